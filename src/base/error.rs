@@ -1,0 +1,91 @@
+//! The one error type of the library: a stable code and a message for a person.
+//!
+//! Only `capi` and `paddle` turn it into status numbers.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Why a call failed. The numbers are part of the C API (`MILLPOND_E_*`) and are never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum Code {
+    /// An argument is outside its documented range (NULL, size 0 where not allowed, bad flag, overflow).
+    InvalidArgument = 1,
+    /// The device has not enough free memory, or a limit was reached.
+    OutOfMemory = 2,
+    /// The address is not the start of a live block of this library.
+    UnknownPointer = 3,
+    /// The block was freed before.
+    DoubleFree = 4,
+    /// The stream is not known to this device, or was destroyed.
+    UnknownStream = 5,
+    /// The event is not known to this device, or was destroyed.
+    UnknownEvent = 6,
+    /// No device type of that name, or no device of that ordinal.
+    UnknownDevice = 7,
+    /// The device or the device type is not initialised, or was finalised.
+    NotInitialized = 8,
+    /// The device type cannot do this.
+    Unsupported = 9,
+    /// A range runs past the end of its block.
+    OutOfRange = 10,
+    /// The driver or plugin reported a failure of its own.
+    Device = 11,
+    /// The operating system refused a call.
+    System = 12,
+    /// A custom-runtime plugin was refused: version, struct size or a missing function.
+    PluginRefused = 13,
+    /// The handle is still in use, or the name is taken.
+    Busy = 14,
+    /// The call is not allowed here (from a stream callback, or in a forked child).
+    NotPermitted = 15,
+    /// The size given at free differs from the size at allocation.
+    WrongSize = 16,
+    /// A defect of this library; please report it.
+    Internal = 17,
+}
+
+/// A failed call: a [`Code`] and a message that names what was wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    code: Code,
+    message: Cow<'static, str>,
+}
+
+/// What the inside of the library returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error with a message. A `&'static str` costs no allocation.
+    pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Error { code, message: message.into() }
+    }
+
+    /// The stable code.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// The message, for a person.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// `Err(Error)` with a formatted message: `fail!(Code::OutOfMemory, "need {n} bytes")`.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! fail {
+    ($code:expr, $($arg:tt)+) => {
+        return Err($crate::base::error::Error::new($code, format!($($arg)+)))
+    };
+}

@@ -1,0 +1,4 @@
+//! What every room may use and that uses no room: sizes, errors, locks, atomics.
+
+pub mod error;
+pub mod sync;

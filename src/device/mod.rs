@@ -1,0 +1,233 @@
+//! The device seam: what a kind of memory must be able to do so that the rest of the library can
+//! serve it. `host` and `foreign` implement it (`cuda` will); nothing here knows pools or blocks.
+//!
+//! Addresses are `u64` device addresses, never dereferenced on this side of the seam. Streams and
+//! events are `u64` too: the bits of the `C_Stream` / `C_Event` that the caller holds; 0 is the
+//! default stream. Every call may come from any thread at any time.
+
+use crate::base::error::{Code, Error, Result};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+pub mod foreign;
+pub mod host;
+
+/// The bits of a `C_Stream`; 0 is the device's default stream.
+pub type StreamId = u64;
+/// The bits of a `C_Event`; never 0.
+pub type EventId = u64;
+
+bitflags::bitflags! {
+    /// What a device can do beyond the required calls. Asked once, when it is opened.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Caps: u32 {
+        /// Physical granules are separate from addresses: the `map_*` calls work.
+        const MAPPING = 1;
+        /// The host can read and write device memory at its device address.
+        const HOST_ACCESS = 1 << 1;
+        /// `unified_alloc` works.
+        const UNIFIED = 1 << 2;
+        /// `host_alloc` returns page-locked memory (where the limit allows).
+        const PINNED = 1 << 3;
+        /// Streams can be created; without it all work runs on the default stream, blocking.
+        const STREAMS = 1 << 4;
+        /// Stream callbacks work.
+        const CALLBACKS = 1 << 5;
+    }
+}
+
+/// The sizes that shape how memory is taken from the device. All in bytes, none 0 but `padding`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Requests are rounded up to a multiple of this; addresses are aligned to it.
+    pub min_chunk: u64,
+    /// A request that takes more than this goes to the device directly and is not pooled.
+    pub max_chunk: u64,
+    /// The library never takes more than this from the device in all.
+    pub max_alloc: u64,
+    /// Added to each request before rounding.
+    pub padding: u64,
+    /// The size of the first chunk that is taken from the device.
+    pub init_alloc: u64,
+    /// The size of each later chunk.
+    pub realloc: u64,
+}
+
+/// Total and free bytes of a device, as it tells itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Bytes the device has.
+    pub total: u64,
+    /// Bytes that could be taken from it now.
+    pub free: u64,
+}
+
+/// The three numbers that a custom runtime reports of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Versions {
+    /// Compute capability, `major * 10 + minor`.
+    pub compute_capability: u64,
+    /// Version of the runtime library.
+    pub runtime: u64,
+    /// Version of the driver.
+    pub driver: u64,
+}
+
+/// Where the two ends of a copy lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum CopyKind {
+    /// Host memory to device memory.
+    HostToDevice = 0,
+    /// Device memory to host memory.
+    DeviceToHost = 1,
+    /// Within one device.
+    DeviceToDevice = 2,
+}
+
+/// A function to run when a stream reaches it. Boxed by the caller of [`Device::stream_callback`];
+/// runs on a thread of the device with no lock held, and must not call back into the library's
+/// blocking calls.
+pub type StreamCallback = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// A named kind of device.
+pub trait DeviceType: Send + Sync {
+    /// The name that users give, as in `"host"`.
+    fn name(&self) -> &str;
+    /// A finer name, or an empty string.
+    fn sub_name(&self) -> &str {
+        ""
+    }
+    /// Makes the type ready. Called once before any other call, and again only after `finalize`.
+    fn initialize(&self) -> Result<()>;
+    /// Ends the type: threads joined, memory given back. Devices opened from it answer
+    /// `NotInitialized` from then on.
+    fn finalize(&self) -> Result<()>;
+    /// How many devices there are; ordinals are `0..count`.
+    fn device_count(&self) -> Result<usize>;
+    /// One device. Each call for the same ordinal returns the same device.
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>>;
+}
+
+fn unsupported<T>(what: &'static str) -> Result<T> {
+    Err(Error::new(Code::Unsupported, what))
+}
+
+/// One device.
+///
+/// Blocking copies and `memset` without a stream wait for all work queued on the device so far.
+pub trait Device: Send + Sync {
+    /// Its ordinal within the type.
+    fn ordinal(&self) -> usize;
+    /// What it can do.
+    fn caps(&self) -> Caps;
+    /// The sizes that shape allocation.
+    fn sizes(&self) -> Sizes;
+    /// Total and free memory.
+    fn memory_info(&self) -> Result<MemoryInfo>;
+    /// Version numbers.
+    fn versions(&self) -> Versions;
+    /// Makes this the calling thread's current device, where the driver has such a notion.
+    fn set_current(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Waits on the host for all work queued on the device.
+    fn synchronize(&self) -> Result<()>;
+
+    /// Takes `bytes` (a multiple of `min_chunk`) from the device.
+    fn alloc(&self, bytes: u64) -> Result<u64>;
+    /// Gives back what `alloc` returned, with the same size. Waits for nothing.
+    fn free(&self, addr: u64, bytes: u64) -> Result<()>;
+
+    /// Host memory that copies to and from this device fast (pinned).
+    fn host_alloc(&self, bytes: u64) -> Result<u64>;
+    /// Gives back what `host_alloc` returned.
+    fn host_free(&self, addr: u64, bytes: u64) -> Result<()>;
+    /// Memory that host and device address alike.
+    fn unified_alloc(&self, _bytes: u64) -> Result<u64> {
+        unsupported("this device has no unified memory")
+    }
+    /// Gives back what `unified_alloc` returned.
+    fn unified_free(&self, _addr: u64, _bytes: u64) -> Result<()> {
+        unsupported("this device has no unified memory")
+    }
+
+    /// Copies, and returns when the bytes have arrived.
+    fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()>;
+    /// Queues a copy on `stream`. Pageable host sources have been read when this returns.
+    fn copy_async(&self, stream: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()>;
+    /// Copies from this device to `to` (of the same type), and returns when the bytes have arrived.
+    fn copy_peer(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()>;
+    /// Queues a copy from this device to `to` on a stream of this device.
+    fn copy_peer_async(&self, stream: StreamId, to: &dyn Device, dst: u64, src: u64, bytes: u64)
+    -> Result<()>;
+    /// Fills with a byte, and returns when done.
+    fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()>;
+    /// Queues a fill on `stream`.
+    fn memset_async(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()>;
+
+    /// A new stream.
+    fn stream_create(&self) -> Result<StreamId>;
+    /// Ends a stream; work queued on it still completes.
+    fn stream_destroy(&self, stream: StreamId) -> Result<()>;
+    /// Whether the stream exists. A device that cannot tell answers `true`.
+    fn stream_exists(&self, stream: StreamId) -> bool;
+    /// `true` when nothing queued on it is unfinished.
+    fn stream_query(&self, stream: StreamId) -> Result<bool>;
+    /// Waits on the host for the stream.
+    fn stream_synchronize(&self, stream: StreamId) -> Result<()>;
+    /// Work queued on `stream` from now on waits for what `event` has recorded. Never blocks the host.
+    fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()>;
+    /// Runs `callback` when the stream gets there.
+    fn stream_callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()>;
+
+    /// A new event, as if completed.
+    fn event_create(&self) -> Result<EventId>;
+    /// Ends an event; waits on it that are queued still hold.
+    fn event_destroy(&self, event: EventId) -> Result<()>;
+    /// The event stands for everything queued on `stream` so far.
+    fn event_record(&self, stream: StreamId, event: EventId) -> Result<()>;
+    /// `true` when what it recorded is done (or it never recorded).
+    fn event_query(&self, event: EventId) -> Result<bool>;
+    /// Waits on the host for it.
+    fn event_synchronize(&self, event: EventId) -> Result<()>;
+
+    // ---- mapping: only where `Caps::MAPPING` is set -------------------------------------------
+    // Physical memory is numbered in granules 0..capacity/granule; addresses are a window that
+    // `map_window` reserves. Physical granules may stand behind several addresses at once.
+
+    /// Bytes of one granule of physical memory (a power of two; 2 MiB on all devices so far).
+    fn granule(&self) -> u64 {
+        2 << 20
+    }
+    /// Reserves `bytes` of addresses, aligned to the granule. At most one window a device; released
+    /// with `map_close`.
+    fn map_window(&self, _bytes: u64) -> Result<u64> {
+        unsupported("this device cannot map memory")
+    }
+    /// Unmaps everything, frees all granules, releases the window.
+    fn map_close(&self) -> Result<()> {
+        unsupported("this device cannot map memory")
+    }
+    /// Makes physical granules `first..first + count`, or none of them.
+    fn granules_create(&self, _first: u64, _count: u64) -> Result<()> {
+        unsupported("this device cannot map memory")
+    }
+    /// Gives physical granules back; they must not be mapped.
+    fn granules_release(&self, _first: u64, _count: u64) -> Result<()> {
+        unsupported("this device cannot map memory")
+    }
+    /// Puts granules `first..first + count` behind the addresses `window + offset ..`, all or none.
+    fn map(&self, _offset: u64, _first: u64, _count: u64) -> Result<()> {
+        unsupported("this device cannot map memory")
+    }
+    /// Takes the granules away from behind the addresses `window + offset .. + bytes`.
+    fn unmap(&self, _offset: u64, _bytes: u64) -> Result<()> {
+        unsupported("this device cannot map memory")
+    }
+}
+
+/// A pointer argument that a foreign callback wants, from an address.
+pub(crate) fn as_ptr(addr: u64) -> *mut c_void {
+    addr as usize as *mut c_void
+}

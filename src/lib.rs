@@ -1,0 +1,26 @@
+//! Millpond: a device-memory runtime that deep-learning frameworks link.
+//!
+//! The rooms, top to bottom; each one only looks down:
+//!
+//! ```text
+//! plugin.rs    the exported InitPlugin            -> paddle
+//! capi/        the millpond_* C exports           -> paddle, runtime
+//! paddle/      the custom-runtime ABI, both ways  -> runtime
+//! runtime/     devices, streams, copies, lifetime -> core, device
+//! core/        the offset-only allocator          -> base
+//! device/      host and foreign devices           -> base
+//! base/        sizes, errors, locks, atomics
+//! ```
+
+pub mod base;
+pub mod core;
+pub mod device;
+pub mod paddle;
+pub mod runtime;
+
+#[cfg(feature = "capi")]
+pub mod capi;
+#[cfg(feature = "plugin")]
+mod plugin;
+
+pub use base::error::{Code, Error, Result};
