@@ -87,7 +87,9 @@ fn the_host_device_is_there() {
         ok(unsafe { millpond_device_get_default_pool(device, &mut pool) });
         ok(unsafe { millpond_pool_alloc(pool, 1 << 20, stream, &mut p) });
         ok(unsafe { millpond_memset_async(device, stream, p, 7, 1 << 20) });
-        ok(unsafe { millpond_copy_async(device, stream, MILLPOND_COPY_D2H, back.as_mut_ptr().cast(), p, 1 << 20) });
+        ok(unsafe {
+            millpond_copy_async(device, stream, MILLPOND_COPY_D2H, back.as_mut_ptr().cast(), p, 1 << 20)
+        });
         ok(unsafe { millpond_stream_synchronize(device, stream) });
         assert!(back.iter().all(|&b| b == 7));
         ok(unsafe { millpond_free(p) });
