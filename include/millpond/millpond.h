@@ -60,7 +60,7 @@
 extern "C" {
 #endif
 
-/* The version of this header; millpond_version() tells the library's. */
+/* The version of this header. The library tells its own in millpond_version. */
 #define MILLPOND_VERSION_MAJOR 0
 #define MILLPOND_VERSION_MINOR 1
 #define MILLPOND_VERSION_PATCH 0
