@@ -335,10 +335,12 @@ C_Status millpond_device_type_register(void (*init_plugin)(CustomRuntimeParams *
                                        size_t capacity);
 
 /**
- * Loads a custom-runtime plugin from the shared object at `path` (UTF-8) and registers it as
+ * Loads a custom-runtime plugin from the shared object at `path` and registers it as
  * `millpond_device_type_register` does. A refused object is unloaded again; an accepted one
  * stays loaded until the end of the process, so that no late call jumps into nothing.
  *
+ * The object's code runs when it is loaded: the path is the caller's promise. A path without a slash is
+ * searched for as the dynamic loader does.
  * Errors: SYSTEM, with the loader's text, when the object cannot be loaded; PLUGIN_REFUSED when it has
  * no InitPlugin; and those of `millpond_device_type_register`.
  */

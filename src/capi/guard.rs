@@ -9,6 +9,7 @@ use crate::runtime;
 use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::ptr::NonNull;
 
 /// Runs the body of an export: refused in a forked child, failures noted for the thread, panics
@@ -148,6 +149,28 @@ pub(crate) unsafe fn text<'a>(ptr: *const c_char, name: &str) -> Result<&'a str>
     // SAFETY: the caller's promise.
     let c = unsafe { CStr::from_ptr(ptr) };
     c.to_str().map_err(|_| Error::new(Code::InvalidArgument, format!("{name} is not UTF-8")))
+}
+
+/// The name of a file from C: any bytes, where the system allows any.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn file_name<'a>(ptr: *const c_char, name: &str) -> Result<&'a Path> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        if ptr.is_null() {
+            return null(name);
+        }
+        // SAFETY: the caller's promise.
+        let c = unsafe { CStr::from_ptr(ptr) };
+        Ok(Path::new(std::ffi::OsStr::from_bytes(c.to_bytes())))
+    }
+    #[cfg(not(unix))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        text(ptr, name).map(Path::new)
+    }
 }
 
 /// Writes `value` with its NUL, or nothing when it does not fit.
