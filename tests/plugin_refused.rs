@@ -85,10 +85,7 @@ fn names_are_checked() {
     refused(register(&"x".repeat(32), |_, _| ()), "longer than 31");
     refused(register("a\tb", |_, _| ()), "control");
     refused(register("n0", |p, _| p.device_type = std::ptr::null_mut()), "device_type is NULL");
-    refused(
-        register("n0", |p, _| p.device_type = c"\xff".as_ptr().cast_mut()),
-        "not UTF-8",
-    );
+    refused(register("n0", |p, _| p.device_type = c"\xff".as_ptr().cast_mut()), "not UTF-8");
     assert_eq!(register(&"x".repeat(31), |_, _| ()).unwrap(), "x".repeat(31));
     register("n1", |_, _| ()).unwrap();
     assert_eq!(register("n1", |_, _| ()).unwrap_err().code(), Code::Busy);
