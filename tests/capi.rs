@@ -1,6 +1,7 @@
 //! The C API as C calls it, on a test device: what bad input gets, and that nothing is lost by it.
 #![cfg(feature = "capi")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the C API under test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
 
 mod support;
 
@@ -590,6 +591,30 @@ fn a_device_tells_about_itself() {
     assert_eq!((i.compute_capability, i.runtime_version, i.driver_version), (75, 1, 2));
     assert_ne!(i.caps & MILLPOND_CAP_UNIFIED, 0);
     assert_eq!(i.caps & MILLPOND_CAP_MAPPING, 0);
+}
+
+#[test]
+fn plugins_that_are_none() {
+    static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    unsafe extern "C-unwind" fn does_nothing(_: *mut CustomRuntimeParams) {
+        CALLS.fetch_add(1, SeqCst);
+    }
+    let _f = fixture();
+    let mut name = [0x55 as c_char; 32];
+    let at = name.as_mut_ptr();
+    // A buffer that is too small is noticed before the plugin runs.
+    fails(unsafe { millpond_device_type_register(Some(does_nothing), at, 31) }, MILLPOND_E_INVALID_ARGUMENT);
+    assert_eq!(CALLS.load(SeqCst), 0);
+    fails(unsafe { millpond_device_type_register(Some(does_nothing), at, 32) }, MILLPOND_E_PLUGIN_REFUSED);
+    assert_eq!((CALLS.load(SeqCst), name[0]), (1, 0x55));
+    let load = |path: &CStr| unsafe { millpond_device_type_load(path.as_ptr(), null_mut(), 0) };
+    fails(load(c"/nowhere/libnothing.so"), MILLPOND_E_SYSTEM);
+    assert!(message().contains("libnothing.so"), "{}", message());
+    fails(load(c""), MILLPOND_E_INVALID_ARGUMENT);
+    fails(load(c"libm.so.6"), MILLPOND_E_PLUGIN_REFUSED);
+    let mut n = 0;
+    ok(unsafe { millpond_device_type_get_count(&mut n) });
+    assert_eq!(n, 3);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! `MILLPOND_HAMMER_SECONDS` (default 2) makes it longer.
 #![cfg(feature = "capi")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the C API under test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
 
 use millpond::capi::*;
 use std::ffi::{CStr, c_void};

@@ -4,6 +4,7 @@
 //! library's state is one for each process.
 #![cfg(all(feature = "capi", unix))]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the C API under test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
 
 use millpond::capi::*;
 use std::ffi::{CStr, c_void};

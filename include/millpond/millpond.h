@@ -458,12 +458,15 @@ C_Status millpond_pool_get_device(const millpond_pool *pool, millpond_device **o
 /**
  * Allocates `size_bytes` in stream order: usable by work queued on `stream` from now on. Other streams may
  * use it after they waited for this one. Size 0: C_SUCCESS and NULL. The address is aligned to the
- * device's `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_pool_free` or
+ * device's `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_pool_free` or
  * `millpond_free`.
  *
  * Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_pool_alloc(millpond_pool *pool, size_t size_bytes, C_Stream stream, void **out_ptr);
+C_Status millpond_pool_alloc(millpond_pool *pool,
+                             size_t size_bytes,
+                             C_Stream stream,
+                             void **out_ptr);
 
 /**
  * Frees a block in stream order: at once reusable by work queued later on `stream`. If that is not the
@@ -509,7 +512,7 @@ C_Status millpond_pool_reset_peaks(millpond_pool *pool);
 /**
  * Allocates `size_bytes` from the device's default pool, usable at once by the host (where it can reach the
  * device) and by every stream. Size 0: C_SUCCESS and NULL. The address is aligned to the device's
- * `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_free`.
+ * `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_free`.
  *
  * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */

@@ -13,7 +13,7 @@ unsafe impl Sized_ for millpond_block_info {}
 
 /// Allocates `size_bytes` from the device's default pool, usable at once by the host (where it can reach the
 /// device) and by every stream. Size 0: C_SUCCESS and NULL. The address is aligned to the device's
-/// `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_free`.
+/// `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_free`.
 ///
 /// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]

@@ -89,7 +89,7 @@ pub unsafe extern "C" fn millpond_pool_get_device(
 
 /// Allocates `size_bytes` in stream order: usable by work queued on `stream` from now on. Other streams may
 /// use it after they waited for this one. Size 0: C_SUCCESS and NULL. The address is aligned to the
-/// device's `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_pool_free` or
+/// device's `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_pool_free` or
 /// `millpond_free`.
 ///
 /// Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
