@@ -1,13 +1,13 @@
 //! Pools: stream-ordered memory.
 
-use crate::capi::guard::{Out, OutStruct, Sized_, read_struct, run, text};
+use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
 use crate::paddle::abi::{C_Status, C_Stream};
 use std::ffi::c_void;
 
 // SAFETY: repr(C), `struct_size` first, integers and a raw pointer.
-unsafe impl Sized_ for millpond_pool_options {}
+unsafe impl Versioned for millpond_pool_options {}
 
 /// The bits of a stream.
 pub(crate) fn stream_id(stream: C_Stream) -> u64 {
