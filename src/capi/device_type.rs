@@ -92,7 +92,7 @@ pub unsafe extern "C" fn millpond_device_type_register(
 
 /// Loads a custom-runtime plugin from the shared object at `path` and registers it as
 /// `millpond_device_type_register` does. A refused object is unloaded again; an accepted one
-/// stays loaded until the end of the process, so that no late call jumps into nothing.
+/// stays loaded until its type ends (`millpond_device_type_unregister`, `millpond_finalize`).
 ///
 /// The object's code runs when it is loaded: the path is the caller's promise. A path without a slash is
 /// searched for as the dynamic loader does.

@@ -48,6 +48,7 @@ mod table;
 
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
 pub use crate::device::host::HostOptions;
+pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;
