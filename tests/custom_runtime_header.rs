@@ -143,6 +143,7 @@ fn it_has_the_layout_of_the_rust_mirror() {
         ("INTERFACE_SIZE", newest.interface_size),
         ("PARAMS_SIZE", newest.params_size),
         ("COMMON_SIZE", KnownLayout::COMMON),
+        ("SIZE_LIMIT", KnownLayout::SIZE_LIMIT),
     ] {
         writeln!(text, "MP_ASSERT(MILLPOND_CUSTOM_RUNTIME_{name} == {value}, \"{name}\");").unwrap();
     }

@@ -17,8 +17,10 @@ fn load(path: &Path) -> Result<String> {
 
 fn build(scratch: &Scratch, name: &str, flags: &[&str]) -> PathBuf {
     let out = scratch.path(&format!("{name}.so"));
-    let source = cc::root().join("examples/foreign_plugin/plugin.c");
-    let mut all = vec!["-shared", "-fPIC", "-o", out.to_str().unwrap()];
+    let folder = cc::root().join("examples/foreign_plugin");
+    let (source, streams) = (folder.join("plugin.c"), folder.join("streams.c"));
+    let mut all =
+        vec!["-shared", "-fPIC", "-pthread", streams.to_str().unwrap(), "-o", out.to_str().unwrap()];
     all.extend(flags);
     cc::compile_ok("cc", "-std=c11", &source, &all);
     out

@@ -121,6 +121,18 @@ fn a_host_that_is_too_small_is_left_alone() {
 }
 
 #[test]
+fn a_size_that_was_never_set_is_no_size() {
+    for (params, table) in [(usize::MAX, 1128), (96, usize::MAX), (65544, 1128), (96, 65544)] {
+        let mut host = Host::new(96, 1128);
+        host.params[0] = params as u64;
+        host.table[0] = table as u64;
+        host.init();
+        assert_eq!(host.version(), [0; 3], "{params} {table}");
+        assert!(host.filled().is_empty());
+    }
+}
+
+#[test]
 fn nulls_are_survived() {
     // SAFETY: null is allowed.
     unsafe { init_plugin(null_mut()) };

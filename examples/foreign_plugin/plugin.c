@@ -1,12 +1,11 @@
 /* A custom-runtime plugin in C, on ordinary memory: what a vendor writes to bring a device to a
  * framework. It needs one header and links nothing of Millpond.
  *
- *   cc -std=c11 -shared -fPIC -I<prefix>/include plugin.c -o libexample_plugin.so
+ *   cc -std=c11 -shared -fPIC -pthread -I<prefix>/include plugin.c streams.c -o libexample_plugin.so
  *
- * Millpond loads it with millpond_device_type_load(), PaddlePaddle from CUSTOM_DEVICE_ROOT. Its
- * "device" runs each piece of work at once, on the calling thread, so streams and events are always
- * done; a real one queues. Everything else is as a real plugin has it: the current device is per
- * thread, the capacity is counted, every argument is checked.
+ * Millpond loads it with millpond_device_type_load(), PaddlePaddle from CUSTOM_DEVICE_ROOT. It has
+ * what a real plugin has: the current device is per thread, the capacity is counted, every argument
+ * is checked, and streams run beside the caller (streams.c).
  *
  * Compiled with -DEXAMPLE_MINIMAL it offers only what Millpond requires. -DEXAMPLE_TYPE="name" names
  * the device type. The sizes are read from the environment once, in InitPlugin; all in bytes, and
@@ -18,7 +17,8 @@
  *   EXAMPLE_PLUGIN_PADDING  EXAMPLE_PLUGIN_MAX_CHUNK  EXAMPLE_PLUGIN_MAX_ALLOC
  *   EXAMPLE_PLUGIN_INIT_ALLOC  EXAMPLE_PLUGIN_REALLOC
  */
-#include <millpond/custom_runtime.h>
+#include "streams.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,10 +66,13 @@ static C_Status allocate(C_Device device, void **out_ptr, size_t size_bytes) {
   return C_SUCCESS;
 }
 
-/* All work is done when a call returns, so nothing can still use the memory. */
+/* No stream is named, so all work that is queued so far must be done first. */
 static C_Status deallocate(C_Device device, void *ptr, size_t size_bytes) {
   if (!known(device)) return C_ERROR;
   if (ptr == NULL) return C_SUCCESS;
+#ifndef EXAMPLE_MINIMAL
+  streams_wait(device->id);
+#endif
   atomic_fetch_sub(&used_bytes[device->id], size_bytes);
   free(ptr);
   return C_SUCCESS;
@@ -79,6 +82,9 @@ static C_Status copy(C_Device device, void *dst, const void *src, size_t size_by
   if (!known(device)) return C_ERROR;
   if (size_bytes == 0) return C_SUCCESS;
   if (dst == NULL || src == NULL) return C_ERROR;
+#ifndef EXAMPLE_MINIMAL
+  streams_wait(device->id);
+#endif
   memmove(dst, src, size_bytes);
   return C_SUCCESS;
 }
@@ -93,6 +99,7 @@ static C_Status get_count(size_t *out_count) {
 
 static C_Status set(C_Device device, void *ptr, unsigned char value, size_t size_bytes) {
   if (!known(device) || ptr == NULL) return C_ERROR;
+  streams_wait(device->id);
   memset(ptr, value, size_bytes);
   return C_SUCCESS;
 }
@@ -100,6 +107,7 @@ static C_Status set(C_Device device, void *ptr, unsigned char value, size_t size
 static C_Status copy_p2p(C_Device dst_device, C_Device src_device, void *dst, const void *src,
                          size_t size_bytes) {
   if (!known(src_device)) return C_ERROR;
+  streams_wait(src_device->id);
   return copy(dst_device, dst, src, size_bytes);
 }
 
@@ -118,76 +126,116 @@ static C_Status host_deallocate(C_Device device, void *ptr, size_t size_bytes) {
   return C_SUCCESS;
 }
 
-/* ---- streams and events: each a byte of memory, so that no two are alike ---- */
+/* ---- streams and events: null is the default stream, on which work is done at once ---- */
 
-static C_Status handle_create(C_Device device, void **out_handle) {
-  if (!known(device) || out_handle == NULL) return C_ERROR;
-  void *handle = malloc(1);
-  if (handle == NULL) return C_FAILED;
-  *out_handle = handle;
+static C_Status create_stream(C_Device device, C_Stream *out_stream) {
+  if (!known(device) || out_stream == NULL) return C_ERROR;
+  struct stream *stream = stream_create(device->id);
+  if (stream == NULL) return C_FAILED;
+  *out_stream = (C_Stream)(void *)stream;
   return C_SUCCESS;
 }
 
-static C_Status create_stream(C_Device device, C_Stream *out_stream) {
-  void *handle = NULL;
-  if (out_stream == NULL) return C_ERROR;
-  C_Status status = handle_create(device, &handle);
-  if (status == C_SUCCESS) *out_stream = (C_Stream)handle;
-  return status;
-}
+static struct stream *stream_of(C_Stream stream) { return (struct stream *)(void *)stream; }
+static struct event *event_of(C_Event event) { return (struct event *)(void *)event; }
 
 static C_Status destroy_stream(C_Device device, C_Stream stream) {
   if (!known(device)) return C_ERROR;
-  free(stream);
+  if (stream != NULL) stream_destroy(stream_of(stream));
   return C_SUCCESS;
 }
 
-static C_Status stream_is_done(C_Device device, C_Stream stream) {
-  (void)stream;
-  return known(device) ? C_SUCCESS : C_ERROR;
+static C_Status query_stream(C_Device device, C_Stream stream) {
+  if (!known(device)) return C_ERROR;
+  return stream == NULL || stream_is_done(stream_of(stream)) ? C_SUCCESS : C_WARNING;
+}
+
+static C_Status synchronize_stream(C_Device device, C_Stream stream) {
+  if (!known(device)) return C_ERROR;
+  if (stream != NULL) stream_wait(stream_of(stream));
+  return C_SUCCESS;
+}
+
+static C_Status synchronize_device(C_Device device) {
+  if (!known(device)) return C_ERROR;
+  streams_wait(device->id);
+  return C_SUCCESS;
 }
 
 static C_Status add_callback(C_Device device, C_Stream stream, C_Callback callback,
                              void *user_data) {
   if (!known(device) || callback == NULL) return C_ERROR;
+  if (stream != NULL) {
+    return stream_callback(stream_of(stream), callback, user_data) ? C_SUCCESS : C_FAILED;
+  }
   C_Status status = C_SUCCESS;
   callback(device, stream, user_data, &status);
   return C_SUCCESS;
 }
 
 static C_Status create_event(C_Device device, C_Event *out_event) {
-  void *handle = NULL;
-  if (out_event == NULL) return C_ERROR;
-  C_Status status = handle_create(device, &handle);
-  if (status == C_SUCCESS) *out_event = (C_Event)handle;
-  return status;
+  if (!known(device) || out_event == NULL) return C_ERROR;
+  struct event *event = event_create();
+  if (event == NULL) return C_FAILED;
+  *out_event = (C_Event)(void *)event;
+  return C_SUCCESS;
 }
 
 static C_Status destroy_event(C_Device device, C_Event event) {
   if (!known(device)) return C_ERROR;
-  free(event);
+  if (event != NULL) event_destroy(event_of(event));
   return C_SUCCESS;
 }
 
-static C_Status event_is_done(C_Device device, C_Event event) {
-  return known(device) && event != NULL ? C_SUCCESS : C_ERROR;
+static C_Status query_event(C_Device device, C_Event event) {
+  if (!known(device) || event == NULL) return C_ERROR;
+  return event_is_done(event_of(event)) ? C_SUCCESS : C_WARNING;
 }
 
-static C_Status with_stream_and_event(C_Device device, C_Stream stream, C_Event event) {
-  (void)stream;
-  return event_is_done(device, event);
+static C_Status synchronize_event(C_Device device, C_Event event) {
+  if (!known(device) || event == NULL) return C_ERROR;
+  event_wait(event_of(event));
+  return C_SUCCESS;
+}
+
+static C_Status record_event(C_Device device, C_Stream stream, C_Event event) {
+  if (!known(device) || event == NULL) return C_ERROR;
+  struct stream *on = stream == NULL ? NULL : stream_of(stream);
+  return event_record(event_of(event), on) ? C_SUCCESS : C_FAILED;
+}
+
+static C_Status stream_wait_event(C_Device device, C_Stream stream, C_Event event) {
+  if (!known(device) || event == NULL) return C_ERROR;
+  if (stream != NULL) {
+    return stream_wait_for(stream_of(stream), event_of(event)) ? C_SUCCESS : C_FAILED;
+  }
+  event_wait(event_of(event));
+  return C_SUCCESS;
+}
+
+static C_Status queue_copy(C_Device device, C_Stream stream, void *dst, const void *src,
+                           size_t size_bytes, int src_is_host) {
+  if (!known(device)) return C_ERROR;
+  if (size_bytes == 0) return C_SUCCESS;
+  if (dst == NULL || src == NULL) return C_ERROR;
+  if (stream == NULL) return copy(device, dst, src, size_bytes);
+  return stream_copy(stream_of(stream), dst, src, size_bytes, src_is_host) ? C_SUCCESS : C_FAILED;
+}
+
+static C_Status copy_h2d_on_stream(C_Device device, C_Stream stream, void *dst, const void *src,
+                                   size_t size_bytes) {
+  return queue_copy(device, stream, dst, src, size_bytes, 1);
 }
 
 static C_Status copy_on_stream(C_Device device, C_Stream stream, void *dst, const void *src,
                                size_t size_bytes) {
-  (void)stream;
-  return copy(device, dst, src, size_bytes);
+  return queue_copy(device, stream, dst, src, size_bytes, 0);
 }
 
 static C_Status copy_p2p_on_stream(C_Device dst_device, C_Device src_device, C_Stream stream,
                                    void *dst, const void *src, size_t size_bytes) {
-  (void)stream;
-  return copy_p2p(dst_device, src_device, dst, src, size_bytes);
+  if (!known(dst_device)) return C_ERROR;
+  return queue_copy(src_device, stream, dst, src, size_bytes, 0);
 }
 
 /* ---- devices and information ---- */
@@ -196,7 +244,11 @@ static _Thread_local int current_device;
 
 static C_Status start(void) { return C_SUCCESS; }
 
-static C_Status finish(void) { return C_SUCCESS; }
+/* The host may unload this object next: no thread of it may be left. */
+static C_Status finish(void) {
+  streams_end();
+  return C_SUCCESS;
+}
 
 static C_Status on_device(C_Device device) { return known(device) ? C_SUCCESS : C_ERROR; }
 
@@ -283,18 +335,18 @@ void InitPlugin(CustomRuntimeParams *params) {
   table->deinit_device = on_device;
   table->set_device = set_device;
   table->get_device = get_device;
-  table->synchronize_device = on_device;
+  table->synchronize_device = synchronize_device;
   table->create_stream = create_stream;
   table->destroy_stream = destroy_stream;
-  table->query_stream = stream_is_done;
-  table->synchronize_stream = stream_is_done;
+  table->query_stream = query_stream;
+  table->synchronize_stream = synchronize_stream;
   table->stream_add_callback = add_callback;
   table->create_event = create_event;
   table->destroy_event = destroy_event;
-  table->query_event = event_is_done;
-  table->synchronize_event = event_is_done;
-  table->record_event = with_stream_and_event;
-  table->stream_wait_event = with_stream_and_event;
+  table->query_event = query_event;
+  table->synchronize_event = synchronize_event;
+  table->record_event = record_event;
+  table->stream_wait_event = stream_wait_event;
 
   table->device_memory_set = set;
   table->host_memory_allocate = host_allocate;
@@ -303,7 +355,7 @@ void InitPlugin(CustomRuntimeParams *params) {
   table->unified_memory_deallocate = host_deallocate;
   table->memory_copy_d2d = copy;
   table->memory_copy_p2p = copy_p2p;
-  table->async_memory_copy_h2d = copy_on_stream;
+  table->async_memory_copy_h2d = copy_h2d_on_stream;
   table->async_memory_copy_d2h = copy_on_stream;
   table->async_memory_copy_d2d = copy_on_stream;
   table->async_memory_copy_p2p = copy_p2p_on_stream;

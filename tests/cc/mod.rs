@@ -1,6 +1,6 @@
 //! The system's C and C++ compilers, for tests that hold C sources against the library.
 
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! A plugin in Rust for the tests: two devices on ordinary memory, every callback there. Before its
 //! `init` runs, the calling thread sets how it should differ.
 
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use millpond::paddle::abi::*;
 use std::alloc::Layout;
