@@ -641,3 +641,59 @@ fn the_host_device_is_there() {
     }
     ok(millpond_finalize());
 }
+
+#[test]
+fn events_and_peers_on_the_host_device() {
+    unsafe extern "C-unwind" fn try_to_wait(data: *mut c_void, _: C_Status) {
+        let f = unsafe { &mut *data.cast::<(*mut millpond_device, u32)>() };
+        let waited = unsafe { millpond_stream_synchronize(f.0, null_mut()) };
+        f.1 = if waited == C_Status::SUCCESS { 0 } else { millpond_last_error_code() };
+    }
+    let _alone = alone();
+    let _ = runtime::finalize();
+    let (mut a, mut b, mut s, mut t, mut e) = (null_mut(), null_mut(), null_mut(), null_mut(), null_mut());
+    let (mut p, mut q, mut done) = (null_mut(), null_mut(), false);
+    const N: usize = 1 << 20;
+    unsafe {
+        ok(millpond_device_get(c"host".as_ptr(), 0, &mut a));
+        ok(millpond_device_get(c"host".as_ptr(), 1, &mut b));
+        ok(millpond_stream_create(a, &mut s));
+        ok(millpond_stream_create(a, &mut t));
+        ok(millpond_event_create(a, &mut e));
+        ok(millpond_alloc(a, N, &mut p));
+        ok(millpond_alloc(b, N, &mut q));
+        // One stream fills, the other copies to the other device when the event has come.
+        ok(millpond_memset_async(a, s, p, 42, N));
+        ok(millpond_event_record(a, s, e));
+        ok(millpond_stream_wait_event(a, t, e));
+        ok(millpond_copy_peer_async(b, q, a, t, p, N));
+        let mut seen = (a, 0u32);
+        ok(millpond_stream_add_callback(a, t, Some(try_to_wait), (&raw mut seen).cast()));
+        ok(millpond_stream_synchronize(a, t));
+        assert_eq!(seen.1, MILLPOND_E_NOT_PERMITTED);
+        ok(millpond_event_query(a, e, &mut done));
+        assert!(done);
+        ok(millpond_stream_query(a, t, &mut done));
+        assert!(done);
+        let mut back = vec![0u8; N];
+        ok(millpond_copy(b, MILLPOND_COPY_D2H, back.as_mut_ptr().cast(), q, N));
+        assert!(back.iter().all(|&x| x == 42));
+        // A block of the other device is no end of a copy on this one.
+        fails(millpond_memset(a, q, 0, 1), MILLPOND_E_UNKNOWN_POINTER);
+        fails(millpond_copy_peer(b, q, a, q, 1), MILLPOND_E_UNKNOWN_POINTER);
+        ok(millpond_event_destroy(a, e));
+        fails(millpond_event_destroy(a, e), MILLPOND_E_UNKNOWN_EVENT);
+        fails(millpond_event_query(a, e, &mut done), MILLPOND_E_UNKNOWN_EVENT);
+        fails(millpond_event_synchronize(a, e), MILLPOND_E_UNKNOWN_EVENT);
+        fails(millpond_event_record(a, s, e), MILLPOND_E_UNKNOWN_EVENT);
+        fails(millpond_stream_wait_event(a, s, e), MILLPOND_E_UNKNOWN_EVENT);
+        // A stream of the other device is none of this one's.
+        fails(millpond_stream_synchronize(b, s), MILLPOND_E_UNKNOWN_STREAM);
+        ok(millpond_stream_destroy(a, s));
+        fails(millpond_stream_destroy(a, s), MILLPOND_E_UNKNOWN_STREAM);
+        fails(millpond_memset_async(a, s, p, 0, 1), MILLPOND_E_UNKNOWN_STREAM);
+        ok(millpond_free(p));
+        ok(millpond_free(q));
+    }
+    ok(millpond_finalize());
+}

@@ -45,6 +45,7 @@ mod memory;
 mod pinned;
 mod registry;
 mod table;
+mod usage;
 
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
 pub use crate::device::host::HostOptions;
