@@ -1,4 +1,10 @@
 //! What stands in for the callbacks that a plugin leaves null, and how plugins are called.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
 
 mod fake;
 
