@@ -2,6 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
+#[cfg(feature = "capi")]
+pub mod capi;
+
 use millpond::device::*;
 use millpond::{Code, Error, Result};
 use std::alloc::{Layout, alloc, dealloc};
