@@ -50,6 +50,7 @@ fn unknown_type<T>(name: &str) -> Result<T> {
 fn enter() -> Result<Pass<'static>> {
     fork::check()?;
     may_block()?;
+    usage::outside()?;
     fork::watch();
     let pass = GATE.enter()?;
     let host = {
@@ -125,7 +126,6 @@ pub fn register_type(kind: Arc<dyn DeviceType>) -> Result<()> {
 /// Ends a registered device type and forgets it. `Busy` while blocks of it live; `NotPermitted` for
 /// a built-in type.
 pub fn unregister_type(name: &str) -> Result<()> {
-    usage::outside()?;
     let _pass = enter()?;
     let states: Vec<_> = {
         let mut r = lock(&REGISTRY);

@@ -69,12 +69,13 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// `NotPermitted` on a thread that is inside a device: its end would wait for itself.
+/// `NotPermitted` on a thread that is inside a device (a plugin that calls back): at the gate it could
+/// wait for an end of devices that waits for it.
 pub(crate) fn outside() -> Result<()> {
     if HELD.with(Cell::get) != 0 {
         return Err(Error::new(
             Code::NotPermitted,
-            "a device cannot be ended from within a call on a device",
+            "devices cannot be started or ended from within a call on a device",
         ));
     }
     Ok(())

@@ -1,6 +1,8 @@
 //! What the tests of the C API share: the test device behind its handles, and the two checks of a
 //! status.
 
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the C API under test")]
+
 use super::{Knobs, alone, test_type};
 use millpond::capi::*;
 use millpond::runtime;
