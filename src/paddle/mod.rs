@@ -1,1 +1,3 @@
-//! (to be filled)
+//! The custom-runtime interface, both ways.
+
+pub mod abi;
