@@ -42,8 +42,11 @@ class Streams : public DeviceTest {
 };
 MILLPOND_FOR_ALL_DEVICES(Streams);
 
-#define NEED_GATES() \
-  if (!gates()) GTEST_SKIP() << type_ << " has no stream callbacks to hold a stream with"
+/// Skips aloud where the device has no callbacks to hold a stream with.
+#define NEED_GATES()                                                    \
+  do {                                                                  \
+    if (!gates()) GTEST_SKIP() << type_ << " has no stream callbacks"; \
+  } while (0)
 
 constexpr std::size_t kSize = 200000;
 
