@@ -50,21 +50,32 @@ static_assert(offsetof(CustomRuntimeParams, reserved) == 64, "");
 
 // What the C API passes by pointer starts with its own size, so that it can grow.
 template <typename T>
-constexpr bool kGrows = std::is_standard_layout<T>::value && std::is_trivially_copyable<T>::value &&
-                        offsetof(T, struct_size) == 0;
+constexpr bool kGrows = std::is_standard_layout<T>::value&& std::is_trivially_copyable<T>::value&&
+                            offsetof(T, struct_size) == 0;
 static_assert(kGrows<millpond_host_options> && kGrows<millpond_device_info> &&
                   kGrows<millpond_pool_options> && kGrows<millpond_stats> &&
                   kGrows<millpond_block_info>,
               "an option struct must start with struct_size");
 
 TEST(Abi, ErrorNumbersAreForEver) {
-  const std::uint32_t codes[] = {
-      MILLPOND_OK,          MILLPOND_E_INVALID_ARGUMENT, MILLPOND_E_OUT_OF_MEMORY,
-      MILLPOND_E_UNKNOWN_POINTER, MILLPOND_E_DOUBLE_FREE, MILLPOND_E_UNKNOWN_STREAM,
-      MILLPOND_E_UNKNOWN_EVENT, MILLPOND_E_UNKNOWN_DEVICE, MILLPOND_E_NOT_INITIALIZED,
-      MILLPOND_E_UNSUPPORTED, MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_DEVICE,
-      MILLPOND_E_SYSTEM, MILLPOND_E_PLUGIN_REFUSED, MILLPOND_E_BUSY,
-      MILLPOND_E_NOT_PERMITTED, MILLPOND_E_WRONG_SIZE, MILLPOND_E_INTERNAL};
+  const std::uint32_t codes[] = {MILLPOND_OK,
+                                 MILLPOND_E_INVALID_ARGUMENT,
+                                 MILLPOND_E_OUT_OF_MEMORY,
+                                 MILLPOND_E_UNKNOWN_POINTER,
+                                 MILLPOND_E_DOUBLE_FREE,
+                                 MILLPOND_E_UNKNOWN_STREAM,
+                                 MILLPOND_E_UNKNOWN_EVENT,
+                                 MILLPOND_E_UNKNOWN_DEVICE,
+                                 MILLPOND_E_NOT_INITIALIZED,
+                                 MILLPOND_E_UNSUPPORTED,
+                                 MILLPOND_E_OUT_OF_RANGE,
+                                 MILLPOND_E_DEVICE,
+                                 MILLPOND_E_SYSTEM,
+                                 MILLPOND_E_PLUGIN_REFUSED,
+                                 MILLPOND_E_BUSY,
+                                 MILLPOND_E_NOT_PERMITTED,
+                                 MILLPOND_E_WRONG_SIZE,
+                                 MILLPOND_E_INTERNAL};
   for (std::uint32_t i = 0; i < sizeof codes / sizeof codes[0]; ++i) EXPECT_EQ(i, codes[i]);
 }
 

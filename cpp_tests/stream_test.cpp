@@ -43,8 +43,8 @@ class Streams : public DeviceTest {
 MILLPOND_FOR_ALL_DEVICES(Streams);
 
 /// Skips aloud where the device has no callbacks to hold a stream with.
-#define NEED_GATES()                                                    \
-  do {                                                                  \
+#define NEED_GATES()                                                   \
+  do {                                                                 \
     if (!gates()) GTEST_SKIP() << type_ << " has no stream callbacks"; \
   } while (0)
 
@@ -75,7 +75,9 @@ TEST_P(Streams, PageableSourceIsReadBeforeTheCallReturns) {
   void* block = alloc_on(queue, kSize);
   std::vector<std::uint8_t> from = pattern(1, kSize);
   Gate gate;
-  if (gates()) EXPECT_OK(gate.close(device_, queue));
+  if (gates()) {
+    EXPECT_OK(gate.close(device_, queue));
+  }
   EXPECT_OK(millpond_copy_async(device_, queue, MILLPOND_COPY_H2D, block, from.data(), kSize));
   from.assign(kSize, 0xDD);
   gate.open();

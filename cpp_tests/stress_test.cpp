@@ -106,7 +106,8 @@ void Stress::make(std::mt19937_64& random, std::vector<Block>* mine) {
   block.ordered = random() % 4 != 0;
   block.seed = random();
   // Mostly small, some across the granule.
-  block.size = 1 + random() % (random() % 16 == 0 ? (3u << 20) : (random() % 4 == 0 ? 200000 : 5000));
+  block.size =
+      1 + random() % (random() % 16 == 0 ? (3u << 20) : (random() % 4 == 0 ? 200000 : 5000));
   Side& side = sides_[block.side];
   C_Stream stream = side.streams[block.stream];
   void* out = nullptr;
@@ -121,8 +122,8 @@ void Stress::make(std::mt19937_64& random, std::vector<Block>* mine) {
   side.requested.fetch_add(block.size);
   side.blocks.fetch_add(1);
   const std::vector<std::uint8_t> bytes = pattern(block.seed, block.size);
-  ASSERT_OK(millpond_copy_async(side.device, stream, MILLPOND_COPY_H2D, out, bytes.data(),
-                                block.size));
+  ASSERT_OK(
+      millpond_copy_async(side.device, stream, MILLPOND_COPY_H2D, out, bytes.data(), block.size));
   mine->push_back(block);
 }
 
@@ -135,8 +136,8 @@ void Stress::drop(std::mt19937_64& random, std::vector<Block>* mine,
   Side& side = sides_[block.side];
   C_Stream stream = side.streams[block.stream];
   scratch->assign(block.size, 0);
-  ASSERT_OK(millpond_copy_async(side.device, stream, MILLPOND_COPY_D2H, scratch->data(),
-                                block.data, block.size));
+  ASSERT_OK(millpond_copy_async(side.device, stream, MILLPOND_COPY_D2H, scratch->data(), block.data,
+                                block.size));
   ASSERT_OK(millpond_stream_synchronize(side.device, stream));
   for (std::size_t i = 0; i < block.size; ++i) {
     ASSERT_EQ(pattern_byte(block.seed, i), (*scratch)[i])
@@ -200,7 +201,9 @@ TEST_P(Stress, NoOverlapNoLeakExactCounters) {
     EXPECT_GE(after.reserved_bytes.current, after.allocated_bytes.current);
     EXPECT_EQ(0u, after.out_of_memory_count - side.before.out_of_memory_count);
     for (C_Stream stream : side.streams) {
-      if (stream != nullptr) EXPECT_OK(millpond_stream_destroy(side.device, stream));
+      if (stream != nullptr) {
+        EXPECT_OK(millpond_stream_destroy(side.device, stream));
+      }
     }
     EXPECT_OK(millpond_device_empty_cache(side.device));
     EXPECT_EQ(0u, stats(side.device).reserved_bytes.current) << "memory was not given back";

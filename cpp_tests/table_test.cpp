@@ -40,7 +40,7 @@ std::string plugin_name(const ::testing::TestParamInfo<PluginCase>& info) {
   return info.param.label;
 }
 
-#define FOR_ALL_PLUGINS(Suite)                                                            \
+#define FOR_ALL_PLUGINS(Suite)                                                                \
   INSTANTIATE_TEST_SUITE_P(Plugins, Suite, ::testing::ValuesIn(plugin_cases()), plugin_name); \
   GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Suite)
 
@@ -96,7 +96,9 @@ TEST_P(Loading, FillsAllThatWeDeliver) {
                            at < offsetof(C_DeviceInterface, device_memory_allocate)) ||
                           (at >= offsetof(C_DeviceInterface, reserved_mem_api) &&
                            at < offsetof(C_DeviceInterface, get_device_count));
-    if (!reserved) EXPECT_NE(nullptr, words[at / 8]) << "offset " << at;
+    if (!reserved) {
+      EXPECT_NE(nullptr, words[at / 8]) << "offset " << at;
+    }
   }
   EXPECT_NE(nullptr, table.get().get_compute_capability);
   EXPECT_NE(nullptr, table.get().get_runtime_version);
@@ -105,9 +107,8 @@ TEST_P(Loading, FillsAllThatWeDeliver) {
 }
 
 TEST_P(Loading, NothingIsWrittenPastAHostsSizes) {
-  const std::size_t interfaces[] = {0,   8,   100,  216,  400,  416,  424,  472,
-                                    480, 500, 912,  920,  976,  1032, 1064, 1127,
-                                    1128, 1136, 1400};
+  const std::size_t interfaces[] = {0,   8,   100, 216,  400,  416,  424,  472,  480, 500,
+                                    912, 920, 976, 1032, 1064, 1127, 1128, 1136, 1400};
   const std::size_t all_params[] = {0, 8, 16, 40, 48, 56, 88, 96, 128};
   for (std::size_t params : all_params) {
     for (std::size_t interface : interfaces) {
@@ -163,16 +164,26 @@ class Driven : public Loading {
     if (HasFatalFailure()) return;
     table_ = std::make_unique<Table>(kParamsSize, kInterfaceSize);
     library_->init()(table_->params());
-    if (at().initialize != nullptr) ASSERT_EQ(C_SUCCESS, at().initialize());
+    if (at().initialize != nullptr) {
+      ASSERT_EQ(C_SUCCESS, at().initialize());
+    }
     ready_ = true;
-    if (at().set_device != nullptr) ASSERT_EQ(C_SUCCESS, at().set_device(&device_));
-    if (at().init_device != nullptr) ASSERT_EQ(C_SUCCESS, at().init_device(&device_));
+    if (at().set_device != nullptr) {
+      ASSERT_EQ(C_SUCCESS, at().set_device(&device_));
+    }
+    if (at().init_device != nullptr) {
+      ASSERT_EQ(C_SUCCESS, at().init_device(&device_));
+    }
   }
   void TearDown() override {
     if (!ready_) return;
     for (C_Stream stream : streams_) EXPECT_EQ(C_SUCCESS, at().destroy_stream(&device_, stream));
-    if (at().deinit_device != nullptr) EXPECT_EQ(C_SUCCESS, at().deinit_device(&device_));
-    if (at().finalize != nullptr) EXPECT_EQ(C_SUCCESS, at().finalize());
+    if (at().deinit_device != nullptr) {
+      EXPECT_EQ(C_SUCCESS, at().deinit_device(&device_));
+    }
+    if (at().finalize != nullptr) {
+      EXPECT_EQ(C_SUCCESS, at().finalize());
+    }
   }
   const C_DeviceInterface& at() const { return table_->get(); }
   std::size_t count() const {
@@ -215,8 +226,8 @@ class Driven : public Loading {
 FOR_ALL_PLUGINS(Driven);
 
 /// Skips aloud when the plugin leaves a callback out.
-#define NEED(member)                                                            \
-  do {                                                                          \
+#define NEED(member)                                                              \
+  do {                                                                            \
     if (at().member == nullptr) GTEST_SKIP() << "the plugin leaves out " #member; \
   } while (0)
 
@@ -250,7 +261,9 @@ TEST_P(Driven, SizesFitTogether) {
   std::size_t min = 1, max_chunk = ~std::size_t{0}, max_alloc = ~std::size_t{0}, init = 0,
               realloc = 0, padding = 0, total = 0, left = 0;
   const auto ask = [this](C_Status (*call)(C_Device, std::size_t*), std::size_t* out) {
-    if (call != nullptr) EXPECT_EQ(C_SUCCESS, call(&device_, out));
+    if (call != nullptr) {
+      EXPECT_EQ(C_SUCCESS, call(&device_, out));
+    }
   };
   ask(at().device_min_chunk_size, &min);
   ask(at().device_max_alloc_size, &max_alloc);
@@ -278,9 +291,13 @@ TEST_P(Driven, StatsFollowAllocations) {
   EXPECT_EQ(C_SUCCESS, at().device_memory_stats(&device_, &total, &during));
   EXPECT_LE(during + (64u << 20), before) << "64 MiB were taken";
   free(block, 64 << 20);
-  if (at().synchronize_device != nullptr) EXPECT_EQ(C_SUCCESS, at().synchronize_device(&device_));
+  if (at().synchronize_device != nullptr) {
+    EXPECT_EQ(C_SUCCESS, at().synchronize_device(&device_));
+  }
   EXPECT_EQ(C_SUCCESS, at().device_memory_stats(&device_, &total, &after));
-  if (ours()) EXPECT_EQ(before, after) << "what a framework frees is free for others at once";
+  if (ours()) {
+    EXPECT_EQ(before, after) << "what a framework frees is free for others at once";
+  }
 }
 
 TEST_P(Driven, MemoryHoldsWhatIsCopied) {
@@ -299,8 +316,7 @@ TEST_P(Driven, MemoryHoldsWhatIsCopied) {
     EXPECT_EQ(pattern(block.second, block.second), read(block.first, block.second));
   }
   if (at().memory_copy_d2d != nullptr) {
-    EXPECT_EQ(C_SUCCESS,
-              at().memory_copy_d2d(&device_, blocks[3].first, blocks[2].first, 4096));
+    EXPECT_EQ(C_SUCCESS, at().memory_copy_d2d(&device_, blocks[3].first, blocks[2].first, 4096));
     EXPECT_EQ(pattern(4096, 4096), read(blocks[3].first, 4096));
   }
   for (const auto& block : blocks) free(block.first, block.second);
@@ -310,8 +326,8 @@ TEST_P(Driven, MemsetFillsItsRange) {
   NEED(device_memory_set);
   void* block = alloc(kSize);
   write(block, std::vector<std::uint8_t>(kSize, 0x11));
-  EXPECT_EQ(C_SUCCESS, at().device_memory_set(&device_, static_cast<std::uint8_t*>(block) + 5,
-                                              0xEE, 1000));
+  EXPECT_EQ(C_SUCCESS,
+            at().device_memory_set(&device_, static_cast<std::uint8_t*>(block) + 5, 0xEE, 1000));
   const std::vector<std::uint8_t> got = read(block, kSize);
   EXPECT_EQ(5u, first_other(got, 0x11, 0, 5));
   EXPECT_EQ(1005u, first_other(got, 0xEE, 5, 1005));
@@ -343,7 +359,9 @@ TEST_P(Driven, CopiesBetweenDevices) {
   NEED(memory_copy_p2p);
   if (count() < 2) GTEST_SKIP() << "one device";
   C_Device_st other = {1};
-  if (at().init_device != nullptr) EXPECT_EQ(C_SUCCESS, at().init_device(&other));
+  if (at().init_device != nullptr) {
+    EXPECT_EQ(C_SUCCESS, at().init_device(&other));
+  }
   void* here = alloc(kSize);
   void* there = nullptr;
   ASSERT_EQ(C_SUCCESS, at().device_memory_allocate(&other, &there, kSize));
@@ -355,8 +373,7 @@ TEST_P(Driven, CopiesBetweenDevices) {
   if (at().async_memory_copy_p2p != nullptr && at().create_stream != nullptr) {
     C_Stream queue = stream();
     write(here, pattern(8, kSize));
-    EXPECT_EQ(C_SUCCESS,
-              at().async_memory_copy_p2p(&other, &device_, queue, there, here, kSize));
+    EXPECT_EQ(C_SUCCESS, at().async_memory_copy_p2p(&other, &device_, queue, there, here, kSize));
     EXPECT_EQ(C_SUCCESS, at().synchronize_stream(&device_, queue));
     EXPECT_EQ(C_SUCCESS, at().memory_copy_d2h(&other, got.data(), there, kSize));
     EXPECT_EQ(pattern(8, kSize), got);
@@ -506,7 +523,9 @@ TEST_P(Driven, ManyThreadsCopyAtOnce) {
   std::vector<std::thread> threads;
   for (std::uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([this, t] {
-      if (at().set_device != nullptr) EXPECT_EQ(C_SUCCESS, at().set_device(&device_));
+      if (at().set_device != nullptr) {
+        EXPECT_EQ(C_SUCCESS, at().set_device(&device_));
+      }
       for (std::uint64_t i = 0; i < 50; ++i) {
         const std::size_t size = 1000 + i * 997;
         void* block = alloc(size);

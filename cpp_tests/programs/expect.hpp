@@ -7,12 +7,12 @@
 
 #include <cstdio>
 
-#define REQUIRE(condition)                                                               \
-  do {                                                                                   \
-    if (!(condition)) {                                                                  \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);       \
-      _exit(1);                                                                          \
-    }                                                                                    \
+#define REQUIRE(condition)                                                         \
+  do {                                                                             \
+    if (!(condition)) {                                                            \
+      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      _exit(1);                                                                    \
+    }                                                                              \
   } while (0)
 
 #endif  // MILLPOND_TESTS_PROGRAMS_EXPECT_HPP

@@ -53,6 +53,7 @@ int main() {
       void* p = millpond::memory::Alloc(millpond::CPUPlace(), 256, std::nothrow);
       (void)millpond::memory::Free(millpond::CPUPlace(), p, std::nothrow);
     }
-  }).detach();
+  })
+      .detach();
   return 0;
 }

@@ -78,7 +78,7 @@ class Buffer {
   /// millpond_pool_free().
   void* release() noexcept {
     void* const block = data_;
-    Buffer().swap_fields(*this);
+    forget();
     return block;
   }
   /// Frees the block now. When its stream is gone already, the block is freed without one. A block
@@ -88,17 +88,22 @@ class Buffer {
       const bool freed = pool_ != nullptr && millpond_pool_free(pool_, data_, stream_) == C_SUCCESS;
       if (!freed) (void)millpond_free(data_);
     }
-    Buffer().swap_fields(*this);
+    forget();
   }
   /// Exchanges the two blocks.
-  void swap(Buffer& other) noexcept { swap_fields(other); }
-
- private:
-  void swap_fields(Buffer& other) noexcept {
+  void swap(Buffer& other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     std::swap(stream_, other.stream_);
+  }
+
+ private:
+  void forget() noexcept {
+    pool_ = nullptr;
+    data_ = nullptr;
+    size_ = 0;
+    stream_ = nullptr;
   }
 
   millpond_pool* pool_ = nullptr;  // NULL: an unordered block

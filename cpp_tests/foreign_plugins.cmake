@@ -1,0 +1,1 @@
+# Filled when examples/foreign_plugin is there.
