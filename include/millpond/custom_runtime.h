@@ -55,6 +55,9 @@
  * own sizeof: the host's may be smaller. */
 #define MILLPOND_CUSTOM_RUNTIME_COMMON_SIZE 472
 
+/* A host that declares more than this has not set the size: what lies there is no number. */
+#define MILLPOND_CUSTOM_RUNTIME_SIZE_LIMIT 65536
+
 /* First line of a plugin's InitPlugin that supports exactly this header's layout:
  *
  *   void InitPlugin(CustomRuntimeParams *params) {
@@ -67,8 +70,8 @@
  * agrees.) The host accepts a version whose major * 10000 + minor * 100 + patch is at least 101. */
 #define MILLPOND_CUSTOM_RUNTIME_CHECK_VERSION(params)                                            \
   do {                                                                                           \
-    if ((params) == NULL || (params)->interface == NULL ||                                       \
-        (params)->size != MILLPOND_CUSTOM_RUNTIME_PARAMS_SIZE ||                                 \
+    if ((params) == NULL || (params)->size != MILLPOND_CUSTOM_RUNTIME_PARAMS_SIZE ||             \
+        (params)->interface == NULL ||                                                           \
         (params)->interface->size != MILLPOND_CUSTOM_RUNTIME_INTERFACE_SIZE) {                   \
       return;                                                                                    \
     }                                                                                            \
@@ -81,9 +84,11 @@
  * on for every host whose structs are at least as large as what all releases share. */
 #define MILLPOND_CUSTOM_RUNTIME_CHECK_COMMON(params)                                             \
   do {                                                                                           \
-    if ((params) == NULL || (params)->interface == NULL ||                                       \
+    if ((params) == NULL ||                                                                      \
         (params)->size < offsetof(CustomRuntimeParams, sub_device_type) + sizeof(char *) ||      \
-        (params)->interface->size < MILLPOND_CUSTOM_RUNTIME_COMMON_SIZE) {                       \
+        (params)->size > MILLPOND_CUSTOM_RUNTIME_SIZE_LIMIT || (params)->interface == NULL ||    \
+        (params)->interface->size < MILLPOND_CUSTOM_RUNTIME_COMMON_SIZE ||                       \
+        (params)->interface->size > MILLPOND_CUSTOM_RUNTIME_SIZE_LIMIT) {                        \
       return;                                                                                    \
     }                                                                                            \
     (params)->version.major = MILLPOND_CUSTOM_RUNTIME_VERSION_MAJOR;                             \
@@ -294,18 +299,18 @@ typedef struct C_DeviceInterface {
   void *reserved_mem_api[8]; /* NULL */
 
   /* ---- information ---- */
-  /* Stores the number of devices, 0 or more. Required by PaddlePaddle. Millpond needs this
-   * one or get_device_list with a count of one; see the list of requirements above. */
+  /* Stores the number of devices, 0 or more. REQUIRED by every host. */
   C_Status (*get_device_count)(size_t *out_count);
-  /* Stores the ids of all devices into an array of get_device_count entries. They must be
-   * 0..count-1 in order. Required by PaddlePaddle. NULL for Millpond: they are taken to be
-   * so. */
+  /* Stores the ids of all devices into an array of get_device_count entries. PaddlePaddle
+   * requires it, and that they are 0..count-1 in order. Millpond passes whatever ids are
+   * given; NULL: it takes them to be 0..count-1. */
   C_Status (*get_device_list)(size_t *out_ids);
   /* Stores how many bytes the device has, and how many are free now. NULL: unknown;
    * Millpond then reports no limit but device_max_alloc_size. */
   C_Status (*device_memory_stats)(C_Device device, size_t *out_total_bytes, size_t *out_free_bytes);
   /* Requests are rounded up to a multiple of this [bytes]. NULL or 0: Millpond takes 256.
-   * (PaddlePaddle takes NULL for 1, and divides by a 0.) Not a power of two: refused. */
+   * (PaddlePaddle takes NULL for 1, and divides by a 0.) Need not be a power of two for
+   * Millpond. */
   C_Status (*device_min_chunk_size)(C_Device device, size_t *out_size_bytes);
   /* A chunk larger than this [bytes] goes to the device directly and is not pooled. NULL or
    * 0: the max alloc size. */
@@ -321,7 +326,8 @@ typedef struct C_DeviceInterface {
   /* Size of each later chunk [bytes]. NULL or 0: the max alloc size. */
   C_Status (*device_realloc_size)(C_Device device, size_t *out_size_bytes);
   /* Stores the compute capability, major * 10 + minor. Until 3.0 this took no device: fill
-   * it, and all that follows, only for a host whose size you know. */
+   * it, and all that follows, only for a host whose size you know. NULL: 0, and Millpond
+   * does not ask for the two versions either. */
   C_Status (*get_compute_capability)(C_Device device, size_t *out_value);
   /* properties is a C++ object of PaddlePaddle's. Leave NULL from C, and from any plugin
    * built without PaddlePaddle's headers. */

@@ -18,7 +18,11 @@ pub struct Knobs {
     pub live_bytes: AtomicU64,
     pub initialized: AtomicU64,
     pub finalized: AtomicU64,
+    /// What `initialize` does, beyond counting.
+    pub on_initialize: Mutex<Option<Hook>>,
 }
+
+pub type Hook = Box<dyn Fn() -> Result<()> + Send>;
 
 pub struct TestType {
     name: String,
@@ -49,7 +53,7 @@ impl DeviceType for TestType {
     }
     fn initialize(&self) -> Result<()> {
         self.knobs.initialized.fetch_add(1, SeqCst);
-        Ok(())
+        self.knobs.on_initialize.lock().unwrap().as_ref().map_or(Ok(()), |f| f())
     }
     fn finalize(&self) -> Result<()> {
         self.knobs.finalized.fetch_add(1, SeqCst);
@@ -147,7 +151,9 @@ impl Device for TestDevice {
     }
     fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
         // SAFETY: the runtime checked the range.
-        unsafe { std::ptr::with_exposed_provenance_mut::<u8>(dst as usize).write_bytes(value, bytes as usize) };
+        unsafe {
+            std::ptr::with_exposed_provenance_mut::<u8>(dst as usize).write_bytes(value, bytes as usize)
+        };
         Ok(())
     }
     fn memset_async(&self, _: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {

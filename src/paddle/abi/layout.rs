@@ -42,6 +42,8 @@ impl KnownLayout {
     pub const COMMON: usize = 472;
     /// What all releases have of `CustomRuntimeParams`: up to and with `sub_device_type`.
     pub const COMMON_PARAMS: usize = 56;
+    /// A host that declares more than this has not set the size: what lies there is no number [bytes].
+    pub const SIZE_LIMIT: usize = 65536;
 
     /// All measured layouts, oldest first. The version is 0.1.1 in each, so only the sizes tell.
     pub const ALL: &'static [KnownLayout] = &[
@@ -66,9 +68,10 @@ macro_rules! layout {
             const _: () = assert!(align_of::<$name>() == $align);
             $(const _: () = assert!(offset_of!($name, $member) == $offset);)*
         )*
-        /// The same facts, for the tests that hold the C header against them.
-        #[cfg(test)]
-        pub(super) const FACTS: &[(&str, usize, &[(&str, usize)])] =
+        /// The same facts - type, size, members with their offsets - for the test that holds the C
+        /// header against them.
+        #[doc(hidden)]
+        pub const FACTS: &[(&str, usize, &[(&str, usize)])] =
             &[$((stringify!($name), $size, &[$((stringify!($member), $offset)),*])),*];
     };
 }

@@ -26,7 +26,8 @@ const PARAMS_MIN: usize = offset_of!(CustomRuntimeParams, sub_device_type);
 /// Fills what the host declared; the body of `InitPlugin`.
 ///
 /// Leaves everything as it is, the version with it, so that the host refuses us by its own check:
-/// when a pointer is null, when a struct is too small for what every host needs, and when the
+/// when a pointer is null, when a struct is too small for what every host needs or larger than any can
+/// be, and when the
 /// version field already holds another version than 0.0.0 that is not compatible with 0.1.1 (another
 /// major number, or below 0.1.1).
 ///
@@ -41,7 +42,7 @@ pub unsafe fn init_plugin(params: *mut CustomRuntimeParams) {
     // Field by field through pointers: a reference would claim more bytes than an older host has.
     // SAFETY: not null; every host's params start with their size.
     let params_size = unsafe { (&raw const (*params).size).read() };
-    if params_size < PARAMS_MIN {
+    if !(PARAMS_MIN..=KnownLayout::SIZE_LIMIT).contains(&params_size) {
         return;
     }
     // SAFETY: the declared size holds the members up to `PARAMS_MIN`.
@@ -55,7 +56,7 @@ pub unsafe fn init_plugin(params: *mut CustomRuntimeParams) {
     let current = CustomRuntimeVersion::CURRENT;
     let foreign_version =
         version.number() != 0 && (version.major != current.major || version.number() < current.number());
-    if table_size < INTERFACE_MIN || foreign_version {
+    if !(INTERFACE_MIN..=KnownLayout::SIZE_LIMIT).contains(&table_size) || foreign_version {
         return;
     }
     let options = Options::get();

@@ -246,6 +246,7 @@ fn blocking_calls_in_a_callback_are_refused_and_others_work() {
                 a.stream_callback(0, Box::new(|_| ())),
                 a.host_free(pinned, 512),
                 a.unified_free(unified, 512),
+                a.map_close(),
                 host.finalize(),
             ];
             let codes: Vec<_> = blocked.into_iter().map(|r| r.map_err(|e| e.code())).collect();
@@ -303,7 +304,7 @@ fn threads_come_with_the_first_stream_and_go_with_the_last() {
         assert_eq!(host.stats(0).unwrap().stream_threads, 2);
         let plug = Plug::new(&*b, far);
         b.stream_destroy(far).unwrap();
-        streams.map(|s| a.stream_destroy(s).unwrap());
+        streams.iter().for_each(|s| a.stream_destroy(*s).unwrap());
         eventually("idle streams end", || tasks() == before + 1);
         plug.open();
         eventually("none after the last", || tasks() == before);
