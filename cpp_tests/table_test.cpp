@@ -115,7 +115,9 @@ TEST_P(Loading, NothingIsWrittenPastAHostsSizes) {
       Table table(params, interface);
       library_->init()(table.params());
       EXPECT_TRUE(table.guards_intact()) << params << " and " << interface;
-      const bool exact = params == kParamsSize && interface == kInterfaceSize;
+      // Releases since 3.1 agree on the version queries, which a plugin may fill for exactly these.
+      const bool exact =
+          params == kParamsSize && (interface == 976 || interface == 1032 || interface == kInterfaceSize);
       if (!exact && interface > kCommon) {
         EXPECT_TRUE(table.untouched_from(kCommon))
             << "a member whose place differs between releases was written for sizes " << params
