@@ -9,7 +9,6 @@ use crate::base::error::{Code, Error, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-pub mod foreign;
 pub mod host;
 
 /// The bits of a `C_Stream`; 0 is the device's default stream.

@@ -1,0 +1,52 @@
+# Install rules. Everything that is installed finds its neighbours relative to itself: a prefix may be moved.
+#
+# Install components: `dev` (library, headers, CMake and pkg-config files) and `plugin`. The plugin has a directory of
+# its own, because PaddlePaddle loads every library that it finds in CUSTOM_DEVICE_ROOT.
+include(CMakePackageConfigHelpers)
+
+set(millpond_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/millpond")
+set(millpond_plugin_dir "${CMAKE_INSTALL_LIBDIR}/millpond")
+set(millpond_generated "${Millpond_BINARY_DIR}/package")
+
+install(TARGETS millpond EXPORT millpond-targets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT dev)
+install(DIRECTORY "${Millpond_SOURCE_DIR}/include/millpond" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT dev
+        FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+install(EXPORT millpond-targets NAMESPACE Millpond:: DESTINATION "${millpond_cmake_dir}" COMPONENT dev)
+install(PROGRAMS "${millpond_plugin_file}" DESTINATION "${millpond_plugin_dir}" COMPONENT plugin)
+
+# Lower case names serve both find_package(Millpond) and find_package(millpond).
+get_filename_component(millpond_plugin_name "${millpond_plugin_file}" NAME)
+set(millpond_plugin_path "${millpond_plugin_dir}/${millpond_plugin_name}")
+configure_package_config_file(
+  "${Millpond_SOURCE_DIR}/cmake/millpond-config.cmake.in" "${millpond_generated}/millpond-config.cmake"
+  INSTALL_DESTINATION "${millpond_cmake_dir}" PATH_VARS millpond_plugin_path NO_CHECK_REQUIRED_COMPONENTS_MACRO
+)
+# Before 1.0 a new minor version may break callers.
+if(Millpond_VERSION_MAJOR EQUAL 0)
+  set(millpond_compatibility SameMinorVersion)
+else()
+  set(millpond_compatibility SameMajorVersion)
+endif()
+write_basic_package_version_file("${millpond_generated}/millpond-config-version.cmake" COMPATIBILITY ${millpond_compatibility})
+install(FILES "${millpond_generated}/millpond-config.cmake" "${millpond_generated}/millpond-config-version.cmake"
+        DESTINATION "${millpond_cmake_dir}" COMPONENT dev)
+
+# pkg-config: the prefix is found from the file's own place.
+set(millpond_pc_dir "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig")
+file(RELATIVE_PATH millpond_pc_prefix "${millpond_pc_dir}" "${CMAKE_INSTALL_PREFIX}")
+string(REGEX REPLACE "/$" "" millpond_pc_prefix "${millpond_pc_prefix}")
+file(RELATIVE_PATH millpond_pc_libdir "${CMAKE_INSTALL_PREFIX}" "${CMAKE_INSTALL_FULL_LIBDIR}")
+file(RELATIVE_PATH millpond_pc_includedir "${CMAKE_INSTALL_PREFIX}" "${CMAKE_INSTALL_FULL_INCLUDEDIR}")
+set(millpond_pc_libs "-pthread -lm")
+foreach(lib IN LISTS CMAKE_DL_LIBS)
+  string(APPEND millpond_pc_libs " -l${lib}")
+endforeach()
+set(millpond_pc_flags "")
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  set(millpond_pc_flags " -Wl,--exclude-libs,libmillpond.a")
+endif()
+configure_file("${Millpond_SOURCE_DIR}/cmake/millpond.pc.in" "${millpond_generated}/millpond.pc" @ONLY)
+install(FILES "${millpond_generated}/millpond.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT dev)
+
+install(FILES "${Millpond_SOURCE_DIR}/LICENSE-MIT" "${Millpond_SOURCE_DIR}/LICENSE-APACHE"
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev)

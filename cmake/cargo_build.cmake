@@ -1,0 +1,74 @@
+# Build step: runs `cargo rustc` for one kind of library, and copies its file and its list of sources to the build tree.
+#
+# A copy with a time stamp of its own makes "nothing changed" visible to Ninja and Make, which Cargo's file does not
+# (Cargo leaves it alone when it is fresh), and several build trees can share one Cargo target directory.
+# Inputs: CARGO SOURCE_DIR TARGET_DIR TRIPLE KIND FEATURE FILE OUTPUT FLAGS SYSROOT LINKER.
+cmake_policy(VERSION 3.22)
+
+# No path of this machine may end up in panic messages or debug information of what users install.
+if(DEFINED ENV{CARGO_HOME})
+  set(cargo_home "$ENV{CARGO_HOME}")
+else()
+  set(cargo_home "$ENV{HOME}/.cargo")
+endif()
+set(remap "--remap-path-prefix=${cargo_home}=/cargo" "--remap-path-prefix=${SOURCE_DIR}=/millpond")
+if(SYSROOT)
+  list(APPEND remap "--remap-path-prefix=${SYSROOT}/lib/rustlib/src/rust=/rustc")
+endif()
+
+# Cargo takes flags from one source only, the environment before its configuration: add to the one the user uses.
+set(config "")
+string(ASCII 31 separator)
+list(JOIN remap "${separator}" encoded)
+if(DEFINED ENV{CARGO_ENCODED_RUSTFLAGS})
+  set(ENV{CARGO_ENCODED_RUSTFLAGS} "$ENV{CARGO_ENCODED_RUSTFLAGS}${separator}${encoded}")
+elseif(DEFINED ENV{RUSTFLAGS})
+  string(REGEX REPLACE " +" "${separator}" flags "$ENV{RUSTFLAGS}")
+  set(ENV{CARGO_ENCODED_RUSTFLAGS} "${flags}${separator}${encoded}")
+else()
+  list(JOIN remap "','" list)
+  set(config --config "build.rustflags=['${list}']")
+endif()
+
+if(LINKER) # cross-compiling: the plugin is linked by the C compiler of the toolchain file
+  string(TOUPPER "${TRIPLE}" variable)
+  string(REPLACE "-" "_" variable "CARGO_TARGET_${variable}_LINKER")
+  if(NOT DEFINED ENV{${variable}})
+    set(ENV{${variable}} "${LINKER}")
+  endif()
+endif()
+
+separate_arguments(FLAGS UNIX_COMMAND "${FLAGS}")
+set(print "")
+if(KIND STREQUAL "staticlib")
+  # What the archive needs from the system, in Rust's own words; a packaging test compares it with what we export.
+  set(print --print "native-static-libs=${TARGET_DIR}/native-static-libs.txt")
+  file(MAKE_DIRECTORY "${TARGET_DIR}")
+endif()
+
+execute_process(
+  COMMAND
+    "${CARGO}" rustc --manifest-path "${SOURCE_DIR}/Cargo.toml" --package millpond --locked --release --lib
+    --crate-type ${KIND} --no-default-features --features ${FEATURE} --target ${TRIPLE} --target-dir "${TARGET_DIR}"
+    ${config} ${FLAGS} -- ${print}
+  WORKING_DIRECTORY "${SOURCE_DIR}"
+  RESULT_VARIABLE status
+)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "Millpond: cargo failed (${status}); its messages are above")
+endif()
+
+set(made "${TARGET_DIR}/${TRIPLE}/release/${FILE}")
+file(COPY_FILE "${made}" "${OUTPUT}")
+file(TOUCH "${OUTPUT}")
+
+# Cargo's list of sources names Cargo's file as its target; ours must name the copy.
+string(REGEX REPLACE "\\.[a-z]+$" ".d" list "${made}")
+file(READ "${list}" sources)
+string(FIND "${sources}" ": " colon)
+if(colon LESS 0)
+  message(FATAL_ERROR "Millpond: ${list} is not a list of sources")
+endif()
+string(SUBSTRING "${sources}" ${colon} -1 sources)
+string(REPLACE " " "\\ " target "${OUTPUT}")
+file(WRITE "${OUTPUT}.d" "${target}${sources}")

@@ -1,0 +1,273 @@
+// The C++ face: owners, errors, callbacks.
+#include <atomic>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "millpond/millpond.hpp"
+#include "support/check.hpp"
+#include "support/pattern.hpp"
+
+namespace millpond_tests {
+namespace {
+
+using millpond::Buffer;
+using millpond::CopyKind;
+using millpond::Device;
+using millpond::Error;
+using millpond::Event;
+using millpond::PinnedBuffer;
+using millpond::Pool;
+using millpond::PoolView;
+using millpond::Stream;
+using millpond::StreamView;
+
+template <typename T>
+constexpr bool kMovesOnly =
+    std::is_nothrow_move_constructible<T>::value&& std::is_nothrow_move_assignable<T>::value &&
+    !std::is_copy_constructible<T>::value && !std::is_copy_assignable<T>::value;
+static_assert(kMovesOnly<Stream> && kMovesOnly<Event> && kMovesOnly<Pool> && kMovesOnly<Buffer> &&
+                  kMovesOnly<PinnedBuffer> && kMovesOnly<millpond::UnifiedBuffer>,
+              "owners move and do not copy");
+static_assert(std::is_trivially_copyable<Device>::value &&
+                  std::is_nothrow_destructible<Pool>::value,
+              "a device handle is a value");
+
+class Cpp : public ::testing::Test {
+ protected:
+  void SetUp() override { before_ = device_.stats(); }
+  void TearDown() override {
+    device_.synchronize();
+    EXPECT_EQ(before_.blocks.current, device_.stats().blocks.current);
+    EXPECT_EQ(before_.allocated_bytes.current, device_.stats().allocated_bytes.current);
+  }
+  std::uint64_t blocks() const { return device_.stats().blocks.current - before_.blocks.current; }
+
+  Device device_{"host", 0};
+  millpond_stats before_{};
+};
+
+/// Runs `call` and gives the code of the Error it throws; 0 when it throws none.
+template <typename Call>
+std::uint32_t code_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_NE(C_SUCCESS, error.status());
+    EXPECT_STRNE("", error.what());
+    EXPECT_EQ(status_of(error.code()), error.status());
+    return error.code();
+  }
+  return MILLPOND_OK;
+}
+
+TEST_F(Cpp, ErrorsCarryCodeStatusAndMessage) {
+  EXPECT_EQ(MILLPOND_E_UNKNOWN_DEVICE, code_of([] { Device("host", 99); }));
+  EXPECT_EQ(MILLPOND_E_UNKNOWN_DEVICE, code_of([] { Device("nowhere"); }));
+  EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT, code_of([] { Device().synchronize(); }));
+  EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT, code_of([] { PoolView().allocate(1); }));
+  EXPECT_EQ(MILLPOND_E_OUT_OF_MEMORY,
+            code_of([this] { device_.allocate(static_cast<std::size_t>(-1)); }));
+  try {
+    Device("nowhere");
+    FAIL() << "no error";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(nullptr, std::strstr(error.what(), "nowhere")) << error.what();
+    EXPECT_STREQ("MILLPOND_E_UNKNOWN_DEVICE", static_cast<const Error&>(error).code_name());
+  }
+}
+
+TEST_F(Cpp, DevicesAreValues) {
+  EXPECT_EQ(device_, Device(std::string("host"), 0));
+  EXPECT_NE(device_, Device("host", 1));
+  EXPECT_FALSE(Device());
+  EXPECT_EQ("host", device_.type());
+  EXPECT_EQ(1, Device("host", 1).ordinal());
+  EXPECT_TRUE(device_.can(MILLPOND_CAP_HOST_ACCESS | MILLPOND_CAP_STREAMS));
+  EXPECT_TRUE(millpond::DeviceTypes::contains("cpu"));
+  EXPECT_FALSE(millpond::DeviceTypes::contains("nowhere"));
+  EXPECT_EQ(2u, millpond::DeviceTypes::device_count("host"));
+}
+
+TEST_F(Cpp, BuffersFreeOnceWhateverMovesThem) {
+  {
+    Stream stream(device_);
+    Buffer a = device_.default_pool().allocate(1000, stream);
+    EXPECT_EQ(1u, blocks());
+    EXPECT_EQ(1000u, a.size());
+    EXPECT_EQ(stream.get(), a.stream());
+    void* const address = a.data();
+    Buffer b(std::move(a));
+    EXPECT_FALSE(a);  // NOLINT: moved-from is empty, and says so
+    EXPECT_EQ(nullptr, a.data());
+    EXPECT_EQ(0u, a.size());
+    EXPECT_EQ(address, b.data());
+    Buffer c = device_.allocate(500);
+    EXPECT_EQ(2u, blocks());
+    c = std::move(b);
+    EXPECT_EQ(1u, blocks()) << "assigning freed the old block";
+    EXPECT_EQ(address, c.data());
+    Buffer& same = c;
+    c = std::move(same);
+    EXPECT_EQ(address, c.data()) << "moving to itself keeps the block";
+    c.reset();
+    EXPECT_EQ(0u, blocks());
+    c.reset();
+    EXPECT_FALSE(device_.allocate(0));
+  }
+  EXPECT_EQ(0u, blocks());
+}
+
+TEST_F(Cpp, ReleasedBuffersAreTheCallers) {
+  Buffer buffer = device_.allocate(64);
+  void* const block = buffer.release();
+  EXPECT_FALSE(buffer);
+  EXPECT_EQ(1u, blocks());
+  EXPECT_OK(millpond_free(block));
+}
+
+TEST_F(Cpp, BuffersOutliveTheirStream) {
+  Buffer buffer;
+  {
+    Stream stream(device_);
+    buffer = device_.default_pool().allocate(1000, stream);
+  }
+  EXPECT_EQ(1u, blocks());
+  buffer.reset();
+  EXPECT_EQ(0u, blocks());
+}
+
+TEST_F(Cpp, BuffersCanBeFreedOnAnotherStream) {
+  Stream first(device_), then(device_);
+  Buffer buffer = device_.default_pool().allocate(1000, first);
+  buffer.record_stream(then);
+  buffer.set_stream(then);
+  EXPECT_EQ(then.get(), buffer.stream());
+  Buffer unordered = device_.allocate(10);
+  unordered.set_stream(then);
+  EXPECT_EQ(nullptr, unordered.stream());
+}
+
+TEST_F(Cpp, PoolsRefuseToGoWithLiveBlocks) {
+  Pool pool(device_, 64u << 20, "test");
+  EXPECT_EQ(device_, pool.device());
+  Buffer buffer = pool.allocate(5000);
+  EXPECT_EQ(5000u, pool.stats().requested_bytes.current);
+  EXPECT_EQ(64u << 20, pool.stats().limit_bytes);
+  EXPECT_EQ(MILLPOND_E_BUSY, code_of([&pool] { pool.destroy(); }));
+  EXPECT_TRUE(pool);
+  buffer.reset();
+  Pool moved = std::move(pool);
+  EXPECT_FALSE(pool);  // NOLINT: moved-from is empty, and says so
+  EXPECT_EQ(C_SUCCESS, moved.destroy());
+  EXPECT_FALSE(moved);
+}
+
+TEST_F(Cpp, StreamsEventsAndCopies) {
+  Stream stream(device_), other(device_);
+  Event point(device_);
+  EXPECT_TRUE(point.done());
+  const std::vector<std::uint8_t> bytes = pattern(1, 4096);
+  Buffer a = device_.default_pool().allocate(4096, stream);
+  PinnedBuffer back(device_, 4096);
+  stream.memset(a.data(), 0, 4096);
+  stream.copy(CopyKind::kHostToDevice, a.data(), bytes.data(), 4096);
+  stream.record(point);
+  other.wait(point);
+  other.copy(CopyKind::kDeviceToHost, back.data(), a.data(), 4096);
+  other.synchronize();
+  EXPECT_TRUE(point.done());
+  EXPECT_TRUE(other.done());
+  EXPECT_EQ(0, std::memcmp(bytes.data(), back.data(), 4096));
+  Device second("host", 1);
+  Buffer there = second.allocate(4096);
+  stream.copy_to(second, there.data(), a.data(), 4096);
+  stream.synchronize();
+  std::vector<std::uint8_t> got(4096);
+  second.copy(CopyKind::kDeviceToHost, got.data(), there.data(), 4096);
+  EXPECT_EQ(bytes, got);
+  second.memset(there.data(), 0, 4096);
+  second.copy_from(device_, there.data(), a.data(), 4096);
+  second.copy(CopyKind::kDeviceToHost, got.data(), there.data(), 4096);
+  EXPECT_EQ(bytes, got);
+}
+
+TEST_F(Cpp, MovedStreamsEndOnce) {
+  Stream stream(device_);
+  const C_Stream raw = stream.get();
+  Stream moved(std::move(stream));
+  EXPECT_FALSE(stream);  // NOLINT: moved-from is empty, and says so
+  EXPECT_EQ(raw, moved.get());
+  moved = Stream(device_);
+  bool done = false;
+  EXPECT_FAILS(MILLPOND_E_UNKNOWN_STREAM, millpond_stream_query(device_.get(), raw, &done));
+  Event event(device_);
+  const C_Event first = event.get();
+  event = Event(device_);
+  EXPECT_FAILS(MILLPOND_E_UNKNOWN_EVENT, millpond_event_query(device_.get(), first, &done));
+}
+
+TEST_F(Cpp, CallbacksAreFreedAfterTheyRan) {
+  Stream stream(device_);
+  auto alive = std::make_shared<int>(0);
+  for (int i = 0; i < 10; ++i) {
+    stream.add_callback([alive](C_Status status) { *alive += status == C_SUCCESS ? 1 : 100; });
+  }
+  stream.synchronize();
+  // The library may drop the last function object just after the stream is done.
+  device_.synchronize();
+  EXPECT_EQ(10, *alive);
+  for (int i = 0; i < 1000 && alive.use_count() > 1; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(1, alive.use_count());
+}
+
+TEST_F(Cpp, ExceptionsStayOutOfTheLibrary) {
+  Stream stream(device_);
+  std::atomic<bool> after{false};
+  stream.add_callback([](C_Status) { throw std::runtime_error("from a callback"); });
+  stream.add_callback([](C_Status) { throw 7; });
+  stream.add_callback([&after](C_Status) { after = true; });
+  stream.synchronize();
+  EXPECT_TRUE(after.load());
+}
+
+TEST_F(Cpp, RefusedCallbacksAreNotKept) {
+  auto alive = std::make_shared<int>(0);
+  const StreamView nowhere(device_, reinterpret_cast<C_Stream>(0x1230));
+  EXPECT_EQ(MILLPOND_E_UNKNOWN_STREAM,
+            code_of([&] { nowhere.add_callback([alive](C_Status) { ++*alive; }); }));
+  EXPECT_EQ(1, alive.use_count());
+  EXPECT_EQ(0, *alive);
+  EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT,
+            code_of([this] { device_.default_stream().add_callback(nullptr); }));
+}
+
+TEST_F(Cpp, ArraysOfElements) {
+  auto array = millpond::make_device_array<float>(device_, 1000);
+  EXPECT_EQ(1u, blocks());
+  array[999] = 1.5f;  // the host device is visible to the host
+  array.reset();
+  EXPECT_EQ(0u, blocks());
+  EXPECT_EQ(MILLPOND_E_OUT_OF_MEMORY, code_of([this] {
+              millpond::make_device_array<double>(device_, static_cast<std::size_t>(-1) / 4);
+            }));
+}
+
+TEST_F(Cpp, PinnedBuffersMoveAndFree) {
+  PinnedBuffer a(device_, 5000);
+  std::memset(a.data(), 1, a.size());
+  PinnedBuffer b(std::move(a));
+  EXPECT_FALSE(a);  // NOLINT: moved-from is empty, and says so
+  EXPECT_EQ(5000u, b.size());
+  b = PinnedBuffer(device_, 10);
+  EXPECT_EQ(10u, b.size());
+  EXPECT_FALSE(PinnedBuffer(device_, 0));
+}
+
+}  // namespace
+}  // namespace millpond_tests

@@ -1,0 +1,33 @@
+// The C++ face without exceptions and without run-time types: a failure is a status or an empty
+// object, and nothing ends the program.
+#include <cstring>
+
+#include "millpond/millpond.hpp"
+#include "programs/expect.hpp"
+
+using namespace millpond;
+
+int main() {
+  Device nowhere("nowhere");
+  REQUIRE(!nowhere);
+  REQUIRE(millpond_last_error_code() == MILLPOND_E_UNKNOWN_DEVICE);
+  REQUIRE(nowhere.synchronize() == C_ERROR);
+  REQUIRE(!nowhere.allocate(100));
+  REQUIRE(memory::Alloc(CustomPlace("nowhere"), 100) == nullptr);
+  REQUIRE(memory::Alloc(CPUPlace(), static_cast<std::size_t>(-1)) == nullptr);
+
+  const Device device("host");
+  REQUIRE(static_cast<bool>(device));
+  Stream stream(device);
+  Buffer buffer = device.default_pool().allocate(100, stream);
+  REQUIRE(buffer && stream.memset(buffer.data(), 7, 100) == C_SUCCESS);
+  REQUIRE(stream.memset(buffer.data(), 7, std::size_t{1} << 40) == C_ERROR);
+  int calls = 0;
+  REQUIRE(stream.add_callback([&calls](C_Status) { ++calls; }) == C_SUCCESS);
+  REQUIRE(stream.add_callback(nullptr) == C_ERROR);
+  REQUIRE(stream.synchronize() == C_SUCCESS && calls == 1);
+  void* p = memory::Alloc(CPUPlace(), 4096);
+  REQUIRE(p != nullptr);
+  memory::Free(CPUPlace(), p);
+  return 0;
+}

@@ -1,0 +1,69 @@
+// Byte patterns that show where a wrong byte came from, and a gate that holds a stream back.
+#ifndef MILLPOND_TESTS_PATTERN_HPP
+#define MILLPOND_TESTS_PATTERN_HPP
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "support/check.hpp"
+
+namespace millpond_tests {
+
+/// The byte at `index` of the pattern `seed`; neighbours and other seeds differ.
+inline std::uint8_t pattern_byte(std::uint64_t seed, std::size_t index) {
+  std::uint64_t x = (seed + 1) * 0x9E3779B97F4A7C15u + index * 0xD1342543DE82EF95u;
+  x ^= x >> 29;
+  return static_cast<std::uint8_t>((x * 0xBF58476D1CE4E5B9u) >> 56);
+}
+
+inline std::vector<std::uint8_t> pattern(std::uint64_t seed, std::size_t size) {
+  std::vector<std::uint8_t> out(size);
+  for (std::size_t i = 0; i < size; ++i) out[i] = pattern_byte(seed, i);
+  return out;
+}
+
+/// The index of the first byte that is not `value`, or `size`.
+inline std::size_t first_other(const std::vector<std::uint8_t>& bytes, std::uint8_t value,
+                               std::size_t from, std::size_t to) {
+  for (std::size_t i = from; i < to; ++i) {
+    if (bytes[i] != value) return i;
+  }
+  return to;
+}
+
+/// Holds a stream until open() is called, so that a test decides what is still pending.
+class Gate {
+ public:
+  Gate() = default;
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  ~Gate() { open(); }
+
+  /// Work queued on `stream` after this waits for open(). The Gate must outlive it.
+  C_Status close(millpond_device* device, C_Stream stream) {
+    return millpond_stream_add_callback(device, stream, &Gate::wait, this);
+  }
+  void open() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  static void wait(void* self, C_Status) {
+    Gate& gate = *static_cast<Gate*>(self);
+    std::unique_lock<std::mutex> lock(gate.mutex_);
+    gate.changed_.wait(lock, [&gate] { return gate.open_; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+}  // namespace millpond_tests
+
+#endif  // MILLPOND_TESTS_PATTERN_HPP

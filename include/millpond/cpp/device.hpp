@@ -1,0 +1,188 @@
+// Device types and devices. A Device is a handle that owns nothing: copy it freely. It stays valid
+// until finalize() or until its type is unregistered; what is called on it after that fails with
+// MILLPOND_E_NOT_INITIALIZED.
+#ifndef MILLPOND_CPP_DEVICE_HPP
+#define MILLPOND_CPP_DEVICE_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "millpond/cpp/error.hpp"
+
+namespace millpond {
+
+class PoolView;
+class StreamView;
+class Buffer;
+
+/// Bytes that a device type's name takes at most, with the terminating NUL.
+inline constexpr std::size_t kTypeNameCapacity = sizeof(millpond_device_info::type);
+
+/// Which way the bytes of a copy go.
+enum class CopyKind : std::uint32_t {
+  kHostToDevice = MILLPOND_COPY_H2D,
+  kDeviceToHost = MILLPOND_COPY_D2H,
+  kDeviceToDevice = MILLPOND_COPY_D2D,
+};
+
+/// Shapes the embedded host device: `device_count` devices (0: default 2) of `capacity_bytes` each
+/// (0: default). `mapping` off makes it behave as a device that can only give segments.
+/// Throws MILLPOND_E_BUSY once "host" has been used.
+inline C_Status configure_host(std::uint32_t device_count, std::uint64_t capacity_bytes = 0,
+                               bool mapping = true) {
+  millpond_host_options options{};
+  options.struct_size = sizeof options;
+  options.device_count = device_count;
+  options.capacity_bytes = capacity_bytes;
+  options.disable_mapping = mapping ? 0u : 1u;
+  return check(millpond_host_configure(&options));
+}
+
+/// Ends every device type. Blocks that still live are lost, handles are refused from then on; a
+/// later Device starts anew. Not needed at exit.
+inline C_Status finalize() { return check(millpond_finalize()); }
+
+/// One device, a value that owns nothing. Default-constructed it is empty, and every call on it
+/// throws MILLPOND_E_INVALID_ARGUMENT.
+class Device {
+ public:
+  /// The empty handle.
+  constexpr Device() noexcept = default;
+  /// Wraps a handle of the C API.
+  constexpr explicit Device(millpond_device* raw) noexcept : raw_(raw) {}
+  /// Device `ordinal` of `type`, for instance ("host", 0). Opens it on first use. Throws
+  /// MILLPOND_E_UNKNOWN_DEVICE when there is no such type or no such ordinal.
+  explicit Device(const char* type, std::int32_t ordinal = 0) {
+    check(millpond_device_get(type, ordinal, &raw_));
+  }
+  /// The same.
+  explicit Device(const std::string& type, std::int32_t ordinal = 0)
+      : Device(type.c_str(), ordinal) {}
+
+  /// The handle of the C API; NULL when empty.
+  constexpr millpond_device* get() const noexcept { return raw_; }
+  /// Whether there is a device behind this handle.
+  constexpr explicit operator bool() const noexcept { return raw_ != nullptr; }
+
+  /// Name, ordinal, abilities (MILLPOND_CAP_*), and sizes in bytes.
+  millpond_device_info info() const {
+    millpond_device_info out{};
+    out.struct_size = sizeof out;
+    check(millpond_device_get_info(raw_, &out));
+    return out;
+  }
+  /// The name of its type.
+  std::string type() const { return info().type; }
+  /// Its number within the type.
+  std::int32_t ordinal() const { return info().ordinal; }
+  /// Whether the device can do all of `caps` (MILLPOND_CAP_*, combined with |).
+  bool can(std::uint32_t caps) const { return (info().caps & caps) == caps; }
+
+  /// Waits until all work queued on the device is done.
+  C_Status synchronize() const { return check(millpond_device_synchronize(raw_)); }
+  /// The reserved bytes of all pools together never pass `limit_bytes`; 0 removes the limit.
+  C_Status set_limit(std::uint64_t limit_bytes) const {
+    return check(millpond_device_set_limit(raw_, limit_bytes));
+  }
+  /// Counters of all pools together, in bytes.
+  millpond_stats stats() const {
+    millpond_stats out{};
+    out.struct_size = sizeof out;
+    check(millpond_device_get_stats(raw_, &out));
+    return out;
+  }
+  /// Sets each peak to the value of now.
+  C_Status reset_peaks() const { return check(millpond_device_reset_peaks(raw_)); }
+  /// Gives unused memory of all pools back to the device.
+  C_Status empty_cache() const { return check(millpond_device_empty_cache(raw_)); }
+
+  /// Copies `size_bytes` and returns when they have arrived. The device's ends must lie inside one
+  /// live block each (MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_UNKNOWN_POINTER).
+  C_Status copy(CopyKind kind, void* dst, const void* src, std::size_t size_bytes) const {
+    return check(millpond_copy(raw_, static_cast<std::uint32_t>(kind), dst, src, size_bytes));
+  }
+  /// Copies from a block of `src_device`, of the same type, into a block of this device; returns
+  /// when the bytes have arrived.
+  C_Status copy_from(Device src_device, void* dst, const void* src, std::size_t size_bytes) const {
+    return check(millpond_copy_peer(raw_, dst, src_device.raw_, src, size_bytes));
+  }
+  /// Fills `size_bytes` of a block with one byte, and returns when done.
+  C_Status memset(void* dst, std::uint8_t value, std::size_t size_bytes) const {
+    return check(millpond_memset(raw_, dst, value, size_bytes));
+  }
+
+  /// The pool that every device has; borrowed, valid as long as the device.
+  inline PoolView default_pool() const;
+  /// The default stream (NULL); it always exists.
+  inline StreamView default_stream() const noexcept;
+  /// A block of the default pool that every stream and the host may use at once. 0 bytes give an
+  /// empty Buffer. Throws MILLPOND_E_OUT_OF_MEMORY.
+  inline Buffer allocate(std::size_t size_bytes) const;
+
+  /// Whether both name the same device.
+  friend constexpr bool operator==(Device a, Device b) noexcept { return a.raw_ == b.raw_; }
+  /// Whether they name different devices.
+  friend constexpr bool operator!=(Device a, Device b) noexcept { return a.raw_ != b.raw_; }
+
+ private:
+  millpond_device* raw_ = nullptr;
+};
+
+/// The table of device types of this process: "cpu" and "host" are always there, plugins join.
+/// All functions may be called from any thread.
+class DeviceTypes {
+ public:
+  /// The names of all types known now.
+  static std::vector<std::string> names() {
+    std::vector<std::string> out;
+    std::size_t count = 0;
+    check(millpond_device_type_get_count(&count));
+    for (std::size_t i = 0; i < count; ++i) {
+      char name[kTypeNameCapacity] = {};
+      // A type may go between the two calls; the list then is what is left.
+      if (millpond_device_type_get_name(i, name, sizeof name) != C_SUCCESS) {
+        if (millpond_last_error_code() == MILLPOND_E_OUT_OF_RANGE) break;
+        check(C_ERROR);
+      }
+      out.emplace_back(name);
+    }
+    return out;
+  }
+  /// Whether a type of that name is known now.
+  static bool contains(const std::string& type) {
+    for (const std::string& name : names()) {
+      if (name == type) return true;
+    }
+    return false;
+  }
+  /// How many devices the type has. Throws MILLPOND_E_UNKNOWN_DEVICE for a name not known.
+  static std::size_t device_count(const std::string& type) {
+    std::size_t count = 0;
+    check(millpond_device_get_count(type.c_str(), &count));
+    return count;
+  }
+  /// Adds the device type of a plugin that this program has linked; returns its name. Throws
+  /// MILLPOND_E_PLUGIN_REFUSED with what is wrong, MILLPOND_E_BUSY when the name is taken.
+  static std::string add(void (*init_plugin)(CustomRuntimeParams*)) {
+    char name[kTypeNameCapacity] = {};
+    check(millpond_device_type_register(init_plugin, name, sizeof name));
+    return name;
+  }
+  /// Loads a plugin from a shared object, adds its device type, and returns its name. Throws as
+  /// add(), and MILLPOND_E_SYSTEM when the file cannot be loaded.
+  static std::string load(const std::string& path) {
+    char name[kTypeNameCapacity] = {};
+    check(millpond_device_type_load(path.c_str(), name, sizeof name));
+    return name;
+  }
+  /// Takes a plugin's type away again. Throws MILLPOND_E_BUSY while blocks of it live.
+  static C_Status remove(const std::string& type) {
+    return check(millpond_device_type_unregister(type.c_str()));
+  }
+};
+
+}  // namespace millpond
+
+#endif  // MILLPOND_CPP_DEVICE_HPP

@@ -1,0 +1,299 @@
+// Pools and the owners of memory. All sizes are bytes. A Buffer gives its block back in the order
+// of a stream: what was queued on that stream before may still use the memory.
+#ifndef MILLPOND_CPP_MEMORY_HPP
+#define MILLPOND_CPP_MEMORY_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "millpond/cpp/device.hpp"
+#include "millpond/cpp/stream.hpp"
+
+namespace millpond {
+
+/// A block of device memory that this object owns. Moves, does not copy.
+///
+/// A block made on a stream (PoolView::allocate) is usable by work queued on that stream from then
+/// on, and is freed on it. A block made without one (Device::allocate) is usable at once from
+/// everywhere, and is reused when every stream has passed the point of its free.
+class Buffer {
+ public:
+  /// Owns nothing.
+  Buffer() noexcept = default;
+  /// Takes the block over; `other` is left empty.
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  /// Frees its own block, then takes the other's over.
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer taken(std::move(other));
+    swap(taken);
+    return *this;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  /// Frees the block; never throws. See reset().
+  ~Buffer() { reset(); }
+
+  /// Takes over a block of `pool` that is to be freed on `stream`.
+  static Buffer adopt(millpond_pool* pool, void* block, std::size_t size_bytes,
+                      C_Stream stream) noexcept {
+    Buffer out;
+    out.pool_ = pool;
+    out.data_ = block;
+    out.size_ = size_bytes;
+    out.stream_ = stream;
+    return out;
+  }
+  /// Takes over a block that belongs to no stream (millpond_alloc).
+  static Buffer adopt_unordered(void* block, std::size_t size_bytes) noexcept {
+    return adopt(nullptr, block, size_bytes, nullptr);
+  }
+
+  /// The device address; the host may touch it only where the device has MILLPOND_CAP_HOST_ACCESS.
+  void* data() const noexcept { return data_; }
+  /// The same, as elements.
+  template <typename T>
+  T* as() const noexcept {
+    return static_cast<T*>(data_);
+  }
+  /// The bytes that were asked for.
+  std::size_t size() const noexcept { return size_; }
+  /// Whether it owns a block.
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+  /// The stream that the block is freed on; NULL for the default stream and for unordered blocks.
+  C_Stream stream() const noexcept { return stream_; }
+  /// Frees the block on another stream of the same device than the one it was made on. Both are
+  /// honoured. Without effect on unordered blocks.
+  void set_stream(StreamView stream) noexcept {
+    if (pool_ != nullptr) stream_ = stream.get();
+  }
+  /// The block is used by work on `stream` too: its reuse waits for what is queued there at the
+  /// free.
+  C_Status record_stream(StreamView stream) const {
+    return check(millpond_record_stream(data_, stream.get()));
+  }
+  /// Gives the block out of this object's care; the caller frees it with millpond_free() or
+  /// millpond_pool_free().
+  void* release() noexcept {
+    void* const block = data_;
+    forget();
+    return block;
+  }
+  /// Frees the block now. When its stream is gone already, the block is freed without one. A block
+  /// that cannot be freed (after finalize()) is forgotten; nothing is thrown.
+  void reset() noexcept {
+    if (data_ != nullptr) {
+      const bool freed = pool_ != nullptr && millpond_pool_free(pool_, data_, stream_) == C_SUCCESS;
+      if (!freed) (void)millpond_free(data_);
+    }
+    forget();
+  }
+  /// Exchanges the two blocks.
+  void swap(Buffer& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(stream_, other.stream_);
+  }
+
+ private:
+  void forget() noexcept {
+    pool_ = nullptr;
+    data_ = nullptr;
+    size_ = 0;
+    stream_ = nullptr;
+  }
+
+  millpond_pool* pool_ = nullptr;  // NULL: an unordered block
+  void* data_ = nullptr;           // NULL: owns nothing
+  std::size_t size_ = 0;           // [B] as asked for
+  C_Stream stream_ = nullptr;      // freed on it; NULL: the default stream
+};
+
+/// Names a pool; owns nothing. Every call on it may come from any thread.
+class PoolView {
+ public:
+  /// The empty handle; every call on it throws MILLPOND_E_INVALID_ARGUMENT.
+  constexpr PoolView() noexcept = default;
+  /// Wraps a pool of the C API.
+  constexpr explicit PoolView(millpond_pool* raw) noexcept : raw_(raw) {}
+
+  /// The C API's handle; NULL when empty.
+  constexpr millpond_pool* get() const noexcept { return raw_; }
+  /// Whether there is a pool behind this handle.
+  constexpr explicit operator bool() const noexcept { return raw_ != nullptr; }
+  /// The device whose memory it holds.
+  Device device() const {
+    millpond_device* out = nullptr;
+    check(millpond_pool_get_device(raw_, &out));
+    return Device(out);
+  }
+
+  /// A block that work queued on `stream` from now on may use. 0 bytes give an empty Buffer.
+  /// Throws MILLPOND_E_OUT_OF_MEMORY, MILLPOND_E_UNKNOWN_STREAM.
+  Buffer allocate(std::size_t size_bytes, StreamView stream = {}) const {
+    void* block = nullptr;
+    if (check(millpond_pool_alloc(raw_, size_bytes, stream.get(), &block)) != C_SUCCESS) {
+      return Buffer();
+    }
+    return Buffer::adopt(raw_, block, size_bytes, stream.get());
+  }
+  /// The pool's counters, in bytes.
+  millpond_stats stats() const {
+    millpond_stats out{};
+    out.struct_size = sizeof out;
+    check(millpond_pool_get_stats(raw_, &out));
+    return out;
+  }
+  /// Sets each peak to the value of now.
+  C_Status reset_peaks() const { return check(millpond_pool_reset_peaks(raw_)); }
+  /// Gives the pool's unused memory back to the device.
+  C_Status empty_cache() const { return check(millpond_pool_empty_cache(raw_)); }
+  /// The pool's reserved bytes never pass `limit_bytes`; 0 removes the limit.
+  C_Status set_limit(std::uint64_t limit_bytes) const {
+    return check(millpond_pool_set_limit(raw_, limit_bytes));
+  }
+
+ protected:
+  millpond_pool* raw_ = nullptr;  ///< NULL: empty
+};
+
+/// A pool that this object owns. Moves, does not copy; a copy of its PoolView part is a view.
+/// Its blocks must be gone before it goes: a pool with live blocks is refused by the library and
+/// stays until the process ends.
+class Pool : public PoolView {
+ public:
+  /// The empty handle.
+  Pool() noexcept = default;
+  /// A new pool. `limit_bytes` bounds what it reserves (0: no limit of its own); `name` may be NULL
+  /// and is copied.
+  explicit Pool(Device on, std::uint64_t limit_bytes = 0, const char* name = nullptr) {
+    millpond_pool_options options{};
+    options.struct_size = sizeof options;
+    options.limit_bytes = limit_bytes;
+    options.name = name;
+    check(millpond_pool_create(on.get(), &options, &raw_));
+  }
+  /// Takes the pool over; `other` is left empty.
+  Pool(Pool&& other) noexcept : PoolView(std::exchange(other.raw_, nullptr)) {}
+  /// Ends its own pool, then takes the other's over.
+  Pool& operator=(Pool&& other) noexcept {
+    Pool old(std::move(*this));
+    raw_ = std::exchange(other.raw_, nullptr);
+    return *this;
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+  /// Ends the pool. Never throws; use destroy() to see a refusal.
+  ~Pool() {
+    if (raw_ != nullptr) (void)millpond_pool_destroy(raw_);
+  }
+  /// Ends the pool now. Throws MILLPOND_E_BUSY while blocks of it live, and then still owns it.
+  C_Status destroy() {
+    const C_Status status = check(millpond_pool_destroy(raw_));
+    if (status == C_SUCCESS) raw_ = nullptr;
+    return status;
+  }
+};
+
+namespace detail {
+
+/// Host-side memory that a device hands out: the two kinds differ in the pair of C calls only.
+template <C_Status (*AllocCall)(millpond_device*, std::size_t, void**),
+          C_Status (*FreeCall)(millpond_device*, void*)>
+class HostBuffer {
+ public:
+  /// Owns nothing.
+  HostBuffer() noexcept = default;
+  /// Takes `size_bytes`; 0 bytes leave it empty. Throws MILLPOND_E_OUT_OF_MEMORY,
+  /// MILLPOND_E_UNSUPPORTED.
+  HostBuffer(Device on, std::size_t size_bytes) : device_(on) {
+    if (size_bytes == 0) return;
+    if (check(AllocCall(on.get(), size_bytes, &data_)) == C_SUCCESS) size_ = size_bytes;
+  }
+  /// Takes the memory over; `other` is left empty.
+  HostBuffer(HostBuffer&& other) noexcept
+      : device_(std::exchange(other.device_, Device())),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0u)) {}
+  /// Frees its own memory, then takes the other's over.
+  HostBuffer& operator=(HostBuffer&& other) noexcept {
+    HostBuffer old(std::move(*this));
+    device_ = std::exchange(other.device_, Device());
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0u);
+    return *this;
+  }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+  /// Frees the memory; copies that are queued on it must be done by then. Never throws.
+  ~HostBuffer() {
+    if (data_ != nullptr) (void)FreeCall(device_.get(), data_);
+  }
+
+  /// The address, for the host and (unified memory) for the device.
+  void* data() const noexcept { return data_; }
+  /// The same, as elements.
+  template <typename T>
+  T* as() const noexcept {
+    return static_cast<T*>(data_);
+  }
+  /// Bytes.
+  std::size_t size() const noexcept { return size_; }
+  /// Whether it owns memory.
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+
+ private:
+  Device device_;
+  void* data_ = nullptr;  // NULL: owns nothing
+  std::size_t size_ = 0;  // [B]
+};
+
+}  // namespace detail
+
+/// Pinned host memory, which copies to and from the device fast and really asynchronously.
+using PinnedBuffer = detail::HostBuffer<&millpond_host_alloc, &millpond_host_free>;
+/// Memory that host and device address alike; needs MILLPOND_CAP_UNIFIED.
+using UnifiedBuffer = detail::HostBuffer<&millpond_unified_alloc, &millpond_unified_free>;
+
+/// Frees a block of any pool with millpond_free().
+struct DeviceDelete {
+  /// Never throws.
+  void operator()(const void* block) const noexcept {
+    (void)millpond_free(const_cast<void*>(block));
+  }
+};
+/// std::unique_ptr for device memory: runs no destructors of T, so T must not need one.
+template <typename T>
+using DevicePtr = std::unique_ptr<T, DeviceDelete>;
+
+/// `count` elements on `device`, not initialised, usable from every stream at once. Throws
+/// MILLPOND_E_OUT_OF_MEMORY, also when the bytes overflow.
+template <typename T>
+DevicePtr<T[]> make_device_array(Device device, std::size_t count) {
+  static_assert(std::is_trivially_destructible<T>::value, "no destructor is run on a device");
+  void* block = nullptr;
+  const std::size_t size_bytes = count > static_cast<std::size_t>(-1) / sizeof(T)
+                                     ? static_cast<std::size_t>(-1)
+                                     : count * sizeof(T);
+  check(millpond_alloc(device.get(), size_bytes, &block));
+  return DevicePtr<T[]>(static_cast<T*>(block));
+}
+
+inline PoolView Device::default_pool() const {
+  millpond_pool* out = nullptr;
+  check(millpond_device_get_default_pool(raw_, &out));
+  return PoolView(out);
+}
+
+inline Buffer Device::allocate(std::size_t size_bytes) const {
+  void* block = nullptr;
+  if (check(millpond_alloc(raw_, size_bytes, &block)) != C_SUCCESS) return Buffer();
+  return Buffer::adopt_unordered(block, size_bytes);
+}
+
+}  // namespace millpond
+
+#endif  // MILLPOND_CPP_MEMORY_HPP

@@ -1,0 +1,252 @@
+// Places, and memory by place, with the call names that PaddlePaddle's memory design uses:
+//
+//   using namespace millpond;
+//   void* p = memory::Alloc(CPUPlace(), 4 * 1024);
+//   void* q = memory::Alloc(GPUPlace(1), n);
+//   memory::Copy(GPUPlace(1), q, CPUPlace(), p, 4 * 1024);
+//   memory::Free(GPUPlace(1), q);
+//
+// A place is only a name. Whether it exists is found out by the call that uses it, which throws
+// MILLPOND_E_UNKNOWN_DEVICE (or returns nullptr where std::nothrow is given).
+#ifndef MILLPOND_CPP_PLACES_HPP
+#define MILLPOND_CPP_PLACES_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "millpond/cpp/device.hpp"
+#include "millpond/cpp/error.hpp"
+#include "millpond/cpp/stream.hpp"
+
+namespace millpond {
+
+/// The name of a device: a type and an ordinal. A value; owns nothing.
+class Place {
+ public:
+  /// Device `ordinal` of `type`.
+  Place(std::string type, std::int32_t ordinal) : type_(std::move(type)), ordinal_(ordinal) {}
+  /// The name of the device type; "" stands for the machine's GPU type, see GPUPlace.
+  const std::string& type() const noexcept { return type_; }
+  /// The number of the device.
+  std::int32_t ordinal() const noexcept { return ordinal_; }
+  /// Whether it is the process's own memory, which copies take any host pointer for.
+  bool is_cpu() const noexcept { return type_ == "cpu"; }
+
+  /// The device that it names, into `*out`. Does not throw; the reason is the thread's last error.
+  C_Status find(Device* out) const noexcept {
+    millpond_device* raw = nullptr;
+    C_Status status = C_SUCCESS;
+    if (!type_.empty()) {
+      status = millpond_device_get(type_.c_str(), ordinal_, &raw);
+    } else {
+      status = millpond_device_get("cuda", ordinal_, &raw);
+      std::size_t count = 0;
+      if (status != C_SUCCESS && millpond_device_get_count("cuda", &count) != C_SUCCESS &&
+          millpond_last_error_code() == MILLPOND_E_UNKNOWN_DEVICE) {
+        status = millpond_device_get("host", ordinal_, &raw);
+      }
+    }
+    if (status == C_SUCCESS) *out = Device(raw);
+    return status;
+  }
+  /// The device that it names. Throws MILLPOND_E_UNKNOWN_DEVICE.
+  Device device() const {
+    Device out;
+    check(find(&out));
+    return out;
+  }
+
+  /// Whether both have the same name.
+  friend bool operator==(const Place& a, const Place& b) noexcept {
+    return a.ordinal_ == b.ordinal_ && a.type_ == b.type_;
+  }
+  /// Whether the names differ.
+  friend bool operator!=(const Place& a, const Place& b) noexcept { return !(a == b); }
+
+ private:
+  std::string type_;  // "": "cuda" where that type exists, else "host"
+  std::int32_t ordinal_;
+};
+
+/// The process's own memory: the one device of the built-in type "cpu".
+class CPUPlace : public Place {
+ public:
+  CPUPlace() : Place("cpu", 0) {}
+};
+
+/// GPU number `ordinal`: of the type "cuda" where such a type exists, else of the embedded "host"
+/// devices, so that the same program runs on a machine without a GPU.
+class GPUPlace : public Place {
+ public:
+  explicit GPUPlace(std::int32_t ordinal = 0) : Place(std::string(), ordinal) {}
+};
+
+/// Device `ordinal` of any type by name, a plugin's for instance.
+class CustomPlace : public Place {
+ public:
+  explicit CustomPlace(std::string type, std::int32_t ordinal = 0)
+      : Place(std::move(type), ordinal) {}
+};
+
+/// Memory by place. All functions may be called from any thread; sizes are bytes.
+namespace memory {
+
+/// `size_bytes` at `place`, aligned to at least 32 bytes, usable at once from every stream. Free it
+/// with Free() at the same place. 0 bytes give nullptr. Throws MILLPOND_E_OUT_OF_MEMORY, and
+/// MILLPOND_E_UNKNOWN_DEVICE when there is no such place.
+inline void* Alloc(const Place& place, std::size_t size_bytes) {
+  const Device device = place.device();
+  void* block = nullptr;
+  check(millpond_alloc(device.get(), size_bytes, &block));
+  return block;
+}
+
+/// The same, but every failure gives nullptr; the thread's last error says why.
+inline void* Alloc(const Place& place, std::size_t size_bytes, const std::nothrow_t&) noexcept {
+  Device device;
+  void* block = nullptr;
+  if (place.find(&device) != C_SUCCESS) return nullptr;
+  return millpond_alloc(device.get(), size_bytes, &block) == C_SUCCESS ? block : nullptr;
+}
+
+namespace detail {
+
+/// The checks of Free(), without an exception.
+inline C_Status free_at(const Place& place, void* block, bool* elsewhere) noexcept {
+  Device device;
+  millpond_block_info info{};
+  info.struct_size = sizeof info;
+  C_Status status = place.find(&device);
+  if (status == C_SUCCESS) status = millpond_get_block(block, &info);
+  if (status != C_SUCCESS) return status;
+  *elsewhere = info.device != device.get();
+  return *elsewhere ? C_ERROR : millpond_free(block);
+}
+
+}  // namespace detail
+
+/// Gives a block of `place` back; it is reused when all work queued so far is done. nullptr is a
+/// no-op at any place. Throws MILLPOND_E_UNKNOWN_POINTER for what is not the start of a live block
+/// of that place (nothing is freed then), MILLPOND_E_DOUBLE_FREE where a second free is recognised.
+inline void Free(const Place& place, void* block) {
+  if (block == nullptr) return;
+  bool elsewhere = false;
+  const C_Status status = detail::free_at(place, block, &elsewhere);
+  if (elsewhere) {
+    millpond::detail::refuse(MILLPOND_E_UNKNOWN_POINTER, "the block lives at another place");
+  } else {
+    check(status);
+  }
+}
+
+/// The same, with the status instead of an exception.
+inline C_Status Free(const Place& place, void* block, const std::nothrow_t&) noexcept {
+  bool elsewhere = false;
+  return block == nullptr ? C_SUCCESS : detail::free_at(place, block, &elsewhere);
+}
+
+/// Bytes in live blocks at `place`, after rounding, of all pools together. Throws
+/// MILLPOND_E_UNKNOWN_DEVICE when there is no such place.
+inline std::size_t Used(const Place& place) {
+  return static_cast<std::size_t>(place.device().stats().allocated_bytes.current);
+}
+
+namespace detail {
+
+/// Copies between two types of device, which know nothing of each other, by way of the host.
+inline C_Status copy_through_host(Device to, void* dst, Device from, const void* src,
+                                  std::size_t size_bytes) {
+  constexpr std::size_t kStageBytes = std::size_t{1} << 20;
+  const std::size_t stage_bytes = size_bytes < kStageBytes ? size_bytes : kStageBytes;
+  const std::unique_ptr<unsigned char[]> stage(new (std::nothrow) unsigned char[stage_bytes]);
+  if (!stage) {
+    return millpond::detail::refuse(MILLPOND_E_OUT_OF_MEMORY, "no host memory to copy through");
+  }
+  for (std::size_t done = 0; done < size_bytes;) {
+    const std::size_t left = size_bytes - done;
+    const std::size_t part = left < stage_bytes ? left : stage_bytes;
+    C_Status status = from.copy(CopyKind::kDeviceToHost, stage.get(),
+                                static_cast<const unsigned char*>(src) + done, part);
+    if (status == C_SUCCESS) {
+      status = to.copy(CopyKind::kHostToDevice, static_cast<unsigned char*>(dst) + done,
+                       stage.get(), part);
+    }
+    if (status != C_SUCCESS) return status;
+    done += part;
+  }
+  return C_SUCCESS;
+}
+
+}  // namespace detail
+
+/// Copies `size_bytes` between any two places and returns when they have arrived. At CPUPlace any
+/// host pointer will do; elsewhere the range must lie inside one live block of that place
+/// (MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_UNKNOWN_POINTER). 0 bytes copy nothing.
+inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, const void* src,
+                     std::size_t size_bytes) {
+  if (size_bytes == 0) return C_SUCCESS;
+  if (dst == nullptr || src == nullptr) {
+    return millpond::detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "a copy from or to NULL");
+  }
+  Device to, from;
+  C_Status status = check(dst_place.find(&to));
+  if (status == C_SUCCESS) status = check(src_place.find(&from));
+  if (status != C_SUCCESS) return status;
+  if (dst_place.is_cpu() && src_place.is_cpu()) {
+    std::memmove(dst, src, size_bytes);
+    return C_SUCCESS;
+  }
+  if (dst_place.is_cpu()) return from.copy(CopyKind::kDeviceToHost, dst, src, size_bytes);
+  if (src_place.is_cpu()) return to.copy(CopyKind::kHostToDevice, dst, src, size_bytes);
+  if (to == from) return to.copy(CopyKind::kDeviceToDevice, dst, src, size_bytes);
+  const millpond_device_info to_info = to.info();
+  const millpond_device_info from_info = from.info();
+  if (std::strcmp(to_info.type, from_info.type) == 0) {
+    return to.copy_from(from, dst, src, size_bytes);
+  }
+  return detail::copy_through_host(to, dst, from, src, size_bytes);
+}
+
+/// Queues the copy on `stream`, which must be a stream of the destination (from the CPU), of the
+/// source (to the CPU, and between devices); the memory must live until it is done there, except
+/// that a pageable host source has been read on return. Throws as the blocking Copy(), and
+/// MILLPOND_E_UNSUPPORTED between the CPU and itself and between types of device, where no stream
+/// orders both ends; MILLPOND_E_UNKNOWN_STREAM when the stream is another device's.
+inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, const void* src,
+                     std::size_t size_bytes, StreamView stream) {
+  if (size_bytes == 0) return C_SUCCESS;
+  if (dst == nullptr || src == nullptr) {
+    return millpond::detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "a copy from or to NULL");
+  }
+  Device to, from;
+  C_Status status = check(dst_place.find(&to));
+  if (status == C_SUCCESS) status = check(src_place.find(&from));
+  if (status != C_SUCCESS) return status;
+  if (dst_place.is_cpu() && src_place.is_cpu()) {
+    return millpond::detail::refuse(MILLPOND_E_UNSUPPORTED, "no stream orders a copy on the host");
+  }
+  if (stream.device() != (src_place.is_cpu() ? to : from)) {
+    return millpond::detail::refuse(MILLPOND_E_UNKNOWN_STREAM,
+                                    "the stream belongs to neither the right device nor type");
+  }
+  if (dst_place.is_cpu()) return stream.copy(CopyKind::kDeviceToHost, dst, src, size_bytes);
+  if (src_place.is_cpu()) return stream.copy(CopyKind::kHostToDevice, dst, src, size_bytes);
+  if (to == from) return stream.copy(CopyKind::kDeviceToDevice, dst, src, size_bytes);
+  const millpond_device_info to_info = to.info();
+  const millpond_device_info from_info = from.info();
+  if (std::strcmp(to_info.type, from_info.type) != 0) {
+    return millpond::detail::refuse(MILLPOND_E_UNSUPPORTED,
+                                    "no stream orders a copy between two types of device");
+  }
+  return stream.copy_to(to, dst, src, size_bytes);
+}
+
+}  // namespace memory
+}  // namespace millpond
+
+#endif  // MILLPOND_CPP_PLACES_HPP

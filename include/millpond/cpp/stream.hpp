@@ -1,0 +1,174 @@
+// Streams and events. A StreamView names a stream and owns nothing; a Stream is one that it owns
+// and ends. Work on one stream runs in order, work on different streams runs beside each other.
+#ifndef MILLPOND_CPP_STREAM_HPP
+#define MILLPOND_CPP_STREAM_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "millpond/cpp/device.hpp"
+
+namespace millpond {
+
+/// A point in a stream's work. Owns the event; moves, does not copy.
+class Event {
+ public:
+  /// The empty handle.
+  Event() noexcept = default;
+  /// A new event, as if completed. Throws when the device refuses.
+  explicit Event(Device on) : device_(on) { check(millpond_event_create(on.get(), &raw_)); }
+  /// Takes the event over; `other` is left empty.
+  Event(Event&& other) noexcept
+      : device_(std::exchange(other.device_, Device())), raw_(std::exchange(other.raw_, nullptr)) {}
+  /// Ends its own event, then takes the other's over.
+  Event& operator=(Event&& other) noexcept {
+    Event old(std::move(*this));
+    device_ = std::exchange(other.device_, Device());
+    raw_ = std::exchange(other.raw_, nullptr);
+    return *this;
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  /// Ends the event. Waits on it that are queued still hold. Never throws.
+  ~Event() {
+    if (raw_ != nullptr) (void)millpond_event_destroy(device_.get(), raw_);
+  }
+
+  /// The C API's handle; NULL when empty.
+  C_Event get() const noexcept { return raw_; }
+  /// Whether there is an event behind this handle.
+  explicit operator bool() const noexcept { return raw_ != nullptr; }
+  /// Its device.
+  Device device() const noexcept { return device_; }
+
+  /// Whether what it recorded is done; true when it never recorded.
+  bool done() const {
+    bool out = false;
+    check(millpond_event_query(device_.get(), raw_, &out));
+    return out;
+  }
+  /// Waits, on the calling thread, until what it recorded is done.
+  C_Status synchronize() const { return check(millpond_event_synchronize(device_.get(), raw_)); }
+
+ private:
+  Device device_;
+  C_Event raw_ = nullptr;
+};
+
+/// Names a stream of a device; owns nothing. Every call on it may come from any thread.
+class StreamView {
+ public:
+  /// The default stream of no device: only good as "the default stream" argument.
+  constexpr StreamView() noexcept = default;
+  /// Wraps a stream of the C API; NULL is the default stream.
+  constexpr StreamView(Device on, C_Stream raw) noexcept : device_(on), raw_(raw) {}
+
+  /// The C API's handle; NULL is the default stream.
+  constexpr C_Stream get() const noexcept { return raw_; }
+  /// Its device.
+  constexpr Device device() const noexcept { return device_; }
+
+  /// Whether all work queued so far is done.
+  bool done() const {
+    bool out = false;
+    check(millpond_stream_query(device_.get(), raw_, &out));
+    return out;
+  }
+  /// Waits, on the calling thread, until all work queued so far is done.
+  C_Status synchronize() const { return check(millpond_stream_synchronize(device_.get(), raw_)); }
+  /// `event` stands for everything queued here so far.
+  C_Status record(const Event& event) const {
+    return check(millpond_event_record(device_.get(), raw_, event.get()));
+  }
+  /// Work queued here from now on waits for what `event` has recorded; the caller does not wait.
+  C_Status wait(const Event& event) const {
+    return check(millpond_stream_wait_event(device_.get(), raw_, event.get()));
+  }
+  /// Queues a copy. The device's ends must lie inside one live block each. Host memory must stay
+  /// valid until the copy is done, except that a pageable source has been read on return.
+  C_Status copy(CopyKind kind, void* dst, const void* src, std::size_t size_bytes) const {
+    return check(millpond_copy_async(device_.get(), raw_, static_cast<std::uint32_t>(kind), dst,
+                                     src, size_bytes));
+  }
+  /// Queues a copy from this stream's device into a block of `dst_device`, of the same type.
+  C_Status copy_to(Device dst_device, void* dst, const void* src, std::size_t size_bytes) const {
+    return check(
+        millpond_copy_peer_async(dst_device.get(), dst, device_.get(), raw_, src, size_bytes));
+  }
+  /// Queues a fill with one byte.
+  C_Status memset(void* dst, std::uint8_t value, std::size_t size_bytes) const {
+    return check(millpond_memset_async(device_.get(), raw_, dst, value, size_bytes));
+  }
+  /// Runs `function` once, on a thread of the device, when the stream gets there; its argument is
+  /// the stream's status. It must not call anything that waits (MILLPOND_E_NOT_PERMITTED). An
+  /// exception that it lets out is dropped: nobody is there to catch it. Throws, and does not
+  /// run or keep `function`, when it cannot be queued.
+  C_Status add_callback(std::function<void(C_Status)> function) const {
+    using Function = std::function<void(C_Status)>;
+    std::unique_ptr<Function> owned(new (std::nothrow) Function(std::move(function)));
+    if (!owned || !*owned) {
+      return detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
+    }
+    const C_Status status =
+        millpond_stream_add_callback(device_.get(), raw_, &StreamView::run, owned.get());
+    if (status == C_SUCCESS) (void)owned.release();  // run() owns it now
+    return check(status);
+  }
+
+ private:
+  static void run(void* user_data, C_Status status) noexcept {
+    const std::unique_ptr<std::function<void(C_Status)>> function(
+        static_cast<std::function<void(C_Status)>*>(user_data));
+#if MILLPOND_CPP_EXCEPTIONS
+    try {
+      (*function)(status);
+    } catch (...) {  // nothing may pass into the library
+    }
+#else
+    (*function)(status);
+#endif
+  }
+
+ protected:
+  Device device_;           ///< the device that the stream belongs to
+  C_Stream raw_ = nullptr;  ///< NULL: the default stream
+};
+
+/// A stream that this object owns. Moves, does not copy; a copy of its StreamView part is a view.
+class Stream : public StreamView {
+ public:
+  /// The empty handle; as a view it names the default stream of no device.
+  Stream() noexcept = default;
+  /// A new stream. Throws when the device refuses.
+  explicit Stream(Device on) : StreamView(on, nullptr) {
+    check(millpond_stream_create(on.get(), &raw_));
+  }
+  /// Takes the stream over; `other` is left empty.
+  Stream(Stream&& other) noexcept : StreamView(other) {
+    static_cast<StreamView&>(other) = StreamView();
+  }
+  /// Ends its own stream, then takes the other's over.
+  Stream& operator=(Stream&& other) noexcept {
+    Stream old(std::move(*this));
+    static_cast<StreamView&>(*this) = std::exchange(static_cast<StreamView&>(other), StreamView());
+    return *this;
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  /// Ends the stream. Work queued on it still completes, and its blocks stay valid. Never throws.
+  ~Stream() {
+    if (raw_ != nullptr) (void)millpond_stream_destroy(device_.get(), raw_);
+  }
+  /// Whether there is a stream behind this handle.
+  explicit operator bool() const noexcept { return raw_ != nullptr; }
+};
+
+inline StreamView Device::default_stream() const noexcept { return StreamView(*this, nullptr); }
+
+}  // namespace millpond
+
+#endif  // MILLPOND_CPP_STREAM_HPP

@@ -1,0 +1,26 @@
+// The C++17 face of Millpond: header only, over the C API of millpond.h.
+//
+// Every name lives in namespace millpond. The parts, in the order in which they build on each
+// other:
+//   cpp/error.hpp    Error, check(), what happens without exceptions
+//   cpp/device.hpp   DeviceTypes, Device, configure_host(), finalize()
+//   cpp/stream.hpp   StreamView, Stream, Event
+//   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr
+//   cpp/places.hpp   CPUPlace, GPUPlace, CustomPlace, memory::Alloc / Free / Used / Copy
+//   cpp/pmr.hpp      MemoryResource (std::pmr), Allocator<T>: for memory that the host can touch
+//
+// Owners (Stream, Event, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr) move and do not
+// copy; their destructors never throw. Views and Device are plain values that own nothing. One
+// object must not be changed by two threads at once; different objects may be used from any
+// threads, and every call of the library itself is safe from any thread.
+#ifndef MILLPOND_MILLPOND_HPP
+#define MILLPOND_MILLPOND_HPP
+
+#include "millpond/cpp/device.hpp"
+#include "millpond/cpp/error.hpp"
+#include "millpond/cpp/memory.hpp"
+#include "millpond/cpp/places.hpp"
+#include "millpond/cpp/pmr.hpp"
+#include "millpond/cpp/stream.hpp"
+
+#endif  // MILLPOND_MILLPOND_HPP

@@ -1,0 +1,109 @@
+#!/bin/sh
+# Runs every test: formatting, lints, Rust tests, C and C++ tests, packaging. It goes on after a failure, so that one
+# run shows them all. The last line is `N passed, N failed`; the exit status is 0 only without failures.
+# A check that is no test suite (formatting, a lint run) counts as one test.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. scripts/setup.sh
+
+need_rust
+need_rust_component fmt rustfmt
+need_rust_component clippy clippy
+need g++ cxx_compiler_works
+need gcc c_compiler_works
+need libc6-dev c_compiler_works
+need cmake have cmake
+need ninja-build have ninja
+need pkg-config have pkg-config
+need libgtest-dev gtest_is_there
+need clang-format have clang-format
+install_missing
+
+passed=0
+failed=0
+failures=
+logs=$(mktemp -d) || exit 1
+trap 'rm -rf "$logs"' EXIT
+trap 'exit 130' INT TERM
+
+# run <command...>: runs it with its output shown and kept in $log; returns its status.
+log=$logs/output
+run() {
+  { "$@" </dev/null; echo $? >"$logs/status"; } 2>&1 | tee "$log"
+  return "$(cat "$logs/status")"
+}
+
+heading() { printf '\n=== %s\n' "$1"; }
+
+fail_one() {
+  failed=$((failed + 1))
+  failures="$failures
+  $1"
+}
+
+# check <name> <command...>: one command that counts as one test.
+check() {
+  name=$1
+  shift
+  heading "$name"
+  if run "$@"; then passed=$((passed + 1)); else fail_one "$name"; fi
+}
+
+# --- Rust
+
+check "cargo fmt" cargo fmt --all --check
+check "clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
+check "clippy, as built into the plugin" cargo clippy --locked --lib --no-default-features --features plugin -- -D warnings
+check "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib -p millpond
+
+heading "cargo test"
+run cargo test --locked --workspace --no-fail-fast
+status=$?
+sums=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p' "$log" |
+  awk '{ p += $1; f += $2 } END { print p + 0, f + 0 }')
+passed=$((passed + ${sums% *}))
+failed=$((failed + ${sums#* }))
+if [ "${sums#* }" -ne 0 ]; then
+  failures="$failures
+  cargo test: ${sums#* }"
+elif [ "$status" -ne 0 ]; then
+  fail_one "cargo test did not run to its end"
+fi
+
+# Another processor's types differ (c_char is unsigned there); checked only where its standard library is installed.
+other=aarch64-unknown-linux-gnu
+if have rustup && rustup target list --installed 2>/dev/null | grep -q "^$other\$"; then
+  check "cargo check for $other" cargo check --locked --lib --target $other
+fi
+
+# --- C and C++. The generated header is formatted by its generator.
+
+sources=$(find include tests cpp_tests examples -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
+  ! -path 'include/millpond/millpond.h' 2>/dev/null)
+check "clang-format" clang-format --dry-run --Werror $sources
+
+heading "CMake: configure, build"
+if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND_BUILD_TESTS=ON \
+  -DMILLPOND_BUILD_EXAMPLES=ON -DMILLPOND_INSTALL=ON && run cmake --build build; then
+  passed=$((passed + 1))
+
+  heading "ctest"
+  run ctest --test-dir build --output-on-failure --no-tests=error -j 2
+  status=$?
+  # "94% tests passed, 1 tests failed out of 17"
+  sums=$(sed -n 's/^[0-9]*% tests passed, \([0-9]*\) tests* failed out of \([0-9]*\).*/\1 \2/p' "$log" | tail -n 1)
+  if [ -n "$sums" ]; then
+    passed=$((passed + ${sums#* } - ${sums% *}))
+    failed=$((failed + ${sums% *}))
+    [ "${sums% *}" -eq 0 ] || failures="$failures
+  ctest: ${sums% *}"
+  elif [ "$status" -ne 0 ]; then
+    fail_one "ctest did not run to its end"
+  fi
+else
+  fail_one "CMake build (and so none of its tests ran)"
+fi
+
+[ -z "$failures" ] || printf '\nFailed:%s\n' "$failures"
+printf '\n%s passed, %s failed\n' "$passed" "$failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,25 @@
+# No installed file may name a directory of the machine that built it.
+cmake_policy(VERSION 3.22)
+
+if(DEFINED ENV{CARGO_HOME})
+  set(cargo_home "$ENV{CARGO_HOME}")
+else()
+  set(cargo_home "$ENV{HOME}/.cargo")
+endif()
+# Each with a name below it, so that a short path such as /src does not match inside an innocent one.
+set(forbidden "${ROOT}/src/" "${ROOT}/include/" "${BUILD}/" "${STAGE}" "${PREFIX}" "${cargo_home}/registry/")
+
+file(GLOB_RECURSE files "${PREFIX}/*")
+list(LENGTH files count)
+if(count LESS 6)
+  message(FATAL_ERROR "only ${count} files are installed in ${PREFIX}")
+endif()
+foreach(file IN LISTS files)
+  foreach(path IN LISTS forbidden)
+    string(REGEX REPLACE "([][+.*()^$?|\\\\])" "\\\\\\1" pattern "${path}")
+    file(STRINGS "${file}" lines REGEX "${pattern}" LIMIT_COUNT 3)
+    if(lines)
+      message(SEND_ERROR "${file} names ${path}: ${lines}")
+    endif()
+  endforeach()
+endforeach()

@@ -1,0 +1,3 @@
+#include "use_millpond.h"
+
+int main(void) { return use_millpond(); }
