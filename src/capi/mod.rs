@@ -1,1 +1,33 @@
-//! (to be filled)
+//! The `millpond_*` C exports: check, convert, call, translate; no policy of their own.
+//!
+//! The doc comments of the exports are written for C readers: cbindgen makes
+//! `include/millpond/millpond.h` of them (`tests/header.rs`). One file per noun; `guard.rs` is what
+//! every export runs inside, `handles.rs` the only maker of handles.
+
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "the head of the C header states the rules for all pointers once"
+)]
+#![expect(non_camel_case_types, reason = "the names are those of the C API")]
+
+mod copy;
+mod device;
+mod device_type;
+mod guard;
+mod handles;
+mod last_error;
+mod library;
+mod memory;
+mod pool;
+mod stream;
+mod types;
+
+pub use copy::*;
+pub use device::*;
+pub use device_type::*;
+pub use last_error::{millpond_error_name, millpond_last_error_code, millpond_last_error_message};
+pub use library::*;
+pub use memory::*;
+pub use pool::*;
+pub use stream::*;
+pub use types::*;

@@ -1,0 +1,126 @@
+//! Copies and fills.
+
+use crate::base::error::{Code, Result};
+use crate::capi::guard::run;
+use crate::capi::handles;
+use crate::capi::pool::stream_id;
+use crate::capi::types::{
+    C_Status, C_Stream, MILLPOND_COPY_D2D, MILLPOND_COPY_D2H, MILLPOND_COPY_H2D, millpond_device,
+};
+use crate::device::CopyKind;
+use crate::fail;
+use std::ffi::c_void;
+
+fn kind_of(kind: u32) -> Result<CopyKind> {
+    match kind {
+        MILLPOND_COPY_H2D => Ok(CopyKind::HostToDevice),
+        MILLPOND_COPY_D2H => Ok(CopyKind::DeviceToHost),
+        MILLPOND_COPY_D2D => Ok(CopyKind::DeviceToDevice),
+        other => fail!(Code::InvalidArgument, "{other} is not a kind of copy (MILLPOND_COPY_*)"),
+    }
+}
+
+fn address(ptr: *const c_void) -> u64 {
+    // The device uses the address: the compiler must know that it may be written through.
+    ptr.expose_provenance() as u64
+}
+
+/// Copies `size_bytes` and returns when they have arrived; waits for work queued on the device before. `kind`
+/// is a MILLPOND_COPY_* constant. The ranges must not overlap. Size 0: no-op.
+///
+/// Errors: UNKNOWN_POINTER and OUT_OF_RANGE for a device range that is not inside one live block or unified
+/// memory; INVALID_ARGUMENT for NULL or another kind; NOT_PERMITTED in a stream callback; NOT_INITIALIZED;
+/// DEVICE. The host range is the caller's promise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_copy(
+    device: *mut millpond_device,
+    kind: u32,
+    dst: *mut c_void,
+    src: *const c_void,
+    size_bytes: usize,
+) -> C_Status {
+    run(|| handles::device(device)?.copy(kind_of(kind)?, address(dst), address(src), size_bytes as u64))
+}
+
+/// Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until
+/// the copy is done; other host memory that is read has been read when this returns, other host memory that
+/// is written may be written until the copy is done.
+///
+/// Errors: as `millpond_copy`, and UNKNOWN_STREAM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_copy_async(
+    device: *mut millpond_device,
+    stream: C_Stream,
+    kind: u32,
+    dst: *mut c_void,
+    src: *const c_void,
+    size_bytes: usize,
+) -> C_Status {
+    run(|| {
+        let device = handles::device(device)?;
+        device.copy_async(stream_id(stream), kind_of(kind)?, address(dst), address(src), size_bytes as u64)
+    })
+}
+
+/// Copies between two devices of the same type and returns when the bytes have arrived. Size 0: no-op.
+///
+/// Errors: as `millpond_copy`; INVALID_ARGUMENT when the types differ.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_copy_peer(
+    dst_device: *mut millpond_device,
+    dst: *mut c_void,
+    src_device: *mut millpond_device,
+    src: *const c_void,
+    size_bytes: usize,
+) -> C_Status {
+    run(|| {
+        let (to, from) = (handles::device(dst_device)?, handles::device(src_device)?);
+        from.copy_peer(to, address(dst), address(src), size_bytes as u64)
+    })
+}
+
+/// Queues a copy between two devices of the same type on `src_stream`, a stream of the source device.
+///
+/// Errors: as `millpond_copy_peer`, and UNKNOWN_STREAM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_copy_peer_async(
+    dst_device: *mut millpond_device,
+    dst: *mut c_void,
+    src_device: *mut millpond_device,
+    src_stream: C_Stream,
+    src: *const c_void,
+    size_bytes: usize,
+) -> C_Status {
+    run(|| {
+        let (to, from) = (handles::device(dst_device)?, handles::device(src_device)?);
+        from.copy_peer_async(stream_id(src_stream), to, address(dst), address(src), size_bytes as u64)
+    })
+}
+
+/// Sets `size_bytes` of device memory to `value`, and returns when done; waits for work queued on the device
+/// before. Size 0: no-op.
+///
+/// Errors: as `millpond_copy`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_memset(
+    device: *mut millpond_device,
+    dst: *mut c_void,
+    value: u8,
+    size_bytes: usize,
+) -> C_Status {
+    run(|| handles::device(device)?.memset(address(dst), value, size_bytes as u64))
+}
+
+/// Queues a fill of device memory on `stream`.
+///
+/// Errors: as `millpond_copy`, and UNKNOWN_STREAM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_memset_async(
+    device: *mut millpond_device,
+    stream: C_Stream,
+    dst: *mut c_void,
+    value: u8,
+    size_bytes: usize,
+) -> C_Status {
+    run(|| handles::device(device)?.memset_async(stream_id(stream), address(dst), value, size_bytes as u64))
+}

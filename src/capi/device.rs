@@ -1,0 +1,199 @@
+//! Devices: getting one, what it is, its limit and its account.
+
+use crate::base::error::Code;
+use crate::capi::guard::{Out, OutStruct, Sized_, run, text};
+use crate::capi::handles;
+use crate::capi::types::{
+    C_Status, millpond_counter, millpond_device, millpond_device_info, millpond_pool, millpond_stats,
+};
+use crate::fail;
+use crate::runtime::{self, Counter, DeviceInfo, PoolId, Stats};
+use std::ffi::c_char;
+
+// SAFETY: repr(C), `struct_size` first, integers only.
+unsafe impl Sized_ for millpond_device_info {}
+// SAFETY: repr(C), `struct_size` first, integers only.
+unsafe impl Sized_ for millpond_stats {}
+
+impl From<Counter> for millpond_counter {
+    fn from(c: Counter) -> Self {
+        millpond_counter { current: c.current, peak: c.peak, total: c.total }
+    }
+}
+
+impl From<Stats> for millpond_stats {
+    fn from(s: Stats) -> Self {
+        millpond_stats {
+            struct_size: size_of::<millpond_stats>(),
+            requested_bytes: s.requested.into(),
+            allocated_bytes: s.allocated.into(),
+            active_bytes: s.active.into(),
+            reserved_bytes: s.reserved.into(),
+            blocks: s.blocks.into(),
+            segments: s.segments.into(),
+            driver_calls: s.driver_calls,
+            out_of_memory_count: s.out_of_memory_count,
+            limit_bytes: s.limit,
+        }
+    }
+}
+
+impl From<DeviceInfo> for millpond_device_info {
+    fn from(i: DeviceInfo) -> Self {
+        let mut type_name = [0 as c_char; 32];
+        // The registry bounds names to 31 bytes; the last byte stays 0 whatever comes.
+        for (to, from) in type_name[..31].iter_mut().zip(i.type_name.bytes()) {
+            *to = from as c_char;
+        }
+        millpond_device_info {
+            struct_size: size_of::<millpond_device_info>(),
+            r#type: type_name,
+            ordinal: i.ordinal as i32,
+            caps: i.caps.bits(),
+            total_bytes: i.memory.total,
+            free_bytes: i.memory.free,
+            min_chunk_bytes: i.sizes.min_chunk,
+            max_chunk_bytes: i.sizes.max_chunk,
+            max_alloc_bytes: i.sizes.max_alloc,
+            extra_padding_bytes: i.sizes.padding,
+            init_alloc_bytes: i.sizes.init_alloc,
+            realloc_bytes: i.sizes.realloc,
+            compute_capability: i.versions.compute_capability,
+            runtime_version: i.versions.runtime,
+            driver_version: i.versions.driver,
+        }
+    }
+}
+
+/// How many devices the type has. Starts the type if needed.
+///
+/// Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_get_count(
+    type_name: *const c_char,
+    out_count: *mut usize,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let name = unsafe { text(type_name, "type_name") }?;
+        // SAFETY: as above.
+        let out = unsafe { Out::new(out_count, "out_count") }?;
+        out.set(runtime::device_count(name)?);
+        Ok(())
+    })
+}
+
+/// The device of that type and ordinal, opened on first use; the same handle each time. Borrowed: there is
+/// nothing to give back. Valid until `millpond_finalize` or until its type is unregistered; later uses get
+/// NOT_INITIALIZED.
+///
+/// Errors: UNKNOWN_DEVICE for the type or the ordinal; INVALID_ARGUMENT for NULL; else what opening the
+/// device returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_get(
+    type_name: *const c_char,
+    ordinal: i32,
+    out_device: *mut *mut millpond_device,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let name = unsafe { text(type_name, "type_name") }?;
+        // SAFETY: as above.
+        let out = unsafe { Out::new(out_device, "out_device") }?;
+        let Ok(ordinal) = usize::try_from(ordinal) else {
+            fail!(Code::UnknownDevice, "there is no device {ordinal}");
+        };
+        out.set(handles::of_device(&*runtime::device(name, ordinal)?));
+        Ok(())
+    })
+}
+
+/// What the device tells about itself, with the memory that is free now. The caller sets
+/// `inout_info->struct_size`; as much as fits is written.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_get_info(
+    device: *const millpond_device,
+    inout_info: *mut millpond_device_info,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { OutStruct::new(inout_info, "inout_info") }?;
+        out.set(handles::device(device)?.info()?.into());
+        Ok(())
+    })
+}
+
+/// Waits for all work queued on the device, on all its streams.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; NOT_PERMITTED in a stream callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_synchronize(device: *mut millpond_device) -> C_Status {
+    run(|| handles::device(device)?.synchronize())
+}
+
+/// From now on the bytes taken from the device never pass `limit_bytes`; 0: no limit. A limit below what is
+/// taken already ends no block: it only refuses more.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_set_limit(
+    device: *mut millpond_device,
+    limit_bytes: u64,
+) -> C_Status {
+    run(|| handles::device(device)?.memory().set_limit(limit_bytes))
+}
+
+/// The account of all pools of the device together. The caller sets `inout_stats->struct_size`; as much as
+/// fits is written.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_get_stats(
+    device: *const millpond_device,
+    inout_stats: *mut millpond_stats,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { OutStruct::new(inout_stats, "inout_stats") }?;
+        out.set(handles::device(device)?.memory().stats().into());
+        Ok(())
+    })
+}
+
+/// The peaks of the device's account start again from the current values.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_reset_peaks(device: *mut millpond_device) -> C_Status {
+    run(|| {
+        handles::device(device)?.memory().reset_peaks();
+        Ok(())
+    })
+}
+
+/// Memory that no block uses goes back to the device, from all pools.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_empty_cache(device: *mut millpond_device) -> C_Status {
+    run(|| handles::device(device)?.memory().empty_cache(None))
+}
+
+/// The pool that the device has from the start. Borrowed: it cannot be destroyed. Valid as long as the
+/// device.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_get_default_pool(
+    device: *mut millpond_device,
+    out_pool: *mut *mut millpond_pool,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_pool, "out_pool") }?;
+        out.set(handles::of_pool(handles::device(device)?, PoolId::DEFAULT)?);
+        Ok(())
+    })
+}

@@ -1,0 +1,121 @@
+//! Device types: listing, registering and loading them.
+
+use crate::base::error::{Code, Error, Result};
+use crate::capi::guard::{Out, run, text, write_text};
+use crate::capi::handles;
+use crate::capi::types::C_Status;
+use crate::fail;
+use crate::runtime;
+use std::ffi::{c_char, c_void};
+use std::ptr::NonNull;
+
+/// What `CustomRuntimeParams` is until `paddle` brings it.
+pub type CustomRuntimeParams = c_void;
+
+/// Bytes that hold the name of every device type, with its NUL.
+pub const MILLPOND_DEVICE_TYPE_NAME_BYTES: usize = 32;
+
+/// How many device types there are: "cpu", "host", and the registered ones.
+///
+/// Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_HOST_* variable).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_type_get_count(out_count: *mut usize) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_count, "out_count") }?;
+        out.set(runtime::type_names()?.len());
+        Ok(())
+    })
+}
+
+/// The name of the device type at `index`, below the count, written with its NUL into `out_name` of
+/// `capacity` bytes; MILLPOND_DEVICE_TYPE_NAME_BYTES always suffice.
+///
+/// Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and when the name does not fit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_type_get_name(
+    index: usize,
+    out_name: *mut c_char,
+    capacity: usize,
+) -> C_Status {
+    run(|| {
+        let Some(out) = NonNull::new(out_name) else {
+            return Err(Error::new(Code::InvalidArgument, "out_name is NULL"));
+        };
+        let names = runtime::type_names()?;
+        let Some(name) = names.get(index) else {
+            fail!(Code::OutOfRange, "there are {} device types; none has index {index}", names.len());
+        };
+        // SAFETY: C's promise, as the header states it.
+        unsafe { write_text(out, capacity, name) }
+    })
+}
+
+/// The buffer for the name of a new type, if wanted. Checked before anything is registered.
+fn name_buffer(out_name: *mut c_char, capacity: usize) -> Result<Option<NonNull<c_char>>> {
+    let out = NonNull::new(out_name);
+    if out.is_some() && capacity < MILLPOND_DEVICE_TYPE_NAME_BYTES {
+        fail!(
+            Code::InvalidArgument,
+            "out_name needs {MILLPOND_DEVICE_TYPE_NAME_BYTES} bytes, not {capacity}"
+        );
+    }
+    Ok(out)
+}
+
+/// Registers a custom-runtime plugin that is linked into the program: `init_plugin` is called once, and
+/// its device type appears beside "host", with pools over its memory.
+///
+/// `out_name` receives the type's name and may be NULL; else `capacity` must be at least
+/// MILLPOND_DEVICE_TYPE_NAME_BYTES.
+/// Errors: PLUGIN_REFUSED, with the name of what is wrong, for a version, a size or a missing function;
+/// BUSY when the name is taken; INVALID_ARGUMENT for NULL; else what the plugin's own start returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_type_register(
+    init_plugin: Option<unsafe extern "C-unwind" fn(params: *mut CustomRuntimeParams)>,
+    out_name: *mut c_char,
+    capacity: usize,
+) -> C_Status {
+    run(|| {
+        let _out = name_buffer(out_name, capacity)?;
+        let Some(_init) = init_plugin else {
+            return Err(Error::new(Code::InvalidArgument, "init_plugin is NULL"));
+        };
+        Err(Error::new(Code::Unsupported, "plugins are not there yet"))
+    })
+}
+
+/// Loads a custom-runtime plugin from the shared object at `path` (UTF-8) and registers it as
+/// `millpond_device_type_register` does. The object stays loaded until its type is unregistered.
+///
+/// Errors: SYSTEM, with the loader's text, when the object cannot be loaded; PLUGIN_REFUSED when it has
+/// no InitPlugin; and those of `millpond_device_type_register`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_type_load(
+    path: *const c_char,
+    out_name: *mut c_char,
+    capacity: usize,
+) -> C_Status {
+    run(|| {
+        let _out = name_buffer(out_name, capacity)?;
+        // SAFETY: C's promise, as the header states it.
+        let _path = unsafe { text(path, "path") }?;
+        Err(Error::new(Code::Unsupported, "plugins are not there yet"))
+    })
+}
+
+/// Ends a registered device type and forgets it. Old handles of its devices get NOT_INITIALIZED.
+///
+/// No other thread may be inside a call on a device of this type meanwhile.
+/// Errors: BUSY while blocks, host or unified memory of it live; NOT_PERMITTED for a built-in type;
+/// UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_type_unregister(type_name: *const c_char) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let name = unsafe { text(type_name, "type_name") }?;
+        let ended = runtime::unregister_type(name);
+        handles::end_pools_of_ended_devices();
+        ended
+    })
+}

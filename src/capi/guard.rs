@@ -1,0 +1,176 @@
+//! What every export runs inside: no panic gets out, each failure becomes a status and the thread's
+//! last error, and each pointer from C is looked at before it is used.
+
+use crate::base::error::{Code, Error, Result};
+use crate::capi::last_error;
+use crate::capi::types::{C_ERROR, C_FAILED, C_INTERNAL_ERROR, C_SUCCESS, C_Status};
+use crate::runtime;
+use std::ffi::{CStr, c_char};
+use std::mem::{MaybeUninit, size_of};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+
+/// The status of a failure.
+pub(crate) fn status_of(code: Code) -> C_Status {
+    match code {
+        Code::OutOfMemory | Code::Device | Code::System => C_FAILED,
+        Code::Internal => C_INTERNAL_ERROR,
+        _ => C_ERROR,
+    }
+}
+
+/// Runs the body of an export: refused in a forked child, failures noted for the thread, panics
+/// turned into `C_INTERNAL_ERROR`.
+#[inline]
+pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
+    // Unwind safe: the locks that the body may leave poisoned are taken whatever their state, and
+    // everything under them is whole between two steps.
+    match catch_unwind(AssertUnwindSafe(|| runtime::check_fork().and_then(|()| body()))) {
+        Ok(Ok(())) => C_SUCCESS,
+        Ok(Err(e)) => failed(&e),
+        Err(payload) => panicked(payload),
+    }
+}
+
+#[cold]
+fn failed(e: &Error) -> C_Status {
+    last_error::set(e.code(), e.message());
+    status_of(e.code())
+}
+
+#[cold]
+fn panicked(payload: Box<dyn std::any::Any + Send>) -> C_Status {
+    let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+        (Some(s), _) => s,
+        (_, Some(s)) => s.as_str(),
+        _ => "no message",
+    };
+    last_error::set(Code::Internal, "a defect in Millpond or in a device: ");
+    last_error::append(text);
+    // A payload may panic when it is dropped; a small leak is the lesser harm.
+    std::mem::forget(payload);
+    C_INTERNAL_ERROR
+}
+
+fn null<T>(name: &str) -> Result<T> {
+    Err(Error::new(Code::InvalidArgument, format!("{name} is NULL")))
+}
+
+/// An out parameter: not NULL and aligned. Written once, after everything else has succeeded.
+pub(crate) struct Out<T>(NonNull<T>);
+
+impl<T> Out<T> {
+    /// # Safety
+    /// A pointer that is not NULL and is aligned must be valid for one write of a `T`.
+    pub(crate) unsafe fn new(ptr: *mut T, name: &str) -> Result<Out<T>> {
+        match NonNull::new(ptr) {
+            Some(p) if p.is_aligned() => Ok(Out(p)),
+            Some(_) => Err(Error::new(Code::InvalidArgument, format!("{name} is not aligned"))),
+            None => null(name),
+        }
+    }
+
+    pub(crate) fn set(self, value: T) {
+        // SAFETY: whoever called `new` promised that the pointer is valid for this write.
+        unsafe { self.0.write(value) }
+    }
+}
+
+/// A struct that starts with `struct_size`.
+///
+/// # Safety
+/// `repr(C)`, first field `struct_size: usize`, no invalid bit patterns.
+pub(crate) unsafe trait Sized_ {}
+
+/// An in-out struct whose `struct_size` the caller has set; written once, as far as the caller's
+/// version of it reaches.
+pub(crate) struct OutStruct<T> {
+    at: NonNull<T>,
+    size: usize,
+}
+
+fn struct_size<T>(ptr: *const T, name: &str) -> Result<(NonNull<T>, usize)> {
+    let Some(at) = NonNull::new(ptr.cast_mut()) else { return null(name) };
+    if !at.is_aligned() {
+        return Err(Error::new(Code::InvalidArgument, format!("{name} is not aligned")));
+    }
+    // SAFETY: the callers of `OutStruct::new` and `read_struct` promise a readable first field.
+    let size = unsafe { at.cast::<usize>().read() };
+    if size < size_of::<usize>() {
+        let m = format!("{name}->struct_size is {size}: set it to sizeof *{name} before the call");
+        return Err(Error::new(Code::InvalidArgument, m));
+    }
+    Ok((at, size))
+}
+
+impl<T: Sized_> OutStruct<T> {
+    /// # Safety
+    /// A pointer that is not NULL and is aligned must be valid for reads and writes of as many bytes
+    /// as its `struct_size` says.
+    pub(crate) unsafe fn new(ptr: *mut T, name: &str) -> Result<OutStruct<T>> {
+        let (at, size) = struct_size(ptr, name)?;
+        Ok(OutStruct { at, size })
+    }
+
+    /// Writes as much of `value` as fits, but the caller's `struct_size` stays. What a newer caller
+    /// has beyond our struct is not touched.
+    pub(crate) fn set(self, value: T) {
+        let head = size_of::<usize>();
+        let count = self.size.min(size_of::<T>()) - head;
+        let from = (&raw const value).cast::<u8>();
+        // SAFETY: both ends have `head + count` bytes: ours by its type, the caller's by the promise
+        // made to `new`; they cannot overlap, as `value` is ours.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.add(head), self.at.as_ptr().cast::<u8>().add(head), count)
+        }
+    }
+}
+
+/// An options struct from C, with zeros for what an older caller does not have. NULL: all zeros.
+///
+/// # Safety
+/// A pointer that is not NULL and is aligned must be readable for as many bytes as its
+/// `struct_size` says.
+pub(crate) unsafe fn read_struct<T: Sized_ + Copy>(ptr: *const T, name: &str) -> Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    if !ptr.is_null() {
+        let (at, size) = struct_size(ptr, name)?;
+        let count = size.min(size_of::<T>());
+        // SAFETY: the caller's side is readable for `count` bytes by the promise above, ours by its type.
+        unsafe {
+            std::ptr::copy_nonoverlapping(at.as_ptr().cast::<u8>(), value.as_mut_ptr().cast::<u8>(), count)
+        };
+    }
+    // SAFETY: all bytes are set, and `Sized_` promises that every pattern is a value.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// A text from C.
+///
+/// # Safety
+/// A pointer that is not NULL must point to a NUL-terminated string that lives for `'a`.
+pub(crate) unsafe fn text<'a>(ptr: *const c_char, name: &str) -> Result<&'a str> {
+    if ptr.is_null() {
+        return null(name);
+    }
+    // SAFETY: the caller's promise.
+    let c = unsafe { CStr::from_ptr(ptr) };
+    c.to_str().map_err(|_| Error::new(Code::InvalidArgument, format!("{name} is not UTF-8")))
+}
+
+/// Writes `value` with its NUL, or nothing when it does not fit.
+///
+/// # Safety
+/// `out` must be valid for writes of `capacity` bytes; it is not NULL.
+pub(crate) unsafe fn write_text(out: NonNull<c_char>, capacity: usize, value: &str) -> Result<()> {
+    if value.len() >= capacity {
+        let m = format!("{:?} and its NUL do not fit into {capacity} bytes", value);
+        return Err(Error::new(Code::InvalidArgument, m));
+    }
+    let at = out.as_ptr().cast::<u8>();
+    // SAFETY: `value.len() + 1 <= capacity`, checked above; the buffer is the caller's own.
+    unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), at, value.len()) };
+    // SAFETY: as above.
+    unsafe { at.add(value.len()).write(0) };
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! The numbers that C holds as `millpond_device *` and `millpond_pool *`.
+//!
+//! A handle is never a pointer: its top 16 bits are a mark that no address of a process has, so a
+//! pointer of the caller, a handle of the other kind and a value out of the air are all told apart.
+//! Below the mark a device has its number (never used again), a pool its slot and the slot's
+//! generation. A look-up is a few loads, takes no lock and follows no pointer that C has seen.
+
+use crate::base::error::{Code, Error, Result};
+use crate::capi::types::{millpond_device, millpond_pool};
+use crate::runtime::{self, DeviceState, PoolId, lock};
+use std::collections::BTreeMap;
+use std::ptr::without_provenance_mut;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock};
+
+const _: () = assert!(size_of::<usize>() == 8, "handles need 64-bit pointers");
+
+const DEVICE_MARK: u64 = 0xD1CE;
+const DEFAULT_POOL_MARK: u64 = 0xDEF0;
+const POOL_MARK: u64 = 0xB00C;
+const MARK_SHIFT: u32 = 48;
+/// Bits of a slot number in a pool handle; the 24 bits above are the generation.
+const SLOT_BITS: u32 = 24;
+const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
+
+/// Pool slots of one chunk; chunks are made as pools are and are never freed.
+const CHUNK: usize = 1024;
+const CHUNKS: usize = 1024;
+
+/// One pool. `generation` is odd while the pool lives; the other two are stable then.
+#[derive(Default)]
+struct Slot {
+    generation: AtomicU32,
+    device: AtomicU32,
+    pool: AtomicU64,
+}
+
+static SLOTS: [OnceLock<Box<[Slot]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
+
+/// What is needed to make and end handles, none of it on the way of a look-up.
+struct Book {
+    free: Vec<u32>,
+    used: u32,
+    handles: BTreeMap<(u32, PoolId), u64>,
+    names: BTreeMap<u64, String>,
+}
+
+static BOOK: Mutex<Book> =
+    Mutex::new(Book { free: Vec::new(), used: 0, handles: BTreeMap::new(), names: BTreeMap::new() });
+
+fn invalid<T>(message: &'static str) -> Result<T> {
+    Err(Error::new(Code::InvalidArgument, message))
+}
+
+fn to_ptr<T>(mark: u64, rest: u64) -> *mut T {
+    without_provenance_mut((mark << MARK_SHIFT | rest) as usize)
+}
+
+fn split<T>(handle: *const T) -> (u64, u64) {
+    let bits = handle.addr() as u64;
+    (bits >> MARK_SHIFT, bits & ((1 << MARK_SHIFT) - 1))
+}
+
+/// The handle of a device.
+pub(crate) fn of_device(device: &DeviceState) -> *mut millpond_device {
+    to_ptr(DEVICE_MARK, device.id().into())
+}
+
+/// The open device of a handle.
+#[inline]
+pub(crate) fn device(handle: *const millpond_device) -> Result<&'static Arc<DeviceState>> {
+    match split(handle) {
+        (DEVICE_MARK, id) => open_device(id),
+        (0, 0) => invalid("the device is NULL"),
+        _ => invalid("the device is not a handle that millpond_device_get gave"),
+    }
+}
+
+#[inline]
+fn open_device(id: u64) -> Result<&'static Arc<DeviceState>> {
+    let Some(d) = u32::try_from(id).ok().and_then(runtime::by_id) else {
+        return invalid("the handle's device was never opened");
+    };
+    if !d.is_open() {
+        return Err(Error::new(
+            Code::NotInitialized,
+            "the device has ended; get it again with millpond_device_get",
+        ));
+    }
+    Ok(d)
+}
+
+#[inline]
+fn slot(number: u64) -> Option<&'static Slot> {
+    SLOTS.get(number as usize / CHUNK)?.get()?.get(number as usize % CHUNK)
+}
+
+/// The open device and the pool of a handle.
+#[inline]
+pub(crate) fn pool(handle: *const millpond_pool) -> Result<(&'static Arc<DeviceState>, PoolId)> {
+    match split(handle) {
+        (POOL_MARK, rest) => {
+            let generation = (rest >> SLOT_BITS) as u32;
+            let Some(s) = slot(rest & SLOT_MASK) else { return invalid("the pool was never created") };
+            // Acquire: with the release store in `new_pool`, so that the fields belong to it.
+            let before = s.generation.load(Ordering::Acquire);
+            let device = s.device.load(Ordering::Relaxed);
+            let pool = s.pool.load(Ordering::Relaxed);
+            // The fields were not changed while they were read: pairs with the fence in `new_pool`.
+            fence(Ordering::Acquire);
+            let after = s.generation.load(Ordering::Relaxed);
+            if before != generation || after != generation || generation & 1 == 0 {
+                return invalid("the pool was destroyed");
+            }
+            Ok((open_device(device.into())?, PoolId(pool as u32)))
+        }
+        (DEFAULT_POOL_MARK, id) => Ok((open_device(id)?, PoolId::DEFAULT)),
+        (0, 0) => invalid("the pool is NULL"),
+        _ => invalid("the pool is not a handle of a pool"),
+    }
+}
+
+/// The handle of a pool of `device`: the same each time, made when there is none yet.
+pub(crate) fn of_pool(device: &DeviceState, pool: PoolId) -> Result<*mut millpond_pool> {
+    if pool == PoolId::DEFAULT {
+        return Ok(to_ptr(DEFAULT_POOL_MARK, device.id().into()));
+    }
+    let mut book = lock(&BOOK);
+    if let Some(&bits) = book.handles.get(&(device.id(), pool)) {
+        return Ok(to_ptr(POOL_MARK, bits));
+    }
+    let number = match book.free.pop() {
+        Some(n) => n,
+        None if (book.used as usize) < CHUNK * CHUNKS => {
+            book.used += 1;
+            book.used - 1
+        }
+        None => return Err(Error::new(Code::System, "too many pools are alive")),
+    };
+    SLOTS[number as usize / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
+    let Some(s) = slot(number.into()) else {
+        return Err(Error::new(Code::Internal, "a pool slot is missing"));
+    };
+    // Only holders of the book's lock write slots.
+    let generation = s.generation.load(Ordering::Relaxed).wrapping_add(1) & 0xFF_FFFF;
+    // A reader that sees the new fields must see that the generation moved on: pairs with its fence.
+    fence(Ordering::Release);
+    s.device.store(device.id(), Ordering::Relaxed);
+    s.pool.store(pool.0.into(), Ordering::Relaxed);
+    s.generation.store(generation, Ordering::Release);
+    let bits = u64::from(generation) << SLOT_BITS | u64::from(number);
+    book.handles.insert((device.id(), pool), bits);
+    Ok(to_ptr(POOL_MARK, bits))
+}
+
+/// Ends the handle of a pool that was destroyed.
+pub(crate) fn end_pool(device: &DeviceState, pool: PoolId) {
+    let mut book = lock(&BOOK);
+    if let Some(bits) = book.handles.remove(&(device.id(), pool)) {
+        retire(&mut book, bits);
+    }
+}
+
+fn retire(book: &mut Book, bits: u64) {
+    book.names.remove(&bits);
+    if let Some(s) = slot(bits & SLOT_MASK) {
+        let even = s.generation.load(Ordering::Relaxed).wrapping_add(1) & 0xFF_FFFF;
+        s.generation.store(even, Ordering::Release);
+        // A slot whose generations are used up rests, so that no old handle comes to life again.
+        if even != 0 {
+            book.free.push((bits & SLOT_MASK) as u32);
+        }
+    }
+}
+
+/// Ends the handles of pools whose device has ended. The slots keep the device's number until then,
+/// so that calls on them tell that the device has ended.
+pub(crate) fn end_pools_of_ended_devices() {
+    let mut book = lock(&BOOK);
+    let ended = |id: u32| runtime::by_id(id).is_none_or(|d| !d.is_open());
+    let gone: Vec<_> = book.handles.keys().copied().filter(|k| ended(k.0)).collect();
+    for key in gone {
+        if let Some(bits) = book.handles.remove(&key) {
+            book.names.remove(&bits);
+        }
+    }
+}
+
+/// Notes the name of a pool, for messages.
+pub(crate) fn name_pool(handle: *const millpond_pool, name: &str) {
+    lock(&BOOK).names.insert(split(handle).1, name.to_owned());
+}
+
+/// The same error, with the pool's name in front when it has one.
+#[cold]
+pub(crate) fn with_name(handle: *const millpond_pool, e: Error) -> Error {
+    let (POOL_MARK, bits) = split(handle) else { return e };
+    match lock(&BOOK).names.get(&bits) {
+        Some(name) => Error::new(e.code(), format!("pool {name:?}: {}", e.message())),
+        None => e,
+    }
+}

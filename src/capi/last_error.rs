@@ -1,0 +1,80 @@
+//! The last failure of each thread: a code and a message, kept inline so that neither needs the heap.
+//!
+//! The record has no destructor, so it also works while a thread ends and in static destructors.
+
+use crate::base::error::Code;
+use crate::capi::types::CODES;
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char};
+
+/// Bytes of a message with its NUL; longer ones are cut.
+const ROOM: usize = 512;
+
+struct Last {
+    code: u32,
+    len: usize,
+    text: [u8; ROOM],
+}
+
+thread_local! {
+    static LAST: UnsafeCell<Last> = const { UnsafeCell::new(Last { code: 0, len: 0, text: [0; ROOM] }) };
+}
+
+fn with<R>(f: impl FnOnce(&mut Last) -> R) -> R {
+    // SAFETY: the cell belongs to this thread, and no caller below goes back into this module from
+    // within `f`, so this is the only reference.
+    LAST.with(|l| f(unsafe { &mut *l.get() }))
+}
+
+/// Notes a failure of this thread.
+pub(crate) fn set(code: Code, message: &str) {
+    with(|l| {
+        l.code = code as u32;
+        l.len = 0;
+    });
+    append(message);
+}
+
+/// Adds to the message that `set` began, as far as there is room.
+pub(crate) fn append(message: &str) {
+    with(|l| {
+        let mut cut = message.len().min(ROOM - 1 - l.len);
+        while !message.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        for &b in &message.as_bytes()[..cut] {
+            // A NUL inside would end the text for C.
+            l.text[l.len] = if b == 0 { b'?' } else { b };
+            l.len += 1;
+        }
+        l.text[l.len] = 0;
+    });
+}
+
+/// The code of the last failed call on the calling thread; MILLPOND_OK when none has failed yet. A
+/// call that succeeds does not clear it. Never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_last_error_code() -> u32 {
+    with(|l| l.code)
+}
+
+/// A text for a person about the last failed call on the calling thread, UTF-8; "" when none has failed
+/// yet. Never NULL. Borrowed until the next failing call on this thread, or the thread's end.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_last_error_message() -> *const c_char {
+    LAST.with(|l| {
+        // SAFETY: the cell belongs to this thread and nothing else refers into it now.
+        unsafe { (&raw const (*l.get()).text).cast::<c_char>() }
+    })
+}
+
+/// The name of an error code, as "MILLPOND_E_OUT_OF_MEMORY"; "MILLPOND_OK" for 0, "unknown" for a number
+/// that this version does not know. Never NULL; lives for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_error_name(code: u32) -> *const c_char {
+    let name: &CStr = match code {
+        0 => c"MILLPOND_OK",
+        n => CODES.iter().find(|c| c.2 == n).map_or(c"unknown", |c| c.1),
+    };
+    name.as_ptr()
+}

@@ -1,0 +1,49 @@
+//! The library as a whole: version, configuration, end.
+
+use crate::capi::guard::{Sized_, read_struct, run};
+use crate::capi::handles;
+use crate::capi::types::{C_Status, millpond_host_options};
+use crate::runtime;
+use std::ffi::c_char;
+
+// SAFETY: repr(C), `struct_size` first, integers only.
+unsafe impl Sized_ for millpond_host_options {}
+
+/// The version of the library as "major.minor.patch". Never NULL; lives for ever. Never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Sets how the built-in device type "host" is. Must come before the first call that names a device
+/// type. `options` may be NULL: defaults.
+///
+/// Errors: BUSY once the library was used; INVALID_ARGUMENT for more than 64 devices, for another value
+/// than 0 or 1 in `disable_mapping`, for a capacity that no device can have, and for a bad value of a
+/// MILLPOND_HOST_* variable that the options do not override.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_host_configure(options: *const millpond_host_options) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let o = unsafe { read_struct(options, "options") }?;
+        runtime::configure_host(runtime::host_options(o.device_count, o.capacity_bytes, o.disable_mapping)?)
+    })
+}
+
+/// Ends every device type: waits for the work of all devices, then gives everything back. Live blocks,
+/// pools, streams and events are lost; registered device types are forgotten.
+///
+/// Afterwards every call with an old handle or pointer gets NOT_INITIALIZED, for ever. A next call that
+/// names a device type starts the library anew. Not needed before the end of the process.
+///
+/// No other thread may be inside a call on a device of a registered type meanwhile.
+/// Errors: NOT_INITIALIZED when nothing was started; else the first failure of a device, after all have
+/// been ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_finalize() -> C_Status {
+    run(|| {
+        let ended = runtime::finalize();
+        handles::end_pools_of_ended_devices();
+        ended
+    })
+}

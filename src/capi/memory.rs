@@ -1,0 +1,141 @@
+//! Memory without a pool in hand: unordered blocks, block look-up, host and unified memory.
+
+use crate::capi::guard::{Out, OutStruct, Sized_, run};
+use crate::capi::handles;
+use crate::capi::pool::{stream_id, to_ptr};
+use crate::capi::types::{C_Status, C_Stream, millpond_block_info, millpond_device};
+use crate::runtime::{self, PoolId};
+use std::ffi::c_void;
+
+// SAFETY: repr(C), `struct_size` first, integers and raw pointers.
+unsafe impl Sized_ for millpond_block_info {}
+
+/// Allocates `size_bytes` from the device's default pool, usable at once by the host (where it can reach the
+/// device) and by every stream. Size 0: C_SUCCESS and NULL. The address is aligned to the device's
+/// `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_free`.
+///
+/// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_alloc(
+    device: *mut millpond_device,
+    size_bytes: usize,
+    out_ptr: *mut *mut c_void,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
+        let addr = handles::device(device)?.memory().alloc_unordered(PoolId::DEFAULT, size_bytes as u64)?;
+        out.set(to_ptr(addr));
+        Ok(())
+    })
+}
+
+/// Frees a block of any pool of any device. A block of `millpond_alloc` is reused when every stream has
+/// passed this point; a block of `millpond_pool_alloc` goes back to its stream. NULL: no-op.
+///
+/// Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; NOT_INITIALIZED when no device
+/// is open. After an error nothing was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_free(ptr: *mut c_void) -> C_Status {
+    run(|| runtime::free(ptr.addr() as u64, None))
+}
+
+/// `millpond_free`, and a check that `size_bytes` is the size of the request.
+///
+/// Errors: WRONG_SIZE, and those of `millpond_free`. After an error nothing was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_free_sized(ptr: *mut c_void, size_bytes: usize) -> C_Status {
+    run(|| runtime::free(ptr.addr() as u64, Some(size_bytes as u64)))
+}
+
+/// The block that starts at `ptr` is also used by `stream`: after its free, its reuse waits for what is
+/// queued there at the free.
+///
+/// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_record_stream(ptr: *mut c_void, stream: C_Stream) -> C_Status {
+    run(|| {
+        let addr = ptr.addr() as u64;
+        runtime::holder(addr)?.0.memory().record_stream(addr, stream_id(stream))
+    })
+}
+
+/// The live block that holds `ptr`, which may lie anywhere inside it. The caller sets
+/// `inout_info->struct_size`; as much as fits is written.
+///
+/// Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL; NOT_INITIALIZED when no device is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_get_block(
+    ptr: *const c_void,
+    inout_info: *mut millpond_block_info,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { OutStruct::new(inout_info, "inout_info") }?;
+        let (device, block) = runtime::holder(ptr.addr() as u64)?;
+        out.set(millpond_block_info {
+            struct_size: size_of::<millpond_block_info>(),
+            base: to_ptr(block.base),
+            size_bytes: block.size as usize,
+            requested_bytes: block.requested as usize,
+            stream: to_ptr(block.stream.unwrap_or(0)).cast(),
+            pool: handles::of_pool(&device, block.pool)?,
+            device: handles::of_device(&device),
+        });
+        Ok(())
+    })
+}
+
+/// Allocates host memory that copies to and from this device fast: page-locked where the limit of the
+/// process allows. Size 0: C_SUCCESS and NULL. The caller gives it back with `millpond_host_free`.
+///
+/// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_host_alloc(
+    device: *mut millpond_device,
+    size_bytes: usize,
+    out_ptr: *mut *mut c_void,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
+        out.set(to_ptr(handles::device(device)?.host_alloc(size_bytes as u64)?));
+        Ok(())
+    })
+}
+
+/// Frees memory of `millpond_host_alloc` of the same device at once: no queued work may still use it. NULL:
+/// no-op.
+///
+/// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_host_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
+    run(|| handles::device(device)?.host_free(ptr.addr() as u64))
+}
+
+/// Allocates memory that host and device use at the same address. Size 0: C_SUCCESS and NULL. The caller
+/// gives it back with `millpond_unified_free`.
+///
+/// Errors: UNSUPPORTED where the device has none; OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_unified_alloc(
+    device: *mut millpond_device,
+    size_bytes: usize,
+    out_ptr: *mut *mut c_void,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
+        out.set(to_ptr(handles::device(device)?.unified_alloc(size_bytes as u64)?));
+        Ok(())
+    })
+}
+
+/// Frees memory of `millpond_unified_alloc` of the same device at once: no queued work may still use it.
+/// NULL: no-op.
+///
+/// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_unified_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
+    run(|| handles::device(device)?.unified_free(ptr.addr() as u64))
+}

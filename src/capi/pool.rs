@@ -1,0 +1,184 @@
+//! Pools: stream-ordered memory.
+
+use crate::capi::guard::{Out, OutStruct, Sized_, read_struct, run, text};
+use crate::capi::handles;
+use crate::capi::types::{
+    C_Status, C_Stream, millpond_device, millpond_pool, millpond_pool_options, millpond_stats,
+};
+use std::ffi::c_void;
+
+// SAFETY: repr(C), `struct_size` first, integers and a raw pointer.
+unsafe impl Sized_ for millpond_pool_options {}
+
+/// The bits of a stream.
+pub(crate) fn stream_id(stream: C_Stream) -> u64 {
+    stream.addr() as u64
+}
+
+/// A pointer of C, from an address.
+pub(crate) fn to_ptr(addr: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(addr as usize)
+}
+
+/// A new pool of the device. `options` may be NULL: no limit, no name. The caller ends it with
+/// `millpond_pool_destroy`.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_create(
+    device: *mut millpond_device,
+    options: *const millpond_pool_options,
+    out_pool: *mut *mut millpond_pool,
+) -> C_Status {
+    run(|| {
+        let device = handles::device(device)?;
+        // SAFETY: C's promise, as the header states it.
+        let options = unsafe { read_struct(options, "options") }?;
+        // SAFETY: as above.
+        let out = unsafe { Out::new(out_pool, "out_pool") }?;
+        let name = match options.name.is_null() {
+            true => None,
+            // SAFETY: as above.
+            false => Some(unsafe { text(options.name, "options->name") }?),
+        };
+        let pool = device.memory().pool_create(options.limit_bytes)?;
+        let handle = handles::of_pool(device, pool).inspect_err(|_| {
+            // Without a handle nobody could end it.
+            let _ = device.memory().pool_destroy(pool);
+        })?;
+        if let Some(n) = name {
+            handles::name_pool(handle, n);
+        }
+        out.set(handle);
+        Ok(())
+    })
+}
+
+/// Ends a pool; its memory goes back to the device. NULL: no-op. Later uses of the handle get
+/// INVALID_ARGUMENT.
+///
+/// Errors: BUSY, and nothing is done, while blocks of it live; INVALID_ARGUMENT for the default pool and a
+/// pool that was destroyed before; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_destroy(pool: *mut millpond_pool) -> C_Status {
+    run(|| {
+        if pool.is_null() {
+            return Ok(());
+        }
+        let (device, id) = handles::pool(pool)?;
+        device.memory().pool_destroy(id).map_err(|e| handles::with_name(pool, e))?;
+        handles::end_pool(device, id);
+        Ok(())
+    })
+}
+
+/// The device of the pool; borrowed.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_get_device(
+    pool: *const millpond_pool,
+    out_device: *mut *mut millpond_device,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_device, "out_device") }?;
+        out.set(handles::of_device(handles::pool(pool)?.0));
+        Ok(())
+    })
+}
+
+/// Allocates `size_bytes` in stream order: usable by work queued on `stream` from now on. Other streams may
+/// use it after they waited for this one. Size 0: C_SUCCESS and NULL. The address is aligned to the
+/// device's `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_pool_free` or
+/// `millpond_free`.
+///
+/// Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_alloc(
+    pool: *mut millpond_pool,
+    size_bytes: usize,
+    stream: C_Stream,
+    out_ptr: *mut *mut c_void,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
+        let (device, id) = handles::pool(pool)?;
+        let addr = device
+            .memory()
+            .alloc(id, stream_id(stream), size_bytes as u64)
+            .map_err(|e| handles::with_name(pool, e))?;
+        out.set(to_ptr(addr));
+        Ok(())
+    })
+}
+
+/// Frees a block in stream order: at once reusable by work queued later on `stream`. If that is not the
+/// stream of the allocation, reuse waits for both. NULL: no-op. The block may be of any pool of the same
+/// device.
+///
+/// Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; UNKNOWN_STREAM;
+/// INVALID_ARGUMENT; NOT_INITIALIZED. After an error nothing was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_free(
+    pool: *mut millpond_pool,
+    ptr: *mut c_void,
+    stream: C_Stream,
+) -> C_Status {
+    run(|| {
+        let (device, _) = handles::pool(pool)?;
+        device.memory().free(ptr.addr() as u64, Some(stream_id(stream)), None)
+    })
+}
+
+/// Memory of the pool that no block uses goes back to the device.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_empty_cache(pool: *mut millpond_pool) -> C_Status {
+    run(|| {
+        let (device, id) = handles::pool(pool)?;
+        device.memory().empty_cache(Some(id))
+    })
+}
+
+/// From now on the pool never reserves more than `limit_bytes`; 0: no limit of its own. A limit below what
+/// it has already ends no block: it only refuses more.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_set_limit(pool: *mut millpond_pool, limit_bytes: u64) -> C_Status {
+    run(|| {
+        let (device, id) = handles::pool(pool)?;
+        device.memory().pool_set_limit(id, limit_bytes)
+    })
+}
+
+/// The account of the pool. The caller sets `inout_stats->struct_size`; as much as fits is written.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_get_stats(
+    pool: *const millpond_pool,
+    inout_stats: *mut millpond_stats,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { OutStruct::new(inout_stats, "inout_stats") }?;
+        let (device, id) = handles::pool(pool)?;
+        out.set(device.memory().pool_stats(id)?.into());
+        Ok(())
+    })
+}
+
+/// The peaks of the pool's account start again from the current values.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_reset_peaks(pool: *mut millpond_pool) -> C_Status {
+    run(|| {
+        let (device, id) = handles::pool(pool)?;
+        device.memory().pool_reset_peaks(id)
+    })
+}

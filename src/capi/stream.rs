@@ -1,0 +1,185 @@
+//! Streams and events.
+
+use crate::base::error::{Code, Error};
+use crate::capi::guard::{Out, run, status_of};
+use crate::capi::handles;
+use crate::capi::pool::{stream_id, to_ptr};
+use crate::capi::types::{C_Event, C_SUCCESS, C_Status, C_Stream, millpond_device, millpond_stream_callback};
+use std::ffi::c_void;
+
+fn event_id(event: C_Event) -> u64 {
+    event.addr() as u64
+}
+
+/// The caller's pointer, on its way to the thread that runs the callback.
+struct UserData(*mut c_void);
+// SAFETY: the caller gave the pointer for use on a thread of the device; it is only handed back.
+unsafe impl Send for UserData {}
+
+/// A new stream of the device. The caller ends it with `millpond_stream_destroy`. NULL, the default stream,
+/// needs none.
+///
+/// Errors: UNSUPPORTED where the device has only the default stream; SYSTEM; INVALID_ARGUMENT;
+/// NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_stream_create(
+    device: *mut millpond_device,
+    out_stream: *mut C_Stream,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_stream, "out_stream") }?;
+        out.set(to_ptr(handles::device(device)?.stream_create()?).cast());
+        Ok(())
+    })
+}
+
+/// Ends a stream. Work queued on it still completes, and live blocks of it stay valid. NULL: no-op.
+///
+/// Errors: UNKNOWN_STREAM; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, stream: C_Stream) -> C_Status {
+    run(|| {
+        if stream.is_null() {
+            return Ok(());
+        }
+        handles::device(device)?.stream_destroy(stream_id(stream))
+    })
+}
+
+/// Whether everything queued on the stream is done. Does not wait.
+///
+/// Errors: UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_stream_query(
+    device: *mut millpond_device,
+    stream: C_Stream,
+    out_done: *mut bool,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_done, "out_done") }?;
+        out.set(handles::device(device)?.stream_query(stream_id(stream))?);
+        Ok(())
+    })
+}
+
+/// Waits for everything queued on the stream so far.
+///
+/// Errors: UNKNOWN_STREAM; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_stream_synchronize(
+    device: *mut millpond_device,
+    stream: C_Stream,
+) -> C_Status {
+    run(|| handles::device(device)?.stream_synchronize(stream_id(stream)))
+}
+
+/// Work queued on `stream` from now on waits for what `event` has recorded so far. Does not wait on the host.
+///
+/// Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_stream_wait_event(
+    device: *mut millpond_device,
+    stream: C_Stream,
+    event: C_Event,
+) -> C_Status {
+    run(|| handles::device(device)?.stream_wait_event(stream_id(stream), event_id(event)))
+}
+
+/// Calls `callback` with `user_data` once, on a thread of the device, when the stream gets there. Later work
+/// of the stream waits until it returns.
+///
+/// Errors: UNSUPPORTED where the device has no callbacks; UNKNOWN_STREAM; INVALID_ARGUMENT;
+/// NOT_INITIALIZED; DEVICE. After an error the callback is never called.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_stream_add_callback(
+    device: *mut millpond_device,
+    stream: C_Stream,
+    callback: millpond_stream_callback,
+    user_data: *mut c_void,
+) -> C_Status {
+    run(|| {
+        let Some(call) = callback else {
+            return Err(Error::new(Code::InvalidArgument, "callback is NULL"));
+        };
+        let data = UserData(user_data);
+        let run_it = move |result: crate::Result<()>| {
+            // The whole struct must move, not only the pointer in it.
+            let data = data;
+            let status = result.map_or_else(|e| status_of(e.code()), |()| C_SUCCESS);
+            // SAFETY: the caller gave a function for exactly this call with this pointer.
+            unsafe { call(data.0, status) }
+        };
+        handles::device(device)?.stream_callback(stream_id(stream), Box::new(run_it))
+    })
+}
+
+/// A new event, as if completed. The caller ends it with `millpond_event_destroy`.
+///
+/// Errors: SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_event_create(
+    device: *mut millpond_device,
+    out_event: *mut C_Event,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_event, "out_event") }?;
+        out.set(to_ptr(handles::device(device)?.event_create()?).cast());
+        Ok(())
+    })
+}
+
+/// Ends an event. Waits on it that are queued still hold. NULL: no-op.
+///
+/// Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_event_destroy(device: *mut millpond_device, event: C_Event) -> C_Status {
+    run(|| {
+        if event.is_null() {
+            return Ok(());
+        }
+        handles::device(device)?.event_destroy(event_id(event))
+    })
+}
+
+/// The event stands for everything queued on `stream` so far.
+///
+/// Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_event_record(
+    device: *mut millpond_device,
+    stream: C_Stream,
+    event: C_Event,
+) -> C_Status {
+    run(|| handles::device(device)?.event_record(stream_id(stream), event_id(event)))
+}
+
+/// Whether what the event recorded is done; true when it never recorded. Does not wait.
+///
+/// Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_event_query(
+    device: *mut millpond_device,
+    event: C_Event,
+    out_done: *mut bool,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_done, "out_done") }?;
+        out.set(handles::device(device)?.event_query(event_id(event))?);
+        Ok(())
+    })
+}
+
+/// Waits for what the event recorded.
+///
+/// Errors: UNKNOWN_EVENT; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_event_synchronize(
+    device: *mut millpond_device,
+    event: C_Event,
+) -> C_Status {
+    run(|| handles::device(device)?.event_synchronize(event_id(event)))
+}

@@ -1,0 +1,267 @@
+//! The structs and constants of the C API, laid out as C sees them.
+//!
+//! Every struct that a call fills or reads starts with `struct_size`, so that programs built against
+//! an older or a newer header keep working. Constants are literals: cbindgen copies them.
+
+use crate::base::error::Code;
+use std::ffi::{c_char, c_void};
+
+/// `C_Status` of the custom runtime.
+#[allow(non_camel_case_types)]
+pub type C_Status = u32;
+pub(crate) const C_SUCCESS: C_Status = 0;
+pub(crate) const C_FAILED: C_Status = 2;
+pub(crate) const C_ERROR: C_Status = 3;
+pub(crate) const C_INTERNAL_ERROR: C_Status = 4;
+
+/// What `C_Stream` points to; never looked into.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+pub struct C_Stream_st {
+    _private: [u8; 0],
+}
+/// What `C_Event` points to; never looked into.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+pub struct C_Event_st {
+    _private: [u8; 0],
+}
+/// `C_Stream` of the custom runtime.
+#[allow(non_camel_case_types)]
+pub type C_Stream = *mut C_Stream_st;
+/// `C_Event` of the custom runtime.
+#[allow(non_camel_case_types)]
+pub type C_Event = *mut C_Event_st;
+
+/// A device: a handle that `millpond_device_get` lends. It is a number and points to nothing; it
+/// stays known for ever, and calls on a device that has ended get MILLPOND_E_NOT_INITIALIZED.
+pub struct millpond_device(());
+
+/// A pool of a device's memory: a handle from `millpond_pool_create` or
+/// `millpond_device_get_default_pool`. It is a number and points to nothing; a destroyed pool's
+/// handle is recognised.
+pub struct millpond_pool(());
+
+/// `millpond_last_error_code`: no call has failed on this thread yet.
+pub const MILLPOND_OK: u32 = 0;
+/// An argument is outside its documented range: NULL, a bad flag, a bad handle, an overflow.
+pub const MILLPOND_E_INVALID_ARGUMENT: u32 = 1;
+/// The device has not enough free memory, or a limit was reached.
+pub const MILLPOND_E_OUT_OF_MEMORY: u32 = 2;
+/// The address is not the start of a live block of this library.
+pub const MILLPOND_E_UNKNOWN_POINTER: u32 = 3;
+/// The block was freed before.
+pub const MILLPOND_E_DOUBLE_FREE: u32 = 4;
+/// The stream is not known to this device, or was destroyed.
+pub const MILLPOND_E_UNKNOWN_STREAM: u32 = 5;
+/// The event is not known to this device, or was destroyed.
+pub const MILLPOND_E_UNKNOWN_EVENT: u32 = 6;
+/// No device type of that name, or no device of that ordinal.
+pub const MILLPOND_E_UNKNOWN_DEVICE: u32 = 7;
+/// The library was not started, or the device has ended.
+pub const MILLPOND_E_NOT_INITIALIZED: u32 = 8;
+/// The device type cannot do this.
+pub const MILLPOND_E_UNSUPPORTED: u32 = 9;
+/// A range runs past the end of its block, or an index past the end of its table.
+pub const MILLPOND_E_OUT_OF_RANGE: u32 = 10;
+/// The driver or plugin reported a failure of its own.
+pub const MILLPOND_E_DEVICE: u32 = 11;
+/// The operating system refused a call.
+pub const MILLPOND_E_SYSTEM: u32 = 12;
+/// A custom-runtime plugin was refused: version, struct size or a missing function.
+pub const MILLPOND_E_PLUGIN_REFUSED: u32 = 13;
+/// The thing is still in use, or the name is taken.
+pub const MILLPOND_E_BUSY: u32 = 14;
+/// The call is not allowed here: in a stream callback, or in a forked child.
+pub const MILLPOND_E_NOT_PERMITTED: u32 = 15;
+/// The size given at free differs from the size at allocation.
+pub const MILLPOND_E_WRONG_SIZE: u32 = 16;
+/// A defect of this library; please report it.
+pub const MILLPOND_E_INTERNAL: u32 = 17;
+
+/// All codes with their names, by number.
+pub(crate) const CODES: [(Code, &std::ffi::CStr, u32); 17] = [
+    (Code::InvalidArgument, c"MILLPOND_E_INVALID_ARGUMENT", MILLPOND_E_INVALID_ARGUMENT),
+    (Code::OutOfMemory, c"MILLPOND_E_OUT_OF_MEMORY", MILLPOND_E_OUT_OF_MEMORY),
+    (Code::UnknownPointer, c"MILLPOND_E_UNKNOWN_POINTER", MILLPOND_E_UNKNOWN_POINTER),
+    (Code::DoubleFree, c"MILLPOND_E_DOUBLE_FREE", MILLPOND_E_DOUBLE_FREE),
+    (Code::UnknownStream, c"MILLPOND_E_UNKNOWN_STREAM", MILLPOND_E_UNKNOWN_STREAM),
+    (Code::UnknownEvent, c"MILLPOND_E_UNKNOWN_EVENT", MILLPOND_E_UNKNOWN_EVENT),
+    (Code::UnknownDevice, c"MILLPOND_E_UNKNOWN_DEVICE", MILLPOND_E_UNKNOWN_DEVICE),
+    (Code::NotInitialized, c"MILLPOND_E_NOT_INITIALIZED", MILLPOND_E_NOT_INITIALIZED),
+    (Code::Unsupported, c"MILLPOND_E_UNSUPPORTED", MILLPOND_E_UNSUPPORTED),
+    (Code::OutOfRange, c"MILLPOND_E_OUT_OF_RANGE", MILLPOND_E_OUT_OF_RANGE),
+    (Code::Device, c"MILLPOND_E_DEVICE", MILLPOND_E_DEVICE),
+    (Code::System, c"MILLPOND_E_SYSTEM", MILLPOND_E_SYSTEM),
+    (Code::PluginRefused, c"MILLPOND_E_PLUGIN_REFUSED", MILLPOND_E_PLUGIN_REFUSED),
+    (Code::Busy, c"MILLPOND_E_BUSY", MILLPOND_E_BUSY),
+    (Code::NotPermitted, c"MILLPOND_E_NOT_PERMITTED", MILLPOND_E_NOT_PERMITTED),
+    (Code::WrongSize, c"MILLPOND_E_WRONG_SIZE", MILLPOND_E_WRONG_SIZE),
+    (Code::Internal, c"MILLPOND_E_INTERNAL", MILLPOND_E_INTERNAL),
+];
+
+// The header and the error type must say the same.
+const _: () = {
+    let mut i = 0;
+    while i < CODES.len() {
+        assert!(CODES[i].0 as u32 == CODES[i].2 && CODES[i].2 == i as u32 + 1);
+        i += 1;
+    }
+};
+
+/// Copy from host memory to device memory.
+pub const MILLPOND_COPY_H2D: u32 = 0;
+/// Copy from device memory to host memory.
+pub const MILLPOND_COPY_D2H: u32 = 1;
+/// Copy within one device.
+pub const MILLPOND_COPY_D2D: u32 = 2;
+
+/// Bit of `millpond_device_info.caps`: physical memory is separate from addresses.
+pub const MILLPOND_CAP_MAPPING: u32 = 1;
+/// Bit of `millpond_device_info.caps`: the host can read and write device memory at its address.
+pub const MILLPOND_CAP_HOST_ACCESS: u32 = 2;
+/// Bit of `millpond_device_info.caps`: unified memory works.
+pub const MILLPOND_CAP_UNIFIED: u32 = 4;
+/// Bit of `millpond_device_info.caps`: host memory is page-locked, where the limit allows.
+pub const MILLPOND_CAP_PINNED: u32 = 8;
+/// Bit of `millpond_device_info.caps`: streams can be created.
+pub const MILLPOND_CAP_STREAMS: u32 = 16;
+/// Bit of `millpond_device_info.caps`: stream callbacks work.
+pub const MILLPOND_CAP_CALLBACKS: u32 = 32;
+
+const _: () = {
+    use crate::device::Caps;
+    assert!(Caps::MAPPING.bits() == MILLPOND_CAP_MAPPING);
+    assert!(Caps::HOST_ACCESS.bits() == MILLPOND_CAP_HOST_ACCESS);
+    assert!(Caps::UNIFIED.bits() == MILLPOND_CAP_UNIFIED);
+    assert!(Caps::PINNED.bits() == MILLPOND_CAP_PINNED);
+    assert!(Caps::STREAMS.bits() == MILLPOND_CAP_STREAMS);
+    assert!(Caps::CALLBACKS.bits() == MILLPOND_CAP_CALLBACKS);
+};
+
+/// How the built-in device type "host" is. Zero means the default, which the environment can set.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct millpond_host_options {
+    /// sizeof(millpond_host_options)
+    pub struct_size: usize,
+    /// Number of devices, at most 64. 0: MILLPOND_HOST_DEVICES, else 2.
+    pub device_count: u32,
+    /// Bytes of each device, committed as they are touched. 0: MILLPOND_HOST_CAPACITY, else half of the
+    /// machine's memory divided by the number of devices.
+    pub capacity_bytes: u64,
+    /// 1: the devices only give segments and cannot map. 0: MILLPOND_HOST_MAPPING, else they can map.
+    pub disable_mapping: u32,
+}
+
+/// What a device tells about itself.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct millpond_device_info {
+    /// sizeof(millpond_device_info)
+    pub struct_size: usize,
+    /// Name of the device type, with its NUL.
+    pub r#type: [c_char; 32],
+    /// Ordinal of the device within its type.
+    pub ordinal: i32,
+    /// MILLPOND_CAP_* bits.
+    pub caps: u32,
+    /// Bytes the device has.
+    pub total_bytes: u64,
+    /// Bytes that could be taken from it now.
+    pub free_bytes: u64,
+    /// Requests are rounded up to a multiple of this; addresses are aligned to it.
+    pub min_chunk_bytes: u64,
+    /// A request that takes more than this goes to the device directly.
+    pub max_chunk_bytes: u64,
+    /// At most this much is ever taken from the device.
+    pub max_alloc_bytes: u64,
+    /// Added to each request before it is rounded.
+    pub extra_padding_bytes: u64,
+    /// Size of the first chunk that is taken from the device.
+    pub init_alloc_bytes: u64,
+    /// Size of each later chunk.
+    pub realloc_bytes: u64,
+    /// Compute capability, major * 10 + minor.
+    pub compute_capability: u64,
+    /// Version of the runtime library.
+    pub runtime_version: u64,
+    /// Version of the driver.
+    pub driver_version: u64,
+}
+
+/// How a new pool is.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct millpond_pool_options {
+    /// sizeof(millpond_pool_options)
+    pub struct_size: usize,
+    /// The pool never reserves more bytes than this; 0: no limit of its own.
+    pub limit_bytes: u64,
+    /// UTF-8 text for error messages; NULL: unnamed. Copied.
+    pub name: *const c_char,
+}
+
+/// One quantity over time.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct millpond_counter {
+    /// Its value now.
+    pub current: u64,
+    /// The highest value since the start or the last reset of the peaks.
+    pub peak: u64,
+    /// The sum of everything ever added.
+    pub total: u64,
+}
+
+/// The exact account of a pool or of a device.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct millpond_stats {
+    /// sizeof(millpond_stats)
+    pub struct_size: usize,
+    /// Bytes in live blocks as they were asked for.
+    pub requested_bytes: millpond_counter,
+    /// Bytes in live blocks after rounding.
+    pub allocated_bytes: millpond_counter,
+    /// `allocated_bytes`, plus bytes that are freed but still wait for a stream.
+    pub active_bytes: millpond_counter,
+    /// Bytes taken from the device.
+    pub reserved_bytes: millpond_counter,
+    /// Live blocks.
+    pub blocks: millpond_counter,
+    /// Pieces of memory held from the device.
+    pub segments: millpond_counter,
+    /// Calls into the memory management of the device so far.
+    pub driver_calls: u64,
+    /// Requests that failed for lack of memory, a limit included.
+    pub out_of_memory_count: u64,
+    /// The limit of `reserved_bytes`; 0: none.
+    pub limit_bytes: u64,
+}
+
+/// What is known of one live block.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct millpond_block_info {
+    /// sizeof(millpond_block_info)
+    pub struct_size: usize,
+    /// First address of the block.
+    pub base: *mut c_void,
+    /// Bytes of the block after rounding.
+    pub size_bytes: usize,
+    /// Bytes that were asked for.
+    pub requested_bytes: usize,
+    /// The stream that orders its reuse; NULL for the default stream and for a block of `millpond_alloc`.
+    pub stream: C_Stream,
+    /// The pool it came from; borrowed.
+    pub pool: *mut millpond_pool,
+    /// The device it lies on; borrowed.
+    pub device: *mut millpond_device,
+}
+
+/// Called on a thread of the device when a stream gets there, with the pointer given at
+/// `millpond_stream_add_callback` and the state of the stream (C_SUCCESS, or the failure of work before).
+/// It must not throw, and must not make calls that wait: they get MILLPOND_E_NOT_PERMITTED.
+pub type millpond_stream_callback =
+    Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, status: C_Status)>;

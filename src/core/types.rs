@@ -1,0 +1,114 @@
+//! The words that the allocator and its users share: pools, counters, what is known of one block.
+//!
+//! Plain data. All sizes are bytes; streams are the bits of the caller's stream, 0 the default one.
+
+/// A pool of one device. The number is never reused within the device's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(pub u32);
+
+impl PoolId {
+    /// The pool that each device has from the start and that is never destroyed.
+    pub const DEFAULT: PoolId = PoolId(0);
+}
+
+/// One quantity over time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// Its value now.
+    pub current: u64,
+    /// The highest value since the start or the last reset of the peaks.
+    pub peak: u64,
+    /// The sum of everything ever added; never goes down.
+    pub total: u64,
+}
+
+impl Counter {
+    /// Adds to the current value, raising the peak with it.
+    #[inline]
+    pub fn add(&mut self, n: u64) {
+        self.current += n;
+        self.total += n;
+        self.peak = self.peak.max(self.current);
+    }
+
+    /// Takes from the current value what an earlier [`add`](Counter::add) brought.
+    #[inline]
+    pub fn sub(&mut self, n: u64) {
+        self.current -= n;
+    }
+
+    /// The peak starts again from the current value.
+    pub fn reset_peak(&mut self) {
+        self.peak = self.current;
+    }
+}
+
+/// The exact account of a pool or a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes in live blocks as they were asked for.
+    pub requested: Counter,
+    /// Bytes in live blocks after rounding.
+    pub allocated: Counter,
+    /// `allocated`, plus bytes that are freed but still wait for a stream.
+    pub active: Counter,
+    /// Bytes taken from the device.
+    pub reserved: Counter,
+    /// Live blocks.
+    pub blocks: Counter,
+    /// Pieces of memory held from the device.
+    pub segments: Counter,
+    /// Calls into the memory management of the device so far.
+    pub driver_calls: u64,
+    /// Requests that failed for lack of memory, a limit included.
+    pub out_of_memory_count: u64,
+    /// The limit of `reserved`, in bytes; 0 is none.
+    pub limit: u64,
+}
+
+impl Stats {
+    /// All peaks start again from the current values.
+    pub fn reset_peaks(&mut self) {
+        for c in [
+            &mut self.requested,
+            &mut self.allocated,
+            &mut self.active,
+            &mut self.reserved,
+            &mut self.blocks,
+            &mut self.segments,
+        ] {
+            c.reset_peak();
+        }
+    }
+}
+
+/// What is known of one live block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockInfo {
+    /// Its first address.
+    pub base: u64,
+    /// Its size after rounding, in bytes.
+    pub size: u64,
+    /// The size that was asked for, in bytes.
+    pub requested: u64,
+    /// The stream that orders its reuse; `None` for a block that every stream may use at once.
+    pub stream: Option<u64>,
+    /// The pool that it came from.
+    pub pool: PoolId,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_keeps_its_peak_until_the_reset() {
+        let mut c = Counter::default();
+        c.add(5);
+        c.sub(3);
+        c.add(1);
+        assert_eq!(c, Counter { current: 3, peak: 5, total: 6 });
+        c.reset_peak();
+        assert_eq!(c, Counter { current: 3, peak: 3, total: 6 });
+    }
+}

@@ -1,0 +1,38 @@
+//! An event: what a stream had been given when the event was last recorded.
+
+use super::process::lock;
+use super::stream::Point;
+use std::sync::Mutex;
+
+/// An event of one device. Waits copy what it has recorded, so that recording it anew or destroying
+/// it changes no wait that is queued already.
+pub(super) struct Event {
+    ordinal: usize,
+    recorded: Mutex<Vec<Point>>, // done when all of these are; empty: completed
+}
+
+impl Event {
+    /// A new event of device `ordinal`, as if completed.
+    pub(super) fn new(ordinal: usize) -> Self {
+        Event { ordinal, recorded: Mutex::new(Vec::new()) }
+    }
+
+    /// The device it was created on.
+    pub(super) fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    /// Stands for these points from now on.
+    pub(super) fn record(&self, points: Vec<Point>) {
+        let old = std::mem::replace(&mut *lock(&self.recorded), points);
+        // May hold the last reference of a stream: dropped without the lock.
+        drop(old);
+    }
+
+    /// The points that are not done yet.
+    pub(super) fn pending(&self) -> Vec<Point> {
+        let mut recorded = lock(&self.recorded);
+        recorded.retain(|point| !point.done());
+        recorded.clone()
+    }
+}

@@ -1,0 +1,272 @@
+//! Physical memory apart from addresses, as GPUs have it: one sparse memory file per device is the
+//! physical memory, in granules of 2 MiB; a reserved window of addresses shows granules where `map`
+//! puts them. A granule may be shown at several addresses, and is the same memory at each.
+//!
+//! Creating a granule only accounts for it: the system commits pages as they are touched. Releasing
+//! one punches its bytes out of the file, so that the memory really goes back and reads as zero later.
+//! System calls run outside the lock; ranges that a call is working on are marked as busy.
+
+use super::memory::Budget;
+use super::options::GRANULE;
+use super::pages;
+use super::process::lock;
+use crate::base::error::{Code, Error, Result};
+use crate::fail;
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::Mutex;
+
+/// Set in a slot while a call maps or unmaps it.
+const BUSY: u32 = 1 << 31;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Granule {
+    Absent,
+    Present { mapped: u32 }, // at how many addresses it is shown
+    Releasing,
+}
+
+struct State {
+    granules: Vec<Granule>,
+    window: u64,     // address; 0: none
+    slots: Vec<u32>, // for each granule of the window: number of the granule shown + 1, 0 for none; BUSY
+    working: u32,    // calls that are in a system call now
+}
+
+/// The physical memory of one device, and its window.
+pub(super) struct Mapping {
+    file: File,
+    state: Mutex<State>,
+}
+
+impl Mapping {
+    /// A sparse file of `capacity` bytes; an error where the system has none to give.
+    pub(super) fn new(capacity: u64) -> Result<Mapping> {
+        // A file above this limit would not be an error but a signal that ends the process.
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is valid for writes.
+        let rc = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+        if rc != 0 || (limit.rlim_cur != libc::RLIM_INFINITY && limit.rlim_cur < capacity) {
+            return Err(Error::new(Code::System, "the file size limit is below the device's capacity"));
+        }
+        // SAFETY: the name is a C string; the call makes a new descriptor.
+        let fd = unsafe { libc::memfd_create(c"millpond-host".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(pages::os_error("memfd_create"));
+        }
+        // SAFETY: the descriptor was made just now, and nobody else owns it.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(capacity).map_err(|e| Error::new(Code::System, format!("ftruncate: {e}")))?;
+        let state = State {
+            granules: vec![Granule::Absent; (capacity / GRANULE) as usize],
+            window: 0,
+            slots: Vec::new(),
+            working: 0,
+        };
+        Ok(Mapping { file, state: Mutex::new(state) })
+    }
+
+    /// Bytes of physical memory that the system has committed.
+    pub(super) fn committed(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        self.file.metadata().map_or(0, |m| m.blocks() * 512)
+    }
+
+    pub(super) fn open_window(&self, bytes: u64) -> Result<u64> {
+        if bytes == 0 || bytes % GRANULE != 0 {
+            fail!(Code::InvalidArgument, "a window of {bytes} bytes: not a multiple of 2 MiB");
+        }
+        let mut state = lock(&self.state);
+        if state.window != 0 {
+            return Err(Error::new(Code::Busy, "this device has a window already"));
+        }
+        let mut slots = Vec::new();
+        if slots.try_reserve_exact((bytes / GRANULE) as usize).is_err() {
+            return Err(Error::new(Code::OutOfMemory, "no host memory for a window of this size"));
+        }
+        let window = pages::map_anonymous(bytes, GRANULE, false)?;
+        slots.resize((bytes / GRANULE) as usize, 0);
+        state.window = window;
+        state.slots = slots;
+        Ok(window)
+    }
+
+    /// Releases the window and all granules.
+    ///
+    /// The caller promises that nothing touches the window any more.
+    pub(super) fn close_window(&self, budget: &Budget) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.working != 0 {
+            return Err(Error::new(Code::Busy, "another call is mapping memory of this device"));
+        }
+        let bytes = state.slots.len() as u64 * GRANULE;
+        let window = std::mem::take(&mut state.window);
+        state.slots = Vec::new();
+        if window != 0 {
+            // SAFETY: the window was this table's, and was forgotten just now under the lock; the
+            // caller promises that nothing touches it.
+            unsafe { pages::unmap(window, bytes) };
+        }
+        let mut present = 0;
+        for granule in &mut state.granules {
+            if *granule != Granule::Absent {
+                *granule = Granule::Absent;
+                present += 1;
+            }
+        }
+        if present != 0 {
+            // The file is empty beyond doubt when cut to nothing; then its sparse size comes back.
+            let whole = state.granules.len() as u64 * GRANULE;
+            let cut = self.file.set_len(0).and_then(|()| self.file.set_len(whole));
+            budget.give(present * GRANULE);
+            cut.map_err(|e| Error::new(Code::System, format!("ftruncate: {e}")))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn create(&self, budget: &Budget, first: u64, count: u64) -> Result<()> {
+        let mut state = lock(&self.state);
+        let range = granule_range(&state, first, count)?;
+        if let Some(at) = range.clone().find(|i| state.granules[*i] != Granule::Absent) {
+            fail!(Code::InvalidArgument, "granule {at} exists already");
+        }
+        budget.take(count * GRANULE)?;
+        state.granules[range].fill(Granule::Present { mapped: 0 });
+        Ok(())
+    }
+
+    pub(super) fn release(&self, budget: &Budget, first: u64, count: u64) -> Result<()> {
+        let range = {
+            let mut state = lock(&self.state);
+            let range = granule_range(&state, first, count)?;
+            for at in range.clone() {
+                match state.granules[at] {
+                    Granule::Present { mapped: 0 } => {}
+                    Granule::Present { .. } => fail!(Code::Busy, "granule {at} is still mapped"),
+                    _ => fail!(Code::InvalidArgument, "granule {at} does not exist"),
+                }
+            }
+            state.granules[range.clone()].fill(Granule::Releasing);
+            state.working += 1;
+            range
+        };
+        let punched = self.punch(first * GRANULE, count * GRANULE);
+        let mut state = lock(&self.state);
+        state.working -= 1;
+        let after = if punched.is_ok() { Granule::Absent } else { Granule::Present { mapped: 0 } };
+        state.granules[range].fill(after);
+        if punched.is_ok() {
+            budget.give(count * GRANULE);
+        }
+        punched
+    }
+
+    fn punch(&self, offset: u64, bytes: u64) -> Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        loop {
+            // SAFETY: changes only this file, in a range that the state marks as being released.
+            let rc = unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset as i64, bytes as i64) };
+            if rc == 0 {
+                return Ok(());
+            }
+            if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+                return Err(pages::os_error("fallocate"));
+            }
+        }
+    }
+
+    pub(super) fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
+        let (addr, slots) = {
+            let mut state = lock(&self.state);
+            let granules = granule_range(&state, first, count)?;
+            let slots = slot_range(&state, offset, count.checked_mul(GRANULE))?;
+            if let Some(at) =
+                granules.clone().find(|i| !matches!(state.granules[*i], Granule::Present { .. }))
+            {
+                fail!(Code::InvalidArgument, "granule {at} does not exist");
+            }
+            if let Some(at) = slots.clone().find(|i| state.slots[*i] != 0) {
+                fail!(Code::Busy, "offset {} of the window is mapped already", at as u64 * GRANULE);
+            }
+            for (granule, slot) in granules.zip(slots.clone()) {
+                state.slots[slot] = (granule as u32 + 1) | BUSY;
+                // Counted before it is mapped, so that nobody releases it meanwhile.
+                if let Granule::Present { mapped } = &mut state.granules[granule] {
+                    *mapped += 1;
+                }
+            }
+            state.working += 1;
+            (state.window + offset, slots)
+        };
+        // SAFETY: the slots were free, and are marked as busy, so that this call owns the addresses.
+        let mapped =
+            unsafe { pages::map_file(addr, count * GRANULE, self.file.as_raw_fd(), first * GRANULE) };
+        self.settle(slots, mapped.is_ok());
+        mapped
+    }
+
+    pub(super) fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
+        let (addr, slots) = {
+            let mut state = lock(&self.state);
+            let slots = slot_range(&state, offset, Some(bytes))?;
+            if let Some(at) = slots.clone().find(|i| state.slots[*i] == 0) {
+                fail!(Code::InvalidArgument, "offset {} of the window is not mapped", at as u64 * GRANULE);
+            }
+            if slots.clone().any(|i| state.slots[i] & BUSY != 0) {
+                return Err(Error::new(Code::Busy, "another call is mapping these addresses"));
+            }
+            state.slots[slots.clone()].iter_mut().for_each(|slot| *slot |= BUSY);
+            state.working += 1;
+            (state.window + offset, slots)
+        };
+        // SAFETY: the slots were mapped, and are marked as busy, so that this call owns the addresses;
+        // the caller of unmap promises that nothing touches them.
+        let bare = unsafe { pages::reserve_again(addr, bytes) };
+        self.settle(slots, bare.is_err());
+        bare
+    }
+
+    /// Ends a call's hold on its slots: they show their granules (`shown`), or nothing.
+    fn settle(&self, slots: Range<usize>, shown: bool) {
+        let mut state = lock(&self.state);
+        state.working -= 1;
+        for slot in slots {
+            let granule = (state.slots[slot] & !BUSY) as usize - 1;
+            if shown {
+                state.slots[slot] &= !BUSY;
+                continue;
+            }
+            state.slots[slot] = 0;
+            if let Granule::Present { mapped } = &mut state.granules[granule] {
+                *mapped -= 1;
+            }
+        }
+    }
+}
+
+fn granule_range(state: &State, first: u64, count: u64) -> Result<Range<usize>> {
+    let total = state.granules.len() as u64;
+    if count == 0 {
+        return Err(Error::new(Code::InvalidArgument, "no granules asked for"));
+    }
+    match first.checked_add(count) {
+        Some(end) if end <= total => Ok(first as usize..end as usize),
+        _ => fail!(Code::OutOfRange, "{count} granules from {first} on: the device has {total}"),
+    }
+}
+
+fn slot_range(state: &State, offset: u64, bytes: Option<u64>) -> Result<Range<usize>> {
+    if state.window == 0 {
+        return Err(Error::new(Code::InvalidArgument, "this device has no window"));
+    }
+    let bytes = bytes.unwrap_or(u64::MAX);
+    if bytes == 0 || offset % GRANULE != 0 || bytes % GRANULE != 0 {
+        fail!(Code::InvalidArgument, "{bytes} bytes at offset {offset}: not whole granules of 2 MiB");
+    }
+    let (first, count) = (offset / GRANULE, bytes / GRANULE);
+    match first.checked_add(count) {
+        Some(end) if end <= state.slots.len() as u64 => Ok(first as usize..end as usize),
+        _ => fail!(Code::OutOfRange, "{bytes} bytes at offset {offset} run past the window"),
+    }
+}

@@ -1,0 +1,189 @@
+//! What the devices of one type have lent out: a budget for each device, and one table of the blocks
+//! that came straight from the system (plain device memory, unified, and pinned host memory).
+//!
+//! The table makes a wrong pointer or size at free an error, and tells a copy whether its host end
+//! may be read later. System calls are made outside its lock. Granules are in `mapping.rs`; they
+//! count against the same budget.
+
+use super::options::GRANULE;
+use super::pages;
+use super::process::lock;
+use crate::base::error::{Code, Error, Result};
+use crate::fail;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that one device may still lend out.
+pub(super) struct Budget {
+    ordinal: usize,
+    capacity: u64,    // [B]
+    taken: AtomicU64, // [B] never above `capacity`; a lone counter, so Relaxed throughout
+}
+
+impl Budget {
+    pub(super) fn new(ordinal: usize, capacity: u64) -> Self {
+        Budget { ordinal, capacity, taken: AtomicU64::new(0) }
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(super) fn free(&self) -> u64 {
+        self.capacity - self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes`, or nothing and `OutOfMemory`.
+    pub(super) fn take(&self, bytes: u64) -> Result<()> {
+        let more = |taken: u64| taken.checked_add(bytes).filter(|n| *n <= self.capacity);
+        match self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(()),
+            Err(taken) => fail!(
+                Code::OutOfMemory,
+                "host device {}: {bytes} bytes asked for, {} of {} free",
+                self.ordinal,
+                self.capacity - taken,
+                self.capacity
+            ),
+        }
+    }
+
+    /// Gives back what was taken before.
+    pub(super) fn give(&self, bytes: u64) {
+        let before = self.taken.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(before >= bytes, "more given back than taken");
+    }
+}
+
+/// What a block was asked for as. A block goes back through the call that matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `alloc`: counted against the device.
+    Device,
+    /// `unified_alloc`: counted against the device.
+    Unified,
+    /// `host_alloc`: memory of the host, counted against nobody.
+    Pinned,
+}
+
+struct Block {
+    bytes: u64,   // [B] as asked for
+    ordinal: u32, // the device that it was asked from
+    kind: Kind,
+    locked: bool, // the system agreed to keep it in RAM
+}
+
+/// Pinned memory at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pinned {
+    pub(super) blocks: u64,
+    pub(super) bytes: u64,        // [B]
+    pub(super) locked_bytes: u64, // [B] of these, what the system locked
+}
+
+/// The blocks of all devices of a type, by address.
+pub(super) struct Blocks(Mutex<BTreeMap<u64, Block>>);
+
+impl Blocks {
+    pub(super) fn new() -> Self {
+        Blocks(Mutex::new(BTreeMap::new()))
+    }
+
+    /// Zeroed memory of the system: 2 MiB-aligned from 2 MiB on, page-aligned below.
+    pub(super) fn alloc(&self, budget: &Budget, kind: Kind, bytes: u64) -> Result<u64> {
+        if bytes == 0 {
+            return Err(Error::new(Code::InvalidArgument, "an allocation of 0 bytes"));
+        }
+        let counted = kind != Kind::Pinned;
+        if counted {
+            budget.take(bytes)?;
+        }
+        let align = if bytes >= GRANULE { GRANULE } else { pages::page_size() };
+        let mapped = pages::whole_pages(bytes)
+            .ok_or_else(|| Error::new(Code::OutOfMemory, "an allocation of nearly 2^64 bytes"))
+            .and_then(|n| pages::map_anonymous(n, align, true).map(|addr| (addr, n)));
+        let (addr, span) = match mapped {
+            Ok(got) => got,
+            Err(e) => {
+                if counted {
+                    budget.give(bytes);
+                }
+                return Err(e);
+            }
+        };
+        // Locking commits the memory, and may take long: no lock of ours is held here.
+        let locked = kind == Kind::Pinned && pages::lock_pages(addr, span);
+        let block = Block { bytes, ordinal: budget.ordinal as u32, kind, locked };
+        lock(&self.0).insert(addr, block);
+        Ok(addr)
+    }
+
+    /// Checks that this block could be freed now with these arguments.
+    pub(super) fn check(&self, ordinal: usize, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
+        Self::find(&lock(&self.0), ordinal, kind, addr, bytes)
+    }
+
+    fn find(map: &BTreeMap<u64, Block>, ordinal: usize, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
+        let Some(block) = map.get(&addr) else {
+            fail!(Code::UnknownPointer, "{addr:#x} is not a live block of this device type");
+        };
+        if block.ordinal as usize != ordinal || block.kind != kind {
+            let (kind, owner) = (block.kind, block.ordinal);
+            fail!(Code::UnknownPointer, "{addr:#x} is a {kind:?} block of device {owner}, freed as another");
+        }
+        if block.bytes != bytes {
+            let size = block.bytes;
+            fail!(Code::WrongSize, "{addr:#x} has {size} bytes, freed with {bytes}");
+        }
+        Ok(())
+    }
+
+    /// Gives a block back. Errors change nothing.
+    pub(super) fn free(&self, budget: &Budget, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
+        {
+            let mut map = lock(&self.0);
+            Self::find(&map, budget.ordinal, kind, addr, bytes)?;
+            map.remove(&addr);
+        }
+        // SAFETY: the table owned the mapping, and the entry was removed just now, so that no other
+        // call frees it; the caller of free promises that nothing uses it.
+        unsafe { pages::unmap(addr, pages::whole_pages(bytes).unwrap_or(bytes)) };
+        if kind != Kind::Pinned {
+            budget.give(bytes);
+        }
+        Ok(())
+    }
+
+    /// Whether all these bytes lie in one pinned or unified block, and so may be read later.
+    pub(super) fn stays_readable(&self, addr: u64, bytes: u64) -> bool {
+        let map = lock(&self.0);
+        let Some((start, block)) = map.range(..=addr).next_back() else { return false };
+        block.kind != Kind::Device && addr - start <= block.bytes && bytes <= block.bytes - (addr - start)
+    }
+
+    /// Pinned memory that was asked from device `ordinal`.
+    pub(super) fn pinned(&self, ordinal: usize) -> Pinned {
+        let mut sum = Pinned::default();
+        for block in lock(&self.0).values() {
+            if block.kind == Kind::Pinned && block.ordinal as usize == ordinal {
+                sum.blocks += 1;
+                sum.bytes += block.bytes;
+                sum.locked_bytes += if block.locked { block.bytes } else { 0 };
+            }
+        }
+        sum
+    }
+
+    /// Gives everything back.
+    ///
+    /// # Safety
+    /// No call or stream work is under way that touches a block.
+    pub(super) unsafe fn clear(&self) {
+        let map = std::mem::take(&mut *lock(&self.0));
+        for (addr, block) in map {
+            // SAFETY: the table owned the mapping; the caller says that nothing uses it.
+            unsafe { pages::unmap(addr, pages::whole_pages(block.bytes).unwrap_or(block.bytes)) };
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The embedded host device: memory of the process served as if it were a GPU's.
+//!
+//! It is a real device, not a mock: capacity that is committed as it is touched, physical granules
+//! apart from addresses, streams with a thread each, events across streams and devices. `device.rs`
+//! is the front; `memory`, `mapping`, `stream`, `event` and `copy` do the work; `shared.rs` holds them
+//! together. Every call of a forked child gets `NotPermitted`, and every call after `finalize`
+//! `NotInitialized`. Lock order, where two are held: `Streams`, then a stream's queue. Nothing here
+//! knows pools.
+//!
+//! Unix only; granules can be mapped on Linux only. No code here depends on the processor.
+
+mod copy;
+mod device;
+mod event;
+#[cfg(target_os = "linux")]
+mod mapping;
+#[cfg(not(target_os = "linux"))]
+#[path = "mapping_none.rs"]
+mod mapping;
+mod memory;
+mod options;
+mod pages;
+mod process;
+mod shared;
+mod slots;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use options::{HostOptions, MAX_DEVICES, machine_memory};
+
+use crate::base::error::{Code, Error, Result};
+use crate::device::{Device, DeviceType};
+use crate::fail;
+use device::HostDevice;
+use process::lock;
+use shared::Shared;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// A type of host devices. Several may exist beside each other (`host` and `cpu` do), each with its
+/// own memory and streams.
+pub struct HostType {
+    name: String,
+    options: HostOptions,
+    born: u64, // `process::forks()` when it was made
+    state: Mutex<Life>,
+}
+
+enum Life {
+    Off,
+    Running { shared: Arc<Shared>, devices: Vec<Arc<HostDevice>> },
+    Ending,
+}
+
+/// What a host device tells beyond the [`Device`] trait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HostStats {
+    /// Threads of streams that have not ended.
+    pub stream_threads: u64,
+    /// Live blocks of `host_alloc`.
+    pub pinned_blocks: u64,
+    /// Bytes in them.
+    pub pinned_bytes: u64,
+    /// Of these, bytes that the system keeps in RAM; the rest passed `RLIMIT_MEMLOCK` and is
+    /// ordinary memory.
+    pub locked_bytes: u64,
+    /// Bytes of physical granules that were touched and so take the machine's memory.
+    pub committed_bytes: u64,
+    /// Callbacks of all devices of the type that panicked. A panic ends the callback only.
+    pub callback_panics: u64,
+}
+
+impl HostType {
+    /// A type of this name, not yet initialised. Takes no memory and starts no thread; the options
+    /// are checked by `initialize`.
+    pub fn new(name: &str, options: HostOptions) -> HostType {
+        // A failure here comes up again, and is reported, in `initialize`.
+        let _ = process::watch_forks();
+        HostType { name: name.to_owned(), options, born: process::forks(), state: Mutex::new(Life::Off) }
+    }
+
+    /// Counters of one device. `UnknownDevice` for an ordinal out of range, `NotInitialized` and
+    /// `NotPermitted` as for every call.
+    pub fn stats(&self, ordinal: usize) -> Result<HostStats> {
+        let shared = self.running()?;
+        let _pass = shared.enter()?;
+        let Some(state) = shared.devices.get(ordinal) else { return self.no_device(ordinal) };
+        let pinned = shared.blocks.pinned(ordinal);
+        Ok(HostStats {
+            stream_threads: state.thread_count() as u64,
+            pinned_blocks: pinned.blocks,
+            pinned_bytes: pinned.bytes,
+            locked_bytes: pinned.locked_bytes,
+            committed_bytes: state.mapping.as_ref().map_or(0, mapping::Mapping::committed),
+            callback_panics: shared.panics.load(Ordering::Relaxed),
+        })
+    }
+
+    fn running(&self) -> Result<Arc<Shared>> {
+        process::check_fork(self.born)?;
+        match &*lock(&self.state) {
+            Life::Running { shared, .. } => Ok(Arc::clone(shared)),
+            _ => Err(self.not_initialized()),
+        }
+    }
+
+    fn not_initialized(&self) -> Error {
+        Error::new(Code::NotInitialized, format!("device type \"{}\" is not initialised", self.name))
+    }
+
+    fn no_device<T>(&self, ordinal: usize) -> Result<T> {
+        fail!(Code::UnknownDevice, "device type \"{}\" has no device {ordinal}", self.name)
+    }
+}
+
+impl DeviceType for HostType {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `Busy` when it is initialised, `InvalidArgument` for bad options.
+    fn initialize(&self) -> Result<()> {
+        process::check_fork(self.born)?;
+        process::watch_forks()?;
+        let options = self.options.resolve()?;
+        let mut state = lock(&self.state);
+        if !matches!(*state, Life::Off) {
+            fail!(Code::Busy, "device type \"{}\" is initialised already", self.name);
+        }
+        let shared = Shared::new(options, self.born);
+        let device = |ordinal| Arc::new(HostDevice { shared: Arc::clone(&shared), ordinal });
+        let devices = (0..options.device_count).map(device).collect();
+        *state = Life::Running { shared, devices };
+        Ok(())
+    }
+
+    /// Waits for running calls and for all queued work, then gives back every thread and all memory.
+    /// `NotPermitted` from a callback.
+    fn finalize(&self) -> Result<()> {
+        process::check_fork(self.born)?;
+        process::check_may_block()?;
+        let running = {
+            let mut state = lock(&self.state);
+            match std::mem::replace(&mut *state, Life::Ending) {
+                Life::Running { shared, devices } => (shared, devices),
+                other => {
+                    *state = other;
+                    return Err(self.not_initialized());
+                }
+            }
+        };
+        let result = running.0.finish();
+        drop(running);
+        *lock(&self.state) = Life::Off;
+        result
+    }
+
+    fn device_count(&self) -> Result<usize> {
+        self.running().map(|shared| shared.devices.len())
+    }
+
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
+        process::check_fork(self.born)?;
+        let found = match &*lock(&self.state) {
+            Life::Running { devices, .. } => devices.get(ordinal).map(Arc::clone),
+            _ => return Err(self.not_initialized()),
+        };
+        match found {
+            Some(device) => Ok(device),
+            None => self.no_device(ordinal),
+        }
+    }
+}
+
+impl Drop for HostType {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Life::Running { shared, devices } = std::mem::replace(state, Life::Off) else { return };
+        if process::check_fork(self.born).is_err() {
+            // The memory is the parent's and the threads do not exist here: touch nothing.
+            std::mem::forget((shared, devices));
+        } else if process::in_callback() {
+            // This very thread may be one of those to be joined. They end by themselves; the memory
+            // stays, since what is queued may still use it.
+            shared.devices.iter().for_each(shared::State::close_streams);
+            std::mem::forget((shared, devices));
+        } else {
+            let _ = shared.finish();
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What the devices of one initialised host type share, and the gate that every call passes.
+//!
+//! `finalize` closes the gate and waits for the calls inside, so that no call is caught touching
+//! memory that goes away. The gate is no lock: calls do not wait for each other at it.
+
+use super::copy::Staging;
+use super::event::Event;
+use super::mapping::Mapping;
+use super::memory::{Blocks, Budget};
+use super::options::HostOptions;
+use super::process::{self, lock};
+use super::slots::Slots;
+use super::stream::{Point, Stream};
+use crate::base::error::{Code, Error, Result};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Counts the calls that are inside; closed once and for all by `finalize`.
+struct Gate {
+    inside: AtomicUsize,
+    closed: AtomicBool,
+}
+
+/// A call that is inside the gate.
+pub(super) struct Pass<'a>(&'a Gate);
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        // Release: pairs with the load in `Gate::close`; what the call did is over for the closer.
+        self.0.inside.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Gate {
+    fn enter(&self) -> Result<Pass<'_>> {
+        // SeqCst here and in `close`: either the caller sees `closed`, or the closer sees the caller.
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        let pass = Pass(self);
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Error::new(Code::NotInitialized, "the host device type was finalised"));
+        }
+        Ok(pass)
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        while self.inside.load(Ordering::SeqCst) != 0 {
+            // Rare and short: only calls that were already running when the type is finalised.
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// The streams of a device, and the threads of all that are not finished.
+struct Streams {
+    live: Slots<Stream>,
+    threads: Vec<(Arc<Stream>, JoinHandle<()>)>, // live and destroyed streams
+    born: u64,
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        // In a forked child the threads do not exist; their handles must not be touched.
+        if process::forks() != self.born {
+            std::mem::forget(std::mem::take(&mut self.threads));
+        }
+    }
+}
+
+/// The state of one device.
+pub(super) struct State {
+    pub(super) budget: Budget,
+    pub(super) mapping: Option<Mapping>,
+    pub(super) staging: Arc<Staging>,
+    streams: Mutex<Streams>,
+    default_waits: Mutex<Vec<Point>>, // what the next work on stream 0 waits for
+}
+
+/// The state of an initialised type.
+pub(super) struct Shared {
+    pub(super) options: HostOptions,
+    pub(super) devices: Vec<State>,
+    pub(super) blocks: Blocks,
+    pub(super) events: Mutex<Slots<Event>>,
+    pub(super) panics: Arc<AtomicU64>, // callbacks that panicked
+    gate: Gate,
+    born: u64, // `process::forks()` when the type was made
+}
+
+impl Shared {
+    pub(super) fn new(options: HostOptions, born: u64) -> Arc<Shared> {
+        let devices = (0..options.device_count).map(|ordinal| State {
+            budget: Budget::new(ordinal, options.capacity),
+            // Where the system refuses a memory file, the device gives segments and says so in `caps`.
+            mapping: if options.mapping { Mapping::new(options.capacity).ok() } else { None },
+            staging: Staging::new(),
+            streams: Mutex::new(Streams { live: Slots::new(), threads: Vec::new(), born }),
+            default_waits: Mutex::new(Vec::new()),
+        });
+        Arc::new(Shared {
+            devices: devices.collect(),
+            options,
+            blocks: Blocks::new(),
+            events: Mutex::new(Slots::new()),
+            panics: Arc::new(AtomicU64::new(0)),
+            gate: Gate { inside: AtomicUsize::new(0), closed: AtomicBool::new(false) },
+            born,
+        })
+    }
+
+    /// Lets a call in: not in a forked child (checked first, before anything that could hang), and
+    /// not after `finalize`.
+    pub(super) fn enter(&self) -> Result<Pass<'_>> {
+        process::check_fork(self.born)?;
+        self.gate.enter()
+    }
+
+    /// Lets a call in that may wait for a stream: also not from a callback.
+    pub(super) fn enter_blocking(&self) -> Result<Pass<'_>> {
+        let pass = self.enter()?;
+        process::check_may_block()?;
+        Ok(pass)
+    }
+
+    /// Ends everything: queued work completes, threads are joined, memory goes back.
+    /// The caller has checked that this thread may block.
+    pub(super) fn finish(&self) -> Result<()> {
+        self.gate.close();
+        self.devices.iter().for_each(State::close_streams);
+        // Only now, since a stream may wait for one of another device.
+        for device in &self.devices {
+            let threads = std::mem::take(&mut lock(&device.streams).threads);
+            for (_, thread) in threads {
+                // An error would be a panic outside callbacks, which there is none of.
+                let _ = thread.join();
+            }
+        }
+        // SAFETY: the gate is closed and empty, and all streams have ended: nothing touches blocks.
+        unsafe { self.blocks.clear() };
+        let mut result = Ok(());
+        for device in &self.devices {
+            if let Some(mapping) = &device.mapping {
+                result = result.and(mapping.close_window(&device.budget));
+            }
+        }
+        result
+    }
+}
+
+impl State {
+    /// Streams take no more work, and end when they are through with what they have.
+    pub(super) fn close_streams(&self) {
+        for (stream, _) in &lock(&self.streams).threads {
+            stream.close();
+        }
+    }
+
+    pub(super) fn add_stream(&self, panics: Arc<AtomicU64>) -> Result<u64> {
+        self.reap();
+        let (stream, thread) = Stream::start(panics)?;
+        let mut streams = lock(&self.streams);
+        let id = streams.live.insert(Arc::clone(&stream));
+        if id.is_err() {
+            stream.close();
+        }
+        streams.threads.push((stream, thread));
+        id
+    }
+
+    pub(super) fn remove_stream(&self, id: u64) -> Result<()> {
+        let stream = lock(&self.streams).live.remove(id).ok_or_else(|| unknown_stream(id))?;
+        stream.close();
+        self.reap();
+        Ok(())
+    }
+
+    pub(super) fn stream(&self, id: u64) -> Result<Arc<Stream>> {
+        lock(&self.streams).live.get(id).map(Arc::clone).ok_or_else(|| unknown_stream(id))
+    }
+
+    /// Joins the threads of destroyed streams that have ended.
+    fn reap(&self) {
+        let ended: Vec<_> = lock(&self.streams).threads.extract_if(.., |(_, t)| t.is_finished()).collect();
+        for (_, thread) in ended {
+            let _ = thread.join();
+        }
+    }
+
+    /// Threads that have not ended.
+    pub(super) fn thread_count(&self) -> usize {
+        lock(&self.streams).threads.iter().filter(|(_, t)| !t.is_finished()).count()
+    }
+
+    /// The places that all streams, also destroyed ones, have been filled to, as far as not done; and
+    /// what stream 0 was told to wait for.
+    pub(super) fn pending(&self) -> Vec<Point> {
+        let mut points = self.default_pending();
+        let streams = lock(&self.streams);
+        points.extend(streams.threads.iter().map(|(stream, _)| stream.point()).filter(|p| !p.done()));
+        points
+    }
+
+    /// What stream 0 was told to wait for, as far as not done.
+    pub(super) fn default_pending(&self) -> Vec<Point> {
+        let mut waits = lock(&self.default_waits);
+        waits.retain(|point| !point.done());
+        waits.clone()
+    }
+
+    /// The next work on stream 0 waits for these too.
+    pub(super) fn default_wait(&self, points: Vec<Point>) {
+        lock(&self.default_waits).extend(points);
+    }
+
+    /// Waits for everything queued on the device so far. The caller has checked that it may block.
+    pub(super) fn drain(&self) {
+        self.pending().iter().for_each(Point::wait);
+    }
+}
+
+pub(super) fn unknown_stream(id: u64) -> Error {
+    Error::new(Code::UnknownStream, format!("stream {id:#x} is not a live stream of this device"))
+}

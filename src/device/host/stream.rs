@@ -1,0 +1,175 @@
+//! One stream: a queue and the thread that works it off in order.
+//!
+//! A place in a stream is a [`Point`]: "the first n pieces of work". Events are points, and waits are
+//! for points, so nothing needs to be queued to record an event. A point lies before everything that
+//! waits for it was queued, hence waits cannot form a ring. No lock is held while work runs.
+
+use super::copy::{self, Staged};
+use super::process::{CallbackMark, lock};
+use crate::base::error::{Code, Error, Result};
+use crate::device::StreamCallback;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// One piece of work. Addresses were checked for null and overflow; whoever queued it promised that
+/// they stay mapped until it is done.
+pub(super) enum Work {
+    /// Move bytes; the ranges may overlap.
+    Move { dst: u64, src: u64, bytes: u64 },
+    /// Move bytes that were read when the call was made.
+    Unstage { dst: u64, from: Staged },
+    /// Fill with a byte.
+    Fill { dst: u64, value: u8, bytes: u64 },
+    /// Wait for other streams.
+    Wait(Vec<Point>),
+    /// Call the user.
+    Call(StreamCallback),
+}
+
+impl Work {
+    /// Does it, on the calling thread. `panics` counts callbacks that panicked.
+    pub(super) fn run(self, panics: &AtomicU64) {
+        match self {
+            // SAFETY: whoever queued the work promised mapped ranges (see `Work`).
+            Work::Move { dst, src, bytes } => unsafe { copy::move_bytes(dst, src, bytes) },
+            // SAFETY: as above for `dst`.
+            Work::Unstage { dst, from } => unsafe { from.unload(dst) },
+            // SAFETY: as above.
+            Work::Fill { dst, value, bytes } => unsafe { copy::fill_bytes(dst, value, bytes) },
+            Work::Wait(points) => points.iter().for_each(Point::wait),
+            Work::Call(callback) => {
+                let _mark = CallbackMark::new();
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| callback(Ok(())))) {
+                    panics.fetch_add(1, Ordering::Relaxed);
+                    // Dropping an unknown payload could panic again, outside the net.
+                    std::mem::forget(payload);
+                }
+            }
+        }
+    }
+}
+
+/// The first `count` pieces of work of a stream.
+#[derive(Clone)]
+pub(super) struct Point {
+    stream: Arc<Stream>,
+    count: u64,
+}
+
+impl Point {
+    /// Whether all of it is done.
+    pub(super) fn done(&self) -> bool {
+        // Acquire: pairs with the Release in `Stream::work_off`; the bytes are visible.
+        self.stream.done.load(Ordering::Acquire) >= self.count
+    }
+
+    /// Sleeps until it is done.
+    pub(super) fn wait(&self) {
+        if self.done() {
+            return;
+        }
+        let mut queue = lock(&self.stream.queue);
+        while !self.done() {
+            queue = self.stream.progress.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+struct Queue {
+    work: VecDeque<Work>,
+    pushed: u64,   // pieces ever queued
+    closing: bool, // destroyed: takes no more, and the thread ends when the queue is empty
+}
+
+pub(super) struct Stream {
+    queue: Mutex<Queue>,
+    more: Condvar,     // work was queued, or `closing` set; the worker sleeps on it
+    progress: Condvar, // `done` grew; waiters sleep on it
+    done: AtomicU64,   // pieces finished; written by the worker under the lock
+}
+
+impl Stream {
+    /// A new stream and its thread. `panics` counts callbacks that panicked.
+    pub(super) fn start(panics: Arc<AtomicU64>) -> Result<(Arc<Stream>, JoinHandle<()>)> {
+        let stream = Arc::new(Stream {
+            queue: Mutex::new(Queue { work: VecDeque::new(), pushed: 0, closing: false }),
+            more: Condvar::new(),
+            progress: Condvar::new(),
+            done: AtomicU64::new(0),
+        });
+        let worker = Arc::clone(&stream);
+        let builder = std::thread::Builder::new().name("millpond-host".to_owned());
+        let thread = without_signals(|| builder.spawn(move || worker.work_off(&panics)))
+            .map_err(|e| Error::new(Code::System, format!("no thread for a stream: {e}")))?;
+        Ok((stream, thread))
+    }
+
+    fn work_off(&self, panics: &AtomicU64) {
+        let mut queue = lock(&self.queue);
+        loop {
+            let Some(work) = queue.work.pop_front() else {
+                if queue.closing {
+                    return;
+                }
+                queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(queue);
+            work.run(panics);
+            queue = lock(&self.queue);
+            // Release: pairs with the Acquire in `Point::done`.
+            self.done.fetch_add(1, Ordering::Release);
+            self.progress.notify_all();
+        }
+    }
+
+    /// Queues work; the point returned includes it. `None`: the stream was destroyed.
+    pub(super) fn push(self: &Arc<Self>, work: Work) -> Result<Option<Point>> {
+        let count = {
+            let mut queue = lock(&self.queue);
+            if queue.closing {
+                return Ok(None);
+            }
+            if queue.work.try_reserve(1).is_err() {
+                return Err(Error::new(Code::OutOfMemory, "no host memory for a stream's queue"));
+            }
+            queue.work.push_back(work);
+            queue.pushed += 1;
+            queue.pushed
+        };
+        self.more.notify_one();
+        Ok(Some(Point { stream: Arc::clone(self), count }))
+    }
+
+    /// Everything queued so far.
+    pub(super) fn point(self: &Arc<Self>) -> Point {
+        let count = lock(&self.queue).pushed;
+        Point { stream: Arc::clone(self), count }
+    }
+
+    /// Takes no more work; what is queued still completes, then the thread ends.
+    pub(super) fn close(&self) {
+        lock(&self.queue).closing = true;
+        self.more.notify_one();
+    }
+}
+
+/// Runs `spawn` with all signals blocked, which the new thread inherits: the host program's signal
+/// handlers keep running on its own threads.
+fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut old = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `all` is valid for writes; sigfillset initialises it.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: `all` was initialised above, `old` is valid for writes.
+    let rc = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) };
+    let result = spawn();
+    if rc == 0 {
+        // SAFETY: `old` was filled by the call that succeeded above.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
+    }
+    result
+}

@@ -1,0 +1,157 @@
+//! Copies and fills, with what stands in for callbacks that a plugin leaves null: an asynchronous
+//! copy becomes a synchronous one once the stream is empty; device to device, peer copies and fills
+//! go through host memory in pieces.
+
+use super::device::{ForeignDevice, call};
+use crate::base::error::{Code, Error, Result};
+use crate::device::{CopyKind, Device, StreamId, as_ptr};
+use crate::paddle::abi::C_Device_st;
+
+/// The largest piece of a copy that goes through the host [bytes].
+const PIECE: u64 = 4 << 20;
+
+/// Host memory for the pieces of a copy of `bytes`.
+fn staging(bytes: u64, value: u8) -> Result<Vec<u8>> {
+    let size = bytes.min(PIECE) as usize;
+    let mut buffer = Vec::new();
+    if buffer.try_reserve_exact(size).is_err() {
+        return Err(Error::new(Code::OutOfMemory, format!("no {size} bytes of host memory to copy through")));
+    }
+    buffer.resize(size, value);
+    Ok(buffer)
+}
+
+/// Calls `piece(offset, length)` for each piece of a range; from the end where `backwards`.
+fn pieces(bytes: u64, backwards: bool, mut piece: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+    let count = bytes.div_ceil(PIECE);
+    (0..count).try_for_each(|i| {
+        let i = if backwards { count - 1 - i } else { i };
+        let offset = i * PIECE;
+        piece(offset, PIECE.min(bytes - offset))
+    })
+}
+
+impl ForeignDevice {
+    /// A blocking copy; the caller has waited for earlier work.
+    pub(super) fn copy_now(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (to, from, size) = (as_ptr(dst), as_ptr(src), bytes as usize);
+        match kind {
+            CopyKind::HostToDevice => call!(self, memory_copy_h2d(to, from, size)),
+            CopyKind::DeviceToHost => call!(self, memory_copy_d2h(to, from, size)),
+            CopyKind::DeviceToDevice => call!(self, memory_copy_d2d(to, from, size)),
+        }
+        .unwrap_or_else(|| self.copy_through_host(self, dst, src, bytes))
+    }
+
+    /// From this device to `to`, which may be this one, in pieces. Copies h2d and d2h are required
+    /// of a plugin, so only device-to-device copies get here.
+    fn copy_through_host(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        let mut buffer = staging(bytes, 0)?;
+        let same = to.ordinal() == self.ordinal();
+        // Ranges of one device may overlap; from the end no byte is overwritten before it is read.
+        pieces(bytes, same && dst > src, |offset, length| {
+            let middle = buffer.as_mut_ptr() as usize as u64;
+            self.copy_now(CopyKind::DeviceToHost, middle, src + offset, length)?;
+            if same {
+                self.copy_now(CopyKind::HostToDevice, dst + offset, middle, length)
+            } else {
+                to.copy(CopyKind::HostToDevice, dst + offset, middle, length)
+            }
+        })
+    }
+
+    /// A copy on a stream.
+    pub(super) fn queue_copy(
+        &self,
+        stream: StreamId,
+        kind: CopyKind,
+        dst: u64,
+        src: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        if let Some(native) = self.native_stream(stream)? {
+            let (s, to, from, size) = (native as usize as _, as_ptr(dst), as_ptr(src), bytes as usize);
+            let queued = match kind {
+                CopyKind::HostToDevice => call!(self, async_memory_copy_h2d(s, to, from, size)),
+                CopyKind::DeviceToHost => call!(self, async_memory_copy_d2h(s, to, from, size)),
+                CopyKind::DeviceToDevice => call!(self, async_memory_copy_d2d(s, to, from, size)),
+            };
+            if let Some(result) = queued {
+                return result;
+            }
+        }
+        self.stream_synchronize(stream)?;
+        self.copy_now(kind, dst, src, bytes)
+    }
+
+    /// A blocking copy to another device of the type; the caller has waited for earlier work.
+    pub(super) fn copy_peer_now(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        if to.ordinal() == self.ordinal() {
+            return self.copy_now(CopyKind::DeviceToDevice, dst, src, bytes);
+        }
+        let mut target = C_Device_st { id: self.id_of(to.ordinal())? };
+        match self.plugin.table.memory_copy_p2p {
+            Some(memory_copy_p2p) => {
+                let mut device = self.enter()?;
+                // SAFETY: the plugin's contract; the runtime checked both ranges.
+                let status = unsafe {
+                    memory_copy_p2p(&mut target, &mut device, as_ptr(dst), as_ptr(src), bytes as usize)
+                };
+                self.plugin.check("memory_copy_p2p", status)
+            }
+            None => self.copy_through_host(to, dst, src, bytes),
+        }
+    }
+
+    /// A copy to another device on a stream of this one.
+    pub(super) fn queue_copy_peer(
+        &self,
+        stream: StreamId,
+        to: &dyn Device,
+        dst: u64,
+        src: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        let native = self.native_stream(stream)?;
+        if to.ordinal() == self.ordinal() {
+            return self.queue_copy(stream, CopyKind::DeviceToDevice, dst, src, bytes);
+        }
+        let mut target = C_Device_st { id: self.id_of(to.ordinal())? };
+        if let (Some(native), Some(async_memory_copy_p2p)) = (native, self.plugin.table.async_memory_copy_p2p)
+        {
+            let mut device = self.enter()?;
+            // SAFETY: the plugin's contract; the runtime checked both ranges and the stream.
+            let status = unsafe {
+                async_memory_copy_p2p(
+                    &mut target,
+                    &mut device,
+                    native as usize as _,
+                    as_ptr(dst),
+                    as_ptr(src),
+                    bytes as usize,
+                )
+            };
+            return self.plugin.check("async_memory_copy_p2p", status);
+        }
+        self.stream_synchronize(stream)?;
+        self.copy_peer_now(to, dst, src, bytes)
+    }
+
+    /// A blocking fill; the caller has waited for earlier work.
+    pub(super) fn fill_now(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        if let Some(result) = call!(self, device_memory_set(as_ptr(dst), value, bytes as usize)) {
+            return result;
+        }
+        let buffer = staging(bytes, value)?;
+        let source = buffer.as_ptr() as usize as u64;
+        pieces(bytes, false, |offset, length| {
+            self.copy_now(CopyKind::HostToDevice, dst + offset, source, length)
+        })
+    }
+}

@@ -1,0 +1,424 @@
+//! One device of a plugin: its sizes, its memory, and the way into its callbacks.
+
+use super::plugin::Plugin;
+use super::streams::Handles;
+use super::{lock, versions};
+use crate::base::error::{Code, Error, Result};
+use crate::device::{
+    Caps, CopyKind, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions, as_ptr,
+};
+use crate::fail;
+use crate::paddle::abi::{C_Device, C_Device_st, C_Status};
+use std::alloc::Layout;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Min chunk of a plugin that does not say [bytes]: keeps blocks as aligned as kernels like them,
+/// where the plugin's own addresses are.
+const MIN_CHUNK_DEFAULT: u64 = 256;
+/// The max alloc size of a plugin that tells neither it nor its free memory [bytes]: more than any
+/// machine has.
+const MAX_ALLOC_UNKNOWN: u64 = 1 << 46;
+/// The chunk sizes of such a plugin [bytes]: its memory cannot be taken in one piece.
+const CHUNK_UNKNOWN: u64 = 64 << 20;
+/// Alignment of host memory that stands in for pinned memory [bytes].
+const HOST_ALIGN: usize = 64;
+
+/// Calls a callback of the plugin on this device: `None` when the plugin leaves it null, else its
+/// result. The expression borrows nothing of the device's locks.
+macro_rules! call {
+    ($self:expr, $callback:ident ( $($arg:expr),* $(,)? )) => {
+        match $self.plugin.table.$callback {
+            None => None,
+            Some(callback) => Some($self.enter().and_then(|mut device| {
+                // SAFETY: the plugin's contract (`Plugin::from_init`): callable from any thread with
+                // a device and arguments that live for the call; the caller checked addresses.
+                let status = unsafe { callback(&mut device, $($arg),*) };
+                $self.plugin.check(stringify!($callback), status)
+            })),
+        }
+    };
+}
+pub(super) use call;
+
+/// One device of a plugin.
+pub(super) struct ForeignDevice {
+    pub(super) plugin: Arc<Plugin>,
+    pub(super) ids: Arc<[c_int]>,
+    ordinal: usize,
+    alive: Arc<AtomicBool>,
+    caps: Caps,
+    sizes: Sizes,
+    /// The plugin's own min chunk, of which `sizes.min_chunk` is the next power of two [bytes].
+    unit: u64,
+    versions: Versions,
+    pub(super) handles: Mutex<Handles>,
+}
+
+impl ForeignDevice {
+    pub(super) fn open(
+        plugin: Arc<Plugin>,
+        ids: Arc<[c_int]>,
+        ordinal: usize,
+        alive: Arc<AtomicBool>,
+    ) -> Result<ForeignDevice> {
+        let table = &plugin.table;
+        let mut caps = Caps::CALLBACKS;
+        caps.set(
+            Caps::UNIFIED,
+            table.unified_memory_allocate.is_some() && table.unified_memory_deallocate.is_some(),
+        );
+        caps.set(
+            Caps::PINNED,
+            table.host_memory_allocate.is_some() && table.host_memory_deallocate.is_some(),
+        );
+        // A stream that nobody can wait for is of no use.
+        let waits = table.synchronize_stream.is_some() || table.synchronize_device.is_some();
+        caps.set(Caps::STREAMS, table.create_stream.is_some() && waits);
+        let mut device = ForeignDevice {
+            plugin,
+            ids,
+            ordinal,
+            alive,
+            caps,
+            sizes: Sizes { min_chunk: 1, max_chunk: 1, max_alloc: 1, padding: 0, init_alloc: 1, realloc: 1 },
+            unit: 1,
+            versions: Versions::default(),
+            handles: Mutex::default(),
+        };
+        call!(device, init_device()).transpose()?;
+        device.versions = versions::query(&device.plugin, device.id());
+        (device.sizes, device.unit) = device.ask_sizes()?;
+        Ok(device)
+    }
+
+    /// The plugin's own id.
+    fn id(&self) -> c_int {
+        // `open` is only called for ordinals that `ids` has.
+        self.ids.get(self.ordinal).copied().unwrap_or(0)
+    }
+
+    /// The plugin's id of another device of the type.
+    pub(super) fn id_of(&self, ordinal: usize) -> Result<c_int> {
+        match self.ids.get(ordinal) {
+            Some(&id) => Ok(id),
+            None => fail!(Code::UnknownDevice, "{:?} has no device {ordinal}", self.plugin.name()),
+        }
+    }
+
+    /// What comes before each callback: the type is alive, and the device is the thread's current one.
+    pub(super) fn enter(&self) -> Result<C_Device_st> {
+        // SeqCst: pairs with the store in `ForeignType::finalize`.
+        if !self.alive.load(Ordering::SeqCst) {
+            fail!(Code::NotInitialized, "the device type {:?} was finalised", self.plugin.name());
+        }
+        let mut device = C_Device_st { id: self.id() };
+        if let Some(set_device) = self.plugin.table.set_device {
+            // SAFETY: the plugin's contract; `device` lives for the call.
+            let status = unsafe { set_device(&mut device) };
+            self.plugin.check("set_device", status)?;
+        }
+        Ok(device)
+    }
+
+    /// Called by the type's `finalize`, when `alive` is cleared.
+    pub(super) fn end(&self) -> Result<()> {
+        let mut device = C_Device_st { id: self.id() };
+        if let Some(set_device) = self.plugin.table.set_device {
+            // SAFETY: the plugin's contract; the plugin itself ends after its devices.
+            let _ = unsafe { set_device(&mut device) };
+        }
+        let Some(deinit_device) = self.plugin.table.deinit_device else { return Ok(()) };
+        // SAFETY: as above.
+        let status = unsafe { deinit_device(&mut device) };
+        self.plugin.check("deinit_device", status)
+    }
+
+    /// A size that the plugin tells; `None` when it leaves the callback null or answers 0.
+    fn ask(
+        &self,
+        name: &str,
+        callback: Option<unsafe extern "C-unwind" fn(C_Device, *mut usize) -> C_Status>,
+    ) -> Result<Option<u64>> {
+        let Some(callback) = callback else { return Ok(None) };
+        let mut device = self.enter()?;
+        let mut value = 0usize;
+        // SAFETY: the plugin's contract; both pointers live for the call.
+        let status = unsafe { callback(&mut device, &mut value) };
+        self.plugin.check(name, status)?;
+        Ok((value != 0).then_some(value as u64))
+    }
+
+    /// The sizes with their defaults, and the plugin's own min chunk.
+    fn ask_sizes(&self) -> Result<(Sizes, u64)> {
+        let table = &self.plugin.table;
+        let unit =
+            self.ask("device_min_chunk_size", table.device_min_chunk_size)?.unwrap_or(MIN_CHUNK_DEFAULT);
+        let Some(min_chunk) = unit.checked_next_power_of_two().filter(|&c| c <= MAX_ALLOC_UNKNOWN) else {
+            fail!(
+                Code::PluginRefused,
+                "plugin {:?}: device_min_chunk_size says {unit} bytes",
+                self.plugin.name()
+            );
+        };
+        let free = match table.device_memory_stats {
+            Some(_) => Some(self.memory_info()?.free),
+            None => None,
+        };
+        let max_alloc =
+            self.ask("device_max_alloc_size", table.device_max_alloc_size)?.or(free.filter(|&f| f > 0));
+        let chunk_default = max_alloc.unwrap_or(CHUNK_UNKNOWN);
+        let max_alloc = max_alloc.unwrap_or(MAX_ALLOC_UNKNOWN);
+        let chunk = |asked: Option<u64>, otherwise: u64| asked.unwrap_or(otherwise).min(max_alloc);
+        let sizes = Sizes {
+            min_chunk,
+            max_chunk: chunk(self.ask("device_max_chunk_size", table.device_max_chunk_size)?, max_alloc),
+            max_alloc,
+            padding: self.ask("device_extra_padding_size", table.device_extra_padding_size)?.unwrap_or(0),
+            init_alloc: chunk(
+                self.ask("device_init_alloc_size", table.device_init_alloc_size)?,
+                chunk_default,
+            ),
+            realloc: chunk(self.ask("device_realloc_size", table.device_realloc_size)?, chunk_default),
+        };
+        Ok((sizes, unit))
+    }
+
+    /// What the plugin is asked for when the library wants `bytes`: a multiple of its own min chunk.
+    fn wire_size(&self, bytes: u64) -> Result<usize> {
+        bytes.checked_next_multiple_of(self.unit).and_then(|b| usize::try_from(b).ok()).ok_or_else(|| {
+            Error::new(Code::OutOfMemory, format!("{bytes} bytes are more than any device has"))
+        })
+    }
+
+    fn out_of_memory(&self, what: &str, bytes: usize) -> Error {
+        Error::new(
+            Code::OutOfMemory,
+            format!("plugin {:?}, device {}: no {bytes} bytes of {what}", self.plugin.name(), self.ordinal),
+        )
+    }
+
+    /// Allocates through a callback of the three kinds of memory.
+    fn take(
+        &self,
+        name: &str,
+        what: &str,
+        callback: unsafe extern "C-unwind" fn(C_Device, *mut *mut std::ffi::c_void, usize) -> C_Status,
+        bytes: usize,
+    ) -> Result<u64> {
+        let mut device = self.enter()?;
+        let mut out = std::ptr::null_mut();
+        // SAFETY: the plugin's contract; both pointers live for the call.
+        let status = unsafe { callback(&mut device, &mut out, bytes) };
+        // Plugins say "out of memory" in two ways: C_FAILED, and success without an address.
+        if status == C_Status::FAILED || (status == C_Status::SUCCESS && out.is_null()) {
+            return Err(self.out_of_memory(what, bytes));
+        }
+        self.plugin.check(name, status)?;
+        Ok(out as usize as u64)
+    }
+
+    fn host_layout(bytes: u64) -> Result<Layout> {
+        usize::try_from(bytes)
+            .ok()
+            .filter(|&b| b > 0)
+            .and_then(|b| Layout::from_size_align(b, HOST_ALIGN).ok())
+            .ok_or_else(|| Error::new(Code::InvalidArgument, format!("{bytes} bytes of host memory")))
+    }
+}
+
+fn missing(callback: &str) -> Error {
+    // Required callbacks are checked at registration, optional ones through `Caps`.
+    Error::new(Code::Unsupported, format!("the plugin has no {callback}"))
+}
+
+impl Device for ForeignDevice {
+    fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        let (mut total, mut free) = (0usize, 0usize);
+        match call!(self, device_memory_stats(&mut total, &mut free)) {
+            Some(result) => {
+                result?;
+                Ok(MemoryInfo { total: total as u64, free: free as u64 })
+            }
+            // Unknown: what the library may take at most stands for both.
+            None => Ok(MemoryInfo { total: self.sizes.max_alloc, free: self.sizes.max_alloc }),
+        }
+    }
+
+    fn versions(&self) -> Versions {
+        self.versions
+    }
+
+    fn set_current(&self) -> Result<()> {
+        self.enter().map(|_| ())
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        if let Some(result) = call!(self, synchronize_device()) {
+            return result;
+        }
+        // Work only ever runs on streams that were made here: the default stream is blocking.
+        let streams: Vec<u64> = lock(&self.handles).streams.values().copied().collect();
+        streams.into_iter().try_for_each(|native| self.wait_stream(native))
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<u64> {
+        let bytes = self.wire_size(bytes)?;
+        let callback =
+            self.plugin.table.device_memory_allocate.ok_or_else(|| missing("device_memory_allocate"))?;
+        self.take("device_memory_allocate", "device memory", callback, bytes)
+    }
+
+    fn free(&self, addr: u64, bytes: u64) -> Result<()> {
+        let bytes = self.wire_size(bytes)?;
+        call!(self, device_memory_deallocate(as_ptr(addr), bytes))
+            .unwrap_or_else(|| Err(missing("device_memory_deallocate")))
+    }
+
+    fn host_alloc(&self, bytes: u64) -> Result<u64> {
+        if self.caps.contains(Caps::PINNED)
+            && let Some(callback) = self.plugin.table.host_memory_allocate
+        {
+            let bytes = Self::host_layout(bytes)?.size();
+            return self.take("host_memory_allocate", "pinned memory", callback, bytes);
+        }
+        let layout = Self::host_layout(bytes)?;
+        // SAFETY: the size is not 0.
+        let memory = unsafe { std::alloc::alloc(layout) };
+        if memory.is_null() {
+            return Err(self.out_of_memory("host memory", layout.size()));
+        }
+        Ok(memory as usize as u64)
+    }
+
+    fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
+        let layout = Self::host_layout(bytes)?;
+        if self.caps.contains(Caps::PINNED) {
+            return call!(self, host_memory_deallocate(as_ptr(addr), layout.size()))
+                .unwrap_or_else(|| Err(missing("host_memory_deallocate")));
+        }
+        // SAFETY: from `host_alloc`, which took it with this layout; the runtime's table vouches for
+        // address and size.
+        unsafe { std::alloc::dealloc(as_ptr(addr).cast(), layout) };
+        Ok(())
+    }
+
+    fn unified_alloc(&self, bytes: u64) -> Result<u64> {
+        match self.plugin.table.unified_memory_allocate.filter(|_| self.caps.contains(Caps::UNIFIED)) {
+            Some(callback) => self.take(
+                "unified_memory_allocate",
+                "unified memory",
+                callback,
+                Self::host_layout(bytes)?.size(),
+            ),
+            None => Err(missing("unified memory")),
+        }
+    }
+
+    fn unified_free(&self, addr: u64, bytes: u64) -> Result<()> {
+        let bytes = Self::host_layout(bytes)?.size();
+        call!(self, unified_memory_deallocate(as_ptr(addr), bytes))
+            .unwrap_or_else(|| Err(missing("unified memory")))
+    }
+
+    fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.synchronize()?;
+        self.copy_now(kind, dst, src, bytes)
+    }
+
+    fn copy_async(&self, stream: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.queue_copy(stream, kind, dst, src, bytes)
+    }
+
+    fn copy_peer(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.synchronize()?;
+        to.synchronize()?;
+        self.copy_peer_now(to, dst, src, bytes)
+    }
+
+    fn copy_peer_async(
+        &self,
+        stream: StreamId,
+        to: &dyn Device,
+        dst: u64,
+        src: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        self.queue_copy_peer(stream, to, dst, src, bytes)
+    }
+
+    fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
+        self.synchronize()?;
+        self.fill_now(dst, value, bytes)
+    }
+
+    fn memset_async(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
+        // The interface has no fill on a stream.
+        self.stream_synchronize(stream)?;
+        self.fill_now(dst, value, bytes)
+    }
+
+    fn stream_create(&self) -> Result<StreamId> {
+        self.make_stream()
+    }
+
+    fn stream_destroy(&self, stream: StreamId) -> Result<()> {
+        self.end_stream(stream)
+    }
+
+    fn stream_exists(&self, stream: StreamId) -> bool {
+        stream == 0 || lock(&self.handles).streams.contains_key(&stream)
+    }
+
+    fn stream_query(&self, stream: StreamId) -> Result<bool> {
+        self.query_stream(stream)
+    }
+
+    fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
+        match self.native_stream(stream)? {
+            None => self.synchronize(),
+            Some(native) => self.wait_stream(native),
+        }
+    }
+
+    fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
+        self.wait_event_on(stream, event)
+    }
+
+    fn stream_callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()> {
+        self.queue_callback(stream, callback)
+    }
+
+    fn event_create(&self) -> Result<EventId> {
+        self.make_event()
+    }
+
+    fn event_destroy(&self, event: EventId) -> Result<()> {
+        self.end_event(event)
+    }
+
+    fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
+        self.record(stream, event)
+    }
+
+    fn event_query(&self, event: EventId) -> Result<bool> {
+        self.query_event(event)
+    }
+
+    fn event_synchronize(&self, event: EventId) -> Result<()> {
+        self.wait_event(event)
+    }
+}

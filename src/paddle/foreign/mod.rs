@@ -1,0 +1,168 @@
+//! Other people's plugins as device types: the `DeviceType` and `Device` of the seam, made from the
+//! callbacks of a `C_DeviceInterface`. What a plugin leaves out is made from what it has; each
+//! fallback is documented in `custom_runtime.h` at the callback.
+//!
+//! Before each call the plugin's `set_device` makes the device the calling thread's current one. No
+//! lock is held across a callback.
+
+mod copies;
+mod device;
+mod plugin;
+mod streams;
+mod versions;
+
+pub(crate) use plugin::Plugin;
+
+use crate::base::error::{Code, Error, Result};
+use crate::device::{Device, DeviceType};
+use crate::fail;
+use device::ForeignDevice;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// More devices than any machine has; a larger answer is a plugin's mistake.
+const DEVICES_MAX: usize = 1024;
+
+/// A mutex whose holder panicked still guards whole data here: every update is one insertion or removal.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What lives from `initialize` to `finalize`.
+struct Session {
+    /// The plugin's id of each ordinal.
+    ids: Arc<[c_int]>,
+    /// Cleared by `finalize`; the devices look at it before each call.
+    alive: Arc<AtomicBool>,
+    devices: Vec<Option<Arc<ForeignDevice>>>,
+}
+
+/// The device type of a plugin.
+pub(crate) struct ForeignType {
+    plugin: Arc<Plugin>,
+    session: Mutex<Option<Session>>,
+}
+
+impl ForeignType {
+    pub(crate) fn new(plugin: Plugin) -> ForeignType {
+        ForeignType { plugin: Arc::new(plugin), session: Mutex::new(None) }
+    }
+
+    fn not_initialized(&self) -> Error {
+        Error::new(
+            Code::NotInitialized,
+            format!("the device type {:?} is not initialised", self.plugin.name()),
+        )
+    }
+
+    /// Asks for the count and the ids.
+    fn ids(&self) -> Result<Arc<[c_int]>> {
+        let plugin = &self.plugin;
+        let mut count = 0usize;
+        if let Some(get_device_count) = plugin.table.get_device_count {
+            // SAFETY: the plugin's contract; `count` lives for the call.
+            let status = unsafe { get_device_count(&mut count) };
+            plugin.check("get_device_count", status)?;
+        }
+        if count > DEVICES_MAX {
+            fail!(Code::PluginRefused, "plugin {:?}: get_device_count says {count}", plugin.name());
+        }
+        let mut ids: Vec<usize> = (0..count).collect();
+        if let Some(get_device_list) = plugin.table.get_device_list
+            && count > 0
+        {
+            // SAFETY: the plugin's contract; there is room for the `count` ids that it has.
+            let status = unsafe { get_device_list(ids.as_mut_ptr()) };
+            plugin.check("get_device_list", status)?;
+        }
+        ids.iter()
+            .map(|&id| {
+                c_int::try_from(id).map_err(|_| {
+                    Error::new(
+                        Code::PluginRefused,
+                        format!("plugin {:?}: get_device_list gave the id {id}", plugin.name()),
+                    )
+                })
+            })
+            .collect()
+    }
+}
+
+impl DeviceType for ForeignType {
+    fn name(&self) -> &str {
+        self.plugin.name()
+    }
+
+    fn sub_name(&self) -> &str {
+        self.plugin.sub_name()
+    }
+
+    fn initialize(&self) -> Result<()> {
+        if lock(&self.session).is_some() {
+            return Ok(());
+        }
+        if let Some(initialize) = self.plugin.table.initialize {
+            // SAFETY: the plugin's contract; the registry calls this once.
+            let status = unsafe { initialize() };
+            self.plugin.check("initialize", status)?;
+        }
+        let ids = match self.ids() {
+            Ok(ids) => ids,
+            Err(e) => {
+                self.end_plugin().ok();
+                return Err(e);
+            }
+        };
+        let devices = ids.iter().map(|_| None).collect();
+        *lock(&self.session) = Some(Session { ids, alive: Arc::new(AtomicBool::new(true)), devices });
+        Ok(())
+    }
+
+    fn finalize(&self) -> Result<()> {
+        let Some(session) = lock(&self.session).take() else { return Ok(()) };
+        // SeqCst: a call that starts after `finalize` returned must see it.
+        session.alive.store(false, Ordering::SeqCst);
+        let mut result = Ok(());
+        for device in session.devices.iter().flatten() {
+            result = result.and(device.end());
+        }
+        result.and(self.end_plugin())
+    }
+
+    fn device_count(&self) -> Result<usize> {
+        lock(&self.session).as_ref().map(|s| s.ids.len()).ok_or_else(|| self.not_initialized())
+    }
+
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
+        let (ids, alive) = {
+            let session = lock(&self.session);
+            let session = session.as_ref().ok_or_else(|| self.not_initialized())?;
+            match session.devices.get(ordinal) {
+                Some(Some(device)) => return Ok(device.clone()),
+                Some(None) => (session.ids.clone(), session.alive.clone()),
+                None => fail!(
+                    Code::UnknownDevice,
+                    "{:?} has {} devices; there is no device {ordinal}",
+                    self.plugin.name(),
+                    session.ids.len()
+                ),
+            }
+        };
+        // Without the lock, as the plugin is called; two threads that open the same device at once
+        // both ask, and the first one to come back stays.
+        let device = Arc::new(ForeignDevice::open(self.plugin.clone(), ids, ordinal, alive)?);
+        let mut session = lock(&self.session);
+        let session = session.as_mut().ok_or_else(|| self.not_initialized())?;
+        Ok(session.devices[ordinal].get_or_insert(device).clone())
+    }
+}
+
+impl ForeignType {
+    fn end_plugin(&self) -> Result<()> {
+        let Some(finalize) = self.plugin.table.finalize else { return Ok(()) };
+        // SAFETY: the plugin's contract; the session has ended, no call is made from now on.
+        let status = unsafe { finalize() };
+        self.plugin.check("finalize", status)
+    }
+}

@@ -1,0 +1,207 @@
+//! One plugin: its `InitPlugin` run against a table of ours, and the result checked and kept.
+//!
+//! What is required: `device_memory_allocate`, `device_memory_deallocate`, `memory_copy_h2d`,
+//! `memory_copy_d2h`, `get_device_count`. Without the first two there is no memory, without the
+//! copies nobody could read what was computed, and a count cannot be guessed. All else is optional.
+//! Of the table only what lies below [`KnownLayout::COMMON`] is trusted, as a plugin may have been
+//! built for another release; the version queries beyond are asked with care (`versions.rs`).
+
+use crate::base::error::{Code, Error, Result};
+use crate::fail;
+use crate::paddle::abi::{
+    C_DeviceInterface, C_Status, CustomRuntimeParams, CustomRuntimeVersion, InitPlugin, KnownLayout,
+};
+use crate::paddle::load::Library;
+use std::ffi::c_char;
+use std::mem::size_of;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The longest name of a device type [bytes]; `millpond_device_info.type` holds 32 with its zero.
+pub(super) const NAME_MAX: usize = 31;
+/// Bytes of memory behind each struct that a plugin gets. One that was built for a larger layout
+/// and clears "its" struct hits these bytes, not somebody's heap.
+const SLACK: usize = 4096;
+
+/// What `InitPlugin` sees: our declared sizes, and slack behind.
+#[repr(C)]
+struct Room {
+    params: CustomRuntimeParams,
+    params_slack: [u8; SLACK],
+    table: C_DeviceInterface,
+    table_slack: [u8; SLACK],
+}
+
+/// A checked plugin: its callbacks, its names, and the object that holds its code.
+pub(crate) struct Plugin {
+    pub(super) table: C_DeviceInterface,
+    name: String,
+    sub_name: String,
+    // Last: the code must outlive the callbacks.
+    _library: Option<Library>,
+}
+
+// SAFETY: the table holds callbacks, which the plugin contract lets any thread call, and reserved
+// pointers that are never looked at.
+unsafe impl Send for Plugin {}
+// SAFETY: as above.
+unsafe impl Sync for Plugin {}
+
+fn refused<T>(what: impl std::fmt::Display) -> Result<T> {
+    fail!(Code::PluginRefused, "plugin refused: {what}")
+}
+
+/// A C string of at most `max` bytes, or `None` when it has no end by then.
+///
+/// # Safety
+///
+/// `text` is not null and readable up to its zero byte or `max + 1` bytes, what comes first.
+unsafe fn bounded(text: *const c_char, max: usize) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for i in 0..=max {
+        // SAFETY: the caller vouches for bytes up to the zero or `max + 1`.
+        let byte = unsafe { *text.add(i) } as u8;
+        if byte == 0 {
+            return Some(bytes);
+        }
+        bytes.push(byte);
+    }
+    None
+}
+
+impl Plugin {
+    /// Runs `init` and checks what it left; the error names what is wrong.
+    ///
+    /// # Safety
+    ///
+    /// `init` and the callbacks that it stores follow the contract of `custom_runtime.h` and stay
+    /// valid as long as the `Plugin` (and `library`, where that holds them) lives.
+    pub(crate) unsafe fn from_init(init: InitPlugin, library: Option<Library>) -> Result<Plugin> {
+        let size = size_of::<C_DeviceInterface>();
+        let params_size = size_of::<CustomRuntimeParams>();
+        // SAFETY: all zeroes is a valid `Room`: integers, null pointers, empty callbacks.
+        let mut room: Box<Room> = Box::new(unsafe { std::mem::zeroed() });
+        room.table.size = size;
+        room.params.size = params_size;
+        let table: *mut C_DeviceInterface = &raw mut room.table;
+        room.params.interface = table;
+        let params: *mut CustomRuntimeParams = &raw mut room.params;
+        // SAFETY: both structs live for the call and have the sizes they declare; the caller vouches
+        // for `init`. A Rust panic in it is caught here; a C++ exception ends the process with a
+        // message, as Rust cannot take one over.
+        if catch_unwind(AssertUnwindSafe(|| unsafe { init(params) })).is_err() {
+            return refused("InitPlugin panicked");
+        }
+
+        let params = &room.params;
+        // The version first: a plugin that does not like the sizes leaves it at 0.0.0.
+        let CustomRuntimeVersion { major, minor, patch } = params.version;
+        let number = params.version.number();
+        if number == 0 {
+            return refused(format_args!(
+                "InitPlugin left the version at 0.0.0: it does not serve a host with a \
+                 C_DeviceInterface of {size} bytes and CustomRuntimeParams of {params_size} bytes"
+            ));
+        }
+        if number < CustomRuntimeVersion::CURRENT.number() {
+            return refused(format_args!("version {major}.{minor}.{patch} is below 0.1.1"));
+        }
+        if params.size != params_size {
+            return refused(format_args!(
+                "CustomRuntimeParams.size was {params_size} and is now {}",
+                params.size
+            ));
+        }
+        if params.interface != table {
+            return refused("CustomRuntimeParams.interface was changed");
+        }
+        // A plugin may clear the table, its size with it, or write the size it was built for.
+        let declared = room.table.size;
+        if declared != 0 && !KnownLayout::ALL.iter().any(|l| l.interface_size == declared) {
+            return refused(format_args!(
+                "C_DeviceInterface.size was {size} and is now {declared}, which is that of no known release"
+            ));
+        }
+        if room.table_slack.iter().chain(&room.params_slack).any(|&b| b != 0) {
+            return refused(format_args!(
+                "InitPlugin wrote past the {size} bytes of C_DeviceInterface or the {params_size} bytes of \
+                 CustomRuntimeParams"
+            ));
+        }
+        // SAFETY: a plugin stores C strings; no more than the given number of bytes is read.
+        let (name, sub_name) =
+            unsafe { (Self::type_name(params.device_type)?, Self::sub(params.sub_device_type)) };
+
+        let raw = room.table;
+        let required = [
+            ("device_memory_allocate", raw.device_memory_allocate.is_some()),
+            ("device_memory_deallocate", raw.device_memory_deallocate.is_some()),
+            ("memory_copy_h2d", raw.memory_copy_h2d.is_some()),
+            ("memory_copy_d2h", raw.memory_copy_d2h.is_some()),
+            ("get_device_count", raw.get_device_count.is_some()),
+        ];
+        let missing: Vec<&str> = required.iter().filter(|(_, there)| !there).map(|(n, _)| *n).collect();
+        if !missing.is_empty() {
+            return refused(format_args!("{name:?} lacks the required {}", missing.join(", ")));
+        }
+        Ok(Plugin { table: raw, name, sub_name, _library: library })
+    }
+
+    /// # Safety
+    ///
+    /// `text` is null or a C string.
+    unsafe fn type_name(text: *const c_char) -> Result<String> {
+        if text.is_null() {
+            return refused("device_type is NULL");
+        }
+        // SAFETY: not null; the caller vouches for a C string.
+        let Some(bytes) = (unsafe { bounded(text, NAME_MAX) }) else {
+            return refused(format_args!("device_type is longer than {NAME_MAX} bytes"));
+        };
+        match String::from_utf8(bytes) {
+            Ok(name) if name.is_empty() => refused("device_type is empty"),
+            Ok(name) if name.chars().any(char::is_control) => {
+                refused(format_args!("device_type {name:?} has control characters"))
+            }
+            Ok(name) => Ok(name),
+            Err(_) => refused("device_type is not UTF-8"),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `text` is null or a C string.
+    unsafe fn sub(text: *const c_char) -> String {
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: not null; the caller vouches for a C string. An endless one is left out.
+        let bytes = unsafe { bounded(text, 255) }.unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The name of the device type.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The finer name, or an empty string.
+    pub(super) fn sub_name(&self) -> &str {
+        &self.sub_name
+    }
+
+    /// An error that names the plugin and the callback, unless the status is success.
+    pub(super) fn check(&self, callback: &str, status: C_Status) -> Result<()> {
+        if status == C_Status::SUCCESS {
+            return Ok(());
+        }
+        Err(self.failed(callback, status))
+    }
+
+    /// The error for a callback that failed.
+    pub(super) fn failed(&self, callback: &str, status: C_Status) -> Error {
+        Error::new(
+            Code::Device,
+            format!("plugin {:?}: {callback} returned {} ({})", self.name, status.name(), status.0),
+        )
+    }
+}

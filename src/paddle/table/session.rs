@@ -1,0 +1,145 @@
+//! Start and end, the devices, and the calling thread's current device.
+
+use super::options::Options;
+use crate::base::error::{Code, Error, Result};
+use crate::fail;
+use crate::paddle::abi::{C_Device, C_Status};
+use crate::paddle::status::{done, guard};
+use crate::runtime::{self, DeviceState};
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const FRESH: u8 = 0;
+const READY: u8 = 1;
+const ENDED: u8 = 2;
+
+/// Where between `initialize` and `finalize` the host is. SeqCst throughout: never on a hot path.
+static STATE: AtomicU8 = AtomicU8::new(FRESH);
+
+thread_local! {
+    /// The ordinal that this thread set last. No destructor: threads may end after we are unloaded.
+    static CURRENT: Cell<c_int> = const { Cell::new(0) };
+}
+
+fn ready() -> Result<()> {
+    match STATE.load(Ordering::SeqCst) {
+        READY => Ok(()),
+        FRESH => Err(Error::new(Code::NotInitialized, "call initialize first")),
+        _ => Err(Error::new(Code::NotInitialized, "the plugin was finalised")),
+    }
+}
+
+/// Whether there is nothing left that a call could act on: after `finalize`, or in a forked child of
+/// the process that initialised. Calls that end something succeed then, as PaddlePaddle ends the
+/// process when they do not, and hosts do make them late.
+pub(super) fn gone() -> bool {
+    STATE.load(Ordering::SeqCst) == ENDED || runtime::check_fork().is_err()
+}
+
+/// The name of the device type that is served; fails before `initialize` and after `finalize`.
+pub(super) fn served() -> Result<&'static str> {
+    ready()?;
+    Ok(&Options::get().served)
+}
+
+/// The ordinal that a call names.
+fn ordinal(device: C_Device) -> Result<usize> {
+    if device.is_null() || !device.is_aligned() {
+        return Err(Error::new(Code::InvalidArgument, "the device is NULL"));
+    }
+    // SAFETY: not null; by the ABI the host's struct lives for the call.
+    let id = unsafe { (*device).id };
+    match usize::try_from(id) {
+        Ok(ordinal) => Ok(ordinal),
+        Err(_) => fail!(Code::UnknownDevice, "there is no device {id}"),
+    }
+}
+
+/// The device that a call names, opened on first use.
+pub(super) fn device(device: C_Device) -> Result<Arc<DeviceState>> {
+    let served = served()?;
+    runtime::device(served, ordinal(device)?)
+}
+
+/// Fails unless the call names a device that exists; does not open it.
+fn check_device(device: C_Device) -> Result<usize> {
+    let served = served()?;
+    let ordinal = ordinal(device)?;
+    let count = runtime::device_count(served)?;
+    if ordinal >= count {
+        fail!(Code::UnknownDevice, "{served:?} has {count} devices; there is no device {ordinal}");
+    }
+    Ok(ordinal)
+}
+
+/// Stores an answer of the host's; null is the caller's mistake.
+pub(super) fn store<T>(out: *mut T, value: T) -> Result<()> {
+    if out.is_null() || !out.is_aligned() {
+        return Err(Error::new(Code::InvalidArgument, "the place for the answer is NULL"));
+    }
+    // SAFETY: not null; by the ABI the host gives a place of this type.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+/// Always possible, also after `finalize`: the runtime starts on first use.
+pub(super) unsafe extern "C-unwind" fn initialize() -> C_Status {
+    done(|| {
+        runtime::check_fork()?;
+        STATE.store(READY, Ordering::SeqCst);
+        Ok(())
+    })
+}
+
+/// Ends everything: memory is lost, our threads are joined, so that the host may unload us. A second
+/// call does nothing, nor does one in a forked child, which has the state but not the threads.
+pub(super) unsafe extern "C-unwind" fn finalize() -> C_Status {
+    done(|| {
+        if runtime::check_fork().is_err() || STATE.swap(ENDED, Ordering::SeqCst) != READY {
+            return Ok(());
+        }
+        match runtime::finalize() {
+            // No device was ever used.
+            Err(e) if e.code() == Code::NotInitialized => Ok(()),
+            other => other,
+        }
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn init_device(d: C_Device) -> C_Status {
+    done(|| device(d).map(|_| ()))
+}
+
+pub(super) unsafe extern "C-unwind" fn set_device(d: C_Device) -> C_Status {
+    done(|| {
+        let ordinal = check_device(d)?;
+        CURRENT.with(|c| c.set(ordinal as c_int));
+        Ok(())
+    })
+}
+
+/// Stores the calling thread's ordinal: PaddlePaddle puts results on the device of this answer.
+pub(super) unsafe extern "C-unwind" fn get_device(d: C_Device) -> C_Status {
+    done(|| {
+        ready()?;
+        if d.is_null() || !d.is_aligned() {
+            return Err(Error::new(Code::InvalidArgument, "the device is NULL"));
+        }
+        let id = CURRENT.with(Cell::get);
+        // SAFETY: not null; by the ABI the host's struct lives for the call.
+        unsafe { (&raw mut (*d).id).write(id) };
+        Ok(())
+    })
+}
+
+/// Nothing to do: the device ends with `finalize`, as the host may still hold its memory.
+pub(super) unsafe extern "C-unwind" fn deinit_device(d: C_Device) -> C_Status {
+    guard(|| {
+        if gone() {
+            return Ok(C_Status::SUCCESS);
+        }
+        check_device(d).map(|_| C_Status::SUCCESS)
+    })
+}

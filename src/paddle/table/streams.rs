@@ -1,0 +1,133 @@
+//! Streams and events. A handle is the runtime's id, as a pointer; null is the default stream.
+
+use super::session::{device, gone, store};
+use crate::base::error::{Code, Error, Result};
+use crate::device::{EventId, StreamId};
+use crate::paddle::abi::{C_Callback, C_Device, C_Device_st, C_Event, C_Status, C_Stream};
+use crate::paddle::status::{self, done, guard};
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn stream_id(stream: C_Stream) -> StreamId {
+    stream as usize as u64
+}
+
+fn event_id(event: C_Event) -> EventId {
+    event as usize as u64
+}
+
+fn check_place<T>(out: *mut T) -> Result<()> {
+    if out.is_null() {
+        return Err(Error::new(Code::InvalidArgument, "the place for the handle is NULL"));
+    }
+    Ok(())
+}
+
+/// Success when done; `C_WARNING` when not: a status that no failure of ours has.
+fn answer(done: bool) -> C_Status {
+    if done { C_Status::SUCCESS } else { C_Status::WARNING }
+}
+
+pub(super) unsafe extern "C-unwind" fn create_stream(d: C_Device, out: *mut C_Stream) -> C_Status {
+    done(|| {
+        check_place(out)?;
+        store(out, device(d)?.stream_create()? as usize as C_Stream)
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn destroy_stream(d: C_Device, stream: C_Stream) -> C_Status {
+    done(|| {
+        if stream.is_null() || gone() {
+            return Ok(());
+        }
+        device(d)?.stream_destroy(stream_id(stream))
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn query_stream(d: C_Device, stream: C_Stream) -> C_Status {
+    guard(|| Ok(answer(device(d)?.stream_query(stream_id(stream))?)))
+}
+
+pub(super) unsafe extern "C-unwind" fn stream_add_callback(
+    d: C_Device,
+    stream: C_Stream,
+    callback: C_Callback,
+    user_data: *mut c_void,
+) -> C_Status {
+    done(|| {
+        let Some(callback) = callback else {
+            return Err(Error::new(Code::InvalidArgument, "the callback is NULL"));
+        };
+        let state = device(d)?;
+        let id = state.ordinal() as c_int;
+        // As numbers: pointers of the host's may go to the device's thread.
+        let (stream, user_data) = (stream as usize, user_data as usize);
+        state.stream_callback(
+            stream as u64,
+            Box::new(move |result| {
+                let mut device = C_Device_st { id };
+                let mut status = result.map_or_else(|e| status::of(&e), |()| C_Status::SUCCESS);
+                // SAFETY: the host vouches for its callback and data; device and status live for the
+                // call. A Rust panic stops here, a C++ exception ends the process.
+                let call = || unsafe {
+                    callback(&mut device, stream as C_Stream, user_data as *mut c_void, &mut status)
+                };
+                let _ = catch_unwind(AssertUnwindSafe(call));
+            }),
+        )
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn create_event(d: C_Device, out: *mut C_Event) -> C_Status {
+    done(|| {
+        check_place(out)?;
+        store(out, device(d)?.event_create()? as usize as C_Event)
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn record_event(
+    d: C_Device,
+    stream: C_Stream,
+    event: C_Event,
+) -> C_Status {
+    done(|| device(d)?.event_record(stream_id(stream), event_id(event)))
+}
+
+pub(super) unsafe extern "C-unwind" fn destroy_event(d: C_Device, event: C_Event) -> C_Status {
+    done(|| {
+        if event.is_null() || gone() {
+            return Ok(());
+        }
+        device(d)?.event_destroy(event_id(event))
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn query_event(d: C_Device, event: C_Event) -> C_Status {
+    guard(|| Ok(answer(device(d)?.event_query(event_id(event))?)))
+}
+
+pub(super) unsafe extern "C-unwind" fn synchronize_device(d: C_Device) -> C_Status {
+    done(|| device(d)?.synchronize())
+}
+
+pub(super) unsafe extern "C-unwind" fn synchronize_stream(d: C_Device, stream: C_Stream) -> C_Status {
+    done(|| device(d)?.stream_synchronize(stream_id(stream)))
+}
+
+/// PaddlePaddle ends the process on anything but success, so late calls succeed: all work is done.
+pub(super) unsafe extern "C-unwind" fn synchronize_event(d: C_Device, event: C_Event) -> C_Status {
+    done(|| {
+        if gone() {
+            return Ok(());
+        }
+        device(d)?.event_synchronize(event_id(event))
+    })
+}
+
+pub(super) unsafe extern "C-unwind" fn stream_wait_event(
+    d: C_Device,
+    stream: C_Stream,
+    event: C_Event,
+) -> C_Status {
+    done(|| device(d)?.stream_wait_event(stream_id(stream), event_id(event)))
+}

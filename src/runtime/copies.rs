@@ -1,0 +1,129 @@
+//! Copies and fills. The device end of each must lie in one live block (or unified memory) of its
+//! device; that is checked here, once for all devices.
+
+use crate::base::error::{Code, Error, Result};
+use crate::device::{CopyKind, StreamId};
+use crate::runtime::device::{DeviceState, may_block};
+
+fn host_end(addr: u64, bytes: u64) -> Result<()> {
+    if addr == 0 {
+        return Err(Error::new(Code::InvalidArgument, "the host address is NULL"));
+    }
+    if addr.checked_add(bytes).is_none() {
+        return Err(Error::new(Code::OutOfRange, "the host range passes the end of the address space"));
+    }
+    Ok(())
+}
+
+impl DeviceState {
+    /// Fails unless `addr .. addr + bytes` lies in one live block or one range of unified memory.
+    pub fn check_range(&self, addr: u64, bytes: u64) -> Result<()> {
+        if addr == 0 {
+            return Err(Error::new(Code::InvalidArgument, "the device address is NULL"));
+        }
+        self.memory().check_range(addr, bytes).or_else(|e| match e.code() {
+            Code::UnknownPointer => self.unified.check(addr, bytes).unwrap_or(Err(e)),
+            _ => Err(e),
+        })
+    }
+
+    fn check_copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        match kind {
+            CopyKind::HostToDevice => self.check_range(dst, bytes).and(host_end(src, bytes)),
+            CopyKind::DeviceToHost => self.check_range(src, bytes).and(host_end(dst, bytes)),
+            CopyKind::DeviceToDevice => self.check_range(dst, bytes).and(self.check_range(src, bytes)),
+        }
+    }
+
+    fn check_peer(&self, to: &DeviceState, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.ready()?;
+        to.ready()?;
+        if self.type_name() != to.type_name() {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                format!(
+                    "a copy between devices of {:?} and {:?} is not possible",
+                    self.type_name(),
+                    to.type_name()
+                ),
+            ));
+        }
+        if bytes == 0 {
+            return Ok(());
+        }
+        to.check_range(dst, bytes).and(self.check_range(src, bytes))
+    }
+
+    /// Copies `bytes`, and returns when they have arrived; waits for work queued on the device
+    /// before. 0 bytes do nothing. Errors: `UnknownPointer` and `OutOfRange` for a device end that
+    /// is not inside one live block.
+    pub fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.ready()?;
+        may_block()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_copy(kind, dst, src, bytes)?;
+        self.device().copy(kind, dst, src, bytes)
+    }
+
+    /// Queues a copy on `stream`. Errors as [`copy`](Self::copy), and `UnknownStream`.
+    pub fn copy_async(&self, stream: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.ready()?;
+        self.check_stream(stream)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_copy(kind, dst, src, bytes)?;
+        self.device().copy_async(stream, kind, dst, src, bytes)
+    }
+
+    /// Copies from this device to `to`, of the same type, and returns when the bytes have arrived.
+    pub fn copy_peer(&self, to: &DeviceState, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.check_peer(to, dst, src, bytes)?;
+        may_block()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.device().copy_peer(to.device(), dst, src, bytes)
+    }
+
+    /// Queues a copy from this device to `to` on a stream of this device.
+    pub fn copy_peer_async(
+        &self,
+        stream: StreamId,
+        to: &DeviceState,
+        dst: u64,
+        src: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        self.check_peer(to, dst, src, bytes)?;
+        self.check_stream(stream)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.device().copy_peer_async(stream, to.device(), dst, src, bytes)
+    }
+
+    /// Fills `bytes` with `value`, and returns when done.
+    pub fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
+        self.ready()?;
+        may_block()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_range(dst, bytes)?;
+        self.device().memset(dst, value, bytes)
+    }
+
+    /// Queues a fill on `stream`.
+    pub fn memset_async(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
+        self.ready()?;
+        self.check_stream(stream)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_range(dst, bytes)?;
+        self.device().memset_async(stream, dst, value, bytes)
+    }
+}

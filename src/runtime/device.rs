@@ -1,0 +1,262 @@
+//! One open device: its memory, streams and events, with every argument checked before the device
+//! sees it. Copies are in `copies.rs`, host and unified memory in `pinned.rs`.
+//!
+//! A state outlives its device: after the end of the device each call gets `NotInitialized`.
+
+use crate::base::error::{Code, Error, Result};
+use crate::device::{Caps, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
+use crate::fail;
+use crate::runtime::memory::Memory;
+use crate::runtime::{fork, pinned};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a device tells about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The name of its type.
+    pub type_name: String,
+    /// Its ordinal within the type.
+    pub ordinal: usize,
+    /// What it can do.
+    pub caps: Caps,
+    /// Total and free memory, in bytes.
+    pub memory: MemoryInfo,
+    /// The sizes that shape allocation, in bytes.
+    pub sizes: Sizes,
+    /// Version numbers.
+    pub versions: Versions,
+}
+
+/// One open device. Get it with [`device`](crate::runtime::device()); all calls may come from any
+/// thread. After the type ended, every call gets `NotInitialized`.
+pub struct DeviceState {
+    id: u32,
+    type_name: String,
+    ordinal: usize,
+    device: Arc<dyn Device>,
+    memory: Memory,
+    open: AtomicBool,
+    pub(crate) pinned: pinned::Table,
+    pub(crate) unified: pinned::Table,
+}
+
+thread_local! {
+    /// Whether this thread runs a stream callback. No destructor, so it works at thread exit too.
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// `NotPermitted` on a thread that runs a stream callback: a wait there could wait for itself.
+pub(crate) fn may_block() -> Result<()> {
+    if IN_CALLBACK.with(Cell::get) {
+        return Err(Error::new(Code::NotPermitted, "a stream callback must not make a call that waits"));
+    }
+    Ok(())
+}
+
+impl DeviceState {
+    pub(crate) fn new(id: u32, type_name: &str, device: Arc<dyn Device>) -> Result<DeviceState> {
+        Ok(DeviceState {
+            id,
+            type_name: type_name.to_owned(),
+            ordinal: device.ordinal(),
+            memory: Memory::new(device.clone())?,
+            device,
+            open: AtomicBool::new(true),
+            pinned: pinned::Table::default(),
+            unified: pinned::Table::default(),
+        })
+    }
+
+    /// Its number among all devices that this process opened; never used again.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The name of its type.
+    pub fn type_name(&self) -> &str {
+        &self.type_name
+    }
+
+    /// Its ordinal within the type.
+    pub fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    /// The device itself, for calls that this type does not check.
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    /// The memory of the device.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Whether the device has not ended.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        // Relaxed: only a hint for calls that race with the end; the memory and the device refuse
+        // late calls on their own.
+        self.open.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_open(&self, open: bool) {
+        self.open.store(open, Ordering::SeqCst);
+    }
+
+    /// Fails in a forked child and after the end of the device.
+    #[inline]
+    pub(crate) fn ready(&self) -> Result<()> {
+        fork::check()?;
+        if !self.is_open() {
+            return Err(Error::new(Code::NotInitialized, "the device was finalised"));
+        }
+        Ok(())
+    }
+
+    /// What the device tells about itself, with the memory that is free now.
+    pub fn info(&self) -> Result<DeviceInfo> {
+        self.ready()?;
+        Ok(DeviceInfo {
+            type_name: self.type_name.clone(),
+            ordinal: self.ordinal,
+            caps: self.device.caps(),
+            memory: self.device.memory_info()?,
+            sizes: self.device.sizes(),
+            versions: self.device.versions(),
+        })
+    }
+
+    /// Waits on the host for all work queued on the device.
+    pub fn synchronize(&self) -> Result<()> {
+        self.ready()?;
+        may_block()?;
+        self.device.synchronize()
+    }
+
+    /// Fails unless `stream` is the default stream or a live one.
+    pub(crate) fn check_stream(&self, stream: StreamId) -> Result<()> {
+        if stream != 0 && !self.device.stream_exists(stream) {
+            fail!(
+                Code::UnknownStream,
+                "stream {stream:#x} is not a stream of {}:{}, or was destroyed",
+                self.type_name,
+                self.ordinal
+            );
+        }
+        Ok(())
+    }
+
+    fn check_event(event: EventId) -> Result<()> {
+        if event == 0 {
+            return Err(Error::new(Code::InvalidArgument, "the event is NULL"));
+        }
+        Ok(())
+    }
+
+    /// A new stream. The caller ends it with [`stream_destroy`](Self::stream_destroy).
+    pub fn stream_create(&self) -> Result<StreamId> {
+        self.ready()?;
+        self.device.stream_create()
+    }
+
+    /// Ends a stream. Queued work still completes, and blocks of the stream stay valid. The default
+    /// stream cannot be ended.
+    pub fn stream_destroy(&self, stream: StreamId) -> Result<()> {
+        self.ready()?;
+        may_block()?;
+        if stream == 0 {
+            return Err(Error::new(Code::InvalidArgument, "the default stream cannot be destroyed"));
+        }
+        self.check_stream(stream)?;
+        self.memory.stream_destroyed(stream);
+        self.device.stream_destroy(stream)
+    }
+
+    /// `true` when nothing queued on the stream is unfinished.
+    pub fn stream_query(&self, stream: StreamId) -> Result<bool> {
+        self.ready()?;
+        self.check_stream(stream)?;
+        self.device.stream_query(stream)
+    }
+
+    /// Waits on the host for the stream.
+    pub fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
+        self.ready()?;
+        may_block()?;
+        self.check_stream(stream)?;
+        self.device.stream_synchronize(stream)
+    }
+
+    /// Work queued on `stream` from now on waits for what `event` has recorded. Does not wait on
+    /// the host.
+    pub fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
+        self.ready()?;
+        self.check_stream(stream)?;
+        Self::check_event(event)?;
+        self.device.stream_wait_event(stream, event)
+    }
+
+    /// Runs `callback` on a thread of the device when the stream gets there. It must not make calls
+    /// that wait: they get `NotPermitted`. A panic in it is swallowed.
+    pub fn stream_callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()> {
+        self.ready()?;
+        self.check_stream(stream)?;
+        self.device.stream_callback(
+            stream,
+            Box::new(move |status| {
+                let outer = IN_CALLBACK.with(|c| c.replace(true));
+                let _ = catch_unwind(AssertUnwindSafe(move || callback(status)));
+                IN_CALLBACK.with(|c| c.set(outer));
+            }),
+        )
+    }
+
+    /// A new event, as if completed. The caller ends it with [`event_destroy`](Self::event_destroy).
+    pub fn event_create(&self) -> Result<EventId> {
+        self.ready()?;
+        self.device.event_create()
+    }
+
+    /// Ends an event. Waits on it that are queued still hold.
+    pub fn event_destroy(&self, event: EventId) -> Result<()> {
+        self.ready()?;
+        Self::check_event(event)?;
+        self.device.event_destroy(event)
+    }
+
+    /// The event stands for everything queued on `stream` so far.
+    pub fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
+        self.ready()?;
+        self.check_stream(stream)?;
+        Self::check_event(event)?;
+        self.device.event_record(stream, event)
+    }
+
+    /// `true` when what the event recorded is done, or it never recorded.
+    pub fn event_query(&self, event: EventId) -> Result<bool> {
+        self.ready()?;
+        Self::check_event(event)?;
+        self.device.event_query(event)
+    }
+
+    /// Waits on the host for the event.
+    pub fn event_synchronize(&self, event: EventId) -> Result<()> {
+        self.ready()?;
+        may_block()?;
+        Self::check_event(event)?;
+        self.device.event_synchronize(event)
+    }
+
+    /// Ends the device: waits for its work, then gives all its memory back. The state must have been
+    /// marked as ended before. Goes on after an error and returns the first.
+    pub(crate) fn close(&self) -> Result<()> {
+        let synced = self.device.synchronize();
+        let pinned = self.close_pinned();
+        let memory = self.memory.close();
+        synced.and(pinned).and(memory)
+    }
+}

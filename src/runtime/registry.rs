@@ -1,0 +1,278 @@
+//! Device types by name, and the devices that were opened from them.
+//!
+//! The table is a leaked static: it outlives every destructor of the process. Everything that starts
+//! or ends a type goes through the gate; looking up an open device takes only the table's lock.
+
+use crate::base::error::{Code, Error, Result};
+use crate::core::BlockInfo;
+use crate::device::DeviceType;
+use crate::fail;
+use crate::runtime::builtin::{self, HostOptions};
+use crate::runtime::device::{DeviceState, may_block};
+use crate::runtime::gate::{Gate, Pass};
+use crate::runtime::{fork, lock, table};
+use std::sync::{Arc, Mutex};
+
+/// The longest name of a device type, in bytes: it must fit `char[32]` with its end.
+const MAX_NAME: usize = 31;
+
+struct Entry {
+    name: String,
+    kind: Arc<dyn DeviceType>,
+    builtin: bool,
+    /// Whether `initialize` has been called and `finalize` not yet.
+    initialized: bool,
+    /// Open devices by ordinal.
+    devices: Vec<Option<Arc<DeviceState>>>,
+}
+
+struct Registry {
+    entries: Vec<Entry>,
+    started: bool,
+    host: Option<HostOptions>,
+}
+
+static GATE: Gate = Gate::new();
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { entries: Vec::new(), started: false, host: None });
+
+impl Registry {
+    fn find(&mut self, name: &str) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|e| e.name == name)
+    }
+}
+
+fn unknown_type<T>(name: &str) -> Result<T> {
+    Err(Error::new(Code::UnknownDevice, format!("there is no device type {name:?}")))
+}
+
+/// Goes through the gate, with the built-in types in the table.
+fn enter() -> Result<Pass<'static>> {
+    fork::check()?;
+    may_block()?;
+    fork::watch();
+    let pass = GATE.enter()?;
+    let host = {
+        let r = lock(&REGISTRY);
+        if r.started {
+            return Ok(pass);
+        }
+        r.host.clone()
+    };
+    let kinds = builtin::types(host)?;
+    let mut r = lock(&REGISTRY);
+    for kind in kinds {
+        let name = kind.name().to_owned();
+        r.entries.push(Entry { name, kind, builtin: true, initialized: false, devices: Vec::new() });
+    }
+    r.started = true;
+    Ok(pass)
+}
+
+/// The type of that name, initialised. The caller is inside the gate.
+fn ready_type(name: &str) -> Result<Arc<dyn DeviceType>> {
+    let kind = {
+        let mut r = lock(&REGISTRY);
+        let Some(e) = r.find(name) else { return unknown_type(name) };
+        if e.initialized {
+            return Ok(e.kind.clone());
+        }
+        e.kind.clone()
+    };
+    kind.initialize()?;
+    if let Some(e) = lock(&REGISTRY).find(name) {
+        e.initialized = true;
+    }
+    Ok(kind)
+}
+
+/// Sets how the built-in device type `host` will be. `Busy` once the library was used.
+pub fn configure_host(options: HostOptions) -> Result<()> {
+    fork::check()?;
+    let _pass = GATE.enter()?;
+    let mut r = lock(&REGISTRY);
+    if r.started {
+        return Err(Error::new(Code::Busy, "the library was used before the host device was configured"));
+    }
+    options.check()?;
+    r.host = Some(options);
+    Ok(())
+}
+
+/// The names of all device types: `cpu`, `host`, then the registered ones.
+pub fn type_names() -> Result<Vec<String>> {
+    let _pass = enter()?;
+    Ok(lock(&REGISTRY).entries.iter().map(|e| e.name.clone()).collect())
+}
+
+/// Adds a device type and initialises it. `Busy` when its name is taken, `InvalidArgument` when the
+/// name is empty or longer than 31 bytes; else what its `initialize` returns.
+pub fn register_type(kind: Arc<dyn DeviceType>) -> Result<()> {
+    let _pass = enter()?;
+    let name = kind.name().to_owned();
+    if name.is_empty() || name.len() > MAX_NAME || name.contains('\0') {
+        fail!(Code::InvalidArgument, "{name:?} cannot name a device type: 1 to {MAX_NAME} bytes");
+    }
+    if lock(&REGISTRY).find(&name).is_some() {
+        fail!(Code::Busy, "the device type {name:?} exists already");
+    }
+    kind.initialize()?;
+    let entry = Entry { name, kind, builtin: false, initialized: true, devices: Vec::new() };
+    lock(&REGISTRY).entries.push(entry);
+    Ok(())
+}
+
+/// Ends a registered device type and forgets it. `Busy` while blocks of it live; `NotPermitted` for
+/// a built-in type.
+pub fn unregister_type(name: &str) -> Result<()> {
+    let _pass = enter()?;
+    let states: Vec<_> = {
+        let mut r = lock(&REGISTRY);
+        let Some(e) = r.find(name) else { return unknown_type(name) };
+        if e.builtin {
+            fail!(Code::NotPermitted, "the device type {name:?} is built in");
+        }
+        e.devices.iter().flatten().cloned().collect()
+    };
+    // New calls are refused first, so that the count below can only go down.
+    states.iter().for_each(|s| s.set_open(false));
+    let live: u64 =
+        states.iter().map(|s| s.memory().live_blocks() + (s.pinned.live() + s.unified.live()) as u64).sum();
+    if live != 0 {
+        states.iter().for_each(|s| s.set_open(true));
+        fail!(Code::Busy, "{live} blocks of {name:?} are live");
+    }
+    let taken = {
+        let mut r = lock(&REGISTRY);
+        let at = r.entries.iter().position(|e| e.name == name);
+        at.map(|i| r.entries.remove(i))
+    };
+    taken.map_or(Ok(()), end)
+}
+
+/// Ends one type that is no longer in the table. Goes on after an error and returns the first.
+fn end(entry: Entry) -> Result<()> {
+    let mut first = Ok(());
+    for state in entry.devices.iter().flatten() {
+        state.set_open(false);
+        first = first.and(state.close());
+    }
+    if entry.initialized {
+        first = first.and(entry.kind.finalize());
+    }
+    first
+}
+
+/// How many devices the type has.
+pub fn device_count(name: &str) -> Result<usize> {
+    let _pass = enter()?;
+    ready_type(name)?.device_count()
+}
+
+/// The device, opened on first use; the same state each time until the type ends.
+pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
+    fork::check()?;
+    if let Some(d) = opened(name, ordinal) {
+        return Ok(d);
+    }
+    let _pass = enter()?;
+    // Another thread may have opened it while this one waited.
+    if let Some(d) = opened(name, ordinal) {
+        return Ok(d);
+    }
+    let kind = ready_type(name)?;
+    let count = kind.device_count()?;
+    if ordinal >= count {
+        fail!(Code::UnknownDevice, "{name:?} has {count} devices; there is no device {ordinal}");
+    }
+    let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?)?);
+    table::keep(&state);
+    let mut r = lock(&REGISTRY);
+    let Some(e) = r.find(name) else { return unknown_type(name) };
+    if e.devices.len() <= ordinal {
+        e.devices.resize(ordinal + 1, None);
+    }
+    e.devices[ordinal] = Some(state.clone());
+    Ok(state)
+}
+
+fn opened(name: &str, ordinal: usize) -> Option<Arc<DeviceState>> {
+    lock(&REGISTRY).find(name)?.devices.get(ordinal)?.clone()
+}
+
+/// Ends every device type; live blocks are lost. Registered types are forgotten; the next use starts
+/// anew. Goes on after an error and returns the first. `NotInitialized` when nothing was started.
+pub fn finalize() -> Result<()> {
+    fork::check()?;
+    may_block()?;
+    let _pass = GATE.enter()?;
+    let entries = {
+        let mut r = lock(&REGISTRY);
+        if !r.started {
+            return Err(not_started());
+        }
+        r.started = false;
+        r.host = None;
+        std::mem::take(&mut r.entries)
+    };
+    entries.iter().flat_map(|e| e.devices.iter().flatten()).for_each(|s| s.set_open(false));
+    table::all_ended();
+    entries.into_iter().fold(Ok(()), |first, e| {
+        let ended = end(e);
+        first.and(ended)
+    })
+}
+
+fn not_started() -> Error {
+    Error::new(Code::NotInitialized, "no device is open")
+}
+
+/// The open device whose memory (a live block of it, or unified memory) holds `addr`.
+pub fn owner(addr: u64) -> Option<Arc<DeviceState>> {
+    table::open_devices()
+        .find(|d| d.memory().block(addr).is_ok() || d.unified.check(addr, 0).is_some())
+        .cloned()
+}
+
+/// The open device that has the live block that holds `addr`, and the block.
+pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
+    fork::check()?;
+    if addr == 0 {
+        return Err(Error::new(Code::InvalidArgument, "the pointer is NULL"));
+    }
+    let mut worst = None;
+    for d in table::open_devices() {
+        match d.memory().block(addr) {
+            Ok(b) => return Ok((d.clone(), b)),
+            Err(e) if e.code() == Code::DoubleFree => {
+                worst = Some(Error::new(Code::UnknownPointer, format!("the block at {addr:#x} was freed")));
+            }
+            Err(e) => worst = worst.or(Some(e)),
+        }
+    }
+    Err(worst.unwrap_or_else(not_started))
+}
+
+/// Frees a block of whichever device holds it; `size` as in [`Memory::free`](super::Memory::free).
+/// Address 0 does nothing.
+pub fn free(addr: u64, size: Option<u64>) -> Result<()> {
+    fork::check()?;
+    if addr == 0 {
+        return Ok(());
+    }
+    let mut worst: Option<Error> = None;
+    for d in table::open_devices() {
+        match d.memory().free(addr, None, size) {
+            Ok(()) => return Ok(()),
+            // Not live there; another device may have it. A double free tells more than a stranger.
+            Err(e) if e.code() == Code::UnknownPointer => {
+                if d.memory().block(addr).is_ok() {
+                    return Err(e);
+                }
+                worst = worst.or(Some(e));
+            }
+            Err(e) if e.code() == Code::DoubleFree => worst = Some(e),
+            Err(e) => return Err(e),
+        }
+    }
+    Err(worst.unwrap_or_else(not_started))
+}

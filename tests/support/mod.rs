@@ -1,0 +1,196 @@
+//! A device type for tests: plain host memory, everything at once done, and failures on demand.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+
+use millpond::device::*;
+use millpond::{Code, Error, Result};
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What the tests of one file can change about the device, and see of it.
+#[derive(Default)]
+pub struct Knobs {
+    pub panic_on_synchronize: AtomicBool,
+    pub fail_alloc: AtomicBool,
+    pub fail_free: AtomicBool,
+    pub live_bytes: AtomicU64,
+    pub initialized: AtomicU64,
+    pub finalized: AtomicU64,
+}
+
+pub struct TestType {
+    name: String,
+    pub knobs: Arc<Knobs>,
+}
+
+pub struct TestDevice {
+    ordinal: usize,
+    knobs: Arc<Knobs>,
+    streams: Mutex<HashSet<u64>>,
+    next: AtomicU64,
+}
+
+pub fn test_type(name: &str) -> (Arc<TestType>, Arc<Knobs>) {
+    let knobs = Arc::new(Knobs::default());
+    (Arc::new(TestType { name: name.to_owned(), knobs: knobs.clone() }), knobs)
+}
+
+/// Tests of one file share the process's registry where the runner gives them one process.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl DeviceType for TestType {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn initialize(&self) -> Result<()> {
+        self.knobs.initialized.fetch_add(1, SeqCst);
+        Ok(())
+    }
+    fn finalize(&self) -> Result<()> {
+        self.knobs.finalized.fetch_add(1, SeqCst);
+        Ok(())
+    }
+    fn device_count(&self) -> Result<usize> {
+        Ok(2)
+    }
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
+        Ok(Arc::new(TestDevice {
+            ordinal,
+            knobs: self.knobs.clone(),
+            streams: Mutex::default(),
+            next: AtomicU64::new(16),
+        }))
+    }
+}
+
+const ALIGN: usize = 256;
+
+fn layout(bytes: u64) -> Result<Layout> {
+    Layout::from_size_align(bytes as usize, ALIGN).map_err(|_| Error::new(Code::OutOfMemory, "too large"))
+}
+
+impl Device for TestDevice {
+    fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+    fn caps(&self) -> Caps {
+        Caps::HOST_ACCESS | Caps::UNIFIED | Caps::STREAMS | Caps::CALLBACKS
+    }
+    fn sizes(&self) -> Sizes {
+        let all = 1 << 30;
+        Sizes { min_chunk: 256, max_chunk: all, max_alloc: all, padding: 0, init_alloc: all, realloc: all }
+    }
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        Ok(MemoryInfo { total: 1 << 30, free: (1 << 30) - self.knobs.live_bytes.load(SeqCst) })
+    }
+    fn versions(&self) -> Versions {
+        Versions { compute_capability: 75, runtime: 1, driver: 2 }
+    }
+    fn synchronize(&self) -> Result<()> {
+        if self.knobs.panic_on_synchronize.load(SeqCst) {
+            panic!("a device that panics: \0 inside");
+        }
+        Ok(())
+    }
+    fn alloc(&self, bytes: u64) -> Result<u64> {
+        if self.knobs.fail_alloc.load(SeqCst) {
+            return Err(Error::new(Code::OutOfMemory, "the test wants this to fail"));
+        }
+        // SAFETY: `bytes` is not 0: callers round up to `min_chunk`.
+        let p = unsafe { alloc(layout(bytes)?) };
+        if p.is_null() {
+            return Err(Error::new(Code::OutOfMemory, "no memory"));
+        }
+        self.knobs.live_bytes.fetch_add(bytes, SeqCst);
+        Ok(p.expose_provenance() as u64)
+    }
+    fn free(&self, addr: u64, bytes: u64) -> Result<()> {
+        if self.knobs.fail_free.load(SeqCst) {
+            return Err(Error::new(Code::Device, "the test wants this to fail"));
+        }
+        self.knobs.live_bytes.fetch_sub(bytes, SeqCst);
+        // SAFETY: from `alloc` with the same size, which the caller keeps.
+        unsafe { dealloc(std::ptr::with_exposed_provenance_mut(addr as usize), layout(bytes)?) };
+        Ok(())
+    }
+    fn host_alloc(&self, bytes: u64) -> Result<u64> {
+        self.alloc(bytes)
+    }
+    fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
+        self.free(addr, bytes)
+    }
+    fn unified_alloc(&self, bytes: u64) -> Result<u64> {
+        self.alloc(bytes)
+    }
+    fn unified_free(&self, addr: u64, bytes: u64) -> Result<()> {
+        self.free(addr, bytes)
+    }
+    fn copy(&self, _: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        let (d, s) = (std::ptr::with_exposed_provenance_mut::<u8>(dst as usize), src as usize);
+        // SAFETY: the runtime checked the device ends; the tests give valid host ends.
+        unsafe { std::ptr::copy(std::ptr::with_exposed_provenance(s), d, bytes as usize) };
+        Ok(())
+    }
+    fn copy_async(&self, _: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.copy(kind, dst, src, bytes)
+    }
+    fn copy_peer(&self, _: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.copy(CopyKind::DeviceToDevice, dst, src, bytes)
+    }
+    fn copy_peer_async(&self, _: StreamId, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.copy_peer(to, dst, src, bytes)
+    }
+    fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
+        // SAFETY: the runtime checked the range.
+        unsafe { std::ptr::with_exposed_provenance_mut::<u8>(dst as usize).write_bytes(value, bytes as usize) };
+        Ok(())
+    }
+    fn memset_async(&self, _: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
+        self.memset(dst, value, bytes)
+    }
+    fn stream_create(&self) -> Result<StreamId> {
+        let s = self.next.fetch_add(16, SeqCst);
+        self.streams.lock().unwrap().insert(s);
+        Ok(s)
+    }
+    fn stream_destroy(&self, stream: StreamId) -> Result<()> {
+        self.streams.lock().unwrap().remove(&stream);
+        Ok(())
+    }
+    fn stream_exists(&self, stream: StreamId) -> bool {
+        self.streams.lock().unwrap().contains(&stream)
+    }
+    fn stream_query(&self, _: StreamId) -> Result<bool> {
+        Ok(true)
+    }
+    fn stream_synchronize(&self, _: StreamId) -> Result<()> {
+        Ok(())
+    }
+    fn stream_wait_event(&self, _: StreamId, _: EventId) -> Result<()> {
+        Ok(())
+    }
+    fn stream_callback(&self, _: StreamId, callback: StreamCallback) -> Result<()> {
+        callback(Ok(()));
+        Ok(())
+    }
+    fn event_create(&self) -> Result<EventId> {
+        self.stream_create()
+    }
+    fn event_destroy(&self, _: EventId) -> Result<()> {
+        Ok(())
+    }
+    fn event_record(&self, _: StreamId, _: EventId) -> Result<()> {
+        Ok(())
+    }
+    fn event_query(&self, _: EventId) -> Result<bool> {
+        Ok(true)
+    }
+    fn event_synchronize(&self, _: EventId) -> Result<()> {
+        Ok(())
+    }
+}
