@@ -166,7 +166,7 @@ impl Device for HostDevice {
 
     fn alloc(&self, bytes: u64) -> Result<u64> {
         let _pass = self.shared.enter()?;
-        if bytes % MIN_CHUNK != 0 {
+        if !bytes.is_multiple_of(MIN_CHUNK) {
             fail!(Code::InvalidArgument, "{bytes} bytes asked for: not a multiple of {MIN_CHUNK}");
         }
         self.shared.blocks.alloc(&self.state().budget, Kind::Device, bytes)

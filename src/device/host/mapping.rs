@@ -74,7 +74,7 @@ impl Mapping {
     }
 
     pub(super) fn open_window(&self, bytes: u64) -> Result<u64> {
-        if bytes == 0 || bytes % GRANULE != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(GRANULE) {
             fail!(Code::InvalidArgument, "a window of {bytes} bytes: not a multiple of 2 MiB");
         }
         let mut state = lock(&self.state);
@@ -261,7 +261,7 @@ fn slot_range(state: &State, offset: u64, bytes: Option<u64>) -> Result<Range<us
         return Err(Error::new(Code::InvalidArgument, "this device has no window"));
     }
     let bytes = bytes.unwrap_or(u64::MAX);
-    if bytes == 0 || offset % GRANULE != 0 || bytes % GRANULE != 0 {
+    if bytes == 0 || !offset.is_multiple_of(GRANULE) || !bytes.is_multiple_of(GRANULE) {
         fail!(Code::InvalidArgument, "{bytes} bytes at offset {offset}: not whole granules of 2 MiB");
     }
     let (first, count) = (offset / GRANULE, bytes / GRANULE);

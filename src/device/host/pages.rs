@@ -44,7 +44,7 @@ fn at(addr: u64) -> *mut c_void {
 /// `access` false: addresses only, every touch faults.
 pub(super) fn map_anonymous(bytes: u64, align: u64, access: bool) -> Result<u64> {
     let page = page_size();
-    let slack = if align > page { align - page } else { 0 };
+    let slack = align.saturating_sub(page);
     let Some(span) = bytes.checked_add(slack).filter(|s| *s <= isize::MAX as u64) else {
         fail!(Code::OutOfMemory, "{bytes} bytes of addresses do not exist");
     };

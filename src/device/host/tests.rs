@@ -52,7 +52,14 @@ struct Plug(Sender<()>);
 impl Plug {
     fn new(device: &dyn Device, stream: u64) -> Plug {
         let (open, wait): (_, Receiver<()>) = channel();
-        device.stream_callback(stream, Box::new(move |_| drop(wait.recv()))).unwrap();
+        device
+            .stream_callback(
+                stream,
+                Box::new(move |_| {
+                    let _ = wait.recv();
+                }),
+            )
+            .unwrap();
         Plug(open)
     }
 

@@ -303,7 +303,7 @@ fn threads_come_with_the_first_stream_and_go_with_the_last() {
         assert_eq!(host.stats(0).unwrap().stream_threads, 2);
         let plug = Plug::new(&*b, far);
         b.stream_destroy(far).unwrap();
-        streams.map(|s| a.stream_destroy(s).unwrap());
+        streams.iter().for_each(|s| a.stream_destroy(*s).unwrap());
         eventually("idle streams end", || tasks() == before + 1);
         plug.open();
         eventually("none after the last", || tasks() == before);
