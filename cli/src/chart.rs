@@ -8,11 +8,11 @@ use crate::units;
 use std::fmt::Write;
 
 pub(crate) const WIDTH: f64 = 1120.0;
-pub(crate) const HEIGHT: f64 = 430.0;
+pub(crate) const HEIGHT: f64 = 440.0;
 pub(crate) const LEFT: f64 = 78.0;
 pub(crate) const PLOT_WIDTH: f64 = WIDTH - LEFT - 22.0;
 const TOP: f64 = 30.0;
-const BOTTOM: f64 = HEIGHT - 52.0;
+const BOTTOM: f64 = HEIGHT - 58.0;
 /// More steps than this are not drawn one by one.
 const MOST_STEPS: usize = 200;
 /// Rough width of a letter of the labels.
@@ -162,13 +162,13 @@ fn axes(s: &mut String, frame: &Frame<'_>, unit_name: &str, unit_bytes: f64) {
         let _ = writeln!(
             s,
             "<line class=\"axis\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{BOTTOM}\" y2=\"{}\"/>",
-            BOTTOM + 5.0
+            BOTTOM + 10.0
         );
         let anchor = if x > right - 24.0 { "end" } else { "middle" };
         let _ = writeln!(
             s,
             "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
-            BOTTOM + 21.0,
+            BOTTOM + 25.0,
             units::count(t as u64)
         );
     }
@@ -180,7 +180,7 @@ fn axes(s: &mut String, frame: &Frame<'_>, unit_name: &str, unit_bytes: f64) {
     );
 }
 
-/// Small marks above the axis where a step of the program begins.
+/// Small marks below the axis where a step of the program begins.
 fn steps(s: &mut String, frame: &Frame<'_>, run: &Run<'_>) {
     let per_pass = run.trace.events.len() as u64;
     let starts = &run.trace.step_starts;
@@ -192,8 +192,9 @@ fn steps(s: &mut String, frame: &Frame<'_>, run: &Run<'_>) {
             let x = frame.x((pass * per_pass + start) as f64);
             let _ = writeln!(
                 s,
-                "<line class=\"step\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{BOTTOM}\"/>",
-                BOTTOM - 7.0
+                "<line class=\"step\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>",
+                BOTTOM + 1.0,
+                BOTTOM + 6.0
             );
         }
     }
@@ -215,10 +216,10 @@ fn label(s: &mut String, class: &str, x: f64, y: f64, text: &str) {
     );
 }
 
-/// A dot and a label at the highest reserved and allocated values.
+/// A dot and a label at the highest reserved and allocated values: the one above its dot, the other beside it.
 fn peaks(s: &mut String, frame: &Frame<'_>) {
-    for (curve, what, colour, below) in
-        [(RESERVED, "reserved", "--reserved-line", false), (ALLOCATED, "allocated", "--allocated", true)]
+    for (curve, what, colour) in
+        [(RESERVED, "reserved", "--reserved-line"), (ALLOCATED, "allocated", "--allocated")]
     {
         let (value, at) = frame.series.peak(curve);
         if value == 0 {
@@ -229,8 +230,18 @@ fn peaks(s: &mut String, frame: &Frame<'_>) {
             s,
             "<circle class=\"dot\" style=\"fill: var({colour})\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>"
         );
-        let text_y = if below { y + 22.0 } else { y - 11.0 };
-        label(s, "peak", x, text_y, &format!("peak {what} {}", units::bytes(value)));
+        let text = format!("peak {what} {}", units::bytes(value));
+        if curve == RESERVED {
+            label(s, "peak", x, y - 11.0, &text);
+            continue;
+        }
+        let fits = x + 11.0 + text.len() as f64 * LETTER < LEFT + PLOT_WIDTH;
+        let (anchor, text_x) = if fits { ("start", x + 11.0) } else { ("end", x - 11.0) };
+        let _ = writeln!(
+            s,
+            "<text class=\"peak\" x=\"{text_x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{text}</text>",
+            y + 4.5
+        );
     }
 }
 

@@ -80,9 +80,9 @@ fn section(h: &mut String, run: &Run<'_>) {
 fn tiles(h: &mut String, run: &Run<'_>) {
     let (t, o) = (run.trace, run.outcome);
     let tiles = [
-        (bytes(t.peak_live_bytes), "peak the program holds"),
+        (bytes(t.peak_live_bytes), "program's peak"),
         (bytes(o.stats.reserved.peak), "peak reserved"),
-        (format!("{:.3}", o.overhead(t)), "peak reserved / peak live"),
+        (format!("{:.3}", o.overhead(t)), "reserved / live, peaks"),
         (count(o.driver_calls), "driver calls"),
         (nanoseconds(o.alloc.median), "median alloc"),
         (nanoseconds(o.free.median), "median free"),
@@ -163,7 +163,7 @@ fn tables(h: &mut String, run: &Run<'_>) {
     }
     let _ = writeln!(
         h,
-        "</tbody></table>\n</div>\n<div>\n<h2>Time per call</h2>\n<table><thead><tr><th></th><th>median</th><th>mean</th>\
+        "</tbody></table>\n<h2>Time per call</h2>\n<table><thead><tr><th></th><th>median</th><th>mean</th>\
          <th>p99</th><th>max</th></tr></thead><tbody>"
     );
     for (label, t) in run.time_rows() {
