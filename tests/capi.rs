@@ -23,14 +23,14 @@ fn message() -> String {
 }
 
 #[track_caller]
-fn ok(status: u32) {
-    assert_eq!(status, 0, "{}: {}", code(), message());
+fn ok(status: C_Status) {
+    assert_eq!(status, C_Status::SUCCESS, "{}: {}", code(), message());
 }
 
 /// The call failed with this code, and a message.
 #[track_caller]
-fn fails(status: u32, want: u32) {
-    assert_ne!(status, 0);
+fn fails(status: C_Status, want: u32) {
+    assert_ne!(status, C_Status::SUCCESS);
     assert_eq!(code(), want, "{}", message());
     assert!(!message().is_empty());
 }
@@ -71,4 +71,29 @@ fn a_block_lives_and_dies() {
     assert_eq!(from, back);
     ok(unsafe { millpond_pool_free(f.pool, p, null_mut()) });
     assert_eq!(f.knobs.live_bytes.load(SeqCst), 0);
+}
+
+#[test]
+fn the_host_device_is_there() {
+    let _alone = alone();
+    let _ = runtime::finalize();
+    for (name, count) in [(c"cpu", 1), (c"host", 2)] {
+        let (mut n, mut device, mut stream, mut p) = (0, null_mut(), null_mut(), null_mut());
+        ok(unsafe { millpond_device_get_count(name.as_ptr(), &mut n) });
+        assert_eq!(n, count);
+        ok(unsafe { millpond_device_get(name.as_ptr(), n as i32 - 1, &mut device) });
+        ok(unsafe { millpond_stream_create(device, &mut stream) });
+        let (mut pool, mut back) = (null_mut(), vec![0u8; 1 << 20]);
+        ok(unsafe { millpond_device_get_default_pool(device, &mut pool) });
+        ok(unsafe { millpond_pool_alloc(pool, 1 << 20, stream, &mut p) });
+        ok(unsafe { millpond_memset_async(device, stream, p, 7, 1 << 20) });
+        ok(unsafe {
+            millpond_copy_async(device, stream, MILLPOND_COPY_D2H, back.as_mut_ptr().cast(), p, 1 << 20)
+        });
+        ok(unsafe { millpond_stream_synchronize(device, stream) });
+        assert!(back.iter().all(|&b| b == 7));
+        ok(unsafe { millpond_free(p) });
+        ok(unsafe { millpond_stream_destroy(device, stream) });
+    }
+    ok(millpond_finalize());
 }

@@ -1,152 +1,738 @@
-/* DRAFT of the contract; capi/ makes it true and cbindgen then writes this file from capi's doc comments. */
+/* Millpond: device memory for deep-learning frameworks. The native C API.
+ *
+ * Written by cbindgen from the comments in src/capi; edit those. Valid C11 and C++17.
+ *
+ *   millpond_device *device;
+ *   millpond_pool *pool;
+ *   void *p;
+ *   if (millpond_device_get("host", 0, &device) == C_SUCCESS &&
+ *       millpond_device_get_default_pool(device, &pool) == C_SUCCESS &&
+ *       millpond_pool_alloc(pool, 1 << 20, NULL, &p) == C_SUCCESS) {
+ *     ... work queued on the default stream may use p ...
+ *     millpond_pool_free(pool, p, NULL);
+ *   } else {
+ *     fprintf(stderr, "%s\n", millpond_last_error_message());
+ *   }
+ *
+ * Ownership   The verb tells. create/destroy own a handle, alloc/free own memory, get borrows, register/
+ *             unregister are for tables. Handles of devices and pools are numbers and point to nothing; what is
+ *             borrowed stays valid as long as what it came from. Destroying or freeing NULL is a no-op.
+ * Threads     Every function may be called from any thread, many at a time, unless its comment says otherwise. A
+ *             handle that is destroyed must not be in use by another thread. No lock is held while a callback
+ *             runs. Callbacks must not throw.
+ * Errors      Every call that can fail returns C_Status: C_SUCCESS; C_FAILED for OUT_OF_MEMORY, DEVICE and SYSTEM;
+ *             C_INTERNAL_ERROR for INTERNAL; C_ERROR for the caller's mistakes. millpond_last_error_code() and
+ *             millpond_last_error_message() of the same thread tell more. Comments name errors without their
+ *             MILLPOND_E_. Outputs are written only on success. Nothing is printed, and no call ends the process.
+ * Units       Sizes are bytes; names end in _bytes, _count. Streams are C_Stream of the custom runtime; NULL is
+ *             the default stream of the device, and always exists.
+ * Structs     Options and results start with struct_size. Set it to sizeof the struct before each call: a program
+ *             built with an older or a newer header than the library keeps working. Results are written as far
+ *             as they fit; options that an older program does not have are zero, and zero means default.
+ *
+ * Bad input that is always caught, with a status, and with nothing lost or changed:
+ *   - NULL where a pointer is needed; an out pointer that is not aligned; a struct_size that was not set
+ *   - a device or pool handle that is destroyed, ended, of the other kind, or was never one
+ *   - a device type or ordinal that does not exist; an index or an enumeration out of range
+ *   - size 0 (C_SUCCESS and NULL, or a no-op), and sizes up to SIZE_MAX that no device can have (OUT_OF_MEMORY)
+ *   - freeing a pointer that is not ours, that lies inside a block, or that has been freed already and whose
+ *     address is not in use again; a wrong size at millpond_free_sized
+ *   - a destroyed or foreign stream or event, on devices that know theirs ("host" and "cpu" do)
+ *   - a copy or fill that runs past the end of a block of device memory
+ *   - any call before a device was opened, after millpond_finalize, or in the child of a fork (NOT_PERMITTED)
+ * Not caught: host ranges of copies that are not the caller's, strings without an end, and use of memory after
+ * it was freed.
+ *
+ * Process     Millpond starts no thread before the first stream is made. In the child of a fork every call gets
+ *             NOT_PERMITTED if the parent had used the library. At exit nothing needs to be called, and static
+ *             destructors may still free: they get a status at worst.
+ */
 #ifndef MILLPOND_MILLPOND_H
 #define MILLPOND_MILLPOND_H
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "millpond/custom_runtime.h" /* C_Status, C_Device, C_Stream, C_Event, C_Callback, CustomRuntimeParams */
 
+#include "millpond/custom_runtime.h" /* C_Status, C_Stream, C_Event, CustomRuntimeParams */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of this header; millpond_version() tells the library's. */
 #define MILLPOND_VERSION_MAJOR 0
 #define MILLPOND_VERSION_MINOR 1
 #define MILLPOND_VERSION_PATCH 0
 
-/* millpond_last_error_code(): stable numbers, never reused (see base/error.rs) */
+/* ---- Constants and structs ----------------------------------------------------------------------------- */
+
+/** `millpond_last_error_code`: no call has failed on this thread yet. */
 #define MILLPOND_OK 0
+/** An argument is outside its documented range: NULL, a bad flag, a bad handle, an overflow. */
 #define MILLPOND_E_INVALID_ARGUMENT 1
+/** The device has not enough free memory, or a limit was reached. */
 #define MILLPOND_E_OUT_OF_MEMORY 2
+/** The address is not the start of a live block of this library. */
 #define MILLPOND_E_UNKNOWN_POINTER 3
+/** The block was freed before. */
 #define MILLPOND_E_DOUBLE_FREE 4
+/** The stream is not known to this device, or was destroyed. */
 #define MILLPOND_E_UNKNOWN_STREAM 5
+/** The event is not known to this device, or was destroyed. */
 #define MILLPOND_E_UNKNOWN_EVENT 6
+/** No device type of that name, or no device of that ordinal. */
 #define MILLPOND_E_UNKNOWN_DEVICE 7
+/** The library was not started, or the device has ended. */
 #define MILLPOND_E_NOT_INITIALIZED 8
+/** The device type cannot do this. */
 #define MILLPOND_E_UNSUPPORTED 9
+/** A range runs past the end of its block, or an index past the end of its table. */
 #define MILLPOND_E_OUT_OF_RANGE 10
+/** The driver or plugin reported a failure of its own. */
 #define MILLPOND_E_DEVICE 11
+/** The operating system refused a call. */
 #define MILLPOND_E_SYSTEM 12
+/** A custom-runtime plugin was refused: version, struct size or a missing function. */
 #define MILLPOND_E_PLUGIN_REFUSED 13
+/** The thing is still in use, or the name is taken. */
 #define MILLPOND_E_BUSY 14
+/** The call is not allowed here: in a stream callback, or in a forked child. */
 #define MILLPOND_E_NOT_PERMITTED 15
+/** The size given at free differs from the size at allocation. */
 #define MILLPOND_E_WRONG_SIZE 16
+/** A defect of this library; please report it. */
 #define MILLPOND_E_INTERNAL 17
-/* C_Status of a failed call: C_FAILED for OUT_OF_MEMORY, DEVICE and SYSTEM; C_INTERNAL_ERROR for INTERNAL; C_ERROR for the rest. */
+/** Copy from host memory to device memory. */
+#define MILLPOND_COPY_H2D 0
+/** Copy from device memory to host memory. */
+#define MILLPOND_COPY_D2H 1
+/** Copy within one device. */
+#define MILLPOND_COPY_D2D 2
+/** Bit of `millpond_device_info.caps`: physical memory is separate from addresses. */
+#define MILLPOND_CAP_MAPPING 1
+/** Bit of `millpond_device_info.caps`: the host can read and write device memory at its address. */
+#define MILLPOND_CAP_HOST_ACCESS 2
+/** Bit of `millpond_device_info.caps`: unified memory works. */
+#define MILLPOND_CAP_UNIFIED 4
+/** Bit of `millpond_device_info.caps`: host memory is page-locked, where the limit allows. */
+#define MILLPOND_CAP_PINNED 8
+/** Bit of `millpond_device_info.caps`: streams can be created. */
+#define MILLPOND_CAP_STREAMS 16
+/** Bit of `millpond_device_info.caps`: stream callbacks work. */
+#define MILLPOND_CAP_CALLBACKS 32
 
-#define MILLPOND_COPY_H2D 0u
-#define MILLPOND_COPY_D2H 1u
-#define MILLPOND_COPY_D2D 2u
+/**
+ * A device: a handle that `millpond_device_get` lends. It is a number and points to nothing; it
+ * stays known for ever, and calls on a device that has ended get MILLPOND_E_NOT_INITIALIZED.
+ */
+typedef struct millpond_device millpond_device;
 
-#define MILLPOND_CAP_MAPPING 1u      /* millpond_device_info.caps */
-#define MILLPOND_CAP_HOST_ACCESS 2u
-#define MILLPOND_CAP_UNIFIED 4u
-#define MILLPOND_CAP_PINNED 8u
-#define MILLPOND_CAP_STREAMS 16u
-#define MILLPOND_CAP_CALLBACKS 32u
-
-typedef struct millpond_device millpond_device; /* borrowed; valid until millpond_finalize() or its type is unregistered; later uses get a status */
+/**
+ * A pool of a device's memory: a handle from `millpond_pool_create` or
+ * `millpond_device_get_default_pool`. It is a number and points to nothing; a destroyed pool's
+ * handle is recognised.
+ */
 typedef struct millpond_pool millpond_pool;
 
-typedef struct millpond_host_options { /* the embedded host device; zero means default */
+/** How the built-in device type "host" is. Zero means the default, which the environment can set. */
+typedef struct millpond_host_options {
+  /** sizeof(millpond_host_options) */
   size_t struct_size;
-  uint32_t device_count;          /* default 2; at most 64 */
-  uint64_t capacity_bytes;        /* each device; default: half the machine's memory / device_count, committed as touched */
-  uint32_t disable_mapping;       /* 1: behave as a device that can only give segments */
+  /** Number of devices, at most 64. 0: MILLPOND_HOST_DEVICES, else 2. */
+  uint32_t device_count;
+  /**
+   * Bytes of each device, committed as they are touched. 0: MILLPOND_HOST_CAPACITY, else half of the
+   * machine's memory divided by the number of devices.
+   */
+  uint64_t capacity_bytes;
+  /** 1: the devices only give segments and cannot map. 0: MILLPOND_HOST_MAPPING, else they can map. */
+  uint32_t disable_mapping;
 } millpond_host_options;
 
+/** What a device tells about itself. */
 typedef struct millpond_device_info {
+  /** sizeof(millpond_device_info) */
   size_t struct_size;
-  char type[32]; int32_t ordinal; uint32_t caps;
-  uint64_t total_bytes, free_bytes;
-  uint64_t min_chunk_bytes, max_chunk_bytes, max_alloc_bytes, extra_padding_bytes, init_alloc_bytes, realloc_bytes;
-  uint64_t compute_capability, runtime_version, driver_version;
+  /** Name of the device type, with its NUL. */
+  char type[32];
+  /** Ordinal of the device within its type. */
+  int32_t ordinal;
+  /** MILLPOND_CAP_* bits. */
+  uint32_t caps;
+  /** Bytes the device has. */
+  uint64_t total_bytes;
+  /** Bytes that could be taken from it now. */
+  uint64_t free_bytes;
+  /** Requests are rounded up to a multiple of this; addresses are aligned to it. */
+  uint64_t min_chunk_bytes;
+  /** A request that takes more than this goes to the device directly. */
+  uint64_t max_chunk_bytes;
+  /** At most this much is ever taken from the device. */
+  uint64_t max_alloc_bytes;
+  /** Added to each request before it is rounded. */
+  uint64_t extra_padding_bytes;
+  /** Size of the first chunk that is taken from the device. */
+  uint64_t init_alloc_bytes;
+  /** Size of each later chunk. */
+  uint64_t realloc_bytes;
+  /** Compute capability, major * 10 + minor. */
+  uint64_t compute_capability;
+  /** Version of the runtime library. */
+  uint64_t runtime_version;
+  /** Version of the driver. */
+  uint64_t driver_version;
 } millpond_device_info;
 
-typedef struct millpond_pool_options { size_t struct_size; uint64_t limit_bytes; /* 0: no limit of its own */ const char *name; /* NULL: unnamed */ } millpond_pool_options;
-
-typedef struct millpond_counter { uint64_t current, peak, total; } millpond_counter; /* total: everything ever added */
-typedef struct millpond_stats {
+/** How a new pool is. */
+typedef struct millpond_pool_options {
+  /** sizeof(millpond_pool_options) */
   size_t struct_size;
-  millpond_counter requested_bytes; /* as asked for, before rounding */
-  millpond_counter allocated_bytes; /* in live blocks, after rounding */
-  millpond_counter active_bytes;    /* allocated, plus freed but waiting for a stream */
-  millpond_counter reserved_bytes;  /* taken from the device */
-  millpond_counter blocks;          /* live blocks */
-  millpond_counter segments;        /* calls' worth of device memory held */
-  uint64_t driver_calls;            /* calls into device memory management so far (alloc, free, create, map, ...) */
-  uint64_t out_of_memory_count;     /* requests that failed for lack of memory */
-  uint64_t limit_bytes;             /* 0: none */
+  /** The pool never reserves more bytes than this; 0: no limit of its own. */
+  uint64_t limit_bytes;
+  /** UTF-8 text for error messages; NULL: unnamed. Copied. */
+  const char *name;
+} millpond_pool_options;
+
+/** One quantity over time. */
+typedef struct millpond_counter {
+  /** Its value now. */
+  uint64_t current;
+  /** The highest value since the start or the last reset of the peaks. */
+  uint64_t peak;
+  /** The sum of everything ever added. */
+  uint64_t total;
+} millpond_counter;
+
+/** The exact account of a pool or of a device. */
+typedef struct millpond_stats {
+  /** sizeof(millpond_stats) */
+  size_t struct_size;
+  /** Bytes in live blocks as they were asked for. */
+  struct millpond_counter requested_bytes;
+  /** Bytes in live blocks after rounding. */
+  struct millpond_counter allocated_bytes;
+  /** `allocated_bytes`, plus bytes that are freed but still wait for a stream. */
+  struct millpond_counter active_bytes;
+  /** Bytes taken from the device. */
+  struct millpond_counter reserved_bytes;
+  /** Live blocks. */
+  struct millpond_counter blocks;
+  /** Pieces of memory held from the device. */
+  struct millpond_counter segments;
+  /** Calls into the memory management of the device so far. */
+  uint64_t driver_calls;
+  /** Requests that failed for lack of memory, a limit included. */
+  uint64_t out_of_memory_count;
+  /** The limit of `reserved_bytes`; 0: none. */
+  uint64_t limit_bytes;
 } millpond_stats;
 
-/* --- library --- */
+/** What is known of one live block. */
+typedef struct millpond_block_info {
+  /** sizeof(millpond_block_info) */
+  size_t struct_size;
+  /** First address of the block. */
+  void *base;
+  /** Bytes of the block after rounding. */
+  size_t size_bytes;
+  /** Bytes that were asked for. */
+  size_t requested_bytes;
+  /** The stream that orders its reuse; NULL for the default stream and for a block of `millpond_alloc`. */
+  C_Stream stream;
+  /** The pool it came from; borrowed. */
+  struct millpond_pool *pool;
+  /** The device it lies on; borrowed. */
+  struct millpond_device *device;
+} millpond_block_info;
+
+/**
+ * Called on a thread of the device when a stream gets there, with the pointer given at
+ * `millpond_stream_add_callback` and the state of the stream (C_SUCCESS, or the failure of work before).
+ * It must not throw, and must not make calls that wait: they get MILLPOND_E_NOT_PERMITTED.
+ */
+typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
+
+/* ---- Last error ---------------------------------------------------------------------------------------- */
+
+/**
+ * The code of the last failed call on the calling thread; MILLPOND_OK when none has failed yet. A
+ * call that succeeds does not clear it. Never fails.
+ */
+uint32_t millpond_last_error_code(void);
+
+/**
+ * A text for a person about the last failed call on the calling thread, UTF-8; "" when none has failed
+ * yet. Never NULL. Borrowed until the next failing call on this thread, or the thread's end.
+ */
+const char *millpond_last_error_message(void);
+
+/**
+ * The name of an error code, as "MILLPOND_E_OUT_OF_MEMORY"; "MILLPOND_OK" for 0, "unknown" for a number
+ * that this version does not know. Never NULL; lives for ever.
+ */
+const char *millpond_error_name(uint32_t code);
+
+/* ---- Library ------------------------------------------------------------------------------------------- */
+
+/** The version of the library as "major.minor.patch". Never NULL; lives for ever. Never fails. */
 const char *millpond_version(void);
-uint32_t    millpond_last_error_code(void);      /* of the calling thread; 0 after a successful start, not cleared by success */
-const char *millpond_last_error_message(void);   /* never NULL; borrowed until the next failing call on this thread */
-const char *millpond_error_name(uint32_t code);  /* "MILLPOND_E_OUT_OF_MEMORY"; "unknown" otherwise */
-C_Status    millpond_host_configure(const millpond_host_options *options); /* before the first use of "host", else BUSY */
-C_Status    millpond_finalize(void); /* ends every device type; live blocks are lost; all later calls get NOT_INITIALIZED until a next millpond_device_get(), which starts anew; old handles stay refused */
 
-/* --- device types and devices --- */
+/**
+ * Sets how the built-in device type "host" is. Must come before the first call that names a device
+ * type. `options` may be NULL: defaults.
+ *
+ * Errors: BUSY once the library was used; INVALID_ARGUMENT for more than 64 devices, for another value
+ * than 0 or 1 in `disable_mapping`, for a capacity that no device can have, and for a bad value of a
+ * MILLPOND_HOST_* variable that the options do not override.
+ */
+C_Status millpond_host_configure(const millpond_host_options *options);
+
+/**
+ * Ends every device type: waits for the work of all devices, then gives everything back. Live blocks,
+ * pools, streams and events are lost; registered device types are forgotten.
+ *
+ * Afterwards every call with an old handle or pointer gets NOT_INITIALIZED, for ever. A next call that
+ * names a device type starts the library anew. Not needed before the end of the process.
+ *
+ * No other thread may be inside a call on a device of a registered type meanwhile.
+ * Errors: NOT_INITIALIZED when nothing was started; else the first failure of a device, after all have
+ * been ended.
+ */
+C_Status millpond_finalize(void);
+
+/* ---- Device types -------------------------------------------------------------------------------------- */
+
+/** Bytes that hold the name of every device type, with its NUL. */
+#define MILLPOND_DEVICE_TYPE_NAME_BYTES 32
+
+/**
+ * How many device types there are: "cpu", "host", and the registered ones.
+ *
+ * Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_HOST_* variable).
+ */
 C_Status millpond_device_type_get_count(size_t *out_count);
-C_Status millpond_device_type_get_name(size_t index, char *out_name, size_t capacity); /* BUSY never; OUT_OF_RANGE; INVALID when it doesn't fit */
-C_Status millpond_device_type_register(void (*init_plugin)(CustomRuntimeParams *), char *out_name, size_t capacity); /* out_name may be NULL */
-C_Status millpond_device_type_load(const char *path, char *out_name, size_t capacity);
-C_Status millpond_device_type_unregister(const char *type); /* BUSY while blocks of it live */
-C_Status millpond_device_get_count(const char *type, size_t *out_count);
-C_Status millpond_device_get(const char *type, int32_t ordinal, millpond_device **out_device);
-C_Status millpond_device_get_info(millpond_device *device, millpond_device_info *inout_info); /* struct_size set by the caller */
-C_Status millpond_device_synchronize(millpond_device *device);
-C_Status millpond_device_set_limit(millpond_device *device, uint64_t limit_bytes); /* reserved never passes it; 0: none */
-C_Status millpond_device_get_stats(millpond_device *device, millpond_stats *inout_stats);
-C_Status millpond_device_reset_peaks(millpond_device *device);
-C_Status millpond_device_empty_cache(millpond_device *device); /* unused memory of all pools back to the device */
-C_Status millpond_device_get_default_pool(millpond_device *device, millpond_pool **out_pool); /* borrowed */
 
-/* --- pools --- */
-C_Status millpond_pool_create(millpond_device *device, const millpond_pool_options *options, millpond_pool **out_pool);
-C_Status millpond_pool_destroy(millpond_pool *pool); /* NULL: no-op. BUSY while blocks of it live. */
+/**
+ * The name of the device type at `index`, below the count, written with its NUL into `out_name` of
+ * `capacity` bytes; MILLPOND_DEVICE_TYPE_NAME_BYTES always suffice.
+ *
+ * Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and when the name does not fit.
+ */
+C_Status millpond_device_type_get_name(size_t index, char *out_name, size_t capacity);
+
+/**
+ * Registers a custom-runtime plugin that is linked into the program: `init_plugin` is called once, and
+ * its device type appears beside "host", with pools over its memory.
+ *
+ * `out_name` receives the type's name and may be NULL; else `capacity` must be at least
+ * MILLPOND_DEVICE_TYPE_NAME_BYTES.
+ * Errors: PLUGIN_REFUSED, with the name of what is wrong, for a version, a size or a missing function;
+ * BUSY when the name is taken; INVALID_ARGUMENT for NULL; else what the plugin's own start returns.
+ */
+C_Status millpond_device_type_register(void (*init_plugin)(CustomRuntimeParams *params),
+                                       char *out_name,
+                                       size_t capacity);
+
+/**
+ * Loads a custom-runtime plugin from the shared object at `path` (UTF-8) and registers it as
+ * `millpond_device_type_register` does. A refused object is unloaded again; an accepted one
+ * stays loaded until the end of the process, so that no late call jumps into nothing.
+ *
+ * Errors: SYSTEM, with the loader's text, when the object cannot be loaded; PLUGIN_REFUSED when it has
+ * no InitPlugin; and those of `millpond_device_type_register`.
+ */
+C_Status millpond_device_type_load(const char *path, char *out_name, size_t capacity);
+
+/**
+ * Ends a registered device type and forgets it. Old handles of its devices get NOT_INITIALIZED.
+ *
+ * No other thread may be inside a call on a device of this type meanwhile.
+ * Errors: BUSY while blocks, host or unified memory of it live; NOT_PERMITTED for a built-in type;
+ * UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
+ */
+C_Status millpond_device_type_unregister(const char *type_name);
+
+/* ---- Devices ------------------------------------------------------------------------------------------- */
+
+/**
+ * How many devices the type has. Starts the type if needed.
+ *
+ * Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL.
+ */
+C_Status millpond_device_get_count(const char *type_name, size_t *out_count);
+
+/**
+ * The device of that type and ordinal, opened on first use; the same handle each time. Borrowed: there is
+ * nothing to give back. Valid until `millpond_finalize` or until its type is unregistered; later uses get
+ * NOT_INITIALIZED.
+ *
+ * Errors: UNKNOWN_DEVICE for the type or the ordinal; INVALID_ARGUMENT for NULL; else what opening the
+ * device returns.
+ */
+C_Status millpond_device_get(const char *type_name, int32_t ordinal, millpond_device **out_device);
+
+/**
+ * What the device tells about itself, with the memory that is free now. The caller sets
+ * `inout_info->struct_size`; as much as fits is written.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
+ */
+C_Status millpond_device_get_info(const millpond_device *device, millpond_device_info *inout_info);
+
+/**
+ * Waits for all work queued on the device, on all its streams.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; NOT_PERMITTED in a stream callback.
+ */
+C_Status millpond_device_synchronize(millpond_device *device);
+
+/**
+ * From now on the bytes taken from the device never pass `limit_bytes`; 0: no limit. A limit below what is
+ * taken already ends no block: it only refuses more.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_set_limit(millpond_device *device, uint64_t limit_bytes);
+
+/**
+ * The account of all pools of the device together. The caller sets `inout_stats->struct_size`; as much as
+ * fits is written.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_stats(const millpond_device *device, millpond_stats *inout_stats);
+
+/**
+ * The peaks of the device's account start again from the current values.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_reset_peaks(millpond_device *device);
+
+/**
+ * Memory that no block uses goes back to the device, from all pools.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
+ */
+C_Status millpond_device_empty_cache(millpond_device *device);
+
+/**
+ * The pool that the device has from the start. Borrowed: it cannot be destroyed. Valid as long as the
+ * device.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_default_pool(millpond_device *device, millpond_pool **out_pool);
+
+/* ---- Pools: stream-ordered memory ---------------------------------------------------------------------- */
+
+/**
+ * A new pool of the device. `options` may be NULL: no limit, no name. The caller ends it with
+ * `millpond_pool_destroy`.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_pool_create(millpond_device *device,
+                              const millpond_pool_options *options,
+                              millpond_pool **out_pool);
+
+/**
+ * Ends a pool; its memory goes back to the device. NULL: no-op. Later uses of the handle get
+ * INVALID_ARGUMENT.
+ *
+ * Errors: BUSY, and nothing is done, while blocks of it live; INVALID_ARGUMENT for the default pool and a
+ * pool that was destroyed before; NOT_INITIALIZED.
+ */
+C_Status millpond_pool_destroy(millpond_pool *pool);
+
+/**
+ * The device of the pool; borrowed.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
 C_Status millpond_pool_get_device(const millpond_pool *pool, millpond_device **out_device);
+
+/**
+ * Allocates `size_bytes` in stream order: usable by work queued on `stream` from now on. Other streams may
+ * use it after they waited for this one. Size 0: C_SUCCESS and NULL. The address is aligned to the
+ * device's `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_pool_free` or
+ * `millpond_free`.
+ *
+ * Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
 C_Status millpond_pool_alloc(millpond_pool *pool, size_t size_bytes, C_Stream stream, void **out_ptr);
-   /* stream-ordered: usable by work queued on `stream` from now on. size 0: C_SUCCESS and NULL. */
+
+/**
+ * Frees a block in stream order: at once reusable by work queued later on `stream`. If that is not the
+ * stream of the allocation, reuse waits for both. NULL: no-op. The block may be of any pool of the same
+ * device.
+ *
+ * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; UNKNOWN_STREAM;
+ * INVALID_ARGUMENT; NOT_INITIALIZED. After an error nothing was freed.
+ */
 C_Status millpond_pool_free(millpond_pool *pool, void *ptr, C_Stream stream);
-   /* stream-ordered: reusable at once by work queued later on `stream`; if it is not the stream of the allocation, both are honoured. NULL: no-op */
+
+/**
+ * Memory of the pool that no block uses goes back to the device.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
+ */
 C_Status millpond_pool_empty_cache(millpond_pool *pool);
+
+/**
+ * From now on the pool never reserves more than `limit_bytes`; 0: no limit of its own. A limit below what
+ * it has already ends no block: it only refuses more.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
 C_Status millpond_pool_set_limit(millpond_pool *pool, uint64_t limit_bytes);
-C_Status millpond_pool_get_stats(millpond_pool *pool, millpond_stats *inout_stats);
+
+/**
+ * The account of the pool. The caller sets `inout_stats->struct_size`; as much as fits is written.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_pool_get_stats(const millpond_pool *pool, millpond_stats *inout_stats);
+
+/**
+ * The peaks of the pool's account start again from the current values.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
 C_Status millpond_pool_reset_peaks(millpond_pool *pool);
 
-/* --- memory without a pool in hand --- */
+/* ---- Memory without a pool in hand --------------------------------------------------------------------- */
+
+/**
+ * Allocates `size_bytes` from the device's default pool, usable at once by the host (where it can reach the
+ * device) and by every stream. Size 0: C_SUCCESS and NULL. The address is aligned to the device's
+ * `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_free`.
+ *
+ * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
 C_Status millpond_alloc(millpond_device *device, size_t size_bytes, void **out_ptr);
-   /* not stream-ordered: usable at once from every stream and the host; from the default pool */
+
+/**
+ * Frees a block of any pool of any device. A block of `millpond_alloc` is reused when every stream has
+ * passed this point; a block of `millpond_pool_alloc` goes back to its stream. NULL: no-op.
+ *
+ * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; NOT_INITIALIZED when no device
+ * is open. After an error nothing was freed.
+ */
 C_Status millpond_free(void *ptr);
-   /* any block of any pool. A block of millpond_alloc is reused when every stream has passed this point (like cudaFree without its wait);
-      a block of millpond_pool_alloc goes back to its stream. NULL: no-op */
-C_Status millpond_free_sized(void *ptr, size_t size_bytes); /* WRONG_SIZE, and nothing freed, when size differs from the request */
-C_Status millpond_record_stream(void *ptr, C_Stream stream); /* the block is also used by `stream`: reuse waits for what is queued there at the free */
-typedef struct millpond_block_info { size_t struct_size; void *base; size_t size_bytes; size_t requested_bytes; C_Stream stream; millpond_pool *pool; millpond_device *device; } millpond_block_info;
-C_Status millpond_get_block(const void *ptr, millpond_block_info *inout_info); /* ptr may lie inside the block */
-C_Status millpond_host_alloc(millpond_device *device, size_t size_bytes, void **out_ptr);    /* pinned */
+
+/**
+ * `millpond_free`, and a check that `size_bytes` is the size of the request.
+ *
+ * Errors: WRONG_SIZE, and those of `millpond_free`. After an error nothing was freed.
+ */
+C_Status millpond_free_sized(void *ptr, size_t size_bytes);
+
+/**
+ * The block that starts at `ptr` is also used by `stream`: after its free, its reuse waits for what is
+ * queued there at the free.
+ *
+ * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED.
+ */
+C_Status millpond_record_stream(void *ptr, C_Stream stream);
+
+/**
+ * The live block that holds `ptr`, which may lie anywhere inside it. The caller sets
+ * `inout_info->struct_size`; as much as fits is written.
+ *
+ * Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL; NOT_INITIALIZED when no device is open.
+ */
+C_Status millpond_get_block(const void *ptr, millpond_block_info *inout_info);
+
+/**
+ * Allocates host memory that copies to and from this device fast: page-locked where the limit of the
+ * process allows. Size 0: C_SUCCESS and NULL. The caller gives it back with `millpond_host_free`.
+ *
+ * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_host_alloc(millpond_device *device, size_t size_bytes, void **out_ptr);
+
+/**
+ * Frees memory of `millpond_host_alloc` of the same device at once: no queued work may still use it. NULL:
+ * no-op.
+ *
+ * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
 C_Status millpond_host_free(millpond_device *device, void *ptr);
+
+/**
+ * Allocates memory that host and device use at the same address. Size 0: C_SUCCESS and NULL. The caller
+ * gives it back with `millpond_unified_free`.
+ *
+ * Errors: UNSUPPORTED where the device has none; OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
 C_Status millpond_unified_alloc(millpond_device *device, size_t size_bytes, void **out_ptr);
+
+/**
+ * Frees memory of `millpond_unified_alloc` of the same device at once: no queued work may still use it.
+ * NULL: no-op.
+ *
+ * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
 C_Status millpond_unified_free(millpond_device *device, void *ptr);
 
-/* --- copies: device ranges must lie in one live block, else OUT_OF_RANGE / UNKNOWN_POINTER --- */
-C_Status millpond_copy(millpond_device *device, uint32_t kind, void *dst, const void *src, size_t size_bytes);
-C_Status millpond_copy_async(millpond_device *device, C_Stream stream, uint32_t kind, void *dst, const void *src, size_t size_bytes);
-C_Status millpond_copy_peer(millpond_device *dst_device, void *dst, millpond_device *src_device, const void *src, size_t size_bytes);
-C_Status millpond_copy_peer_async(millpond_device *dst_device, void *dst, millpond_device *src_device, C_Stream src_stream, const void *src, size_t size_bytes);
-C_Status millpond_memset(millpond_device *device, void *dst, uint8_t value, size_t size_bytes);
-C_Status millpond_memset_async(millpond_device *device, C_Stream stream, void *dst, uint8_t value, size_t size_bytes);
+/* ---- Copies and fills ---------------------------------------------------------------------------------- */
 
-/* --- streams and events --- */
+/**
+ * Copies `size_bytes` and returns when they have arrived; waits for work queued on the device before. `kind`
+ * is a MILLPOND_COPY_* constant. The ranges must not overlap. Size 0: no-op.
+ *
+ * Errors: UNKNOWN_POINTER and OUT_OF_RANGE for a device range that is not inside one live block or unified
+ * memory; INVALID_ARGUMENT for NULL or another kind; NOT_PERMITTED in a stream callback; NOT_INITIALIZED;
+ * DEVICE. The host range is the caller's promise.
+ */
+C_Status millpond_copy(millpond_device *device, uint32_t kind, void *dst, const void *src, size_t size_bytes);
+
+/**
+ * Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until
+ * the copy is done; other host memory that is read has been read when this returns, other host memory that
+ * is written may be written until the copy is done.
+ *
+ * Errors: as `millpond_copy`, and UNKNOWN_STREAM.
+ */
+C_Status millpond_copy_async(millpond_device *device,
+                             C_Stream stream,
+                             uint32_t kind,
+                             void *dst,
+                             const void *src,
+                             size_t size_bytes);
+
+/**
+ * Copies between two devices of the same type and returns when the bytes have arrived. Size 0: no-op.
+ *
+ * Errors: as `millpond_copy`; INVALID_ARGUMENT when the types differ.
+ */
+C_Status millpond_copy_peer(millpond_device *dst_device,
+                            void *dst,
+                            millpond_device *src_device,
+                            const void *src,
+                            size_t size_bytes);
+
+/**
+ * Queues a copy between two devices of the same type on `src_stream`, a stream of the source device.
+ *
+ * Errors: as `millpond_copy_peer`, and UNKNOWN_STREAM.
+ */
+C_Status millpond_copy_peer_async(millpond_device *dst_device,
+                                  void *dst,
+                                  millpond_device *src_device,
+                                  C_Stream src_stream,
+                                  const void *src,
+                                  size_t size_bytes);
+
+/**
+ * Sets `size_bytes` of device memory to `value`, and returns when done; waits for work queued on the device
+ * before. Size 0: no-op.
+ *
+ * Errors: as `millpond_copy`.
+ */
+C_Status millpond_memset(millpond_device *device, void *dst, uint8_t value, size_t size_bytes);
+
+/**
+ * Queues a fill of device memory on `stream`.
+ *
+ * Errors: as `millpond_copy`, and UNKNOWN_STREAM.
+ */
+C_Status millpond_memset_async(millpond_device *device,
+                               C_Stream stream,
+                               void *dst,
+                               uint8_t value,
+                               size_t size_bytes);
+
+/* ---- Streams and events -------------------------------------------------------------------------------- */
+
+/**
+ * A new stream of the device. The caller ends it with `millpond_stream_destroy`. NULL, the default stream,
+ * needs none.
+ *
+ * Errors: UNSUPPORTED where the device has only the default stream; SYSTEM; INVALID_ARGUMENT;
+ * NOT_INITIALIZED; DEVICE.
+ */
 C_Status millpond_stream_create(millpond_device *device, C_Stream *out_stream);
-C_Status millpond_stream_destroy(millpond_device *device, C_Stream stream); /* NULL: no-op. Live blocks of it stay valid */
+
+/**
+ * Ends a stream. Work queued on it still completes, and live blocks of it stay valid. NULL: no-op.
+ *
+ * Errors: UNKNOWN_STREAM; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_stream_destroy(millpond_device *device, C_Stream stream);
+
+/**
+ * Whether everything queued on the stream is done. Does not wait.
+ *
+ * Errors: UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
 C_Status millpond_stream_query(millpond_device *device, C_Stream stream, bool *out_done);
+
+/**
+ * Waits for everything queued on the stream so far.
+ *
+ * Errors: UNKNOWN_STREAM; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
 C_Status millpond_stream_synchronize(millpond_device *device, C_Stream stream);
+
+/**
+ * Work queued on `stream` from now on waits for what `event` has recorded so far. Does not wait on the host.
+ *
+ * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
 C_Status millpond_stream_wait_event(millpond_device *device, C_Stream stream, C_Event event);
-typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
-C_Status millpond_stream_add_callback(millpond_device *device, C_Stream stream, millpond_stream_callback callback, void *user_data);
+
+/**
+ * Calls `callback` with `user_data` once, on a thread of the device, when the stream gets there. Later work
+ * of the stream waits until it returns.
+ *
+ * Errors: UNSUPPORTED where the device has no callbacks; UNKNOWN_STREAM; INVALID_ARGUMENT;
+ * NOT_INITIALIZED; DEVICE. After an error the callback is never called.
+ */
+C_Status millpond_stream_add_callback(millpond_device *device,
+                                      C_Stream stream,
+                                      millpond_stream_callback callback,
+                                      void *user_data);
+
+/**
+ * A new event, as if completed. The caller ends it with `millpond_event_destroy`.
+ *
+ * Errors: SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
 C_Status millpond_event_create(millpond_device *device, C_Event *out_event);
-C_Status millpond_event_destroy(millpond_device *device, C_Event event); /* NULL: no-op */
+
+/**
+ * Ends an event. Waits on it that are queued still hold. NULL: no-op.
+ *
+ * Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_event_destroy(millpond_device *device, C_Event event);
+
+/**
+ * The event stands for everything queued on `stream` so far.
+ *
+ * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
 C_Status millpond_event_record(millpond_device *device, C_Stream stream, C_Event event);
+
+/**
+ * Whether what the event recorded is done; true when it never recorded. Does not wait.
+ *
+ * Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
 C_Status millpond_event_query(millpond_device *device, C_Event event, bool *out_done);
+
+/**
+ * Waits for what the event recorded.
+ *
+ * Errors: UNKNOWN_EVENT; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
 C_Status millpond_event_synchronize(millpond_device *device, C_Event event);
+
+#ifdef __cplusplus
+} /* extern "C" */
 #endif
+
+#endif /* MILLPOND_MILLPOND_H */

@@ -4,9 +4,10 @@ use crate::base::error::Code;
 use crate::capi::guard::{Out, OutStruct, Sized_, run, text};
 use crate::capi::handles;
 use crate::capi::types::{
-    C_Status, millpond_counter, millpond_device, millpond_device_info, millpond_pool, millpond_stats,
+    millpond_counter, millpond_device, millpond_device_info, millpond_pool, millpond_stats,
 };
 use crate::fail;
+use crate::paddle::abi::C_Status;
 use crate::runtime::{self, Counter, DeviceInfo, PoolId, Stats};
 use std::ffi::c_char;
 

@@ -3,14 +3,13 @@
 use crate::base::error::{Code, Error, Result};
 use crate::capi::guard::{Out, run, text, write_text};
 use crate::capi::handles;
-use crate::capi::types::C_Status;
 use crate::fail;
+use crate::paddle;
+use crate::paddle::abi::{C_Status, CustomRuntimeParams};
 use crate::runtime;
-use std::ffi::{c_char, c_void};
+use std::ffi::c_char;
+use std::path::Path;
 use std::ptr::NonNull;
-
-/// What `CustomRuntimeParams` is until `paddle` brings it.
-pub type CustomRuntimeParams = c_void;
 
 /// Bytes that hold the name of every device type, with its NUL.
 pub const MILLPOND_DEVICE_TYPE_NAME_BYTES: usize = 32;
@@ -63,6 +62,11 @@ fn name_buffer(out_name: *mut c_char, capacity: usize) -> Result<Option<NonNull<
     Ok(out)
 }
 
+fn give_name(out: Option<NonNull<c_char>>, capacity: usize, name: &str) -> Result<()> {
+    // SAFETY: C's promise about `out_name` and `capacity`, as the header states it.
+    out.map_or(Ok(()), |o| unsafe { write_text(o, capacity, name) })
+}
+
 /// Registers a custom-runtime plugin that is linked into the program: `init_plugin` is called once, and
 /// its device type appears beside "host", with pools over its memory.
 ///
@@ -77,16 +81,19 @@ pub unsafe extern "C" fn millpond_device_type_register(
     capacity: usize,
 ) -> C_Status {
     run(|| {
-        let _out = name_buffer(out_name, capacity)?;
-        let Some(_init) = init_plugin else {
+        let out = name_buffer(out_name, capacity)?;
+        let Some(init) = init_plugin else {
             return Err(Error::new(Code::InvalidArgument, "init_plugin is NULL"));
         };
-        Err(Error::new(Code::Unsupported, "plugins are not there yet"))
+        // SAFETY: the caller vouches for the plugin that it linked.
+        let name = unsafe { paddle::register_init(init) }?;
+        give_name(out, capacity, &name)
     })
 }
 
 /// Loads a custom-runtime plugin from the shared object at `path` (UTF-8) and registers it as
-/// `millpond_device_type_register` does. The object stays loaded until its type is unregistered.
+/// `millpond_device_type_register` does. A refused object is unloaded again; an accepted one
+/// stays loaded until the end of the process, so that no late call jumps into nothing.
 ///
 /// Errors: SYSTEM, with the loader's text, when the object cannot be loaded; PLUGIN_REFUSED when it has
 /// no InitPlugin; and those of `millpond_device_type_register`.
@@ -97,10 +104,12 @@ pub unsafe extern "C" fn millpond_device_type_load(
     capacity: usize,
 ) -> C_Status {
     run(|| {
-        let _out = name_buffer(out_name, capacity)?;
+        let out = name_buffer(out_name, capacity)?;
         // SAFETY: C's promise, as the header states it.
-        let _path = unsafe { text(path, "path") }?;
-        Err(Error::new(Code::Unsupported, "plugins are not there yet"))
+        let path = unsafe { text(path, "path") }?;
+        // SAFETY: the caller vouches for the object that it names.
+        let name = unsafe { paddle::load_plugin(Path::new(path)) }?;
+        give_name(out, capacity, &name)
     })
 }
 

@@ -3,21 +3,13 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::capi::last_error;
-use crate::capi::types::{C_ERROR, C_FAILED, C_INTERNAL_ERROR, C_SUCCESS, C_Status};
+use crate::paddle::abi::C_Status;
+use crate::paddle::status;
 use crate::runtime;
 use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-
-/// The status of a failure.
-pub(crate) fn status_of(code: Code) -> C_Status {
-    match code {
-        Code::OutOfMemory | Code::Device | Code::System => C_FAILED,
-        Code::Internal => C_INTERNAL_ERROR,
-        _ => C_ERROR,
-    }
-}
 
 /// Runs the body of an export: refused in a forked child, failures noted for the thread, panics
 /// turned into `C_INTERNAL_ERROR`.
@@ -26,7 +18,7 @@ pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
     // Unwind safe: the locks that the body may leave poisoned are taken whatever their state, and
     // everything under them is whole between two steps.
     match catch_unwind(AssertUnwindSafe(|| runtime::check_fork().and_then(|()| body()))) {
-        Ok(Ok(())) => C_SUCCESS,
+        Ok(Ok(())) => C_Status::SUCCESS,
         Ok(Err(e)) => failed(&e),
         Err(payload) => panicked(payload),
     }
@@ -35,7 +27,7 @@ pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
 #[cold]
 fn failed(e: &Error) -> C_Status {
     last_error::set(e.code(), e.message());
-    status_of(e.code())
+    status::of(e)
 }
 
 #[cold]
@@ -49,7 +41,7 @@ fn panicked(payload: Box<dyn std::any::Any + Send>) -> C_Status {
     last_error::append(text);
     // A payload may panic when it is dropped; a small leak is the lesser harm.
     std::mem::forget(payload);
-    C_INTERNAL_ERROR
+    C_Status::INTERNAL_ERROR
 }
 
 fn null<T>(name: &str) -> Result<T> {

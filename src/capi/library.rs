@@ -2,7 +2,8 @@
 
 use crate::capi::guard::{Sized_, read_struct, run};
 use crate::capi::handles;
-use crate::capi::types::{C_Status, millpond_host_options};
+use crate::capi::types::millpond_host_options;
+use crate::paddle::abi::C_Status;
 use crate::runtime;
 use std::ffi::c_char;
 

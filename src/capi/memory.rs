@@ -3,7 +3,8 @@
 use crate::capi::guard::{Out, OutStruct, Sized_, run};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
-use crate::capi::types::{C_Status, C_Stream, millpond_block_info, millpond_device};
+use crate::capi::types::{millpond_block_info, millpond_device};
+use crate::paddle::abi::{C_Status, C_Stream};
 use crate::runtime::{self, PoolId};
 use std::ffi::c_void;
 

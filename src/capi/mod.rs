@@ -31,3 +31,5 @@ pub use memory::*;
 pub use pool::*;
 pub use stream::*;
 pub use types::*;
+
+pub use crate::paddle::abi::{C_Event, C_Status, C_Stream, CustomRuntimeParams, InitPlugin};

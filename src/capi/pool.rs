@@ -2,9 +2,8 @@
 
 use crate::capi::guard::{Out, OutStruct, Sized_, read_struct, run, text};
 use crate::capi::handles;
-use crate::capi::types::{
-    C_Status, C_Stream, millpond_device, millpond_pool, millpond_pool_options, millpond_stats,
-};
+use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
+use crate::paddle::abi::{C_Status, C_Stream};
 use std::ffi::c_void;
 
 // SAFETY: repr(C), `struct_size` first, integers and a raw pointer.

@@ -1,10 +1,12 @@
 //! Streams and events.
 
 use crate::base::error::{Code, Error};
-use crate::capi::guard::{Out, run, status_of};
+use crate::capi::guard::{Out, run};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
-use crate::capi::types::{C_Event, C_SUCCESS, C_Status, C_Stream, millpond_device, millpond_stream_callback};
+use crate::capi::types::{millpond_device, millpond_stream_callback};
+use crate::paddle::abi::{C_Event, C_Status, C_Stream};
+use crate::paddle::status;
 use std::ffi::c_void;
 
 fn event_id(event: C_Event) -> u64 {
@@ -107,7 +109,7 @@ pub unsafe extern "C" fn millpond_stream_add_callback(
         let run_it = move |result: crate::Result<()>| {
             // The whole struct must move, not only the pointer in it.
             let data = data;
-            let status = result.map_or_else(|e| status_of(e.code()), |()| C_SUCCESS);
+            let status = result.map_or_else(|e| status::of(&e), |()| C_Status::SUCCESS);
             // SAFETY: the caller gave a function for exactly this call with this pointer.
             unsafe { call(data.0, status) }
         };

@@ -4,34 +4,8 @@
 //! an older or a newer header keep working. Constants are literals: cbindgen copies them.
 
 use crate::base::error::Code;
+use crate::paddle::abi::{C_Status, C_Stream};
 use std::ffi::{c_char, c_void};
-
-/// `C_Status` of the custom runtime.
-#[allow(non_camel_case_types)]
-pub type C_Status = u32;
-pub(crate) const C_SUCCESS: C_Status = 0;
-pub(crate) const C_FAILED: C_Status = 2;
-pub(crate) const C_ERROR: C_Status = 3;
-pub(crate) const C_INTERNAL_ERROR: C_Status = 4;
-
-/// What `C_Stream` points to; never looked into.
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct C_Stream_st {
-    _private: [u8; 0],
-}
-/// What `C_Event` points to; never looked into.
-#[allow(non_camel_case_types)]
-#[repr(C)]
-pub struct C_Event_st {
-    _private: [u8; 0],
-}
-/// `C_Stream` of the custom runtime.
-#[allow(non_camel_case_types)]
-pub type C_Stream = *mut C_Stream_st;
-/// `C_Event` of the custom runtime.
-#[allow(non_camel_case_types)]
-pub type C_Event = *mut C_Event_st;
 
 /// A device: a handle that `millpond_device_get` lends. It is a number and points to nothing; it
 /// stays known for ever, and calls on a device that has ended get MILLPOND_E_NOT_INITIALIZED.

@@ -1,29 +1,144 @@
-//! The device types that are there from the start: `cpu` and `host`.
-use crate::base::error::Result;
+//! The device types that are there from the start: `cpu` and `host`, and the environment variables
+//! that set their defaults:
+//!
+//! - `MILLPOND_HOST_DEVICES`: how many devices `host` has
+//! - `MILLPOND_HOST_CAPACITY`: bytes of each, with an optional suffix K, M or G (powers of 1024)
+//! - `MILLPOND_HOST_MAPPING`: 0 or 1, whether they can map
+//!
+//! An unset or empty variable is the built-in default. A bad value fails the first use of the library
+//! and names the variable.
+
+use crate::base::error::{Code, Error, Result};
 use crate::device::DeviceType;
+use crate::device::host::{HostOptions, HostType, MAX_DEVICES, machine_memory};
+use crate::fail;
 use std::sync::Arc;
 
-/// How the host device is (stand-in until device::host lands).
-#[derive(Clone, Debug, Default)]
-pub struct HostOptions {
-    /// Devices.
-    pub device_count: usize,
-    /// Bytes.
-    pub capacity: u64,
-    /// Mapping.
-    pub mapping: bool,
-}
-impl HostOptions {
-    pub(crate) fn check(&self) -> Result<()> {
-        Ok(())
+const DEVICES: &str = "MILLPOND_HOST_DEVICES";
+const CAPACITY: &str = "MILLPOND_HOST_CAPACITY";
+const MAPPING: &str = "MILLPOND_HOST_MAPPING";
+
+/// The value of a variable; `None` when it is unset or empty.
+fn read<T>(name: &str, parse: impl FnOnce(&str) -> Option<T>, want: &str) -> Result<Option<T>> {
+    let Some(value) = std::env::var_os(name).filter(|v| !v.is_empty()) else { return Ok(None) };
+    match value.to_str().and_then(|v| parse(v.trim())) {
+        Some(v) => Ok(Some(v)),
+        None => fail!(Code::InvalidArgument, "the environment variable {name} is {value:?}: want {want}"),
     }
 }
 
-pub(crate) fn types(_host: Option<HostOptions>) -> Result<Vec<Arc<dyn DeviceType>>> {
-    Ok(Vec::new())
+fn parse_devices(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|n| (1..=MAX_DEVICES).contains(n))
 }
 
-/// Options.
+/// `"512M"` and the like, in bytes; not 0.
+fn parse_bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let n: u64 = digits.trim_end().parse().ok()?;
+    n.checked_mul(1 << shift).filter(|&n| n != 0)
+}
+
+fn parse_switch(text: &str) -> Option<bool> {
+    match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+fn mapping_of_environment() -> Result<bool> {
+    Ok(read(MAPPING, parse_switch, "0 or 1")?.unwrap_or(true))
+}
+
+/// The options of `host` with the environment's defaults for what is 0 here. `disable_mapping` is 0
+/// or 1. The C API's way to [`configure_host`](super::configure_host).
 pub fn host_options(device_count: u32, capacity: u64, disable_mapping: u32) -> Result<HostOptions> {
-    Ok(HostOptions { device_count: device_count as usize, capacity, mapping: disable_mapping == 0 })
+    let device_count = match device_count as usize {
+        0 => {
+            let want = format!("a number from 1 to {MAX_DEVICES}");
+            read(DEVICES, parse_devices, &want)?.unwrap_or(0)
+        }
+        n => n,
+    };
+    let capacity = match capacity {
+        0 => read(CAPACITY, parse_bytes, "a number of bytes, as 1073741824, 1024M or 1G")?.unwrap_or(0),
+        n => n,
+    };
+    let mapping = match disable_mapping {
+        0 => mapping_of_environment()?,
+        1 => false,
+        n => fail!(Code::InvalidArgument, "disable_mapping is {n}: want 0 or 1"),
+    };
+    Ok(HostOptions { device_count, capacity, mapping })
+}
+
+/// Fails for options that no host device can have, before they are kept.
+pub(crate) fn check(options: &HostOptions) -> Result<()> {
+    if options.device_count > MAX_DEVICES {
+        fail!(
+            Code::InvalidArgument,
+            "{} host devices asked for, at most {MAX_DEVICES}",
+            options.device_count
+        );
+    }
+    // As the host device bounds it: a granule at least, and no more than systems can address.
+    let n = options.capacity;
+    if n != 0 && !(2 << 20..=1 << 46).contains(&n) {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            format!("a host device of {n} bytes: need 2 MiB to 64 TiB"),
+        ));
+    }
+    Ok(())
+}
+
+/// The built-in types, with the options that the user gave or the environment's.
+pub(crate) fn types(host: Option<HostOptions>) -> Result<Vec<Arc<dyn DeviceType>>> {
+    let host = match host {
+        Some(o) => o,
+        None => host_options(0, 0, 0)?,
+    };
+    check(&host)?;
+    let cpu = HostOptions { device_count: 1, capacity: machine_memory(), mapping: host.mapping };
+    Ok(vec![Arc::new(HostType::new("cpu", cpu)), Arc::new(HostType::new("host", host))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_with_suffixes() {
+        assert_eq!(parse_bytes("4096"), Some(4096));
+        assert_eq!(parse_bytes("3k"), Some(3 << 10));
+        assert_eq!(parse_bytes("512M"), Some(512 << 20));
+        assert_eq!(parse_bytes("2 G"), Some(2 << 30));
+        for bad in ["", "G", "0", "-1", "1T", "1.5G", "0x10", "99999999999999999999", "18446744073709551615K"]
+        {
+            assert_eq!(parse_bytes(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn device_counts_and_switches() {
+        assert_eq!(parse_devices("64"), Some(64));
+        for bad in ["0", "65", "two", "-1"] {
+            assert_eq!(parse_devices(bad), None, "{bad}");
+        }
+        assert_eq!((parse_switch("0"), parse_switch("1")), (Some(false), Some(true)));
+        assert_eq!(parse_switch("yes"), None);
+    }
+
+    #[test]
+    fn options_out_of_range_are_refused() {
+        for (devices, capacity, disable) in [(65, 0, 0), (1, 4096, 0), (1, u64::MAX, 0), (1, 1 << 30, 2)] {
+            let e = host_options(devices, capacity, disable).and_then(|o| check(&o)).unwrap_err();
+            assert_eq!(e.code(), Code::InvalidArgument);
+        }
+    }
 }

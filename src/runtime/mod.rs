@@ -25,7 +25,8 @@ mod registry;
 mod table;
 
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
-pub use builtin::{HostOptions, host_options};
+pub use crate::device::host::HostOptions;
+pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;
 pub use registry::{

@@ -6,8 +6,9 @@
 use crate::base::error::{Code, Error, Result};
 use crate::core::BlockInfo;
 use crate::device::DeviceType;
+use crate::device::host::HostOptions;
 use crate::fail;
-use crate::runtime::builtin::{self, HostOptions};
+use crate::runtime::builtin;
 use crate::runtime::device::{DeviceState, may_block};
 use crate::runtime::gate::{Gate, Pass};
 use crate::runtime::{fork, lock, table};
@@ -56,7 +57,7 @@ fn enter() -> Result<Pass<'static>> {
         if r.started {
             return Ok(pass);
         }
-        r.host.clone()
+        r.host
     };
     let kinds = builtin::types(host)?;
     let mut r = lock(&REGISTRY);
@@ -93,7 +94,7 @@ pub fn configure_host(options: HostOptions) -> Result<()> {
     if r.started {
         return Err(Error::new(Code::Busy, "the library was used before the host device was configured"));
     }
-    options.check()?;
+    builtin::check(&options)?;
     r.host = Some(options);
     Ok(())
 }

@@ -147,7 +147,9 @@ impl Device for TestDevice {
     }
     fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
         // SAFETY: the runtime checked the range.
-        unsafe { std::ptr::with_exposed_provenance_mut::<u8>(dst as usize).write_bytes(value, bytes as usize) };
+        unsafe {
+            std::ptr::with_exposed_provenance_mut::<u8>(dst as usize).write_bytes(value, bytes as usize)
+        };
         Ok(())
     }
     fn memset_async(&self, _: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {

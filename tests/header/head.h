@@ -1,0 +1,63 @@
+/* Millpond: device memory for deep-learning frameworks. The native C API.
+ *
+ * Written by cbindgen from the comments in src/capi; edit those. Valid C11 and C++17.
+ *
+ *   millpond_device *device;
+ *   millpond_pool *pool;
+ *   void *p;
+ *   if (millpond_device_get("host", 0, &device) == C_SUCCESS &&
+ *       millpond_device_get_default_pool(device, &pool) == C_SUCCESS &&
+ *       millpond_pool_alloc(pool, 1 << 20, NULL, &p) == C_SUCCESS) {
+ *     ... work queued on the default stream may use p ...
+ *     millpond_pool_free(pool, p, NULL);
+ *   } else {
+ *     fprintf(stderr, "%s\n", millpond_last_error_message());
+ *   }
+ *
+ * Ownership   The verb tells. create/destroy own a handle, alloc/free own memory, get borrows, register/
+ *             unregister are for tables. Handles of devices and pools are numbers and point to nothing; what is
+ *             borrowed stays valid as long as what it came from. Destroying or freeing NULL is a no-op.
+ * Threads     Every function may be called from any thread, many at a time, unless its comment says otherwise. A
+ *             handle that is destroyed must not be in use by another thread. No lock is held while a callback
+ *             runs. Callbacks must not throw.
+ * Errors      Every call that can fail returns C_Status: C_SUCCESS; C_FAILED for OUT_OF_MEMORY, DEVICE and SYSTEM;
+ *             C_INTERNAL_ERROR for INTERNAL; C_ERROR for the caller's mistakes. millpond_last_error_code() and
+ *             millpond_last_error_message() of the same thread tell more. Comments name errors without their
+ *             MILLPOND_E_. Outputs are written only on success. Nothing is printed, and no call ends the process.
+ * Units       Sizes are bytes; names end in _bytes, _count. Streams are C_Stream of the custom runtime; NULL is
+ *             the default stream of the device, and always exists.
+ * Structs     Options and results start with struct_size. Set it to sizeof the struct before each call: a program
+ *             built with an older or a newer header than the library keeps working. Results are written as far
+ *             as they fit; options that an older program does not have are zero, and zero means default.
+ *
+ * Bad input that is always caught, with a status, and with nothing lost or changed:
+ *   - NULL where a pointer is needed; an out pointer that is not aligned; a struct_size that was not set
+ *   - a device or pool handle that is destroyed, ended, of the other kind, or was never one
+ *   - a device type or ordinal that does not exist; an index or an enumeration out of range
+ *   - size 0 (C_SUCCESS and NULL, or a no-op), and sizes up to SIZE_MAX that no device can have (OUT_OF_MEMORY)
+ *   - freeing a pointer that is not ours, that lies inside a block, or that has been freed already and whose
+ *     address is not in use again; a wrong size at millpond_free_sized
+ *   - a destroyed or foreign stream or event, on devices that know theirs ("host" and "cpu" do)
+ *   - a copy or fill that runs past the end of a block of device memory
+ *   - any call before a device was opened, after millpond_finalize, or in the child of a fork (NOT_PERMITTED)
+ * Not caught: host ranges of copies that are not the caller's, strings without an end, and use of memory after
+ * it was freed.
+ *
+ * Process     Millpond starts no thread before the first stream is made. In the child of a fork every call gets
+ *             NOT_PERMITTED if the parent had used the library. At exit nothing needs to be called, and static
+ *             destructors may still free: they get a status at worst.
+ */
+#ifndef MILLPOND_MILLPOND_H
+#define MILLPOND_MILLPOND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "millpond/custom_runtime.h" /* C_Status, C_Stream, C_Event, CustomRuntimeParams */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of this header; millpond_version() tells the library's. */
