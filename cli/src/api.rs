@@ -5,16 +5,13 @@
 //! calls are safe with any argument. What it cannot check is host memory; that stays inside
 //! [`Readback`] and borrowed slices. All `unsafe` of this command is in this file.
 
-use millpond::capi as c;
+use millpond::capi::{self as c, C_Status, C_Stream};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::size_of;
 use std::path::Path;
 use std::ptr;
-
-/// `C_SUCCESS` of the custom runtime.
-const SUCCESS: c::C_Status = 0;
 
 /// A call that failed: which, its stable code and name, and the library's message.
 #[derive(Clone, Debug)]
@@ -48,8 +45,8 @@ impl std::error::Error for ApiError {}
 pub(crate) type ApiResult<T> = Result<T, ApiError>;
 
 /// Turns a status into a result, with the thread's last error.
-fn check(call: &'static str, status: c::C_Status) -> ApiResult<()> {
-    if status == SUCCESS {
+fn check(call: &'static str, status: C_Status) -> ApiResult<()> {
+    if status == C_Status::SUCCESS {
         return Ok(());
     }
     let code = c::millpond_last_error_code();
@@ -72,7 +69,7 @@ fn text(s: *const c_char) -> String {
 }
 
 /// Runs a call that writes a name into a buffer.
-fn name_from(call: &'static str, f: impl FnOnce(*mut c_char, usize) -> c::C_Status) -> ApiResult<String> {
+fn name_from(call: &'static str, f: impl FnOnce(*mut c_char, usize) -> C_Status) -> ApiResult<String> {
     let mut buffer = [0 as c_char; 256];
     check(call, f(buffer.as_mut_ptr(), buffer.len()))?;
     buffer[255] = 0;
@@ -212,7 +209,7 @@ impl Info {
 
 /// A stream of a device; the default one is [`Stream::DEFAULT`].
 #[derive(Clone, Copy)]
-pub(crate) struct Stream(c::C_Stream);
+pub(crate) struct Stream(C_Stream);
 
 impl Stream {
     /// The device's default stream.

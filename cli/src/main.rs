@@ -45,7 +45,7 @@ enum Command {
     /// Replay traces on a device, and show what it took
     #[command(after_help = "Exit status: 0 done, 1 error, 2 wrong arguments, 3 out of memory.")]
     Replay(ReplayArgs),
-    /// Replay a recorded training run that is built in, and draw it (needs 4 GiB of memory)
+    /// Replay a recorded training run that is built in, check it, and draw it (4 GiB of memory are enough)
     Demo(DemoArgs),
     /// Find the smallest device on which a trace completes
     Bisect(BisectArgs),
@@ -102,7 +102,7 @@ struct DemoArgs {
     #[command(flatten)]
     device: DeviceArgs,
     /// How much of each block is written
-    #[arg(long, value_enum, default_value_t = Touch::All)]
+    #[arg(long, value_enum, default_value_t = Touch::Edges)]
     touch: Touch,
     /// Where the picture goes
     #[arg(long, value_name = "FILE", default_value = "millpond-demo.html")]
@@ -303,7 +303,7 @@ fn replay_all<'t>(
 fn demo_command(args: &DemoArgs) -> Result<(), Failure> {
     let trace = Trace::from_bytes("demo", DEMO_TRACE)?;
     let name = choose_device(&args.device)?;
-    let plan = Plan { touch: args.touch, check: false, passes: 1, picture: true };
+    let plan = Plan { touch: args.touch, check: true, passes: 1, picture: true };
     println!(
         "Replaying {}: {}.\n{} allocations and frees of a recorded training run, through Millpond's C API on \
          device {name}.\n",
