@@ -136,7 +136,7 @@ pub(crate) fn svg(run: &Run<'_>, series: &Series<3>, style: &str) -> String {
 
 fn axes(s: &mut String, frame: &Frame<'_>, unit_name: &str, unit_bytes: f64) {
     let right = LEFT + PLOT_WIDTH;
-    let in_units = ticks(frame.top_value / unit_bytes, 5.0);
+    let in_units = ticks(frame.top_value / unit_bytes, 6.0);
     let decimals = if in_units.iter().all(|t| t.fract().abs() < 1e-9) { 0 } else { 2 };
     let decimals =
         if decimals > 0 && in_units.iter().all(|t| (t * 10.0).fract().abs() < 1e-6) { 1 } else { decimals };

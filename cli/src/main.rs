@@ -32,6 +32,9 @@ use trace::Trace;
 /// The trace that `millpond demo` replays; it is part of the program, so that the demo needs no file.
 const DEMO_TRACE: &[u8] = include_bytes!("../../traces/fasterrcnn_train.trace.zst");
 
+/// The most embedded host devices that the library makes.
+const MOST_HOST_DEVICES: u32 = 64;
+
 /// Replays allocation traces of real programs through Millpond.
 #[derive(Parser)]
 #[command(name = "millpond", version, max_term_width = 110)]
@@ -199,7 +202,9 @@ fn choose_device(args: &DeviceArgs) -> Result<DeviceName> {
 fn open_device(name: &DeviceName, capacity: Option<u64>, traces: &[Trace]) -> Result<(Device, api::Info)> {
     if name.type_name == "host" {
         let capacity = capacity.unwrap_or_else(|| replay::default_capacity(traces));
+        // As many devices as it takes; an ordinal beyond what there can be is refused when it is opened.
         let count = (name.ordinal as u32).saturating_add(1).max(2);
+        let count = if count > MOST_HOST_DEVICES { 0 } else { count };
         api::configure_host(count, capacity)?;
     }
     let device = Device::get(&name.type_name, name.ordinal)

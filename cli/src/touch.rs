@@ -258,4 +258,52 @@ mod tests {
         all.dedup();
         assert_eq!(all.len(), 10_000);
     }
+
+    fn live(addr: u64, bytes: u64) -> Live {
+        Live { addr, bytes, stream: Stream::DEFAULT }
+    }
+
+    #[test]
+    fn overlaps_are_found() {
+        let device = Device::get("cpu", 0).unwrap();
+        let mut t = Toucher::new(device, Touch::None, true);
+        t.born(0, live(1000, 100)).unwrap();
+        t.born(1, live(1100, 50)).unwrap();
+        t.born(2, live(900, 100)).unwrap();
+        for (addr, bytes) in [(1000, 100), (1050, 1), (899, 2), (1149, 9), (500, 5000)] {
+            let e = t.born(9, live(addr, bytes)).unwrap_err().to_string();
+            assert!(e.contains("CHECK FAILED: allocation 9"), "{addr}+{bytes}: {e}");
+        }
+        t.dies(0, live(1000, 100)).unwrap();
+        t.born(3, live(1000, 100)).unwrap();
+    }
+
+    #[test]
+    fn foreign_writes_are_found() {
+        let device = Device::get("cpu", 0).unwrap();
+        let pool = device.default_pool().unwrap();
+        const BYTES: u64 = 5000;
+        for (touch, at, seen) in [
+            (Touch::Edges, 0, true),
+            (Touch::Edges, BYTES - 1, true),
+            (Touch::Edges, BYTES / 2, false), // not written, so not watched
+            (Touch::All, BYTES / 2, true),
+            (Touch::All, BYTES - 1, true),
+        ] {
+            let mut t = Toucher::new(device, touch, true);
+            let block = live(pool.alloc(BYTES, Stream::DEFAULT).unwrap(), BYTES);
+            t.born(7, block).unwrap();
+            // A byte that lies nowhere in the block.
+            let hash = hash(7).to_le_bytes();
+            let other = (0..=255u8).find(|b| !hash.contains(b)).unwrap();
+            device.memset_async(Stream::DEFAULT, block.addr + at, other, 1).unwrap();
+            t.dies(7, block).unwrap();
+            let result = t.settle();
+            assert_eq!(result.is_err(), seen, "{touch:?} at {at}");
+            if let Err(e) = result {
+                assert!(e.to_string().contains("allocation 7 was overwritten"), "{e}");
+            }
+            pool.free(block.addr, Stream::DEFAULT).unwrap();
+        }
+    }
 }
