@@ -1,5 +1,8 @@
 //! Millpond: a device-memory runtime that deep-learning frameworks link.
 //!
+//! Rust programs start at [`runtime::device()`]; C and C++ programs at `include/millpond/millpond.h`,
+//! which is written from [`capi`].
+//!
 //! The rooms, top to bottom; each one only looks down:
 //!
 //! ```text
@@ -24,3 +27,6 @@ pub mod capi;
 mod plugin;
 
 pub use base::error::{Code, Error, Result};
+pub use core::{BlockInfo, Counter, PoolId, Stats};
+pub use device::host::HostOptions;
+pub use runtime::{DeviceInfo, DeviceState, Memory};

@@ -1,6 +1,8 @@
 //! The C header is what the doc comments of `src/capi` say: it is written again and compared.
 //! `MILLPOND_BLESS=1 cargo test --test header` rewrites it.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+
 use std::path::{Path, PathBuf};
 
 /// One section of the header: its title, and the file of `src/capi` that has it.

@@ -60,7 +60,7 @@
 extern "C" {
 #endif
 
-/* The version of this header; millpond_version() tells the library's. */
+/* The version of this header. The library tells its own in millpond_version. */
 #define MILLPOND_VERSION_MAJOR 0
 #define MILLPOND_VERSION_MINOR 1
 #define MILLPOND_VERSION_PATCH 0
@@ -335,10 +335,12 @@ C_Status millpond_device_type_register(void (*init_plugin)(CustomRuntimeParams *
                                        size_t capacity);
 
 /**
- * Loads a custom-runtime plugin from the shared object at `path` (UTF-8) and registers it as
+ * Loads a custom-runtime plugin from the shared object at `path` and registers it as
  * `millpond_device_type_register` does. A refused object is unloaded again; an accepted one
- * stays loaded until the end of the process, so that no late call jumps into nothing.
+ * stays loaded until its type ends (`millpond_device_type_unregister`, `millpond_finalize`).
  *
+ * The object's code runs when it is loaded: the path is the caller's promise. A path without a slash is
+ * searched for as the dynamic loader does.
  * Errors: SYSTEM, with the loader's text, when the object cannot be loaded; PLUGIN_REFUSED when it has
  * no InitPlugin; and those of `millpond_device_type_register`.
  */
@@ -456,12 +458,15 @@ C_Status millpond_pool_get_device(const millpond_pool *pool, millpond_device **o
 /**
  * Allocates `size_bytes` in stream order: usable by work queued on `stream` from now on. Other streams may
  * use it after they waited for this one. Size 0: C_SUCCESS and NULL. The address is aligned to the
- * device's `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_pool_free` or
+ * device's `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_pool_free` or
  * `millpond_free`.
  *
  * Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_pool_alloc(millpond_pool *pool, size_t size_bytes, C_Stream stream, void **out_ptr);
+C_Status millpond_pool_alloc(millpond_pool *pool,
+                             size_t size_bytes,
+                             C_Stream stream,
+                             void **out_ptr);
 
 /**
  * Frees a block in stream order: at once reusable by work queued later on `stream`. If that is not the
@@ -507,7 +512,7 @@ C_Status millpond_pool_reset_peaks(millpond_pool *pool);
 /**
  * Allocates `size_bytes` from the device's default pool, usable at once by the host (where it can reach the
  * device) and by every stream. Size 0: C_SUCCESS and NULL. The address is aligned to the device's
- * `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_free`.
+ * `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_free`.
  *
  * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */

@@ -1,7 +1,7 @@
 //! Devices: getting one, what it is, its limit and its account.
 
 use crate::base::error::Code;
-use crate::capi::guard::{Out, OutStruct, Sized_, run, text};
+use crate::capi::guard::{Out, OutStruct, Versioned, run, text};
 use crate::capi::handles;
 use crate::capi::types::{
     millpond_counter, millpond_device, millpond_device_info, millpond_pool, millpond_stats,
@@ -12,9 +12,9 @@ use crate::runtime::{self, Counter, DeviceInfo, PoolId, Stats};
 use std::ffi::c_char;
 
 // SAFETY: repr(C), `struct_size` first, integers only.
-unsafe impl Sized_ for millpond_device_info {}
+unsafe impl Versioned for millpond_device_info {}
 // SAFETY: repr(C), `struct_size` first, integers only.
-unsafe impl Sized_ for millpond_stats {}
+unsafe impl Versioned for millpond_stats {}
 
 impl From<Counter> for millpond_counter {
     fn from(c: Counter) -> Self {

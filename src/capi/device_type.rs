@@ -1,14 +1,13 @@
 //! Device types: listing, registering and loading them.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{Out, run, text, write_text};
+use crate::capi::guard::{Out, file_name, run, text, write_text};
 use crate::capi::handles;
 use crate::fail;
 use crate::paddle;
 use crate::paddle::abi::{C_Status, CustomRuntimeParams};
 use crate::runtime;
 use std::ffi::c_char;
-use std::path::Path;
 use std::ptr::NonNull;
 
 /// Bytes that hold the name of every device type, with its NUL.
@@ -91,10 +90,12 @@ pub unsafe extern "C" fn millpond_device_type_register(
     })
 }
 
-/// Loads a custom-runtime plugin from the shared object at `path` (UTF-8) and registers it as
+/// Loads a custom-runtime plugin from the shared object at `path` and registers it as
 /// `millpond_device_type_register` does. A refused object is unloaded again; an accepted one
-/// stays loaded until the end of the process, so that no late call jumps into nothing.
+/// stays loaded until its type ends (`millpond_device_type_unregister`, `millpond_finalize`).
 ///
+/// The object's code runs when it is loaded: the path is the caller's promise. A path without a slash is
+/// searched for as the dynamic loader does.
 /// Errors: SYSTEM, with the loader's text, when the object cannot be loaded; PLUGIN_REFUSED when it has
 /// no InitPlugin; and those of `millpond_device_type_register`.
 #[unsafe(no_mangle)]
@@ -106,9 +107,9 @@ pub unsafe extern "C" fn millpond_device_type_load(
     run(|| {
         let out = name_buffer(out_name, capacity)?;
         // SAFETY: C's promise, as the header states it.
-        let path = unsafe { text(path, "path") }?;
+        let path = unsafe { file_name(path, "path") }?;
         // SAFETY: the caller vouches for the object that it names.
-        let name = unsafe { paddle::load_plugin(Path::new(path)) }?;
+        let name = unsafe { paddle::load_plugin(path) }?;
         give_name(out, capacity, &name)
     })
 }

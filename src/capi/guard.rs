@@ -9,6 +9,7 @@ use crate::runtime;
 use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::ptr::NonNull;
 
 /// Runs the body of an export: refused in a forked child, failures noted for the thread, panics
@@ -44,8 +45,17 @@ fn panicked(payload: Box<dyn std::any::Any + Send>) -> C_Status {
     C_Status::INTERNAL_ERROR
 }
 
+/// Out of line, so that the text costs nothing where all is well.
+#[cold]
+#[inline(never)]
 fn null<T>(name: &str) -> Result<T> {
     Err(Error::new(Code::InvalidArgument, format!("{name} is NULL")))
+}
+
+#[cold]
+#[inline(never)]
+fn unaligned<T>(name: &str) -> Result<T> {
+    Err(Error::new(Code::InvalidArgument, format!("{name} is not aligned")))
 }
 
 /// An out parameter: not NULL and aligned. Written once, after everything else has succeeded.
@@ -57,7 +67,7 @@ impl<T> Out<T> {
     pub(crate) unsafe fn new(ptr: *mut T, name: &str) -> Result<Out<T>> {
         match NonNull::new(ptr) {
             Some(p) if p.is_aligned() => Ok(Out(p)),
-            Some(_) => Err(Error::new(Code::InvalidArgument, format!("{name} is not aligned"))),
+            Some(_) => unaligned(name),
             None => null(name),
         }
     }
@@ -72,7 +82,7 @@ impl<T> Out<T> {
 ///
 /// # Safety
 /// `repr(C)`, first field `struct_size: usize`, no invalid bit patterns.
-pub(crate) unsafe trait Sized_ {}
+pub(crate) unsafe trait Versioned {}
 
 /// An in-out struct whose `struct_size` the caller has set; written once, as far as the caller's
 /// version of it reaches.
@@ -84,7 +94,7 @@ pub(crate) struct OutStruct<T> {
 fn struct_size<T>(ptr: *const T, name: &str) -> Result<(NonNull<T>, usize)> {
     let Some(at) = NonNull::new(ptr.cast_mut()) else { return null(name) };
     if !at.is_aligned() {
-        return Err(Error::new(Code::InvalidArgument, format!("{name} is not aligned")));
+        return unaligned(name);
     }
     // SAFETY: the callers of `OutStruct::new` and `read_struct` promise a readable first field.
     let size = unsafe { at.cast::<usize>().read() };
@@ -95,7 +105,7 @@ fn struct_size<T>(ptr: *const T, name: &str) -> Result<(NonNull<T>, usize)> {
     Ok((at, size))
 }
 
-impl<T: Sized_> OutStruct<T> {
+impl<T: Versioned> OutStruct<T> {
     /// # Safety
     /// A pointer that is not NULL and is aligned must be valid for reads and writes of as many bytes
     /// as its `struct_size` says.
@@ -123,7 +133,7 @@ impl<T: Sized_> OutStruct<T> {
 /// # Safety
 /// A pointer that is not NULL and is aligned must be readable for as many bytes as its
 /// `struct_size` says.
-pub(crate) unsafe fn read_struct<T: Sized_ + Copy>(ptr: *const T, name: &str) -> Result<T> {
+pub(crate) unsafe fn read_struct<T: Versioned + Copy>(ptr: *const T, name: &str) -> Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     if !ptr.is_null() {
         let (at, size) = struct_size(ptr, name)?;
@@ -133,7 +143,7 @@ pub(crate) unsafe fn read_struct<T: Sized_ + Copy>(ptr: *const T, name: &str) ->
             std::ptr::copy_nonoverlapping(at.as_ptr().cast::<u8>(), value.as_mut_ptr().cast::<u8>(), count)
         };
     }
-    // SAFETY: all bytes are set, and `Sized_` promises that every pattern is a value.
+    // SAFETY: all bytes are set, and `Versioned` promises that every pattern is a value.
     Ok(unsafe { value.assume_init() })
 }
 
@@ -148,6 +158,28 @@ pub(crate) unsafe fn text<'a>(ptr: *const c_char, name: &str) -> Result<&'a str>
     // SAFETY: the caller's promise.
     let c = unsafe { CStr::from_ptr(ptr) };
     c.to_str().map_err(|_| Error::new(Code::InvalidArgument, format!("{name} is not UTF-8")))
+}
+
+/// The name of a file from C: any bytes, where the system allows any.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn file_name<'a>(ptr: *const c_char, name: &str) -> Result<&'a Path> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        if ptr.is_null() {
+            return null(name);
+        }
+        // SAFETY: the caller's promise.
+        let c = unsafe { CStr::from_ptr(ptr) };
+        Ok(Path::new(std::ffi::OsStr::from_bytes(c.to_bytes())))
+    }
+    #[cfg(not(unix))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        text(ptr, name).map(Path::new)
+    }
 }
 
 /// Writes `value` with its NUL, or nothing when it does not fit.

@@ -1,6 +1,6 @@
 //! The library as a whole: version, configuration, end.
 
-use crate::capi::guard::{Sized_, read_struct, run};
+use crate::capi::guard::{Versioned, read_struct, run};
 use crate::capi::handles;
 use crate::capi::types::millpond_host_options;
 use crate::paddle::abi::C_Status;
@@ -8,7 +8,7 @@ use crate::runtime;
 use std::ffi::c_char;
 
 // SAFETY: repr(C), `struct_size` first, integers only.
-unsafe impl Sized_ for millpond_host_options {}
+unsafe impl Versioned for millpond_host_options {}
 
 /// The version of the library as "major.minor.patch". Never NULL; lives for ever. Never fails.
 #[unsafe(no_mangle)]

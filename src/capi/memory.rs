@@ -1,6 +1,6 @@
 //! Memory without a pool in hand: unordered blocks, block look-up, host and unified memory.
 
-use crate::capi::guard::{Out, OutStruct, Sized_, run};
+use crate::capi::guard::{Out, OutStruct, Versioned, run};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
 use crate::capi::types::{millpond_block_info, millpond_device};
@@ -9,11 +9,11 @@ use crate::runtime::{self, PoolId};
 use std::ffi::c_void;
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers.
-unsafe impl Sized_ for millpond_block_info {}
+unsafe impl Versioned for millpond_block_info {}
 
 /// Allocates `size_bytes` from the device's default pool, usable at once by the host (where it can reach the
 /// device) and by every stream. Size 0: C_SUCCESS and NULL. The address is aligned to the device's
-/// `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_free`.
+/// `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_free`.
 ///
 /// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]

@@ -1,13 +1,13 @@
 //! Pools: stream-ordered memory.
 
-use crate::capi::guard::{Out, OutStruct, Sized_, read_struct, run, text};
+use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
 use crate::paddle::abi::{C_Status, C_Stream};
 use std::ffi::c_void;
 
 // SAFETY: repr(C), `struct_size` first, integers and a raw pointer.
-unsafe impl Sized_ for millpond_pool_options {}
+unsafe impl Versioned for millpond_pool_options {}
 
 /// The bits of a stream.
 pub(crate) fn stream_id(stream: C_Stream) -> u64 {
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn millpond_pool_get_device(
 
 /// Allocates `size_bytes` in stream order: usable by work queued on `stream` from now on. Other streams may
 /// use it after they waited for this one. Size 0: C_SUCCESS and NULL. The address is aligned to the
-/// device's `min_chunk_bytes`, at least 32. The caller gives it back with `millpond_pool_free` or
+/// device's `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_pool_free` or
 /// `millpond_free`.
 ///
 /// Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.

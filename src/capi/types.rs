@@ -104,7 +104,7 @@ pub const MILLPOND_CAP_STREAMS: u32 = 16;
 pub const MILLPOND_CAP_CALLBACKS: u32 = 32;
 
 const _: () = {
-    use crate::device::Caps;
+    use crate::runtime::Caps;
     assert!(Caps::MAPPING.bits() == MILLPOND_CAP_MAPPING);
     assert!(Caps::HOST_ACCESS.bits() == MILLPOND_CAP_HOST_ACCESS);
     assert!(Caps::UNIFIED.bits() == MILLPOND_CAP_UNIFIED);

@@ -37,7 +37,7 @@ pub unsafe fn register_init(init: abi::InitPlugin) -> Result<String> {
 /// A path without a slash is searched for as the dynamic loader does. Errors: as
 /// [`register_init`]; `System` with the loader's own words when the file cannot be loaded;
 /// `PluginRefused` when it does not export `InitPlugin`. A refused object is unloaded again, an
-/// accepted one stays loaded until its type is unregistered and the last user of its devices is gone.
+/// accepted one stays loaded until its type ends.
 ///
 /// # Safety
 ///

@@ -18,6 +18,9 @@ const DEVICES: &str = "MILLPOND_HOST_DEVICES";
 const CAPACITY: &str = "MILLPOND_HOST_CAPACITY";
 const MAPPING: &str = "MILLPOND_HOST_MAPPING";
 
+/// [B] capacities that a host device can have: a granule at least, and what systems can address.
+const CAPACITIES: std::ops::RangeInclusive<u64> = 2 << 20..=1 << 46;
+
 /// The value of a variable; `None` when it is unset or empty.
 fn read<T>(name: &str, parse: impl FnOnce(&str) -> Option<T>, want: &str) -> Result<Option<T>> {
     let Some(value) = std::env::var_os(name).filter(|v| !v.is_empty()) else { return Ok(None) };
@@ -66,7 +69,10 @@ pub fn host_options(device_count: u32, capacity: u64, disable_mapping: u32) -> R
         n => n,
     };
     let capacity = match capacity {
-        0 => read(CAPACITY, parse_bytes, "a number of bytes, as 1073741824, 1024M or 1G")?.unwrap_or(0),
+        0 => {
+            let parse = |t: &str| parse_bytes(t).filter(|n| CAPACITIES.contains(n));
+            read(CAPACITY, parse, "2 MiB to 64 TiB in bytes, as 1073741824, 1024M or 1G")?.unwrap_or(0)
+        }
         n => n,
     };
     let mapping = match disable_mapping {
@@ -86,9 +92,8 @@ pub(crate) fn check(options: &HostOptions) -> Result<()> {
             options.device_count
         );
     }
-    // As the host device bounds it: a granule at least, and no more than systems can address.
     let n = options.capacity;
-    if n != 0 && !(2 << 20..=1 << 46).contains(&n) {
+    if n != 0 && !CAPACITIES.contains(&n) {
         return Err(Error::new(
             Code::InvalidArgument,
             format!("a host device of {n} bytes: need 2 MiB to 64 TiB"),

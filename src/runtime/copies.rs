@@ -1,5 +1,6 @@
 //! Copies and fills. The device end of each must lie in one live block (or unified memory) of its
-//! device; that is checked here, once for all devices.
+//! device; that is checked here, once for all devices. The host end is the caller's promise: it must
+//! be valid for the bytes, until the copy is done. `read` and `write` take slices instead.
 
 use crate::base::error::{Code, Error, Result};
 use crate::device::{CopyKind, StreamId};
@@ -52,6 +53,16 @@ impl DeviceState {
             return Ok(());
         }
         to.check_range(dst, bytes).and(self.check_range(src, bytes))
+    }
+
+    /// Copies `from` to the device address `dst`, and returns when the bytes have arrived.
+    pub fn write(&self, dst: u64, from: &[u8]) -> Result<()> {
+        self.copy(CopyKind::HostToDevice, dst, from.as_ptr().expose_provenance() as u64, from.len() as u64)
+    }
+
+    /// Fills `to` from the device address `src`; waits for work queued on the device before.
+    pub fn read(&self, src: u64, to: &mut [u8]) -> Result<()> {
+        self.copy(CopyKind::DeviceToHost, to.as_mut_ptr().expose_provenance() as u64, src, to.len() as u64)
     }
 
     /// Copies `bytes`, and returns when they have arrived; waits for work queued on the device

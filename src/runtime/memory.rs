@@ -197,14 +197,13 @@ impl Memory {
     /// Ends the block that starts at `addr`; work queued so far may still use it. With `size`, that
     /// must be the size of the request. 0 is no block and does nothing.
     pub fn free(&self, addr: u64, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
+        if let Some(s) = stream.filter(|&s| addr != 0 && s != 0 && !self.device.stream_exists(s)) {
+            drop(self.lock()?);
+            fail!(Code::UnknownStream, "stream {s:#x} is not a stream of this device, or was destroyed");
+        }
         let mut a = self.lock()?;
         if addr == 0 {
             return Ok(());
-        }
-        if let Some(s) = stream.filter(|&s| s != 0) {
-            if !self.device.stream_exists(s) {
-                fail!(Code::UnknownStream, "stream {s:#x} is not a stream of this device, or was destroyed");
-            }
         }
         let Some(block) = a.blocks.get(&addr) else {
             return Err(a.stranger(addr));
@@ -365,10 +364,11 @@ impl Memory {
             Ok(a) => a.blocks.values().any(|b| b.info.stream == Some(stream) || b.used_by.contains(&stream)),
             Err(_) => false,
         };
-        if uses && self.device.stream_synchronize(stream).is_ok() {
-            if let Ok(mut a) = self.lock() {
-                a.blocks.values_mut().for_each(|b| b.used_by.retain(|&s| s != stream));
-            }
+        if uses
+            && self.device.stream_synchronize(stream).is_ok()
+            && let Ok(mut a) = self.lock()
+        {
+            a.blocks.values_mut().for_each(|b| b.used_by.retain(|&s| s != stream));
         }
     }
 

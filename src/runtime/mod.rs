@@ -1,6 +1,28 @@
 //! Joins pools to devices: which device types there are, opening and ending devices, and each call
 //! on a device with its arguments checked.
 //!
+//! ```
+//! use millpond::runtime::{self, PoolId};
+//!
+//! # fn main() -> millpond::Result<()> {
+//! let device = runtime::device("host", 0)?;
+//! let stream = device.stream_create()?;
+//!
+//! // Memory for work that is queued on the stream from now on.
+//! let block = device.memory().alloc(PoolId::DEFAULT, stream, 1 << 20)?;
+//! device.memset_async(stream, block, 7, 1 << 20)?;
+//! device.stream_synchronize(stream)?;
+//! let mut byte = [0];
+//! device.read(block + 1000, &mut byte)?;
+//! assert_eq!(byte, [7]);
+//!
+//! // Freed in the order of the stream: work queued before may still use it.
+//! device.memory().free(block, Some(stream), None)?;
+//! assert_eq!(device.memory().stats().allocated.current, 0);
+//! device.stream_destroy(stream)
+//! # }
+//! ```
+//!
 //! Lock order, outermost first. A lock is only taken while holding locks above it, and no lock at all
 //! is held while a device, a plugin or a callback runs:
 //!
@@ -26,6 +48,7 @@ mod table;
 
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
 pub use crate::device::host::HostOptions;
+pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;

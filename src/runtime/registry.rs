@@ -217,10 +217,11 @@ pub fn finalize() -> Result<()> {
     };
     entries.iter().flat_map(|e| e.devices.iter().flatten()).for_each(|s| s.set_open(false));
     table::all_ended();
-    entries.into_iter().fold(Ok(()), |first, e| {
-        let ended = end(e);
-        first.and(ended)
-    })
+    let mut first = Ok(());
+    for e in entries {
+        first = first.and(end(e));
+    }
+    first
 }
 
 fn not_started() -> Error {

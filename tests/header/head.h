@@ -60,4 +60,4 @@
 extern "C" {
 #endif
 
-/* The version of this header; millpond_version() tells the library's. */
+/* The version of this header. The library tells its own in millpond_version. */

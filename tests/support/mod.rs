@@ -18,7 +18,11 @@ pub struct Knobs {
     pub live_bytes: AtomicU64,
     pub initialized: AtomicU64,
     pub finalized: AtomicU64,
+    /// What `initialize` does, beyond counting.
+    pub on_initialize: Mutex<Option<Hook>>,
 }
+
+pub type Hook = Box<dyn Fn() -> Result<()> + Send>;
 
 pub struct TestType {
     name: String,
@@ -49,7 +53,7 @@ impl DeviceType for TestType {
     }
     fn initialize(&self) -> Result<()> {
         self.knobs.initialized.fetch_add(1, SeqCst);
-        Ok(())
+        self.knobs.on_initialize.lock().unwrap().as_ref().map_or(Ok(()), |f| f())
     }
     fn finalize(&self) -> Result<()> {
         self.knobs.finalized.fetch_add(1, SeqCst);

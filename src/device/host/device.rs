@@ -362,9 +362,12 @@ impl Device for HostDevice {
         self.mapping()?.open_window(bytes)
     }
 
+    /// Waits for all work queued on the type's devices, which may still use the memory.
     fn map_close(&self) -> Result<()> {
-        let _pass = self.shared.enter()?;
-        self.mapping()?.close_window(&self.state().budget)
+        let _pass = self.shared.enter_blocking()?;
+        let mapping = self.mapping()?;
+        self.shared.devices.iter().for_each(State::drain);
+        mapping.close_window(&self.state().budget)
     }
 
     fn granules_create(&self, first: u64, count: u64) -> Result<()> {

@@ -7,6 +7,11 @@
 //! `NotInitialized`. Lock order, where two are held: `Streams`, then a stream's queue. Nothing here
 //! knows pools.
 //!
+//! Mapped memory is shared with forked children (a memory file), unlike the rest: a child that writes
+//! to it writes to the parent's memory. Plain blocks are the child's own copies, so that a type whose
+//! memory also serves ordinary host objects (`cpu`) is better made without mapping. A stream's queue
+//! has no bound.
+//!
 //! Unix only; granules can be mapped on Linux only. No code here depends on the processor.
 
 mod copy;

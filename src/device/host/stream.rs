@@ -72,9 +72,11 @@ impl Point {
             return;
         }
         let mut queue = lock(&self.stream.queue);
+        queue.waiters += 1;
         while !self.done() {
             queue = self.stream.progress.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+        queue.waiters -= 1;
     }
 }
 
@@ -82,6 +84,8 @@ struct Queue {
     work: VecDeque<Work>,
     pushed: u64,   // pieces ever queued
     closing: bool, // destroyed: takes no more, and the thread ends when the queue is empty
+    asleep: bool,  // the worker waits for `more`; otherwise waking it would be a wasted system call
+    waiters: u32,  // threads that wait for `progress`
 }
 
 pub(super) struct Stream {
@@ -95,7 +99,13 @@ impl Stream {
     /// A new stream and its thread. `panics` counts callbacks that panicked.
     pub(super) fn start(panics: Arc<AtomicU64>) -> Result<(Arc<Stream>, JoinHandle<()>)> {
         let stream = Arc::new(Stream {
-            queue: Mutex::new(Queue { work: VecDeque::new(), pushed: 0, closing: false }),
+            queue: Mutex::new(Queue {
+                work: VecDeque::new(),
+                pushed: 0,
+                closing: false,
+                asleep: false,
+                waiters: 0,
+            }),
             more: Condvar::new(),
             progress: Condvar::new(),
             done: AtomicU64::new(0),
@@ -114,7 +124,9 @@ impl Stream {
                 if queue.closing {
                     return;
                 }
+                queue.asleep = true;
                 queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue.asleep = false;
                 continue;
             };
             drop(queue);
@@ -122,13 +134,15 @@ impl Stream {
             queue = lock(&self.queue);
             // Release: pairs with the Acquire in `Point::done`.
             self.done.fetch_add(1, Ordering::Release);
-            self.progress.notify_all();
+            if queue.waiters != 0 {
+                self.progress.notify_all();
+            }
         }
     }
 
     /// Queues work; the point returned includes it. `None`: the stream was destroyed.
     pub(super) fn push(self: &Arc<Self>, work: Work) -> Result<Option<Point>> {
-        let count = {
+        let (count, asleep) = {
             let mut queue = lock(&self.queue);
             if queue.closing {
                 return Ok(None);
@@ -138,9 +152,11 @@ impl Stream {
             }
             queue.work.push_back(work);
             queue.pushed += 1;
-            queue.pushed
+            (queue.pushed, queue.asleep)
         };
-        self.more.notify_one();
+        if asleep {
+            self.more.notify_one();
+        }
         Ok(Some(Point { stream: Arc::clone(self), count }))
     }
 

@@ -1,6 +1,7 @@
 //! Tests of the host device through the `Device` trait, one file per noun.
 
 mod copies;
+mod failures;
 mod forks;
 mod lifecycle;
 mod mapping;

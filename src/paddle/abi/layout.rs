@@ -66,9 +66,10 @@ macro_rules! layout {
             const _: () = assert!(align_of::<$name>() == $align);
             $(const _: () = assert!(offset_of!($name, $member) == $offset);)*
         )*
-        /// The same facts, for the tests that hold the C header against them.
-        #[cfg(test)]
-        pub(super) const FACTS: &[(&str, usize, &[(&str, usize)])] =
+        /// The same facts - type, size, members with their offsets - for the test that holds the C
+        /// header against them.
+        #[doc(hidden)]
+        pub const FACTS: &[(&str, usize, &[(&str, usize)])] =
             &[$((stringify!($name), $size, &[$((stringify!($member), $offset)),*])),*];
     };
 }

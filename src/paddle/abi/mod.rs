@@ -12,6 +12,8 @@ mod interface;
 mod layout;
 
 pub use interface::C_DeviceInterface;
+#[doc(hidden)]
+pub use layout::FACTS;
 pub use layout::{Capabilities, KnownLayout, known_layout};
 
 use std::ffi::{c_char, c_int, c_void};

@@ -2,13 +2,14 @@
 
 use super::plugin::Plugin;
 use super::streams::Handles;
-use super::{lock, versions};
+use super::versions;
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
     Caps, CopyKind, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions, as_ptr,
 };
 use crate::fail;
 use crate::paddle::abi::{C_Device, C_Device_st, C_Status};
+use crate::runtime::lock;
 use std::alloc::Layout;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -16,18 +16,14 @@ pub(crate) use plugin::Plugin;
 use crate::base::error::{Code, Error, Result};
 use crate::device::{Device, DeviceType};
 use crate::fail;
+use crate::runtime::lock;
 use device::ForeignDevice;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// More devices than any machine has; a larger answer is a plugin's mistake.
 const DEVICES_MAX: usize = 1024;
-
-/// A mutex whose holder panicked still guards whole data here: every update is one insertion or removal.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What lives from `initialize` to `finalize`.
 struct Session {
@@ -163,6 +159,14 @@ impl ForeignType {
         let Some(finalize) = self.plugin.table.finalize else { return Ok(()) };
         // SAFETY: the plugin's contract; the session has ended, no call is made from now on.
         let status = unsafe { finalize() };
-        self.plugin.check("finalize", status)
+        self.plugin.check("finalize", status).inspect_err(|_| self.plugin.keep_loaded())
+    }
+}
+
+impl Drop for ForeignType {
+    /// The registry has let go of the type. Its devices may live on, and make no more calls.
+    fn drop(&mut self) {
+        let _ = self.finalize();
+        self.plugin.unload();
     }
 }

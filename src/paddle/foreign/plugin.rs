@@ -12,9 +12,11 @@ use crate::paddle::abi::{
     C_DeviceInterface, C_Status, CustomRuntimeParams, CustomRuntimeVersion, InitPlugin, KnownLayout,
 };
 use crate::paddle::load::Library;
+use crate::runtime;
 use std::ffi::c_char;
 use std::mem::size_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 
 /// The longest name of a device type [bytes]; `millpond_device_info.type` holds 32 with its zero.
 pub(super) const NAME_MAX: usize = 31;
@@ -36,8 +38,8 @@ pub(crate) struct Plugin {
     pub(super) table: C_DeviceInterface,
     name: String,
     sub_name: String,
-    // Last: the code must outlive the callbacks.
-    _library: Option<Library>,
+    /// The object that holds the code; taken by `unload`.
+    library: Mutex<Option<Library>>,
 }
 
 // SAFETY: the table holds callbacks, which the plugin contract lets any thread call, and reserved
@@ -143,7 +145,7 @@ impl Plugin {
         if !missing.is_empty() {
             return refused(format_args!("{name:?} lacks the required {}", missing.join(", ")));
         }
-        Ok(Plugin { table: raw, name, sub_name, _library: library })
+        Ok(Plugin { table: raw, name, sub_name, library: Mutex::new(library) })
     }
 
     /// # Safety
@@ -177,6 +179,19 @@ impl Plugin {
         // SAFETY: not null; the caller vouches for a C string. An endless one is left out.
         let bytes = unsafe { bounded(text, 255) }.unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Closes the object. From then on no callback may be called: devices outlive their type, but
+    /// make no call once it has ended.
+    pub(super) fn unload(&self) {
+        // The guard is gone before the object's destructors run.
+        let library = runtime::lock(&self.library).take();
+        drop(library);
+    }
+
+    /// The object stays loaded for good: it did not end well, so its threads may still run.
+    pub(super) fn keep_loaded(&self) {
+        std::mem::forget(runtime::lock(&self.library).take());
     }
 
     /// The name of the device type.

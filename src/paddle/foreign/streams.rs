@@ -7,11 +7,11 @@
 //! call returns.
 
 use super::device::{ForeignDevice, call};
-use super::lock;
 use crate::base::error::{Code, Error, Result};
 use crate::device::{Caps, Device, EventId, StreamCallback, StreamId};
 use crate::fail;
 use crate::paddle::abi::{C_Device, C_Event, C_Status, C_Stream};
+use crate::runtime::lock;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::time::Duration;

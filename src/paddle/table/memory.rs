@@ -147,6 +147,6 @@ pub(super) unsafe extern "C-unwind" fn async_memory_copy_p2p(
 ) -> C_Status {
     done(|| {
         let (from, to) = (device(src_device)?, device(dst_device)?);
-        from.copy_peer_async(addr(stream), &*to, addr(dst), addr(src), size as u64)
+        from.copy_peer_async(addr(stream), &to, addr(dst), addr(src), size as u64)
     })
 }

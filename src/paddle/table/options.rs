@@ -30,7 +30,7 @@ pub(super) struct Options {
 fn name(value: Option<&OsStr>, default: &str) -> (CString, String) {
     let text = value
         .and_then(OsStr::to_str)
-        .filter(|v| (1..=NAME_MAX).contains(&v.as_bytes().len()) && !v.chars().any(char::is_control))
+        .filter(|v| (1..=NAME_MAX).contains(&v.len()) && !v.chars().any(char::is_control))
         .unwrap_or(default);
     // Control characters, zero among them, are filtered above.
     (CString::new(text).unwrap_or_default(), text.to_owned())

@@ -87,7 +87,7 @@ fn a_pageable_copy_above_the_staging_limit_waits_for_its_stream() {
     let (_host, a, _) = host();
     let s = a.stream_create().unwrap();
     let target = a.alloc(STAGING_LIMIT + MIB).unwrap();
-    let data = pattern((STAGING_LIMIT + MIB) as usize, 4);
+    let data = pattern((1 << 20) + 1, 4).repeat(66)[..(STAGING_LIMIT + MIB) as usize].to_vec();
     let plug = Plug::new(&*a, s);
     let copier = {
         let (a, data) = (Arc::clone(&a), data.clone());

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::CopyKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Forks, runs `child` there and returns its exit status. The child ends itself after 10 s.
@@ -11,7 +12,8 @@ fn in_child(child: impl FnOnce() -> i32) -> i32 {
         0 => {
             // SAFETY: sets a timer whose signal ends the process: a hang becomes a failure.
             unsafe { libc::alarm(10) };
-            let code = child();
+            // Unwinding would end this thread, the only one, and the process with status 0.
+            let code = catch_unwind(AssertUnwindSafe(child)).unwrap_or(99);
             // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(code) }
         }

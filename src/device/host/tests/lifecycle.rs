@@ -115,6 +115,30 @@ fn finalize_lets_running_calls_end() {
 }
 
 #[test]
+fn finalize_lets_work_on_the_default_stream_end() {
+    // Such work runs on a thread that finalize cannot join; its call must be waited for.
+    let (host, a, _) = host();
+    let block = a.alloc(4096).unwrap();
+    let (open, wait) = channel();
+    let caller = {
+        let a = Arc::clone(&a);
+        let touch = move |_| {
+            let _: Result<(), _> = wait.recv();
+            bytes(block, 4096).fill(1);
+        };
+        std::thread::spawn(move || a.stream_callback(0, Box::new(touch)))
+    };
+    std::thread::sleep(Duration::from_millis(20));
+    let ender = std::thread::spawn(move || host.finalize());
+    eventually("calls are refused", || a.memory_info().is_err());
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!ender.is_finished());
+    open.send(()).unwrap();
+    caller.join().unwrap().unwrap();
+    ender.join().unwrap().unwrap();
+}
+
+#[test]
 fn dropping_the_type_in_its_own_callback_does_not_hang() {
     let (host, a, _) = host();
     let s = a.stream_create().unwrap();

@@ -75,6 +75,27 @@ fn addresses_without_a_granule_are_reserved_but_bare() {
 }
 
 #[test]
+fn closing_the_window_waits_for_work_that_uses_it() {
+    let (_host, a, b) = host();
+    let far = b.stream_create().unwrap();
+    let window = a.map_window(GRANULE).unwrap();
+    a.granules_create(0, 1).unwrap();
+    a.map(0, 0, 1).unwrap();
+    let plug = Plug::new(&*b, far);
+    let source = b.alloc(4096).unwrap();
+    b.copy_peer_async(far, &*a, window, source, 4096).unwrap();
+    // Were the window gone before, the copy behind this would end the process.
+    let notes = Notes::default();
+    notes.add(&*b, far, 1, 0);
+    let closer = std::thread::spawn(move || a.map_close());
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!closer.is_finished());
+    plug.open();
+    closer.join().unwrap().unwrap();
+    assert_eq!(notes.read(), [1]);
+}
+
+#[test]
 fn bad_granules_are_refused_and_nothing_is_half_done() {
     let (_host, a, _) = host(); // 128 granules
     let bad = Code::InvalidArgument;

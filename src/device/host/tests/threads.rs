@@ -246,6 +246,7 @@ fn blocking_calls_in_a_callback_are_refused_and_others_work() {
                 a.stream_callback(0, Box::new(|_| ())),
                 a.host_free(pinned, 512),
                 a.unified_free(unified, 512),
+                a.map_close(),
                 host.finalize(),
             ];
             let codes: Vec<_> = blocked.into_iter().map(|r| r.map_err(|e| e.code())).collect();
