@@ -310,10 +310,7 @@ fn demo_command(args: &DemoArgs) -> Result<(), Failure> {
     let name = choose_device(&args.device)?;
     let plan = Plan { touch: args.touch, check: true, passes: 1, picture: true };
     println!(
-        "Replaying {}: {}.\n{} allocations and frees of a recorded training run, through Millpond's C API on \
-         device {name}.\n",
-        trace.name,
-        trace.source.split(';').next().unwrap_or(""),
+        "A recorded training run: {} allocations and frees, replayed through Millpond's C API on device {name}.\n",
         units::count(trace.events.len() as u64)
     );
     let traces = [trace];

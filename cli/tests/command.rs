@@ -1,5 +1,7 @@
 //! The built command on the host device, as a user runs it: what it prints, writes and answers.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
