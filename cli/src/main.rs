@@ -24,6 +24,7 @@ use clap::{Args, Parser, Subcommand};
 use progress::Progress;
 use replay::Plan;
 use report::Run;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use touch::Touch;
@@ -186,6 +187,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// Prints. A reader that has gone away (`millpond info | head -1`) is no reason to fail.
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
 /// Loads the plugin, if any, and names the device that is meant.
 fn choose_device(args: &DeviceArgs) -> Result<DeviceName> {
     let mut name = args.device.clone();
@@ -258,7 +265,7 @@ fn replay_command(args: &ReplayArgs) -> Result<(), Failure> {
     }
     if !args.quiet {
         for path in args.html.iter().chain(&args.svg).chain(&args.json) {
-            println!("wrote {}", path.display());
+            say(&format!("wrote {}\n", path.display()));
         }
     }
     if shortages.is_empty() { Ok(()) } else { Err(Failure::OutOfMemory(shortages.join("\n"))) }
@@ -294,7 +301,7 @@ fn replay_all<'t>(
             touch: plan.touch,
         };
         if !quiet {
-            println!("{}", run.table(&api::version()));
+            say(&format!("{}\n", run.table(&api::version())));
         }
         if let Some(s) = &outcome.shortage {
             shortages.push(format!("{}: out of memory at operation {}", trace.name, units::count(s.event)));
@@ -309,10 +316,10 @@ fn demo_command(args: &DemoArgs) -> Result<(), Failure> {
     let trace = Trace::from_bytes("demo", DEMO_TRACE)?;
     let name = choose_device(&args.device)?;
     let plan = Plan { touch: args.touch, check: true, passes: 1, picture: true };
-    println!(
-        "A recorded training run: {} allocations and frees, replayed through Millpond's C API on device {name}.\n",
+    say(&format!(
+        "A recorded training run: {} allocations and frees, replayed through Millpond's C API on device {name}.\n\n",
         units::count(trace.events.len() as u64)
-    );
+    ));
     let traces = [trace];
     let mut shortages = Vec::new();
     let outcomes = replay_all(&traces, &name, None, plan, false, &mut shortages)?;
@@ -331,7 +338,11 @@ fn demo_command(args: &DemoArgs) -> Result<(), Failure> {
         .collect();
     write(&args.out, &picture::html(&runs, &api::version()))?;
     let path = std::fs::canonicalize(&args.out).unwrap_or_else(|_| args.out.clone());
-    println!("The picture is in {}\nOpen it in a browser: file://{}", args.out.display(), path.display());
+    say(&format!(
+        "The picture is in {}\nOpen it in a browser: file://{}\n",
+        args.out.display(),
+        path.display()
+    ));
     Ok(())
 }
 
@@ -340,13 +351,13 @@ fn bisect_command(args: &BisectArgs) -> Result<()> {
     let plugin = args.device.plugin.as_deref();
     let device = args.device.device.to_string();
     let capacity = bisect::bisect(&args.trace, trace.peak_live_bytes, &device, plugin, args.quiet)?;
-    println!(
-        "{}: completes on {device} with {} ({capacity} bytes), {:.4} of its peak of live bytes ({})",
+    say(&format!(
+        "{}: completes on {device} with {} ({capacity} bytes), {:.4} of its peak of live bytes ({})\n",
         trace.name,
         units::bytes(capacity),
         capacity as f64 / trace.peak_live_bytes.max(1) as f64,
         units::bytes(trace.peak_live_bytes)
-    );
+    ));
     Ok(())
 }
 
@@ -354,7 +365,7 @@ fn info_command(args: &InfoArgs) -> Result<()> {
     if let Some(path) = &args.plugin {
         api::load_plugin(path).with_context(|| path.display().to_string())?;
     }
-    print!("{}", info::describe()?);
+    say(&info::describe()?);
     Ok(())
 }
 
