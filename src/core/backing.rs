@@ -22,8 +22,6 @@ pub trait Backing: Send + Sync {
     fn segment(&self, offset: u64, bytes: u64) -> Result<()>;
     /// Gives the segment at `offset` back.
     fn segment_release(&self, offset: u64, bytes: u64) -> Result<()>;
-    /// Bytes that the device could give now.
-    fn available(&self) -> u64;
 
     /// A mark behind everything that is queued on `stream` now.
     fn mark(&self, stream: u64) -> Result<Mark>;
@@ -37,6 +35,8 @@ pub trait Backing: Send + Sync {
     fn forget(&self, mark: Mark);
     /// Waits on the host for everything on the device.
     fn sync_all(&self) -> Result<()>;
+    /// Whether the stream exists; a device that cannot tell answers `true`.
+    fn knows(&self, stream: u64) -> bool;
     /// Calls `each` for every stream that may have work on the device, the default one included.
     fn streams(&self, each: &mut dyn FnMut(u64));
 }

@@ -124,10 +124,26 @@ impl Pond {
         self.alloc(pool, UNORDERED, bytes)
     }
 
+    /// Fails unless the pool and the stream exist.
+    pub fn check_names(&self, pool: PoolId, stream: Option<u64>) -> Result<()> {
+        if self.pool(pool).is_none() {
+            fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
+        }
+        stream.map_or(Ok(()), |s| self.known(s))
+    }
+
+    /// `UnknownStream` unless the stream exists.
+    pub(crate) fn known(&self, stream: u64) -> Result<()> {
+        if stream == RETIRED || stream == UNORDERED || !self.backing.knows(stream) {
+            fail!(Code::UnknownStream, "stream {stream:#x} is not a stream of this device, or was destroyed");
+        }
+        Ok(())
+    }
+
     #[cold]
     fn alloc_first(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
-        if stream == RETIRED {
-            fail!(Code::UnknownStream, "that value names no stream");
+        if stream != UNORDERED {
+            self.known(stream)?;
         }
         let heap = self.make_heap(pool, stream)?;
         self.alloc_in(heap, bytes)
@@ -309,6 +325,10 @@ impl Pond {
         let Some(heap) = self.heaps.get(f.heap as usize) else {
             return Err(Error::new(Code::Internal, "a block without a heap"));
         };
+        let other = stream.filter(|&s| s != heap.stream.load(Relaxed));
+        if let Some(s) = other {
+            self.known(s)?;
+        }
         let mut h = heap.inner.lock();
         let d = self.maps.desc(f.id);
         if d.kind() != kind::LIVE || u64::from(d.off()) << f.shift != offset {
@@ -320,7 +340,6 @@ impl Pond {
         {
             fail!(Code::WrongSize, "the block was asked for with {} bytes, not {size}", d.requested());
         }
-        let other = stream.filter(|&s| s != heap.stream.load(Relaxed));
         if other.is_none() && d.state() & USES == 0 {
             let bytes = d.requested();
             h.count_out(self.maps.shape.contract(bytes).unwrap_or(0), bytes);

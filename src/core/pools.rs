@@ -161,6 +161,7 @@ impl Pond {
         if stream == UNORDERED || stream == RETIRED {
             return;
         }
+        self.end_uses(stream);
         for slot in 0..self.pool_count.load(Ordering::Acquire) as usize {
             let Some(p) = self.pools.get(slot) else { continue };
             let mut streams = lock(&p.streams);
@@ -171,6 +172,22 @@ impl Pond {
                 heap.stream.store(RETIRED, Relaxed);
             }
             streams.orphans.push((index, mark));
+        }
+    }
+
+    /// Live blocks that the stream has used could not wait for it any more at their free: it is waited for
+    /// here, on the host, if there are any.
+    fn end_uses(&self, stream: u64) {
+        let heaps = || (0..self.heap_count.load(Ordering::Acquire) as usize).filter_map(|i| self.heaps.get(i));
+        if !heaps().any(|x| x.inner.lock().uses.values().any(|u| u.contains(&stream))) {
+            return;
+        }
+        if let Ok(m) = self.backing.mark(stream) {
+            let _ = self.backing.sync(m); // a device that cannot wait any more runs nothing either
+            self.backing.forget(m);
+        }
+        for x in heaps() {
+            x.inner.lock().uses.values_mut().for_each(|u| u.retain(|&s| s != stream));
         }
     }
 

@@ -6,7 +6,7 @@
 use super::desc::{DIRECT, Id, USES, kind};
 use super::heap::{Heap, Inner, Mark, Pending};
 use super::pond::Pond;
-use super::pools::{RETIRED, UNORDERED};
+use super::pools::UNORDERED;
 use super::shape::Tier;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{LockGuard, Ordering, Ordering::Relaxed};
@@ -16,9 +16,7 @@ impl Pond {
     /// The live block at `offset` is also used by work on `stream`: its free will wait for what is queued
     /// there then. A block without a stream waits for all of them anyway.
     pub fn record_stream(&self, offset: u64, stream: u64) -> Result<()> {
-        if stream == UNORDERED || stream == RETIRED {
-            fail!(Code::UnknownStream, "that value names no stream");
-        }
+        self.known(stream)?;
         let found = self.maps.find(offset).filter(|f| self.maps.desc(f.id).kind() == kind::LIVE);
         let Some((f, heap)) = found.and_then(|f| Some((f, self.heaps.get(f.heap as usize)?))) else {
             fail!(Code::UnknownPointer, "no live block starts at this address");

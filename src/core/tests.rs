@@ -132,10 +132,6 @@ impl Backing for Sim {
         w.taken -= bytes;
         Ok(())
     }
-    fn available(&self) -> u64 {
-        let w = self.0.lock().unwrap();
-        w.capacity - w.taken
-    }
     fn mark(&self, stream: u64) -> Result<Mark> {
         let mut w = self.0.lock().unwrap();
         let st = w.streams.entry(stream).or_default();
@@ -177,6 +173,9 @@ impl Backing for Sim {
             s.done = s.queued;
         }
         Ok(())
+    }
+    fn knows(&self, _: u64) -> bool {
+        true
     }
     fn streams(&self, each: &mut dyn FnMut(u64)) {
         let all: Vec<u64> = self.0.lock().unwrap().streams.keys().copied().collect();
@@ -356,7 +355,9 @@ fn run(mapping: bool, ops: Vec<Op>) {
             Op::Use { at, stream } if !b.live.is_empty() => {
                 let at = at % b.live.len();
                 b.pond.record_stream(b.live[at].offset, stream).unwrap();
-                b.live[at].uses.push(stream);
+                if b.live[at].stream != Some(stream) || b.live[at].past.is_some() {
+                    b.live[at].uses.push(stream);
+                }
             }
             Op::Run { stream } => {
                 let mut w = b.world.lock().unwrap();
@@ -372,6 +373,13 @@ fn run(mapping: bool, ops: Vec<Op>) {
                 drop(w);
                 for x in b.live.iter_mut().filter(|x| x.stream == Some(stream) && x.past.is_none()) {
                     x.past = Some((stream, q));
+                }
+                for x in &mut b.live {
+                    if x.uses.contains(&stream) {
+                        x.uses.retain(|&s| s != stream); // waited for when the stream ends
+                        let ranges = b.world.lock().unwrap().behind(x.offset, x.bytes);
+                        b.dirty.extend(ranges.iter().map(|&(a, n)| (a, a + n, stream, q)));
+                    }
                 }
                 b.pond.stream_destroyed(stream);
             }

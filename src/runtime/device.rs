@@ -162,7 +162,9 @@ impl DeviceState {
     /// A new stream. The caller ends it with [`stream_destroy`](Self::stream_destroy).
     pub fn stream_create(&self) -> Result<StreamId> {
         let _pass = self.enter()?;
-        self.device.stream_create()
+        let stream = self.device.stream_create()?;
+        self.memory.stream_created(stream);
+        Ok(stream)
     }
 
     /// Ends a stream. Queued work still completes, and blocks of the stream stay valid. The default

@@ -1,391 +1,297 @@
-//! The memory of one device, as the rest of the library sees it.
+//! The memory of one device, as the rest of the library sees it: addresses outside, a pond of offsets
+//! inside. Which device calls back the pond is in `supply.rs`.
 //!
-//! This version is the simple one: each request goes straight to the device, a free first waits for
-//! the streams that used the block, and one lock guards the account. It is exact (counters, limits,
-//! double frees, wrong sizes) and keeps nothing cached. No device call is made under the lock: the
-//! account is changed first and put back when the device refuses.
+//! Where the device maps, a pond's offsets are one window of addresses and the translation is an
+//! addition. Elsewhere each segment has its own place; the first, which is usually the only one, is
+//! looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{BlockInfo, PoolId, Stats};
-use crate::device::{Device, Sizes, StreamId};
+use crate::core::{BlockInfo, Config, Pond, PoolId, Stats};
+use crate::device::{Caps, Device, StreamId};
 use crate::fail;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// How many freed addresses are remembered to tell a double free from a foreign pointer.
-const GRAVES: usize = 1 << 16;
-
-struct Block {
-    info: BlockInfo,
-    /// Other streams that have used it (`record_stream`).
-    used_by: Vec<StreamId>,
-}
-
-struct Account {
-    blocks: BTreeMap<u64, Block>,
-    graves: BTreeSet<u64>,
-    pools: BTreeMap<PoolId, Stats>,
-    device: Stats,
-    /// Bytes of requests that are with the device now, by pool: two threads must not pass a limit together.
-    claims: BTreeMap<PoolId, u64>,
-    next_pool: u32,
-    closed: bool,
-}
+use crate::runtime::supply::{Places, Supply};
+use crate::runtime::unpooled::Unpooled;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The memory of one device. All calls may come from any thread.
 pub struct Memory {
-    device: Arc<dyn Device>,
-    sizes: Sizes,
-    account: Mutex<Account>,
+    how: How,
+    closed: AtomicBool,
 }
 
-fn unknown_pool<T>(pool: PoolId) -> Result<T> {
-    Err(Error::new(Code::InvalidArgument, format!("pool {} does not exist, or was destroyed", pool.0)))
+enum How {
+    Pooled(Box<Pooled>),
+    Unpooled(Box<Unpooled>),
 }
 
-impl Account {
-    fn stats(&mut self, pool: PoolId) -> Result<&mut Stats> {
-        match self.pools.get_mut(&pool) {
-            Some(s) => Ok(s),
-            None => unknown_pool(pool),
-        }
-    }
+struct Pooled {
+    pond: Pond,
+    supply: Arc<Supply>,
+    places: Arc<Places>,
+}
 
-    /// The live block that holds `addr`.
-    fn holder(&self, addr: u64) -> Option<&Block> {
-        let (_, b) = self.blocks.range(..=addr).next_back()?;
-        (addr - b.info.base < b.info.size).then_some(b)
-    }
+#[cold]
+#[inline(never)]
+fn ended<T>() -> Result<T> {
+    Err(Error::new(Code::NotInitialized, "the device was finalised"))
+}
 
-    /// Why `addr` is not the start of a live block.
-    fn stranger(&self, addr: u64) -> Error {
-        if let Some(b) = self.holder(addr) {
-            let m = format!("{addr:#x} lies inside the block at {:#x}, not at its start", b.info.base);
-            Error::new(Code::UnknownPointer, m)
-        } else if self.graves.contains(&addr) {
-            Error::new(Code::DoubleFree, format!("the block at {addr:#x} was freed before"))
-        } else {
-            Error::new(Code::UnknownPointer, format!("{addr:#x} is not a block of this device"))
-        }
-    }
-
-    /// Counts a new block in (`sign` true) or out of the pool and the device.
-    fn count(&mut self, info: &BlockInfo, add: bool) {
-        let pool = self.pools.get_mut(&info.pool);
-        for s in pool.into_iter().chain([&mut self.device]) {
-            let rows = [
-                (&mut s.requested, info.requested),
-                (&mut s.allocated, info.size),
-                (&mut s.active, info.size),
-                (&mut s.reserved, info.size),
-                (&mut s.blocks, 1),
-                (&mut s.segments, 1),
-            ];
-            for (c, n) in rows {
-                if add { c.add(n) } else { c.sub(n) }
-            }
-        }
-    }
+#[cold]
+#[inline(never)]
+fn stranger<T>(addr: u64) -> Result<T> {
+    fail!(Code::UnknownPointer, "{addr:#x} is not a block of this device")
 }
 
 impl Memory {
-    /// The memory of `device`, empty.
+    /// The memory of `device`, empty. A device whose sizes cannot be pooled is served without pooling.
     pub fn new(device: Arc<dyn Device>) -> Result<Memory> {
         let sizes = device.sizes();
-        let account = Account {
-            blocks: BTreeMap::new(),
-            graves: BTreeSet::new(),
-            pools: BTreeMap::from([(PoolId::DEFAULT, Stats::default())]),
-            device: Stats::default(),
-            claims: BTreeMap::new(),
-            next_pool: 1,
-            closed: false,
+        let mut config = Config {
+            min_chunk: sizes.min_chunk.max(1),
+            max_chunk: sizes.max_chunk,
+            max_alloc: sizes.max_alloc,
+            padding: sizes.padding,
+            init_alloc: sizes.init_alloc,
+            realloc: sizes.realloc,
+            mapping: device.caps().contains(Caps::MAPPING) && device.granule() >= sizes.min_chunk,
         };
-        Ok(Memory { device, sizes, account: Mutex::new(account) })
+        if config.mapping {
+            // Whole granules only; what the device has beyond the last one cannot be mapped.
+            config.max_alloc = config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
+        }
+        let how = match Pond::span(&config) {
+            Ok(span) => How::Pooled(Box::new(Pooled::new(device, config, span)?)),
+            Err(_) => How::Unpooled(Box::new(Unpooled::new(device)?)),
+        };
+        Ok(Memory { how, closed: AtomicBool::new(false) })
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Account>> {
-        let a = self.account.lock().unwrap_or_else(PoisonError::into_inner);
-        if a.closed {
-            fail!(Code::NotInitialized, "the device was finalised");
-        }
-        Ok(a)
+    #[inline]
+    fn open(&self) -> Result<&How> {
+        // Relaxed: calls that race with the end of the device may come before it.
+        if self.closed.load(Relaxed) { ended() } else { Ok(&self.how) }
     }
 
     /// Memory for work queued on `stream` from now on. 0 bytes give address 0.
+    #[inline]
     pub fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
-        if stream != 0 && !self.device.stream_exists(stream) {
-            fail!(Code::UnknownStream, "stream {stream:#x} is not a stream of this device, or was destroyed");
+        match self.open()? {
+            How::Pooled(p) if bytes != 0 => p.places.address(p.pond.alloc(pool, stream, bytes)?),
+            How::Pooled(p) => p.nothing(pool, Some(stream)),
+            How::Unpooled(u) => u.alloc(pool, stream, bytes),
         }
-        self.take(pool, Some(stream), bytes)
     }
 
     /// Memory that every stream and the host may use at once. 0 bytes give address 0.
     pub fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
-        self.take(pool, None, bytes)
-    }
-
-    /// The bytes that a request takes, or `None` past what a device can have.
-    fn rounded(&self, bytes: u64) -> Option<u64> {
-        let padded = bytes.checked_add(self.sizes.padding)?;
-        let chunk = self.sizes.min_chunk.max(1);
-        padded.div_ceil(chunk).checked_mul(chunk).filter(|&n| n <= i64::MAX as u64)
-    }
-
-    fn take(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
-        let mut a = self.lock()?;
-        let limit_pool = a.stats(pool)?.limit;
-        if bytes == 0 {
-            return Ok(0);
-        }
-        let within =
-            |n: u64, limit: u64, now: u64| limit == 0 || now.checked_add(n).is_some_and(|t| t <= limit);
-        let pool_now = a.stats(pool)?.reserved.current + a.claims.get(&pool).copied().unwrap_or(0);
-        let device_now = a.device.reserved.current + a.claims.values().sum::<u64>();
-        let limit_device = a.device.limit;
-        let size = self.rounded(bytes).filter(|&n| {
-            within(n, limit_pool, pool_now)
-                && within(n, limit_device, device_now)
-                && within(n, self.sizes.max_alloc, device_now)
-        });
-        let Some(size) = size else {
-            a.device.out_of_memory_count += 1;
-            a.stats(pool)?.out_of_memory_count += 1;
-            fail!(
-                Code::OutOfMemory,
-                "{bytes} bytes do not fit: {pool_now} bytes reserved in the pool (limit {limit_pool}), {device_now} \
-                 in the device (limit {limit_device}, at most {})",
-                self.sizes.max_alloc
-            );
-        };
-        *a.claims.entry(pool).or_default() += size;
-        a.device.driver_calls += 1;
-        a.stats(pool)?.driver_calls += 1;
-        drop(a);
-
-        let taken = self.device.alloc(size);
-
-        let mut a = self.account.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(c) = a.claims.get_mut(&pool) {
-            *c -= size;
-        }
-        match taken {
-            Ok(base) if !a.closed => {
-                let info = BlockInfo { base, size, requested: bytes, stream, pool };
-                a.count(&info, true);
-                a.graves.remove(&base);
-                a.blocks.insert(base, Block { info, used_by: Vec::new() });
-                Ok(base)
-            }
-            Ok(base) => {
-                drop(a);
-                self.device.free(base, size)?;
-                fail!(Code::NotInitialized, "the device was finalised");
-            }
-            Err(e) => {
-                if e.code() == Code::OutOfMemory {
-                    a.device.out_of_memory_count += 1;
-                    if let Ok(s) = a.stats(pool) {
-                        s.out_of_memory_count += 1;
-                    }
-                }
-                Err(e)
-            }
+        match self.open()? {
+            How::Pooled(p) if bytes != 0 => p.places.address(p.pond.alloc_unordered(pool, bytes)?),
+            How::Pooled(p) => p.nothing(pool, None),
+            How::Unpooled(u) => u.alloc_unordered(pool, bytes),
         }
     }
 
-    /// Ends the block that starts at `addr`; work queued so far may still use it. With `size`, that
-    /// must be the size of the request. 0 is no block and does nothing.
+    /// Ends the block that starts at `addr`; work queued so far may still use it. With a stream, reuse
+    /// also waits for what is queued there now. With `size`, that must be the size of the request. 0 is
+    /// no block and does nothing.
+    #[inline]
     pub fn free(&self, addr: u64, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
-        if let Some(s) = stream.filter(|&s| addr != 0 && s != 0 && !self.device.stream_exists(s)) {
-            drop(self.lock()?);
-            fail!(Code::UnknownStream, "stream {s:#x} is not a stream of this device, or was destroyed");
+        match self.open()? {
+            How::Pooled(p) => match p.places.offset(addr) {
+                Some(offset) => p.pond.free(offset, stream, size),
+                None if addr == 0 => Ok(()),
+                None => stranger(addr),
+            },
+            How::Unpooled(u) => u.free(addr, stream, size),
         }
-        let mut a = self.lock()?;
-        if addr == 0 {
-            return Ok(());
-        }
-        let Some(block) = a.blocks.get(&addr) else {
-            return Err(a.stranger(addr));
-        };
-        if let Some(s) = size.filter(|&s| s != block.info.requested) {
-            fail!(Code::WrongSize, "{s} bytes given at free, {} at allocation", block.info.requested);
-        }
-        let Some(block) = a.blocks.remove(&addr) else {
-            return Err(a.stranger(addr));
-        };
-        if a.graves.len() >= GRAVES {
-            a.graves.clear();
-        }
-        a.graves.insert(addr);
-        drop(a);
-
-        let given = self.wait_for(&block, stream).and_then(|()| self.device.free(addr, block.info.size));
-
-        let mut a = self.account.lock().unwrap_or_else(PoisonError::into_inner);
-        a.device.driver_calls += 1;
-        if let Ok(s) = a.stats(block.info.pool) {
-            s.driver_calls += 1;
-        }
-        match given {
-            Ok(()) => a.count(&block.info, false),
-            Err(_) => {
-                // The device kept it: the block is live again, so that nothing is lost.
-                a.graves.remove(&addr);
-                a.blocks.insert(addr, block);
-            }
-        }
-        given
-    }
-
-    /// Waits until no stream that may use the block has work left.
-    fn wait_for(&self, block: &Block, stream: Option<StreamId>) -> Result<()> {
-        let Some(own) = block.info.stream else { return self.device.synchronize() };
-        let all = [own].into_iter().chain(stream).chain(block.used_by.iter().copied());
-        let mut seen = Vec::new();
-        for s in all {
-            if !seen.contains(&s) && (s == 0 || self.device.stream_exists(s)) {
-                self.device.stream_synchronize(s)?;
-                seen.push(s);
-            }
-        }
-        Ok(())
     }
 
     /// The block is also used by `stream`: its reuse waits for what is queued there at the free.
     pub fn record_stream(&self, addr: u64, stream: StreamId) -> Result<()> {
-        if stream != 0 && !self.device.stream_exists(stream) {
-            fail!(Code::UnknownStream, "stream {stream:#x} is not a stream of this device, or was destroyed");
-        }
-        let mut a = self.lock()?;
-        match a.blocks.get_mut(&addr) {
-            Some(b) if b.used_by.contains(&stream) => Ok(()),
-            Some(b) => {
-                b.used_by.push(stream);
-                Ok(())
-            }
-            None => Err(a.stranger(addr)),
+        match self.open()? {
+            How::Pooled(p) => match p.places.offset(addr) {
+                Some(offset) => p.pond.record_stream(offset, stream),
+                None => stranger(addr),
+            },
+            How::Unpooled(u) => u.record_stream(addr, stream),
         }
     }
 
     /// The live block that holds `addr`.
     pub fn block(&self, addr: u64) -> Result<BlockInfo> {
-        let a = self.lock()?;
-        match a.holder(addr) {
-            Some(b) => Ok(b.info),
-            None => Err(a.stranger(addr)),
+        match self.open()? {
+            How::Pooled(p) => match p.places.offset(addr) {
+                Some(offset) => {
+                    let mut b = p.pond.block(offset)?;
+                    b.base = p.places.address(b.base)?;
+                    Ok(b)
+                }
+                None => stranger(addr),
+            },
+            How::Unpooled(u) => u.block(addr),
         }
     }
 
     /// Fails unless `addr .. addr + bytes` lies in one live block, as it was asked for.
     pub fn check_range(&self, addr: u64, bytes: u64) -> Result<()> {
-        let b = self.block(addr).map_err(|e| match e.code() {
-            Code::DoubleFree => Error::new(Code::UnknownPointer, format!("the block at {addr:#x} was freed")),
-            _ => e,
-        })?;
+        let b = match self.open()? {
+            How::Pooled(_) => self.block(addr)?,
+            How::Unpooled(u) => return u.check_range(addr, bytes),
+        };
         let room = b.requested.saturating_sub(addr - b.base);
         if bytes > room {
-            fail!(
-                Code::OutOfRange,
-                "{bytes} bytes at {addr:#x} pass the end of the block by {}",
-                bytes - room
-            );
+            fail!(Code::OutOfRange, "{bytes} bytes at {addr:#x} pass the end of the block by {}", bytes - room);
         }
         Ok(())
     }
 
     /// A new pool whose reserved bytes never pass `limit` (0: none).
     pub fn pool_create(&self, limit: u64) -> Result<PoolId> {
-        let mut a = self.lock()?;
-        let pool = PoolId(a.next_pool);
-        a.next_pool = a.next_pool.checked_add(1).ok_or(Error::new(Code::System, "too many pools"))?;
-        a.pools.insert(pool, Stats { limit, ..Stats::default() });
-        Ok(pool)
+        match self.open()? {
+            How::Pooled(p) => p.pond.pool_create(limit),
+            How::Unpooled(u) => u.pool_create(limit),
+        }
     }
 
     /// Ends a pool. `Busy` while blocks of it live.
     pub fn pool_destroy(&self, pool: PoolId) -> Result<()> {
-        let mut a = self.lock()?;
-        let live = a.stats(pool)?.blocks.current;
-        if pool == PoolId::DEFAULT {
-            fail!(Code::InvalidArgument, "the default pool cannot be destroyed");
+        match self.open()? {
+            How::Pooled(p) => p.pond.pool_destroy(pool),
+            How::Unpooled(u) => u.pool_destroy(pool),
         }
-        if live != 0 || a.claims.get(&pool).is_some_and(|&c| c != 0) {
-            fail!(Code::Busy, "{live} blocks of the pool are live");
-        }
-        a.claims.remove(&pool);
-        a.pools.remove(&pool);
-        Ok(())
     }
 
     /// Bounds what the pool reserves from now on; 0 is no bound.
     pub fn pool_set_limit(&self, pool: PoolId, bytes: u64) -> Result<()> {
-        self.lock()?.stats(pool)?.limit = bytes;
-        Ok(())
+        match self.open()? {
+            How::Pooled(p) => p.pond.pool_set_limit(pool, bytes),
+            How::Unpooled(u) => u.pool_set_limit(pool, bytes),
+        }
     }
 
     /// The account of a pool.
     pub fn pool_stats(&self, pool: PoolId) -> Result<Stats> {
-        Ok(*self.lock()?.stats(pool)?)
+        match self.open()? {
+            How::Pooled(p) => p.stats(Some(pool)),
+            How::Unpooled(u) => u.pool_stats(pool),
+        }
     }
 
     /// The peaks of a pool start again.
     pub fn pool_reset_peaks(&self, pool: PoolId) -> Result<()> {
-        self.lock()?.stats(pool)?.reset_peaks();
-        Ok(())
+        match self.open()? {
+            How::Pooled(p) => p.pond.reset_peaks(Some(pool)),
+            How::Unpooled(u) => u.pool_reset_peaks(pool),
+        }
     }
 
-    /// Unused memory of one pool, or of all, goes back to the device.
+    /// Unused memory of one pool, or of all, goes back to the device. Waits for the device first.
     pub fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
-        let mut a = self.lock()?;
-        pool.map_or(Ok(()), |p| a.stats(p).map(|_| ()))
+        match self.open()? {
+            How::Pooled(p) => p.pond.empty_cache(pool),
+            How::Unpooled(u) => u.empty_cache(pool),
+        }
     }
 
     /// The account of the device.
     pub fn stats(&self) -> Stats {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner).device
+        match &self.how {
+            How::Pooled(p) => p.stats(None).unwrap_or_default(),
+            How::Unpooled(u) => u.stats(),
+        }
     }
 
     /// The peaks of the device start again.
     pub fn reset_peaks(&self) {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner).device.reset_peaks();
+        match &self.how {
+            How::Pooled(p) => {
+                let _ = p.pond.reset_peaks(None); // cannot fail without a pool
+            }
+            How::Unpooled(u) => u.reset_peaks(),
+        }
     }
 
     /// Bounds what the device reserves from now on; 0 is no bound.
     pub fn set_limit(&self, bytes: u64) -> Result<()> {
-        self.lock()?.device.limit = bytes;
-        Ok(())
+        match self.open()? {
+            How::Pooled(p) => {
+                p.pond.set_limit(bytes);
+                Ok(())
+            }
+            How::Unpooled(u) => u.set_limit(bytes),
+        }
+    }
+
+    /// To be called when the device has made `stream`.
+    pub fn stream_created(&self, stream: StreamId) {
+        if let How::Pooled(p) = &self.how {
+            p.supply.add_stream(stream);
+        }
     }
 
     /// To be called before the device ends `stream`.
     pub fn stream_destroyed(&self, stream: StreamId) {
-        // Work that is queued there still runs, so blocks that it uses must wait for it now.
-        let uses = match self.lock() {
-            Ok(a) => a.blocks.values().any(|b| b.info.stream == Some(stream) || b.used_by.contains(&stream)),
-            Err(_) => false,
-        };
-        if uses
-            && self.device.stream_synchronize(stream).is_ok()
-            && let Ok(mut a) = self.lock()
-        {
-            a.blocks.values_mut().for_each(|b| b.used_by.retain(|&s| s != stream));
+        match &self.how {
+            How::Pooled(p) => {
+                p.pond.stream_destroyed(stream);
+                p.supply.drop_stream(stream);
+            }
+            How::Unpooled(u) => u.stream_destroyed(stream),
         }
     }
 
     /// Blocks that are live.
     pub fn live_blocks(&self) -> u64 {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner).device.blocks.current
+        match &self.how {
+            How::Pooled(p) if !self.closed.load(Relaxed) => p.pond.live_blocks(),
+            How::Pooled(_) => 0,
+            How::Unpooled(u) => u.live_blocks(),
+        }
     }
 
     /// Gives everything back to the device; every later call gets `NotInitialized`. Idempotent.
     pub fn close(&self) -> Result<()> {
-        let Ok(mut a) = self.lock() else { return Ok(()) };
-        a.closed = true;
-        let blocks = std::mem::take(&mut a.blocks);
-        for b in blocks.values() {
-            a.count(&b.info, false);
+        if self.closed.swap(true, Relaxed) {
+            return Ok(());
         }
-        drop(a);
-        blocks.values().try_for_each(|b| self.device.free(b.info.base, b.info.size))
+        match &self.how {
+            How::Pooled(p) => {
+                let closed = p.pond.close();
+                closed.and(p.supply.close())
+            }
+            How::Unpooled(u) => u.close(),
+        }
+    }
+}
+
+impl Pooled {
+    fn new(device: Arc<dyn Device>, config: Config, (real, alias): (u64, u64)) -> Result<Pooled> {
+        let places = Arc::new(Places::default());
+        if config.mapping {
+            places.set_window(device.map_window(real + alias)?, real + alias);
+        }
+        let supply = Arc::new(Supply::new(device.clone(), places.clone()));
+        match Pond::new(config, Box::new(supply.clone())) {
+            Ok(pond) => Ok(Pooled { pond, supply, places }),
+            Err(e) => {
+                if config.mapping {
+                    device.map_close()?;
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// A request of 0 bytes: no block, but its arguments must be right.
+    fn nothing(&self, pool: PoolId, stream: Option<StreamId>) -> Result<u64> {
+        self.pond.check_names(pool, stream)?;
+        Ok(0)
+    }
+
+    fn stats(&self, pool: Option<PoolId>) -> Result<Stats> {
+        let mut s = self.pond.stats(pool)?;
+        s.driver_calls = self.supply.calls();
+        Ok(s)
     }
 }

@@ -47,7 +47,9 @@ mod gate;
 mod memory;
 mod pinned;
 mod registry;
+mod supply;
 mod table;
+mod unpooled;
 mod usage;
 
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};

@@ -1,0 +1,245 @@
+//! A device as the backing of a pond: which device calls bring memory, and how marks in streams are made
+//! of events. Also the places: which address stands for which offset.
+
+use crate::base::error::{Code, Error, Result};
+use crate::core::{Backing, Mark};
+use crate::device::{Device, StreamId};
+use crate::fail;
+use crate::runtime::lock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// Where offsets lie. Reading the window, or the first segment, takes no lock.
+#[derive(Default)]
+pub(crate) struct Places {
+    addr: AtomicU64,   // of the window or first segment
+    len: AtomicU64,    // 0: none
+    offset: AtomicU64, // that `addr` stands for
+    more: RwLock<More>,
+}
+
+#[derive(Default)]
+struct More {
+    by_offset: BTreeMap<u64, (u64, u64)>, // offset -> (address, bytes)
+    by_addr: BTreeMap<u64, (u64, u64)>,   // address -> (offset, bytes)
+}
+
+impl Places {
+    /// The whole of the pond's offsets is one range of addresses.
+    pub(crate) fn set_window(&self, addr: u64, bytes: u64) {
+        self.addr.store(addr, Relaxed);
+        self.offset.store(0, Relaxed);
+        // Release pairs with the Acquire in the readers: who sees the length sees the rest.
+        self.len.store(bytes, Ordering::Release);
+    }
+
+    /// The offset that an address stands for.
+    #[inline(always)]
+    pub(crate) fn offset(&self, addr: u64) -> Option<u64> {
+        let len = self.len.load(Ordering::Acquire);
+        let within = addr.wrapping_sub(self.addr.load(Relaxed));
+        if within < len { Some(self.offset.load(Relaxed) + within) } else { self.offset_far(addr) }
+    }
+
+    /// The address of an offset that the pond has handed out.
+    #[inline(always)]
+    pub(crate) fn address(&self, offset: u64) -> Result<u64> {
+        let len = self.len.load(Ordering::Acquire);
+        let within = offset.wrapping_sub(self.offset.load(Relaxed));
+        if within < len { Ok(self.addr.load(Relaxed) + within) } else { self.address_far(offset) }
+    }
+
+    #[cold]
+    fn offset_far(&self, addr: u64) -> Option<u64> {
+        let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
+        let (&a, &(offset, bytes)) = more.by_addr.range(..=addr).next_back()?;
+        (addr - a < bytes).then(|| offset + (addr - a))
+    }
+
+    #[cold]
+    fn address_far(&self, offset: u64) -> Result<u64> {
+        let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
+        match more.by_offset.range(..=offset).next_back() {
+            Some((&o, &(addr, bytes))) if offset - o < bytes => Ok(addr + (offset - o)),
+            _ => Err(Error::new(Code::Internal, "a block lies in no segment")),
+        }
+    }
+
+    fn add(&self, offset: u64, addr: u64, bytes: u64) {
+        let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
+        more.by_offset.insert(offset, (addr, bytes));
+        more.by_addr.insert(addr, (offset, bytes));
+        if self.addr.load(Relaxed) == 0 {
+            // The first segment ever is read without a lock. It is entered once, so that no reader can see
+            // half of one segment and half of another.
+            self.addr.store(addr, Relaxed);
+            self.offset.store(offset, Relaxed);
+            self.len.store(bytes, Ordering::Release);
+        } else if self.addr.load(Relaxed) == addr
+            && self.offset.load(Relaxed) == offset
+            && self.len.load(Relaxed) == 0
+        {
+            self.len.store(bytes, Ordering::Release);
+        }
+    }
+
+    /// The address of the segment at `offset`, which is none from now on.
+    fn remove(&self, offset: u64) -> Option<u64> {
+        let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
+        let (addr, _) = more.by_offset.remove(&offset)?;
+        more.by_addr.remove(&addr);
+        if self.addr.load(Relaxed) == addr {
+            self.len.store(0, Relaxed);
+        }
+        Some(addr)
+    }
+}
+
+/// The mark of a device without events: everything before it was waited for when it was made.
+const DONE: Mark = 0;
+
+/// One device, as a pond's backing.
+pub(crate) struct Supply {
+    device: Arc<dyn Device>,
+    places: Arc<Places>,
+    calls: AtomicU64,
+    events: Mutex<Vec<Mark>>, // spare ones
+    streams: Mutex<BTreeSet<StreamId>>,
+}
+
+impl Supply {
+    pub(crate) fn new(device: Arc<dyn Device>, places: Arc<Places>) -> Supply {
+        Supply {
+            device,
+            places,
+            calls: AtomicU64::new(0),
+            events: Mutex::default(),
+            streams: Mutex::new(BTreeSet::from([0])),
+        }
+    }
+
+    /// Calls made to the device's memory management so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Relaxed)
+    }
+
+    fn call<T>(&self, result: Result<T>) -> Result<T> {
+        self.calls.fetch_add(1, Relaxed);
+        result
+    }
+
+    pub(crate) fn add_stream(&self, stream: StreamId) {
+        lock(&self.streams).insert(stream);
+    }
+
+    pub(crate) fn drop_stream(&self, stream: StreamId) {
+        lock(&self.streams).remove(&stream);
+    }
+
+    fn granule_at(&self, index: u32) -> u64 {
+        u64::from(index) * self.device.granule()
+    }
+
+    /// Everything goes back: spare events, and the window.
+    pub(crate) fn close(&self) -> Result<()> {
+        for e in std::mem::take(&mut *lock(&self.events)) {
+            let _ = self.device.event_destroy(e); // a device that is ending may have lost it already
+        }
+        if self.device.caps().contains(crate::device::Caps::MAPPING) && self.places.len.load(Relaxed) != 0 {
+            self.places.len.store(0, Relaxed);
+            return self.device.map_close();
+        }
+        Ok(())
+    }
+}
+
+impl Backing for Arc<Supply> {
+    fn create(&self, first: u32, count: u32) -> Result<()> {
+        let (f, n) = (u64::from(first), u64::from(count));
+        self.call(self.device.granules_create(f, n))?;
+        self.call(self.device.map(self.granule_at(first), f, n)).inspect_err(|_| {
+            let _ = self.call(self.device.granules_release(f, n)); // as if they had never been made
+        })
+    }
+
+    fn release(&self, first: u32, count: u32) -> Result<()> {
+        let (f, n) = (u64::from(first), u64::from(count));
+        self.call(self.device.unmap(self.granule_at(first), self.granule_at(count)))?;
+        self.call(self.device.granules_release(f, n)).inspect_err(|_| {
+            let _ = self.call(self.device.map(self.granule_at(first), f, n)); // still the pond's
+        })
+    }
+
+    fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()> {
+        self.call(self.device.map(offset, u64::from(first), u64::from(count)))
+    }
+
+    fn unalias(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.call(self.device.unmap(offset, bytes))
+    }
+
+    fn segment(&self, offset: u64, bytes: u64) -> Result<()> {
+        let addr = self.call(self.device.alloc(bytes))?;
+        if addr == 0 {
+            fail!(Code::OutOfMemory, "the device has no {bytes} bytes in one piece");
+        }
+        self.places.add(offset, addr, bytes);
+        Ok(())
+    }
+
+    fn segment_release(&self, offset: u64, bytes: u64) -> Result<()> {
+        let Some(addr) = self.places.remove(offset) else {
+            return Err(Error::new(Code::Internal, "a segment without an address"));
+        };
+        self.call(self.device.free(addr, bytes))
+    }
+
+    fn mark(&self, stream: u64) -> Result<Mark> {
+        let spare = lock(&self.events).pop();
+        let event = match spare {
+            Some(e) => e,
+            None => match self.device.event_create() {
+                Ok(e) => e,
+                Err(e) if e.code() == Code::Unsupported => {
+                    self.device.stream_synchronize(stream)?;
+                    return Ok(DONE);
+                }
+                Err(e) => return Err(e),
+            },
+        };
+        self.device.event_record(stream, event).inspect_err(|_| lock(&self.events).push(event))?;
+        Ok(event)
+    }
+
+    fn passed(&self, mark: Mark) -> Result<bool> {
+        if mark == DONE { Ok(true) } else { self.device.event_query(mark) }
+    }
+
+    fn wait(&self, stream: u64, mark: Mark) -> Result<()> {
+        if mark == DONE { Ok(()) } else { self.device.stream_wait_event(stream, mark) }
+    }
+
+    fn sync(&self, mark: Mark) -> Result<()> {
+        if mark == DONE { Ok(()) } else { self.device.event_synchronize(mark) }
+    }
+
+    fn forget(&self, mark: Mark) {
+        if mark != DONE {
+            lock(&self.events).push(mark);
+        }
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.device.synchronize()
+    }
+
+    fn knows(&self, stream: u64) -> bool {
+        stream == 0 || self.device.stream_exists(stream)
+    }
+
+    fn streams(&self, each: &mut dyn FnMut(u64)) {
+        let all: Vec<StreamId> = lock(&self.streams).iter().copied().collect();
+        all.into_iter().for_each(each);
+    }
+}
