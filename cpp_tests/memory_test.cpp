@@ -357,7 +357,9 @@ TEST_P(Memory, PinnedMemoryIsOrdinaryToTheHost) {
   const std::size_t size = 100001;
   void* pinned = nullptr;
   ASSERT_OK(millpond_host_alloc(device_, size, &pinned));
-  EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(pinned) % 32);
+  if (GetParam().plugin.empty()) {  // a plugin aligns its own as it likes
+    EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(pinned) % 32);
+  }
   const std::vector<std::uint8_t> bytes = pattern(6, size);
   std::memcpy(pinned, bytes.data(), size);
   void* block = alloc(size);
