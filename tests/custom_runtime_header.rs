@@ -1,6 +1,12 @@
 //! `custom_runtime.h` compiles alone, twice, in C and in C++, and after a header that defines the
 //! same types; it says what the Rust mirror says, and refuses a layout that differs. Needs a C and a
 //! C++ compiler.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
 
 mod cc;
 

@@ -1,7 +1,14 @@
 //! The C header is what the doc comments of `src/capi` say: it is written again and compared.
-//! `MILLPOND_BLESS=1 cargo test --test header` rewrites it.
+//! `MILLPOND_BLESS=1 cargo test --test header` rewrites it. Needs a C and a C++ compiler.
+#![cfg(feature = "capi")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+mod cc;
 
 use std::path::{Path, PathBuf};
 
@@ -128,5 +135,73 @@ fn every_export_is_in_the_header_and_documented() {
     assert!(exports >= 55, "only {exports} exports found");
     for leak in ["# Safety", "[`", "```", "crate::", "C-unwind", "_private"] {
         assert!(!text.contains(leak), "{leak:?} leaked into the header");
+    }
+}
+
+/// `(struct, size, [(field, offset)])` as Rust lays it out.
+macro_rules! layouts {
+    ($($name:ident { $($field:ident),* $(,)? })*) => {
+        &[$((stringify!($name), size_of::<$name>(), &[$((stringify!($field), offset_of!($name, $field))),*])),*]
+    };
+}
+
+type Layout = (&'static str, usize, &'static [(&'static str, usize)]);
+
+fn layouts() -> &'static [Layout] {
+    use millpond::capi::*;
+    use std::mem::offset_of;
+    layouts! {
+        millpond_host_options { struct_size, device_count, capacity_bytes, disable_mapping }
+        millpond_device_info {
+            struct_size, r#type, ordinal, caps, total_bytes, free_bytes, min_chunk_bytes, max_chunk_bytes,
+            max_alloc_bytes, extra_padding_bytes, init_alloc_bytes, realloc_bytes, compute_capability,
+            runtime_version, driver_version,
+        }
+        millpond_pool_options { struct_size, limit_bytes, name }
+        millpond_counter { current, peak, total }
+        millpond_stats {
+            struct_size, requested_bytes, allocated_bytes, active_bytes, reserved_bytes, blocks, segments,
+            driver_calls, out_of_memory_count, limit_bytes,
+        }
+        millpond_block_info { struct_size, base, size_bytes, requested_bytes, stream, pool, device }
+    }
+}
+
+/// The example of the header's head, as a function.
+fn example() -> String {
+    let lines: Vec<&str> = HEAD.lines().collect();
+    let first = lines.iter().position(|l| l.contains("millpond_device *device;")).unwrap();
+    let count = lines[first..].iter().position(|l| *l == " *").unwrap();
+    let body: Vec<_> = lines[first..first + count].iter().map(|l| l.trim_start_matches(" *")).collect();
+    let body = body.join("\n").replace("... work queued on the default stream may use p ...", "");
+    format!("#include <stdio.h>\nvoid example(void);\nvoid example(void) {{\n{body}\n}}\n")
+}
+
+#[test]
+fn it_compiles_with_our_layout_and_its_example() {
+    let mut text = "#include <millpond/millpond.h>\n#include <millpond/millpond.h>\n".to_owned();
+    text += "#include <assert.h>\n";
+    for (name, size, fields) in layouts() {
+        text += &format!("static_assert(sizeof({name}) == {size}, \"size of {name}\");\n");
+        for (field, offset) in *fields {
+            let field = field.trim_start_matches("r#");
+            text += &format!("static_assert(offsetof({name}, {field}) == {offset}, \"{name}.{field}\");\n");
+        }
+    }
+    text += &example();
+    let scratch = cc::Scratch::new("millpond-header");
+    for (compiler, standard, extension) in [
+        ("cc", "-std=c11", "c"),
+        ("cc", "-std=c17", "c"),
+        ("c++", "-std=c++17", "cc"),
+        ("c++", "-std=c++20", "cc"),
+    ] {
+        let file = scratch.write(&format!("header.{extension}"), &text);
+        cc::compile_ok(compiler, standard, &file, &["-fsyntax-only"]);
+        // The check can fail: a wrong offset does not compile.
+        let wrong = text.replacen("== 8,", "== 9,", 1);
+        assert_ne!(wrong, text);
+        let file = scratch.write(&format!("wrong.{extension}"), &wrong);
+        cc::compile(compiler, standard, &file, &["-fsyntax-only"]).expect_err("a wrong offset compiled");
     }
 }

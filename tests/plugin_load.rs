@@ -1,5 +1,11 @@
 //! Plugins from shared objects: the example in C, whole and with no more than is required, and what
 //! is told when an object is no plugin. Needs a C compiler, as building the header tests does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
 
 mod cc;
 

@@ -1,4 +1,10 @@
 //! Which plugins are refused, and that the message names what is wrong.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
 
 mod fake;
 

@@ -1,5 +1,11 @@
 //! `InitPlugin` from the host's side: what is written where, for hosts of every size; and the
 //! callbacks, over a device type of a fake plugin.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
 
 mod fake;
 

@@ -1,5 +1,11 @@
 //! A C++ exception that a plugin throws into the library ends the process with a message: Rust cannot
 //! take one over, and going on with half a call's work undone would be worse. Needs a C++ compiler.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
 
 mod cc;
 

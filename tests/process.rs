@@ -260,3 +260,60 @@ fn an_exit_with_work_left_is_clean() {
     }
     std::process::exit(7);
 }
+
+/// One worker of the test below: whatever it gets must be a status.
+fn use_everything(stop: &std::sync::atomic::AtomicBool, seed: u8) -> u64 {
+    let mut done = 0;
+    let mut buffer = vec![seed; 1 << 16];
+    while !stop.load(SeqCst) {
+        let (mut d, mut pool, mut stream, mut p) = (null_mut(), null_mut(), null_mut(), null_mut());
+        unsafe {
+            if millpond_device_get(c"host".as_ptr(), i32::from(seed & 1), &mut d) != C_Status::SUCCESS {
+                continue;
+            }
+            let _ = millpond_pool_create(d, null(), &mut pool);
+            let _ = millpond_stream_create(d, &mut stream);
+            if millpond_pool_alloc(pool, 1 << 16, stream, &mut p) == C_Status::SUCCESS {
+                let at: *mut c_void = buffer.as_mut_ptr().cast();
+                let _ = millpond_memset_async(d, stream, p, seed, 1 << 16);
+                let sent = millpond_copy(d, MILLPOND_COPY_H2D, p, at, 1 << 16);
+                let back = millpond_copy(d, MILLPOND_COPY_D2H, at, p, 1 << 16);
+                done += u64::from(sent == C_Status::SUCCESS && back == C_Status::SUCCESS);
+                let _ = millpond_pool_free(pool, p, stream);
+            }
+            let _ = millpond_stream_destroy(d, stream);
+            let _ = millpond_pool_destroy(pool);
+        }
+    }
+    done
+}
+
+#[test]
+fn an_end_in_the_middle_of_work_gives_statuses() {
+    if case().is_none() {
+        let capacity = [("MILLPOND_HOST_CAPACITY", "64M")];
+        return child("an_end_in_the_middle_of_work_gives_statuses", "end", &capacity, 0);
+    }
+    unsafe { libc::alarm(60) };
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let mut ends = 0;
+    let done: u64 = std::thread::scope(|s| {
+        let workers: Vec<_> = (0..6)
+            .map(|n| {
+                s.spawn({
+                    let stop = &stop;
+                    move || use_everything(stop, n)
+                })
+            })
+            .collect();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(2);
+        while std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            ends += u32::from(millpond_finalize() == C_Status::SUCCESS);
+        }
+        stop.store(true, SeqCst);
+        workers.into_iter().map(|w| w.join().unwrap()).sum()
+    });
+    assert!(ends > 5 && done > 5, "{ends} ends, {done} rounds of work");
+    let _ = millpond_finalize();
+}

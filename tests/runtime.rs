@@ -67,6 +67,25 @@ fn a_type_that_does_not_start_is_not_there() {
 }
 
 #[test]
+fn a_device_that_calls_back_does_not_hang_the_end() {
+    let (knobs, _alone) = fresh();
+    let d = runtime::device("t", 0).unwrap();
+    *knobs.on_synchronize.lock().unwrap() = Some(Box::new(|| {
+        // What is open can be had; what must go through the gate cannot.
+        runtime::device("t", 0)?;
+        for refused in
+            [runtime::finalize(), runtime::device("t", 1).map(|_| ()), runtime::unregister_type("t")]
+        {
+            assert_eq!(refused.unwrap_err().code(), Code::NotPermitted);
+        }
+        Ok(())
+    }));
+    d.synchronize().unwrap();
+    *knobs.on_synchronize.lock().unwrap() = None;
+    runtime::finalize().unwrap();
+}
+
+#[test]
 fn names_that_are_none() {
     let _first = fresh();
     for name in ["", "a name of thirty-two bytes, exact", "nul\0inside"] {

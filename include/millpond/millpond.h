@@ -31,7 +31,7 @@
  *             as they fit; options that an older program does not have are zero, and zero means default.
  *
  * Bad input that is always caught, with a status, and with nothing lost or changed:
- *   - NULL where a pointer is needed; an out pointer that is not aligned; a struct_size that was not set
+ *   - NULL where a pointer is needed; an out pointer that is not aligned; a struct_size of 0
  *   - a device or pool handle that is destroyed, ended, of the other kind, or was never one
  *   - a device type or ordinal that does not exist; an index or an enumeration out of range
  *   - size 0 (C_SUCCESS and NULL, or a no-op), and sizes up to SIZE_MAX that no device can have (OUT_OF_MEMORY)
@@ -46,6 +46,10 @@
  * Process     Millpond starts no thread before the first stream is made. In the child of a fork every call gets
  *             NOT_PERMITTED if the parent had used the library. At exit nothing needs to be called, and static
  *             destructors may still free: they get a status at worst.
+ * Environment The defaults of the device type "host", read at the first use; a bad value fails that use, and the
+ *             message names the variable. MILLPOND_HOST_DEVICES: how many devices, 1 to 64 (default 2).
+ *             MILLPOND_HOST_CAPACITY: bytes of each, with an optional suffix K, M or G (default: half of the
+ *             machine's memory, shared by the devices). MILLPOND_HOST_MAPPING: 0 or 1 (default 1).
  */
 #ifndef MILLPOND_MILLPOND_H
 #define MILLPOND_MILLPOND_H
@@ -293,11 +297,13 @@ C_Status millpond_host_configure(const millpond_host_options *options);
  * pools, streams and events are lost; registered device types are forgotten.
  *
  * Afterwards every call with an old handle or pointer gets NOT_INITIALIZED, for ever. A next call that
- * names a device type starts the library anew. Not needed before the end of the process.
+ * names a device type starts the library anew, with the host device's defaults unless it is configured
+ * again. Not needed before the end of the process.
  *
- * No other thread may be inside a call on a device of a registered type meanwhile.
- * Errors: NOT_INITIALIZED when nothing was started; else the first failure of a device, after all have
- * been ended.
+ * Calls that other threads have under way are waited for, or get NOT_INITIALIZED; only allocating and
+ * freeing on a registered device type must not be under way meanwhile.
+ * Errors: NOT_INITIALIZED when nothing was started; NOT_PERMITTED in a stream callback; else the first
+ * failure of a device, after all have been ended.
  */
 C_Status millpond_finalize(void);
 
@@ -349,9 +355,10 @@ C_Status millpond_device_type_load(const char *path, char *out_name, size_t capa
 /**
  * Ends a registered device type and forgets it. Old handles of its devices get NOT_INITIALIZED.
  *
- * No other thread may be inside a call on a device of this type meanwhile.
- * Errors: BUSY while blocks, host or unified memory of it live; NOT_PERMITTED for a built-in type;
- * UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
+ * Calls that other threads have under way are waited for, or get NOT_INITIALIZED; only allocating and
+ * freeing on this type must not be under way meanwhile.
+ * Errors: BUSY, and the type stays, while blocks, host or unified memory of it live; NOT_PERMITTED for a
+ * built-in type and in a stream callback; UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
  */
 C_Status millpond_device_type_unregister(const char *type_name);
 

@@ -5,9 +5,9 @@ use crate::capi::guard::run;
 use crate::capi::handles;
 use crate::capi::pool::stream_id;
 use crate::capi::types::{MILLPOND_COPY_D2D, MILLPOND_COPY_D2H, MILLPOND_COPY_H2D, millpond_device};
-use crate::runtime::CopyKind;
 use crate::fail;
 use crate::paddle::abi::{C_Status, C_Stream};
+use crate::runtime::CopyKind;
 use std::ffi::c_void;
 
 fn kind_of(kind: u32) -> Result<CopyKind> {

@@ -116,9 +116,10 @@ pub unsafe extern "C" fn millpond_device_type_load(
 
 /// Ends a registered device type and forgets it. Old handles of its devices get NOT_INITIALIZED.
 ///
-/// No other thread may be inside a call on a device of this type meanwhile.
-/// Errors: BUSY while blocks, host or unified memory of it live; NOT_PERMITTED for a built-in type;
-/// UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
+/// Calls that other threads have under way are waited for, or get NOT_INITIALIZED; only allocating and
+/// freeing on this type must not be under way meanwhile.
+/// Errors: BUSY, and the type stays, while blocks, host or unified memory of it live; NOT_PERMITTED for a
+/// built-in type and in a stream callback; UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_unregister(type_name: *const c_char) -> C_Status {
     run(|| {

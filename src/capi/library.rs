@@ -35,11 +35,13 @@ pub unsafe extern "C" fn millpond_host_configure(options: *const millpond_host_o
 /// pools, streams and events are lost; registered device types are forgotten.
 ///
 /// Afterwards every call with an old handle or pointer gets NOT_INITIALIZED, for ever. A next call that
-/// names a device type starts the library anew. Not needed before the end of the process.
+/// names a device type starts the library anew, with the host device's defaults unless it is configured
+/// again. Not needed before the end of the process.
 ///
-/// No other thread may be inside a call on a device of a registered type meanwhile.
-/// Errors: NOT_INITIALIZED when nothing was started; else the first failure of a device, after all have
-/// been ended.
+/// Calls that other threads have under way are waited for, or get NOT_INITIALIZED; only allocating and
+/// freeing on a registered device type must not be under way meanwhile.
+/// Errors: NOT_INITIALIZED when nothing was started; NOT_PERMITTED in a stream callback; else the first
+/// failure of a device, after all have been ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_finalize() -> C_Status {
     run(|| {

@@ -115,7 +115,7 @@ const _: () = {
 
 /// How the built-in device type "host" is. Zero means the default, which the environment can set.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct millpond_host_options {
     /// sizeof(millpond_host_options)
     pub struct_size: usize,
@@ -130,7 +130,7 @@ pub struct millpond_host_options {
 
 /// What a device tells about itself.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct millpond_device_info {
     /// sizeof(millpond_device_info)
     pub struct_size: usize,
@@ -166,7 +166,7 @@ pub struct millpond_device_info {
 
 /// How a new pool is.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct millpond_pool_options {
     /// sizeof(millpond_pool_options)
     pub struct_size: usize,
@@ -178,7 +178,7 @@ pub struct millpond_pool_options {
 
 /// One quantity over time.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct millpond_counter {
     /// Its value now.
     pub current: u64,
@@ -190,7 +190,7 @@ pub struct millpond_counter {
 
 /// The exact account of a pool or of a device.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct millpond_stats {
     /// sizeof(millpond_stats)
     pub struct_size: usize,
@@ -216,7 +216,7 @@ pub struct millpond_stats {
 
 /// What is known of one live block.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct millpond_block_info {
     /// sizeof(millpond_block_info)
     pub struct_size: usize,

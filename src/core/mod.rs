@@ -1,5 +1,34 @@
-//! The offset-only allocator and the words it shares with its users.
+//! The allocator: a *pond* for each device. It deals in offsets and ids and never touches the memory
+//! that it hands out; what it needs from outside it declares in [`Backing`].
+//!
+//! ```text
+//! pond      the calls: alloc, free, statistics         supply   growth, theft, scatter, pressure
+//! streams   uses on other streams, pending frees       pools    pools, heaps, their streams
+//! heap      the free memory of one (pool, stream)      ledger   exact peaks
+//! bins      free blocks by size                        desc     descriptors, and maps to them
+//! shape     sizes to units                             aliases  addresses that show scattered granules
+//! ```
+//!
+//! Lock order: growth, pool map, ledger, heaps by index, then aliases and table slots. The growth lock
+//! alone is held while the backing is asked for memory; no hot path takes it, and nothing that the
+//! backing calls may come back into the pond. Marks are made and waited for with no heap locked.
 
+mod aliases;
+mod backing;
+mod bins;
+mod desc;
+mod heap;
+mod ledger;
+mod pond;
+mod pools;
+mod shape;
+mod streams;
+mod supply;
+#[cfg(all(test, not(loom)))]
+mod tests;
 pub mod types;
 
+pub use backing::Backing;
+pub use heap::Mark;
+pub use pond::{Config, Pond};
 pub use types::{BlockInfo, Counter, PoolId, Stats};

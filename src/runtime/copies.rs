@@ -37,8 +37,6 @@ impl DeviceState {
     }
 
     fn check_peer(&self, to: &DeviceState, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        self.ready()?;
-        to.ready()?;
         if self.type_name() != to.type_name() {
             return Err(Error::new(
                 Code::InvalidArgument,
@@ -69,7 +67,7 @@ impl DeviceState {
     /// before. 0 bytes do nothing. Errors: `UnknownPointer` and `OutOfRange` for a device end that
     /// is not inside one live block.
     pub fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         may_block()?;
         if bytes == 0 {
             return Ok(());
@@ -80,7 +78,7 @@ impl DeviceState {
 
     /// Queues a copy on `stream`. Errors as [`copy`](Self::copy), and `UnknownStream`.
     pub fn copy_async(&self, stream: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         self.check_stream(stream)?;
         if bytes == 0 {
             return Ok(());
@@ -91,6 +89,7 @@ impl DeviceState {
 
     /// Copies from this device to `to`, of the same type, and returns when the bytes have arrived.
     pub fn copy_peer(&self, to: &DeviceState, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        let _passes = (self.enter()?, to.enter()?);
         self.check_peer(to, dst, src, bytes)?;
         may_block()?;
         if bytes == 0 {
@@ -108,6 +107,7 @@ impl DeviceState {
         src: u64,
         bytes: u64,
     ) -> Result<()> {
+        let _passes = (self.enter()?, to.enter()?);
         self.check_peer(to, dst, src, bytes)?;
         self.check_stream(stream)?;
         if bytes == 0 {
@@ -118,7 +118,7 @@ impl DeviceState {
 
     /// Fills `bytes` with `value`, and returns when done.
     pub fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         may_block()?;
         if bytes == 0 {
             return Ok(());
@@ -129,7 +129,7 @@ impl DeviceState {
 
     /// Queues a fill on `stream`.
     pub fn memset_async(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         self.check_stream(stream)?;
         if bytes == 0 {
             return Ok(());

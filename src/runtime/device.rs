@@ -7,11 +7,11 @@ use crate::base::error::{Code, Error, Result};
 use crate::device::{Caps, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
 use crate::fail;
 use crate::runtime::memory::Memory;
+use crate::runtime::usage::{Pass, Usage};
 use crate::runtime::{fork, pinned};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a device tells about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct DeviceState {
     ordinal: usize,
     device: Arc<dyn Device>,
     memory: Memory,
-    open: AtomicBool,
+    usage: Usage,
     pub(crate) pinned: pinned::Table,
     pub(crate) unified: pinned::Table,
 }
@@ -64,7 +64,7 @@ impl DeviceState {
             ordinal: device.ordinal(),
             memory: Memory::new(device.clone())?,
             device,
-            open: AtomicBool::new(true),
+            usage: Usage::new(),
             pinned: pinned::Table::default(),
             unified: pinned::Table::default(),
         })
@@ -98,28 +98,30 @@ impl DeviceState {
     /// Whether the device has not ended.
     #[inline]
     pub fn is_open(&self) -> bool {
-        // Relaxed: only a hint for calls that race with the end; the memory and the device refuse
-        // late calls on their own.
-        self.open.load(Ordering::Relaxed)
+        self.usage.is_open()
     }
 
-    pub(crate) fn set_open(&self, open: bool) {
-        self.open.store(open, Ordering::SeqCst);
+    /// Refuses calls from now on, and waits for those that are inside.
+    pub(crate) fn shut(&self) {
+        self.usage.shut();
     }
 
-    /// Fails in a forked child and after the end of the device.
+    /// Takes calls again.
+    pub(crate) fn reopen(&self) {
+        self.usage.reopen();
+    }
+
+    /// Fails in a forked child and after the end of the device. The device does not end while the
+    /// pass is held.
     #[inline]
-    pub(crate) fn ready(&self) -> Result<()> {
+    pub(crate) fn enter(&self) -> Result<Pass<'_>> {
         fork::check()?;
-        if !self.is_open() {
-            return Err(Error::new(Code::NotInitialized, "the device was finalised"));
-        }
-        Ok(())
+        self.usage.enter()
     }
 
     /// What the device tells about itself, with the memory that is free now.
     pub fn info(&self) -> Result<DeviceInfo> {
-        self.ready()?;
+        let _pass = self.enter()?;
         Ok(DeviceInfo {
             type_name: self.type_name.clone(),
             ordinal: self.ordinal,
@@ -132,7 +134,7 @@ impl DeviceState {
 
     /// Waits on the host for all work queued on the device.
     pub fn synchronize(&self) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         may_block()?;
         self.device.synchronize()
     }
@@ -159,14 +161,14 @@ impl DeviceState {
 
     /// A new stream. The caller ends it with [`stream_destroy`](Self::stream_destroy).
     pub fn stream_create(&self) -> Result<StreamId> {
-        self.ready()?;
+        let _pass = self.enter()?;
         self.device.stream_create()
     }
 
     /// Ends a stream. Queued work still completes, and blocks of the stream stay valid. The default
     /// stream cannot be ended.
     pub fn stream_destroy(&self, stream: StreamId) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         may_block()?;
         if stream == 0 {
             return Err(Error::new(Code::InvalidArgument, "the default stream cannot be destroyed"));
@@ -178,14 +180,14 @@ impl DeviceState {
 
     /// `true` when nothing queued on the stream is unfinished.
     pub fn stream_query(&self, stream: StreamId) -> Result<bool> {
-        self.ready()?;
+        let _pass = self.enter()?;
         self.check_stream(stream)?;
         self.device.stream_query(stream)
     }
 
     /// Waits on the host for the stream.
     pub fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         may_block()?;
         self.check_stream(stream)?;
         self.device.stream_synchronize(stream)
@@ -194,7 +196,7 @@ impl DeviceState {
     /// Work queued on `stream` from now on waits for what `event` has recorded. Does not wait on
     /// the host.
     pub fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         self.check_stream(stream)?;
         Self::check_event(event)?;
         self.device.stream_wait_event(stream, event)
@@ -203,7 +205,7 @@ impl DeviceState {
     /// Runs `callback` on a thread of the device when the stream gets there. It must not make calls
     /// that wait: they get `NotPermitted`. A panic in it is swallowed.
     pub fn stream_callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         self.check_stream(stream)?;
         self.device.stream_callback(
             stream,
@@ -217,20 +219,20 @@ impl DeviceState {
 
     /// A new event, as if completed. The caller ends it with [`event_destroy`](Self::event_destroy).
     pub fn event_create(&self) -> Result<EventId> {
-        self.ready()?;
+        let _pass = self.enter()?;
         self.device.event_create()
     }
 
     /// Ends an event. Waits on it that are queued still hold.
     pub fn event_destroy(&self, event: EventId) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         Self::check_event(event)?;
         self.device.event_destroy(event)
     }
 
     /// The event stands for everything queued on `stream` so far.
     pub fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         self.check_stream(stream)?;
         Self::check_event(event)?;
         self.device.event_record(stream, event)
@@ -238,14 +240,14 @@ impl DeviceState {
 
     /// `true` when what the event recorded is done, or it never recorded.
     pub fn event_query(&self, event: EventId) -> Result<bool> {
-        self.ready()?;
+        let _pass = self.enter()?;
         Self::check_event(event)?;
         self.device.event_query(event)
     }
 
     /// Waits on the host for the event.
     pub fn event_synchronize(&self, event: EventId) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         may_block()?;
         Self::check_event(event)?;
         self.device.event_synchronize(event)

@@ -32,6 +32,9 @@
 //! 4. the account of one device's memory (`memory.rs`)
 //! 5. the tables of host and unified memory (`pinned.rs`)
 //!
+//! A pass (`usage.rs`) is a count, not a lock: the end of a device waits for it inside the gate, so who
+//! holds one never goes through the gate (`outside` refuses it).
+//!
 //! Nothing here is ever destroyed: a static destructor that comes late gets a status.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -45,6 +48,7 @@ mod memory;
 mod pinned;
 mod registry;
 mod table;
+mod usage;
 
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
 pub use crate::device::host::HostOptions;

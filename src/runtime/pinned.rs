@@ -89,7 +89,7 @@ impl DeviceState {
     /// Host memory that copies to and from this device fast: page-locked where the limit allows.
     /// 0 bytes give address 0. The caller gives it back with [`host_free`](Self::host_free).
     pub fn host_alloc(&self, bytes: u64) -> Result<u64> {
-        self.ready()?;
+        let _pass = self.enter()?;
         sane(bytes, "host")?;
         if bytes == 0 {
             return Ok(0);
@@ -102,7 +102,7 @@ impl DeviceState {
     /// Gives back what [`host_alloc`](Self::host_alloc) returned; no queued work may still use it.
     /// Address 0 does nothing. Errors: `UnknownPointer`, `DoubleFree`.
     pub fn host_free(&self, addr: u64) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         if addr == 0 {
             return Ok(());
         }
@@ -113,7 +113,7 @@ impl DeviceState {
     /// Memory that host and device address alike. 0 bytes give address 0. `Unsupported` where the
     /// device has none. The caller gives it back with [`unified_free`](Self::unified_free).
     pub fn unified_alloc(&self, bytes: u64) -> Result<u64> {
-        self.ready()?;
+        let _pass = self.enter()?;
         sane(bytes, "unified")?;
         if bytes == 0 {
             return Ok(0);
@@ -126,7 +126,7 @@ impl DeviceState {
     /// Gives back what [`unified_alloc`](Self::unified_alloc) returned; no queued work may still use
     /// it. Address 0 does nothing. Errors: `UnknownPointer`, `DoubleFree`.
     pub fn unified_free(&self, addr: u64) -> Result<()> {
-        self.ready()?;
+        let _pass = self.enter()?;
         if addr == 0 {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use crate::fail;
 use crate::runtime::builtin;
 use crate::runtime::device::{DeviceState, may_block};
 use crate::runtime::gate::{Gate, Pass};
-use crate::runtime::{fork, lock, table};
+use crate::runtime::{fork, lock, table, usage};
 use std::sync::{Arc, Mutex};
 
 /// The longest name of a device type, in bytes: it must fit `char[32]` with its end.
@@ -50,6 +50,7 @@ fn unknown_type<T>(name: &str) -> Result<T> {
 fn enter() -> Result<Pass<'static>> {
     fork::check()?;
     may_block()?;
+    usage::outside()?;
     fork::watch();
     let pass = GATE.enter()?;
     let host = {
@@ -135,11 +136,11 @@ pub fn unregister_type(name: &str) -> Result<()> {
         e.devices.iter().flatten().cloned().collect()
     };
     // New calls are refused first, so that the count below can only go down.
-    states.iter().for_each(|s| s.set_open(false));
+    states.iter().for_each(|s| s.shut());
     let live: u64 =
         states.iter().map(|s| s.memory().live_blocks() + (s.pinned.live() + s.unified.live()) as u64).sum();
     if live != 0 {
-        states.iter().for_each(|s| s.set_open(true));
+        states.iter().for_each(|s| s.reopen());
         fail!(Code::Busy, "{live} blocks of {name:?} are live");
     }
     let taken = {
@@ -154,7 +155,7 @@ pub fn unregister_type(name: &str) -> Result<()> {
 fn end(entry: Entry) -> Result<()> {
     let mut first = Ok(());
     for state in entry.devices.iter().flatten() {
-        state.set_open(false);
+        state.shut();
         first = first.and(state.close());
     }
     if entry.initialized {
@@ -205,6 +206,7 @@ fn opened(name: &str, ordinal: usize) -> Option<Arc<DeviceState>> {
 pub fn finalize() -> Result<()> {
     fork::check()?;
     may_block()?;
+    usage::outside()?;
     let _pass = GATE.enter()?;
     let entries = {
         let mut r = lock(&REGISTRY);
@@ -215,7 +217,7 @@ pub fn finalize() -> Result<()> {
         r.host = None;
         std::mem::take(&mut r.entries)
     };
-    entries.iter().flat_map(|e| e.devices.iter().flatten()).for_each(|s| s.set_open(false));
+    entries.iter().flat_map(|e| e.devices.iter().flatten()).for_each(|s| s.shut());
     table::all_ended();
     let mut first = Ok(());
     for e in entries {

@@ -31,7 +31,7 @@
  *             as they fit; options that an older program does not have are zero, and zero means default.
  *
  * Bad input that is always caught, with a status, and with nothing lost or changed:
- *   - NULL where a pointer is needed; an out pointer that is not aligned; a struct_size that was not set
+ *   - NULL where a pointer is needed; an out pointer that is not aligned; a struct_size of 0
  *   - a device or pool handle that is destroyed, ended, of the other kind, or was never one
  *   - a device type or ordinal that does not exist; an index or an enumeration out of range
  *   - size 0 (C_SUCCESS and NULL, or a no-op), and sizes up to SIZE_MAX that no device can have (OUT_OF_MEMORY)
@@ -46,6 +46,10 @@
  * Process     Millpond starts no thread before the first stream is made. In the child of a fork every call gets
  *             NOT_PERMITTED if the parent had used the library. At exit nothing needs to be called, and static
  *             destructors may still free: they get a status at worst.
+ * Environment The defaults of the device type "host", read at the first use; a bad value fails that use, and the
+ *             message names the variable. MILLPOND_HOST_DEVICES: how many devices, 1 to 64 (default 2).
+ *             MILLPOND_HOST_CAPACITY: bytes of each, with an optional suffix K, M or G (default: half of the
+ *             machine's memory, shared by the devices). MILLPOND_HOST_MAPPING: 0 or 1 (default 1).
  */
 #ifndef MILLPOND_MILLPOND_H
 #define MILLPOND_MILLPOND_H

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
+#[cfg(feature = "capi")]
+pub mod capi;
+
 use millpond::device::*;
 use millpond::{Code, Error, Result};
 use std::alloc::{Layout, alloc, dealloc};
@@ -20,6 +23,8 @@ pub struct Knobs {
     pub finalized: AtomicU64,
     /// What `initialize` does, beyond counting.
     pub on_initialize: Mutex<Option<Hook>>,
+    /// What `synchronize` does.
+    pub on_synchronize: Mutex<Option<Hook>>,
 }
 
 pub type Hook = Box<dyn Fn() -> Result<()> + Send>;
@@ -99,7 +104,7 @@ impl Device for TestDevice {
         if self.knobs.panic_on_synchronize.load(SeqCst) {
             panic!("a device that panics: \0 inside");
         }
-        Ok(())
+        self.knobs.on_synchronize.lock().unwrap().as_ref().map_or(Ok(()), |f| f())
     }
     fn alloc(&self, bytes: u64) -> Result<u64> {
         if self.knobs.fail_alloc.load(SeqCst) {

@@ -4,7 +4,7 @@
 //! used again before every stream has passed that point. Ranges are checked by the runtime.
 
 use super::options::Options;
-use super::session::{device, gone, store};
+use super::session::{device, forked, store};
 use crate::base::error::{Code, Error, Result};
 use crate::device::CopyKind;
 use crate::paddle::abi::{C_Device, C_Status, C_Stream};
@@ -17,11 +17,15 @@ fn addr<T>(pointer: *const T) -> u64 {
 }
 
 /// Stores the address of new memory, or tells that there is none in the way that the options ask for.
-fn give(out: *mut *mut c_void, take: impl FnOnce() -> Result<u64>) -> Result<()> {
+fn give(out: *mut *mut c_void, size: usize, take: impl FnOnce(u64) -> Result<u64>) -> Result<()> {
     if out.is_null() {
         return Err(Error::new(Code::InvalidArgument, "the place for the address is NULL"));
     }
-    match take() {
+    if isize::try_from(size).is_err() {
+        // A mistake in the caller's arithmetic rather than a lack of memory: no retry will help.
+        return Err(Error::new(Code::InvalidArgument, "no object is that large"));
+    }
+    match take(size as u64) {
         Ok(address) => store(out, address as usize as *mut c_void),
         Err(e) if e.code() == Code::OutOfMemory && Options::get().oom_is_null => {
             store(out, std::ptr::null_mut())
@@ -30,10 +34,10 @@ fn give(out: *mut *mut c_void, take: impl FnOnce() -> Result<u64>) -> Result<()>
     }
 }
 
-/// Gives memory back; nothing happens for null, and when the memory is gone already.
+/// Gives memory back; nothing happens for null, and in a forked child.
 fn take_back(d: C_Device, ptr: *mut c_void, free: impl FnOnce(&DeviceState) -> Result<()>) -> C_Status {
     done(|| {
-        if ptr.is_null() || gone() {
+        if ptr.is_null() || forked() {
             return Ok(());
         }
         free(&*device(d)?)
@@ -45,7 +49,7 @@ pub(super) unsafe extern "C-unwind" fn device_memory_allocate(
     out: *mut *mut c_void,
     size: usize,
 ) -> C_Status {
-    done(|| give(out, || device(d)?.memory().alloc_unordered(PoolId::DEFAULT, size as u64)))
+    done(|| give(out, size, |bytes| device(d)?.memory().alloc_unordered(PoolId::DEFAULT, bytes)))
 }
 
 /// A size of 0 stands for "whatever it was": some hosts do not know.
@@ -71,7 +75,7 @@ pub(super) unsafe extern "C-unwind" fn host_memory_allocate(
     out: *mut *mut c_void,
     size: usize,
 ) -> C_Status {
-    done(|| give(out, || device(d)?.host_alloc(size as u64)))
+    done(|| give(out, size, |bytes| device(d)?.host_alloc(bytes)))
 }
 
 pub(super) unsafe extern "C-unwind" fn host_memory_deallocate(
@@ -87,7 +91,7 @@ pub(super) unsafe extern "C-unwind" fn unified_memory_allocate(
     out: *mut *mut c_void,
     size: usize,
 ) -> C_Status {
-    done(|| give(out, || device(d)?.unified_alloc(size as u64)))
+    done(|| give(out, size, |bytes| device(d)?.unified_alloc(bytes)))
 }
 
 pub(super) unsafe extern "C-unwind" fn unified_memory_deallocate(

@@ -4,7 +4,7 @@ use super::options::Options;
 use crate::base::error::{Code, Error, Result};
 use crate::fail;
 use crate::paddle::abi::{C_Device, C_Status};
-use crate::paddle::status::{done, guard};
+use crate::paddle::status::done;
 use crate::runtime::{self, DeviceState};
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -31,11 +31,18 @@ fn ready() -> Result<()> {
     }
 }
 
-/// Whether there is nothing left that a call could act on: after `finalize`, or in a forked child of
-/// the process that initialised. Calls that end something succeed then, as PaddlePaddle ends the
+/// Whether this is a forked child of a process that used us. It has the state but not the threads,
+/// and no work of its own. Calls that wait for or give back what the parent had succeed there without
+/// doing anything: PaddlePaddle makes them when such a child leaves, and reports what fails.
+pub(super) fn forked() -> bool {
+    runtime::check_fork().is_err()
+}
+
+/// Whether there is nothing left to end: after `finalize`, or in a forked child. Calls that end a
+/// stream, an event or a device, and the wait for an event, succeed then, as PaddlePaddle ends the
 /// process when they do not, and hosts do make them late.
 pub(super) fn gone() -> bool {
-    STATE.load(Ordering::SeqCst) == ENDED || runtime::check_fork().is_err()
+    STATE.load(Ordering::SeqCst) == ENDED || forked()
 }
 
 /// The name of the device type that is served; fails before `initialize` and after `finalize`.
@@ -97,7 +104,7 @@ pub(super) unsafe extern "C-unwind" fn initialize() -> C_Status {
 /// call does nothing, nor does one in a forked child, which has the state but not the threads.
 pub(super) unsafe extern "C-unwind" fn finalize() -> C_Status {
     done(|| {
-        if runtime::check_fork().is_err() || STATE.swap(ENDED, Ordering::SeqCst) != READY {
+        if forked() || STATE.swap(ENDED, Ordering::SeqCst) != READY {
             return Ok(());
         }
         match runtime::finalize() {
@@ -114,7 +121,7 @@ pub(super) unsafe extern "C-unwind" fn init_device(d: C_Device) -> C_Status {
 
 pub(super) unsafe extern "C-unwind" fn set_device(d: C_Device) -> C_Status {
     done(|| {
-        let ordinal = check_device(d)?;
+        let ordinal = if forked() { ordinal(d)? } else { check_device(d)? };
         CURRENT.with(|c| c.set(ordinal as c_int));
         Ok(())
     })
@@ -136,10 +143,10 @@ pub(super) unsafe extern "C-unwind" fn get_device(d: C_Device) -> C_Status {
 
 /// Nothing to do: the device ends with `finalize`, as the host may still hold its memory.
 pub(super) unsafe extern "C-unwind" fn deinit_device(d: C_Device) -> C_Status {
-    guard(|| {
+    done(|| {
         if gone() {
-            return Ok(C_Status::SUCCESS);
+            return Ok(());
         }
-        check_device(d).map(|_| C_Status::SUCCESS)
+        check_device(d).map(|_| ())
     })
 }

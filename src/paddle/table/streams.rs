@@ -1,6 +1,6 @@
 //! Streams and events. A handle is the runtime's id, as a pointer; null is the default stream.
 
-use super::session::{device, gone, store};
+use super::session::{device, forked, gone, store};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{EventId, StreamId};
 use crate::paddle::abi::{C_Callback, C_Device, C_Device_st, C_Event, C_Status, C_Stream};
@@ -107,11 +107,11 @@ pub(super) unsafe extern "C-unwind" fn query_event(d: C_Device, event: C_Event) 
 }
 
 pub(super) unsafe extern "C-unwind" fn synchronize_device(d: C_Device) -> C_Status {
-    done(|| device(d)?.synchronize())
+    done(|| if forked() { Ok(()) } else { device(d)?.synchronize() })
 }
 
 pub(super) unsafe extern "C-unwind" fn synchronize_stream(d: C_Device, stream: C_Stream) -> C_Status {
-    done(|| device(d)?.stream_synchronize(stream_id(stream)))
+    done(|| if forked() { Ok(()) } else { device(d)?.stream_synchronize(stream_id(stream)) })
 }
 
 /// PaddlePaddle ends the process on anything but success, so late calls succeed: all work is done.

@@ -1,4 +1,4 @@
-//! The C API as C calls it, on a test device: what bad input gets, and that nothing is lost by it.
+//! What bad input gets from the C API, on a test device: a status and a message, and nothing is lost.
 #![cfg(feature = "capi")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the C API under test")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
@@ -6,86 +6,10 @@
 mod support;
 
 use millpond::capi::*;
-use millpond::runtime;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut, without_provenance_mut};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use support::{Knobs, alone, test_type};
-
-const NAME: &CStr = c"testdev";
-
-fn code() -> u32 {
-    millpond_last_error_code()
-}
-
-fn message() -> String {
-    unsafe { CStr::from_ptr(millpond_last_error_message()) }.to_str().unwrap().to_owned()
-}
-
-#[track_caller]
-fn ok(status: C_Status) {
-    assert_eq!(status, C_Status::SUCCESS, "{}: {}", code(), message());
-}
-
-/// The call failed with this code, and a message.
-#[track_caller]
-fn fails(status: C_Status, want: u32) {
-    assert_ne!(status, C_Status::SUCCESS);
-    assert_eq!(code(), want, "{}", message());
-    assert!(!message().is_empty());
-}
-
-struct Fixture {
-    device: *mut millpond_device,
-    pool: *mut millpond_pool,
-    knobs: Arc<Knobs>,
-    _alone: std::sync::MutexGuard<'static, ()>,
-}
-
-/// A fresh type, its device 0 and the default pool.
-fn fixture() -> Fixture {
-    let guard = alone();
-    let (kind, knobs) = test_type("testdev");
-    let _ = runtime::finalize();
-    runtime::register_type(kind).unwrap();
-    let (mut device, mut pool) = (null_mut(), null_mut());
-    ok(unsafe { millpond_device_get(NAME.as_ptr(), 0, &mut device) });
-    ok(unsafe { millpond_device_get_default_pool(device, &mut pool) });
-    Fixture { device, pool, knobs, _alone: guard }
-}
-
-#[test]
-fn a_block_lives_and_dies() {
-    let f = fixture();
-    let mut p = null_mut();
-    ok(unsafe { millpond_pool_alloc(f.pool, 1000, null_mut(), &mut p) });
-    let mut info: millpond_block_info = unsafe { std::mem::zeroed() };
-    info.struct_size = size_of::<millpond_block_info>();
-    ok(unsafe { millpond_get_block(p.wrapping_byte_add(999), &mut info) });
-    assert_eq!((info.base, info.size_bytes, info.requested_bytes), (p, 1024, 1000));
-    assert_eq!((info.pool, info.device), (f.pool, f.device));
-    let from: Vec<u8> = (0..1000u32).map(|i| i as u8).collect();
-    let mut back = vec![0u8; 1000];
-    ok(unsafe { millpond_copy(f.device, MILLPOND_COPY_H2D, p, from.as_ptr().cast(), 1000) });
-    ok(unsafe { millpond_copy(f.device, MILLPOND_COPY_D2H, back.as_mut_ptr().cast(), p, 1000) });
-    assert_eq!(from, back);
-    ok(unsafe { millpond_pool_free(f.pool, p, null_mut()) });
-    assert_eq!(f.knobs.live_bytes.load(SeqCst), 0);
-}
-
-fn alloc(f: &Fixture, bytes: usize) -> *mut c_void {
-    let mut p = null_mut();
-    ok(unsafe { millpond_pool_alloc(f.pool, bytes, null_mut(), &mut p) });
-    p
-}
-
-fn device_stats(device: *mut millpond_device) -> millpond_stats {
-    let mut s: millpond_stats = unsafe { std::mem::zeroed() };
-    s.struct_size = size_of::<millpond_stats>();
-    ok(unsafe { millpond_device_get_stats(device, &mut s) });
-    s
-}
+use support::capi::*;
 
 #[test]
 fn null_arguments_get_a_status() {
@@ -409,33 +333,6 @@ fn streams_that_are_unknown_or_gone() {
 }
 
 #[test]
-fn a_callback_runs_once_and_may_not_wait() {
-    unsafe extern "C-unwind" fn callback(data: *mut c_void, status: C_Status) {
-        let f = unsafe { &mut *data.cast::<(u32, *mut millpond_device, u32)>() };
-        f.0 += 1 + status.0;
-        let waited = unsafe { millpond_device_synchronize(f.1) };
-        f.2 = if waited == C_Status::SUCCESS { 0 } else { millpond_last_error_code() };
-    }
-    let f = fixture();
-    let mut seen = (0u32, f.device, 0u32);
-    ok(unsafe { millpond_stream_add_callback(f.device, null_mut(), Some(callback), (&raw mut seen).cast()) });
-    assert_eq!((seen.0, seen.2), (1, MILLPOND_E_NOT_PERMITTED));
-    ok(unsafe { millpond_device_synchronize(f.device) });
-}
-
-#[test]
-fn a_panic_stays_inside() {
-    let f = fixture();
-    f.knobs.panic_on_synchronize.store(true, SeqCst);
-    let status = unsafe { millpond_device_synchronize(f.device) };
-    assert_eq!(status, C_Status::INTERNAL_ERROR);
-    assert_eq!(code(), MILLPOND_E_INTERNAL);
-    assert!(message().contains("a device that panics: ? inside"), "{}", message());
-    f.knobs.panic_on_synchronize.store(false, SeqCst);
-    ok(unsafe { millpond_device_synchronize(f.device) });
-}
-
-#[test]
 fn structs_of_other_sizes() {
     let f = fixture();
     let _p = alloc(&f, 1000);
@@ -469,131 +366,6 @@ fn structs_of_other_sizes() {
 }
 
 #[test]
-fn the_last_error_is_the_threads_own() {
-    let f = fixture();
-    fails(unsafe { millpond_free(without_provenance_mut(1)) }, MILLPOND_E_UNKNOWN_POINTER);
-    let at = millpond_last_error_message();
-    ok(unsafe { millpond_device_synchronize(f.device) });
-    assert_eq!(code(), MILLPOND_E_UNKNOWN_POINTER, "a success cleared the last error");
-    std::thread::spawn(|| {
-        assert_eq!((code(), message().as_str()), (0, ""));
-        fails(unsafe { millpond_pool_empty_cache(null_mut()) }, MILLPOND_E_INVALID_ARGUMENT);
-    })
-    .join()
-    .unwrap();
-    assert_eq!((code(), millpond_last_error_message()), (MILLPOND_E_UNKNOWN_POINTER, at));
-    // Longer than there is room, with a character on the edge.
-    let long = std::ffi::CString::new("\u{e9}".repeat(600)).unwrap();
-    fails(unsafe { millpond_device_get(long.as_ptr(), 0, &mut null_mut()) }, MILLPOND_E_UNKNOWN_DEVICE);
-    assert!((500..512).contains(&message().len()));
-    for n in 0..20 {
-        let name = unsafe { CStr::from_ptr(millpond_error_name(n)) }.to_str().unwrap();
-        assert_eq!(name.starts_with("MILLPOND_"), n <= 17, "{n}: {name}");
-    }
-}
-
-#[test]
-fn a_thread_may_free_as_it_ends() {
-    struct Late(usize);
-    impl Drop for Late {
-        fn drop(&mut self) {
-            ok(unsafe { millpond_free(without_provenance_mut(self.0)) });
-            fails(unsafe { millpond_free(without_provenance_mut(self.0)) }, MILLPOND_E_DOUBLE_FREE);
-            DONE.fetch_add(1, SeqCst);
-        }
-    }
-    static DONE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    thread_local!(static LATE: std::cell::RefCell<Option<Late>> = const { std::cell::RefCell::new(None) });
-    let f = fixture();
-    let p = alloc(&f, 64).addr();
-    std::thread::spawn(move || LATE.with(|l| *l.borrow_mut() = Some(Late(p)))).join().unwrap();
-    assert_eq!(DONE.load(SeqCst), 1);
-}
-
-#[test]
-fn after_finalize_old_handles_stay_refused() {
-    let f = fixture();
-    let gone = MILLPOND_E_NOT_INITIALIZED;
-    let mut pool = null_mut();
-    ok(unsafe { millpond_pool_create(f.device, null(), &mut pool) });
-    let (p, mut h) = (alloc(&f, 64), null_mut());
-    ok(unsafe { millpond_host_alloc(f.device, 64, &mut h) });
-    ok(millpond_finalize());
-    assert_eq!(f.knobs.live_bytes.load(SeqCst), 0, "finalize must give everything back");
-    assert_eq!(f.knobs.finalized.load(SeqCst), 1);
-    let mut q = null_mut();
-    let refused = || unsafe {
-        fails(millpond_device_synchronize(f.device), gone);
-        fails(millpond_pool_free(f.pool, p, null_mut()), gone);
-        fails(millpond_pool_free(pool, p, null_mut()), gone);
-        fails(millpond_pool_destroy(pool), gone);
-        fails(millpond_host_free(f.device, h), gone);
-    };
-    refused();
-    fails(unsafe { millpond_pool_alloc(f.pool, 64, null_mut(), &mut q) }, gone);
-    fails(unsafe { millpond_free(p) }, gone);
-    fails(unsafe { millpond_record_stream(p, null_mut()) }, gone);
-    fails(millpond_finalize(), gone);
-    // The next use starts anew; the old handles stay refused.
-    let mut d = null_mut();
-    ok(unsafe { millpond_device_get(c"host".as_ptr(), 0, &mut d) });
-    assert_ne!(d, f.device);
-    refused();
-    fails(unsafe { millpond_device_get(NAME.as_ptr(), 0, &mut d) }, MILLPOND_E_UNKNOWN_DEVICE);
-    ok(millpond_finalize());
-}
-
-#[test]
-fn a_type_ends_only_without_blocks() {
-    let f = fixture();
-    let p = alloc(&f, 64);
-    fails(unsafe { millpond_device_type_unregister(NAME.as_ptr()) }, MILLPOND_E_BUSY);
-    ok(unsafe { millpond_device_synchronize(f.device) });
-    ok(unsafe { millpond_free(p) });
-    let mut h = null_mut();
-    ok(unsafe { millpond_host_alloc(f.device, 64, &mut h) });
-    fails(unsafe { millpond_device_type_unregister(NAME.as_ptr()) }, MILLPOND_E_BUSY);
-    ok(unsafe { millpond_host_free(f.device, h) });
-    ok(unsafe { millpond_device_type_unregister(NAME.as_ptr()) });
-    assert_eq!(f.knobs.finalized.load(SeqCst), 1);
-    fails(unsafe { millpond_device_synchronize(f.device) }, MILLPOND_E_NOT_INITIALIZED);
-    fails(unsafe { millpond_device_type_unregister(NAME.as_ptr()) }, MILLPOND_E_UNKNOWN_DEVICE);
-    let (again, _) = test_type("testdev");
-    runtime::register_type(again.clone()).unwrap();
-    assert_eq!(runtime::register_type(again).unwrap_err().code(), millpond::Code::Busy);
-}
-
-#[test]
-fn device_failures_lose_nothing() {
-    let f = fixture();
-    let p = alloc(&f, 64);
-    let before = device_stats(f.device);
-    f.knobs.fail_alloc.store(true, SeqCst);
-    let mut q = null_mut();
-    fails(unsafe { millpond_pool_alloc(f.pool, 1 << 20, null_mut(), &mut q) }, MILLPOND_E_OUT_OF_MEMORY);
-    assert!(q.is_null());
-    f.knobs.fail_alloc.store(false, SeqCst);
-    let after = device_stats(f.device);
-    assert_eq!(after.reserved_bytes.current, before.reserved_bytes.current);
-    assert_eq!(after.blocks.total, before.blocks.total);
-    assert_eq!(after.out_of_memory_count, 1);
-    ok(unsafe { millpond_free(p) });
-}
-
-#[test]
-fn a_device_tells_about_itself() {
-    let f = fixture();
-    let mut i: millpond_device_info = unsafe { std::mem::zeroed() };
-    i.struct_size = size_of::<millpond_device_info>();
-    ok(unsafe { millpond_device_get_info(f.device, &mut i) });
-    assert_eq!(unsafe { CStr::from_ptr(i.r#type.as_ptr()) }, NAME);
-    assert_eq!((i.ordinal, i.total_bytes, i.min_chunk_bytes), (0, 1 << 30, 256));
-    assert_eq!((i.compute_capability, i.runtime_version, i.driver_version), (75, 1, 2));
-    assert_ne!(i.caps & MILLPOND_CAP_UNIFIED, 0);
-    assert_eq!(i.caps & MILLPOND_CAP_MAPPING, 0);
-}
-
-#[test]
 fn plugins_that_are_none() {
     static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     unsafe extern "C-unwind" fn does_nothing(_: *mut CustomRuntimeParams) {
@@ -615,29 +387,4 @@ fn plugins_that_are_none() {
     let mut n = 0;
     ok(unsafe { millpond_device_type_get_count(&mut n) });
     assert_eq!(n, 3);
-}
-
-#[test]
-fn the_host_device_is_there() {
-    let _alone = alone();
-    let _ = runtime::finalize();
-    for (name, count) in [(c"cpu", 1), (c"host", 2)] {
-        let (mut n, mut device, mut stream, mut p) = (0, null_mut(), null_mut(), null_mut());
-        ok(unsafe { millpond_device_get_count(name.as_ptr(), &mut n) });
-        assert_eq!(n, count);
-        ok(unsafe { millpond_device_get(name.as_ptr(), n as i32 - 1, &mut device) });
-        ok(unsafe { millpond_stream_create(device, &mut stream) });
-        let (mut pool, mut back) = (null_mut(), vec![0u8; 1 << 20]);
-        ok(unsafe { millpond_device_get_default_pool(device, &mut pool) });
-        ok(unsafe { millpond_pool_alloc(pool, 1 << 20, stream, &mut p) });
-        ok(unsafe { millpond_memset_async(device, stream, p, 7, 1 << 20) });
-        ok(unsafe {
-            millpond_copy_async(device, stream, MILLPOND_COPY_D2H, back.as_mut_ptr().cast(), p, 1 << 20)
-        });
-        ok(unsafe { millpond_stream_synchronize(device, stream) });
-        assert!(back.iter().all(|&b| b == 7));
-        ok(unsafe { millpond_free(p) });
-        ok(unsafe { millpond_stream_destroy(device, stream) });
-    }
-    ok(millpond_finalize());
 }

@@ -1,0 +1,153 @@
+//! Arrays that are as long as they may ever get from the start, and cost memory only where they are
+//! touched: the metadata of a device of any size, without a resize, a copy or a pointer chase.
+
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::{AtomicU32, AtomicU64};
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+/// Types for which all bits zero is a valid value, and which need no drop.
+///
+/// # Safety
+/// The implementor guarantees both.
+pub unsafe trait Zeroable: Sync {}
+// SAFETY: an atomic integer is its integer, and 0 is one.
+unsafe impl Zeroable for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Zeroable for AtomicU64 {}
+// SAFETY: an array of zeroable values is zeroable.
+unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
+
+/// Six words and a wide one, 32 bytes, half a cache line: the shape of a block descriptor.
+#[derive(Debug)]
+#[repr(C, align(32))]
+pub struct Record {
+    /// Six 32-bit words; what they mean is the user's business.
+    pub word: [AtomicU32; 6],
+    /// One 64-bit word.
+    pub wide: AtomicU64,
+}
+// SAFETY: all fields are zeroable.
+unsafe impl Zeroable for Record {}
+
+/// A fixed-length array, zero at first, committed by the page as it is touched.
+#[derive(Debug)]
+pub struct LazyArray<T: Zeroable> {
+    ptr: *mut T,
+    len: usize,
+    bytes: usize,
+    _own: PhantomData<T>,
+}
+
+// SAFETY: it hands out shared references only, and `T: Sync` (by `Zeroable`).
+unsafe impl<T: Zeroable> Sync for LazyArray<T> {}
+// SAFETY: it owns its memory; any thread may release it.
+unsafe impl<T: Zeroable> Send for LazyArray<T> {}
+
+impl<T: Zeroable> LazyArray<T> {
+    /// An array of `len` zero values. Fails when the address space (or its limit) is used up.
+    pub fn new(len: usize) -> Result<Self> {
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .filter(|&b| b < isize::MAX as usize)
+            .ok_or_else(|| Error::new(Code::InvalidArgument, "metadata array is larger than the address space"))?
+            .max(1);
+        let ptr = raw::take(bytes)?;
+        Ok(LazyArray { ptr: ptr.cast(), len, bytes, _own: PhantomData })
+    }
+}
+
+impl<T: Zeroable> Deref for LazyArray<T> {
+    type Target = [T];
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `new` made room for `len` values at `ptr`, zero is a valid `T`, and it lives until drop.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
+    }
+}
+
+impl<T: Zeroable> Drop for LazyArray<T> {
+    fn drop(&mut self) {
+        raw::give_back(self.ptr.cast(), self.bytes);
+    }
+}
+
+#[cfg(unix)]
+mod raw {
+    use super::{Code, Error, Result};
+
+    #[cfg(target_os = "linux")]
+    const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    #[cfg(not(target_os = "linux"))]
+    const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANON;
+
+    pub(super) fn take(bytes: usize) -> Result<*mut u8> {
+        // SAFETY: a fresh anonymous mapping; it touches no memory that exists.
+        let p = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, FLAGS, -1, 0)
+        };
+        if p == libc::MAP_FAILED {
+            return Err(Error::new(
+                Code::System,
+                format!("cannot reserve {bytes} bytes of address space for metadata: {}", std::io::Error::last_os_error()),
+            ));
+        }
+        Ok(p.cast())
+    }
+
+    pub(super) fn give_back(ptr: *mut u8, bytes: usize) {
+        // SAFETY: `take` returned this range, and its owner is being dropped.
+        unsafe {
+            libc::munmap(ptr.cast(), bytes);
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod raw {
+    // Zeroed memory from the system allocator; large requests are committed as touched there too.
+    use super::{Code, Error, Result};
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+    fn layout(bytes: usize) -> Result<Layout> {
+        Layout::from_size_align(bytes, 64).map_err(|_| Error::new(Code::InvalidArgument, "metadata array too large"))
+    }
+
+    pub(super) fn take(bytes: usize) -> Result<*mut u8> {
+        // SAFETY: the size is not 0 (`LazyArray::new`).
+        let p = unsafe { alloc_zeroed(layout(bytes)?) };
+        if p.is_null() { Err(Error::new(Code::System, "no memory for metadata")) } else { Ok(p) }
+    }
+
+    pub(super) fn give_back(ptr: *mut u8, bytes: usize) {
+        if let Ok(l) = layout(bytes) {
+            // SAFETY: `take` returned this pointer for this layout.
+            unsafe { dealloc(ptr, l) }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::base::sync::Ordering;
+
+    #[test]
+    fn is_zero_long_and_lazy() {
+        let a = LazyArray::<AtomicU32>::new(1 << 30).unwrap(); // 4 GiB, more than a test should touch
+        assert_eq!(a.len(), 1 << 30);
+        assert_eq!(a[(1 << 30) - 1].load(Ordering::Relaxed), 0);
+        a[7].store(9, Ordering::Relaxed);
+        assert_eq!(a[7].load(Ordering::Relaxed), 9);
+    }
+
+    #[test]
+    fn absurd_length_is_an_error() {
+        assert!(LazyArray::<AtomicU64>::new(usize::MAX / 2).is_err());
+    }
+
+    #[test]
+    fn record_is_half_a_line() {
+        assert_eq!(size_of::<Record>(), 32);
+    }
+}

@@ -1,0 +1,154 @@
+//! Addresses at which scattered granules are shown side by side.
+//!
+//! Showing them costs driver calls, so an address range stays as it is after its block is freed: the
+//! next block that needs the very same granules in the same order takes it at no cost. A program
+//! that repeats itself therefore makes no driver call once it is warm.
+
+use super::desc::Id;
+use std::collections::HashMap;
+
+/// Granules of one block: (offset, units) in address order.
+pub(crate) type Pieces = Box<[(u32, u32)]>;
+
+struct Entry {
+    pieces: Pieces,
+    id: Id,
+    granule: u32, // first granule of its addresses
+    count: u32,   // granules of addresses
+    idle: bool,
+    last: u64, // when it was last taken
+}
+
+/// All ranges of one device.
+pub(crate) struct Aliases {
+    entries: Vec<Option<Entry>>,
+    spare: Vec<u32>,
+    by_pieces: HashMap<Pieces, u32>,
+    end: u32,   // one past its last
+    fresh: u32, // never used from here on
+    gaps: Vec<(u32, u32)>, // (first, count), given back
+    clock: u64,
+    mapped_pieces: usize,
+}
+
+/// A range that was forgotten and must be unmapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gone {
+    pub granule: u32,
+    pub count: u32,
+    pub id: Id,
+}
+
+/// Pieces mapped at one time, busy and idle: a system allows a process some 65 000 mappings.
+pub(crate) const MAX_PIECES: usize = 16_000;
+
+impl Aliases {
+    pub(crate) fn new(first: u32, count: u32) -> Self {
+        Aliases {
+            entries: Vec::new(),
+            spare: Vec::new(),
+            by_pieces: HashMap::new(),
+            end: first + count,
+            fresh: first,
+            gaps: Vec::new(),
+            clock: 0,
+            mapped_pieces: 0,
+        }
+    }
+
+    /// An idle range that shows exactly these pieces: (entry, id, first granule). It is busy then.
+    pub(crate) fn take(&mut self, pieces: &[(u32, u32)]) -> Option<(u32, Id, u32)> {
+        let &index = self.by_pieces.get(pieces)?;
+        self.clock += 1;
+        let e = self.entries[index as usize].as_mut()?;
+        if !e.idle {
+            return None;
+        }
+        e.idle = false;
+        e.last = self.clock;
+        Some((index, e.id, e.granule))
+    }
+
+    /// Room for a new range of `count` granules of addresses. `None`: too much is mapped, or the window
+    /// is full; forget some first.
+    pub(crate) fn room(&mut self, count: u32, pieces: usize) -> Option<u32> {
+        if self.mapped_pieces + pieces > MAX_PIECES {
+            return None;
+        }
+        if let Some(i) = self.gaps.iter().position(|g| g.1 >= count) {
+            let g = &mut self.gaps[i];
+            let at = g.0;
+            *g = (g.0 + count, g.1 - count);
+            if g.1 == 0 {
+                self.gaps.swap_remove(i);
+            }
+            return Some(at);
+        }
+        if self.end - self.fresh < count {
+            return None;
+        }
+        self.fresh += count;
+        Some(self.fresh - count)
+    }
+
+    /// Gives unused room back.
+    pub(crate) fn give_room(&mut self, granule: u32, count: u32) {
+        if granule + count == self.fresh {
+            self.fresh = granule;
+        } else {
+            self.gaps.push((granule, count));
+        }
+    }
+
+    /// Enters a range that is mapped and busy.
+    pub(crate) fn enter(&mut self, pieces: &[(u32, u32)], id: Id, granule: u32, count: u32) -> u32 {
+        self.clock += 1;
+        self.mapped_pieces += pieces.len();
+        let entry = Entry { pieces: pieces.into(), id, granule, count, idle: false, last: self.clock };
+        let index = self.spare.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() as u32 - 1
+        });
+        self.by_pieces.insert(entry.pieces.clone(), index);
+        self.entries[index as usize] = Some(entry);
+        index
+    }
+
+    /// The block of this range was freed.
+    pub(crate) fn set_idle(&mut self, index: u32) {
+        if let Some(Some(e)) = self.entries.get_mut(index as usize) {
+            e.idle = true;
+        }
+    }
+
+    /// Whether any range is idle.
+    pub(crate) fn any_idle(&self) -> bool {
+        self.entries.iter().flatten().any(|e| e.idle)
+    }
+
+    /// Forgets idle ranges, the longest unused first, until at most `keep` of them are left.
+    pub(crate) fn forget_idle(&mut self, keep: usize) -> Vec<Gone> {
+        let mut idle: Vec<(u64, u32)> = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter_map(|(i, e)| e.as_ref().filter(|e| e.idle).map(|e| (e.last, i as u32)))
+            .collect();
+        idle.sort_unstable();
+        idle.truncate(idle.len().saturating_sub(keep));
+        let mut gone = Vec::with_capacity(idle.len());
+        for (_, index) in idle {
+            let Some(e) = self.entries[index as usize].take() else { continue };
+            self.spare.push(index);
+            self.by_pieces.remove(&e.pieces);
+            self.mapped_pieces -= e.pieces.len();
+            gone.push(Gone { granule: e.granule, count: e.count, id: e.id });
+        }
+        gone
+    }
+
+    /// How many idle ranges there are.
+    pub(crate) fn idle_count(&self) -> usize {
+        self.entries.iter().flatten().filter(|e| e.idle).count()
+    }
+}

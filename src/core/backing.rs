@@ -1,0 +1,42 @@
+//! What the allocator needs from outside, in its own words: memory by offset, and points in streams.
+//! `runtime` supplies it over a device; tests supply a simulation.
+
+use super::heap::Mark;
+use crate::base::error::Result;
+
+/// The source of memory behind a [`Pond`](super::Pond). Offsets are bytes in the pond's own space.
+///
+/// Calls come with no lock of a heap held, from any thread; `create`, `segment` and `alias` and their
+/// opposites never run at the same time as one another for one pond.
+pub trait Backing: Send + Sync {
+    /// Makes granules `first..first + count` and maps each at its own offset. All or none.
+    fn create(&self, first: u32, count: u32) -> Result<()>;
+    /// Unmaps and releases granules.
+    fn release(&self, first: u32, count: u32) -> Result<()>;
+    /// Shows granules `first..first + count` at `offset` too. All or none.
+    fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()>;
+    /// Takes `bytes` at `offset` away from view.
+    fn unalias(&self, offset: u64, bytes: u64) -> Result<()>;
+
+    /// Takes a segment of `bytes` from the device and gives it the range at `offset`.
+    fn segment(&self, offset: u64, bytes: u64) -> Result<()>;
+    /// Gives the segment at `offset` back.
+    fn segment_release(&self, offset: u64, bytes: u64) -> Result<()>;
+    /// Bytes that the device could give now.
+    fn available(&self) -> u64;
+
+    /// A mark behind everything that is queued on `stream` now.
+    fn mark(&self, stream: u64) -> Result<Mark>;
+    /// Whether the streams have passed it.
+    fn passed(&self, mark: Mark) -> Result<bool>;
+    /// Makes work queued on `stream` from now on wait for it; never blocks the caller.
+    fn wait(&self, stream: u64, mark: Mark) -> Result<()>;
+    /// Waits for it on the host.
+    fn sync(&self, mark: Mark) -> Result<()>;
+    /// The mark is not needed any more.
+    fn forget(&self, mark: Mark);
+    /// Waits on the host for everything on the device.
+    fn sync_all(&self) -> Result<()>;
+    /// Calls `each` for every stream that may have work on the device, the default one included.
+    fn streams(&self, each: &mut dyn FnMut(u64));
+}

@@ -1,0 +1,191 @@
+//! Free blocks of one tier by size: a bitmap of bitmaps over lists, so that a fit is found with two
+//! bit scans however many blocks there are. Sizes below 32 units have a list each; above, each power
+//! of two has 32 lists. Within a list the best of the first few entries is taken: smallest that
+//! fits, then lowest offset.
+
+use super::desc::{Id, Maps};
+
+/// log2 of the lists a power of two has.
+const COLS_SHIFT: u32 = 5;
+/// Lists a power of two has.
+const COLS: usize = 1 << COLS_SHIFT;
+/// How many entries of a list are looked at: bounds the time of one search.
+const LOOK: usize = 8;
+
+/// The free blocks of one tier. `ROWS` = log2 of the largest block in units - 3.
+#[derive(Debug)]
+pub(crate) struct Bins<const ROWS: usize> {
+    rows: u32, // bit r: row r has a block
+    cols: [u32; ROWS],
+    head: [[Id; COLS]; ROWS],
+}
+
+#[inline(always)]
+fn class(units: u32) -> (usize, usize) {
+    if units < COLS as u32 {
+        (0, units as usize)
+    } else {
+        let log = 31 - units.leading_zeros();
+        ((log - COLS_SHIFT + 1) as usize, (units >> (log - COLS_SHIFT)) as usize & (COLS - 1))
+    }
+}
+
+impl<const ROWS: usize> Bins<ROWS> {
+    pub(crate) fn new() -> Self {
+        Bins { rows: 0, cols: [0; ROWS], head: [[0; COLS]; ROWS] }
+    }
+
+    /// Puts a block in. Its size must be set.
+    #[inline]
+    pub(crate) fn insert(&mut self, maps: &Maps, id: Id) {
+        let d = maps.desc(id);
+        let (r, c) = class(d.units());
+        let old = self.head[r][c];
+        d.set_next(old);
+        d.set_prev(0);
+        if old != 0 {
+            maps.desc(old).set_prev(id);
+        }
+        self.head[r][c] = id;
+        self.cols[r] |= 1 << c;
+        self.rows |= 1 << r;
+    }
+
+    /// Takes a block out that is in.
+    #[inline]
+    pub(crate) fn remove(&mut self, maps: &Maps, id: Id) {
+        let d = maps.desc(id);
+        let (next, prev) = (d.next(), d.prev());
+        if next != 0 {
+            maps.desc(next).set_prev(prev);
+        }
+        if prev != 0 {
+            maps.desc(prev).set_next(next);
+            return;
+        }
+        let (r, c) = class(d.units());
+        self.head[r][c] = next;
+        if next == 0 {
+            self.cols[r] &= !(1 << c);
+            if self.cols[r] == 0 {
+                self.rows &= !(1 << r);
+            }
+        }
+    }
+
+    /// The best of the first entries of a list that `fits`, by size, then offset.
+    #[inline]
+    fn best(&self, maps: &Maps, r: usize, c: usize, fits: impl Fn(Id) -> bool) -> Id {
+        let mut id = self.head[r][c];
+        let mut best = (0, u32::MAX, u32::MAX);
+        let mut looked = 0;
+        while id != 0 && looked < LOOK {
+            let d = maps.desc(id);
+            let mine = (d.units(), d.off());
+            if mine < (best.1, best.2) && fits(id) {
+                best = (id, mine.0, mine.1);
+            }
+            id = d.next();
+            looked += 1;
+        }
+        best.0
+    }
+
+    /// A block of at least `units`, still in the bins; 0 when there is none.
+    #[inline]
+    pub(crate) fn find(&self, maps: &Maps, units: u32) -> Id {
+        let (r, c) = class(units);
+        if self.cols[r] & (1 << c) != 0 {
+            let id = self.best(maps, r, c, |id| maps.desc(id).units() >= units);
+            if id != 0 {
+                return id;
+            }
+        }
+        // Every list above holds only blocks that fit.
+        let right = self.cols[r] & (!1u32 << c);
+        if right != 0 {
+            return self.best(maps, r, right.trailing_zeros() as usize, |_| true);
+        }
+        let up = self.rows & (!1u32).checked_shl(r as u32).unwrap_or(0);
+        if up == 0 {
+            return 0;
+        }
+        let r = up.trailing_zeros() as usize;
+        self.best(maps, r, self.cols[r].trailing_zeros() as usize, |_| true)
+    }
+
+    /// Calls `each` for every block of at least `units`, smallest lists first, until it answers `false`.
+    pub(crate) fn walk(&self, maps: &Maps, units: u32, mut each: impl FnMut(Id) -> bool) {
+        let (r0, c0) = class(units);
+        let mut rows = self.rows & (!0u32 << r0);
+        while rows != 0 {
+            let r = rows.trailing_zeros() as usize;
+            rows &= rows - 1;
+            let mut cols = self.cols[r] & if r == r0 { !0u32 << c0 } else { !0 };
+            while cols != 0 {
+                let c = cols.trailing_zeros() as usize;
+                cols &= cols - 1;
+                let mut id = self.head[r][c];
+                while id != 0 {
+                    let next = maps.desc(id).next();
+                    if maps.desc(id).units() >= units && !each(id) {
+                        return;
+                    }
+                    id = next;
+                }
+            }
+        }
+    }
+
+    /// Whether there is nothing in.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::core::shape::Shape;
+    use proptest::prelude::*;
+
+    fn maps() -> Maps {
+        Maps::new(Shape::new(512, 0, 1 << 40, true).unwrap(), 16, 0).unwrap()
+    }
+
+    #[test]
+    fn classes_are_in_order() {
+        let mut last = (0, 0);
+        for u in 1..100_000 {
+            let c = class(u);
+            assert!(c >= last, "{u}");
+            last = c;
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn find_fits_and_never_misses(sizes in prop::collection::vec(1u32..5000, 1..60), want in 1u32..5000) {
+            let m = maps();
+            let mut b = Bins::<12>::new();
+            for (i, &s) in sizes.iter().enumerate() {
+                let id = i as u32 + 1;
+                m.desc(id).set_units(s);
+                m.desc(id).set_off(i as u32 * 10);
+                b.insert(&m, id);
+            }
+            let found = b.find(&m, want);
+            let (r, c) = class(want);
+            // A block in a higher list is always found; in the list of `want` itself only the first few are seen.
+            let sure = sizes.iter().any(|&s| class(s) > (r, c));
+            prop_assert!(!sure || found != 0);
+            if found != 0 {
+                prop_assert!(m.desc(found).units() >= want);
+            }
+            for i in 0..sizes.len() { b.remove(&m, i as u32 + 1); }
+            prop_assert!(b.is_empty());
+            prop_assert_eq!(b.find(&m, 1), 0);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Block descriptors and the maps that lead from an offset to one.
+//!
+//! A descriptor is 32 bytes, named by a 32-bit id that is never 0. A granule's record tells whose it
+//! is and how its offsets are looked up; a table entry at the first and at the last unit of each
+//! block holds the block's id, so that both neighbours of a block are one load away. Entries inside a
+//! block are stale; a lookup therefore believes an entry only if the descriptor agrees.
+//!
+//! All words are atomics used `Relaxed`: they are written under the heap's lock, and read without
+//! it by frees from other threads, whose only decision is the compare-exchange on the state.
+
+use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT, MEDIUM_SHIFT, SMALL_SHIFT, Shape, Tier};
+use crate::base::error::Result;
+use crate::base::lazy::{LazyArray, Record};
+use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed};
+
+/// Names a block. 0 is none.
+pub(crate) type Id = u32;
+
+/// What a block is at the moment: the low four bits of its state word.
+pub(crate) mod kind {
+    /// The id is not in use.
+    pub(crate) const UNUSED: u32 = 0;
+    /// In the bins of its heap.
+    pub(crate) const FREE: u32 = 1;
+    /// In the caller's hands.
+    pub(crate) const LIVE: u32 = 2;
+    /// Freed, not merged yet: in the quick slots of its heap.
+    pub(crate) const QUICK: u32 = 3;
+    /// Freed by another thread, on its way to its heap.
+    pub(crate) const REMOTE: u32 = 4;
+    /// Freed, waiting for streams.
+    pub(crate) const PENDING: u32 = 5;
+    /// A granule that serves a finer tier.
+    pub(crate) const CHUNK: u32 = 6;
+    /// A piece of a scattered block.
+    pub(crate) const EXTENT: u32 = 7;
+    /// The mask of these.
+    pub(crate) const MASK: u32 = 15;
+}
+/// The state's tier bits: the [`Tier`], or this for a block of scattered granules.
+pub(crate) const ALIAS: u32 = 3;
+/// Where the tier bits are.
+const TIER_SHIFT: u32 = 4;
+/// A live block whose free must take the slow way: it waits for streams, or is a segment of its own.
+pub(crate) const USES: u32 = 1 << 8;
+/// A live block that is a whole segment, taken for it and given back with it.
+pub(crate) const DIRECT: u32 = 1 << 9;
+
+/// How a granule is used: bits 48.. of its record.
+pub(crate) mod use_of {
+    /// Nobody's.
+    pub(crate) const NONE: u64 = 0;
+    /// Blocks of the large tier.
+    pub(crate) const LARGE: u64 = 1;
+    /// A chunk of the small tier.
+    pub(crate) const SMALL: u64 = 2;
+    /// A chunk of the medium tier.
+    pub(crate) const MEDIUM: u64 = 3;
+    /// The first granule of addresses that show scattered granules; the low word is the block's id.
+    pub(crate) const ALIAS: u64 = 4;
+    /// A later granule of such addresses; the low word is the block's id.
+    pub(crate) const ALIAS_REST: u64 = 5;
+}
+
+/// A granule's record, unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GranuleUse(pub u64);
+
+impl GranuleUse {
+    #[inline(always)]
+    pub(crate) fn new(use_: u64, heap: u32, low: u32) -> Self {
+        GranuleUse(use_ << 48 | u64::from(heap & 0xffff) << 32 | u64::from(low))
+    }
+    #[inline(always)]
+    pub(crate) fn use_(self) -> u64 {
+        self.0 >> 48
+    }
+    #[inline(always)]
+    pub(crate) fn heap(self) -> u32 {
+        (self.0 >> 32) as u32 & 0xffff
+    }
+    #[inline(always)]
+    pub(crate) fn low(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// A view of one descriptor.
+#[derive(Clone, Copy)]
+pub(crate) struct Desc<'a>(&'a Record);
+
+macro_rules! word {
+    ($get:ident, $set:ident, $i:expr, $doc:expr) => {
+        #[doc = $doc]
+        #[inline(always)]
+        pub(crate) fn $get(self) -> u32 {
+            self.0.word[$i].load(Relaxed)
+        }
+        #[doc = $doc]
+        #[inline(always)]
+        pub(crate) fn $set(self, v: u32) {
+            self.0.word[$i].store(v, Relaxed);
+        }
+    };
+}
+
+impl<'a> Desc<'a> {
+    word!(off, set_off, 0, "Offset, in units of the tier.");
+    word!(units, set_units, 1, "Size, in units of the tier.");
+    word!(state, set_state, 2, "Kind, tier and flags.");
+    word!(next, set_next, 3, "Next in its bin; of a scattered block, its first piece; of a piece, the next one.");
+    word!(prev, set_prev, 4, "Previous in its bin; on the remote list, the next one.");
+    word!(aux, set_aux, 5, "For a scattered block, its entry in the alias cache.");
+
+    /// [B] what the caller asked for.
+    #[inline(always)]
+    pub(crate) fn requested(self) -> u64 {
+        self.0.wide.load(Relaxed)
+    }
+    #[inline(always)]
+    pub(crate) fn set_requested(self, v: u64) {
+        self.0.wide.store(v, Relaxed);
+    }
+    #[inline(always)]
+    pub(crate) fn kind(self) -> u32 {
+        self.state() & kind::MASK
+    }
+    /// The tier bits: a [`Tier`] or [`ALIAS`].
+    #[inline(always)]
+    pub(crate) fn tier_bits(self) -> u32 {
+        self.state() >> TIER_SHIFT & 3
+    }
+    /// Sets kind and tier, clears the flags.
+    #[inline(always)]
+    pub(crate) fn become_(self, kind: u32, tier_bits: u32) {
+        self.set_state(kind | tier_bits << TIER_SHIFT);
+    }
+    /// Changes the kind, keeps the tier, clears the flags.
+    #[inline(always)]
+    pub(crate) fn set_kind(self, kind: u32) {
+        self.set_state(kind | self.state() & (3 << TIER_SHIFT));
+    }
+    /// From plain live (no flag) to `REMOTE`, by whoever comes first. `false`: it was not plain live.
+    #[inline]
+    pub(crate) fn claim_remote(self) -> bool {
+        let was = self.state();
+        let tier = was & (3 << TIER_SHIFT);
+        was == (kind::LIVE | tier)
+            // Release publishes nothing by itself; the push on the remote list does. The exchange
+            // only decides between two frees of the same block.
+            && self.0.word[2].compare_exchange(was, kind::REMOTE | tier, Relaxed, Relaxed).is_ok()
+    }
+}
+
+/// A live-or-not answer of [`Maps::find`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub id: Id,
+    pub heap: u32,
+    pub shift: u32, // log2 of its units in bytes
+}
+
+/// Descriptors, granule records and tables of one device.
+pub(crate) struct Maps {
+    pub shape: Shape,
+    descs: LazyArray<Record>,
+    granules: LazyArray<AtomicU64>,
+    table: LazyArray<AtomicU32>,
+    next_id: AtomicU32,
+    slots: [Lock<Slots>; 2],
+}
+
+/// Free table slots of a fine tier.
+struct Slots {
+    free: Vec<u32>,
+    fresh: u32, // the next slot that was never used
+    end: u32,   // one past the last slot
+    base: u32,  // table index of slot 0
+    size: u32,  // entries a slot
+}
+
+impl Slots {
+    fn take(&mut self) -> Option<u32> {
+        let slot = self.free.pop().or_else(|| {
+            (self.fresh < self.end).then(|| {
+                self.fresh += 1;
+                self.fresh - 1
+            })
+        })?;
+        Some(self.base + slot * self.size)
+    }
+    fn give(&mut self, index: u32) {
+        self.free.push((index - self.base) / self.size);
+    }
+}
+
+impl Maps {
+    /// Maps for `real` granules of memory, followed by `alias` granules of addresses only.
+    pub(crate) fn new(shape: Shape, real: u32, alias: u32) -> Result<Maps> {
+        let small_slots = (real / 4).clamp(64, 1 << 17).min(real.max(1));
+        let medium_slots = (real / 2).clamp(64, 1 << 18).min(real.max(1));
+        let small_size = 1u32 << (shape.granule_shift.min(21) - SMALL_SHIFT);
+        let medium_size = 1u32 << (shape.granule_shift.min(21) - MEDIUM_SHIFT);
+        let large = u64::from(real) * u64::from(LARGE_UNITS);
+        let entries =
+            large + u64::from(small_slots) * u64::from(small_size) + u64::from(medium_slots) * u64::from(medium_size);
+        let capacity = u64::from(real) << shape.granule_shift;
+        let ids = (capacity / 2048 + (1 << 20)).min(1 << 28);
+        let medium_base = large as u32 + small_slots * small_size;
+        let slots = |base, size, end| Lock::new(Slots { free: Vec::new(), fresh: 0, end, base, size });
+        Ok(Maps {
+            shape,
+            descs: LazyArray::new(ids as usize)?,
+            granules: LazyArray::new((u64::from(real) + u64::from(alias)) as usize)?,
+            table: LazyArray::new(entries as usize)?,
+            next_id: AtomicU32::new(1),
+            slots: [slots(large as u32, small_size, small_slots), slots(medium_base, medium_size, medium_slots)],
+        })
+    }
+
+    #[inline(always)]
+    pub(crate) fn desc(&self, id: Id) -> Desc<'_> {
+        Desc(&self.descs[id as usize])
+    }
+
+    /// Up to `want` ids that were never used: the first and how many.
+    pub(crate) fn fresh_ids(&self, want: u32) -> Option<(Id, u32)> {
+        let first = self.next_id.fetch_add(want, Relaxed);
+        let end = self.descs.len() as u32;
+        if first >= end {
+            self.next_id.store(end, Relaxed);
+            return None;
+        }
+        Some((first, want.min(end - first)))
+    }
+
+    #[inline(always)]
+    pub(crate) fn granule(&self, index: u32) -> GranuleUse {
+        GranuleUse(self.granules.get(index as usize).map_or(0, |g| g.load(Relaxed)))
+    }
+    #[inline]
+    pub(crate) fn set_granule(&self, index: u32, to: GranuleUse) {
+        self.granules[index as usize].store(to.0, Relaxed);
+    }
+
+    /// The id at a unit of the large tier.
+    #[inline(always)]
+    pub(crate) fn large_at(&self, unit: u32) -> Id {
+        self.table[unit as usize].load(Relaxed)
+    }
+    #[inline(always)]
+    pub(crate) fn set_large_at(&self, unit: u32, id: Id) {
+        self.table[unit as usize].store(id, Relaxed);
+    }
+    /// The id at entry `index` of the table (fine tiers).
+    #[inline(always)]
+    pub(crate) fn at(&self, index: u32) -> Id {
+        self.table[index as usize].load(Relaxed)
+    }
+    #[inline(always)]
+    pub(crate) fn set_at(&self, index: u32, id: Id) {
+        self.table[index as usize].store(id, Relaxed);
+    }
+
+    /// A table slot for a chunk of a fine tier.
+    pub(crate) fn take_slot(&self, tier: Tier) -> Option<u32> {
+        self.slots.get(tier as usize)?.lock().take()
+    }
+    pub(crate) fn give_slot(&self, tier: Tier, index: u32) {
+        if let Some(s) = self.slots.get(tier as usize) {
+            s.lock().give(index);
+        }
+    }
+
+    /// The block that starts at `offset`, whatever its state, and its heap. `None`: no block starts there.
+    #[inline(always)]
+    pub(crate) fn find(&self, offset: u64) -> Option<Found> {
+        let shape = &self.shape;
+        let g = self.granule((offset >> shape.granule_shift).min(u64::from(u32::MAX)) as u32);
+        let within = offset & (shape.granule() - 1);
+        let (id, shift, tier) = match g.use_() {
+            use_of::LARGE => {
+                let shift = shape.granule_shift - LARGE_UNITS_SHIFT;
+                (self.table[(offset >> shift) as usize].load(Relaxed), shift, Tier::Large as u32)
+            }
+            use_of::SMALL => (self.at(g.low() + (within >> SMALL_SHIFT) as u32), SMALL_SHIFT, Tier::Small as u32),
+            use_of::MEDIUM => (self.at(g.low() + (within >> MEDIUM_SHIFT) as u32), MEDIUM_SHIFT, Tier::Medium as u32),
+            use_of::ALIAS => (g.low(), shape.granule_shift - LARGE_UNITS_SHIFT, ALIAS),
+            _ => return None,
+        };
+        let d = self.desc(id);
+        // The entry may be stale: believe it only if the block says that it starts here, in this tier.
+        if u64::from(d.off()) << shift != offset || d.tier_bits() != tier || id == 0 {
+            return None;
+        }
+        Some(Found { id, heap: g.heap(), shift })
+    }
+
+    /// The block that holds `offset`, by walking back to its start.
+    pub(crate) fn find_holding(&self, offset: u64) -> Option<Found> {
+        let shape = &self.shape;
+        let index = (offset >> shape.granule_shift).min(u64::from(u32::MAX)) as u32;
+        let g = self.granule(index);
+        let first = offset & !(shape.granule() - 1);
+        let shift = match g.use_() {
+            use_of::SMALL => SMALL_SHIFT,
+            use_of::MEDIUM => MEDIUM_SHIFT,
+            use_of::LARGE => shape.granule_shift - LARGE_UNITS_SHIFT,
+            use_of::ALIAS | use_of::ALIAS_REST => {
+                let d = self.desc(g.low());
+                let start = u64::from(d.off()) << (shape.granule_shift - LARGE_UNITS_SHIFT);
+                return self.find(start).filter(|f| self.bytes(f.id).is_some_and(|b| offset < start + b));
+            }
+            _ => return None,
+        };
+        let mut at = offset >> shift << shift;
+        loop {
+            if let Some(f) = self.find(at) {
+                let d = self.desc(f.id);
+                // A stale entry names a block that ends before; go on walking.
+                if d.kind() != kind::UNUSED && offset < at + (u64::from(d.units()) << shift) {
+                    return Some(f);
+                }
+            }
+            let stop = if g.use_() == use_of::LARGE { 0 } else { first };
+            if at <= stop {
+                return None;
+            }
+            at -= 1 << shift;
+            if g.use_() == use_of::LARGE && self.granule((at >> shape.granule_shift) as u32).use_() != use_of::LARGE {
+                return None;
+            }
+        }
+    }
+
+    /// [B] that a block's units span; `None` for an id out of use.
+    pub(crate) fn bytes(&self, id: Id) -> Option<u64> {
+        let d = self.desc(id);
+        let shift = match (d.kind(), d.tier_bits()) {
+            (kind::UNUSED, _) => return None,
+            (_, 0) => SMALL_SHIFT,
+            (_, 1) => MEDIUM_SHIFT,
+            _ => self.shape.granule_shift - LARGE_UNITS_SHIFT,
+        };
+        Some(u64::from(d.units()) << shift)
+    }
+}

@@ -1,0 +1,80 @@
+//! Exact peaks without a shared counter on the hot path.
+//!
+//! Each heap may allocate up to its *ceiling* without asking. The ceilings of all heaps of a device
+//! together never exceed the device's peak, and those of a pool never the pool's; so as long as no heap
+//! passes its own, no peak can have been passed. A heap that would pass its ceiling comes here: with
+//! every heap locked, the true sums are taken, the peaks raised if they must be, and the ceilings dealt
+//! anew. The same is done for bytes, requested bytes and blocks at once.
+
+use super::heap::{Inner, Triple};
+use super::types::Counter;
+
+/// Peaks of one pool or device: allocated, requested, blocks; and of active bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Peaks {
+    pub peak: Triple,
+    pub active: i64,
+}
+
+/// Sums over heaps.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    pub now: Triple,
+    pub total: [u64; 3],
+    pub pending: i64,
+    pub granules: u64,
+    pub heaps: i64,
+}
+
+impl Sums {
+    /// Adds one heap.
+    pub(crate) fn add(&mut self, h: &Inner) {
+        let now = h.current();
+        for d in 0..3 {
+            self.now[d] += now[d];
+            self.total[d] += h.total[d];
+        }
+        self.pending += h.pending_bytes;
+        self.granules += h.granules;
+        self.heaps += 1;
+    }
+}
+
+impl Peaks {
+    /// Raises the peaks to the sums; the answer is how far each quantity is below its peak.
+    pub(crate) fn raise(&mut self, s: &Sums) -> Triple {
+        for d in 0..3 {
+            self.peak[d] = self.peak[d].max(s.now[d]);
+        }
+        self.active = self.active.max(s.now[0] + s.pending);
+        let below = |d: usize| self.peak[d] - s.now[d];
+        // Bytes are free to grow only where neither the allocated nor the active peak would be passed.
+        [below(0).min(self.active - s.now[0] - s.pending), below(1), below(2)]
+    }
+
+    /// Peaks start again from what is there now.
+    pub(crate) fn reset(&mut self, s: &Sums) {
+        self.peak = s.now;
+        self.active = s.now[0] + s.pending;
+    }
+
+    /// As counters: allocated, requested, blocks, active.
+    pub(crate) fn counters(&self, s: &Sums) -> [Counter; 4] {
+        let c = |d: usize| Counter { current: s.now[d] as u64, peak: self.peak[d] as u64, total: s.total[d] };
+        let active = Counter {
+            current: (s.now[0] + s.pending) as u64,
+            peak: self.active as u64,
+            total: s.total[0],
+        };
+        [c(0), c(1), c(2), active]
+    }
+}
+
+/// Gives a heap the right to allocate `share` more without asking.
+pub(crate) fn deal(h: &mut Inner, share: Triple) {
+    let now = h.current();
+    for d in 0..3 {
+        h.room[d] = share[d];
+        h.ceiling[d] = now[d] + share[d];
+    }
+}

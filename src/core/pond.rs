@@ -1,0 +1,565 @@
+//! The pond: one device's memory behind a few calls.
+
+use super::aliases::Aliases;
+use super::backing::Backing;
+use super::desc::{ALIAS, Found, Id, Maps, USES, kind};
+use super::heap::{Heap, Inner, quick_index, quick_key};
+use super::ledger::{Sums, deal};
+use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
+use super::shape::{LARGE_UNITS_SHIFT, Shape, Tier};
+use super::supply::Growth;
+use super::types::{BlockInfo, Counter, PoolId, Stats};
+use crate::base::error::{Code, Error, Result};
+use crate::base::slots::Slots;
+use crate::base::sync::{AtomicU32, AtomicU64, Lock, LockGuard, Ordering::Relaxed, thread_token};
+use crate::fail;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The device's sizes, all in bytes; see `device::Sizes` for their meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Rounding and alignment of requests; a power of two.
+    pub min_chunk: u64,
+    /// Larger requests get a segment of their own. Without effect where the device maps.
+    pub max_chunk: u64,
+    /// Never more than this from the device.
+    pub max_alloc: u64,
+    /// Added to each request.
+    pub padding: u64,
+    /// The first segment.
+    pub init_alloc: u64,
+    /// Later segments.
+    pub realloc: u64,
+    /// Physical granules can be put behind any address.
+    pub mapping: bool,
+}
+
+/// One device's allocator. Any thread may call anything.
+pub struct Pond {
+    pub(crate) maps: Maps,
+    pub(crate) config: Config,
+    pub(crate) backing: Box<dyn Backing>,
+    pub(crate) heaps: Slots<Heap>,
+    pub(crate) heap_count: AtomicU32,
+    pub(crate) pools: Slots<Pool>,
+    pub(crate) pool_count: AtomicU32,
+    pub(crate) growth: Mutex<Growth>,
+    pub(crate) ledger: Mutex<Ledger>,
+    pub(crate) aliases: Lock<Aliases>,
+    pub(crate) limit: AtomicU64, // [B] 0: none
+    pub(crate) oom_count: AtomicU64,
+    /// Granules of memory; addresses from here on show scattered granules.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the tests walk all granules"))]
+    pub(crate) real: u32,
+}
+
+/// [granules] of address window for each granule of memory, beside the memory's own addresses.
+const ALIAS_WINDOW: u32 = 4;
+/// Allocations between two looks at what other threads have freed.
+const DRAIN_EVERY: u32 = 32;
+
+/// The lock of a mutex, whoever panicked with it.
+pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pond {
+    /// How many bytes of offsets a pond of this configuration spans: the memory's own, then the window
+    /// for scattered granules.
+    pub fn span(config: &Config) -> Result<(u64, u64)> {
+        let shape = Shape::new(config.min_chunk, config.padding, config.max_alloc, true)?;
+        let (real, alias) = Self::granules(config, &shape)?;
+        Ok((u64::from(real) << shape.granule_shift, u64::from(alias) << shape.granule_shift))
+    }
+
+    fn granules(config: &Config, shape: &Shape) -> Result<(u32, u32)> {
+        let real = if config.mapping {
+            config.max_alloc >> shape.granule_shift
+        } else {
+            // Segments start at a granule each and keep a gap; small ones waste offsets, not memory.
+            (config.max_alloc >> shape.granule_shift).saturating_mul(2) + 65_536
+        };
+        if real == 0 || real >= 1 << 24 {
+            fail!(Code::InvalidArgument, "a device of {} bytes cannot be pooled", config.max_alloc);
+        }
+        Ok((real as u32, if config.mapping { (real as u32 * ALIAS_WINDOW).max(4096) } else { 0 }))
+    }
+
+    /// A pond over `backing`. Takes nothing from it yet.
+    pub fn new(config: Config, backing: Box<dyn Backing>) -> Result<Pond> {
+        let probe = Shape::new(config.min_chunk, config.padding, config.max_alloc, true)?;
+        let (real, alias) = Self::granules(&config, &probe)?;
+        let small_ok = (u64::from(real) << (probe.granule_shift - 9)) < 1 << 32;
+        let shape = Shape::new(config.min_chunk, config.padding, config.max_alloc, small_ok)?;
+        let pond = Pond {
+            maps: Maps::new(shape, real, alias)?,
+            config,
+            backing,
+            heaps: Slots::new(1 << 16)?,
+            heap_count: AtomicU32::new(0),
+            pools: Slots::new(1 << 16)?,
+            pool_count: AtomicU32::new(0),
+            growth: Mutex::new(Growth::new(real)),
+            ledger: Mutex::new(Ledger::default()),
+            aliases: Lock::new(Aliases::new(real, alias)),
+            limit: AtomicU64::new(0),
+            oom_count: AtomicU64::new(0),
+            real,
+        };
+        pond.pool_create(0)?; // the default pool is number 0
+        Ok(pond)
+    }
+
+    /// A block of at least `bytes` (not 0) for work on `stream`; its offset.
+    #[inline]
+    pub fn alloc(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
+        match self.heap_of(pool, stream) {
+            Some(heap) => self.alloc_in(heap, bytes),
+            None => self.alloc_first(pool, stream, bytes),
+        }
+    }
+
+    /// A block that every stream and the host may use at once.
+    pub fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
+        self.alloc(pool, UNORDERED, bytes)
+    }
+
+    #[cold]
+    fn alloc_first(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
+        if stream == RETIRED {
+            fail!(Code::UnknownStream, "that value names no stream");
+        }
+        let heap = self.make_heap(pool, stream)?;
+        self.alloc_in(heap, bytes)
+    }
+
+    #[inline]
+    fn alloc_in(&self, heap: &Heap, bytes: u64) -> Result<u64> {
+        let Some(contract) = self.maps.shape.contract(bytes) else {
+            return self.too_large(bytes);
+        };
+        let (tier, units) = self.maps.shape.place(contract);
+        let key = quick_key(tier, units);
+        let token = thread_token();
+        let mut h = heap.inner.lock();
+        if heap.owner.load(Relaxed) != token {
+            heap.owner.store(token, Relaxed);
+        }
+        let q = &mut h.quick[quick_index(key)];
+        if q.key != key {
+            return self.alloc_miss(heap, h, tier, units, contract, bytes);
+        }
+        q.key = 0;
+        let (id, offset) = (q.id, q.offset);
+        h.make_live(&self.maps, id, bytes);
+        if h.count_in(contract, bytes) {
+            drop(h);
+            self.settle(heap);
+        }
+        Ok(offset)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn too_large(&self, bytes: u64) -> Result<u64> {
+        self.oom_count.fetch_add(1, Relaxed);
+        fail!(Code::OutOfMemory, "{bytes} bytes are more than the device could ever give ({})", self.config.max_alloc)
+    }
+
+    #[inline(never)]
+    fn alloc_miss<'a>(
+        &self, heap: &'a Heap, mut h: LockGuard<'a, Inner>, tier: Tier, units: u32, contract: u64, bytes: u64,
+    ) -> Result<u64> {
+        if contract > self.config.max_chunk && !self.config.mapping {
+            drop(h);
+            return self.alloc_direct(heap, units, contract, bytes);
+        }
+        if h.countdown == 0 {
+            h.countdown = DRAIN_EVERY;
+            self.drain(heap, &mut h);
+        }
+        h.countdown -= 1;
+        let me = heap.index;
+        let mut id = h.fit(&self.maps, me, tier, units);
+        if id == 0 {
+            id = self.fit_merged(heap, &mut h, tier, units);
+        }
+        if id == 0 && !h.pending.is_empty() {
+            drop(h);
+            self.poll(heap, false);
+            h = heap.inner.lock();
+            id = self.fit_merged(heap, &mut h, tier, units);
+        }
+        if id == 0 {
+            drop(h);
+            return self.refill(heap, tier, units, contract, bytes);
+        }
+        Ok(self.finish(heap, h, id, tier as u32, contract, bytes))
+    }
+
+    /// A fit after everything that was freed so far is merged.
+    pub(crate) fn fit_merged(&self, heap: &Heap, h: &mut Inner, tier: Tier, units: u32) -> Id {
+        self.drain(heap, h);
+        self.flush(heap, h);
+        let id = h.fit(&self.maps, heap.index, tier, units);
+        if id == 0 && tier == Tier::Large { h.fit_any(&self.maps, units) } else { id }
+    }
+
+    /// Merges the quick slots of a locked heap.
+    pub(crate) fn flush(&self, heap: &Heap, h: &mut Inner) {
+        h.flush(&self.maps, heap.index, |a| self.aliases.lock().set_idle(a));
+    }
+
+    /// Makes a block that was just taken live, and counts it.
+    pub(crate) fn finish(
+        &self, heap: &Heap, mut h: LockGuard<'_, Inner>, id: Id, tier_bits: u32, contract: u64, bytes: u64,
+    ) -> u64 {
+        h.make_live_as(&self.maps, id, tier_bits, bytes);
+        let full = h.count_in(contract, bytes);
+        let offset = self.offset(id);
+        drop(h);
+        if full {
+            self.settle(heap);
+        }
+        offset
+    }
+
+    /// [B] where a block starts.
+    pub(crate) fn offset(&self, id: Id) -> u64 {
+        let d = self.maps.desc(id);
+        let shift = match d.tier_bits() {
+            0 => super::shape::SMALL_SHIFT,
+            1 => super::shape::MEDIUM_SHIFT,
+            _ => self.maps.shape.granule_shift - LARGE_UNITS_SHIFT,
+        };
+        u64::from(d.off()) << shift
+    }
+
+    /// The block that starts at `offset` must be live.
+    fn live(&self, offset: u64) -> Result<Found> {
+        match self.maps.find(offset) {
+            Some(f) if self.maps.desc(f.id).kind() == kind::LIVE => Ok(f),
+            found => self.not_live(offset, found),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn not_live(&self, offset: u64, found: Option<Found>) -> Result<Found> {
+        match found.map(|f| self.maps.desc(f.id).kind()) {
+            Some(kind::QUICK | kind::REMOTE | kind::PENDING) => {
+                return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
+            }
+            Some(_) | None => {}
+        }
+        if let Some(f) = self.maps.find_holding(offset)
+            && self.maps.desc(f.id).kind() == kind::LIVE
+        {
+            fail!(Code::UnknownPointer, "the address lies {} bytes inside a block", offset - self.offset(f.id));
+        }
+        Err(Error::new(Code::UnknownPointer, "no live block starts at this address (it may have been freed before)"))
+    }
+
+    /// Frees the block at `offset`. With a stream, the block is reusable once that stream has passed
+    /// this point as well; with a size, that must be the size that was asked for.
+    #[inline]
+    pub fn free(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Result<()> {
+        if let Some(f) = self.maps.find(offset)
+            && let Some(heap) = self.heaps.get(f.heap as usize)
+            && size.is_none()
+            && stream.is_none_or(|s| s == heap.stream.load(Relaxed))
+        {
+            let d = self.maps.desc(f.id);
+            let tier_bits = d.tier_bits();
+            if heap.owner.load(Relaxed) != thread_token() && d.claim_remote() {
+                return self.free_remote(heap, f, offset);
+            }
+            let mut h = heap.inner.lock();
+            if d.state() == kind::LIVE | tier_bits << 4 && u64::from(d.off()) << f.shift == offset {
+                let bytes = d.requested();
+                let contract = self.maps.shape.contract(bytes).unwrap_or(0);
+                h.count_out(contract, bytes);
+                let key = d.units() << 2 | tier_bits.min(Tier::Large as u32);
+                if let Some(a) = h.retire(&self.maps, heap.index, key, f.id, offset) {
+                    self.aliases.lock().set_idle(a);
+                }
+                return Ok(());
+            }
+        }
+        self.free_slow(offset, stream, size)
+    }
+
+    /// Another thread's heap: one push, and its owner does the rest.
+    #[inline(never)]
+    fn free_remote(&self, heap: &Heap, f: Found, offset: u64) -> Result<()> {
+        let d = self.maps.desc(f.id);
+        if u64::from(d.off()) << f.shift != offset {
+            // The descriptor went to another block between the look and the claim: the caller freed
+            // twice, in two threads at once. That other block stays the caller's.
+            d.set_kind(kind::LIVE);
+            return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
+        }
+        heap.push_remote(&self.maps, f.id);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn free_slow(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Result<()> {
+        let f = self.live(offset)?;
+        let Some(heap) = self.heaps.get(f.heap as usize) else {
+            return Err(Error::new(Code::Internal, "a block without a heap"));
+        };
+        let mut h = heap.inner.lock();
+        let d = self.maps.desc(f.id);
+        if d.kind() != kind::LIVE || u64::from(d.off()) << f.shift != offset {
+            drop(h);
+            return self.live(offset).and(Err(Error::new(Code::UnknownPointer, "the block moved on while it was freed")));
+        }
+        if let Some(size) = size
+            && size != d.requested()
+        {
+            fail!(Code::WrongSize, "the block was asked for with {} bytes, not {size}", d.requested());
+        }
+        let other = stream.filter(|&s| s != heap.stream.load(Relaxed));
+        if other.is_none() && d.state() & USES == 0 {
+            let bytes = d.requested();
+            h.count_out(self.maps.shape.contract(bytes).unwrap_or(0), bytes);
+            let key = d.units() << 2 | d.tier_bits().min(Tier::Large as u32);
+            if let Some(a) = h.retire(&self.maps, heap.index, key, f.id, offset) {
+                self.aliases.lock().set_idle(a);
+            }
+            return Ok(());
+        }
+        self.free_after(heap, h, f.id, other)
+    }
+
+    /// Takes in what other threads have freed. The heap is locked.
+    pub(crate) fn drain(&self, heap: &Heap, h: &mut Inner) {
+        if heap.remote.load(Relaxed) == 0 {
+            return;
+        }
+        // Acquire pairs with the Release push: the links are whole.
+        let mut id = heap.remote.swap(0, crate::base::sync::Ordering::Acquire);
+        while id != 0 {
+            let d = self.maps.desc(id);
+            if d.kind() != kind::REMOTE {
+                break; // the caller freed a block in two threads at once; the link cannot be trusted
+            }
+            let next = d.prev();
+            let bytes = d.requested();
+            h.count_out(self.maps.shape.contract(bytes).unwrap_or(0), bytes);
+            let key = d.units() << 2 | d.tier_bits().min(Tier::Large as u32);
+            if let Some(a) = h.retire(&self.maps, heap.index, key, id, self.offset(id)) {
+                self.aliases.lock().set_idle(a);
+            }
+            id = next;
+        }
+    }
+
+    /// The live block that holds `offset`.
+    pub fn block(&self, offset: u64) -> Result<BlockInfo> {
+        let f = match self.maps.find(offset) {
+            Some(f) if self.maps.desc(f.id).kind() == kind::LIVE => f,
+            _ => match self.maps.find_holding(offset) {
+                Some(f) if self.maps.desc(f.id).kind() == kind::LIVE => f,
+                _ => return Err(Error::new(Code::UnknownPointer, "no live block holds this address")),
+            },
+        };
+        let Some(heap) = self.heaps.get(f.heap as usize) else {
+            return Err(Error::new(Code::Internal, "a block without a heap"));
+        };
+        let d = self.maps.desc(f.id);
+        let requested = d.requested();
+        let stream = heap.stream.load(Relaxed);
+        Ok(BlockInfo {
+            base: self.offset(f.id),
+            size: self.maps.shape.contract(requested).unwrap_or(requested),
+            requested,
+            stream: (stream != UNORDERED && stream != RETIRED).then_some(stream),
+            pool: PoolId(heap.pool.load(Relaxed)),
+        })
+    }
+
+    /// Deals the ceilings anew after a heap has passed its own; raises the peaks if they must be.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn settle(&self, heap: &Heap) {
+        let mut ledger = lock(&self.ledger);
+        self.with_all(|heaps| {
+            let all: &mut [(&Heap, LockGuard<'_, Inner>)] = heaps;
+            for (x, h) in all.iter_mut() {
+                self.drain(x, h);
+            }
+            self.deal_all(&mut ledger, all, Some(heap));
+        });
+    }
+
+    /// Raises the peaks to the true sums and deals what is left below them: half to `first`, the other
+    /// half among the rest.
+    pub(crate) fn deal_all(
+        &self, ledger: &mut Ledger, all: &mut [(&Heap, LockGuard<'_, Inner>)], first: Option<&Heap>,
+    ) {
+        let mut sums = Sums::default();
+        for (_, h) in all.iter() {
+            sums.add(h);
+        }
+        let device = ledger.device.raise(&sums);
+        for pool in ledger.pools.values_mut() {
+            pool.sums = Sums::default();
+        }
+        for (x, h) in all.iter() {
+            if let Some(p) = ledger.pools.get_mut(&x.pool.load(Relaxed)) {
+                p.sums.add(h);
+            }
+        }
+        for p in ledger.pools.values_mut() {
+            p.below = p.peaks.raise(&p.sums);
+        }
+        for (x, h) in all.iter_mut() {
+            let mine = first.is_some_and(|f| f.index == x.index);
+            let part = |left: i64, n: i64| if mine { left - left / 2 } else { left / 2 / (n - 1).max(1) };
+            let mut share = [0i64; 3];
+            if let Some(p) = ledger.pools.get(&x.pool.load(Relaxed)) {
+                for d in 0..3 {
+                    // A heap alone in its pool or device gets all of it: nobody else can use it up.
+                    let of = |left: i64, n: i64| if n == 1 { left } else { part(left, n) };
+                    share[d] = of(device[d], sums.heaps).min(of(p.below[d], p.sums.heaps)).max(0);
+                }
+            }
+            deal(h, share);
+        }
+    }
+
+    /// Runs `f` with every heap locked, in order of their index.
+    pub(crate) fn with_all<R>(&self, f: impl FnOnce(&mut [(&Heap, LockGuard<'_, Inner>)]) -> R) -> R {
+        let n = self.heap_count.load(crate::base::sync::Ordering::Acquire) as usize;
+        if n == 1
+            && let Some(x) = self.heaps.get(0)
+        {
+            return f(&mut [(x, x.inner.lock())]); // the usual case makes no list
+        }
+        let mut all: Vec<_> = (0..n).filter_map(|i| self.heaps.get(i)).map(|x| (x, x.inner.lock())).collect();
+        f(&mut all)
+    }
+
+    /// The exact account of the device, or of one of its pools.
+    pub fn stats(&self, pool: Option<PoolId>) -> Result<Stats> {
+        self.poll_all(false);
+        let growth = lock(&self.growth);
+        let mut ledger = lock(&self.ledger);
+        self.with_all(|all| {
+            for (x, h) in all.iter_mut() {
+                self.drain(x, h);
+            }
+            self.deal_all(&mut ledger, all, None);
+            let mut sums = Sums::default();
+            for (x, h) in all.iter() {
+                if pool.is_none_or(|p| p.0 == x.pool.load(Relaxed)) {
+                    sums.add(h);
+                }
+            }
+            let (peaks, gone, reserved, segments, limit, ooms) = match pool {
+                None => (
+                    ledger.device,
+                    ledger.gone,
+                    growth.reserved,
+                    growth.segments,
+                    self.limit.load(Relaxed),
+                    self.oom_count.load(Relaxed),
+                ),
+                Some(p) => {
+                    let entry = ledger.pools.get(&p.0).filter(|_| self.pool(p).is_some());
+                    let Some(entry) = entry else {
+                        return Err(Error::new(Code::InvalidArgument, "no such pool, or it was destroyed"));
+                    };
+                    let r = growth.pools.get(&p.0).copied().unwrap_or_default();
+                    let limit = self.pool(p).map_or(0, |x| x.limit.load(Relaxed));
+                    let ooms = self.pool(p).map_or(0, |x| x.oom_count.load(Relaxed));
+                    (entry.peaks, [0; 3], r.reserved, r.segments, limit, ooms)
+                }
+            };
+            for d in 0..3 {
+                sums.total[d] += gone[d];
+            }
+            let [allocated, requested, blocks, active] = peaks.counters(&sums);
+            Ok(Stats {
+                requested,
+                allocated,
+                active,
+                reserved,
+                blocks,
+                segments,
+                driver_calls: 0,
+                out_of_memory_count: ooms,
+                limit,
+            })
+        })
+    }
+
+    /// Peaks start again from the current values, of the device or of one pool.
+    pub fn reset_peaks(&self, pool: Option<PoolId>) -> Result<()> {
+        let mut growth = lock(&self.growth);
+        let mut ledger = lock(&self.ledger);
+        self.with_all(|all| {
+            for (x, h) in all.iter_mut() {
+                self.drain(x, h);
+            }
+            self.deal_all(&mut ledger, all, None);
+            let mut sums = Sums::default();
+            for (_, h) in all.iter() {
+                sums.add(h);
+            }
+            let Ledger { device, pools, .. } = &mut *ledger;
+            match pool {
+                None => {
+                    device.reset(&sums);
+                    growth.reserved.reset_peak();
+                    growth.segments.reset_peak();
+                }
+                Some(p) => {
+                    let Some(entry) = pools.get_mut(&p.0).filter(|_| self.pool(p).is_some()) else {
+                        return Err(Error::new(Code::InvalidArgument, "no such pool, or it was destroyed"));
+                    };
+                    entry.peaks.reset(&entry.sums);
+                    if let Some(r) = growth.pools.get_mut(&p.0) {
+                        r.reserved.reset_peak();
+                        r.segments.reset_peak();
+                    }
+                }
+            }
+            self.deal_all(&mut ledger, all, None);
+            Ok(())
+        })
+    }
+
+    /// Live blocks of the device.
+    pub fn live_blocks(&self) -> u64 {
+        self.stats(None).map_or(0, |s| s.blocks.current)
+    }
+
+    /// [B] the limit of `reserved` of the whole device; 0: none.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Relaxed);
+    }
+
+    /// The scattered blocks' tier bits, for the other files of the core.
+    pub(crate) const ALIAS_BITS: u32 = ALIAS;
+
+    /// Checks every heap's invariants. For tests; nothing else may run.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        let used = lock(&self.growth).used().min(self.real);
+        for i in 0..self.heap_count.load(Relaxed) as usize {
+            if let Some(x) = self.heaps.get(i) {
+                x.inner.lock().check(&self.maps, x.index, used);
+            }
+        }
+    }
+}
+
+/// Pieces held, of a pool or the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Held {
+    pub reserved: Counter,
+    pub segments: Counter,
+}

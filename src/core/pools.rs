@@ -1,0 +1,278 @@
+//! Pools and their heaps: which heap serves a stream, what becomes of it when the stream ends, and how
+//! the sums of a pool outlive its heaps.
+
+use super::desc::USES;
+use super::heap::{Heap, Mark};
+use super::ledger::{Peaks, Sums};
+use super::pond::{Pond, lock};
+use super::types::PoolId;
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
+use crate::fail;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+
+/// The stream of a heap that serves requests without a stream.
+pub(crate) const UNORDERED: u64 = u64::MAX - 1;
+/// The stream of a heap whose stream has ended, or that serves nobody yet.
+pub(crate) const RETIRED: u64 = u64::MAX;
+
+/// Streams looked up without a lock, by hash.
+const CACHE: usize = 64;
+/// Pools at one time: the low half of a [`PoolId`]; the high half counts the uses of a slot.
+const SLOTS: u32 = 1 << 16;
+
+/// One pool.
+pub(crate) struct Pool {
+    /// The id that it goes by now; `u32::MAX` when destroyed.
+    pub id: AtomicU32,
+    pub limit: AtomicU64, // [B] of reserved; 0: none
+    pub oom_count: AtomicU64,
+    /// Heap index + 1 by hash of the stream. A hint: the heap itself says whom it serves.
+    cache: [AtomicU32; CACHE],
+    streams: Mutex<Streams>,
+}
+
+#[derive(Default)]
+struct Streams {
+    heaps: HashMap<u64, u32>,
+    /// Heaps whose stream has ended, and the point up to which that stream's work may still run.
+    orphans: Vec<(u32, Option<Mark>)>,
+}
+
+/// A pool's part of the ledger.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PoolLedger {
+    pub peaks: Peaks,
+    pub sums: Sums,
+    pub below: [i64; 3],
+}
+
+/// Peaks of the device and of its pools.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    pub device: Peaks,
+    pub pools: BTreeMap<u32, PoolLedger>,
+    /// Sums of pools that were destroyed.
+    pub gone: [u64; 3],
+    /// Heaps that serve nobody.
+    pub spare_heaps: Vec<u32>,
+    /// Slots of destroyed pools, with the id that comes next.
+    pub spare_pools: Vec<u32>,
+}
+
+#[inline(always)]
+fn cache_index(stream: u64) -> usize {
+    (stream.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize
+}
+
+impl Pond {
+    pub(crate) fn pool(&self, id: PoolId) -> Option<&Pool> {
+        self.pools.get((id.0 % SLOTS) as usize).filter(|p| p.id.load(Relaxed) == id.0)
+    }
+
+    /// The heap that serves a stream in a pool, if it was asked for before.
+    #[inline(always)]
+    pub(crate) fn heap_of(&self, pool: PoolId, stream: u64) -> Option<&Heap> {
+        let p = self.pools.get((pool.0 % SLOTS) as usize)?;
+        let index = p.cache[cache_index(stream)].load(Relaxed);
+        // Slot 0 stands for "none": heap indices are kept one up.
+        let heap = self.heaps.get(index.wrapping_sub(1) as usize)?;
+        (heap.stream.load(Relaxed) == stream && heap.pool.load(Relaxed) == pool.0).then_some(heap)
+    }
+
+    /// The heap of a stream that the cache does not know: found, adopted or made.
+    #[cold]
+    pub(crate) fn make_heap(&self, pool: PoolId, stream: u64) -> Result<&Heap> {
+        let Some(p) = self.pool(pool) else {
+            fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
+        };
+        let mut streams = lock(&p.streams);
+        if p.id.load(Relaxed) != pool.0 {
+            fail!(Code::InvalidArgument, "the pool was destroyed meanwhile");
+        }
+        let index = match streams.heaps.get(&stream) {
+            Some(&i) => i,
+            None => {
+                let i = match self.adopt(&mut streams, stream)? {
+                    Some(i) => i,
+                    None => self.new_heap(pool, stream)?,
+                };
+                streams.heaps.insert(stream, i);
+                i
+            }
+        };
+        let Some(heap) = self.heaps.get(index as usize) else {
+            return Err(Error::new(Code::Internal, "a heap is missing"));
+        };
+        p.cache[cache_index(stream)].store(index + 1, Relaxed);
+        Ok(heap)
+    }
+
+    /// Gives a new stream the heap of one that has ended, with all that is free in it; the new stream
+    /// waits on the device for the old one's work.
+    fn adopt(&self, streams: &mut Streams, stream: u64) -> Result<Option<u32>> {
+        if stream == UNORDERED {
+            return Ok(None); // its memory must be idle at once
+        }
+        let Some((index, mark)) = streams.orphans.pop() else { return Ok(None) };
+        if let Some(m) = mark {
+            let waited = match self.backing.passed(m) {
+                Ok(true) => Ok(()),
+                _ => self.backing.wait(stream, m),
+            };
+            if let Err(e) = waited {
+                streams.orphans.push((index, mark));
+                return Err(e);
+            }
+            self.backing.forget(m);
+        }
+        if let Some(heap) = self.heaps.get(index as usize) {
+            heap.stream.store(stream, Relaxed);
+        }
+        Ok(Some(index))
+    }
+
+    fn new_heap(&self, pool: PoolId, stream: u64) -> Result<u32> {
+        let mut ledger = lock(&self.ledger);
+        let index = match ledger.spare_heaps.pop() {
+            Some(i) => i,
+            None => {
+                let i = self.heap_count.load(Relaxed);
+                if self.heaps.put(i as usize, Heap::new(i)).is_err() {
+                    fail!(Code::OutOfMemory, "more than {} streams in use on one device", self.heaps.len());
+                }
+                // Release: who sees the count sees the heap.
+                self.heap_count.store(i + 1, Ordering::Release);
+                i
+            }
+        };
+        if let Some(heap) = self.heaps.get(index as usize) {
+            heap.inner.lock().live_flags = if stream == UNORDERED { USES } else { 0 };
+            heap.pool.store(pool.0, Relaxed);
+            heap.stream.store(stream, Relaxed);
+        }
+        Ok(index)
+    }
+
+    /// The stream is about to end. Its live blocks stay valid; what is free in its heaps goes to the next
+    /// new stream, or to whoever runs short.
+    pub fn stream_destroyed(&self, stream: u64) {
+        if stream == UNORDERED || stream == RETIRED {
+            return;
+        }
+        for slot in 0..self.pool_count.load(Ordering::Acquire) as usize {
+            let Some(p) = self.pools.get(slot) else { continue };
+            let mut streams = lock(&p.streams);
+            let Some(index) = streams.heaps.remove(&stream) else { continue };
+            // No mark (a sick device): whoever adopts the heap cannot wait; the device lost its work anyway.
+            let mark = self.backing.mark(stream).ok();
+            if let Some(heap) = self.heaps.get(index as usize) {
+                heap.stream.store(RETIRED, Relaxed);
+            }
+            streams.orphans.push((index, mark));
+        }
+    }
+
+    /// The mark of an orphaned heap, for who takes memory from it. `None`: it is not an orphan, or has none.
+    pub(crate) fn orphan_mark(&self, heap: &Heap) -> Option<Mark> {
+        let p = self.pool(PoolId(heap.pool.load(Relaxed)))?;
+        let streams = lock(&p.streams);
+        streams.orphans.iter().find(|o| o.0 == heap.index).and_then(|o| o.1)
+    }
+
+    /// The device is idle: nobody needs to wait for streams that have ended.
+    pub(crate) fn forget_orphan_marks(&self) {
+        for slot in 0..self.pool_count.load(Ordering::Acquire) as usize {
+            let Some(p) = self.pools.get(slot) else { continue };
+            for o in &mut lock(&p.streams).orphans {
+                if let Some(m) = o.1.take() {
+                    self.backing.forget(m);
+                }
+            }
+        }
+    }
+
+    /// A new pool; `limit` bounds what it reserves, 0 is no limit.
+    pub fn pool_create(&self, limit: u64) -> Result<PoolId> {
+        let mut ledger = lock(&self.ledger);
+        let id = match ledger.spare_pools.pop() {
+            Some(id) => id,
+            None => {
+                let i = self.pool_count.load(Relaxed);
+                let fresh = Pool {
+                    id: AtomicU32::new(u32::MAX),
+                    limit: AtomicU64::new(0),
+                    oom_count: AtomicU64::new(0),
+                    cache: [const { AtomicU32::new(0) }; CACHE],
+                    streams: Mutex::default(),
+                };
+                if i >= SLOTS - 1 || self.pools.put(i as usize, fresh).is_err() {
+                    fail!(Code::OutOfMemory, "more than {} pools on one device", SLOTS - 1);
+                }
+                self.pool_count.store(i + 1, Ordering::Release);
+                i
+            }
+        };
+        if let Some(p) = self.pools.get((id % SLOTS) as usize) {
+            p.limit.store(limit, Relaxed);
+            p.oom_count.store(0, Relaxed);
+            p.id.store(id, Relaxed);
+        }
+        ledger.pools.insert(id, Default::default());
+        Ok(PoolId(id))
+    }
+
+    /// Ends a pool and gives its memory back. `Busy` while blocks of it live; the default pool stays.
+    pub fn pool_destroy(&self, pool: PoolId) -> Result<()> {
+        if pool == PoolId::DEFAULT {
+            fail!(Code::InvalidArgument, "the default pool of a device cannot be destroyed");
+        }
+        let live = self.stats(Some(pool))?.blocks.current;
+        if live > 0 {
+            fail!(Code::Busy, "{live} blocks of the pool are still live");
+        }
+        self.empty_cache(Some(pool))?;
+        let Some(p) = self.pool(pool) else {
+            fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
+        };
+        let mut growth = lock(&self.growth);
+        let mut streams = lock(&p.streams);
+        let mut ledger = lock(&self.ledger);
+        p.id.store(u32::MAX, Relaxed);
+        let mut gone: Vec<u32> = streams.heaps.drain().map(|(_, i)| i).collect();
+        for (i, mark) in streams.orphans.drain(..) {
+            if let Some(m) = mark {
+                self.backing.forget(m);
+            }
+            gone.push(i);
+        }
+        for i in gone {
+            let Some(heap) = self.heaps.get(i as usize) else { continue };
+            heap.stream.store(RETIRED, Relaxed);
+            heap.pool.store(u32::MAX, Relaxed);
+            let mut h = heap.inner.lock();
+            for d in 0..3 {
+                ledger.gone[d] += std::mem::take(&mut h.total[d]);
+                h.room[d] = 0;
+                h.ceiling[d] = 0;
+            }
+            ledger.spare_heaps.push(i);
+        }
+        ledger.pools.remove(&pool.0);
+        growth.pools.remove(&pool.0);
+        ledger.spare_pools.push(pool.0.wrapping_add(SLOTS));
+        Ok(())
+    }
+
+    /// Sets a pool's limit of reserved bytes; 0: none.
+    pub fn pool_set_limit(&self, pool: PoolId, bytes: u64) -> Result<()> {
+        match self.pool(pool) {
+            Some(p) => {
+                p.limit.store(bytes, Relaxed);
+                Ok(())
+            }
+            None => Err(Error::new(Code::InvalidArgument, "no such pool, or it was destroyed")),
+        }
+    }
+}

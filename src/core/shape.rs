@@ -1,0 +1,151 @@
+//! Sizes: how a request becomes a number of units in one of three tiers.
+//!
+//! A granule (2 MiB) is the quantum of ownership and of mapping. Large requests live in units of
+//! 1/128 granule (16 KiB), side by side in the granules themselves. Medium and small ones live in
+//! chunks, one granule each, in units of 4 KiB and 512 B. What a request is *charged* is its
+//! contract size: bytes plus padding, rounded up to the device's min chunk; units only place it.
+
+use crate::base::error::{Code, Error, Result};
+
+/// Which kind of granule a block lives in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Tier {
+    /// Chunks of 512 B units.
+    Small = 0,
+    /// Chunks of 4 KiB units.
+    Medium = 1,
+    /// Granules of 16 KiB units.
+    Large = 2,
+}
+
+/// [units] of a granule in the large tier.
+pub(crate) const LARGE_UNITS: u32 = 1 << LARGE_UNITS_SHIFT;
+/// Its logarithm.
+pub(crate) const LARGE_UNITS_SHIFT: u32 = 7;
+/// [B] log2 of a small unit: the rounding that CUDA users know.
+pub(crate) const SMALL_SHIFT: u32 = 9;
+/// [B] log2 of a medium unit.
+pub(crate) const MEDIUM_SHIFT: u32 = 12;
+/// [B] largest contract size in the small tier.
+const SMALL_MAX: u64 = 4096;
+/// [B] largest contract size in the medium tier.
+const MEDIUM_MAX: u64 = 60 << 10;
+/// [B] log2 of the usual granule.
+const GRANULE_SHIFT: u32 = 21;
+
+/// The sizes of one device, reduced to what the hot path needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// log2 of the granule in bytes.
+    pub granule_shift: u32,
+    /// [B] contract sizes up to this are small; 0 where the min chunk forbids the tier.
+    small_max: u64,
+    /// [B] contract sizes up to this are medium; 0 where the min chunk forbids the tier.
+    medium_max: u64,
+    /// [B] added to a request.
+    padding: u64,
+    /// [B] min chunk.
+    chunk: u64,
+    /// `chunk - 1` where the chunk is a power of two, else 0.
+    chunk_mask: u64,
+    /// [B] the largest contract size that is served at all.
+    largest: u64,
+}
+
+impl Shape {
+    /// Fails where the min chunk is not a power of two: such a device is served without pooling.
+    pub(crate) fn new(min_chunk: u64, padding: u64, capacity: u64, small_ok: bool) -> Result<Shape> {
+        if !min_chunk.is_power_of_two() || min_chunk > 1 << 40 {
+            return Err(Error::new(Code::Unsupported, "pooling needs a min chunk that is a power of two"));
+        }
+        let granule_shift = GRANULE_SHIFT.max(min_chunk.trailing_zeros());
+        let usual = granule_shift == GRANULE_SHIFT;
+        Ok(Shape {
+            granule_shift,
+            small_max: if usual && small_ok && min_chunk <= 1 << SMALL_SHIFT { SMALL_MAX } else { 0 },
+            medium_max: if usual && min_chunk <= 1 << MEDIUM_SHIFT { MEDIUM_MAX } else { 0 },
+            padding,
+            chunk: min_chunk,
+            chunk_mask: min_chunk - 1,
+            largest: capacity,
+        })
+    }
+
+    /// [B] of a granule.
+    #[inline]
+    pub(crate) fn granule(&self) -> u64 {
+        1 << self.granule_shift
+    }
+
+    /// log2 of the unit of a tier, in bytes.
+    #[inline]
+    pub(crate) fn unit_shift(&self, tier: Tier) -> u32 {
+        match tier {
+            Tier::Small => SMALL_SHIFT,
+            Tier::Medium => MEDIUM_SHIFT,
+            Tier::Large => self.granule_shift - LARGE_UNITS_SHIFT,
+        }
+    }
+
+    /// What a request of `bytes` is charged; `None` when it is larger than the device could ever serve.
+    #[inline]
+    pub(crate) fn contract(&self, bytes: u64) -> Option<u64> {
+        if bytes > self.largest {
+            return None;
+        }
+        Some((bytes + self.padding + self.chunk_mask) & !self.chunk_mask)
+    }
+
+    /// Tier and units of a contract size (not 0).
+    #[inline]
+    pub(crate) fn place(&self, contract: u64) -> (Tier, u32) {
+        if contract <= self.small_max {
+            (Tier::Small, ((contract + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as u32)
+        } else if contract <= self.medium_max {
+            (Tier::Medium, ((contract + (1 << MEDIUM_SHIFT) - 1) >> MEDIUM_SHIFT) as u32)
+        } else {
+            let shift = self.granule_shift - LARGE_UNITS_SHIFT;
+            (Tier::Large, ((contract + (1 << shift) - 1) >> shift) as u32)
+        }
+    }
+
+    /// [B] the min chunk.
+    pub(crate) fn min_chunk(&self) -> u64 {
+        self.chunk
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contract_adds_padding_and_rounds_to_the_chunk() {
+        let s = Shape::new(256, 100, 1 << 40, true).unwrap();
+        assert_eq!(s.contract(1), Some(256));
+        assert_eq!(s.contract(156), Some(256));
+        assert_eq!(s.contract(157), Some(512));
+        assert_eq!(s.contract(u64::MAX), None);
+    }
+
+    #[test]
+    fn every_size_fits_its_units() {
+        let s = Shape::new(512, 0, 1 << 40, true).unwrap();
+        for bytes in (1..200_000).chain([1 << 20, (1 << 20) + 1, (2 << 20) - 1, 1 << 36]) {
+            let c = s.contract(bytes).unwrap();
+            let (t, u) = s.place(c);
+            let room = u64::from(u) << s.unit_shift(t);
+            assert!(room >= c && room - c < 1 << s.unit_shift(t), "{bytes}: {t:?} {u}");
+        }
+    }
+
+    #[test]
+    fn a_large_min_chunk_turns_the_fine_tiers_off() {
+        let s = Shape::new(1 << 20, 0, 1 << 40, true).unwrap();
+        assert_eq!(s.place(s.contract(1).unwrap()), (Tier::Large, 64));
+        let s = Shape::new(8 << 20, 0, 1 << 40, true).unwrap();
+        assert_eq!(s.granule(), 8 << 20);
+        assert!(Shape::new(768, 0, 1 << 40, true).is_err());
+    }
+}
