@@ -49,4 +49,4 @@ configure_file("${Millpond_SOURCE_DIR}/cmake/millpond.pc.in" "${millpond_generat
 install(FILES "${millpond_generated}/millpond.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT dev)
 
 install(FILES "${Millpond_SOURCE_DIR}/LICENSE-MIT" "${Millpond_SOURCE_DIR}/LICENSE-APACHE"
-        DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev)
+        DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/millpond" COMPONENT dev)
