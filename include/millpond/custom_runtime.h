@@ -252,7 +252,8 @@ typedef struct C_DeviceInterface {
    * by every host. */
   C_Status (*device_memory_deallocate)(C_Device device, void *ptr, size_t size_bytes);
   /* Fills device memory with a byte, and returns when done. NULL: copies from the host, in
-   * pieces. */
+   * pieces. The interface has no fill on a stream: Millpond makes one of asynchronous copies, or
+   * waits for the stream and fills then where the plugin has none. */
   C_Status (*device_memory_set)(C_Device device, void *ptr, unsigned char value, size_t size_bytes);
   /* Host memory that copies to and from the device fast (page-locked). NULL: ordinary host
    * memory. */

@@ -602,6 +602,39 @@ impl Inner {
         true
     }
 
+    /// Takes all free granules, with the short last one of a segment where that is free too:
+    /// (first, count, units that the last one lacks).
+    pub(crate) fn take_all(&mut self, maps: &Maps) -> Vec<(u32, u32, u32)> {
+        let mut found = Vec::new();
+        self.large.walk(maps, 1, |id| {
+            let d = maps.desc(id);
+            let first = d.off().div_ceil(LARGE_UNITS);
+            let end = d.off() + d.units();
+            let lacks = end.next_multiple_of(LARGE_UNITS) - end;
+            // Nothing was ever entered behind the end of a segment.
+            let short = if lacks > 0 && maps.large_at(end) == 0 { lacks } else { 0 };
+            let last = if short > 0 { end.div_ceil(LARGE_UNITS) } else { end >> LARGE_UNITS_SHIFT };
+            if last > first {
+                found.push((id, first, last - first, short));
+            }
+            true
+        });
+        let mut taken = Vec::with_capacity(found.len());
+        for (id, first, count, short) in found {
+            let Some(piece) = self.carve(maps, id, first << LARGE_UNITS_SHIFT, (count << LARGE_UNITS_SHIFT) - short)
+            else {
+                break;
+            };
+            self.put_id(maps, piece);
+            for g in first..first + count {
+                maps.set_granule(g, GranuleUse::new(use_of::NONE, 0, 0));
+            }
+            self.granules -= u64::from(count);
+            taken.push((first, count, short));
+        }
+        taken
+    }
+
     /// Takes the whole free block that covers a segment of `units` at `first`, if it does.
     pub(crate) fn take_segment(&mut self, maps: &Maps, me: u32, first: u32, units: u32) -> bool {
         let off = first << LARGE_UNITS_SHIFT;

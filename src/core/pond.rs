@@ -548,7 +548,7 @@ impl Pond {
     /// Checks every heap's invariants. For tests; nothing else may run.
     #[cfg(test)]
     pub(crate) fn check(&self) {
-        let used = lock(&self.growth).used().min(self.real);
+        let used = lock(&self.growth).used(self.real);
         for i in 0..self.heap_count.load(Relaxed) as usize {
             if let Some(x) = self.heaps.get(i) {
                 x.inner.lock().check(&self.maps, x.index, used);

@@ -105,10 +105,10 @@ impl Growth {
     fn longest_room(&self) -> u32 {
         self.room.values().copied().max().unwrap_or(0)
     }
-    /// One past the last granule number that ever had something behind it. For tests.
+    /// One past the last granule number that has something behind it. For tests.
     #[cfg(test)]
-    pub(crate) fn used(&self) -> u32 {
-        self.room.last_key_value().map_or(u32::MAX, |r| *r.0)
+    pub(crate) fn used(&self, real: u32) -> u32 {
+        self.room.last_key_value().filter(|r| r.0 + r.1 == real).map_or(real, |r| *r.0)
     }
     /// A direct block's segment has gone.
     pub(crate) fn segment_gone(&mut self, pool: u32, first: u32, bytes: u64) {
@@ -572,7 +572,7 @@ impl Pond {
             self.flush(heap, &mut h);
         }
         if !self.config.mapping {
-            self.gather(g);
+            self.gather(g, pool.is_none());
             let held: Vec<Segment> = g.segments_held.values().copied().collect();
             for s in held {
                 let owner = self.heaps.get(self.maps.granule(s.first).heap() as usize);
@@ -617,28 +617,26 @@ impl Pond {
         Ok(any)
     }
 
-    /// Segments shared by several heaps of a pool become one heap's, where they are free. The device is idle.
-    fn gather(&self, g: &mut Growth) {
+    /// Segments shared by several heaps become one heap's, where they are free: of a pool's first heap, or,
+    /// `across` pools, of the device's first. The device is idle.
+    fn gather(&self, g: &mut Growth, across: bool) {
         let n = self.heap_count.load(Ordering::Acquire) as usize;
-        for i in 0..n {
+        for i in 1..n {
             let Some(heap) = self.heaps.get(i) else { continue };
             let pool = heap.pool.load(Relaxed);
-            let home = (0..i).filter_map(|j| self.heaps.get(j)).find(|x| x.pool.load(Relaxed) == pool);
+            let mut others = (0..i).filter_map(|j| self.heaps.get(j));
+            let home = others.find(|x| {
+                let p = x.pool.load(Relaxed);
+                p == pool || across && p != u32::MAX
+            });
             let Some(home) = home else { continue };
-            let mut taken = Vec::new();
-            {
-                let mut h = heap.inner.lock();
-                g.runs.clear();
-                h.free_runs(&self.maps, &mut g.runs);
-                for &(count, first, id) in &g.runs {
-                    if h.take_run(&self.maps, id, first, count) {
-                        taken.push((first, count));
-                    }
-                }
-            }
+            let taken = heap.inner.lock().take_all(&self.maps);
+            let unit = self.maps.shape.granule_shift - LARGE_UNITS_SHIFT;
             let mut h = home.inner.lock();
-            for (first, count) in taken {
-                h.give(&self.maps, home.index, first, count, 0);
+            for (first, count, short) in taken {
+                h.give(&self.maps, home.index, first, count, short);
+                let bytes = u64::from((count << LARGE_UNITS_SHIFT) - short) << unit;
+                g.moved(pool, home.pool.load(Relaxed), bytes, 0);
             }
         }
     }

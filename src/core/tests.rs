@@ -154,7 +154,9 @@ impl Backing for Sim {
         let mut w = self.0.lock().unwrap();
         let (s, q, mut all) = w.marks[&mark].clone();
         all.insert(s, q.max(all.get(&s).copied().unwrap_or(0)));
-        let waits = &mut w.streams.entry(stream).or_default().waits;
+        let st = w.streams.entry(stream).or_default();
+        st.queued += 1; // the wait itself is work
+        let waits = &mut st.waits;
         for (s, q) in all {
             let e = waits.entry(s).or_default();
             *e = q.max(*e);
@@ -547,7 +549,7 @@ fn a_large_plugin_chunk_and_padding_are_honoured() {
 #[test]
 fn threads_on_own_and_shared_streams_keep_the_books_exact() {
     let pond = Arc::new(Bench::new(config(true, 512 << 20)).pond);
-    let (tx, rx) = std::sync::mpsc::channel::<u64>();
+    let (tx, rx) = std::sync::mpsc::sync_channel::<u64>(64);
     let owners = Mutex::new(BTreeMap::<u64, u64>::new());
     std::thread::scope(|s| {
         for t in 0..8u64 {
@@ -558,7 +560,8 @@ fn threads_on_own_and_shared_streams_keep_the_books_exact() {
                 for _ in 0..4000 {
                     x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     let bytes = 1 + (x >> 33) % (1 << ((x >> 20) % 22));
-                    if let Ok(o) = pond.alloc(PoolId::DEFAULT, t % 4, bytes) {
+                    {
+                        let o = pond.alloc(PoolId::DEFAULT, t % 4, bytes).unwrap();
                         let mut own = owners.lock().unwrap();
                         if let Some((_, &end)) = own.range(..o + bytes).next_back() {
                             assert!(end <= o, "overlap");

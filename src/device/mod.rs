@@ -158,8 +158,14 @@ pub trait Device: Send + Sync {
     /// Copies from this device to `to` (of the same type), and returns when the bytes have arrived.
     fn copy_peer(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()>;
     /// Queues a copy from this device to `to` on a stream of this device.
-    fn copy_peer_async(&self, stream: StreamId, to: &dyn Device, dst: u64, src: u64, bytes: u64)
-    -> Result<()>;
+    fn copy_peer_async(
+        &self,
+        stream: StreamId,
+        to: &dyn Device,
+        dst: u64,
+        src: u64,
+        bytes: u64,
+    ) -> Result<()>;
     /// Fills with a byte, and returns when done.
     fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()>;
     /// Queues a fill on `stream`.

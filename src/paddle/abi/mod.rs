@@ -148,6 +148,8 @@ pub type C_Callback = Option<
 /// Sets the parameters of an instantiated graph.
 pub type C_GraphExecuterSetter =
     Option<unsafe extern "C-unwind" fn(exec: C_GraphExec, user_data: *mut c_void)>;
+/// Called with an instantiated graph.
+pub type C_GraphExecHook = Option<unsafe extern "C-unwind" fn(exec: C_GraphExec)>;
 
 /// The hooks of a captured graph.
 #[repr(C)]

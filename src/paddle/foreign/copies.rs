@@ -9,6 +9,8 @@ use crate::paddle::abi::C_Device_st;
 
 /// The largest piece of a copy that goes through the host [bytes].
 const PIECE: u64 = 4 << 20;
+/// What a fill on a stream takes from the host before it doubles it on the device [bytes].
+const SEED: u64 = 64 << 10;
 
 /// Host memory for the pieces of a copy of `bytes`.
 fn staging(bytes: u64, value: u8) -> Result<Vec<u8>> {
@@ -138,6 +140,32 @@ impl ForeignDevice {
         }
         self.stream_synchronize(stream)?;
         self.copy_peer_now(to, dst, src, bytes)
+    }
+
+    /// A fill on a stream. The interface has none, so the bytes come from the host, on the stream:
+    /// the first piece, which copies within the device then double. Without asynchronous copies it
+    /// is a blocking fill once the stream is empty.
+    pub(super) fn queue_fill(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
+        let table = &self.plugin.table;
+        if bytes == 0 || stream == 0 || table.async_memory_copy_h2d.is_none() {
+            self.stream_synchronize(stream)?;
+            return self.fill_now(dst, value, bytes);
+        }
+        let doubles = table.async_memory_copy_d2d.is_some();
+        let buffer = staging(if doubles { bytes.min(SEED) } else { bytes }, value)?;
+        let source = buffer.as_ptr() as usize as u64;
+        let mut done = 0;
+        while done < bytes {
+            // The plugin has read the host's bytes when the call returns.
+            let (kind, from, most) = match doubles && done > 0 {
+                true => (CopyKind::DeviceToDevice, dst, done),
+                false => (CopyKind::HostToDevice, source, buffer.len() as u64),
+            };
+            let length = most.min(bytes - done);
+            self.queue_copy(stream, kind, dst + done, from, length)?;
+            done += length;
+        }
+        Ok(())
     }
 
     /// A blocking fill; the caller has waited for earlier work.

@@ -367,9 +367,7 @@ impl Device for ForeignDevice {
     }
 
     fn memset_async(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
-        // The interface has no fill on a stream.
-        self.stream_synchronize(stream)?;
-        self.fill_now(dst, value, bytes)
+        self.queue_fill(stream, dst, value, bytes)
     }
 
     fn stream_create(&self) -> Result<StreamId> {

@@ -1,0 +1,111 @@
+//! `millpond bisect`: the smallest device on which a trace completes. Each probe is a fresh process
+//! of this very program, so that nothing of one probe helps or hinders the next.
+
+use crate::units;
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// [B] The grid of capacities: one granule.
+const STEP: u64 = 2 << 20;
+/// Probes above the peak that double the distance, before giving up: 2 MiB << 23 = 16 TiB.
+const MOST_DOUBLINGS: u32 = 24;
+
+/// Exit status of a replay that ran out of memory.
+pub(crate) const EXIT_OUT_OF_MEMORY: u8 = 3;
+
+/// The smallest multiple of `step` from `from` up at which `completes` holds, if it is monotone.
+pub(crate) fn smallest(from: u64, step: u64, mut completes: impl FnMut(u64) -> Result<bool>) -> Result<u64> {
+    let first = from.div_ceil(step).max(1);
+    if completes(first * step)? {
+        return Ok(first * step);
+    }
+    // `low` fails, `high` completes.
+    let mut low = first;
+    let mut distance = (first / 64).max(1);
+    let mut high = None;
+    for _ in 0..MOST_DOUBLINGS {
+        let at = low + distance;
+        if completes(at * step)? {
+            high = Some(at);
+            break;
+        }
+        low = at;
+        distance *= 2;
+    }
+    let Some(mut high) = high else {
+        bail!("it does not complete with {} either", units::bytes(low * step));
+    };
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if completes(middle * step)? {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    Ok(high * step)
+}
+
+/// Finds the smallest capacity of `device` for the trace at `path`, which holds `peak` bytes at its peak.
+pub(crate) fn bisect(
+    path: &Path,
+    peak: u64,
+    device: &str,
+    plugin: Option<&Path>,
+    quiet: bool,
+) -> Result<u64> {
+    let program = std::env::current_exe().context("this program's own file is not known")?;
+    smallest(peak, STEP, |capacity| {
+        let mut command = Command::new(&program);
+        command.arg("replay").arg(path).args(["--quiet", "--touch", "none", "--device", device]);
+        command.arg("--capacity").arg(capacity.to_string());
+        if let Some(plugin) = plugin {
+            command.arg("--plugin").arg(plugin);
+        }
+        let output = command.stdin(Stdio::null()).output().context("a probe could not be started")?;
+        let completes = match output.status.code() {
+            Some(0) => true,
+            Some(code) if code == i32::from(EXIT_OUT_OF_MEMORY) => false,
+            _ => bail!(
+                "the probe with {} failed ({}):\n{}",
+                units::bytes(capacity),
+                output.status,
+                String::from_utf8_lossy(&output.stderr).trim_end()
+            ),
+        };
+        if !quiet {
+            let ratio = capacity as f64 / peak.max(1) as f64;
+            let verdict = if completes { "completes" } else { "out of memory" };
+            eprintln!("{:>12}  {ratio:.4} of peak live  {verdict}", units::bytes(capacity));
+        }
+        Ok(completes)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_smallest() {
+        for peak in [1u64, 10, 1000, 945 * 2] {
+            for needed in [0, peak, peak + 1, peak + 2, peak + 13, peak * 2, peak * 7 + 3] {
+                let mut probes = 0;
+                let found = smallest(peak, 2, |c| {
+                    probes += 1;
+                    Ok(c >= needed)
+                });
+                let wants = needed.max(peak).div_ceil(2) * 2;
+                assert_eq!(found.unwrap(), wants, "peak {peak}, needed {needed}");
+                assert!(probes < 30, "{probes} probes");
+            }
+        }
+    }
+
+    #[test]
+    fn gives_up_where_nothing_is_enough_and_passes_errors_on() {
+        assert!(smallest(100, 2, |_| Ok(false)).is_err());
+        assert!(format!("{}", smallest(100, 2, |_| bail!("broken")).unwrap_err()).contains("broken"));
+    }
+}

@@ -1,0 +1,57 @@
+//! `millpond info`: what device types there are, and what each device is and can.
+
+use crate::api::{self, Device};
+use crate::units::bytes;
+use std::fmt::Write;
+
+/// A text with a paragraph for each device. A type or device that fails says so in its place.
+pub(crate) fn describe() -> api::ApiResult<String> {
+    let mut out = format!("Millpond {}\n", api::version());
+    for name in api::type_names()? {
+        match api::device_count(&name) {
+            Ok(n) => {
+                let _ = writeln!(out, "\n{name}: {n} device{}", if n == 1 { "" } else { "s" });
+                for ordinal in 0..n {
+                    device(&mut out, &name, ordinal);
+                }
+            }
+            Err(e) => {
+                let _ = writeln!(out, "\n{name}: {e}");
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn device(out: &mut String, name: &str, ordinal: usize) {
+    let info = match Device::get(name, ordinal as i32).and_then(|d| d.info()) {
+        Ok(info) => info,
+        Err(e) => {
+            let _ = writeln!(out, "  {name}:{ordinal}  {e}");
+            return;
+        }
+    };
+    let _ = writeln!(out, "  {name}:{ordinal}");
+    let most = |n: u64| if n == u64::MAX { "no bound".to_string() } else { bytes(n) };
+    let caps = info.cap_names();
+    let rows = [
+        ("memory", format!("{}, {} free", bytes(info.total), bytes(info.free))),
+        ("capabilities", if caps.is_empty() { "none".to_string() } else { caps.join(", ") }),
+        ("min chunk", bytes(info.min_chunk)),
+        ("max chunk", most(info.max_chunk)),
+        ("max alloc", most(info.max_alloc)),
+        ("extra padding", bytes(info.padding)),
+        ("first chunk", bytes(info.init_alloc)),
+        ("later chunks", bytes(info.realloc)),
+        (
+            "versions",
+            format!(
+                "compute capability {}, runtime {}, driver {}",
+                info.compute_capability, info.runtime_version, info.driver_version
+            ),
+        ),
+    ];
+    for (label, value) in rows {
+        let _ = writeln!(out, "    {label:<14} {value}");
+    }
+}

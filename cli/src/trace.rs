@@ -1,0 +1,240 @@
+//! Allocation traces: the text format (see `traces/README.md`), read whole into memory and checked
+//! before anything is replayed, so that reading costs nothing while calls are timed.
+//!
+//! Every complaint names the line. Nothing here knows the allocator.
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::Path;
+
+/// The first bytes of a zstd frame; the file's name does not matter.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// More streams than this are taken for a damaged file.
+const MAX_STREAMS: u32 = 4096;
+
+/// One line of a trace that does something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Block number `block` (0, 1, 2 … in order of allocation) is allocated on `stream`.
+    Alloc { block: u32, stream: u32, bytes: u64 },
+    /// It is freed, on the stream that it was allocated on.
+    Free { block: u32 },
+}
+
+/// A program's allocations and frees in program order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trace {
+    pub(crate) name: String,          // from the header, else the file's name
+    pub(crate) source: String,        // what was recorded; may be empty
+    pub(crate) events: Vec<Event>,    // all of them
+    pub(crate) allocs: u64,           // how many of them allocate
+    pub(crate) streams: u32,          // streams are 0..streams; at least 1
+    pub(crate) peak_live_bytes: u64,  // highest sum of the bytes of live blocks
+    pub(crate) peak_live_event: u64,  // index of the event that reaches it first
+    pub(crate) max_live_blocks: u64,  // most blocks alive at once
+    pub(crate) left_live: u64,        // blocks that are never freed
+    pub(crate) total_bytes: u64,      // sum of all requests
+    pub(crate) step_starts: Vec<u64>, // event indices at which a step of the program begins
+    pub(crate) lines: Vec<u32>,       // the line of the file of each event, from 1
+}
+
+impl Trace {
+    /// Reads a trace file, compressed or not.
+    pub(crate) fn read(path: &Path) -> Result<Trace> {
+        let bytes = std::fs::read(path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                anyhow!("{}: no such file. Give the path of a .trace or .trace.zst file", path.display())
+            }
+            _ => anyhow!("{}: cannot be read: {e}", path.display()),
+        })?;
+        let stem = path.file_name().and_then(|n| n.to_str()).unwrap_or("trace");
+        let stem = stem.split('.').next().unwrap_or(stem);
+        Trace::from_bytes(stem, &bytes).with_context(|| path.display().to_string())
+    }
+
+    /// Reads a trace from the bytes of a file, compressed or not. `name` serves where the header has none.
+    pub(crate) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Trace> {
+        if !bytes.starts_with(&ZSTD_MAGIC) {
+            let text = std::str::from_utf8(bytes).context("this is neither a text trace nor a zstd file")?;
+            return Trace::parse(name, text);
+        }
+        let mut text = String::new();
+        let mut decoder = ruzstd::decoding::StreamingDecoder::new(bytes)
+            .map_err(|e| anyhow!("the zstd data cannot be read: {e}"))?;
+        decoder.read_to_string(&mut text).map_err(|e| anyhow!("the zstd data is damaged or cut off: {e}"))?;
+        Trace::parse(name, &text)
+    }
+
+    /// Parses the text of a trace.
+    pub(crate) fn parse(name: &str, text: &str) -> Result<Trace> {
+        let mut trace = Trace { name: name.to_string(), streams: 1, ..Trace::default() };
+        let mut declared_events = None;
+        let mut live: HashMap<u64, (u32, u64)> = HashMap::new(); // id -> block number, bytes
+        let mut live_bytes = 0u64;
+        for (i, raw) in text.lines().enumerate() {
+            let line_number = i + 1;
+            let line = raw.trim_end();
+            if let Some(header) = line.strip_prefix('#') {
+                if let Some((key, value)) = header.split_once(':') {
+                    let value = value.trim();
+                    match key.trim() {
+                        "name" if !value.is_empty() => trace.name = value.to_string(),
+                        "source" => trace.source = value.to_string(),
+                        "events" => declared_events = value.parse::<u64>().ok(),
+                        "step_starts" => {
+                            trace.step_starts =
+                                value.split(',').filter_map(|s| s.trim().parse().ok()).collect();
+                        }
+                        _ => {}
+                    }
+                }
+                continue;
+            }
+            if line.is_empty() {
+                continue;
+            }
+            let event = (|| -> Result<Event> {
+                let mut words = line.split_ascii_whitespace();
+                let event = match words.next() {
+                    Some("a") => {
+                        let id = number(words.next(), "id")?;
+                        let bytes = number(words.next(), "bytes")?;
+                        let stream = number(words.next(), "stream")?;
+                        ensure!(
+                            stream < u64::from(MAX_STREAMS),
+                            "stream {stream} is not below {MAX_STREAMS}"
+                        );
+                        let block = u32::try_from(trace.allocs).context("too many allocations")?;
+                        ensure!(live.insert(id, (block, bytes)).is_none(), "block {id} is allocated twice");
+                        live_bytes = live_bytes.checked_add(bytes).context("the live bytes pass 2^64")?;
+                        trace.allocs += 1;
+                        trace.total_bytes = trace.total_bytes.saturating_add(bytes);
+                        trace.streams = trace.streams.max(stream as u32 + 1);
+                        if live_bytes > trace.peak_live_bytes {
+                            trace.peak_live_bytes = live_bytes;
+                            trace.peak_live_event = trace.events.len() as u64;
+                        }
+                        trace.max_live_blocks = trace.max_live_blocks.max(live.len() as u64);
+                        Event::Alloc { block, stream: stream as u32, bytes }
+                    }
+                    Some("f") => {
+                        let id = number(words.next(), "id")?;
+                        let Some((block, bytes)) = live.remove(&id) else {
+                            bail!("block {id} is freed, but it is not live");
+                        };
+                        live_bytes -= bytes;
+                        Event::Free { block }
+                    }
+                    Some(other) => bail!("a line starts with `a`, `f` or `#`, not with `{other:.20}`"),
+                    None => bail!("the line is empty"),
+                };
+                ensure!(words.next().is_none(), "there is more on the line than belongs there");
+                Ok(event)
+            })()
+            .with_context(|| {
+                format!("line {line_number}: `{}`", line.chars().take(60).collect::<String>())
+            })?;
+            trace.events.push(event);
+            trace.lines.push(u32::try_from(line_number).unwrap_or(u32::MAX));
+        }
+        ensure!(!trace.events.is_empty(), "there is not one `a` or `f` line in it");
+        if let Some(n) = declared_events {
+            ensure!(
+                n == trace.events.len() as u64,
+                "the header promises {n} events, but there are {}: the file is damaged or cut off",
+                trace.events.len()
+            );
+        }
+        trace.left_live = live.len() as u64;
+        trace.step_starts.retain(|&s| s < trace.events.len() as u64);
+        Ok(trace)
+    }
+}
+
+/// The next word of a line as a number.
+fn number(word: Option<&str>, what: &str) -> Result<u64> {
+    let word = word.with_context(|| format!("the {what} is missing"))?;
+    word.parse().map_err(|_| anyhow!("the {what} `{word:.20}` is not a whole number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "# name: tiny\n# source: by hand: ours\n# events: 5\n# step_starts: 0,3,99\n\
+                        a 1 100 0\na 2 50 3\nf 1\na 3 20 0\nf 3\n";
+
+    fn error_of(text: &str) -> String {
+        format!("{:#}", Trace::parse("x", text).unwrap_err())
+    }
+
+    #[test]
+    fn reads_events_and_totals() {
+        let t = Trace::parse("file", GOOD).unwrap();
+        assert_eq!(t.name, "tiny");
+        assert_eq!(t.source, "by hand: ours");
+        assert_eq!(
+            t.events,
+            [
+                Event::Alloc { block: 0, stream: 0, bytes: 100 },
+                Event::Alloc { block: 1, stream: 3, bytes: 50 },
+                Event::Free { block: 0 },
+                Event::Alloc { block: 2, stream: 0, bytes: 20 },
+                Event::Free { block: 2 },
+            ]
+        );
+        assert_eq!((t.allocs, t.streams, t.left_live), (3, 4, 1));
+        assert_eq!((t.peak_live_bytes, t.peak_live_event, t.max_live_blocks), (150, 1, 2));
+        assert_eq!(t.total_bytes, 170);
+        assert_eq!(t.step_starts, [0, 3]);
+        assert_eq!(t.lines, [5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn takes_the_files_name_without_a_header() {
+        let t = Trace::parse("mine", "a 7 8 0\r\nf 7\r\n").unwrap();
+        assert_eq!((t.name.as_str(), t.left_live, t.streams), ("mine", 0, 1));
+    }
+
+    #[test]
+    fn complaints_name_line_and_cause() {
+        for (text, wants) in [
+            ("# x\na 1 8 0\nq 1\n", "line 3: `q 1`: a line starts with"),
+            ("a 1 8\n", "line 1: `a 1 8`: the stream is missing"),
+            ("a 1 -8 0\n", "the bytes `-8` is not a whole number"),
+            ("a 1 8 0 9\n", "more on the line"),
+            ("a 1 8 0\na 1 8 0\n", "line 2: `a 1 8 0`: block 1 is allocated twice"),
+            ("a 1 8 0\nf 2\n", "line 2: `f 2`: block 2 is freed, but it is not live"),
+            ("a 1 8 0\nf 1\nf 1\n", "line 3"),
+            ("a 1 18446744073709551615 0\na 2 1 0\n", "pass 2^64"),
+            ("a 1 8 70000\n", "stream 70000 is not below"),
+            ("# events: 3\na 1 8 0\n", "promises 3 events, but there are 1"),
+            ("# only a header\n", "not one"),
+            ("", "not one"),
+        ] {
+            let e = error_of(text);
+            assert!(e.contains(wants), "{text:?}: `{e}` does not contain `{wants}`");
+        }
+    }
+
+    #[test]
+    fn an_id_may_come_back_after_its_free() {
+        let t = Trace::parse("x", "a 1 8 0\nf 1\na 1 9 0\nf 1\n").unwrap();
+        assert_eq!(t.events[3], Event::Free { block: 1 });
+    }
+
+    #[test]
+    fn reads_zstd_and_sees_damage() {
+        let bytes = include_bytes!("../../traces/fasterrcnn_train.trace.zst");
+        let t = Trace::from_bytes("x", bytes).unwrap();
+        assert_eq!(t.name, "fasterrcnn_train");
+        assert_eq!((t.events.len(), t.allocs, t.left_live), (192_460, 96_230, 0));
+        assert_eq!((t.peak_live_bytes, t.max_live_blocks), (1_981_984_222, 1006));
+        assert_eq!(t.step_starts.len(), 45);
+        let e = Trace::from_bytes("x", &bytes[..bytes.len() / 2]).unwrap_err();
+        assert!(format!("{e:#}").contains("zstd data"), "{e:#}");
+        let e = Trace::from_bytes("x", &[0xff, 0xfe, 0, 1]).unwrap_err();
+        assert!(format!("{e:#}").contains("neither"), "{e:#}");
+    }
+}

@@ -1,0 +1,207 @@
+//! The built command on the host device, as a user runs it: what it prints, writes and answers.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder for one test's files, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn millpond(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millpond"))
+        .args(args)
+        // What a developer has set for their own host devices must not change these tests.
+        .env_remove("MILLPOND_HOST_CAPACITY")
+        .env_remove("MILLPOND_HOST_DEVICES")
+        .env_remove("MILLPOND_HOST_MAPPING")
+        .output()
+        .unwrap()
+}
+
+fn out(o: &Output) -> String {
+    String::from_utf8(o.stdout.clone()).unwrap()
+}
+
+fn err(o: &Output) -> String {
+    String::from_utf8(o.stderr.clone()).unwrap()
+}
+
+/// Three streams, blocks from 1 byte to 3 MiB, each freed a while after its birth; the last 20 are left.
+fn small_trace() -> String {
+    let mut text =
+        String::from("# name: small\n# source: made for a test; by hand\n# step_starts: 100,200\n");
+    for i in 1..=300u64 {
+        let bytes = [1, 7, 256, 513, 4096, 70_000, 1 << 20, 3 << 20][(i * 5 % 8) as usize] + i % 3;
+        text += &format!("a {i} {bytes} {}\n", i % 3);
+        if i > 20 {
+            text += &format!("f {}\n", i - 20);
+        }
+    }
+    text
+}
+
+#[test]
+fn replays_and_checks() {
+    let folder = Folder::new("replay");
+    let trace = folder.file("small.trace", &small_trace());
+    let html = folder.0.join("small.html");
+    let svg = folder.0.join("small.svg");
+    let json = folder.0.join("small.json");
+    for touch in ["none", "edges", "all"] {
+        let o = millpond(&[
+            "replay",
+            trace.to_str().unwrap(),
+            "--check",
+            "--touch",
+            touch,
+            "--passes",
+            "3",
+            "--html",
+            html.to_str().unwrap(),
+            "--svg",
+            svg.to_str().unwrap(),
+            "--json",
+            json.to_str().unwrap(),
+        ]);
+        assert!(o.status.success(), "{touch}: {}", err(&o));
+        let text = out(&o);
+        for wants in
+            ["small on host:0", "1 740", "in 3 passes", "900 blocks, no overlap", "peak reserved / peak live"]
+        {
+            assert!(text.contains(wants), "{touch}: `{wants}` is not in\n{text}");
+        }
+        assert_eq!(text.contains("all as written"), touch != "none");
+        // Not a terminal: plain lines.
+        assert!(err(&o).contains("small:  50% (") || err(&o).contains("small: 100% ("), "{}", err(&o));
+        let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+        let run = &json[0];
+        assert_eq!(run["alloc"]["calls"], 900);
+        assert_eq!(run["free"]["calls"], 840);
+        assert_eq!(run["blocks"]["current"], 20);
+        assert_eq!(run["checked_blocks"], 900);
+        assert_eq!(run["requested_bytes"]["peak"], run["trace"]["peak_live_bytes"]);
+        assert!(run["reserved_bytes"]["peak"].as_u64() >= run["allocated_bytes"]["peak"].as_u64());
+        // With all bytes touched, all bytes are read back.
+        let read = run["checked_bytes"].as_u64().unwrap();
+        let total = run["trace"]["total_bytes"].as_u64().unwrap() * 3;
+        assert_eq!(
+            (read == total, read == 0),
+            (touch == "all", touch == "none"),
+            "{touch}: {read} of {total}"
+        );
+        assert!(std::fs::read_to_string(&html).unwrap().contains("peak reserved"));
+        assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
+    }
+}
+
+#[test]
+fn quiet_is_quiet() {
+    let folder = Folder::new("quiet");
+    let trace = folder.file("t.trace", &small_trace());
+    let o = millpond(&["replay", "--quiet", "--device", "cpu", trace.to_str().unwrap()]);
+    assert!(o.status.success(), "{}", err(&o));
+    assert_eq!((out(&o), err(&o)), (String::new(), String::new()));
+}
+
+#[test]
+fn bad_input_is_named() {
+    let folder = Folder::new("bad");
+    let missing = folder.0.join("none.trace");
+    let broken = folder.file("broken.trace", "# name: broken\na 1 8 0\nfree 1\n");
+    let good = folder.file("good.trace", "a 1 8 0\nf 1\n");
+    let (missing, broken, good) =
+        (missing.to_str().unwrap(), broken.to_str().unwrap(), good.to_str().unwrap());
+    for (args, code, wants) in [
+        (&["replay", missing][..], 1, "none.trace: no such file"),
+        (&["replay", broken], 1, "broken.trace: line 3: `free 1`"),
+        (&["replay", good, "--device", "abacus"], 1, "device abacus:0 cannot be used"),
+        (&["replay", good, "--device", "host:9999"], 1, "device host:9999 cannot be used"),
+        (&["replay", good, "--plugin", "/nowhere/x.so"], 1, "/nowhere/x.so"),
+        (&["replay", good, "--capacity", "4 parsecs"], 2, "parsecs"),
+        (&["replay", good, "--html", "/nowhere/x.html"], 1, "/nowhere/x.html cannot be written"),
+        (&["replay", good, good, "--svg", "x.svg"], 1, "--svg takes one trace"),
+        (&["replay"], 2, "TRACE"),
+    ] {
+        let o = millpond(args);
+        assert_eq!(o.status.code(), Some(code), "{args:?}: {}", err(&o));
+        assert!(err(&o).contains(wants), "{args:?}: `{wants}` is not in\n{}", err(&o));
+    }
+}
+
+#[test]
+fn too_small_a_device_is_refused_before_it_starts() {
+    let folder = Folder::new("small");
+    let trace = folder.file("big.trace", "a 1 100000000 0\nf 1\n");
+    let o = millpond(&["replay", trace.to_str().unwrap(), "--capacity", "64MiB"]);
+    assert_eq!(o.status.code(), Some(3), "{}", err(&o));
+    assert!(err(&o).contains("has only 64.00 MiB") && err(&o).contains("--capacity"), "{}", err(&o));
+}
+
+#[test]
+fn running_out_of_memory_says_what_was_needed() {
+    let folder = Folder::new("oom");
+    // Blocks are aligned to 32 bytes at least, so that 2 MiB cannot hold more than 65 536 of them.
+    let text: String = (1..=70_000).map(|i| format!("a {i} 1 0\n")).collect();
+    let trace = folder.file("many.trace", &text);
+    let html = folder.0.join("many.html");
+    let o = millpond(&[
+        "replay",
+        trace.to_str().unwrap(),
+        "--capacity",
+        "2MiB",
+        "--touch",
+        "none",
+        "--html",
+        html.to_str().unwrap(),
+    ]);
+    assert_eq!(o.status.code(), Some(3), "{}\n{}", err(&o), out(&o));
+    let text = out(&o);
+    for wants in ["OUT OF MEMORY at operation", "of 70 000", "a request of 1 B", "The device has 2.00 MiB"] {
+        assert!(text.contains(wants), "`{wants}` is not in\n{text}");
+    }
+    assert!(std::fs::read_to_string(&html).unwrap().contains("out of memory: 1 B"));
+}
+
+#[test]
+fn bisect_finds_the_smallest_device() {
+    let folder = Folder::new("bisect");
+    let trace = folder.file("t.trace", "a 1 9000000 0\na 2 3000000 0\nf 1\na 3 8000000 0\nf 3\nf 2\n");
+    let o = millpond(&["bisect", trace.to_str().unwrap()]);
+    assert!(o.status.success(), "{}", err(&o));
+    // 12 000 000 bytes at the peak are 5.72 steps of 2 MiB: nothing below 12 MiB can do.
+    let text = out(&o);
+    let bytes: u64 = text.split_once('(').unwrap().1.split_once(" bytes").unwrap().0.parse().unwrap();
+    assert!(bytes.is_multiple_of(2 << 20) && (12 << 20..=64 << 20).contains(&bytes), "{text}");
+    assert!(err(&o).contains("completes"), "{}", err(&o));
+}
+
+#[test]
+fn info_lists_the_built_in_devices() {
+    let o = millpond(&["info"]);
+    assert!(o.status.success(), "{}", err(&o));
+    let text = out(&o);
+    for wants in ["cpu:0", "host:0", "host:1", "capabilities", "host access"] {
+        assert!(text.contains(wants), "`{wants}` is not in\n{text}");
+    }
+}
