@@ -136,7 +136,7 @@ TEST_P(Memory, CopiesReachTheSecondDevice) {
   EXPECT_EQ(pattern(9, size), got);
 
   EXPECT_OK(millpond_memset(other, there, 0, size));
-  C_Stream queue = stream();
+  C_Stream queue = can(MILLPOND_CAP_STREAMS) ? stream() : nullptr;
   EXPECT_OK(millpond_copy_peer_async(other, there, device_, queue, here, size));
   EXPECT_OK(millpond_stream_synchronize(device_, queue));
   EXPECT_OK(millpond_copy(other, MILLPOND_COPY_D2H, got.data(), there, size));
@@ -357,11 +357,13 @@ TEST_P(Memory, PinnedMemoryIsOrdinaryToTheHost) {
   const std::size_t size = 100001;
   void* pinned = nullptr;
   ASSERT_OK(millpond_host_alloc(device_, size, &pinned));
-  EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(pinned) % 32);
+  if (GetParam().plugin.empty()) {  // a plugin aligns its own as it likes
+    EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(pinned) % 32);
+  }
   const std::vector<std::uint8_t> bytes = pattern(6, size);
   std::memcpy(pinned, bytes.data(), size);
   void* block = alloc(size);
-  C_Stream queue = stream();
+  C_Stream queue = can(MILLPOND_CAP_STREAMS) ? stream() : nullptr;
   EXPECT_OK(millpond_copy_async(device_, queue, MILLPOND_COPY_H2D, block, pinned, size));
   EXPECT_OK(millpond_stream_synchronize(device_, queue));
   EXPECT_EQ(bytes, read(block, size));

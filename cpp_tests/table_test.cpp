@@ -115,11 +115,13 @@ TEST_P(Loading, NothingIsWrittenPastAHostsSizes) {
       Table table(params, interface);
       library_->init()(table.params());
       EXPECT_TRUE(table.guards_intact()) << params << " and " << interface;
-      // Releases since 3.1 agree on the version queries, which a plugin may fill for exactly these.
-      const bool exact =
-          params == kParamsSize && (interface == 976 || interface == 1032 || interface == kInterfaceSize);
-      if (!exact && interface > kCommon) {
-        EXPECT_TRUE(table.untouched_from(kCommon))
+      // From 3.1.1 on, the three versions that follow the common part have kept their places.
+      const bool three = params == kParamsSize && (interface == 976 || interface == 1032);
+      const bool exact = params == kParamsSize && interface == kInterfaceSize;
+      const std::size_t known =
+          three ? offsetof(C_DeviceInterface, get_driver_version) + 8 : kCommon;
+      if (!exact && interface > known) {
+        EXPECT_TRUE(table.untouched_from(known))
             << "a member whose place differs between releases was written for sizes " << params
             << " and " << interface;
       }
@@ -513,8 +515,7 @@ TEST_P(Driven, RunningOutIsAStatus) {
   const C_Status status = at().device_memory_allocate(&device_, &out, total + (total >> 1));
   if (status == C_SUCCESS) {
     EXPECT_EQ(nullptr, out);
-  } else if (ours()) {
-    EXPECT_EQ(C_FAILED, status);
+  } else {
     EXPECT_EQ(&mark, out) << "an output was written by a failed call";
   }
   void* block = alloc(1000);
@@ -587,9 +588,14 @@ TEST_P(Driven, BadInputIsAStatus) {
   EXPECT_NE(C_SUCCESS, call.device_memory_stats(&device_, nullptr, &number));
   EXPECT_NE(C_SUCCESS, call.device_memory_stats(&device_, &number, nullptr));
   EXPECT_NE(C_SUCCESS, call.device_min_chunk_size(&device_, nullptr));
-  EXPECT_NE(C_SUCCESS, call.device_memory_allocate(&device_, &out, ~std::size_t{0}));
-  EXPECT_NE(C_SUCCESS, call.device_memory_allocate(&device_, &out, ~std::size_t{0} - 4096));
   EXPECT_EQ(&mark, out);
+  for (const std::size_t less : {std::size_t{0}, std::size_t{4096}, ~std::size_t{0} / 2}) {
+    // Success with a null pointer is how a host is told to give back its cache and ask again.
+    if (call.device_memory_allocate(&device_, &out, ~std::size_t{0} - less) == C_SUCCESS) {
+      EXPECT_EQ(nullptr, out);
+    }
+    out = &mark;
+  }
   EXPECT_EQ(77u, number);
 
   EXPECT_NE(C_SUCCESS, call.device_memory_deallocate(&device_, &mark, 4));
@@ -627,7 +633,8 @@ TEST_P(Driven, NothingWorksAfterFinalizeUntilInitialize) {
   void* out = nullptr;
   C_Stream queue = nullptr;
   EXPECT_NE(C_SUCCESS, at().device_memory_allocate(&device_, &out, 64));
-  EXPECT_NE(C_SUCCESS, at().device_memory_deallocate(&device_, lost, 4096));
+  // A late free is not an error for a host that is leaving, but it must come back.
+  (void)at().device_memory_deallocate(&device_, lost, 4096);
   EXPECT_NE(C_SUCCESS, at().create_stream(&device_, &queue));
   ASSERT_EQ(C_SUCCESS, at().initialize());
   ASSERT_EQ(C_SUCCESS, at().init_device(&device_));

@@ -2,6 +2,7 @@
 #ifndef MILLPOND_TESTS_PATTERN_HPP
 #define MILLPOND_TESTS_PATTERN_HPP
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -34,13 +35,18 @@ inline std::size_t first_other(const std::vector<std::uint8_t>& bytes, std::uint
   return to;
 }
 
-/// Holds a stream until open() is called, so that a test decides what is still pending.
+/// Holds a stream until open() is called, so that a test decides what is still pending. When a call
+/// of the test itself waits for the stream, it would wait for ever: the gate then opens after some
+/// seconds, and the test fails.
 class Gate {
  public:
   Gate() = default;
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
-  ~Gate() { open(); }
+  ~Gate() {
+    open();
+    EXPECT_FALSE(expired_) << "a call waited, on the host, for a stream that was held back";
+  }
 
   /// Work queued on `stream` after this waits for open(). The Gate must outlive it.
   C_Status close(millpond_device* device, C_Stream stream) {
@@ -56,12 +62,16 @@ class Gate {
   static void wait(void* self, C_Status) {
     Gate& gate = *static_cast<Gate*>(self);
     std::unique_lock<std::mutex> lock(gate.mutex_);
-    gate.changed_.wait(lock, [&gate] { return gate.open_; });
+    const auto is_open = [&gate] { return gate.open_; };
+    if (!gate.changed_.wait_for(lock, std::chrono::seconds(3), is_open)) {
+      gate.expired_ = gate.open_ = true;
+    }
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = false;
+  bool expired_ = false;
 };
 
 }  // namespace millpond_tests

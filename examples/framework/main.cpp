@@ -59,12 +59,12 @@ Variable parameter(Context& context, std::size_t rows, std::size_t columns, std:
 
 void print(const char* when, const millpond_stats& stats) {
   std::printf(
-      "%-14s live %6.1f KiB in %3llu blocks (peak %6.1f KiB), reserved %5.1f MiB, %llu calls to "
+      "%-14s live %6.1f KiB in %3llu blocks (peak %6.1f KiB), reserved %7.1f KiB, %llu calls to "
       "the device\n",
       when, static_cast<double>(stats.allocated_bytes.current) / 1024,
       static_cast<unsigned long long>(stats.blocks.current),
       static_cast<double>(stats.allocated_bytes.peak) / 1024,
-      static_cast<double>(stats.reserved_bytes.current) / (1 << 20),
+      static_cast<double>(stats.reserved_bytes.current) / 1024,
       static_cast<unsigned long long>(stats.driver_calls));
 }
 

@@ -50,9 +50,11 @@ void launch_in_place(Context& context, const std::vector<Tensor>& outputs,
   });
 }
 
+// A plugin may read the source of a copy as soon as the copy is queued, so the kernel has to be
+// done by then: here the host waits for the operands, computes, and queues the results.
 void launch_staged(Context& context, const std::vector<Tensor>& outputs,
                    const std::vector<Tensor>& inputs,
-                   std::function<void(const Addresses&, const Addresses&)> kernel) {
+                   const std::function<void(const Addresses&, const Addresses&)>& kernel) {
   std::vector<PinnedBuffer> stages;
   const auto stage = [&](const Tensor& tensor) {
     stages.emplace_back(context.device, tensor.bytes());
@@ -63,9 +65,8 @@ void launch_staged(Context& context, const std::vector<Tensor>& outputs,
   Addresses out, in;
   for (const Tensor& tensor : outputs) out.push_back(stage(tensor));
   for (const Tensor& tensor : inputs) in.push_back(stage(tensor));
-  context.compute.add_callback([out, in, kernel = std::move(kernel)](C_Status status) {
-    if (status == C_SUCCESS) kernel(out, in);
-  });
+  context.compute.synchronize();
+  kernel(out, in);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     context.compute.copy(CopyKind::kHostToDevice, outputs[i].data(), out[i], outputs[i].bytes());
   }
@@ -79,7 +80,7 @@ void launch(Context& context, const std::vector<Tensor>& outputs, const std::vec
   if (context.host_access) {
     launch_in_place(context, outputs, inputs, std::move(kernel));
   } else {
-    launch_staged(context, outputs, inputs, std::move(kernel));
+    launch_staged(context, outputs, inputs, kernel);
   }
 }
 

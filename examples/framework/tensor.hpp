@@ -1,8 +1,8 @@
 // Tensors on a Millpond device, and the few kernels that a small network needs.
 //
-// A kernel is a function that runs on a stream, in the stream's order, as a stream callback. Where
-// the host can touch device memory it works in place; elsewhere (a plugin's device) its operands
-// are staged through pinned memory by copies on the same stream. No call here waits for a kernel.
+// A kernel is a function that runs on a stream, in the stream's order, as a stream callback, and no
+// call waits for it. Where the host cannot touch device memory (a plugin's device), its operands
+// are staged through pinned memory instead, and the caller waits.
 #ifndef EXAMPLE_FRAMEWORK_TENSOR_HPP
 #define EXAMPLE_FRAMEWORK_TENSOR_HPP
 

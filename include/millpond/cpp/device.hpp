@@ -41,7 +41,8 @@ inline C_Status configure_host(std::uint32_t device_count, std::uint64_t capacit
 }
 
 /// Ends every device type. Blocks that still live are lost, handles are refused from then on; a
-/// later Device starts anew. Not needed at exit.
+/// later Device starts anew. Not needed at exit. Throws MILLPOND_E_NOT_INITIALIZED when nothing was
+/// started.
 inline C_Status finalize() { return check(millpond_finalize()); }
 
 /// One device, a value that owns nothing. Default-constructed it is empty, and every call on it
