@@ -32,12 +32,6 @@ pub(crate) fn quick_index(key: u32) -> usize {
     (key.wrapping_mul(0x9E37_79B1) >> (32 - QUICK.trailing_zeros())) as usize
 }
 
-/// Units and tier in one word.
-#[inline(always)]
-pub(crate) fn quick_key(tier: Tier, units: u32) -> u32 {
-    units << 2 | tier as u32
-}
-
 /// A point in a stream's work that a freed block waits for; the meaning is the backing's.
 pub type Mark = u64;
 
@@ -66,9 +60,9 @@ pub(crate) struct Inner {
     pub live_flags: u32,
     /// Allocations until the next look at the remote list.
     pub countdown: u32,
-    small: Bins<10>,
-    medium: Bins<7>,
-    pub large: Bins<27>,
+    small: Bins<10, 1>,
+    medium: Bins<7, 1>,
+    pub large: Bins<27, 8>,
     ids: Id,
     /// Granules owned.
     pub granules: u64,
