@@ -1,5 +1,5 @@
 # The commands of the README, and the helpers of CONTRIBUTING. Each is a script or a Cargo command that also works alone.
-.PHONY: demo test build format bless clean
+.PHONY: demo test bench build format bless clean
 
 # Replays a recorded training program on the host device.
 demo:
@@ -8,6 +8,10 @@ demo:
 # Runs every test; the last line counts them.
 test:
 	@sh scripts/test.sh
+
+# Measures; one table of goals and what was reached. `scripts/bench.sh --quick` takes a minute.
+bench:
+	@sh scripts/bench.sh
 
 # The C library, the plugin, C++ tests and examples, in ./build.
 build:
