@@ -7,7 +7,8 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::capi::types::{millpond_device, millpond_pool};
-use crate::runtime::{self, DeviceState, PoolId, lock};
+use crate::base::slots::AtomicRef;
+use crate::runtime::{self, DeviceState, Pool, PoolId, Pooled, lock};
 use std::collections::BTreeMap;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -153,6 +154,63 @@ pub(crate) fn of_pool(device: &DeviceState, pool: PoolId) -> Result<*mut millpon
     Ok(to_ptr(POOL_MARK, bits))
 }
 
+/// A pool handle that was looked up lately, with what it leads to.
+struct Lane {
+    handle: AtomicU64, // 0: empty
+    memory: AtomicRef<Pooled>,
+    pool: AtomicRef<Pool>,
+}
+
+const LANE_COUNT: usize = 64;
+static LANES: [Lane; LANE_COUNT] = [const {
+    Lane { handle: AtomicU64::new(0), memory: AtomicRef::none(), pool: AtomicRef::none() }
+}; LANE_COUNT];
+
+#[inline(always)]
+fn lane_of(bits: u64) -> &'static Lane {
+    &LANES[(bits ^ bits >> MARK_SHIFT) as usize % LANE_COUNT]
+}
+
+/// What a pool handle leads to, if it was looked up lately. Whoever finds nothing asks [`pool`].
+#[inline(always)]
+pub(crate) fn lane(handle: *const millpond_pool) -> Option<(&'static Pooled, &'static Pool)> {
+    let bits = handle.addr() as u64;
+    let lane = lane_of(bits);
+    // Acquire: with the release store in `open_lane`, so that the fields belong to the handle.
+    let before = lane.handle.load(Ordering::Acquire);
+    let found = (lane.memory.get(), lane.pool.get());
+    // The fields were not changed while they were read: pairs with the fence in `open_lane`.
+    fence(Ordering::Acquire);
+    if before != bits || lane.handle.load(Ordering::Relaxed) != bits {
+        return None;
+    }
+    Some((found.0?, found.1?))
+}
+
+/// Enters a pool handle that [`pool`] has just found.
+#[cold]
+pub(crate) fn open_lane(handle: *const millpond_pool, device: &'static DeviceState, pool: PoolId) {
+    let Some((memory, pool)) = device.memory().lane(pool) else { return };
+    let bits = handle.addr() as u64;
+    let _book = lock(&BOOK); // one writer at a time
+    let lane = lane_of(bits);
+    lane.handle.store(0, Ordering::Relaxed);
+    // A reader that sees the new fields must see that the handle went: pairs with its fence.
+    fence(Ordering::Release);
+    lane.memory.set(Some(memory));
+    lane.pool.set(Some(pool));
+    lane.handle.store(bits, Ordering::Release);
+}
+
+/// The handle leads nowhere any more. The book is locked.
+fn close_lane(bits: u64) {
+    let full = POOL_MARK << MARK_SHIFT | bits;
+    let lane = lane_of(full);
+    if lane.handle.load(Ordering::Relaxed) == full {
+        lane.handle.store(0, Ordering::Release);
+    }
+}
+
 /// Ends the handle of a pool that was destroyed.
 pub(crate) fn end_pool(device: &DeviceState, pool: PoolId) {
     let mut book = lock(&BOOK);
@@ -162,6 +220,7 @@ pub(crate) fn end_pool(device: &DeviceState, pool: PoolId) {
 }
 
 fn retire(book: &mut Book, bits: u64) {
+    close_lane(bits);
     book.names.remove(&bits);
     if let Some(s) = slot(bits & SLOT_MASK) {
         let even = s.generation.load(Ordering::Relaxed).wrapping_add(1) & 0xFF_FFFF;
@@ -181,6 +240,7 @@ pub(crate) fn end_pools_of_ended_devices() {
     let gone: Vec<_> = book.handles.keys().copied().filter(|k| ended(k.0)).collect();
     for key in gone {
         if let Some(bits) = book.handles.remove(&key) {
+            close_lane(bits);
             book.names.remove(&bits);
         }
     }

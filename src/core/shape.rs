@@ -31,14 +31,19 @@ pub(crate) const MEDIUM_SHIFT: u32 = 12;
 const SMALL_MAX: u64 = 4096;
 /// [B] largest contract size in the medium tier.
 const MEDIUM_MAX: u64 = 60 << 10;
-/// [B] log2 of the usual granule.
-const GRANULE_SHIFT: u32 = 21;
+/// [B] log2 of a granule: 2 MiB, the mapping granularity of all CUDA devices so far.
+pub(crate) const GRANULE_SHIFT: u32 = 21;
+/// log2 of the units that a block's offset counts, by tier bits; scattered blocks start at a granule.
+const OFFSET_SHIFTS: [u8; 4] = [
+    SMALL_SHIFT as u8,
+    MEDIUM_SHIFT as u8,
+    (GRANULE_SHIFT - LARGE_UNITS_SHIFT) as u8,
+    GRANULE_SHIFT as u8,
+];
 
 /// The sizes of one device, reduced to what the hot path needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// log2 of the granule in bytes.
-    pub granule_shift: u32,
     /// [B] contract sizes up to this are small; 0 where the min chunk forbids the tier.
     small_max: u64,
     /// [B] contract sizes up to this are medium; 0 where the min chunk forbids the tier.
@@ -56,15 +61,12 @@ pub(crate) struct Shape {
 impl Shape {
     /// Fails where the min chunk is not a power of two: such a device is served without pooling.
     pub(crate) fn new(min_chunk: u64, padding: u64, capacity: u64, small_ok: bool) -> Result<Shape> {
-        if !min_chunk.is_power_of_two() || min_chunk > 1 << 40 {
-            return Err(Error::new(Code::Unsupported, "pooling needs a min chunk that is a power of two"));
+        if !min_chunk.is_power_of_two() || min_chunk > 1 << GRANULE_SHIFT {
+            return Err(Error::new(Code::Unsupported, "pooling needs a min chunk that divides 2 MiB"));
         }
-        let granule_shift = GRANULE_SHIFT.max(min_chunk.trailing_zeros());
-        let usual = granule_shift == GRANULE_SHIFT;
         Ok(Shape {
-            granule_shift,
-            small_max: if usual && small_ok && min_chunk <= 1 << SMALL_SHIFT { SMALL_MAX } else { 0 },
-            medium_max: if usual && min_chunk <= 1 << MEDIUM_SHIFT { MEDIUM_MAX } else { 0 },
+            small_max: if small_ok && min_chunk <= 1 << SMALL_SHIFT { SMALL_MAX } else { 0 },
+            medium_max: if min_chunk <= 1 << MEDIUM_SHIFT { MEDIUM_MAX } else { 0 },
             padding,
             chunk: min_chunk,
             chunk_mask: min_chunk - 1,
@@ -75,7 +77,7 @@ impl Shape {
     /// [B] of a granule.
     #[inline]
     pub(crate) fn granule(&self) -> u64 {
-        1 << self.granule_shift
+        1 << GRANULE_SHIFT
     }
 
     /// log2 of the unit of a tier, in bytes.
@@ -84,17 +86,29 @@ impl Shape {
         match tier {
             Tier::Small => SMALL_SHIFT,
             Tier::Medium => MEDIUM_SHIFT,
-            Tier::Large => self.granule_shift - LARGE_UNITS_SHIFT,
+            Tier::Large => GRANULE_SHIFT - LARGE_UNITS_SHIFT,
         }
+    }
+
+    /// log2 of what a block's offset counts, by its tier bits: the [`Tier`], or 3 for scattered granules.
+    #[inline(always)]
+    pub(crate) fn shift_of(&self, tier_bits: u32) -> u32 {
+        u32::from(OFFSET_SHIFTS[tier_bits as usize & 3])
     }
 
     /// What a request of `bytes` is charged; `None` when it is larger than the device could ever serve.
     #[inline]
     pub(crate) fn contract(&self, bytes: u64) -> Option<u64> {
         if bytes > self.largest {
-            return None;
+            return None; // which also keeps the sum below from passing 2^64
         }
-        Some((bytes + self.padding + self.chunk_mask) & !self.chunk_mask)
+        Some(self.contract_of(bytes))
+    }
+
+    /// The same for a size that was served before.
+    #[inline]
+    pub(crate) fn contract_of(&self, bytes: u64) -> u64 {
+        (bytes + self.padding + self.chunk_mask) & !self.chunk_mask
     }
 
     /// Tier and units of a contract size (not 0).
@@ -105,7 +119,7 @@ impl Shape {
         } else if contract <= self.medium_max {
             (Tier::Medium, ((contract + (1 << MEDIUM_SHIFT) - 1) >> MEDIUM_SHIFT) as u32)
         } else {
-            let shift = self.granule_shift - LARGE_UNITS_SHIFT;
+            let shift = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
             (Tier::Large, ((contract + (1 << shift) - 1) >> shift) as u32)
         }
     }
@@ -144,8 +158,7 @@ mod tests {
     fn a_large_min_chunk_turns_the_fine_tiers_off() {
         let s = Shape::new(1 << 20, 0, 1 << 40, true).unwrap();
         assert_eq!(s.place(s.contract(1).unwrap()), (Tier::Large, 64));
-        let s = Shape::new(8 << 20, 0, 1 << 40, true).unwrap();
-        assert_eq!(s.granule(), 8 << 20);
+        assert!(Shape::new(8 << 20, 0, 1 << 40, true).is_err());
         assert!(Shape::new(768, 0, 1 << 40, true).is_err());
     }
 }
