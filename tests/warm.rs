@@ -148,7 +148,7 @@ fn replay(p: &Program, device: *mut millpond_device, passes: usize) -> Vec<(u64,
                 ok(unsafe { millpond_pool_free(pool, *block, stream) });
             }
         }
-        let allocations = ALLOCATIONS.load(Relaxed) - allocations;
+        let allocations = ALLOCATIONS.load(Relaxed) - allocations; // before the statistics, which may allocate
         all.push((allocations, driver_calls(device) - calls));
     }
     streams.iter().for_each(|&s| ok(unsafe { millpond_stream_destroy(device, s) }));

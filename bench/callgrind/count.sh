@@ -2,7 +2,7 @@
 # Counts the instructions of a warm pair (millpond_pool_alloc and millpond_pool_free, through the C API) with callgrind
 # and compares them with bench/instructions.txt: times are noisy, instructions are not. More than 3 % above it fails.
 #
-#   bench/callgrind/count.sh [--bless] [ARCHIVE]     ARCHIVE: the static library, default build/libmillpond.a
+#   bench/callgrind/count.sh [--bless] [ARCHIVE]     ARCHIVE: the static library, default build/rust/libmillpond.a
 #
 # --bless writes the counts of today. Run it when a change is worth its instructions, and say so in the commit.
 set -eu
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 limits=bench/instructions.txt
 bless=
 [ "${1:-}" != --bless ] || { bless=1; shift; }
-archive=${1:-build/libmillpond.a}
+archive=${1:-build/rust/libmillpond.a}
 [ -f "$archive" ] || fail "there is no $archive; make it first with: make build"
 need valgrind have valgrind
 need gcc c_compiler_works
