@@ -21,7 +21,7 @@ build:
 # Formats everything that the tests check.
 format:
 	cargo fmt --all
-	find include tests cpp_tests examples -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
+	find include tests cpp_tests examples bench -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
 	  ! -path 'include/millpond/millpond.h' ! -path 'tests/header/*' -exec clang-format -i {} +
 
 # Writes include/millpond/millpond.h anew from the Rust sources.

@@ -82,7 +82,7 @@ fi
 
 # --- C and C++. The generated header, and the parts it is made from, have their generator's format.
 
-sources=$(find include tests cpp_tests examples -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
+sources=$(find include tests cpp_tests examples bench -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
   ! -path 'include/millpond/millpond.h' ! -path 'tests/header/*' 2>/dev/null)
 check "clang-format" clang-format --dry-run --Werror $sources
 

@@ -78,7 +78,7 @@ fn curves(
     let values = || all.iter().flat_map(|c| c.1.iter().map(|p| p.1));
     let top = values().fold(1.0, f64::max);
     let bottom = if log { values().fold(f64::MAX, f64::min).max(0.1) } else { 0.0 };
-    let (low, high) = if log { (bottom.log10().floor(), top.log10().ceil()) } else { (0.0, top * 1.08) };
+    let (low, high) = if log { (bottom.log10().floor(), top.log10().ceil()) } else { (0.0, round_up(top)) };
     let scale = |v: f64| if log { v.max(1e-9).log10() } else { v };
     let (first, last) = (ticks.first().map_or(0.0, |t| t.0), ticks.last().map_or(1.0, |t| t.0));
     let x = |v: f64| LEFT + (v - first) / (last - first).max(1e-9) * (WIDTH - LEFT - RIGHT);
@@ -96,7 +96,8 @@ fn curves(
         svg.text(LEFT - 8.0, y(m) + 4.0, "end", "#555555", &number(m).replace(".00", "").replace(".0", ""));
     }
     for (v, t) in ticks {
-        svg.text(x(*v), HEIGHT - BOTTOM + 18.0, "middle", "#555555", t);
+        let anchor = if *v == last { "end" } else { "middle" };
+        svg.text(x(*v), HEIGHT - BOTTOM + 18.0, anchor, "#555555", t);
     }
     if let Some((gx, gy)) = goal {
         let (px, py) = (x(gx), y(gy));
@@ -127,6 +128,12 @@ fn curves(
         }
     }
     svg.end()
+}
+
+/// The next of 1, 2, 4, 6, 8 times a power of ten, so that quarters of it are short numbers.
+fn round_up(v: f64) -> f64 {
+    let unit = 10f64.powf(v.max(1e-9).log10().floor());
+    [1.0, 2.0, 4.0, 6.0, 8.0].iter().map(|m| m * unit).find(|m| *m >= v).unwrap_or(10.0 * unit)
 }
 
 /// The waste of each trace: bars of how far the smallest device is above the live bytes.
@@ -188,7 +195,8 @@ pub(crate) fn write(store: &Store, plan: &Plan, dir: &Path) -> Result<()> {
     }
 
     let points: Vec<_> = [1.0, 2.0, 4.0].iter().map(|n| (f64::log2(*n), format!("threads/{n}"))).collect();
-    let ticks: Vec<_> = [1.0, 2.0, 4.0].iter().map(|n| (f64::log2(*n), format!("{n} threads"))).collect();
+    let text = |n: f64| if n == 1.0 { "1 thread".to_owned() } else { format!("{n} threads") };
+    let ticks: Vec<_> = [1.0, 2.0, 4.0].iter().map(|n| (f64::log2(*n), text(*n))).collect();
     let all: Vec<_> = curve(&points, "mpairs").into_iter().filter(|c| c.0 != "null").collect();
     if !all.is_empty() {
         let title = "Threads with streams of their own, 4 KiB: million pairs a second";
@@ -213,6 +221,11 @@ pub(crate) fn write(store: &Store, plan: &Plan, dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn axes_end_at_round_numbers() {
+        assert_eq!([0.9, 1.0, 3.0, 41.0, 950.0].map(round_up), [1.0, 1.0, 4.0, 60.0, 1000.0]);
+    }
 
     #[test]
     fn figures_are_well_formed() {

@@ -14,13 +14,16 @@ enum Want {
     None,
 }
 
+/// A value, and its spread as a part of it where that is known.
+type Cell = (f64, Option<f64>);
+
 /// A line of the table.
 struct Row {
     what: String,
     unit: &'static str,
     want: Want,
-    /// By subject: the value, and the spread as a part of it.
-    cells: Vec<(&'static str, Option<(f64, Option<f64>)>)>,
+    /// By subject.
+    cells: Vec<(&'static str, Option<Cell>)>,
     /// Which subject the goal is about.
     who: &'static str,
 }
@@ -42,6 +45,7 @@ fn bytes(n: u64) -> String {
 /// Three digits or so.
 pub(crate) fn number(v: f64) -> String {
     match v {
+        v if v >= 1e6 => format!("{:.1}M", v / 1e6),
         v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
         v if v >= 100.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
@@ -65,7 +69,7 @@ impl Rows<'_> {
         unit: &'static str,
         who: &'static str,
         want: Want,
-        cell: impl Fn(&Store, &str) -> Option<(f64, Option<f64>)>,
+        cell: impl Fn(&Store, &str) -> Option<Cell>,
     ) {
         let cells: Vec<_> = self.plan.subjects.iter().map(|s| (s.0, cell(self.store, s.0))).collect();
         if cells.iter().any(|c| c.1.is_some()) {

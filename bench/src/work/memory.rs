@@ -17,7 +17,7 @@ fn resident() -> Result<u64> {
 
 pub(super) fn run(job: &Job) -> Result<()> {
     // Written now, so that it does not count later.
-    let mut blocks = vec![(1usize as *mut std::ffi::c_void, 1u64); BLOCKS];
+    let mut blocks = vec![(std::ptr::dangling_mut::<std::ffi::c_void>(), 1u64); BLOCKS];
     let before = resident()?;
     let s = subject::open(&job.subject, 1, CAPACITY)?;
     let p = s.alloc(4096, 0);

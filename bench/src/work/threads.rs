@@ -226,8 +226,8 @@ fn bursts(s: &Subject, ring: Option<&Ring>, cpus: &[usize], seconds: f64) -> Res
     let mut rates = Vec::new();
     let shared = (&barrier, &stop, &pairs, &parts, &ticks);
     thread::scope(|scope| {
-        for i in 1..threads {
-            scope.spawn(move || worker(shared, Worker::new(s, ring, i), cpus[i], |_| false));
+        for (i, &cpu) in cpus.iter().enumerate().skip(1) {
+            scope.spawn(move || worker(shared, Worker::new(s, ring, i), cpu, |_| false));
         }
         let end = Instant::now() + Duration::from_secs_f64(seconds * 10.0);
         let mut calibrated = false;
