@@ -42,6 +42,10 @@ unsafe impl<T: Send> Sync for Biased<T> {}
 // SAFETY: the lock owns the value; moving it moves the value.
 unsafe impl<T: Send> Send for Biased<T> {}
 
+/// Holds a [`Biased`] lock for its owner until dropped.
+#[derive(Debug)]
+pub struct OwnerGuard<'a, T>(&'a Biased<T>);
+
 /// Holds a [`Biased`] lock until dropped.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
@@ -62,7 +66,7 @@ impl<T> Biased<T> {
 
     /// Takes the lock if the calling thread owns it, at the price of a few plain instructions.
     #[inline(always)]
-    pub fn enter(&self) -> Option<Guard<'_, T>> {
+    pub fn enter(&self) -> Option<OwnerGuard<'_, T>> {
         let me = thread_token();
         if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) {
             return None; // not the owner's, or this very thread is inside already
@@ -72,7 +76,7 @@ impl<T> Biased<T> {
         if self.owner.load(Ordering::Relaxed) == me {
             // What earlier holders did is visible: this thread became owner while it held `taken`, and all
             // that came since was its own.
-            return Some(Guard { lock: self, as_owner: true });
+            return Some(OwnerGuard(self));
         }
         self.inside.store(false, Ordering::Release);
         None
@@ -89,7 +93,7 @@ impl<T> Biased<T> {
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.enter() {
-            Some(g) => g,
+            Some(g) => g.into(),
             None => self.take(),
         }
     }
@@ -144,6 +148,47 @@ impl<T> Biased<T> {
             pause(round);
             round = round.saturating_add(1);
         }
+    }
+}
+
+impl<'a, T> From<OwnerGuard<'a, T>> for Guard<'a, T> {
+    fn from(g: OwnerGuard<'a, T>) -> Self {
+        let lock = g.0;
+        std::mem::forget(g);
+        Guard { lock, as_owner: true }
+    }
+}
+
+impl<T> Deref for OwnerGuard<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        #[cfg(not(loom))]
+        let p = self.0.value.get();
+        #[cfg(loom)]
+        let p = self.0.value.with(|p| p.cast_mut());
+        // SAFETY: this guard is the only one, so nobody writes the value while this reference lives.
+        unsafe { &(*p).value }
+    }
+}
+
+impl<T> DerefMut for OwnerGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        #[cfg(not(loom))]
+        let p = self.0.value.get();
+        #[cfg(loom)]
+        let p = self.0.value.with_mut(|p| p);
+        // SAFETY: this guard is the only one, and `&mut self` makes this reference the only one of it.
+        unsafe { &mut (*p).value }
+    }
+}
+
+impl<T> Drop for OwnerGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Release pairs with the Acquire in `wait_until_out`.
+        self.0.inside.store(false, Ordering::Release);
     }
 }
 

@@ -19,6 +19,11 @@ impl<T: Sync + 'static> AtomicRef<T> {
         AtomicRef(AtomicPtr::new(std::ptr::null_mut()))
     }
 
+    /// A reference from the start.
+    pub const fn to(it: &'static T) -> Self {
+        AtomicRef(AtomicPtr::new(std::ptr::from_ref(it).cast_mut()))
+    }
+
     /// The reference, if there is one.
     #[inline(always)]
     pub fn get(&self) -> Option<&'static T> {

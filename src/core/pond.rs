@@ -3,10 +3,10 @@
 use super::aliases::Aliases;
 use super::backing::Backing;
 use super::desc::{ALIAS, Found, Id, Maps, USES, kind};
-use super::heap::{Heap, Inner, quick_index, quick_key};
+use super::heap::{Heap, Inner, quick_index};
 use super::ledger::{Sums, deal};
 use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
-use super::shape::{GRANULE_SHIFT, Shape, Tier};
+use super::shape::{GRANULE_SHIFT, Shape, Tier, of_key};
 use super::supply::Growth;
 use super::types::{BlockInfo, Counter, PoolId, Stats};
 use crate::base::biased::Guard;
@@ -162,15 +162,32 @@ impl Pond {
         let Some(contract) = self.maps.shape.contract(bytes) else {
             return self.too_large(bytes);
         };
-        let (tier, units) = self.maps.shape.place(contract);
-        let key = quick_key(tier, units);
-        let mut h = match heap.inner.enter() {
-            Some(h) => h,
-            None => Self::lock_to_allocate(heap),
+        let key = self.maps.shape.key(contract);
+        let Some(mut h) = heap.inner.enter() else {
+            return self.alloc_shared(heap, key, contract, bytes);
         };
         let q = &mut h.quick[quick_index(key)];
         if q.key != key {
-            return self.alloc_miss(heap, h, tier, units, contract, bytes);
+            return self.alloc_miss(heap, h.into(), key, contract, bytes);
+        }
+        q.key = 0;
+        let (id, offset) = (q.id, q.offset);
+        h.make_live(&self.maps, id, bytes);
+        let full = h.count_in(contract, bytes);
+        drop(h);
+        if full {
+            self.settle(heap);
+        }
+        Ok(offset)
+    }
+
+    /// `alloc_in` for a thread that does not own the heap.
+    #[inline(never)]
+    fn alloc_shared(&self, heap: &'static Heap, key: u32, contract: u64, bytes: u64) -> Result<u64> {
+        let mut h = Self::lock_to_allocate(heap);
+        let q = &mut h.quick[quick_index(key)];
+        if q.key != key {
+            return self.alloc_miss(heap, h, key, contract, bytes);
         }
         q.key = 0;
         let (id, offset) = (q.id, q.offset);
@@ -184,7 +201,6 @@ impl Pond {
     }
 
     /// The heap's lock for a thread that does not own it. Who allocates last is whom frees go by.
-    #[inline(never)]
     fn lock_to_allocate(heap: &Heap) -> Guard<'_, Inner> {
         let h = heap.inner.lock();
         let token = thread_token();
@@ -203,8 +219,9 @@ impl Pond {
 
     #[inline(never)]
     fn alloc_miss(
-        &self, heap: &'static Heap, mut h: Guard<'static, Inner>, tier: Tier, units: u32, contract: u64, bytes: u64,
+        &self, heap: &'static Heap, mut h: Guard<'static, Inner>, key: u32, contract: u64, bytes: u64,
     ) -> Result<u64> {
+        let (tier, units) = of_key(key);
         if contract > self.config.max_chunk && !self.config.mapping {
             drop(h);
             return self.alloc_direct(heap, units, contract, bytes);
@@ -308,26 +325,51 @@ impl Pond {
         {
             return false;
         }
-        let d = f.desc;
-        let mut h = match heap.inner.enter() {
-            Some(h) => h,
-            None if heap.owner.load(Relaxed) != thread_token() => return self.free_remote(heap, f, offset),
-            None => heap.inner.lock(),
+        let Some(mut h) = heap.inner.enter() else {
+            if heap.owner.load(Relaxed) != thread_token() {
+                return self.free_remote(heap, f, offset);
+            }
+            return self.free_shared(heap, f, offset);
         };
+        let idle = self.free_in(heap, &mut h, f, offset);
+        drop(h);
+        self.freed(idle)
+    }
+
+    /// `free_fast` for the thread that allocates here but does not own the lock.
+    #[inline(never)]
+    fn free_shared(&self, heap: &Heap, f: Found<'_>, offset: u64) -> bool {
+        let mut h = heap.inner.lock();
+        let idle = self.free_in(heap, &mut h, f, offset);
+        drop(h);
+        self.freed(idle)
+    }
+
+    /// Frees a block of a locked heap: 0 when it is not plainly live, else 1, or 2 more than the entry of the
+    /// alias cache that fell idle with it.
+    #[inline(always)]
+    fn free_in(&self, heap: &Heap, h: &mut Inner, f: Found<'_>, offset: u64) -> u32 {
+        let d = f.desc;
         // Looked at again, now that nobody can change it: the state without flags, and the start.
         let state = d.state();
         if state & !(3 << 4) != kind::LIVE || u64::from(d.off()) << f.shift != offset {
-            return false;
+            return 0;
         }
         let bytes = d.requested();
         h.count_out(self.maps.shape.contract_of(bytes), bytes);
         let key = d.units() << 2 | (state >> 4 & 3).min(Tier::Large as u32);
-        let idle = h.retire_desc(&self.maps, heap.index, key, f.id, d, state, offset);
-        drop(h);
-        if let Some(a) = idle {
-            self.set_idle(a);
+        match h.retire_desc(&self.maps, heap.index, key, f.id, d, state, offset) {
+            None => 1,
+            Some(entry) => entry + 2,
         }
-        true
+    }
+
+    #[inline(always)]
+    fn freed(&self, idle: u32) -> bool {
+        if idle > 1 {
+            self.set_idle(idle - 2);
+        }
+        idle != 0
     }
 
     #[cold]

@@ -72,7 +72,8 @@ impl Pool {
     #[inline(always)]
     pub(crate) fn heap_of(&self, stream: u64) -> Option<&'static Heap> {
         let heap = self.cache[cache_index(stream)].get()?;
-        (heap.stream.load(Relaxed) == stream && heap.pool.load(Relaxed) == self.id.load(Relaxed)).then_some(heap)
+        // Only heaps of this pool are ever entered, and they leave with it: the stream tells.
+        (heap.stream.load(Relaxed) == stream).then_some(heap)
     }
 }
 
@@ -258,6 +259,7 @@ impl Pond {
         let mut streams = lock(&p.streams);
         let mut ledger = lock(&self.ledger);
         p.id.store(u32::MAX, Relaxed);
+        p.cache.iter().for_each(|c| c.set(None));
         let mut gone: Vec<u32> = streams.heaps.drain().map(|(_, i)| i).collect();
         for (i, mark) in streams.orphans.drain(..) {
             if let Some(m) = mark {
