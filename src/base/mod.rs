@@ -3,5 +3,5 @@
 pub mod biased;
 pub mod error;
 pub mod lazy;
-pub mod sync;
 pub mod slots;
+pub mod sync;

@@ -12,9 +12,13 @@ use crate::base::biased::Biased;
 use crate::base::sync::{AtomicU32, AtomicU64, Ordering, Padded, Word};
 use std::collections::{HashMap, VecDeque};
 
-/// Quick slots of a heap. More would hit more often, but what sits here unmerged is lost to others:
-/// at 16 to 32 the traces' peak of reserved memory is what it is with none.
-const QUICK: usize = 32;
+/// Quick slots of a heap: 32 for the fine tiers, then 4 for the large one. What sits here unmerged is lost
+/// to other sizes. Large blocks are merged before any other large block is placed, so that where it goes
+/// depends on nothing but what is live: a program that repeats itself then finds the same places again,
+/// scattered granules included, and makes no driver call (seen on the traces; with more large slots,
+/// merged later, each step scatters anew).
+const QUICK: usize = 36;
+const QUICK_FINE: usize = 32;
 /// Ids fetched from the device's counter at a time.
 const ID_BATCH: u32 = 64;
 
@@ -29,7 +33,9 @@ pub(crate) struct Quick {
 /// The quick slot of a key.
 #[inline(always)]
 pub(crate) fn quick_index(key: u32) -> usize {
-    (key.wrapping_mul(0x9E37_79B1) >> (32 - QUICK.trailing_zeros())) as usize
+    let hash = key.wrapping_mul(0x9E37_79B1) >> 27;
+    let large = key >> 1 & 1; // the tier bits of a key are 0, 1 or 2
+    ((hash & (31 >> (3 * large))) | large << 5) as usize
 }
 
 /// A point in a stream's work that a freed block waits for; the meaning is the backing's.
@@ -62,7 +68,7 @@ pub(crate) struct Inner {
     pub countdown: u32,
     small: Bins<10, 1>,
     medium: Bins<7, 1>,
-    pub large: Bins<27, 8>,
+    pub large: Bins<27, 16>,
     ids: Id,
     /// Granules owned.
     pub granules: u64,
@@ -247,7 +253,8 @@ impl Inner {
         if off > 0 && self.mine(maps, me, off - 1) {
             let left = maps.large_at(off - 1);
             let l = maps.desc(left);
-            if left != 0 && l.state() == kind::FREE | (Tier::Large as u32) << 4 && l.off() + l.units() == off {
+            if left != 0 && l.state() == kind::FREE | (Tier::Large as u32) << 4 && l.off() + l.units() == off
+            {
                 self.large.remove(maps, left);
                 off = l.off();
                 units += l.units();
@@ -293,7 +300,8 @@ impl Inner {
 
     /// A block of a fine tier from the bins; 0 when none fits (or ids ran out).
     fn fine_alloc(&mut self, maps: &Maps, tier: Tier, units: u32) -> Id {
-        let id = if tier == Tier::Small { self.small.find(maps, units) } else { self.medium.find(maps, units) };
+        let id =
+            if tier == Tier::Small { self.small.find(maps, units) } else { self.medium.find(maps, units) };
         if id == 0 || !self.stock_ids(maps) {
             return 0;
         }
@@ -379,7 +387,11 @@ impl Inner {
                 continue;
             }
             let whole = Self::chunk_mask(maps, tier) + 1;
-            let id = if tier == Tier::Small { self.small.find(maps, whole) } else { self.medium.find(maps, whole) };
+            let id = if tier == Tier::Small {
+                self.small.find(maps, whole)
+            } else {
+                self.medium.find(maps, whole)
+            };
             if id == 0 {
                 continue;
             }
@@ -392,14 +404,16 @@ impl Inner {
 
     /// Turns a free granule into a chunk of a fine tier.
     fn make_chunk(&mut self, maps: &Maps, me: u32, tier: Tier) -> bool {
-        let mut at = None;
+        // The highest one there is: chunks come and go with the small blocks, and would shift the large ones,
+        // which fill up from below.
+        let mut at: Option<(Id, u32)> = None;
         self.large.walk(maps, LARGE_UNITS, |id| {
             let d = maps.desc(id);
-            let first = d.off().next_multiple_of(LARGE_UNITS);
-            if first + LARGE_UNITS <= d.off() + d.units() {
-                at = Some((id, first));
+            let end = (d.off() + d.units()) & !(LARGE_UNITS - 1);
+            if end >= d.off() + LARGE_UNITS && at.is_none_or(|a| a.1 < end - LARGE_UNITS) {
+                at = Some((id, end - LARGE_UNITS));
             }
-            at.is_none()
+            true
         });
         let Some((id, first)) = at else { return false };
         let Some(slot) = maps.take_slot(tier) else { return false };
@@ -485,17 +499,30 @@ impl Inner {
     pub(crate) fn flush(&mut self, maps: &Maps, me: u32, mut idle: impl FnMut(u32)) -> bool {
         let mut any = false;
         for i in 0..QUICK {
-            let q = std::mem::take(&mut self.quick[i]);
-            if q.key != 0 {
-                any = true;
-                if let Some(a) = self.merge(maps, me, q.id) {
-                    idle(a);
-                }
-            }
+            any |= self.flush_slot(maps, me, i, &mut idle);
         }
         any |= self.empty[0] || self.empty[1];
         self.drop_empty_chunks(maps, me);
         any
+    }
+
+    fn flush_slot(&mut self, maps: &Maps, me: u32, slot: usize, idle: &mut impl FnMut(u32)) -> bool {
+        let q = std::mem::take(&mut self.quick[slot]);
+        if q.key == 0 {
+            return false;
+        }
+        if let Some(a) = self.merge(maps, me, q.id) {
+            idle(a);
+        }
+        true
+    }
+
+    /// Merges the large blocks that sit in quick slots.
+    #[inline]
+    pub(crate) fn flush_large(&mut self, maps: &Maps, me: u32, mut idle: impl FnMut(u32)) {
+        for i in QUICK_FINE..QUICK {
+            self.flush_slot(maps, me, i, &mut idle);
+        }
     }
 
     /// A freed block goes to its quick slot; the one it displaces is merged.
@@ -509,7 +536,14 @@ impl Inner {
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "the hot path has them all in registers")]
     pub(crate) fn retire_desc(
-        &mut self, maps: &Maps, me: u32, key: u32, id: Id, d: Desc<'_>, state: u32, offset: u64,
+        &mut self,
+        maps: &Maps,
+        me: u32,
+        key: u32,
+        id: Id,
+        d: Desc<'_>,
+        state: u32,
+        offset: u64,
     ) -> Option<u32> {
         d.set_state(kind::QUICK | state & (3 << 4));
         let old = std::mem::replace(&mut self.quick[quick_index(key)], Quick { key, id, offset });
@@ -531,7 +565,11 @@ impl Inner {
         self.total[0].add(contract as i64);
         self.total[1].add(requested as i64);
         self.total[2].add(1);
-        let left = [self.room[0].add(-(contract as i64)), self.room[1].add(-(requested as i64)), self.room[2].add(-1)];
+        let left = [
+            self.room[0].add(-(contract as i64)),
+            self.room[1].add(-(requested as i64)),
+            self.room[2].add(-1),
+        ];
         (left[0] | left[1] | left[2]) < 0
     }
     /// Counts a block out.
@@ -622,7 +660,8 @@ impl Inner {
         });
         let mut taken = Vec::with_capacity(found.len());
         for (id, first, count, short) in found {
-            let Some(piece) = self.carve(maps, id, first << LARGE_UNITS_SHIFT, (count << LARGE_UNITS_SHIFT) - short)
+            let Some(piece) =
+                self.carve(maps, id, first << LARGE_UNITS_SHIFT, (count << LARGE_UNITS_SHIFT) - short)
             else {
                 break;
             };
@@ -644,7 +683,11 @@ impl Inner {
         }
         let id = maps.large_at(off);
         let d = maps.desc(id);
-        if id == 0 || d.state() != kind::FREE | (Tier::Large as u32) << 4 || d.off() != off || d.units() != units {
+        if id == 0
+            || d.state() != kind::FREE | (Tier::Large as u32) << 4
+            || d.off() != off
+            || d.units() != units
+        {
             return false;
         }
         self.large.remove(maps, id);
@@ -662,7 +705,11 @@ impl Inner {
     /// linked through `next`, and listed in `pieces` as (offset, units) in address order; the answer is
     /// the first. `Err(n)`: `n` more whole granules are needed; nothing changed.
     pub(crate) fn scatter(
-        &mut self, maps: &Maps, units: u32, runs: &mut Vec<(u32, u32, Id)>, pieces: &mut Vec<(u32, u32)>,
+        &mut self,
+        maps: &Maps,
+        units: u32,
+        runs: &mut Vec<(u32, u32, Id)>,
+        pieces: &mut Vec<(u32, u32)>,
     ) -> Result<Id, u64> {
         runs.clear();
         pieces.clear();
@@ -702,7 +749,11 @@ impl Inner {
             let d = maps.desc(piece);
             d.become_(kind::EXTENT, Tier::Large as u32);
             d.set_next(0);
-            if last == 0 { first = piece } else { maps.desc(last).set_next(piece) }
+            if last == 0 {
+                first = piece
+            } else {
+                maps.desc(last).set_next(piece)
+            }
             last = piece;
             pieces.push((d.off(), d.units()));
         };
@@ -752,7 +803,12 @@ impl Inner {
 
     /// Takes exactly these pieces, if `free` (a `free_list`) covers them all; the first of them, linked as by
     /// `scatter`. The list does not hold afterwards.
-    pub(crate) fn take_pieces(&mut self, maps: &Maps, free: &[(u32, u32, Id)], pieces: &[(u32, u32)]) -> Option<Id> {
+    pub(crate) fn take_pieces(
+        &mut self,
+        maps: &Maps,
+        free: &[(u32, u32, Id)],
+        pieces: &[(u32, u32)],
+    ) -> Option<Id> {
         let holder = |off: u32, units: u32| {
             let i = free.partition_point(|f| f.0 <= off).checked_sub(1)?;
             let (start, all, id) = free[i];

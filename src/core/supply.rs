@@ -14,7 +14,7 @@ use super::types::{Counter, PoolId};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{Ordering, Ordering::Relaxed};
 use crate::fail;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::MutexGuard;
 
 /// A piece of memory taken from the device with one call.
@@ -34,6 +34,8 @@ pub(crate) struct Growth {
     pub reserved: Counter,
     pub segments: Counter,
     pub pools: BTreeMap<u32, Held>,
+    /// By units of the block: how often granules had to be mapped together anew for it.
+    mapped_anew: HashMap<u32, u32>,
     runs: Vec<(u32, u32, Id)>, // scratch
     pieces: Vec<(u32, u32)>,   // scratch
 }
@@ -46,6 +48,7 @@ impl Growth {
             reserved: Counter::default(),
             segments: Counter::default(),
             pools: BTreeMap::new(),
+            mapped_anew: HashMap::new(),
             runs: Vec::new(),
             pieces: Vec::new(),
         }
@@ -76,6 +79,16 @@ impl Growth {
             p.reserved.add(bytes);
             p.segments.add(segments);
         }
+    }
+    /// The highest granule number with nothing behind it: for chunks, which stay away from large blocks.
+    fn take_top(&mut self) -> Option<u32> {
+        let (&at, &n) = self.room.last_key_value()?;
+        if n == 1 {
+            self.room.remove(&at)
+        } else {
+            self.room.insert(at, n - 1)
+        };
+        Some(at + n - 1)
     }
     /// `count` granule numbers in a row; a run that follows `after` directly is preferred.
     fn take_room(&mut self, count: u32, after: Option<u32>) -> Option<u32> {
@@ -117,11 +130,16 @@ impl Growth {
         }
         self.release(pool, bytes, 1);
     }
-
 }
 
 /// Ranges of the right size that are looked at for one whose granules are all free.
 const REVIVE_TRIES: usize = 32;
+
+/// New mappings of blocks of one size after which the device is asked for memory in one piece instead, as
+/// long as little more is reserved than the program has ever used.
+const WORN: u32 = 8;
+/// How much more: this part of the allocated peak.
+const SLACK_PART: u64 = 125;
 
 /// From whom memory may be taken, and on what terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,11 +173,19 @@ impl Pond {
     /// A block for a heap in which nothing fits.
     #[cold]
     #[inline(never)]
-    pub(crate) fn refill(&self, heap: &'static Heap, tier: Tier, units: u32, contract: u64, bytes: u64) -> Result<u64> {
+    pub(crate) fn refill(
+        &self,
+        heap: &'static Heap,
+        tier: Tier,
+        units: u32,
+        contract: u64,
+        bytes: u64,
+    ) -> Result<u64> {
         let mut g = lock(&self.growth);
         let mut step = 0;
         let mut refused: Option<Error> = None;
         let mut scattering = self.config.mapping;
+        let mut eased = false;
         loop {
             let mut h = heap.inner.lock();
             let id = self.fit_merged(heap, &mut h, tier, units);
@@ -172,6 +198,15 @@ impl Pond {
                 if let Some(id) = self.revive(&mut g, heap, &mut h, units) {
                     drop(g);
                     return Ok(self.finish(heap, h, id, Self::ALIAS_BITS, contract, bytes));
+                }
+                if g.mapped_anew.get(&units).is_some_and(|&n| n >= WORN) && !eased {
+                    drop(h);
+                    eased = true;
+                    if self.has_slack(&g, missing) {
+                        // Success or not: the next round finds what there is.
+                        let _ = self.grow(&mut g, heap, missing, tier, contract);
+                    }
+                    continue;
                 }
                 let Growth { runs, pieces, .. } = &mut *g;
                 match h.scatter(&self.maps, units, runs, pieces) {
@@ -192,14 +227,18 @@ impl Pond {
                             }
                         }
                     }
-                    Err(u64::MAX) => fail!(Code::OutOfMemory, "more blocks than the library can keep track of"),
+                    Err(u64::MAX) => {
+                        fail!(Code::OutOfMemory, "more blocks than the library can keep track of")
+                    }
                     Err(n) => missing = n,
                 }
             }
             drop(h);
             let Some(&what) = STEPS.get(step) else { break };
             let got = match what {
-                Step::Steal { same_pool, terms } => self.steal(&mut g, heap, missing, scattering, same_pool, terms),
+                Step::Steal { same_pool, terms } => {
+                    self.steal(&mut g, heap, missing, scattering, same_pool, terms)
+                }
                 Step::Device => match self.grow(&mut g, heap, missing, tier, contract) {
                     Ok(()) => true,
                     Err(e) => {
@@ -224,7 +263,12 @@ impl Pond {
     }
 
     fn out_of_memory(
-        &self, g: &MutexGuard<'_, Growth>, heap: &Heap, contract: u64, bytes: u64, why: Option<Error>,
+        &self,
+        g: &MutexGuard<'_, Growth>,
+        heap: &Heap,
+        contract: u64,
+        bytes: u64,
+        why: Option<Error>,
     ) -> Result<u64> {
         self.oom_count.fetch_add(1, Relaxed);
         if let Some(p) = self.pool(PoolId(heap.pool.load(Relaxed))) {
@@ -237,6 +281,12 @@ impl Pond {
             g.reserved.current,
             self.config.max_alloc
         )
+    }
+
+    /// Whether `granules` more may be taken from the device only to spare the driver work.
+    fn has_slack(&self, g: &Growth, granules: u64) -> bool {
+        let peak = lock(&self.ledger).device.peak[0] as u64;
+        g.reserved.current + (granules << GRANULE_SHIFT) <= peak + peak / SLACK_PART
     }
 
     /// A block of scattered granules that were shown together before and are all free again: it costs no
@@ -274,7 +324,11 @@ impl Pond {
         let known = self.aliases.lock().take(&g.pieces);
         let (entry, id, granule) = match known {
             Some(k) => k,
-            None => self.map_pieces(g, heap, count)?,
+            None => {
+                let new = self.map_pieces(g, heap, count)?;
+                *g.mapped_anew.entry(units).or_default() += 1;
+                new
+            }
         };
         self.enter_alias(heap, id, granule, units, entry, first);
         Ok(id)
@@ -343,7 +397,13 @@ impl Pond {
 
     /// Takes up to `missing` free granules from other heaps. Without `scattering` they must be in one run.
     fn steal(
-        &self, g: &mut Growth, taker: &Heap, missing: u64, scattering: bool, same_pool: bool, terms: Terms,
+        &self,
+        g: &mut Growth,
+        taker: &Heap,
+        missing: u64,
+        scattering: bool,
+        same_pool: bool,
+        terms: Terms,
     ) -> bool {
         let mine = taker.pool.load(Relaxed);
         let mut left = missing;
@@ -457,8 +517,12 @@ impl Pond {
         let mut left = missing as u32;
         while left > 0 {
             let n = left.min(g.longest_room());
-            let after = self.end_of(heap);
-            let Some(first) = (n > 0).then(|| g.take_room(n, after)).flatten() else {
+            let first = match (n, tier) {
+                (0, _) => None,
+                (_, Tier::Large) => g.take_room(n, self.end_of(heap)),
+                _ => g.take_top(),
+            };
+            let Some(first) = first else {
                 return Err(Error::new(Code::OutOfMemory, "the device has no more"));
             };
             if let Err(e) = self.backing.create(first, n) {
@@ -486,7 +550,13 @@ impl Pond {
     /// A new segment: of the init size at first, of the realloc size later, and never too small for the
     /// request.
     fn grow_segment(
-        &self, g: &mut Growth, heap: &Heap, tier: Tier, contract: u64, allowed: u64, why: &'static str,
+        &self,
+        g: &mut Growth,
+        heap: &Heap,
+        tier: Tier,
+        contract: u64,
+        allowed: u64,
+        why: &'static str,
     ) -> Result<()> {
         let shift = GRANULE_SHIFT;
         let unit = 1u64 << (shift - LARGE_UNITS_SHIFT);
@@ -596,7 +666,8 @@ impl Pond {
         self.forget_orphan_marks();
         let shift = GRANULE_SHIFT;
         let mut any = false;
-        let heaps = || (0..self.heap_count.load(Ordering::Acquire) as usize).filter_map(|i| self.heaps.get(i));
+        let heaps =
+            || (0..self.heap_count.load(Ordering::Acquire) as usize).filter_map(|i| self.heaps.get(i));
         for heap in heaps() {
             let mut h = heap.inner.lock();
             self.drain(heap, &mut h);
@@ -607,7 +678,9 @@ impl Pond {
             let held: Vec<Segment> = g.segments_held.values().copied().collect();
             for s in held {
                 let owner = self.heaps.get(self.maps.granule(s.first).heap() as usize);
-                let Some(heap) = owner.filter(|x| pool.is_none_or(|p| p.0 == x.pool.load(Relaxed))) else { continue };
+                let Some(heap) = owner.filter(|x| pool.is_none_or(|p| p.0 == x.pool.load(Relaxed))) else {
+                    continue;
+                };
                 if !heap.inner.lock().take_segment(&self.maps, heap.index, s.first, s.units) {
                     continue;
                 }

@@ -60,7 +60,8 @@ impl Memory {
         };
         if config.mapping {
             // Whole granules only; what the device has beyond the last one cannot be mapped.
-            config.max_alloc = config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
+            config.max_alloc =
+                config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
         }
         let how = match Pond::span(&config) {
             Ok(span) => How::Pooled(Box::new(Pooled::new(device, config, span)?)),
@@ -143,7 +144,11 @@ impl Memory {
         };
         let room = b.requested.saturating_sub(addr - b.base);
         if bytes > room {
-            fail!(Code::OutOfRange, "{bytes} bytes at {addr:#x} pass the end of the block by {}", bytes - room);
+            fail!(
+                Code::OutOfRange,
+                "{bytes} bytes at {addr:#x} pass the end of the block by {}",
+                bytes - room
+            );
         }
         Ok(())
     }
