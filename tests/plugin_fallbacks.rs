@@ -46,13 +46,14 @@ fn exercise(name: &str, sizes: &[usize]) {
         let c = d1.memory().alloc_unordered(PoolId::DEFAULT, bytes).unwrap();
         let read = |d: &runtime::DeviceState, from: u64| {
             let mut back = vec![0u8; n];
-            d.copy(CopyKind::DeviceToHost, addr(back.as_mut_ptr()), from, bytes).unwrap();
+            d.read(from, &mut back).unwrap();
             back
         };
         d0.memset(a, 0x5a, bytes).unwrap();
         assert!(read(&d0, a) == vec![0x5a; n]);
-        d0.copy(CopyKind::HostToDevice, a, addr(source.as_ptr()), bytes).unwrap();
-        d0.copy(CopyKind::DeviceToDevice, b, a, bytes).unwrap();
+        d0.write(a, &source).unwrap();
+        // SAFETY: both ends are device memory.
+        unsafe { d0.copy(CopyKind::DeviceToDevice, b, a, bytes) }.unwrap();
         assert!(read(&d0, b) == source);
         d0.copy_peer(&d1, c, b, bytes).unwrap();
         assert!(read(&d1, c) == source);
@@ -61,10 +62,12 @@ fn exercise(name: &str, sizes: &[usize]) {
         d0.memset_async(stream, b, 3, bytes).unwrap();
         d0.stream_synchronize(stream).unwrap();
         assert!(read(&d0, b) == vec![3; n]);
-        d0.copy_async(stream, CopyKind::DeviceToDevice, b, a, bytes).unwrap();
+        // SAFETY: both ends are device memory.
+        unsafe { d0.copy_async(stream, CopyKind::DeviceToDevice, b, a, bytes) }.unwrap();
         d0.copy_peer_async(stream, &d1, c, b, bytes).unwrap();
         let mut back = vec![0u8; n];
-        d0.copy_async(stream, CopyKind::DeviceToHost, addr(back.as_mut_ptr()), b, bytes).unwrap();
+        // SAFETY: `back` is not touched before the stream was waited for.
+        unsafe { d0.copy_async(stream, CopyKind::DeviceToHost, addr(back.as_mut_ptr()), b, bytes) }.unwrap();
         d0.stream_synchronize(stream).unwrap();
         assert!(back == source && read(&d1, c) == source);
         for (d, p) in [(&d0, a), (&d0, b), (&d1, c)] {

@@ -1,6 +1,7 @@
 //! What every room may use and that uses no room: sizes, errors, locks, atomics.
 
 pub mod error;
+pub(crate) mod fork;
 pub mod lazy;
-pub mod sync;
 pub mod slots;
+pub mod sync;

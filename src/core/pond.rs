@@ -262,11 +262,9 @@ impl Pond {
     #[cold]
     #[inline(never)]
     fn not_live(&self, offset: u64, found: Option<Found>) -> Result<Found> {
-        match found.map(|f| self.maps.desc(f.id).kind()) {
-            Some(kind::QUICK | kind::REMOTE | kind::PENDING) => {
-                return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
-            }
-            Some(_) | None => {}
+        let freed = |f: Found| matches!(self.maps.desc(f.id).kind(), kind::QUICK | kind::REMOTE | kind::PENDING);
+        if found.is_some_and(freed) {
+            return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
         }
         if let Some(f) = self.maps.find_holding(offset)
             && self.maps.desc(f.id).kind() == kind::LIVE
@@ -497,8 +495,8 @@ impl Pond {
                     (entry.peaks, [0; 3], r.reserved, r.segments, limit, ooms)
                 }
             };
-            for d in 0..3 {
-                sums.total[d] += gone[d];
+            for (total, gone) in sums.total.iter_mut().zip(gone) {
+                *total += gone;
             }
             let [allocated, requested, blocks, active] = peaks.counters(&sums);
             Ok(Stats {

@@ -572,7 +572,7 @@ impl Pond {
             self.flush(heap, &mut h);
         }
         if !self.config.mapping {
-            self.gather(g, pool.is_none());
+            self.gather(g, |_| pool.is_none());
             let held: Vec<Segment> = g.segments_held.values().copied().collect();
             for s in held {
                 let owner = self.heaps.get(self.maps.granule(s.first).heap() as usize);
@@ -584,6 +584,8 @@ impl Pond {
                 self.backing.segment_release(u64::from(s.first) << shift, s.bytes)?;
                 any = true;
             }
+            // What the pool still has lies in segments that it shares: the others may have it.
+            self.gather(g, |x| pool.is_some_and(|p| p.0 == x));
             return Ok(any);
         }
         // Addresses that show scattered granules hold on to them; idle ones go first.
@@ -618,8 +620,8 @@ impl Pond {
     }
 
     /// Segments shared by several heaps become one heap's, where they are free: of a pool's first heap, or,
-    /// `across` pools, of the device's first. The device is idle.
-    fn gather(&self, g: &mut Growth, across: bool) {
+    /// for pools that may go `across`, of the device's first. The device is idle.
+    fn gather(&self, g: &mut Growth, across: impl Fn(u32) -> bool) {
         let n = self.heap_count.load(Ordering::Acquire) as usize;
         for i in 1..n {
             let Some(heap) = self.heaps.get(i) else { continue };
@@ -627,7 +629,7 @@ impl Pond {
             let mut others = (0..i).filter_map(|j| self.heaps.get(j));
             let home = others.find(|x| {
                 let p = x.pool.load(Relaxed);
-                p == pool || across && p != u32::MAX
+                p == pool || across(pool) && p != u32::MAX
             });
             let Some(home) = home else { continue };
             let taken = heap.inner.lock().take_all(&self.maps);

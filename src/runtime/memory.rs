@@ -14,6 +14,9 @@ use crate::runtime::unpooled::Unpooled;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+/// [B] the most that a pond over segments has room for, and more than any device has.
+const MOST_IN_SEGMENTS: u64 = 8 << 40;
+
 /// The memory of one device. All calls may come from any thread.
 pub struct Memory {
     how: How,
@@ -58,7 +61,11 @@ impl Memory {
         };
         if config.mapping {
             // Whole granules only; what the device has beyond the last one cannot be mapped.
-            config.max_alloc = config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
+            config.max_alloc =
+                config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
+        } else {
+            // Plugins may claim any number.
+            config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
         }
         let how = match Pond::span(&config) {
             Ok(span) => How::Pooled(Box::new(Pooled::new(device, config, span)?)),
@@ -141,7 +148,11 @@ impl Memory {
         };
         let room = b.requested.saturating_sub(addr - b.base);
         if bytes > room {
-            fail!(Code::OutOfRange, "{bytes} bytes at {addr:#x} pass the end of the block by {}", bytes - room);
+            fail!(
+                Code::OutOfRange,
+                "{bytes} bytes at {addr:#x} pass the end of the block by {}",
+                bytes - room
+            );
         }
         Ok(())
     }

@@ -18,11 +18,13 @@ use std::sync::{Arc, Mutex};
 /// Min chunk of a plugin that does not say [bytes]: keeps blocks as aligned as kernels like them,
 /// where the plugin's own addresses are.
 const MIN_CHUNK_DEFAULT: u64 = 256;
-/// The max alloc size of a plugin that tells neither it nor its free memory [bytes]: more than any
-/// machine has.
-const MAX_ALLOC_UNKNOWN: u64 = 1 << 46;
+/// The max alloc size of a plugin that tells neither it nor its free memory [bytes]: more than devices have
+/// today, but not so much that the pool must keep its books more coarsely.
+const MAX_ALLOC_UNKNOWN: u64 = 768 << 30;
 /// The chunk sizes of such a plugin [bytes]: its memory cannot be taken in one piece.
 const CHUNK_UNKNOWN: u64 = 64 << 20;
+/// A min chunk beyond this is a mistake [bytes].
+const MIN_CHUNK_MOST: u64 = 1 << 40;
 /// Alignment of host memory that stands in for pinned memory [bytes].
 const HOST_ALIGN: usize = 64;
 
@@ -156,7 +158,7 @@ impl ForeignDevice {
         let table = &self.plugin.table;
         let unit =
             self.ask("device_min_chunk_size", table.device_min_chunk_size)?.unwrap_or(MIN_CHUNK_DEFAULT);
-        let Some(min_chunk) = unit.checked_next_power_of_two().filter(|&c| c <= MAX_ALLOC_UNKNOWN) else {
+        let Some(min_chunk) = unit.checked_next_power_of_two().filter(|&c| c <= MIN_CHUNK_MOST) else {
             fail!(
                 Code::PluginRefused,
                 "plugin {:?}: device_min_chunk_size says {unit} bytes",
