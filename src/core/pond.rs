@@ -554,7 +554,7 @@ impl Pond {
         self.stats(None).map_or(0, |s| s.blocks.current)
     }
 
-    /// [B] the limit of `reserved` of the whole device; 0: none.
+    /// Bounds `reserved` of the whole device, in bytes; 0: no bound.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Relaxed);
     }

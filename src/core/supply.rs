@@ -315,6 +315,9 @@ impl Pond {
         &self, g: &mut Growth, taker: &Heap, missing: u64, scattering: bool, same_pool: bool, terms: Terms,
     ) -> bool {
         let mine = taker.pool.load(Relaxed);
+        if !same_pool && missing > self.own_room(g, mine) >> self.maps.shape.granule_shift {
+            return false;
+        }
         let mut left = missing;
         for i in 0..self.heap_count.load(Ordering::Acquire) as usize {
             let Some(giver) = self.heaps.get(i) else { continue };
@@ -395,7 +398,6 @@ impl Pond {
     /// How many bytes more the limits let a pool take.
     fn allowed(&self, g: &Growth, pool: u32) -> (u64, &'static str) {
         let device = self.limit.load(Relaxed);
-        let own = self.pool(PoolId(pool)).map_or(0, |p| p.limit.load(Relaxed));
         let mut room = (self.config.max_alloc.saturating_sub(g.reserved.current), "the device has no more");
         if device > 0 {
             let r = device.saturating_sub(g.reserved.current);
@@ -403,13 +405,19 @@ impl Pond {
                 room = (r, "the device's limit is reached");
             }
         }
-        if own > 0 {
-            let r = own.saturating_sub(g.pools.get(&pool).map_or(0, |p| p.reserved.current));
-            if r < room.0 {
-                room = (r, "the pool's limit is reached");
-            }
+        let own = self.own_room(g, pool);
+        if own < room.0 {
+            room = (own, "the pool's limit is reached");
         }
         room
+    }
+
+    /// How many bytes more the pool's own limit lets it have, from the device or from other pools.
+    fn own_room(&self, g: &Growth, pool: u32) -> u64 {
+        match self.pool(PoolId(pool)).map_or(0, |p| p.limit.load(Relaxed)) {
+            0 => u64::MAX,
+            limit => limit.saturating_sub(g.pools.get(&pool).map_or(0, |p| p.reserved.current)),
+        }
     }
 
     /// Takes memory from the device for a heap.

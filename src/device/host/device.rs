@@ -15,6 +15,7 @@ use super::stream::{Point, Stream, Work};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{Caps, CopyKind, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
 use crate::fail;
+use std::any::Any;
 use std::sync::Arc;
 
 /// Requests are rounded up to this; a multiple of the alignment that copies and kernels want.
@@ -52,10 +53,10 @@ impl HostDevice {
 
     /// The state of the device that a peer copy goes to.
     fn peer(&self, to: &dyn Device) -> Result<&State> {
-        let ordinal = to.ordinal();
-        match self.shared.devices.get(ordinal) {
-            Some(state) => Ok(state),
-            None => fail!(Code::UnknownDevice, "a peer copy to device {ordinal}, which this type has not"),
+        let other = (to as &dyn Any).downcast_ref::<HostDevice>();
+        match other.filter(|d| Arc::ptr_eq(&d.shared, &self.shared)) {
+            Some(d) => Ok(&self.shared.devices[d.ordinal]),
+            None => Err(Error::new(Code::InvalidArgument, "a peer copy to a device of another type")),
         }
     }
 
