@@ -47,8 +47,13 @@ pub enum Code {
 }
 
 /// A failed call: a [`Code`] and a message that names what was wrong.
+///
+/// One word, so that a `Result` of a call that succeeds travels in registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
+pub struct Error(Box<Inner>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Inner {
     code: Code,
     message: Cow<'static, str>,
 }
@@ -57,25 +62,26 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error with a message. A `&'static str` costs no allocation.
+    /// An error with a message.
+    #[cold]
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Error { code, message: message.into() }
+        Error(Box::new(Inner { code, message: message.into() }))
     }
 
     /// The stable code.
     pub fn code(&self) -> Code {
-        self.code
+        self.0.code
     }
 
     /// The message, for a person.
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0.message)
     }
 }
 

@@ -76,6 +76,9 @@ impl<T: Zeroable> Drop for LazyArray<T> {
 mod raw {
     use super::{Code, Error, Result};
 
+    /// [B] arrays from this size on ask for huge pages.
+    #[cfg(target_os = "linux")]
+    const HUGE: usize = 8 << 20;
     #[cfg(target_os = "linux")]
     const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     #[cfg(not(target_os = "linux"))]
@@ -91,6 +94,14 @@ mod raw {
                 Code::System,
                 format!("cannot reserve {bytes} bytes of address space for metadata: {}", std::io::Error::last_os_error()),
             ));
+        }
+        #[cfg(target_os = "linux")]
+        if bytes >= HUGE {
+            // Only a hint: look-ups by address are scattered, and each would miss the TLB.
+            // SAFETY: the range was just mapped by this call.
+            unsafe {
+                libc::madvise(p, bytes, libc::MADV_HUGEPAGE);
+            }
         }
         Ok(p.cast())
     }

@@ -1,5 +1,6 @@
 //! What every room may use and that uses no room: sizes, errors, locks, atomics.
 
+pub mod biased;
 pub mod error;
 pub(crate) mod fork;
 pub mod lazy;

@@ -1,5 +1,6 @@
-//! A table of values that are put in once, never move and live as long as the table: reading one is a
-//! single load, from any thread, with no lock.
+//! Values that are made once, never move and live as long as the process: reading one is a single load,
+//! from any thread, with no lock. What is put here is leaked on purpose; the users reuse their values
+//! and make only as many as they ever need at one time.
 
 use crate::base::error::Result;
 use crate::base::lazy::{LazyArray, Zeroable};
@@ -8,13 +9,44 @@ use crate::base::sync::{AtomicPtr, Ordering};
 // SAFETY: a null pointer is all zero bits on every target of this library.
 unsafe impl<T: Sync> Zeroable for AtomicPtr<T> {}
 
-/// See the module's text.
+/// A reference that may be absent, and may be set from any thread.
 #[derive(Debug)]
-pub struct Slots<T: Sync> {
+pub struct AtomicRef<T: Sync + 'static>(AtomicPtr<T>);
+
+impl<T: Sync + 'static> AtomicRef<T> {
+    /// No reference yet.
+    pub const fn none() -> Self {
+        AtomicRef(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    /// A reference from the start.
+    pub const fn to(it: &'static T) -> Self {
+        AtomicRef(AtomicPtr::new(std::ptr::from_ref(it).cast_mut()))
+    }
+
+    /// The reference, if there is one.
+    #[inline(always)]
+    pub fn get(&self) -> Option<&'static T> {
+        // Acquire pairs with the Release store in `set`: what the reference leads to is whole.
+        let p = self.0.load(Ordering::Acquire);
+        // SAFETY: only `set` stores a pointer that is not null, and it came from a `&'static T`.
+        unsafe { p.as_ref() }
+    }
+
+    /// Sets it.
+    pub fn set(&self, to: Option<&'static T>) {
+        let p = to.map_or(std::ptr::null_mut(), |t| std::ptr::from_ref(t).cast_mut());
+        self.0.store(p, Ordering::Release);
+    }
+}
+
+/// A table of values, each put in once.
+#[derive(Debug)]
+pub struct Slots<T: Sync + 'static> {
     slot: LazyArray<AtomicPtr<T>>,
 }
 
-impl<T: Sync + Send> Slots<T> {
+impl<T: Sync + Send + 'static> Slots<T> {
     /// A table of `len` empty slots.
     pub fn new(len: usize) -> Result<Self> {
         Ok(Slots { slot: LazyArray::new(len)? })
@@ -32,32 +64,22 @@ impl<T: Sync + Send> Slots<T> {
 
     /// The value in a slot, if there is one.
     #[inline(always)]
-    pub fn get(&self, index: usize) -> Option<&T> {
+    pub fn get(&self, index: usize) -> Option<&'static T> {
         // Acquire pairs with the Release exchange in `put`.
         let p = self.slot.get(index)?.load(Ordering::Acquire);
-        // SAFETY: a pointer that is not null came from the box in `put`, and is freed only by drop.
+        // SAFETY: a pointer that is not null came from the box that `put` leaked.
         unsafe { p.as_ref() }
     }
 
     /// Puts a value into an empty slot; gives it back when the slot is taken or does not exist.
-    pub fn put(&self, index: usize, value: T) -> std::result::Result<&T, T> {
+    pub fn put(&self, index: usize, value: T) -> std::result::Result<&'static T, T> {
         let Some(slot) = self.slot.get(index) else { return Err(value) };
         let p = Box::into_raw(Box::new(value));
         match slot.compare_exchange(std::ptr::null_mut(), p, Ordering::AcqRel, Ordering::Relaxed) {
-            // SAFETY: the box was just leaked into the slot; only drop frees it.
+            // SAFETY: the box was just leaked into the slot; nobody frees it.
             Ok(_) => Ok(unsafe { &*p }),
             // SAFETY: nobody has seen the pointer; it is still this call's own.
             Err(_) => Err(*unsafe { Box::from_raw(p) }),
-        }
-    }
-}
-
-impl<T: Sync> Drop for Slots<T> {
-    fn drop(&mut self) {
-        for s in self.slot.iter().take_while(|s| !s.load(Ordering::Relaxed).is_null()) {
-            // SAFETY: `put` leaked this box into the slot, and nobody can read it any more. Slots are
-            // filled from the front, which the users of this table do, so the first empty one ends it.
-            drop(unsafe { Box::from_raw(s.load(Ordering::Relaxed)) });
         }
     }
 }

@@ -31,6 +31,35 @@ impl<T> Deref for Padded<T> {
     }
 }
 
+/// A number that is always read and written by itself. A compiler may join neighbouring plain fields into one
+/// wide access; a processor that just stored them one by one then stalls for some 15 cycles.
+#[derive(Debug, Default)]
+pub struct Word(AtomicI64);
+
+impl Word {
+    /// A number.
+    pub fn new(v: i64) -> Self {
+        Word(AtomicI64::new(v))
+    }
+    /// Its value.
+    #[inline(always)]
+    pub fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    /// Sets it. Not atomic with a `get`: whoever writes holds the lock that it lies under.
+    #[inline(always)]
+    pub fn set(&self, v: i64) {
+        self.0.store(v, Ordering::Relaxed);
+    }
+    /// Adds, and gives the new value; not atomic, see `set`.
+    #[inline(always)]
+    pub fn add(&self, v: i64) -> i64 {
+        let n = self.get() + v;
+        self.set(n);
+        n
+    }
+}
+
 /// A spin lock around a value. Not fair, not reentrant, not poisoned by a panic.
 #[derive(Debug)]
 pub struct Lock<T> {

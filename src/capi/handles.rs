@@ -7,8 +7,9 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::capi::types::{millpond_device, millpond_pool};
-use crate::runtime::{self, DeviceState, PoolId, lock};
-use std::collections::BTreeMap;
+use crate::base::slots::AtomicRef;
+use crate::runtime::{self, DeviceState, Pool, PoolId, Pooled, lock};
+use std::collections::{BTreeMap, VecDeque};
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -43,10 +44,12 @@ struct Book {
     used: u32,
     handles: BTreeMap<(u32, PoolId), u64>,
     names: BTreeMap<u64, String>,
+    lanes: BTreeMap<u64, &'static Lane>,
+    old_lanes: VecDeque<&'static Lane>,
 }
 
 static BOOK: Mutex<Book> =
-    Mutex::new(Book { free: Vec::new(), used: 0, handles: BTreeMap::new(), names: BTreeMap::new() });
+    Mutex::new(Book { free: Vec::new(), used: 0, handles: BTreeMap::new(), names: BTreeMap::new(), lanes: BTreeMap::new(), old_lanes: VecDeque::new() });
 
 fn invalid<T>(message: &'static str) -> Result<T> {
     Err(Error::new(Code::InvalidArgument, message))
@@ -153,6 +156,70 @@ pub(crate) fn of_pool(device: &DeviceState, pool: PoolId) -> Result<*mut millpon
     Ok(to_ptr(POOL_MARK, bits))
 }
 
+/// A pool handle that was looked up lately, with what it leads to. Never changed once it is entered, so that a
+/// reader needs no second look; entries of ended pools are used again, but only long after.
+struct Lane {
+    handle: AtomicU64, // 0: leads nowhere
+    memory: AtomicRef<Pooled>,
+    pool: AtomicRef<Pool>,
+}
+
+static NO_LANE: Lane = Lane { handle: AtomicU64::new(0), memory: AtomicRef::none(), pool: AtomicRef::none() };
+
+const LANE_COUNT: usize = 64;
+/// By the low bits of the handle.
+static LANES: [AtomicRef<Lane>; LANE_COUNT] = [const { AtomicRef::to(&NO_LANE) }; LANE_COUNT];
+
+#[inline(always)]
+fn lane_of(bits: u64) -> &'static AtomicRef<Lane> {
+    &LANES[bits as usize % LANE_COUNT]
+}
+
+/// What a pool handle leads to, if it was looked up lately. Whoever finds nothing asks [`pool`].
+#[inline(always)]
+pub(crate) fn lane(handle: *const millpond_pool) -> Option<(&'static Pooled, &'static Pool)> {
+    let bits = handle.addr() as u64;
+    let lane = lane_of(bits).get()?;
+    if lane.handle.load(Ordering::Relaxed) != bits {
+        return None;
+    }
+    Some((lane.memory.get()?, lane.pool.get()?))
+}
+
+/// Enters a pool handle that [`pool`] has just found.
+#[cold]
+pub(crate) fn open_lane(handle: *const millpond_pool, device: &'static DeviceState, pool: PoolId) {
+    let Some((memory, pool)) = device.memory().lane(pool) else { return };
+    let bits = handle.addr() as u64;
+    let mut book = lock(&BOOK);
+    let known = book.lanes.get(&bits).copied();
+    let lane = known.unwrap_or_else(|| {
+        let lane: &'static Lane = if book.old_lanes.len() > OLD_LANES {
+            // Forgotten so long ago that no reader can still be looking at it.
+            book.old_lanes.pop_front().unwrap_or(&NO_LANE)
+        } else {
+            Box::leak(Box::new(Lane { handle: AtomicU64::new(0), memory: AtomicRef::none(), pool: AtomicRef::none() }))
+        };
+        lane.memory.set(Some(memory));
+        lane.pool.set(Some(pool));
+        lane.handle.store(bits, Ordering::Release);
+        book.lanes.insert(bits, lane);
+        lane
+    });
+    lane_of(bits).set(Some(lane));
+}
+
+/// Lanes that rest before they are used again.
+const OLD_LANES: usize = 4096;
+
+/// The handle leads nowhere any more.
+fn close_lane(book: &mut Book, bits: u64) {
+    if let Some(lane) = book.lanes.remove(&(POOL_MARK << MARK_SHIFT | bits)) {
+        lane.handle.store(0, Ordering::Release);
+        book.old_lanes.push_back(lane);
+    }
+}
+
 /// Ends the handle of a pool that was destroyed.
 pub(crate) fn end_pool(device: &DeviceState, pool: PoolId) {
     let mut book = lock(&BOOK);
@@ -162,6 +229,7 @@ pub(crate) fn end_pool(device: &DeviceState, pool: PoolId) {
 }
 
 fn retire(book: &mut Book, bits: u64) {
+    close_lane(book, bits);
     book.names.remove(&bits);
     if let Some(s) = slot(bits & SLOT_MASK) {
         let even = s.generation.load(Ordering::Relaxed).wrapping_add(1) & 0xFF_FFFF;
@@ -181,6 +249,7 @@ pub(crate) fn end_pools_of_ended_devices() {
     let gone: Vec<_> = book.handles.keys().copied().filter(|k| ended(k.0)).collect();
     for key in gone {
         if let Some(bits) = book.handles.remove(&key) {
+            close_lane(&mut book, bits);
             book.names.remove(&bits);
         }
     }

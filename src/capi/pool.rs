@@ -103,13 +103,18 @@ pub unsafe extern "C" fn millpond_pool_alloc(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
-        let (device, id) = handles::pool(pool)?;
-        let addr = device
-            .memory()
-            .alloc(id, stream_id(stream), size_bytes as u64)
-            .map_err(|e| handles::with_name(pool, e))?;
-        out.set(to_ptr(addr));
-        Ok(())
+        let (stream, bytes) = (stream_id(stream), size_bytes as u64);
+        let got = match handles::lane(pool) {
+            Some((memory, lane)) if bytes != 0 => memory.alloc(lane, stream, bytes),
+            _ => alloc_first(pool, stream, bytes),
+        };
+        match got {
+            Ok(addr) => {
+                out.set(to_ptr(addr));
+                Ok(())
+            }
+            Err(e) => Err(handles::with_name(pool, e)),
+        }
     })
 }
 
@@ -126,9 +131,21 @@ pub unsafe extern "C" fn millpond_pool_free(
     stream: C_Stream,
 ) -> C_Status {
     run(|| {
-        let (device, _) = handles::pool(pool)?;
-        device.memory().free(ptr.addr() as u64, Some(stream_id(stream)), None)
+        let (addr, stream) = (ptr.addr() as u64, stream_id(stream));
+        match handles::lane(pool) {
+            Some((memory, _)) => memory.free(addr, stream),
+            None => handles::pool(pool)?.0.memory().free(addr, Some(stream), None),
+        }
     })
+}
+
+/// An allocation whose pool was not used lately.
+#[cold]
+fn alloc_first(pool: *mut millpond_pool, stream: u64, bytes: u64) -> crate::Result<u64> {
+    let (device, id) = handles::pool(pool)?;
+    let addr = device.memory().alloc(id, stream, bytes)?;
+    handles::open_lane(pool, device, id);
+    Ok(addr)
 }
 
 /// Memory of the pool that no block uses goes back to the device.

@@ -9,12 +9,10 @@ use super::desc::{Id, Maps};
 const COLS_SHIFT: u32 = 5;
 /// Lists a power of two has.
 const COLS: usize = 1 << COLS_SHIFT;
-/// How many entries of a list are looked at: bounds the time of one search.
-const LOOK: usize = 8;
 
 /// The free blocks of one tier. `ROWS` = log2 of the largest block in units - 3.
 #[derive(Debug)]
-pub(crate) struct Bins<const ROWS: usize> {
+pub(crate) struct Bins<const ROWS: usize, const LOOK: usize> {
     rows: u32, // bit r: row r has a block
     cols: [u32; ROWS],
     head: [[Id; COLS]; ROWS],
@@ -30,7 +28,7 @@ fn class(units: u32) -> (usize, usize) {
     }
 }
 
-impl<const ROWS: usize> Bins<ROWS> {
+impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
     pub(crate) fn new() -> Self {
         Bins { rows: 0, cols: [0; ROWS], head: [[0; COLS]; ROWS] }
     }
@@ -75,18 +73,24 @@ impl<const ROWS: usize> Bins<ROWS> {
 
     /// The best of the first entries of a list that `fits`, by size, then offset.
     #[inline]
-    fn best(&self, maps: &Maps, r: usize, c: usize, fits: impl Fn(Id) -> bool) -> Id {
+    fn best(&self, maps: &Maps, r: usize, c: usize, units: u32) -> Id {
         let mut id = self.head[r][c];
         let mut best = (0, u32::MAX, u32::MAX);
-        let mut looked = 0;
-        while id != 0 && looked < LOOK {
+        // Blocks of one size are alike but for their place; others may fit better or not at all.
+        let look = if r == 0 { LOOK } else { LOOK.max(2) };
+        for _ in 0..look {
+            if id == 0 {
+                break;
+            }
             let d = maps.desc(id);
             let mine = (d.units(), d.off());
-            if mine < (best.1, best.2) && fits(id) {
+            if mine < (best.1, best.2) && mine.0 >= units {
                 best = (id, mine.0, mine.1);
+                if LOOK == 1 {
+                    break;
+                }
             }
             id = d.next();
-            looked += 1;
         }
         best.0
     }
@@ -96,7 +100,7 @@ impl<const ROWS: usize> Bins<ROWS> {
     pub(crate) fn find(&self, maps: &Maps, units: u32) -> Id {
         let (r, c) = class(units);
         if self.cols[r] & (1 << c) != 0 {
-            let id = self.best(maps, r, c, |id| maps.desc(id).units() >= units);
+            let id = self.best(maps, r, c, units);
             if id != 0 {
                 return id;
             }
@@ -104,14 +108,14 @@ impl<const ROWS: usize> Bins<ROWS> {
         // Every list above holds only blocks that fit.
         let right = self.cols[r] & (!1u32 << c);
         if right != 0 {
-            return self.best(maps, r, right.trailing_zeros() as usize, |_| true);
+            return self.best(maps, r, right.trailing_zeros() as usize, 0);
         }
         let up = self.rows & (!1u32).checked_shl(r as u32).unwrap_or(0);
         if up == 0 {
             return 0;
         }
         let r = up.trailing_zeros() as usize;
-        self.best(maps, r, self.cols[r].trailing_zeros() as usize, |_| true)
+        self.best(maps, r, self.cols[r].trailing_zeros() as usize, 0)
     }
 
     /// Calls `each` for every block of at least `units`, smallest lists first, until it answers `false`.
@@ -169,7 +173,7 @@ mod tests {
         #[test]
         fn find_fits_and_never_misses(sizes in prop::collection::vec(1u32..5000, 1..60), want in 1u32..5000) {
             let m = maps();
-            let mut b = Bins::<12>::new();
+            let mut b = Bins::<12, 8>::new();
             for (i, &s) in sizes.iter().enumerate() {
                 let id = i as u32 + 1;
                 m.desc(id).set_units(s);

@@ -8,7 +8,7 @@
 //! All words are atomics used `Relaxed`: they are written under the heap's lock, and read without
 //! it by frees from other threads, whose only decision is the compare-exchange on the state.
 
-use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT, MEDIUM_SHIFT, SMALL_SHIFT, Shape, Tier};
+use super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, MEDIUM_SHIFT, SMALL_SHIFT, Shape, Tier};
 use crate::base::error::Result;
 use crate::base::lazy::{LazyArray, Record};
 use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed};
@@ -46,34 +46,42 @@ pub(crate) const USES: u32 = 1 << 8;
 /// A live block that is a whole segment, taken for it and given back with it.
 pub(crate) const DIRECT: u32 = 1 << 9;
 
-/// How a granule is used: bits 48.. of its record.
+/// How a granule is used: bits 56.. of its record. Where blocks can start in it, bit 2 is set and the low
+/// two bits are the blocks' tier bits.
 pub(crate) mod use_of {
-    /// Nobody's.
-    pub(crate) const NONE: u64 = 0;
-    /// Blocks of the large tier.
-    pub(crate) const LARGE: u64 = 1;
     /// A chunk of the small tier.
-    pub(crate) const SMALL: u64 = 2;
+    pub(crate) const SMALL: u64 = 4;
     /// A chunk of the medium tier.
-    pub(crate) const MEDIUM: u64 = 3;
-    /// The first granule of addresses that show scattered granules; the low word is the block's id.
-    pub(crate) const ALIAS: u64 = 4;
+    pub(crate) const MEDIUM: u64 = 5;
+    /// Blocks of the large tier.
+    pub(crate) const LARGE: u64 = 6;
+    /// The first granule of addresses that show scattered granules.
+    pub(crate) const ALIAS: u64 = 7;
     /// A later granule of such addresses; the low word is the block's id.
-    pub(crate) const ALIAS_REST: u64 = 5;
+    pub(crate) const ALIAS_REST: u64 = 1;
 }
 
-/// A granule's record, unpacked.
+/// A granule's record, unpacked: what is needed to find a block in it without a branch. From the low bits
+/// up: where its table entries start (32 bits), its heap (16), log2 of its unit in bytes (8), its use (8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GranuleUse(pub u64);
 
 impl GranuleUse {
+    /// Nobody's granule.
+    pub(crate) const NONE: GranuleUse = GranuleUse(0);
+
     #[inline(always)]
-    pub(crate) fn new(use_: u64, heap: u32, low: u32) -> Self {
-        GranuleUse(use_ << 48 | u64::from(heap & 0xffff) << 32 | u64::from(low))
+    pub(crate) fn new(use_: u64, shift: u32, heap: u32, low: u32) -> Self {
+        GranuleUse(use_ << 56 | u64::from(shift) << 48 | u64::from(heap & 0xffff) << 32 | u64::from(low))
     }
     #[inline(always)]
     pub(crate) fn use_(self) -> u64 {
-        self.0 >> 48
+        self.0 >> 56
+    }
+    /// log2 of a unit in bytes; of the first granule of an alias, of the whole granule.
+    #[inline(always)]
+    pub(crate) fn shift(self) -> u32 {
+        (self.0 >> 48) as u32 & 0xff
     }
     #[inline(always)]
     pub(crate) fn heap(self) -> u32 {
@@ -153,11 +161,12 @@ impl<'a> Desc<'a> {
 }
 
 /// A live-or-not answer of [`Maps::find`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+#[derive(Clone, Copy)]
+pub(crate) struct Found<'a> {
     pub id: Id,
     pub heap: u32,
-    pub shift: u32, // log2 of its units in bytes
+    pub shift: u32, // log2 of what its offset counts, in bytes
+    pub desc: Desc<'a>,
 }
 
 /// Descriptors, granule records and tables of one device.
@@ -168,6 +177,8 @@ pub(crate) struct Maps {
     table: LazyArray<AtomicU32>,
     next_id: AtomicU32,
     slots: [Lock<Slots>; 2],
+    real: u32,       // granules of memory
+    alias_base: u32, // table index of the first alias granule
 }
 
 /// Free table slots of a fine tier.
@@ -199,12 +210,13 @@ impl Maps {
     pub(crate) fn new(shape: Shape, real: u32, alias: u32) -> Result<Maps> {
         let small_slots = (real / 4).clamp(64, 1 << 17).min(real.max(1));
         let medium_slots = (real / 2).clamp(64, 1 << 18).min(real.max(1));
-        let small_size = 1u32 << (shape.granule_shift.min(21) - SMALL_SHIFT);
-        let medium_size = 1u32 << (shape.granule_shift.min(21) - MEDIUM_SHIFT);
+        let small_size = 1u32 << (GRANULE_SHIFT - SMALL_SHIFT);
+        let medium_size = 1u32 << (GRANULE_SHIFT - MEDIUM_SHIFT);
         let large = u64::from(real) * u64::from(LARGE_UNITS);
-        let entries =
-            large + u64::from(small_slots) * u64::from(small_size) + u64::from(medium_slots) * u64::from(medium_size);
-        let capacity = u64::from(real) << shape.granule_shift;
+        let aliases = u64::from(alias);
+        let entries = aliases
+            + large + u64::from(small_slots) * u64::from(small_size) + u64::from(medium_slots) * u64::from(medium_size);
+        let capacity = u64::from(real) << GRANULE_SHIFT;
         let ids = (capacity / 2048 + (1 << 20)).min(1 << 28);
         let medium_base = large as u32 + small_slots * small_size;
         let slots = |base, size, end| Lock::new(Slots { free: Vec::new(), fresh: 0, end, base, size });
@@ -215,6 +227,8 @@ impl Maps {
             table: LazyArray::new(entries as usize)?,
             next_id: AtomicU32::new(1),
             slots: [slots(large as u32, small_size, small_slots), slots(medium_base, medium_size, medium_slots)],
+            real,
+            alias_base: (entries - aliases) as u32,
         })
     }
 
@@ -272,43 +286,52 @@ impl Maps {
         }
     }
 
+    /// The record of a granule of large blocks.
+    pub(crate) fn large_use(&self, granule: u32, heap: u32) -> GranuleUse {
+        let shift = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
+        GranuleUse::new(use_of::LARGE, shift, heap, granule << LARGE_UNITS_SHIFT)
+    }
+
+    /// The record of a chunk whose table slot is `slot`.
+    pub(crate) fn chunk_use(&self, tier: Tier, heap: u32, slot: u32) -> GranuleUse {
+        let use_ = if tier == Tier::Small { use_of::SMALL } else { use_of::MEDIUM };
+        GranuleUse::new(use_, self.shape.unit_shift(tier), heap, slot)
+    }
+
+    /// Enters a block of scattered granules at its first granule of addresses.
+    pub(crate) fn set_alias(&self, granule: u32, heap: u32, id: Id) {
+        let entry = self.alias_base + (granule - self.real);
+        self.set_at(entry, id);
+        self.set_granule(granule, GranuleUse::new(use_of::ALIAS, GRANULE_SHIFT, heap, entry));
+    }
+
     /// The block that starts at `offset`, whatever its state, and its heap. `None`: no block starts there.
     #[inline(always)]
-    pub(crate) fn find(&self, offset: u64) -> Option<Found> {
-        let shape = &self.shape;
-        let g = self.granule((offset >> shape.granule_shift).min(u64::from(u32::MAX)) as u32);
-        let within = offset & (shape.granule() - 1);
-        let (id, shift, tier) = match g.use_() {
-            use_of::LARGE => {
-                let shift = shape.granule_shift - LARGE_UNITS_SHIFT;
-                (self.table[(offset >> shift) as usize].load(Relaxed), shift, Tier::Large as u32)
-            }
-            use_of::SMALL => (self.at(g.low() + (within >> SMALL_SHIFT) as u32), SMALL_SHIFT, Tier::Small as u32),
-            use_of::MEDIUM => (self.at(g.low() + (within >> MEDIUM_SHIFT) as u32), MEDIUM_SHIFT, Tier::Medium as u32),
-            use_of::ALIAS => (g.low(), shape.granule_shift - LARGE_UNITS_SHIFT, ALIAS),
-            _ => return None,
-        };
-        let d = self.desc(id);
-        // The entry may be stale: believe it only if the block says that it starts here, in this tier.
-        if u64::from(d.off()) << shift != offset || d.tier_bits() != tier || id == 0 {
+    pub(crate) fn find(&self, offset: u64) -> Option<Found<'_>> {
+        let g = GranuleUse(self.granules.get((offset >> GRANULE_SHIFT) as usize)?.load(Relaxed));
+        let shift = g.shift();
+        let entry = g.low() as usize + ((offset & ((1 << GRANULE_SHIFT) - 1)) >> shift) as usize;
+        let id = self.table.get(entry)?.load(Relaxed);
+        let desc = Desc(self.descs.get(id as usize)?);
+        // The entry may be stale, or the granule nobody's (its use is 0): believe the entry only if the
+        // block says that it starts here, in the tier that the granule serves.
+        if u64::from(desc.off()) << shift != offset || u64::from(desc.tier_bits()) | 4 != g.use_() {
             return None;
         }
-        Some(Found { id, heap: g.heap(), shift })
+        Some(Found { id, heap: g.heap(), shift, desc })
     }
 
     /// The block that holds `offset`, by walking back to its start.
-    pub(crate) fn find_holding(&self, offset: u64) -> Option<Found> {
+    pub(crate) fn find_holding(&self, offset: u64) -> Option<Found<'_>> {
         let shape = &self.shape;
-        let index = (offset >> shape.granule_shift).min(u64::from(u32::MAX)) as u32;
+        let index = (offset >> GRANULE_SHIFT).min(u64::from(u32::MAX)) as u32;
         let g = self.granule(index);
         let first = offset & !(shape.granule() - 1);
         let shift = match g.use_() {
-            use_of::SMALL => SMALL_SHIFT,
-            use_of::MEDIUM => MEDIUM_SHIFT,
-            use_of::LARGE => shape.granule_shift - LARGE_UNITS_SHIFT,
+            use_of::SMALL | use_of::MEDIUM | use_of::LARGE => g.shift(),
             use_of::ALIAS | use_of::ALIAS_REST => {
-                let d = self.desc(g.low());
-                let start = u64::from(d.off()) << (shape.granule_shift - LARGE_UNITS_SHIFT);
+                let id = if g.use_() == use_of::ALIAS { self.at(g.low()) } else { g.low() };
+                let start = u64::from(self.desc(id).off()) << GRANULE_SHIFT;
                 return self.find(start).filter(|f| self.bytes(f.id).is_some_and(|b| offset < start + b));
             }
             _ => return None,
@@ -327,7 +350,7 @@ impl Maps {
                 return None;
             }
             at -= 1 << shift;
-            if g.use_() == use_of::LARGE && self.granule((at >> shape.granule_shift) as u32).use_() != use_of::LARGE {
+            if g.use_() == use_of::LARGE && self.granule((at >> GRANULE_SHIFT) as u32).use_() != use_of::LARGE {
                 return None;
             }
         }
@@ -336,12 +359,7 @@ impl Maps {
     /// [B] that a block's units span; `None` for an id out of use.
     pub(crate) fn bytes(&self, id: Id) -> Option<u64> {
         let d = self.desc(id);
-        let shift = match (d.kind(), d.tier_bits()) {
-            (kind::UNUSED, _) => return None,
-            (_, 0) => SMALL_SHIFT,
-            (_, 1) => MEDIUM_SHIFT,
-            _ => self.shape.granule_shift - LARGE_UNITS_SHIFT,
-        };
-        Some(u64::from(d.units()) << shift)
+        let shift = self.shape.shift_of(d.tier_bits()).min(GRANULE_SHIFT - LARGE_UNITS_SHIFT);
+        (d.kind() != kind::UNUSED).then(|| u64::from(d.units()) << shift)
     }
 }

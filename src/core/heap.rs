@@ -6,9 +6,10 @@
 //! asks for a size that was just freed; they are merged before the heap asks for more memory.
 
 use super::bins::Bins;
-use super::desc::{ALIAS, GranuleUse, Id, Maps, kind, use_of};
-use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
-use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering, Padded};
+use super::desc::{ALIAS, Desc, GranuleUse, Id, Maps, kind, use_of};
+use super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
+use crate::base::biased::Biased;
+use crate::base::sync::{AtomicU32, AtomicU64, Ordering, Padded, Word};
 use std::collections::{HashMap, VecDeque};
 
 /// Quick slots of a heap. More would hit more often, but what sits here unmerged is lost to others:
@@ -31,12 +32,6 @@ pub(crate) fn quick_index(key: u32) -> usize {
     (key.wrapping_mul(0x9E37_79B1) >> (32 - QUICK.trailing_zeros())) as usize
 }
 
-/// Units and tier in one word.
-#[inline(always)]
-pub(crate) fn quick_key(tier: Tier, units: u32) -> u32 {
-    units << 2 | tier as u32
-}
-
 /// A point in a stream's work that a freed block waits for; the meaning is the backing's.
 pub type Mark = u64;
 
@@ -53,9 +48,9 @@ pub(crate) type Triple = [i64; 3];
 /// What the lock guards.
 pub(crate) struct Inner {
     /// Sums of everything ever allocated here.
-    pub total: [u64; 3],
+    pub total: [Word; 3],
     /// How much more may be allocated before the peaks must be looked at (see `ledger`).
-    pub room: Triple,
+    pub room: [Word; 3],
     /// `ceiling - room` is what is allocated now.
     pub ceiling: Triple,
     /// [B] contract bytes of freed blocks that wait for streams.
@@ -65,9 +60,9 @@ pub(crate) struct Inner {
     pub live_flags: u32,
     /// Allocations until the next look at the remote list.
     pub countdown: u32,
-    small: Bins<10>,
-    medium: Bins<7>,
-    pub large: Bins<27>,
+    small: Bins<10, 1>,
+    medium: Bins<7, 1>,
+    pub large: Bins<27, 8>,
     ids: Id,
     /// Granules owned.
     pub granules: u64,
@@ -80,7 +75,7 @@ pub(crate) struct Inner {
 
 /// One heap.
 pub(crate) struct Heap {
-    pub inner: Padded<Lock<Inner>>,
+    pub inner: Padded<Biased<Inner>>,
     /// Blocks freed by other threads: a list through `prev`, pushed by anyone, taken whole by the owner.
     pub remote: Padded<AtomicU32>,
     /// The thread that allocated last. A hint: being wrong costs time only.
@@ -95,9 +90,9 @@ pub(crate) struct Heap {
 impl Heap {
     pub(crate) fn new(index: u32) -> Heap {
         Heap {
-            inner: Padded(Lock::new(Inner {
-                total: [0; 3],
-                room: [0; 3],
+            inner: Padded(Biased::new(Inner {
+                total: Default::default(),
+                room: Default::default(),
                 ceiling: [0; 3],
                 pending_bytes: 0,
                 quick: [Quick::default(); QUICK],
@@ -175,7 +170,7 @@ impl Inner {
     /// Enters a block that is a whole segment at granule `first`.
     pub(crate) fn enter_direct(&mut self, maps: &Maps, me: u32, id: Id, first: u32, units: u32) {
         for g in first..first + units.div_ceil(LARGE_UNITS) {
-            maps.set_granule(g, GranuleUse::new(use_of::LARGE, me, 0));
+            maps.set_granule(g, maps.large_use(g, me));
         }
         let d = maps.desc(id);
         d.set_off(first << LARGE_UNITS_SHIFT);
@@ -188,7 +183,7 @@ impl Inner {
     pub(crate) fn drop_direct(&mut self, maps: &Maps, id: Id, first: u32) {
         let count = maps.desc(id).units().div_ceil(LARGE_UNITS);
         for g in first..first + count {
-            maps.set_granule(g, GranuleUse::new(use_of::NONE, 0, 0));
+            maps.set_granule(g, GranuleUse::NONE);
         }
         self.granules -= u64::from(count);
         self.put_id(maps, id);
@@ -289,7 +284,7 @@ impl Inner {
     /// Units of a chunk of the tier, less one.
     #[inline]
     fn chunk_mask(maps: &Maps, tier: Tier) -> u32 {
-        (1 << (maps.shape.granule_shift - maps.shape.unit_shift(tier))) - 1
+        (1 << (GRANULE_SHIFT - maps.shape.unit_shift(tier))) - 1
     }
     fn tag_fine(maps: &Maps, base: u32, mask: u32, off: u32, units: u32, id: Id) {
         maps.set_at(base + (off & mask), id);
@@ -310,7 +305,7 @@ impl Inner {
             self.empty[tier as usize] = false;
         }
         if all > units {
-            let g = maps.granule(off >> (maps.shape.granule_shift - maps.shape.unit_shift(tier)));
+            let g = maps.granule(off >> (GRANULE_SHIFT - maps.shape.unit_shift(tier)));
             let rest = self.pop_id(maps);
             let r = maps.desc(rest);
             r.set_off(off + units);
@@ -328,7 +323,7 @@ impl Inner {
         let mask = Self::chunk_mask(maps, tier);
         let d = maps.desc(id);
         let (mut off, mut units) = (d.off(), d.units());
-        let granule = off >> (maps.shape.granule_shift - maps.shape.unit_shift(tier));
+        let granule = off >> (GRANULE_SHIFT - maps.shape.unit_shift(tier));
         let base = maps.granule(granule).low();
         let free = kind::FREE | (tier as u32) << 4;
         let mut keep = id;
@@ -372,7 +367,7 @@ impl Inner {
     /// A chunk whose blocks are gone becomes a free large block again.
     fn drop_chunk(&mut self, maps: &Maps, me: u32, tier: Tier, granule: u32) {
         maps.give_slot(tier, maps.granule(granule).low());
-        maps.set_granule(granule, GranuleUse::new(use_of::LARGE, me, 0));
+        maps.set_granule(granule, maps.large_use(granule, me));
         let chunk = maps.large_at(granule << LARGE_UNITS_SHIFT);
         self.free_large(maps, me, chunk);
     }
@@ -388,7 +383,7 @@ impl Inner {
             if id == 0 {
                 continue;
             }
-            let granule = maps.desc(id).off() >> (maps.shape.granule_shift - maps.shape.unit_shift(tier));
+            let granule = maps.desc(id).off() >> (GRANULE_SHIFT - maps.shape.unit_shift(tier));
             self.fine_remove(maps, tier, id);
             self.put_id(maps, id);
             self.drop_chunk(maps, me, tier, granule);
@@ -419,12 +414,11 @@ impl Inner {
         }
         maps.desc(chunk).become_(kind::CHUNK, Tier::Large as u32);
         let granule = first >> LARGE_UNITS_SHIFT;
-        let use_ = if tier == Tier::Small { use_of::SMALL } else { use_of::MEDIUM };
-        maps.set_granule(granule, GranuleUse::new(use_, me, slot));
+        maps.set_granule(granule, maps.chunk_use(tier, me, slot));
         let mask = Self::chunk_mask(maps, tier);
         let whole = self.pop_id(maps);
         let d = maps.desc(whole);
-        d.set_off(granule << (maps.shape.granule_shift - maps.shape.unit_shift(tier)));
+        d.set_off(granule << (GRANULE_SHIFT - maps.shape.unit_shift(tier)));
         d.set_units(mask + 1);
         d.become_(kind::FREE, tier as u32);
         Self::tag_fine(maps, slot, mask, d.off(), mask + 1, whole);
@@ -508,7 +502,16 @@ impl Inner {
     #[inline(always)]
     pub(crate) fn retire(&mut self, maps: &Maps, me: u32, key: u32, id: Id, offset: u64) -> Option<u32> {
         let d = maps.desc(id);
-        d.set_kind(kind::QUICK);
+        self.retire_desc(maps, me, key, id, d, d.state(), offset)
+    }
+
+    /// `retire` with the descriptor and its state at hand.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "the hot path has them all in registers")]
+    pub(crate) fn retire_desc(
+        &mut self, maps: &Maps, me: u32, key: u32, id: Id, d: Desc<'_>, state: u32, offset: u64,
+    ) -> Option<u32> {
+        d.set_state(kind::QUICK | state & (3 << 4));
         let old = std::mem::replace(&mut self.quick[quick_index(key)], Quick { key, id, offset });
         if old.key == 0 { None } else { self.displaced(maps, me, old.id) }
     }
@@ -519,26 +522,24 @@ impl Inner {
 
     /// [triple] what is allocated now.
     pub(crate) fn current(&self) -> Triple {
-        [self.ceiling[0] - self.room[0], self.ceiling[1] - self.room[1], self.ceiling[2] - self.room[2]]
+        std::array::from_fn(|d| self.ceiling[d] - self.room[d].get())
     }
 
     /// Counts a block in. `true`: the peaks must be looked at.
     #[inline(always)]
     pub(crate) fn count_in(&mut self, contract: u64, requested: u64) -> bool {
-        self.total[0] += contract;
-        self.total[1] += requested;
-        self.total[2] += 1;
-        self.room[0] -= contract as i64;
-        self.room[1] -= requested as i64;
-        self.room[2] -= 1;
-        (self.room[0] | self.room[1] | self.room[2]) < 0
+        self.total[0].add(contract as i64);
+        self.total[1].add(requested as i64);
+        self.total[2].add(1);
+        let left = [self.room[0].add(-(contract as i64)), self.room[1].add(-(requested as i64)), self.room[2].add(-1)];
+        (left[0] | left[1] | left[2]) < 0
     }
     /// Counts a block out.
     #[inline(always)]
     pub(crate) fn count_out(&mut self, contract: u64, requested: u64) {
-        self.room[0] += contract as i64;
-        self.room[1] += requested as i64;
-        self.room[2] += 1;
+        self.room[0].add(contract as i64);
+        self.room[1].add(requested as i64);
+        self.room[2].add(1);
     }
 
     /// Marks a block that was just taken as the caller's.
@@ -563,7 +564,7 @@ impl Inner {
     pub(crate) fn give(&mut self, maps: &Maps, me: u32, first: u32, count: u32, short: u32) -> bool {
         let Some(id) = self.take_id(maps) else { return false };
         for g in first..first + count {
-            maps.set_granule(g, GranuleUse::new(use_of::LARGE, me, 0));
+            maps.set_granule(g, maps.large_use(g, me));
         }
         self.granules += u64::from(count);
         let d = maps.desc(id);
@@ -596,7 +597,7 @@ impl Inner {
         };
         self.put_id(maps, piece);
         for g in first..first + count {
-            maps.set_granule(g, GranuleUse::new(use_of::NONE, 0, 0));
+            maps.set_granule(g, GranuleUse::NONE);
         }
         self.granules -= u64::from(count);
         true
@@ -627,7 +628,7 @@ impl Inner {
             };
             self.put_id(maps, piece);
             for g in first..first + count {
-                maps.set_granule(g, GranuleUse::new(use_of::NONE, 0, 0));
+                maps.set_granule(g, GranuleUse::NONE);
             }
             self.granules -= u64::from(count);
             taken.push((first, count, short));
@@ -650,7 +651,7 @@ impl Inner {
         self.put_id(maps, id);
         let granules = units.div_ceil(LARGE_UNITS);
         for g in first..first + granules {
-            maps.set_granule(g, GranuleUse::new(use_of::NONE, 0, 0));
+            maps.set_granule(g, GranuleUse::NONE);
         }
         self.granules -= u64::from(granules);
         true
@@ -758,7 +759,7 @@ impl Inner {
         let mut was_free = false;
         while unit < end {
             let g = maps.granule(unit >> LARGE_UNITS_SHIFT);
-            if g.heap() != me || !(use_of::LARGE..=use_of::MEDIUM).contains(&g.use_()) {
+            if g.heap() != me || !(use_of::SMALL..=use_of::LARGE).contains(&g.use_()) {
                 unit = (unit & !(LARGE_UNITS - 1)) + LARGE_UNITS;
                 was_free = false;
                 continue;
@@ -789,7 +790,7 @@ impl Inner {
     fn check_chunk(&self, maps: &Maps, g: GranuleUse, granule: u32) {
         let tier = if g.use_() == use_of::SMALL { Tier::Small } else { Tier::Medium };
         let mask = Self::chunk_mask(maps, tier);
-        let base = granule << (maps.shape.granule_shift - maps.shape.unit_shift(tier));
+        let base = granule << (GRANULE_SHIFT - maps.shape.unit_shift(tier));
         let (mut at, mut was_free) = (0, false);
         while at <= mask {
             let id = maps.at(g.low() + at);

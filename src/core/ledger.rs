@@ -32,7 +32,7 @@ impl Sums {
         let now = h.current();
         for (d, now) in now.into_iter().enumerate() {
             self.now[d] += now;
-            self.total[d] += h.total[d];
+            self.total[d] += h.total[d].get() as u64;
         }
         self.pending += h.pending_bytes;
         self.granules += h.granules;
@@ -74,7 +74,7 @@ impl Peaks {
 pub(crate) fn deal(h: &mut Inner, share: Triple) {
     let now = h.current();
     for d in 0..3 {
-        h.room[d] = share[d];
+        h.room[d].set(share[d]);
         h.ceiling[d] = now[d] + share[d];
     }
 }

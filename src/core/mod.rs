@@ -31,4 +31,5 @@ pub mod types;
 pub use backing::Backing;
 pub use heap::Mark;
 pub use pond::{Config, Pond};
+pub use pools::Pool;
 pub use types::{BlockInfo, Counter, PoolId, Stats};

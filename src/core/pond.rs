@@ -3,15 +3,16 @@
 use super::aliases::Aliases;
 use super::backing::Backing;
 use super::desc::{ALIAS, Found, Id, Maps, USES, kind};
-use super::heap::{Heap, Inner, quick_index, quick_key};
+use super::heap::{Heap, Inner, quick_index};
 use super::ledger::{Sums, deal};
 use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
-use super::shape::{LARGE_UNITS_SHIFT, Shape, Tier};
+use super::shape::{GRANULE_SHIFT, Shape, Tier, of_key};
 use super::supply::Growth;
 use super::types::{BlockInfo, Counter, PoolId, Stats};
+use crate::base::biased::Guard;
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::Slots;
-use crate::base::sync::{AtomicU32, AtomicU64, Lock, LockGuard, Ordering::Relaxed, thread_token};
+use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed, thread_token};
 use crate::fail;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -67,17 +68,17 @@ impl Pond {
     /// How many bytes of offsets a pond of this configuration spans: the memory's own, then the window
     /// for scattered granules.
     pub fn span(config: &Config) -> Result<(u64, u64)> {
-        let shape = Shape::new(config.min_chunk, config.padding, config.max_alloc, true)?;
-        let (real, alias) = Self::granules(config, &shape)?;
-        Ok((u64::from(real) << shape.granule_shift, u64::from(alias) << shape.granule_shift))
+        Shape::new(config.min_chunk, config.padding, config.max_alloc, true)?; // fails where pooling cannot be
+        let (real, alias) = Self::granules(config)?;
+        Ok((u64::from(real) << GRANULE_SHIFT, u64::from(alias) << GRANULE_SHIFT))
     }
 
-    fn granules(config: &Config, shape: &Shape) -> Result<(u32, u32)> {
+    fn granules(config: &Config) -> Result<(u32, u32)> {
         let real = if config.mapping {
-            config.max_alloc >> shape.granule_shift
+            config.max_alloc >> GRANULE_SHIFT
         } else {
             // Segments start at a granule each and keep a gap; small ones waste offsets, not memory.
-            (config.max_alloc >> shape.granule_shift).saturating_mul(2) + 65_536
+            (config.max_alloc >> GRANULE_SHIFT).saturating_mul(2) + 65_536
         };
         if real == 0 || real >= 1 << 24 {
             fail!(Code::InvalidArgument, "a device of {} bytes cannot be pooled", config.max_alloc);
@@ -87,9 +88,8 @@ impl Pond {
 
     /// A pond over `backing`. Takes nothing from it yet.
     pub fn new(config: Config, backing: Box<dyn Backing>) -> Result<Pond> {
-        let probe = Shape::new(config.min_chunk, config.padding, config.max_alloc, true)?;
-        let (real, alias) = Self::granules(&config, &probe)?;
-        let small_ok = (u64::from(real) << (probe.granule_shift - 9)) < 1 << 32;
+        let (real, alias) = Self::granules(&config)?;
+        let small_ok = (u64::from(real) << (GRANULE_SHIFT - 9)) < 1 << 32;
         let shape = Shape::new(config.min_chunk, config.padding, config.max_alloc, small_ok)?;
         let pond = Pond {
             maps: Maps::new(shape, real, alias)?,
@@ -111,11 +111,19 @@ impl Pond {
     }
 
     /// A block of at least `bytes` (not 0) for work on `stream`; its offset.
-    #[inline]
     pub fn alloc(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
-        match self.heap_of(pool, stream) {
+        match self.pool(pool) {
+            Some(p) => self.alloc_from(p, stream, bytes),
+            None => Err(Error::new(Code::InvalidArgument, "no such pool, or it was destroyed")),
+        }
+    }
+
+    /// `alloc` with the pool at hand.
+    #[inline(always)]
+    pub fn alloc_from(&self, pool: &Pool, stream: u64, bytes: u64) -> Result<u64> {
+        match pool.heap_of(stream) {
             Some(heap) => self.alloc_in(heap, bytes),
-            None => self.alloc_first(pool, stream, bytes),
+            None => self.alloc_first(PoolId(pool.id.load(Relaxed)), stream, bytes),
         }
     }
 
@@ -149,30 +157,57 @@ impl Pond {
         self.alloc_in(heap, bytes)
     }
 
-    #[inline]
-    fn alloc_in(&self, heap: &Heap, bytes: u64) -> Result<u64> {
+    #[inline(always)]
+    fn alloc_in(&self, heap: &'static Heap, bytes: u64) -> Result<u64> {
         let Some(contract) = self.maps.shape.contract(bytes) else {
             return self.too_large(bytes);
         };
-        let (tier, units) = self.maps.shape.place(contract);
-        let key = quick_key(tier, units);
-        let token = thread_token();
-        let mut h = heap.inner.lock();
-        if heap.owner.load(Relaxed) != token {
-            heap.owner.store(token, Relaxed);
-        }
+        let key = self.maps.shape.key(contract);
+        let Some(mut h) = heap.inner.enter() else {
+            return self.alloc_shared(heap, key, contract, bytes);
+        };
         let q = &mut h.quick[quick_index(key)];
         if q.key != key {
-            return self.alloc_miss(heap, h, tier, units, contract, bytes);
+            return self.alloc_miss(heap, h.into(), key, contract, bytes);
         }
         q.key = 0;
         let (id, offset) = (q.id, q.offset);
         h.make_live(&self.maps, id, bytes);
-        if h.count_in(contract, bytes) {
-            drop(h);
+        let full = h.count_in(contract, bytes);
+        drop(h);
+        if full {
             self.settle(heap);
         }
         Ok(offset)
+    }
+
+    /// `alloc_in` for a thread that does not own the heap.
+    #[inline(never)]
+    fn alloc_shared(&self, heap: &'static Heap, key: u32, contract: u64, bytes: u64) -> Result<u64> {
+        let mut h = Self::lock_to_allocate(heap);
+        let q = &mut h.quick[quick_index(key)];
+        if q.key != key {
+            return self.alloc_miss(heap, h, key, contract, bytes);
+        }
+        q.key = 0;
+        let (id, offset) = (q.id, q.offset);
+        h.make_live(&self.maps, id, bytes);
+        let full = h.count_in(contract, bytes);
+        drop(h);
+        if full {
+            self.settle(heap);
+        }
+        Ok(offset)
+    }
+
+    /// The heap's lock for a thread that does not own it. Who allocates last is whom frees go by.
+    fn lock_to_allocate(heap: &Heap) -> Guard<'_, Inner> {
+        let h = heap.inner.lock();
+        let token = thread_token();
+        if heap.owner.load(Relaxed) != token {
+            heap.owner.store(token, Relaxed);
+        }
+        h
     }
 
     #[cold]
@@ -183,9 +218,10 @@ impl Pond {
     }
 
     #[inline(never)]
-    fn alloc_miss<'a>(
-        &self, heap: &'a Heap, mut h: LockGuard<'a, Inner>, tier: Tier, units: u32, contract: u64, bytes: u64,
+    fn alloc_miss(
+        &self, heap: &'static Heap, mut h: Guard<'static, Inner>, key: u32, contract: u64, bytes: u64,
     ) -> Result<u64> {
+        let (tier, units) = of_key(key);
         if contract > self.config.max_chunk && !self.config.mapping {
             drop(h);
             return self.alloc_direct(heap, units, contract, bytes);
@@ -228,7 +264,7 @@ impl Pond {
 
     /// Makes a block that was just taken live, and counts it.
     pub(crate) fn finish(
-        &self, heap: &Heap, mut h: LockGuard<'_, Inner>, id: Id, tier_bits: u32, contract: u64, bytes: u64,
+        &self, heap: &Heap, mut h: Guard<'_, Inner>, id: Id, tier_bits: u32, contract: u64, bytes: u64,
     ) -> u64 {
         h.make_live_as(&self.maps, id, tier_bits, bytes);
         let full = h.count_in(contract, bytes);
@@ -241,18 +277,14 @@ impl Pond {
     }
 
     /// [B] where a block starts.
+    #[inline(always)]
     pub(crate) fn offset(&self, id: Id) -> u64 {
         let d = self.maps.desc(id);
-        let shift = match d.tier_bits() {
-            0 => super::shape::SMALL_SHIFT,
-            1 => super::shape::MEDIUM_SHIFT,
-            _ => self.maps.shape.granule_shift - LARGE_UNITS_SHIFT,
-        };
-        u64::from(d.off()) << shift
+        u64::from(d.off()) << self.maps.shape.shift_of(d.tier_bits())
     }
 
     /// The block that starts at `offset` must be live.
-    fn live(&self, offset: u64) -> Result<Found> {
+    fn live(&self, offset: u64) -> Result<Found<'_>> {
         match self.maps.find(offset) {
             Some(f) if self.maps.desc(f.id).kind() == kind::LIVE => Ok(f),
             found => self.not_live(offset, found),
@@ -261,8 +293,8 @@ impl Pond {
 
     #[cold]
     #[inline(never)]
-    fn not_live(&self, offset: u64, found: Option<Found>) -> Result<Found> {
-        let freed = |f: Found| matches!(self.maps.desc(f.id).kind(), kind::QUICK | kind::REMOTE | kind::PENDING);
+    fn not_live(&self, offset: u64, found: Option<Found<'_>>) -> Result<Found<'_>> {
+        let freed = |f: Found<'_>| matches!(self.maps.desc(f.id).kind(), kind::QUICK | kind::REMOTE | kind::PENDING);
         if found.is_some_and(freed) {
             return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
         }
@@ -278,43 +310,86 @@ impl Pond {
     /// this point as well; with a size, that must be the size that was asked for.
     #[inline]
     pub fn free(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Result<()> {
-        if let Some(f) = self.maps.find(offset)
-            && let Some(heap) = self.heaps.get(f.heap as usize)
-            && size.is_none()
-            && stream.is_none_or(|s| s == heap.stream.load(Relaxed))
+        if size.is_none() && self.free_fast(offset, stream) { Ok(()) } else { self.free_slow(offset, stream, size) }
+    }
+
+    /// Frees the block if that is the usual case: live, used on its own stream only, and `stream` is that.
+    #[inline(always)]
+    fn free_fast(&self, offset: u64, stream: Option<u64>) -> bool {
+        let Some(f) = self.maps.find(offset) else { return false };
+        let Some(heap) = self.heaps.get(f.heap as usize) else { return false };
+        if let Some(s) = stream
+            && s != heap.stream.load(Relaxed)
         {
-            let d = self.maps.desc(f.id);
-            let tier_bits = d.tier_bits();
-            if heap.owner.load(Relaxed) != thread_token() && d.claim_remote() {
+            return false;
+        }
+        let Some(mut h) = heap.inner.enter() else {
+            if heap.owner.load(Relaxed) != thread_token() {
                 return self.free_remote(heap, f, offset);
             }
-            let mut h = heap.inner.lock();
-            if d.state() == kind::LIVE | tier_bits << 4 && u64::from(d.off()) << f.shift == offset {
-                let bytes = d.requested();
-                let contract = self.maps.shape.contract(bytes).unwrap_or(0);
-                h.count_out(contract, bytes);
-                let key = d.units() << 2 | tier_bits.min(Tier::Large as u32);
-                if let Some(a) = h.retire(&self.maps, heap.index, key, f.id, offset) {
-                    self.aliases.lock().set_idle(a);
-                }
-                return Ok(());
-            }
+            return self.free_shared(heap, f, offset);
+        };
+        let idle = self.free_in(heap, &mut h, f, offset);
+        drop(h);
+        self.freed(idle)
+    }
+
+    /// `free_fast` for the thread that allocates here but does not own the lock.
+    #[inline(never)]
+    fn free_shared(&self, heap: &Heap, f: Found<'_>, offset: u64) -> bool {
+        let mut h = heap.inner.lock();
+        let idle = self.free_in(heap, &mut h, f, offset);
+        drop(h);
+        self.freed(idle)
+    }
+
+    /// Frees a block of a locked heap: 0 when it is not plainly live, else 1, or 2 more than the entry of the
+    /// alias cache that fell idle with it.
+    #[inline(always)]
+    fn free_in(&self, heap: &Heap, h: &mut Inner, f: Found<'_>, offset: u64) -> u32 {
+        let d = f.desc;
+        // Looked at again, now that nobody can change it: the state without flags, and the start.
+        let state = d.state();
+        if state & !(3 << 4) != kind::LIVE || u64::from(d.off()) << f.shift != offset {
+            return 0;
         }
-        self.free_slow(offset, stream, size)
+        let bytes = d.requested();
+        h.count_out(self.maps.shape.contract_of(bytes), bytes);
+        let key = d.units() << 2 | (state >> 4 & 3).min(Tier::Large as u32);
+        match h.retire_desc(&self.maps, heap.index, key, f.id, d, state, offset) {
+            None => 1,
+            Some(entry) => entry + 2,
+        }
+    }
+
+    #[inline(always)]
+    fn freed(&self, idle: u32) -> bool {
+        if idle > 1 {
+            self.set_idle(idle - 2);
+        }
+        idle != 0
+    }
+
+    #[cold]
+    fn set_idle(&self, entry: u32) {
+        self.aliases.lock().set_idle(entry);
     }
 
     /// Another thread's heap: one push, and its owner does the rest.
     #[inline(never)]
-    fn free_remote(&self, heap: &Heap, f: Found, offset: u64) -> Result<()> {
-        let d = self.maps.desc(f.id);
-        if u64::from(d.off()) << f.shift != offset {
+    fn free_remote(&self, heap: &Heap, f: Found<'_>, offset: u64) -> bool {
+        let d = f.desc;
+        if !d.claim_remote() {
+            return false;
+        }
+        if self.offset(f.id) != offset {
             // The descriptor went to another block between the look and the claim: the caller freed
             // twice, in two threads at once. That other block stays the caller's.
             d.set_kind(kind::LIVE);
-            return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
+            return false;
         }
         heap.push_remote(&self.maps, f.id);
-        Ok(())
+        true
     }
 
     #[inline(never)]
@@ -329,7 +404,7 @@ impl Pond {
         }
         let mut h = heap.inner.lock();
         let d = self.maps.desc(f.id);
-        if d.kind() != kind::LIVE || u64::from(d.off()) << f.shift != offset {
+        if d.kind() != kind::LIVE || self.offset(f.id) != offset {
             drop(h);
             return self.live(offset).and(Err(Error::new(Code::UnknownPointer, "the block moved on while it was freed")));
         }
@@ -340,7 +415,7 @@ impl Pond {
         }
         if other.is_none() && d.state() & USES == 0 {
             let bytes = d.requested();
-            h.count_out(self.maps.shape.contract(bytes).unwrap_or(0), bytes);
+            h.count_out(self.maps.shape.contract_of(bytes), bytes);
             let key = d.units() << 2 | d.tier_bits().min(Tier::Large as u32);
             if let Some(a) = h.retire(&self.maps, heap.index, key, f.id, offset) {
                 self.aliases.lock().set_idle(a);
@@ -364,7 +439,7 @@ impl Pond {
             }
             let next = d.prev();
             let bytes = d.requested();
-            h.count_out(self.maps.shape.contract(bytes).unwrap_or(0), bytes);
+            h.count_out(self.maps.shape.contract_of(bytes), bytes);
             let key = d.units() << 2 | d.tier_bits().min(Tier::Large as u32);
             if let Some(a) = h.retire(&self.maps, heap.index, key, id, self.offset(id)) {
                 self.aliases.lock().set_idle(a);
@@ -403,7 +478,7 @@ impl Pond {
     pub(crate) fn settle(&self, heap: &Heap) {
         let mut ledger = lock(&self.ledger);
         self.with_all(|heaps| {
-            let all: &mut [(&Heap, LockGuard<'_, Inner>)] = heaps;
+            let all: &mut [(&Heap, Guard<'_, Inner>)] = heaps;
             for (x, h) in all.iter_mut() {
                 self.drain(x, h);
             }
@@ -414,7 +489,7 @@ impl Pond {
     /// Raises the peaks to the true sums and deals what is left below them: half to `first`, the other
     /// half among the rest.
     pub(crate) fn deal_all(
-        &self, ledger: &mut Ledger, all: &mut [(&Heap, LockGuard<'_, Inner>)], first: Option<&Heap>,
+        &self, ledger: &mut Ledger, all: &mut [(&Heap, Guard<'_, Inner>)], first: Option<&Heap>,
     ) {
         let mut sums = Sums::default();
         for (_, h) in all.iter() {
@@ -448,7 +523,7 @@ impl Pond {
     }
 
     /// Runs `f` with every heap locked, in order of their index.
-    pub(crate) fn with_all<R>(&self, f: impl FnOnce(&mut [(&Heap, LockGuard<'_, Inner>)]) -> R) -> R {
+    pub(crate) fn with_all<R>(&self, f: impl FnOnce(&mut [(&Heap, Guard<'_, Inner>)]) -> R) -> R {
         let n = self.heap_count.load(crate::base::sync::Ordering::Acquire) as usize;
         if n == 1
             && let Some(x) = self.heaps.get(0)

@@ -7,6 +7,7 @@ use super::ledger::{Peaks, Sums};
 use super::pond::{Pond, lock};
 use super::types::PoolId;
 use crate::base::error::{Code, Error, Result};
+use crate::base::slots::AtomicRef;
 use crate::base::sync::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use crate::fail;
 use std::collections::{BTreeMap, HashMap};
@@ -23,13 +24,13 @@ const CACHE: usize = 64;
 const SLOTS: u32 = 1 << 16;
 
 /// One pool.
-pub(crate) struct Pool {
+pub struct Pool {
     /// The id that it goes by now; `u32::MAX` when destroyed.
-    pub id: AtomicU32,
-    pub limit: AtomicU64, // [B] of reserved; 0: none
-    pub oom_count: AtomicU64,
-    /// Heap index + 1 by hash of the stream. A hint: the heap itself says whom it serves.
-    cache: [AtomicU32; CACHE],
+    pub(crate) id: AtomicU32,
+    pub(crate) limit: AtomicU64, // [B] of reserved; 0: none
+    pub(crate) oom_count: AtomicU64,
+    /// Heaps by hash of their stream. A hint: the heap itself says whom it serves.
+    cache: [AtomicRef<Heap>; CACHE],
     streams: Mutex<Streams>,
 }
 
@@ -66,24 +67,25 @@ fn cache_index(stream: u64) -> usize {
     (stream.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize
 }
 
-impl Pond {
-    pub(crate) fn pool(&self, id: PoolId) -> Option<&Pool> {
-        self.pools.get((id.0 % SLOTS) as usize).filter(|p| p.id.load(Relaxed) == id.0)
-    }
-
-    /// The heap that serves a stream in a pool, if it was asked for before.
+impl Pool {
+    /// The heap that serves a stream here, if it was asked for before.
     #[inline(always)]
-    pub(crate) fn heap_of(&self, pool: PoolId, stream: u64) -> Option<&Heap> {
-        let p = self.pools.get((pool.0 % SLOTS) as usize)?;
-        let index = p.cache[cache_index(stream)].load(Relaxed);
-        // Slot 0 stands for "none": heap indices are kept one up.
-        let heap = self.heaps.get(index.wrapping_sub(1) as usize)?;
-        (heap.stream.load(Relaxed) == stream && heap.pool.load(Relaxed) == pool.0).then_some(heap)
+    pub(crate) fn heap_of(&self, stream: u64) -> Option<&'static Heap> {
+        let heap = self.cache[cache_index(stream)].get()?;
+        // Only heaps of this pool are ever entered, and they leave with it: the stream tells.
+        (heap.stream.load(Relaxed) == stream).then_some(heap)
+    }
+}
+
+impl Pond {
+    /// The pool of that id, if it lives.
+    pub fn pool(&self, id: PoolId) -> Option<&'static Pool> {
+        self.pools.get((id.0 % SLOTS) as usize).filter(|p| p.id.load(Relaxed) == id.0)
     }
 
     /// The heap of a stream that the cache does not know: found, adopted or made.
     #[cold]
-    pub(crate) fn make_heap(&self, pool: PoolId, stream: u64) -> Result<&Heap> {
+    pub(crate) fn make_heap(&self, pool: PoolId, stream: u64) -> Result<&'static Heap> {
         let Some(p) = self.pool(pool) else {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
         };
@@ -105,7 +107,7 @@ impl Pond {
         let Some(heap) = self.heaps.get(index as usize) else {
             return Err(Error::new(Code::Internal, "a heap is missing"));
         };
-        p.cache[cache_index(stream)].store(index + 1, Relaxed);
+        p.cache[cache_index(stream)].set(Some(heap));
         Ok(heap)
     }
 
@@ -221,7 +223,7 @@ impl Pond {
                     id: AtomicU32::new(u32::MAX),
                     limit: AtomicU64::new(0),
                     oom_count: AtomicU64::new(0),
-                    cache: [const { AtomicU32::new(0) }; CACHE],
+                    cache: [const { AtomicRef::none() }; CACHE],
                     streams: Mutex::default(),
                 };
                 if i >= SLOTS - 1 || self.pools.put(i as usize, fresh).is_err() {
@@ -257,6 +259,7 @@ impl Pond {
         let mut streams = lock(&p.streams);
         let mut ledger = lock(&self.ledger);
         p.id.store(u32::MAX, Relaxed);
+        p.cache.iter().for_each(|c| c.set(None));
         let mut gone: Vec<u32> = streams.heaps.drain().map(|(_, i)| i).collect();
         for (i, mark) in streams.orphans.drain(..) {
             if let Some(m) = mark {
@@ -270,8 +273,9 @@ impl Pond {
             heap.pool.store(u32::MAX, Relaxed);
             let mut h = heap.inner.lock();
             for d in 0..3 {
-                ledger.gone[d] += std::mem::take(&mut h.total[d]);
-                h.room[d] = 0;
+                ledger.gone[d] += h.total[d].get() as u64;
+                h.total[d].set(0);
+                h.room[d].set(0);
                 h.ceiling[d] = 0;
             }
             ledger.spare_heaps.push(i);

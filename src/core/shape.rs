@@ -31,51 +31,78 @@ pub(crate) const MEDIUM_SHIFT: u32 = 12;
 const SMALL_MAX: u64 = 4096;
 /// [B] largest contract size in the medium tier.
 const MEDIUM_MAX: u64 = 60 << 10;
-/// [B] log2 of the usual granule.
-const GRANULE_SHIFT: u32 = 21;
+/// [B] log2 of a granule: 2 MiB, the mapping granularity of all CUDA devices so far.
+pub(crate) const GRANULE_SHIFT: u32 = 21;
+/// log2 of the units that a block's offset counts, by tier bits; scattered blocks start at a granule.
+const OFFSET_SHIFTS: [u8; 4] = [
+    SMALL_SHIFT as u8,
+    MEDIUM_SHIFT as u8,
+    (GRANULE_SHIFT - LARGE_UNITS_SHIFT) as u8,
+    GRANULE_SHIFT as u8,
+];
+
+/// [B] the sizes that are looked up; larger ones are all in the large tier.
+const KEYS: usize = (MEDIUM_MAX >> SMALL_SHIFT) as usize + 1;
+
+/// Units and tier in one word.
+#[inline(always)]
+pub(crate) fn key_of(tier: Tier, units: u32) -> u32 {
+    units << 2 | tier as u32
+}
+
+/// The tier and the units of a key.
+#[inline(always)]
+pub(crate) fn of_key(key: u32) -> (Tier, u32) {
+    let tier = match key & 3 {
+        0 => Tier::Small,
+        1 => Tier::Medium,
+        _ => Tier::Large,
+    };
+    (tier, key >> 2)
+}
 
 /// The sizes of one device, reduced to what the hot path needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// log2 of the granule in bytes.
-    pub granule_shift: u32,
     /// [B] contract sizes up to this are small; 0 where the min chunk forbids the tier.
     small_max: u64,
     /// [B] contract sizes up to this are medium; 0 where the min chunk forbids the tier.
     medium_max: u64,
-    /// [B] added to a request.
-    padding: u64,
-    /// [B] min chunk.
-    chunk: u64,
-    /// `chunk - 1` where the chunk is a power of two, else 0.
-    chunk_mask: u64,
+    /// [B] padding plus min chunk less one: what is added before rounding down.
+    add: u64,
+    /// The bits that rounding down to the min chunk keeps.
+    keep: u64,
     /// [B] the largest contract size that is served at all.
     largest: u64,
+    /// Tier and units of contract sizes up to `medium_max`, by small units: `units << 2 | tier`.
+    keys: [u32; KEYS],
 }
 
 impl Shape {
     /// Fails where the min chunk is not a power of two: such a device is served without pooling.
     pub(crate) fn new(min_chunk: u64, padding: u64, capacity: u64, small_ok: bool) -> Result<Shape> {
-        if !min_chunk.is_power_of_two() || min_chunk > 1 << 40 {
-            return Err(Error::new(Code::Unsupported, "pooling needs a min chunk that is a power of two"));
+        if !min_chunk.is_power_of_two() || min_chunk > 1 << GRANULE_SHIFT {
+            return Err(Error::new(Code::Unsupported, "pooling needs a min chunk that divides 2 MiB"));
         }
-        let granule_shift = GRANULE_SHIFT.max(min_chunk.trailing_zeros());
-        let usual = granule_shift == GRANULE_SHIFT;
-        Ok(Shape {
-            granule_shift,
-            small_max: if usual && small_ok && min_chunk <= 1 << SMALL_SHIFT { SMALL_MAX } else { 0 },
-            medium_max: if usual && min_chunk <= 1 << MEDIUM_SHIFT { MEDIUM_MAX } else { 0 },
-            padding,
-            chunk: min_chunk,
-            chunk_mask: min_chunk - 1,
+        let mut shape = Shape {
+            small_max: if small_ok && min_chunk <= 1 << SMALL_SHIFT { SMALL_MAX } else { 0 },
+            medium_max: if min_chunk <= 1 << MEDIUM_SHIFT { MEDIUM_MAX } else { 0 },
+            add: padding + min_chunk - 1,
+            keep: !(min_chunk - 1),
             largest: capacity,
-        })
+            keys: [0; KEYS],
+        };
+        for i in 1..KEYS {
+            let (tier, units) = shape.place_slow((i as u64) << SMALL_SHIFT);
+            shape.keys[i] = key_of(tier, units);
+        }
+        Ok(shape)
     }
 
     /// [B] of a granule.
     #[inline]
     pub(crate) fn granule(&self) -> u64 {
-        1 << self.granule_shift
+        1 << GRANULE_SHIFT
     }
 
     /// log2 of the unit of a tier, in bytes.
@@ -84,35 +111,58 @@ impl Shape {
         match tier {
             Tier::Small => SMALL_SHIFT,
             Tier::Medium => MEDIUM_SHIFT,
-            Tier::Large => self.granule_shift - LARGE_UNITS_SHIFT,
+            Tier::Large => GRANULE_SHIFT - LARGE_UNITS_SHIFT,
         }
+    }
+
+    /// log2 of what a block's offset counts, by its tier bits: the [`Tier`], or 3 for scattered granules.
+    #[inline(always)]
+    pub(crate) fn shift_of(&self, tier_bits: u32) -> u32 {
+        u32::from(OFFSET_SHIFTS[tier_bits as usize & 3])
     }
 
     /// What a request of `bytes` is charged; `None` when it is larger than the device could ever serve.
     #[inline]
     pub(crate) fn contract(&self, bytes: u64) -> Option<u64> {
         if bytes > self.largest {
-            return None;
+            return None; // which also keeps the sum below from passing 2^64
         }
-        Some((bytes + self.padding + self.chunk_mask) & !self.chunk_mask)
+        Some(self.contract_of(bytes))
     }
 
-    /// Tier and units of a contract size (not 0).
+    /// The same for a size that was served before.
     #[inline]
-    pub(crate) fn place(&self, contract: u64) -> (Tier, u32) {
+    pub(crate) fn contract_of(&self, bytes: u64) -> u64 {
+        (bytes + self.add) & self.keep
+    }
+
+    /// Tier and units of a contract size (not 0), as `units << 2 | tier`.
+    #[inline(always)]
+    pub(crate) fn key(&self, contract: u64) -> u32 {
+        let small = ((contract + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as usize;
+        match self.keys.get(small) {
+            Some(&k) => k,
+            None => {
+                let shift = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
+                key_of(Tier::Large, ((contract + (1 << shift) - 1) >> shift) as u32)
+            }
+        }
+    }
+
+    fn place_slow(&self, contract: u64) -> (Tier, u32) {
+        let units = |shift: u32| ((contract + (1 << shift) - 1) >> shift) as u32;
         if contract <= self.small_max {
-            (Tier::Small, ((contract + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as u32)
+            (Tier::Small, units(SMALL_SHIFT))
         } else if contract <= self.medium_max {
-            (Tier::Medium, ((contract + (1 << MEDIUM_SHIFT) - 1) >> MEDIUM_SHIFT) as u32)
+            (Tier::Medium, units(MEDIUM_SHIFT))
         } else {
-            let shift = self.granule_shift - LARGE_UNITS_SHIFT;
-            (Tier::Large, ((contract + (1 << shift) - 1) >> shift) as u32)
+            (Tier::Large, units(GRANULE_SHIFT - LARGE_UNITS_SHIFT))
         }
     }
 
     /// [B] the min chunk.
     pub(crate) fn min_chunk(&self) -> u64 {
-        self.chunk
+        !self.keep + 1
     }
 }
 
@@ -134,7 +184,7 @@ mod tests {
         let s = Shape::new(512, 0, 1 << 40, true).unwrap();
         for bytes in (1..200_000).chain([1 << 20, (1 << 20) + 1, (2 << 20) - 1, 1 << 36]) {
             let c = s.contract(bytes).unwrap();
-            let (t, u) = s.place(c);
+            let (t, u) = of_key(s.key(c));
             let room = u64::from(u) << s.unit_shift(t);
             assert!(room >= c && room - c < 1 << s.unit_shift(t), "{bytes}: {t:?} {u}");
         }
@@ -143,9 +193,8 @@ mod tests {
     #[test]
     fn a_large_min_chunk_turns_the_fine_tiers_off() {
         let s = Shape::new(1 << 20, 0, 1 << 40, true).unwrap();
-        assert_eq!(s.place(s.contract(1).unwrap()), (Tier::Large, 64));
-        let s = Shape::new(8 << 20, 0, 1 << 40, true).unwrap();
-        assert_eq!(s.granule(), 8 << 20);
+        assert_eq!(of_key(s.key(s.contract(1).unwrap())), (Tier::Large, 64));
+        assert!(Shape::new(8 << 20, 0, 1 << 40, true).is_err());
         assert!(Shape::new(768, 0, 1 << 40, true).is_err());
     }
 }

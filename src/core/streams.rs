@@ -7,9 +7,10 @@ use super::desc::{DIRECT, Id, USES, kind};
 use super::heap::{Heap, Inner, Mark, Pending};
 use super::pond::Pond;
 use super::pools::UNORDERED;
-use super::shape::Tier;
+use super::shape::{GRANULE_SHIFT, Tier};
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::{LockGuard, Ordering, Ordering::Relaxed};
+use crate::base::biased::Guard;
+use crate::base::sync::{Ordering, Ordering::Relaxed};
 use crate::fail;
 
 impl Pond {
@@ -40,7 +41,7 @@ impl Pond {
 
     /// Frees a live block that other streams have used. The heap is locked.
     pub(crate) fn free_after(
-        &self, heap: &Heap, mut h: LockGuard<'_, Inner>, id: Id, other: Option<u64>,
+        &self, heap: &Heap, mut h: Guard<'_, Inner>, id: Id, other: Option<u64>,
     ) -> Result<()> {
         let d = self.maps.desc(id);
         let was = d.state();
@@ -62,8 +63,8 @@ impl Pond {
         // with it in `ripen`.
         let contract = self.maps.shape.contract(bytes).unwrap_or(0) as i64;
         h.ceiling[0] -= contract;
-        h.room[1] += bytes as i64;
-        h.room[2] += 1;
+        h.room[1].add(bytes as i64);
+        h.room[2].add(1);
         h.pending_bytes += contract;
         d.set_kind(kind::PENDING);
         drop(h);
@@ -111,7 +112,7 @@ impl Pond {
         let contract = self.maps.shape.contract(d.requested()).unwrap_or(0) as i64;
         h.pending_bytes -= contract;
         h.ceiling[0] += contract;
-        h.room[0] += contract;
+        h.room[0].add(contract);
         let key = d.units() << 2 | d.tier_bits().min(Tier::Large as u32);
         if let Some(a) = h.retire(&self.maps, heap.index, key, id, self.offset(id)) {
             self.aliases.lock().set_idle(a);
@@ -165,7 +166,7 @@ impl Pond {
         self.backing.sync_all()?;
         let mut growth = super::pond::lock(&self.growth);
         let offset = self.offset(id);
-        let first = (offset >> self.maps.shape.granule_shift) as u32;
+        let first = (offset >> GRANULE_SHIFT) as u32;
         {
             let mut h = heap.inner.lock();
             h.drop_direct(&self.maps, id, first);

@@ -9,7 +9,7 @@ use super::desc::{DIRECT, GranuleUse, Id, USES, use_of};
 use super::heap::Heap;
 use super::pond::{Held, Pond, lock};
 use super::pools::{RETIRED, UNORDERED};
-use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
+use super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
 use super::types::{Counter, PoolId};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{Ordering, Ordering::Relaxed};
@@ -152,7 +152,7 @@ impl Pond {
     /// A block for a heap in which nothing fits.
     #[cold]
     #[inline(never)]
-    pub(crate) fn refill(&self, heap: &Heap, tier: Tier, units: u32, contract: u64, bytes: u64) -> Result<u64> {
+    pub(crate) fn refill(&self, heap: &'static Heap, tier: Tier, units: u32, contract: u64, bytes: u64) -> Result<u64> {
         let mut g = lock(&self.growth);
         let mut step = 0;
         let mut refused: Option<Error> = None;
@@ -241,11 +241,11 @@ impl Pond {
             None => self.map_pieces(g, heap, count)?,
         };
         let d = self.maps.desc(id);
-        d.set_off(granule << LARGE_UNITS_SHIFT);
+        d.set_off(granule);
         d.set_units(units);
         d.set_aux(entry);
         d.set_next(first);
-        self.maps.set_granule(granule, GranuleUse::new(use_of::ALIAS, heap.index, id));
+        self.maps.set_alias(granule, heap.index, id);
         Ok(id)
     }
 
@@ -263,7 +263,7 @@ impl Pond {
             self.aliases.lock().give_room(granule, count);
             fail!(Code::OutOfMemory, "more blocks than the library can keep track of");
         };
-        let shift = self.maps.shape.granule_shift;
+        let shift = GRANULE_SHIFT;
         let mut shown = 0u32;
         for &(off, units) in pieces {
             let n = units.div_ceil(LARGE_UNITS);
@@ -280,7 +280,7 @@ impl Pond {
             shown += n;
         }
         for i in 1..count {
-            self.maps.set_granule(granule + i, GranuleUse::new(use_of::ALIAS_REST, heap.index, id));
+            self.maps.set_granule(granule + i, GranuleUse::new(use_of::ALIAS_REST, 0, heap.index, id));
         }
         let entry = self.aliases.lock().enter(pieces, id, granule, count);
         Ok((entry, id, granule))
@@ -295,10 +295,10 @@ impl Pond {
         }
         self.backing.sync_all()?;
         let gone = self.aliases.lock().forget_idle(if all { 0 } else { idle / 2 });
-        let shift = self.maps.shape.granule_shift;
+        let shift = GRANULE_SHIFT;
         for Gone { granule, count, id } in gone {
             for i in 0..count {
-                self.maps.set_granule(granule + i, GranuleUse::new(use_of::NONE, 0, 0));
+                self.maps.set_granule(granule + i, GranuleUse::NONE);
             }
             if let Some(home) = self.heaps.get(0) {
                 home.inner.lock().give_id(&self.maps, id);
@@ -315,7 +315,7 @@ impl Pond {
         &self, g: &mut Growth, taker: &Heap, missing: u64, scattering: bool, same_pool: bool, terms: Terms,
     ) -> bool {
         let mine = taker.pool.load(Relaxed);
-        if !same_pool && missing > self.own_room(g, mine) >> self.maps.shape.granule_shift {
+        if !same_pool && missing > self.own_room(g, mine) >> GRANULE_SHIFT {
             return false;
         }
         let mut left = missing;
@@ -356,8 +356,8 @@ impl Pond {
                 continue;
             }
             let to = if self.agree(giver, taker, terms) { taker } else { giver };
-            let bytes = taken.iter().map(|t| u64::from(t.1)).sum::<u64>() << self.maps.shape.granule_shift;
-            let count = bytes >> self.maps.shape.granule_shift;
+            let bytes = taken.iter().map(|t| u64::from(t.1)).sum::<u64>() << GRANULE_SHIFT;
+            let count = bytes >> GRANULE_SHIFT;
             let mut h = to.inner.lock();
             for &(first, n) in &taken {
                 h.give(&self.maps, to.index, first, n, 0);
@@ -427,7 +427,7 @@ impl Pond {
         if !self.config.mapping {
             return self.grow_segment(g, heap, tier, contract, allowed, why);
         }
-        let shift = self.maps.shape.granule_shift;
+        let shift = GRANULE_SHIFT;
         if missing > allowed >> shift {
             return Err(Error::new(Code::OutOfMemory, why));
         }
@@ -465,7 +465,7 @@ impl Pond {
     fn grow_segment(
         &self, g: &mut Growth, heap: &Heap, tier: Tier, contract: u64, allowed: u64, why: &'static str,
     ) -> Result<()> {
-        let shift = self.maps.shape.granule_shift;
+        let shift = GRANULE_SHIFT;
         let unit = 1u64 << (shift - LARGE_UNITS_SHIFT);
         let chunk = self.maps.shape.min_chunk();
         // A fine tier needs a whole granule for its chunk, a large request its own units.
@@ -504,7 +504,7 @@ impl Pond {
         let Some(first) = g.take_room(count + 1, None) else {
             fail!(Code::OutOfMemory, "too many segments");
         };
-        let offset = u64::from(first) << self.maps.shape.granule_shift;
+        let offset = u64::from(first) << GRANULE_SHIFT;
         if let Err(e) = self.backing.segment(offset, bytes) {
             g.give_room(first, count + 1);
             return Err(e);
@@ -540,7 +540,7 @@ impl Pond {
         let Some(id) = h.take_id(&self.maps) else {
             drop(h);
             g.segment_gone(pool, first, contract);
-            self.backing.segment_release(u64::from(first) << self.maps.shape.granule_shift, contract)?;
+            self.backing.segment_release(u64::from(first) << GRANULE_SHIFT, contract)?;
             fail!(Code::OutOfMemory, "more blocks than the library can keep track of");
         };
         h.enter_direct(&self.maps, heap.index, id, first, units);
@@ -571,7 +571,7 @@ impl Pond {
         self.backing.sync_all()?;
         self.poll_all(true);
         self.forget_orphan_marks();
-        let shift = self.maps.shape.granule_shift;
+        let shift = GRANULE_SHIFT;
         let mut any = false;
         let heaps = || (0..self.heap_count.load(Ordering::Acquire) as usize).filter_map(|i| self.heaps.get(i));
         for heap in heaps() {
@@ -641,7 +641,7 @@ impl Pond {
             });
             let Some(home) = home else { continue };
             let taken = heap.inner.lock().take_all(&self.maps);
-            let unit = self.maps.shape.granule_shift - LARGE_UNITS_SHIFT;
+            let unit = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
             let mut h = home.inner.lock();
             for (first, count, short) in taken {
                 h.give(&self.maps, home.index, first, count, short);
@@ -656,7 +656,7 @@ impl Pond {
         let mut g = lock(&self.growth);
         let _ = self.trim(&mut g, None);
         for s in std::mem::take(&mut g.segments_held).into_values() {
-            self.backing.segment_release(u64::from(s.first) << self.maps.shape.granule_shift, s.bytes)?;
+            self.backing.segment_release(u64::from(s.first) << GRANULE_SHIFT, s.bytes)?;
         }
         Ok(())
     }

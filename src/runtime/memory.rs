@@ -6,7 +6,7 @@
 //! looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{BlockInfo, Config, Pond, PoolId, Stats};
+use crate::core::{BlockInfo, Config, Pond, Pool, PoolId, Stats};
 use crate::device::{Caps, Device, StreamId};
 use crate::fail;
 use crate::runtime::supply::{Places, Supply};
@@ -28,10 +28,12 @@ enum How {
     Unpooled(Box<Unpooled>),
 }
 
-struct Pooled {
+/// A pond, and what lies around it.
+pub(crate) struct Pooled {
     pond: Pond,
     supply: Arc<Supply>,
     places: Arc<Places>,
+    closed: AtomicBool,
 }
 
 #[cold]
@@ -157,6 +159,14 @@ impl Memory {
         Ok(())
     }
 
+    /// The pooled memory and one of its pools, for callers that look a pool up once and use it often.
+    pub(crate) fn lane(&self, pool: PoolId) -> Option<(&Pooled, &'static Pool)> {
+        match &self.how {
+            How::Pooled(p) => Some((p, p.pond.pool(pool)?)),
+            How::Unpooled(_) => None,
+        }
+    }
+
     /// A new pool whose reserved bytes never pass `limit` (0: none).
     pub fn pool_create(&self, limit: u64) -> Result<PoolId> {
         match self.open()? {
@@ -268,6 +278,7 @@ impl Memory {
         }
         match &self.how {
             How::Pooled(p) => {
+                p.closed.store(true, Relaxed);
                 let closed = p.pond.close();
                 closed.and(p.supply.close())
             }
@@ -284,13 +295,35 @@ impl Pooled {
         }
         let supply = Arc::new(Supply::new(device.clone(), places.clone()));
         match Pond::new(config, Box::new(supply.clone())) {
-            Ok(pond) => Ok(Pooled { pond, supply, places }),
+            Ok(pond) => Ok(Pooled { pond, supply, places, closed: AtomicBool::new(false) }),
             Err(e) => {
                 if config.mapping {
                     device.map_close()?;
                 }
                 Err(e)
             }
+        }
+    }
+
+    /// `Memory::alloc` with the pool at hand; `bytes` is not 0.
+    #[inline(always)]
+    pub(crate) fn alloc(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Result<u64> {
+        if self.closed.load(Relaxed) {
+            return ended();
+        }
+        self.places.address(self.pond.alloc_from(pool, stream, bytes)?)
+    }
+
+    /// `Memory::free` with a stream.
+    #[inline(always)]
+    pub(crate) fn free(&self, addr: u64, stream: StreamId) -> Result<()> {
+        if self.closed.load(Relaxed) {
+            return ended();
+        }
+        match self.places.offset(addr) {
+            Some(offset) => self.pond.free(offset, Some(stream), None),
+            None if addr == 0 => Ok(()),
+            None => stranger(addr),
         }
     }
 

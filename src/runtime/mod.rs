@@ -58,6 +58,8 @@ pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;
+pub(crate) use memory::Pooled;
+pub(crate) use crate::core::Pool;
 pub use registry::{
     configure_host, device, device_count, finalize, free, holder, owner, register_type, type_names,
     unregister_type,
