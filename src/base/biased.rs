@@ -248,8 +248,8 @@ impl<T> Drop for Guard<'_, T> {
 /// The two sides of an asymmetric barrier.
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 mod barrier {
-    use std::sync::atomic::{Ordering, compiler_fence};
     use std::sync::OnceLock;
+    use std::sync::atomic::{Ordering, compiler_fence};
 
     // From <linux/membarrier.h>.
     const PRIVATE_EXPEDITED: i32 = 1 << 3;

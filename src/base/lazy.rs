@@ -50,7 +50,9 @@ impl<T: Zeroable> LazyArray<T> {
         let bytes = len
             .checked_mul(size_of::<T>())
             .filter(|&b| b < isize::MAX as usize)
-            .ok_or_else(|| Error::new(Code::InvalidArgument, "metadata array is larger than the address space"))?
+            .ok_or_else(|| {
+                Error::new(Code::InvalidArgument, "metadata array is larger than the address space")
+            })?
             .max(1);
         let ptr = raw::take(bytes)?;
         Ok(LazyArray { ptr: ptr.cast(), len, bytes, _own: PhantomData })
@@ -92,7 +94,10 @@ mod raw {
         if p == libc::MAP_FAILED {
             return Err(Error::new(
                 Code::System,
-                format!("cannot reserve {bytes} bytes of address space for metadata: {}", std::io::Error::last_os_error()),
+                format!(
+                    "cannot reserve {bytes} bytes of address space for metadata: {}",
+                    std::io::Error::last_os_error()
+                ),
             ));
         }
         #[cfg(target_os = "linux")]
@@ -121,7 +126,8 @@ mod raw {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
 
     fn layout(bytes: usize) -> Result<Layout> {
-        Layout::from_size_align(bytes, 64).map_err(|_| Error::new(Code::InvalidArgument, "metadata array too large"))
+        Layout::from_size_align(bytes, 64)
+            .map_err(|_| Error::new(Code::InvalidArgument, "metadata array too large"))
     }
 
     pub(super) fn take(bytes: usize) -> Result<*mut u8> {

@@ -6,8 +6,8 @@
 //! generation. A look-up is a few loads, takes no lock and follows no pointer that C has seen.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::types::{millpond_device, millpond_pool};
 use crate::base::slots::AtomicRef;
+use crate::capi::types::{millpond_device, millpond_pool};
 use crate::runtime::{self, DeviceState, Pool, PoolId, Pooled, lock};
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr::without_provenance_mut;
@@ -48,8 +48,14 @@ struct Book {
     old_lanes: VecDeque<&'static Lane>,
 }
 
-static BOOK: Mutex<Book> =
-    Mutex::new(Book { free: Vec::new(), used: 0, handles: BTreeMap::new(), names: BTreeMap::new(), lanes: BTreeMap::new(), old_lanes: VecDeque::new() });
+static BOOK: Mutex<Book> = Mutex::new(Book {
+    free: Vec::new(),
+    used: 0,
+    handles: BTreeMap::new(),
+    names: BTreeMap::new(),
+    lanes: BTreeMap::new(),
+    old_lanes: VecDeque::new(),
+});
 
 fn invalid<T>(message: &'static str) -> Result<T> {
     Err(Error::new(Code::InvalidArgument, message))
@@ -198,7 +204,11 @@ pub(crate) fn open_lane(handle: *const millpond_pool, device: &'static DeviceSta
             // Forgotten so long ago that no reader can still be looking at it.
             book.old_lanes.pop_front().unwrap_or(&NO_LANE)
         } else {
-            Box::leak(Box::new(Lane { handle: AtomicU64::new(0), memory: AtomicRef::none(), pool: AtomicRef::none() }))
+            Box::leak(Box::new(Lane {
+                handle: AtomicU64::new(0),
+                memory: AtomicRef::none(),
+                pool: AtomicRef::none(),
+            }))
         };
         lane.memory.set(Some(memory));
         lane.pool.set(Some(pool));

@@ -24,8 +24,8 @@ pub(crate) struct Aliases {
     entries: Vec<Option<Entry>>,
     spare: Vec<u32>,
     by_pieces: HashMap<Pieces, u32>,
-    end: u32,   // one past its last
-    fresh: u32, // never used from here on
+    end: u32,              // one past its last
+    fresh: u32,            // never used from here on
     gaps: Vec<(u32, u32)>, // (first, count), given back
     clock: u64,
     mapped_pieces: usize,

@@ -116,7 +116,12 @@ impl<'a> Desc<'a> {
     word!(off, set_off, 0, "Offset, in units of the tier.");
     word!(units, set_units, 1, "Size, in units of the tier.");
     word!(state, set_state, 2, "Kind, tier and flags.");
-    word!(next, set_next, 3, "Next in its bin; of a scattered block, its first piece; of a piece, the next one.");
+    word!(
+        next,
+        set_next,
+        3,
+        "Next in its bin; of a scattered block, its first piece; of a piece, the next one."
+    );
     word!(prev, set_prev, 4, "Previous in its bin; on the remote list, the next one.");
     word!(aux, set_aux, 5, "For a scattered block, its entry in the alias cache.");
 
@@ -215,7 +220,9 @@ impl Maps {
         let large = u64::from(real) * u64::from(LARGE_UNITS);
         let aliases = u64::from(alias);
         let entries = aliases
-            + large + u64::from(small_slots) * u64::from(small_size) + u64::from(medium_slots) * u64::from(medium_size);
+            + large
+            + u64::from(small_slots) * u64::from(small_size)
+            + u64::from(medium_slots) * u64::from(medium_size);
         let capacity = u64::from(real) << GRANULE_SHIFT;
         let ids = (capacity / 2048 + (1 << 20)).min(1 << 28);
         let medium_base = large as u32 + small_slots * small_size;
@@ -226,7 +233,10 @@ impl Maps {
             granules: LazyArray::new((u64::from(real) + u64::from(alias)) as usize)?,
             table: LazyArray::new(entries as usize)?,
             next_id: AtomicU32::new(1),
-            slots: [slots(large as u32, small_size, small_slots), slots(medium_base, medium_size, medium_slots)],
+            slots: [
+                slots(large as u32, small_size, small_slots),
+                slots(medium_base, medium_size, medium_slots),
+            ],
             real,
             alias_base: (entries - aliases) as u32,
         })
@@ -350,7 +360,8 @@ impl Maps {
                 return None;
             }
             at -= 1 << shift;
-            if g.use_() == use_of::LARGE && self.granule((at >> GRANULE_SHIFT) as u32).use_() != use_of::LARGE {
+            if g.use_() == use_of::LARGE && self.granule((at >> GRANULE_SHIFT) as u32).use_() != use_of::LARGE
+            {
                 return None;
             }
         }

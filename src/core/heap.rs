@@ -247,7 +247,8 @@ impl Inner {
         if off > 0 && self.mine(maps, me, off - 1) {
             let left = maps.large_at(off - 1);
             let l = maps.desc(left);
-            if left != 0 && l.state() == kind::FREE | (Tier::Large as u32) << 4 && l.off() + l.units() == off {
+            if left != 0 && l.state() == kind::FREE | (Tier::Large as u32) << 4 && l.off() + l.units() == off
+            {
                 self.large.remove(maps, left);
                 off = l.off();
                 units += l.units();
@@ -293,7 +294,8 @@ impl Inner {
 
     /// A block of a fine tier from the bins; 0 when none fits (or ids ran out).
     fn fine_alloc(&mut self, maps: &Maps, tier: Tier, units: u32) -> Id {
-        let id = if tier == Tier::Small { self.small.find(maps, units) } else { self.medium.find(maps, units) };
+        let id =
+            if tier == Tier::Small { self.small.find(maps, units) } else { self.medium.find(maps, units) };
         if id == 0 || !self.stock_ids(maps) {
             return 0;
         }
@@ -379,7 +381,11 @@ impl Inner {
                 continue;
             }
             let whole = Self::chunk_mask(maps, tier) + 1;
-            let id = if tier == Tier::Small { self.small.find(maps, whole) } else { self.medium.find(maps, whole) };
+            let id = if tier == Tier::Small {
+                self.small.find(maps, whole)
+            } else {
+                self.medium.find(maps, whole)
+            };
             if id == 0 {
                 continue;
             }
@@ -509,7 +515,14 @@ impl Inner {
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "the hot path has them all in registers")]
     pub(crate) fn retire_desc(
-        &mut self, maps: &Maps, me: u32, key: u32, id: Id, d: Desc<'_>, state: u32, offset: u64,
+        &mut self,
+        maps: &Maps,
+        me: u32,
+        key: u32,
+        id: Id,
+        d: Desc<'_>,
+        state: u32,
+        offset: u64,
     ) -> Option<u32> {
         d.set_state(kind::QUICK | state & (3 << 4));
         let old = std::mem::replace(&mut self.quick[quick_index(key)], Quick { key, id, offset });
@@ -531,7 +544,11 @@ impl Inner {
         self.total[0].add(contract as i64);
         self.total[1].add(requested as i64);
         self.total[2].add(1);
-        let left = [self.room[0].add(-(contract as i64)), self.room[1].add(-(requested as i64)), self.room[2].add(-1)];
+        let left = [
+            self.room[0].add(-(contract as i64)),
+            self.room[1].add(-(requested as i64)),
+            self.room[2].add(-1),
+        ];
         (left[0] | left[1] | left[2]) < 0
     }
     /// Counts a block out.
@@ -622,7 +639,8 @@ impl Inner {
         });
         let mut taken = Vec::with_capacity(found.len());
         for (id, first, count, short) in found {
-            let Some(piece) = self.carve(maps, id, first << LARGE_UNITS_SHIFT, (count << LARGE_UNITS_SHIFT) - short)
+            let Some(piece) =
+                self.carve(maps, id, first << LARGE_UNITS_SHIFT, (count << LARGE_UNITS_SHIFT) - short)
             else {
                 break;
             };
@@ -644,7 +662,11 @@ impl Inner {
         }
         let id = maps.large_at(off);
         let d = maps.desc(id);
-        if id == 0 || d.state() != kind::FREE | (Tier::Large as u32) << 4 || d.off() != off || d.units() != units {
+        if id == 0
+            || d.state() != kind::FREE | (Tier::Large as u32) << 4
+            || d.off() != off
+            || d.units() != units
+        {
             return false;
         }
         self.large.remove(maps, id);
@@ -662,7 +684,11 @@ impl Inner {
     /// linked through `next`, and listed in `pieces` as (offset, units) in address order; the answer is
     /// the first. `Err(n)`: `n` more whole granules are needed; nothing changed.
     pub(crate) fn scatter(
-        &mut self, maps: &Maps, units: u32, runs: &mut Vec<(u32, u32, Id)>, pieces: &mut Vec<(u32, u32)>,
+        &mut self,
+        maps: &Maps,
+        units: u32,
+        runs: &mut Vec<(u32, u32, Id)>,
+        pieces: &mut Vec<(u32, u32)>,
     ) -> Result<Id, u64> {
         runs.clear();
         pieces.clear();
@@ -702,7 +728,11 @@ impl Inner {
             let d = maps.desc(piece);
             d.become_(kind::EXTENT, Tier::Large as u32);
             d.set_next(0);
-            if last == 0 { first = piece } else { maps.desc(last).set_next(piece) }
+            if last == 0 {
+                first = piece
+            } else {
+                maps.desc(last).set_next(piece)
+            }
             last = piece;
             pieces.push((d.off(), d.units()));
         };

@@ -61,11 +61,8 @@ impl Peaks {
     /// As counters: allocated, requested, blocks, active.
     pub(crate) fn counters(&self, s: &Sums) -> [Counter; 4] {
         let c = |d: usize| Counter { current: s.now[d] as u64, peak: self.peak[d] as u64, total: s.total[d] };
-        let active = Counter {
-            current: (s.now[0] + s.pending) as u64,
-            peak: self.active as u64,
-            total: s.total[0],
-        };
+        let active =
+            Counter { current: (s.now[0] + s.pending) as u64, peak: self.active as u64, total: s.total[0] };
         [c(0), c(1), c(2), active]
     }
 }

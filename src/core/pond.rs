@@ -214,12 +214,21 @@ impl Pond {
     #[inline(never)]
     fn too_large(&self, bytes: u64) -> Result<u64> {
         self.oom_count.fetch_add(1, Relaxed);
-        fail!(Code::OutOfMemory, "{bytes} bytes are more than the device could ever give ({})", self.config.max_alloc)
+        fail!(
+            Code::OutOfMemory,
+            "{bytes} bytes are more than the device could ever give ({})",
+            self.config.max_alloc
+        )
     }
 
     #[inline(never)]
     fn alloc_miss(
-        &self, heap: &'static Heap, mut h: Guard<'static, Inner>, key: u32, contract: u64, bytes: u64,
+        &self,
+        heap: &'static Heap,
+        mut h: Guard<'static, Inner>,
+        key: u32,
+        contract: u64,
+        bytes: u64,
     ) -> Result<u64> {
         let (tier, units) = of_key(key);
         if contract > self.config.max_chunk && !self.config.mapping {
@@ -264,7 +273,13 @@ impl Pond {
 
     /// Makes a block that was just taken live, and counts it.
     pub(crate) fn finish(
-        &self, heap: &Heap, mut h: Guard<'_, Inner>, id: Id, tier_bits: u32, contract: u64, bytes: u64,
+        &self,
+        heap: &Heap,
+        mut h: Guard<'_, Inner>,
+        id: Id,
+        tier_bits: u32,
+        contract: u64,
+        bytes: u64,
     ) -> u64 {
         h.make_live_as(&self.maps, id, tier_bits, bytes);
         let full = h.count_in(contract, bytes);
@@ -294,23 +309,35 @@ impl Pond {
     #[cold]
     #[inline(never)]
     fn not_live(&self, offset: u64, found: Option<Found<'_>>) -> Result<Found<'_>> {
-        let freed = |f: Found<'_>| matches!(self.maps.desc(f.id).kind(), kind::QUICK | kind::REMOTE | kind::PENDING);
+        let freed =
+            |f: Found<'_>| matches!(self.maps.desc(f.id).kind(), kind::QUICK | kind::REMOTE | kind::PENDING);
         if found.is_some_and(freed) {
             return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
         }
         if let Some(f) = self.maps.find_holding(offset)
             && self.maps.desc(f.id).kind() == kind::LIVE
         {
-            fail!(Code::UnknownPointer, "the address lies {} bytes inside a block", offset - self.offset(f.id));
+            fail!(
+                Code::UnknownPointer,
+                "the address lies {} bytes inside a block",
+                offset - self.offset(f.id)
+            );
         }
-        Err(Error::new(Code::UnknownPointer, "no live block starts at this address (it may have been freed before)"))
+        Err(Error::new(
+            Code::UnknownPointer,
+            "no live block starts at this address (it may have been freed before)",
+        ))
     }
 
     /// Frees the block at `offset`. With a stream, the block is reusable once that stream has passed
     /// this point as well; with a size, that must be the size that was asked for.
     #[inline]
     pub fn free(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Result<()> {
-        if size.is_none() && self.free_fast(offset, stream) { Ok(()) } else { self.free_slow(offset, stream, size) }
+        if size.is_none() && self.free_fast(offset, stream) {
+            Ok(())
+        } else {
+            self.free_slow(offset, stream, size)
+        }
     }
 
     /// Frees the block if that is the usual case: live, used on its own stream only, and `stream` is that.
@@ -406,7 +433,9 @@ impl Pond {
         let d = self.maps.desc(f.id);
         if d.kind() != kind::LIVE || self.offset(f.id) != offset {
             drop(h);
-            return self.live(offset).and(Err(Error::new(Code::UnknownPointer, "the block moved on while it was freed")));
+            return self
+                .live(offset)
+                .and(Err(Error::new(Code::UnknownPointer, "the block moved on while it was freed")));
         }
         if let Some(size) = size
             && size != d.requested()
@@ -489,7 +518,10 @@ impl Pond {
     /// Raises the peaks to the true sums and deals what is left below them: half to `first`, the other
     /// half among the rest.
     pub(crate) fn deal_all(
-        &self, ledger: &mut Ledger, all: &mut [(&Heap, Guard<'_, Inner>)], first: Option<&Heap>,
+        &self,
+        ledger: &mut Ledger,
+        all: &mut [(&Heap, Guard<'_, Inner>)],
+        first: Option<&Heap>,
     ) {
         let mut sums = Sums::default();
         for (_, h) in all.iter() {

@@ -180,7 +180,8 @@ impl Pond {
     /// Live blocks that the stream has used could not wait for it any more at their free: it is waited for
     /// here, on the host, if there are any.
     fn end_uses(&self, stream: u64) {
-        let heaps = || (0..self.heap_count.load(Ordering::Acquire) as usize).filter_map(|i| self.heaps.get(i));
+        let heaps =
+            || (0..self.heap_count.load(Ordering::Acquire) as usize).filter_map(|i| self.heaps.get(i));
         if !heaps().any(|x| x.inner.lock().uses.values().any(|u| u.contains(&stream))) {
             return;
         }

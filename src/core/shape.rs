@@ -34,12 +34,8 @@ const MEDIUM_MAX: u64 = 60 << 10;
 /// [B] log2 of a granule: 2 MiB, the mapping granularity of all CUDA devices so far.
 pub(crate) const GRANULE_SHIFT: u32 = 21;
 /// log2 of the units that a block's offset counts, by tier bits; scattered blocks start at a granule.
-const OFFSET_SHIFTS: [u8; 4] = [
-    SMALL_SHIFT as u8,
-    MEDIUM_SHIFT as u8,
-    (GRANULE_SHIFT - LARGE_UNITS_SHIFT) as u8,
-    GRANULE_SHIFT as u8,
-];
+const OFFSET_SHIFTS: [u8; 4] =
+    [SMALL_SHIFT as u8, MEDIUM_SHIFT as u8, (GRANULE_SHIFT - LARGE_UNITS_SHIFT) as u8, GRANULE_SHIFT as u8];
 
 /// [B] the sizes that are looked up; larger ones are all in the large tier.
 const KEYS: usize = (MEDIUM_MAX >> SMALL_SHIFT) as usize + 1;

@@ -8,8 +8,8 @@ use super::heap::{Heap, Inner, Mark, Pending};
 use super::pond::Pond;
 use super::pools::UNORDERED;
 use super::shape::{GRANULE_SHIFT, Tier};
-use crate::base::error::{Code, Error, Result};
 use crate::base::biased::Guard;
+use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{Ordering, Ordering::Relaxed};
 use crate::fail;
 
@@ -41,7 +41,11 @@ impl Pond {
 
     /// Frees a live block that other streams have used. The heap is locked.
     pub(crate) fn free_after(
-        &self, heap: &Heap, mut h: Guard<'_, Inner>, id: Id, other: Option<u64>,
+        &self,
+        heap: &Heap,
+        mut h: Guard<'_, Inner>,
+        id: Id,
+        other: Option<u64>,
     ) -> Result<()> {
         let d = self.maps.desc(id);
         let was = d.state();

@@ -117,7 +117,6 @@ impl Growth {
         }
         self.release(pool, bytes, 1);
     }
-
 }
 
 /// From whom memory may be taken, and on what terms.
@@ -152,7 +151,14 @@ impl Pond {
     /// A block for a heap in which nothing fits.
     #[cold]
     #[inline(never)]
-    pub(crate) fn refill(&self, heap: &'static Heap, tier: Tier, units: u32, contract: u64, bytes: u64) -> Result<u64> {
+    pub(crate) fn refill(
+        &self,
+        heap: &'static Heap,
+        tier: Tier,
+        units: u32,
+        contract: u64,
+        bytes: u64,
+    ) -> Result<u64> {
         let mut g = lock(&self.growth);
         let mut step = 0;
         let mut refused: Option<Error> = None;
@@ -185,14 +191,18 @@ impl Pond {
                             }
                         }
                     }
-                    Err(u64::MAX) => fail!(Code::OutOfMemory, "more blocks than the library can keep track of"),
+                    Err(u64::MAX) => {
+                        fail!(Code::OutOfMemory, "more blocks than the library can keep track of")
+                    }
                     Err(n) => missing = n,
                 }
             }
             drop(h);
             let Some(&what) = STEPS.get(step) else { break };
             let got = match what {
-                Step::Steal { same_pool, terms } => self.steal(&mut g, heap, missing, scattering, same_pool, terms),
+                Step::Steal { same_pool, terms } => {
+                    self.steal(&mut g, heap, missing, scattering, same_pool, terms)
+                }
                 Step::Device => match self.grow(&mut g, heap, missing, tier, contract) {
                     Ok(()) => true,
                     Err(e) => {
@@ -217,7 +227,12 @@ impl Pond {
     }
 
     fn out_of_memory(
-        &self, g: &MutexGuard<'_, Growth>, heap: &Heap, contract: u64, bytes: u64, why: Option<Error>,
+        &self,
+        g: &MutexGuard<'_, Growth>,
+        heap: &Heap,
+        contract: u64,
+        bytes: u64,
+        why: Option<Error>,
     ) -> Result<u64> {
         self.oom_count.fetch_add(1, Relaxed);
         if let Some(p) = self.pool(PoolId(heap.pool.load(Relaxed))) {
@@ -312,7 +327,13 @@ impl Pond {
 
     /// Takes up to `missing` free granules from other heaps. Without `scattering` they must be in one run.
     fn steal(
-        &self, g: &mut Growth, taker: &Heap, missing: u64, scattering: bool, same_pool: bool, terms: Terms,
+        &self,
+        g: &mut Growth,
+        taker: &Heap,
+        missing: u64,
+        scattering: bool,
+        same_pool: bool,
+        terms: Terms,
     ) -> bool {
         let mine = taker.pool.load(Relaxed);
         if !same_pool && missing > self.own_room(g, mine) >> GRANULE_SHIFT {
@@ -463,7 +484,13 @@ impl Pond {
     /// A new segment: of the init size at first, of the realloc size later, and never too small for the
     /// request.
     fn grow_segment(
-        &self, g: &mut Growth, heap: &Heap, tier: Tier, contract: u64, allowed: u64, why: &'static str,
+        &self,
+        g: &mut Growth,
+        heap: &Heap,
+        tier: Tier,
+        contract: u64,
+        allowed: u64,
+        why: &'static str,
     ) -> Result<()> {
         let shift = GRANULE_SHIFT;
         let unit = 1u64 << (shift - LARGE_UNITS_SHIFT);
@@ -573,7 +600,8 @@ impl Pond {
         self.forget_orphan_marks();
         let shift = GRANULE_SHIFT;
         let mut any = false;
-        let heaps = || (0..self.heap_count.load(Ordering::Acquire) as usize).filter_map(|i| self.heaps.get(i));
+        let heaps =
+            || (0..self.heap_count.load(Ordering::Acquire) as usize).filter_map(|i| self.heaps.get(i));
         for heap in heaps() {
             let mut h = heap.inner.lock();
             self.drain(heap, &mut h);
@@ -584,7 +612,9 @@ impl Pond {
             let held: Vec<Segment> = g.segments_held.values().copied().collect();
             for s in held {
                 let owner = self.heaps.get(self.maps.granule(s.first).heap() as usize);
-                let Some(heap) = owner.filter(|x| pool.is_none_or(|p| p.0 == x.pool.load(Relaxed))) else { continue };
+                let Some(heap) = owner.filter(|x| pool.is_none_or(|p| p.0 == x.pool.load(Relaxed))) else {
+                    continue;
+                };
                 if !heap.inner.lock().take_segment(&self.maps, heap.index, s.first, s.units) {
                     continue;
                 }

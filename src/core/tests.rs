@@ -2,7 +2,12 @@
 //! which address, what each stream has still to do. Every block is checked against every other in
 //! physical space, and against work that may still use its memory.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
 
 use super::backing::Backing;
 use super::heap::Mark;
@@ -19,8 +24,8 @@ const G: u64 = 2 << 20;
 struct World {
     real: u32,
     created: BTreeSet<u32>,
-    shown: BTreeMap<u32, u32>,       // address granule -> physical granule
-    segments: BTreeMap<u64, u64>,    // offset -> bytes
+    shown: BTreeMap<u32, u32>,    // address granule -> physical granule
+    segments: BTreeMap<u64, u64>, // offset -> bytes
     taken: u64,
     capacity: u64,
     streams: BTreeMap<u64, Stream>,
@@ -199,7 +204,7 @@ struct Bench {
     pond: Pond,
     world: Arc<Mutex<World>>,
     live: Vec<Block>,
-    taken: BTreeMap<u64, u64>, // physical range -> its end
+    taken: BTreeMap<u64, u64>,        // physical range -> its end
     dirty: Vec<(u64, u64, u64, u64)>, // physical start, end, stream, queued at the free
     requested: u64,
     peak: u64,
@@ -243,7 +248,10 @@ impl Bench {
             for &(x, y, s, q) in &self.dirty {
                 if x < a + n && a < y && Some(s) != stream && !w.passed(s, q) {
                     let waits = stream.and_then(|t| w.streams.get(&t)).and_then(|t| t.waits.get(&s));
-                    assert!(waits.is_some_and(|&v| v >= q), "reuse before stream {s} passed {q} (by {stream:?})");
+                    assert!(
+                        waits.is_some_and(|&v| v >= q),
+                        "reuse before stream {s} passed {q} (by {stream:?})"
+                    );
                 }
             }
         }
@@ -292,7 +300,10 @@ impl Bench {
         self.pond.check();
         self.pond.backing.sync_all().unwrap();
         let s = self.pond.stats(None).unwrap();
-        assert_eq!((s.requested.current, s.allocated.current, s.active.current, s.blocks.current), (0, 0, 0, 0));
+        assert_eq!(
+            (s.requested.current, s.allocated.current, s.active.current, s.blocks.current),
+            (0, 0, 0, 0)
+        );
         self.pond.empty_cache(None).unwrap();
         self.pond.check();
         let w = self.world.lock().unwrap();
@@ -537,7 +548,8 @@ fn streams_by_the_thousand_leave_nothing_behind() {
 #[test]
 fn a_large_plugin_chunk_and_padding_are_honoured() {
     let mut c = config(false, 256 << 20);
-    (c.min_chunk, c.padding, c.init_alloc, c.realloc, c.max_chunk) = (1 << 20, 100, 16 << 20, 4 << 20, 8 << 20);
+    (c.min_chunk, c.padding, c.init_alloc, c.realloc, c.max_chunk) =
+        (1 << 20, 100, 16 << 20, 4 << 20, 8 << 20);
     let mut b = Bench::new(c);
     let i = b.alloc(PoolId::DEFAULT, Some(0), (1 << 20) - 100).unwrap();
     assert_eq!(b.pond.stats(None).unwrap().allocated.current, 1 << 20);
@@ -546,7 +558,11 @@ fn a_large_plugin_chunk_and_padding_are_honoured() {
     assert_eq!(b.pond.stats(None).unwrap().allocated.current, 3 << 20);
     assert_eq!((b.live[i].offset % (1 << 20), b.live[j].offset % (1 << 20)), (0, 0));
     let k = b.alloc(PoolId::DEFAULT, Some(0), 9 << 20).unwrap();
-    assert_eq!(b.world.lock().unwrap().taken, 26 << 20, "past the max chunk: exactly size + padding, rounded");
+    assert_eq!(
+        b.world.lock().unwrap().taken,
+        26 << 20,
+        "past the max chunk: exactly size + padding, rounded"
+    );
     b.free(k, None);
     assert_eq!(b.world.lock().unwrap().taken, 16 << 20, "and given back at the free");
     for _ in 0..14 {

@@ -52,6 +52,7 @@ mod table;
 mod unpooled;
 mod usage;
 
+pub(crate) use crate::core::Pool;
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
 pub use crate::device::host::HostOptions;
 pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
@@ -59,7 +60,6 @@ pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;
 pub(crate) use memory::Pooled;
-pub(crate) use crate::core::Pool;
 pub use registry::{
     configure_host, device, device_count, finalize, free, holder, owner, register_type, type_names,
     unregister_type,

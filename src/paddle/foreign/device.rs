@@ -108,7 +108,11 @@ impl ForeignDevice {
         let other = (to as &dyn Any).downcast_ref::<ForeignDevice>();
         match other.filter(|d| Arc::ptr_eq(&d.plugin, &self.plugin)) {
             Some(d) => Ok(d.id()),
-            None => fail!(Code::InvalidArgument, "a peer copy to a device that is not of {:?}", self.plugin.name()),
+            None => fail!(
+                Code::InvalidArgument,
+                "a peer copy to a device that is not of {:?}",
+                self.plugin.name()
+            ),
         }
     }
 
