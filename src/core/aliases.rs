@@ -24,6 +24,7 @@ pub(crate) struct Aliases {
     entries: Vec<Option<Entry>>,
     spare: Vec<u32>,
     by_pieces: HashMap<Pieces, u32>,
+    by_units: HashMap<u32, Vec<u32>>,
     end: u32,              // one past its last
     fresh: u32,            // never used from here on
     gaps: Vec<(u32, u32)>, // (first, count), given back
@@ -48,6 +49,7 @@ impl Aliases {
             entries: Vec::new(),
             spare: Vec::new(),
             by_pieces: HashMap::new(),
+            by_units: HashMap::new(),
             end: first + count,
             fresh: first,
             gaps: Vec::new(),
@@ -67,6 +69,34 @@ impl Aliases {
         e.idle = false;
         e.last = self.clock;
         Some((index, e.id, e.granule))
+    }
+
+    /// Idle ranges for blocks of `units`, the latest used first, at most `most`.
+    pub(crate) fn idle_for(&self, units: u32, most: usize) -> Vec<u32> {
+        let Some(all) = self.by_units.get(&units) else { return Vec::new() };
+        let is_idle = |i: &&u32| matches!(self.entries.get(**i as usize), Some(Some(e)) if e.idle);
+        all.iter().rev().filter(is_idle).take(most).copied().collect()
+    }
+
+    /// The pieces of a range.
+    pub(crate) fn pieces(&self, index: u32) -> &[(u32, u32)] {
+        self.entries.get(index as usize).and_then(|e| e.as_ref()).map_or(&[], |e| &e.pieces)
+    }
+
+    /// Takes an idle range by its number, as `take` does.
+    pub(crate) fn take_index(&mut self, index: u32) -> Option<(u32, Id, u32)> {
+        self.clock += 1;
+        let e = self.entries.get_mut(index as usize)?.as_mut().filter(|e| e.idle)?;
+        e.idle = false;
+        e.last = self.clock;
+        let found = (index, e.id, e.granule);
+        let units: u32 = e.pieces.iter().map(|p| p.1).sum();
+        if let Some(all) = self.by_units.get_mut(&units)
+            && let Some(at) = all.iter().position(|&i| i == index)
+        {
+            all[at..].rotate_left(1); // the latest used is tried first
+        }
+        Some(found)
     }
 
     /// Room for a new range of `count` granules of addresses. `None`: too much is mapped, or the window
@@ -110,6 +140,7 @@ impl Aliases {
             self.entries.len() as u32 - 1
         });
         self.by_pieces.insert(entry.pieces.clone(), index);
+        self.by_units.entry(pieces.iter().map(|p| p.1).sum()).or_default().push(index);
         self.entries[index as usize] = Some(entry);
         index
     }
@@ -141,6 +172,13 @@ impl Aliases {
             let Some(e) = self.entries[index as usize].take() else { continue };
             self.spare.push(index);
             self.by_pieces.remove(&e.pieces);
+            let units: u32 = e.pieces.iter().map(|p| p.1).sum();
+            if let Some(all) = self.by_units.get_mut(&units) {
+                all.retain(|&i| i != index);
+                if all.is_empty() {
+                    self.by_units.remove(&units);
+                }
+            }
             self.mapped_pieces -= e.pieces.len();
             gone.push(Gone { granule: e.granule, count: e.count, id: e.id });
         }

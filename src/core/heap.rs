@@ -769,6 +769,51 @@ impl Inner {
         Ok(first)
     }
 
+    /// All free large blocks, by offset: (offset, units, id).
+    pub(crate) fn free_list(&self, maps: &Maps, into: &mut Vec<(u32, u32, Id)>) {
+        into.clear();
+        self.large.walk(maps, 1, |id| {
+            let d = maps.desc(id);
+            into.push((d.off(), d.units(), id));
+            true
+        });
+        into.sort_unstable();
+    }
+
+    /// Takes exactly these pieces, if `free` (a `free_list`) covers them all; the first of them, linked as by
+    /// `scatter`. The list does not hold afterwards.
+    pub(crate) fn take_pieces(
+        &mut self,
+        maps: &Maps,
+        free: &[(u32, u32, Id)],
+        pieces: &[(u32, u32)],
+    ) -> Option<Id> {
+        let holder = |off: u32, units: u32| {
+            let i = free.partition_point(|f| f.0 <= off).checked_sub(1)?;
+            let (start, all, id) = free[i];
+            (off + units <= start + all).then_some(id)
+        };
+        if !pieces.iter().all(|&(off, units)| holder(off, units).is_some()) {
+            return None;
+        }
+        // From the highest down: what is left in front of a piece keeps the block's id.
+        let mut order: Vec<(u32, u32)> = pieces.to_vec();
+        order.sort_unstable_by_key(|p| std::cmp::Reverse(p.0));
+        let mut first = 0;
+        for (off, units) in order {
+            let piece = holder(off, units).and_then(|id| self.carve(maps, id, off, units));
+            let Some(piece) = piece else {
+                self.unscatter(maps, first);
+                return None;
+            };
+            let d = maps.desc(piece);
+            d.become_(kind::EXTENT, Tier::Large as u32);
+            d.set_next(first);
+            first = piece;
+        }
+        Some(first)
+    }
+
     /// Gives the pieces of `scatter` back.
     pub(crate) fn unscatter(&mut self, maps: &Maps, first: Id) {
         let mut piece = first;

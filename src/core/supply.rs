@@ -6,7 +6,7 @@
 
 use super::aliases::Gone;
 use super::desc::{DIRECT, GranuleUse, Id, USES, use_of};
-use super::heap::Heap;
+use super::heap::{Heap, Inner};
 use super::pond::{Held, Pond, lock};
 use super::pools::{RETIRED, UNORDERED};
 use super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
@@ -119,6 +119,9 @@ impl Growth {
     }
 }
 
+/// Ranges of the right size that are looked at for one whose granules are all free.
+const REVIVE_TRIES: usize = 32;
+
 /// From whom memory may be taken, and on what terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Terms {
@@ -172,6 +175,10 @@ impl Pond {
             }
             let mut missing = if tier == Tier::Large { u64::from(units.div_ceil(LARGE_UNITS)) } else { 1 };
             if tier == Tier::Large && scattering {
+                if let Some(id) = self.revive(&mut g, heap, &mut h, units) {
+                    drop(g);
+                    return Ok(self.finish(heap, h, id, Self::ALIAS_BITS, contract, bytes));
+                }
                 let Growth { runs, pieces, .. } = &mut *g;
                 match h.scatter(&self.maps, units, runs, pieces) {
                     Ok(first) => {
@@ -247,6 +254,35 @@ impl Pond {
         )
     }
 
+    /// A block of scattered granules that were shown together before and are all free again: it costs no
+    /// driver call.
+    fn revive(&self, g: &mut Growth, heap: &Heap, h: &mut Inner, units: u32) -> Option<Id> {
+        let mut aliases = self.aliases.lock();
+        let known = aliases.idle_for(units, REVIVE_TRIES);
+        if known.is_empty() {
+            return None;
+        }
+        h.free_list(&self.maps, &mut g.runs);
+        for index in known {
+            if let Some(first) = h.take_pieces(&self.maps, &g.runs, aliases.pieces(index)) {
+                let (entry, id, granule) = aliases.take_index(index)?;
+                self.enter_alias(heap, id, granule, units, entry, first);
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Makes a range of addresses the block `id` of a heap.
+    fn enter_alias(&self, heap: &Heap, id: Id, granule: u32, units: u32, entry: u32, first: Id) {
+        let d = self.maps.desc(id);
+        d.set_off(granule);
+        d.set_units(units);
+        d.set_aux(entry);
+        d.set_next(first);
+        self.maps.set_alias(granule, heap.index, id);
+    }
+
     /// Shows the pieces in the growth scratch as one block; its id. On failure they are still taken.
     fn show(&self, g: &mut Growth, heap: &Heap, first: Id, units: u32) -> Result<Id> {
         let count = units.div_ceil(LARGE_UNITS);
@@ -255,12 +291,7 @@ impl Pond {
             Some(k) => k,
             None => self.map_pieces(g, heap, count)?,
         };
-        let d = self.maps.desc(id);
-        d.set_off(granule);
-        d.set_units(units);
-        d.set_aux(entry);
-        d.set_next(first);
-        self.maps.set_alias(granule, heap.index, id);
+        self.enter_alias(heap, id, granule, units, entry, first);
         Ok(id)
     }
 
