@@ -30,8 +30,8 @@ impl Sums {
     /// Adds one heap.
     pub(crate) fn add(&mut self, h: &Inner) {
         let now = h.current();
-        for d in 0..3 {
-            self.now[d] += now[d];
+        for (d, now) in now.into_iter().enumerate() {
+            self.now[d] += now;
             self.total[d] += h.total[d].get() as u64;
         }
         self.pending += h.pending_bytes;

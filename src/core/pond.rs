@@ -65,6 +65,9 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pond {
+    /// [B] of a granule, the quantum of ownership and of mapping.
+    pub const GRANULE: u64 = 1 << GRANULE_SHIFT;
+
     /// How many bytes of offsets a pond of this configuration spans: the memory's own, then the window
     /// for scattered granules.
     pub fn span(config: &Config) -> Result<(u64, u64)> {
@@ -314,11 +317,10 @@ impl Pond {
     #[cold]
     #[inline(never)]
     fn not_live(&self, offset: u64, found: Option<Found<'_>>) -> Result<Found<'_>> {
-        match found.map(|f| self.maps.desc(f.id).kind()) {
-            Some(kind::QUICK | kind::REMOTE | kind::PENDING) => {
-                return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
-            }
-            Some(_) | None => {}
+        let freed =
+            |f: Found<'_>| matches!(self.maps.desc(f.id).kind(), kind::QUICK | kind::REMOTE | kind::PENDING);
+        if found.is_some_and(freed) {
+            return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
         }
         if let Some(f) = self.maps.find_holding(offset)
             && self.maps.desc(f.id).kind() == kind::LIVE
@@ -608,8 +610,8 @@ impl Pond {
                     (entry.peaks, [0; 3], r.reserved, r.segments, limit, ooms)
                 }
             };
-            for d in 0..3 {
-                sums.total[d] += gone[d];
+            for (total, gone) in sums.total.iter_mut().zip(gone) {
+                *total += gone;
             }
             let [allocated, requested, blocks, active] = peaks.counters(&sums);
             Ok(Stats {
@@ -667,7 +669,7 @@ impl Pond {
         self.stats(None).map_or(0, |s| s.blocks.current)
     }
 
-    /// [B] the limit of `reserved` of the whole device; 0: none.
+    /// Bounds `reserved` of the whole device, in bytes; 0: no bound.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Relaxed);
     }
