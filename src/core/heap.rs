@@ -69,6 +69,8 @@ pub(crate) struct Inner {
     pub room: [Word; 3],
     /// `ceiling - room` is what is allocated now.
     pub ceiling: Triple,
+    /// The most that was allocated here when anybody looked.
+    pub peak: Triple,
     /// [B] contract bytes of freed blocks that wait for streams.
     pub pending_bytes: i64,
     /// Freed small and medium blocks, unmerged, by size: linked through `next`. Nearly every request asks for
@@ -113,6 +115,7 @@ impl Heap {
                 total: Default::default(),
                 room: Default::default(),
                 ceiling: [0; 3],
+                peak: [0; 3],
                 pending_bytes: 0,
                 lists: [0; LISTS],
                 quick: [Quick::default(); QUICK],
@@ -602,6 +605,20 @@ impl Inner {
     /// [triple] what is allocated now.
     pub(crate) fn current(&self) -> Triple {
         std::array::from_fn(|d| self.ceiling[d] - self.room[d].get())
+    }
+
+    /// Remembers what is allocated now, if it was never more.
+    pub(crate) fn note_peak(&mut self) {
+        let now = self.current();
+        for d in 0..3 {
+            self.peak[d] = self.peak[d].max(now[d]);
+        }
+    }
+
+    /// How far the heap is below its own peak.
+    pub(crate) fn need(&self) -> Triple {
+        let now = self.current();
+        std::array::from_fn(|d| (self.peak[d] - now[d]).max(0))
     }
 
     /// Counts a block in. `true`: the peaks must be looked at.

@@ -4,8 +4,8 @@ use super::aliases::Aliases;
 use super::backing::Backing;
 use super::desc::{ALIAS, Found, Id, Maps, USES, kind};
 use super::heap::{Heap, Inner};
-use super::ledger::{Sums, deal};
-use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
+use super::ledger::{Sums, deal, share};
+use super::pools::{Ledger, Locked, Pool, RETIRED, UNORDERED};
 use super::shape::{GRANULE_SHIFT, Shape, Tier, of_key};
 use super::supply::Growth;
 use super::types::{BlockInfo, Counter, PoolId, Stats};
@@ -514,25 +514,20 @@ impl Pond {
     #[inline(never)]
     pub(crate) fn settle(&self, heap: &Heap) {
         let mut ledger = lock(&self.ledger);
-        self.with_all(|heaps| {
-            let all: &mut [(&Heap, Guard<'_, Inner>)] = heaps;
+        self.with_all(&mut ledger, |ledger, all| {
             for (x, h) in all.iter_mut() {
                 self.drain(x, h);
             }
-            self.deal_all(&mut ledger, all, Some(heap));
+            self.deal_all(ledger, all, Some(heap));
         });
     }
 
-    /// Raises the peaks to the true sums and deals what is left below them: half to `first`, the other
-    /// half among the rest.
-    pub(crate) fn deal_all(
-        &self,
-        ledger: &mut Ledger,
-        all: &mut [(&Heap, Guard<'_, Inner>)],
-        first: Option<&Heap>,
-    ) {
+    /// Raises the peaks to the true sums and deals what is left below them: to each heap first what it once
+    /// had and has not now, so that a program that repeats itself need not come back; `first` comes first.
+    pub(crate) fn deal_all(&self, ledger: &mut Ledger, all: &mut [Locked], first: Option<&Heap>) {
         let mut sums = Sums::default();
-        for (_, h) in all.iter() {
+        for (_, h) in all.iter_mut() {
+            h.note_peak();
             sums.add(h);
         }
         let device = ledger.device.raise(&sums);
@@ -547,31 +542,29 @@ impl Pond {
         for p in ledger.pools.values_mut() {
             p.below = p.peaks.raise(&p.sums);
         }
+        let urgent = all.iter().find(|(x, _)| first.is_some_and(|f| f.index == x.index)).map(|(_, h)| h.need());
         for (x, h) in all.iter_mut() {
-            let mine = first.is_some_and(|f| f.index == x.index);
-            let part = |left: i64, n: i64| if mine { left - left / 2 } else { left / 2 / (n - 1).max(1) };
-            let mut share = [0i64; 3];
-            if let Some(p) = ledger.pools.get(&x.pool.load(Relaxed)) {
-                for d in 0..3 {
-                    // A heap alone in its pool or device gets all of it: nobody else can use it up.
-                    let of = |left: i64, n: i64| if n == 1 { left } else { part(left, n) };
-                    share[d] = of(device[d], sums.heaps).min(of(p.below[d], p.sums.heaps)).max(0);
-                }
-            }
+            let urgent = urgent.map(|n| (n, first.is_some_and(|f| f.index == x.index)));
+            let share = match ledger.pools.get(&x.pool.load(Relaxed)) {
+                Some(p) => std::array::from_fn(|d| {
+                    let need = h.need()[d];
+                    share(device[d], &sums, d, need, urgent).min(share(p.below[d], &p.sums, d, need, urgent))
+                }),
+                None => [0; 3],
+            };
             deal(h, share);
         }
     }
 
-    /// Runs `f` with every heap locked, in order of their index.
-    pub(crate) fn with_all<R>(&self, f: impl FnOnce(&mut [(&Heap, Guard<'_, Inner>)]) -> R) -> R {
+    /// Runs `f` with every heap locked, in order of their index. The list is kept for the next time.
+    pub(crate) fn with_all<R>(&self, ledger: &mut Ledger, f: impl FnOnce(&mut Ledger, &mut [Locked]) -> R) -> R {
         let n = self.heap_count.load(crate::base::sync::Ordering::Acquire) as usize;
-        if n == 1
-            && let Some(x) = self.heaps.get(0)
-        {
-            return f(&mut [(x, x.inner.lock())]); // the usual case makes no list
-        }
-        let mut all: Vec<_> = (0..n).filter_map(|i| self.heaps.get(i)).map(|x| (x, x.inner.lock())).collect();
-        f(&mut all)
+        let mut all = std::mem::take(&mut ledger.scratch);
+        all.extend((0..n).filter_map(|i| self.heaps.get(i)).map(|x| (x, x.inner.lock())));
+        let result = f(ledger, &mut all);
+        all.clear();
+        ledger.scratch = all;
+        result
     }
 
     /// The exact account of the device, or of one of its pools.
@@ -579,11 +572,11 @@ impl Pond {
         self.poll_all(false);
         let growth = lock(&self.growth);
         let mut ledger = lock(&self.ledger);
-        self.with_all(|all| {
+        self.with_all(&mut ledger, |ledger, all| {
             for (x, h) in all.iter_mut() {
                 self.drain(x, h);
             }
-            self.deal_all(&mut ledger, all, None);
+            self.deal_all(ledger, all, None);
             let mut sums = Sums::default();
             for (x, h) in all.iter() {
                 if pool.is_none_or(|p| p.0 == x.pool.load(Relaxed)) {
@@ -632,11 +625,11 @@ impl Pond {
     pub fn reset_peaks(&self, pool: Option<PoolId>) -> Result<()> {
         let mut growth = lock(&self.growth);
         let mut ledger = lock(&self.ledger);
-        self.with_all(|all| {
+        self.with_all(&mut ledger, |ledger, all| {
             for (x, h) in all.iter_mut() {
                 self.drain(x, h);
             }
-            self.deal_all(&mut ledger, all, None);
+            self.deal_all(ledger, all, None);
             let mut sums = Sums::default();
             for (_, h) in all.iter() {
                 sums.add(h);
@@ -659,7 +652,7 @@ impl Pond {
                     }
                 }
             }
-            self.deal_all(&mut ledger, all, None);
+            self.deal_all(ledger, all, None);
             Ok(())
         })
     }
