@@ -17,6 +17,7 @@ need ninja-build have ninja
 need pkg-config have pkg-config
 need libgtest-dev gtest_is_there
 need clang-format have clang-format
+case $(uname -m) in x86_64) need valgrind have valgrind ;; esac
 install_missing
 
 passed=0
@@ -56,8 +57,8 @@ check "clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
 check "clippy, as built into the plugin" cargo clippy --locked --lib --no-default-features --features plugin -- -D warnings
 check "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib -p millpond
 
-# One package at a time: what does not compile in one must not hide the tests of the other.
-for package in millpond millpond-cli; do
+# One package at a time: what does not compile in one must not hide the tests of the others.
+for package in millpond millpond-bench millpond-cli; do
   heading "cargo test: $package"
   run cargo test --locked --no-fail-fast -p $package
   status=$?
@@ -81,7 +82,7 @@ fi
 
 # --- C and C++. The generated header, and the parts it is made from, have their generator's format.
 
-sources=$(find include tests cpp_tests examples -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
+sources=$(find include tests cpp_tests examples bench -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
   ! -path 'include/millpond/millpond.h' ! -path 'tests/header/*' 2>/dev/null)
 check "clang-format" clang-format --dry-run --Werror $sources
 
@@ -102,6 +103,11 @@ if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND
   ctest: ${sums% *}"
   elif [ "$status" -ne 0 ]; then
     fail_one "ctest did not run to its end"
+  fi
+
+  # Instructions of the warm pair, a gate that no noise disturbs. The limits are for this processor family.
+  if [ "$(uname -m)" = x86_64 ]; then
+    check "instructions of a warm pair" bench/callgrind/count.sh build/rust/libmillpond.a
   fi
 else
   fail_one "CMake build (and so none of its tests ran)"

@@ -30,3 +30,8 @@ pub use base::error::{Code, Error, Result};
 pub use core::{BlockInfo, Counter, PoolId, Stats};
 pub use device::host::HostOptions;
 pub use runtime::{DeviceInfo, DeviceState, Memory};
+
+/// The README's Rust program, run with the other examples of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,7 +1,8 @@
 //! Free blocks of one tier by size: a bitmap of bitmaps over lists, so that a fit is found with two
 //! bit scans however many blocks there are. Sizes below 32 units have a list each; above, each power
-//! of two has 32 lists. Within a list the best of the first few entries is taken: smallest that
-//! fits, then lowest offset.
+//! of two has 32 lists. In the large tier the lists are kept in order of size, then offset, so that the
+//! first that fits is the best fit at the lowest offset. Each step along a list may be a cache miss, so
+//! no more than `LOOK` are made, and the fine tiers, where placement matters little, make none.
 
 use super::desc::{Id, Maps};
 
@@ -38,11 +39,29 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
     pub(crate) fn insert(&mut self, maps: &Maps, id: Id) {
         let d = maps.desc(id);
         let (r, c) = class(d.units());
-        let old = self.head[r][c];
-        d.set_next(old);
-        d.set_prev(0);
-        if old != 0 {
-            maps.desc(old).set_prev(id);
+        let (mut before, mut next) = (0, self.head[r][c]);
+        if LOOK > 1 {
+            // In order of size, then offset, as far as `LOOK` steps reach.
+            let mine = (d.units(), d.off());
+            for _ in 0..LOOK {
+                if next == 0 {
+                    break;
+                }
+                let n = maps.desc(next);
+                if mine < (n.units(), n.off()) {
+                    break;
+                }
+                (before, next) = (next, n.next());
+            }
+        }
+        d.set_next(next);
+        d.set_prev(before);
+        if next != 0 {
+            maps.desc(next).set_prev(id);
+        }
+        if before != 0 {
+            maps.desc(before).set_next(id);
+            return; // the list was not empty
         }
         self.head[r][c] = id;
         self.cols[r] |= 1 << c;
@@ -71,28 +90,17 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         }
     }
 
-    /// The best of the first entries of a list that `fits`, by size, then offset.
+    /// The first of the first entries of a list that holds `units`.
     #[inline]
-    fn best(&self, maps: &Maps, r: usize, c: usize, units: u32) -> Id {
+    fn first(&self, maps: &Maps, r: usize, c: usize, units: u32) -> Id {
         let mut id = self.head[r][c];
-        let mut best = (0, u32::MAX, u32::MAX);
-        // Blocks of one size are alike but for their place; others may fit better or not at all.
-        let look = if r == 0 { LOOK } else { LOOK.max(2) };
-        for _ in 0..look {
-            if id == 0 {
-                break;
+        for _ in 0..LOOK.max(2) {
+            if id == 0 || maps.desc(id).units() >= units {
+                return id;
             }
-            let d = maps.desc(id);
-            let mine = (d.units(), d.off());
-            if mine < (best.1, best.2) && mine.0 >= units {
-                best = (id, mine.0, mine.1);
-                if LOOK == 1 {
-                    break;
-                }
-            }
-            id = d.next();
+            id = maps.desc(id).next();
         }
-        best.0
+        0
     }
 
     /// A block of at least `units`, still in the bins; 0 when there is none.
@@ -100,7 +108,7 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
     pub(crate) fn find(&self, maps: &Maps, units: u32) -> Id {
         let (r, c) = class(units);
         if self.cols[r] & (1 << c) != 0 {
-            let id = self.best(maps, r, c, units);
+            let id = self.first(maps, r, c, units);
             if id != 0 {
                 return id;
             }
@@ -108,14 +116,14 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         // Every list above holds only blocks that fit.
         let right = self.cols[r] & (!1u32 << c);
         if right != 0 {
-            return self.best(maps, r, right.trailing_zeros() as usize, 0);
+            return self.head[r][right.trailing_zeros() as usize];
         }
         let up = self.rows & (!1u32).checked_shl(r as u32).unwrap_or(0);
         if up == 0 {
             return 0;
         }
         let r = up.trailing_zeros() as usize;
-        self.best(maps, r, self.cols[r].trailing_zeros() as usize, 0)
+        self.head[r][self.cols[r].trailing_zeros() as usize]
     }
 
     /// Calls `each` for every block of at least `units`, smallest lists first, until it answers `false`.

@@ -3,7 +3,7 @@
 use super::aliases::Aliases;
 use super::backing::Backing;
 use super::desc::{ALIAS, Found, Id, Maps, USES, kind};
-use super::heap::{Heap, Inner, quick_index};
+use super::heap::{Heap, Inner};
 use super::ledger::{Sums, deal};
 use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
 use super::shape::{GRANULE_SHIFT, Shape, Tier, of_key};
@@ -166,12 +166,9 @@ impl Pond {
         let Some(mut h) = heap.inner.enter() else {
             return self.alloc_shared(heap, key, contract, bytes);
         };
-        let q = &mut h.quick[quick_index(key)];
-        if q.key != key {
+        let Some((id, offset)) = h.pop(&self.maps, key) else {
             return self.alloc_miss(heap, h.into(), key, contract, bytes);
-        }
-        q.key = 0;
-        let (id, offset) = (q.id, q.offset);
+        };
         h.make_live(&self.maps, id, bytes);
         let full = h.count_in(contract, bytes);
         drop(h);
@@ -185,12 +182,9 @@ impl Pond {
     #[inline(never)]
     fn alloc_shared(&self, heap: &'static Heap, key: u32, contract: u64, bytes: u64) -> Result<u64> {
         let mut h = Self::lock_to_allocate(heap);
-        let q = &mut h.quick[quick_index(key)];
-        if q.key != key {
+        let Some((id, offset)) = h.pop(&self.maps, key) else {
             return self.alloc_miss(heap, h, key, contract, bytes);
-        }
-        q.key = 0;
-        let (id, offset) = (q.id, q.offset);
+        };
         h.make_live(&self.maps, id, bytes);
         let full = h.count_in(contract, bytes);
         drop(h);
@@ -241,6 +235,9 @@ impl Pond {
         }
         h.countdown -= 1;
         let me = heap.index;
+        if tier == Tier::Large {
+            h.flush_large(&self.maps, me, |a| self.aliases.lock().set_idle(a));
+        }
         let mut id = h.fit(&self.maps, me, tier, units);
         if id == 0 {
             id = self.fit_merged(heap, &mut h, tier, units);
@@ -261,7 +258,15 @@ impl Pond {
     /// A fit after everything that was freed so far is merged.
     pub(crate) fn fit_merged(&self, heap: &Heap, h: &mut Inner, tier: Tier, units: u32) -> Id {
         self.drain(heap, h);
-        self.flush(heap, h);
+        if tier != Tier::Large {
+            h.flush_fine(&self.maps, heap.index, tier);
+        }
+        h.flush_large(&self.maps, heap.index, |a| self.aliases.lock().set_idle(a));
+        let id = h.fit(&self.maps, heap.index, tier, units);
+        if id != 0 {
+            return id;
+        }
+        self.flush(heap, h); // small blocks may hold the last granule that is missing
         let id = h.fit(&self.maps, heap.index, tier, units);
         if id == 0 && tier == Tier::Large { h.fit_any(&self.maps, units) } else { id }
     }

@@ -14,7 +14,7 @@ use super::types::{Counter, PoolId};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{Ordering, Ordering::Relaxed};
 use crate::fail;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::MutexGuard;
 
 /// A piece of memory taken from the device with one call.
@@ -34,6 +34,8 @@ pub(crate) struct Growth {
     pub reserved: Counter,
     pub segments: Counter,
     pub pools: BTreeMap<u32, Held>,
+    /// By units of the block: how often granules had to be mapped together anew for it.
+    mapped_anew: HashMap<u32, u32>,
     runs: Vec<(u32, u32, Id)>, // scratch
     pieces: Vec<(u32, u32)>,   // scratch
 }
@@ -46,6 +48,7 @@ impl Growth {
             reserved: Counter::default(),
             segments: Counter::default(),
             pools: BTreeMap::new(),
+            mapped_anew: HashMap::new(),
             runs: Vec::new(),
             pieces: Vec::new(),
         }
@@ -76,6 +79,16 @@ impl Growth {
             p.reserved.add(bytes);
             p.segments.add(segments);
         }
+    }
+    /// The highest granule number with nothing behind it: for chunks, which stay away from large blocks.
+    fn take_top(&mut self) -> Option<u32> {
+        let (&at, &n) = self.room.last_key_value()?;
+        if n == 1 {
+            self.room.remove(&at)
+        } else {
+            self.room.insert(at, n - 1)
+        };
+        Some(at + n - 1)
     }
     /// `count` granule numbers in a row; a run that follows `after` directly is preferred.
     fn take_room(&mut self, count: u32, after: Option<u32>) -> Option<u32> {
@@ -122,6 +135,12 @@ impl Growth {
 /// Ranges of the right size that are looked at for one whose granules are all free.
 const REVIVE_TRIES: usize = 32;
 
+/// New mappings of blocks of one size after which the device is asked for memory in one piece instead, as
+/// long as little more is reserved than the program has ever used.
+const WORN: u32 = 8;
+/// How much more: this part of the allocated peak.
+const SLACK_PART: u64 = 125;
+
 /// From whom memory may be taken, and on what terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Terms {
@@ -166,6 +185,7 @@ impl Pond {
         let mut step = 0;
         let mut refused: Option<Error> = None;
         let mut scattering = self.config.mapping;
+        let mut eased = false;
         loop {
             let mut h = heap.inner.lock();
             let id = self.fit_merged(heap, &mut h, tier, units);
@@ -178,6 +198,15 @@ impl Pond {
                 if let Some(id) = self.revive(&mut g, heap, &mut h, units) {
                     drop(g);
                     return Ok(self.finish(heap, h, id, Self::ALIAS_BITS, contract, bytes));
+                }
+                if g.mapped_anew.get(&units).is_some_and(|&n| n >= WORN) && !eased {
+                    drop(h);
+                    eased = true;
+                    if self.has_slack(&g, missing) {
+                        // Success or not: the next round finds what there is.
+                        let _ = self.grow(&mut g, heap, missing, tier, contract);
+                    }
+                    continue;
                 }
                 let Growth { runs, pieces, .. } = &mut *g;
                 match h.scatter(&self.maps, units, runs, pieces) {
@@ -254,6 +283,12 @@ impl Pond {
         )
     }
 
+    /// Whether `granules` more may be taken from the device only to spare the driver work.
+    fn has_slack(&self, g: &Growth, granules: u64) -> bool {
+        let peak = lock(&self.ledger).device.peak[0] as u64;
+        g.reserved.current + (granules << GRANULE_SHIFT) <= peak + peak / SLACK_PART
+    }
+
     /// A block of scattered granules that were shown together before and are all free again: it costs no
     /// driver call.
     fn revive(&self, g: &mut Growth, heap: &Heap, h: &mut Inner, units: u32) -> Option<Id> {
@@ -289,7 +324,11 @@ impl Pond {
         let known = self.aliases.lock().take(&g.pieces);
         let (entry, id, granule) = match known {
             Some(k) => k,
-            None => self.map_pieces(g, heap, count)?,
+            None => {
+                let new = self.map_pieces(g, heap, count)?;
+                *g.mapped_anew.entry(units).or_default() += 1;
+                new
+            }
         };
         self.enter_alias(heap, id, granule, units, entry, first);
         Ok(id)
@@ -486,8 +525,12 @@ impl Pond {
         let mut left = missing as u32;
         while left > 0 {
             let n = left.min(g.longest_room());
-            let after = self.end_of(heap);
-            let Some(first) = (n > 0).then(|| g.take_room(n, after)).flatten() else {
+            let first = match (n, tier) {
+                (0, _) => None,
+                (_, Tier::Large) => g.take_room(n, self.end_of(heap)),
+                _ => g.take_top(),
+            };
+            let Some(first) = first else {
                 return Err(Error::new(Code::OutOfMemory, "the device has no more"));
             };
             if let Err(e) = self.backing.create(first, n) {

@@ -1,0 +1,72 @@
+#!/bin/sh
+# Counts the instructions of a warm pair (millpond_pool_alloc and millpond_pool_free, through the C API) with callgrind
+# and compares them with bench/instructions.txt: times are noisy, instructions are not. More than 3 % above it fails.
+#
+#   bench/callgrind/count.sh [--bless] [ARCHIVE]     ARCHIVE: the static library, default build/rust/libmillpond.a
+#
+# --bless writes the counts of today. Run it when a change is worth its instructions, and say so in the commit.
+set -eu
+cd "$(dirname "$0")/../.."
+. scripts/setup.sh
+
+limits=bench/instructions.txt
+bless=
+[ "${1:-}" != --bless ] || { bless=1; shift; }
+archive=${1:-build/rust/libmillpond.a}
+[ -f "$archive" ] || fail "there is no $archive; make it first with: make build"
+need valgrind have valgrind
+need gcc c_compiler_works
+install_missing
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cc -std=c11 -O2 -Iinclude bench/callgrind/pair.c "$archive" -o "$work/pair" -lpthread -ldl -lm
+
+# collected <mapping> <bytes> <pairs>: instructions inside the two functions
+collected() {
+  valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=millpond_pool_alloc \
+    --toggle-collect=millpond_pool_free "$work/pair" "$1" "$2" "$3" 2>&1 |
+    sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
+}
+
+# The difference of two runs is the warm pair alone, without the first requests.
+per_pair() {
+  few=$(collected "$1" "$2" 1000)
+  many=$(collected "$1" "$2" 3000)
+  [ -n "$few" ] && [ -n "$many" ] || fail "callgrind did not count"
+  echo $(((many - few + 1000) / 2000))
+}
+
+compiler=$(rustc --version | cut -d' ' -f2)
+{
+  echo "# Instructions of a warm pair through the C API; written by bench/callgrind/count.sh --bless, x86-64 only."
+  echo "# rustc $compiler"
+  for device in mapping:1 segments:0; do
+    for bytes in 512 4096 1048576 67108864; do
+      echo "${device%:*} $bytes $(per_pair "${device#*:}" "$bytes")"
+    done
+  done
+} >"$work/now"
+if [ -n "$bless" ]; then
+  cp "$work/now" "$limits"
+  cat "$limits"
+  exit 0
+fi
+
+# Another compiler may need a few instructions more or less; that is not ours to answer for.
+allowed=3
+grep -q "^# rustc $compiler\$" "$limits" || allowed=15
+status=0
+while read -r device bytes count; do
+  case $device in \#*) continue ;; esac
+  limit=$(sed -n "s/^$device $bytes \([0-9]*\)\$/\1/p" "$limits")
+  [ -n "$limit" ] || fail "$limits has no line for $device $bytes"
+  most=$((limit + limit * allowed / 100))
+  if [ "$count" -gt "$most" ]; then
+    echo "$device, $bytes bytes: $count instructions a pair, more than $limit and $allowed %"
+    status=1
+  else
+    echo "$device, $bytes bytes: $count instructions a pair (limit $most)"
+  fi
+done <"$work/now"
+exit $status
