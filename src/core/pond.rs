@@ -65,6 +65,9 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pond {
+    /// [B] of a granule, the quantum of ownership and of mapping.
+    pub const GRANULE: u64 = 1 << GRANULE_SHIFT;
+
     /// How many bytes of offsets a pond of this configuration spans: the memory's own, then the window
     /// for scattered granules.
     pub fn span(config: &Config) -> Result<(u64, u64)> {

@@ -59,7 +59,7 @@ impl Memory {
             padding: sizes.padding,
             init_alloc: sizes.init_alloc,
             realloc: sizes.realloc,
-            mapping: device.caps().contains(Caps::MAPPING) && device.granule() >= sizes.min_chunk,
+            mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
         };
         if config.mapping {
             // Whole granules only; what the device has beyond the last one cannot be mapped.
