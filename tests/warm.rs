@@ -57,7 +57,7 @@ fn training() -> Program {
         (random >> 33) % n
     };
     let sizes: Vec<usize> = (0..40).map(|_| 512usize << below(15) | below(4096) as usize).collect();
-    let mut open = |p: &mut Program, spare: &mut Vec<u32>, bytes: usize, stream: u32| {
+    let open = |p: &mut Program, spare: &mut Vec<u32>, bytes: usize, stream: u32| {
         let slot = spare.pop().unwrap_or_else(|| {
             p.slots += 1;
             p.slots - 1
