@@ -589,7 +589,7 @@ impl Inner {
     ) -> Option<u32> {
         d.set_state(kind::QUICK | state & (3 << 4));
         if !is_large(key) {
-            let Some(head) = self.lists.get_mut(list_index(key)) else { return None };
+            let head = self.lists.get_mut(list_index(key))?;
             d.set_next(*head);
             *head = id;
             return None;
