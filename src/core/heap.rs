@@ -610,8 +610,8 @@ impl Inner {
     /// Remembers what is allocated now, if it was never more.
     pub(crate) fn note_peak(&mut self) {
         let now = self.current();
-        for d in 0..3 {
-            self.peak[d] = self.peak[d].max(now[d]);
+        for (peak, now) in self.peak.iter_mut().zip(now) {
+            *peak = now.max(*peak);
         }
     }
 
