@@ -40,6 +40,11 @@ endif()
 
 separate_arguments(FLAGS UNIX_COMMAND "${FLAGS}")
 set(print "")
+if(KIND STREQUAL "cdylib" AND NOT TRIPLE MATCHES "apple|windows")
+  # A host may close the plugin without `finalize`, while threads of streams still run: the code stays then. (A
+  # destructor that waits for them would wait under the loader's lock, which a thread may need in order to end.)
+  set(print -C link-arg=-Wl,-z,nodelete)
+endif()
 if(KIND STREQUAL "staticlib")
   # What the archive needs from the system, in Rust's own words; a packaging test compares it with what we export.
   set(print --print "native-static-libs=${TARGET_DIR}/native-static-libs.txt")

@@ -346,6 +346,9 @@ TEST_P(Memory, PoolLimitsHold) {
   ASSERT_OK(millpond_pool_create(device_, &options, &mine));
   void* block = nullptr;
   EXPECT_FAILS(MILLPOND_E_OUT_OF_MEMORY, millpond_pool_alloc(mine, 40 << 20, nullptr, &block));
+  // What other pools have idle does not help past the limit.
+  EXPECT_OK(millpond_free(alloc(64 << 20)));
+  EXPECT_FAILS(MILLPOND_E_OUT_OF_MEMORY, millpond_pool_alloc(mine, 40 << 20, nullptr, &block));
   EXPECT_OK(millpond_pool_set_limit(mine, 128 << 20));
   EXPECT_OK(millpond_pool_alloc(mine, 40 << 20, nullptr, &block));
   EXPECT_OK(millpond_pool_free(mine, block, nullptr));

@@ -79,6 +79,8 @@ fn null_arguments_get_a_status() {
         fails(millpond_event_synchronize(d, null_mut()), bad);
         ok(millpond_free(p));
     }
+    assert_eq!(device_stats(f.device).blocks.current, 0);
+    ok(unsafe { millpond_device_empty_cache(d) });
     assert_eq!(f.knobs.live_bytes.load(SeqCst), 0);
 }
 
@@ -247,17 +249,29 @@ fn sizes_at_the_edges() {
 fn limits_hold_and_say_so() {
     let f = fixture();
     let mut pool = null_mut();
+    const LIMIT: usize = 3 << 20;
     let options = millpond_pool_options {
         struct_size: size_of::<millpond_pool_options>(),
-        limit_bytes: 4096,
+        limit_bytes: LIMIT as u64,
         name: c"capture".as_ptr(),
     };
     ok(unsafe { millpond_pool_create(f.device, &options, &mut pool) });
     let (mut p, mut q) = (null_mut(), null_mut());
-    ok(unsafe { millpond_pool_alloc(pool, 4096, null_mut(), &mut p) });
+    // The limit cuts the first segment short, which would be larger; the whole of it can be had.
+    ok(unsafe { millpond_pool_alloc(pool, LIMIT, null_mut(), &mut p) });
+    assert_eq!(f.knobs.live_bytes.load(SeqCst), LIMIT as u64);
     fails(unsafe { millpond_pool_alloc(pool, 1, null_mut(), &mut q) }, MILLPOND_E_OUT_OF_MEMORY);
     assert!(message().contains("\"capture\""), "{}", message());
+    assert!(message().contains("the pool's limit"), "{}", message());
+    assert!(q.is_null());
     fails(unsafe { millpond_pool_destroy(pool) }, MILLPOND_E_BUSY);
+    // Other pools of the device are not bound by it.
+    ok(unsafe { millpond_pool_alloc(f.pool, LIMIT, null_mut(), &mut q) });
+    ok(unsafe { millpond_free(q) });
+    // What they have idle does not help this one past its limit.
+    q = null_mut();
+    fails(unsafe { millpond_pool_alloc(pool, 1 << 20, null_mut(), &mut q) }, MILLPOND_E_OUT_OF_MEMORY);
+    assert!(q.is_null());
     ok(unsafe { millpond_pool_set_limit(pool, 0) });
     ok(unsafe { millpond_pool_alloc(pool, 1, null_mut(), &mut q) });
     let mut owner = null_mut();
@@ -266,9 +280,24 @@ fn limits_hold_and_say_so() {
     ok(unsafe { millpond_free(p) });
     ok(unsafe { millpond_free(q) });
     ok(unsafe { millpond_pool_destroy(pool) });
-    ok(unsafe { millpond_device_set_limit(f.device, 1024) });
-    fails(unsafe { millpond_alloc(f.device, 2048, &mut p) }, MILLPOND_E_OUT_OF_MEMORY);
-    assert_eq!(device_stats(f.device).limit_bytes, 1024);
+    ok(unsafe { millpond_device_empty_cache(f.device) });
+    // The same on the device. What its cache has idle counts, but is given back before a request fails.
+    ok(unsafe { millpond_device_set_limit(f.device, LIMIT as u64) });
+    ok(unsafe { millpond_alloc(f.device, 1 << 20, &mut p) });
+    fails(unsafe { millpond_alloc(f.device, LIMIT + 1, &mut q) }, MILLPOND_E_OUT_OF_MEMORY);
+    assert!(message().contains("the device's limit"), "{}", message());
+    ok(unsafe { millpond_free(p) });
+    ok(unsafe { millpond_alloc(f.device, LIMIT, &mut p) });
+    let s = device_stats(f.device);
+    assert_eq!((s.limit_bytes, s.reserved_bytes.current), (LIMIT as u64, LIMIT as u64));
+    ok(unsafe { millpond_free(p) });
+    ok(unsafe { millpond_device_empty_cache(f.device) });
+    // Small blocks share a piece of 2 MiB: below that limit there are none.
+    ok(unsafe { millpond_device_set_limit(f.device, (2 << 20) - 1) });
+    fails(unsafe { millpond_alloc(f.device, 1, &mut p) }, MILLPOND_E_OUT_OF_MEMORY);
+    ok(unsafe { millpond_device_set_limit(f.device, 2 << 20) });
+    ok(unsafe { millpond_alloc(f.device, 1, &mut p) });
+    ok(unsafe { millpond_free(p) });
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::atomic::Ordering::SeqCst;
 use support::capi::*;
-use support::{alone, test_type};
+use support::{INIT_ALLOC, REALLOC, alone, test_type};
 
 #[test]
 fn a_block_lives_and_dies() {
@@ -29,8 +29,42 @@ fn a_block_lives_and_dies() {
     ok(unsafe { millpond_copy(f.device, MILLPOND_COPY_H2D, p, from.as_ptr().cast(), 1000) });
     ok(unsafe { millpond_copy(f.device, MILLPOND_COPY_D2H, back.as_mut_ptr().cast(), p, 1000) });
     assert_eq!(from, back);
+    let taken = f.knobs.live_bytes.load(SeqCst);
+    assert_eq!(taken, INIT_ALLOC, "the first segment has the init size");
     ok(unsafe { millpond_pool_free(f.pool, p, null_mut()) });
-    assert_eq!(f.knobs.live_bytes.load(SeqCst), 0);
+    // The block stays with us, and serves the next request of its kind without a device call.
+    let s = device_stats(f.device);
+    assert_eq!((s.blocks.current, s.allocated_bytes.current), (0, 0));
+    assert_eq!((f.knobs.live_bytes.load(SeqCst), s.reserved_bytes.current), (taken, taken));
+    let mut again = null_mut();
+    ok(unsafe { millpond_pool_alloc(f.pool, 1000, null_mut(), &mut again) });
+    assert_eq!(again, p, "what was freed last is used first");
+    assert_eq!(device_stats(f.device).driver_calls, s.driver_calls);
+    ok(unsafe { millpond_pool_free(f.pool, again, null_mut()) });
+    ok(unsafe { millpond_device_empty_cache(f.device) });
+    assert_eq!((f.knobs.live_bytes.load(SeqCst), device_stats(f.device).reserved_bytes.current), (0, 0));
+}
+
+#[test]
+fn later_segments_have_the_realloc_size_and_large_blocks_their_own() {
+    let f = fixture();
+    let taken = || f.knobs.live_bytes.load(SeqCst);
+    let first = alloc(&f, INIT_ALLOC as usize);
+    assert_eq!(taken(), INIT_ALLOC);
+    let second = alloc(&f, 1 << 20);
+    assert_eq!(taken(), INIT_ALLOC + REALLOC);
+    // More than the realloc size: as much as the block needs.
+    let third = alloc(&f, 20 << 20);
+    assert_eq!(taken(), INIT_ALLOC + REALLOC + (20 << 20));
+    // More than the max chunk: not pooled, and back with its free.
+    let direct = alloc(&f, (64 << 20) + 256);
+    let s = device_stats(f.device);
+    assert_eq!((taken(), s.segments.current), (INIT_ALLOC + REALLOC + (84 << 20) + 256, 4));
+    ok(unsafe { millpond_free(direct) });
+    assert_eq!(taken(), INIT_ALLOC + REALLOC + (20 << 20));
+    for p in [first, second, third] {
+        ok(unsafe { millpond_free(p) });
+    }
 }
 
 #[test]
@@ -162,14 +196,24 @@ fn device_failures_lose_nothing() {
     let before = device_stats(f.device);
     f.knobs.fail_alloc.store(true, SeqCst);
     let mut q = null_mut();
-    fails(unsafe { millpond_pool_alloc(f.pool, 1 << 20, null_mut(), &mut q) }, MILLPOND_E_OUT_OF_MEMORY);
+    // More than the first segment has left.
+    let more = INIT_ALLOC as usize;
+    fails(unsafe { millpond_pool_alloc(f.pool, more, null_mut(), &mut q) }, MILLPOND_E_OUT_OF_MEMORY);
+    assert!(message().contains("the test wants this to fail"), "{}", message());
     assert!(q.is_null());
     f.knobs.fail_alloc.store(false, SeqCst);
     let after = device_stats(f.device);
     assert_eq!(after.reserved_bytes.current, before.reserved_bytes.current);
     assert_eq!(after.blocks.total, before.blocks.total);
     assert_eq!(after.out_of_memory_count, 1);
+    ok(unsafe { millpond_pool_alloc(f.pool, more, null_mut(), &mut q) });
+    ok(unsafe { millpond_free(q) });
     ok(unsafe { millpond_free(p) });
+    // What the device does not take back is reported, and nothing else changes.
+    f.knobs.fail_free.store(true, SeqCst);
+    fails(unsafe { millpond_device_empty_cache(f.device) }, MILLPOND_E_DEVICE);
+    f.knobs.fail_free.store(false, SeqCst);
+    assert!(!alloc(&f, 64).is_null());
 }
 
 #[test]

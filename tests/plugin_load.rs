@@ -10,7 +10,7 @@
 mod cc;
 
 use cc::Scratch;
-use millpond::device::{Caps, CopyKind};
+use millpond::device::Caps;
 use millpond::paddle::load_plugin;
 use millpond::runtime::{self, PoolId};
 use millpond::{Code, Result};
@@ -39,8 +39,8 @@ fn round_trip(name: &str) {
     for ordinal in 0..runtime::device_count(name).unwrap() {
         let d = runtime::device(name, ordinal).unwrap();
         let p = d.memory().alloc_unordered(PoolId::DEFAULT, n).unwrap();
-        d.copy(CopyKind::HostToDevice, p, source.as_ptr() as usize as u64, n).unwrap();
-        d.copy(CopyKind::DeviceToHost, back.as_mut_ptr() as usize as u64, p, n).unwrap();
+        d.write(p, &source).unwrap();
+        d.read(p, &mut back).unwrap();
         assert!(back == source);
         assert_eq!(runtime::unregister_type(name).unwrap_err().code(), Code::Busy);
         d.memory().free(p, None, None).unwrap();

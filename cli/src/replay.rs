@@ -4,7 +4,7 @@
 use crate::api::{self, Device, Stats, Stream};
 use crate::progress::Progress;
 use crate::series::Series;
-use crate::touch::{Checked, Live, Touch, Toucher};
+use crate::touch::{Check, Checked, Live, Touch, Toucher};
 use crate::trace::{Event, Trace};
 use crate::units;
 use anyhow::{Context, Result};
@@ -19,7 +19,7 @@ const LEAST_CAPACITY: u64 = 1 << 30;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) touch: Touch,
-    pub(crate) check: bool,
+    pub(crate) check: Check,
     pub(crate) passes: u32,   // at least 1
     pub(crate) picture: bool, // whether curves are kept
 }
@@ -195,7 +195,7 @@ pub(crate) fn replay(
         stats,
         driver_calls: stats.driver_calls.saturating_sub(before.driver_calls),
         out_of_memory: stats.out_of_memory_count.saturating_sub(before.out_of_memory_count),
-        checked: plan.check.then_some(checked),
+        checked: (plan.check != Check::None).then_some(checked),
         shortage,
         series: run.series,
     })

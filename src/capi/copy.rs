@@ -38,7 +38,11 @@ pub unsafe extern "C" fn millpond_copy(
     src: *const c_void,
     size_bytes: usize,
 ) -> C_Status {
-    run(|| handles::device(device)?.copy(kind_of(kind)?, address(dst), address(src), size_bytes as u64))
+    run(|| {
+        let device = handles::device(device)?;
+        // SAFETY: the host range is the promise of the caller in C.
+        unsafe { device.copy(kind_of(kind)?, address(dst), address(src), size_bytes as u64) }
+    })
 }
 
 /// Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until
@@ -57,7 +61,9 @@ pub unsafe extern "C" fn millpond_copy_async(
 ) -> C_Status {
     run(|| {
         let device = handles::device(device)?;
-        device.copy_async(stream_id(stream), kind_of(kind)?, address(dst), address(src), size_bytes as u64)
+        let (stream, kind) = (stream_id(stream), kind_of(kind)?);
+        // SAFETY: the host range is the promise of the caller in C.
+        unsafe { device.copy_async(stream, kind, address(dst), address(src), size_bytes as u64) }
     })
 }
 

@@ -226,6 +226,9 @@ const OLD_LANES: usize = 4096;
 fn close_lane(book: &mut Book, bits: u64) {
     if let Some(lane) = book.lanes.remove(&(POOL_MARK << MARK_SHIFT | bits)) {
         lane.handle.store(0, Ordering::Release);
+        // NULL has the number 0 too: without these it would still lead here.
+        lane.memory.set(None);
+        lane.pool.set(None);
         book.old_lanes.push_back(lane);
     }
 }

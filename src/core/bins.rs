@@ -157,6 +157,7 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 mod tests {
     use super::*;
     use crate::core::shape::Shape;

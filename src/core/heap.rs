@@ -12,13 +12,13 @@ use crate::base::biased::Biased;
 use crate::base::sync::{AtomicU32, AtomicU64, Ordering, Padded, Word};
 use std::collections::{HashMap, VecDeque};
 
-/// Quick slots of a heap: 32 for the fine tiers, then 4 for the large one. What sits here unmerged is lost
-/// to other sizes. Large blocks are merged before any other large block is placed, so that where it goes
-/// depends on nothing but what is live: a program that repeats itself then finds the same places again,
-/// scattered granules included, and makes no driver call (seen on the traces; with more large slots,
-/// merged later, each step scatters anew).
-const QUICK: usize = 36;
-const QUICK_FINE: usize = 32;
+/// Quick slots of a heap, for large blocks. What sits here unmerged is lost to other sizes. Large blocks are
+/// merged before any other large block is placed, so that where it goes depends on nothing but what is
+/// live: a program that repeats itself then finds the same places again, scattered granules included, and
+/// makes no driver call (seen on the traces; with more slots, merged later, each step scatters anew).
+const QUICK: usize = 4;
+/// Lists of freed small and medium blocks, one a size: 8 small, 15 medium, and none at 0.
+const LISTS: usize = 24;
 /// Ids fetched from the device's counter at a time.
 const ID_BATCH: u32 = 64;
 
@@ -30,12 +30,22 @@ pub(crate) struct Quick {
     pub offset: u64, // [B]
 }
 
-/// The quick slot of a key.
+/// The quick slot of a large key.
 #[inline(always)]
 pub(crate) fn quick_index(key: u32) -> usize {
-    let hash = key.wrapping_mul(0x9E37_79B1) >> 27;
-    let large = key >> 1 & 1; // the tier bits of a key are 0, 1 or 2
-    ((hash & (31 >> (3 * large))) | large << 5) as usize
+    (key.wrapping_mul(0x9E37_79B1) >> (32 - QUICK.trailing_zeros())) as usize
+}
+
+/// Whether a key is one of the large tier.
+#[inline(always)]
+pub(crate) fn is_large(key: u32) -> bool {
+    key & 2 != 0
+}
+
+/// The list of a key of a fine tier.
+#[inline(always)]
+pub(crate) fn list_index(key: u32) -> usize {
+    ((key >> 2) + ((key & 1) << 3)) as usize
 }
 
 /// A point in a stream's work that a freed block waits for; the meaning is the backing's.
@@ -59,8 +69,13 @@ pub(crate) struct Inner {
     pub room: [Word; 3],
     /// `ceiling - room` is what is allocated now.
     pub ceiling: Triple,
+    /// The most that was allocated here when anybody looked.
+    pub peak: Triple,
     /// [B] contract bytes of freed blocks that wait for streams.
     pub pending_bytes: i64,
+    /// Freed small and medium blocks, unmerged, by size: linked through `next`. Nearly every request asks for
+    /// a size that was just freed, and such a pair touches nothing but the block's descriptor.
+    pub lists: [Id; LISTS],
     pub quick: [Quick; QUICK],
     /// Flags of a block that becomes live: `USES` in a heap without a stream of its own.
     pub live_flags: u32,
@@ -100,7 +115,9 @@ impl Heap {
                 total: Default::default(),
                 room: Default::default(),
                 ceiling: [0; 3],
+                peak: [0; 3],
                 pending_bytes: 0,
+                lists: [0; LISTS],
                 quick: [Quick::default(); QUICK],
                 live_flags: 0,
                 countdown: 0,
@@ -494,38 +511,63 @@ impl Inner {
         None
     }
 
-    /// Merges what sits in the quick slots, and gives up empty chunks. Calls `idle` for each entry of
-    /// the alias cache that falls idle.
-    pub(crate) fn flush(&mut self, maps: &Maps, me: u32, mut idle: impl FnMut(u32)) -> bool {
-        let mut any = false;
-        for i in 0..QUICK {
-            any |= self.flush_slot(maps, me, i, &mut idle);
-        }
-        any |= self.empty[0] || self.empty[1];
+    /// Merges everything that was freed so far, and gives up empty chunks. Calls `idle` for each entry of the
+    /// alias cache that falls idle.
+    pub(crate) fn flush(&mut self, maps: &Maps, me: u32, idle: impl FnMut(u32)) {
+        self.flush_large(maps, me, idle);
+        self.flush_fine(maps, me, Tier::Small);
+        self.flush_fine(maps, me, Tier::Medium);
         self.drop_empty_chunks(maps, me);
-        any
     }
 
-    fn flush_slot(&mut self, maps: &Maps, me: u32, slot: usize, idle: &mut impl FnMut(u32)) -> bool {
-        let q = std::mem::take(&mut self.quick[slot]);
-        if q.key == 0 {
-            return false;
+    /// Merges the freed blocks of a fine tier.
+    pub(crate) fn flush_fine(&mut self, maps: &Maps, me: u32, tier: Tier) {
+        let lists = if tier == Tier::Small { 1..9 } else { 9..LISTS };
+        for i in lists {
+            let mut id = std::mem::take(&mut self.lists[i]);
+            while id != 0 {
+                let next = maps.desc(id).next();
+                self.fine_free(maps, me, tier, id);
+                id = next;
+            }
         }
-        if let Some(a) = self.merge(maps, me, q.id) {
-            idle(a);
-        }
-        true
     }
 
     /// Merges the large blocks that sit in quick slots.
     #[inline]
     pub(crate) fn flush_large(&mut self, maps: &Maps, me: u32, mut idle: impl FnMut(u32)) {
-        for i in QUICK_FINE..QUICK {
-            self.flush_slot(maps, me, i, &mut idle);
+        for i in 0..QUICK {
+            let q = std::mem::take(&mut self.quick[i]);
+            if q.key != 0
+                && let Some(a) = self.merge(maps, me, q.id)
+            {
+                idle(a);
+            }
         }
     }
 
-    /// A freed block goes to its quick slot; the one it displaces is merged.
+    /// A freed block of exactly this tier and size, and where it starts.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self, maps: &Maps, key: u32) -> Option<(Id, u64)> {
+        if is_large(key) {
+            let q = &mut self.quick[quick_index(key)];
+            if q.key != key {
+                return None;
+            }
+            q.key = 0;
+            return Some((q.id, q.offset));
+        }
+        let head = self.lists.get_mut(list_index(key))?;
+        let id = *head;
+        if id == 0 {
+            return None;
+        }
+        let d = maps.desc(id);
+        *head = d.next();
+        Some((id, u64::from(d.off()) << maps.shape.shift_of(key & 3)))
+    }
+
+    /// A freed block goes to the list of its size, or to a quick slot, where the one it displaces is merged.
     #[inline(always)]
     pub(crate) fn retire(&mut self, maps: &Maps, me: u32, key: u32, id: Id, offset: u64) -> Option<u32> {
         let d = maps.desc(id);
@@ -546,6 +588,12 @@ impl Inner {
         offset: u64,
     ) -> Option<u32> {
         d.set_state(kind::QUICK | state & (3 << 4));
+        if !is_large(key) {
+            let Some(head) = self.lists.get_mut(list_index(key)) else { return None };
+            d.set_next(*head);
+            *head = id;
+            return None;
+        }
         let old = std::mem::replace(&mut self.quick[quick_index(key)], Quick { key, id, offset });
         if old.key == 0 { None } else { self.displaced(maps, me, old.id) }
     }
@@ -557,6 +605,20 @@ impl Inner {
     /// [triple] what is allocated now.
     pub(crate) fn current(&self) -> Triple {
         std::array::from_fn(|d| self.ceiling[d] - self.room[d].get())
+    }
+
+    /// Remembers what is allocated now, if it was never more.
+    pub(crate) fn note_peak(&mut self) {
+        let now = self.current();
+        for d in 0..3 {
+            self.peak[d] = self.peak[d].max(now[d]);
+        }
+    }
+
+    /// How far the heap is below its own peak.
+    pub(crate) fn need(&self) -> Triple {
+        let now = self.current();
+        std::array::from_fn(|d| (self.peak[d] - now[d]).max(0))
     }
 
     /// Counts a block in. `true`: the peaks must be looked at.

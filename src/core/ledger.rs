@@ -24,19 +24,24 @@ pub(crate) struct Sums {
     pub pending: i64,
     pub granules: u64,
     pub heaps: i64,
+    pub need: Triple,
 }
 
 impl Sums {
     /// Adds one heap.
     pub(crate) fn add(&mut self, h: &Inner) {
         let now = h.current();
-        for d in 0..3 {
-            self.now[d] += now[d];
+        for (d, now) in now.into_iter().enumerate() {
+            self.now[d] += now;
             self.total[d] += h.total[d].get() as u64;
         }
         self.pending += h.pending_bytes;
         self.granules += h.granules;
         self.heaps += 1;
+        let need = h.need();
+        for d in 0..3 {
+            self.need[d] += need[d];
+        }
     }
 }
 
@@ -73,5 +78,42 @@ pub(crate) fn deal(h: &mut Inner, share: Triple) {
     for d in 0..3 {
         h.room[d].set(share[d]);
         h.ceiling[d] = now[d] + share[d];
+    }
+}
+
+/// The part that one heap gets of `left`, which is to be dealt among the heaps of `sums`: what it needs to
+/// come back to its own peak, and an equal part of the rest. Where there is not enough for all, the one that
+/// asks gets what it needs, at least half, and the others in proportion to their needs. The parts never
+/// add up to more than `left`.
+pub(crate) fn share(left: i64, sums: &Sums, d: usize, need: i64, urgent: Option<(Triple, bool)>) -> i64 {
+    let (left, all) = (left.max(0), sums.need[d]);
+    if all <= left {
+        return need + (left - all) / sums.heaps.max(1);
+    }
+    let (first, mine) = urgent.map_or((0, false), |(n, mine)| (n[d].max(left / 2).min(left), mine));
+    if mine {
+        return first;
+    }
+    let others = all - urgent.map_or(0, |(n, _)| n[d]);
+    (i128::from(left - first) * i128::from(need) / i128::from(others.max(1))) as i64
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn shares_never_pass_what_is_left(left in 0i64..1 << 40, needs in prop::collection::vec(0i64..1 << 40, 1..20), who in 0usize..40) {
+            let sums = Sums { need: [needs.iter().sum(), 0, 0], heaps: needs.len() as i64, ..Sums::default() };
+            let urgent = needs.get(who).map(|&n| [n, 0, 0]);
+            let dealt: i64 = needs
+                .iter()
+                .enumerate()
+                .map(|(i, &n)| share(left, &sums, 0, n, urgent.map(|u| (u, i == who))))
+                .sum();
+            prop_assert!((0..=left).contains(&dealt), "{dealt} of {left}");
+        }
     }
 }

@@ -3,9 +3,9 @@
 use super::aliases::Aliases;
 use super::backing::Backing;
 use super::desc::{ALIAS, Found, Id, Maps, USES, kind};
-use super::heap::{Heap, Inner, quick_index};
-use super::ledger::{Sums, deal};
-use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
+use super::heap::{Heap, Inner};
+use super::ledger::{Sums, deal, share};
+use super::pools::{Ledger, Locked, Pool, RETIRED, UNORDERED};
 use super::shape::{GRANULE_SHIFT, Shape, Tier, of_key};
 use super::supply::Growth;
 use super::types::{BlockInfo, Counter, PoolId, Stats};
@@ -65,6 +65,9 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pond {
+    /// [B] of a granule, the quantum of ownership and of mapping.
+    pub const GRANULE: u64 = 1 << GRANULE_SHIFT;
+
     /// How many bytes of offsets a pond of this configuration spans: the memory's own, then the window
     /// for scattered granules.
     pub fn span(config: &Config) -> Result<(u64, u64)> {
@@ -166,12 +169,9 @@ impl Pond {
         let Some(mut h) = heap.inner.enter() else {
             return self.alloc_shared(heap, key, contract, bytes);
         };
-        let q = &mut h.quick[quick_index(key)];
-        if q.key != key {
+        let Some((id, offset)) = h.pop(&self.maps, key) else {
             return self.alloc_miss(heap, h.into(), key, contract, bytes);
-        }
-        q.key = 0;
-        let (id, offset) = (q.id, q.offset);
+        };
         h.make_live(&self.maps, id, bytes);
         let full = h.count_in(contract, bytes);
         drop(h);
@@ -185,12 +185,9 @@ impl Pond {
     #[inline(never)]
     fn alloc_shared(&self, heap: &'static Heap, key: u32, contract: u64, bytes: u64) -> Result<u64> {
         let mut h = Self::lock_to_allocate(heap);
-        let q = &mut h.quick[quick_index(key)];
-        if q.key != key {
+        let Some((id, offset)) = h.pop(&self.maps, key) else {
             return self.alloc_miss(heap, h, key, contract, bytes);
-        }
-        q.key = 0;
-        let (id, offset) = (q.id, q.offset);
+        };
         h.make_live(&self.maps, id, bytes);
         let full = h.count_in(contract, bytes);
         drop(h);
@@ -264,7 +261,15 @@ impl Pond {
     /// A fit after everything that was freed so far is merged.
     pub(crate) fn fit_merged(&self, heap: &Heap, h: &mut Inner, tier: Tier, units: u32) -> Id {
         self.drain(heap, h);
-        self.flush(heap, h);
+        if tier != Tier::Large {
+            h.flush_fine(&self.maps, heap.index, tier);
+        }
+        h.flush_large(&self.maps, heap.index, |a| self.aliases.lock().set_idle(a));
+        let id = h.fit(&self.maps, heap.index, tier, units);
+        if id != 0 {
+            return id;
+        }
+        self.flush(heap, h); // small blocks may hold the last granule that is missing
         let id = h.fit(&self.maps, heap.index, tier, units);
         if id == 0 && tier == Tier::Large { h.fit_any(&self.maps, units) } else { id }
     }
@@ -312,11 +317,10 @@ impl Pond {
     #[cold]
     #[inline(never)]
     fn not_live(&self, offset: u64, found: Option<Found<'_>>) -> Result<Found<'_>> {
-        match found.map(|f| self.maps.desc(f.id).kind()) {
-            Some(kind::QUICK | kind::REMOTE | kind::PENDING) => {
-                return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
-            }
-            Some(_) | None => {}
+        let freed =
+            |f: Found<'_>| matches!(self.maps.desc(f.id).kind(), kind::QUICK | kind::REMOTE | kind::PENDING);
+        if found.is_some_and(freed) {
+            return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
         }
         if let Some(f) = self.maps.find_holding(offset)
             && self.maps.desc(f.id).kind() == kind::LIVE
@@ -510,25 +514,20 @@ impl Pond {
     #[inline(never)]
     pub(crate) fn settle(&self, heap: &Heap) {
         let mut ledger = lock(&self.ledger);
-        self.with_all(|heaps| {
-            let all: &mut [(&Heap, Guard<'_, Inner>)] = heaps;
+        self.with_all(&mut ledger, |ledger, all| {
             for (x, h) in all.iter_mut() {
                 self.drain(x, h);
             }
-            self.deal_all(&mut ledger, all, Some(heap));
+            self.deal_all(ledger, all, Some(heap));
         });
     }
 
-    /// Raises the peaks to the true sums and deals what is left below them: half to `first`, the other
-    /// half among the rest.
-    pub(crate) fn deal_all(
-        &self,
-        ledger: &mut Ledger,
-        all: &mut [(&Heap, Guard<'_, Inner>)],
-        first: Option<&Heap>,
-    ) {
+    /// Raises the peaks to the true sums and deals what is left below them: to each heap first what it once
+    /// had and has not now, so that a program that repeats itself need not come back; `first` comes first.
+    pub(crate) fn deal_all(&self, ledger: &mut Ledger, all: &mut [Locked], first: Option<&Heap>) {
         let mut sums = Sums::default();
-        for (_, h) in all.iter() {
+        for (_, h) in all.iter_mut() {
+            h.note_peak();
             sums.add(h);
         }
         let device = ledger.device.raise(&sums);
@@ -543,31 +542,29 @@ impl Pond {
         for p in ledger.pools.values_mut() {
             p.below = p.peaks.raise(&p.sums);
         }
+        let urgent = all.iter().find(|(x, _)| first.is_some_and(|f| f.index == x.index)).map(|(_, h)| h.need());
         for (x, h) in all.iter_mut() {
-            let mine = first.is_some_and(|f| f.index == x.index);
-            let part = |left: i64, n: i64| if mine { left - left / 2 } else { left / 2 / (n - 1).max(1) };
-            let mut share = [0i64; 3];
-            if let Some(p) = ledger.pools.get(&x.pool.load(Relaxed)) {
-                for d in 0..3 {
-                    // A heap alone in its pool or device gets all of it: nobody else can use it up.
-                    let of = |left: i64, n: i64| if n == 1 { left } else { part(left, n) };
-                    share[d] = of(device[d], sums.heaps).min(of(p.below[d], p.sums.heaps)).max(0);
-                }
-            }
+            let urgent = urgent.map(|n| (n, first.is_some_and(|f| f.index == x.index)));
+            let share = match ledger.pools.get(&x.pool.load(Relaxed)) {
+                Some(p) => std::array::from_fn(|d| {
+                    let need = h.need()[d];
+                    share(device[d], &sums, d, need, urgent).min(share(p.below[d], &p.sums, d, need, urgent))
+                }),
+                None => [0; 3],
+            };
             deal(h, share);
         }
     }
 
-    /// Runs `f` with every heap locked, in order of their index.
-    pub(crate) fn with_all<R>(&self, f: impl FnOnce(&mut [(&Heap, Guard<'_, Inner>)]) -> R) -> R {
+    /// Runs `f` with every heap locked, in order of their index. The list is kept for the next time.
+    pub(crate) fn with_all<R>(&self, ledger: &mut Ledger, f: impl FnOnce(&mut Ledger, &mut [Locked]) -> R) -> R {
         let n = self.heap_count.load(crate::base::sync::Ordering::Acquire) as usize;
-        if n == 1
-            && let Some(x) = self.heaps.get(0)
-        {
-            return f(&mut [(x, x.inner.lock())]); // the usual case makes no list
-        }
-        let mut all: Vec<_> = (0..n).filter_map(|i| self.heaps.get(i)).map(|x| (x, x.inner.lock())).collect();
-        f(&mut all)
+        let mut all = std::mem::take(&mut ledger.scratch);
+        all.extend((0..n).filter_map(|i| self.heaps.get(i)).map(|x| (x, x.inner.lock())));
+        let result = f(ledger, &mut all);
+        all.clear();
+        ledger.scratch = all;
+        result
     }
 
     /// The exact account of the device, or of one of its pools.
@@ -575,11 +572,11 @@ impl Pond {
         self.poll_all(false);
         let growth = lock(&self.growth);
         let mut ledger = lock(&self.ledger);
-        self.with_all(|all| {
+        self.with_all(&mut ledger, |ledger, all| {
             for (x, h) in all.iter_mut() {
                 self.drain(x, h);
             }
-            self.deal_all(&mut ledger, all, None);
+            self.deal_all(ledger, all, None);
             let mut sums = Sums::default();
             for (x, h) in all.iter() {
                 if pool.is_none_or(|p| p.0 == x.pool.load(Relaxed)) {
@@ -606,8 +603,8 @@ impl Pond {
                     (entry.peaks, [0; 3], r.reserved, r.segments, limit, ooms)
                 }
             };
-            for d in 0..3 {
-                sums.total[d] += gone[d];
+            for (total, gone) in sums.total.iter_mut().zip(gone) {
+                *total += gone;
             }
             let [allocated, requested, blocks, active] = peaks.counters(&sums);
             Ok(Stats {
@@ -628,11 +625,11 @@ impl Pond {
     pub fn reset_peaks(&self, pool: Option<PoolId>) -> Result<()> {
         let mut growth = lock(&self.growth);
         let mut ledger = lock(&self.ledger);
-        self.with_all(|all| {
+        self.with_all(&mut ledger, |ledger, all| {
             for (x, h) in all.iter_mut() {
                 self.drain(x, h);
             }
-            self.deal_all(&mut ledger, all, None);
+            self.deal_all(ledger, all, None);
             let mut sums = Sums::default();
             for (_, h) in all.iter() {
                 sums.add(h);
@@ -655,7 +652,7 @@ impl Pond {
                     }
                 }
             }
-            self.deal_all(&mut ledger, all, None);
+            self.deal_all(ledger, all, None);
             Ok(())
         })
     }
@@ -665,7 +662,7 @@ impl Pond {
         self.stats(None).map_or(0, |s| s.blocks.current)
     }
 
-    /// [B] the limit of `reserved` of the whole device; 0: none.
+    /// Bounds `reserved` of the whole device, in bytes; 0: no bound.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Relaxed);
     }

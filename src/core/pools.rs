@@ -2,10 +2,11 @@
 //! the sums of a pool outlive its heaps.
 
 use super::desc::USES;
-use super::heap::{Heap, Mark};
+use super::heap::{Heap, Inner, Mark};
 use super::ledger::{Peaks, Sums};
 use super::pond::{Pond, lock};
 use super::types::PoolId;
+use crate::base::biased::Guard;
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::AtomicRef;
 use crate::base::sync::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
@@ -49,8 +50,11 @@ pub(crate) struct PoolLedger {
     pub below: [i64; 3],
 }
 
+/// A heap and the hold of its lock.
+pub(crate) type Locked = (&'static Heap, Guard<'static, Inner>);
+
 /// Peaks of the device and of its pools.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Ledger {
     pub device: Peaks,
     pub pools: BTreeMap<u32, PoolLedger>,
@@ -58,6 +62,8 @@ pub(crate) struct Ledger {
     pub gone: [u64; 3],
     /// Heaps that serve nobody.
     pub spare_heaps: Vec<u32>,
+    /// An empty list, kept so that locking all heaps takes no memory from the host.
+    pub scratch: Vec<Locked>,
     /// Slots of destroyed pools, with the id that comes next.
     pub spare_pools: Vec<u32>,
 }
@@ -278,6 +284,7 @@ impl Pond {
                 h.total[d].set(0);
                 h.room[d].set(0);
                 h.ceiling[d] = 0;
+                h.peak[d] = 0;
             }
             ledger.spare_heaps.push(i);
         }

@@ -130,10 +130,8 @@ impl Pond {
         loop {
             let Some(mut p) = heap.inner.lock().pending.pop_front() else { return any };
             while let Some(&m) = p.marks.last() {
-                let over = match self.backing.passed(m) {
-                    Ok(over) => over,
-                    Err(_) => true, // a device that fell off runs nothing any more
-                };
+                // A device that fell off runs nothing any more.
+                let over = self.backing.passed(m).unwrap_or(true);
                 if !over && !wait {
                     break;
                 }

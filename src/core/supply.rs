@@ -406,6 +406,9 @@ impl Pond {
         terms: Terms,
     ) -> bool {
         let mine = taker.pool.load(Relaxed);
+        if !same_pool && missing > self.own_room(g, mine) >> GRANULE_SHIFT {
+            return false;
+        }
         let mut left = missing;
         for i in 0..self.heap_count.load(Ordering::Acquire) as usize {
             let Some(giver) = self.heaps.get(i) else { continue };
@@ -486,7 +489,6 @@ impl Pond {
     /// How many bytes more the limits let a pool take.
     fn allowed(&self, g: &Growth, pool: u32) -> (u64, &'static str) {
         let device = self.limit.load(Relaxed);
-        let own = self.pool(PoolId(pool)).map_or(0, |p| p.limit.load(Relaxed));
         let mut room = (self.config.max_alloc.saturating_sub(g.reserved.current), "the device has no more");
         if device > 0 {
             let r = device.saturating_sub(g.reserved.current);
@@ -494,13 +496,19 @@ impl Pond {
                 room = (r, "the device's limit is reached");
             }
         }
-        if own > 0 {
-            let r = own.saturating_sub(g.pools.get(&pool).map_or(0, |p| p.reserved.current));
-            if r < room.0 {
-                room = (r, "the pool's limit is reached");
-            }
+        let own = self.own_room(g, pool);
+        if own < room.0 {
+            room = (own, "the pool's limit is reached");
         }
         room
+    }
+
+    /// How many bytes more the pool's own limit lets it have, from the device or from other pools.
+    fn own_room(&self, g: &Growth, pool: u32) -> u64 {
+        match self.pool(PoolId(pool)).map_or(0, |p| p.limit.load(Relaxed)) {
+            0 => u64::MAX,
+            limit => limit.saturating_sub(g.pools.get(&pool).map_or(0, |p| p.reserved.current)),
+        }
     }
 
     /// Takes memory from the device for a heap.
@@ -674,7 +682,7 @@ impl Pond {
             self.flush(heap, &mut h);
         }
         if !self.config.mapping {
-            self.gather(g, pool.is_none());
+            self.gather(g, |_| pool.is_none());
             let held: Vec<Segment> = g.segments_held.values().copied().collect();
             for s in held {
                 let owner = self.heaps.get(self.maps.granule(s.first).heap() as usize);
@@ -688,6 +696,8 @@ impl Pond {
                 self.backing.segment_release(u64::from(s.first) << shift, s.bytes)?;
                 any = true;
             }
+            // What the pool still has lies in segments that it shares: the others may have it.
+            self.gather(g, |x| pool.is_some_and(|p| p.0 == x));
             return Ok(any);
         }
         // Addresses that show scattered granules hold on to them; idle ones go first.
@@ -722,8 +732,8 @@ impl Pond {
     }
 
     /// Segments shared by several heaps become one heap's, where they are free: of a pool's first heap, or,
-    /// `across` pools, of the device's first. The device is idle.
-    fn gather(&self, g: &mut Growth, across: bool) {
+    /// for pools that may go `across`, of the device's first. The device is idle.
+    fn gather(&self, g: &mut Growth, across: impl Fn(u32) -> bool) {
         let n = self.heap_count.load(Ordering::Acquire) as usize;
         for i in 1..n {
             let Some(heap) = self.heaps.get(i) else { continue };
@@ -731,7 +741,7 @@ impl Pond {
             let mut others = (0..i).filter_map(|j| self.heaps.get(j));
             let home = others.find(|x| {
                 let p = x.pool.load(Relaxed);
-                p == pool || across && p != u32::MAX
+                p == pool || across(pool) && p != u32::MAX
             });
             let Some(home) = home else { continue };
             let taken = heap.inner.lock().take_all(&self.maps);

@@ -2,6 +2,13 @@
 //! which address, what each stream has still to do. Every block is checked against every other in
 //! physical space, and against work that may still use its memory.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
 use super::backing::Backing;
 use super::heap::Mark;
 use super::pond::{Config, Pond};

@@ -6,6 +6,7 @@
 //! default stream. Every call may come from any thread at any time.
 
 use crate::base::error::{Code, Error, Result};
+use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -115,7 +116,7 @@ fn unsupported<T>(what: &'static str) -> Result<T> {
 /// One device.
 ///
 /// Blocking copies and `memset` without a stream wait for all work queued on the device so far.
-pub trait Device: Send + Sync {
+pub trait Device: Any + Send + Sync {
     /// Its ordinal within the type.
     fn ordinal(&self) -> usize;
     /// What it can do.
@@ -155,7 +156,8 @@ pub trait Device: Send + Sync {
     fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()>;
     /// Queues a copy on `stream`. Pageable host sources have been read when this returns.
     fn copy_async(&self, stream: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()>;
-    /// Copies from this device to `to` (of the same type), and returns when the bytes have arrived.
+    /// Copies from this device to `to`, and returns when the bytes have arrived. `InvalidArgument` for a
+    /// device of another type.
     fn copy_peer(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()>;
     /// Queues a copy from this device to `to` on a stream of this device.
     fn copy_peer_async(

@@ -3,7 +3,7 @@
 //!
 //! - `MILLPOND_HOST_DEVICES`: how many devices `host` has
 //! - `MILLPOND_HOST_CAPACITY`: bytes of each, with an optional suffix K, M or G (powers of 1024)
-//! - `MILLPOND_HOST_MAPPING`: 0 or 1, whether they can map
+//! - `MILLPOND_HOST_MAPPING`: 0 or 1, whether they can map; `cpu` never does
 //!
 //! An unset or empty variable is the built-in default. A bad value fails the first use of the library
 //! and names the variable.
@@ -109,7 +109,9 @@ pub(crate) fn types(host: Option<HostOptions>) -> Result<Vec<Arc<dyn DeviceType>
         None => host_options(0, 0, 0)?,
     };
     check(&host)?;
-    let cpu = HostOptions { device_count: 1, capacity: machine_memory(), mapping: host.mapping };
+    // Without mapping, so that a forked child has its own copy of what the parent had there, as it has of
+    // all other host memory.
+    let cpu = HostOptions { device_count: 1, capacity: machine_memory(), mapping: false };
     Ok(vec![Arc::new(HostType::new("cpu", cpu)), Arc::new(HostType::new("host", host))])
 }
 

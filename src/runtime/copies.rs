@@ -1,6 +1,6 @@
 //! Copies and fills. The device end of each must lie in one live block (or unified memory) of its
-//! device; that is checked here, once for all devices. The host end is the caller's promise: it must
-//! be valid for the bytes, until the copy is done. `read` and `write` take slices instead.
+//! device; that is checked here, once for all devices. The host end cannot be checked: it is the caller's
+//! promise, and so `copy` and `copy_async` are unsafe. `read` and `write` take slices instead.
 
 use crate::base::error::{Code, Error, Result};
 use crate::device::{CopyKind, StreamId};
@@ -55,18 +55,28 @@ impl DeviceState {
 
     /// Copies `from` to the device address `dst`, and returns when the bytes have arrived.
     pub fn write(&self, dst: u64, from: &[u8]) -> Result<()> {
-        self.copy(CopyKind::HostToDevice, dst, from.as_ptr().expose_provenance() as u64, from.len() as u64)
+        let at = from.as_ptr().expose_provenance() as u64;
+        // SAFETY: the slice is readable for the call, after which the copy is done.
+        unsafe { self.copy(CopyKind::HostToDevice, dst, at, from.len() as u64) }
     }
 
     /// Fills `to` from the device address `src`; waits for work queued on the device before.
     pub fn read(&self, src: u64, to: &mut [u8]) -> Result<()> {
-        self.copy(CopyKind::DeviceToHost, to.as_mut_ptr().expose_provenance() as u64, src, to.len() as u64)
+        let at = to.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: the slice is ours alone to write for the call, after which the copy is done.
+        unsafe { self.copy(CopyKind::DeviceToHost, at, src, to.len() as u64) }
     }
 
     /// Copies `bytes`, and returns when they have arrived; waits for work queued on the device
     /// before. 0 bytes do nothing. Errors: `UnknownPointer` and `OutOfRange` for a device end that
-    /// is not inside one live block.
-    pub fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+    /// is not inside one live block, `InvalidArgument` for a host end of NULL, `NotPermitted` in a stream
+    /// callback.
+    ///
+    /// # Safety
+    ///
+    /// The host end, where `kind` has one, must be valid for `bytes` until this returns: for reads as a
+    /// source, for writes as a destination, which nobody else may read or write meanwhile.
+    pub unsafe fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
         let _pass = self.enter()?;
         may_block()?;
         if bytes == 0 {
@@ -77,7 +87,19 @@ impl DeviceState {
     }
 
     /// Queues a copy on `stream`. Errors as [`copy`](Self::copy), and `UnknownStream`.
-    pub fn copy_async(&self, stream: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+    ///
+    /// # Safety
+    ///
+    /// As [`copy`](Self::copy), but until the stream has done the copy: a host destination always, a source
+    /// that is pinned or unified memory of the device. Any other source has been read when this returns.
+    pub unsafe fn copy_async(
+        &self,
+        stream: StreamId,
+        kind: CopyKind,
+        dst: u64,
+        src: u64,
+        bytes: u64,
+    ) -> Result<()> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
         if bytes == 0 {

@@ -14,6 +14,9 @@ use crate::runtime::unpooled::Unpooled;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+/// [B] the most that a pond over segments has room for, and more than any device has.
+const MOST_IN_SEGMENTS: u64 = 8 << 40;
+
 /// The memory of one device. All calls may come from any thread.
 pub struct Memory {
     how: How,
@@ -56,12 +59,15 @@ impl Memory {
             padding: sizes.padding,
             init_alloc: sizes.init_alloc,
             realloc: sizes.realloc,
-            mapping: device.caps().contains(Caps::MAPPING) && device.granule() >= sizes.min_chunk,
+            mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
         };
         if config.mapping {
             // Whole granules only; what the device has beyond the last one cannot be mapped.
             config.max_alloc =
                 config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
+        } else {
+            // Plugins may claim any number.
+            config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
         }
         let how = match Pond::span(&config) {
             Ok(span) => How::Pooled(Box::new(Pooled::new(device, config, span)?)),

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 type Tweak = Box<dyn FnOnce(&mut CustomRuntimeParams, &mut C_DeviceInterface)>;
 
@@ -17,10 +17,10 @@ thread_local! {
     static TWEAK: RefCell<Option<Tweak>> = const { RefCell::new(None) };
     /// The device that `set_device` made current on this thread.
     pub static CURRENT: Cell<c_int> = const { Cell::new(-1) };
+    /// Calls on this thread that named another device; other tests leave `set_device` out.
+    pub static WRONG_DEVICE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Calls that named another device than the thread's current one.
-pub static WRONG_DEVICE: AtomicUsize = AtomicUsize::new(0);
 /// Sizes of the live allocations, by address.
 pub static LIVE: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
 static HANDLES: AtomicU64 = AtomicU64::new(16);
@@ -94,7 +94,7 @@ fn check(d: C_Device) {
     // SAFETY: the host gives a device for the length of the call.
     let id = unsafe { (*d).id };
     if CURRENT.with(Cell::get) != id {
-        WRONG_DEVICE.fetch_add(1, Ordering::SeqCst);
+        WRONG_DEVICE.set(WRONG_DEVICE.get() + 1);
     }
 }
 

@@ -77,6 +77,11 @@ impl DeviceType for TestType {
     }
 }
 
+/// The first segment of a test device [bytes].
+pub const INIT_ALLOC: u64 = 8 << 20;
+/// Each later one [bytes].
+pub const REALLOC: u64 = 4 << 20;
+
 const ALIGN: usize = 256;
 
 fn layout(bytes: u64) -> Result<Layout> {
@@ -91,8 +96,14 @@ impl Device for TestDevice {
         Caps::HOST_ACCESS | Caps::UNIFIED | Caps::STREAMS | Caps::CALLBACKS
     }
     fn sizes(&self) -> Sizes {
-        let all = 1 << 30;
-        Sizes { min_chunk: 256, max_chunk: all, max_alloc: all, padding: 0, init_alloc: all, realloc: all }
+        Sizes {
+            min_chunk: 256,
+            max_chunk: 64 << 20,
+            max_alloc: 1 << 30,
+            padding: 0,
+            init_alloc: INIT_ALLOC,
+            realloc: REALLOC,
+        }
     }
     fn memory_info(&self) -> Result<MemoryInfo> {
         Ok(MemoryInfo { total: 1 << 30, free: (1 << 30) - self.knobs.live_bytes.load(SeqCst) })

@@ -8,16 +8,24 @@
 use super::copy;
 use super::event::Event;
 use super::memory::Kind;
+use super::options::GRANULE;
 use super::process::{self, lock};
 use super::shared::{Shared, State, unknown_stream};
 use super::stream::{Point, Stream, Work};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{Caps, CopyKind, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
 use crate::fail;
+use std::any::Any;
 use std::sync::Arc;
 
 /// Requests are rounded up to this; a multiple of the alignment that copies and kernels want.
 const MIN_CHUNK: u64 = 512;
+/// [B] what is taken from the system at once where granules cannot be mapped: few calls for small blocks,
+/// and little that lies idle. It is committed only as it is touched.
+const SEGMENT: u64 = 64 << 20;
+/// Without mapping, a block of more than this part of the capacity is not kept when it is freed: one such
+/// block would lock up much of the device for requests of other sizes.
+const MAX_CHUNK_PART: u64 = 4;
 /// Of this crate, as `major * 10000 + minor * 100 + patch`.
 const VERSION: u64 = number(env!("CARGO_PKG_VERSION_MAJOR")) * 10000
     + number(env!("CARGO_PKG_VERSION_MINOR")) * 100
@@ -45,10 +53,10 @@ impl HostDevice {
 
     /// The state of the device that a peer copy goes to.
     fn peer(&self, to: &dyn Device) -> Result<&State> {
-        let ordinal = to.ordinal();
-        match self.shared.devices.get(ordinal) {
-            Some(state) => Ok(state),
-            None => fail!(Code::UnknownDevice, "a peer copy to device {ordinal}, which this type has not"),
+        let other = (to as &dyn Any).downcast_ref::<HostDevice>();
+        match other.filter(|d| Arc::ptr_eq(&d.shared, &self.shared)) {
+            Some(d) => Ok(&self.shared.devices[d.ordinal]),
+            None => Err(Error::new(Code::InvalidArgument, "a peer copy to a device of another type")),
         }
     }
 
@@ -134,13 +142,16 @@ impl Device for HostDevice {
 
     fn sizes(&self) -> Sizes {
         let all = self.shared.options.capacity;
+        // With mapping memory comes by the granule, whatever these say.
+        let mapping = self.state().mapping.is_some();
+        let segment = if mapping { all } else { SEGMENT.min(all) };
         Sizes {
             min_chunk: MIN_CHUNK,
-            max_chunk: all,
+            max_chunk: if mapping { all } else { segment.max(all / MAX_CHUNK_PART / GRANULE * GRANULE) },
             max_alloc: all,
             padding: 0,
-            init_alloc: all,
-            realloc: all,
+            init_alloc: segment,
+            realloc: segment,
         }
     }
 

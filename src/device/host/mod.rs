@@ -8,8 +8,8 @@
 //! knows pools.
 //!
 //! Mapped memory is shared with forked children (a memory file), unlike the rest: a child that writes
-//! to it writes to the parent's memory. Plain blocks are the child's own copies, so that a type whose
-//! memory also serves ordinary host objects (`cpu`) is better made without mapping. A stream's queue
+//! to it writes to the parent's memory. Plain blocks are the child's own copies; that is why `cpu`,
+//! whose memory serves ordinary host objects, is made without mapping. A stream's queue
 //! has no bound.
 //!
 //! Unix only; granules can be mapped on Linux only. No code here depends on the processor.
@@ -35,6 +35,7 @@ mod tests;
 pub use options::{HostOptions, MAX_DEVICES, machine_memory};
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::fork;
 use crate::device::{Device, DeviceType};
 use crate::fail;
 use device::HostDevice;
@@ -48,7 +49,7 @@ use std::sync::{Arc, Mutex};
 pub struct HostType {
     name: String,
     options: HostOptions,
-    born: u64, // `process::forks()` when it was made
+    born: u64, // `fork::count()` when it was made
     state: Mutex<Life>,
 }
 
@@ -82,8 +83,8 @@ impl HostType {
     /// are checked by `initialize`.
     pub fn new(name: &str, options: HostOptions) -> HostType {
         // A failure here comes up again, and is reported, in `initialize`.
-        let _ = process::watch_forks();
-        HostType { name: name.to_owned(), options, born: process::forks(), state: Mutex::new(Life::Off) }
+        let _ = fork::watch();
+        HostType { name: name.to_owned(), options, born: fork::count(), state: Mutex::new(Life::Off) }
     }
 
     /// Counters of one device. `UnknownDevice` for an ordinal out of range, `NotInitialized` and
@@ -128,7 +129,7 @@ impl DeviceType for HostType {
     /// `Busy` when it is initialised, `InvalidArgument` for bad options.
     fn initialize(&self) -> Result<()> {
         process::check_fork(self.born)?;
-        process::watch_forks()?;
+        fork::watch()?;
         let options = self.options.resolve()?;
         let mut state = lock(&self.state);
         if !matches!(*state, Life::Off) {

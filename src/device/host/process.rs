@@ -5,45 +5,17 @@
 //! not exist there, and from a callback a wait for the callback's own stream would never end.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::fork;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// How often this process was forked from one that had this library: 0 in the first process.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-static WATCHED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static CALLBACKS: Cell<u32> = const { Cell::new(0) };
 }
 
-extern "C" fn in_child() {
-    // Relaxed: the child has one thread, and later ones are started after this.
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Makes forks known to [`forks`]. A second registration would only count a fork twice.
-pub(super) fn watch_forks() -> Result<()> {
-    if WATCHED.swap(true, Ordering::Relaxed) {
-        return Ok(());
-    }
-    // SAFETY: `in_child` is a plain function that adds to an atomic, which is allowed after fork.
-    let rc = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    if rc != 0 {
-        WATCHED.store(false, Ordering::Relaxed);
-        return Err(Error::new(Code::System, "pthread_atfork failed: forks would go unseen"));
-    }
-    Ok(())
-}
-
-/// A number that changes in every forked child.
-pub(super) fn forks() -> u64 {
-    FORKS.load(Ordering::Relaxed)
-}
-
-/// `NotPermitted` when the process was forked after `born` (a value of [`forks`]) was read.
+/// `NotPermitted` when the process was forked after `born` (a value of [`fork::count`]) was read.
 pub(super) fn check_fork(born: u64) -> Result<()> {
-    if forks() == born {
+    if fork::count() == born {
         return Ok(());
     }
     Err(Error::new(Code::NotPermitted, "the host device was opened before fork; a child cannot use it"))

@@ -12,6 +12,7 @@ use super::process::{self, lock};
 use super::slots::Slots;
 use super::stream::{Point, Stream};
 use crate::base::error::{Code, Error, Result};
+use crate::base::fork;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -63,7 +64,7 @@ struct Streams {
 impl Drop for Streams {
     fn drop(&mut self) {
         // In a forked child the threads do not exist; their handles must not be touched.
-        if process::forks() != self.born {
+        if fork::count() != self.born {
             std::mem::forget(std::mem::take(&mut self.threads));
         }
     }
@@ -86,7 +87,7 @@ pub(super) struct Shared {
     pub(super) events: Mutex<Slots<Event>>,
     pub(super) panics: Arc<AtomicU64>, // callbacks that panicked
     gate: Gate,
-    born: u64, // `process::forks()` when the type was made
+    born: u64, // `fork::count()` when the type was made
 }
 
 impl Shared {

@@ -8,7 +8,7 @@ use super::*;
 /// in `include/millpond/custom_runtime.h`.
 #[repr(C)]
 pub struct C_DeviceInterface {
-    /// `sizeof` of the interface as the host knows it [bytes].
+    /// `sizeof` of the interface as the host knows it (bytes).
     pub size: usize,
 
     // ---- devices, streams and events ----
@@ -205,22 +205,22 @@ pub struct C_DeviceInterface {
             out_free_bytes: *mut usize,
         ) -> C_Status,
     >,
-    /// Requests are rounded up to a multiple of this [bytes].
+    /// Requests are rounded up to a multiple of this (bytes).
     pub device_min_chunk_size:
         Option<unsafe extern "C-unwind" fn(device: C_Device, out_size_bytes: *mut usize) -> C_Status>,
-    /// A chunk larger than this [bytes] goes to the device directly and is not pooled.
+    /// A chunk larger than this (bytes) goes to the device directly and is not pooled.
     pub device_max_chunk_size:
         Option<unsafe extern "C-unwind" fn(device: C_Device, out_size_bytes: *mut usize) -> C_Status>,
-    /// The host never holds more than this of the device in all [bytes].
+    /// The host never holds more than this of the device in all (bytes).
     pub device_max_alloc_size:
         Option<unsafe extern "C-unwind" fn(device: C_Device, out_size_bytes: *mut usize) -> C_Status>,
-    /// Added to each request before it is rounded up to the min chunk [bytes].
+    /// Added to each request before it is rounded up to the min chunk (bytes).
     pub device_extra_padding_size:
         Option<unsafe extern "C-unwind" fn(device: C_Device, out_size_bytes: *mut usize) -> C_Status>,
-    /// Size of the first chunk that a pooling host takes [bytes].
+    /// Size of the first chunk that a pooling host takes (bytes).
     pub device_init_alloc_size:
         Option<unsafe extern "C-unwind" fn(device: C_Device, out_size_bytes: *mut usize) -> C_Status>,
-    /// Size of each later chunk [bytes].
+    /// Size of each later chunk (bytes).
     pub device_realloc_size:
         Option<unsafe extern "C-unwind" fn(device: C_Device, out_size_bytes: *mut usize) -> C_Status>,
     /// Stores the compute capability, major * 10 + minor.
@@ -276,7 +276,7 @@ pub struct C_DeviceInterface {
     /// Stores the communicator's name, with its final zero, into a buffer of the host's.
     pub xccl_get_comm_name:
         Option<unsafe extern "C-unwind" fn(comm: C_CCLComm, out_name: *mut c_char) -> C_Status>,
-    /// Stores the size of a root id [bytes].
+    /// Stores the size of a root id (bytes).
     pub xccl_get_unique_id_size: Option<unsafe extern "C-unwind" fn(out_size_bytes: *mut usize) -> C_Status>,
     /// Fills the root id that all ranks of a group must be given.
     pub xccl_get_unique_id: Option<unsafe extern "C-unwind" fn(out_id: *mut C_CCLRootId) -> C_Status>,

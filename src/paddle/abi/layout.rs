@@ -20,9 +20,9 @@ pub enum Capabilities {
 pub struct KnownLayout {
     /// The releases that were measured.
     pub releases: &'static str,
-    /// `sizeof(C_DeviceInterface)` [bytes].
+    /// `sizeof(C_DeviceInterface)` (bytes).
     pub interface_size: usize,
-    /// `sizeof(CustomRuntimeParams)` [bytes].
+    /// `sizeof(CustomRuntimeParams)` (bytes).
     pub params_size: usize,
     /// Where the version queries stand.
     pub capabilities: Capabilities,
@@ -42,7 +42,7 @@ impl KnownLayout {
     pub const COMMON: usize = 472;
     /// What all releases have of `CustomRuntimeParams`: up to and with `sub_device_type`.
     pub const COMMON_PARAMS: usize = 56;
-    /// A host that declares more than this has not set the size: what lies there is no number [bytes].
+    /// A host that declares more than this has not set the size: what lies there is no number (bytes).
     pub const SIZE_LIMIT: usize = 65536;
 
     /// All measured layouts, oldest first. The version is 0.1.1 in each, so only the sizes tell.

@@ -197,7 +197,7 @@ impl CustomRuntimeVersion {
 /// What `InitPlugin` gets from the host.
 #[repr(C)]
 pub struct CustomRuntimeParams {
-    /// `sizeof` of this struct as the host knows it [bytes].
+    /// `sizeof` of this struct as the host knows it (bytes).
     pub size: usize,
     /// The table to fill.
     pub interface: *mut C_DeviceInterface,

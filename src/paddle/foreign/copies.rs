@@ -7,9 +7,9 @@ use crate::base::error::{Code, Error, Result};
 use crate::device::{CopyKind, Device, StreamId, as_ptr};
 use crate::paddle::abi::C_Device_st;
 
-/// The largest piece of a copy that goes through the host [bytes].
+/// The largest piece of a copy that goes through the host (bytes).
 const PIECE: u64 = 4 << 20;
-/// What a fill on a stream takes from the host before it doubles it on the device [bytes].
+/// What a fill on a stream takes from the host before it doubles it on the device (bytes).
 const SEED: u64 = 64 << 10;
 
 /// Host memory for the pieces of a copy of `bytes`.
@@ -91,10 +91,10 @@ impl ForeignDevice {
 
     /// A blocking copy to another device of the type; the caller has waited for earlier work.
     pub(super) fn copy_peer_now(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        let mut target = C_Device_st { id: self.peer(to)? };
         if to.ordinal() == self.ordinal() {
             return self.copy_now(CopyKind::DeviceToDevice, dst, src, bytes);
         }
-        let mut target = C_Device_st { id: self.id_of(to.ordinal())? };
         match self.plugin.table.memory_copy_p2p {
             Some(memory_copy_p2p) => {
                 let mut device = self.enter()?;
@@ -118,10 +118,10 @@ impl ForeignDevice {
         bytes: u64,
     ) -> Result<()> {
         let native = self.native_stream(stream)?;
+        let mut target = C_Device_st { id: self.peer(to)? };
         if to.ordinal() == self.ordinal() {
             return self.queue_copy(stream, CopyKind::DeviceToDevice, dst, src, bytes);
         }
-        let mut target = C_Device_st { id: self.id_of(to.ordinal())? };
         if let (Some(native), Some(async_memory_copy_p2p)) = (native, self.plugin.table.async_memory_copy_p2p)
         {
             let mut device = self.enter()?;

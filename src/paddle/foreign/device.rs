@@ -11,19 +11,22 @@ use crate::fail;
 use crate::paddle::abi::{C_Device, C_Device_st, C_Status};
 use crate::runtime::lock;
 use std::alloc::Layout;
+use std::any::Any;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Min chunk of a plugin that does not say [bytes]: keeps blocks as aligned as kernels like them,
+/// Min chunk of a plugin that does not say (bytes): keeps blocks as aligned as kernels like them,
 /// where the plugin's own addresses are.
 const MIN_CHUNK_DEFAULT: u64 = 256;
-/// The max alloc size of a plugin that tells neither it nor its free memory [bytes]: more than any
-/// machine has.
-const MAX_ALLOC_UNKNOWN: u64 = 1 << 46;
-/// The chunk sizes of such a plugin [bytes]: its memory cannot be taken in one piece.
+/// The max alloc size of a plugin that tells neither it nor its free memory (bytes): more than devices have
+/// today, but not so much that the pool must keep its books more coarsely.
+const MAX_ALLOC_UNKNOWN: u64 = 768 << 30;
+/// The chunk sizes of such a plugin (bytes): its memory cannot be taken in one piece.
 const CHUNK_UNKNOWN: u64 = 64 << 20;
-/// Alignment of host memory that stands in for pinned memory [bytes].
+/// A min chunk beyond this is a mistake (bytes).
+const MIN_CHUNK_MOST: u64 = 1 << 40;
+/// Alignment of host memory that stands in for pinned memory (bytes).
 const HOST_ALIGN: usize = 64;
 
 /// Calls a callback of the plugin on this device: `None` when the plugin leaves it null, else its
@@ -51,7 +54,7 @@ pub(super) struct ForeignDevice {
     alive: Arc<AtomicBool>,
     caps: Caps,
     sizes: Sizes,
-    /// The plugin's own min chunk, of which `sizes.min_chunk` is the next power of two [bytes].
+    /// The plugin's own min chunk, of which `sizes.min_chunk` is the next power of two (bytes).
     unit: u64,
     versions: Versions,
     pub(super) handles: Mutex<Handles>,
@@ -100,11 +103,16 @@ impl ForeignDevice {
         self.ids.get(self.ordinal).copied().unwrap_or(0)
     }
 
-    /// The plugin's id of another device of the type.
-    pub(super) fn id_of(&self, ordinal: usize) -> Result<c_int> {
-        match self.ids.get(ordinal) {
-            Some(&id) => Ok(id),
-            None => fail!(Code::UnknownDevice, "{:?} has no device {ordinal}", self.plugin.name()),
+    /// The plugin's id of another of its devices.
+    pub(super) fn peer(&self, to: &dyn Device) -> Result<c_int> {
+        let other = (to as &dyn Any).downcast_ref::<ForeignDevice>();
+        match other.filter(|d| Arc::ptr_eq(&d.plugin, &self.plugin)) {
+            Some(d) => Ok(d.id()),
+            None => fail!(
+                Code::InvalidArgument,
+                "a peer copy to a device that is not of {:?}",
+                self.plugin.name()
+            ),
         }
     }
 
@@ -156,7 +164,7 @@ impl ForeignDevice {
         let table = &self.plugin.table;
         let unit =
             self.ask("device_min_chunk_size", table.device_min_chunk_size)?.unwrap_or(MIN_CHUNK_DEFAULT);
-        let Some(min_chunk) = unit.checked_next_power_of_two().filter(|&c| c <= MAX_ALLOC_UNKNOWN) else {
+        let Some(min_chunk) = unit.checked_next_power_of_two().filter(|&c| c <= MIN_CHUNK_MOST) else {
             fail!(
                 Code::PluginRefused,
                 "plugin {:?}: device_min_chunk_size says {unit} bytes",

@@ -18,7 +18,7 @@ use std::mem::size_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
-/// The longest name of a device type [bytes]; `millpond_device_info.type` holds 32 with its zero.
+/// The longest name of a device type (bytes); `millpond_device_info.type` holds 32 with its zero.
 pub(super) const NAME_MAX: usize = 31;
 /// Bytes of memory behind each struct that a plugin gets. One that was built for a larger layout
 /// and clears "its" struct hits these bytes, not somebody's heap.

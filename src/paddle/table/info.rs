@@ -29,12 +29,16 @@ pub(super) unsafe extern "C-unwind" fn device_memory_stats(
     free: *mut usize,
 ) -> C_Status {
     done(|| {
-        let memory = device(d)?.info()?.memory;
+        let device = device(d)?;
+        let memory = device.info()?.memory;
+        // What we hold without a block in it can be had as what the device has free can.
+        let pooled = device.memory().stats();
+        let idle = pooled.reserved.current.saturating_sub(pooled.allocated.current);
         if total.is_null() || free.is_null() {
             return Err(Error::new(Code::InvalidArgument, "the place for the answer is NULL"));
         }
         store(total, memory.total as usize)?;
-        store(free, memory.free as usize)
+        store(free, (memory.free + idle).min(memory.total) as usize)
     })
 }
 

@@ -110,7 +110,11 @@ macro_rules! copies {
             src: *const c_void,
             size: usize,
         ) -> C_Status {
-            done(|| device(d)?.copy(CopyKind::$kind, addr(dst), addr(src), size as u64))
+            done(|| {
+                let device = device(d)?;
+                // SAFETY: the host range is the promise of the framework.
+                unsafe { device.copy(CopyKind::$kind, addr(dst), addr(src), size as u64) }
+            })
         }
 
         pub(super) unsafe extern "C-unwind" fn $queued(
@@ -120,7 +124,11 @@ macro_rules! copies {
             src: *const c_void,
             size: usize,
         ) -> C_Status {
-            done(|| device(d)?.copy_async(addr(stream), CopyKind::$kind, addr(dst), addr(src), size as u64))
+            done(|| {
+                let device = device(d)?;
+                // SAFETY: the host range is the promise of the framework.
+                unsafe { device.copy_async(addr(stream), CopyKind::$kind, addr(dst), addr(src), size as u64) }
+            })
         }
     )*};
 }

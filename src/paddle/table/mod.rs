@@ -18,9 +18,9 @@ use options::Options;
 use std::mem::{offset_of, size_of};
 
 /// The least that a host's interface must declare: every callback that PaddlePaddle insists on lies
-/// below [bytes].
+/// below (bytes).
 const INTERFACE_MIN: usize = offset_of!(C_DeviceInterface, device_memory_stats);
-/// The least that a host's params must declare: the name of the device type lies below [bytes].
+/// The least that a host's params must declare: the name of the device type lies below (bytes).
 const PARAMS_MIN: usize = offset_of!(CustomRuntimeParams, sub_device_type);
 
 /// Fills what the host declared; the body of `InitPlugin`.

@@ -13,7 +13,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-/// The longest name that is handed to a host [bytes].
+/// The longest name that is handed to a host (bytes).
 const NAME_MAX: usize = 31;
 
 pub(super) struct Options {

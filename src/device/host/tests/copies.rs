@@ -174,5 +174,10 @@ fn bad_copies_are_refused() {
     }
     let more = HostType::new("more", HostOptions { device_count: 3, capacity: GRANULE, mapping: false });
     more.initialize().unwrap();
-    refused(a.copy_peer(&*more.open(2).unwrap(), block, block, 1), Code::UnknownDevice);
+    // Of another type, though its number and its kind would fit.
+    for ordinal in [1, 2] {
+        let other = more.open(ordinal).unwrap();
+        refused(a.copy_peer(&*other, block, block, 1), Code::InvalidArgument);
+        refused(a.copy_peer_async(0, &*other, block, block, 1), Code::InvalidArgument);
+    }
 }
