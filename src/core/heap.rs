@@ -589,7 +589,7 @@ impl Inner {
     ) -> Option<u32> {
         d.set_state(kind::QUICK | state & (3 << 4));
         if !is_large(key) {
-            let Some(head) = self.lists.get_mut(list_index(key)) else { return None };
+            let head = self.lists.get_mut(list_index(key))?;
             d.set_next(*head);
             *head = id;
             return None;
@@ -610,8 +610,8 @@ impl Inner {
     /// Remembers what is allocated now, if it was never more.
     pub(crate) fn note_peak(&mut self) {
         let now = self.current();
-        for d in 0..3 {
-            self.peak[d] = self.peak[d].max(now[d]);
+        for (peak, now) in self.peak.iter_mut().zip(now) {
+            *peak = now.max(*peak);
         }
     }
 

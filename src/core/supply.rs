@@ -410,13 +410,14 @@ impl Pond {
             return false;
         }
         let mut left = missing;
+        let mut taken = std::mem::take(&mut g.pieces); // (first, count)
         for i in 0..self.heap_count.load(Ordering::Acquire) as usize {
             let Some(giver) = self.heaps.get(i) else { continue };
             let pool = giver.pool.load(Relaxed);
             if giver.index == taker.index || left == 0 || (pool == mine) != same_pool || pool == u32::MAX {
                 continue;
             }
-            let mut taken: Vec<(u32, u32)> = Vec::new(); // (first, count)
+            taken.clear();
             {
                 let mut h = giver.inner.lock();
                 if h.granules == 0 {
@@ -460,6 +461,7 @@ impl Pond {
                 g.moved(pool, mine, bytes, if self.config.mapping { count } else { 0 });
             }
         }
+        g.pieces = taken;
         left < missing
     }
 

@@ -52,6 +52,7 @@ mod table;
 mod unpooled;
 mod usage;
 
+#[cfg(feature = "capi")]
 pub(crate) use crate::core::Pool;
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
 pub use crate::device::host::HostOptions;
@@ -59,6 +60,7 @@ pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;
+#[cfg(feature = "capi")]
 pub(crate) use memory::Pooled;
 pub use registry::{
     configure_host, device, device_count, finalize, free, holder, owner, register_type, type_names,
