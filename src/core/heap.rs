@@ -864,12 +864,13 @@ impl Inner {
     }
 
     /// Takes exactly these pieces, if `free` (a `free_list`) covers them all; the first of them, linked as by
-    /// `scatter`. The list does not hold afterwards.
+    /// `scatter`. The list does not hold afterwards. `order` is scratch.
     pub(crate) fn take_pieces(
         &mut self,
         maps: &Maps,
         free: &[(u32, u32, Id)],
         pieces: &[(u32, u32)],
+        order: &mut Vec<(u32, u32)>,
     ) -> Option<Id> {
         let holder = |off: u32, units: u32| {
             let i = free.partition_point(|f| f.0 <= off).checked_sub(1)?;
@@ -880,10 +881,11 @@ impl Inner {
             return None;
         }
         // From the highest down: what is left in front of a piece keeps the block's id.
-        let mut order: Vec<(u32, u32)> = pieces.to_vec();
+        order.clear();
+        order.extend_from_slice(pieces);
         order.sort_unstable_by_key(|p| std::cmp::Reverse(p.0));
         let mut first = 0;
-        for (off, units) in order {
+        for &(off, units) in order.iter() {
             let piece = holder(off, units).and_then(|id| self.carve(maps, id, off, units));
             let Some(piece) = piece else {
                 self.unscatter(maps, first);

@@ -38,6 +38,7 @@ pub(crate) struct Growth {
     mapped_anew: HashMap<u32, u32>,
     runs: Vec<(u32, u32, Id)>, // scratch
     pieces: Vec<(u32, u32)>,   // scratch
+    known: Vec<u32>,           // scratch
 }
 
 impl Growth {
@@ -51,6 +52,7 @@ impl Growth {
             mapped_anew: HashMap::new(),
             runs: Vec::new(),
             pieces: Vec::new(),
+            known: Vec::new(),
         }
     }
 
@@ -293,13 +295,14 @@ impl Pond {
     /// driver call.
     fn revive(&self, g: &mut Growth, heap: &Heap, h: &mut Inner, units: u32) -> Option<Id> {
         let mut aliases = self.aliases.lock();
-        let known = aliases.idle_for(units, REVIVE_TRIES);
+        let Growth { known, runs, pieces, .. } = g;
+        aliases.idle_for(units, REVIVE_TRIES, known);
         if known.is_empty() {
             return None;
         }
-        h.free_list(&self.maps, &mut g.runs);
-        for index in known {
-            if let Some(first) = h.take_pieces(&self.maps, &g.runs, aliases.pieces(index)) {
+        h.free_list(&self.maps, runs);
+        for &index in known.iter() {
+            if let Some(first) = h.take_pieces(&self.maps, runs, aliases.pieces(index), pieces) {
                 let (entry, id, granule) = aliases.take_index(index)?;
                 self.enter_alias(heap, id, granule, units, entry, first);
                 return Some(id);
