@@ -98,15 +98,19 @@ pub(crate) fn median(v: &[f64]) -> f64 {
 /// the batches' [ns] per operation. Short batches, so that what else runs on the machine disturbs few.
 pub(crate) fn batches(seconds: f64, mut body: impl FnMut(u64)) -> f64 {
     let mut k = 1u64;
-    loop {
-        let t = cpu_ns();
-        body(k); // calibrates, and warms up
-        let took = cpu_ns() - t;
-        if took > 100_000 || k > 1 << 24 {
-            k = ((k as f64 * 200_000.0 / took.max(1) as f64) as u64).max(1);
-            break;
+    // Twice: the first operations of a fresh allocator are slow and say nothing about how many make a batch.
+    for _ in 0..2 {
+        k = 1;
+        loop {
+            let t = cpu_ns();
+            body(k); // calibrates, and warms up
+            let took = cpu_ns() - t;
+            if took > 100_000 || k > 1 << 24 {
+                k = ((k as f64 * 200_000.0 / took.max(1) as f64) as u64).max(1);
+                break;
+            }
+            k *= 2;
         }
-        k *= 2;
     }
     let mut all = Vec::with_capacity(20_000);
     let start = Instant::now();
@@ -121,6 +125,19 @@ pub(crate) fn batches(seconds: f64, mut body: impl FnMut(u64)) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_start_does_not_make_small_batches() {
+        let (mut first, mut longest) = (true, 0);
+        batches(0.001, |k| {
+            let from = cpu_ns();
+            while first && cpu_ns() - from < 2_000_000 {}
+            first = false;
+            (0..k).for_each(|i| _ = std::hint::black_box(i));
+            longest = longest.max(k);
+        });
+        assert!(longest > 1000, "{longest}");
+    }
 
     #[test]
     fn quantiles_of_a_hundred() {

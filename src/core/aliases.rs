@@ -71,11 +71,12 @@ impl Aliases {
         Some((index, e.id, e.granule))
     }
 
-    /// Idle ranges for blocks of `units`, the latest used first, at most `most`.
-    pub(crate) fn idle_for(&self, units: u32, most: usize) -> Vec<u32> {
-        let Some(all) = self.by_units.get(&units) else { return Vec::new() };
+    /// Idle ranges for blocks of `units`, the latest used first, at most `most`, in `into`.
+    pub(crate) fn idle_for(&self, units: u32, most: usize, into: &mut Vec<u32>) {
+        into.clear();
+        let Some(all) = self.by_units.get(&units) else { return };
         let is_idle = |i: &&u32| matches!(self.entries.get(**i as usize), Some(Some(e)) if e.idle);
-        all.iter().rev().filter(is_idle).take(most).copied().collect()
+        into.extend(all.iter().rev().filter(is_idle).take(most));
     }
 
     /// The pieces of a range.

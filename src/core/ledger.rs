@@ -38,9 +38,8 @@ impl Sums {
         self.pending += h.pending_bytes;
         self.granules += h.granules;
         self.heaps += 1;
-        let need = h.need();
-        for d in 0..3 {
-            self.need[d] += need[d];
+        for (sum, need) in self.need.iter_mut().zip(h.need()) {
+            *sum += need;
         }
     }
 }

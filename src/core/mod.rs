@@ -13,6 +13,7 @@
 //! alone is held while the backing is asked for memory; no hot path takes it, and nothing that the
 //! backing calls may come back into the pond. Marks are made and waited for with no heap locked.
 
+mod account;
 mod aliases;
 mod backing;
 mod bins;

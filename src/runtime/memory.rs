@@ -6,7 +6,9 @@
 //! looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{BlockInfo, Config, Pond, Pool, PoolId, Stats};
+#[cfg(feature = "capi")]
+use crate::core::Pool;
+use crate::core::{BlockInfo, Config, Pond, PoolId, Stats};
 use crate::device::{Caps, Device, StreamId};
 use crate::fail;
 use crate::runtime::rescue::{OomCallback, Rescue};
@@ -179,6 +181,7 @@ impl Memory {
     }
 
     /// The pooled memory and one of its pools, for callers that look a pool up once and use it often.
+    #[cfg(feature = "capi")]
     pub(crate) fn lane(&self, pool: PoolId) -> Option<(&Pooled, &'static Pool)> {
         match &self.how {
             How::Pooled(p) => Some((p, p.pond.pool(pool)?)),
@@ -347,6 +350,7 @@ impl Pooled {
     }
 
     /// `Memory::alloc` with the pool at hand; `bytes` is not 0.
+    #[cfg(feature = "capi")]
     #[inline(always)]
     pub(crate) fn alloc(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Result<u64> {
         if self.closed.load(Relaxed) {
@@ -369,6 +373,7 @@ impl Pooled {
     }
 
     /// `Memory::free` with a stream.
+    #[cfg(feature = "capi")]
     #[inline(always)]
     pub(crate) fn free(&self, addr: u64, stream: StreamId) -> Result<()> {
         if self.closed.load(Relaxed) {

@@ -53,6 +53,7 @@ mod table;
 mod unpooled;
 mod usage;
 
+#[cfg(feature = "capi")]
 pub(crate) use crate::core::Pool;
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
 pub use crate::device::host::HostOptions;
@@ -60,6 +61,7 @@ pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;
+#[cfg(feature = "capi")]
 pub(crate) use memory::Pooled;
 pub(crate) use registry::device_facts;
 pub use registry::{

@@ -350,16 +350,19 @@ impl Device for HostDevice {
             let (own, other) = (self.ordinal, event.ordinal());
             fail!(Code::InvalidArgument, "an event of device {other} recorded on a stream of device {own}");
         }
-        event.record(match stream {
-            0 => self.state().default_pending(),
-            _ => vec![self.state().stream(stream)?.point()],
-        });
+        match stream {
+            0 => event.record_all(self.state().default_pending()),
+            _ => {
+                let point = self.state().stream(stream)?.point();
+                event.record(point);
+            }
+        }
         Ok(())
     }
 
     fn event_query(&self, event: EventId) -> Result<bool> {
         let _pass = self.shared.enter()?;
-        Ok(self.event(event)?.pending().is_empty())
+        Ok(self.event(event)?.is_done())
     }
 
     fn event_synchronize(&self, event: EventId) -> Result<()> {

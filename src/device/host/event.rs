@@ -22,11 +22,31 @@ impl Event {
         self.ordinal
     }
 
-    /// Stands for these points from now on.
-    pub(super) fn record(&self, points: Vec<Point>) {
-        let old = std::mem::replace(&mut *lock(&self.recorded), points);
+    /// Stands for this point from now on. Recording again takes no memory from the host.
+    pub(super) fn record(&self, point: Point) {
+        let mut recorded = lock(&self.recorded);
+        recorded.truncate(1);
+        let old = match recorded.first_mut() {
+            Some(first) => Some(std::mem::replace(first, point)),
+            None => {
+                recorded.push(point);
+                None
+            }
+        };
+        drop(recorded);
         // May hold the last reference of a stream: dropped without the lock.
         drop(old);
+    }
+
+    /// Stands for all these points from now on.
+    pub(super) fn record_all(&self, points: Vec<Point>) {
+        let old = std::mem::replace(&mut *lock(&self.recorded), points);
+        drop(old);
+    }
+
+    /// Whether everything recorded is done.
+    pub(super) fn is_done(&self) -> bool {
+        lock(&self.recorded).iter().all(Point::done)
     }
 
     /// The points that are not done yet.
