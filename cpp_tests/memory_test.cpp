@@ -2,9 +2,7 @@
 // what is counted.
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "support/devices.hpp"
@@ -285,33 +283,6 @@ TEST_P(Memory, RunningOutLeavesEverythingWorking) {
   write(block, pattern(3, 1000));
   EXPECT_EQ(pattern(3, 1000), read(block, 1000));
   EXPECT_OK(millpond_free(block));
-}
-
-TEST_P(Memory, OutOfMemoryCallbacksFreeWhatTheyCanSpare) {
-  EXPECT_OK(millpond_device_synchronize(device_));
-  EXPECT_OK(millpond_device_empty_cache(device_));
-  EXPECT_OK(millpond_device_set_limit(device_, 64u << 20));
-  void* cached = alloc(40 << 20);
-  std::vector<std::uint64_t> asked;
-  millpond::OomCallback callback(millpond::Device(device_), [&](std::uint64_t size_bytes) {
-    asked.push_back(size_bytes);
-    if (cached == nullptr) throw std::bad_alloc();
-    return millpond_free(std::exchange(cached, nullptr)) == C_SUCCESS;
-  });
-  ASSERT_TRUE(callback);
-  void* block = alloc(36 << 20);
-  EXPECT_NE(nullptr, block);
-  EXPECT_EQ(nullptr, cached);
-  millpond::OomCallback moved = std::move(callback);
-  EXPECT_FALSE(callback);  // NOLINT: moved from, and said to be empty
-  void* out = nullptr;
-  EXPECT_FAILS(MILLPOND_E_OUT_OF_MEMORY, millpond_alloc(device_, 48 << 20, &out));
-  EXPECT_EQ((std::vector<std::uint64_t>{36u << 20, 48u << 20}), asked);
-  moved.reset();
-  EXPECT_FAILS(MILLPOND_E_OUT_OF_MEMORY, millpond_alloc(device_, 48 << 20, &out));
-  EXPECT_EQ(2u, asked.size());
-  EXPECT_OK(millpond_free(block));
-  EXPECT_OK(millpond_device_set_limit(device_, 0));
 }
 
 TEST_P(Memory, BlockInfoAnswersForEveryByte) {
