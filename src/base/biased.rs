@@ -12,13 +12,13 @@
 //! on the owner's processor too, wherever the owner was at that moment. Where the call is missing,
 //! nobody ever becomes owner, and this is a plain spin lock.
 
-use crate::base::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell, pause, thread_token};
+use crate::base::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell, pause, set_flag, thread_token};
 use std::ops::{Deref, DerefMut};
 
 /// Entries in a row by one thread that make it the owner, at first.
-const STREAK: u32 = 32;
+const STREAK: u32 = if cfg!(loom) { 1 } else { 32 };
 /// The doubling of that stops here.
-const MAX_LOSSES: u32 = 12;
+const MAX_LOSSES: u32 = if cfg!(loom) { 0 } else { 12 };
 
 /// See the module's text.
 #[derive(Debug)]
@@ -101,8 +101,8 @@ impl<T> Biased<T> {
     #[inline(never)]
     fn take(&self) -> Guard<'_, T> {
         let mut round = 0;
-        // Acquire pairs with the Release in `Guard::drop`.
-        while self.taken.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
+        // The Acquire in `set_flag` pairs with the Release in `Guard::drop` and in `of_owner`.
+        while self.taken.load(Ordering::Relaxed) || set_flag(&self.taken) {
             pause(round);
             round = round.saturating_add(1);
         }
@@ -236,7 +236,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `take`, or in `dispossess`.
+        // Release pairs with the Acquire in `set_flag`, or in `wait_until_out`.
         if self.as_owner {
             self.lock.inside.store(false, Ordering::Release);
         } else {
