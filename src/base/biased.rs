@@ -11,6 +11,11 @@
 //! them sees the other. The owner's side has only a compiler barrier; the system call is a full barrier
 //! on the owner's processor too, wherever the owner was at that moment. Where the call is missing,
 //! nobody ever becomes owner, and this is a plain spin lock.
+//!
+//! `inside` belongs to one thread at a time, since it is set and cleared with plain stores. A thread that lost
+//! the lock may have been stopped between its look at `owner` and its store to `inside`; when it goes on, it
+//! finds out and clears `inside` again, which would let others in while a new owner is there. So as long as
+//! that may come (until that thread has come by the usual way), nobody else becomes owner.
 
 use crate::base::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell, pause, set_flag, thread_token};
 use std::ops::{Deref, DerefMut};
@@ -34,6 +39,7 @@ struct Guarded<T> {
     last: u64,   // who held it last the usual way
     streak: u32, // how often in a row
     losses: u32, // how often an owner lost it
+    former: u64, // token of an owner that lost it and may not know yet; 0: none
     value: T,
 }
 
@@ -60,7 +66,7 @@ impl<T> Biased<T> {
             owner: AtomicU64::new(0),
             inside: AtomicBool::new(false),
             taken: AtomicBool::new(false),
-            value: UnsafeCell::new(Guarded { last: 0, streak: 0, losses: 0, value }),
+            value: UnsafeCell::new(Guarded { last: 0, streak: 0, losses: 0, former: 0, value }),
         }
     }
 
@@ -115,22 +121,26 @@ impl<T> Biased<T> {
                 self.wait_until_out();
                 return guard.of_owner();
             }
-            _ => {
+            owner => {
                 self.owner.store(0, Ordering::Relaxed);
                 barrier::heavy();
                 self.wait_until_out();
                 let g = guard.parts();
                 g.losses = (g.losses + 1).min(MAX_LOSSES);
                 g.streak = 0;
+                g.former = owner;
             }
         }
         let g = guard.parts();
+        if g.former == me {
+            g.former = 0; // here, it is not on its way in
+        }
         if g.last != me {
             g.last = me;
             g.streak = 0;
         }
-        g.streak += 1;
-        if g.streak > STREAK << g.losses && barrier::works() {
+        g.streak = g.streak.saturating_add(1);
+        if g.streak > STREAK << g.losses && g.former == 0 && barrier::works() {
             g.streak = 0;
             // Nobody else can be inside: `taken` is held, and there is no owner.
             self.owner.store(me, Ordering::Relaxed);
