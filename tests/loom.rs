@@ -133,15 +133,21 @@ fn remote_list_loses_nothing_and_gives_nothing_twice() {
             let m = m.clone();
             thread::spawn(move || ids.iter().for_each(|&id| m.push(id)))
         });
-        let mut found = m.take();
-        if let Some(&id) = found.first() {
-            m.push(id); // it comes back while others push: the head is once more what they saw before
-            found.remove(0);
-        }
-        found.extend(m.take());
+        let drainer = {
+            let m = m.clone();
+            thread::spawn(move || {
+                let mut found = m.take();
+                if let Some(id) = found.pop() {
+                    m.push(id); // it comes back while others push: the head may be what they saw before
+                }
+                found.extend(m.take());
+                found
+            })
+        };
         for p in pushers {
             p.join().unwrap();
         }
+        let mut found = drainer.join().unwrap();
         found.extend(m.take());
         found.sort_unstable();
         assert_eq!(found, [1, 2, 3]);
@@ -244,6 +250,9 @@ fn blocks_freed_by_another_thread_come_back() {
             spawn_big(move || pond.free(a, None, None).unwrap())
         };
         pond.free(b, None, None).unwrap();
+        // Statistics take in what is on the remote list.
+        let early = pond.stats(None).unwrap().blocks.current;
+        assert!(early <= 1, "{early} live blocks");
         let c = pond.alloc(POOL, STREAM, SMALL).unwrap();
         other.join().unwrap();
         let s = pond.stats(None).unwrap();

@@ -116,7 +116,8 @@ fn recorded(name: &str) -> Option<Program> {
 
 #[track_caller]
 fn ok(status: C_Status) {
-    let text = || unsafe { std::ffi::CStr::from_ptr(millpond_last_error_message()) }.to_string_lossy().into_owned();
+    let text =
+        || unsafe { std::ffi::CStr::from_ptr(millpond_last_error_message()) }.to_string_lossy().into_owned();
     assert_eq!(status, C_Status::SUCCESS, "{}", text());
 }
 
@@ -173,7 +174,11 @@ fn warm_is_free(mapping: bool) {
         let passes = replay(program, device, 4);
         // The first call of a pass counts too, so the device has been asked for something.
         assert!(passes[0].1 > 0, "{name}: the cold pass made no driver call; is anything counted?");
-        assert_eq!(passes[3], (0, 0), "{name}, mapping {mapping}: (host allocations, driver calls) by pass: {passes:?}");
+        assert_eq!(
+            passes[3],
+            (0, 0),
+            "{name}, mapping {mapping}: (host allocations, driver calls) by pass: {passes:?}"
+        );
         ok(millpond_finalize());
     }
 }

@@ -371,6 +371,52 @@ mod tests {
     }
 
     #[test]
+    fn four_threads_take_turns_at_owning() {
+        let l = Biased::new([0u64; 2]);
+        // Long runs of one thread, so that there are owners, at other times than those of the other threads.
+        let (rounds, run) = (40u64, 2_000u64);
+        std::thread::scope(|s| {
+            for t in 0..4u64 {
+                let l = &l;
+                s.spawn(move || {
+                    for round in 0..rounds {
+                        for _ in 0..run / (1 + (t + round) % 4) {
+                            let mut g = l.lock();
+                            assert_eq!(g[0], g[1]);
+                            g[0] += 1;
+                            std::hint::black_box(&mut *g);
+                            g[1] += 1;
+                        }
+                        if (t + round) % 2 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+        });
+        let each: u64 = (1..=4).map(|d| rounds / 4 * (run / d)).sum();
+        assert_eq!(*l.lock(), [4 * each; 2]);
+    }
+
+    #[test]
+    fn a_former_owner_keeps_others_from_owning_until_it_comes_by() {
+        let l = Biased::new(());
+        own(&l);
+        let there = || {
+            std::thread::scope(|s| {
+                let t = s.spawn(|| {
+                    own(&l);
+                    l.enter().is_some()
+                });
+                t.join().unwrap()
+            })
+        };
+        assert!(!there(), "this thread might be on its way in");
+        drop(l.lock());
+        assert_eq!(there(), barrier::works());
+    }
+
+    #[test]
     fn a_guard_of_the_owner_keeps_another_out() {
         let l = Biased::new(0u64);
         own(&l);

@@ -8,12 +8,12 @@
 use std::ops::{Deref, DerefMut};
 
 #[cfg(loom)]
+pub use loom::sync::{Mutex, MutexGuard};
+#[cfg(loom)]
 pub use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
-#[cfg(loom)]
-pub use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard};
 #[cfg(not(loom))]

@@ -541,7 +541,8 @@ impl Pond {
         for p in ledger.pools.values_mut() {
             p.below = p.peaks.raise(&p.sums);
         }
-        let urgent = all.iter().find(|(x, _)| first.is_some_and(|f| f.index == x.index)).map(|(_, h)| h.need());
+        let urgent =
+            all.iter().find(|(x, _)| first.is_some_and(|f| f.index == x.index)).map(|(_, h)| h.need());
         for (x, h) in all.iter_mut() {
             let urgent = urgent.map(|n| (n, first.is_some_and(|f| f.index == x.index)));
             let share = match ledger.pools.get(&x.pool.load(Relaxed)) {
@@ -556,7 +557,11 @@ impl Pond {
     }
 
     /// Runs `f` with every heap locked, in order of their index. The list is kept for the next time.
-    pub(crate) fn with_all<R>(&self, ledger: &mut Ledger, f: impl FnOnce(&mut Ledger, &mut [Locked]) -> R) -> R {
+    pub(crate) fn with_all<R>(
+        &self,
+        ledger: &mut Ledger,
+        f: impl FnOnce(&mut Ledger, &mut [Locked]) -> R,
+    ) -> R {
         let n = self.heap_count.load(crate::base::sync::Ordering::Acquire) as usize;
         let mut all = std::mem::take(&mut ledger.scratch);
         all.extend((0..n).filter_map(|i| self.heaps.get(i)).map(|x| (x, x.inner.lock())));
