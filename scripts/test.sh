@@ -74,6 +74,9 @@ for package in millpond millpond-bench millpond-cli; do
   fi
 done
 
+# Every interleaving of a few threads, over the library's own locks and lists.
+check "loom models" scripts/loom.sh
+
 # Another processor's types differ (c_char is unsigned there); checked only where its standard library is installed.
 other=aarch64-unknown-linux-gnu
 if have rustup && rustup target list --installed 2>/dev/null | grep -q "^$other\$"; then

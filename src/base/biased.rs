@@ -11,14 +11,19 @@
 //! them sees the other. The owner's side has only a compiler barrier; the system call is a full barrier
 //! on the owner's processor too, wherever the owner was at that moment. Where the call is missing,
 //! nobody ever becomes owner, and this is a plain spin lock.
+//!
+//! `inside` belongs to one thread at a time, since it is set and cleared with plain stores. A thread that lost
+//! the lock may have been stopped between its look at `owner` and its store to `inside`; when it goes on, it
+//! finds out and clears `inside` again, which would let others in while a new owner is there. So as long as
+//! that may come (until that thread has come by the usual way), nobody else becomes owner.
 
-use crate::base::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell, pause, thread_token};
+use crate::base::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell, pause, set_flag, thread_token};
 use std::ops::{Deref, DerefMut};
 
 /// Entries in a row by one thread that make it the owner, at first.
-const STREAK: u32 = 32;
+const STREAK: u32 = if cfg!(loom) { 1 } else { 32 };
 /// The doubling of that stops here.
-const MAX_LOSSES: u32 = 12;
+const MAX_LOSSES: u32 = if cfg!(loom) { 0 } else { 12 };
 
 /// See the module's text.
 #[derive(Debug)]
@@ -34,6 +39,7 @@ struct Guarded<T> {
     last: u64,   // who held it last the usual way
     streak: u32, // how often in a row
     losses: u32, // how often an owner lost it
+    former: u64, // token of an owner that lost it and may not know yet; 0: none
     value: T,
 }
 
@@ -60,7 +66,7 @@ impl<T> Biased<T> {
             owner: AtomicU64::new(0),
             inside: AtomicBool::new(false),
             taken: AtomicBool::new(false),
-            value: UnsafeCell::new(Guarded { last: 0, streak: 0, losses: 0, value }),
+            value: UnsafeCell::new(Guarded { last: 0, streak: 0, losses: 0, former: 0, value }),
         }
     }
 
@@ -101,8 +107,8 @@ impl<T> Biased<T> {
     #[inline(never)]
     fn take(&self) -> Guard<'_, T> {
         let mut round = 0;
-        // Acquire pairs with the Release in `Guard::drop`.
-        while self.taken.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
+        // The Acquire in `set_flag` pairs with the Release in `Guard::drop` and in `of_owner`.
+        while self.taken.load(Ordering::Relaxed) || set_flag(&self.taken) {
             pause(round);
             round = round.saturating_add(1);
         }
@@ -115,22 +121,26 @@ impl<T> Biased<T> {
                 self.wait_until_out();
                 return guard.of_owner();
             }
-            _ => {
+            owner => {
                 self.owner.store(0, Ordering::Relaxed);
                 barrier::heavy();
                 self.wait_until_out();
                 let g = guard.parts();
                 g.losses = (g.losses + 1).min(MAX_LOSSES);
                 g.streak = 0;
+                g.former = owner;
             }
         }
         let g = guard.parts();
+        if g.former == me {
+            g.former = 0; // here, it is not on its way in
+        }
         if g.last != me {
             g.last = me;
             g.streak = 0;
         }
-        g.streak += 1;
-        if g.streak > STREAK << g.losses && barrier::works() {
+        g.streak = g.streak.saturating_add(1);
+        if g.streak > STREAK << g.losses && g.former == 0 && barrier::works() {
             g.streak = 0;
             // Nobody else can be inside: `taken` is held, and there is no owner.
             self.owner.store(me, Ordering::Relaxed);
@@ -236,7 +246,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `take`, or in `dispossess`.
+        // Release pairs with the Acquire in `set_flag`, or in `wait_until_out`.
         if self.as_owner {
             self.lock.inside.store(false, Ordering::Release);
         } else {
@@ -358,6 +368,52 @@ mod tests {
             }
         });
         assert_eq!(*l.lock(), (turns + turns / 50, turns + turns / 50));
+    }
+
+    #[test]
+    fn four_threads_take_turns_at_owning() {
+        let l = Biased::new([0u64; 2]);
+        // Long runs of one thread, so that there are owners, at other times than those of the other threads.
+        let (rounds, run) = (40u64, 2_000u64);
+        std::thread::scope(|s| {
+            for t in 0..4u64 {
+                let l = &l;
+                s.spawn(move || {
+                    for round in 0..rounds {
+                        for _ in 0..run / (1 + (t + round) % 4) {
+                            let mut g = l.lock();
+                            assert_eq!(g[0], g[1]);
+                            g[0] += 1;
+                            std::hint::black_box(&mut *g);
+                            g[1] += 1;
+                        }
+                        if (t + round) % 2 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+        });
+        let each: u64 = (1..=4).map(|d| rounds / 4 * (run / d)).sum();
+        assert_eq!(*l.lock(), [4 * each; 2]);
+    }
+
+    #[test]
+    fn a_former_owner_keeps_others_from_owning_until_it_comes_by() {
+        let l = Biased::new(());
+        own(&l);
+        let there = || {
+            std::thread::scope(|s| {
+                let t = s.spawn(|| {
+                    own(&l);
+                    l.enter().is_some()
+                });
+                t.join().unwrap()
+            })
+        };
+        assert!(!there(), "this thread might be on its way in");
+        drop(l.lock());
+        assert_eq!(there(), barrier::works());
     }
 
     #[test]

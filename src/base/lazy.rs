@@ -1,22 +1,43 @@
 //! Arrays that are as long as they may ever get from the start, and cost memory only where they are
 //! touched: the metadata of a device of any size, without a resize, a copy or a pointer chase.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::Result;
+#[cfg(not(loom))]
+use crate::base::error::{Code, Error};
 use crate::base::sync::{AtomicU32, AtomicU64};
-use std::marker::PhantomData;
-use std::ops::Deref;
+#[cfg(not(loom))]
+use std::{marker::PhantomData, ops::Deref};
 
 /// Types for which all bits zero is a valid value, and which need no drop.
 ///
 /// # Safety
 /// The implementor guarantees both.
-pub unsafe trait Zeroable: Sync {}
+pub unsafe trait Zeroable: Sync {
+    /// A zero. Loom's atomics are more than their bits, and have to be made.
+    #[cfg(loom)]
+    fn zero() -> Self;
+}
 // SAFETY: an atomic integer is its integer, and 0 is one.
-unsafe impl Zeroable for AtomicU32 {}
+unsafe impl Zeroable for AtomicU32 {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        AtomicU32::new(0)
+    }
+}
 // SAFETY: as above.
-unsafe impl Zeroable for AtomicU64 {}
+unsafe impl Zeroable for AtomicU64 {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        AtomicU64::new(0)
+    }
+}
 // SAFETY: an array of zeroable values is zeroable.
-unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
+unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        std::array::from_fn(|_| T::zero())
+    }
+}
 
 /// Six words and a wide one, 32 bytes, half a cache line: the shape of a block descriptor.
 #[derive(Debug)]
@@ -28,9 +49,15 @@ pub struct Record {
     pub wide: AtomicU64,
 }
 // SAFETY: all fields are zeroable.
-unsafe impl Zeroable for Record {}
+unsafe impl Zeroable for Record {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        Record { word: Zeroable::zero(), wide: Zeroable::zero() }
+    }
+}
 
 /// A fixed-length array, zero at first, committed by the page as it is touched.
+#[cfg(not(loom))]
 #[derive(Debug)]
 pub struct LazyArray<T: Zeroable> {
     ptr: *mut T,
@@ -39,11 +66,14 @@ pub struct LazyArray<T: Zeroable> {
     _own: PhantomData<T>,
 }
 
+#[cfg(not(loom))]
 // SAFETY: it hands out shared references only, and `T: Sync` (by `Zeroable`).
 unsafe impl<T: Zeroable> Sync for LazyArray<T> {}
+#[cfg(not(loom))]
 // SAFETY: it owns its memory; any thread may release it.
 unsafe impl<T: Zeroable> Send for LazyArray<T> {}
 
+#[cfg(not(loom))]
 impl<T: Zeroable> LazyArray<T> {
     /// An array of `len` zero values. Fails when the address space (or its limit) is used up.
     pub fn new(len: usize) -> Result<Self> {
@@ -59,6 +89,7 @@ impl<T: Zeroable> LazyArray<T> {
     }
 }
 
+#[cfg(not(loom))]
 impl<T: Zeroable> Deref for LazyArray<T> {
     type Target = [T];
     #[inline(always)]
@@ -68,13 +99,14 @@ impl<T: Zeroable> Deref for LazyArray<T> {
     }
 }
 
+#[cfg(not(loom))]
 impl<T: Zeroable> Drop for LazyArray<T> {
     fn drop(&mut self) {
         raw::give_back(self.ptr.cast(), self.bytes);
     }
 }
 
-#[cfg(unix)]
+#[cfg(all(unix, not(loom)))]
 mod raw {
     use super::{Code, Error, Result};
 
@@ -119,7 +151,54 @@ mod raw {
     }
 }
 
-#[cfg(not(unix))]
+#[cfg(loom)]
+pub use modelled::LazyArray;
+
+/// Under loom an element is made when it is first looked at: a model touches a few of millions.
+#[cfg(loom)]
+mod modelled {
+    use super::{Result, Zeroable};
+    use std::collections::HashMap;
+    use std::sync::{Mutex, PoisonError};
+
+    /// A fixed-length array, zero at first.
+    #[derive(Debug)]
+    pub struct LazyArray<T: Zeroable> {
+        len: usize,
+        made: Mutex<HashMap<usize, Box<T>>>,
+    }
+
+    impl<T: Zeroable> LazyArray<T> {
+        /// An array of `len` zero values.
+        pub fn new(len: usize) -> Result<Self> {
+            Ok(LazyArray { len, made: Mutex::default() })
+        }
+        /// How many there are.
+        pub fn len(&self) -> usize {
+            self.len
+        }
+        /// One of them.
+        pub fn get(&self, index: usize) -> Option<&T> {
+            if index >= self.len {
+                return None;
+            }
+            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            let it: *const T = &**made.entry(index).or_insert_with(|| Box::new(T::zero()));
+            // SAFETY: no box leaves the map before the array is dropped, and only `&T` are ever given out.
+            Some(unsafe { &*it })
+        }
+    }
+
+    impl<T: Zeroable> std::ops::Index<usize> for LazyArray<T> {
+        type Output = T;
+        #[expect(clippy::panic, reason = "as with a slice")]
+        fn index(&self, index: usize) -> &T {
+            self.get(index).unwrap_or_else(|| panic!("index {index} of {}", self.len))
+        }
+    }
+}
+
+#[cfg(all(not(unix), not(loom)))]
 mod raw {
     // Zeroed memory from the system allocator; large requests are committed as touched there too.
     use super::{Code, Error, Result};

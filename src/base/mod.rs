@@ -4,5 +4,6 @@ pub mod biased;
 pub mod error;
 pub(crate) mod fork;
 pub mod lazy;
+pub mod remote;
 pub mod slots;
 pub mod sync;

@@ -4,10 +4,15 @@
 
 use crate::base::error::Result;
 use crate::base::lazy::{LazyArray, Zeroable};
-use crate::base::sync::{AtomicPtr, Ordering};
+use crate::base::sync::{Ordering, static_atomics::AtomicPtr};
 
 // SAFETY: a null pointer is all zero bits on every target of this library.
-unsafe impl<T: Sync> Zeroable for AtomicPtr<T> {}
+unsafe impl<T: Sync> Zeroable for AtomicPtr<T> {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        AtomicPtr::default()
+    }
+}
 
 /// A reference that may be absent, and may be set from any thread.
 #[derive(Debug)]

@@ -8,15 +8,24 @@
 use std::ops::{Deref, DerefMut};
 
 #[cfg(loom)]
+pub use loom::sync::{Mutex, MutexGuard};
+#[cfg(loom)]
 pub use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 #[cfg(not(loom))]
+pub use std::sync::{Mutex, MutexGuard};
+#[cfg(not(loom))]
 pub use std::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
+
+/// Atomics that a `static` or a constant can hold, which those of loom cannot: no model looks into them.
+pub mod static_atomics {
+    pub use std::sync::atomic::AtomicPtr;
+}
 
 /// A value on cache lines of its own. Two lines, since processors fetch lines in pairs.
 #[derive(Debug, Default)]
@@ -87,8 +96,7 @@ impl<T> Lock<T> {
     /// Takes the lock, waiting for it if need be.
     #[inline(always)]
     pub fn lock(&self) -> LockGuard<'_, T> {
-        // Acquire pairs with the Release in `LockGuard::drop`.
-        if self.taken.swap(true, Ordering::Acquire) {
+        if set_flag(&self.taken) {
             self.wait();
         }
         LockGuard { lock: self }
@@ -97,8 +105,7 @@ impl<T> Lock<T> {
     /// Takes the lock if it is open.
     #[inline]
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
-        // Acquire pairs with the Release in `LockGuard::drop`.
-        if self.taken.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
+        if self.taken.load(Ordering::Relaxed) || set_flag(&self.taken) {
             return None;
         }
         Some(LockGuard { lock: self })
@@ -110,7 +117,7 @@ impl<T> Lock<T> {
         let mut round = 0u32;
         loop {
             // Read before the exchange, so that waiters share the line instead of stealing it.
-            if !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Acquire) {
+            if !self.taken.load(Ordering::Relaxed) && !set_flag(&self.taken) {
                 return;
             }
             pause(round);
@@ -126,6 +133,19 @@ impl<T> Lock<T> {
         // SAFETY: `&mut self` proves that no guard exists.
         return self.value.with_mut(|p| unsafe { &mut *p });
     }
+}
+
+/// Sets a flag that says that a lock is taken; whether it was set before. Acquire: what was written before
+/// the flag was cleared, with Release, is visible.
+#[inline(always)]
+pub(crate) fn set_flag(flag: &AtomicBool) -> bool {
+    #[cfg(not(loom))]
+    return flag.swap(true, Ordering::Acquire);
+    // Loom takes a store that nobody has seen yet for one that may as well come before an exchange that it did
+    // not precede; a failed exchange would then undo the clearing. One that writes nothing when it fails is the
+    // same lock.
+    #[cfg(loom)]
+    flag.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
 }
 
 /// One step of waiting for another thread: a spin hint at first, then the time slice, then a nap.
@@ -189,7 +209,14 @@ pub fn thread_token() -> u64 {
         }
         token
     }
-    #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
+    #[cfg(loom)]
+    {
+        // The threads of a model are coroutines of one thread of the system, and only loom tells them apart.
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        loom::thread_local!(static TOKEN: u64 = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        TOKEN.with(|t| *t)
+    }
+    #[cfg(not(any(loom, all(target_arch = "x86_64", target_os = "linux", not(miri)))))]
     {
         std::thread_local!(static MARK: u8 = const { 0 });
         MARK.with(|m| std::ptr::from_ref(m) as usize as u64)

@@ -115,7 +115,6 @@ macro_rules! word {
 impl<'a> Desc<'a> {
     word!(off, set_off, 0, "Offset, in units of the tier.");
     word!(units, set_units, 1, "Size, in units of the tier.");
-    word!(state, set_state, 2, "Kind, tier and flags.");
     word!(
         next,
         set_next,
@@ -124,6 +123,23 @@ impl<'a> Desc<'a> {
     );
     word!(prev, set_prev, 4, "Previous in its bin; on the remote list, the next one.");
     word!(aux, set_aux, 5, "For a scattered block, its entry in the alias cache.");
+
+    /// Kind, tier and flags.
+    #[inline(always)]
+    pub(crate) fn state(self) -> u32 {
+        self.0.word[2].load(Relaxed)
+    }
+    /// Kind, tier and flags.
+    #[inline(always)]
+    pub(crate) fn set_state(self, v: u32) {
+        #[cfg(not(loom))]
+        self.0.word[2].store(v, Relaxed);
+        // A store that races with the exchange of `claim_remote`, after a load that saw what that replaces, comes
+        // after it: nothing comes between what an exchange reads and what it writes. Loom knows that of two
+        // exchanges only.
+        #[cfg(loom)]
+        self.0.word[2].swap(v, Relaxed);
+    }
 
     /// [B] what the caller asked for.
     #[inline(always)]

@@ -9,7 +9,8 @@ use super::bins::Bins;
 use super::desc::{ALIAS, Desc, GranuleUse, Id, Maps, kind};
 use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
 use crate::base::biased::Biased;
-use crate::base::sync::{AtomicU32, AtomicU64, Ordering, Padded, Word};
+use crate::base::remote::Remote;
+use crate::base::sync::{AtomicU32, AtomicU64, Padded, Word};
 use std::collections::{HashMap, VecDeque};
 
 mod fine;
@@ -102,7 +103,7 @@ pub(crate) struct Inner {
 pub(crate) struct Heap {
     pub inner: Padded<Biased<Inner>>,
     /// Blocks freed by other threads: a list through `prev`, pushed by anyone, taken whole by the owner.
-    pub remote: Padded<AtomicU32>,
+    pub remote: Padded<Remote>,
     /// The thread that allocated last. A hint: being wrong costs time only.
     pub owner: Padded<AtomicU64>,
     pub index: u32,
@@ -134,7 +135,7 @@ impl Heap {
                 uses: HashMap::new(),
                 pending: VecDeque::new(),
             })),
-            remote: Padded(AtomicU32::new(0)),
+            remote: Padded(Remote::new()),
             owner: Padded(AtomicU64::new(0)),
             index,
             pool: AtomicU32::new(u32::MAX),
@@ -144,15 +145,8 @@ impl Heap {
 
     /// Hands a block in `REMOTE` state to the heap without its lock.
     pub(crate) fn push_remote(&self, maps: &Maps, id: Id) {
-        let mut head = self.remote.load(Ordering::Relaxed);
-        loop {
-            maps.desc(id).set_prev(head);
-            // Release: the link is visible to whoever takes the list (the Acquire swap in `drain`).
-            match self.remote.compare_exchange_weak(head, id, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
+        let d = maps.desc(id);
+        self.remote.push(id, |next| d.set_prev(next));
     }
 }
 

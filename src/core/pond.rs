@@ -11,9 +11,9 @@ use super::types::{BlockInfo, Counter, PoolId};
 use crate::base::biased::Guard;
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::Slots;
-use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed, thread_token};
+use crate::base::sync::{AtomicU32, AtomicU64, Lock, Mutex, MutexGuard, Ordering::Relaxed, thread_token};
 use crate::fail;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 /// The device's sizes, all in bytes; see `device::Sizes` for their meaning.
 #[derive(Clone, Copy, Debug)]
@@ -463,11 +463,10 @@ impl Pond {
 
     /// Takes in what other threads have freed. The heap is locked.
     pub(crate) fn drain(&self, heap: &Heap, h: &mut Inner) {
-        if heap.remote.load(Relaxed) == 0 {
+        if heap.remote.is_empty() {
             return;
         }
-        // Acquire pairs with the Release push: the links are whole.
-        let mut id = heap.remote.swap(0, crate::base::sync::Ordering::Acquire);
+        let mut id = heap.remote.take();
         while id != 0 {
             let d = self.maps.desc(id);
             if d.kind() != kind::REMOTE {

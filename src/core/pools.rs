@@ -9,10 +9,9 @@ use super::types::PoolId;
 use crate::base::biased::Guard;
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::AtomicRef;
-use crate::base::sync::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
+use crate::base::sync::{AtomicU32, AtomicU64, Mutex, Ordering, Ordering::Relaxed};
 use crate::fail;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Mutex;
 
 /// The stream of a heap that serves requests without a stream.
 pub(crate) const UNORDERED: u64 = u64::MAX - 1;
@@ -231,7 +230,7 @@ impl Pond {
                     limit: AtomicU64::new(0),
                     oom_count: AtomicU64::new(0),
                     cache: [const { AtomicRef::none() }; CACHE],
-                    streams: Mutex::default(),
+                    streams: Mutex::new(Streams::default()),
                 };
                 if i >= SLOTS - 1 || self.pools.put(i as usize, fresh).is_err() {
                     fail!(Code::OutOfMemory, "more than {} pools on one device", SLOTS - 1);

@@ -11,10 +11,9 @@ use super::pools::{RETIRED, UNORDERED};
 use super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
 use super::types::{Counter, PoolId};
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::{Ordering, Ordering::Relaxed};
+use crate::base::sync::{MutexGuard, Ordering, Ordering::Relaxed};
 use crate::fail;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::MutexGuard;
 
 mod device;
 mod scatter;

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Runs the models in tests/loom.rs: every interleaving of a few threads, with up to LOOM_MAX_PREEMPTIONS (3)
+# preemptions, over the library's own code. Arguments go to the test program, such as the name of a model.
+#
+#   scripts/loom.sh [MODEL] [--nocapture]
+#
+# After a failure, LOOM_LOG=trace LOOM_LOCATION=1 scripts/loom.sh MODEL --nocapture shows what led to it.
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/setup.sh
+need_rust
+install_missing
+
+# Apart from the ordinary build, since the flag rebuilds everything; link-time optimisation would cost a minute.
+export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
+export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+export LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-3}"
+exec cargo test --locked --release -p millpond --test loom -- "$@"

@@ -1,0 +1,281 @@
+//! Models of everything that threads share without a plain mutex, run by `scripts/loom.sh`: loom tries every
+//! interleaving of the threads (up to a number of preemptions), and every value that a load may see.
+//! The models run the library's own code; `base::sync` gives it loom's atomics here.
+//!
+//! A fence that is sequentially consistent orders more under loom than in the language: all that came before
+//! it is visible after any later one. The two sides of the barrier of `Biased` are such fences here. The system
+//! call that stands for the seldom side gives that much; and an access that is too weak is still found where no
+//! fence lies between the two threads' accesses.
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+
+use loom::thread;
+use millpond::base::biased::Biased;
+use millpond::base::error::Result;
+use millpond::base::remote::Remote;
+use millpond::base::sync::{AtomicU32, Lock, Ordering::Relaxed, UnsafeCell};
+use millpond::core::{Backing, Config, Mark, Pond, PoolId};
+use std::sync::Arc;
+
+/// Every access under the lock is a plain one: loom reports two that no lock orders.
+#[test]
+fn lock_excludes() {
+    loom::model(|| {
+        let l = Arc::new(Lock::new(0u32));
+        let other = {
+            let l = l.clone();
+            thread::spawn(move || {
+                *l.lock() += 1;
+                *l.lock() += 1;
+            })
+        };
+        *l.lock() += 10;
+        if let Some(mut g) = l.try_lock() {
+            *g += 100;
+        }
+        other.join().unwrap();
+        let sum = *l.lock();
+        assert!(sum == 12 || sum == 112, "{sum}");
+    });
+}
+
+/// Makes the calling thread the owner.
+fn own(l: &Biased<u32>) {
+    for _ in 0..2 {
+        *l.lock() += 1;
+    }
+    assert!(l.enter().is_some(), "two entries in a row make an owner");
+}
+
+#[test]
+fn biased_owner_and_another_exclude_each_other() {
+    loom::model(|| {
+        let l = Arc::new(Biased::new(0u32));
+        own(&l);
+        let other = {
+            let l = l.clone();
+            thread::spawn(move || *l.lock() += 1)
+        };
+        // As owner; or, after the loss of it, the usual way; or as owner again.
+        for _ in 0..3 {
+            *l.lock() += 1;
+        }
+        other.join().unwrap();
+        assert_eq!(*l.lock(), 6);
+    });
+}
+
+#[test]
+fn biased_lock_changes_owners() {
+    loom::model(|| {
+        let l = Arc::new(Biased::new(0u32));
+        own(&l);
+        let other = {
+            let l = l.clone();
+            thread::spawn(move || {
+                for _ in 0..3 {
+                    *l.lock() += 1;
+                }
+            })
+        };
+        for _ in 0..2 {
+            *l.lock() += 1;
+        }
+        other.join().unwrap();
+        assert_eq!(*l.lock(), 7);
+    });
+}
+
+/// Members of a list: the link, and something plain that the pusher writes and the drainer reads.
+struct Members {
+    list: Remote,
+    link: [AtomicU32; 4],
+    plain: [UnsafeCell<u32>; 4],
+}
+// SAFETY: loom reports accesses to `plain` that nothing orders; to find such is the model's purpose.
+unsafe impl Sync for Members {}
+// SAFETY: as above.
+unsafe impl Send for Members {}
+
+impl Members {
+    fn push(&self, id: u32) {
+        // SAFETY: the caller has the member, as `Remote::push` demands.
+        self.plain[id as usize].with_mut(|p| unsafe { *p += 1 });
+        self.list.push(id, |next| self.link[id as usize].store(next, Relaxed));
+    }
+    /// Takes the list; what was on it.
+    fn take(&self) -> Vec<u32> {
+        let mut found = Vec::new();
+        if self.list.is_empty() {
+            return found;
+        }
+        let mut id = self.list.take();
+        while id != 0 {
+            assert!(!found.contains(&id), "{id} is on the list twice: {found:?}");
+            // SAFETY: whoever takes a member has it.
+            self.plain[id as usize].with_mut(|p| unsafe { *p += 1 });
+            found.push(id);
+            id = self.link[id as usize].load(Relaxed);
+        }
+        found
+    }
+}
+
+#[test]
+fn remote_list_loses_nothing_and_gives_nothing_twice() {
+    loom::model(|| {
+        let m = Arc::new(Members {
+            list: Remote::new(),
+            link: std::array::from_fn(|_| AtomicU32::new(0)),
+            plain: std::array::from_fn(|_| UnsafeCell::new(0)),
+        });
+        let pushers = [&[1, 2][..], &[3][..]].map(|ids| {
+            let m = m.clone();
+            thread::spawn(move || ids.iter().for_each(|&id| m.push(id)))
+        });
+        let drainer = {
+            let m = m.clone();
+            thread::spawn(move || {
+                let mut found = m.take();
+                if let Some(id) = found.pop() {
+                    m.push(id); // it comes back while others push: the head may be what they saw before
+                }
+                found.extend(m.take());
+                found
+            })
+        };
+        for p in pushers {
+            p.join().unwrap();
+        }
+        let mut found = drainer.join().unwrap();
+        found.extend(m.take());
+        found.sort_unstable();
+        assert_eq!(found, [1, 2, 3]);
+    });
+}
+
+/// A device that gives what it is asked for.
+struct Giver;
+impl Backing for Giver {
+    fn create(&self, _: u32, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn release(&self, _: u32, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn alias(&self, _: u64, _: u32, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn unalias(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn segment(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn segment_release(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn mark(&self, _: u64) -> Result<Mark> {
+        Ok(0)
+    }
+    fn passed(&self, _: Mark) -> Result<bool> {
+        Ok(true)
+    }
+    fn wait(&self, _: u64, _: Mark) -> Result<()> {
+        Ok(())
+    }
+    fn sync(&self, _: Mark) -> Result<()> {
+        Ok(())
+    }
+    fn forget(&self, _: Mark) {}
+    fn sync_all(&self) -> Result<()> {
+        Ok(())
+    }
+    fn knows(&self, _: u64) -> bool {
+        true
+    }
+    fn streams(&self, _: &mut dyn FnMut(u64)) {}
+}
+
+const POOL: PoolId = PoolId(0);
+const STREAM: u64 = 0;
+/// [B] a size of the small tier.
+const SMALL: u64 = 512;
+
+/// A pond, and blocks of it in the caller's hands; the calling thread owns their heap.
+fn pond(blocks: usize) -> (Arc<Pond>, Vec<u64>) {
+    let config = Config {
+        min_chunk: 512,
+        max_chunk: 1 << 30,
+        max_alloc: 4 << 21,
+        padding: 0,
+        init_alloc: 2 << 20,
+        realloc: 2 << 20,
+        mapping: true,
+    };
+    let pond = Arc::new(Pond::new(config, Box::new(Giver)).unwrap());
+    // One more, that goes back: the next request of that size is a hit.
+    let mut live: Vec<u64> = (0..=blocks).map(|_| pond.alloc(POOL, STREAM, SMALL).unwrap()).collect();
+    pond.free(live.pop().unwrap(), None, None).unwrap();
+    (pond, live)
+}
+
+/// A thread with room on its stack for a pond.
+fn spawn_big<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> thread::JoinHandle<R> {
+    thread::Builder::new().stack_size(1 << 16).spawn(f).unwrap()
+}
+
+/// Runs a model of the whole pond, which takes more steps than loom expects.
+fn pond_model(f: impl Fn() + Send + Sync + Copy + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.max_branches = 20_000;
+    model.check(move || spawn_big(f).join().unwrap());
+}
+
+/// The pond gives so many blocks, none at one place with another or with those in `live`.
+fn gives_apart(pond: &Pond, live: &[u64], count: usize) {
+    let mut all = live.to_vec();
+    all.extend((0..count).map(|_| pond.alloc(POOL, STREAM, SMALL).unwrap()));
+    all.sort_unstable();
+    assert!(all.windows(2).all(|w| w[1] - w[0] >= SMALL), "blocks overlap: {all:?}");
+}
+
+#[test]
+fn blocks_freed_by_another_thread_come_back() {
+    pond_model(|| {
+        let (pond, live) = pond(2);
+        let (a, b) = (live[0], live[1]);
+        let other = {
+            let pond = pond.clone();
+            spawn_big(move || pond.free(a, None, None).unwrap())
+        };
+        pond.free(b, None, None).unwrap();
+        // Statistics take in what is on the remote list.
+        let early = pond.stats(None).unwrap().blocks.current;
+        assert!(early <= 1, "{early} live blocks");
+        let c = pond.alloc(POOL, STREAM, SMALL).unwrap();
+        other.join().unwrap();
+        let s = pond.stats(None).unwrap();
+        assert_eq!((s.blocks.current, s.requested.current), (1, SMALL));
+        gives_apart(&pond, &[c], 3);
+    });
+}
+
+#[test]
+fn of_two_frees_of_a_block_one_is_harmless() {
+    pond_model(|| {
+        let (pond, live) = pond(2);
+        let (a, b) = (live[0], live[1]);
+        let other = {
+            let pond = pond.clone();
+            spawn_big(move || pond.free(a, None, None).is_ok())
+        };
+        let here = pond.free(a, None, None).is_ok();
+        let there = other.join().unwrap();
+        assert!(here || there, "somebody's free is the first");
+        let s = pond.stats(None).unwrap();
+        assert_eq!(s.blocks.current, 1, "it is counted once");
+        assert!(pond.free(a, None, None).is_err(), "and a third free is refused");
+        gives_apart(&pond, &[b], 3);
+    });
+}
