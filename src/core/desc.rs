@@ -153,6 +153,18 @@ impl<'a> Desc<'a> {
     pub(crate) fn set_kind(self, kind: u32) {
         self.set_state(kind | self.state() & (3 << TIER_SHIFT));
     }
+    /// Flags a live block so that its free takes the slow way. `false`: it is not live any more.
+    pub(crate) fn flag_uses(self) -> bool {
+        let mut was = self.state();
+        while was & kind::MASK == kind::LIVE {
+            // The exchange decides against a free from another thread, which takes the state too.
+            match self.0.word[2].compare_exchange(was, was | USES, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => was = now,
+            }
+        }
+        false
+    }
     /// From plain live (no flag) to `REMOTE`, by whoever comes first. `false`: it was not plain live.
     #[inline]
     pub(crate) fn claim_remote(self) -> bool {

@@ -3,7 +3,7 @@
 //! A free that must wait makes a mark on each stream concerned, with no lock held. The block is then
 //! *pending*: no longer allocated, still active. It comes back when all its marks are passed.
 
-use super::desc::{DIRECT, Id, USES, kind};
+use super::desc::{DIRECT, Id, kind};
 use super::heap::{Heap, Inner, Mark, Pending};
 use super::pond::Pond;
 use super::pools::UNORDERED;
@@ -31,11 +31,13 @@ impl Pond {
         if stream == own || own == UNORDERED {
             return Ok(());
         }
+        if !d.flag_uses() {
+            fail!(Code::UnknownPointer, "the block was freed meanwhile");
+        }
         let uses = h.uses.entry(f.id).or_default();
         if !uses.contains(&stream) {
             uses.push(stream);
         }
-        d.set_state(d.state() | USES);
         Ok(())
     }
 
