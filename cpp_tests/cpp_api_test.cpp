@@ -30,7 +30,8 @@ constexpr bool kMovesOnly =
     std::is_nothrow_move_constructible<T>::value&& std::is_nothrow_move_assignable<T>::value &&
     !std::is_copy_constructible<T>::value && !std::is_copy_assignable<T>::value;
 static_assert(kMovesOnly<Stream> && kMovesOnly<Event> && kMovesOnly<Pool> && kMovesOnly<Buffer> &&
-                  kMovesOnly<PinnedBuffer> && kMovesOnly<millpond::UnifiedBuffer>,
+                  kMovesOnly<PinnedBuffer> && kMovesOnly<millpond::UnifiedBuffer> &&
+                  kMovesOnly<millpond::OomCallback>,
               "owners move and do not copy");
 static_assert(std::is_trivially_copyable<Device>::value &&
                   std::is_nothrow_destructible<Pool>::value,
@@ -245,6 +246,33 @@ TEST_F(Cpp, RefusedCallbacksAreNotKept) {
   EXPECT_EQ(0, *alive);
   EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT,
             code_of([this] { device_.default_stream().add_callback(nullptr); }));
+}
+
+TEST_F(Cpp, OutOfMemoryCallbacksFreeWhatTheyCanSpare) {
+  device_.empty_cache();
+  device_.set_limit(64u << 20);
+  Buffer cached = device_.allocate(40u << 20);
+  std::vector<std::uint64_t> asked;
+  millpond::OomCallback callback(device_, [&](std::uint64_t size_bytes) {
+    asked.push_back(size_bytes);
+    if (!cached) throw std::runtime_error("nothing to spare");
+    cached = Buffer();
+    return true;
+  });
+  EXPECT_TRUE(callback);
+  Buffer block = device_.allocate(36u << 20);
+  EXPECT_TRUE(block);
+  EXPECT_FALSE(cached);
+  const auto too_much = [&] { (void)device_.allocate(48u << 20); };
+  millpond::OomCallback moved = std::move(callback);
+  EXPECT_EQ(std::uint32_t{MILLPOND_E_OUT_OF_MEMORY}, code_of(too_much));
+  EXPECT_EQ((std::vector<std::uint64_t>{36u << 20, 48u << 20}), asked);
+  moved = millpond::OomCallback();
+  EXPECT_EQ(std::uint32_t{MILLPOND_E_OUT_OF_MEMORY}, code_of(too_much));
+  EXPECT_EQ(2u, asked.size());
+  EXPECT_EQ(std::uint32_t{MILLPOND_E_INVALID_ARGUMENT},
+            code_of([&] { millpond::OomCallback none(device_, nullptr); }));
+  device_.set_limit(0);
 }
 
 TEST_F(Cpp, ArraysOfElements) {

@@ -259,6 +259,14 @@ typedef struct millpond_block_info {
  */
 typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
 
+/**
+ * Called when a request for `size_bytes` finds no memory, with the pointer given at
+ * `millpond_device_add_oom_callback`: on the thread of the request, with no lock held, after everything else
+ * was tried. Returns true when it freed something. It may allocate and free through Millpond; a request that
+ * fails inside it calls no callbacks. It may be called by several threads at once. It must not throw.
+ */
+typedef bool (*millpond_oom_callback)(void *user_data, uint64_t size_bytes);
+
 /* ---- Last error ---------------------------------------------------------------------------------------- */
 
 /**
@@ -427,6 +435,28 @@ C_Status millpond_device_reset_peaks(millpond_device *device);
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
  */
 C_Status millpond_device_empty_cache(millpond_device *device);
+
+/**
+ * From now on a request for memory of the device (of any pool, with or without a stream) that finds none
+ * calls `callback` with `user_data`, after everything else was tried: for a framework's own caches. All
+ * callbacks are called, the oldest first; when one returns true, the request is tried once more. The number
+ * in `out_id` is never 0. The caller removes it with `millpond_device_remove_oom_callback`; it ends with the
+ * device, but may still be running then on another thread.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_add_oom_callback(millpond_device *device,
+                                          millpond_oom_callback callback,
+                                          void *user_data,
+                                          uint64_t *out_id);
+
+/**
+ * Removes an out-of-memory callback. On return no thread is in it, and `user_data` may go. Called from within
+ * an out-of-memory callback it does not wait for other threads. Hold no lock that the callback takes.
+ *
+ * Errors: INVALID_ARGUMENT for a number that is none, or was removed before; NOT_INITIALIZED.
+ */
+C_Status millpond_device_remove_oom_callback(millpond_device *device, uint64_t id);
 
 /**
  * The pool that the device has from the start. Borrowed: it cannot be destroyed. Valid as long as the

@@ -1,15 +1,16 @@
 //! Devices: getting one, what it is, its limit and its account.
 
-use crate::base::error::Code;
-use crate::capi::guard::{Out, OutStruct, Versioned, run, text};
+use crate::base::error::{Code, Error};
+use crate::capi::guard::{Out, OutStruct, UserData, Versioned, run, text};
 use crate::capi::handles;
 use crate::capi::types::{
-    millpond_counter, millpond_device, millpond_device_info, millpond_pool, millpond_stats,
+    millpond_counter, millpond_device, millpond_device_info, millpond_oom_callback, millpond_pool,
+    millpond_stats,
 };
 use crate::fail;
 use crate::paddle::abi::C_Status;
 use crate::runtime::{self, Counter, DeviceInfo, PoolId, Stats};
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 // SAFETY: repr(C), `struct_size` first, integers only.
 unsafe impl Versioned for millpond_device_info {}
@@ -180,6 +181,50 @@ pub unsafe extern "C" fn millpond_device_reset_peaks(device: *mut millpond_devic
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_empty_cache(device: *mut millpond_device) -> C_Status {
     run(|| handles::device(device)?.memory().empty_cache(None))
+}
+
+/// From now on a request for memory of the device (of any pool, with or without a stream) that finds none
+/// calls `callback` with `user_data`, after everything else was tried: for a framework's own caches. All
+/// callbacks are called, the oldest first; when one returns true, the request is tried once more. The number
+/// in `out_id` is never 0. The caller removes it with `millpond_device_remove_oom_callback`; it ends with the
+/// device, but may still be running then on another thread.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_add_oom_callback(
+    device: *mut millpond_device,
+    callback: millpond_oom_callback,
+    user_data: *mut c_void,
+    out_id: *mut u64,
+) -> C_Status {
+    run(|| {
+        let Some(call) = callback else {
+            return Err(Error::new(Code::InvalidArgument, "callback is NULL"));
+        };
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_id, "out_id") }?;
+        let data = UserData(user_data);
+        let run_it = move |bytes: u64| {
+            // The whole struct must move, not only the pointer in it.
+            let data = &data;
+            // SAFETY: the caller gave a function for exactly this call with this pointer.
+            unsafe { call(data.0, bytes) }
+        };
+        out.set(handles::device(device)?.memory().add_oom_callback(run_it)?);
+        Ok(())
+    })
+}
+
+/// Removes an out-of-memory callback. On return no thread is in it, and `user_data` may go. Called from within
+/// an out-of-memory callback it does not wait for other threads. Hold no lock that the callback takes.
+///
+/// Errors: INVALID_ARGUMENT for a number that is none, or was removed before; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_remove_oom_callback(
+    device: *mut millpond_device,
+    id: u64,
+) -> C_Status {
+    run(|| handles::device(device)?.memory().remove_oom_callback(id))
 }
 
 /// The pool that the device has from the start. Borrowed: it cannot be destroyed. Valid as long as the

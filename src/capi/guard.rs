@@ -6,7 +6,7 @@ use crate::capi::last_error;
 use crate::paddle::abi::C_Status;
 use crate::paddle::status;
 use crate::runtime;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::mem::{MaybeUninit, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -44,6 +44,13 @@ fn panicked(payload: Box<dyn std::any::Any + Send>) -> C_Status {
     std::mem::forget(payload);
     C_Status::INTERNAL_ERROR
 }
+
+/// The caller's pointer, on its way to the thread that runs a callback.
+pub(crate) struct UserData(pub(crate) *mut c_void);
+// SAFETY: the caller gave the pointer for use on whichever thread runs the callback; it is only handed back.
+unsafe impl Send for UserData {}
+// SAFETY: as above; a callback that several threads may be in is documented so.
+unsafe impl Sync for UserData {}
 
 /// Out of line, so that the text costs nothing where all is well.
 #[cold]

@@ -1,7 +1,7 @@
 //! Streams and events.
 
 use crate::base::error::{Code, Error};
-use crate::capi::guard::{Out, run};
+use crate::capi::guard::{Out, UserData, run};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
 use crate::capi::types::{millpond_device, millpond_stream_callback};
@@ -12,11 +12,6 @@ use std::ffi::c_void;
 fn event_id(event: C_Event) -> u64 {
     event.addr() as u64
 }
-
-/// The caller's pointer, on its way to the thread that runs the callback.
-struct UserData(*mut c_void);
-// SAFETY: the caller gave the pointer for use on a thread of the device; it is only handed back.
-unsafe impl Send for UserData {}
 
 /// A new stream of the device. The caller ends it with `millpond_stream_destroy`. NULL, the default stream,
 /// needs none.

@@ -239,3 +239,10 @@ pub struct millpond_block_info {
 /// It must not throw, and must not make calls that wait: they get MILLPOND_E_NOT_PERMITTED.
 pub type millpond_stream_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, status: C_Status)>;
+
+/// Called when a request for `size_bytes` finds no memory, with the pointer given at
+/// `millpond_device_add_oom_callback`: on the thread of the request, with no lock held, after everything else
+/// was tried. Returns true when it freed something. It may allocate and free through Millpond; a request that
+/// fails inside it calls no callbacks. It may be called by several threads at once. It must not throw.
+pub type millpond_oom_callback =
+    Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, size_bytes: u64) -> bool>;

@@ -11,6 +11,7 @@ use crate::core::Pool;
 use crate::core::{BlockInfo, Config, Pond, PoolId, Stats};
 use crate::device::{Caps, Device, StreamId};
 use crate::fail;
+use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ const MOST_IN_SEGMENTS: u64 = 8 << 40;
 /// The memory of one device. All calls may come from any thread.
 pub struct Memory {
     how: How,
+    rescue: Arc<Rescue>,
     closed: AtomicBool,
 }
 
@@ -35,6 +37,7 @@ pub(crate) struct Pooled {
     pond: Pond,
     supply: Arc<Supply>,
     places: Arc<Places>,
+    rescue: Arc<Rescue>,
     closed: AtomicBool,
 }
 
@@ -71,11 +74,12 @@ impl Memory {
             // Plugins may claim any number.
             config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
         }
+        let rescue = Arc::new(Rescue::default());
         let how = match Pond::span(&config) {
-            Ok(span) => How::Pooled(Box::new(Pooled::new(device, config, span)?)),
+            Ok(span) => How::Pooled(Box::new(Pooled::new(device, config, span, rescue.clone())?)),
             Err(_) => How::Unpooled(Box::new(Unpooled::new(device)?)),
         };
-        Ok(Memory { how, closed: AtomicBool::new(false) })
+        Ok(Memory { how, rescue, closed: AtomicBool::new(false) })
     }
 
     #[inline]
@@ -87,6 +91,14 @@ impl Memory {
     /// Memory for work queued on `stream` from now on. 0 bytes give address 0.
     #[inline]
     pub fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
+        match self.try_alloc(pool, stream, bytes) {
+            Ok(addr) => Ok(addr),
+            Err(e) => self.rescue.retry(e, bytes, || self.try_alloc(pool, stream, bytes)),
+        }
+    }
+
+    #[inline]
+    fn try_alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
         match self.open()? {
             How::Pooled(p) if bytes != 0 => p.places.address(p.pond.alloc(pool, stream, bytes)?),
             How::Pooled(p) => p.nothing(pool, Some(stream)),
@@ -96,6 +108,13 @@ impl Memory {
 
     /// Memory that every stream and the host may use at once. 0 bytes give address 0.
     pub fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
+        match self.try_alloc_unordered(pool, bytes) {
+            Ok(addr) => Ok(addr),
+            Err(e) => self.rescue.retry(e, bytes, || self.try_alloc_unordered(pool, bytes)),
+        }
+    }
+
+    fn try_alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
         match self.open()? {
             How::Pooled(p) if bytes != 0 => p.places.address(p.pond.alloc_unordered(pool, bytes)?),
             How::Pooled(p) => p.nothing(pool, None),
@@ -247,6 +266,22 @@ impl Memory {
         }
     }
 
+    /// From now on a request that finds no memory calls `callback` with its bytes, on its own thread and
+    /// with no lock held, after everything else was tried. When a callback returns true, for having freed
+    /// something, the request is tried once more. Callbacks are called oldest first; they may allocate and
+    /// free, and a request that fails inside one calls none. A panic counts as false. Gives the number to
+    /// remove it with. Callbacks end with the device.
+    pub fn add_oom_callback(&self, callback: impl Fn(u64) -> bool + Send + Sync + 'static) -> Result<u64> {
+        let callback: Arc<OomCallback> = Arc::new(callback);
+        self.rescue.add(callback)
+    }
+
+    /// Removes a callback; waits for threads that are in it, except where it is called from within an
+    /// out-of-memory callback. `InvalidArgument` for a number that is none.
+    pub fn remove_oom_callback(&self, id: u64) -> Result<()> {
+        self.rescue.remove(id)
+    }
+
     /// To be called when the device has made `stream`.
     pub fn stream_created(&self, stream: StreamId) {
         if let How::Pooled(p) = &self.how {
@@ -279,6 +314,7 @@ impl Memory {
         if self.closed.swap(true, Relaxed) {
             return Ok(());
         }
+        self.rescue.close();
         match &self.how {
             How::Pooled(p) => {
                 p.closed.store(true, Relaxed);
@@ -291,14 +327,19 @@ impl Memory {
 }
 
 impl Pooled {
-    fn new(device: Arc<dyn Device>, config: Config, (real, alias): (u64, u64)) -> Result<Pooled> {
+    fn new(
+        device: Arc<dyn Device>,
+        config: Config,
+        (real, alias): (u64, u64),
+        rescue: Arc<Rescue>,
+    ) -> Result<Pooled> {
         let places = Arc::new(Places::default());
         if config.mapping {
             places.set_window(device.map_window(real + alias)?, real + alias);
         }
         let supply = Arc::new(Supply::new(device.clone(), places.clone()));
         match Pond::new(config, Box::new(supply.clone())) {
-            Ok(pond) => Ok(Pooled { pond, supply, places, closed: AtomicBool::new(false) }),
+            Ok(pond) => Ok(Pooled { pond, supply, places, rescue, closed: AtomicBool::new(false) }),
             Err(e) => {
                 if config.mapping {
                     device.map_close()?;
@@ -312,6 +353,19 @@ impl Pooled {
     #[cfg(feature = "capi")]
     #[inline(always)]
     pub(crate) fn alloc(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Result<u64> {
+        if self.closed.load(Relaxed) {
+            return ended();
+        }
+        match self.pond.alloc_from(pool, stream, bytes) {
+            Ok(offset) => self.places.address(offset),
+            Err(e) => self.rescue.retry(e, bytes, || self.second(pool, stream, bytes)),
+        }
+    }
+
+    /// The second attempt of `alloc`; the device may have ended in between.
+    #[cold]
+    #[inline(never)]
+    fn second(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Result<u64> {
         if self.closed.load(Relaxed) {
             return ended();
         }

@@ -30,7 +30,7 @@
 //! 2. `REGISTRY` (`registry.rs`): types by name
 //! 3. the handle tables of `capi`
 //! 4. the account of one device's memory (`memory.rs`)
-//! 5. the tables of host and unified memory (`pinned.rs`)
+//! 5. the tables of host and unified memory (`pinned.rs`), the out-of-memory callbacks (`rescue.rs`)
 //!
 //! A pass (`usage.rs`) is a count, not a lock: the end of a device waits for it inside the gate, so who
 //! holds one never goes through the gate (`outside` refuses it).
@@ -47,6 +47,7 @@ mod gate;
 mod memory;
 mod pinned;
 mod registry;
+mod rescue;
 mod supply;
 mod table;
 mod unpooled;
@@ -62,6 +63,7 @@ pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;
 #[cfg(feature = "capi")]
 pub(crate) use memory::Pooled;
+pub(crate) use registry::device_facts;
 pub use registry::{
     configure_host, device, device_count, finalize, free, holder, owner, register_type, type_names,
     unregister_type,

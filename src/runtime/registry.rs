@@ -5,8 +5,8 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::BlockInfo;
-use crate::device::DeviceType;
 use crate::device::host::HostOptions;
+use crate::device::{DeviceType, MemoryInfo, Sizes, Versions};
 use crate::fail;
 use crate::runtime::builtin;
 use crate::runtime::device::{DeviceState, may_block};
@@ -168,6 +168,13 @@ fn end(entry: Entry) -> Result<()> {
 pub fn device_count(name: &str) -> Result<usize> {
     let _pass = enter()?;
     ready_type(name)?.device_count()
+}
+
+/// What the device tells about itself, without making memory of ours for it.
+pub(crate) fn device_facts(name: &str, ordinal: usize) -> Result<(Sizes, Versions, MemoryInfo)> {
+    let _pass = enter()?;
+    let device = ready_type(name)?.open(ordinal)?;
+    Ok((device.sizes(), device.versions(), device.memory_info()?))
 }
 
 /// The device, opened on first use; the same state each time until the type ends.

@@ -18,6 +18,8 @@ pub struct Knobs {
     pub panic_on_synchronize: AtomicBool,
     pub fail_alloc: AtomicBool,
     pub fail_free: AtomicBool,
+    /// The min chunk of devices that are opened from now on; 0: 256.
+    pub min_chunk: AtomicU64,
     pub live_bytes: AtomicU64,
     pub initialized: AtomicU64,
     pub finalized: AtomicU64,
@@ -97,7 +99,10 @@ impl Device for TestDevice {
     }
     fn sizes(&self) -> Sizes {
         Sizes {
-            min_chunk: 256,
+            min_chunk: match self.knobs.min_chunk.load(SeqCst) {
+                0 => 256,
+                n => n,
+            },
             max_chunk: 64 << 20,
             max_alloc: 1 << 30,
             padding: 0,

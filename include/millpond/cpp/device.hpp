@@ -6,7 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "millpond/cpp/error.hpp"
@@ -129,6 +133,83 @@ class Device {
 
  private:
   millpond_device* raw_ = nullptr;
+};
+
+/// A function that is called while this object lives when a request for memory of the device finds
+/// none, after everything else was tried. Moves, does not copy.
+class OomCallback {
+ public:
+  /// Gets the size of the request in bytes; returns true when it has freed something, and the
+  /// request is tried once more. Runs on the thread of the request, with no lock held, perhaps on
+  /// several threads at once. It may allocate and free; a request that fails inside it calls
+  /// nobody. An exception that it lets out counts as false.
+  using Function = std::function<bool(std::uint64_t size_bytes)>;
+
+  /// The empty object.
+  OomCallback() noexcept = default;
+  /// Registers `function`. Throws, and does not keep it, when it cannot be registered.
+  OomCallback(Device on, Function function) {
+    function_.reset(new (std::nothrow) Function(std::move(function)));
+    if (!function_ || !*function_) {
+      function_.reset();
+      detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
+      return;
+    }
+    const C_Status status =
+        millpond_device_add_oom_callback(on.get(), &OomCallback::run, function_.get(), &id_);
+    if (status != C_SUCCESS) {
+      function_.reset();
+      check(status);
+      return;
+    }
+    device_ = on;
+  }
+  /// Takes the registration over; `other` is left empty.
+  OomCallback(OomCallback&& other) noexcept { swap(other); }
+  /// Ends its own registration and takes the other's over.
+  OomCallback& operator=(OomCallback&& other) noexcept {
+    OomCallback taken(std::move(other));
+    swap(taken);
+    return *this;
+  }
+  OomCallback(const OomCallback&) = delete;
+  OomCallback& operator=(const OomCallback&) = delete;
+  /// As reset().
+  ~OomCallback() { reset(); }
+
+  /// Ends the registration, and waits for other threads that are in the function. Not from within
+  /// an out-of-memory callback, and not while holding a lock that the function takes. Does nothing
+  /// when empty, or when the device has ended.
+  void reset() noexcept {
+    if (!function_) return;
+    (void)millpond_device_remove_oom_callback(device_.get(), id_);  // fails only with the device
+    function_.reset();
+  }
+  /// Whether a function is registered.
+  explicit operator bool() const noexcept { return function_ != nullptr; }
+
+ private:
+  static bool run(void* user_data, std::uint64_t size_bytes) noexcept {
+    const Function& function = *static_cast<const Function*>(user_data);
+#if MILLPOND_CPP_EXCEPTIONS
+    try {
+      return function(size_bytes);
+    } catch (...) {  // nothing may pass into the library
+      return false;
+    }
+#else
+    return function(size_bytes);
+#endif
+  }
+  void swap(OomCallback& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(id_, other.id_);
+    function_.swap(other.function_);
+  }
+
+  Device device_;
+  std::uint64_t id_ = 0;
+  std::unique_ptr<Function> function_;  // at the same address while it is registered
 };
 
 /// The table of device types of this process: "cpu" and "host" are always there, plugins join.

@@ -1,19 +1,21 @@
-//! What the host asks about devices. The sizes are those of the served device.
+//! What the host asks about devices. The sizes are those of the served device. A forked child gets what
+//! its parent had been told.
 
-use super::session::{device, served, store};
-use crate::base::error::{Code, Error};
+use super::facts::{self, Fact};
+use super::session::{device, device_count, forked, ordinal, served, store};
+use crate::base::error::{Code, Error, Result};
+use crate::device::MemoryInfo;
 use crate::paddle::abi::{C_Device, C_Status};
 use crate::paddle::status::done;
-use crate::runtime;
 
 pub(super) unsafe extern "C-unwind" fn get_device_count(out: *mut usize) -> C_Status {
-    done(|| store(out, runtime::device_count(served()?)?))
+    done(|| store(out, device_count()?))
 }
 
 /// The ids are 0..count-1, as PaddlePaddle insists.
 pub(super) unsafe extern "C-unwind" fn get_device_list(out: *mut usize) -> C_Status {
     done(|| {
-        let count = runtime::device_count(served()?)?;
+        let count = device_count()?;
         // The first store checks the pointer, also where there is no device to list.
         if out.is_null() {
             return Err(Error::new(Code::InvalidArgument, "the list is NULL"));
@@ -23,44 +25,66 @@ pub(super) unsafe extern "C-unwind" fn get_device_list(out: *mut usize) -> C_Sta
     })
 }
 
+/// The memory of the device now; in a forked child, as it was when it was last asked.
+fn memory(d: C_Device) -> Result<MemoryInfo> {
+    if forked() {
+        served()?;
+        let at = ordinal(d)?;
+        let (total, free) = (facts::get(at, Fact::Total)?, facts::get(at, Fact::Free)?);
+        return Ok(MemoryInfo { total: total as u64, free: free as u64 });
+    }
+    let device = device(d)?;
+    let info = device.info()?;
+    // What we hold without a block in it can be had as what the device has free can.
+    let pooled = device.memory().stats();
+    let idle = pooled.reserved.current.saturating_sub(pooled.allocated.current);
+    let memory =
+        MemoryInfo { total: info.memory.total, free: (info.memory.free + idle).min(info.memory.total) };
+    facts::note(device.ordinal(), &facts::numbers(&info.sizes, &info.versions), Some(memory));
+    Ok(memory)
+}
+
 pub(super) unsafe extern "C-unwind" fn device_memory_stats(
     d: C_Device,
     total: *mut usize,
     free: *mut usize,
 ) -> C_Status {
     done(|| {
-        let device = device(d)?;
-        let memory = device.info()?.memory;
-        // What we hold without a block in it can be had as what the device has free can.
-        let pooled = device.memory().stats();
-        let idle = pooled.reserved.current.saturating_sub(pooled.allocated.current);
+        let memory = memory(d)?;
         if total.is_null() || free.is_null() {
             return Err(Error::new(Code::InvalidArgument, "the place for the answer is NULL"));
         }
         store(total, memory.total as usize)?;
-        store(free, (memory.free + idle).min(memory.total) as usize)
+        store(free, memory.free as usize)
     })
 }
 
+fn number(d: C_Device, fact: Fact) -> Result<usize> {
+    if forked() {
+        served()?;
+        return facts::get(ordinal(d)?, fact);
+    }
+    let state = device(d)?;
+    let numbers = facts::numbers(&state.device().sizes(), &state.device().versions());
+    Ok(numbers[fact as usize])
+}
+
 macro_rules! numbers {
-    ($($name:ident = |$state:ident| $value:expr;)*) => {$(
+    ($($name:ident = $fact:ident;)*) => {$(
         pub(super) unsafe extern "C-unwind" fn $name(d: C_Device, out: *mut usize) -> C_Status {
-            done(|| {
-                let $state = device(d)?;
-                store(out, $value as usize)
-            })
+            done(|| store(out, number(d, Fact::$fact)?))
         }
     )*};
 }
 
 numbers! {
-    device_min_chunk_size = |s| s.device().sizes().min_chunk;
-    device_max_chunk_size = |s| s.device().sizes().max_chunk;
-    device_max_alloc_size = |s| s.device().sizes().max_alloc;
-    device_extra_padding_size = |s| s.device().sizes().padding;
-    device_init_alloc_size = |s| s.device().sizes().init_alloc;
-    device_realloc_size = |s| s.device().sizes().realloc;
-    get_compute_capability = |s| s.device().versions().compute_capability;
-    get_runtime_version = |s| s.device().versions().runtime;
-    get_driver_version = |s| s.device().versions().driver;
+    device_min_chunk_size = MinChunk;
+    device_max_chunk_size = MaxChunk;
+    device_max_alloc_size = MaxAlloc;
+    device_extra_padding_size = Padding;
+    device_init_alloc_size = InitAlloc;
+    device_realloc_size = Realloc;
+    get_compute_capability = Capability;
+    get_runtime_version = Runtime;
+    get_driver_version = Driver;
 }

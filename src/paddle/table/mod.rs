@@ -5,6 +5,7 @@
 //! below offset 472 all releases agree; beyond, only a host whose two sizes are exactly those of a
 //! measured release gets the version queries. The C++ members stay as the host left them.
 
+mod facts;
 mod info;
 mod memory;
 mod options;

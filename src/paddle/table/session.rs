@@ -1,5 +1,6 @@
 //! Start and end, the devices, and the calling thread's current device.
 
+use super::facts;
 use super::options::Options;
 use crate::base::error::{Code, Error, Result};
 use crate::fail;
@@ -51,8 +52,26 @@ pub(super) fn served() -> Result<&'static str> {
     Ok(&Options::get().served)
 }
 
+/// How many devices are served. Notes what a forked child may be asked about each of them: hosts ask
+/// for the count before anything else.
+pub(super) fn device_count() -> Result<usize> {
+    let served = served()?;
+    if forked() {
+        return facts::count();
+    }
+    let count = runtime::device_count(served)?;
+    for i in (0..count).filter(|&i| !facts::is_known(i)) {
+        // Whoever uses a device that cannot tell gets its error then.
+        if let Ok((sizes, versions, memory)) = runtime::device_facts(served, i) {
+            facts::note(i, &facts::numbers(&sizes, &versions), Some(memory));
+        }
+    }
+    facts::note_count(count);
+    Ok(count)
+}
+
 /// The ordinal that a call names.
-fn ordinal(device: C_Device) -> Result<usize> {
+pub(super) fn ordinal(device: C_Device) -> Result<usize> {
     if device.is_null() || !device.is_aligned() {
         return Err(Error::new(Code::InvalidArgument, "the device is NULL"));
     }
@@ -74,7 +93,7 @@ pub(super) fn device(device: C_Device) -> Result<Arc<DeviceState>> {
 fn check_device(device: C_Device) -> Result<usize> {
     let served = served()?;
     let ordinal = ordinal(device)?;
-    let count = runtime::device_count(served)?;
+    let count = device_count()?;
     if ordinal >= count {
         fail!(Code::UnknownDevice, "{served:?} has {count} devices; there is no device {ordinal}");
     }
@@ -107,6 +126,7 @@ pub(super) unsafe extern "C-unwind" fn finalize() -> C_Status {
         if forked() || STATE.swap(ENDED, Ordering::SeqCst) != READY {
             return Ok(());
         }
+        facts::forget();
         match runtime::finalize() {
             // No device was ever used.
             Err(e) if e.code() == Code::NotInitialized => Ok(()),
@@ -116,7 +136,10 @@ pub(super) unsafe extern "C-unwind" fn finalize() -> C_Status {
 }
 
 pub(super) unsafe extern "C-unwind" fn init_device(d: C_Device) -> C_Status {
-    done(|| device(d).map(|_| ()))
+    done(|| {
+        device(d)?;
+        device_count().map(|_| ())
+    })
 }
 
 pub(super) unsafe extern "C-unwind" fn set_device(d: C_Device) -> C_Status {

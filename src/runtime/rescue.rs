@@ -1,0 +1,122 @@
+//! Callbacks for a device that has run out of memory: the last thing that is tried before a request
+//! fails. A framework frees its own caches there.
+//!
+//! They run on the thread of the request and without any lock, so they may allocate and free. A request
+//! that fails inside one calls none: the thread is marked meanwhile.
+
+use crate::base::error::{Code, Error, Result};
+use crate::fail;
+use crate::runtime::lock;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Called with the bytes of the request; true when it freed something.
+pub(crate) type OomCallback = dyn Fn(u64) -> bool + Send + Sync;
+
+thread_local! {
+    /// Whether this thread runs such a callback. No destructor, so it works at thread exit too.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+#[derive(Default)]
+struct State {
+    /// In the order of their numbers, which is that of their registration.
+    callbacks: Vec<(u64, Arc<OomCallback>)>,
+    /// The number of each callback that runs now, once for each thread in it.
+    running: Vec<u64>,
+    last: u64,
+    closed: bool,
+}
+
+/// The callbacks of one device.
+#[derive(Default)]
+pub(crate) struct Rescue {
+    state: Mutex<State>,
+    returned: Condvar,
+}
+
+impl Rescue {
+    /// Adds a callback and gives its number, never 0 and never used again.
+    pub(crate) fn add(&self, callback: Arc<OomCallback>) -> Result<u64> {
+        let mut s = lock(&self.state);
+        if s.closed {
+            return Err(Error::new(Code::NotInitialized, "the device was finalised"));
+        }
+        s.last += 1;
+        let id = s.last;
+        s.callbacks.push((id, callback));
+        Ok(id)
+    }
+
+    /// Takes a callback away. It is not called any more, and on return no thread is in it, unless this
+    /// is called from within a callback: two of them could wait for each other.
+    pub(crate) fn remove(&self, id: u64) -> Result<()> {
+        let mut s = lock(&self.state);
+        let Some(at) = s.callbacks.iter().position(|c| c.0 == id) else {
+            fail!(Code::InvalidArgument, "there is no out-of-memory callback {id}, or it was removed");
+        };
+        let gone = s.callbacks.remove(at);
+        while !INSIDE.with(Cell::get) && s.running.contains(&id) {
+            s = self.returned.wait(s).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(s);
+        drop(gone); // foreign code may run in its destructor
+        Ok(())
+    }
+
+    /// No callback starts any more. Does not wait for those that run: one of them may have led here.
+    pub(crate) fn close(&self) {
+        let gone = {
+            let mut s = lock(&self.state);
+            s.closed = true;
+            std::mem::take(&mut s.callbacks)
+        };
+        drop(gone);
+    }
+
+    /// Where a request for `bytes` ended with `error`: calls back when it lacked memory, and gives it a
+    /// second `attempt` when a callback has freed something.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn retry(
+        &self,
+        error: Error,
+        bytes: u64,
+        attempt: impl FnOnce() -> Result<u64>,
+    ) -> Result<u64> {
+        if error.code() == Code::OutOfMemory && self.call_all(bytes) { attempt() } else { Err(error) }
+    }
+
+    /// Calls each callback that is there now, the oldest first. Whether one of them freed something.
+    fn call_all(&self, bytes: u64) -> bool {
+        if INSIDE.with(Cell::get) {
+            return false;
+        }
+        // One that a callback adds has its turn at the next request.
+        let end = lock(&self.state).last;
+        let (mut at, mut freed) = (0, false);
+        loop {
+            let (id, callback) = {
+                let mut s = lock(&self.state);
+                let next = s.callbacks.iter().find(|c| c.0 > at && c.0 <= end).cloned();
+                let Some(next) = next else { return freed };
+                s.running.push(next.0);
+                next
+            };
+            INSIDE.with(|i| i.set(true));
+            // A panic frees nothing, and must not leave the count wrong.
+            freed |= catch_unwind(AssertUnwindSafe(|| callback(bytes))).unwrap_or(false);
+            // Dropped before it counts as returned: `remove` promises that nothing of it is left.
+            drop(callback);
+            INSIDE.with(|i| i.set(false));
+            let mut s = lock(&self.state);
+            if let Some(i) = s.running.iter().position(|&r| r == id) {
+                s.running.swap_remove(i);
+            }
+            drop(s);
+            self.returned.notify_all();
+            at = id;
+        }
+    }
+}
