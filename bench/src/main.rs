@@ -50,6 +50,9 @@ pub(crate) struct Args {
     /// Write the plots (SVG) into this directory
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
+    /// Measure nothing: tables and plots of what --json wrote before
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "trace"])]
+    from: Option<PathBuf>,
     /// The directory of the traces
     #[arg(long, value_name = "DIR", default_value = "traces")]
     traces: PathBuf,
@@ -82,7 +85,7 @@ fn main() -> Result<()> {
             subject::SUBJECTS.map(|s| s.0).join(", ")
         );
     }
-    let plan = run::Plan {
+    let mut plan = run::Plan {
         workloads: WORKLOADS
             .into_iter()
             .filter(|w| args.only.is_empty() || args.only.iter().any(|o| o == w))
@@ -96,7 +99,15 @@ fn main() -> Result<()> {
         seconds,
         budget: args.budget,
     };
-    let store = run::all(&plan)?;
+    let store = match &args.from {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+            let (store, traces) = report::from_json(&text).with_context(|| path.display().to_string())?;
+            plan.traces = traces;
+            store
+        }
+        None => run::all(&plan)?,
+    };
     print!("{}", report::text(&store, &plan));
     if let Some(path) = &args.json {
         std::fs::write(path, report::json(&store, &plan)?).with_context(|| path.display().to_string())?;

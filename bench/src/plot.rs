@@ -104,15 +104,19 @@ fn curves(
         svg.line((px - 18.0, py), (px + 18.0, py), "#000000", "stroke-width=\"2\" stroke-dasharray=\"4 3\"");
         svg.text(px - 22.0, py + 4.0, "end", "#000000", "goal");
     }
-    // Names beside the last points, pushed apart where they would overlap.
-    let mut names: Vec<(f64, &str)> =
-        all.iter().filter_map(|(n, p)| p.last().map(|p| (y(p.1), *n))).collect();
-    names.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut free = f64::MIN;
-    for (at, name) in names {
-        let at = f64::max(at, free);
-        free = at + 14.0;
-        svg.text(WIDTH - RIGHT + 10.0, at + 4.0, "start", colour(name), name);
+    // Names beside the last points, pushed up where they would overlap.
+    let mut names: Vec<(f64, f64, &str)> =
+        all.iter().filter_map(|(n, p)| p.last().map(|p| (x(p.0), y(p.1), *n))).collect();
+    names.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let mut lowest: Vec<(f64, f64)> = Vec::new(); // by x: where the next name must be above
+    for (px, py, name) in names {
+        let column = lowest.iter_mut().find(|f| (f.0 - px).abs() < 1.0);
+        let at = column.as_ref().map_or(py, |f| py.min(f.1));
+        match column {
+            Some(f) => f.1 = at - 14.0,
+            None => lowest.push((px, at - 14.0)),
+        }
+        svg.text(px + 10.0, at + 4.0, "start", colour(name), name);
     }
     for (name, points) in all {
         let path: Vec<String> = points.iter().map(|p| format!("{:.1},{:.1}", x(p.0), y(p.1))).collect();

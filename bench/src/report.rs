@@ -3,8 +3,9 @@
 use crate::run::{GROWTH, PAIR, Plan, THREADS};
 use crate::store::Store;
 use crate::tools::{median, quantile};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 /// How a goal is compared.
 #[derive(Clone, Copy, PartialEq)]
@@ -264,6 +265,27 @@ pub(crate) fn json(store: &Store, plan: &Plan) -> Result<String> {
     Ok(text + "\n")
 }
 
+/// The numbers that [`json`] wrote, and the traces they are about.
+pub(crate) fn from_json(text: &str) -> Result<(Store, Vec<PathBuf>)> {
+    let all: serde_json::Value = serde_json::from_str(text)?;
+    let mut store = Store::default();
+    let entries = |v: &serde_json::Value| v.as_object().cloned().unwrap_or_default();
+    for (subject, points) in entries(&all["results"]) {
+        for (point, metrics) in entries(&points) {
+            for (metric, values) in entries(&metrics) {
+                let values = values["all"].as_array().context("not a file of this program")?;
+                values
+                    .iter()
+                    .filter_map(|v| v.as_f64())
+                    .for_each(|v| store.add(&subject, &point, &metric, v));
+            }
+        }
+    }
+    let traces = all["traces"].as_array().context("not a file of this program")?;
+    let traces = traces.iter().filter_map(|t| t.as_str()).map(PathBuf::from).collect();
+    Ok((store, traces))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,6 +318,16 @@ mod tests {
         assert!(line("pair, 4 KiB").contains("|  no |"), "{text}");
         assert!(line("smallest device, worst").contains("1.0200 |  no |"), "{text}");
         assert!(!text.contains("replace among"), "nothing measured, no row");
+    }
+
+    #[test]
+    fn json_comes_back() {
+        let mut s = Store::default();
+        [1.5, 2.5, 3.5].iter().for_each(|v| s.add("millpond", "trace/a", "warm_ns", *v));
+        let (back, traces) = json(&s, &plan()).and_then(|t| from_json(&t)).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(back.value("millpond", "trace/a", "warm_ns"), Some(2.5));
+        assert_eq!(traces.len(), 2);
+        assert!(from_json("{}").is_err());
     }
 
     #[test]
