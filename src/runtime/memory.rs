@@ -37,6 +37,10 @@ pub(crate) struct Pooled {
     pond: Pond,
     supply: Arc<Supply>,
     places: Arc<Places>,
+    #[cfg_attr(
+        not(feature = "capi"),
+        expect(dead_code, reason = "only `alloc` with a pool at hand reads it")
+    )]
     rescue: Arc<Rescue>,
     closed: AtomicBool,
 }
@@ -363,6 +367,7 @@ impl Pooled {
     }
 
     /// The second attempt of `alloc`; the device may have ended in between.
+    #[cfg(feature = "capi")]
     #[cold]
     #[inline(never)]
     fn second(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Result<u64> {
