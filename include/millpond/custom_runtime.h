@@ -68,32 +68,32 @@
  * BOTH sizes are this header's; the version stays 0.0.0 then, which makes the host refuse the
  * plugin. Otherwise writes 0.1.1. (PaddlePaddle's macro of that kind goes on when one of the sizes
  * agrees.) The host accepts a version whose major * 10000 + minor * 100 + patch is at least 101. */
-#define MILLPOND_CUSTOM_RUNTIME_CHECK_VERSION(params)                                            \
-  do {                                                                                           \
-    if ((params) == NULL || (params)->size != MILLPOND_CUSTOM_RUNTIME_PARAMS_SIZE ||             \
-        (params)->interface == NULL ||                                                           \
-        (params)->interface->size != MILLPOND_CUSTOM_RUNTIME_INTERFACE_SIZE) {                   \
-      return;                                                                                    \
-    }                                                                                            \
-    (params)->version.major = MILLPOND_CUSTOM_RUNTIME_VERSION_MAJOR;                             \
-    (params)->version.minor = MILLPOND_CUSTOM_RUNTIME_VERSION_MINOR;                             \
-    (params)->version.patch = MILLPOND_CUSTOM_RUNTIME_VERSION_PATCH;                             \
+#define MILLPOND_CUSTOM_RUNTIME_CHECK_VERSION(params)                                \
+  do {                                                                               \
+    if ((params) == NULL || (params)->size != MILLPOND_CUSTOM_RUNTIME_PARAMS_SIZE || \
+        (params)->interface == NULL ||                                               \
+        (params)->interface->size != MILLPOND_CUSTOM_RUNTIME_INTERFACE_SIZE) {       \
+      return;                                                                        \
+    }                                                                                \
+    (params)->version.major = MILLPOND_CUSTOM_RUNTIME_VERSION_MAJOR;                 \
+    (params)->version.minor = MILLPOND_CUSTOM_RUNTIME_VERSION_MINOR;                 \
+    (params)->version.patch = MILLPOND_CUSTOM_RUNTIME_VERSION_PATCH;                 \
   } while (0)
 
 /* The same for a plugin that fills nothing at or beyond MILLPOND_CUSTOM_RUNTIME_COMMON_SIZE: goes
  * on for every host whose structs are at least as large as what all releases share. */
-#define MILLPOND_CUSTOM_RUNTIME_CHECK_COMMON(params)                                             \
-  do {                                                                                           \
-    if ((params) == NULL ||                                                                      \
-        (params)->size < offsetof(CustomRuntimeParams, sub_device_type) + sizeof(char *) ||      \
-        (params)->size > MILLPOND_CUSTOM_RUNTIME_SIZE_LIMIT || (params)->interface == NULL ||    \
-        (params)->interface->size < MILLPOND_CUSTOM_RUNTIME_COMMON_SIZE ||                       \
-        (params)->interface->size > MILLPOND_CUSTOM_RUNTIME_SIZE_LIMIT) {                        \
-      return;                                                                                    \
-    }                                                                                            \
-    (params)->version.major = MILLPOND_CUSTOM_RUNTIME_VERSION_MAJOR;                             \
-    (params)->version.minor = MILLPOND_CUSTOM_RUNTIME_VERSION_MINOR;                             \
-    (params)->version.patch = MILLPOND_CUSTOM_RUNTIME_VERSION_PATCH;                             \
+#define MILLPOND_CUSTOM_RUNTIME_CHECK_COMMON(params)                                          \
+  do {                                                                                        \
+    if ((params) == NULL ||                                                                   \
+        (params)->size < offsetof(CustomRuntimeParams, sub_device_type) + sizeof(char*) ||    \
+        (params)->size > MILLPOND_CUSTOM_RUNTIME_SIZE_LIMIT || (params)->interface == NULL || \
+        (params)->interface->size < MILLPOND_CUSTOM_RUNTIME_COMMON_SIZE ||                    \
+        (params)->interface->size > MILLPOND_CUSTOM_RUNTIME_SIZE_LIMIT) {                     \
+      return;                                                                                 \
+    }                                                                                         \
+    (params)->version.major = MILLPOND_CUSTOM_RUNTIME_VERSION_MAJOR;                          \
+    (params)->version.minor = MILLPOND_CUSTOM_RUNTIME_VERSION_MINOR;                          \
+    (params)->version.patch = MILLPOND_CUSTOM_RUNTIME_VERSION_PATCH;                          \
   } while (0)
 
 /* PaddlePaddle's header defines this macro; where it has been read, its types are there. */
@@ -139,41 +139,41 @@ typedef enum C_StreamCaptureStatus {
 /* A device. The host owns the struct; it is valid for the length of the call. */
 typedef struct C_Device_st {
   int id; /* ordinal, 0..count-1 */
-} *C_Device;
+} * C_Device;
 
 /* Handles. What stands behind them is the callee's own; null is the default stream. */
-typedef struct C_Stream_st *C_Stream;
-typedef struct C_Event_st *C_Event;
-typedef struct C_Allocator_st *C_Allocator;     /* a C++ object of PaddlePaddle's */
-typedef struct C_Place_st *C_Place;             /* a C++ object of PaddlePaddle's */
-typedef struct C_EigenDevice_st *C_EigenDevice; /* a C++ object */
-typedef struct C_BLASHandle_st *C_BLASHandle;
-typedef struct C_BLASLtHandle_st *C_BLASLtHandle;
-typedef struct C_GraphExec_st *C_GraphExec;
-typedef struct C_CudaGraph_t_st *C_CudaGraph;
-typedef struct C_CudaGraphNode_st *C_CudaGraphNode;
-typedef struct C_CCLComm_st *C_CCLComm;
-typedef struct C_Profiler_st *C_Profiler;
+typedef struct C_Stream_st* C_Stream;
+typedef struct C_Event_st* C_Event;
+typedef struct C_Allocator_st* C_Allocator;     /* a C++ object of PaddlePaddle's */
+typedef struct C_Place_st* C_Place;             /* a C++ object of PaddlePaddle's */
+typedef struct C_EigenDevice_st* C_EigenDevice; /* a C++ object */
+typedef struct C_BLASHandle_st* C_BLASHandle;
+typedef struct C_BLASLtHandle_st* C_BLASLtHandle;
+typedef struct C_GraphExec_st* C_GraphExec;
+typedef struct C_CudaGraph_t_st* C_CudaGraph;
+typedef struct C_CudaGraphNode_st* C_CudaGraphNode;
+typedef struct C_CCLComm_st* C_CCLComm;
+typedef struct C_Profiler_st* C_Profiler;
 
 /* Called when a stream gets there. *status tells whether the work before it went well; the struct
  * behind device and status lives until the callback returns. It must not block. */
-typedef void (*C_Callback)(C_Device device, C_Stream stream, void *user_data, C_Status *status);
+typedef void (*C_Callback)(C_Device device, C_Stream stream, void* user_data, C_Status* status);
 
 /* Sets the parameters of an instantiated graph; user_data is the hook's own. */
-typedef void (*C_GraphExecuterSetter)(C_GraphExec exec, void *user_data);
+typedef void (*C_GraphExecuterSetter)(C_GraphExec exec, void* user_data);
 typedef void (*C_GraphExecHook)(C_GraphExec exec);
 
 /* The hooks of a captured graph: size entries in both arrays. */
 typedef struct C_GraphHookManager {
   size_t size;
-  C_GraphExecuterSetter *hooks;
-  void **user_data;
+  C_GraphExecuterSetter* hooks;
+  void** user_data;
 } C_GraphHookManager;
 
 /* The id of a collective group. */
 typedef struct C_CCLRootId {
   size_t sz; /* bytes at data */
-  void *data;
+  void* data;
 } C_CCLRootId;
 
 /* The table of callbacks. The host owns and clears it, and sets size; the plugin fills it once, in
@@ -205,7 +205,7 @@ typedef struct C_DeviceInterface {
   C_Status (*deinit_device)(C_Device device);
   /* A new stream: work queued on it runs in order. NULL: the device has no streams, and
    * every host runs all its work on the default stream (a null C_Stream), blocking. */
-  C_Status (*create_stream)(C_Device device, C_Stream *out_stream);
+  C_Status (*create_stream)(C_Device device, C_Stream* out_stream);
   /* Ends a stream; work queued on it still completes. May come with work pending. NULL:
    * streams are leaked. */
   C_Status (*destroy_stream)(C_Device device, C_Stream stream);
@@ -215,11 +215,11 @@ typedef struct C_DeviceInterface {
   /* Calls callback once, when the stream gets there, from a thread of the plugin that holds
    * no lock. NULL: Millpond waits for the stream and calls back from the asking thread. */
   C_Status (*stream_add_callback)(C_Device device, C_Stream stream, C_Callback callback,
-                                  void *user_data);
+                                  void* user_data);
   /* A new event, as if completed. Required by PaddlePaddle. For Millpond the event
    * callbacks are all or none (create, record, destroy, synchronize): without them it waits
    * for the stream where it would have recorded. */
-  C_Status (*create_event)(C_Device device, C_Event *out_event);
+  C_Status (*create_event)(C_Device device, C_Event* out_event);
   /* The event stands for everything queued on the stream so far. Required by PaddlePaddle.
    * */
   C_Status (*record_event)(C_Device device, C_Stream stream, C_Event event);
@@ -239,194 +239,194 @@ typedef struct C_DeviceInterface {
   /* Work queued on the stream from now on waits for what the event has recorded; the host
    * does not wait. NULL: Millpond waits for the event on the host. */
   C_Status (*stream_wait_event)(C_Device device, C_Stream stream, C_Event event);
-  void *reserved_dev_api[8]; /* NULL */
+  void* reserved_dev_api[8]; /* NULL */
 
   /* ---- memory ---- */
   /* Takes size_bytes of device memory. REQUIRED by every host. On lack of memory: either
    * C_FAILED, or C_SUCCESS with a null pointer (PaddlePaddle then drops its cache and
    * retries; Millpond treats both alike). Addresses are aligned to device_min_chunk_size,
    * or to 256 bytes where that is smaller. */
-  C_Status (*device_memory_allocate)(C_Device device, void **out_ptr, size_t size_bytes);
+  C_Status (*device_memory_allocate)(C_Device device, void** out_ptr, size_t size_bytes);
   /* Gives back what device_memory_allocate returned, with the size of that call. No stream
    * is named: the memory must not be reused before all work queued so far is done. REQUIRED
    * by every host. */
-  C_Status (*device_memory_deallocate)(C_Device device, void *ptr, size_t size_bytes);
+  C_Status (*device_memory_deallocate)(C_Device device, void* ptr, size_t size_bytes);
   /* Fills device memory with a byte, and returns when done. NULL: copies from the host, in
    * pieces. The interface has no fill on a stream: Millpond makes one of asynchronous copies, or
    * waits for the stream and fills then where the plugin has none. */
-  C_Status (*device_memory_set)(C_Device device, void *ptr, unsigned char value, size_t size_bytes);
+  C_Status (*device_memory_set)(C_Device device, void* ptr, unsigned char value, size_t size_bytes);
   /* Host memory that copies to and from the device fast (page-locked). NULL: ordinary host
    * memory. */
-  C_Status (*host_memory_allocate)(C_Device device, void **out_ptr, size_t size_bytes);
+  C_Status (*host_memory_allocate)(C_Device device, void** out_ptr, size_t size_bytes);
   /* Gives back what host_memory_allocate returned. NULL: host_memory_allocate is not used
    * either. */
-  C_Status (*host_memory_deallocate)(C_Device device, void *ptr, size_t size_bytes);
+  C_Status (*host_memory_deallocate)(C_Device device, void* ptr, size_t size_bytes);
   /* Memory that host and device address alike. NULL: the device has none; asking for it is
    * an error. */
-  C_Status (*unified_memory_allocate)(C_Device device, void **out_ptr, size_t size_bytes);
+  C_Status (*unified_memory_allocate)(C_Device device, void** out_ptr, size_t size_bytes);
   /* Gives back what unified_memory_allocate returned. NULL: that one is not used either. */
-  C_Status (*unified_memory_deallocate)(C_Device device, void *ptr, size_t size_bytes);
+  C_Status (*unified_memory_deallocate)(C_Device device, void* ptr, size_t size_bytes);
   /* Copies host memory to device memory, and returns when the bytes have arrived. May come
    * from several threads at once. REQUIRED by Millpond (PaddlePaddle silently copies
    * nothing when NULL). */
-  C_Status (*memory_copy_h2d)(C_Device device, void *dst, const void *src, size_t size_bytes);
+  C_Status (*memory_copy_h2d)(C_Device device, void* dst, const void* src, size_t size_bytes);
   /* Copies device memory to host memory, and returns when the bytes have arrived. REQUIRED
    * by Millpond (PaddlePaddle silently copies nothing when NULL). */
-  C_Status (*memory_copy_d2h)(C_Device device, void *dst, const void *src, size_t size_bytes);
+  C_Status (*memory_copy_d2h)(C_Device device, void* dst, const void* src, size_t size_bytes);
   /* Copies within one device, and returns when done. NULL: through the host, in pieces
    * (PaddlePaddle silently copies nothing). */
-  C_Status (*memory_copy_d2d)(C_Device device, void *dst, const void *src, size_t size_bytes);
+  C_Status (*memory_copy_d2d)(C_Device device, void* dst, const void* src, size_t size_bytes);
   /* Copies from one device to another of the same type, and returns when done. NULL:
    * through the host. */
-  C_Status (*memory_copy_p2p)(C_Device dst_device, C_Device src_device, void *dst, const void *src,
+  C_Status (*memory_copy_p2p)(C_Device dst_device, C_Device src_device, void* dst, const void* src,
                               size_t size_bytes);
   /* Queues a copy from host memory on a stream. A pageable source must have been read when
    * this returns: the caller may free it at once. NULL: Millpond waits for the stream and
    * then copies synchronously. */
-  C_Status (*async_memory_copy_h2d)(C_Device device, C_Stream stream, void *dst, const void *src,
+  C_Status (*async_memory_copy_h2d)(C_Device device, C_Stream stream, void* dst, const void* src,
                                     size_t size_bytes);
   /* Queues a copy to host memory on a stream. The destination stays valid until the stream
    * got there. NULL: Millpond waits for the stream and then copies synchronously. */
-  C_Status (*async_memory_copy_d2h)(C_Device device, C_Stream stream, void *dst, const void *src,
+  C_Status (*async_memory_copy_d2h)(C_Device device, C_Stream stream, void* dst, const void* src,
                                     size_t size_bytes);
   /* Queues a copy within one device. NULL: Millpond waits for the stream and then copies
    * synchronously. */
-  C_Status (*async_memory_copy_d2d)(C_Device device, C_Stream stream, void *dst, const void *src,
+  C_Status (*async_memory_copy_d2d)(C_Device device, C_Stream stream, void* dst, const void* src,
                                     size_t size_bytes);
   /* Queues a copy between devices on a stream of the source device. NULL: Millpond waits
    * for the stream and then copies synchronously. */
   C_Status (*async_memory_copy_p2p)(C_Device dst_device, C_Device src_device, C_Stream stream,
-                                    void *dst, const void *src, size_t size_bytes);
-  void *reserved_mem_api[8]; /* NULL */
+                                    void* dst, const void* src, size_t size_bytes);
+  void* reserved_mem_api[8]; /* NULL */
 
   /* ---- information ---- */
   /* Stores the number of devices, 0 or more. REQUIRED by every host. */
-  C_Status (*get_device_count)(size_t *out_count);
+  C_Status (*get_device_count)(size_t* out_count);
   /* Stores the ids of all devices into an array of get_device_count entries. PaddlePaddle
    * requires it, and that they are 0..count-1 in order. Millpond passes whatever ids are
    * given; NULL: it takes them to be 0..count-1. */
-  C_Status (*get_device_list)(size_t *out_ids);
+  C_Status (*get_device_list)(size_t* out_ids);
   /* Stores how many bytes the device has, and how many are free now. NULL: unknown;
    * Millpond then reports no limit but device_max_alloc_size. */
-  C_Status (*device_memory_stats)(C_Device device, size_t *out_total_bytes, size_t *out_free_bytes);
+  C_Status (*device_memory_stats)(C_Device device, size_t* out_total_bytes, size_t* out_free_bytes);
   /* Requests are rounded up to a multiple of this [bytes]. NULL or 0: Millpond takes 256.
    * (PaddlePaddle takes NULL for 1, and divides by a 0.) Need not be a power of two for
    * Millpond. */
-  C_Status (*device_min_chunk_size)(C_Device device, size_t *out_size_bytes);
+  C_Status (*device_min_chunk_size)(C_Device device, size_t* out_size_bytes);
   /* A chunk larger than this [bytes] goes to the device directly and is not pooled. NULL or
    * 0: the max alloc size. */
-  C_Status (*device_max_chunk_size)(C_Device device, size_t *out_size_bytes);
+  C_Status (*device_max_chunk_size)(C_Device device, size_t* out_size_bytes);
   /* The host never holds more than this of the device in all [bytes]. NULL or 0: what is
    * free now. */
-  C_Status (*device_max_alloc_size)(C_Device device, size_t *out_size_bytes);
+  C_Status (*device_max_alloc_size)(C_Device device, size_t* out_size_bytes);
   /* Added to each request before it is rounded up to the min chunk [bytes]. NULL: 0. */
-  C_Status (*device_extra_padding_size)(C_Device device, size_t *out_size_bytes);
+  C_Status (*device_extra_padding_size)(C_Device device, size_t* out_size_bytes);
   /* Size of the first chunk that a pooling host takes [bytes]. NULL or 0: the max alloc
    * size. */
-  C_Status (*device_init_alloc_size)(C_Device device, size_t *out_size_bytes);
+  C_Status (*device_init_alloc_size)(C_Device device, size_t* out_size_bytes);
   /* Size of each later chunk [bytes]. NULL or 0: the max alloc size. */
-  C_Status (*device_realloc_size)(C_Device device, size_t *out_size_bytes);
+  C_Status (*device_realloc_size)(C_Device device, size_t* out_size_bytes);
   /* Stores the compute capability, major * 10 + minor. Until 3.0 this took no device: fill
    * it, and all that follows, only for a host whose size you know. NULL: 0, and Millpond
    * does not ask for the two versions either. */
-  C_Status (*get_compute_capability)(C_Device device, size_t *out_value);
+  C_Status (*get_compute_capability)(C_Device device, size_t* out_value);
   /* properties is a C++ object of PaddlePaddle's. Leave NULL from C, and from any plugin
    * built without PaddlePaddle's headers. */
-  C_Status (*get_device_properties)(C_Device device, void *properties);
+  C_Status (*get_device_properties)(C_Device device, void* properties);
   /* Stores the version of the runtime library. NULL: 0. */
-  C_Status (*get_runtime_version)(C_Device device, size_t *out_value);
+  C_Status (*get_runtime_version)(C_Device device, size_t* out_value);
   /* Stores the version of the driver. NULL: 0. */
-  C_Status (*get_driver_version)(C_Device device, size_t *out_value);
+  C_Status (*get_driver_version)(C_Device device, size_t* out_value);
   /* Stores the number of multiprocessors. Millpond neither fills nor reads this, nor any
    * later one. */
-  C_Status (*get_multi_process)(C_Device device, size_t *out_value);
+  C_Status (*get_multi_process)(C_Device device, size_t* out_value);
   /* Stores how many threads a multiprocessor holds. */
-  C_Status (*get_max_threads_per_mp)(C_Device device, size_t *out_value);
+  C_Status (*get_max_threads_per_mp)(C_Device device, size_t* out_value);
   /* Stores how many threads a block may have. */
-  C_Status (*get_max_threads_per_block)(C_Device device, size_t *out_value);
+  C_Status (*get_max_threads_per_block)(C_Device device, size_t* out_value);
   /* Stores the largest grid, three numbers. PaddlePaddle declares a C++ std::array of that
    * layout. */
   C_Status (*get_max_grid_dim_size)(C_Device device, unsigned int (*out_sizes)[3]);
   /* Stores whether kernels may use 16-bit floats. */
-  C_Status (*is_float16_supported)(C_Device device, bool *out_value);
+  C_Status (*is_float16_supported)(C_Device device, bool* out_value);
   /* Stores whether kernels may use bfloat16. */
-  C_Status (*is_bfloat16_supported)(C_Device device, bool *out_value);
+  C_Status (*is_bfloat16_supported)(C_Device device, bool* out_value);
   /* Stores whether the device has a library of neural-network primitives. */
-  C_Status (*is_dnn_supported)(C_Device device, bool *out_value);
+  C_Status (*is_dnn_supported)(C_Device device, bool* out_value);
   /* Makes an Eigen device; the arguments are C++ objects of PaddlePaddle's. Leave NULL from
    * C. */
-  C_Status (*init_eigen_device)(C_Place place, C_EigenDevice *out_eigen_device, C_Stream stream,
+  C_Status (*init_eigen_device)(C_Place place, C_EigenDevice* out_eigen_device, C_Stream stream,
                                 C_Allocator allocator);
   /* Ends what init_eigen_device made. Leave NULL from C. */
-  C_Status (*destroy_eigen_device)(C_Device device, C_EigenDevice *inout_eigen_device);
-  void *reserved_info_api[8]; /* NULL */
+  C_Status (*destroy_eigen_device)(C_Device device, C_EigenDevice* inout_eigen_device);
+  void* reserved_info_api[8]; /* NULL */
 
   /* ---- collectives (Millpond leaves them null, and ignores a plugin's) ---- */
   /* Stores the communicator's name, with its final zero, into a buffer of the host's. */
-  C_Status (*xccl_get_comm_name)(C_CCLComm comm, char *out_name);
+  C_Status (*xccl_get_comm_name)(C_CCLComm comm, char* out_name);
   /* Stores the size of a root id [bytes]. */
-  C_Status (*xccl_get_unique_id_size)(size_t *out_size_bytes);
+  C_Status (*xccl_get_unique_id_size)(size_t* out_size_bytes);
   /* Fills the root id that all ranks of a group must be given. */
-  C_Status (*xccl_get_unique_id)(C_CCLRootId *out_id);
+  C_Status (*xccl_get_unique_id)(C_CCLRootId* out_id);
   /* Joins the group of root_id as rank rank of rank_count. */
-  C_Status (*xccl_comm_init_rank)(size_t rank_count, C_CCLRootId *root_id, size_t rank,
-                                  C_CCLComm *out_comm);
+  C_Status (*xccl_comm_init_rank)(size_t rank_count, C_CCLRootId* root_id, size_t rank,
+                                  C_CCLComm* out_comm);
   /* Leaves the group. */
   C_Status (*xccl_destroy_comm)(C_CCLComm comm);
   /* Queues: reduces count elements of all ranks, the result to all. */
-  C_Status (*xccl_all_reduce)(void *send, void *recv, size_t count, C_DataType data_type,
+  C_Status (*xccl_all_reduce)(void* send, void* recv, size_t count, C_DataType data_type,
                               C_CCLReduceOp op, C_CCLComm comm, C_Stream stream);
   /* Queues: sends count elements of rank root to all. */
-  C_Status (*xccl_broadcast)(void *buffer, size_t count, C_DataType data_type, size_t root,
+  C_Status (*xccl_broadcast)(void* buffer, size_t count, C_DataType data_type, size_t root,
                              C_CCLComm comm, C_Stream stream);
   /* Queues: reduces count elements of all ranks, the result to rank root. */
-  C_Status (*xccl_reduce)(void *send, void *recv, size_t count, C_DataType data_type,
+  C_Status (*xccl_reduce)(void* send, void* recv, size_t count, C_DataType data_type,
                           C_CCLReduceOp op, size_t root, C_CCLComm comm, C_Stream stream);
   /* Queues: gathers send_count elements of each rank in all ranks. */
-  C_Status (*xccl_all_gather)(void *send, void *recv, size_t send_count, C_DataType data_type,
+  C_Status (*xccl_all_gather)(void* send, void* recv, size_t send_count, C_DataType data_type,
                               C_CCLComm comm, C_Stream stream);
   /* Queues: reduces, then leaves recv_count elements with each rank. */
-  C_Status (*xccl_reduce_scatter)(void *send, void *recv, size_t recv_count, C_DataType data_type,
+  C_Status (*xccl_reduce_scatter)(void* send, void* recv, size_t recv_count, C_DataType data_type,
                                   C_CCLReduceOp op, C_CCLComm comm, C_Stream stream);
   /* Opens a group of calls that are to start together. */
   C_Status (*xccl_group_start)(void);
   /* Closes that group. */
   C_Status (*xccl_group_end)(void);
   /* Queues: sends count elements to rank peer. */
-  C_Status (*xccl_send)(void *send, size_t count, C_DataType data_type, size_t peer, C_CCLComm comm,
+  C_Status (*xccl_send)(void* send, size_t count, C_DataType data_type, size_t peer, C_CCLComm comm,
                         C_Stream stream);
   /* Queues: receives count elements from rank peer. */
-  C_Status (*xccl_recv)(void *recv, size_t count, C_DataType data_type, size_t peer, C_CCLComm comm,
+  C_Status (*xccl_recv)(void* recv, size_t count, C_DataType data_type, size_t peer, C_CCLComm comm,
                         C_Stream stream);
   /* Queues: one buffer to and one from each rank; every array has rank_count entries. */
-  C_Status (*xccl_all_to_all)(const void **send, const size_t *send_counts,
-                              const C_DataType *send_types, void **recv, const size_t *recv_counts,
-                              const C_DataType *recv_types, size_t rank, size_t rank_count,
+  C_Status (*xccl_all_to_all)(const void** send, const size_t* send_counts,
+                              const C_DataType* send_types, void** recv, const size_t* recv_counts,
+                              const C_DataType* recv_types, size_t rank, size_t rank_count,
                               C_CCLComm comm, C_Stream stream);
-  void *reserved_ccl_api[8]; /* NULL */
+  void* reserved_ccl_api[8]; /* NULL */
 
   /* ---- profiler (not used by Millpond) ---- */
   /* Prepares a profiler and may store data of the plugin's own. */
-  C_Status (*profiler_initialize)(C_Profiler profiler, void **out_user_data);
+  C_Status (*profiler_initialize)(C_Profiler profiler, void** out_user_data);
   /* Ends it. */
-  C_Status (*profiler_finalize)(C_Profiler profiler, void *user_data);
+  C_Status (*profiler_finalize)(C_Profiler profiler, void* user_data);
   /* Comes before profiler_start_tracing. */
-  C_Status (*profiler_prepare_tracing)(C_Profiler profiler, void *user_data);
+  C_Status (*profiler_prepare_tracing)(C_Profiler profiler, void* user_data);
   /* Starts to record. */
-  C_Status (*profiler_start_tracing)(C_Profiler profiler, void *user_data);
+  C_Status (*profiler_start_tracing)(C_Profiler profiler, void* user_data);
   /* Stops recording. */
-  C_Status (*profiler_stop_tracing)(C_Profiler profiler, void *user_data);
+  C_Status (*profiler_stop_tracing)(C_Profiler profiler, void* user_data);
   /* Hands over what was recorded since start_ns. */
-  C_Status (*profiler_collect_trace_data)(C_Profiler profiler, size_t start_ns, void *user_data);
-  void *reserved_profiler_api[8]; /* NULL */
+  C_Status (*profiler_collect_trace_data)(C_Profiler profiler, size_t start_ns, void* user_data);
+  void* reserved_profiler_api[8]; /* NULL */
 
   /* ---- BLAS handles (not used by Millpond) ---- */
   /* Makes a BLAS handle bound to a stream. */
-  C_Status (*init_blas_handle)(C_Device device, C_BLASHandle *out_handle, C_Stream stream);
+  C_Status (*init_blas_handle)(C_Device device, C_BLASHandle* out_handle, C_Stream stream);
   /* Chooses the math mode of a handle. */
   C_Status (*blas_set_math_mode)(C_Device device, C_BLASHandle handle, int mode);
   /* Makes a handle of the light BLAS library. */
-  C_Status (*init_blaslt_handle)(C_Device device, C_BLASLtHandle *out_handle);
+  C_Status (*init_blaslt_handle)(C_Device device, C_BLASLtHandle* out_handle);
   /* Ends a BLAS handle. */
   C_Status (*destroy_blas_handle)(C_Device device, C_BLASHandle handle);
   /* Ends a handle of the light BLAS library. */
@@ -436,7 +436,7 @@ typedef struct C_DeviceInterface {
   /* Starts to record what is queued on the stream into a graph. */
   C_Status (*cuda_stream_begin_capture)(C_Device device, C_Stream stream, C_StreamCaptureMode mode);
   /* Ends the capture and stores the graph. (The spelling is the ABI's.) */
-  C_Status (*cuda_stream_end_captrue)(C_Device device, C_Stream stream, C_CudaGraph *out_graph);
+  C_Status (*cuda_stream_end_captrue)(C_Device device, C_Stream stream, C_CudaGraph* out_graph);
   /* Queues an instantiated graph. */
   C_Status (*cuda_graph_launch)(C_Device device, C_GraphExec exec, C_Stream stream);
   /* Ends a graph. */
@@ -444,29 +444,29 @@ typedef struct C_DeviceInterface {
   /* Ends an instantiated graph. */
   C_Status (*cuda_graph_exec_destroy)(C_GraphExec exec);
   /* Makes a graph ready to launch; what went wrong is written to the log buffer. */
-  C_Status (*cuda_graph_instantiate)(C_GraphExec *out_exec, C_CudaGraph *graph,
-                                     void **out_error_node, char *log_buffer,
+  C_Status (*cuda_graph_instantiate)(C_GraphExec* out_exec, C_CudaGraph* graph,
+                                     void** out_error_node, char* log_buffer,
                                      size_t log_size_bytes);
   /* Stores the nodes of a graph. */
-  C_Status (*cuda_graph_get_nodes)(C_CudaGraph graph, C_CudaGraphNode *out_nodes,
-                                   size_t *inout_count);
+  C_Status (*cuda_graph_get_nodes)(C_CudaGraph graph, C_CudaGraphNode* out_nodes,
+                                   size_t* inout_count);
   /* Stores what is known of the capture that the stream is part of. */
   C_Status (*cuda_stream_capture_info)(C_Device device, C_Stream stream,
-                                       C_StreamCaptureStatus *out_status, uint64_t *out_id,
-                                       C_CudaGraph *out_graph, C_CudaGraphNode *out_dependencies,
-                                       void **out_edges, size_t *out_count);
+                                       C_StreamCaptureStatus* out_status, uint64_t* out_id,
+                                       C_CudaGraph* out_graph, C_CudaGraphNode* out_dependencies,
+                                       void** out_edges, size_t* out_count);
   /* Stores the functions that set a launched graph's parameters anew. */
-  C_Status (*get_parameter_setter_for_exec_graph)(C_CudaGraph graph, C_GraphHookManager *out_hooks);
+  C_Status (*get_parameter_setter_for_exec_graph)(C_CudaGraph graph, C_GraphHookManager* out_hooks);
   /* Writes a picture of the graph to a file. */
-  C_Status (*cuda_graph_debug_dot_print)(C_CudaGraph graph, const char *path, unsigned int flags);
+  C_Status (*cuda_graph_debug_dot_print)(C_CudaGraph graph, const char* path, unsigned int flags);
   /* Swaps the calling thread's capture mode. (The spelling is the ABI's.) */
-  C_Status (*cuda_thread_exchange_stream_capthure_mode)(C_StreamCaptureMode *inout_mode);
+  C_Status (*cuda_thread_exchange_stream_capthure_mode)(C_StreamCaptureMode* inout_mode);
 
   /* ---- other (not used by Millpond) ---- */
   /* Queues y = alpha * x + beta * y for count elements. */
   C_Status (*blas_axpby)(C_Device device, C_Stream stream, C_DataType data_type, size_t count,
-                         float alpha, void *x, float beta, void *y);
-  void *reserved_other_api[7]; /* NULL */
+                         float alpha, void* x, float beta, void* y);
+  void* reserved_other_api[7]; /* NULL */
 } C_DeviceInterface;
 
 /* The interface version that the plugin was built for. */
@@ -480,24 +480,24 @@ typedef struct CustomRuntimeVersion {
  */
 typedef struct CustomRuntimeParams {
   size_t size;                  /* sizeof of this struct as the host knows it; a plugin leaves it */
-  C_DeviceInterface *interface; /* the table to fill */
+  C_DeviceInterface* interface; /* the table to fill */
   CustomRuntimeVersion version; /* written by the plugin; 0.0.0 means: refuse me */
-  char *device_type;            /* the plugin points it to the name of its device type: 1 to 31
+  char* device_type;            /* the plugin points it to the name of its device type: 1 to 31
                                  * characters, in memory that lives as long as the plugin */
-  char *sub_device_type;        /* the plugin may point it to a finer name, or leave it NULL */
-  void *pir_default_passes;     /* a C++ object of PaddlePaddle's since 3.0: leave it */
+  char* sub_device_type;        /* the plugin may point it to a finer name, or leave it NULL */
+  void* pir_default_passes;     /* a C++ object of PaddlePaddle's since 3.0: leave it */
   char reserved[32];            /* leave them */
 } CustomRuntimeParams;
 
 /* The one symbol that a plugin exports. */
-typedef void (*millpond_init_plugin)(CustomRuntimeParams *params);
+typedef void (*millpond_init_plugin)(CustomRuntimeParams* params);
 
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
 
-#else /* PaddlePaddle's header is there */
-typedef void (*millpond_init_plugin)(CustomRuntimeParams *params);
+#else  /* PaddlePaddle's header is there */
+typedef void (*millpond_init_plugin)(CustomRuntimeParams* params);
 #endif /* PADDLE_CUSTOM_RUNTIME_MAJOR_VERSION */
 
 /* Element types, C_DataType. */
@@ -539,13 +539,13 @@ typedef void (*millpond_init_plugin)(CustomRuntimeParams *params);
 #else
 #define MILLPOND_ASSERT_(condition, what) _Static_assert(condition, what)
 #endif
-#define MILLPOND_SIZE_(type, bytes)                                                              \
+#define MILLPOND_SIZE_(type, bytes) \
   MILLPOND_ASSERT_(sizeof(type) == (bytes), "the size of " #type " is not that of the ABI")
-#define MILLPOND_OFFSET_(type, member, bytes)                                                    \
-  MILLPOND_ASSERT_(offsetof(type, member) == (bytes),                                            \
+#define MILLPOND_OFFSET_(type, member, bytes)         \
+  MILLPOND_ASSERT_(offsetof(type, member) == (bytes), \
                    #type "." #member " is not where the ABI has it")
 
-MILLPOND_SIZE_(void *, 8);
+MILLPOND_SIZE_(void*, 8);
 MILLPOND_SIZE_(size_t, 8);
 MILLPOND_SIZE_(C_Status, 4);
 MILLPOND_SIZE_(C_DataType, 4);
