@@ -35,7 +35,8 @@ fn stub(change: impl FnOnce(&mut String)) -> String {
     let text = header();
     let start = text.find("#ifndef PADDLE_CUSTOM_RUNTIME_MAJOR_VERSION").unwrap();
     let start = start + text[start..].find('\n').unwrap();
-    let end = start + text[start..].find("#else /* PaddlePaddle's header is there */").unwrap();
+    let end = start + text[start..].find("/* PaddlePaddle's header is there */").unwrap();
+    let end = text[..end].rfind("#else").unwrap();
     let mut types = text[start..end].to_owned();
     change(&mut types);
     format!(
@@ -129,7 +130,7 @@ fn a_layout_that_differs_does_not_compile() {
     let moved = stub(|t| without(t, &["query_stream"]));
     in_none("moved", &format!("{moved}{INCLUDE}"), "stream_add_callback is not where the ABI has it");
     let params =
-        stub(|t| *t = t.replacen("  char *sub_device_type;", "  char *odd; char *sub_device_type;", 1));
+        stub(|t| *t = t.replacen("  char* sub_device_type;", "  char *odd; char *sub_device_type;", 1));
     in_none("params", &format!("{params}{INCLUDE}"), "sub_device_type is not where the ABI has it");
 }
 
