@@ -1,15 +1,16 @@
 /* A custom-runtime plugin in C, on ordinary memory: what a vendor writes to bring a device to a
  * framework. It needs one header and links nothing of Millpond.
  *
- *   cc -std=c11 -shared -fPIC -pthread -I<prefix>/include plugin.c streams.c -o libexample_plugin.so
+ *   cc -std=c11 -shared -fPIC -pthread -I<prefix>/include plugin.c streams.c -o
+ * libexample_plugin.so
  *
  * Millpond loads it with millpond_device_type_load(), PaddlePaddle from CUSTOM_DEVICE_ROOT. It has
  * what a real plugin has: the current device is per thread, the capacity is counted, every argument
  * is checked, and streams run beside the caller (streams.c).
  *
- * Compiled with -DEXAMPLE_MINIMAL it offers only what Millpond requires. -DEXAMPLE_TYPE="name" names
- * the device type. The sizes are read from the environment once, in InitPlugin; all in bytes, and
- * what is not set is left null in the table:
+ * Compiled with -DEXAMPLE_MINIMAL it offers only what Millpond requires. -DEXAMPLE_TYPE="name"
+ * names the device type. The sizes are read from the environment once, in InitPlugin; all in bytes,
+ * and what is not set is left null in the table:
  *
  *   EXAMPLE_PLUGIN_DEVICES      how many devices, 1 to 16 (default 2)
  *   EXAMPLE_PLUGIN_CAPACITY     of each device (default 1 GiB)
@@ -17,11 +18,11 @@
  *   EXAMPLE_PLUGIN_PADDING  EXAMPLE_PLUGIN_MAX_CHUNK  EXAMPLE_PLUGIN_MAX_ALLOC
  *   EXAMPLE_PLUGIN_INIT_ALLOC  EXAMPLE_PLUGIN_REALLOC
  */
-#include "streams.h"
-
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "streams.h"
 
 #ifndef EXAMPLE_TYPE
 #define EXAMPLE_TYPE "example"
@@ -53,11 +54,11 @@ static int take(int id, size_t size_bytes) {
   return 1;
 }
 
-static C_Status allocate(C_Device device, void **out_ptr, size_t size_bytes) {
+static C_Status allocate(C_Device device, void** out_ptr, size_t size_bytes) {
   if (!known(device) || out_ptr == NULL || size_bytes == 0) return C_ERROR;
   if (size_bytes > capacity || !take(device->id, size_bytes)) return C_FAILED;
   /* aligned_alloc wants a multiple of the alignment; the capacity counts what was asked for. */
-  void *ptr = aligned_alloc(ALIGNMENT, (size_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+  void* ptr = aligned_alloc(ALIGNMENT, (size_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
   if (ptr == NULL) {
     atomic_fetch_sub(&used_bytes[device->id], size_bytes);
     return C_FAILED;
@@ -67,7 +68,7 @@ static C_Status allocate(C_Device device, void **out_ptr, size_t size_bytes) {
 }
 
 /* No stream is named, so all work that is queued so far must be done first. */
-static C_Status deallocate(C_Device device, void *ptr, size_t size_bytes) {
+static C_Status deallocate(C_Device device, void* ptr, size_t size_bytes) {
   if (!known(device)) return C_ERROR;
   if (ptr == NULL) return C_SUCCESS;
 #ifndef EXAMPLE_MINIMAL
@@ -78,7 +79,7 @@ static C_Status deallocate(C_Device device, void *ptr, size_t size_bytes) {
   return C_SUCCESS;
 }
 
-static C_Status copy(C_Device device, void *dst, const void *src, size_t size_bytes) {
+static C_Status copy(C_Device device, void* dst, const void* src, size_t size_bytes) {
   if (!known(device)) return C_ERROR;
   if (size_bytes == 0) return C_SUCCESS;
   if (dst == NULL || src == NULL) return C_ERROR;
@@ -89,7 +90,7 @@ static C_Status copy(C_Device device, void *dst, const void *src, size_t size_by
   return C_SUCCESS;
 }
 
-static C_Status get_count(size_t *out_count) {
+static C_Status get_count(size_t* out_count) {
   if (out_count == NULL) return C_ERROR;
   *out_count = device_count;
   return C_SUCCESS;
@@ -97,29 +98,29 @@ static C_Status get_count(size_t *out_count) {
 
 #ifndef EXAMPLE_MINIMAL
 
-static C_Status set(C_Device device, void *ptr, unsigned char value, size_t size_bytes) {
+static C_Status set(C_Device device, void* ptr, unsigned char value, size_t size_bytes) {
   if (!known(device) || ptr == NULL) return C_ERROR;
   streams_wait(device->id);
   memset(ptr, value, size_bytes);
   return C_SUCCESS;
 }
 
-static C_Status copy_p2p(C_Device dst_device, C_Device src_device, void *dst, const void *src,
+static C_Status copy_p2p(C_Device dst_device, C_Device src_device, void* dst, const void* src,
                          size_t size_bytes) {
   if (!known(src_device)) return C_ERROR;
   streams_wait(src_device->id);
   return copy(dst_device, dst, src, size_bytes);
 }
 
-static C_Status host_allocate(C_Device device, void **out_ptr, size_t size_bytes) {
+static C_Status host_allocate(C_Device device, void** out_ptr, size_t size_bytes) {
   if (!known(device) || out_ptr == NULL || size_bytes == 0) return C_ERROR;
-  void *ptr = malloc(size_bytes);
+  void* ptr = malloc(size_bytes);
   if (ptr == NULL) return C_FAILED;
   *out_ptr = ptr;
   return C_SUCCESS;
 }
 
-static C_Status host_deallocate(C_Device device, void *ptr, size_t size_bytes) {
+static C_Status host_deallocate(C_Device device, void* ptr, size_t size_bytes) {
   (void)size_bytes;
   if (!known(device)) return C_ERROR;
   free(ptr);
@@ -128,16 +129,16 @@ static C_Status host_deallocate(C_Device device, void *ptr, size_t size_bytes) {
 
 /* ---- streams and events: null is the default stream, on which work is done at once ---- */
 
-static C_Status create_stream(C_Device device, C_Stream *out_stream) {
+static C_Status create_stream(C_Device device, C_Stream* out_stream) {
   if (!known(device) || out_stream == NULL) return C_ERROR;
-  struct stream *stream = stream_create(device->id);
+  struct stream* stream = stream_create(device->id);
   if (stream == NULL) return C_FAILED;
-  *out_stream = (C_Stream)(void *)stream;
+  *out_stream = (C_Stream)(void*)stream;
   return C_SUCCESS;
 }
 
-static struct stream *stream_of(C_Stream stream) { return (struct stream *)(void *)stream; }
-static struct event *event_of(C_Event event) { return (struct event *)(void *)event; }
+static struct stream* stream_of(C_Stream stream) { return (struct stream*)(void*)stream; }
+static struct event* event_of(C_Event event) { return (struct event*)(void*)event; }
 
 static C_Status destroy_stream(C_Device device, C_Stream stream) {
   if (!known(device)) return C_ERROR;
@@ -163,7 +164,7 @@ static C_Status synchronize_device(C_Device device) {
 }
 
 static C_Status add_callback(C_Device device, C_Stream stream, C_Callback callback,
-                             void *user_data) {
+                             void* user_data) {
   if (!known(device) || callback == NULL) return C_ERROR;
   if (stream != NULL) {
     return stream_callback(stream_of(stream), callback, user_data) ? C_SUCCESS : C_FAILED;
@@ -173,11 +174,11 @@ static C_Status add_callback(C_Device device, C_Stream stream, C_Callback callba
   return C_SUCCESS;
 }
 
-static C_Status create_event(C_Device device, C_Event *out_event) {
+static C_Status create_event(C_Device device, C_Event* out_event) {
   if (!known(device) || out_event == NULL) return C_ERROR;
-  struct event *event = event_create();
+  struct event* event = event_create();
   if (event == NULL) return C_FAILED;
-  *out_event = (C_Event)(void *)event;
+  *out_event = (C_Event)(void*)event;
   return C_SUCCESS;
 }
 
@@ -200,7 +201,7 @@ static C_Status synchronize_event(C_Device device, C_Event event) {
 
 static C_Status record_event(C_Device device, C_Stream stream, C_Event event) {
   if (!known(device) || event == NULL) return C_ERROR;
-  struct stream *on = stream == NULL ? NULL : stream_of(stream);
+  struct stream* on = stream == NULL ? NULL : stream_of(stream);
   return event_record(event_of(event), on) ? C_SUCCESS : C_FAILED;
 }
 
@@ -213,7 +214,7 @@ static C_Status stream_wait_event(C_Device device, C_Stream stream, C_Event even
   return C_SUCCESS;
 }
 
-static C_Status queue_copy(C_Device device, C_Stream stream, void *dst, const void *src,
+static C_Status queue_copy(C_Device device, C_Stream stream, void* dst, const void* src,
                            size_t size_bytes, int src_is_host) {
   if (!known(device)) return C_ERROR;
   if (size_bytes == 0) return C_SUCCESS;
@@ -222,18 +223,18 @@ static C_Status queue_copy(C_Device device, C_Stream stream, void *dst, const vo
   return stream_copy(stream_of(stream), dst, src, size_bytes, src_is_host) ? C_SUCCESS : C_FAILED;
 }
 
-static C_Status copy_h2d_on_stream(C_Device device, C_Stream stream, void *dst, const void *src,
+static C_Status copy_h2d_on_stream(C_Device device, C_Stream stream, void* dst, const void* src,
                                    size_t size_bytes) {
   return queue_copy(device, stream, dst, src, size_bytes, 1);
 }
 
-static C_Status copy_on_stream(C_Device device, C_Stream stream, void *dst, const void *src,
+static C_Status copy_on_stream(C_Device device, C_Stream stream, void* dst, const void* src,
                                size_t size_bytes) {
   return queue_copy(device, stream, dst, src, size_bytes, 0);
 }
 
 static C_Status copy_p2p_on_stream(C_Device dst_device, C_Device src_device, C_Stream stream,
-                                   void *dst, const void *src, size_t size_bytes) {
+                                   void* dst, const void* src, size_t size_bytes) {
   if (!known(dst_device)) return C_ERROR;
   return queue_copy(src_device, stream, dst, src, size_bytes, 0);
 }
@@ -264,13 +265,13 @@ static C_Status get_device(C_Device out_device) {
   return C_SUCCESS;
 }
 
-static C_Status get_list(size_t *out_ids) {
+static C_Status get_list(size_t* out_ids) {
   if (out_ids == NULL) return C_ERROR;
   for (size_t i = 0; i < device_count; ++i) out_ids[i] = i;
   return C_SUCCESS;
 }
 
-static C_Status stats(C_Device device, size_t *out_total_bytes, size_t *out_free_bytes) {
+static C_Status stats(C_Device device, size_t* out_total_bytes, size_t* out_free_bytes) {
   if (!known(device) || out_total_bytes == NULL || out_free_bytes == NULL) return C_ERROR;
   *out_total_bytes = capacity;
   *out_free_bytes = capacity - atomic_load(&used_bytes[device->id]);
@@ -278,7 +279,7 @@ static C_Status stats(C_Device device, size_t *out_total_bytes, size_t *out_free
 }
 
 #define ANSWERS(name, value)                                 \
-  static C_Status name(C_Device device, size_t *out_value) { \
+  static C_Status name(C_Device device, size_t* out_value) { \
     if (!known(device) || out_value == NULL) return C_ERROR; \
     *out_value = (value);                                    \
     return C_SUCCESS;                                        \
@@ -295,9 +296,9 @@ ANSWERS(get_realloc_size, realloc_size)
 /* ---- the one exported symbol ---- */
 
 /* Whether the variable held a number. */
-static int read_size(const char *name, size_t *value) {
-  const char *text = getenv(name);
-  char *end = NULL;
+static int read_size(const char* name, size_t* value) {
+  const char* text = getenv(name);
+  char* end = NULL;
   if (text == NULL || *text == '\0') return 0;
   unsigned long long number = strtoull(text, &end, 10);
   if (*end != '\0') return 0;
@@ -310,11 +311,11 @@ __attribute__((visibility("default")))
 #endif
 void InitPlugin(CustomRuntimeParams *params);
 
-void InitPlugin(CustomRuntimeParams *params) {
+void InitPlugin(CustomRuntimeParams* params) {
   /* Only members that every release has are filled below, so older hosts are served too. */
   MILLPOND_CUSTOM_RUNTIME_CHECK_COMMON(params);
-  params->device_type = (char *)EXAMPLE_TYPE;
-  params->sub_device_type = (char *)"memory";
+  params->device_type = (char*)EXAMPLE_TYPE;
+  params->sub_device_type = (char*)"memory";
 
   if (read_size("EXAMPLE_PLUGIN_DEVICES", &device_count) &&
       (device_count == 0 || device_count > MAX_DEVICES)) {
@@ -322,7 +323,7 @@ void InitPlugin(CustomRuntimeParams *params) {
   }
   read_size("EXAMPLE_PLUGIN_CAPACITY", &capacity);
 
-  C_DeviceInterface *table = params->interface;
+  C_DeviceInterface* table = params->interface;
   table->device_memory_allocate = allocate;
   table->device_memory_deallocate = deallocate;
   table->memory_copy_h2d = copy;
@@ -365,8 +366,10 @@ void InitPlugin(CustomRuntimeParams *params) {
   read_size("EXAMPLE_PLUGIN_MIN_CHUNK", &min_chunk);
   table->device_min_chunk_size = get_min_chunk;
   if (read_size("EXAMPLE_PLUGIN_PADDING", &padding)) table->device_extra_padding_size = get_padding;
-  if (read_size("EXAMPLE_PLUGIN_MAX_CHUNK", &max_chunk)) table->device_max_chunk_size = get_max_chunk;
-  if (read_size("EXAMPLE_PLUGIN_MAX_ALLOC", &max_alloc)) table->device_max_alloc_size = get_max_alloc;
+  if (read_size("EXAMPLE_PLUGIN_MAX_CHUNK", &max_chunk))
+    table->device_max_chunk_size = get_max_chunk;
+  if (read_size("EXAMPLE_PLUGIN_MAX_ALLOC", &max_alloc))
+    table->device_max_alloc_size = get_max_alloc;
   if (read_size("EXAMPLE_PLUGIN_INIT_ALLOC", &init_alloc)) {
     table->device_init_alloc_size = get_init_alloc;
   }

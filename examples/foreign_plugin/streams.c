@@ -14,18 +14,18 @@ struct mark {
 
 struct task {
   enum { COPY, CALLBACK, SIGNAL, WAIT } kind;
-  struct task *next;
-  void *dst;
-  const void *src;
+  struct task* next;
+  void* dst;
+  const void* src;
   size_t size_bytes;
-  void *owned; /* a host source's bytes */
+  void* owned; /* a host source's bytes */
   C_Callback callback;
-  void *user_data;
-  struct mark *mark;
+  void* user_data;
+  struct mark* mark;
 };
 
 struct stream {
-  struct stream *next;
+  struct stream* next;
   int device_id;
   int stop;
   pthread_t thread;
@@ -34,33 +34,33 @@ struct stream {
 };
 
 struct event {
-  struct mark *mark; /* NULL: never recorded */
+  struct mark* mark; /* NULL: never recorded */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static struct stream *streams;
+static struct stream* streams;
 
 /* With the lock held. */
-static void mark_release(struct mark *mark) {
+static void mark_release(struct mark* mark) {
   if (mark != NULL && --mark->owners == 0) free(mark);
 }
 
-static void run(struct stream *stream, struct task *task) {
+static void run(struct stream* stream, struct task* task) {
   if (task->kind == COPY) {
     memmove(task->dst, task->src, task->size_bytes);
   } else if (task->kind == CALLBACK) {
     struct C_Device_st device = {stream->device_id};
     C_Status status = C_SUCCESS;
-    task->callback(&device, (C_Stream)(void *)stream, task->user_data, &status);
+    task->callback(&device, (C_Stream)(void*)stream, task->user_data, &status);
   }
 }
 
-static void *work(void *argument) {
-  struct stream *stream = argument;
+static void* work(void* argument) {
+  struct stream* stream = argument;
   pthread_mutex_lock(&lock);
   for (;;) {
-    struct task *task = stream->first;
+    struct task* task = stream->first;
     if (task == NULL) {
       if (stream->stop) break;
       pthread_cond_wait(&changed, &lock);
@@ -86,7 +86,7 @@ static void *work(void *argument) {
 }
 
 /* With the lock held. */
-static void push(struct stream *stream, struct task *task) {
+static void push(struct stream* stream, struct task* task) {
   task->next = NULL;
   if (stream->first == NULL) {
     stream->first = task;
@@ -98,8 +98,8 @@ static void push(struct stream *stream, struct task *task) {
   pthread_cond_broadcast(&changed);
 }
 
-struct stream *stream_create(int device_id) {
-  struct stream *stream = calloc(1, sizeof *stream);
+struct stream* stream_create(int device_id) {
+  struct stream* stream = calloc(1, sizeof *stream);
   if (stream == NULL) return NULL;
   stream->device_id = device_id;
   if (pthread_create(&stream->thread, NULL, work, stream) != 0) {
@@ -113,9 +113,9 @@ struct stream *stream_create(int device_id) {
   return stream;
 }
 
-void stream_destroy(struct stream *stream) {
+void stream_destroy(struct stream* stream) {
   pthread_mutex_lock(&lock);
-  struct stream **at = &streams;
+  struct stream** at = &streams;
   while (*at != NULL && *at != stream) at = &(*at)->next;
   if (*at != NULL) *at = stream->next;
   stream->stop = 1;
@@ -129,14 +129,14 @@ void streams_end(void) {
   while (streams != NULL) stream_destroy(streams);
 }
 
-int stream_is_done(struct stream *stream) {
+int stream_is_done(struct stream* stream) {
   pthread_mutex_lock(&lock);
   int done = stream->finished == stream->queued;
   pthread_mutex_unlock(&lock);
   return done;
 }
 
-void stream_wait(struct stream *stream) {
+void stream_wait(struct stream* stream) {
   pthread_mutex_lock(&lock);
   size_t until = stream->queued;
   while (stream->finished < until) pthread_cond_wait(&changed, &lock);
@@ -146,7 +146,7 @@ void stream_wait(struct stream *stream) {
 void streams_wait(int device_id) {
   pthread_mutex_lock(&lock);
 again:
-  for (struct stream *s = streams; s != NULL; s = s->next) {
+  for (struct stream* s = streams; s != NULL; s = s->next) {
     if (s->device_id == device_id && s->finished < s->queued) {
       pthread_cond_wait(&changed, &lock);
       goto again; /* the list may have changed meanwhile */
@@ -155,8 +155,8 @@ again:
   pthread_mutex_unlock(&lock);
 }
 
-static int submit(struct stream *stream, const struct task *what) {
-  struct task *task = malloc(sizeof *task);
+static int submit(struct stream* stream, const struct task* what) {
+  struct task* task = malloc(sizeof *task);
   if (task == NULL) return 0;
   *task = *what;
   pthread_mutex_lock(&lock);
@@ -165,7 +165,7 @@ static int submit(struct stream *stream, const struct task *what) {
   return 1;
 }
 
-int stream_copy(struct stream *stream, void *dst, const void *src, size_t size_bytes,
+int stream_copy(struct stream* stream, void* dst, const void* src, size_t size_bytes,
                 int src_is_host) {
   struct task task = {.kind = COPY, .dst = dst, .src = src, .size_bytes = size_bytes};
   if (src_is_host) {
@@ -179,13 +179,13 @@ int stream_copy(struct stream *stream, void *dst, const void *src, size_t size_b
   return 0;
 }
 
-int stream_callback(struct stream *stream, C_Callback callback, void *user_data) {
+int stream_callback(struct stream* stream, C_Callback callback, void* user_data) {
   struct task task = {.kind = CALLBACK, .callback = callback, .user_data = user_data};
   return submit(stream, &task);
 }
 
-int stream_wait_for(struct stream *stream, struct event *event) {
-  struct task *task = calloc(1, sizeof *task);
+int stream_wait_for(struct stream* stream, struct event* event) {
+  struct task* task = calloc(1, sizeof *task);
   if (task == NULL) return 0;
   task->kind = WAIT;
   pthread_mutex_lock(&lock);
@@ -200,18 +200,20 @@ int stream_wait_for(struct stream *stream, struct event *event) {
   return 1;
 }
 
-struct event *event_create(void) { return calloc(1, sizeof(struct event)); }
+struct event* event_create(void) {
+  return calloc(1, sizeof(struct event));
+}
 
-void event_destroy(struct event *event) {
+void event_destroy(struct event* event) {
   pthread_mutex_lock(&lock);
   mark_release(event->mark);
   pthread_mutex_unlock(&lock);
   free(event);
 }
 
-int event_record(struct event *event, struct stream *stream) {
-  struct mark *mark = NULL;
-  struct task *task = NULL;
+int event_record(struct event* event, struct stream* stream) {
+  struct mark* mark = NULL;
+  struct task* task = NULL;
   if (stream != NULL) {
     mark = calloc(1, sizeof *mark);
     task = calloc(1, sizeof *task);
@@ -232,16 +234,16 @@ int event_record(struct event *event, struct stream *stream) {
   return 1;
 }
 
-int event_is_done(struct event *event) {
+int event_is_done(struct event* event) {
   pthread_mutex_lock(&lock);
   int done = event->mark == NULL || event->mark->done;
   pthread_mutex_unlock(&lock);
   return done;
 }
 
-void event_wait(struct event *event) {
+void event_wait(struct event* event) {
   pthread_mutex_lock(&lock);
-  struct mark *mark = event->mark;
+  struct mark* mark = event->mark;
   if (mark != NULL) {
     mark->owners++;
     while (!mark->done) pthread_cond_wait(&changed, &lock);
