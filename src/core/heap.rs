@@ -1,8 +1,8 @@
-//! The free memory of one (pool, stream): quick slots in front, bins behind, all under one lock that
+//! The free memory of one (pool, stream): freed blocks by size in front, bins behind, all under one lock that
 //! nobody else wants.
 //!
 //! A heap owns whole granules. Blocks merge only inside what the heap owns, so no other lock is
-//! ever needed. Freed blocks first sit in a few quick slots, unmerged, since nearly every request
+//! ever needed. Freed blocks first wait unmerged, by size (large ones in four slots), since nearly every request
 //! asks for a size that was just freed; they are merged before the heap asks for more memory.
 
 use super::bins::Bins;

@@ -452,13 +452,19 @@ impl Pond {
         if other.is_none() && d.state() & USES == 0 {
             let bytes = d.requested();
             h.count_out(self.maps.shape.contract_of(bytes), bytes);
-            let key = d.units() << 2 | d.tier_bits().min(Tier::Large as u32);
-            if let Some(a) = h.retire(&self.maps, heap.index, key, f.id, offset) {
-                self.aliases.lock().set_idle(a);
-            }
+            self.reuse(heap, &mut h, f.id);
             return Ok(());
         }
         self.free_after(heap, h, f.id, other)
+    }
+
+    /// Makes a block that nobody waits for reusable. The heap is locked.
+    pub(crate) fn reuse(&self, heap: &Heap, h: &mut Inner, id: Id) {
+        let d = self.maps.desc(id);
+        let key = d.units() << 2 | d.tier_bits().min(Tier::Large as u32);
+        if let Some(a) = h.retire(&self.maps, heap.index, key, id, self.offset(id)) {
+            self.aliases.lock().set_idle(a);
+        }
     }
 
     /// Takes in what other threads have freed. The heap is locked.
@@ -475,10 +481,7 @@ impl Pond {
             let next = d.prev();
             let bytes = d.requested();
             h.count_out(self.maps.shape.contract_of(bytes), bytes);
-            let key = d.units() << 2 | d.tier_bits().min(Tier::Large as u32);
-            if let Some(a) = h.retire(&self.maps, heap.index, key, id, self.offset(id)) {
-                self.aliases.lock().set_idle(a);
-            }
+            self.reuse(heap, h, id);
             id = next;
         }
     }

@@ -7,7 +7,7 @@ use super::desc::{DIRECT, Id, kind};
 use super::heap::{Heap, Inner, Mark, Pending};
 use super::pond::Pond;
 use super::pools::UNORDERED;
-use super::shape::{GRANULE_SHIFT, Tier};
+use super::shape::GRANULE_SHIFT;
 use crate::base::biased::Guard;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{Ordering, Ordering::Relaxed};
@@ -119,10 +119,7 @@ impl Pond {
         h.pending_bytes -= contract;
         h.ceiling[0] += contract;
         h.room[0].add(contract);
-        let key = d.units() << 2 | d.tier_bits().min(Tier::Large as u32);
-        if let Some(a) = h.retire(&self.maps, heap.index, key, id, self.offset(id)) {
-            self.aliases.lock().set_idle(a);
-        }
+        self.reuse(heap, h, id);
     }
 
     /// Brings back pending blocks of a heap, oldest first, up to the first that still waits; with `wait`,
