@@ -13,13 +13,15 @@ mod cc;
 use std::path::{Path, PathBuf};
 
 /// One section of the header: its title, and the file of `src/capi` that has it.
-const SECTIONS: [(&str, &str); 9] = [
+const SECTIONS: [(&str, &str); 11] = [
     ("Constants and structs", "types.rs"),
     ("Last error", "last_error.rs"),
     ("Library", "library.rs"),
     ("Device types", "device_type.rs"),
     ("Devices", "device.rs"),
     ("Pools: stream-ordered memory", "pool.rs"),
+    ("Scopes: pools by thread", "scope.rs"),
+    ("Captures: memory of graphs", "capture.rs"),
     ("Memory without a pool in hand", "memory.rs"),
     ("Copies and fills", "copy.rs"),
     ("Streams and events", "stream.rs"),

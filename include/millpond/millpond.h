@@ -129,6 +129,12 @@ extern "C" {
 #define MILLPOND_CAP_CALLBACKS 32
 
 /**
+ * A capture of work for later, and the graph that came of it: a handle from `millpond_capture_begin`. It is
+ * a number and points to nothing; a released one is recognised.
+ */
+typedef struct millpond_capture millpond_capture;
+
+/**
  * A device: a handle that `millpond_device_get` lends. It is a number and points to nothing; it
  * stays known for ever, and calls on a device that has ended get MILLPOND_E_NOT_INITIALIZED.
  */
@@ -546,6 +552,85 @@ C_Status millpond_pool_get_stats(const millpond_pool *pool, millpond_stats *inou
  */
 C_Status millpond_pool_reset_peaks(millpond_pool *pool);
 
+/* ---- Scopes: pools by thread --------------------------------------------------------------------------- */
+
+/**
+ * From now on, requests of the calling thread to the default pool of `pool`'s device come from `pool`:
+ * `millpond_alloc`, `millpond_pool_alloc` on the default pool, and what is built on them. Requests that name
+ * another pool, other threads and other devices are not concerned, and blocks are freed as always. Scopes
+ * nest: the innermost of a device counts, and one of the default pool itself ends the effect of outer ones.
+ * A scope that a thread leaves open ends with the thread. While any thread has a scope open on a device,
+ * requests to its default pool take a few nanoseconds more.
+ *
+ * Errors: INVALID_ARGUMENT for a pool that does not exist; NOT_INITIALIZED.
+ */
+C_Status millpond_scope_begin(millpond_pool *pool);
+
+/**
+ * Ends the calling thread's innermost scope of the device, which must be one of `pool`. While a scope is
+ * open on any thread, `millpond_pool_destroy` of its pool gets BUSY.
+ *
+ * Errors: NOT_PERMITTED when this thread has no scope open on the device (perhaps another thread has), or
+ * the innermost is one of another pool; INVALID_ARGUMENT; NOT_INITIALIZED. After an error no scope has ended.
+ */
+C_Status millpond_scope_end(millpond_pool *pool);
+
+/* ---- Captures: memory of graphs ------------------------------------------------------------------------ */
+
+/**
+ * Work on `stream` is about to be recorded into a graph: from now on all requests of this stream come from
+ * `pool`, whatever pool of the device they name, and from whichever thread. Call it before the driver starts
+ * to record. `pool` is not the default pool; captures may share one, one after the other or at a time.
+ *
+ * Until `millpond_capture_end` Millpond asks nothing of the captured streams: no event is recorded there, they
+ * are made to wait for nothing, their pool only grows, and a freed block that must wait for them waits until
+ * the capture has ended. Other streams and threads go on, but while any stream of a device is captured the
+ * device is not waited for: `millpond_device_empty_cache` and the like get BUSY. Free memory of the captured
+ * streams in other pools rests meanwhile.
+ *
+ * As long as the capture is not released, its pool keeps all its memory at its addresses, freed blocks
+ * included, for the graph to find at each replay: nothing is given back, lent to other pools or streams, or
+ * shown elsewhere, and `millpond_pool_destroy` gets BUSY. A replay uses the memory of blocks that were freed
+ * during the capture too. Other requests to the pool may get such memory, so order them with the replays, as
+ * a request on the captured stream is, or use another pool.
+ *
+ * The caller gives the capture back with `millpond_capture_release`.
+ *
+ * Errors: BUSY when the stream is captured already; UNKNOWN_STREAM; INVALID_ARGUMENT for the default pool, and
+ * for NULL as `stream`, which cannot be captured; UNSUPPORTED where the device is not pooled; NOT_INITIALIZED.
+ */
+C_Status millpond_capture_begin(millpond_pool *pool,
+                                C_Stream stream,
+                                millpond_capture **out_capture);
+
+/**
+ * Work on `stream` is recorded into the same graph: call it before the stream joins the driver's capture.
+ *
+ * Errors: NOT_PERMITTED when the capture has ended; INVALID_ARGUMENT, also when it was released; else those of
+ * `millpond_capture_begin`.
+ */
+C_Status millpond_capture_add_stream(millpond_capture *capture,
+                                     C_Stream stream);
+
+/**
+ * The streams of the capture are ordinary ones again. Call it when the driver records no more, whether that
+ * went well or not. The pool keeps its memory until `millpond_capture_release`.
+ *
+ * Errors: NOT_PERMITTED when it has ended already; INVALID_ARGUMENT, also when it was released;
+ * NOT_INITIALIZED.
+ */
+C_Status millpond_capture_end(millpond_capture *capture);
+
+/**
+ * The graph of the capture is destroyed, and its last replay queued; or it never came to be: a capture that
+ * has not ended is ended first (the driver must record no more). When this was the last capture of its pool,
+ * the pool's free memory goes back to the device, which is waited for; or, where that is not possible now,
+ * becomes ordinary free memory. The handle is not valid any more. NULL: no-op.
+ *
+ * Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
+ */
+C_Status millpond_capture_release(millpond_capture *capture);
+
 /* ---- Memory without a pool in hand --------------------------------------------------------------------- */
 
 /**
@@ -580,6 +665,33 @@ C_Status millpond_free_sized(void *ptr, size_t size_bytes);
  * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED.
  */
 C_Status millpond_record_stream(void *ptr, C_Stream stream);
+
+/**
+ * The use of the block that starts at `ptr` by work on `stream` has ended: what is queued there *now* is the
+ * last. After the free, its reuse waits for this point, and not for what is queued there at the free. It
+ * takes the place of an earlier `millpond_record_stream` of that stream, which need not have been called.
+ * Work that uses the block and is queued there later needs a new one. Costs nothing at the free when the
+ * stream has passed the point by then. Without effect on a block of `stream` itself, and on one of
+ * `millpond_alloc`, which waits for all streams. While `stream` is captured, the use ends with the capture.
+ *
+ * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
+ * the block waits for what it waited for before.
+ */
+C_Status millpond_record_end(void *ptr, C_Stream stream);
+
+/**
+ * As `millpond_record_end`, but the use ended where `event` was recorded: on `stream` behind the last use, or
+ * on another stream that has waited for that. The event stays the caller's. It must stay as it is until it
+ * has completed or the block waits for it no longer; `millpond_event_is_held` tells. An event that is recorded
+ * and destroyed with functions of this library needs no care: `millpond_event_record` gets BUSY until then,
+ * and `millpond_event_destroy` takes effect then, although the handle ends at once. One that is recorded or
+ * destroyed with the driver's own functions does.
+ *
+ * Errors: UNKNOWN_EVENT, and those of `millpond_record_end`.
+ */
+C_Status millpond_record_end_at(void *ptr,
+                                C_Stream stream,
+                                C_Event event);
 
 /**
  * The live block that holds `ptr`, which may lie anywhere inside it. The caller sets
@@ -703,9 +815,10 @@ C_Status millpond_stream_create(millpond_device *device, C_Stream *out_stream);
 /**
  * Ends a stream. Work queued on it still completes, and live blocks of it stay valid. NULL: no-op.
  *
- * Errors: UNKNOWN_STREAM; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: UNKNOWN_STREAM; BUSY while it is captured (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_stream_destroy(millpond_device *device, C_Stream stream);
+C_Status millpond_stream_destroy(millpond_device *device,
+                                 C_Stream stream);
 
 /**
  * Whether everything queued on the stream is done. Does not wait.
@@ -748,7 +861,7 @@ C_Status millpond_stream_add_callback(millpond_device *device,
 C_Status millpond_event_create(millpond_device *device, C_Event *out_event);
 
 /**
- * Ends an event. Waits on it that are queued still hold. NULL: no-op.
+ * Ends an event. Waits on it that are queued still hold, and so does `millpond_record_end_at`. NULL: no-op.
  *
  * Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
@@ -757,9 +870,11 @@ C_Status millpond_event_destroy(millpond_device *device, C_Event event);
 /**
  * The event stands for everything queued on `stream` so far.
  *
- * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; BUSY while `millpond_event_is_held`; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_event_record(millpond_device *device, C_Stream stream, C_Event event);
+C_Status millpond_event_record(millpond_device *device,
+                               C_Stream stream,
+                               C_Event event);
 
 /**
  * Whether what the event recorded is done; true when it never recorded. Does not wait.
@@ -767,6 +882,14 @@ C_Status millpond_event_record(millpond_device *device, C_Stream stream, C_Event
  * Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_event_query(millpond_device *device, C_Event event, bool *out_done);
+
+/**
+ * Whether a block still waits for what the event has recorded (see `millpond_record_end_at`); then it must
+ * neither be recorded again nor destroyed with functions other than this library's. Does not wait.
+ *
+ * Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_event_is_held(millpond_device *device, C_Event event, bool *out_held);
 
 /**
  * Waits for what the event recorded.

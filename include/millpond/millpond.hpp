@@ -6,6 +6,7 @@
 //   cpp/device.hpp   DeviceTypes, Device, configure_host(), finalize()
 //   cpp/stream.hpp   StreamView, Stream, Event
 //   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr
+//   cpp/pools.hpp    PoolScope, Capture
 //   cpp/places.hpp   CPUPlace, GPUPlace, CustomPlace, memory::Alloc / Free / Used / Copy
 //   cpp/pmr.hpp      MemoryResource (std::pmr), Allocator<T>: for memory that the host can touch
 //
@@ -21,6 +22,7 @@
 #include "millpond/cpp/memory.hpp"
 #include "millpond/cpp/places.hpp"
 #include "millpond/cpp/pmr.hpp"
+#include "millpond/cpp/pools.hpp"
 #include "millpond/cpp/stream.hpp"
 
 #endif  // MILLPOND_MILLPOND_HPP

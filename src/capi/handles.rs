@@ -1,4 +1,4 @@
-//! The numbers that C holds as `millpond_device *` and `millpond_pool *`.
+//! The numbers that C holds as `millpond_device *`, `millpond_pool *` and the like.
 //!
 //! A handle is never a pointer: its top 16 bits are a mark that no address of a process has, so a
 //! pointer of the caller, a handle of the other kind and a value out of the air are all told apart.
@@ -7,7 +7,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::AtomicRef;
-use crate::capi::types::{millpond_device, millpond_pool};
+use crate::capi::types::{millpond_capture, millpond_device, millpond_pool};
 use crate::runtime::{self, DeviceState, Pool, PoolId, Pooled, lock};
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr::without_provenance_mut;
@@ -104,6 +104,36 @@ fn slot(number: u64) -> Option<&'static Slot> {
     SLOTS.get(number as usize / CHUNK)?.get()?.get(number as usize % CHUNK)
 }
 
+/// What a device knows by a number of 32 bits that it never uses again.
+pub(crate) trait Numbered {
+    /// Of the handle; no other kind has it.
+    const MARK: u64;
+    /// For messages.
+    const WHAT: &'static str;
+}
+
+impl Numbered for millpond_capture {
+    const MARK: u64 = 0xCA97;
+    const WHAT: &'static str = "capture";
+}
+
+/// The handle of a numbered thing of a device. Devices have numbers of 16 bits.
+pub(crate) fn of_numbered<T: Numbered>(device: &DeviceState, number: u64) -> Result<*mut T> {
+    if device.id() > 0xFFFF || number > u64::from(u32::MAX) {
+        return Err(Error::new(Code::System, "there were too many of these on the device"));
+    }
+    Ok(to_ptr(T::MARK, u64::from(device.id()) << 32 | number))
+}
+
+/// The open device and the number of such a handle. The device knows whether the number is still one.
+pub(crate) fn numbered<T: Numbered>(handle: *const T) -> Result<(&'static Arc<DeviceState>, u64)> {
+    match split(handle) {
+        (mark, rest) if mark == T::MARK => Ok((open_device(rest >> 32)?, rest & u64::from(u32::MAX))),
+        (0, 0) => Err(Error::new(Code::InvalidArgument, format!("the {} is NULL", T::WHAT))),
+        _ => Err(Error::new(Code::InvalidArgument, format!("the {0} is not a handle of a {0}", T::WHAT))),
+    }
+}
+
 /// The open device and the pool of a handle.
 #[inline]
 pub(crate) fn pool(handle: *const millpond_pool) -> Result<(&'static Arc<DeviceState>, PoolId)> {
@@ -198,6 +228,10 @@ pub(crate) fn open_lane(handle: *const millpond_pool, device: &'static DeviceSta
     let Some((memory, pool)) = device.memory().lane(pool) else { return };
     let bits = handle.addr() as u64;
     let mut book = lock(&BOOK);
+    // Looked at under the book's lock: see `detour`.
+    if split(handle).0 == DEFAULT_POOL_MARK && device.memory().has_scopes() {
+        return;
+    }
     let known = book.lanes.get(&bits).copied();
     let lane = known.unwrap_or_else(|| {
         let lane: &'static Lane = if book.old_lanes.len() > OLD_LANES {
@@ -217,6 +251,19 @@ pub(crate) fn open_lane(handle: *const millpond_pool, device: &'static DeviceSta
         lane
     });
     lane_of(bits).set(Some(lane));
+}
+
+/// The device's default pool is looked up anew at each request while the device has scopes (see
+/// `runtime/scope.rs`). To be called when one has begun: a lane that was opened before is closed here, and
+/// none is opened after.
+#[cold]
+pub(crate) fn detour(device: &DeviceState) {
+    let handle: *mut millpond_pool = to_ptr(DEFAULT_POOL_MARK, device.id().into());
+    let bits = handle.addr() as u64;
+    let _book = lock(&BOOK);
+    if lane_of(bits).get().is_some_and(|l| l.handle.load(Ordering::Relaxed) == bits) {
+        lane_of(bits).set(Some(&NO_LANE));
+    }
 }
 
 /// Lanes that rest before they are used again.

@@ -3,8 +3,9 @@
 use crate::capi::guard::{Out, OutStruct, Versioned, run};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
+use crate::capi::stream::event_id;
 use crate::capi::types::{millpond_block_info, millpond_device};
-use crate::paddle::abi::{C_Status, C_Stream};
+use crate::paddle::abi::{C_Event, C_Status, C_Stream};
 use crate::runtime::{self, PoolId};
 use std::ffi::c_void;
 
@@ -58,6 +59,43 @@ pub unsafe extern "C" fn millpond_record_stream(ptr: *mut c_void, stream: C_Stre
     run(|| {
         let addr = ptr.addr() as u64;
         runtime::holder(addr)?.0.memory().record_stream(addr, stream_id(stream))
+    })
+}
+
+/// The use of the block that starts at `ptr` by work on `stream` has ended: what is queued there *now* is the
+/// last. After the free, its reuse waits for this point, and not for what is queued there at the free. It
+/// takes the place of an earlier `millpond_record_stream` of that stream, which need not have been called.
+/// Work that uses the block and is queued there later needs a new one. Costs nothing at the free when the
+/// stream has passed the point by then. Without effect on a block of `stream` itself, and on one of
+/// `millpond_alloc`, which waits for all streams. While `stream` is captured, the use ends with the capture.
+///
+/// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
+/// the block waits for what it waited for before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_record_end(ptr: *mut c_void, stream: C_Stream) -> C_Status {
+    run(|| {
+        let addr = ptr.addr() as u64;
+        runtime::holder(addr)?.0.memory().record_end(addr, stream_id(stream), None)
+    })
+}
+
+/// As `millpond_record_end`, but the use ended where `event` was recorded: on `stream` behind the last use, or
+/// on another stream that has waited for that. The event stays the caller's. It must stay as it is until it
+/// has completed or the block waits for it no longer; `millpond_event_is_held` tells. An event that is recorded
+/// and destroyed with functions of this library needs no care: `millpond_event_record` gets BUSY until then,
+/// and `millpond_event_destroy` takes effect then, although the handle ends at once. One that is recorded or
+/// destroyed with the driver's own functions does.
+///
+/// Errors: UNKNOWN_EVENT, and those of `millpond_record_end`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_record_end_at(
+    ptr: *mut c_void,
+    stream: C_Stream,
+    event: C_Event,
+) -> C_Status {
+    run(|| {
+        let addr = ptr.addr() as u64;
+        runtime::holder(addr)?.0.memory().record_end(addr, stream_id(stream), Some(event_id(event)))
     })
 }
 

@@ -10,6 +10,7 @@
 )]
 #![expect(non_camel_case_types, reason = "the names are those of the C API")]
 
+mod capture;
 mod copy;
 mod device;
 mod device_type;
@@ -19,9 +20,11 @@ mod last_error;
 mod library;
 mod memory;
 mod pool;
+mod scope;
 mod stream;
 mod types;
 
+pub use capture::*;
 pub use copy::*;
 pub use device::*;
 pub use device_type::*;
@@ -29,6 +32,7 @@ pub use last_error::{millpond_error_name, millpond_last_error_code, millpond_las
 pub use library::*;
 pub use memory::*;
 pub use pool::*;
+pub use scope::*;
 pub use stream::*;
 pub use types::*;
 

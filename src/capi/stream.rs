@@ -9,7 +9,8 @@ use crate::paddle::abi::{C_Event, C_Status, C_Stream};
 use crate::paddle::status;
 use std::ffi::c_void;
 
-fn event_id(event: C_Event) -> u64 {
+/// The bits of an event.
+pub(crate) fn event_id(event: C_Event) -> u64 {
     event.addr() as u64
 }
 
@@ -33,7 +34,7 @@ pub unsafe extern "C" fn millpond_stream_create(
 
 /// Ends a stream. Work queued on it still completes, and live blocks of it stay valid. NULL: no-op.
 ///
-/// Errors: UNKNOWN_STREAM; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+/// Errors: UNKNOWN_STREAM; BUSY while it is captured (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, stream: C_Stream) -> C_Status {
     run(|| {
@@ -128,7 +129,7 @@ pub unsafe extern "C" fn millpond_event_create(
     })
 }
 
-/// Ends an event. Waits on it that are queued still hold. NULL: no-op.
+/// Ends an event. Waits on it that are queued still hold, and so does `millpond_record_end_at`. NULL: no-op.
 ///
 /// Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
@@ -143,7 +144,7 @@ pub unsafe extern "C" fn millpond_event_destroy(device: *mut millpond_device, ev
 
 /// The event stands for everything queued on `stream` so far.
 ///
-/// Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+/// Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; BUSY while `millpond_event_is_held`; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_event_record(
     device: *mut millpond_device,
@@ -166,6 +167,24 @@ pub unsafe extern "C" fn millpond_event_query(
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_done, "out_done") }?;
         out.set(handles::device(device)?.event_query(event_id(event))?);
+        Ok(())
+    })
+}
+
+/// Whether a block still waits for what the event has recorded (see `millpond_record_end_at`); then it must
+/// neither be recorded again nor destroyed with functions other than this library's. Does not wait.
+///
+/// Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_event_is_held(
+    device: *mut millpond_device,
+    event: C_Event,
+    out_held: *mut bool,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_held, "out_held") }?;
+        out.set(handles::device(device)?.memory().holds_event(event_id(event))?);
         Ok(())
     })
 }

@@ -16,6 +16,10 @@ pub struct millpond_device(());
 /// handle is recognised.
 pub struct millpond_pool(());
 
+/// A capture of work for later, and the graph that came of it: a handle from `millpond_capture_begin`. It is
+/// a number and points to nothing; a released one is recognised.
+pub struct millpond_capture(());
+
 /// `millpond_last_error_code`: no call has failed on this thread yet.
 pub const MILLPOND_OK: u32 = 0;
 /// An argument is outside its documented range: NULL, a bad flag, a bad handle, an overflow.

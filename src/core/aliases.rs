@@ -158,13 +158,16 @@ impl Aliases {
         self.entries.iter().flatten().any(|e| e.idle)
     }
 
-    /// Forgets idle ranges, the longest unused first, until at most `keep` of them are left.
-    pub(crate) fn forget_idle(&mut self, keep: usize) -> Vec<Gone> {
+    /// Forgets idle ranges, the longest unused first, until at most `keep` of them are left; but none whose
+    /// first granule is `pinned`.
+    pub(crate) fn forget_idle(&mut self, keep: usize, pinned: impl Fn(u32) -> bool) -> Vec<Gone> {
         let mut idle: Vec<(u64, u32)> = self
             .entries
             .iter()
             .enumerate()
-            .filter_map(|(i, e)| e.as_ref().filter(|e| e.idle).map(|e| (e.last, i as u32)))
+            .filter_map(|(i, e)| {
+                e.as_ref().filter(|e| e.idle && !pinned(e.granule)).map(|e| (e.last, i as u32))
+            })
             .collect();
         idle.sort_unstable();
         idle.truncate(idle.len().saturating_sub(keep));

@@ -2,7 +2,7 @@
 //! `runtime` supplies it over a device; tests supply a simulation.
 
 use super::heap::Mark;
-use crate::base::error::Result;
+use crate::base::error::{Code, Error, Result};
 
 /// The source of memory behind a [`Pond`](super::Pond). Offsets are bytes in the pond's own space.
 ///
@@ -25,6 +25,15 @@ pub trait Backing: Send + Sync {
 
     /// A mark behind everything that is queued on `stream` now.
     fn mark(&self, stream: u64) -> Result<Mark>;
+    /// A mark that is passed when the caller's event is; the event stays the caller's.
+    fn borrow_event(&self, _event: u64) -> Result<Mark> {
+        Err(Error::new(Code::Unsupported, "this device has no events"))
+    }
+    /// Whether work that is queued on `stream` is recorded for later (graph capture) and not run: then no
+    /// mark can be made there. Of stream 0: also whether the capture of another stream forbids it work.
+    fn capturing(&self, _stream: u64) -> bool {
+        false
+    }
     /// Whether the streams have passed it.
     fn passed(&self, mark: Mark) -> Result<bool>;
     /// Makes work queued on `stream` from now on wait for it; never blocks the caller.

@@ -61,6 +61,16 @@ pub type Mark = u64;
 pub(crate) struct Pending {
     pub id: Id,
     pub marks: Vec<Mark>,
+    /// Streams that are to be marked as soon as they are not captured any more.
+    pub later: Vec<u64>,
+}
+
+/// A live block's use on another stream than its own.
+#[derive(Debug)]
+pub(crate) struct Use {
+    pub stream: u64,
+    /// Where it ended; `None`: it may go on until the free.
+    pub ended: Option<Mark>,
 }
 
 /// What is counted: contract bytes, requested bytes, blocks.
@@ -94,8 +104,8 @@ pub(crate) struct Inner {
     pub granules: u64,
     /// Empty chunks kept for the next small or medium request, one a tier at most.
     empty: [bool; 2],
-    /// Streams that live blocks were used on.
-    pub uses: HashMap<Id, Vec<u64>>,
+    /// Streams that live blocks were used on, each once a block.
+    pub uses: HashMap<Id, Vec<Use>>,
     pub pending: VecDeque<Pending>,
 }
 

@@ -3,13 +3,15 @@
 //!
 //! ```text
 //! pond      the calls: alloc, free, statistics         supply   growth, theft, scatter, pressure
+//! capture   streams whose work is recorded, and the pools that serve them
 //! streams   uses on other streams, pending frees       pools    pools, heaps, their streams
 //! heap      the free memory of one (pool, stream)      ledger   exact peaks
 //! bins      free blocks by size                        desc     descriptors, and maps to them
 //! shape     sizes to units                             aliases  addresses that show scattered granules
 //! ```
 //!
-//! Lock order: growth, pool map, ledger, heaps by index, then aliases and table slots. The growth lock
+//! Lock order: growth, pool map, ledger, heaps by index, then aliases, captures and table
+//! slots. The growth lock
 //! alone is held while the backing is asked for memory; no hot path takes it, and nothing that the
 //! backing calls may come back into the pond. Marks are made and waited for with no heap locked.
 
@@ -17,6 +19,7 @@ mod account;
 mod aliases;
 mod backing;
 mod bins;
+mod capture;
 mod desc;
 mod heap;
 mod ledger;
@@ -30,6 +33,7 @@ mod tests;
 pub mod types;
 
 pub use backing::Backing;
+pub use capture::CaptureId;
 pub use heap::Mark;
 pub use pond::{Config, Pond};
 pub use pools::Pool;

@@ -2,6 +2,7 @@
 
 use super::aliases::Aliases;
 use super::backing::Backing;
+use super::capture::Captures;
 use super::desc::{ALIAS, Found, Id, Maps, USES, kind};
 use super::heap::{Heap, Inner};
 use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
@@ -46,6 +47,9 @@ pub struct Pond {
     pub(crate) growth: Mutex<Growth>,
     pub(crate) ledger: Mutex<Ledger>,
     pub(crate) aliases: Lock<Aliases>,
+    pub(crate) captures: Mutex<Captures>,
+    /// Streams that are captured now.
+    pub(crate) captured: AtomicU32,
     pub(crate) limit: AtomicU64, // [B] 0: none
     pub(crate) oom_count: AtomicU64,
     /// Granules of memory; addresses from here on show scattered granules.
@@ -104,6 +108,8 @@ impl Pond {
             growth: Mutex::new(Growth::new(real)),
             ledger: Mutex::new(Ledger::default()),
             aliases: Lock::new(Aliases::new(real, alias)),
+            captures: Mutex::new(Captures::default()),
+            captured: AtomicU32::new(0),
             limit: AtomicU64::new(0),
             oom_count: AtomicU64::new(0),
             real,
@@ -227,7 +233,7 @@ impl Pond {
         bytes: u64,
     ) -> Result<u64> {
         let (tier, units) = of_key(key);
-        if contract > self.config.max_chunk && !self.config.mapping {
+        if contract > self.config.max_chunk && !self.config.mapping && !self.pinned(heap) {
             drop(h);
             return self.alloc_direct(heap, units, contract, bytes);
         }

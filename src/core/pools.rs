@@ -2,7 +2,7 @@
 //! the sums of a pool outlive its heaps.
 
 use super::desc::USES;
-use super::heap::{Heap, Inner, Mark};
+use super::heap::{Heap, Inner, Mark, Use};
 use super::ledger::{Peaks, Sums};
 use super::pond::{Pond, lock};
 use super::types::PoolId;
@@ -29,6 +29,8 @@ pub struct Pool {
     pub(crate) id: AtomicU32,
     pub(crate) limit: AtomicU64, // [B] of reserved; 0: none
     pub(crate) oom_count: AtomicU64,
+    /// Captures (graphs) that are alive: while there are any, what the pool has stays where it is.
+    pub(crate) kept: AtomicU32,
     /// Heaps by hash of their stream. A hint: the heap itself says whom it serves.
     cache: [AtomicRef<Heap>; CACHE],
     streams: Mutex<Streams>,
@@ -73,6 +75,12 @@ fn cache_index(stream: u64) -> usize {
 }
 
 impl Pool {
+    /// The stream's requests no longer find its heap here without a look at where they belong.
+    pub(crate) fn evict(&self, stream: u64) {
+        let _streams = lock(&self.streams);
+        self.cache[cache_index(stream)].set(None);
+    }
+
     /// The heap that serves a stream here, if it was asked for before.
     #[inline(always)]
     pub(crate) fn heap_of(&self, stream: u64) -> Option<&'static Heap> {
@@ -91,12 +99,21 @@ impl Pond {
     /// The heap of a stream that the cache does not know: found, adopted or made.
     #[cold]
     pub(crate) fn make_heap(&self, pool: PoolId, stream: u64) -> Result<&'static Heap> {
+        // Of a captured stream, the capture's pool serves all requests. The pool that was named does not
+        // remember the heap, so that each request comes by here.
+        let pool = self.route(stream).unwrap_or(pool);
         let Some(p) = self.pool(pool) else {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
         };
         let mut streams = lock(&p.streams);
         if p.id.load(Relaxed) != pool.0 {
             fail!(Code::InvalidArgument, "the pool was destroyed meanwhile");
+        }
+        if self.route(stream).is_some_and(|to| to != pool) {
+            // A capture has begun meanwhile. Under the lock that its begin takes to evict the stream: what is
+            // remembered below is forgotten there.
+            drop(streams);
+            return self.make_heap(pool, stream);
         }
         let index = match streams.heaps.get(&stream) {
             Some(&i) => i,
@@ -119,8 +136,8 @@ impl Pond {
     /// Gives a new stream the heap of one that has ended, with all that is free in it; the new stream
     /// waits on the device for the old one's work.
     fn adopt(&self, streams: &mut Streams, stream: u64) -> Result<Option<u32>> {
-        if stream == UNORDERED {
-            return Ok(None); // its memory must be idle at once
+        if stream == UNORDERED || streams.orphans.is_empty() || self.captured(stream) {
+            return Ok(None); // its memory must be idle at once; a captured stream cannot wait
         }
         let Some((index, mark)) = streams.orphans.pop() else { return Ok(None) };
         if let Some(m) = mark {
@@ -168,6 +185,7 @@ impl Pond {
         if stream == UNORDERED || stream == RETIRED {
             return;
         }
+        self.mark_later();
         self.end_uses(stream);
         for slot in 0..self.pool_count.load(Ordering::Acquire) as usize {
             let Some(p) = self.pools.get(slot) else { continue };
@@ -187,7 +205,8 @@ impl Pond {
     fn end_uses(&self, stream: u64) {
         let heaps =
             || (0..self.heap_count.load(Ordering::Acquire) as usize).filter_map(|i| self.heaps.get(i));
-        if !heaps().any(|x| x.inner.lock().uses.values().any(|u| u.contains(&stream))) {
+        let open = |u: &Use| u.stream == stream && u.ended.is_none();
+        if !heaps().any(|x| x.inner.lock().uses.values().flatten().any(open)) {
             return;
         }
         if let Ok(m) = self.backing.mark(stream) {
@@ -195,7 +214,7 @@ impl Pond {
             self.backing.forget(m);
         }
         for x in heaps() {
-            x.inner.lock().uses.values_mut().for_each(|u| u.retain(|&s| s != stream));
+            x.inner.lock().uses.values_mut().for_each(|u| u.retain(|u| !open(u)));
         }
     }
 
@@ -229,6 +248,7 @@ impl Pond {
                     id: AtomicU32::new(u32::MAX),
                     limit: AtomicU64::new(0),
                     oom_count: AtomicU64::new(0),
+                    kept: AtomicU32::new(0),
                     cache: [const { AtomicRef::none() }; CACHE],
                     streams: Mutex::new(Streams::default()),
                 };
@@ -257,6 +277,9 @@ impl Pond {
         if live > 0 {
             fail!(Code::Busy, "{live} blocks of the pool are still live");
         }
+        if let Some(n) = self.pool(pool).map(|p| p.kept.load(Relaxed)).filter(|&n| n > 0) {
+            fail!(Code::Busy, "{n} captures of the pool are still alive");
+        }
         self.empty_cache(Some(pool))?;
         let Some(p) = self.pool(pool) else {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
@@ -264,6 +287,9 @@ impl Pond {
         let mut growth = lock(&self.growth);
         let mut streams = lock(&p.streams);
         let mut ledger = lock(&self.ledger);
+        if p.kept.load(Relaxed) > 0 {
+            fail!(Code::Busy, "a capture of the pool has begun meanwhile");
+        }
         p.id.store(u32::MAX, Relaxed);
         p.cache.iter().for_each(|c| c.set(None));
         let mut gone: Vec<u32> = streams.heaps.drain().map(|(_, i)| i).collect();

@@ -3,40 +3,109 @@
 //! A free that must wait makes a mark on each stream concerned, with no lock held. The block is then
 //! *pending*: no longer allocated, still active. It comes back when all its marks are passed.
 
-use super::desc::{DIRECT, Id, kind};
-use super::heap::{Heap, Inner, Mark, Pending};
+use super::desc::{DIRECT, Id, USES, kind};
+use super::heap::{Heap, Inner, Mark, Pending, Use};
 use super::pond::Pond;
 use super::pools::UNORDERED;
 use super::shape::GRANULE_SHIFT;
+use super::supply::Growth;
 use crate::base::biased::Guard;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{Ordering, Ordering::Relaxed};
 use crate::fail;
 
 impl Pond {
-    /// The live block at `offset` is also used by work on `stream`: its free will wait for what is queued
-    /// there then. A block without a stream waits for all of them anyway.
-    pub fn record_stream(&self, offset: u64, stream: u64) -> Result<()> {
-        self.known(stream)?;
+    /// The live block at `offset` and its heap.
+    fn used_block(&self, offset: u64) -> Result<(Id, &'static Heap)> {
         let found = self.maps.find(offset).filter(|f| self.maps.desc(f.id).kind() == kind::LIVE);
         let Some((f, heap)) = found.and_then(|f| Some((f, self.heaps.get(f.heap as usize)?))) else {
             fail!(Code::UnknownPointer, "no live block starts at this address");
         };
+        Ok((f.id, heap))
+    }
+
+    /// Whether the block that was found before is still live. The heap is locked.
+    fn still_live(&self, id: Id, offset: u64) -> bool {
+        self.maps.desc(id).kind() == kind::LIVE && self.offset(id) == offset
+    }
+
+    /// The live block at `offset` is also used by work on `stream`: its free will wait for what is queued
+    /// there then. A block without a stream waits for all of them anyway.
+    pub fn record_stream(&self, offset: u64, stream: u64) -> Result<()> {
+        self.known(stream)?;
+        let (id, heap) = self.used_block(offset)?;
+        let own = heap.stream.load(Relaxed);
         let mut h = heap.inner.lock();
-        let d = self.maps.desc(f.id);
-        if d.kind() != kind::LIVE || self.offset(f.id) != offset {
+        if !self.still_live(id, offset) {
             fail!(Code::UnknownPointer, "the block was freed meanwhile");
         }
-        let own = heap.stream.load(Relaxed);
         if stream == own || own == UNORDERED {
             return Ok(());
         }
-        if !d.flag_uses() {
+        if !self.maps.desc(id).flag_uses() {
             fail!(Code::UnknownPointer, "the block was freed meanwhile");
         }
-        let uses = h.uses.entry(f.id).or_default();
-        if !uses.contains(&stream) {
-            uses.push(stream);
+        let uses = h.uses.entry(id).or_default();
+        let old = match uses.iter_mut().find(|u| u.stream == stream) {
+            Some(u) => u.ended.take(), // it goes on: the mark at the free comes later than this one
+            None => {
+                uses.push(Use { stream, ended: None });
+                None
+            }
+        };
+        drop(h);
+        if let Some(m) = old {
+            self.backing.forget(m);
+        }
+        Ok(())
+    }
+
+    /// What `stream` has done with the live block at `offset` so far ends here: after the free, its reuse waits
+    /// for what is queued there *now*; or, given an event, for that. Later work there needs a new
+    /// `record_stream`.
+    pub fn end_use(&self, offset: u64, stream: u64, event: Option<u64>) -> Result<()> {
+        self.known(stream)?;
+        let (id, heap) = self.used_block(offset)?;
+        let own = heap.stream.load(Relaxed);
+        if stream == own || own == UNORDERED {
+            return match event {
+                // Nothing to wait for, but the arguments must be right.
+                Some(e) => self.backing.borrow_event(e).map(|m| self.backing.forget(m)),
+                None => Ok(()),
+            };
+        }
+        let mark = match event {
+            Some(_) if self.captured(stream) => None,
+            Some(e) => Some(self.backing.borrow_event(e)?),
+            None => self.point(stream)?,
+        };
+        let Some(mark) = mark else {
+            return self.record_stream(offset, stream); // captured: the use ends with the capture
+        };
+        let over = self.backing.passed(mark).unwrap_or(false);
+        let mut h = heap.inner.lock();
+        let d = self.maps.desc(id);
+        if !self.still_live(id, offset) || !d.flag_uses() {
+            drop(h);
+            self.backing.forget(mark);
+            fail!(Code::UnknownPointer, "the block was freed meanwhile");
+        }
+        let uses = h.uses.entry(id).or_default();
+        // A later point in the same stream: the earlier one is passed before.
+        let at = uses.iter().position(|u| u.stream == stream);
+        let old = at.and_then(|i| uses.swap_remove(i).ended);
+        if !over {
+            uses.push(Use { stream, ended: Some(mark) });
+        } else if uses.is_empty() {
+            h.uses.remove(&id);
+            if d.state() & DIRECT == 0 {
+                // As if it had never been used elsewhere: its free need not look.
+                d.set_state(d.state() & !USES);
+            }
+        }
+        drop(h);
+        for m in old.into_iter().chain(over.then_some(mark)) {
+            self.backing.forget(m);
         }
         Ok(())
     }
@@ -53,16 +122,24 @@ impl Pond {
         let was = d.state();
         let bytes = d.requested();
         let mut uses = h.uses.remove(&id).unwrap_or_default();
-        if let Some(s) = other
-            && !uses.contains(&s)
-        {
-            uses.push(s);
+        if let Some(stream) = other {
+            match uses.iter_mut().find(|u| u.stream == stream) {
+                // From here on the stream is marked anew, at a later point.
+                Some(u) => {
+                    if let Some(m) = u.ended.take() {
+                        self.backing.forget(m);
+                    }
+                }
+                None => uses.push(Use { stream, ended: None }),
+            }
         }
         if was & DIRECT != 0 {
             d.set_kind(kind::PENDING);
             let contract = self.maps.shape.contract(bytes).unwrap_or(0);
             h.count_out(contract, bytes);
             drop(h);
+            // The whole device is waited for.
+            uses.into_iter().filter_map(|u| u.ended).for_each(|m| self.backing.forget(m));
             return self.free_direct(heap, id, contract);
         }
         // Out of `allocated`, still in `active`: the ceiling goes down with the block, and comes back up
@@ -75,34 +152,39 @@ impl Pond {
         d.set_kind(kind::PENDING);
         drop(h);
 
-        let mut marks = Vec::new();
-        let mut failed = None;
-        let mut note = |s: u64| match self.backing.mark(s) {
-            Ok(m) => self.keep_unless_passed(m, &mut marks),
-            Err(e) => failed = Some(e),
-        };
+        let mut p = Pending { id, marks: Vec::new(), later: Vec::new() };
         if heap.stream.load(Relaxed) == UNORDERED {
-            self.backing.streams(&mut note);
+            self.backing.streams(&mut |s| self.note(s, &mut p));
         } else {
-            uses.into_iter().for_each(note);
+            for u in uses {
+                match u.ended {
+                    Some(m) => self.keep_unless_passed(m, &mut p.marks),
+                    None => self.note(u.stream, &mut p),
+                }
+            }
         }
         let mut h = heap.inner.lock();
-        match failed {
-            // A stream that cannot be marked has ended or is broken. The block is freed all the same, after
-            // everything that can still run.
-            Some(e) if e.code() != Code::UnknownStream => {
-                drop(h);
-                let _ = self.backing.sync_all();
-                h = heap.inner.lock();
-            }
-            _ => {}
-        }
-        if marks.is_empty() {
+        if p.marks.is_empty() && p.later.is_empty() {
             self.ripen(heap, &mut h, id);
         } else {
-            h.pending.push_back(Pending { id, marks });
+            h.pending.push_back(p);
         }
         Ok(())
+    }
+
+    /// The block waits for what is queued on `stream` now, or, if that is captured, when it is not any more.
+    fn note(&self, stream: u64, p: &mut Pending) {
+        match self.point(stream) {
+            Ok(Some(m)) => self.keep_unless_passed(m, &mut p.marks),
+            Ok(None) => p.later.push(stream),
+            Err(e) if e.code() == Code::UnknownStream => {} // it has ended
+            // A stream that cannot be marked is broken: the block waits for everything that can still run.
+            Err(_) => {
+                if self.sync_device().is_err_and(|e| e.code() == Code::Busy) {
+                    p.later.push(stream);
+                }
+            }
+        }
     }
 
     fn keep_unless_passed(&self, m: Mark, marks: &mut Vec<Mark>) {
@@ -128,6 +210,7 @@ impl Pond {
         let mut any = false;
         loop {
             let Some(mut p) = heap.inner.lock().pending.pop_front() else { return any };
+            self.note_later(&mut p);
             while let Some(&m) = p.marks.last() {
                 // A device that fell off runs nothing any more.
                 let over = self.backing.passed(m).unwrap_or(true);
@@ -141,7 +224,7 @@ impl Pond {
                 p.marks.pop();
             }
             let mut h = heap.inner.lock();
-            if !p.marks.is_empty() {
+            if !p.marks.is_empty() || !p.later.is_empty() {
                 h.pending.push_front(p);
                 return any;
             }
@@ -163,18 +246,44 @@ impl Pond {
         any
     }
 
-    /// A block that is a segment of its own goes back to the device. Device memory must not go while work
-    /// may use it, so this waits for the device, as the driver's own free does.
-    fn free_direct(&self, heap: &Heap, id: Id, contract: u64) -> Result<()> {
-        self.backing.sync_all()?;
-        let mut growth = super::pond::lock(&self.growth);
+    /// Marks streams that were captured when the block was freed, if they are not any more.
+    fn note_later(&self, p: &mut Pending) {
+        for stream in std::mem::take(&mut p.later) {
+            self.note(stream, p);
+        }
+    }
+
+    /// `note_later` for every pending block.
+    pub(crate) fn mark_later(&self) {
+        for i in 0..self.heap_count.load(Ordering::Acquire) as usize {
+            let Some(heap) = self.heaps.get(i) else { continue };
+            let count = heap.inner.lock().pending.iter().rposition(|p| !p.later.is_empty());
+            // The queue goes round once, so that its order stays.
+            let all = if count.is_some() { heap.inner.lock().pending.len() } else { 0 };
+            for _ in 0..all {
+                let Some(mut p) = heap.inner.lock().pending.pop_front() else { break };
+                self.note_later(&mut p);
+                heap.inner.lock().pending.push_back(p);
+            }
+        }
+    }
+
+    /// The device ends: nobody will free the blocks that are still live.
+    pub(crate) fn forget_uses(&self) {
+        for i in 0..self.heap_count.load(Ordering::Acquire) as usize {
+            let Some(heap) = self.heaps.get(i) else { continue };
+            let uses = std::mem::take(&mut heap.inner.lock().uses);
+            uses.into_values().flatten().filter_map(|u| u.ended).for_each(|m| self.backing.forget(m));
+        }
+    }
+
+    /// A block that was a segment of its own leaves the books, and the segment goes back. The device is idle,
+    /// the growth lock is held.
+    pub(crate) fn drop_direct(&self, g: &mut Growth, heap: &Heap, id: Id, contract: u64) -> Result<()> {
         let offset = self.offset(id);
         let first = (offset >> GRANULE_SHIFT) as u32;
-        {
-            let mut h = heap.inner.lock();
-            h.drop_direct(&self.maps, id, first);
-        }
-        growth.segment_gone(heap.pool.load(Relaxed), first, contract);
+        heap.inner.lock().drop_direct(&self.maps, id, first);
+        g.segment_gone(heap.pool.load(Relaxed), first, contract);
         let done = self.backing.segment_release(offset, contract);
         done.map_err(|e| Error::new(e.code(), format!("the device refused to take a block back: {e}")))
     }

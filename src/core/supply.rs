@@ -166,6 +166,9 @@ const STEPS: [Step; 7] = [
     Step::Trim,
 ];
 
+/// For a stream that is captured: it can neither be marked nor wait.
+const CAPTURED: [Step; 1] = [Step::Device];
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Steal { same_pool: bool, terms: Terms },
@@ -187,6 +190,7 @@ impl Pond {
         bytes: u64,
     ) -> Result<u64> {
         let mut g = lock(&self.growth);
+        let steps: &[Step] = if self.recording(heap.stream.load(Relaxed)) { &CAPTURED } else { &STEPS };
         let mut step = 0;
         let mut refused: Option<Error> = None;
         let mut scattering = self.config.mapping;
@@ -239,7 +243,7 @@ impl Pond {
                 }
             }
             drop(h);
-            let Some(&what) = STEPS.get(step) else { break };
+            let Some(&what) = steps.get(step) else { break };
             let got = match what {
                 Step::Steal { same_pool, terms } => {
                     self.steal(&mut g, heap, missing, scattering, same_pool, terms)

@@ -18,6 +18,10 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
+mod capture;
+
+use capture::Graphs;
+
 const G: u64 = 2 << 20;
 
 #[derive(Default)]
@@ -30,6 +34,8 @@ struct World {
     capacity: u64,
     streams: BTreeMap<u64, Stream>,
     marks: HashMap<Mark, (u64, u64, Waits)>, // stream, queued, what that work waits for
+    events: HashMap<u64, (u64, u64, Waits)>, // the caller's
+    recording: BTreeSet<u64>,                // captured streams
     next_mark: Mark,
     calls: u64,
     fail_alias: bool,
@@ -61,6 +67,11 @@ impl World {
             at = stop;
         }
         out
+    }
+    /// A call on a stream that is captured, or on stream 0 while any is, would spoil the capture.
+    fn legal(&self, stream: u64) {
+        assert!(!self.recording.contains(&stream), "a call on captured stream {stream}");
+        assert!(stream != 0 || self.recording.is_empty(), "a call on stream 0 during a capture");
     }
     fn passed(&self, s: u64, q: u64) -> bool {
         self.streams.get(&s).is_none_or(|s| s.done >= q)
@@ -141,12 +152,24 @@ impl Backing for Sim {
     }
     fn mark(&self, stream: u64) -> Result<Mark> {
         let mut w = self.0.lock().unwrap();
+        w.legal(stream);
         let st = w.streams.entry(stream).or_default();
         let known = (stream, st.queued, st.waits.clone());
         w.next_mark += 1;
         let m = w.next_mark;
         w.marks.insert(m, known);
         Ok(m)
+    }
+    fn borrow_event(&self, event: u64) -> Result<Mark> {
+        let mut w = self.0.lock().unwrap();
+        let known = w.events[&event].clone();
+        w.next_mark += 1;
+        let m = w.next_mark;
+        w.marks.insert(m, known);
+        Ok(m)
+    }
+    fn capturing(&self, stream: u64) -> bool {
+        self.0.lock().unwrap().recording.contains(&stream)
     }
     fn passed(&self, mark: Mark) -> Result<bool> {
         let w = self.0.lock().unwrap();
@@ -155,6 +178,7 @@ impl Backing for Sim {
     }
     fn wait(&self, stream: u64, mark: Mark) -> Result<()> {
         let mut w = self.0.lock().unwrap();
+        w.legal(stream);
         let (s, q, mut all) = w.marks[&mark].clone();
         all.insert(s, q.max(all.get(&s).copied().unwrap_or(0)));
         let st = w.streams.entry(stream).or_default();
@@ -176,7 +200,9 @@ impl Backing for Sim {
         assert!(self.0.lock().unwrap().marks.remove(&mark).is_some(), "mark forgotten twice");
     }
     fn sync_all(&self) -> Result<()> {
-        for s in self.0.lock().unwrap().streams.values_mut() {
+        let mut w = self.0.lock().unwrap();
+        assert!(w.recording.is_empty(), "the device is waited for during a capture");
+        for s in w.streams.values_mut() {
             s.done = s.queued;
         }
         Ok(())
@@ -195,6 +221,7 @@ struct Block {
     bytes: u64,
     stream: Option<u64>,
     uses: Vec<u64>,
+    ended: Vec<(u64, u64)>, // stream, and what was queued there when the use ended
     pool: PoolId,
     past: Option<(u64, u64)>, // its stream has ended, and this was queued there
 }
@@ -234,9 +261,14 @@ impl Bench {
     }
 
     fn alloc(&mut self, pool: PoolId, stream: Option<u64>, bytes: u64) -> Result<usize> {
+        self.alloc_as(pool, pool, stream, bytes)
+    }
+
+    /// A request that names one pool and is served by another.
+    fn alloc_as(&mut self, named: PoolId, pool: PoolId, stream: Option<u64>, bytes: u64) -> Result<usize> {
         let offset = match stream {
-            Some(s) => self.pond.alloc(pool, s, bytes)?,
-            None => self.pond.alloc_unordered(pool, bytes)?,
+            Some(s) => self.pond.alloc(named, s, bytes)?,
+            None => self.pond.alloc_unordered(named, bytes)?,
         };
         assert_eq!(offset % 512, 0);
         let w = self.world.lock().unwrap();
@@ -258,8 +290,34 @@ impl Bench {
         drop(w);
         self.requested += bytes;
         self.peak = self.peak.max(self.requested);
-        self.live.push(Block { offset, bytes, stream, uses: vec![], pool, past: None });
+        self.live.push(Block { offset, bytes, stream, uses: vec![], ended: vec![], pool, past: None });
         Ok(self.live.len() - 1)
+    }
+
+    /// The use on `stream` ends at its last work now; with `event`, the caller says so with an event.
+    fn end_use(&mut self, i: usize, stream: u64, event: bool) {
+        let b = &mut self.live[i];
+        let mut w = self.world.lock().unwrap();
+        let captured = !w.recording.is_empty() && (stream == 0 || w.recording.contains(&stream));
+        let st = w.streams.entry(stream).or_default();
+        st.queued += 1; // the work that used the block
+        let (q, known) = (st.queued, (stream, st.queued, st.waits.clone()));
+        let e = w.events.len() as u64 + 1;
+        if event {
+            w.events.insert(e, known);
+            w.streams.entry(stream).or_default().queued += 3; // more work, that does not use it
+        }
+        drop(w);
+        self.pond.end_use(b.offset, stream, event.then_some(e)).unwrap();
+        if b.stream == Some(stream) && b.past.is_none() || b.stream.is_none() {
+            return;
+        }
+        b.uses.retain(|&s| s != stream);
+        if captured {
+            b.uses.push(stream);
+        } else {
+            b.ended.push((stream, q));
+        }
     }
 
     fn free(&mut self, i: usize, on: Option<u64>) {
@@ -273,7 +331,7 @@ impl Bench {
             None => users.extend(w.streams.keys().copied()),
         }
         let ranges = w.behind(b.offset, b.bytes);
-        if let Some((s, q)) = b.past {
+        for (s, q) in b.past.into_iter().chain(b.ended) {
             self.dirty.extend(ranges.iter().map(|&(a, n)| (a, a + n, s, q)));
         }
         for &s in &users {
@@ -325,19 +383,28 @@ enum Op {
     AllocUnordered { bytes: u64 },
     Free { at: usize, on: Option<u64> },
     Use { at: usize, stream: u64 },
+    EndUse { at: usize, stream: u64, event: bool },
     Run { stream: u64 },
+    Capture { stream: u64 },
+    EndCapture,
+    Release,
     EmptyCache,
     EndStream { stream: u64 },
     FailAlias(bool),
 }
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        12 => (log_size(), 0u64..3, 0usize..2).prop_map(|(bytes, stream, pool)| Op::Alloc { bytes, stream, pool }),
+        12 => (log_size(), 0u64..3, 0usize..3).prop_map(|(bytes, stream, pool)| Op::Alloc { bytes, stream, pool }),
         1 => log_size().prop_map(|bytes| Op::AllocUnordered { bytes }),
         10 => (0usize..1000, prop_oneof![4 => Just(None), 1 => (0u64..3).prop_map(Some)])
             .prop_map(|(at, on)| Op::Free { at, on }),
         1 => (0usize..1000, 0u64..3).prop_map(|(at, stream)| Op::Use { at, stream }),
+        1 => (0usize..1000, 0u64..3, any::<bool>())
+            .prop_map(|(at, stream, event)| Op::EndUse { at, stream, event }),
         2 => (0u64..3).prop_map(|stream| Op::Run { stream }),
+        1 => (1u64..3).prop_map(|stream| Op::Capture { stream }),
+        1 => Just(Op::EndCapture),
+        1 => Just(Op::Release),
         1 => Just(Op::EmptyCache),
         1 => (0u64..3).prop_map(|stream| Op::EndStream { stream }),
         1 => any::<bool>().prop_map(Op::FailAlias),
@@ -347,15 +414,32 @@ fn op() -> impl Strategy<Value = Op> {
 fn run(mapping: bool, ops: Vec<Op>) {
     let mut b = Bench::new(config(mapping, 96 << 20));
     let second = b.pond.pool_create(0).unwrap();
-    let pools = [PoolId::DEFAULT, second];
+    let third = b.pond.pool_create(0).unwrap();
+    let pools = [PoolId::DEFAULT, second, third];
+    let mut graphs = Graphs::new(third);
     for op in ops {
         match op {
+            Op::Capture { stream } => graphs.begin(&mut b, stream),
+            Op::EndCapture => graphs.end(&mut b),
+            Op::Release => graphs.release(&mut b),
+            Op::EndUse { at, stream, event } if !b.live.is_empty() => {
+                let at = at % b.live.len();
+                b.end_use(at, stream, event);
+            }
             Op::Alloc { bytes, stream, pool } => {
-                if let Err(e) = b.alloc(pools[pool], Some(stream), bytes) {
+                let served = if graphs.recording(stream) { third } else { pools[pool] };
+                if let Err(e) = b.alloc_as(pools[pool], served, Some(stream), bytes) {
                     assert_eq!(e.code(), Code::OutOfMemory, "{e}");
                     let free = (96 << 20) - b.requested;
                     // On a mapping device only rounding and what is pinned down by other pools can be lost.
-                    assert!(!mapping || bytes > free || b.live.len() > 8 || free - bytes < 90 << 20, "{e}");
+                    assert!(
+                        !mapping
+                            || bytes > free
+                            || b.live.len() > 8
+                            || free - bytes < 90 << 20
+                            || !graphs.none(),
+                        "{e}"
+                    );
                 }
             }
             Op::AllocUnordered { bytes } => {
@@ -377,7 +461,14 @@ fn run(mapping: bool, ops: Vec<Op>) {
                 let q = w.streams.get(&stream).map_or(0, |s| s.queued);
                 w.complete(stream, q);
             }
-            Op::EmptyCache => b.pond.empty_cache(None).unwrap(),
+            Op::EmptyCache if b.world.lock().unwrap().recording.is_empty() => {
+                b.pond.empty_cache(None).unwrap();
+            }
+            Op::EmptyCache => assert_eq!(b.pond.empty_cache(None).unwrap_err().code(), Code::Busy),
+            Op::EndStream { stream } if graphs.recording(stream) => {
+                assert_eq!(b.pond.check_stream_end(stream).unwrap_err().code(), Code::Busy);
+            }
+            Op::EndStream { stream } if stream == 0 && graphs.any_recording() => {} // it never ends anyway
             Op::EndStream { stream } => {
                 let mut w = b.world.lock().unwrap();
                 let st = w.streams.entry(stream).or_default();
@@ -400,6 +491,7 @@ fn run(mapping: bool, ops: Vec<Op>) {
             _ => {}
         }
         b.pond.check();
+        graphs.check(&b);
         let s = b.pond.stats(None).unwrap();
         assert_eq!((s.requested.current, s.requested.peak), (b.requested, b.peak));
         assert_eq!(s.reserved.current, b.world.lock().unwrap().taken);
@@ -408,6 +500,7 @@ fn run(mapping: bool, ops: Vec<Op>) {
     }
     assert!(b.live.iter().all(|x| b.pond.block(x.offset).unwrap().pool == x.pool));
     b.world.lock().unwrap().fail_alias = false;
+    graphs.finish(&mut b);
     b.finish();
 }
 

@@ -185,6 +185,11 @@ pub trait Device: Any + Send + Sync {
     fn stream_synchronize(&self, stream: StreamId) -> Result<()>;
     /// Work queued on `stream` from now on waits for what `event` has recorded. Never blocks the host.
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()>;
+    /// The number of the capture that records the stream's work for later (a graph), if one does. Of stream 0:
+    /// also that of a capture that forbids work there. Legal at any time.
+    fn capture_id(&self, _stream: StreamId) -> Result<Option<u64>> {
+        Ok(None)
+    }
     /// Runs `callback` when the stream gets there.
     fn stream_callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()>;
 

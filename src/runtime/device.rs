@@ -152,11 +152,11 @@ impl DeviceState {
         Ok(())
     }
 
-    fn check_event(event: EventId) -> Result<()> {
+    fn check_event(&self, event: EventId) -> Result<()> {
         if event == 0 {
             return Err(Error::new(Code::InvalidArgument, "the event is NULL"));
         }
-        Ok(())
+        self.memory.check_event(event)
     }
 
     /// A new stream. The caller ends it with [`stream_destroy`](Self::stream_destroy).
@@ -176,6 +176,7 @@ impl DeviceState {
             return Err(Error::new(Code::InvalidArgument, "the default stream cannot be destroyed"));
         }
         self.check_stream(stream)?;
+        self.memory.check_stream_end(stream)?;
         self.memory.stream_destroyed(stream);
         self.device.stream_destroy(stream)
     }
@@ -200,7 +201,7 @@ impl DeviceState {
     pub fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
-        Self::check_event(event)?;
+        self.check_event(event)?;
         self.device.stream_wait_event(stream, event)
     }
 
@@ -228,22 +229,29 @@ impl DeviceState {
     /// Ends an event. Waits on it that are queued still hold.
     pub fn event_destroy(&self, event: EventId) -> Result<()> {
         let _pass = self.enter()?;
-        Self::check_event(event)?;
+        self.check_event(event)?;
+        if self.memory.keep_event(event)? {
+            return Ok(());
+        }
         self.device.event_destroy(event)
     }
 
-    /// The event stands for everything queued on `stream` so far.
+    /// The event stands for everything queued on `stream` so far. `Busy` while a block waits for what it has
+    /// recorded before ([`Memory::record_end`]).
     pub fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
-        Self::check_event(event)?;
+        self.check_event(event)?;
+        if self.memory.holds_event(event)? {
+            fail!(Code::Busy, "a block still waits for what event {event:#x} has recorded");
+        }
         self.device.event_record(stream, event)
     }
 
     /// `true` when what the event recorded is done, or it never recorded.
     pub fn event_query(&self, event: EventId) -> Result<bool> {
         let _pass = self.enter()?;
-        Self::check_event(event)?;
+        self.check_event(event)?;
         self.device.event_query(event)
     }
 
@@ -251,7 +259,7 @@ impl DeviceState {
     pub fn event_synchronize(&self, event: EventId) -> Result<()> {
         let _pass = self.enter()?;
         may_block()?;
-        Self::check_event(event)?;
+        self.check_event(event)?;
         self.device.event_synchronize(event)
     }
 

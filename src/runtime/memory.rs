@@ -8,10 +8,11 @@
 use crate::base::error::{Code, Error, Result};
 #[cfg(feature = "capi")]
 use crate::core::Pool;
-use crate::core::{BlockInfo, Config, Pond, PoolId, Stats};
-use crate::device::{Caps, Device, StreamId};
+use crate::core::{BlockInfo, CaptureId, Config, Pond, PoolId, Stats};
+use crate::device::{Caps, Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::rescue::{OomCallback, Rescue};
+use crate::runtime::scope::Scopes;
 use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ const MOST_IN_SEGMENTS: u64 = 8 << 40;
 pub struct Memory {
     how: How,
     rescue: Arc<Rescue>,
+    scopes: Arc<Scopes>,
     closed: AtomicBool,
 }
 
@@ -83,7 +85,7 @@ impl Memory {
             Ok(span) => How::Pooled(Box::new(Pooled::new(device, config, span, rescue.clone())?)),
             Err(_) => How::Unpooled(Box::new(Unpooled::new(device)?)),
         };
-        Ok(Memory { how, rescue, closed: AtomicBool::new(false) })
+        Ok(Memory { how, rescue, scopes: Arc::default(), closed: AtomicBool::new(false) })
     }
 
     #[inline]
@@ -92,9 +94,37 @@ impl Memory {
         if self.closed.load(Relaxed) { ended() } else { Ok(&self.how) }
     }
 
+    /// The pool that a request to `pool` is for: of the thread's scope, if it names the default pool.
+    #[inline]
+    fn route(&self, pool: PoolId) -> PoolId {
+        if pool == PoolId::DEFAULT && self.scopes.any() { self.scopes.route() } else { pool }
+    }
+
+    /// From now on requests of this thread to the default pool come from `pool`, until
+    /// [`scope_end`](Self::scope_end). Scopes nest; a scope of the default pool ends the effect of outer ones.
+    /// A scope that a thread leaves open ends with the thread.
+    pub fn scope_begin(&self, pool: PoolId) -> Result<()> {
+        self.scopes.begin(pool, || match self.open()? {
+            How::Pooled(p) => p.pond.check_names(pool, None),
+            How::Unpooled(u) => u.pool_stats(pool).map(drop),
+        })
+    }
+
+    /// Ends this thread's innermost scope, which must be one of `pool`; else `NotPermitted`.
+    pub fn scope_end(&self, pool: PoolId) -> Result<()> {
+        self.scopes.end(pool)
+    }
+
+    /// Whether any thread has a scope open here: then the default pool is not the same for all threads.
+    #[cfg(feature = "capi")]
+    pub(crate) fn has_scopes(&self) -> bool {
+        self.scopes.any()
+    }
+
     /// Memory for work queued on `stream` from now on. 0 bytes give address 0.
     #[inline]
     pub fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
+        let pool = self.route(pool);
         match self.try_alloc(pool, stream, bytes) {
             Ok(addr) => Ok(addr),
             Err(e) => self.rescue.retry(e, bytes, || self.try_alloc(pool, stream, bytes)),
@@ -112,6 +142,7 @@ impl Memory {
 
     /// Memory that every stream and the host may use at once. 0 bytes give address 0.
     pub fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
+        let pool = self.route(pool);
         match self.try_alloc_unordered(pool, bytes) {
             Ok(addr) => Ok(addr),
             Err(e) => self.rescue.retry(e, bytes, || self.try_alloc_unordered(pool, bytes)),
@@ -149,6 +180,71 @@ impl Memory {
                 None => stranger(addr),
             },
             How::Unpooled(u) => u.record_stream(addr, stream),
+        }
+    }
+
+    /// What `stream` has done with the block so far ends here, or, given an event of the caller, there: after
+    /// the free, reuse waits for that point and not for the free. Without effect on a block of `stream` itself
+    /// and on one without a stream; where the device is not pooled, as `record_stream`.
+    pub fn record_end(&self, addr: u64, stream: StreamId, event: Option<EventId>) -> Result<()> {
+        match self.open()? {
+            How::Pooled(p) => match p.places.offset(addr) {
+                Some(offset) => p.pond.end_use(offset, stream, event),
+                None => stranger(addr),
+            },
+            How::Unpooled(u) => u.record_stream(addr, stream),
+        }
+    }
+
+    /// Whether a freed block, or one whose use has ended there, still waits for this event of the caller.
+    pub fn holds_event(&self, event: EventId) -> Result<bool> {
+        match self.open()? {
+            How::Pooled(p) => p.supply.holds_event(event),
+            How::Unpooled(_) => Ok(false),
+        }
+    }
+
+    /// Fails for an event that [`keep_event`](Self::keep_event) has kept: for the caller it is destroyed.
+    pub(crate) fn check_event(&self, event: EventId) -> Result<()> {
+        match &self.how {
+            How::Pooled(p) => p.supply.check_event(event),
+            How::Unpooled(_) => Ok(()),
+        }
+    }
+
+    /// To be called before the device ends an event; `true`: it must not, it is ended here later.
+    pub(crate) fn keep_event(&self, event: EventId) -> Result<bool> {
+        match self.open()? {
+            How::Pooled(p) => p.supply.keep_event(event),
+            How::Unpooled(_) => Ok(false),
+        }
+    }
+
+    /// From now on all requests of `stream`, whatever pool they name, come from `pool`, until
+    /// [`capture_end`](Self::capture_end); see the core's `capture.rs`.
+    pub fn capture_begin(&self, pool: PoolId, stream: StreamId) -> Result<CaptureId> {
+        self.pond()?.capture_begin(pool, stream)
+    }
+
+    /// One more stream belongs to the capture.
+    pub fn capture_add(&self, capture: CaptureId, stream: StreamId) -> Result<()> {
+        self.pond()?.capture_add(capture, stream)
+    }
+
+    /// The capture's streams are ordinary ones again; its pool is kept as it is.
+    pub fn capture_end(&self, capture: CaptureId) -> Result<()> {
+        self.pond()?.capture_end(capture)
+    }
+
+    /// The graph of the capture is gone; ends the capture first if it has not ended.
+    pub fn capture_release(&self, capture: CaptureId) -> Result<()> {
+        self.pond()?.capture_release(capture)
+    }
+
+    fn pond(&self) -> Result<&Pond> {
+        match self.open()? {
+            How::Pooled(p) => Ok(&p.pond),
+            How::Unpooled(_) => Err(Error::new(Code::Unsupported, "this device is not pooled")),
         }
     }
 
@@ -201,12 +297,13 @@ impl Memory {
         }
     }
 
-    /// Ends a pool. `Busy` while blocks of it live.
+    /// Ends a pool. `Busy` while blocks of it live, and while a thread is in a scope of it.
     pub fn pool_destroy(&self, pool: PoolId) -> Result<()> {
-        match self.open()? {
+        let how = self.open()?;
+        self.scopes.unless_used(pool, || match how {
             How::Pooled(p) => p.pond.pool_destroy(pool),
             How::Unpooled(u) => u.pool_destroy(pool),
-        }
+        })
     }
 
     /// Bounds what the pool reserves from now on; 0 is no bound.
@@ -290,6 +387,14 @@ impl Memory {
     pub fn stream_created(&self, stream: StreamId) {
         if let How::Pooled(p) = &self.how {
             p.supply.add_stream(stream);
+        }
+    }
+
+    /// Fails while the stream is captured: it cannot end then.
+    pub fn check_stream_end(&self, stream: StreamId) -> Result<()> {
+        match &self.how {
+            How::Pooled(p) => p.pond.check_stream_end(stream),
+            How::Unpooled(_) => Ok(()),
         }
     }
 

@@ -30,7 +30,8 @@
 //! 2. `REGISTRY` (`registry.rs`): types by name
 //! 3. the handle tables of `capi`
 //! 4. the account of one device's memory (`memory.rs`)
-//! 5. the tables of host and unified memory (`pinned.rs`), the out-of-memory callbacks (`rescue.rs`)
+//! 5. the tables of host and unified memory (`pinned.rs`), the out-of-memory callbacks (`rescue.rs`),
+//!    the scopes by pool (`scope.rs`), the caller's events (`borrowed.rs`)
 //!
 //! A pass (`usage.rs`) is a count, not a lock: the end of a device waits for it inside the gate, so who
 //! holds one never goes through the gate (`outside` refuses it).
@@ -39,6 +40,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+mod borrowed;
 mod builtin;
 mod copies;
 mod device;
@@ -48,6 +50,7 @@ mod memory;
 mod pinned;
 mod registry;
 mod rescue;
+mod scope;
 mod supply;
 mod table;
 mod unpooled;
@@ -55,7 +58,7 @@ mod usage;
 
 #[cfg(feature = "capi")]
 pub(crate) use crate::core::Pool;
-pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
+pub use crate::core::{BlockInfo, CaptureId, Counter, PoolId, Stats};
 pub use crate::device::host::HostOptions;
 pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;

@@ -3,8 +3,9 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::{Backing, Mark};
-use crate::device::{Device, StreamId};
+use crate::device::{Device, EventId, StreamId};
 use crate::fail;
+use crate::runtime::borrowed::Borrowed;
 use crate::runtime::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
@@ -104,7 +105,8 @@ pub(crate) struct Supply {
     device: Arc<dyn Device>,
     places: Arc<Places>,
     calls: AtomicU64,
-    events: Mutex<Vec<Mark>>, // spare ones
+    events: Mutex<Vec<Mark>>, // spare ones, all our own
+    borrowed: Borrowed,
     streams: Mutex<BTreeSet<StreamId>>,
 }
 
@@ -115,6 +117,7 @@ impl Supply {
             places,
             calls: AtomicU64::new(0),
             events: Mutex::default(),
+            borrowed: Borrowed::default(),
             streams: Mutex::new(BTreeSet::from([0])),
         }
     }
@@ -141,8 +144,33 @@ impl Supply {
         u64::from(index) * self.device.granule()
     }
 
+    /// The event behind a mark; `None` when the mark is passed beyond doubt.
+    fn event_of(&self, mark: Mark) -> Option<EventId> {
+        match mark {
+            DONE => None,
+            m if Borrowed::is_mark(m) => self.borrowed.event(m),
+            event => Some(event),
+        }
+    }
+
+    /// Whether a freed block still waits for this event of the caller.
+    pub(crate) fn holds_event(&self, event: EventId) -> Result<bool> {
+        self.borrowed.holds(&*self.device, event)
+    }
+
+    /// Fails for an event that the caller has destroyed.
+    pub(crate) fn check_event(&self, event: EventId) -> Result<()> {
+        self.borrowed.check(event)
+    }
+
+    /// The caller destroys an event. `true`: it goes later, when no freed block waits for it.
+    pub(crate) fn keep_event(&self, event: EventId) -> Result<bool> {
+        self.borrowed.keep(&*self.device, event)
+    }
+
     /// Everything goes back: spare events, and the window.
     pub(crate) fn close(&self) -> Result<()> {
+        self.borrowed.close(&*self.device);
         for e in std::mem::take(&mut *lock(&self.events)) {
             let _ = self.device.event_destroy(e); // a device that is ending may have lost it already
         }
@@ -212,21 +240,36 @@ impl Backing for Arc<Supply> {
         Ok(event)
     }
 
+    fn borrow_event(&self, event: u64) -> Result<Mark> {
+        Ok(self.borrowed.borrow(&*self.device, event)?.unwrap_or(DONE))
+    }
+
+    fn capturing(&self, stream: u64) -> bool {
+        // A device that fails here fails at the call that follows, too.
+        matches!(self.device.capture_id(stream), Ok(Some(_)))
+    }
+
     fn passed(&self, mark: Mark) -> Result<bool> {
-        if mark == DONE { Ok(true) } else { self.device.event_query(mark) }
+        match mark {
+            DONE => Ok(true),
+            m if Borrowed::is_mark(m) => self.borrowed.passed(&*self.device, m),
+            event => self.device.event_query(event),
+        }
     }
 
     fn wait(&self, stream: u64, mark: Mark) -> Result<()> {
-        if mark == DONE { Ok(()) } else { self.device.stream_wait_event(stream, mark) }
+        self.event_of(mark).map_or(Ok(()), |e| self.device.stream_wait_event(stream, e))
     }
 
     fn sync(&self, mark: Mark) -> Result<()> {
-        if mark == DONE { Ok(()) } else { self.device.event_synchronize(mark) }
+        self.event_of(mark).map_or(Ok(()), |e| self.device.event_synchronize(e))
     }
 
     fn forget(&self, mark: Mark) {
-        if mark != DONE {
-            lock(&self.events).push(mark);
+        match mark {
+            DONE => {}
+            m if Borrowed::is_mark(m) => self.borrowed.forget(&*self.device, m),
+            event => lock(&self.events).push(event),
         }
     }
 

@@ -74,6 +74,16 @@ class Buffer {
   C_Status record_stream(StreamView stream) const {
     return check(millpond_record_stream(data_, stream.get()));
   }
+  /// The use by work on `stream` ends with what is queued there now: reuse waits for this point,
+  /// and not for what is queued there at the free.
+  C_Status record_end(StreamView stream) const {
+    return check(millpond_record_end(data_, stream.get()));
+  }
+  /// The same, but the use ended where `event` was recorded. The event may be destroyed at once,
+  /// and recorded again when it has completed.
+  C_Status record_end(StreamView stream, const Event& event) const {
+    return check(millpond_record_end_at(data_, stream.get(), event.get()));
+  }
   /// Gives the block out of this object's care; the caller frees it with millpond_free() or
   /// millpond_pool_free().
   void* release() noexcept {

@@ -153,7 +153,7 @@ impl Pond {
             } else {
                 self.take_segment(&mut g, heap, contract, units)
             };
-            if taken.is_ok() || trimmed || !self.trim(&mut g, None)? {
+            if taken.is_ok() || trimmed || !self.trim(&mut g, None).unwrap_or(false) {
                 break;
             }
         }

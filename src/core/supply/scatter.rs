@@ -104,8 +104,11 @@ impl Pond {
         if idle == 0 {
             return Ok(());
         }
-        self.backing.sync_all()?;
-        let gone = self.aliases.lock().forget_idle(if all { 0 } else { idle / 2 });
+        self.sync_device()?;
+        let kept = |granule: u32| {
+            self.heaps.get(self.maps.granule(granule).heap() as usize).is_some_and(|x| self.pinned(x))
+        };
+        let gone = self.aliases.lock().forget_idle(if all { 0 } else { idle / 2 }, kept);
         let shift = GRANULE_SHIFT;
         for Gone { granule, count, id } in gone {
             for i in 0..count {

@@ -22,7 +22,12 @@ impl Pond {
         for i in 0..self.heap_count.load(Ordering::Acquire) as usize {
             let Some(giver) = self.heaps.get(i) else { continue };
             let pool = giver.pool.load(Relaxed);
-            if giver.index == taker.index || left == 0 || (pool == mine) != same_pool || pool == u32::MAX {
+            if giver.index == taker.index
+                || left == 0
+                || (pool == mine) != same_pool
+                || pool == u32::MAX
+                || self.pinned(giver)
+            {
                 continue;
             }
             taken.clear();
@@ -81,13 +86,20 @@ impl Pond {
             return true; // what is free there has waited for everyone already
         }
         let orphan = from == RETIRED;
-        let mark = if orphan { self.orphan_mark(giver) } else { self.backing.mark(from).ok() };
+        let mark = match orphan {
+            true => self.orphan_mark(giver),
+            false => match self.point(from) {
+                Ok(None) => return false, // captured: nobody can tell how far its work is
+                made => made.ok().flatten(),
+            },
+        };
         // An orphan without a mark: its stream's work is over, or the device is gone.
         let Some(m) = mark else { return orphan };
         let ok = match self.backing.passed(m) {
             Ok(true) => true,
             _ if terms == Terms::Idle => false,
             _ if to == UNORDERED => self.backing.sync(m).is_ok(),
+            _ if self.captured(to) => false,
             _ => self.backing.wait(to, m).is_ok(),
         };
         if !orphan {

@@ -14,8 +14,10 @@ impl Pond {
         self.trim(&mut g, pool).map(|_| ())
     }
 
-    pub(super) fn trim(&self, g: &mut Growth, pool: Option<PoolId>) -> Result<bool> {
-        self.backing.sync_all()?;
+    pub(in crate::core) fn trim(&self, g: &mut Growth, pool: Option<PoolId>) -> Result<bool> {
+        self.sync_device()?;
+        self.free_direct_later(g);
+        self.mark_later();
         self.poll_all(true);
         self.forget_orphan_marks();
         let shift = GRANULE_SHIFT;
@@ -32,7 +34,9 @@ impl Pond {
             let held: Vec<Segment> = g.segments_held.values().copied().collect();
             for s in held {
                 let owner = self.heaps.get(self.maps.granule(s.first).heap() as usize);
-                let Some(heap) = owner.filter(|x| pool.is_none_or(|p| p.0 == x.pool.load(Relaxed))) else {
+                let Some(heap) =
+                    owner.filter(|x| pool.is_none_or(|p| p.0 == x.pool.load(Relaxed)) && !self.pinned(x))
+                else {
                     continue;
                 };
                 if !heap.inner.lock().take_segment(&self.maps, heap.index, s.first, s.units) {
@@ -48,7 +52,8 @@ impl Pond {
         }
         // Addresses that show scattered granules hold on to them; idle ones go first.
         self.forget_aliases(true)?;
-        for heap in heaps().filter(|x| pool.is_none_or(|p| p.0 == x.pool.load(Relaxed))) {
+        let wanted = |x: &&Heap| pool.is_none_or(|p| p.0 == x.pool.load(Relaxed)) && !self.pinned(x);
+        for heap in heaps().filter(wanted) {
             let mut taken = Vec::new();
             {
                 let mut h = heap.inner.lock();
@@ -82,12 +87,12 @@ impl Pond {
     pub(super) fn gather(&self, g: &mut Growth, across: impl Fn(u32) -> bool) {
         let n = self.heap_count.load(Ordering::Acquire) as usize;
         for i in 1..n {
-            let Some(heap) = self.heaps.get(i) else { continue };
+            let Some(heap) = self.heaps.get(i).filter(|x| !self.pinned(x)) else { continue };
             let pool = heap.pool.load(Relaxed);
             let mut others = (0..i).filter_map(|j| self.heaps.get(j));
             let home = others.find(|x| {
                 let p = x.pool.load(Relaxed);
-                p == pool || across(pool) && p != u32::MAX
+                p == pool || across(pool) && p != u32::MAX && !self.pinned(x)
             });
             let Some(home) = home else { continue };
             let taken = heap.inner.lock().take_all(&self.maps);
@@ -104,7 +109,9 @@ impl Pond {
     /// Everything goes back to the device, live blocks too. The device is idle, and nobody uses the pond.
     pub fn close(&self) -> Result<()> {
         let mut g = lock(&self.growth);
+        self.forget_captures();
         let _ = self.trim(&mut g, None);
+        self.forget_uses();
         for s in std::mem::take(&mut g.segments_held).into_values() {
             self.backing.segment_release(u64::from(s.first) << GRANULE_SHIFT, s.bytes)?;
         }

@@ -1,0 +1,89 @@
+// Pools by thread, uses that end, captures: through the C++ header, on every device type.
+#include <memory_resource>
+#include <thread>
+#include <vector>
+
+#include "millpond/millpond.hpp"
+#include "support/devices.hpp"
+
+namespace millpond_tests {
+namespace {
+
+class Pools : public DeviceTest {
+ protected:
+  millpond_pool* pool_of(const void* block) const {
+    millpond_block_info out{};
+    out.struct_size = sizeof out;
+    EXPECT_OK(millpond_get_block(block, &out));
+    return out.pool;
+  }
+  millpond::Device device() const { return millpond::Device(device_); }
+};
+MILLPOND_FOR_ALL_DEVICES(Pools);
+
+TEST_P(Pools, AScopeRoutesUnnamedRequestsOfItsThread) {
+  millpond::Pool own(device(), 0, "own");
+  const millpond::PoolView usual(pool_);
+  (void)usual.allocate(1000);
+  {
+    const millpond::PoolScope scope(own);
+    const millpond::Buffer a = device().allocate(1000);
+    const millpond::Buffer b = usual.allocate(1000);
+    const millpond::CustomPlace place(type_);
+    void* const c = millpond::memory::Alloc(place, 1000);
+    EXPECT_EQ(pool_of(a.data()), own.get());
+    EXPECT_EQ(pool_of(b.data()), own.get());
+    EXPECT_EQ(pool_of(c), own.get());
+    millpond::memory::Free(place, c);
+    if (can(MILLPOND_CAP_HOST_ACCESS)) {
+      millpond::MemoryResource resource(device());
+      const std::pmr::vector<int> numbers(100, 7, &resource);
+      EXPECT_EQ(pool_of(numbers.data()), own.get());
+    }
+    std::thread([&] {
+      const millpond::Buffer other = usual.allocate(1000);
+      EXPECT_EQ(pool_of(other.data()), pool_);
+    }).join();
+  }
+  const millpond::Buffer after = usual.allocate(1000);
+  EXPECT_EQ(pool_of(after.data()), pool_);
+  EXPECT_OK(own.destroy());
+}
+
+TEST_P(Pools, AUseEndsBeforeTheFree) {
+  if (!can(MILLPOND_CAP_STREAMS)) GTEST_SKIP() << type_ << " has no streams";
+  const millpond::PoolView pool(pool_);
+  const millpond::StreamView own(device(), stream());
+  const millpond::StreamView side(device(), stream());
+  millpond::Buffer block = pool.allocate(3 << 20, own);
+  EXPECT_OK(block.record_stream(side));
+  {
+    millpond::Event event(device());
+    EXPECT_OK(side.record(event));
+    EXPECT_OK(block.record_end(side, event));
+  }
+  EXPECT_OK(block.record_end(side));
+  block.reset();
+  EXPECT_OK(millpond_device_synchronize(device_));
+  EXPECT_EQ(pool.stats().active_bytes.current, pool.stats().allocated_bytes.current);
+}
+
+TEST_P(Pools, ACaptureKeepsItsMemory) {
+  if (!can(MILLPOND_CAP_STREAMS)) GTEST_SKIP() << type_ << " has no streams";
+  millpond::Pool graphs(device(), 0, "graphs");
+  const millpond::PoolView usual(pool_);
+  const millpond::StreamView queue(device(), stream());
+  millpond::Capture capture(graphs, queue);
+  millpond::Buffer block = usual.allocate(1 << 20, queue);
+  EXPECT_EQ(pool_of(block.data()), graphs.get());
+  EXPECT_OK(capture.end());
+  block.reset();
+  EXPECT_OK(millpond_device_empty_cache(device_));
+  EXPECT_GE(graphs.stats().reserved_bytes.current, std::uint64_t{1} << 20);
+  capture = millpond::Capture();  // the graph is gone
+  EXPECT_EQ(graphs.stats().reserved_bytes.current, 0u);
+  EXPECT_OK(graphs.destroy());
+}
+
+}  // namespace
+}  // namespace millpond_tests

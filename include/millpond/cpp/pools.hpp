@@ -1,0 +1,86 @@
+// What pools can do beyond allocating: serve a thread's unnamed requests (PoolScope), and keep the
+// memory of graphs (Capture).
+#ifndef MILLPOND_CPP_POOLS_HPP
+#define MILLPOND_CPP_POOLS_HPP
+
+#include <utility>
+
+#include "millpond/cpp/memory.hpp"
+
+namespace millpond {
+
+/// While it lives, requests of the thread that made it to the default pool of the pool's device
+/// come from the pool: Device::allocate(), memory::Alloc(), MemoryResource, and allocations on the
+/// default pool. Scopes nest. It must end on its thread, the innermost first, as a local variable
+/// does.
+class PoolScope {
+ public:
+  /// Throws MILLPOND_E_INVALID_ARGUMENT for a pool that does not exist.
+  explicit PoolScope(PoolView pool) : pool_(pool) {
+    open_ = check(millpond_scope_begin(pool.get())) == C_SUCCESS;
+  }
+  PoolScope(const PoolScope&) = delete;
+  PoolScope& operator=(const PoolScope&) = delete;
+  /// Ends the scope. Never throws; on another thread than the one that made it, it has no effect.
+  ~PoolScope() {
+    if (open_) (void)millpond_scope_end(pool_.get());
+  }
+  /// Whether it has begun; always so where exceptions are on.
+  explicit operator bool() const noexcept { return open_; }
+
+ private:
+  PoolView pool_;
+  bool open_ = false;
+};
+
+/// A capture of work into a graph, and then the right to the graph's memory: as long as it lives,
+/// the pool keeps all its memory at its addresses. Keep it beside the graph. Moves, does not copy.
+class Capture {
+ public:
+  /// Holds nothing.
+  Capture() noexcept = default;
+  /// From now on all requests of `stream` come from `pool`, which is not the default pool. To be
+  /// made before the driver starts to record. Throws MILLPOND_E_BUSY when the stream is captured
+  /// already.
+  Capture(PoolView pool, StreamView stream) {
+    check(millpond_capture_begin(pool.get(), stream.get(), &raw_));
+  }
+  /// Takes the capture over; `other` is left empty.
+  Capture(Capture&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
+  /// Releases its own capture, then takes the other's over.
+  Capture& operator=(Capture&& other) noexcept {
+    Capture old(std::move(*this));
+    raw_ = std::exchange(other.raw_, nullptr);
+    return *this;
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+  /// Releases it: the graph must be destroyed, and its last replay queued. Never throws.
+  ~Capture() {
+    if (raw_ != nullptr) (void)millpond_capture_release(raw_);
+  }
+
+  /// The C API's handle; NULL when empty.
+  millpond_capture* get() const noexcept { return raw_; }
+  /// Whether there is a capture behind this handle.
+  explicit operator bool() const noexcept { return raw_ != nullptr; }
+  /// One more stream is recorded into the same graph.
+  C_Status add(StreamView stream) const {
+    return check(millpond_capture_add_stream(raw_, stream.get()));
+  }
+  /// The driver records no more: its streams are ordinary ones again. The memory stays.
+  C_Status end() const { return check(millpond_capture_end(raw_)); }
+  /// Releases it now, which the destructor does else.
+  C_Status release() {
+    const C_Status status = check(millpond_capture_release(raw_));
+    if (status == C_SUCCESS) raw_ = nullptr;
+    return status;
+  }
+
+ private:
+  millpond_capture* raw_ = nullptr;  // NULL: empty
+};
+
+}  // namespace millpond
+
+#endif  // MILLPOND_CPP_POOLS_HPP

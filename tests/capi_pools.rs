@@ -1,0 +1,302 @@
+//! Scopes, the end of uses and captures through the C API, on the host device, with and without mapping.
+#![cfg(feature = "capi")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the C API under test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+
+mod support;
+
+use millpond::capi::*;
+use millpond::runtime;
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::sync::mpsc;
+use support::alone;
+use support::capi::*;
+
+/// A device of the type `host`, fresh, and its default pool.
+struct Host {
+    device: *mut millpond_device,
+    pool: *mut millpond_pool,
+    _alone: std::sync::MutexGuard<'static, ()>,
+}
+
+fn host(mapping: bool) -> Host {
+    let guard = alone();
+    let _ = runtime::finalize();
+    let options = millpond_host_options {
+        struct_size: size_of::<millpond_host_options>(),
+        device_count: 1,
+        capacity_bytes: 256 << 20,
+        disable_mapping: u32::from(!mapping),
+    };
+    ok(unsafe { millpond_host_configure(&options) });
+    let (mut device, mut pool) = (null_mut(), null_mut());
+    ok(unsafe { millpond_device_get(c"host".as_ptr(), 0, &mut device) });
+    ok(unsafe { millpond_device_get_default_pool(device, &mut pool) });
+    Host { device, pool, _alone: guard }
+}
+
+/// Runs on the device without and with mapping, and on `cpu`.
+fn everywhere(test: impl Fn(Host)) {
+    test(host(true));
+    test(host(false));
+    let mut cpu = host(true);
+    ok(unsafe { millpond_device_get(c"cpu".as_ptr(), 0, &mut cpu.device) });
+    ok(unsafe { millpond_device_get_default_pool(cpu.device, &mut cpu.pool) });
+    test(cpu);
+}
+
+impl Host {
+    fn new_pool(&self) -> *mut millpond_pool {
+        let mut pool = null_mut();
+        ok(unsafe { millpond_pool_create(self.device, null(), &mut pool) });
+        pool
+    }
+    fn stream(&self) -> C_Stream {
+        let mut stream = null_mut();
+        ok(unsafe { millpond_stream_create(self.device, &mut stream) });
+        stream
+    }
+}
+
+fn pool_alloc(pool: *mut millpond_pool, bytes: usize, stream: C_Stream) -> *mut c_void {
+    let mut p = null_mut();
+    ok(unsafe { millpond_pool_alloc(pool, bytes, stream, &mut p) });
+    p
+}
+
+fn device_alloc(device: *mut millpond_device, bytes: usize) -> *mut c_void {
+    let mut p = null_mut();
+    ok(unsafe { millpond_alloc(device, bytes, &mut p) });
+    p
+}
+
+fn pool_of(p: *mut c_void) -> *mut millpond_pool {
+    let mut info: millpond_block_info = unsafe { std::mem::zeroed() };
+    info.struct_size = size_of::<millpond_block_info>();
+    ok(unsafe { millpond_get_block(p, &mut info) });
+    info.pool
+}
+
+fn free(p: *mut c_void) {
+    ok(unsafe { millpond_free(p) });
+}
+
+/// A stream whose work does not go on before the gate is opened.
+struct Gate(mpsc::Sender<()>);
+
+impl Gate {
+    fn new(device: *mut millpond_device, stream: C_Stream) -> Gate {
+        unsafe extern "C-unwind" fn wait(data: *mut c_void, _: C_Status) {
+            let gate = unsafe { Box::from_raw(data.cast::<mpsc::Receiver<()>>()) };
+            let _ = gate.recv();
+        }
+        let (open, closed) = mpsc::channel();
+        let data = Box::into_raw(Box::new(closed)).cast();
+        ok(unsafe { millpond_stream_add_callback(device, stream, Some(wait), data) });
+        Gate(open)
+    }
+    fn open(self) {
+        self.0.send(()).unwrap();
+    }
+}
+
+#[test]
+fn a_scope_routes_the_default_pool_of_its_thread() {
+    everywhere(|h| {
+        let (a, b) = (h.new_pool(), h.new_pool());
+        free(pool_alloc(h.pool, 1000, null_mut())); // the default pool is known to the hot path
+        ok(unsafe { millpond_scope_begin(a) });
+        for _ in 0..2 {
+            let blocks = [pool_alloc(h.pool, 1000, null_mut()), device_alloc(h.device, 1000)];
+            assert_eq!(blocks.map(pool_of), [a, a]);
+            blocks.into_iter().for_each(free);
+        }
+        let named = pool_alloc(b, 1000, null_mut());
+        assert_eq!(pool_of(named), b, "a request that names a pool gets that pool");
+        free(named);
+        let (device, default) = (h.device as usize, h.pool as usize);
+        let elsewhere = std::thread::spawn(move || {
+            let p = pool_alloc(default as *mut _, 1000, null_mut());
+            let q = device_alloc(device as *mut _, 1000);
+            let pools = [p, q].map(|x| pool_of(x) as usize);
+            [p, q].into_iter().for_each(free);
+            pools
+        });
+        assert_eq!(elsewhere.join().unwrap(), [default, default], "other threads are not concerned");
+        ok(unsafe { millpond_scope_begin(b) });
+        let inner = pool_alloc(h.pool, 1000, null_mut());
+        ok(unsafe { millpond_scope_begin(h.pool) });
+        let off = pool_alloc(h.pool, 1000, null_mut());
+        assert_eq!([inner, off].map(pool_of), [b, h.pool]);
+        [inner, off].into_iter().for_each(free);
+        ok(unsafe { millpond_scope_end(h.pool) });
+        ok(unsafe { millpond_scope_end(b) });
+        let outer = pool_alloc(h.pool, 1000, null_mut());
+        assert_eq!(pool_of(outer), a);
+        ok(unsafe { millpond_scope_end(a) });
+        for _ in 0..2 {
+            let p = pool_alloc(h.pool, 1000, null_mut());
+            assert_eq!(pool_of(p), h.pool);
+            free(p);
+        }
+        free(outer);
+        ok(unsafe { millpond_pool_destroy(a) });
+        ok(unsafe { millpond_pool_destroy(b) });
+    });
+}
+
+#[test]
+fn bad_uses_of_scopes_are_refused() {
+    let h = host(true);
+    let (a, b) = (h.new_pool(), h.new_pool());
+    fails(unsafe { millpond_scope_end(a) }, MILLPOND_E_NOT_PERMITTED);
+    fails(unsafe { millpond_scope_begin(null_mut()) }, MILLPOND_E_INVALID_ARGUMENT);
+    ok(unsafe { millpond_scope_begin(a) });
+    fails(unsafe { millpond_scope_end(b) }, MILLPOND_E_NOT_PERMITTED);
+    fails(unsafe { millpond_pool_destroy(a) }, MILLPOND_E_BUSY);
+    let handle = a as usize;
+    std::thread::spawn(move || {
+        fails(unsafe { millpond_scope_end(handle as *mut _) }, MILLPOND_E_NOT_PERMITTED);
+        ok(unsafe { millpond_scope_begin(handle as *mut _) }); // ends with the thread
+    })
+    .join()
+    .unwrap();
+    ok(unsafe { millpond_scope_end(a) });
+    ok(unsafe { millpond_pool_destroy(a) });
+    fails(unsafe { millpond_scope_begin(a) }, MILLPOND_E_INVALID_ARGUMENT);
+    ok(unsafe { millpond_scope_begin(b) });
+    ok(millpond_finalize());
+    fails(unsafe { millpond_scope_end(b) }, MILLPOND_E_NOT_INITIALIZED);
+    let mut device = null_mut();
+    ok(unsafe { millpond_device_get(c"host".as_ptr(), 0, &mut device) });
+    free(device_alloc(device, 100)); // a scope of a device that has ended concerns nobody
+}
+
+#[test]
+fn reuse_waits_for_the_end_of_a_use_and_not_for_the_free() {
+    everywhere(|h| {
+        for with_event in [false, true] {
+            let (own, side) = (h.stream(), h.stream());
+            let first = Gate::new(h.device, side);
+            let p = pool_alloc(h.pool, 3 << 20, own);
+            ok(unsafe { millpond_record_stream(p, side) });
+            let mut event = null_mut();
+            ok(unsafe { millpond_event_create(h.device, &mut event) });
+            if with_event {
+                ok(unsafe { millpond_event_record(h.device, side, event) });
+            } else {
+                ok(unsafe { millpond_record_end(p, side) });
+            }
+            let second = Gate::new(h.device, side); // later work, that does not use the block
+            if with_event {
+                ok(unsafe { millpond_record_end_at(p, side, event) });
+            }
+            ok(unsafe { millpond_pool_free(h.pool, p, own) });
+            assert_ne!(device_stats(h.device).active_bytes.current, 0);
+            let mut held = false;
+            ok(unsafe { millpond_event_is_held(h.device, event, &mut held) });
+            assert_eq!(held, with_event);
+            if with_event {
+                fails(unsafe { millpond_event_record(h.device, side, event) }, MILLPOND_E_BUSY);
+                ok(unsafe { millpond_event_destroy(h.device, event) });
+                fails(unsafe { millpond_event_destroy(h.device, event) }, MILLPOND_E_UNKNOWN_EVENT);
+                fails(unsafe { millpond_event_query(h.device, event, &mut held) }, MILLPOND_E_UNKNOWN_EVENT);
+            }
+            first.open();
+            let start = std::time::Instant::now();
+            while device_stats(h.device).active_bytes.current != 0 {
+                assert!(start.elapsed().as_secs() < 20, "the block waits for the free");
+                std::thread::yield_now();
+            }
+            if with_event {
+                fails(unsafe { millpond_event_query(h.device, event, &mut held) }, MILLPOND_E_UNKNOWN_EVENT);
+                fails(unsafe { millpond_record_end_at(p, side, event) }, MILLPOND_E_UNKNOWN_POINTER);
+            } else {
+                ok(unsafe { millpond_event_destroy(h.device, event) });
+            }
+            second.open();
+            for s in [own, side] {
+                ok(unsafe { millpond_stream_destroy(h.device, s) });
+            }
+        }
+    });
+}
+
+#[test]
+fn bad_ends_of_uses_are_refused() {
+    let h = host(true);
+    let (own, side) = (h.stream(), h.stream());
+    let p = pool_alloc(h.pool, 1000, own);
+    let mut event = null_mut();
+    ok(unsafe { millpond_event_create(h.device, &mut event) });
+    fails(unsafe { millpond_record_end(null_mut(), side) }, MILLPOND_E_INVALID_ARGUMENT);
+    fails(unsafe { millpond_record_end(p.wrapping_byte_add(512), side) }, MILLPOND_E_UNKNOWN_POINTER);
+    fails(unsafe { millpond_record_end(p, 77 as C_Stream) }, MILLPOND_E_UNKNOWN_STREAM);
+    fails(unsafe { millpond_record_end_at(p, side, null_mut()) }, MILLPOND_E_INVALID_ARGUMENT);
+    fails(unsafe { millpond_record_end_at(p, side, side.cast()) }, MILLPOND_E_UNKNOWN_EVENT);
+    fails(unsafe { millpond_record_end_at(p, own, side.cast()) }, MILLPOND_E_UNKNOWN_EVENT);
+    ok(unsafe { millpond_record_end_at(p, side, event) }); // as if completed
+    ok(unsafe { millpond_record_end(p, own) });
+    ok(unsafe { millpond_event_destroy(h.device, event) });
+    fails(unsafe { millpond_record_end_at(p, side, event) }, MILLPOND_E_UNKNOWN_EVENT);
+    free(p);
+    assert_eq!(device_stats(h.device).active_bytes.current, 0);
+    fails(unsafe { millpond_record_end(p, side) }, MILLPOND_E_UNKNOWN_POINTER);
+}
+
+#[test]
+fn a_captures_pool_serves_its_streams_and_stays() {
+    everywhere(|h| {
+        let (pool, stream, other) = (h.new_pool(), h.stream(), h.stream());
+        free(pool_alloc(h.pool, 1 << 20, stream));
+        let mut capture = null_mut();
+        ok(unsafe { millpond_capture_begin(pool, stream, &mut capture) });
+        fails(unsafe { millpond_capture_begin(pool, stream, &mut null_mut()) }, MILLPOND_E_BUSY);
+        fails(unsafe { millpond_stream_destroy(h.device, stream) }, MILLPOND_E_BUSY);
+        fails(unsafe { millpond_device_empty_cache(h.device) }, MILLPOND_E_BUSY);
+        let p = pool_alloc(h.pool, 1 << 20, stream);
+        let q = pool_alloc(h.pool, 1 << 20, other);
+        assert_eq!([p, q].map(pool_of), [pool, h.pool]);
+        ok(unsafe { millpond_pool_free(h.pool, p, stream) });
+        assert_eq!(pool_alloc(pool, 1 << 20, stream), p, "reused in the order of the stream");
+        ok(unsafe { millpond_capture_add_stream(capture, other) });
+        let r = pool_alloc(h.pool, 1 << 20, other);
+        assert_eq!(pool_of(r), pool);
+        ok(unsafe { millpond_capture_end(capture) });
+        fails(unsafe { millpond_capture_end(capture) }, MILLPOND_E_NOT_PERMITTED);
+        fails(unsafe { millpond_capture_add_stream(capture, stream) }, MILLPOND_E_NOT_PERMITTED);
+        let s = pool_alloc(h.pool, 1 << 20, stream);
+        assert_eq!(pool_of(s), h.pool);
+        [p, q, r, s].into_iter().for_each(free);
+        ok(unsafe { millpond_device_empty_cache(h.device) });
+        assert!(device_stats(h.device).reserved_bytes.current >= 2 << 20, "the graph's memory stays");
+        fails(unsafe { millpond_pool_destroy(pool) }, MILLPOND_E_BUSY);
+        ok(unsafe { millpond_capture_release(capture) });
+        assert_eq!(device_stats(h.device).reserved_bytes.current, 0);
+        fails(unsafe { millpond_capture_release(capture) }, MILLPOND_E_INVALID_ARGUMENT);
+        ok(unsafe { millpond_pool_destroy(pool) });
+        for s in [stream, other] {
+            ok(unsafe { millpond_stream_destroy(h.device, s) });
+        }
+    });
+}
+
+#[test]
+fn bad_captures_are_refused() {
+    let h = host(true);
+    let (pool, stream) = (h.new_pool(), h.stream());
+    let mut c = null_mut();
+    fails(unsafe { millpond_capture_begin(h.pool, stream, &mut c) }, MILLPOND_E_INVALID_ARGUMENT);
+    fails(unsafe { millpond_capture_begin(pool, null_mut(), &mut c) }, MILLPOND_E_INVALID_ARGUMENT);
+    fails(unsafe { millpond_capture_begin(pool, 77 as C_Stream, &mut c) }, MILLPOND_E_UNKNOWN_STREAM);
+    fails(unsafe { millpond_capture_begin(pool, stream, null_mut()) }, MILLPOND_E_INVALID_ARGUMENT);
+    fails(unsafe { millpond_capture_end(null_mut()) }, MILLPOND_E_INVALID_ARGUMENT);
+    fails(unsafe { millpond_capture_end(pool.cast()) }, MILLPOND_E_INVALID_ARGUMENT);
+    ok(unsafe { millpond_capture_release(null_mut()) });
+    ok(unsafe { millpond_capture_begin(pool, stream, &mut c) });
+    ok(unsafe { millpond_capture_release(c) }); // abandoned
+    ok(unsafe { millpond_capture_begin(pool, stream, &mut c) });
+    ok(millpond_finalize());
+    fails(unsafe { millpond_capture_end(c) }, MILLPOND_E_NOT_INITIALIZED);
+}
