@@ -85,5 +85,23 @@ TEST_P(Pools, ACaptureKeepsItsMemory) {
   EXPECT_OK(graphs.destroy());
 }
 
+TEST_P(Pools, ALayoutComesBack) {
+  millpond::Pool graphs(device(), 0, "graphs");
+  millpond::Buffer old = graphs.allocate(1 << 20);
+  void* const at = old.data();
+  const millpond::Checkpoint checkpoint(graphs);
+  old.reset();
+  millpond::Buffer other = graphs.allocate(1000);
+  std::vector<millpond::RestoredBlock> changed;
+  EXPECT_OK(checkpoint.restore(&changed));
+  ASSERT_EQ(changed.size(), 2u);
+  EXPECT_EQ(changed[0].data, other.release());
+  EXPECT_FALSE(changed[0].live);
+  EXPECT_EQ(changed[1].data, at);
+  EXPECT_TRUE(changed[1].live);
+  old = millpond::Buffer::adopt(graphs.get(), at, 1 << 20, nullptr);
+  EXPECT_EQ(graphs.stats().blocks.current, 1u);
+}
+
 }  // namespace
 }  // namespace millpond_tests

@@ -300,3 +300,67 @@ fn bad_captures_are_refused() {
     ok(millpond_finalize());
     fails(unsafe { millpond_capture_end(c) }, MILLPOND_E_NOT_INITIALIZED);
 }
+
+#[test]
+fn a_layout_comes_back_with_its_content() {
+    type Told = Vec<(usize, usize, bool)>;
+    unsafe extern "C-unwind" fn tell(data: *mut c_void, ptr: *mut c_void, bytes: usize, live: bool) {
+        unsafe { &mut *data.cast::<Told>() }.push((ptr.addr(), bytes, live));
+    }
+    everywhere(|h| {
+        let (pool, stream) = (h.new_pool(), h.stream());
+        let sizes = [100usize, 5000, 100_000, 3 << 20];
+        let put = |p: *mut c_void, value: u8, bytes: usize| {
+            ok(unsafe { millpond_memset(h.device, p, value.into(), bytes) });
+        };
+        let old = sizes.map(|n| pool_alloc(pool, n, stream));
+        let mut checkpoint = null_mut();
+        ok(unsafe { millpond_pool_checkpoint(pool, &mut checkpoint) });
+        for (i, (&p, &n)) in old.iter().zip(&sizes).enumerate() {
+            put(p, i as u8 + 1, n);
+            free(p);
+        }
+        let new = pool_alloc(pool, 7 << 20, stream);
+        put(new, 99, 7 << 20);
+        let mut told = Told::new();
+        let data = (&raw mut told).cast();
+        ok(unsafe { millpond_pool_restore(pool, checkpoint, Some(tell), data) });
+        let mut want: Told = old.iter().zip(sizes).map(|(p, n)| (p.addr(), n, true)).collect();
+        want.push((new.addr(), 7 << 20, false));
+        told.sort_unstable();
+        want.sort_unstable();
+        assert_eq!(told, want);
+        if !old.contains(&new) {
+            fails(unsafe { millpond_free(new) }, MILLPOND_E_UNKNOWN_POINTER);
+        }
+        // Each is a block of its own again, and none overlaps another.
+        for (i, (&p, &n)) in old.iter().zip(&sizes).enumerate() {
+            put(p, i as u8 + 50, n);
+        }
+        for (i, (&p, &n)) in old.iter().zip(&sizes).enumerate() {
+            let mut back = vec![0u8; n];
+            let to = back.as_mut_ptr().cast();
+            ok(unsafe { millpond_copy(h.device, MILLPOND_COPY_D2H, to, p, n) });
+            assert!(back.iter().all(|&b| b == i as u8 + 50), "block {i}");
+            free(p);
+        }
+        let other = h.new_pool();
+        fails(
+            unsafe { millpond_pool_restore(other, checkpoint, None, null_mut()) },
+            MILLPOND_E_INVALID_ARGUMENT,
+        );
+        fails(unsafe { millpond_pool_restore(pool, null(), None, null_mut()) }, MILLPOND_E_INVALID_ARGUMENT);
+        fails(unsafe { millpond_pool_checkpoint(pool, null_mut()) }, MILLPOND_E_INVALID_ARGUMENT);
+        ok(unsafe { millpond_device_empty_cache(h.device) });
+        fails(unsafe { millpond_pool_restore(pool, checkpoint, None, null_mut()) }, MILLPOND_E_NOT_PERMITTED);
+        ok(unsafe { millpond_checkpoint_destroy(checkpoint) });
+        fails(unsafe { millpond_checkpoint_destroy(checkpoint) }, MILLPOND_E_INVALID_ARGUMENT);
+        fails(
+            unsafe { millpond_pool_restore(pool, checkpoint, None, null_mut()) },
+            MILLPOND_E_INVALID_ARGUMENT,
+        );
+        ok(unsafe { millpond_checkpoint_destroy(null_mut()) });
+        assert_eq!(device_stats(h.device).blocks.current, 0);
+        ok(unsafe { millpond_stream_destroy(h.device, stream) });
+    });
+}

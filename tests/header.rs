@@ -13,7 +13,7 @@ mod cc;
 use std::path::{Path, PathBuf};
 
 /// One section of the header: its title, and the file of `src/capi` that has it.
-const SECTIONS: [(&str, &str); 11] = [
+const SECTIONS: [(&str, &str); 12] = [
     ("Constants and structs", "types.rs"),
     ("Last error", "last_error.rs"),
     ("Library", "library.rs"),
@@ -22,6 +22,7 @@ const SECTIONS: [(&str, &str); 11] = [
     ("Pools: stream-ordered memory", "pool.rs"),
     ("Scopes: pools by thread", "scope.rs"),
     ("Captures: memory of graphs", "capture.rs"),
+    ("Checkpoints: layouts of pools", "checkpoint.rs"),
     ("Memory without a pool in hand", "memory.rs"),
     ("Copies and fills", "copy.rs"),
     ("Streams and events", "stream.rs"),

@@ -6,7 +6,7 @@
 //   cpp/device.hpp   DeviceTypes, Device, configure_host(), finalize()
 //   cpp/stream.hpp   StreamView, Stream, Event
 //   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr
-//   cpp/pools.hpp    PoolScope, Capture
+//   cpp/pools.hpp    PoolScope, Capture, Checkpoint
 //   cpp/places.hpp   CPUPlace, GPUPlace, CustomPlace, memory::Alloc / Free / Used / Copy
 //   cpp/pmr.hpp      MemoryResource (std::pmr), Allocator<T>: for memory that the host can touch
 //

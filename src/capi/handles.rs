@@ -7,7 +7,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::AtomicRef;
-use crate::capi::types::{millpond_capture, millpond_device, millpond_pool};
+use crate::capi::types::{millpond_capture, millpond_checkpoint, millpond_device, millpond_pool};
 use crate::runtime::{self, DeviceState, Pool, PoolId, Pooled, lock};
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr::without_provenance_mut;
@@ -115,6 +115,11 @@ pub(crate) trait Numbered {
 impl Numbered for millpond_capture {
     const MARK: u64 = 0xCA97;
     const WHAT: &'static str = "capture";
+}
+
+impl Numbered for millpond_checkpoint {
+    const MARK: u64 = 0xCEC9;
+    const WHAT: &'static str = "checkpoint";
 }
 
 /// The handle of a numbered thing of a device. Devices have numbers of 16 bits.

@@ -11,6 +11,7 @@
 #![expect(non_camel_case_types, reason = "the names are those of the C API")]
 
 mod capture;
+mod checkpoint;
 mod copy;
 mod device;
 mod device_type;
@@ -25,6 +26,7 @@ mod stream;
 mod types;
 
 pub use capture::*;
+pub use checkpoint::*;
 pub use copy::*;
 pub use device::*;
 pub use device_type::*;

@@ -20,6 +20,10 @@ pub struct millpond_pool(());
 /// a number and points to nothing; a released one is recognised.
 pub struct millpond_capture(());
 
+/// A pool's layout at one moment: a handle from `millpond_pool_checkpoint`. It is a number and points to
+/// nothing; a destroyed one is recognised.
+pub struct millpond_checkpoint(());
+
 /// `millpond_last_error_code`: no call has failed on this thread yet.
 pub const MILLPOND_OK: u32 = 0;
 /// An argument is outside its documented range: NULL, a bad flag, a bad handle, an overflow.
@@ -250,3 +254,10 @@ pub type millpond_stream_callback =
 /// fails inside it calls no callbacks. It may be called by several threads at once. It must not throw.
 pub type millpond_oom_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, size_bytes: u64) -> bool>;
+
+/// Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: `ptr` and
+/// the `size_bytes` that were asked for, and whether the block is live now or was freed. On the thread of the
+/// call, after everything is done, with no lock held. It must not throw.
+pub type millpond_restore_callback = Option<
+    unsafe extern "C-unwind" fn(user_data: *mut c_void, ptr: *mut c_void, size_bytes: usize, live: bool),
+>;

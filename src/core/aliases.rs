@@ -84,6 +84,18 @@ impl Aliases {
         self.entries.get(index as usize).and_then(|e| e.as_ref()).map_or(&[], |e| &e.pieces)
     }
 
+    /// The range that starts at this granule of addresses: its number and its pieces.
+    pub(crate) fn at(&self, granule: u32) -> Option<(u32, &[(u32, u32)])> {
+        let here = |e: &Option<Entry>| e.as_ref().is_some_and(|e| e.granule == granule);
+        let index = self.entries.iter().position(here)? as u32;
+        Some((index, self.pieces(index)))
+    }
+
+    /// Calls `each` with the id and the pieces of every range that is in use.
+    pub(crate) fn busy(&self, mut each: impl FnMut(Id, u32, &[(u32, u32)])) {
+        self.entries.iter().flatten().filter(|e| !e.idle).for_each(|e| each(e.id, e.granule, &e.pieces));
+    }
+
     /// Takes an idle range by its number, as `take` does.
     pub(crate) fn take_index(&mut self, index: u32) -> Option<(u32, Id, u32)> {
         self.clock += 1;

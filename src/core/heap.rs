@@ -16,6 +16,7 @@ use std::collections::{HashMap, VecDeque};
 mod fine;
 mod granules;
 mod large;
+mod place;
 
 /// Quick slots of a heap, for large blocks. What sits here unmerged is lost to other sizes. Large blocks are
 /// merged before any other large block is placed, so that where it goes depends on nothing but what is
@@ -395,6 +396,10 @@ impl Inner {
             self.room[2].add(-1),
         ];
         (left[0] | left[1] | left[2]) < 0
+    }
+    /// Whether more is allocated than the ceilings allow: the peaks must be looked at.
+    pub(crate) fn over(&self) -> bool {
+        self.room.iter().any(|r| r.get() < 0)
     }
     /// Counts a block out.
     #[inline(always)]

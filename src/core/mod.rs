@@ -4,6 +4,7 @@
 //! ```text
 //! pond      the calls: alloc, free, statistics         supply   growth, theft, scatter, pressure
 //! capture   streams whose work is recorded, and the pools that serve them
+//! checkpoint   a pool's layout, kept and brought back
 //! streams   uses on other streams, pending frees       pools    pools, heaps, their streams
 //! heap      the free memory of one (pool, stream)      ledger   exact peaks
 //! bins      free blocks by size                        desc     descriptors, and maps to them
@@ -20,6 +21,7 @@ mod aliases;
 mod backing;
 mod bins;
 mod capture;
+mod checkpoint;
 mod desc;
 mod heap;
 mod ledger;
@@ -34,6 +36,7 @@ pub mod types;
 
 pub use backing::Backing;
 pub use capture::CaptureId;
+pub use checkpoint::{CheckpointId, Restored};
 pub use heap::Mark;
 pub use pond::{Config, Pond};
 pub use pools::Pool;

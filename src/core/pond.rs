@@ -3,6 +3,7 @@
 use super::aliases::Aliases;
 use super::backing::Backing;
 use super::capture::Captures;
+use super::checkpoint::Checkpoints;
 use super::desc::{ALIAS, Found, Id, Maps, USES, kind};
 use super::heap::{Heap, Inner};
 use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
@@ -50,10 +51,10 @@ pub struct Pond {
     pub(crate) captures: Mutex<Captures>,
     /// Streams that are captured now.
     pub(crate) captured: AtomicU32,
+    pub(crate) checkpoints: Mutex<Checkpoints>,
     pub(crate) limit: AtomicU64, // [B] 0: none
     pub(crate) oom_count: AtomicU64,
     /// Granules of memory; addresses from here on show scattered granules.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the tests walk all granules"))]
     pub(crate) real: u32,
 }
 
@@ -110,6 +111,7 @@ impl Pond {
             aliases: Lock::new(Aliases::new(real, alias)),
             captures: Mutex::new(Captures::default()),
             captured: AtomicU32::new(0),
+            checkpoints: Mutex::new(Checkpoints::default()),
             limit: AtomicU64::new(0),
             oom_count: AtomicU64::new(0),
             real,
@@ -411,7 +413,7 @@ impl Pond {
     }
 
     #[cold]
-    fn set_idle(&self, entry: u32) {
+    pub(crate) fn set_idle(&self, entry: u32) {
         self.aliases.lock().set_idle(entry);
     }
 

@@ -26,6 +26,7 @@ struct Segment {
     first: u32, // granule
     units: u32, // that are served
     bytes: u64, // as asked from the device
+    serial: u64,
 }
 
 /// What is taken from the device, and where there is room for more.
@@ -34,6 +35,7 @@ pub(crate) struct Growth {
     /// Granule numbers with nothing behind them: first -> count.
     room: BTreeMap<u32, u32>,
     segments_held: BTreeMap<u32, Segment>, // by first granule
+    last_serial: u64,
     pub reserved: Counter,
     pub segments: Counter,
     pub pools: BTreeMap<u32, Held>,
@@ -49,6 +51,7 @@ impl Growth {
         Growth {
             room: BTreeMap::from([(0, real)]),
             segments_held: BTreeMap::new(),
+            last_serial: 0,
             reserved: Counter::default(),
             segments: Counter::default(),
             pools: BTreeMap::new(),
@@ -123,6 +126,27 @@ impl Growth {
     fn longest_room(&self) -> u32 {
         self.room.values().copied().max().unwrap_or(0)
     }
+    /// The granule numbers that have something behind them, as runs.
+    pub(crate) fn occupied(&self, real: u32) -> Vec<(u32, u32)> {
+        let (mut at, mut runs) = (0, Vec::new());
+        for (&first, &count) in &self.room {
+            if first > at {
+                runs.push((at, first - at));
+            }
+            at = first + count;
+        }
+        if at < real {
+            runs.push((at, real - at));
+        }
+        runs
+    }
+    /// The number of the segment that has this granule, never used again, and how many units the granule
+    /// lacks. `None`: no segment has it.
+    pub(crate) fn segment_of(&self, granule: u32) -> Option<(u64, u32)> {
+        let (_, s) = self.segments_held.range(..=granule).next_back()?;
+        let units = (granule - s.first) << LARGE_UNITS_SHIFT;
+        (units < s.units).then(|| (s.serial, LARGE_UNITS.saturating_sub(s.units - units)))
+    }
     /// One past the last granule number that has something behind it. For tests.
     #[cfg(test)]
     pub(crate) fn used(&self, real: u32) -> u32 {
@@ -148,7 +172,7 @@ const SLACK_PART: u64 = 125;
 
 /// From whom memory may be taken, and on what terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Terms {
+pub(crate) enum Terms {
     /// The giver's stream has nothing queued.
     Idle,
     /// The taker waits for the giver's stream, on the device (a taker without a stream: on the host).

@@ -19,8 +19,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 mod capture;
+mod checkpoint;
 
 use capture::Graphs;
+use checkpoint::Saved;
 
 const G: u64 = 2 << 20;
 
@@ -216,6 +218,7 @@ impl Backing for Sim {
     }
 }
 
+#[derive(Clone)]
 struct Block {
     offset: u64,
     bytes: u64,
@@ -270,6 +273,13 @@ impl Bench {
             Some(s) => self.pond.alloc(named, s, bytes)?,
             None => self.pond.alloc_unordered(named, bytes)?,
         };
+        self.enter(Block { offset, bytes, stream, uses: vec![], ended: vec![], pool, past: None });
+        Ok(self.live.len() - 1)
+    }
+
+    /// The block has become live: it must overlap nobody, and come after all work that may use its memory.
+    fn enter(&mut self, b: Block) {
+        let Block { offset, bytes, stream, .. } = b;
         assert_eq!(offset % 512, 0);
         let w = self.world.lock().unwrap();
         for (a, n) in w.behind(offset, bytes) {
@@ -278,7 +288,7 @@ impl Bench {
             }
             self.taken.insert(a, a + n);
             for &(x, y, s, q) in &self.dirty {
-                if x < a + n && a < y && Some(s) != stream && !w.passed(s, q) {
+                if x < a + n && a < y && Some(s) != stream && !w.passed(s, q) && b.past.is_none() {
                     let waits = stream.and_then(|t| w.streams.get(&t)).and_then(|t| t.waits.get(&s));
                     assert!(
                         waits.is_some_and(|&v| v >= q),
@@ -290,8 +300,7 @@ impl Bench {
         drop(w);
         self.requested += bytes;
         self.peak = self.peak.max(self.requested);
-        self.live.push(Block { offset, bytes, stream, uses: vec![], ended: vec![], pool, past: None });
-        Ok(self.live.len() - 1)
+        self.live.push(b);
     }
 
     /// The use on `stream` ends at its last work now; with `event`, the caller says so with an event.
@@ -321,6 +330,13 @@ impl Bench {
     }
 
     fn free(&mut self, i: usize, on: Option<u64>) {
+        let offset = self.leave(i, on);
+        self.pond.free(offset, on, None).unwrap();
+        self.dirty.retain(|d| !self.world.lock().unwrap().passed(d.2, d.3));
+    }
+
+    /// The block is about to be freed; its offset.
+    fn leave(&mut self, i: usize, on: Option<u64>) -> u64 {
         let b = self.live.swap_remove(i);
         let mut w = self.world.lock().unwrap();
         let mut users: Vec<u64> = b.uses.clone();
@@ -347,8 +363,7 @@ impl Bench {
         }
         drop(w);
         self.requested -= b.bytes;
-        self.pond.free(b.offset, on, None).unwrap();
-        self.dirty.retain(|d| !self.world.lock().unwrap().passed(d.2, d.3));
+        b.offset
     }
 
     fn finish(mut self) {
@@ -388,6 +403,8 @@ enum Op {
     Capture { stream: u64 },
     EndCapture,
     Release,
+    Checkpoint { pool: usize },
+    Restore { nth: usize },
     EmptyCache,
     EndStream { stream: u64 },
     FailAlias(bool),
@@ -405,6 +422,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (1u64..3).prop_map(|stream| Op::Capture { stream }),
         1 => Just(Op::EndCapture),
         1 => Just(Op::Release),
+        1 => (0usize..3).prop_map(|pool| Op::Checkpoint { pool }),
+        2 => (0usize..100).prop_map(|nth| Op::Restore { nth }),
         1 => Just(Op::EmptyCache),
         1 => (0u64..3).prop_map(|stream| Op::EndStream { stream }),
         1 => any::<bool>().prop_map(Op::FailAlias),
@@ -417,11 +436,14 @@ fn run(mapping: bool, ops: Vec<Op>) {
     let third = b.pond.pool_create(0).unwrap();
     let pools = [PoolId::DEFAULT, second, third];
     let mut graphs = Graphs::new(third);
+    let mut saved: Vec<Saved> = Vec::new();
     for op in ops {
         match op {
             Op::Capture { stream } => graphs.begin(&mut b, stream),
             Op::EndCapture => graphs.end(&mut b),
             Op::Release => graphs.release(&mut b),
+            Op::Checkpoint { pool } => saved.push(b.checkpoint(pools[pool])),
+            Op::Restore { nth } if !saved.is_empty() => b.restore(&saved[nth % saved.len()]),
             Op::EndUse { at, stream, event } if !b.live.is_empty() => {
                 let at = at % b.live.len();
                 b.end_use(at, stream, event);

@@ -4,6 +4,7 @@
 //! A state outlives its device: after the end of the device each call gets `NotInitialized`.
 
 use crate::base::error::{Code, Error, Result};
+use crate::core::{CheckpointId, PoolId, Restored};
 use crate::device::{Caps, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
 use crate::fail;
 use crate::runtime::memory::Memory;
@@ -137,6 +138,13 @@ impl DeviceState {
         let _pass = self.enter()?;
         may_block()?;
         self.device.synchronize()
+    }
+
+    /// [`Memory::restore`], which may wait: `NotPermitted` in a stream callback.
+    pub fn restore(&self, pool: PoolId, checkpoint: CheckpointId) -> Result<Restored> {
+        let _pass = self.enter()?;
+        may_block()?;
+        self.memory.restore(pool, checkpoint)
     }
 
     /// Fails unless `stream` is the default stream or a live one.

@@ -8,7 +8,7 @@
 use crate::base::error::{Code, Error, Result};
 #[cfg(feature = "capi")]
 use crate::core::Pool;
-use crate::core::{BlockInfo, CaptureId, Config, Pond, PoolId, Stats};
+use crate::core::{BlockInfo, CaptureId, CheckpointId, Config, Pond, PoolId, Restored, Stats};
 use crate::device::{Caps, Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::rescue::{OomCallback, Rescue};
@@ -239,6 +239,24 @@ impl Memory {
     /// The graph of the capture is gone; ends the capture first if it has not ended.
     pub fn capture_release(&self, capture: CaptureId) -> Result<()> {
         self.pond()?.capture_release(capture)
+    }
+
+    /// Notes which blocks of the pool are live now.
+    pub fn checkpoint(&self, pool: PoolId) -> Result<CheckpointId> {
+        self.pond()?.checkpoint(pool)
+    }
+
+    /// The checkpoint is not needed any more.
+    pub fn checkpoint_destroy(&self, checkpoint: CheckpointId) -> Result<()> {
+        self.pond()?.checkpoint_destroy(checkpoint)
+    }
+
+    /// Makes exactly those blocks of the pool live that were at the checkpoint, at the same addresses. All or
+    /// nothing. The answer has addresses.
+    pub fn restore(&self, pool: PoolId, checkpoint: CheckpointId) -> Result<Restored> {
+        let How::Pooled(p) = self.open()? else { return self.pond().and(Ok(Restored::default())) };
+        // Every block that is or was live has an address.
+        p.pond.restore(pool, checkpoint, |offset| p.places.address(offset).unwrap_or(0))
     }
 
     fn pond(&self) -> Result<&Pond> {

@@ -58,7 +58,7 @@ mod usage;
 
 #[cfg(feature = "capi")]
 pub(crate) use crate::core::Pool;
-pub use crate::core::{BlockInfo, CaptureId, Counter, PoolId, Stats};
+pub use crate::core::{BlockInfo, CaptureId, CheckpointId, Counter, PoolId, Restored, Stats};
 pub use crate::device::host::HostOptions;
 pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;

@@ -1,9 +1,11 @@
 // What pools can do beyond allocating: serve a thread's unnamed requests (PoolScope), and keep the
-// memory of graphs (Capture).
+// memory of graphs (Capture), and go back to an earlier layout (Checkpoint).
 #ifndef MILLPOND_CPP_POOLS_HPP
 #define MILLPOND_CPP_POOLS_HPP
 
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "millpond/cpp/memory.hpp"
 
@@ -79,6 +81,60 @@ class Capture {
 
  private:
   millpond_capture* raw_ = nullptr;  // NULL: empty
+};
+
+/// A block that Checkpoint::restore() has changed.
+struct RestoredBlock {
+  void* data;              ///< its address
+  std::size_t size_bytes;  ///< as asked for
+  bool live;               ///< live again, or freed
+};
+
+/// Which blocks of a pool were live at one moment. Moves, does not copy. The blocks that it makes
+/// live again have no owner: adopt them (Buffer::adopt) or free them. Those that it frees must be
+/// released (Buffer::release) by their owners, who would free what another has by then.
+class Checkpoint {
+ public:
+  /// Holds nothing.
+  Checkpoint() noexcept = default;
+  /// Notes what is live in `pool` now.
+  explicit Checkpoint(PoolView pool) : pool_(pool) {
+    check(millpond_pool_checkpoint(pool.get(), &raw_));
+  }
+  /// Takes the checkpoint over; `other` is left empty.
+  Checkpoint(Checkpoint&& other) noexcept
+      : pool_(other.pool_), raw_(std::exchange(other.raw_, nullptr)) {}
+  /// Ends its own checkpoint, then takes the other's over.
+  Checkpoint& operator=(Checkpoint&& other) noexcept {
+    Checkpoint old(std::move(*this));
+    pool_ = other.pool_;
+    raw_ = std::exchange(other.raw_, nullptr);
+    return *this;
+  }
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+  /// Ends it. Never throws.
+  ~Checkpoint() {
+    if (raw_ != nullptr) (void)millpond_checkpoint_destroy(raw_);
+  }
+
+  /// The C API's handle; NULL when empty.
+  millpond_checkpoint* get() const noexcept { return raw_; }
+  /// Makes exactly those blocks live again, and appends to `*changed` (may be nullptr) what that
+  /// has freed and made live. Throws MILLPOND_E_NOT_PERMITTED when memory of it is gone; then
+  /// nothing has changed.
+  C_Status restore(std::vector<RestoredBlock>* changed = nullptr) const {
+    return check(millpond_pool_restore(pool_.get(), raw_, changed != nullptr ? &tell : nullptr,
+                                       static_cast<void*>(changed)));
+  }
+
+ private:
+  static void tell(void* user_data, void* data, std::size_t size_bytes, bool live) noexcept {
+    static_cast<std::vector<RestoredBlock>*>(user_data)->push_back({data, size_bytes, live});
+  }
+
+  PoolView pool_;
+  millpond_checkpoint* raw_ = nullptr;  // NULL: empty
 };
 
 }  // namespace millpond

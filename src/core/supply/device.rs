@@ -135,7 +135,8 @@ impl Pond {
             return Err(e);
         }
         let pool = heap.pool.load(Relaxed);
-        g.segments_held.insert(first, Segment { first, units, bytes });
+        g.last_serial += 1;
+        g.segments_held.insert(first, Segment { first, units, bytes, serial: g.last_serial });
         g.hold(pool, bytes, 1);
         Ok(first)
     }

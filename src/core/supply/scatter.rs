@@ -35,7 +35,15 @@ impl Pond {
     }
 
     /// Makes a range of addresses the block `id` of a heap.
-    pub(super) fn enter_alias(&self, heap: &Heap, id: Id, granule: u32, units: u32, entry: u32, first: Id) {
+    pub(in crate::core) fn enter_alias(
+        &self,
+        heap: &Heap,
+        id: Id,
+        granule: u32,
+        units: u32,
+        entry: u32,
+        first: Id,
+    ) {
         let d = self.maps.desc(id);
         d.set_off(granule);
         d.set_units(units);

@@ -79,7 +79,7 @@ impl Pond {
     }
 
     /// Whether memory that was just taken from `giver` may go to `taker`; makes the taker wait if need be.
-    pub(super) fn agree(&self, giver: &Heap, taker: &Heap, terms: Terms) -> bool {
+    pub(in crate::core) fn agree(&self, giver: &Heap, taker: &Heap, terms: Terms) -> bool {
         let from = giver.stream.load(Relaxed);
         let to = taker.stream.load(Relaxed);
         if from == UNORDERED {

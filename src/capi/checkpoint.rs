@@ -1,0 +1,88 @@
+//! Checkpoints: a pool's layout, kept and brought back between replays of graphs.
+
+use crate::capi::guard::{Out, run};
+use crate::capi::handles;
+use crate::capi::pool::to_ptr;
+use crate::capi::types::{millpond_checkpoint, millpond_pool, millpond_restore_callback};
+use crate::paddle::abi::C_Status;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Notes which blocks of the pool are live now, where, with their sizes and streams. Nothing of it is kept from
+/// being freed or given back; what is needed to keep a pool's memory is a capture. The caller ends it with
+/// `millpond_checkpoint_destroy`.
+///
+/// Errors: INVALID_ARGUMENT; UNSUPPORTED where the device is not pooled; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_checkpoint(
+    pool: *mut millpond_pool,
+    out_checkpoint: *mut *mut millpond_checkpoint,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_checkpoint, "out_checkpoint") }?;
+        let (device, id) = handles::pool(pool)?;
+        let checkpoint = device.memory().checkpoint(id)?;
+        let handle = handles::of_numbered(device, checkpoint).inspect_err(|_| {
+            // Without a handle nobody could end it.
+            let _ = device.memory().checkpoint_destroy(checkpoint);
+        })?;
+        out.set(handle);
+        Ok(())
+    })
+}
+
+/// Makes exactly those blocks of `pool` live that were at the checkpoint: at the same addresses, of the same
+/// sizes and streams. Blocks that have come since are freed, and those that were freed since are live again,
+/// with what their memory holds now; where a block was freed and another of the same size and stream made at its
+/// address, that one stays. `callback` (may be NULL) is told each block that was freed or made live. Nothing is
+/// copied, and the device is called only where a block that is freed was used by other streams than its own:
+/// those are waited for. No other thread may use the pool meanwhile. A checkpoint may be restored any number of
+/// times.
+///
+/// Errors: NOT_PERMITTED when it is impossible, because memory of it went back to the device or to another pool,
+/// which does not happen while a capture keeps the pool; UNKNOWN_STREAM when a stream of it has ended; BUSY when
+/// a stream of it is being captured, or another thread used the pool; OUT_OF_MEMORY; NOT_PERMITTED in a stream
+/// callback; INVALID_ARGUMENT, also for a checkpoint of another pool; UNSUPPORTED; NOT_INITIALIZED; DEVICE. After
+/// an error nothing has changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_restore(
+    pool: *mut millpond_pool,
+    checkpoint: *const millpond_checkpoint,
+    callback: millpond_restore_callback,
+    user_data: *mut c_void,
+) -> C_Status {
+    run(|| {
+        let (device, id) = handles::pool(pool)?;
+        let (other, number) = handles::numbered(checkpoint)?;
+        if device.id() != other.id() {
+            crate::fail!(crate::Code::InvalidArgument, "the checkpoint is one of another device");
+        }
+        let done = device.restore(id, number)?;
+        let Some(call) = callback else { return Ok(()) };
+        for (blocks, live) in [(done.freed, false), (done.live, true)] {
+            for (addr, bytes) in blocks {
+                // The restore is done, whatever a callback does: what it throws ends here.
+                let _ = catch_unwind(AssertUnwindSafe(|| {
+                    // SAFETY: the caller gave a function for exactly this call with this pointer.
+                    unsafe { call(user_data, to_ptr(addr), bytes as usize, live) }
+                }));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Ends a checkpoint. NULL: no-op.
+///
+/// Errors: INVALID_ARGUMENT, also when it was destroyed before; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_checkpoint_destroy(checkpoint: *mut millpond_checkpoint) -> C_Status {
+    run(|| {
+        if checkpoint.is_null() {
+            return Ok(());
+        }
+        let (device, number) = handles::numbered(checkpoint)?;
+        device.memory().checkpoint_destroy(number)
+    })
+}
