@@ -103,5 +103,20 @@ TEST_P(Pools, ALayoutComesBack) {
   EXPECT_EQ(graphs.stats().blocks.current, 1u);
 }
 
+TEST_P(Pools, APoolSleepsWhereTheDeviceMaps) {
+  millpond::Pool pool(device(), 0, "asleep");
+  const millpond::Buffer block = pool.allocate(1 << 20);
+  if (!can(MILLPOND_CAP_MAPPING)) {
+    EXPECT_NE(millpond_pool_sleep(pool.get(), 0), C_SUCCESS);
+    EXPECT_EQ(millpond_last_error_code(), static_cast<unsigned>(MILLPOND_E_UNSUPPORTED));
+    return;
+  }
+  EXPECT_OK(pool.sleep(true));
+  EXPECT_EQ(pool.stats().reserved_bytes.current, 0u);
+  EXPECT_GE(pool.stats().sleeping_bytes.current, std::uint64_t{1} << 20);
+  EXPECT_OK(pool.wake());
+  EXPECT_EQ(pool.stats().sleeping_bytes.current, 0u);
+}
+
 }  // namespace
 }  // namespace millpond_tests

@@ -364,3 +364,122 @@ fn a_layout_comes_back_with_its_content() {
         ok(unsafe { millpond_stream_destroy(h.device, stream) });
     });
 }
+
+fn pool_stats(pool: *mut millpond_pool) -> millpond_stats {
+    let mut s: millpond_stats = unsafe { std::mem::zeroed() };
+    s.struct_size = size_of::<millpond_stats>();
+    ok(unsafe { millpond_pool_get_stats(pool, &mut s) });
+    s
+}
+
+impl Host {
+    fn pool_named(&self, name: &std::ffi::CStr) -> *mut millpond_pool {
+        let options = millpond_pool_options {
+            struct_size: size_of::<millpond_pool_options>(),
+            limit_bytes: 0,
+            name: name.as_ptr(),
+        };
+        let mut pool = null_mut();
+        ok(unsafe { millpond_pool_create(self.device, &options, &mut pool) });
+        pool
+    }
+    fn fill(&self, p: *mut c_void, value: u8, bytes: usize) {
+        ok(unsafe { millpond_memset(self.device, p, value.into(), bytes) });
+    }
+    fn holds(&self, p: *mut c_void, value: u8, bytes: usize) -> bool {
+        let mut back = vec![!value; bytes];
+        let to = back.as_mut_ptr().cast();
+        ok(unsafe { millpond_copy(self.device, MILLPOND_COPY_D2H, to, p, bytes) });
+        back.iter().all(|&b| b == value)
+    }
+    fn free_bytes(&self) -> u64 {
+        let mut info: millpond_device_info = unsafe { std::mem::zeroed() };
+        info.struct_size = size_of::<millpond_device_info>();
+        ok(unsafe { millpond_device_get_info(self.device, &mut info) });
+        info.free_bytes
+    }
+}
+
+#[test]
+fn sleep_gives_the_memory_back_and_wake_brings_it_with_its_content() {
+    let h = host(true);
+    const G: usize = 2 << 20;
+    for flags in [MILLPOND_SLEEP_KEEP, 0] {
+        let pool = h.new_pool();
+        // A scattered block: the odd granules of 16, with no other memory to be had.
+        let all: Vec<_> = (0..16).map(|_| pool_alloc(pool, G, null_mut())).collect();
+        ok(unsafe { millpond_pool_set_limit(pool, 16 * G as u64) });
+        let (odd, even): (Vec<_>, Vec<_>) = all.into_iter().partition(|p| (p.addr() / G) % 2 == 1);
+        odd.into_iter().for_each(free);
+        let scattered = pool_alloc(pool, 8 * G, null_mut());
+        free(even[0]);
+        let small = pool_alloc(pool, 100, null_mut());
+        h.fill(scattered, 1, 8 * G);
+        h.fill(even[1], 2, G);
+        h.fill(small, 3, 100);
+        let free_before = h.free_bytes();
+        ok(unsafe { millpond_pool_sleep(pool, flags) });
+        let s = pool_stats(pool);
+        assert_eq!((s.reserved_bytes.current, s.sleeping_bytes.current), (0, 16 * G as u64));
+        assert_eq!(h.free_bytes(), free_before + 16 * G as u64);
+        fails(unsafe { millpond_pool_sleep(pool, 0) }, MILLPOND_E_NOT_PERMITTED);
+        fails(unsafe { millpond_pool_alloc(pool, 1, null_mut(), &mut null_mut()) }, MILLPOND_E_NOT_PERMITTED);
+        fails(unsafe { millpond_memset(h.device, small, 0, 100) }, MILLPOND_E_NOT_PERMITTED);
+        free(even[2]);
+        // Others may have the memory; then the wake fails, and nothing is lost.
+        let rest = pool_alloc(h.pool, h.free_bytes() as usize - 8 * G, null_mut());
+        fails(unsafe { millpond_pool_wake(pool) }, MILLPOND_E_OUT_OF_MEMORY);
+        h.fill(rest, 9, 100 * G);
+        free(rest);
+        ok(unsafe { millpond_pool_wake(pool) });
+        fails(unsafe { millpond_pool_wake(pool) }, MILLPOND_E_NOT_PERMITTED);
+        assert_eq!(pool_stats(pool).sleeping_bytes.current, 0);
+        let kept = flags != 0;
+        assert!(h.holds(scattered, u8::from(kept), 8 * G), "the scattered block, {flags}");
+        assert!(h.holds(even[1], 2 * u8::from(kept), G));
+        assert!(h.holds(small, 3 * u8::from(kept), 100));
+        // The aliases are real: what is written through one address is there after another round.
+        h.fill(scattered, 77, 8 * G);
+        ok(unsafe { millpond_pool_sleep(pool, MILLPOND_SLEEP_KEEP) });
+        ok(unsafe { millpond_pool_wake(pool) });
+        assert!(h.holds(scattered, 77, 8 * G));
+        [scattered, small].into_iter().chain(even[3..].iter().copied()).for_each(free);
+        free(even[1]);
+        ok(unsafe { millpond_pool_destroy(pool) });
+    }
+    assert_eq!(device_stats(h.device).blocks.current, 0);
+}
+
+#[test]
+fn pools_sleep_by_name_and_bad_sleeps_are_refused() {
+    let h = host(true);
+    let (a, b, c) = (h.pool_named(c"weights"), h.pool_named(c"weights"), h.pool_named(c"cache"));
+    let blocks = [a, b, c].map(|p| pool_alloc(p, 1000, null_mut()));
+    let asleep = |p| pool_stats(p).sleeping_bytes.current != 0;
+    ok(unsafe { millpond_device_sleep(h.device, c"weights".as_ptr(), MILLPOND_SLEEP_KEEP) });
+    assert_eq!([a, b, c].map(asleep), [true, true, false]);
+    ok(unsafe { millpond_device_wake(h.device, c"weights".as_ptr()) });
+    assert_eq!([a, b, c].map(asleep), [false; 3]);
+    fails(unsafe { millpond_device_wake(h.device, c"weights".as_ptr()) }, MILLPOND_E_NOT_PERMITTED);
+    // One of them sleeps: none is put to sleep.
+    ok(unsafe { millpond_pool_sleep(b, 0) });
+    fails(unsafe { millpond_device_sleep(h.device, c"weights".as_ptr(), 0) }, MILLPOND_E_NOT_PERMITTED);
+    assert_eq!([a, b, c].map(asleep), [false, true, false]);
+    ok(unsafe { millpond_pool_wake(b) });
+    fails(unsafe { millpond_device_sleep(h.device, c"none".as_ptr(), 0) }, MILLPOND_E_INVALID_ARGUMENT);
+    fails(unsafe { millpond_device_sleep(h.device, null(), 0) }, MILLPOND_E_INVALID_ARGUMENT);
+    fails(unsafe { millpond_pool_sleep(a, 2) }, MILLPOND_E_INVALID_ARGUMENT);
+    fails(unsafe { millpond_pool_sleep(null_mut(), 0) }, MILLPOND_E_INVALID_ARGUMENT);
+    let (pool, stream) = (h.new_pool(), h.stream());
+    let mut capture = null_mut();
+    ok(unsafe { millpond_capture_begin(pool, stream, &mut capture) });
+    fails(unsafe { millpond_pool_sleep(a, 0) }, MILLPOND_E_BUSY);
+    ok(unsafe { millpond_capture_release(capture) });
+    ok(unsafe { millpond_pool_sleep(c, MILLPOND_SLEEP_KEEP) });
+    blocks.into_iter().for_each(free);
+    ok(unsafe { millpond_pool_destroy(c) }); // asleep, but without blocks
+    ok(unsafe { millpond_stream_destroy(h.device, stream) });
+    drop(h);
+    let h = host(false);
+    fails(unsafe { millpond_pool_sleep(h.new_pool(), 0) }, MILLPOND_E_UNSUPPORTED);
+}

@@ -13,7 +13,7 @@ mod cc;
 use std::path::{Path, PathBuf};
 
 /// One section of the header: its title, and the file of `src/capi` that has it.
-const SECTIONS: [(&str, &str); 12] = [
+const SECTIONS: [(&str, &str); 13] = [
     ("Constants and structs", "types.rs"),
     ("Last error", "last_error.rs"),
     ("Library", "library.rs"),
@@ -23,6 +23,7 @@ const SECTIONS: [(&str, &str); 12] = [
     ("Scopes: pools by thread", "scope.rs"),
     ("Captures: memory of graphs", "capture.rs"),
     ("Checkpoints: layouts of pools", "checkpoint.rs"),
+    ("Sleep: pools without physical memory", "sleep.rs"),
     ("Memory without a pool in hand", "memory.rs"),
     ("Copies and fills", "copy.rs"),
     ("Streams and events", "stream.rs"),
@@ -164,7 +165,7 @@ fn layouts() -> &'static [Layout] {
         millpond_counter { current, peak, total }
         millpond_stats {
             struct_size, requested_bytes, allocated_bytes, active_bytes, reserved_bytes, blocks, segments,
-            driver_calls, out_of_memory_count, limit_bytes,
+            driver_calls, out_of_memory_count, limit_bytes, sleeping_bytes,
         }
         millpond_block_info { struct_size, base, size_bytes, requested_bytes, stream, pool, device }
     }

@@ -109,6 +109,8 @@ extern "C" {
 #define MILLPOND_E_WRONG_SIZE 16
 /** A defect of this library; please report it. */
 #define MILLPOND_E_INTERNAL 17
+/** `millpond_pool_sleep`: what the memory holds is kept in host memory, and is there again after the wake. */
+#define MILLPOND_SLEEP_KEEP 1
 /** Copy from host memory to device memory. */
 #define MILLPOND_COPY_H2D 0
 /** Copy from device memory to host memory. */
@@ -133,6 +135,12 @@ extern "C" {
  * a number and points to nothing; a released one is recognised.
  */
 typedef struct millpond_capture millpond_capture;
+
+/**
+ * A pool's layout at one moment: a handle from `millpond_pool_checkpoint`. It is a number and points to
+ * nothing; a destroyed one is recognised.
+ */
+typedef struct millpond_checkpoint millpond_checkpoint;
 
 /**
  * A device: a handle that `millpond_device_get` lends. It is a number and points to nothing; it
@@ -238,6 +246,8 @@ typedef struct millpond_stats {
   uint64_t out_of_memory_count;
   /** The limit of `reserved_bytes`; 0: none. */
   uint64_t limit_bytes;
+  /** Bytes of memory that sleeps: given back to the device until its pool wakes. */
+  struct millpond_counter sleeping_bytes;
 } millpond_stats;
 
 /** What is known of one live block. */
@@ -272,6 +282,13 @@ typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
  * fails inside it calls no callbacks. It may be called by several threads at once. It must not throw.
  */
 typedef bool (*millpond_oom_callback)(void *user_data, uint64_t size_bytes);
+
+/**
+ * Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: `ptr` and
+ * the `size_bytes` that were asked for, and whether the block is live now or was freed. On the thread of the
+ * call, after everything is done, with no lock held. It must not throw.
+ */
+typedef void (*millpond_restore_callback)(void *user_data, void *ptr, size_t size_bytes, bool live);
 
 /* ---- Last error ---------------------------------------------------------------------------------------- */
 
@@ -630,6 +647,91 @@ C_Status millpond_capture_end(millpond_capture *capture);
  * Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
  */
 C_Status millpond_capture_release(millpond_capture *capture);
+
+/* ---- Checkpoints: layouts of pools --------------------------------------------------------------------- */
+
+/**
+ * Notes which blocks of the pool are live now, where, with their sizes and streams. Nothing of it is kept from
+ * being freed or given back; what is needed to keep a pool's memory is a capture. The caller ends it with
+ * `millpond_checkpoint_destroy`.
+ *
+ * Errors: INVALID_ARGUMENT; UNSUPPORTED where the device is not pooled; NOT_INITIALIZED.
+ */
+C_Status millpond_pool_checkpoint(millpond_pool *pool,
+                                  millpond_checkpoint **out_checkpoint);
+
+/**
+ * Makes exactly those blocks of `pool` live that were at the checkpoint: at the same addresses, of the same
+ * sizes and streams. Blocks that have come since are freed, and those that were freed since are live again,
+ * with what their memory holds now; where a block was freed and another of the same size and stream made at its
+ * address, that one stays. `callback` (may be NULL) is told each block that was freed or made live. Nothing is
+ * copied, and the device is called only where a block that is freed was used by other streams than its own:
+ * those are waited for. No other thread may use the pool meanwhile. A checkpoint may be restored any number of
+ * times.
+ *
+ * Errors: NOT_PERMITTED when it is impossible, because memory of it went back to the device or to another pool,
+ * which does not happen while a capture keeps the pool; UNKNOWN_STREAM when a stream of it has ended; BUSY when
+ * a stream of it is being captured, or another thread used the pool; OUT_OF_MEMORY; NOT_PERMITTED in a stream
+ * callback; INVALID_ARGUMENT, also for a checkpoint of another pool; UNSUPPORTED; NOT_INITIALIZED; DEVICE. After
+ * an error nothing has changed.
+ */
+C_Status millpond_pool_restore(millpond_pool *pool,
+                               const millpond_checkpoint *checkpoint,
+                               millpond_restore_callback callback,
+                               void *user_data);
+
+/**
+ * Ends a checkpoint. NULL: no-op.
+ *
+ * Errors: INVALID_ARGUMENT, also when it was destroyed before; NOT_INITIALIZED.
+ */
+C_Status millpond_checkpoint_destroy(millpond_checkpoint *checkpoint);
+
+/* ---- Sleep: pools without physical memory -------------------------------------------------------------- */
+
+/**
+ * Gives the physical memory of the pool back to the device until `millpond_pool_wake`. Its addresses stay, and
+ * so do its blocks, which nobody may touch meanwhile: copies and fills of them get NOT_PERMITTED, and so do
+ * requests to the pool. Blocks may be freed. `flags`: 0, and what the memory holds is lost, or
+ * MILLPOND_SLEEP_KEEP, and it is copied to host memory and back. Waits for the device.
+ *
+ * Errors: UNSUPPORTED where the device does not map; NOT_PERMITTED when the pool sleeps already, and in a
+ * stream callback; BUSY while a stream of the device is captured; OUT_OF_MEMORY for host memory;
+ * INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error nothing has changed; but where the device takes
+ * memory and does not give it again, the pool may sleep in part, as `sleeping_bytes` tells: wake it then.
+ */
+C_Status millpond_pool_sleep(millpond_pool *pool,
+                             uint32_t flags);
+
+/**
+ * Brings the memory of a sleeping pool back, at the same addresses. Where there is too little, idle memory of
+ * other pools is given back for it.
+ *
+ * Errors: OUT_OF_MEMORY, and the pool sleeps on with what was kept; NOT_PERMITTED when it does not sleep, and in
+ * a stream callback; BUSY while a stream of the device is captured; UNSUPPORTED; INVALID_ARGUMENT;
+ * NOT_INITIALIZED; DEVICE. After an error nothing has changed.
+ */
+C_Status millpond_pool_wake(millpond_pool *pool);
+
+/**
+ * `millpond_pool_sleep` for all pools of the device that were made with this name, which serves as a tag: all of
+ * them or none.
+ *
+ * Errors: INVALID_ARGUMENT also when there is no such pool; else those of `millpond_pool_sleep`.
+ */
+C_Status millpond_device_sleep(millpond_device *device,
+                               const char *pool_name,
+                               uint32_t flags);
+
+/**
+ * `millpond_pool_wake` for all sleeping pools of the device that were made with this name. When one cannot wake,
+ * those that have woken before it stay awake, and the call may be made again.
+ *
+ * Errors: INVALID_ARGUMENT also when there is no such pool; NOT_PERMITTED also when none of them sleeps; else
+ * those of `millpond_pool_wake`.
+ */
+C_Status millpond_device_wake(millpond_device *device,
+                              const char *pool_name);
 
 /* ---- Memory without a pool in hand --------------------------------------------------------------------- */
 

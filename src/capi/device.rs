@@ -36,6 +36,7 @@ impl From<Stats> for millpond_stats {
             driver_calls: s.driver_calls,
             out_of_memory_count: s.out_of_memory_count,
             limit_bytes: s.limit,
+            sleeping_bytes: s.sleeping.into(),
         }
     }
 }

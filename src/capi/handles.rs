@@ -325,6 +325,14 @@ pub(crate) fn name_pool(handle: *const millpond_pool, name: &str) {
     lock(&BOOK).names.insert(split(handle).1, name.to_owned());
 }
 
+/// The pools of a device that have this name.
+pub(crate) fn pools_named(device: &DeviceState, name: &str) -> Vec<PoolId> {
+    let book = lock(&BOOK);
+    let of_device = book.handles.range((device.id(), PoolId(0))..=(device.id(), PoolId(u32::MAX)));
+    let named = of_device.filter(|(_, bits)| book.names.get(bits).is_some_and(|n| n == name));
+    named.map(|(key, _)| key.1).collect()
+}
+
 /// The same error, with the pool's name in front when it has one.
 #[cold]
 pub(crate) fn with_name(handle: *const millpond_pool, e: Error) -> Error {

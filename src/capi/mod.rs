@@ -22,6 +22,7 @@ mod library;
 mod memory;
 mod pool;
 mod scope;
+mod sleep;
 mod stream;
 mod types;
 
@@ -35,6 +36,7 @@ pub use library::*;
 pub use memory::*;
 pub use pool::*;
 pub use scope::*;
+pub use sleep::*;
 pub use stream::*;
 pub use types::*;
 

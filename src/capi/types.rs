@@ -61,6 +61,9 @@ pub const MILLPOND_E_WRONG_SIZE: u32 = 16;
 /// A defect of this library; please report it.
 pub const MILLPOND_E_INTERNAL: u32 = 17;
 
+/// `millpond_pool_sleep`: what the memory holds is kept in host memory, and is there again after the wake.
+pub const MILLPOND_SLEEP_KEEP: u32 = 1;
+
 /// All codes with their names, by number.
 pub(crate) const CODES: [(Code, &std::ffi::CStr, u32); 17] = [
     (Code::InvalidArgument, c"MILLPOND_E_INVALID_ARGUMENT", MILLPOND_E_INVALID_ARGUMENT),
@@ -220,6 +223,8 @@ pub struct millpond_stats {
     pub out_of_memory_count: u64,
     /// The limit of `reserved_bytes`; 0: none.
     pub limit_bytes: u64,
+    /// Bytes of memory that sleeps: given back to the device until its pool wakes.
+    pub sleeping_bytes: millpond_counter,
 }
 
 /// What is known of one live block.

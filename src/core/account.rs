@@ -88,12 +88,13 @@ impl Pond {
                     sums.add(h);
                 }
             }
-            let (peaks, gone, reserved, segments, limit, ooms) = match pool {
+            let (peaks, gone, reserved, segments, sleeping, limit, ooms) = match pool {
                 None => (
                     ledger.device,
                     ledger.gone,
                     growth.reserved,
                     growth.segments,
+                    growth.sleeping,
                     self.limit.load(Relaxed),
                     self.oom_count.load(Relaxed),
                 ),
@@ -105,7 +106,7 @@ impl Pond {
                     let r = growth.pools.get(&p.0).copied().unwrap_or_default();
                     let limit = self.pool(p).map_or(0, |x| x.limit.load(Relaxed));
                     let ooms = self.pool(p).map_or(0, |x| x.oom_count.load(Relaxed));
-                    (entry.peaks, [0; 3], r.reserved, r.segments, limit, ooms)
+                    (entry.peaks, [0; 3], r.reserved, r.segments, r.sleeping, limit, ooms)
                 }
             };
             for (total, gone) in sums.total.iter_mut().zip(gone) {
@@ -122,6 +123,7 @@ impl Pond {
                 driver_calls: 0,
                 out_of_memory_count: ooms,
                 limit,
+                sleeping,
             })
         })
     }
@@ -145,6 +147,7 @@ impl Pond {
                     device.reset(&sums);
                     growth.reserved.reset_peak();
                     growth.segments.reset_peak();
+                    growth.sleeping.reset_peak();
                 }
                 Some(p) => {
                     let Some(entry) = pools.get_mut(&p.0).filter(|_| self.pool(p).is_some()) else {
@@ -154,6 +157,7 @@ impl Pond {
                     if let Some(r) = growth.pools.get_mut(&p.0) {
                         r.reserved.reset_peak();
                         r.segments.reset_peak();
+                        r.sleeping.reset_peak();
                     }
                 }
             }

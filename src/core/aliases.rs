@@ -5,6 +5,7 @@
 //! that repeats itself therefore makes no driver call once it is warm.
 
 use super::desc::Id;
+use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT};
 use std::collections::HashMap;
 
 /// Granules of one block: (offset, units) in address order.
@@ -16,7 +17,8 @@ struct Entry {
     granule: u32, // first granule of its addresses
     count: u32,   // granules of addresses
     idle: bool,
-    last: u64, // when it was last taken
+    hidden: bool, // its granules sleep: it shows nothing now
+    last: u64,    // when it was last taken
 }
 
 /// All ranges of one device.
@@ -147,7 +149,8 @@ impl Aliases {
     pub(crate) fn enter(&mut self, pieces: &[(u32, u32)], id: Id, granule: u32, count: u32) -> u32 {
         self.clock += 1;
         self.mapped_pieces += pieces.len();
-        let entry = Entry { pieces: pieces.into(), id, granule, count, idle: false, last: self.clock };
+        let entry =
+            Entry { pieces: pieces.into(), id, granule, count, idle: false, hidden: false, last: self.clock };
         let index = self.spare.pop().unwrap_or_else(|| {
             self.entries.push(None);
             self.entries.len() as u32 - 1
@@ -178,27 +181,56 @@ impl Aliases {
             .iter()
             .enumerate()
             .filter_map(|(i, e)| {
-                e.as_ref().filter(|e| e.idle && !pinned(e.granule)).map(|e| (e.last, i as u32))
+                e.as_ref().filter(|e| e.idle && !e.hidden && !pinned(e.granule)).map(|e| (e.last, i as u32))
             })
             .collect();
         idle.sort_unstable();
         idle.truncate(idle.len().saturating_sub(keep));
         let mut gone = Vec::with_capacity(idle.len());
         for (_, index) in idle {
-            let Some(e) = self.entries[index as usize].take() else { continue };
-            self.spare.push(index);
-            self.by_pieces.remove(&e.pieces);
-            let units: u32 = e.pieces.iter().map(|p| p.1).sum();
-            if let Some(all) = self.by_units.get_mut(&units) {
-                all.retain(|&i| i != index);
-                if all.is_empty() {
-                    self.by_units.remove(&units);
-                }
-            }
-            self.mapped_pieces -= e.pieces.len();
-            gone.push(Gone { granule: e.granule, count: e.count, id: e.id });
+            gone.extend(self.remove(index));
         }
         gone
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Gone> {
+        let e = self.entries[index as usize].take()?;
+        self.spare.push(index);
+        self.by_pieces.remove(&e.pieces);
+        let units: u32 = e.pieces.iter().map(|p| p.1).sum();
+        if let Some(all) = self.by_units.get_mut(&units) {
+            all.retain(|&i| i != index);
+            if all.is_empty() {
+                self.by_units.remove(&units);
+            }
+        }
+        self.mapped_pieces -= e.pieces.len();
+        Some(Gone { granule: e.granule, count: e.count, id: e.id })
+    }
+
+    /// The ranges that show any granule which `sleeps`: first granule, granules, and their pieces.
+    pub(crate) fn showing(&self, sleeps: impl Fn(u32) -> bool) -> Vec<(u32, u32, Pieces)> {
+        let shows = |e: &&Entry| {
+            let mut granules =
+                e.pieces.iter().flat_map(|p| p.0 >> LARGE_UNITS_SHIFT..(p.0 + p.1).div_ceil(LARGE_UNITS));
+            !e.hidden && granules.any(&sleeps)
+        };
+        let found = self.entries.iter().flatten().filter(shows);
+        found.map(|e| (e.granule, e.count, e.pieces.clone())).collect()
+    }
+
+    /// The range at this granule of addresses shows nothing for now, or shows its pieces again.
+    pub(crate) fn set_hidden(&mut self, granule: u32, hidden: bool) {
+        if let Some(e) = self.entries.iter_mut().flatten().find(|e| e.granule == granule) {
+            e.hidden = hidden;
+        }
+    }
+
+    /// Forgets the range at this granule of addresses, which is idle and hidden.
+    pub(crate) fn forget_hidden(&mut self, granule: u32) -> Option<Gone> {
+        let here = |e: &Option<Entry>| e.as_ref().is_some_and(|e| e.granule == granule && e.idle && e.hidden);
+        let index = self.entries.iter().position(here)?;
+        self.remove(index as u32)
     }
 
     /// How many idle ranges there are.

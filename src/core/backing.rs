@@ -18,6 +18,17 @@ pub trait Backing: Send + Sync {
     /// Takes `bytes` at `offset` away from view.
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()>;
 
+    /// Copies what granules `first..first + count` hold to host memory, and keeps it. All or nothing.
+    fn save(&self, _first: u32, _count: u32) -> Result<()> {
+        Err(Error::new(Code::Unsupported, "this device cannot copy to the host"))
+    }
+    /// Puts it into the granules, which have been made anew. It is still kept.
+    fn load(&self, _first: u32, _count: u32) -> Result<()> {
+        Err(Error::new(Code::Unsupported, "this device cannot copy from the host"))
+    }
+    /// What was saved is not needed any more.
+    fn drop_saved(&self, _first: u32, _count: u32) {}
+
     /// Takes a segment of `bytes` from the device and gives it the range at `offset`.
     fn segment(&self, offset: u64, bytes: u64) -> Result<()>;
     /// Gives the segment at `offset` back.

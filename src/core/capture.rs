@@ -75,7 +75,8 @@ impl Pond {
 
     /// Whether the heap's memory must stay where it is.
     pub(crate) fn pinned(&self, heap: &Heap) -> bool {
-        self.pool(PoolId(heap.pool.load(Relaxed))).is_some_and(|p| p.kept.load(Relaxed) > 0)
+        self.pool(PoolId(heap.pool.load(Relaxed)))
+            .is_some_and(|p| p.kept.load(Relaxed) > 0 || p.asleep.load(Relaxed))
     }
 
     /// A mark behind everything that is queued on `stream` now; `None`: it is captured, try later.
@@ -96,7 +97,7 @@ impl Pond {
     }
 
     /// Whether any stream of the device is captured.
-    fn any_captured(&self) -> bool {
+    pub(crate) fn any_captured(&self) -> bool {
         let mut any = self.captured.load(Relaxed) > 0;
         if !any {
             self.backing.streams(&mut |s| any |= self.backing.capturing(s));
@@ -124,6 +125,9 @@ impl Pond {
         let Some(p) = self.pool(pool) else {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
         };
+        if p.asleep.load(Relaxed) {
+            fail!(Code::NotPermitted, "the pool sleeps");
+        }
         let id = {
             let mut c = lock(&self.captures);
             if c.routes.contains_key(&stream) {

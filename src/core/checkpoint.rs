@@ -61,7 +61,7 @@ pub(crate) struct Checkpoints {
 }
 
 /// A heap, its lock, and its number.
-type Locked<'a> = BTreeMap<u32, (&'static Heap, Guard<'a, Inner>)>;
+pub(crate) type Locked<'a> = BTreeMap<u32, (&'static Heap, Guard<'a, Inner>)>;
 
 impl Block {
     fn tier(&self) -> Tier {
@@ -91,14 +91,14 @@ fn impossible<T>(why: &str) -> Result<T> {
 }
 
 impl Pond {
-    fn heaps_of(&self, pool: PoolId) -> impl Iterator<Item = &'static Heap> {
+    pub(crate) fn heaps_of(&self, pool: PoolId) -> impl Iterator<Item = &'static Heap> {
         (0..self.heap_count.load(Ordering::Acquire) as usize)
             .filter_map(|i| self.heaps.get(i))
             .filter(move |x| x.pool.load(Relaxed) == pool.0)
     }
 
     /// All heaps of a pool, locked in order, with everything merged that was freed.
-    fn lock_pool(&self, pool: PoolId) -> Locked<'static> {
+    pub(crate) fn lock_pool(&self, pool: PoolId) -> Locked<'static> {
         self.heaps_of(pool)
             .map(|x| {
                 let mut h = x.inner.lock();
@@ -217,6 +217,9 @@ impl Pond {
         let at: HashMap<u64, &Block> = want.blocks.iter().map(|b| (b.offset, b)).collect();
         let waited = self.wait_for_uses(pool, &at)?;
         let g = lock(&self.growth);
+        if self.pool(pool).is_none_or(|p| p.asleep.load(Relaxed)) {
+            fail!(Code::NotPermitted, "the pool sleeps");
+        }
         let moves = self.find_moves(&g, pool, &want)?;
         let mut heaps = self.lock_pool(pool);
         let have = self.live_of(&g, &heaps);

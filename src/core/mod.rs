@@ -5,6 +5,7 @@
 //! pond      the calls: alloc, free, statistics         supply   growth, theft, scatter, pressure
 //! capture   streams whose work is recorded, and the pools that serve them
 //! checkpoint   a pool's layout, kept and brought back
+//! sleep     physical memory away, addresses and blocks stay
 //! streams   uses on other streams, pending frees       pools    pools, heaps, their streams
 //! heap      the free memory of one (pool, stream)      ledger   exact peaks
 //! bins      free blocks by size                        desc     descriptors, and maps to them
@@ -28,6 +29,7 @@ mod ledger;
 mod pond;
 mod pools;
 mod shape;
+mod sleep;
 mod streams;
 mod supply;
 #[cfg(all(test, not(loom)))]

@@ -8,6 +8,7 @@ use super::desc::{ALIAS, Found, Id, Maps, USES, kind};
 use super::heap::{Heap, Inner};
 use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
 use super::shape::{GRANULE_SHIFT, Shape, Tier, of_key};
+use super::sleep::Asleep;
 use super::supply::Growth;
 use super::types::{BlockInfo, Counter, PoolId};
 use crate::base::biased::Guard;
@@ -15,6 +16,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::slots::Slots;
 use crate::base::sync::{AtomicU32, AtomicU64, Lock, Mutex, MutexGuard, Ordering::Relaxed, thread_token};
 use crate::fail;
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 /// The device's sizes, all in bytes; see `device::Sizes` for their meaning.
@@ -34,6 +36,8 @@ pub struct Config {
     pub realloc: u64,
     /// Physical granules can be put behind any address.
     pub mapping: bool,
+    /// How many numbers there are for granules; fewer than `max_alloc` has count as that many.
+    pub numbers: u64,
 }
 
 /// One device's allocator. Any thread may call anything.
@@ -52,6 +56,8 @@ pub struct Pond {
     /// Streams that are captured now.
     pub(crate) captured: AtomicU32,
     pub(crate) checkpoints: Mutex<Checkpoints>,
+    /// What sleeps, by pool. Changed under the growth lock.
+    pub(crate) asleep: Mutex<BTreeMap<u32, Asleep>>,
     pub(crate) limit: AtomicU64, // [B] 0: none
     pub(crate) oom_count: AtomicU64,
     /// Granules of memory; addresses from here on show scattered granules.
@@ -81,8 +87,10 @@ impl Pond {
     }
 
     fn granules(config: &Config) -> Result<(u32, u32)> {
+        let most = config.max_alloc >> GRANULE_SHIFT;
         let real = if config.mapping {
-            config.max_alloc >> GRANULE_SHIFT
+            // Small blocks count their offsets in 32 bits: rather fewer spare numbers than none of them.
+            most.max(config.numbers.min((1 << (32 - (GRANULE_SHIFT - 9))) - 1))
         } else {
             // Segments start at a granule each and keep a gap; small ones waste offsets, not memory.
             (config.max_alloc >> GRANULE_SHIFT).saturating_mul(2) + 65_536
@@ -90,7 +98,7 @@ impl Pond {
         if real == 0 || real >= 1 << 24 {
             fail!(Code::InvalidArgument, "a device of {} bytes cannot be pooled", config.max_alloc);
         }
-        Ok((real as u32, if config.mapping { (real as u32 * ALIAS_WINDOW).max(4096) } else { 0 }))
+        Ok((real as u32, if config.mapping { (most as u32 * ALIAS_WINDOW).max(4096) } else { 0 }))
     }
 
     /// A pond over `backing`. Takes nothing from it yet.
@@ -112,6 +120,7 @@ impl Pond {
             captures: Mutex::new(Captures::default()),
             captured: AtomicU32::new(0),
             checkpoints: Mutex::new(Checkpoints::default()),
+            asleep: Mutex::new(BTreeMap::new()),
             limit: AtomicU64::new(0),
             oom_count: AtomicU64::new(0),
             real,
@@ -538,4 +547,5 @@ impl Pond {
 pub(crate) struct Held {
     pub reserved: Counter,
     pub segments: Counter,
+    pub sleeping: Counter,
 }

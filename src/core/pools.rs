@@ -9,7 +9,7 @@ use super::types::PoolId;
 use crate::base::biased::Guard;
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::AtomicRef;
-use crate::base::sync::{AtomicU32, AtomicU64, Mutex, Ordering, Ordering::Relaxed};
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Ordering::Relaxed};
 use crate::fail;
 use std::collections::{BTreeMap, HashMap};
 
@@ -31,6 +31,8 @@ pub struct Pool {
     pub(crate) oom_count: AtomicU64,
     /// Captures (graphs) that are alive: while there are any, what the pool has stays where it is.
     pub(crate) kept: AtomicU32,
+    /// Its memory is away; it serves nobody.
+    pub(crate) asleep: AtomicBool,
     /// Heaps by hash of their stream. A hint: the heap itself says whom it serves.
     cache: [AtomicRef<Heap>; CACHE],
     streams: Mutex<Streams>,
@@ -81,6 +83,12 @@ impl Pool {
         self.cache[cache_index(stream)].set(None);
     }
 
+    /// `evict` for all streams.
+    pub(crate) fn evict_all(&self) {
+        let _streams = lock(&self.streams);
+        self.cache.iter().for_each(|c| c.set(None));
+    }
+
     /// The heap that serves a stream here, if it was asked for before.
     #[inline(always)]
     pub(crate) fn heap_of(&self, stream: u64) -> Option<&'static Heap> {
@@ -108,6 +116,9 @@ impl Pond {
         let mut streams = lock(&p.streams);
         if p.id.load(Relaxed) != pool.0 {
             fail!(Code::InvalidArgument, "the pool was destroyed meanwhile");
+        }
+        if p.asleep.load(Relaxed) {
+            fail!(Code::NotPermitted, "the pool sleeps");
         }
         if self.route(stream).is_some_and(|to| to != pool) {
             // A capture has begun meanwhile. Under the lock that its begin takes to evict the stream: what is
@@ -249,6 +260,7 @@ impl Pond {
                     limit: AtomicU64::new(0),
                     oom_count: AtomicU64::new(0),
                     kept: AtomicU32::new(0),
+                    asleep: AtomicBool::new(false),
                     cache: [const { AtomicRef::none() }; CACHE],
                     streams: Mutex::new(Streams::default()),
                 };
@@ -280,6 +292,7 @@ impl Pond {
         if let Some(n) = self.pool(pool).map(|p| p.kept.load(Relaxed)).filter(|&n| n > 0) {
             fail!(Code::Busy, "{n} captures of the pool are still alive");
         }
+        self.discard_asleep(pool)?;
         self.empty_cache(Some(pool))?;
         let Some(p) = self.pool(pool) else {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");

@@ -38,6 +38,7 @@ pub(crate) struct Growth {
     last_serial: u64,
     pub reserved: Counter,
     pub segments: Counter,
+    pub sleeping: Counter,
     pub pools: BTreeMap<u32, Held>,
     /// By units of the block: how often granules had to be mapped together anew for it.
     mapped_anew: HashMap<u32, u32>,
@@ -54,6 +55,7 @@ impl Growth {
             last_serial: 0,
             reserved: Counter::default(),
             segments: Counter::default(),
+            sleeping: Counter::default(),
             pools: BTreeMap::new(),
             mapped_anew: HashMap::new(),
             runs: Vec::new(),
@@ -75,6 +77,22 @@ impl Growth {
         if let Some(p) = self.pools.get_mut(&pool) {
             p.reserved.current = p.reserved.current.saturating_sub(bytes);
             p.segments.current = p.segments.current.saturating_sub(segments);
+        }
+    }
+    /// Memory of a pool goes to sleep: it is not reserved any more, but its granule numbers are not free.
+    pub(crate) fn fall_asleep(&mut self, pool: u32, granules: u64) {
+        self.release(pool, granules << GRANULE_SHIFT, granules);
+        self.sleeping.add(granules << GRANULE_SHIFT);
+        self.pools.entry(pool).or_default().sleeping.add(granules << GRANULE_SHIFT);
+    }
+    /// It is there again, or, if not `reserved`, gone for good.
+    pub(crate) fn wake_up(&mut self, pool: u32, granules: u64, reserved: bool) {
+        self.sleeping.sub(granules << GRANULE_SHIFT);
+        if let Some(p) = self.pools.get_mut(&pool) {
+            p.sleeping.sub(granules << GRANULE_SHIFT);
+        }
+        if reserved {
+            self.hold(pool, granules << GRANULE_SHIFT, granules);
         }
     }
     fn moved(&mut self, from: u32, to: u32, bytes: u64, segments: u64) {
@@ -109,7 +127,7 @@ impl Growth {
         }
         Some(at)
     }
-    fn give_room(&mut self, mut first: u32, mut count: u32) {
+    pub(crate) fn give_room(&mut self, mut first: u32, mut count: u32) {
         if let Some((&f, &n)) = self.room.range(..first).next_back()
             && f + n == first
         {

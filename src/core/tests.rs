@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex};
 
 mod capture;
 mod checkpoint;
+mod sleep;
 
 use capture::Graphs;
 use checkpoint::Saved;
@@ -42,6 +43,9 @@ struct World {
     calls: u64,
     fail_alias: bool,
     fail_create: bool,
+    fail_release: bool,
+    content: HashMap<u32, u64>, // by granule; 0 where there is none
+    saved: HashMap<u32, u64>,
 }
 #[derive(Default)]
 struct Stream {
@@ -102,12 +106,16 @@ impl Backing for Sim {
         w.taken += u64::from(count) * G;
         for g in first..first + count {
             assert!(g < w.real && w.created.insert(g), "granule {g} made twice");
+            w.content.remove(&g);
         }
         Ok(())
     }
     fn release(&self, first: u32, count: u32) -> Result<()> {
         let mut w = self.0.lock().unwrap();
         w.calls += 1;
+        if w.fail_release {
+            return Err(Error::new(Code::Device, "simulated release failure"));
+        }
         w.taken -= u64::from(count) * G;
         for g in first..first + count {
             assert!(w.created.remove(&g), "granule {g} released, but it is not there");
@@ -134,6 +142,23 @@ impl Backing for Sim {
             assert!(w.shown.remove(&((offset / G + i) as u32)).is_some(), "unmapped what was not mapped");
         }
         Ok(())
+    }
+    fn save(&self, first: u32, count: u32) -> Result<()> {
+        let w = &mut *self.0.lock().unwrap();
+        for g in first..first + count {
+            assert!(w.created.contains(&g));
+            w.saved.insert(g, w.content.get(&g).copied().unwrap_or(0));
+        }
+        Ok(())
+    }
+    fn load(&self, first: u32, count: u32) -> Result<()> {
+        let w = &mut *self.0.lock().unwrap();
+        (first..first + count).for_each(|g| _ = w.content.insert(g, w.saved[&g]));
+        Ok(())
+    }
+    fn drop_saved(&self, first: u32, count: u32) {
+        let w = &mut *self.0.lock().unwrap();
+        (first..first + count).for_each(|g| assert!(w.saved.remove(&g).is_some(), "dropped twice"));
     }
     fn segment(&self, offset: u64, bytes: u64) -> Result<()> {
         let mut w = self.0.lock().unwrap();
@@ -226,6 +251,7 @@ struct Block {
     uses: Vec<u64>,
     ended: Vec<(u64, u64)>, // stream, and what was queued there when the use ended
     pool: PoolId,
+    ranges: Vec<(u64, u64)>,  // the memory behind it
     past: Option<(u64, u64)>, // its stream has ended, and this was queued there
 }
 
@@ -249,17 +275,15 @@ fn config(mapping: bool, capacity: u64) -> Config {
         init_alloc: 8 << 20,
         realloc: 8 << 20,
         mapping,
+        numbers: 2 * capacity / G,
     }
 }
 
 impl Bench {
     fn new(config: Config) -> Bench {
-        let world = Arc::new(Mutex::new(World {
-            real: (config.max_alloc / G) as u32,
-            capacity: config.max_alloc,
-            ..World::default()
-        }));
+        let world = Arc::new(Mutex::new(World { capacity: config.max_alloc, ..World::default() }));
         let pond = Pond::new(config, Box::new(Sim(world.clone()))).unwrap();
+        world.lock().unwrap().real = pond.real;
         Bench { pond, world, live: vec![], taken: BTreeMap::new(), dirty: vec![], requested: 0, peak: 0 }
     }
 
@@ -273,16 +297,26 @@ impl Bench {
             Some(s) => self.pond.alloc(named, s, bytes)?,
             None => self.pond.alloc_unordered(named, bytes)?,
         };
-        self.enter(Block { offset, bytes, stream, uses: vec![], ended: vec![], pool, past: None });
+        self.enter(Block {
+            offset,
+            bytes,
+            stream,
+            uses: vec![],
+            ended: vec![],
+            pool,
+            ranges: vec![],
+            past: None,
+        });
         Ok(self.live.len() - 1)
     }
 
     /// The block has become live: it must overlap nobody, and come after all work that may use its memory.
-    fn enter(&mut self, b: Block) {
-        let Block { offset, bytes, stream, .. } = b;
+    fn enter(&mut self, mut b: Block) {
+        let (offset, bytes, stream) = (b.offset, b.bytes, b.stream);
         assert_eq!(offset % 512, 0);
         let w = self.world.lock().unwrap();
-        for (a, n) in w.behind(offset, bytes) {
+        b.ranges = w.behind(offset, bytes);
+        for (a, n) in b.ranges.iter().copied() {
             if let Some((_, &end)) = self.taken.range(..a + n).next_back() {
                 assert!(end <= a, "{bytes} bytes at {offset:#x} overlap a live block");
             }
@@ -346,7 +380,7 @@ impl Bench {
             Some(_) => {}
             None => users.extend(w.streams.keys().copied()),
         }
-        let ranges = w.behind(b.offset, b.bytes);
+        let ranges = b.ranges.clone();
         for (s, q) in b.past.into_iter().chain(b.ended) {
             self.dirty.extend(ranges.iter().map(|&(a, n)| (a, a + n, s, q)));
         }
@@ -381,7 +415,7 @@ impl Bench {
         self.pond.check();
         let w = self.world.lock().unwrap();
         assert_eq!(w.taken, 0, "all bytes come back");
-        assert!(w.created.is_empty() && w.shown.is_empty() && w.segments.is_empty());
+        assert!(w.saved.is_empty() && w.created.is_empty() && w.shown.is_empty() && w.segments.is_empty());
         drop(w);
         assert_eq!(self.pond.stats(None).unwrap().reserved.current, 0);
         assert!(self.world.lock().unwrap().marks.is_empty(), "marks are given back");
@@ -405,6 +439,8 @@ enum Op {
     Release,
     Checkpoint { pool: usize },
     Restore { nth: usize },
+    Sleep { save: bool },
+    Wake,
     EmptyCache,
     EndStream { stream: u64 },
     FailAlias(bool),
@@ -424,6 +460,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Release),
         1 => (0usize..3).prop_map(|pool| Op::Checkpoint { pool }),
         2 => (0usize..100).prop_map(|nth| Op::Restore { nth }),
+        1 => any::<bool>().prop_map(|save| Op::Sleep { save }),
+        1 => Just(Op::Wake),
         1 => Just(Op::EmptyCache),
         1 => (0u64..3).prop_map(|stream| Op::EndStream { stream }),
         1 => any::<bool>().prop_map(Op::FailAlias),
@@ -441,6 +479,8 @@ fn run(mapping: bool, ops: Vec<Op>) {
         match op {
             Op::Capture { stream } => graphs.begin(&mut b, stream),
             Op::EndCapture => graphs.end(&mut b),
+            Op::Sleep { save } => b.sleep(second, save, mapping),
+            Op::Wake => b.wake(second),
             Op::Release => graphs.release(&mut b),
             Op::Checkpoint { pool } => saved.push(b.checkpoint(pools[pool])),
             Op::Restore { nth } if !saved.is_empty() => b.restore(&saved[nth % saved.len()]),
@@ -449,6 +489,11 @@ fn run(mapping: bool, ops: Vec<Op>) {
                 b.end_use(at, stream, event);
             }
             Op::Alloc { bytes, stream, pool } => {
+                if b.pond.sleeps(pools[pool]) && !graphs.recording(stream) {
+                    let refused = b.pond.alloc(pools[pool], stream, bytes).unwrap_err();
+                    assert_eq!(refused.code(), Code::NotPermitted);
+                    continue;
+                }
                 let served = if graphs.recording(stream) { third } else { pools[pool] };
                 if let Err(e) = b.alloc_as(pools[pool], served, Some(stream), bytes) {
                     assert_eq!(e.code(), Code::OutOfMemory, "{e}");
@@ -503,8 +548,7 @@ fn run(mapping: bool, ops: Vec<Op>) {
                 for x in &mut b.live {
                     if x.uses.contains(&stream) {
                         x.uses.retain(|&s| s != stream); // waited for when the stream ends
-                        let ranges = b.world.lock().unwrap().behind(x.offset, x.bytes);
-                        b.dirty.extend(ranges.iter().map(|&(a, n)| (a, a + n, stream, q)));
+                        b.dirty.extend(x.ranges.iter().map(|&(a, n)| (a, a + n, stream, q)));
                     }
                 }
                 b.pond.stream_destroyed(stream);
@@ -523,6 +567,7 @@ fn run(mapping: bool, ops: Vec<Op>) {
     assert!(b.live.iter().all(|x| b.pond.block(x.offset).unwrap().pool == x.pool));
     b.world.lock().unwrap().fail_alias = false;
     graphs.finish(&mut b);
+    b.wake(second);
     b.finish();
 }
 
@@ -567,7 +612,7 @@ fn scattered_granules_serve_a_block_that_no_hole_could() {
         b.free(odd, None);
     }
     let i = b.alloc(PoolId::DEFAULT, Some(0), 16 << 20).expect("8 scattered granules are enough");
-    assert!(b.live[i].offset >= 32 << 20, "it lies in the alias window");
+    assert!(b.live[i].offset >= 64 << 20, "it lies in the alias window");
     let calls = b.world.lock().unwrap().calls;
     let at = b.live[i].offset;
     b.free(i, None);

@@ -64,6 +64,8 @@ pub struct Stats {
     pub out_of_memory_count: u64,
     /// The limit of `reserved`, in bytes; 0 is none.
     pub limit: u64,
+    /// Bytes of live blocks' memory that was given back to the device until their pool wakes.
+    pub sleeping: Counter,
 }
 
 impl Stats {
@@ -76,6 +78,7 @@ impl Stats {
             &mut self.reserved,
             &mut self.blocks,
             &mut self.segments,
+            &mut self.sleeping,
         ] {
             c.reset_peak();
         }

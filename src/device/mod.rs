@@ -205,12 +205,17 @@ pub trait Device: Any + Send + Sync {
     fn event_synchronize(&self, event: EventId) -> Result<()>;
 
     // ---- mapping: only where `Caps::MAPPING` is set -------------------------------------------
-    // Physical memory is numbered in granules 0..capacity/granule; addresses are a window that
+    // Physical memory is numbered in granules 0..granule_numbers; addresses are a window that
     // `map_window` reserves. Physical granules may stand behind several addresses at once.
 
     /// Bytes of one granule of physical memory (a power of two; 2 MiB on all devices so far).
     fn granule(&self) -> u64 {
         2 << 20
+    }
+    /// How many numbers there are for granules of physical memory. At least as many as its memory has granules;
+    /// where there are more, memory that sleeps (whose numbers stay taken) leaves numbers for other memory.
+    fn granule_numbers(&self) -> Result<u64> {
+        Ok(self.memory_info()?.total / self.granule())
     }
     /// Reserves `bytes` of addresses, aligned to the granule. At most one window a device; released
     /// with `map_close`.

@@ -140,6 +140,27 @@ impl DeviceState {
         self.device.synchronize()
     }
 
+    /// [`Memory::pool_sleep`] for each of these pools, or for none: `NotPermitted` in a stream callback.
+    pub fn pools_sleep(&self, pools: &[PoolId], save: bool) -> Result<()> {
+        let _pass = self.enter()?;
+        may_block()?;
+        for (n, &pool) in pools.iter().enumerate() {
+            self.memory.pool_sleep(pool, save).inspect_err(|_| {
+                for &p in &pools[..n] {
+                    let _ = self.memory.pool_wake(p); // else it stays asleep, as its account tells
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// [`Memory::pool_wake`] for each of these pools. Those that were woken before one failed stay awake.
+    pub fn pools_wake(&self, pools: &[PoolId]) -> Result<()> {
+        let _pass = self.enter()?;
+        may_block()?;
+        pools.iter().try_for_each(|&p| self.memory.pool_wake(p))
+    }
+
     /// [`Memory::restore`], which may wait: `NotPermitted` in a stream callback.
     pub fn restore(&self, pool: PoolId, checkpoint: CheckpointId) -> Result<Restored> {
         let _pass = self.enter()?;

@@ -71,11 +71,13 @@ impl Memory {
             init_alloc: sizes.init_alloc,
             realloc: sizes.realloc,
             mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
+            numbers: 0,
         };
         if config.mapping {
             // Whole granules only; what the device has beyond the last one cannot be mapped.
             config.max_alloc =
                 config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
+            config.numbers = device.granule_numbers()?;
         } else {
             // Plugins may claim any number.
             config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
@@ -241,6 +243,22 @@ impl Memory {
         self.pond()?.capture_release(capture)
     }
 
+    /// Gives the pool's physical memory back to the device; its addresses and blocks stay. With `save`, what it
+    /// holds is kept in host memory.
+    pub fn pool_sleep(&self, pool: PoolId, save: bool) -> Result<()> {
+        self.pond()?.sleep(pool, save)
+    }
+
+    /// Brings the memory of a sleeping pool back at the same addresses. All or nothing.
+    pub fn pool_wake(&self, pool: PoolId) -> Result<()> {
+        self.pond()?.wake(pool)
+    }
+
+    /// Whether the pool sleeps.
+    pub fn pool_sleeps(&self, pool: PoolId) -> bool {
+        matches!(&self.how, How::Pooled(p) if p.pond.sleeps(pool))
+    }
+
     /// Notes which blocks of the pool are live now.
     pub fn checkpoint(&self, pool: PoolId) -> Result<CheckpointId> {
         self.pond()?.checkpoint(pool)
@@ -284,7 +302,13 @@ impl Memory {
     /// Fails unless `addr .. addr + bytes` lies in one live block, as it was asked for.
     pub fn check_range(&self, addr: u64, bytes: u64) -> Result<()> {
         let b = match self.open()? {
-            How::Pooled(_) => self.block(addr)?,
+            How::Pooled(p) => {
+                let b = self.block(addr)?;
+                if p.pond.sleeps(b.pool) {
+                    fail!(Code::NotPermitted, "the pool of the block at {:#x} sleeps", b.base);
+                }
+                b
+            }
             How::Unpooled(u) => return u.check_range(addr, bytes),
         };
         let room = b.requested.saturating_sub(addr - b.base);

@@ -3,7 +3,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::{Backing, Mark};
-use crate::device::{Device, EventId, StreamId};
+use crate::device::{CopyKind, Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::borrowed::Borrowed;
 use crate::runtime::lock;
@@ -107,6 +107,7 @@ pub(crate) struct Supply {
     calls: AtomicU64,
     events: Mutex<Vec<Mark>>, // spare ones, all our own
     borrowed: Borrowed,
+    saved: Mutex<BTreeMap<u32, Vec<u8>>>, // contents of granules that sleep, by the first
     streams: Mutex<BTreeSet<StreamId>>,
 }
 
@@ -118,6 +119,7 @@ impl Supply {
             calls: AtomicU64::new(0),
             events: Mutex::default(),
             borrowed: Borrowed::default(),
+            saved: Mutex::default(),
             streams: Mutex::new(BTreeSet::from([0])),
         }
     }
@@ -171,6 +173,7 @@ impl Supply {
     /// Everything goes back: spare events, and the window.
     pub(crate) fn close(&self) -> Result<()> {
         self.borrowed.close(&*self.device);
+        lock(&self.saved).clear();
         for e in std::mem::take(&mut *lock(&self.events)) {
             let _ = self.device.event_destroy(e); // a device that is ending may have lost it already
         }
@@ -205,6 +208,35 @@ impl Backing for Arc<Supply> {
 
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()> {
         self.call(self.device.unmap(offset, bytes))
+    }
+
+    fn save(&self, first: u32, count: u32) -> Result<()> {
+        let (addr, bytes) = (self.places.address(self.granule_at(first))?, self.granule_at(count));
+        let mut to = Vec::<u8>::new();
+        if to.try_reserve_exact(bytes as usize).is_err() {
+            fail!(Code::OutOfMemory, "no {bytes} bytes of host memory to keep what sleeps");
+        }
+        to.resize(bytes as usize, 0);
+        let at = to.as_mut_ptr().expose_provenance() as u64;
+        self.device.copy(CopyKind::DeviceToHost, at, addr, bytes)?;
+        lock(&self.saved).insert(first, to);
+        Ok(())
+    }
+
+    fn load(&self, first: u32, count: u32) -> Result<()> {
+        let (addr, bytes) = (self.places.address(self.granule_at(first))?, self.granule_at(count));
+        // Taken out meanwhile: no lock is held while the device copies.
+        let Some(from) = lock(&self.saved).remove(&first) else {
+            return Err(Error::new(Code::Internal, "what slept was not kept"));
+        };
+        let at = from.as_ptr().expose_provenance() as u64;
+        let done = self.device.copy(CopyKind::HostToDevice, addr, at, bytes);
+        lock(&self.saved).insert(first, from);
+        done
+    }
+
+    fn drop_saved(&self, first: u32, _: u32) {
+        lock(&self.saved).remove(&first);
     }
 
     fn segment(&self, offset: u64, bytes: u64) -> Result<()> {

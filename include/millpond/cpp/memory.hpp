@@ -161,6 +161,15 @@ class PoolView {
   C_Status reset_peaks() const { return check(millpond_pool_reset_peaks(raw_)); }
   /// Gives the pool's unused memory back to the device.
   C_Status empty_cache() const { return check(millpond_pool_empty_cache(raw_)); }
+  /// Gives the pool's physical memory back to the device until wake(); its addresses and blocks
+  /// stay. With `keep`, what it holds is kept in host memory. Throws MILLPOND_E_UNSUPPORTED where
+  /// the device does not map.
+  C_Status sleep(bool keep) const {
+    return check(millpond_pool_sleep(raw_, keep ? MILLPOND_SLEEP_KEEP : 0u));
+  }
+  /// Brings the memory back at the same addresses. Throws MILLPOND_E_OUT_OF_MEMORY; then it sleeps
+  /// on.
+  C_Status wake() const { return check(millpond_pool_wake(raw_)); }
   /// The pool's reserved bytes never pass `limit_bytes`; 0 removes the limit.
   C_Status set_limit(std::uint64_t limit_bytes) const {
     return check(millpond_pool_set_limit(raw_, limit_bytes));

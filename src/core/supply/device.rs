@@ -4,7 +4,7 @@ use super::*;
 
 impl Pond {
     /// How many bytes more the limits let a pool take.
-    pub(super) fn allowed(&self, g: &Growth, pool: u32) -> (u64, &'static str) {
+    pub(in crate::core) fn allowed(&self, g: &Growth, pool: u32) -> (u64, &'static str) {
         let device = self.limit.load(Relaxed);
         let mut room = (self.config.max_alloc.saturating_sub(g.reserved.current), "the device has no more");
         if device > 0 {

@@ -71,7 +71,7 @@ impl Graphs {
             assert_eq!(&w.behind(*offset, *bytes), behind, "a graph's memory has moved");
         }
         for x in b.live.iter().filter(|x| x.pool != self.pool) {
-            for (a, n) in w.behind(x.offset, x.bytes) {
+            for &(a, n) in &x.ranges {
                 let hit = self.shown.iter().flat_map(|s| &s.2).any(|&(c, m)| a < c + m && c < a + n);
                 assert!(!hit, "a block outside the pool lies in a graph's memory");
             }

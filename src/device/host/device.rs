@@ -371,6 +371,10 @@ impl Device for HostDevice {
         Ok(())
     }
 
+    fn granule_numbers(&self) -> Result<u64> {
+        Ok(self.mapping()?.numbers())
+    }
+
     fn map_window(&self, bytes: u64) -> Result<u64> {
         let _pass = self.shared.enter()?;
         self.mapping()?.open_window(bytes)

@@ -40,14 +40,20 @@ pub(super) struct Mapping {
     state: Mutex<State>,
 }
 
+/// Numbers for granules, for each granule of capacity: as much memory may sleep as there is.
+const NUMBERS: u64 = 2;
+
 impl Mapping {
-    /// A sparse file of `capacity` bytes; an error where the system has none to give.
+    /// A sparse file for granules of `capacity` bytes; an error where the system has none to give.
     pub(super) fn new(capacity: u64) -> Result<Mapping> {
         // A file above this limit would not be an error but a signal that ends the process.
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is valid for writes.
         let rc = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
-        if rc != 0 || (limit.rlim_cur != libc::RLIM_INFINITY && limit.rlim_cur < capacity) {
+        let fits = |bytes| limit.rlim_cur == libc::RLIM_INFINITY || limit.rlim_cur >= bytes;
+        let span = capacity.saturating_mul(NUMBERS);
+        let span = if fits(span) && i64::try_from(span).is_ok() { span } else { capacity };
+        if rc != 0 || !fits(span) {
             return Err(Error::new(Code::System, "the file size limit is below the device's capacity"));
         }
         // SAFETY: the name is a C string; the call makes a new descriptor.
@@ -57,9 +63,9 @@ impl Mapping {
         }
         // SAFETY: the descriptor was made just now, and nobody else owns it.
         let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(capacity).map_err(|e| Error::new(Code::System, format!("ftruncate: {e}")))?;
+        file.set_len(span).map_err(|e| Error::new(Code::System, format!("ftruncate: {e}")))?;
         let state = State {
-            granules: vec![Granule::Absent; (capacity / GRANULE) as usize],
+            granules: vec![Granule::Absent; (span / GRANULE) as usize],
             window: 0,
             slots: Vec::new(),
             working: 0,
@@ -71,6 +77,11 @@ impl Mapping {
     pub(super) fn committed(&self) -> u64 {
         use std::os::unix::fs::MetadataExt;
         self.file.metadata().map_or(0, |m| m.blocks() * 512)
+    }
+
+    /// How many numbers there are for granules.
+    pub(super) fn numbers(&self) -> u64 {
+        lock(&self.state).granules.len() as u64
     }
 
     pub(super) fn open_window(&self, bytes: u64) -> Result<u64> {

@@ -13,6 +13,9 @@ impl Mapping {
     pub(super) fn committed(&self) -> u64 {
         match *self {}
     }
+    pub(super) fn numbers(&self) -> u64 {
+        match *self {}
+    }
     pub(super) fn open_window(&self, _bytes: u64) -> Result<u64> {
         match *self {}
     }

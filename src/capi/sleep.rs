@@ -1,0 +1,97 @@
+//! Sleep and wake: the physical memory of pools goes back to the device, their addresses stay.
+
+use crate::base::error::{Code, Result};
+use crate::capi::guard::{run, text};
+use crate::capi::handles;
+use crate::capi::types::{MILLPOND_SLEEP_KEEP, millpond_device, millpond_pool};
+use crate::fail;
+use crate::paddle::abi::C_Status;
+use crate::runtime::{DeviceState, PoolId};
+use std::ffi::c_char;
+
+fn keeps(flags: u32) -> Result<bool> {
+    if flags & !MILLPOND_SLEEP_KEEP != 0 {
+        fail!(Code::InvalidArgument, "{flags:#x} has flags that there are not (MILLPOND_SLEEP_*)");
+    }
+    Ok(flags & MILLPOND_SLEEP_KEEP != 0)
+}
+
+fn named(device: &DeviceState, name: &str) -> Result<Vec<PoolId>> {
+    let pools = handles::pools_named(device, name);
+    if pools.is_empty() {
+        fail!(Code::InvalidArgument, "the device has no pool named {name:?}");
+    }
+    Ok(pools)
+}
+
+/// Gives the physical memory of the pool back to the device until `millpond_pool_wake`. Its addresses stay, and
+/// so do its blocks, which nobody may touch meanwhile: copies and fills of them get NOT_PERMITTED, and so do
+/// requests to the pool. Blocks may be freed. `flags`: 0, and what the memory holds is lost, or
+/// MILLPOND_SLEEP_KEEP, and it is copied to host memory and back. Waits for the device.
+///
+/// Errors: UNSUPPORTED where the device does not map; NOT_PERMITTED when the pool sleeps already, and in a
+/// stream callback; BUSY while a stream of the device is captured; OUT_OF_MEMORY for host memory;
+/// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error nothing has changed; but where the device takes
+/// memory and does not give it again, the pool may sleep in part, as `sleeping_bytes` tells: wake it then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_sleep(pool: *mut millpond_pool, flags: u32) -> C_Status {
+    run(|| {
+        let (device, id) = handles::pool(pool)?;
+        device.pools_sleep(&[id], keeps(flags)?).map_err(|e| handles::with_name(pool, e))
+    })
+}
+
+/// Brings the memory of a sleeping pool back, at the same addresses. Where there is too little, idle memory of
+/// other pools is given back for it.
+///
+/// Errors: OUT_OF_MEMORY, and the pool sleeps on with what was kept; NOT_PERMITTED when it does not sleep, and in
+/// a stream callback; BUSY while a stream of the device is captured; UNSUPPORTED; INVALID_ARGUMENT;
+/// NOT_INITIALIZED; DEVICE. After an error nothing has changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_wake(pool: *mut millpond_pool) -> C_Status {
+    run(|| {
+        let (device, id) = handles::pool(pool)?;
+        device.pools_wake(&[id]).map_err(|e| handles::with_name(pool, e))
+    })
+}
+
+/// `millpond_pool_sleep` for all pools of the device that were made with this name, which serves as a tag: all of
+/// them or none.
+///
+/// Errors: INVALID_ARGUMENT also when there is no such pool; else those of `millpond_pool_sleep`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_sleep(
+    device: *mut millpond_device,
+    pool_name: *const c_char,
+    flags: u32,
+) -> C_Status {
+    run(|| {
+        let device = handles::device(device)?;
+        // SAFETY: C's promise, as the header states it.
+        let name = unsafe { text(pool_name, "pool_name") }?;
+        device.pools_sleep(&named(device, name)?, keeps(flags)?)
+    })
+}
+
+/// `millpond_pool_wake` for all sleeping pools of the device that were made with this name. When one cannot wake,
+/// those that have woken before it stay awake, and the call may be made again.
+///
+/// Errors: INVALID_ARGUMENT also when there is no such pool; NOT_PERMITTED also when none of them sleeps; else
+/// those of `millpond_pool_wake`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_wake(
+    device: *mut millpond_device,
+    pool_name: *const c_char,
+) -> C_Status {
+    run(|| {
+        let device = handles::device(device)?;
+        // SAFETY: C's promise, as the header states it.
+        let name = unsafe { text(pool_name, "pool_name") }?;
+        let mut pools = named(device, name)?;
+        pools.retain(|&p| device.memory().pool_sleeps(p));
+        if pools.is_empty() {
+            fail!(Code::NotPermitted, "no pool named {name:?} sleeps");
+        }
+        device.pools_wake(&pools)
+    })
+}

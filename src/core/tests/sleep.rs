@@ -1,0 +1,167 @@
+//! Sleep and wake: the memory goes and comes back, blocks and what they hold stay.
+
+use super::*;
+
+impl Bench {
+    /// Marks what the granules of a block hold.
+    fn write(&self, i: usize, value: u64) {
+        let mut w = self.world.lock().unwrap();
+        for &(a, n) in &self.live[i].ranges {
+            (a / G..(a + n).div_ceil(G)).for_each(|g| _ = w.content.insert(g as u32, value));
+        }
+    }
+    fn holds(&self, i: usize) -> BTreeSet<u64> {
+        let w = self.world.lock().unwrap();
+        let granules = self.live[i].ranges.iter().flat_map(|&(a, n)| a / G..(a + n).div_ceil(G));
+        granules.map(|g| w.content.get(&(g as u32)).copied().unwrap_or(0)).collect()
+    }
+
+    pub(super) fn sleep(&mut self, pool: PoolId, save: bool, mapping: bool) {
+        let slept = self.pond.sleeps(pool);
+        let captured = !self.world.lock().unwrap().recording.is_empty();
+        let reserved = self.pond.stats(Some(pool)).unwrap().reserved.current;
+        match self.pond.sleep(pool, save) {
+            Ok(()) => {
+                assert!(mapping && !slept && !captured);
+                let s = self.pond.stats(Some(pool)).unwrap();
+                assert_eq!(s.reserved.current, 0);
+                assert!(s.sleeping.current <= reserved);
+            }
+            Err(e) if !mapping => assert_eq!(e.code(), Code::Unsupported),
+            Err(e) if slept => assert_eq!(e.code(), Code::NotPermitted),
+            Err(e) => assert!(captured && e.code() == Code::Busy, "{e}"),
+        }
+    }
+
+    pub(super) fn wake(&mut self, pool: PoolId) {
+        let (slept, before) = (self.pond.sleeps(pool), self.pond.stats(Some(pool)).unwrap());
+        let captured = !self.world.lock().unwrap().recording.is_empty();
+        let failing = self.world.lock().unwrap().fail_alias;
+        match self.pond.wake(pool) {
+            Ok(()) => {
+                assert!(slept && !captured);
+                let s = self.pond.stats(Some(pool)).unwrap();
+                assert_eq!((s.sleeping.current, s.reserved.current), (0, before.sleeping.current));
+                let w = self.world.lock().unwrap();
+                for x in self.live.iter().filter(|x| x.pool == pool) {
+                    assert_eq!(w.behind(x.offset, x.bytes), x.ranges, "the same memory at the same address");
+                }
+            }
+            Err(e) if captured => assert_eq!(e.code(), Code::Busy),
+            Err(e) if !slept => assert_eq!(e.code(), Code::NotPermitted),
+            Err(e) => {
+                assert!(failing || e.code() == Code::OutOfMemory, "{e}");
+                let s = self.pond.stats(Some(pool)).unwrap();
+                assert_eq!((s.sleeping, s.reserved.current), (before.sleeping, 0));
+            }
+        }
+    }
+}
+
+/// A pool with a block in each tier, and a scattered one.
+fn full(b: &mut Bench) -> PoolId {
+    let p = b.pond.pool_create(0).unwrap();
+    for _ in 0..8 {
+        b.alloc(p, Some(0), G).unwrap();
+    }
+    for _ in 0..4 {
+        let odd = b.live.iter().position(|x| (x.offset / G) % 2 == 1).unwrap();
+        b.free(odd, None);
+    }
+    b.pond.set_limit(16 << 20); // no room but what is scattered
+    b.alloc(p, Some(0), (7 << 20) + 100).unwrap();
+    assert!(b.live.iter().any(|x| x.ranges.len() > 1 && x.offset >= 128 << 20), "none is scattered");
+    b.pond.set_limit(0);
+    for bytes in [100, 5000, 100_000] {
+        b.alloc(p, Some(0), bytes).unwrap();
+    }
+    p
+}
+
+#[test]
+fn memory_comes_back_with_what_it_held() {
+    for save in [true, false] {
+        let mut b = Bench::new(config(true, 64 << 20));
+        let p = full(&mut b);
+        (0..b.live.len()).filter(|&i| b.live[i].bytes > 100_000).for_each(|i| b.write(i, i as u64 + 1));
+        b.sleep(p, save, true);
+        assert_eq!(b.world.lock().unwrap().taken, 0);
+        assert_eq!(b.pond.alloc(p, 0, 100).unwrap_err().code(), Code::NotPermitted);
+        assert_eq!(b.pond.alloc(p, 5, 100).unwrap_err().code(), Code::NotPermitted);
+        assert_eq!(
+            b.pond.stats(None).unwrap().sleeping.current,
+            b.pond.stats(Some(p)).unwrap().sleeping.current
+        );
+        // The device is free for others, and nothing of the pool is touched by them.
+        let other = b.alloc(PoolId::DEFAULT, Some(0), 40 << 20).unwrap();
+        b.free(other, None);
+        b.pond.empty_cache(None).unwrap();
+        let small = b.live.iter().position(|x| x.bytes == 5000).unwrap();
+        b.free(small, None);
+        b.wake(p);
+        b.pond.check();
+        for i in (0..b.live.len()).filter(|&i| b.live[i].bytes > 100_000) {
+            let held = b.holds(i);
+            assert!(if save { !held.contains(&0) } else { held == BTreeSet::from([0]) }, "{held:?}");
+        }
+        b.alloc(p, Some(0), 100).unwrap();
+        b.finish();
+    }
+}
+
+#[test]
+fn a_wake_that_cannot_be_changes_nothing() {
+    let mut b = Bench::new(config(true, 64 << 20));
+    let p = full(&mut b);
+    let big = b.live.iter().position(|x| x.bytes > 7 << 20).unwrap();
+    b.write(big, 7);
+    b.sleep(p, true, true);
+    let sleeping = b.pond.stats(None).unwrap().sleeping.current;
+    let other = b.alloc(PoolId::DEFAULT, Some(0), 60 << 20).unwrap();
+    assert_eq!(b.pond.wake(p).unwrap_err().code(), Code::OutOfMemory);
+    b.free(other, None);
+    b.world.lock().unwrap().fail_alias = true;
+    assert_eq!(b.pond.wake(p).unwrap_err().code(), Code::Device);
+    b.world.lock().unwrap().fail_alias = false;
+    let s = b.pond.stats(None).unwrap();
+    assert_eq!((s.sleeping.current, s.reserved.current), (sleeping, b.world.lock().unwrap().taken));
+    b.wake(p); // what the other pool has idle is given back for it
+    assert_eq!(b.holds(big), BTreeSet::from([7]));
+    b.finish();
+}
+
+#[test]
+fn a_sleep_that_cannot_be_changes_nothing() {
+    let mut b = Bench::new(config(true, 64 << 20));
+    let p = full(&mut b);
+    b.world.lock().unwrap().fail_release = true;
+    let big = b.live.iter().position(|x| x.bytes > 7 << 20).unwrap();
+    b.write(big, 7);
+    assert_eq!(b.pond.sleep(p, true).unwrap_err().code(), Code::Device);
+    b.world.lock().unwrap().fail_release = false;
+    assert!(!b.pond.sleeps(p) && b.world.lock().unwrap().saved.is_empty());
+    assert_eq!(b.holds(big), BTreeSet::from([7]));
+    let at = &b.live[big];
+    assert_eq!(b.world.lock().unwrap().behind(at.offset, at.bytes), at.ranges);
+    b.alloc(p, Some(0), 100).unwrap();
+    b.finish();
+}
+
+#[test]
+fn a_sleeping_pool_may_end() {
+    let mut b = Bench::new(config(true, 64 << 20));
+    let p = full(&mut b);
+    b.sleep(p, true, true);
+    assert_eq!(b.pond.pool_destroy(p).unwrap_err().code(), Code::Busy);
+    assert_eq!(b.pond.capture_begin(p, 1).unwrap_err().code(), Code::NotPermitted);
+    let saved = b.checkpoint(p);
+    assert_eq!(b.try_restore(&saved).unwrap_err().code(), Code::NotPermitted);
+    while !b.live.is_empty() {
+        b.free(0, None);
+    }
+    b.pond.pool_destroy(p).unwrap();
+    let s = b.pond.stats(None).unwrap();
+    assert_eq!((s.sleeping.current, s.reserved.current), (0, 0));
+    b.alloc(PoolId::DEFAULT, Some(0), 64 << 20).unwrap(); // all granule numbers are free again
+    b.finish();
+}
