@@ -115,6 +115,9 @@ TEST_P(Pools, APoolSleepsWhereTheDeviceMaps) {
   EXPECT_EQ(pool.stats().reserved_bytes.current, 0u);
   EXPECT_GE(pool.stats().sleeping_bytes.current, std::uint64_t{1} << 20);
   EXPECT_OK(pool.wake());
+  EXPECT_OK(device().sleep("asleep", true));
+  EXPECT_GE(pool.stats().sleeping_bytes.current, std::uint64_t{1} << 20);
+  EXPECT_OK(device().wake("asleep"));
   EXPECT_EQ(pool.stats().sleeping_bytes.current, 0u);
 }
 

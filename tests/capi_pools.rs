@@ -311,7 +311,7 @@ fn a_layout_comes_back_with_its_content() {
         let (pool, stream) = (h.new_pool(), h.stream());
         let sizes = [100usize, 5000, 100_000, 3 << 20];
         let put = |p: *mut c_void, value: u8, bytes: usize| {
-            ok(unsafe { millpond_memset(h.device, p, value.into(), bytes) });
+            ok(unsafe { millpond_memset(h.device, p, value, bytes) });
         };
         let old = sizes.map(|n| pool_alloc(pool, n, stream));
         let mut checkpoint = null_mut();
@@ -384,7 +384,7 @@ impl Host {
         pool
     }
     fn fill(&self, p: *mut c_void, value: u8, bytes: usize) {
-        ok(unsafe { millpond_memset(self.device, p, value.into(), bytes) });
+        ok(unsafe { millpond_memset(self.device, p, value, bytes) });
     }
     fn holds(&self, p: *mut c_void, value: u8, bytes: usize) -> bool {
         let mut back = vec![!value; bytes];

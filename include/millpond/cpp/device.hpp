@@ -102,6 +102,15 @@ class Device {
   C_Status reset_peaks() const { return check(millpond_device_reset_peaks(raw_)); }
   /// Gives unused memory of all pools back to the device.
   C_Status empty_cache() const { return check(millpond_device_empty_cache(raw_)); }
+  /// PoolView::sleep() for all pools of this name, all or none. Throws MILLPOND_E_INVALID_ARGUMENT
+  /// when there is none.
+  C_Status sleep(const char* pool_name, bool keep) const {
+    return check(millpond_device_sleep(raw_, pool_name, keep ? MILLPOND_SLEEP_KEEP : 0u));
+  }
+  /// PoolView::wake() for all pools of this name that sleep.
+  C_Status wake(const char* pool_name) const {
+    return check(millpond_device_wake(raw_, pool_name));
+  }
 
   /// Copies `size_bytes` and returns when they have arrived. The device's ends must lie inside one
   /// live block each (MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_UNKNOWN_POINTER).

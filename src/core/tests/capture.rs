@@ -4,6 +4,9 @@
 use super::super::capture::CaptureId;
 use super::*;
 
+/// Offset and bytes of a block, and the memory behind it.
+type Shown = (u64, u64, Vec<(u64, u64)>);
+
 /// The captures of a random program: one that records, and those whose graphs are alive.
 #[derive(Default)]
 pub(super) struct Graphs {
@@ -11,7 +14,7 @@ pub(super) struct Graphs {
     open: Option<(CaptureId, u64)>,
     alive: Vec<CaptureId>,
     /// What a replay will use: addresses, and the memory behind them.
-    shown: Vec<(u64, u64, Vec<(u64, u64)>)>,
+    shown: Vec<Shown>,
 }
 
 impl Graphs {
