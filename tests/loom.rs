@@ -280,3 +280,27 @@ fn of_two_frees_of_a_block_one_is_harmless() {
         gives_apart(&pond, &[b], 3);
     });
 }
+
+/// Whoever looks a captured stream's heap up while its capture begins, no pool goes on remembering it wrongly.
+#[test]
+fn a_capture_takes_its_stream_over() {
+    pond_model(|| {
+        const CAPTURED: u64 = 1;
+        let (pond, _) = pond(1);
+        let own = pond.pool_create(0).unwrap();
+        let other = {
+            let pond = pond.clone();
+            spawn_big(move || pond.alloc(POOL, CAPTURED, SMALL).unwrap())
+        };
+        let capture = pond.capture_begin(own, CAPTURED).unwrap();
+        let mine = pond.alloc(POOL, CAPTURED, SMALL).unwrap();
+        let theirs = other.join().unwrap();
+        let later = pond.alloc(POOL, CAPTURED, SMALL).unwrap();
+        let pool_of = |block| pond.block(block).unwrap().pool;
+        assert_eq!((pool_of(mine), pool_of(later)), (own, own));
+        pond.capture_end(capture).unwrap();
+        let after = pond.alloc(POOL, CAPTURED, SMALL).unwrap();
+        assert_eq!(pool_of(after), POOL);
+        assert!(mine != theirs && later != theirs);
+    });
+}

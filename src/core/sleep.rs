@@ -232,8 +232,23 @@ impl Pond {
     /// A sleeping pool without blocks is about to end: its granule numbers and addresses are free again.
     pub(crate) fn discard_asleep(&self, pool: PoolId) -> Result<()> {
         let mut g = lock(&self.growth);
+        if !self.sleeps(pool) {
+            return Ok(());
+        }
+        for heap in self.heaps_of(pool) {
+            self.poll(heap, true);
+        }
+        // With what was freed merged, all that sleeps is free; but for what waits for a captured stream.
+        let free = |h: &super::heap::Inner| h.free_runs(&self.maps, &mut Vec::new());
+        let (mut owned, mut all_free) = (0, 0);
+        for (_, h) in self.lock_pool(pool).values() {
+            owned += h.granules;
+            all_free += free(h);
+        }
+        if all_free != owned {
+            fail!(Code::Busy, "freed blocks of the pool still wait for streams");
+        }
         let Some(a) = lock(&self.asleep).remove(&pool.0) else { return Ok(()) };
-        drop(self.lock_pool(pool)); // with what was freed merged
         for (granule, count, pieces) in a.shown {
             let gone = self.aliases.lock().forget_hidden(granule);
             let Some(Gone { id, .. }) = gone else {
@@ -255,10 +270,17 @@ impl Pond {
             for (count, first, id) in runs {
                 if h.take_run(&self.maps, id, first, count) {
                     g.give_room(first, count);
+                    // After a sleep that failed half way some are awake.
+                    let sleeps = |at: u32| a.runs.iter().any(|r| (r.0..r.0 + r.1).contains(&at));
+                    for granule in (first..first + count).filter(|&at| !sleeps(at)) {
+                        g.release(pool.0, 1 << GRANULE_SHIFT, 1);
+                        let _ = self.backing.release(granule, 1); // it refused once; nobody uses it
+                    }
                 }
             }
         }
         self.drop_saved(if a.saved { &a.runs } else { &[] });
+
         g.wake_up(pool.0, asleep, false);
         if let Some(p) = self.pool(pool) {
             p.asleep.store(false, Relaxed);

@@ -71,7 +71,7 @@ impl Growth {
         p.reserved.add(bytes);
         p.segments.add(segments);
     }
-    fn release(&mut self, pool: u32, bytes: u64, segments: u64) {
+    pub(crate) fn release(&mut self, pool: u32, bytes: u64, segments: u64) {
         self.reserved.sub(bytes);
         self.segments.sub(segments);
         if let Some(p) = self.pools.get_mut(&pool) {
