@@ -107,14 +107,14 @@ TEST_F(MemoryResources, AnyAlignmentWorksOnEveryPath) {
     for (std::size_t alignment = 1; alignment <= (std::size_t{4} << 20); alignment *= 4) {
       for (std::size_t size : {std::size_t{1}, std::size_t{10000}}) {
         std::vector<void*> several;
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 16; ++i) {
           several.push_back(i % 2 == 0 ? resource.allocate(stream, size, alignment)
                                        : resource.allocate_sync(size, alignment));
           EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(several.back()) % alignment);
           stream.memset(several.back(), static_cast<std::uint8_t>(i), size);
         }
         stream.synchronize();
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 16; ++i) {
           if (i % 2 == 0) {
             resource.deallocate(stream, several[i], size, alignment);
           } else {

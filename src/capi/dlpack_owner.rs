@@ -25,8 +25,8 @@ pub(crate) struct Share {
 impl Share {
     fn end(self) {
         let _ = run(|| match self.release {
-            // SAFETY: the exporter gave a function for one call with this pointer, from any thread.
             Some(release) => {
+                // SAFETY: the exporter gave a function for one call with this pointer, from any thread.
                 unsafe { release(self.user_data) };
                 Ok(())
             }
