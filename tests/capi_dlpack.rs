@@ -93,6 +93,7 @@ fn an_export_owns_the_block_until_its_deleter() {
         let m = unsafe { &*t };
         assert_eq!(m.version, [1, 1]);
         assert_eq!((m.tensor.data, m.tensor.byte_offset, m.flags), (p, 0, 0));
+        assert!(!m.context.is_null(), "PaddlePaddle calls no deleter without a context");
         assert_eq!((m.tensor.device_type, m.tensor.device_id), (1, 0), "host memory is kDLCPU, 0");
         assert_eq!((m.tensor.code, m.tensor.bits, m.tensor.lanes, m.tensor.ndim), (1, 8, 1, 1));
         assert_eq!(unsafe { (*m.tensor.shape, *m.tensor.strides) }, (1000, 1));
@@ -134,6 +135,7 @@ fn an_export_describes_what_was_asked_for() {
     ok(unsafe { millpond_dlpack_get_view(device, t.cast(), &mut v) });
     assert_eq!(v.data, p.wrapping_byte_add(8));
     assert_eq!((v.start, v.size_bytes, v.element_count, v.is_compact), (v.data, 60, 15, 0));
+    assert_eq!(unsafe { (*t).tensor.byte_offset }, 0, "not every consumer adds it");
     assert_eq!((v.dtype_code, v.dtype_bits, v.dtype_lanes, v.flags), (2, 32, 1, 3));
     assert_eq!((v.block, v.device, v.ndim), (p, device, 2));
     assert_eq!(unsafe { (*v.shape.add(1), *v.strides.add(1)) }, (5, 3));

@@ -292,7 +292,10 @@ typedef struct millpond_dlpack_options {
   const int64_t *shape;
   /** As many steps as `ndim` says, in elements. NULL: row by row. Copied. */
   const int64_t *strides;
-  /** From the start of the block to the first element. */
+  /**
+   * From the start of the block to the first element. It is added to the tensor's `data`, whose own
+   * `byte_offset` is 0: not every consumer looks at that.
+   */
   uint64_t byte_offset;
   /** DLPACK_FLAG_BITMASK_* bits: read only (1), copied (2), elements of less than a byte padded to one (4). */
   uint64_t flags;

@@ -296,14 +296,15 @@ unsafe fn describe(
     }
     let at = export_device(&device, o.device_type)?;
     let tensor = DlTensor {
-        // A tensor without elements has no address: so DLPack wants it.
-        data: if span.count == 0 { null_mut() } else { to_ptr(addr) },
+        // A tensor without elements has no address: so DLPack wants it. The offset is added here, as other
+        // producers do too: some consumers (PaddlePaddle up to 3.3, for one) do not look at it.
+        data: if span.count == 0 { null_mut() } else { to_ptr(addr + o.byte_offset) },
         device: at,
         ndim: shape.len() as i32,
         dtype,
         shape: null_mut(),
         strides: null_mut(),
-        byte_offset: if span.count == 0 { 0 } else { o.byte_offset },
+        byte_offset: 0,
     };
     // Since DLPack 1.2 a consumer may expect strides, so they are always there.
     let strides = strides.map_or_else(|| compact_strides(shape), <[i64]>::to_vec);

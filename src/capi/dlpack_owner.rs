@@ -69,7 +69,11 @@ pub(crate) fn export_versioned(tensor: DlTensor, flags: u64, mut share: Share) -
     let tensor = at_extents(tensor, &mut share);
     let deleter: Option<unsafe extern "C-unwind" fn(*mut Versioned)> = Some(delete_versioned);
     let managed = Versioned { major: MAJOR, minor: MINOR, context: null_mut(), deleter, flags, tensor };
-    Box::into_raw(Box::new(Owned { managed, share })).cast()
+    let owned = Box::into_raw(Box::new(Owned { managed, share }));
+    let out = owned.cast::<Versioned>();
+    // SAFETY: the box's own first part. PaddlePaddle (2.6 to 3.3) calls no deleter without a context.
+    unsafe { (*out).context = owned.cast() };
+    out
 }
 
 /// The same in the old layout.
@@ -77,7 +81,12 @@ pub(crate) fn export_legacy(tensor: DlTensor, mut share: Share) -> *mut Legacy {
     keep_code();
     let tensor = at_extents(tensor, &mut share);
     let deleter: Option<unsafe extern "C-unwind" fn(*mut Legacy)> = Some(delete_legacy);
-    Box::into_raw(Box::new(Owned { managed: Legacy { tensor, context: null_mut(), deleter }, share })).cast()
+    let managed = Legacy { tensor, context: null_mut(), deleter };
+    let owned = Box::into_raw(Box::new(Owned { managed, share }));
+    let out = owned.cast::<Legacy>();
+    // SAFETY: as above.
+    unsafe { (*out).context = owned.cast() };
+    out
 }
 
 /// Keeps the object that holds this library loaded for the rest of the process: a consumer may call

@@ -266,7 +266,8 @@ pub struct millpond_dlpack_options {
     pub shape: *const i64,
     /// As many steps as `ndim` says, in elements. NULL: row by row. Copied.
     pub strides: *const i64,
-    /// From the start of the block to the first element.
+    /// From the start of the block to the first element. It is added to the tensor's `data`, whose own
+    /// `byte_offset` is 0: not every consumer looks at that.
     pub byte_offset: u64,
     /// DLPACK_FLAG_BITMASK_* bits: read only (1), copied (2), elements of less than a byte padded to one (4).
     pub flags: u64,
