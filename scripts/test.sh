@@ -17,11 +17,14 @@ need ninja-build have ninja
 need pkg-config have pkg-config
 need libgtest-dev gtest_is_there
 need clang-format have clang-format
+need python3 have python3
+need python3-venv python_venv_works
 case $(uname -m) in x86_64) need valgrind have valgrind ;; esac
 install_missing
 
 passed=0
 failed=0
+skipped=0 # by name and with the reason, above in the output
 failures=
 logs=$(mktemp -d) || exit 1
 trap 'rm -rf "$logs"' EXIT
@@ -108,6 +111,28 @@ if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND
     fail_one "ctest did not run to its end"
   fi
 
+  # Released PaddlePaddle wheels load the plugin, in environments of their own. MILLPOND_TEST_PADDLE names the releases
+  # (3.3.1 2.6.2 3.0.0 3.2.2), or is `none`. A wheel that cannot be had is a line and a count.
+  if [ "${MILLPOND_TEST_PADDLE:-}" != none ]; then
+    heading "PaddlePaddle"
+    releases=
+    for release in ${MILLPOND_TEST_PADDLE:-}; do releases="$releases --release $release"; done
+    run python3 tests/paddle/run.py build/plugin $releases
+    status=$?
+    # "paddle: 12 passed, 1 failed, 0 skipped"
+    sums=$(sed -n 's/^paddle: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$log" | tail -n 1)
+    if [ -n "$sums" ]; then
+      set -- $sums
+      passed=$((passed + $1))
+      failed=$((failed + $2))
+      skipped=$((skipped + $3))
+      [ "$2" -eq 0 ] || failures="$failures
+  PaddlePaddle: $2"
+    elif [ "$status" -ne 0 ]; then
+      fail_one "PaddlePaddle: the checks did not run to their end"
+    fi
+  fi
+
   # Instructions of the warm pair, a gate that no noise disturbs. The limits are for this processor family.
   if [ "$(uname -m)" = x86_64 ]; then
     check "instructions of a warm pair" bench/callgrind/count.sh build/rust/libmillpond.a
@@ -117,5 +142,6 @@ else
 fi
 
 [ -z "$failures" ] || printf '\nFailed:%s\n' "$failures"
+[ "$skipped" -eq 0 ] || printf '\n%s skipped: look for SKIPPED above\n' "$skipped"
 printf '\n%s passed, %s failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]
