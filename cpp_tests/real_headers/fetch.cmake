@@ -9,6 +9,7 @@ endmacro()
 
 macro(fetch_wheels cache out)
   set(${out} "")
+  set(python "${cache}/venv/bin/python")
   find_program(PYTHON NAMES python3 NO_CACHE)
   foreach(item IN ITEMS ${ARGN})
     list(APPEND ${out} "${cache}/${item}")
@@ -18,11 +19,19 @@ macro(fetch_wheels cache out)
       if(NOT PYTHON)
         skip("no python3 here, which fetches ${wheel}")
       endif()
+      # An environment of its own: the system's Python may have no pip.
+      if(NOT EXISTS "${python}")
+        execute_process(COMMAND "${PYTHON}" -m venv "${cache}/venv" RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
+        if(NOT status EQUAL 0)
+          file(REMOVE_RECURSE "${cache}/venv")
+          skip("python3 cannot make an environment to fetch ${wheel} with (Debian: python3-venv)")
+        endif()
+      endif()
       file(REMOVE_RECURSE "${folder}")
       file(MAKE_DIRECTORY "${folder}")
       # Headers are the same for every Python; where a package has several builds, any will do.
       execute_process(
-        COMMAND "${PYTHON}" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --retries 1
+        COMMAND "${python}" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --retries 1
                 --timeout 20 --dest "${folder}" "${wheel}"
         RESULT_VARIABLE status ERROR_VARIABLE why OUTPUT_QUIET
       )
