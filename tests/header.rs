@@ -13,7 +13,7 @@ mod cc;
 use std::path::{Path, PathBuf};
 
 /// One section of the header: its title, and the file of `src/capi` that has it.
-const SECTIONS: [(&str, &str); 9] = [
+const SECTIONS: [(&str, &str); 10] = [
     ("Constants and structs", "types.rs"),
     ("Last error", "last_error.rs"),
     ("Library", "library.rs"),
@@ -23,6 +23,7 @@ const SECTIONS: [(&str, &str); 9] = [
     ("Memory without a pool in hand", "memory.rs"),
     ("Copies and fills", "copy.rs"),
     ("Streams and events", "stream.rs"),
+    ("DLPack", "dlpack.rs"),
 ];
 
 const HEAD: &str = include_str!("header/head.h");

@@ -267,6 +267,86 @@ typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
  */
 typedef bool (*millpond_oom_callback)(void *user_data, uint64_t size_bytes);
 
+/**
+ * Called once, when the consumer of a tensor of `millpond_dlpack_export` gives it back, with the pointer from
+ * the options. On any thread. It must not throw.
+ */
+typedef void (*millpond_dlpack_release)(void *user_data);
+
+/** What the tensor of `millpond_dlpack_export` looks like. Zero means the default. */
+typedef struct millpond_dlpack_options {
+  /** sizeof(millpond_dlpack_options) */
+  size_t struct_size;
+  /** The element's kind, a DLDataTypeCode. With 0 bits: unsigned bytes. */
+  uint8_t dtype_code;
+  /** Bits of one lane. */
+  uint8_t dtype_bits;
+  /** Lanes of one element. 0: 1. */
+  uint16_t dtype_lanes;
+  /** Dimensions, 0 to 64. */
+  int32_t ndim;
+  /**
+   * As many sizes as `ndim` says, in elements. NULL with `ndim` 0: one dimension, as many elements as the
+   * block has room for behind `byte_offset`. Not NULL with `ndim` 0: a single element. Copied.
+   */
+  const int64_t *shape;
+  /** As many steps as `ndim` says, in elements. NULL: row by row. Copied. */
+  const int64_t *strides;
+  /**
+   * From the start of the block to the first element. It is added to the tensor's `data`, whose own
+   * `byte_offset` is 0: not every consumer looks at that.
+   */
+  uint64_t byte_offset;
+  /** DLPACK_FLAG_BITMASK_* bits: read only (1), copied (2), elements of less than a byte padded to one (4). */
+  uint64_t flags;
+  /** A DLDeviceType to tell instead of the one that `millpond_dlpack_export` describes. 0: that one. */
+  uint32_t device_type;
+  /** Called by the deleter instead of a free, for a block that its owner keeps. NULL: the deleter frees it. */
+  millpond_dlpack_release release;
+  /** Given to `release`. */
+  void *user_data;
+} millpond_dlpack_options;
+
+/** What is known of a DLPack tensor. */
+typedef struct millpond_dlpack_view {
+  /** sizeof(millpond_dlpack_view) */
+  size_t struct_size;
+  /** The first element, `byte_offset` added. NULL when there are none. */
+  void *data;
+  /** The lowest address of any element: before `data` where strides are negative. NULL when there are none. */
+  void *start;
+  /** From `start` to the end of the highest element. */
+  uint64_t size_bytes;
+  /** Number of elements. */
+  uint64_t element_count;
+  /** DLPACK_FLAG_BITMASK_* bits. */
+  uint64_t flags;
+  /** Number of dimensions. */
+  int32_t ndim;
+  /** A DLDeviceType. */
+  uint32_t device_type;
+  /** Number of the device. */
+  int32_t device_id;
+  /** The element's kind, a DLDataTypeCode. */
+  uint8_t dtype_code;
+  /** Bits of one lane. */
+  uint8_t dtype_bits;
+  /** Lanes of one element. */
+  uint16_t dtype_lanes;
+  /** 1: the elements lie row by row without gaps. 0: use the strides. */
+  uint32_t is_compact;
+  /** Sizes, in elements; borrowed from the tensor. */
+  const int64_t *shape;
+  /** Steps, in elements; borrowed from the tensor. NULL: row by row. */
+  const int64_t *strides;
+  /** The start of the block of this library that holds the elements; NULL for the memory of others. */
+  void *block;
+  /** The pool of that block; borrowed. */
+  struct millpond_pool *pool;
+  /** The device of that block; borrowed. */
+  struct millpond_device *device;
+} millpond_dlpack_view;
+
 /* ---- Last error ---------------------------------------------------------------------------------------- */
 
 /**
@@ -774,6 +854,94 @@ C_Status millpond_event_query(millpond_device *device, C_Event event, bool *out_
  * Errors: UNKNOWN_EVENT; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_event_synchronize(millpond_device *device, C_Event event);
+
+/* ---- DLPack -------------------------------------------------------------------------------------------- */
+
+/** A tensor of DLPack before 1.0 (dlpack.h has the members): `dl_tensor`, `manager_ctx`, `deleter`. */
+typedef struct DLManagedTensor DLManagedTensor;
+
+/** A tensor of DLPack 1 (dlpack.h has the members): `version`, `manager_ctx`, `deleter`, `flags`, `dl_tensor`. */
+typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
+
+/**
+ * A DLPack tensor over the block that starts at `ptr`. The tensor owns the block from now on: its deleter
+ * frees it as `millpond_free` does, or calls the options' `release` instead. The caller gives the tensor to
+ * a consumer, or ends it with `millpond_dlpack_destroy`. `options` may be NULL: all its bytes, one dimension.
+ *
+ * The deleter may be called from any thread, and at any time: after the device has ended, and after the
+ * shared object with this library was closed (the first export keeps its code loaded). The memory itself ends
+ * with the device.
+ *
+ * DLPack knows no streams. Before the consumer gets the tensor, its stream must wait for the work that
+ * writes the block (`millpond_stream_wait_event`; a consumer on the processor: `millpond_stream_synchronize`).
+ * A consumer may call the deleter while its own work is still queued: tell that stream with
+ * `millpond_record_stream` first, and the block is reused after it.
+ *
+ * The device is kDLCPU, 0 for the types "host" and "cpu", whose memory any code can touch; kDLCUDA and the
+ * ordinal for "cuda"; kDLExtDev and the ordinal for every other type, since only its own library knows what
+ * its addresses mean, unless the options name another.
+ *
+ * Errors: UNKNOWN_POINTER, also for a pointer inside a block; OUT_OF_RANGE for a shape that passes the end of
+ * the block as it was asked for; UNSUPPORTED for kDLCPU where the host cannot touch the memory;
+ * INVALID_ARGUMENT; NOT_INITIALIZED. After an error the block is still the caller's.
+ */
+C_Status millpond_dlpack_export(void *ptr,
+                                const millpond_dlpack_options *options,
+                                struct DLManagedTensorVersioned **out_tensor);
+
+/**
+ * As `millpond_dlpack_export`, in the layout of DLPack before 1.0, which has no flags.
+ *
+ * Errors: as `millpond_dlpack_export`; INVALID_ARGUMENT for flags.
+ */
+C_Status millpond_dlpack_export_legacy(void *ptr,
+                                       const millpond_dlpack_options *options,
+                                       struct DLManagedTensor **out_tensor);
+
+/**
+ * Looks at a tensor that this or another library made, for work of `device` (NULL: of any): checks it, and
+ * tells where its memory is. The tensor stays the caller's, who ends it with `millpond_dlpack_destroy` when
+ * no work uses it any more. The caller sets `inout_view->struct_size`; as much as fits is written; the shape
+ * and the strides in it are borrowed from the tensor.
+ *
+ * Where the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then
+ * makes its reuse wait for a stream, and the tensor may be ended while work is queued there. The memory of
+ * others may only be given back when the work is done (`millpond_stream_synchronize`).
+ *
+ * Errors: UNSUPPORTED for another major version than 1 (ending such a tensor is safe, nothing else is);
+ * INVALID_ARGUMENT for NULL, a negative or too large number of dimensions (more than 64), a missing shape, a
+ * negative size, no bits or lanes, elements without memory, and memory that `device` cannot use: it takes
+ * the device type and number that `millpond_dlpack_export` gives it, any block of its own, and memory that
+ * the device's processor shares (a CPU device: kDLCUDAHost, kDLROCMHost, kDLCUDAManaged; "cuda":
+ * kDLCUDAManaged); OUT_OF_RANGE for elements that no memory could hold, or outside their block;
+ * NOT_INITIALIZED.
+ */
+C_Status millpond_dlpack_get_view(const millpond_device *device,
+                                  const struct DLManagedTensorVersioned *tensor,
+                                  millpond_dlpack_view *inout_view);
+
+/**
+ * As `millpond_dlpack_get_view`, for a tensor of DLPack before 1.0.
+ *
+ * Errors: as `millpond_dlpack_get_view`, but for the version, which this layout does not tell.
+ */
+C_Status millpond_dlpack_get_view_legacy(const millpond_device *device,
+                                         const struct DLManagedTensor *tensor,
+                                         millpond_dlpack_view *inout_view);
+
+/**
+ * Gives a tensor back to its producer: calls its deleter, where it has one. Any version. NULL: no-op.
+ *
+ * Errors: INVALID_ARGUMENT for a pointer that is not aligned.
+ */
+C_Status millpond_dlpack_destroy(struct DLManagedTensorVersioned *tensor);
+
+/**
+ * As `millpond_dlpack_destroy`, for a tensor of DLPack before 1.0.
+ *
+ * Errors: INVALID_ARGUMENT for a pointer that is not aligned.
+ */
+C_Status millpond_dlpack_destroy_legacy(struct DLManagedTensor *tensor);
 
 #ifdef __cplusplus
 } /* extern "C" */

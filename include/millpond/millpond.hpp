@@ -8,6 +8,8 @@
 //   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr
 //   cpp/places.hpp   CPUPlace, GPUPlace, CustomPlace, memory::Alloc / Free / Used / Copy
 //   cpp/pmr.hpp      MemoryResource (std::pmr), Allocator<T>: for memory that the host can touch
+//   cpp/resource.hpp StreamResource, VirtualResource: for code that takes libcu++'s or RMM's
+//   resources cpp/dlpack.hpp   export_dlpack(), ImportedTensor
 //
 // Owners (Stream, Event, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr) move and do not
 // copy; their destructors never throw. Views and Device are plain values that own nothing. One
@@ -16,11 +18,14 @@
 #ifndef MILLPOND_MILLPOND_HPP
 #define MILLPOND_MILLPOND_HPP
 
+#include "millpond/cpp/aligned.hpp"
 #include "millpond/cpp/device.hpp"
+#include "millpond/cpp/dlpack.hpp"
 #include "millpond/cpp/error.hpp"
 #include "millpond/cpp/memory.hpp"
 #include "millpond/cpp/places.hpp"
 #include "millpond/cpp/pmr.hpp"
+#include "millpond/cpp/resource.hpp"
 #include "millpond/cpp/stream.hpp"
 
 #endif  // MILLPOND_MILLPOND_HPP

@@ -13,6 +13,9 @@
 mod copy;
 mod device;
 mod device_type;
+mod dlpack;
+mod dlpack_abi;
+mod dlpack_owner;
 mod guard;
 mod handles;
 mod last_error;
@@ -25,6 +28,7 @@ mod types;
 pub use copy::*;
 pub use device::*;
 pub use device_type::*;
+pub use dlpack::*;
 pub use last_error::{millpond_error_name, millpond_last_error_code, millpond_last_error_message};
 pub use library::*;
 pub use memory::*;

@@ -158,6 +158,16 @@ inline std::size_t Used(const Place& place) {
 
 namespace detail {
 
+/// The devices of both ends of a copy.
+inline C_Status find_ends(const Place& dst_place, const void* dst, Device* to,
+                          const Place& src_place, const void* src, Device* from) {
+  if (dst == nullptr || src == nullptr) {
+    return millpond::detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "a copy from or to NULL");
+  }
+  const C_Status status = check(dst_place.find(to));
+  return status == C_SUCCESS ? check(src_place.find(from)) : status;
+}
+
 /// Copies between two types of device, which know nothing of each other, by way of the host.
 inline C_Status copy_through_host(Device to, void* dst, Device from, const void* src,
                                   std::size_t size_bytes) {
@@ -190,12 +200,8 @@ inline C_Status copy_through_host(Device to, void* dst, Device from, const void*
 inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, const void* src,
                      std::size_t size_bytes) {
   if (size_bytes == 0) return C_SUCCESS;
-  if (dst == nullptr || src == nullptr) {
-    return millpond::detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "a copy from or to NULL");
-  }
   Device to, from;
-  C_Status status = check(dst_place.find(&to));
-  if (status == C_SUCCESS) status = check(src_place.find(&from));
+  const C_Status status = detail::find_ends(dst_place, dst, &to, src_place, src, &from);
   if (status != C_SUCCESS) return status;
   if (dst_place.is_cpu() && src_place.is_cpu()) {
     std::memmove(dst, src, size_bytes);
@@ -220,12 +226,8 @@ inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, 
 inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, const void* src,
                      std::size_t size_bytes, StreamView stream) {
   if (size_bytes == 0) return C_SUCCESS;
-  if (dst == nullptr || src == nullptr) {
-    return millpond::detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "a copy from or to NULL");
-  }
   Device to, from;
-  C_Status status = check(dst_place.find(&to));
-  if (status == C_SUCCESS) status = check(src_place.find(&from));
+  const C_Status status = detail::find_ends(dst_place, dst, &to, src_place, src, &from);
   if (status != C_SUCCESS) return status;
   if (dst_place.is_cpu() && src_place.is_cpu()) {
     return millpond::detail::refuse(MILLPOND_E_UNSUPPORTED, "no stream orders a copy on the host");
