@@ -16,6 +16,7 @@ use std::collections::{HashMap, VecDeque};
 mod fine;
 mod granules;
 mod large;
+mod whole;
 
 /// Quick slots of a heap, for large blocks. What sits here unmerged is lost to other sizes. Large blocks are
 /// merged before any other large block is placed, so that where it goes depends on nothing but what is
@@ -97,6 +98,8 @@ pub(crate) struct Inner {
     /// Streams that live blocks were used on.
     pub uses: HashMap<Id, Vec<u64>>,
     pub pending: VecDeque<Pending>,
+    /// Freed blocks that stay whole: units, offset in units, id; in order.
+    whole: Vec<(u32, u32, Id)>,
 }
 
 /// One heap.
@@ -134,6 +137,7 @@ impl Heap {
                 empty: [false; 2],
                 uses: HashMap::new(),
                 pending: VecDeque::new(),
+                whole: Vec::new(),
             })),
             remote: Padded(Remote::new()),
             owner: Padded(AtomicU64::new(0)),

@@ -7,6 +7,7 @@ use super::heap::{Heap, Inner};
 use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
 use super::shape::{GRANULE_SHIFT, Shape, Tier, of_key};
 use super::supply::Growth;
+use super::tuning::Tuned;
 use super::types::{BlockInfo, Counter, PoolId};
 use crate::base::biased::Guard;
 use crate::base::error::{Code, Error, Result};
@@ -48,6 +49,7 @@ pub struct Pond {
     pub(crate) aliases: Lock<Aliases>,
     pub(crate) limit: AtomicU64, // [B] 0: none
     pub(crate) oom_count: AtomicU64,
+    pub(crate) tuned: Tuned,
     /// Granules of memory; addresses from here on show scattered granules.
     #[cfg_attr(not(test), expect(dead_code, reason = "the tests walk all granules"))]
     pub(crate) real: u32,
@@ -106,6 +108,7 @@ impl Pond {
             aliases: Lock::new(Aliases::new(real, alias)),
             limit: AtomicU64::new(0),
             oom_count: AtomicU64::new(0),
+            tuned: Tuned::new(),
             real,
         };
         pond.pool_create(0)?; // the default pool is number 0
@@ -162,7 +165,7 @@ impl Pond {
     #[inline(always)]
     fn alloc_in(&self, heap: &'static Heap, bytes: u64) -> Result<u64> {
         let Some(contract) = self.maps.shape.contract(bytes) else {
-            return self.too_large(bytes);
+            return self.alloc_tuned(heap, bytes);
         };
         let key = self.maps.shape.key(contract);
         let Some(mut h) = heap.inner.enter() else {
@@ -197,7 +200,7 @@ impl Pond {
     }
 
     /// The heap's lock for a thread that does not own it. Who allocates last is whom frees go by.
-    fn lock_to_allocate(heap: &Heap) -> Guard<'_, Inner> {
+    pub(crate) fn lock_to_allocate(heap: &Heap) -> Guard<'_, Inner> {
         let h = heap.inner.lock();
         let token = thread_token();
         if heap.owner.load(Relaxed) != token {
@@ -208,7 +211,7 @@ impl Pond {
 
     #[cold]
     #[inline(never)]
-    fn too_large(&self, bytes: u64) -> Result<u64> {
+    pub(crate) fn too_large(&self, bytes: u64) -> Result<u64> {
         self.oom_count.fetch_add(1, Relaxed);
         fail!(
             Code::OutOfMemory,
@@ -218,7 +221,7 @@ impl Pond {
     }
 
     #[inline(never)]
-    fn alloc_miss(
+    pub(crate) fn alloc_miss(
         &self,
         heap: &'static Heap,
         mut h: Guard<'static, Inner>,
@@ -289,6 +292,7 @@ impl Pond {
         bytes: u64,
     ) -> u64 {
         h.make_live_as(&self.maps, id, tier_bits, bytes);
+        self.flag_odd(id, contract);
         let full = h.count_in(contract, bytes);
         let offset = self.offset(id);
         drop(h);
@@ -451,7 +455,7 @@ impl Pond {
         }
         if other.is_none() && d.state() & USES == 0 {
             let bytes = d.requested();
-            h.count_out(self.maps.shape.contract_of(bytes), bytes);
+            h.count_out(self.charge(f.id), bytes);
             self.reuse(heap, &mut h, f.id);
             return Ok(());
         }
@@ -460,6 +464,9 @@ impl Pond {
 
     /// Makes a block that nobody waits for reusable. The heap is locked.
     pub(crate) fn reuse(&self, heap: &Heap, h: &mut Inner, id: Id) {
+        if self.keep_whole(h, id) {
+            return;
+        }
         let d = self.maps.desc(id);
         let key = d.units() << 2 | d.tier_bits().min(Tier::Large as u32);
         if let Some(a) = h.retire(&self.maps, heap.index, key, id, self.offset(id)) {
@@ -503,7 +510,7 @@ impl Pond {
         let stream = heap.stream.load(Relaxed);
         Ok(BlockInfo {
             base: self.offset(f.id),
-            size: self.maps.shape.contract(requested).unwrap_or(requested),
+            size: self.charge(f.id),
             requested,
             stream: (stream != UNORDERED && stream != RETIRED).then_some(stream),
             pool: PoolId(heap.pool.load(Relaxed)),

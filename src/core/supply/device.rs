@@ -95,7 +95,11 @@ impl Pond {
         let chunk = self.maps.shape.min_chunk();
         // A fine tier needs a whole granule for its chunk, a large request its own units.
         let least = if tier == Tier::Large { contract.next_multiple_of(unit.max(chunk)) } else { 1 << shift };
-        let usual = if g.segments_held.is_empty() { self.config.init_alloc } else { self.config.realloc };
+        let usual = match self.tuned.segment.load(Relaxed) {
+            0 if g.segments_held.is_empty() => self.config.init_alloc,
+            0 => self.config.realloc,
+            tuned => tuned,
+        };
         let mut sizes = [usual.max(least).min(allowed) / chunk * chunk, least];
         if sizes[0] < least {
             sizes[0] = least;
