@@ -16,8 +16,8 @@ use crate::runtime::options::{Backend, Key, Options, Strictness, Value, parse};
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 /// [B] the most that a pond over segments has room for, and more than any device has.
 const MOST_IN_SEGMENTS: u64 = 8 << 40;

@@ -11,7 +11,8 @@ pub(super) fn tuning() -> impl Strategy<Value = Tuning> {
     let some = |values: &'static [u64]| prop::sample::select(values);
     let divisions = prop_oneof![Just(0), Just(0x3333), any::<u64>()];
     let max_split = some(&[0, 0, 512 << 10, MIB, 4 * MIB, 3 * MIB + 512]);
-    let sizes = (some(&[0, MIB, 20 * MIB]), some(&[0, 0, 1, 20 * MIB, 60 * MIB]), some(&[0, 4 * MIB, 20 * MIB]));
+    let sizes =
+        (some(&[0, MIB, 20 * MIB]), some(&[0, 0, 1, 20 * MIB, 60 * MIB]), some(&[0, 4 * MIB, 20 * MIB]));
     (max_split, divisions, sizes).prop_map(|(max_split, divisions, (max_round, collect_above, segment))| {
         Tuning { max_split, max_round, divisions, collect_above, segment }
     })
@@ -79,8 +80,7 @@ fn a_rounded_request_that_no_device_could_serve_is_not_rounded() {
 #[test]
 fn large_blocks_stay_whole_and_serve_only_requests_of_about_their_size() {
     for mapping in [true, false] {
-        let mut b =
-            bench(mapping, Tuning { max_split: 30 * MIB, max_round: 10 * MIB, ..Tuning::default() });
+        let mut b = bench(mapping, Tuning { max_split: 30 * MIB, max_round: 10 * MIB, ..Tuning::default() });
         let whole = pass(&mut b, 64 * MIB);
         let before = reserved(&b);
         // A small one would be cut out of it, if it could be.
@@ -142,7 +142,8 @@ fn whole_blocks_merge_when_they_need_not_be_whole_any_more() {
 #[test]
 fn unused_memory_is_collected_above_the_threshold() {
     for mapping in [true, false] {
-        let mut b = bench(mapping, Tuning { collect_above: 100 * MIB, segment: 2 * MIB, ..Tuning::default() });
+        let mut b =
+            bench(mapping, Tuning { collect_above: 100 * MIB, segment: 2 * MIB, ..Tuning::default() });
         let other = b.pond.pool_create(0).unwrap();
         // 64 MiB lie idle in another pool, on a stream that has work queued.
         for _ in 0..8 {

@@ -7,10 +7,10 @@
 //! `PYTORCH_NO_CUDA_MEMORY_CACHING=1` is `backend:none`, unless `MILLPOND_ALLOC_CONF` names a backend.
 //! They are read when a device is opened; a wrong value fails that, and the error names the variable.
 
+use super::Options;
 use super::keys::Key;
 use super::parse::{Strictness, parse};
 use super::value::{Backend, Value};
-use super::Options;
 use crate::base::error::{Code, Error, Result};
 use std::ffi::OsString;
 

@@ -83,7 +83,7 @@ impl Options {
     /// [B] of a key in MiB; `None` for its word (`unlimited`, `default`).
     pub(crate) fn bytes(&self, key: Key) -> Option<u64> {
         match self.get(key) {
-            Value::Mib(n) => n.map(|n| n.saturating_mul(1 << 20)),
+            Value::Mib(n) | Value::Segment(n) => n.map(|n| n.saturating_mul(1 << 20)),
             _ => None,
         }
     }

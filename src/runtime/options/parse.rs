@@ -254,15 +254,9 @@ mod tests {
     fn right_texts() {
         assert_eq!(parse("", "test", Strictness::Exact).unwrap(), []);
         assert_eq!(parse(" ", "test", Strictness::Exact).unwrap(), []);
-        let two = parse(
-            " max_split_size_mb : 200 ,expandable_segments:False, ",
-            "test",
-            Strictness::Exact,
-        );
-        let want = [
-            (Key::MaxSplitSizeMb, Value::Mib(Some(200))),
-            (Key::ExpandableSegments, Value::Switch(false)),
-        ];
+        let two = parse(" max_split_size_mb : 200 ,expandable_segments:False, ", "test", Strictness::Exact);
+        let want =
+            [(Key::MaxSplitSizeMb, Value::Mib(Some(200))), (Key::ExpandableSegments, Value::Switch(false))];
         assert_eq!(two.unwrap(), want);
         assert_eq!(one("backend:cudaMallocAsync"), Value::Backend(Backend::Driver));
         assert_eq!(one("backend:none"), Value::Backend(Backend::None));
@@ -300,22 +294,70 @@ mod tests {
     #[test]
     fn wrong_texts_name_the_column_and_the_nearest() {
         for (text, want) in [
-            ("max_splt_size_mb:20", "T, column 1: there is no option \"max_splt_size_mb\"; did you mean \"max_split_size_mb\"?"),
-            ("backend:native,  Backend:none", "T, column 18: there is no option \"Backend\"; did you mean \"backend\"?"),
-            ("backend:natvie", "T, column 9: backend is \"natvie\": want native, cudaMallocAsync or none; did you mean native?"),
-            ("expandable_segments:yes", "T, column 21: expandable_segments is \"yes\": want True or False; did you mean True?"),
-            ("expandable_segments:Flase", "T, column 21: expandable_segments is \"Flase\": want True or False; did you mean False?"),
-            ("max_split_size_mb:0", "T, column 19: max_split_size_mb is \"0\": want whole MiB from 1 or unlimited; did you mean 1?"),
-            ("max_split_size_mb:20MB", "T, column 19: max_split_size_mb is \"20MB\": want whole MiB from 1 or unlimited; did you mean 20?"),
-            ("max_split_size_mb:-1", "T, column 19: max_split_size_mb is \"-1\": want whole MiB from 1 or unlimited; did you mean unlimited?"),
-            ("large_segment_size_mb:0", "T, column 23: large_segment_size_mb is \"0\": want whole MiB from 1 or default; did you mean 1?"),
-            ("garbage_collection_threshold:1", "T, column 30: garbage_collection_threshold is \"1\": want a number from 0 (off) to less than 1; did you mean 0.999?"),
-            ("garbage_collection_threshold:80", "T, column 30: garbage_collection_threshold is \"80\": want a number from 0 (off) to less than 1; did you mean 0.8?"),
-            ("per_process_memory_fraction:nan", "T, column 29: per_process_memory_fraction is \"nan\": want a number from 0 to 1; did you mean 0?"),
-            ("per_process_memory_fraction:50%", "T, column 29: per_process_memory_fraction is \"50%\": want a number from 0 to 1; did you mean 0.5?"),
-            ("pinned_num_register_threads:6", "T, column 29: pinned_num_register_threads is \"6\": want a power of two up to 128; did you mean 4?"),
-            ("pinned_num_register_threads:300", "T, column 29: pinned_num_register_threads is \"300\": want a power of two up to 128; did you mean 128?"),
-            ("max_split_size_mb", "T, column 18: max_split_size_mb has no value; as in max_split_size_mb:unlimited"),
+            (
+                "max_splt_size_mb:20",
+                "T, column 1: there is no option \"max_splt_size_mb\"; did you mean \"max_split_size_mb\"?",
+            ),
+            (
+                "backend:native,  Backend:none",
+                "T, column 18: there is no option \"Backend\"; did you mean \"backend\"?",
+            ),
+            (
+                "backend:natvie",
+                "T, column 9: backend is \"natvie\": want native, cudaMallocAsync or none; did you mean native?",
+            ),
+            (
+                "expandable_segments:yes",
+                "T, column 21: expandable_segments is \"yes\": want True or False; did you mean True?",
+            ),
+            (
+                "expandable_segments:Flase",
+                "T, column 21: expandable_segments is \"Flase\": want True or False; did you mean False?",
+            ),
+            (
+                "max_split_size_mb:0",
+                "T, column 19: max_split_size_mb is \"0\": want whole MiB from 1 or unlimited; did you mean 1?",
+            ),
+            (
+                "max_split_size_mb:20MB",
+                "T, column 19: max_split_size_mb is \"20MB\": want whole MiB from 1 or unlimited; did you mean 20?",
+            ),
+            (
+                "max_split_size_mb:-1",
+                "T, column 19: max_split_size_mb is \"-1\": want whole MiB from 1 or unlimited; did you mean unlimited?",
+            ),
+            (
+                "large_segment_size_mb:0",
+                "T, column 23: large_segment_size_mb is \"0\": want whole MiB from 1 or default; did you mean 1?",
+            ),
+            (
+                "garbage_collection_threshold:1",
+                "T, column 30: garbage_collection_threshold is \"1\": want a number from 0 (off) to less than 1; did you mean 0.999?",
+            ),
+            (
+                "garbage_collection_threshold:80",
+                "T, column 30: garbage_collection_threshold is \"80\": want a number from 0 (off) to less than 1; did you mean 0.8?",
+            ),
+            (
+                "per_process_memory_fraction:nan",
+                "T, column 29: per_process_memory_fraction is \"nan\": want a number from 0 to 1; did you mean 0?",
+            ),
+            (
+                "per_process_memory_fraction:50%",
+                "T, column 29: per_process_memory_fraction is \"50%\": want a number from 0 to 1; did you mean 0.5?",
+            ),
+            (
+                "pinned_num_register_threads:6",
+                "T, column 29: pinned_num_register_threads is \"6\": want a power of two up to 128; did you mean 4?",
+            ),
+            (
+                "pinned_num_register_threads:300",
+                "T, column 29: pinned_num_register_threads is \"300\": want a power of two up to 128; did you mean 128?",
+            ),
+            (
+                "max_split_size_mb",
+                "T, column 18: max_split_size_mb has no value; as in max_split_size_mb:unlimited",
+            ),
             ("backend:none,,backend:none", "T, column 14: a key is missing between two commas"),
         ] {
             assert_eq!(error(text), want);
