@@ -496,3 +496,56 @@ fn environment() {
         }
     }
 }
+
+#[test]
+fn options_change_while_threads_allocate() {
+    let texts = [
+        "max_split_size_mb:1,max_non_split_rounding_mb:1",
+        "max_split_size_mb:unlimited,roundup_power2_divisions:8",
+        "roundup_power2_divisions:[2:4],garbage_collection_threshold:0.05",
+        "max_split_size_mb:3,garbage_collection_threshold:0.3,large_segment_size_mb:8",
+        "roundup_power2_divisions:0,garbage_collection_threshold:0,large_segment_size_mb:default",
+    ];
+    on_both("", |d| {
+        let device = d.expose_provenance();
+        std::thread::scope(|s| {
+            for seed in 1..5usize {
+                s.spawn(move || {
+                    let d = std::ptr::with_exposed_provenance_mut(device);
+                    let mut stream = null_mut();
+                    ok(unsafe { millpond_stream_create(d, &mut stream) });
+                    let mut live: Vec<(*mut c_void, usize)> = Vec::new();
+                    let mut x = seed * 0x9e37_79b9;
+                    for _ in 0..3000 {
+                        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
+                        let bytes = 1 + (x >> 33) % (1 << (8 + (x >> 20) % 15));
+                        let mut p = null_mut();
+                        ok(unsafe { millpond_pool_alloc(pool(d), bytes, stream, &mut p) });
+                        // The first and the last byte are the block's own.
+                        unsafe { p.cast::<u8>().write(seed as u8) };
+                        unsafe { p.cast::<u8>().add(bytes - 1).write(seed as u8) };
+                        live.push((p, bytes));
+                        if live.len() > 8 {
+                            let (p, bytes) = live.swap_remove((x >> 40) % 8);
+                            assert_eq!(unsafe { p.cast::<u8>().add(bytes - 1).read() }, seed as u8);
+                            assert_eq!(unsafe { p.cast::<u8>().read() }, seed as u8);
+                            ok(unsafe { millpond_pool_free(pool(d), p, stream) });
+                        }
+                    }
+                    for (p, bytes) in live {
+                        ok(unsafe { millpond_free_sized(p, bytes) });
+                    }
+                    ok(unsafe { millpond_stream_destroy(d, stream) });
+                });
+            }
+            for i in 0..200 {
+                ok(set(d, texts[i % texts.len()]));
+                std::thread::yield_now();
+            }
+        });
+        let s = device_stats(d);
+        assert_eq!((s.requested_bytes.current, s.allocated_bytes.current, s.blocks.current), (0, 0, 0));
+        ok(unsafe { millpond_device_empty_cache(d) });
+        assert_eq!(device_stats(d).reserved_bytes.current, 0);
+    });
+}
