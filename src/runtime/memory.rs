@@ -8,16 +8,18 @@
 use crate::base::error::{Code, Error, Result};
 #[cfg(feature = "capi")]
 use crate::core::Pool;
-use crate::core::{BlockInfo, Config, Pond, PoolId, Stats, Tuning};
+use crate::core::{BlockInfo, Config, Pond, PoolId, Stats};
 use crate::device::{Caps, Device, StreamId};
 use crate::fail;
-use crate::runtime::lock;
-use crate::runtime::options::{Backend, Key, Options, Strictness, Value, parse};
+use crate::runtime::options::Options;
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
+use settings::Settings;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+
+mod settings;
 
 /// [B] the most that a pond over segments has room for, and more than any device has.
 const MOST_IN_SEGMENTS: u64 = 8 << 40;
@@ -29,14 +31,7 @@ pub struct Memory {
     how: How,
     rescue: Arc<Rescue>,
     closed: AtomicBool,
-    total: u64, // [B] of the device
-    settings: Mutex<Settings>,
-}
-
-/// What was asked for.
-struct Settings {
-    options: Options,
-    limit: u64, // [B] of `set_limit`; 0: none
+    settings: Settings,
 }
 
 enum How {
@@ -77,38 +72,6 @@ impl Memory {
         Memory::with_options(device, Options::default())
     }
 
-    /// The memory of `device` with these options. `Unsupported` for a backend that the device does not have.
-    pub(crate) fn with_options(device: Arc<dyn Device>, mut options: Options) -> Result<Memory> {
-        let rescue = Arc::new(Rescue::default());
-        if options.backend() == Backend::Driver {
-            if !options.backend_is_wish {
-                return Err(Error::new(
-                    Code::Unsupported,
-                    "backend is cudaMallocAsync, but the driver of this device has no memory pool; it can be native or \
-                     none",
-                ));
-            }
-            options.set(Key::Backend, Value::Backend(Backend::Native));
-        }
-        let how = if options.backend() == Backend::None {
-            How::Unpooled(Box::new(Unpooled::new(device.clone())?))
-        } else {
-            Self::pool(&device, options.on(Key::ExpandableSegments), &rescue)?
-        };
-        // From here on the options say what is, not what was wished for.
-        let maps = matches!(&how, How::Pooled(p) if p.maps);
-        options.set(Key::ExpandableSegments, Value::Switch(maps));
-        if matches!(how, How::Unpooled(_)) {
-            options.set(Key::Backend, Value::Backend(Backend::None));
-        }
-        let settings = Mutex::new(Settings { options, limit: 0 });
-        // A device that cannot tell has what it would give at most.
-        let total = device.memory_info().map_or(device.sizes().max_alloc, |m| m.total);
-        let memory = Memory { how, rescue, closed: AtomicBool::new(false), total, settings };
-        memory.act_on(&lock(&memory.settings));
-        Ok(memory)
-    }
-
     /// A pond over the device, where its sizes allow.
     fn pool(device: &Arc<dyn Device>, expandable: bool, rescue: &Arc<Rescue>) -> Result<How> {
         let sizes = device.sizes();
@@ -140,55 +103,6 @@ impl Memory {
             Ok(span) => How::Pooled(Box::new(Pooled::new(device.clone(), config, span, rescue.clone())?)),
             Err(_) => How::Unpooled(Box::new(Unpooled::new(device.clone())?)),
         })
-    }
-
-    /// Makes the memory behave as the settings say.
-    fn act_on(&self, s: &Settings) {
-        let o = &s.options;
-        let fraction = o.fraction(Key::PerProcessMemoryFraction);
-        // 0 is no limit to those below; a device of which nothing may be used has one of a byte.
-        let share = if fraction < 1.0 { ((self.total as f64 * fraction) as u64).max(1) } else { u64::MAX };
-        let most = if s.limit == 0 { share } else { share.min(s.limit) };
-        let limit = if most == u64::MAX { 0 } else { most };
-        let careful = o.on(Key::ThrowOnCudamallocOom);
-        match &self.how {
-            How::Pooled(p) => {
-                let threshold = o.fraction(Key::GarbageCollectionThreshold);
-                p.pond.set_limit(limit);
-                p.supply.set_careful(careful);
-                p.pond.tune(Tuning {
-                    max_split: o.bytes(Key::MaxSplitSizeMb).unwrap_or(0),
-                    max_round: o.bytes(Key::MaxNonSplitRoundingMb).unwrap_or(0),
-                    divisions: o.divisions().0,
-                    collect_above: if threshold > 0.0 {
-                        ((most.min(self.total) as f64 * threshold) as u64).max(1)
-                    } else {
-                        0
-                    },
-                    segment: o.bytes(Key::LargeSegmentSizeMb).unwrap_or(0),
-                });
-            }
-            How::Unpooled(u) => u.set_bounds(limit, careful),
-        }
-    }
-
-    /// The options as they are now.
-    pub(crate) fn options(&self) -> Options {
-        lock(&self.settings).options.clone()
-    }
-
-    /// Changes options, all or none; see `docs/options.md`. `InvalidArgument` for a wrong text, `Busy` for an
-    /// option that an open device cannot change. Gives the options as they are then.
-    pub(crate) fn set_options(&self, text: &str) -> Result<Options> {
-        self.open()?;
-        let patch = parse(text, "options", Strictness::Exact)?;
-        let mut s = lock(&self.settings);
-        let mut options = s.options.clone();
-        options.apply(&patch);
-        s.options.check_change(&options)?;
-        s.options = options;
-        self.act_on(&s);
-        Ok(s.options.clone())
     }
 
     #[inline]
@@ -362,15 +276,6 @@ impl Memory {
             }
             How::Unpooled(u) => u.reset_peaks(),
         }
-    }
-
-    /// Bounds what the device reserves from now on, beside what `per_process_memory_fraction` says; 0 is no bound.
-    pub fn set_limit(&self, bytes: u64) -> Result<()> {
-        self.open()?;
-        let mut s = lock(&self.settings);
-        s.limit = bytes;
-        self.act_on(&s);
-        Ok(())
     }
 
     /// From now on a request that finds no memory calls `callback` with its bytes, on its own thread and
