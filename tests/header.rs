@@ -13,12 +13,13 @@ mod cc;
 use std::path::{Path, PathBuf};
 
 /// One section of the header: its title, and the file of `src/capi` that has it.
-const SECTIONS: [(&str, &str); 10] = [
+const SECTIONS: [(&str, &str); 11] = [
     ("Constants and structs", "types.rs"),
     ("Last error", "last_error.rs"),
     ("Library", "library.rs"),
     ("Device types", "device_type.rs"),
     ("Devices", "device.rs"),
+    ("Options", "options.rs"),
     ("Pools: stream-ordered memory", "pool.rs"),
     ("Memory without a pool in hand", "memory.rs"),
     ("Copies and fills", "copy.rs"),

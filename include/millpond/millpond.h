@@ -546,6 +546,59 @@ C_Status millpond_device_remove_oom_callback(millpond_device *device, uint64_t i
  */
 C_Status millpond_device_get_default_pool(millpond_device *device, millpond_pool **out_pool);
 
+/* ---- Options ------------------------------------------------------------------------------------------- */
+
+/** Bytes that hold the value of every option, with its NUL. */
+#define MILLPOND_OPTION_BYTES 512
+/** Bytes that hold all options of a device as one text, with its NUL. */
+#define MILLPOND_OPTIONS_BYTES 2048
+
+/**
+ * Sets options of devices that are opened from now on: `options` is "key:value,key:value", with the keys and
+ * values of docs/options.md, which are those of PyTorch's PYTORCH_ALLOC_CONF. `type_name` NULL: for devices of
+ * all types; `ordinal` -1: for all ordinals. What is set later wins over what was set before, and all of it over
+ * the environment (MILLPOND_ALLOC_CONF; where that is not set, PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF).
+ * Devices that are open keep their options. `millpond_finalize` forgets what was set.
+ *
+ * A wrong value in the environment fails the call that opens a device, with the name of the variable.
+ * Errors: INVALID_ARGUMENT for NULL in `options`, an ordinal below -1, and a wrong text: the message has the
+ * column and the nearest right key or value, and nothing is set.
+ */
+C_Status millpond_set_default_options(const char *type_name,
+                                      int32_t ordinal,
+                                      const char *options);
+
+/**
+ * Changes options of an open device from now on; `options` as in `millpond_set_default_options`. Live blocks
+ * stay as they are. `backend` and `expandable_segments` cannot be changed here: set them as defaults before the
+ * device is first used.
+ *
+ * Errors: INVALID_ARGUMENT for NULL and for a wrong text, with the column and the nearest right key or value;
+ * BUSY for an option that an open device keeps; NOT_INITIALIZED. After an error nothing has changed.
+ */
+C_Status millpond_device_set_options(millpond_device *device,
+                                     const char *options);
+
+/**
+ * The value of the option `key` as it is now, written with its NUL into `out_text` of `capacity` bytes;
+ * MILLPOND_OPTION_BYTES always suffice. `backend` and `expandable_segments` tell what the device has, whatever
+ * was asked for.
+ *
+ * Errors: INVALID_ARGUMENT for NULL, for a key that is none, and when the value does not fit; NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_option(const millpond_device *device,
+                                    const char *key,
+                                    char *out_text,
+                                    size_t capacity);
+
+/**
+ * All options of the device as one text that `millpond_set_default_options` takes, written with its NUL into
+ * `out_text` of `capacity` bytes; MILLPOND_OPTIONS_BYTES always suffice.
+ *
+ * Errors: INVALID_ARGUMENT for NULL and when the text does not fit; NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_options(const millpond_device *device, char *out_text, size_t capacity);
+
 /* ---- Pools: stream-ordered memory ---------------------------------------------------------------------- */
 
 /**

@@ -45,6 +45,8 @@ const TIER_SHIFT: u32 = 4;
 pub(crate) const USES: u32 = 1 << 8;
 /// A live block that is a whole segment, taken for it and given back with it.
 pub(crate) const DIRECT: u32 = 1 << 9;
+/// A live block that the tuning concerns: its free takes the slow way.
+pub(crate) const ODD: u32 = 1 << 10;
 
 /// How a granule is used: bits 56.. of its record. Where blocks can start in it, bit 2 is set and the low
 /// two bits are the blocks' tier bits.

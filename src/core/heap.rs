@@ -16,6 +16,7 @@ use std::collections::{HashMap, VecDeque};
 mod fine;
 mod granules;
 mod large;
+mod whole;
 
 /// Sizes of freed large blocks that are kept unmerged, at most. They are all merged before any large block of
 /// another size is placed, so that where it goes depends on little but what is live: a program that repeats
@@ -89,6 +90,8 @@ pub(crate) struct Inner {
     /// Streams that live blocks were used on.
     pub uses: HashMap<Id, Vec<u64>>,
     pub pending: VecDeque<Pending>,
+    /// Freed blocks that stay whole: units, offset in units, id; in order.
+    whole: Vec<(u32, u32, Id)>,
 }
 
 /// One heap.
@@ -130,6 +133,7 @@ impl Heap {
                 empty: [false; 2],
                 uses: HashMap::new(),
                 pending: VecDeque::new(),
+                whole: Vec::new(),
             })),
             remote: Padded(Remote::new()),
             owner: Padded(AtomicU64::new(0)),

@@ -7,6 +7,7 @@
 //! heap      the free memory of one (pool, stream)      ledger   exact peaks
 //! bins      free blocks by size                        desc     descriptors, and maps to them
 //! shape     sizes to units                             aliases  addresses that show scattered granules
+//! tuning    what users can change
 //! ```
 //!
 //! Lock order: growth, pool map, ledger, heaps by index, then aliases and table slots. The growth lock
@@ -27,12 +28,14 @@ mod streams;
 mod supply;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod tuning;
 pub mod types;
 
 pub use backing::Backing;
 pub use heap::Mark;
 pub use pond::{Config, Pond};
 pub use pools::Pool;
+pub use tuning::Tuning;
 pub use types::{BlockInfo, Counter, PoolId, Stats};
 #[cfg(feature = "capi")]
 pub(crate) use {

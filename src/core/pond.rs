@@ -7,6 +7,7 @@ use super::heap::{Heap, Inner};
 use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
 use super::shape::{GRANULE_SHIFT, Shape, Tier, of_key};
 use super::supply::Growth;
+use super::tuning::Tuned;
 use super::types::{BlockInfo, Counter, PoolId};
 use crate::base::biased::Guard;
 use crate::base::error::{Code, Error, Result};
@@ -86,6 +87,7 @@ pub struct Pond {
     pub(crate) aliases: Lock<Aliases>,
     pub(crate) limit: AtomicU64, // [B] 0: none
     pub(crate) oom_count: AtomicU64,
+    pub(crate) tuned: Tuned,
     /// Granules of memory; addresses from here on show scattered granules.
     #[cfg_attr(not(test), expect(dead_code, reason = "the tests walk all granules"))]
     pub(crate) real: u32,
@@ -144,6 +146,7 @@ impl Pond {
             aliases: Lock::new(Aliases::new(real, alias)),
             limit: AtomicU64::new(0),
             oom_count: AtomicU64::new(0),
+            tuned: Tuned::new(),
             real,
         };
         pond.pool_create(0)?; // the default pool is number 0
@@ -238,7 +241,7 @@ impl Pond {
     /// A block of a heap.
     pub(crate) fn alloc_in(&self, heap: &'static Heap, bytes: u64) -> Result<u64> {
         let Some(contract) = self.maps.shape.contract(bytes) else {
-            return self.too_large(bytes);
+            return self.alloc_tuned(heap, bytes);
         };
         let key = self.maps.shape.key(contract);
         let mut h = match heap.inner.enter() {
@@ -259,7 +262,7 @@ impl Pond {
     }
 
     /// The heap's lock for a thread that does not own it. Who allocates last is whom frees go by.
-    fn lock_to_allocate(heap: &Heap) -> Guard<'_, Inner> {
+    pub(crate) fn lock_to_allocate(heap: &Heap) -> Guard<'_, Inner> {
         let h = heap.inner.lock();
         let token = thread_token();
         if heap.owner.load(Relaxed) != token {
@@ -270,7 +273,7 @@ impl Pond {
 
     #[cold]
     #[inline(never)]
-    fn too_large(&self, bytes: u64) -> Result<u64> {
+    pub(crate) fn too_large(&self, bytes: u64) -> Result<u64> {
         self.oom_count.fetch_add(1, Relaxed);
         fail!(
             Code::OutOfMemory,
@@ -280,7 +283,7 @@ impl Pond {
     }
 
     #[inline(never)]
-    fn alloc_miss(
+    pub(crate) fn alloc_miss(
         &self,
         heap: &'static Heap,
         mut h: Guard<'static, Inner>,
@@ -351,6 +354,7 @@ impl Pond {
         bytes: u64,
     ) -> u64 {
         h.make_live_as(&self.maps, id, tier_bits, bytes);
+        self.flag_odd(id, contract);
         let full = h.count_in(contract, bytes);
         let offset = self.offset(id);
         drop(h);
@@ -490,7 +494,7 @@ impl Pond {
         }
         if other.is_none() && d.state() & USES == 0 {
             let bytes = d.requested();
-            h.count_out(self.maps.shape.contract_of(bytes), bytes);
+            h.count_out(self.charge(f.id), bytes);
             self.reuse(&mut h, f.id);
             return Ok(());
         }
@@ -499,6 +503,9 @@ impl Pond {
 
     /// Makes a block that nobody waits for reusable. Its heap is locked.
     pub(crate) fn reuse(&self, h: &mut Inner, id: Id) {
+        if self.keep_whole(h, id) {
+            return;
+        }
         let d = self.maps.desc(id);
         h.retire(id, d, d.state());
     }
@@ -539,7 +546,7 @@ impl Pond {
         let stream = heap.stream.load(Relaxed);
         Ok(BlockInfo {
             base: self.offset(f.id),
-            size: self.maps.shape.contract(requested).unwrap_or(requested),
+            size: self.charge(f.id),
             requested,
             stream: (stream != UNORDERED && stream != RETIRED).then_some(stream),
             pool: PoolId(heap.pool.load(Relaxed)),

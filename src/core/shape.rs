@@ -6,6 +6,7 @@
 //! contract size: bytes plus padding, rounded up to the device's min chunk; units only place it.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 
 /// Which kind of granule a block lives in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub(crate) fn of_key(key: u32) -> (Tier, u32) {
 }
 
 /// The sizes of one device, reduced to what the hot path needs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Shape {
     /// [B] contract sizes up to this are small; 0 where the min chunk forbids the tier.
     small_max: u64,
@@ -68,8 +69,8 @@ pub(crate) struct Shape {
     add: u64,
     /// The bits that rounding down to the min chunk keeps.
     keep: u64,
-    /// [B] the largest contract size that is served at all.
-    largest: u64,
+    /// [B] the largest request that the hot path serves: all that the device could, or less (`tuning`).
+    largest: AtomicU64,
     /// The places of contract sizes up to `medium_max`, by small units.
     places: [Place; KEYS],
 }
@@ -121,7 +122,7 @@ impl Shape {
             medium_max: if min_chunk <= 1 << MEDIUM_SHIFT { MEDIUM_MAX } else { 0 },
             add: padding + min_chunk - 1,
             keep: !(min_chunk - 1),
-            largest: capacity,
+            largest: AtomicU64::new(capacity),
             places: [Place(0); KEYS],
         };
         for i in 1..KEYS {
@@ -153,10 +154,20 @@ impl Shape {
         u32::from(OFFSET_SHIFTS[tier_bits as usize & 3])
     }
 
-    /// What a request of `bytes` is charged; `None` when it is larger than the device could ever serve.
+    /// [B] the largest request that the hot path serves.
+    pub(crate) fn largest(&self) -> u64 {
+        self.largest.load(Relaxed)
+    }
+
+    /// Sets it; at most the capacity.
+    pub(crate) fn set_largest(&self, bytes: u64) {
+        self.largest.store(bytes, Relaxed);
+    }
+
+    /// What a request of `bytes` is charged; `None` when the hot path does not serve it.
     #[inline]
     pub(crate) fn contract(&self, bytes: u64) -> Option<u64> {
-        if bytes > self.largest {
+        if bytes > self.largest() {
             return None; // which also keeps the sum below from passing 2^64
         }
         Some(self.contract_of(bytes))

@@ -60,14 +60,14 @@ impl Pond {
         }
         if was & DIRECT != 0 {
             d.set_kind(kind::PENDING);
-            let contract = self.maps.shape.contract(bytes).unwrap_or(0);
+            let contract = self.charge(id);
             h.count_out(contract, bytes);
             drop(h);
             return self.free_direct(heap, id, contract);
         }
         // Out of `allocated`, still in `active`: the ceiling goes down with the block, and comes back up
         // with it in `ripen`.
-        let contract = self.maps.shape.contract(bytes).unwrap_or(0) as i64;
+        let contract = self.charge(id) as i64;
         h.ceiling[0] -= contract;
         h.bound[1].add(bytes as i64);
         h.bound[2].add(1);
@@ -114,8 +114,7 @@ impl Pond {
 
     /// A pending block whose marks are passed becomes reusable. The heap is locked.
     fn ripen(&self, h: &mut Inner, id: Id) {
-        let d = self.maps.desc(id);
-        let contract = self.maps.shape.contract(d.requested()).unwrap_or(0) as i64;
+        let contract = self.charge(id) as i64;
         h.pending_bytes -= contract;
         h.ceiling[0] += contract;
         h.bound[0].add(contract);

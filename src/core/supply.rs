@@ -15,6 +15,7 @@ use crate::base::sync::{MutexGuard, Ordering, Ordering::Relaxed};
 use crate::fail;
 use std::collections::{BTreeMap, HashMap};
 
+mod collect;
 mod device;
 mod scatter;
 mod steal;
@@ -158,9 +159,11 @@ enum Terms {
 }
 
 /// What is tried next for a request that found nothing, cheapest first.
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 9] = [
     Step::Steal { same_pool: true, terms: Terms::Idle },
+    Step::Collect,
     Step::Device,
+    Step::Whole,
     Step::Steal { same_pool: true, terms: Terms::Wait },
     Step::Steal { same_pool: false, terms: Terms::Idle },
     Step::Pending,
@@ -171,7 +174,9 @@ const STEPS: [Step; 7] = [
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Steal { same_pool: bool, terms: Terms },
+    Collect,
     Device,
+    Whole,
     Pending,
     Trim,
 }
@@ -246,13 +251,15 @@ impl Pond {
                 Step::Steal { same_pool, terms } => {
                     self.steal(&mut g, heap, missing, scattering, same_pool, terms)
                 }
-                Step::Device => match self.grow(&mut g, heap, missing, tier, contract) {
+                Step::Device => match self.grow_tuned(&mut g, heap, missing, tier, contract) {
                     Ok(()) => true,
                     Err(e) => {
                         refused = Some(e);
                         false
                     }
                 },
+                Step::Collect => self.collect(&mut g, heap, missing, contract),
+                Step::Whole => self.give_up_whole(),
                 Step::Pending => self.poll_all(true),
                 // Giving idle segments back may let the device serve one that is large enough.
                 Step::Trim => {

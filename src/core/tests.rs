@@ -12,11 +12,14 @@
 use super::backing::Backing;
 use super::heap::Mark;
 use super::pond::{Config, Pond};
+use super::tuning::Tuning;
 use super::types::PoolId;
 use crate::base::error::{Code, Error, Result};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
+
+mod tuned;
 
 const G: u64 = 2 << 20;
 
@@ -330,6 +333,7 @@ enum Op {
     EmptyCache,
     EndStream { stream: u64 },
     FailAlias(bool),
+    Tune(Tuning),
 }
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
@@ -342,6 +346,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::EmptyCache),
         1 => (0u64..3).prop_map(|stream| Op::EndStream { stream }),
         1 => any::<bool>().prop_map(Op::FailAlias),
+        1 => tuned::tuning().prop_map(Op::Tune),
     ]
 }
 
@@ -398,6 +403,7 @@ fn run(mapping: bool, ops: Vec<Op>) {
                 b.pond.stream_destroyed(stream);
             }
             Op::FailAlias(f) => b.world.lock().unwrap().fail_alias = f,
+            Op::Tune(t) => b.pond.tune(t),
             _ => {}
         }
         b.pond.check();
@@ -406,6 +412,8 @@ fn run(mapping: bool, ops: Vec<Op>) {
         assert_eq!(s.reserved.current, b.world.lock().unwrap().taken);
         let sum: u64 = pools.iter().map(|&p| b.pond.stats(Some(p)).unwrap().allocated.current).sum();
         assert_eq!(sum, s.allocated.current);
+        let sizes: u64 = b.live.iter().map(|x| b.pond.block(x.offset).unwrap().size).sum();
+        assert_eq!(sizes, s.allocated.current, "what is told of the blocks is what is counted");
     }
     assert!(b.live.iter().all(|x| b.pond.block(x.offset).unwrap().pool == x.pool));
     b.world.lock().unwrap().fail_alias = false;

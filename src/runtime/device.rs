@@ -7,6 +7,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::device::{Caps, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
 use crate::fail;
 use crate::runtime::memory::Memory;
+use crate::runtime::options::Options;
 use crate::runtime::usage::{Pass, Usage};
 use crate::runtime::{fork, pinned};
 use std::cell::Cell;
@@ -57,12 +58,17 @@ pub(crate) fn may_block() -> Result<()> {
 }
 
 impl DeviceState {
-    pub(crate) fn new(id: u32, type_name: &str, device: Arc<dyn Device>) -> Result<DeviceState> {
+    pub(crate) fn new(
+        id: u32,
+        type_name: &str,
+        device: Arc<dyn Device>,
+        options: Options,
+    ) -> Result<DeviceState> {
         Ok(DeviceState {
             id,
             type_name: type_name.to_owned(),
             ordinal: device.ordinal(),
-            memory: Memory::new(device.clone())?,
+            memory: Memory::with_options(device.clone(), options)?,
             device,
             usage: Usage::new(),
             pinned: pinned::Table::default(),
@@ -130,6 +136,27 @@ impl DeviceState {
             sizes: self.device.sizes(),
             versions: self.device.versions(),
         })
+    }
+
+    /// Changes options of the open device, all that `text` names or, after an error, none: `key:value` pairs,
+    /// separated by commas, as `docs/options.md` describes them. `InvalidArgument` for a wrong text, with the
+    /// column and the nearest right word; `Busy` for `backend` and `expandable_segments`, which a device keeps
+    /// while it is open (see [`set_default_options`](crate::runtime::set_default_options)).
+    pub fn set_options(&self, text: &str) -> Result<()> {
+        let _pass = self.enter()?;
+        self.memory.set_options(text).map(drop)
+    }
+
+    /// The value of one option as text. `InvalidArgument` for a name that is none.
+    pub fn option(&self, name: &str) -> Result<String> {
+        let _pass = self.enter()?;
+        self.memory.options().text_of(name)
+    }
+
+    /// All options as one text that [`set_options`](Self::set_options) takes.
+    pub fn options(&self) -> Result<String> {
+        let _pass = self.enter()?;
+        Ok(self.memory.options().to_string())
     }
 
     /// Waits on the host for all work queued on the device.

@@ -11,20 +11,27 @@ use crate::core::{BlockInfo, Config, Pond, PoolId, Stats};
 use crate::core::{Freed, Got, Heap, Pool};
 use crate::device::{Caps, Device, StreamId};
 use crate::fail;
+use crate::runtime::options::Options;
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
+use settings::Settings;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+mod settings;
+
 /// [B] the most that a pond over segments has room for, and more than any device has.
 const MOST_IN_SEGMENTS: u64 = 8 << 40;
+/// [B] segments of a device that maps but must not: its own sizes are made for mapping.
+const SEGMENT: u64 = 64 << 20;
 
 /// The memory of one device. All calls may come from any thread.
 pub struct Memory {
     how: How,
     rescue: Arc<Rescue>,
     closed: AtomicBool,
+    settings: Settings,
 }
 
 enum How {
@@ -37,6 +44,7 @@ pub(crate) struct Pooled {
     pond: Pond,
     supply: Arc<Supply>,
     places: Arc<Places>,
+    maps: bool,
     #[cfg_attr(
         not(feature = "capi"),
         expect(dead_code, reason = "only `alloc` with a pool at hand reads it")
@@ -58,8 +66,14 @@ fn stranger<T>(addr: u64) -> Result<T> {
 }
 
 impl Memory {
-    /// The memory of `device`, empty. A device whose sizes cannot be pooled is served without pooling.
+    /// The memory of `device`, empty, with the built-in options. A device whose sizes cannot be pooled is served
+    /// without pooling.
     pub fn new(device: Arc<dyn Device>) -> Result<Memory> {
+        Memory::with_options(device, Options::default())
+    }
+
+    /// A pond over the device, where its sizes allow.
+    fn pool(device: &Arc<dyn Device>, expandable: bool, rescue: &Arc<Rescue>) -> Result<How> {
         let sizes = device.sizes();
         let mut config = Config {
             min_chunk: sizes.min_chunk.max(1),
@@ -71,6 +85,13 @@ impl Memory {
             mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
             growing: device.segments_grow(),
         };
+        if config.mapping && !expandable {
+            config.mapping = false;
+            config.init_alloc = config.init_alloc.min(SEGMENT);
+            config.realloc = config.realloc.min(SEGMENT);
+            // A larger block is not kept when it is freed: it would lock up much of the device.
+            config.max_chunk = config.max_chunk.min(SEGMENT.max(config.max_alloc / 4));
+        }
         if config.mapping {
             // Whole granules only; what the device has beyond the last one cannot be mapped.
             config.max_alloc =
@@ -79,12 +100,10 @@ impl Memory {
             // Plugins may claim any number.
             config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
         }
-        let rescue = Arc::new(Rescue::default());
-        let how = match Pond::span(&config) {
-            Ok(span) => How::Pooled(Box::new(Pooled::new(device, config, span, rescue.clone())?)),
-            Err(_) => How::Unpooled(Box::new(Unpooled::new(device)?)),
-        };
-        Ok(Memory { how, rescue, closed: AtomicBool::new(false) })
+        Ok(match Pond::span(&config) {
+            Ok(span) => How::Pooled(Box::new(Pooled::new(device.clone(), config, span, rescue.clone())?)),
+            Err(_) => How::Unpooled(Box::new(Unpooled::new(device.clone())?)),
+        })
     }
 
     #[inline]
@@ -260,17 +279,6 @@ impl Memory {
         }
     }
 
-    /// Bounds what the device reserves from now on; 0 is no bound.
-    pub fn set_limit(&self, bytes: u64) -> Result<()> {
-        match self.open()? {
-            How::Pooled(p) => {
-                p.pond.set_limit(bytes);
-                Ok(())
-            }
-            How::Unpooled(u) => u.set_limit(bytes),
-        }
-    }
-
     /// From now on a request that finds no memory calls `callback` with its bytes, on its own thread and
     /// with no lock held, after everything else was tried. When a callback returns true, for having freed
     /// something, the request is tried once more. Callbacks are called oldest first; they may allocate and
@@ -342,11 +350,12 @@ impl Pooled {
         if config.mapping {
             places.set_window(device.map_window(real + alias)?, real + alias);
         }
-        let supply = Arc::new(Supply::new(device.clone(), places.clone()));
+        let maps = config.mapping;
+        let supply = Arc::new(Supply::new(device.clone(), places.clone(), maps));
         match Pond::new(config, Box::new(supply.clone())) {
-            Ok(pond) => Ok(Pooled { pond, supply, places, rescue, closed: AtomicBool::new(false) }),
+            Ok(pond) => Ok(Pooled { pond, supply, places, maps, rescue, closed: AtomicBool::new(false) }),
             Err(e) => {
-                if config.mapping {
+                if maps {
                     device.map_close()?;
                 }
                 Err(e)

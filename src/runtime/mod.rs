@@ -45,6 +45,7 @@ mod device;
 mod fork;
 mod gate;
 mod memory;
+mod options;
 mod pinned;
 mod registry;
 mod rescue;
@@ -63,6 +64,7 @@ pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;
 #[cfg(feature = "capi")]
 pub(crate) use memory::Pooled;
+pub use options::set_default_options;
 pub(crate) use registry::device_facts;
 pub use registry::{
     configure_host, device, device_count, finalize, free, holder, owner, register_type, type_names,

@@ -11,7 +11,7 @@ use crate::fail;
 use crate::runtime::builtin;
 use crate::runtime::device::{DeviceState, may_block};
 use crate::runtime::gate::{Gate, Pass};
-use crate::runtime::{fork, lock, table, usage};
+use crate::runtime::{fork, lock, options, table, usage};
 use std::sync::{Arc, Mutex};
 
 /// The longest name of a device type, in bytes: it must fit `char[32]` with its end.
@@ -193,7 +193,8 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
     if ordinal >= count {
         fail!(Code::UnknownDevice, "{name:?} has {count} devices; there is no device {ordinal}");
     }
-    let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?)?);
+    let chosen = options::for_device(name, ordinal)?;
+    let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?, chosen)?);
     table::keep(&state);
     let mut r = lock(&REGISTRY);
     let Some(e) = r.find(name) else { return unknown_type(name) };
@@ -222,6 +223,7 @@ pub fn finalize() -> Result<()> {
         }
         r.started = false;
         r.host = None;
+        options::forget();
         std::mem::take(&mut r.entries)
     };
     entries.iter().flat_map(|e| e.devices.iter().flatten()).for_each(|s| s.shut());

@@ -9,7 +9,7 @@ use crate::device::{Device, StreamId};
 use crate::fail;
 use crate::runtime::lock;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Where offsets lie. Reading the window, or the first segment, takes no lock.
@@ -115,6 +115,19 @@ impl Locate for Places {
     }
 }
 
+/// `OutOfMemory` when the device says that it has fewer bytes free.
+pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
+    match device.memory_info() {
+        Ok(m) if m.free < bytes => fail!(
+            Code::OutOfMemory,
+            "the device has {} bytes free, {bytes} are needed (throw_on_cudamalloc_oom)",
+            m.free
+        ),
+        // A device that cannot tell is asked for the memory itself.
+        _ => Ok(()),
+    }
+}
+
 /// The mark of a device without events: everything before it was waited for when it was made.
 const DONE: Mark = 0;
 
@@ -122,16 +135,21 @@ const DONE: Mark = 0;
 pub(crate) struct Supply {
     device: Arc<dyn Device>,
     places: Arc<Places>,
+    maps: bool,
+    /// Whether the device is asked how much it has before it is asked for memory.
+    careful: AtomicBool,
     calls: AtomicU64,
     events: Mutex<Vec<Mark>>, // spare ones
     streams: Mutex<BTreeSet<StreamId>>,
 }
 
 impl Supply {
-    pub(crate) fn new(device: Arc<dyn Device>, places: Arc<Places>) -> Supply {
+    pub(crate) fn new(device: Arc<dyn Device>, places: Arc<Places>, maps: bool) -> Supply {
         Supply {
             device,
             places,
+            maps,
+            careful: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             events: Mutex::default(),
             streams: Mutex::new(BTreeSet::from([0])),
@@ -146,6 +164,15 @@ impl Supply {
     fn call<T>(&self, result: Result<T>) -> Result<T> {
         self.calls.fetch_add(1, Relaxed);
         result
+    }
+
+    /// From now on requests that the device has no memory for do not reach it, or do.
+    pub(crate) fn set_careful(&self, careful: bool) {
+        self.careful.store(careful, Relaxed);
+    }
+
+    fn check_free(&self, bytes: u64) -> Result<()> {
+        if self.careful.load(Relaxed) { check_free(&*self.device, bytes) } else { Ok(()) }
     }
 
     pub(crate) fn add_stream(&self, stream: StreamId) {
@@ -165,7 +192,7 @@ impl Supply {
         for e in std::mem::take(&mut *lock(&self.events)) {
             let _ = self.device.event_destroy(e); // a device that is ending may have lost it already
         }
-        if self.device.caps().contains(crate::device::Caps::MAPPING) && self.places.len.load(Relaxed) != 0 {
+        if self.maps && self.places.len.load(Relaxed) != 0 {
             self.places.len.store(0, Relaxed);
             return self.device.map_close();
         }
@@ -176,6 +203,7 @@ impl Supply {
 impl Backing for Arc<Supply> {
     fn create(&self, first: u32, count: u32) -> Result<()> {
         let (f, n) = (u64::from(first), u64::from(count));
+        self.check_free(self.granule_at(count))?;
         self.call(self.device.granules_create(f, n))?;
         self.call(self.device.map(self.granule_at(first), f, n)).inspect_err(|_| {
             let _ = self.call(self.device.granules_release(f, n)); // as if they had never been made
@@ -199,6 +227,7 @@ impl Backing for Arc<Supply> {
     }
 
     fn segment(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check_free(bytes)?;
         let addr = self.call(self.device.alloc(bytes))?;
         if addr == 0 {
             fail!(Code::OutOfMemory, "the device has no {bytes} bytes in one piece");

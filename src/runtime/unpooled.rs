@@ -10,6 +10,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::core::{BlockInfo, PoolId, Stats};
 use crate::device::{Device, Sizes, StreamId};
 use crate::fail;
+use crate::runtime::supply::check_free;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,6 +31,7 @@ struct Account {
     /// Bytes of requests that are with the device now, by pool: two threads must not pass a limit together.
     claims: BTreeMap<PoolId, u64>,
     next_pool: u32,
+    careful: bool,
     closed: bool,
 }
 
@@ -100,6 +102,7 @@ impl Unpooled {
             device: Stats::default(),
             claims: BTreeMap::new(),
             next_pool: 1,
+            careful: false,
             closed: false,
         };
         Ok(Unpooled { device, sizes, account: Mutex::new(account) })
@@ -160,11 +163,19 @@ impl Unpooled {
             );
         };
         *a.claims.entry(pool).or_default() += size;
-        a.device.driver_calls += 1;
-        a.stats(pool)?.driver_calls += 1;
+        let careful = a.careful;
         drop(a);
 
-        let taken = self.device.alloc(size);
+        let checked = if careful { check_free(&*self.device, size) } else { Ok(()) };
+        let taken = checked.and_then(|()| {
+            let mut a = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+            a.device.driver_calls += 1;
+            if let Ok(s) = a.stats(pool) {
+                s.driver_calls += 1;
+            }
+            drop(a);
+            self.device.alloc(size)
+        });
 
         let mut a = self.account.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(c) = a.claims.get_mut(&pool) {
@@ -352,10 +363,12 @@ impl Unpooled {
         self.account.lock().unwrap_or_else(PoisonError::into_inner).device.reset_peaks();
     }
 
-    /// Bounds what the device reserves from now on; 0 is no bound.
-    pub(crate) fn set_limit(&self, bytes: u64) -> Result<()> {
-        self.lock()?.device.limit = bytes;
-        Ok(())
+    /// Bounds what the device reserves from now on, 0 being no bound, and says whether the device is asked how
+    /// much it has before it is asked for memory.
+    pub(crate) fn set_bounds(&self, limit: u64, careful: bool) {
+        let mut a = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+        a.device.limit = limit;
+        a.careful = careful;
     }
 
     /// To be called before the device ends `stream`.

@@ -44,6 +44,15 @@ inline C_Status configure_host(std::uint32_t device_count, std::uint64_t capacit
   return check(millpond_host_configure(&options));
 }
 
+/// Sets options ("key:value,key:value", docs/options.md) of devices that are opened from now on: of
+/// all types, or of `type`; of all ordinals (-1), or of one. Later ones win, and win over the
+/// environment. Throws MILLPOND_E_INVALID_ARGUMENT, with the column and the nearest right word.
+inline C_Status set_default_options(const std::string& options, const std::string& type = {},
+                                    std::int32_t ordinal = -1) {
+  return check(millpond_set_default_options(type.empty() ? nullptr : type.c_str(), ordinal,
+                                            options.c_str()));
+}
+
 /// Ends every device type. Blocks that still live are lost, handles are refused from then on; a
 /// later Device starts anew. Not needed at exit. Throws MILLPOND_E_NOT_INITIALIZED when nothing was
 /// started.
@@ -90,6 +99,24 @@ class Device {
   /// The reserved bytes of all pools together never pass `limit_bytes`; 0 removes the limit.
   C_Status set_limit(std::uint64_t limit_bytes) const {
     return check(millpond_device_set_limit(raw_, limit_bytes));
+  }
+  /// Changes options from now on, all of them or, after an error, none: "key:value,key:value"
+  /// (docs/options.md). Throws MILLPOND_E_INVALID_ARGUMENT, with the column and the nearest right
+  /// word, and MILLPOND_E_BUSY for `backend` and `expandable_segments`.
+  C_Status set_options(const std::string& options) const {
+    return check(millpond_device_set_options(raw_, options.c_str()));
+  }
+  /// The value of one option. Throws MILLPOND_E_INVALID_ARGUMENT for a key that is none.
+  std::string option(const std::string& key) const {
+    char out[MILLPOND_OPTION_BYTES] = {};
+    check(millpond_device_get_option(raw_, key.c_str(), out, sizeof out));
+    return out;
+  }
+  /// All options, as set_options() and set_default_options() take them.
+  std::string options() const {
+    char out[MILLPOND_OPTIONS_BYTES] = {};
+    check(millpond_device_get_options(raw_, out, sizeof out));
+    return out;
   }
   /// Counters of all pools together, in bytes.
   millpond_stats stats() const {

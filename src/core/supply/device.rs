@@ -99,13 +99,14 @@ impl Pond {
         let chunk = self.maps.shape.min_chunk();
         // A fine tier needs a whole granule for its chunk, a large request its own units.
         let least = if tier == Tier::Large { contract.next_multiple_of(unit.max(chunk)) } else { 1 << shift };
-        let usual = if g.segments_held.is_empty() {
-            self.config.init_alloc
-        } else if self.config.growing {
+        let usual = match self.tuned.segment.load(Relaxed) {
+            0 if g.segments_held.is_empty() => self.config.init_alloc,
             // A block cannot lie across two segments: few large ones waste less than many small ones.
-            self.config.realloc.max(((g.reserved.current / GROWTH_PART) >> shift) << shift)
-        } else {
-            self.config.realloc
+            0 if self.config.growing => {
+                self.config.realloc.max(((g.reserved.current / GROWTH_PART) >> shift) << shift)
+            }
+            0 => self.config.realloc,
+            tuned => tuned,
         };
         let mut sizes = [usual.max(least).min(allowed) / chunk * chunk, least];
         if sizes[0] < least {

@@ -18,6 +18,7 @@ impl Pond {
         self.backing.sync_all()?;
         self.poll_all(true);
         self.forget_orphan_marks();
+        self.give_up_whole();
         let shift = GRANULE_SHIFT;
         let mut any = false;
         let heaps =
