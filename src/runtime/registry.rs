@@ -5,6 +5,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::BlockInfo;
+use crate::device::cuda::CudaOptions;
 use crate::device::host::HostOptions;
 use crate::device::{DeviceType, MemoryInfo, Sizes, Versions};
 use crate::fail;
@@ -31,10 +32,11 @@ struct Registry {
     entries: Vec<Entry>,
     started: bool,
     host: Option<HostOptions>,
+    cuda: Option<CudaOptions>,
 }
 
 static GATE: Gate = Gate::new();
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { entries: Vec::new(), started: false, host: None });
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { entries: Vec::new(), started: false, host: None, cuda: None });
 
 impl Registry {
     fn find(&mut self, name: &str) -> Option<&mut Entry> {
@@ -53,14 +55,14 @@ fn enter() -> Result<Pass<'static>> {
     usage::outside()?;
     fork::watch();
     let pass = GATE.enter()?;
-    let host = {
+    let (host, cuda) = {
         let r = lock(&REGISTRY);
         if r.started {
             return Ok(pass);
         }
-        r.host
+        (r.host, r.cuda.clone())
     };
-    let kinds = builtin::types(host)?;
+    let kinds = builtin::types(host, cuda)?;
     let mut r = lock(&REGISTRY);
     for kind in kinds {
         let name = kind.name().to_owned();
@@ -100,7 +102,19 @@ pub fn configure_host(options: HostOptions) -> Result<()> {
     Ok(())
 }
 
-/// The names of all device types: `cpu`, `host`, then the registered ones.
+/// Sets how the built-in device type `cuda` will be. `Busy` once the library was used.
+pub fn configure_cuda(options: CudaOptions) -> Result<()> {
+    fork::check()?;
+    let _pass = GATE.enter()?;
+    let mut r = lock(&REGISTRY);
+    if r.started {
+        return Err(Error::new(Code::Busy, "the library was used before CUDA was configured"));
+    }
+    r.cuda = Some(options);
+    Ok(())
+}
+
+/// The names of all device types: `cpu`, `host`, `cuda`, then the registered ones.
 pub fn type_names() -> Result<Vec<String>> {
     let _pass = enter()?;
     Ok(lock(&REGISTRY).entries.iter().map(|e| e.name.clone()).collect())
@@ -170,6 +184,12 @@ pub fn device_count(name: &str) -> Result<usize> {
     ready_type(name)?.device_count()
 }
 
+/// Why the type has no devices; `None` when it has some, or none without a particular reason.
+pub fn absence(name: &str) -> Result<Option<String>> {
+    let _pass = enter()?;
+    Ok(ready_type(name)?.absence())
+}
+
 /// What the device tells about itself, without making memory of ours for it.
 pub(crate) fn device_facts(name: &str, ordinal: usize) -> Result<(Sizes, Versions, MemoryInfo)> {
     let _pass = enter()?;
@@ -189,9 +209,11 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
         return Ok(d);
     }
     let kind = ready_type(name)?;
+    kind.wake();
     let count = kind.device_count()?;
     if ordinal >= count {
-        fail!(Code::UnknownDevice, "{name:?} has {count} devices; there is no device {ordinal}");
+        let why = kind.absence().map_or(String::new(), |w| format!(": {w}"));
+        fail!(Code::UnknownDevice, "{name:?} has {count} devices; there is no device {ordinal}{why}");
     }
     let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?)?);
     table::keep(&state);
@@ -222,6 +244,7 @@ pub fn finalize() -> Result<()> {
         }
         r.started = false;
         r.host = None;
+        r.cuda = None;
         std::mem::take(&mut r.entries)
     };
     entries.iter().flat_map(|e| e.devices.iter().flatten()).for_each(|s| s.shut());
