@@ -2,8 +2,8 @@
 //!
 //! The signatures are those of `cudarc`'s bindings, checked by the compiler below, but for the status:
 //! here it is an integer, since a newer driver may return a number that its `enum` does not know. A
-//! function is asked for by the CUDA version that brought the signature used here, so that the driver
-//! gives the right one of several. Loaded once for each path, and never unloaded: the driver registers
+//! function is asked for as the CUDA version in front has it, so that the driver gives the right one of
+//! several. Loaded once for each path, and never unloaded: the driver registers
 //! handlers for the end of the process.
 
 #![allow(non_snake_case, reason = "the names are the driver's own")]
@@ -36,7 +36,7 @@ macro_rules! c_name {
 }
 
 macro_rules! table {
-    ($($need:ident $name:ident, $base:literal, $since:literal, ($($arg:ty),*);)*) => {
+    ($($need:ident $since:tt $name:ident, $base:literal, ($($arg:ty),*);)*) => {
         $(
             // The compiler compares each signature with that of the bindings.
             const _: unsafe fn($($arg),*) -> CUresult = cudarc::driver::sys::$name;
@@ -72,86 +72,75 @@ macro_rules! table {
 }
 
 table! {
-    required cuInit, "cuInit", 2000, (c_uint);
-    required cuDriverGetVersion, "cuDriverGetVersion", 2020, (*mut c_int);
-    required cuGetErrorName, "cuGetErrorName", 6000, (CUresult, *mut *const c_char);
-    required cuDeviceGetCount, "cuDeviceGetCount", 2000, (*mut c_int);
-    required cuDeviceGet, "cuDeviceGet", 2000, (*mut CUdevice, c_int);
-    required cuDeviceGetAttribute, "cuDeviceGetAttribute", 2000, (*mut c_int, CUdevice_attribute, CUdevice);
-    required cuDeviceTotalMem_v2, "cuDeviceTotalMem", 3020, (*mut usize, CUdevice);
-    required cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, (*mut CUcontext, CUdevice);
-    required cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, (CUdevice);
-    required cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000, (*mut c_int, CUdevice, CUdevice);
-    required cuCtxPushCurrent_v2, "cuCtxPushCurrent", 4000, (CUcontext);
-    required cuCtxPopCurrent_v2, "cuCtxPopCurrent", 4000, (*mut CUcontext);
-    required cuCtxGetCurrent, "cuCtxGetCurrent", 4000, (*mut CUcontext);
-    required cuCtxSetCurrent, "cuCtxSetCurrent", 4000, (CUcontext);
-    required cuCtxSynchronize, "cuCtxSynchronize", 2000, ();
-    required cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, (CUcontext, c_uint);
-    optional cuCtxRecordEvent, "cuCtxRecordEvent", 12050, (CUcontext, CUevent);
-    required cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010,
-        (*mut CUstreamCaptureMode);
+    required OLDEST cuInit, "cuInit", (c_uint);
+    required OLDEST cuDriverGetVersion, "cuDriverGetVersion", (*mut c_int);
+    required OLDEST cuGetErrorName, "cuGetErrorName", (CUresult, *mut *const c_char);
+    required OLDEST cuDeviceGetCount, "cuDeviceGetCount", (*mut c_int);
+    required OLDEST cuDeviceGet, "cuDeviceGet", (*mut CUdevice, c_int);
+    required OLDEST cuDeviceGetAttribute, "cuDeviceGetAttribute", (*mut c_int, CUdevice_attribute, CUdevice);
+    required OLDEST cuDeviceTotalMem_v2, "cuDeviceTotalMem", (*mut usize, CUdevice);
+    required OLDEST cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (*mut CUcontext, CUdevice);
+    required OLDEST cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", (CUdevice);
+    required OLDEST cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", (*mut c_int, CUdevice, CUdevice);
+    required OLDEST cuCtxPushCurrent_v2, "cuCtxPushCurrent", (CUcontext);
+    required OLDEST cuCtxPopCurrent_v2, "cuCtxPopCurrent", (*mut CUcontext);
+    required OLDEST cuCtxGetCurrent, "cuCtxGetCurrent", (*mut CUcontext);
+    required OLDEST cuCtxSetCurrent, "cuCtxSetCurrent", (CUcontext);
+    required OLDEST cuCtxSynchronize, "cuCtxSynchronize", ();
+    required OLDEST cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (CUcontext, c_uint);
+    optional 12_050 cuCtxRecordEvent, "cuCtxRecordEvent", (CUcontext, CUevent);
+    required OLDEST cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (*mut CUstreamCaptureMode);
 
-    required cuMemGetInfo_v2, "cuMemGetInfo", 3020, (*mut usize, *mut usize);
-    required cuMemAlloc_v2, "cuMemAlloc", 3020, (*mut CUdeviceptr, usize);
-    required cuMemFree_v2, "cuMemFree", 3020, (CUdeviceptr);
-    required cuMemHostAlloc, "cuMemHostAlloc", 2020, (*mut *mut c_void, usize, c_uint);
-    required cuMemFreeHost, "cuMemFreeHost", 2000, (*mut c_void);
-    required cuMemHostRegister_v2, "cuMemHostRegister", 6050, (*mut c_void, usize, c_uint);
-    required cuMemHostUnregister, "cuMemHostUnregister", 4000, (*mut c_void);
-    required cuMemAllocManaged, "cuMemAllocManaged", 6000, (*mut CUdeviceptr, usize, c_uint);
-    required cuPointerGetAttribute, "cuPointerGetAttribute", 4000,
-        (*mut c_void, CUpointer_attribute, CUdeviceptr);
+    required OLDEST cuMemGetInfo_v2, "cuMemGetInfo", (*mut usize, *mut usize);
+    required OLDEST cuMemAlloc_v2, "cuMemAlloc", (*mut CUdeviceptr, usize);
+    required OLDEST cuMemFree_v2, "cuMemFree", (CUdeviceptr);
+    required OLDEST cuMemHostAlloc, "cuMemHostAlloc", (*mut *mut c_void, usize, c_uint);
+    required OLDEST cuMemFreeHost, "cuMemFreeHost", (*mut c_void);
+    required OLDEST cuMemHostRegister_v2, "cuMemHostRegister", (*mut c_void, usize, c_uint);
+    required OLDEST cuMemHostUnregister, "cuMemHostUnregister", (*mut c_void);
+    required OLDEST cuMemAllocManaged, "cuMemAllocManaged", (*mut CUdeviceptr, usize, c_uint);
+    required OLDEST cuPointerGetAttribute, "cuPointerGetAttribute", (*mut c_void, CUpointer_attribute, CUdeviceptr);
 
-    required cuMemcpyHtoD_v2, "cuMemcpyHtoD", 3020, (CUdeviceptr, *const c_void, usize);
-    required cuMemcpyDtoH_v2, "cuMemcpyDtoH", 3020, (*mut c_void, CUdeviceptr, usize);
-    required cuMemcpyDtoD_v2, "cuMemcpyDtoD", 3020, (CUdeviceptr, CUdeviceptr, usize);
-    required cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", 3020, (CUdeviceptr, *const c_void, usize, CUstream);
-    required cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", 3020, (*mut c_void, CUdeviceptr, usize, CUstream);
-    required cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", 3020, (CUdeviceptr, CUdeviceptr, usize, CUstream);
-    required cuMemcpyPeerAsync, "cuMemcpyPeerAsync", 4000,
-        (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize, CUstream);
-    required cuMemsetD8_v2, "cuMemsetD8", 3020, (CUdeviceptr, u8, usize);
-    required cuMemsetD8Async, "cuMemsetD8Async", 3020, (CUdeviceptr, u8, usize, CUstream);
+    required OLDEST cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr, *const c_void, usize);
+    required OLDEST cuMemcpyDtoH_v2, "cuMemcpyDtoH", (*mut c_void, CUdeviceptr, usize);
+    required OLDEST cuMemcpyDtoD_v2, "cuMemcpyDtoD", (CUdeviceptr, CUdeviceptr, usize);
+    required OLDEST cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", (CUdeviceptr, *const c_void, usize, CUstream);
+    required OLDEST cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", (*mut c_void, CUdeviceptr, usize, CUstream);
+    required OLDEST cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", (CUdeviceptr, CUdeviceptr, usize, CUstream);
+    required OLDEST cuMemcpyPeerAsync, "cuMemcpyPeerAsync", (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize, CUstream);
+    required OLDEST cuMemsetD8_v2, "cuMemsetD8", (CUdeviceptr, u8, usize);
+    required OLDEST cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr, u8, usize, CUstream);
 
-    required cuStreamCreate, "cuStreamCreate", 2000, (*mut CUstream, c_uint);
-    required cuStreamDestroy_v2, "cuStreamDestroy", 4000, (CUstream);
-    required cuStreamQuery, "cuStreamQuery", 2000, (CUstream);
-    required cuStreamSynchronize, "cuStreamSynchronize", 2000, (CUstream);
-    required cuStreamWaitEvent, "cuStreamWaitEvent", 3020, (CUstream, CUevent, c_uint);
-    required cuLaunchHostFunc, "cuLaunchHostFunc", 10000, (CUstream, CUhostFn, *mut c_void);
-    required cuStreamGetCaptureInfo_v2, "cuStreamGetCaptureInfo", 11030,
-        (CUstream, *mut CUstreamCaptureStatus, *mut cuuint64_t, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
-    required cuEventCreate, "cuEventCreate", 2000, (*mut CUevent, c_uint);
-    required cuEventDestroy_v2, "cuEventDestroy", 4000, (CUevent);
-    required cuEventRecord, "cuEventRecord", 2000, (CUevent, CUstream);
-    required cuEventQuery, "cuEventQuery", 2000, (CUevent);
-    required cuEventSynchronize, "cuEventSynchronize", 2000, (CUevent);
+    required OLDEST cuStreamCreate, "cuStreamCreate", (*mut CUstream, c_uint);
+    required OLDEST cuStreamDestroy_v2, "cuStreamDestroy", (CUstream);
+    required OLDEST cuStreamQuery, "cuStreamQuery", (CUstream);
+    required OLDEST cuStreamSynchronize, "cuStreamSynchronize", (CUstream);
+    required OLDEST cuStreamWaitEvent, "cuStreamWaitEvent", (CUstream, CUevent, c_uint);
+    required OLDEST cuLaunchHostFunc, "cuLaunchHostFunc", (CUstream, CUhostFn, *mut c_void);
+    required OLDEST cuStreamGetCaptureInfo_v2, "cuStreamGetCaptureInfo", (CUstream, *mut CUstreamCaptureStatus, *mut cuuint64_t, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
+    required OLDEST cuEventCreate, "cuEventCreate", (*mut CUevent, c_uint);
+    required OLDEST cuEventDestroy_v2, "cuEventDestroy", (CUevent);
+    required OLDEST cuEventRecord, "cuEventRecord", (CUevent, CUstream);
+    required OLDEST cuEventQuery, "cuEventQuery", (CUevent);
+    required OLDEST cuEventSynchronize, "cuEventSynchronize", (CUevent);
 
-    required cuMemAddressReserve, "cuMemAddressReserve", 10020,
-        (*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong);
-    required cuMemAddressFree, "cuMemAddressFree", 10020, (CUdeviceptr, usize);
-    required cuMemCreate, "cuMemCreate", 10020,
-        (*mut CUmemGenericAllocationHandle, usize, *const CUmemAllocationProp, c_ulonglong);
-    required cuMemRelease, "cuMemRelease", 10020, (CUmemGenericAllocationHandle);
-    required cuMemMap, "cuMemMap", 10020,
-        (CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);
-    required cuMemUnmap, "cuMemUnmap", 10020, (CUdeviceptr, usize);
-    required cuMemSetAccess, "cuMemSetAccess", 10020, (CUdeviceptr, usize, *const CUmemAccessDesc, usize);
-    required cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", 10020,
-        (*mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags);
+    required OLDEST cuMemAddressReserve, "cuMemAddressReserve", (*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong);
+    required OLDEST cuMemAddressFree, "cuMemAddressFree", (CUdeviceptr, usize);
+    required OLDEST cuMemCreate, "cuMemCreate", (*mut CUmemGenericAllocationHandle, usize, *const CUmemAllocationProp, c_ulonglong);
+    required OLDEST cuMemRelease, "cuMemRelease", (CUmemGenericAllocationHandle);
+    required OLDEST cuMemMap, "cuMemMap", (CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);
+    required OLDEST cuMemUnmap, "cuMemUnmap", (CUdeviceptr, usize);
+    required OLDEST cuMemSetAccess, "cuMemSetAccess", (CUdeviceptr, usize, *const CUmemAccessDesc, usize);
+    required OLDEST cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", (*mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags);
 
-    required cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020, (*mut CUmemoryPool, CUdevice);
-    required cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020,
-        (*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
-    required cuMemFreeAsync, "cuMemFreeAsync", 11020, (CUdeviceptr, CUstream);
-    required cuMemPoolCreate, "cuMemPoolCreate", 11020, (*mut CUmemoryPool, *const CUmemPoolProps);
-    required cuMemPoolDestroy, "cuMemPoolDestroy", 11020, (CUmemoryPool);
-    required cuMemPoolSetAttribute, "cuMemPoolSetAttribute", 11020,
-        (CUmemoryPool, CUmemPool_attribute, *mut c_void);
-    required cuMemPoolGetAttribute, "cuMemPoolGetAttribute", 11020,
-        (CUmemoryPool, CUmemPool_attribute, *mut c_void);
-    required cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, (CUmemoryPool, usize);
+    optional OLDEST cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (*mut CUmemoryPool, CUdevice);
+    optional OLDEST cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", (*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
+    optional OLDEST cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream);
+    optional OLDEST cuMemPoolCreate, "cuMemPoolCreate", (*mut CUmemoryPool, *const CUmemPoolProps);
+    optional OLDEST cuMemPoolDestroy, "cuMemPoolDestroy", (CUmemoryPool);
+    optional OLDEST cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (CUmemoryPool, CUmemPool_attribute, *mut c_void);
+    optional OLDEST cuMemPoolGetAttribute, "cuMemPoolGetAttribute", (CUmemoryPool, CUmemPool_attribute, *mut c_void);
+    optional OLDEST cuMemPoolTrimTo, "cuMemPoolTrimTo", (CUmemoryPool, usize);
 }
 
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> u32;
@@ -194,19 +183,27 @@ fn load_table(named: Option<&OsStr>) -> Result<Table> {
     let v2 = unsafe { std::mem::transmute::<*mut c_void, Option<GetProcAddressV2>>(v2) };
     // SAFETY: as above.
     let v1 = unsafe { std::mem::transmute::<*mut c_void, Option<GetProcAddress>>(v1) };
-    let find = |base: &CStr, exported: &CStr, since: c_int| {
-        let mut at = std::ptr::null_mut();
-        let mut why = 0;
-        let status = match (v2, v1) {
-            // SAFETY: both out pointers are live locals.
-            (Some(f), _) => unsafe { f(base.as_ptr(), &mut at, since, LEGACY_STREAM, &mut why) },
-            // SAFETY: the out pointer is a live local.
-            (None, Some(f)) => unsafe { f(base.as_ptr(), &mut at, since, LEGACY_STREAM) },
-            (None, None) => u32::MAX,
-        };
-        if status == 0 && !at.is_null() { at } else { symbol(&library, exported) }
+    let by_v2 = |base: &CStr, since: c_int| {
+        let (mut at, mut why) = (std::ptr::null_mut(), 0);
+        // SAFETY: both out pointers are live locals.
+        let status = v2.map(|f| unsafe { f(base.as_ptr(), &mut at, since, LEGACY_STREAM, &mut why) });
+        if status == Some(0) { at } else { std::ptr::null_mut() }
     };
-    let (table, missing) = Table::find(&find);
+    let by_v1 = |base: &CStr, since: c_int| {
+        let mut at = std::ptr::null_mut();
+        // SAFETY: the out pointer is a live local.
+        let status = v1.map(|f| unsafe { f(base.as_ptr(), &mut at, since, LEGACY_STREAM) });
+        if status == Some(0) { at } else { std::ptr::null_mut() }
+    };
+    // The driver's own search, where it finds anything at all, is believed also in what it does not find.
+    let find: Find<'_> = if !by_v2(c"cuInit", OLDEST).is_null() {
+        &|base, _, since| by_v2(base, since)
+    } else if !by_v1(c"cuInit", OLDEST).is_null() {
+        &|base, _, since| by_v1(base, since)
+    } else {
+        &|_, exported, _| symbol(&library, exported)
+    };
+    let (table, missing) = Table::find(find);
     std::mem::forget(library);
     // The version first: it says more than the name of a missing function.
     if let Some(f) = table.cuDriverGetVersion {
