@@ -136,21 +136,24 @@ exports! {
         let key = find(w, stream)?;
         w.refuse_stream_in_capture(key)?;
         let stream = w.streams.get(&key).ok_or(INVALID_HANDLE)?;
-        if stream.completed == stream.submitted { exec::sticky(w) } else { Err(NOT_READY) }
+        let context = stream.context;
+        // The legacy stream stands for all blocking streams.
+        let stands_for = |other: &Stream| stream.is_legacy && other.context == context && !other.non_blocking;
+        let busy = w.streams.iter().any(|(other_key, other)| {
+            (*other_key == key || stands_for(other)) && other.completed < other.submitted
+        });
+        if busy { Err(NOT_READY) } else { exec::sticky(w) }
     }
 
     2000 Normal fn cuStreamSynchronize(stream: CUstream) |w| {
         let key = find(w, stream)?;
         w.refuse_stream_in_capture(key)?;
         let stream = w.streams.get(&key).ok_or(INVALID_HANDLE)?;
-        let seq = stream.submitted;
+        let mut seq = stream.submitted;
         if stream.is_legacy {
-            // The legacy stream stands for all blocking streams.
-            let seq = exec::submit(w, key, Vec::new(), Work::Nothing);
-            exec::wait_for(w, key, seq);
-        } else {
-            exec::wait_for(w, key, seq);
+            seq = exec::submit(w, key, Vec::new(), Work::Nothing);
         }
+        exec::wait_for(w, key, seq);
         exec::sticky(w)
     }
 
