@@ -89,7 +89,7 @@ table! {
     required OLDEST cuCtxSynchronize, "cuCtxSynchronize", ();
     required OLDEST cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (CUcontext, c_uint);
     optional 12_050 cuCtxRecordEvent, "cuCtxRecordEvent", (CUcontext, CUevent);
-    required OLDEST cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (*mut CUstreamCaptureMode);
+    optional OLDEST cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (*mut CUstreamCaptureMode);
 
     required OLDEST cuMemGetInfo_v2, "cuMemGetInfo", (*mut usize, *mut usize);
     required OLDEST cuMemAlloc_v2, "cuMemAlloc", (*mut CUdeviceptr, usize);
@@ -117,7 +117,7 @@ table! {
     required OLDEST cuStreamSynchronize, "cuStreamSynchronize", (CUstream);
     required OLDEST cuStreamWaitEvent, "cuStreamWaitEvent", (CUstream, CUevent, c_uint);
     required OLDEST cuLaunchHostFunc, "cuLaunchHostFunc", (CUstream, CUhostFn, *mut c_void);
-    required OLDEST cuStreamGetCaptureInfo_v2, "cuStreamGetCaptureInfo", (CUstream, *mut CUstreamCaptureStatus, *mut cuuint64_t, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
+    optional OLDEST cuStreamGetCaptureInfo_v2, "cuStreamGetCaptureInfo", (CUstream, *mut CUstreamCaptureStatus, *mut cuuint64_t, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
     required OLDEST cuEventCreate, "cuEventCreate", (*mut CUevent, c_uint);
     required OLDEST cuEventDestroy_v2, "cuEventDestroy", (CUevent);
     required OLDEST cuEventRecord, "cuEventRecord", (CUevent, CUstream);

@@ -37,8 +37,6 @@ pub(super) struct CudaDevice {
     total: u64,
     versions: Versions,
     unified: bool,
-    /// The driver reads pageable host memory as it lies, so that an upload may read it late.
-    reads_pageable: bool,
     register_threads: usize,
     blocks: Blocks,
     streams: Streams,
@@ -79,7 +77,6 @@ impl CudaDevice {
             && has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
             && driver.granularity(&physical).is_ok_and(|g| g != 0 && GRANULE.is_multiple_of(g));
         let unified = has(Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY);
-        let reads_pageable = has(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS);
         Ok(CudaDevice {
             // The last step that can fail: nothing needs to be undone.
             primary: Primary::retain(driver, device, born)?,
@@ -88,7 +85,6 @@ impl CudaDevice {
             total,
             versions,
             unified,
-            reads_pageable,
             register_threads: options.pinned_register_threads,
             blocks: Blocks::new(driver),
             streams: Streams::new(driver),
@@ -306,11 +302,12 @@ impl Device for CudaDevice {
             CopyKind::DeviceToDevice => driver.copy_within_async(dst, src, bytes, stream),
             CopyKind::HostToDevice => {
                 driver.copy_in_async(dst, src, bytes, stream)?;
-                // Elsewhere the driver has read pageable memory when it returns.
-                if self.reads_pageable && !driver.is_known(src) && driver.capture_id(stream)?.is_none() {
-                    return driver.stream_synchronize(stream);
+                // The driver may read pageable memory later, or not; a captured copy reads it at each replay.
+                let stays = self.blocks.holds(src) || driver.is_known(src);
+                if stays || driver.capture_id(stream)?.is_some() {
+                    return Ok(());
                 }
-                Ok(())
+                driver.stream_synchronize(stream)
             }
         }
     }

@@ -58,6 +58,12 @@ impl Blocks {
         Ok(addr)
     }
 
+    /// Whether the address lies in a block of these.
+    pub(super) fn holds(&self, addr: u64) -> bool {
+        let live = self.lock();
+        live.range(..=addr).next_back().is_some_and(|(base, b)| addr - base < b.1)
+    }
+
     /// Gives a block back, which must be of one of these kinds. The driver refuses: it stays as it is.
     pub(super) fn free(&self, kinds: &[Kind], addr: u64, bytes: u64) -> Result<()> {
         // Out of the book first: as soon as the driver has the address back, another thread may get it.
