@@ -92,7 +92,7 @@ fn calls_of(fake: &Fake) -> Vec<(String, u64)> {
 }
 
 fn every_call_fails(settings: &[(&str, &str)], change: fn(&mut CudaOptions)) {
-    let mut all = vec![("capacity", "32M"), ("devices", "2"), ("keep_log", "1")];
+    let mut all = vec![("capacity", "256M"), ("devices", "2"), ("keep_log", "1")];
     all.extend_from_slice(settings);
     let calls = {
         let fake = Fake::new(&all, change);

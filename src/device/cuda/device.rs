@@ -59,7 +59,10 @@ impl CudaDevice {
         let device = driver.device(ordinal)?;
         let number = |which| driver.attribute(device, which);
         // What an older driver does not know is as good as absent.
-        let has = |which| number(which).is_ok_and(|n| n != 0);
+        let has = |which| match number(which) {
+            Err(e) if e.code() == Code::InvalidArgument => Ok(false),
+            other => other.map(|n| n != 0),
+        };
         let major = number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let total = driver.total_memory(device)?;
@@ -70,13 +73,13 @@ impl CudaDevice {
         };
         let physical = Physical {
             device,
-            exportable: has(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED),
-            rdma: has(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
+            exportable: has(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?,
+            rdma: has(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
         };
         let maps = options.mapping
-            && has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
-            && driver.granularity(&physical).is_ok_and(|g| g != 0 && GRANULE.is_multiple_of(g));
-        let unified = has(Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY);
+            && has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?
+            && matches!(driver.granularity(&physical)?, g if g != 0 && GRANULE.is_multiple_of(g));
+        let unified = has(Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)?;
         Ok(CudaDevice {
             // The last step that can fail: nothing needs to be undone.
             primary: Primary::retain(driver, device, born)?,
