@@ -31,12 +31,14 @@ struct Entry {
 struct Registry {
     entries: Vec<Entry>,
     started: bool,
+    /// `fork::watch()` when it was started.
+    born: u64,
     host: Option<HostOptions>,
     cuda: Option<CudaOptions>,
 }
 
 static GATE: Gate = Gate::new();
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { entries: Vec::new(), started: false, host: None, cuda: None });
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { entries: Vec::new(), started: false, born: 0, host: None, cuda: None });
 
 impl Registry {
     fn find(&mut self, name: &str) -> Option<&mut Entry> {
@@ -53,13 +55,16 @@ fn enter() -> Result<Pass<'static>> {
     fork::check()?;
     may_block()?;
     usage::outside()?;
-    fork::watch();
+    let process = fork::watch();
     let pass = GATE.enter()?;
     let (host, cuda) = {
-        let r = lock(&REGISTRY);
-        if r.started {
+        let mut r = lock(&REGISTRY);
+        if r.started && r.born == process {
             return Ok(pass);
         }
+        // A forked child whose parent had no device yet, or it had not come here: what the parent's types
+        // have asked of the system is theirs.
+        std::mem::forget(std::mem::take(&mut r.entries));
         (r.host, r.cuda.clone())
     };
     let kinds = builtin::types(host, cuda)?;
@@ -69,6 +74,7 @@ fn enter() -> Result<Pass<'static>> {
         r.entries.push(Entry { name, kind, builtin: true, initialized: false, devices: Vec::new() });
     }
     r.started = true;
+    r.born = process;
     Ok(pass)
 }
 
@@ -131,6 +137,7 @@ pub fn register_type(kind: Arc<dyn DeviceType>) -> Result<()> {
     if lock(&REGISTRY).find(&name).is_some() {
         fail!(Code::Busy, "the device type {name:?} exists already");
     }
+    fork::used();
     kind.initialize()?;
     let entry = Entry { name, kind, builtin: false, initialized: true, devices: Vec::new() };
     lock(&REGISTRY).entries.push(entry);
@@ -193,6 +200,7 @@ pub fn absence(name: &str) -> Result<Option<String>> {
 /// What the device tells about itself, without making memory of ours for it.
 pub(crate) fn device_facts(name: &str, ordinal: usize) -> Result<(Sizes, Versions, MemoryInfo)> {
     let _pass = enter()?;
+    fork::used();
     let device = ready_type(name)?.open(ordinal)?;
     Ok((device.sizes(), device.versions(), device.memory_info()?))
 }
@@ -215,6 +223,7 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
         let why = kind.absence().map_or(String::new(), |w| format!(": {w}"));
         fail!(Code::UnknownDevice, "{name:?} has {count} devices; there is no device {ordinal}{why}");
     }
+    fork::used();
     let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?)?);
     table::keep(&state);
     let mut r = lock(&REGISTRY);

@@ -89,7 +89,7 @@ table! {
     required OLDEST cuCtxSynchronize, "cuCtxSynchronize", ();
     required OLDEST cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (CUcontext, c_uint);
     optional 12_050 cuCtxRecordEvent, "cuCtxRecordEvent", (CUcontext, CUevent);
-    optional OLDEST cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (*mut CUstreamCaptureMode);
+    required OLDEST cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (*mut CUstreamCaptureMode);
 
     required OLDEST cuMemGetInfo_v2, "cuMemGetInfo", (*mut usize, *mut usize);
     required OLDEST cuMemAlloc_v2, "cuMemAlloc", (*mut CUdeviceptr, usize);
@@ -117,7 +117,7 @@ table! {
     required OLDEST cuStreamSynchronize, "cuStreamSynchronize", (CUstream);
     required OLDEST cuStreamWaitEvent, "cuStreamWaitEvent", (CUstream, CUevent, c_uint);
     required OLDEST cuLaunchHostFunc, "cuLaunchHostFunc", (CUstream, CUhostFn, *mut c_void);
-    optional OLDEST cuStreamGetCaptureInfo_v2, "cuStreamGetCaptureInfo", (CUstream, *mut CUstreamCaptureStatus, *mut cuuint64_t, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
+    required OLDEST cuStreamGetCaptureInfo_v2, "cuStreamGetCaptureInfo", (CUstream, *mut CUstreamCaptureStatus, *mut cuuint64_t, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
     required OLDEST cuEventCreate, "cuEventCreate", (*mut CUevent, c_uint);
     required OLDEST cuEventDestroy_v2, "cuEventDestroy", (CUevent);
     required OLDEST cuEventRecord, "cuEventRecord", (CUevent, CUstream);
@@ -133,14 +133,14 @@ table! {
     required OLDEST cuMemSetAccess, "cuMemSetAccess", (CUdeviceptr, usize, *const CUmemAccessDesc, usize);
     required OLDEST cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", (*mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags);
 
-    optional OLDEST cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (*mut CUmemoryPool, CUdevice);
-    optional OLDEST cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", (*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
-    optional OLDEST cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream);
-    optional OLDEST cuMemPoolCreate, "cuMemPoolCreate", (*mut CUmemoryPool, *const CUmemPoolProps);
-    optional OLDEST cuMemPoolDestroy, "cuMemPoolDestroy", (CUmemoryPool);
-    optional OLDEST cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (CUmemoryPool, CUmemPool_attribute, *mut c_void);
-    optional OLDEST cuMemPoolGetAttribute, "cuMemPoolGetAttribute", (CUmemoryPool, CUmemPool_attribute, *mut c_void);
-    optional OLDEST cuMemPoolTrimTo, "cuMemPoolTrimTo", (CUmemoryPool, usize);
+    required OLDEST cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (*mut CUmemoryPool, CUdevice);
+    required OLDEST cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", (*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
+    required OLDEST cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream);
+    required OLDEST cuMemPoolCreate, "cuMemPoolCreate", (*mut CUmemoryPool, *const CUmemPoolProps);
+    required OLDEST cuMemPoolDestroy, "cuMemPoolDestroy", (CUmemoryPool);
+    required OLDEST cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (CUmemoryPool, CUmemPool_attribute, *mut c_void);
+    required OLDEST cuMemPoolGetAttribute, "cuMemPoolGetAttribute", (CUmemoryPool, CUmemPool_attribute, *mut c_void);
+    required OLDEST cuMemPoolTrimTo, "cuMemPoolTrimTo", (CUmemoryPool, usize);
 }
 
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> u32;

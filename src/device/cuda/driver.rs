@@ -348,7 +348,6 @@ impl Driver {
         let (mut state, mut id) = (0u32, 0);
         let out: *mut u32 = &mut state;
         let none = null_mut();
-        if self.0.cuStreamGetCaptureInfo_v2.is_none() { return Ok(None); } // TEMP
         self.check_stream(call!(self.cuStreamGetCaptureInfo_v2(
             stream(s),
             out.cast(),
