@@ -69,9 +69,12 @@ fn end(world: &mut Guard, handle: u64) {
     }
     world.streams.retain(|_, stream| stream.context != handle);
     world.events.retain(|_, event| event.context != handle);
+    world.forget_captures_without_origin();
     world.defaults.retain(|(context, _), _| *context != handle);
     let primary = world.contexts.get(&handle).is_some_and(|context| context.primary);
     if primary {
+        let device = world.contexts[&handle].device;
+        crate::pool::forget_chunks(world, device);
         if let Some(context) = world.contexts.get_mut(&handle) {
             context.alive = false;
             context.peers.clear();

@@ -116,7 +116,8 @@ fn leaks(world: &World) -> Vec<String> {
     for (id, handle) in &world.handles {
         lines.push(format!("handle {id:#x}: {} bytes, held {} times", handle.size, handle.holders));
     }
-    for range in world.ranges.values() {
+    let chunk = |range: &&space::Range| matches!(range.kind, space::Kind::Pool(_));
+    for range in world.ranges.values().filter(|range| !chunk(range)) {
         lines.push(format!(
             "range {:#x}: {} bytes, {:?}, {} mappings",
             range.start,
@@ -124,6 +125,18 @@ fn leaks(world: &World) -> Vec<String> {
             range.kind,
             range.maps.len()
         ));
+    }
+    for (id, used) in crate::pool::used(world) {
+        lines.push(format!("pool {id:#x}: {used} bytes allocated"));
+    }
+    for id in world.graphs.keys() {
+        lines.push(format!("graph {id:#x}"));
+    }
+    for id in world.executables.keys() {
+        lines.push(format!("executable graph {id:#x}"));
+    }
+    for id in world.objects.keys() {
+        lines.push(format!("user object {id:#x}"));
     }
     for (id, stream) in &world.streams {
         if !stream.is_default {

@@ -25,9 +25,8 @@ pub(crate) struct Copy {
 const STEP: u64 = 8 << 20; // [B] copied while the lock is held
 
 fn check(world: &World, copy: &Copy) -> Answer {
-    space::pieces(world, copy.to, copy.size, copy.to_side, true)?;
-    space::pieces(world, copy.from, copy.size, copy.from_side, false)?;
-    OK
+    space::check(world, copy.to, copy.size, copy.to_side, true)?;
+    space::check(world, copy.from, copy.size, copy.from_side, false)
 }
 
 /// Does the copy, in steps, with the lock given up between them.

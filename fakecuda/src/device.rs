@@ -20,6 +20,8 @@ pub(crate) struct Device {
     pub(crate) primary: u64,  // the handle of the primary context
     pub(crate) retained: u32, // how often it is retained
     pub(crate) index: i32,    // in the machine, whatever is visible
+    pub(crate) default_pool: u64,
+    pub(crate) pool: u64, // the current one, for cuMemAllocAsync
 }
 
 impl Device {
@@ -51,6 +53,8 @@ pub(crate) fn make_all(world: &mut World) -> Answer {
         primary: 0,
         retained: 0,
         index,
+        default_pool: 0,
+        pool: 0,
     };
     let count = world.config.devices;
     match std::env::var("CUDA_VISIBLE_DEVICES") {
@@ -77,7 +81,10 @@ pub(crate) fn make_all(world: &mut World) -> Answer {
         return Err(NO_DEVICE);
     }
     for mut device in visible {
-        device.primary = crate::context::new_primary(world, world.devices.len() as i32);
+        let ordinal = world.devices.len() as i32;
+        device.primary = crate::context::new_primary(world, ordinal);
+        device.default_pool = crate::pool::new_default(world, ordinal);
+        device.pool = device.default_pool;
         world.devices.push(device);
     }
     OK

@@ -18,11 +18,14 @@ fn tables() -> impl Iterator<Item = &'static Entry> {
         crate::copy::TABLE,
         crate::device::TABLE,
         crate::event::TABLE,
+        crate::graph::TABLE,
         crate::host::TABLE,
         crate::mapping::TABLE,
         crate::memory::TABLE,
         crate::pointer::TABLE,
+        crate::pool::TABLE,
         crate::set::TABLE,
+        crate::share::TABLE,
         crate::stream::TABLE,
     ]
     .into_iter()

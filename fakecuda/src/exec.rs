@@ -35,6 +35,7 @@ pub(crate) enum Work {
     Host(unsafe extern "C" fn(*mut c_void), *mut c_void),
     Callback(unsafe extern "C" fn(*mut CUstream_st, u32, *mut c_void), u64, *mut c_void),
     Many(std::rc::Rc<[Work]>), // a graph; shared under the one lock only
+    Give(u64),                 // memory of a pool
 }
 
 pub(crate) struct Job {
@@ -140,7 +141,9 @@ fn executor() {
         world.executors.idle += 1;
         let woken = world.wait(Condition::Work, Some(IDLE));
         world.executors.idle -= 1;
-        if !woken && !world.streams.values().any(|stream| is_ready(&world, stream)) {
+        let nothing =
+            world.destructors.is_empty() && !world.streams.values().any(|stream| is_ready(&world, stream));
+        if !woken && nothing {
             world.executors.threads -= 1;
             return;
         }
@@ -151,6 +154,11 @@ fn executor() {
 fn run_one(world: &mut Guard, callbacks: bool) -> bool {
     if world.control.hold {
         return false;
+    }
+    if callbacks && let Some((destroy, data)) = crate::graph::next_destructor(world) {
+        // SAFETY: the C caller of cuUserObjectCreate promises that it may be called with this data.
+        world.unlocked(|| crate::gate::as_callback(|| unsafe { destroy(data) }));
+        return true;
     }
     let wanted = |stream: &Stream| {
         is_ready(world, stream)
@@ -179,7 +187,9 @@ fn finish(world: &mut Guard, key: u64, seq: u64) {
         }
     }
     Condition::Done.broadcast();
-    if world.executors.idle > 0 {
+    if !world.farewells.is_empty() {
+        kick(world);
+    } else if world.executors.idle > 0 {
         Condition::Work.broadcast();
     }
 }
@@ -216,6 +226,10 @@ fn run(world: &mut Guard, work: &Work) {
             }
             Ok(())
         }
+        Work::Give(at) => {
+            crate::pool::given_back(world, *at);
+            Ok(())
+        }
         _ => Ok(()),
     };
     if result.is_err() {
@@ -225,13 +239,14 @@ fn run(world: &mut Guard, work: &Work) {
     }
 }
 
-/// Waits until a stream has run this job; helps meanwhile.
+/// Waits until a stream has run this job; helps meanwhile. A moment at which pools give memory back, as documented.
 pub(crate) fn wait_for(world: &mut Guard, stream: u64, seq: u64) {
     while !has_run(world, stream, seq) {
         if !run_one(world, false) {
             world.wait(Condition::Done, None);
         }
     }
+    crate::pool::trim_all(world);
 }
 
 /// Waits for all work that a context has now.
@@ -245,6 +260,7 @@ pub(crate) fn drain_context(world: &mut Guard, context: u64) {
     for (key, seq) in all {
         wait_for(world, key, seq);
     }
+    crate::pool::trim_all(world);
 }
 
 /// The sticky error, after work has been waited for.

@@ -91,6 +91,10 @@ exports! {
         if at == 0 {
             return OK;
         }
+        if let Some((start, _)) = crate::pool::allocation(w, at) {
+            w.refuse_unsafe_in_capture()?;
+            return if start == at { crate::pool::free_now(w, at) } else { Err(INVALID_VALUE) };
+        }
         let range = w.ranges.get(&at).ok_or(INVALID_VALUE)?;
         let owner = range.context;
         if !matches!(range.kind, Kind::Alloc | Kind::Managed) {
@@ -122,8 +126,12 @@ exports! {
         if range.kind.is_host() {
             return Err(NOT_FOUND);
         }
-        put_optional(base, range.start);
-        put_optional(size, range.size as usize);
+        let (start, length) = match range.kind {
+            Kind::Pool(_) => crate::pool::allocation(w, at).ok_or(NOT_FOUND)?,
+            _ => (range.start, range.size),
+        };
+        put_optional(base, start);
+        put_optional(size, length as usize);
         OK
     }
 

@@ -12,6 +12,9 @@ use crate::world::{Answer, World};
 
 pub(crate) const PAGE: u64 = 4096;
 
+/// What the files of all fake drivers are called, with the device after it.
+pub(crate) const FILE_NAME: &str = "fakecuda-device-";
+
 /// A sparse file that holds many blocks.
 pub(crate) struct Arena {
     pub(crate) fd: i32,
@@ -36,9 +39,11 @@ pub(crate) fn round_up(value: u64, to: u64) -> Option<u64> {
     value.checked_add(to - 1).map(|sum| sum / to * to)
 }
 
-fn memory_file(size: u64) -> Option<i32> {
-    // SAFETY: a constant name; the descriptor is new.
-    let fd = unsafe { libc::memfd_create(c"fakecuda".as_ptr(), libc::MFD_CLOEXEC) };
+/// The name says to other processes whose memory it is: the device's number in the machine.
+fn memory_file(size: u64, device: i32) -> Option<i32> {
+    let name = std::ffi::CString::new(format!("{FILE_NAME}{device}")).ok()?;
+    // SAFETY: a string; the descriptor is new.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return None;
     }
@@ -67,8 +72,8 @@ fn map_file(fd: i32, size: u64) -> Option<usize> {
 }
 
 impl Arena {
-    fn new(size: u64) -> Option<Arena> {
-        let fd = memory_file(size)?;
+    fn new(size: u64, device: i32) -> Option<Arena> {
+        let fd = memory_file(size, device)?;
         let Some(base) = map_file(fd, size) else {
             // SAFETY: `fd` is ours.
             unsafe { libc::close(fd) };
@@ -120,12 +125,18 @@ impl Arena {
 /// Makes a block with one holder. `own_file`: it may be exported.
 pub(crate) fn create(world: &mut World, device: i32, size: u64, own_file: bool) -> Result<u64, u32> {
     let size = round_up(size, PAGE).ok_or(OUT_OF_MEMORY)?;
+    let owner = world.device(device)?;
+    if size > owner.capacity.saturating_sub(owner.used) {
+        // Unused memory of pools serves other allocations of the process before one fails.
+        crate::pool::give_up_unused(world, device);
+    }
     let owner = world.device_mut(device)?;
     if size > owner.capacity.saturating_sub(owner.used) {
         return Err(OUT_OF_MEMORY);
     }
+    let index = owner.index;
     let block = if own_file {
-        let fd = memory_file(size).ok_or(OUT_OF_MEMORY)?;
+        let fd = memory_file(size, index).ok_or(OUT_OF_MEMORY)?;
         let Some(base) = map_file(fd, size) else {
             // SAFETY: `fd` is ours.
             unsafe { libc::close(fd) };
@@ -153,7 +164,7 @@ fn take_from_arenas(owner: &mut crate::device::Device, size: u64) -> Option<(usi
     }
     // Either the first one, or the file is cut into pieces, which a GPU's pages never are: one more file.
     let length = if owner.arenas.is_empty() { owner.capacity } else { (owner.capacity / 4).max(size) };
-    owner.arenas.push(Arena::new(round_up(length.max(size), PAGE)?)?);
+    owner.arenas.push(Arena::new(round_up(length.max(size), PAGE)?, owner.index)?);
     let index = owner.arenas.len() - 1;
     owner.arenas[index].take(size).map(|offset| (index, offset))
 }

@@ -28,6 +28,10 @@ fn known(world: &World, at: u64) -> Option<(&Range, i32, bool)> {
 fn attribute(world: &World, data: *mut c_void, which: u32, at: u64) -> Answer {
     let (range, device, mapped) = known(world, at).ok_or(INVALID_VALUE)?;
     let host = range.kind.is_host();
+    let (start, size) = match range.kind {
+        Kind::Pool(_) => crate::pool::allocation(world, at).ok_or(INVALID_VALUE)?,
+        _ => (range.start, range.size),
+    };
     // Addresses without memory have their range and nothing else.
     if !mapped && !matches!(which, 11..=13) {
         return Err(INVALID_VALUE);
@@ -44,8 +48,8 @@ fn attribute(world: &World, data: *mut c_void, which: u32, at: u64) -> Answer {
         8 => put(data.cast::<c_uint>(), u32::from(range.kind == Kind::Managed)),
         9 => put(data.cast(), device),
         10 => put(data.cast::<c_uint>(), u32::from(range.kind == Kind::Alloc)),
-        11 => put(data.cast(), range.start),
-        12 => put(data.cast(), range.size),
+        11 => put(data.cast(), start),
+        12 => put(data.cast(), size),
         13 => put(data.cast::<c_uint>(), u32::from(mapped)),
         14 => {
             let shared = range.maps.range(..=at).next_back().and_then(|(_, mapping)| {

@@ -53,7 +53,7 @@ fn start(world: &mut Guard, stream: CUstream, at: u64, value: u32, width: u64, c
         return Err(INVALID_VALUE);
     }
     let size = (count as u64).checked_mul(width).ok_or(INVALID_VALUE)?;
-    space::pieces(world, at, size, Side::Device(device), true)?;
+    space::check(world, at, size, Side::Device(device), true)?;
     if let Some(range) = space::find(world, at)
         && range.device != device
         && matches!(range.kind, space::Kind::Alloc)

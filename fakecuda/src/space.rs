@@ -14,7 +14,7 @@ use crate::world::{Answer, World};
 pub(crate) enum Kind {
     Alloc,         // cuMemAlloc
     Reserved,      // cuMemAddressReserve
-    Pool(u64),     // cuMemAllocAsync
+    Pool(u64),     // a chunk of a pool, for cuMemAllocAsync
     Imported(u64), // cuIpcOpenMemHandle; the key of the exported memory
     Host(u32),     // cuMemHostAlloc, with its flags
     Registered(u32),
@@ -169,6 +169,18 @@ pub(crate) fn drop_range(world: &mut World, start: u64) {
     }
     for mapping in range.maps.into_values() {
         physical::release(world, mapping.block);
+    }
+}
+
+/// As `pieces`, for a call that queues work: memory of a pool must also be allocated, in one piece.
+pub(crate) fn check(world: &World, start: u64, size: u64, side: Side, write: bool) -> Answer {
+    pieces(world, start, size, side, write)?;
+    match find(world, start) {
+        Some(range) if size > 0 && matches!(range.kind, Kind::Pool(_)) => {
+            let (first, length) = crate::pool::allocation(world, start).ok_or(INVALID_VALUE)?;
+            if start + size <= first + length { OK } else { Err(INVALID_VALUE) }
+        }
+        _ => OK,
     }
 }
 

@@ -12,8 +12,10 @@ use crate::control::Control;
 use crate::device::Device;
 use crate::event::Event;
 use crate::exec::Executors;
+use crate::graph::{Destructor, Executable, Farewell, Graph, UserObject};
 use crate::mapping::Handle;
 use crate::physical::Block;
+use crate::pool::Pool;
 use crate::space::Range;
 use crate::stream::Stream;
 
@@ -47,7 +49,13 @@ pub(crate) struct World {
     pub(crate) defaults: HashMap<(u64, u64), u64>, // (context, thread or 0 for legacy) to stream
     pub(crate) captures: Captures,
     pub(crate) executors: Executors,
-    pub(crate) trouble: VecDeque<String>, // what asynchronous work has failed with, for the log
+    pub(crate) graphs: HashMap<u64, Graph>,
+    pub(crate) executables: HashMap<u64, Executable>,
+    pub(crate) objects: HashMap<u64, UserObject>,
+    pub(crate) farewells: Vec<Farewell>,
+    pub(crate) destructors: VecDeque<Destructor>,
+    pub(crate) pools: BTreeMap<u64, Pool>,
+    pub(crate) opened: HashMap<u64, u32>, // memory of other processes, with how often it was opened
     next: u64,
 }
 
@@ -76,7 +84,13 @@ impl World {
             defaults: HashMap::new(),
             captures: Captures::default(),
             executors: Executors::default(),
-            trouble: VecDeque::new(),
+            graphs: HashMap::new(),
+            executables: HashMap::new(),
+            objects: HashMap::new(),
+            farewells: Vec::new(),
+            destructors: VecDeque::new(),
+            pools: BTreeMap::new(),
+            opened: HashMap::new(),
             next: 1,
         }
     }
