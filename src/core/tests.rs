@@ -219,6 +219,7 @@ fn config(mapping: bool, capacity: u64) -> Config {
         init_alloc: 8 << 20,
         realloc: 8 << 20,
         mapping,
+        window: Pond::WINDOW,
     }
 }
 

@@ -45,6 +45,45 @@ pub(crate) struct Pooled {
     closed: AtomicBool,
 }
 
+/// How a pond over `device` is.
+fn config_of(device: &dyn Device) -> Result<Config> {
+    let sizes = device.sizes();
+    let mut config = Config {
+        min_chunk: sizes.min_chunk.max(1),
+        max_chunk: sizes.max_chunk,
+        max_alloc: sizes.max_alloc,
+        padding: sizes.padding,
+        init_alloc: sizes.init_alloc,
+        realloc: sizes.realloc,
+        mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
+        window: Pond::WINDOW,
+    };
+    if config.mapping {
+        // Whole granules only; what the device has beyond the last one cannot be mapped.
+        config.max_alloc =
+            config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
+    } else {
+        // Plugins may claim any number.
+        config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
+    }
+    Ok(config)
+}
+
+/// Reserves the addresses of a pond: as many as it would like, else fewer.
+fn reserve(device: &dyn Device, config: &mut Config, places: &Places) -> Result<()> {
+    loop {
+        let (real, alias) = Pond::span(config)?;
+        match device.map_window(real + alias) {
+            Ok(window) => {
+                places.set_window(window, real + alias);
+                return Ok(());
+            }
+            Err(e) if config.window <= 1 => return Err(e),
+            Err(_) => config.window /= 2,
+        }
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn ended<T>() -> Result<T> {
@@ -60,28 +99,19 @@ fn stranger<T>(addr: u64) -> Result<T> {
 impl Memory {
     /// The memory of `device`, empty. A device whose sizes cannot be pooled is served without pooling.
     pub fn new(device: Arc<dyn Device>) -> Result<Memory> {
-        let sizes = device.sizes();
-        let mut config = Config {
-            min_chunk: sizes.min_chunk.max(1),
-            max_chunk: sizes.max_chunk,
-            max_alloc: sizes.max_alloc,
-            padding: sizes.padding,
-            init_alloc: sizes.init_alloc,
-            realloc: sizes.realloc,
-            mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
-        };
-        if config.mapping {
-            // Whole granules only; what the device has beyond the last one cannot be mapped.
-            config.max_alloc =
-                config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
-        } else {
-            // Plugins may claim any number.
-            config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
-        }
         let rescue = Arc::new(Rescue::default());
-        let how = match Pond::span(&config) {
-            Ok(span) => How::Pooled(Box::new(Pooled::new(device, config, span, rescue.clone())?)),
-            Err(_) => How::Unpooled(Box::new(Unpooled::new(device)?)),
+        let config = config_of(&*device)?;
+        let how = if Pond::span(&config).is_err() {
+            How::Unpooled(Box::new(Unpooled::new(device)?))
+        } else {
+            let pooled = match Pooled::new(device.clone(), config, rescue.clone()) {
+                // A device that says now that it cannot map after all gives segments.
+                Err(_) if config.mapping && !device.caps().contains(Caps::MAPPING) => {
+                    Pooled::new(device.clone(), config_of(&*device)?, rescue.clone())?
+                }
+                other => other?,
+            };
+            How::Pooled(Box::new(pooled))
         };
         Ok(Memory { how, rescue, closed: AtomicBool::new(false) })
     }
@@ -331,15 +361,10 @@ impl Memory {
 }
 
 impl Pooled {
-    fn new(
-        device: Arc<dyn Device>,
-        config: Config,
-        (real, alias): (u64, u64),
-        rescue: Arc<Rescue>,
-    ) -> Result<Pooled> {
+    fn new(device: Arc<dyn Device>, mut config: Config, rescue: Arc<Rescue>) -> Result<Pooled> {
         let places = Arc::new(Places::default());
         if config.mapping {
-            places.set_window(device.map_window(real + alias)?, real + alias);
+            reserve(&*device, &mut config, &places)?;
         }
         let supply = Arc::new(Supply::new(device.clone(), places.clone()));
         match Pond::new(config, Box::new(supply.clone())) {

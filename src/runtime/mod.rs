@@ -56,6 +56,7 @@ mod usage;
 #[cfg(feature = "capi")]
 pub(crate) use crate::core::Pool;
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
+pub use crate::device::cuda::CudaOptions;
 pub use crate::device::host::HostOptions;
 pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;
@@ -65,8 +66,8 @@ pub use memory::Memory;
 pub(crate) use memory::Pooled;
 pub(crate) use registry::device_facts;
 pub use registry::{
-    configure_host, device, device_count, finalize, free, holder, owner, register_type, type_names,
-    unregister_type,
+    absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, owner,
+    register_type, type_names, unregister_type,
 };
 pub use table::by_id;
 
