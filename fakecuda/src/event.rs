@@ -4,7 +4,7 @@
 use std::ffi::c_uint;
 use std::time::Instant;
 
-use cudarc::driver::sys::{CUevent, CUstream};
+use cudarc::driver::sys::{CUcontext, CUevent, CUstream};
 
 use crate::code::*;
 use crate::exec::{self, Work};
@@ -15,8 +15,8 @@ use crate::world::{Answer, World};
 pub(crate) struct Event {
     pub(crate) context: u64,
     pub(crate) flags: u32,
-    pub(crate) recorded: Option<(u64, u64)>, // (stream, seq)
-    pub(crate) record: u64,                  // how often it was recorded
+    pub(crate) recorded: Vec<(u64, u64)>, // (stream, seq): one, or all of a context
+    pub(crate) record: u64,               // how often it was recorded
     pub(crate) time: Option<(u64, Instant)>, // of which record
     /// Recorded in a capture: which one, and the node that it stands for.
     pub(crate) captured: Option<(u64, Vec<usize>)>,
@@ -51,9 +51,23 @@ fn record(world: &mut Guard, event: u64, stream: CUstream) -> Answer {
     };
     let seq = exec::submit(world, key, Vec::new(), Work::Event(event, number));
     if let Some(entry) = world.events.get_mut(&event) {
-        entry.recorded = Some((key, seq));
+        entry.recorded = vec![(key, seq)];
     }
     OK
+}
+
+/// Streams of a context that have a capture fail such calls, and lose it.
+fn of_context(world: &mut Guard, context: CUcontext, event: u64) -> Result<u64, u32> {
+    let context = if context.is_null() { world.current()?.0 } else { context as u64 };
+    world.context(context)?;
+    let entry = world.events.get(&event).ok_or(INVALID_HANDLE)?;
+    if entry.context != context {
+        return Err(INVALID_HANDLE);
+    }
+    if world.has_capture_in(context) {
+        world.refuse_in_capture(context)?;
+    }
+    Ok(context)
 }
 
 fn check(world: &World, event: u64) -> Result<&Event, u32> {
@@ -88,7 +102,7 @@ exports! {
         let handle = w.new_handle();
         put(out, handle as CUevent)?;
         w.events
-            .insert(handle, Event { context, flags, recorded: None, record: 0, time: None, captured: None });
+            .insert(handle, Event { context, flags, recorded: Vec::new(), record: 0, time: None, captured: None });
         OK
     }
 
@@ -111,19 +125,17 @@ exports! {
 
     2000 Normal fn cuEventQuery(event: CUevent) |w| {
         w.current()?;
-        let recorded = check(w, event as u64)?.recorded;
+        let recorded = check(w, event as u64)?.recorded.clone();
         w.refuse_unsafe_in_capture()?;
-        match recorded {
-            Some((stream, seq)) if !exec::has_run(w, stream, seq) => Err(NOT_READY),
-            _ => exec::sticky(w),
-        }
+        let complete = recorded.iter().all(|(stream, seq)| exec::has_run(w, *stream, *seq));
+        if complete { exec::sticky(w) } else { Err(NOT_READY) }
     }
 
     2000 Normal fn cuEventSynchronize(event: CUevent) |w| {
         w.current()?;
-        let recorded = check(w, event as u64)?.recorded;
+        let recorded = check(w, event as u64)?.recorded.clone();
         w.refuse_unsafe_in_capture()?;
-        if let Some((stream, seq)) = recorded {
+        for (stream, seq) in recorded {
             exec::wait_for(w, stream, seq);
         }
         exec::sticky(w)
@@ -132,5 +144,34 @@ exports! {
     2000 Normal fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUevent) |w| {
         w.current()?;
         elapsed(w, out, start as u64, end as u64)
+    }
+
+    12050 Normal fn cuCtxRecordEvent(context: CUcontext, event: CUevent) |w| {
+        let context = of_context(w, context, event as u64)?;
+        let busy = |stream: &crate::stream::Stream| stream.context == context && stream.completed < stream.submitted;
+        let recorded: Vec<(u64, u64)> = w
+            .streams
+            .iter()
+            .filter(|(_, stream)| busy(stream))
+            .map(|(key, stream)| (*key, stream.submitted))
+            .collect();
+        if let Some(entry) = w.events.get_mut(&(event as u64)) {
+            entry.captured = None;
+            entry.record += 1;
+            entry.time = recorded.is_empty().then(|| (entry.record, exec::now()));
+            entry.recorded = recorded;
+        }
+        OK
+    }
+
+    12050 Normal fn cuCtxWaitEvent(context: CUcontext, event: CUevent) |w| {
+        let context = of_context(w, context, event as u64)?;
+        let recorded = check(w, event as u64)?.recorded.clone();
+        let all: Vec<u64> =
+            w.streams.iter().filter(|(_, stream)| stream.context == context).map(|(key, _)| *key).collect();
+        for key in all {
+            exec::submit(w, key, recorded.clone(), Work::Nothing);
+        }
+        OK
     }
 }

@@ -12,6 +12,8 @@ use crate::world::{Answer, World};
 
 pub(crate) const PAGE: u64 = 4096;
 
+const JUNK: u8 = 0xa5;
+
 /// What the files of all fake drivers are called, with the device after it.
 pub(crate) const FILE_NAME: &str = "fakecuda-device-";
 
@@ -149,6 +151,9 @@ pub(crate) fn create(world: &mut World, device: i32, size: u64, own_file: bool) 
         let base = arena.base + offset as usize;
         Block { device, size, fd: arena.fd, offset, base, own_file, charged: true, holders: 1 }
     };
+    // What is left in memory from before is anything but zeros.
+    // SAFETY: the block is new and at least a page.
+    unsafe { std::ptr::write_bytes(block.base as *mut u8, JUNK, PAGE as usize) };
     owner.used += size;
     owner.used_peak = owner.used_peak.max(owner.used);
     let id = world.new_handle();

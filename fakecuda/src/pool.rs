@@ -154,14 +154,11 @@ fn merge(world: &mut World, pool: u64) {
     }
 }
 
+/// Where memory is free: the chunk, the part's address, and what must have run before.
+type Found = (u64, u64, Option<(u64, u64)>);
+
 /// A free part of this size. `waits`: also one that needs a wait, which is the second result.
-fn find_free(
-    world: &World,
-    pool: u64,
-    size: u64,
-    stream: u64,
-    waits: bool,
-) -> Option<(u64, u64, Option<(u64, u64)>)> {
+fn find_free(world: &World, pool: u64, size: u64, stream: u64, waits: bool) -> Option<Found> {
     let pool = world.pools.get(&pool)?;
     for (chunk, entry) in &pool.chunks {
         for (start, part) in &entry.parts {

@@ -169,11 +169,9 @@ exports! {
         if w.capture_wait(key, event)? {
             return OK;
         }
-        let recorded = w.events.get(&event).and_then(|event| event.recorded);
-        if let Some((other, seq)) = recorded
-            && !exec::has_run(w, other, seq)
-        {
-            exec::submit(w, key, vec![(other, seq)], Work::Nothing);
+        let recorded = w.events.get(&event).map_or(Vec::new(), |event| event.recorded.clone());
+        if recorded.iter().any(|(other, seq)| !exec::has_run(w, *other, *seq)) {
+            exec::submit(w, key, recorded, Work::Nothing);
         }
         OK
     }

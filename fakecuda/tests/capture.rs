@@ -198,7 +198,8 @@ fn unsafe_calls_depend_on_the_modes() {
     let (mut at, mut host) = (0, null_mut());
     ok(unsafe { cuEventRecord(done, other) });
     let (spare, other_spare) = (alloc(64), alloc(64));
-    let mut calls: Vec<(&str, Box<dyn FnMut() -> CUresult + '_>)> = vec![
+    type Call<'a> = (&'a str, Box<dyn FnMut() -> CUresult + 'a>);
+    let mut calls: Vec<Call<'_>> = vec![
         ("cuMemAlloc", Box::new(|| unsafe { cuMemAlloc_v2(&mut at, 64) })),
         ("cuMemFree", Box::new(|| unsafe { cuMemFree_v2(spare) })),
         ("cuMemHostAlloc", Box::new(|| unsafe { cuMemHostAlloc(&mut host, 64, 0) })),

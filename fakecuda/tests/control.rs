@@ -187,3 +187,17 @@ fn the_log_tells_calls_and_the_leaks_what_is_left() {
     ok(unsafe { cuDevicePrimaryCtxRelease_v2(0) });
     assert_eq!(fake.leaks(), "");
 }
+
+#[test]
+fn the_c_header_names_what_there_is() {
+    let header = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/include/fakecuda.h")).unwrap();
+    let names: Vec<&str> = header
+        .lines()
+        .filter(|line| line.ends_with(");") && line.contains(" fakecuda_"))
+        .map(|line| line.split('(').next().unwrap().rsplit(' ').next().unwrap())
+        .collect();
+    assert_eq!(names.len(), 16);
+    for name in names {
+        assert!(!symbol(name).is_null(), "{name}");
+    }
+}

@@ -41,6 +41,16 @@ fn memory_is_never_too_cut_up() {
 }
 
 #[test]
+fn new_memory_is_not_clear() {
+    let _fake = Fake::new(&[]);
+    let at = alloc(64);
+    assert!(download(at, 64).iter().all(|byte| *byte != 0));
+    upload(at, &[1; 64]);
+    ok(unsafe { cuMemFree_v2(at) });
+    assert_ne!(download(alloc(64), 64), [1; 64], "nor is it what it was");
+}
+
+#[test]
 fn frees_and_copies_that_are_wrong() {
     let _fake = Fake::new(&[]);
     let (at, other) = (alloc(1000), alloc(1000));

@@ -133,7 +133,7 @@ fn memory_goes_to_another_process_by_file_descriptor() {
     ok(unsafe { cuMemRelease(handle) });
     assert_eq!(fake.used(0), GRANULE as u64);
     assert_eq!(download(map(again), 4), b"FROM");
-    no(unsafe { cuMemImportFromShareableHandle(&mut again, 0 as *mut _, FD) }, CUDA_ERROR_INVALID_VALUE);
+    no(unsafe { cuMemImportFromShareableHandle(&mut again, null_mut(), FD) }, CUDA_ERROR_INVALID_VALUE);
     no(unsafe { cuMemImportFromShareableHandle(&mut again, 999 as *mut _, FD) }, CUDA_ERROR_INVALID_VALUE);
 }
 

@@ -253,6 +253,33 @@ fn freeing_memory_waits_for_the_work_on_it() {
 }
 
 #[test]
+fn an_event_can_stand_for_a_whole_context() {
+    let fake = Fake::new(&[("devices", "2")]);
+    let (first, second, third) = (stream(NON_BLOCKING), stream(NON_BLOCKING), stream(NON_BLOCKING));
+    let (flags, counter, all) = ([const { AtomicBool::new(false) }; 2], AtomicU32::new(0), event(2));
+    block(first, &flags[0]);
+    block(second, &flags[1]);
+    ok(unsafe { cuCtxRecordEvent(null_mut(), all) });
+    ok(unsafe { cuStreamWaitEvent(third, all, 0) });
+    count(third, &counter);
+    flags[0].store(true, SeqCst);
+    a_while();
+    no(unsafe { cuEventQuery(all) }, CUDA_ERROR_NOT_READY);
+    assert_eq!(counter.load(SeqCst), 0);
+    flags[1].store(true, SeqCst);
+    ok(unsafe { cuEventSynchronize(all) });
+    ok(unsafe { cuCtxWaitEvent(null_mut(), all) });
+    ok(unsafe { cuStreamSynchronize(third) });
+    assert_eq!(counter.load(SeqCst), 1);
+    no(unsafe { cuCtxRecordEvent(fake.primary(1), all) }, CUDA_ERROR_INVALID_HANDLE);
+    let mode = CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
+    ok(unsafe { cuStreamBeginCapture_v2(first, mode) });
+    no(unsafe { cuCtxRecordEvent(null_mut(), all) }, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    let result = unsafe { cuStreamEndCapture(first, &mut null_mut()) };
+    no(result, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+#[test]
 fn events_measure_and_refuse_to() {
     let _fake = Fake::new(&[]);
     let stream = stream(NON_BLOCKING);
