@@ -161,24 +161,30 @@ impl Fake {
 
     /// A stream that a framework made in the primary context of `device`; `flags` 1: non-blocking.
     pub fn foreign_stream(&self, device: c_int, flags: u32) -> u64 {
-        let mut context = 0_u64;
         let mut stream = 0_u64;
+        let create: extern "C" fn(*mut u64, u32) -> u32 = self.driver("cuStreamCreate");
+        self.with_primary(device, || assert_eq!(create(&mut stream, flags), 0));
+        stream
+    }
+
+    /// Runs `body` as a framework beside the library would: with the primary context current.
+    pub fn with_primary(&self, device: c_int, body: impl FnOnce()) {
+        let mut context = 0_u64;
         let init: extern "C" fn(u32) -> u32 = self.driver("cuInit");
         let retain: extern "C" fn(*mut u64, c_int) -> u32 = self.driver("cuDevicePrimaryCtxRetain");
         let release: extern "C" fn(c_int) -> u32 = self.driver("cuDevicePrimaryCtxRelease_v2");
         let push: extern "C" fn(u64) -> u32 = self.driver("cuCtxPushCurrent_v2");
-        let create: extern "C" fn(*mut u64, u32) -> u32 = self.driver("cuStreamCreate");
         assert_eq!(init(0), 0);
         assert_eq!(retain(&mut context, device), 0);
         assert_eq!(push(context), 0);
-        assert_eq!(create(&mut stream, flags), 0);
+        body();
         self.driver::<extern "C" fn(*mut u64) -> u32>("cuCtxPopCurrent_v2")(&mut 0);
         assert_eq!(release(device), 0);
-        stream
     }
 
     pub fn foreign_stream_end(&self, stream: u64) {
-        assert_eq!(self.driver::<extern "C" fn(u64) -> u32>("cuStreamDestroy_v2")(stream), 0);
+        let destroy: extern "C" fn(u64) -> u32 = self.driver("cuStreamDestroy_v2");
+        self.with_primary(0, || assert_eq!(destroy(stream), 0));
     }
 
     /// The turn ends; the next one starts from new.
