@@ -83,8 +83,7 @@ fn scattered_granules_make_one_block() {
     let (fake, d) = one(&[]);
     let s = d.stream_create().unwrap();
     // Every second granule is free; a block of 8 MiB must still fit.
-    let blocks: Vec<u64> =
-        (0..32).map(|_| d.memory().alloc(POOL, s, GRANULE).unwrap()).collect();
+    let blocks: Vec<u64> = (0..32).map(|_| d.memory().alloc(POOL, s, GRANULE).unwrap()).collect();
     for (i, at) in blocks.iter().enumerate() {
         fake.write(0, *at, &[i as u8; 16]).unwrap();
         if i % 2 == 0 {

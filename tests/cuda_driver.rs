@@ -1,7 +1,10 @@
 //! The CUDA driver as a thing that may be missing, old, broken or someone else's too: finding it, counting
 //! devices without starting it, forks, contexts, streams made elsewhere, captures, and a device that fails.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the fake's C functions, or of fork")]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "every block is one call of the fake's C functions, or of fork"
+)]
 #![cfg(unix)]
 
 mod cc;
@@ -335,7 +338,11 @@ fn a_block_without_a_stream_waits_for_streams_that_nobody_named() {
             assert_ne!(fake.read(0, *b, 1).unwrap(), [7]);
             fake.write(0, *b, &[7]).unwrap();
         }
-        assert_eq!(d.stream_query(s).unwrap(), true, "the memory was given out while a stream still wrote it");
+        assert_eq!(
+            d.stream_query(s).unwrap(),
+            true,
+            "the memory was given out while a stream still wrote it"
+        );
         for b in again {
             assert_eq!(fake.read(0, b, 1).unwrap(), [7], "overwritten by old work");
         }
@@ -353,7 +360,8 @@ fn slow(fake: &Fake, stream: u64) -> mpsc::Sender<()> {
         let _ = rx.recv();
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    type Launch = unsafe extern "C" fn(u64, unsafe extern "C" fn(*mut std::ffi::c_void), *mut std::ffi::c_void) -> u32;
+    type Launch =
+        unsafe extern "C" fn(u64, unsafe extern "C" fn(*mut std::ffi::c_void), *mut std::ffi::c_void) -> u32;
     let launch: Launch = fake.driver("cuLaunchHostFunc");
     // Foreign streams belong to a context that must be current.
     with_primary(fake, || {
@@ -526,7 +534,8 @@ fn bad_pointers_and_streams() {
     });
     // A stream of the other device, and one that its maker has ended.
     let s = other.stream_create().unwrap();
-    assert!(d.memset_async(s, at, 1, 1).is_err());
+    assert_eq!(d.memset_async(s, at, 1, 1).unwrap_err().code(), Code::UnknownStream);
+    assert_eq!(d.memory().alloc(POOL, s, 1).unwrap_err().code(), Code::UnknownStream);
     let f = fake.foreign_stream(0, 0);
     fake.foreign_stream_end(f);
     let e = d.memset_async(f, at, 1, 1).unwrap_err();

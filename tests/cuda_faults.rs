@@ -2,7 +2,10 @@
 //! failure comes out with the name of the call or is made good, nothing is lost, and everything works
 //! afterwards.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the library's or the fake's")]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "every block is one call of the library's or the fake's"
+)]
 #![cfg(unix)]
 
 mod cuda;
@@ -61,8 +64,7 @@ fn program() -> Result<()> {
     let u = d.memory().alloc_unordered(POOL, 3 * MIB)?;
     d.memory().free(u, None, None)?;
     // Scattered granules, shown together and taken apart again.
-    let many: Vec<u64> =
-        (0..10).map(|_| d.memory().alloc(POOL, s, GRANULE)).collect::<Result<_>>()?;
+    let many: Vec<u64> = (0..10).map(|_| d.memory().alloc(POOL, s, GRANULE)).collect::<Result<_>>()?;
     for x in many.iter().step_by(2) {
         d.memory().free(*x, Some(s), None)?;
     }
@@ -134,7 +136,12 @@ fn every_call_fails(settings: &[(&str, &str)], change: fn(&mut CudaOptions)) {
             program().unwrap();
             let made = fake.calls(name);
             let d = runtime::device("cuda", 0).unwrap();
-            let _left = (d.memory().alloc(POOL, 0, 3 * MIB), d.host_alloc(100), d.unified_alloc(100), d.event_create());
+            let _left = (
+                d.memory().alloc(POOL, 0, 3 * MIB),
+                d.host_alloc(100),
+                d.unified_alloc(100),
+                d.event_create(),
+            );
             fake.fail(name, 1, FAILED, false);
             let ended = runtime::finalize();
             if let Err(e) = &ended {

@@ -38,7 +38,8 @@ struct Registry {
 }
 
 static GATE: Gate = Gate::new();
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { entries: Vec::new(), started: false, born: 0, host: None, cuda: None });
+static REGISTRY: Mutex<Registry> =
+    Mutex::new(Registry { entries: Vec::new(), started: false, born: 0, host: None, cuda: None });
 
 impl Registry {
     fn find(&mut self, name: &str) -> Option<&mut Entry> {

@@ -30,7 +30,8 @@ fn fake() -> &'static Library {
 }
 
 fn control<T: Copy>(name: &str) -> T {
-    *unsafe { fake().get::<T>(name.as_bytes()) }.unwrap_or_else(|_| panic!("{name} is missing: no fake driver"))
+    *unsafe { fake().get::<T>(name.as_bytes()) }
+        .unwrap_or_else(|_| panic!("{name} is missing: no fake driver"))
 }
 
 /// The fake, and the turn to use it: it is one for the process, as the library is.

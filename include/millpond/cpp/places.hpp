@@ -46,7 +46,8 @@ class Place {
     } else {
       status = millpond_device_get("cuda", ordinal_, &raw);
       if (status != C_SUCCESS) {
-        // Where CUDA has devices, one that cannot be had is a failure; the reason is the last error.
+        // Where CUDA has devices, one that cannot be had is a failure; the reason is the last
+        // error.
         std::size_t count = 0;
         const bool counted = millpond_device_get_count("cuda", &count) == C_SUCCESS;
         status = counted && count != 0 ? millpond_device_get("cuda", ordinal_, &raw)

@@ -70,7 +70,13 @@ fn in_callback() -> Error {
 impl Primary {
     pub(super) fn retain(driver: Driver, device: i32, born: u64) -> Result<Primary> {
         let context = driver.primary_retain(device)?;
-        Ok(Primary { driver, device, context, gate: Gate::new("the device type \"cuda\" was finalised"), born })
+        Ok(Primary {
+            driver,
+            device,
+            context,
+            gate: Gate::new("the device type \"cuda\" was finalised"),
+            born,
+        })
     }
 
     /// Lets a call in. The order matters: nothing is locked or asked in a forked child.

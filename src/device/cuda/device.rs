@@ -4,12 +4,12 @@
 //! work on NULL waits for theirs and they for it. Blocking copies and fills are work on NULL, and have
 //! arrived on return, also where the driver's own call promises less.
 
+use super::CudaOptions;
 use super::context::Primary;
 use super::driver::{Driver, Physical};
 use super::mapping::{GRANULE, Mapping};
 use super::memory::{Blocks, Kind};
 use super::streams::{self, LEGACY, PER_THREAD, Streams};
-use super::CudaOptions;
 use crate::base::error::{Code, Error, Result};
 use crate::device::{Caps, CopyKind, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
 use crate::fail;
@@ -53,6 +53,7 @@ impl CudaDevice {
         driver: Driver,
         ordinal: usize,
         born: u64,
+        makers: streams::Makers,
         options: &CudaOptions,
     ) -> Result<CudaDevice> {
         static NUMBER: AtomicUsize = AtomicUsize::new(1);
@@ -90,7 +91,7 @@ impl CudaDevice {
             unified,
             register_threads: options.pinned_register_threads,
             blocks: Blocks::new(driver),
-            streams: Streams::new(driver),
+            streams: Streams::new(driver, ordinal, makers),
             mapping: maps.then(|| Mapping::new(driver, physical, total)),
             refused: AtomicBool::new(false),
             reaches: Mutex::default(),
@@ -113,23 +114,24 @@ impl CudaDevice {
 
     /// Gives everything back, after `shut`. Goes on after a failure, and returns the first.
     pub(super) fn end(&self) -> Result<()> {
-        self.primary.at_the_end(|| {
-            let mut first = Ok(());
-            let mut note = |r: Result<()>| {
-                if first.is_ok() {
-                    first = r;
+        self.primary
+            .at_the_end(|| {
+                let mut first = Ok(());
+                let mut note = |r: Result<()>| {
+                    if first.is_ok() {
+                        first = r;
+                    }
+                };
+                let ended = Error::new(Code::NotInitialized, "the device ended before the stream got there");
+                streams::fail_callbacks(self.number, &ended);
+                note(self.blocks.clear());
+                if let Some(m) = &self.mapping {
+                    note(m.close_window());
                 }
-            };
-            let ended = Error::new(Code::NotInitialized, "the device ended before the stream got there");
-            streams::fail_callbacks(self.number, &ended);
-            note(self.blocks.clear());
-            if let Some(m) = &self.mapping {
-                note(m.close_window());
-            }
-            note(self.streams.clear());
-            first
-        })
-        .and(self.driver().primary_release(self.primary.device))
+                note(self.streams.clear());
+                first
+            })
+            .and(self.driver().primary_release(self.primary.device))
     }
 
     /// The device that a peer copy goes to.

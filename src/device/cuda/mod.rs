@@ -57,6 +57,7 @@ struct Started {
     count: usize,
     born: u64, // `fork::count()` when CUDA was started
     devices: Vec<Option<Arc<CudaDevice>>>,
+    makers: streams::Makers,
 }
 
 enum State {
@@ -95,7 +96,7 @@ impl CudaType {
         if count == 0 {
             fail!(Code::UnknownDevice, "the CUDA driver shows no device{}", hint());
         }
-        Ok(Started { driver, count, born: fork::count(), devices: vec![None; count] })
+        Ok(Started { driver, count, born: fork::count(), devices: vec![None; count], makers: Arc::default() })
     }
 
     /// How many devices there will be, as far as that can be told without starting CUDA.
@@ -193,7 +194,13 @@ impl DeviceType for CudaType {
         let device = match slot {
             Some(d) => d.clone(),
             None => {
-                let d = CudaDevice::open(started.driver, ordinal, started.born, &self.options)?;
+                let d = CudaDevice::open(
+                    started.driver,
+                    ordinal,
+                    started.born,
+                    started.makers.clone(),
+                    &self.options,
+                )?;
                 slot.insert(Arc::new(d)).clone()
             }
         };

@@ -15,7 +15,7 @@ use crate::fail;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// `CU_STREAM_LEGACY`, another name of NULL.
 pub(super) const LEGACY: u64 = 1;
@@ -36,21 +36,28 @@ struct Handles {
     ended: VecDeque<u64>,
 }
 
+/// Which device of the type made a stream, by ordinal.
+pub(super) type Makers = Arc<Mutex<BTreeMap<u64, usize>>>;
+
 /// What a device has in streams and events.
 pub(super) struct Streams {
     driver: Driver,
+    ordinal: usize,
+    makers: Makers,
     streams: Mutex<Handles>,
     events: Mutex<Handles>,
 }
 
 impl Streams {
-    pub(super) fn new(driver: Driver) -> Streams {
-        Streams { driver, streams: Mutex::default(), events: Mutex::default() }
+    pub(super) fn new(driver: Driver, ordinal: usize, makers: Makers) -> Streams {
+        Streams { driver, ordinal, makers, streams: Mutex::default(), events: Mutex::default() }
     }
 
-    /// False for a stream that was made here and has ended.
+    /// False for a stream that was made here and has ended, and for one of another device of the type.
     pub(super) fn exists(&self, stream: u64) -> bool {
-        stream <= PER_THREAD || !lock(&self.streams).ended.contains(&stream)
+        stream <= PER_THREAD
+            || !lock(&self.streams).ended.contains(&stream)
+                && lock(&self.makers).get(&stream).is_none_or(|&o| o == self.ordinal)
     }
 
     /// The streams that were made here and live.
@@ -59,7 +66,11 @@ impl Streams {
     }
 
     pub(super) fn create(&self) -> Result<u64> {
-        let make = || self.driver.stream_create();
+        let make = || {
+            let made = self.driver.stream_create()?;
+            lock(&self.makers).insert(made, self.ordinal);
+            Ok(made)
+        };
         take(&self.streams, |s| self.driver.stream_query(s).unwrap_or(false), make)
     }
 
@@ -76,7 +87,11 @@ impl Streams {
         }
         // In the middle of a capture it must really go, or its next user would be captured too.
         let captured = !matches!(self.driver.capture_id(stream), Ok(None));
-        self.end(&self.streams, stream, captured, |s| self.driver.stream_destroy(s))
+        self.end(&self.streams, stream, captured, |s| {
+            self.driver.stream_destroy(s)?;
+            lock(&self.makers).remove(&s);
+            Ok(())
+        })
     }
 
     pub(super) fn event_create(&self) -> Result<u64> {
@@ -143,6 +158,7 @@ impl Streams {
             }
         };
         for s in drain(&self.streams) {
+            lock(&self.makers).remove(&s);
             note(self.driver.stream_destroy(s));
         }
         for e in drain(&self.events) {
