@@ -81,7 +81,7 @@ check "clippy, as built into the plugin" cargo clippy --locked --lib --no-defaul
 check "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib -p millpond
 
 # One package at a time: what does not compile in one must not hide the tests of the others.
-for package in millpond millpond-bench millpond-cli; do
+for package in millpond millpond-bench millpond-cli millpond-fakecuda; do
   heading "cargo test: $package"
   run cargo test --locked --no-fail-fast -p $package
   status=$?
@@ -108,7 +108,7 @@ fi
 
 # --- C and C++. The generated header, and the parts it is made from, have their generator's format.
 
-sources=$(find include tests cpp_tests examples bench -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
+sources=$(find include tests cpp_tests examples bench fakecuda -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
   ! -path 'include/millpond/millpond.h' ! -path 'tests/header/*' 2>/dev/null)
 check "clang-format" clang-format --dry-run --Werror $sources
 

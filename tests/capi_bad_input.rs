@@ -146,20 +146,20 @@ fn the_list_of_types() {
     let _f = fixture();
     let mut n = 0;
     ok(unsafe { millpond_device_type_get_count(&mut n) });
-    assert_eq!(n, 3);
+    assert_eq!(n, 4);
     let name = |index, capacity| {
         let mut buffer = [0x55 as c_char; 40];
         let status = unsafe { millpond_device_type_get_name(index, buffer.as_mut_ptr(), capacity) };
         (status, buffer)
     };
-    let (s, b) = name(2, 8);
+    let (s, b) = name(3, 8);
     ok(s);
     assert_eq!(unsafe { CStr::from_ptr(b.as_ptr()) }, NAME);
-    let (s, b) = name(2, 7);
+    let (s, b) = name(3, 7);
     fails(s, MILLPOND_E_INVALID_ARGUMENT);
     assert_eq!(b[0], 0x55, "an output was written by a failed call");
-    fails(name(2, 0).0, MILLPOND_E_INVALID_ARGUMENT);
-    fails(name(3, 32).0, MILLPOND_E_OUT_OF_RANGE);
+    fails(name(3, 0).0, MILLPOND_E_INVALID_ARGUMENT);
+    fails(name(4, 32).0, MILLPOND_E_OUT_OF_RANGE);
     fails(name(usize::MAX, 32).0, MILLPOND_E_OUT_OF_RANGE);
 }
 
@@ -415,5 +415,5 @@ fn plugins_that_are_none() {
     fails(load(c"libm.so.6"), MILLPOND_E_PLUGIN_REFUSED);
     let mut n = 0;
     ok(unsafe { millpond_device_type_get_count(&mut n) });
-    assert_eq!(n, 3);
+    assert_eq!(n, 4);
 }

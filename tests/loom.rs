@@ -213,6 +213,7 @@ fn pond(blocks: usize) -> (Arc<Pond>, Vec<u64>) {
         realloc: 2 << 20,
         growing: false,
         mapping: true,
+        window: Pond::WINDOW,
     };
     let pond = Arc::new(Pond::new(config, Box::new(Giver)).unwrap());
     // One more, that goes back: the next request of that size is a hit.

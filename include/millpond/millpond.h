@@ -403,9 +403,9 @@ C_Status millpond_finalize(void);
 #define MILLPOND_DEVICE_TYPE_NAME_BYTES 32
 
 /**
- * How many device types there are: "cpu", "host", and the registered ones.
+ * How many device types there are: "cpu", "host", "cuda" (with or without devices), and the registered ones.
  *
- * Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_HOST_* variable).
+ * Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_* variable).
  */
 C_Status millpond_device_type_get_count(size_t *out_count);
 
@@ -416,6 +416,15 @@ C_Status millpond_device_type_get_count(size_t *out_count);
  * Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and when the name does not fit.
  */
 C_Status millpond_device_type_get_name(size_t index, char *out_name, size_t capacity);
+
+/**
+ * Why the device type has no devices, as a text for a person, for instance that there is no CUDA driver or
+ * an old one. Empty when it has devices. Written with its NUL into `out_text` of `capacity` bytes; what does
+ * not fit is cut off. Does not start CUDA.
+ *
+ * Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL and a `capacity` of 0.
+ */
+C_Status millpond_device_type_get_reason(const char *type_name, char *out_text, size_t capacity);
 
 /**
  * Registers a custom-runtime plugin that is linked into the program: `init_plugin` is called once, and
@@ -455,7 +464,9 @@ C_Status millpond_device_type_unregister(const char *type_name);
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
 /**
- * How many devices the type has. Starts the type if needed.
+ * How many devices the type has. Starts the type if needed; "cuda" is counted without starting CUDA, as far
+ * as that is possible, so that a child may still be forked that uses it. 0 devices are no error:
+ * `millpond_device_type_get_reason` tells why.
  *
  * Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL.
  */
@@ -466,8 +477,8 @@ C_Status millpond_device_get_count(const char *type_name, size_t *out_count);
  * nothing to give back. Valid until `millpond_finalize` or until its type is unregistered; later uses get
  * NOT_INITIALIZED.
  *
- * Errors: UNKNOWN_DEVICE for the type or the ordinal; INVALID_ARGUMENT for NULL; else what opening the
- * device returns.
+ * Errors: UNKNOWN_DEVICE for the type or the ordinal, with the reason where a type has no devices;
+ * INVALID_ARGUMENT for NULL; else what opening the device returns.
  */
 C_Status millpond_device_get(const char *type_name, int32_t ordinal, millpond_device **out_device);
 
@@ -834,11 +845,24 @@ C_Status millpond_memset_async(millpond_device *device,
 C_Status millpond_stream_create(millpond_device *device, C_Stream *out_stream);
 
 /**
- * Ends a stream. Work queued on it still completes, and live blocks of it stay valid. NULL: no-op.
+ * Ends a stream that `millpond_stream_create` made. Work queued on it still completes, and live blocks of it
+ * stay valid. NULL: no-op.
+ *
+ * Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was made elsewhere; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_stream_destroy(millpond_device *device,
+                                 C_Stream stream);
+
+/**
+ * To be called before a stream that was made elsewhere (a `CUstream` of the framework) is ended by its maker,
+ * if it was ever named to Millpond. Afterwards Millpond does not ask the device about that stream any more,
+ * which would be undefined for one that has ended. Live blocks of it stay valid. Work queued on it still runs;
+ * the call waits for it where blocks were recorded on the stream. NULL: no-op.
  *
  * Errors: UNKNOWN_STREAM; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_stream_destroy(millpond_device *device, C_Stream stream);
+C_Status millpond_stream_forget(millpond_device *device,
+                                C_Stream stream);
 
 /**
  * Whether everything queued on the stream is done. Does not wait.

@@ -32,9 +32,10 @@ pub(crate) struct Aliases {
     mapped_pieces: usize,
 }
 
-/// A range that was forgotten and must be unmapped.
+/// A range that is to be unmapped and forgotten.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gone {
+    pub index: u32,
     pub granule: u32,
     pub count: u32,
     pub id: Id,
@@ -158,8 +159,8 @@ impl Aliases {
         self.entries.iter().flatten().any(|e| e.idle)
     }
 
-    /// Forgets idle ranges, the longest unused first, until at most `keep` of them are left.
-    pub(crate) fn forget_idle(&mut self, keep: usize) -> Vec<Gone> {
+    /// Idle ranges, the longest unused first, but for the `keep` last ones. They stay until `forget`.
+    pub(crate) fn oldest_idle(&self, keep: usize) -> Vec<Gone> {
         let mut idle: Vec<(u64, u32)> = self
             .entries
             .iter()
@@ -168,22 +169,27 @@ impl Aliases {
             .collect();
         idle.sort_unstable();
         idle.truncate(idle.len().saturating_sub(keep));
-        let mut gone = Vec::with_capacity(idle.len());
-        for (_, index) in idle {
-            let Some(e) = self.entries[index as usize].take() else { continue };
-            self.spare.push(index);
-            self.by_pieces.remove(&e.pieces);
-            let units: u32 = e.pieces.iter().map(|p| p.1).sum();
-            if let Some(all) = self.by_units.get_mut(&units) {
-                all.retain(|&i| i != index);
-                if all.is_empty() {
-                    self.by_units.remove(&units);
-                }
+        let gone = |(_, index): (u64, u32)| {
+            let e = self.entries[index as usize].as_ref()?;
+            Some(Gone { index, granule: e.granule, count: e.count, id: e.id })
+        };
+        idle.into_iter().filter_map(gone).collect()
+    }
+
+    /// Forgets a range; its addresses may be used for another.
+    pub(crate) fn forget(&mut self, index: u32) {
+        let Some(e) = self.entries.get_mut(index as usize).and_then(Option::take) else { return };
+        self.spare.push(index);
+        self.by_pieces.remove(&e.pieces);
+        let units: u32 = e.pieces.iter().map(|p| p.1).sum();
+        if let Some(all) = self.by_units.get_mut(&units) {
+            all.retain(|&i| i != index);
+            if all.is_empty() {
+                self.by_units.remove(&units);
             }
-            self.mapped_pieces -= e.pieces.len();
-            gone.push(Gone { granule: e.granule, count: e.count, id: e.id });
         }
-        gone
+        self.mapped_pieces -= e.pieces.len();
+        self.give_room(e.granule, e.count);
     }
 
     /// How many idle ranges there are.

@@ -35,6 +35,8 @@ pub struct Config {
     pub mapping: bool,
     /// Later segments grow with what is reserved already.
     pub growing: bool,
+    /// [granules] of addresses for scattered blocks, for each granule of memory that is mapped.
+    pub window: u32,
 }
 
 /// What the caller of [`Pond::alloc_quick`] wants to have for an offset.
@@ -93,8 +95,6 @@ pub struct Pond {
     pub(crate) real: u32,
 }
 
-/// [granules] of address window for each granule of memory, beside the memory's own addresses.
-const ALIAS_WINDOW: u32 = 4;
 /// Allocations between two looks at what other threads have freed.
 const DRAIN_EVERY: u32 = 32;
 
@@ -106,6 +106,8 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Pond {
     /// Bytes of a granule, the quantum of ownership and of mapping.
     pub const GRANULE: u64 = 1 << GRANULE_SHIFT;
+    /// The usual [`Config::window`].
+    pub const WINDOW: u32 = 4;
 
     /// How many bytes of offsets a pond of this configuration spans: the memory's own, then the window
     /// for scattered granules.
@@ -125,7 +127,7 @@ impl Pond {
         if real == 0 || real >= 1 << 24 {
             fail!(Code::InvalidArgument, "a device of {} bytes cannot be pooled", config.max_alloc);
         }
-        Ok((real as u32, if config.mapping { (real as u32 * ALIAS_WINDOW).max(4096) } else { 0 }))
+        Ok((real as u32, if config.mapping { (real as u32 * config.window).max(4096) } else { 0 }))
     }
 
     /// A pond over `backing`. Takes nothing from it yet.
@@ -231,8 +233,12 @@ impl Pond {
 
     #[cold]
     fn alloc_first(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
+        let mut stream = stream;
         if stream != UNORDERED {
             self.known(stream)?;
+            if !self.backing.ordered_by(stream) {
+                stream = UNORDERED;
+            }
         }
         let heap = self.make_heap(pool, stream)?;
         self.alloc_in(heap, bytes)

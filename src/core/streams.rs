@@ -27,6 +27,9 @@ impl Pond {
         if d.kind() != kind::LIVE || self.offset(f.id) != offset {
             fail!(Code::UnknownPointer, "the block was freed meanwhile");
         }
+        // A stream that is each thread's own waits for the default one, and is waited for by it: that one is
+        // marked instead, as another thread may free the block.
+        let stream = if self.backing.ordered_by(stream) { stream } else { 0 };
         let own = heap.stream.load(Relaxed);
         if stream == own || own == UNORDERED {
             return Ok(());

@@ -223,6 +223,7 @@ fn config(mapping: bool, capacity: u64) -> Config {
         realloc: 8 << 20,
         growing: false,
         mapping,
+        window: Pond::WINDOW,
     }
 }
 

@@ -1,5 +1,5 @@
 //! The device seam: what a kind of memory must be able to do so that the rest of the library can
-//! serve it. `host` and `foreign` implement it (`cuda` will); nothing here knows pools or blocks.
+//! serve it. `host`, `cuda` and `foreign` implement it; nothing here knows pools or blocks.
 //!
 //! Addresses are `u64` device addresses, never dereferenced on this side of the seam. Streams and
 //! events are `u64` too: the bits of the `C_Stream` / `C_Event` that the caller holds; 0 is the
@@ -10,6 +10,8 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
+pub mod cuda;
+mod gate;
 pub mod host;
 
 /// The bits of a `C_Stream`; 0 is the device's default stream.
@@ -105,6 +107,14 @@ pub trait DeviceType: Send + Sync {
     fn finalize(&self) -> Result<()>;
     /// How many devices there are; ordinals are `0..count`.
     fn device_count(&self) -> Result<usize>;
+    /// Gets ready to open devices, once somebody wants one: from here on `device_count` is exact. Until then
+    /// a type may answer it without starting its driver, so that a later fork still can use it. A type that
+    /// cannot start has no devices, which is no failure here; see `absence`.
+    fn wake(&self) {}
+    /// Why there are no devices, where that needs a reason.
+    fn absence(&self) -> Option<String> {
+        None
+    }
     /// One device. Each call for the same ordinal returns the same device.
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>>;
 }
@@ -203,6 +213,28 @@ pub trait Device: Any + Send + Sync {
     fn event_query(&self, event: EventId) -> Result<bool>;
     /// Waits on the host for it.
     fn event_synchronize(&self, event: EventId) -> Result<()>;
+
+    /// The number of the capture that the stream is in; `None` when it is not being captured. Numbers
+    /// are not used again. Makes no call that would disturb a capture.
+    fn capture_id(&self, _stream: StreamId) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    // ---- streams that were made elsewhere ------------------------------------------------------
+
+    /// Whether work may be on streams that this device has not made, and need not know.
+    fn has_foreign_streams(&self) -> bool {
+        false
+    }
+    /// Whether `stream` stands for another stream on each thread. Memory cannot be ordered by it.
+    fn is_per_thread(&self, _stream: StreamId) -> bool {
+        false
+    }
+    /// The event stands for everything queued on the device so far, on all streams, known or not. May
+    /// wait on the host instead. `NotPermitted` while a stream that is known here is captured.
+    fn event_record_all(&self, _event: EventId) -> Result<()> {
+        unsupported("this device knows all its streams")
+    }
 
     // ---- mapping: only where `Caps::MAPPING` is set -------------------------------------------
     // Physical memory is numbered in granules 0..capacity/granule; addresses are a window that

@@ -207,6 +207,19 @@ impl DeviceState {
         self.device.stream_destroy(stream)
     }
 
+    /// To be called before the maker of a stream that was not made here ends it, if it was ever named to this
+    /// device: the memory does not ask for that stream any more. What it has queued still runs. May wait for
+    /// it on the host, as [`stream_destroy`](Self::stream_destroy) may.
+    pub fn stream_forget(&self, stream: StreamId) -> Result<()> {
+        let _pass = self.enter()?;
+        may_block()?;
+        self.check_stream(stream)?;
+        if stream != 0 {
+            self.memory.stream_destroyed(stream);
+        }
+        Ok(())
+    }
+
     /// `true` when nothing queued on the stream is unfinished.
     pub fn stream_query(&self, stream: StreamId) -> Result<bool> {
         let _pass = self.enter()?;

@@ -53,6 +53,53 @@ pub(crate) struct Pooled {
     closed: AtomicBool,
 }
 
+/// How a pond over `device` is.
+fn config_of(device: &dyn Device, expandable: bool) -> Result<Config> {
+    let sizes = device.sizes();
+    let mut config = Config {
+        min_chunk: sizes.min_chunk.max(1),
+        max_chunk: sizes.max_chunk,
+        max_alloc: sizes.max_alloc,
+        padding: sizes.padding,
+        init_alloc: sizes.init_alloc,
+        realloc: sizes.realloc,
+        mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
+        growing: device.segments_grow(),
+        window: Pond::WINDOW,
+    };
+    if config.mapping && !expandable {
+        config.mapping = false;
+        config.init_alloc = config.init_alloc.min(SEGMENT);
+        config.realloc = config.realloc.min(SEGMENT);
+        // A larger block is not kept when it is freed: it would lock up much of the device.
+        config.max_chunk = config.max_chunk.min(SEGMENT.max(config.max_alloc / 4));
+    }
+    if config.mapping {
+        // Whole granules only; what the device has beyond the last one cannot be mapped.
+        config.max_alloc =
+            config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
+    } else {
+        // Plugins may claim any number.
+        config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
+    }
+    Ok(config)
+}
+
+/// Reserves the addresses of a pond: as many as it would like, else fewer.
+fn reserve(device: &dyn Device, config: &mut Config, places: &Places) -> Result<()> {
+    loop {
+        let (real, alias) = Pond::span(config)?;
+        match device.map_window(real + alias) {
+            Ok(window) => {
+                places.set_window(window, real + alias);
+                return Ok(());
+            }
+            Err(e) if config.window <= 1 => return Err(e),
+            Err(_) => config.window /= 2,
+        }
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn ended<T>() -> Result<T> {
@@ -74,36 +121,18 @@ impl Memory {
 
     /// A pond over the device, where its sizes allow.
     fn pool(device: &Arc<dyn Device>, expandable: bool, rescue: &Arc<Rescue>) -> Result<How> {
-        let sizes = device.sizes();
-        let mut config = Config {
-            min_chunk: sizes.min_chunk.max(1),
-            max_chunk: sizes.max_chunk,
-            max_alloc: sizes.max_alloc,
-            padding: sizes.padding,
-            init_alloc: sizes.init_alloc,
-            realloc: sizes.realloc,
-            mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
-            growing: device.segments_grow(),
+        let config = config_of(&**device, expandable)?;
+        if Pond::span(&config).is_err() {
+            return Ok(How::Unpooled(Box::new(Unpooled::new(device.clone())?)));
+        }
+        let pooled = match Pooled::new(device.clone(), config, rescue.clone()) {
+            // A device that says now that it cannot map after all gives segments.
+            Err(_) if config.mapping && !device.caps().contains(Caps::MAPPING) => {
+                Pooled::new(device.clone(), config_of(&**device, expandable)?, rescue.clone())?
+            }
+            other => other?,
         };
-        if config.mapping && !expandable {
-            config.mapping = false;
-            config.init_alloc = config.init_alloc.min(SEGMENT);
-            config.realloc = config.realloc.min(SEGMENT);
-            // A larger block is not kept when it is freed: it would lock up much of the device.
-            config.max_chunk = config.max_chunk.min(SEGMENT.max(config.max_alloc / 4));
-        }
-        if config.mapping {
-            // Whole granules only; what the device has beyond the last one cannot be mapped.
-            config.max_alloc =
-                config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
-        } else {
-            // Plugins may claim any number.
-            config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
-        }
-        Ok(match Pond::span(&config) {
-            Ok(span) => How::Pooled(Box::new(Pooled::new(device.clone(), config, span, rescue.clone())?)),
-            Err(_) => How::Unpooled(Box::new(Unpooled::new(device.clone())?)),
-        })
+        Ok(How::Pooled(Box::new(pooled)))
     }
 
     #[inline]
@@ -340,15 +369,10 @@ impl Memory {
 }
 
 impl Pooled {
-    fn new(
-        device: Arc<dyn Device>,
-        config: Config,
-        (real, alias): (u64, u64),
-        rescue: Arc<Rescue>,
-    ) -> Result<Pooled> {
+    fn new(device: Arc<dyn Device>, mut config: Config, rescue: Arc<Rescue>) -> Result<Pooled> {
         let places = Arc::new(Places::default());
         if config.mapping {
-            places.set_window(device.map_window(real + alias)?, real + alias);
+            reserve(&*device, &mut config, &places)?;
         }
         let maps = config.mapping;
         let supply = Arc::new(Supply::new(device.clone(), places.clone(), maps));

@@ -57,6 +57,7 @@ mod usage;
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
 #[cfg(feature = "capi")]
 pub(crate) use crate::core::{Freed, Got, Heap, Pool};
+pub use crate::device::cuda::CudaOptions;
 pub use crate::device::host::HostOptions;
 pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;
@@ -67,8 +68,8 @@ pub(crate) use memory::Pooled;
 pub use options::set_default_options;
 pub(crate) use registry::device_facts;
 pub use registry::{
-    configure_host, device, device_count, finalize, free, holder, owner, register_type, type_names,
-    unregister_type,
+    absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, owner,
+    register_type, type_names, unregister_type,
 };
 pub use table::by_id;
 

@@ -131,6 +131,9 @@ pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
 /// The mark of a device without events: everything before it was waited for when it was made.
 const DONE: Mark = 0;
 
+/// Stands for all streams of a device that cannot know them all.
+const ALL: StreamId = u64::MAX - 2;
+
 /// One device, as a pond's backing.
 pub(crate) struct Supply {
     device: Arc<dyn Device>,
@@ -256,7 +259,11 @@ impl Backing for Arc<Supply> {
                 Err(e) => return Err(e),
             },
         };
-        self.device.event_record(stream, event).inspect_err(|_| lock(&self.events).push(event))?;
+        let recorded = match stream {
+            ALL => self.device.event_record_all(event),
+            s => self.device.event_record(s, event),
+        };
+        recorded.inspect_err(|_| lock(&self.events).push(event))?;
         Ok(event)
     }
 
@@ -283,10 +290,17 @@ impl Backing for Arc<Supply> {
     }
 
     fn knows(&self, stream: u64) -> bool {
-        stream == 0 || self.device.stream_exists(stream)
+        stream == 0 || stream != ALL && self.device.stream_exists(stream)
+    }
+
+    fn ordered_by(&self, stream: u64) -> bool {
+        !self.device.is_per_thread(stream)
     }
 
     fn streams(&self, each: &mut dyn FnMut(u64)) {
+        if self.device.has_foreign_streams() {
+            return each(ALL);
+        }
         let all: Vec<StreamId> = lock(&self.streams).iter().copied().collect();
         all.into_iter().for_each(each);
     }

@@ -272,6 +272,13 @@ class DeviceTypes {
     check(millpond_device_get_count(type.c_str(), &count));
     return count;
   }
+  /// Why the type has no devices, a text for a person; empty when it has some. Throws
+  /// MILLPOND_E_UNKNOWN_DEVICE for a name not known.
+  static std::string reason(const std::string& type) {
+    char text[1024] = {};
+    check(millpond_device_type_get_reason(type.c_str(), text, sizeof text));
+    return text;
+  }
   /// Adds the device type of a plugin that this program has linked; returns its name. Throws
   /// MILLPOND_E_PLUGIN_REFUSED with what is wrong, MILLPOND_E_BUSY when the name is taken.
   static std::string add(void (*init_plugin)(CustomRuntimeParams*)) {

@@ -45,10 +45,13 @@ class Place {
       status = millpond_device_get(type_.c_str(), ordinal_, &raw);
     } else {
       status = millpond_device_get("cuda", ordinal_, &raw);
-      std::size_t count = 0;
-      if (status != C_SUCCESS && millpond_device_get_count("cuda", &count) != C_SUCCESS &&
-          millpond_last_error_code() == MILLPOND_E_UNKNOWN_DEVICE) {
-        status = millpond_device_get("host", ordinal_, &raw);
+      if (status != C_SUCCESS) {
+        // Where CUDA has devices, one that cannot be had is a failure; the reason is the last
+        // error.
+        std::size_t count = 0;
+        const bool counted = millpond_device_get_count("cuda", &count) == C_SUCCESS;
+        status = counted && count != 0 ? millpond_device_get("cuda", ordinal_, &raw)
+                                       : millpond_device_get("host", ordinal_, &raw);
       }
     }
     if (status == C_SUCCESS) *out = Device(raw);
@@ -69,7 +72,7 @@ class Place {
   friend bool operator!=(const Place& a, const Place& b) noexcept { return !(a == b); }
 
  private:
-  std::string type_;  // "": "cuda" where that type exists, else "host"
+  std::string type_;  // "": "cuda" where that type has devices, else "host"
   std::int32_t ordinal_;
 };
 
@@ -79,7 +82,7 @@ class CPUPlace : public Place {
   CPUPlace() : Place("cpu", 0) {}
 };
 
-/// GPU number `ordinal`: of the type "cuda" where such a type exists, else of the embedded "host"
+/// GPU number `ordinal`: of the type "cuda" where that has devices, else of the embedded "host"
 /// devices, so that the same program runs on a machine without a GPU.
 class GPUPlace : public Place {
  public:

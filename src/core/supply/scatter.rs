@@ -105,18 +105,19 @@ impl Pond {
             return Ok(());
         }
         self.backing.sync_all()?;
-        let gone = self.aliases.lock().forget_idle(if all { 0 } else { idle / 2 });
+        let gone = self.aliases.lock().oldest_idle(if all { 0 } else { idle / 2 });
         let shift = GRANULE_SHIFT;
-        for Gone { granule, count, id } in gone {
+        // Idle ranges are taken under the growth lock only, which is held: these stay idle meanwhile.
+        for Gone { index, granule, count, id } in gone {
+            // On failure this one and the rest stay as they are, to be used or tried again.
+            self.backing.unalias(u64::from(granule) << shift, u64::from(count) << shift)?;
             for i in 0..count {
                 self.maps.set_granule(granule + i, GranuleUse::NONE);
             }
             if let Some(home) = self.heaps.get(0) {
                 home.inner.lock().give_id(&self.maps, id);
             }
-            // On failure the addresses stay in use for good; nothing else is lost.
-            self.backing.unalias(u64::from(granule) << shift, u64::from(count) << shift)?;
-            self.aliases.lock().give_room(granule, count);
+            self.aliases.lock().forget(index);
         }
         Ok(())
     }

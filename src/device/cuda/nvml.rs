@@ -1,0 +1,59 @@
+//! How many GPUs the machine has, asked of NVIDIA's management library: unlike the CUDA driver it may be
+//! used before a fork. Loaded for the question, never unloaded; absent where there is no driver.
+
+use libloading::Library;
+use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
+
+/// A status; 0 is success.
+type Status = c_uint;
+type Plain = unsafe extern "C" fn() -> Status;
+type GetCount = unsafe extern "C" fn(*mut c_uint) -> Status;
+type GetHandle = unsafe extern "C" fn(c_uint, *mut *mut c_void) -> Status;
+type GetUuid = unsafe extern "C" fn(*mut c_void, *mut c_char, c_uint) -> Status;
+
+/// [B] longer than any UUID as text.
+const UUID_BYTES: usize = 96;
+
+/// The UUID of each GPU, as `GPU-…` (empty where it is not told). `None` when the library cannot tell.
+pub(super) fn gpus(library: &OsStr) -> Option<Vec<String>> {
+    // SAFETY: the management library's initialisers may run at any time; who names another vouches for it.
+    let library = unsafe { Library::new(library) }.ok()?;
+    // SAFETY (each): the documented signature of the function of that name.
+    let init = *unsafe { library.get::<Plain>(b"nvmlInit_v2\0") }.ok()?;
+    // SAFETY: as above.
+    let shutdown = *unsafe { library.get::<Plain>(b"nvmlShutdown\0") }.ok()?;
+    // SAFETY: as above.
+    let count = *unsafe { library.get::<GetCount>(b"nvmlDeviceGetCount_v2\0") }.ok()?;
+    // SAFETY: as above.
+    let handle = *unsafe { library.get::<GetHandle>(b"nvmlDeviceGetHandleByIndex_v2\0") }.ok()?;
+    // SAFETY: as above.
+    let uuid = *unsafe { library.get::<GetUuid>(b"nvmlDeviceGetUUID\0") }.ok()?;
+    std::mem::forget(library);
+
+    // SAFETY: it takes nothing, and counts its callers.
+    if unsafe { init() } != 0 {
+        return None;
+    }
+    let mut n = 0;
+    // SAFETY: initialised above; the out pointer is a live local.
+    let counted = unsafe { count(&mut n) } == 0;
+    let one = |i| {
+        let mut gpu = std::ptr::null_mut();
+        // SAFETY: as above.
+        if unsafe { handle(i, &mut gpu) } != 0 {
+            return String::new();
+        }
+        let mut text = [0 as c_char; UUID_BYTES];
+        // SAFETY: a handle of this session, and a buffer of the size that is given.
+        if unsafe { uuid(gpu, text.as_mut_ptr(), UUID_BYTES as c_uint) } != 0 {
+            return String::new();
+        }
+        text[UUID_BYTES - 1] = 0;
+        // SAFETY: the buffer ends with a NUL at the latest in its last byte.
+        unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
+    };
+    let gpus = counted.then(|| (0..n).map(one).collect());
+    // SAFETY: it pairs with `init`.
+    unsafe { shutdown() };
+    gpus
+}
