@@ -53,6 +53,7 @@ std::vector<DeviceCase> device_cases() {
   std::vector<DeviceCase> cases = {
       {"host", "host", ""},
       {"cpu", "cpu", ""},
+      {"cuda", "cuda", ""},
   };
   const char* plugins = std::getenv("MILLPOND_TEST_PLUGINS");
   if (plugins != nullptr) add_plugins(plugins, &cases);

@@ -40,6 +40,25 @@ fn memory_is_never_too_cut_up() {
     assert_eq!(fake.used(0), 60 << 20);
 }
 
+/// [B] shared memory that this process keeps, which device memory is here.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssShmem:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn freed_memory_costs_nothing_any_more() {
+    let _fake = Fake::new(&[("capacity", "64M")]);
+    let before = resident();
+    for _ in 0..20 {
+        let at = alloc(16 * MIB);
+        ok(unsafe { cuMemsetD8_v2(at, 1, 16 * MIB) });
+        ok(unsafe { cuMemFree_v2(at) });
+    }
+    assert!(resident() < before + 32 * MIB, "{} then {}", before, resident());
+}
+
 #[test]
 fn new_memory_is_not_clear() {
     let _fake = Fake::new(&[]);
