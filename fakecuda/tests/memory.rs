@@ -116,6 +116,20 @@ fn the_general_copy_knows_both_sides() {
 }
 
 #[test]
+fn pageable_memory_may_be_read_late() {
+    for (staged, wanted) in [("0", 2), ("1", 1)] {
+        let fake = Fake::new(&[("staged", staged)]);
+        let (at, stream, mut source) = (alloc(64), stream(1), [1_u8; 64]);
+        fake.hold(true);
+        ok(unsafe { cuMemcpyHtoDAsync_v2(at, source.as_ptr().cast(), 64, stream) });
+        source.fill(2);
+        fake.hold(false);
+        ok(unsafe { cuStreamSynchronize(stream) });
+        assert_eq!(download(at, 64), [wanted; 64]);
+    }
+}
+
+#[test]
 fn pinned_memory() {
     let fake = Fake::new(&[]);
     let (mut host, at) = (null_mut(), alloc(100));
