@@ -150,6 +150,10 @@ if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND
       build/tests/packaging/example/framework/libtiny.so clients --plugin-dir build/plugin
   fi
 
+  # What runs on a machine with a GPU, in part on the fake driver.
+  check "gpu/build on the fake driver" gpu/build --fake --from build build/gpu-check
+  check "gpu/check on the fake driver" build/gpu-check/check --fake
+
   # Instructions of the warm pair, a gate that no noise disturbs. The limits are for this processor family.
   if [ "$(uname -m)" = x86_64 ]; then
     check "instructions of a warm pair" bench/callgrind/count.sh build/rust/libmillpond.a

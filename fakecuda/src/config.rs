@@ -8,7 +8,7 @@ use std::collections::HashSet;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// The names of all settings.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "devices",
     "capacity",
     "driver",
@@ -20,6 +20,7 @@ const NAMES: [&str; 13] = [
     "no_pools",
     "no_fd",
     "no_peer",
+    "staged",
     "log",
     "fail",
 ];
@@ -35,6 +36,7 @@ pub(crate) struct Config {
     pub(crate) no_pools: bool,
     pub(crate) no_fd: bool,
     pub(crate) no_peer: bool,
+    pub(crate) staged: bool, // pageable memory is read before an asynchronous copy returns
     pub(crate) log: Option<String>, // a file that gets a line for each call
 }
 
@@ -52,6 +54,7 @@ impl Config {
             no_pools: false,
             no_fd: false,
             no_peer: false,
+            staged: false,
             log: None,
         };
         let mut rest = Vec::new();
@@ -91,6 +94,7 @@ impl Config {
             "no_vmm" => self.no_vmm = switch(value)?,
             "no_pools" => self.no_pools = switch(value)?,
             "no_fd" => self.no_fd = switch(value)?,
+            "staged" => self.staged = switch(value)?,
             "no_peer" => self.no_peer = switch(value)?,
             "log" => self.log = (!value.is_empty()).then(|| value.to_string()),
             _ => return None,

@@ -2,6 +2,7 @@
 //! that is gone by then is what an illegal address is on a GPU.
 
 use std::ffi::c_void;
+use std::rc::Rc;
 
 use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUstream};
 
@@ -20,6 +21,13 @@ pub(crate) struct Copy {
     from: u64,
     from_side: Side,
     size: u64,
+    staged: Option<Rc<[u8]>>, // the source's bytes, taken when the copy was queued; shared under the one lock only
+}
+
+impl Copy {
+    fn new(to: u64, to_side: Side, from: u64, from_side: Side, size: usize) -> Copy {
+        Copy { to, to_side, from, from_side, size: size as u64, staged: None }
+    }
 }
 
 const STEP: u64 = 8 << 20; // [B] copied while the lock is held
@@ -45,7 +53,10 @@ pub(crate) fn run(world: &mut Guard, copy: &Copy) -> Answer {
 
 fn step(world: &World, copy: &Copy, offset: u64, size: u64) -> Answer {
     let to = space::pieces(world, copy.to + offset, size, copy.to_side, true)?;
-    let from = space::pieces(world, copy.from + offset, size, copy.from_side, false)?;
+    let from = match &copy.staged {
+        Some(bytes) => vec![(bytes.as_ptr() as usize + offset as usize, size as usize)],
+        None => space::pieces(world, copy.from + offset, size, copy.from_side, false)?,
+    };
     let (mut to, mut from) = (to.into_iter(), from.into_iter());
     let (mut target, mut source) = (to.next(), from.next());
     while let (Some((t, t_left)), Some((s, s_left))) = (target, source) {
@@ -59,7 +70,7 @@ fn step(world: &World, copy: &Copy, offset: u64, size: u64) -> Answer {
 }
 
 /// Queues a copy; `wait`: and waits for it.
-fn start(world: &mut Guard, stream: CUstream, copy: Copy, wait: bool) -> Answer {
+fn start(world: &mut Guard, stream: CUstream, mut copy: Copy, wait: bool) -> Answer {
     let key = crate::stream::find(world, stream)?;
     check(world, &copy)?;
     if wait {
@@ -69,6 +80,12 @@ fn start(world: &mut Guard, stream: CUstream, copy: Copy, wait: bool) -> Answer 
     let both_host = is_host(world, copy.to, copy.to_side) && is_host(world, copy.from, copy.from_side);
     if copy.size == 0 {
         return OK;
+    }
+    let pageable = space::find(world, copy.from).is_none();
+    if world.config.staged && pageable && world.valid_capture(key)?.is_none() {
+        // SAFETY: plain host memory, which the caller says is there.
+        let bytes = unsafe { std::slice::from_raw_parts(copy.from as *const u8, copy.size as usize) };
+        copy.staged = Some(bytes.into());
     }
     if let Some(seq) = crate::stream::submit(world, key, Work::Copy(copy))?
         && (wait || both_host)
@@ -100,45 +117,45 @@ exports! {
     3020 Normal fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, size: usize) |w| {
         let device = device_of(w)?;
         let (to_side, from_side) = (Side::Device(device), Side::Host);
-        start(w, LEGACY, Copy { to, to_side, from: from as u64, from_side, size: size as u64 }, true)
+        start(w, LEGACY, Copy::new(to, to_side, from as u64, from_side, size), true)
     }
 
     3020 Normal fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, size: usize) |w| {
         let device = device_of(w)?;
         let (to_side, from_side) = (Side::Host, Side::Device(device));
-        start(w, LEGACY, Copy { to: to as u64, to_side, from, from_side, size: size as u64 }, true)
+        start(w, LEGACY, Copy::new(to as u64, to_side, from, from_side, size), true)
     }
 
     3020 Normal fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, size: usize) |w| {
         let side = Side::Device(device_of(w)?);
-        start(w, LEGACY, Copy { to, to_side: side, from, from_side: side, size: size as u64 }, true)
+        start(w, LEGACY, Copy::new(to, side, from, side, size), true)
     }
 
     4000 Normal fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, size: usize) |w| {
         let side = Side::Any(device_of(w)?);
-        start(w, LEGACY, Copy { to, to_side: side, from, from_side: side, size: size as u64 }, true)
+        start(w, LEGACY, Copy::new(to, side, from, side, size), true)
     }
 
     3020 Normal fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, size: usize, stream: CUstream) |w| {
         let device = device_of_stream(w, stream)?;
         let (to_side, from_side) = (Side::Device(device), Side::Host);
-        start(w, stream, Copy { to, to_side, from: from as u64, from_side, size: size as u64 }, false)
+        start(w, stream, Copy::new(to, to_side, from as u64, from_side, size), false)
     }
 
     3020 Normal fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, size: usize, stream: CUstream) |w| {
         let device = device_of_stream(w, stream)?;
         let (to_side, from_side) = (Side::Host, Side::Device(device));
-        start(w, stream, Copy { to: to as u64, to_side, from, from_side, size: size as u64 }, false)
+        start(w, stream, Copy::new(to as u64, to_side, from, from_side, size), false)
     }
 
     3020 Normal fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) |w| {
         let side = Side::Device(device_of_stream(w, stream)?);
-        start(w, stream, Copy { to, to_side: side, from, from_side: side, size: size as u64 }, false)
+        start(w, stream, Copy::new(to, side, from, side, size), false)
     }
 
     4000 Normal fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) |w| {
         let side = Side::Any(device_of_stream(w, stream)?);
-        start(w, stream, Copy { to, to_side: side, from, from_side: side, size: size as u64 }, false)
+        start(w, stream, Copy::new(to, side, from, side, size), false)
     }
 
     4000 Normal fn cuMemcpyPeer(
@@ -151,7 +168,7 @@ exports! {
         w.current()?;
         let to_side = Side::Device(w.context(to_context as u64)?.device);
         let from_side = Side::Device(w.context(from_context as u64)?.device);
-        start(w, LEGACY, Copy { to, to_side, from, from_side, size: size as u64 }, true)
+        start(w, LEGACY, Copy::new(to, to_side, from, from_side, size), true)
     }
 
     4000 Normal fn cuMemcpyPeerAsync(
@@ -165,6 +182,6 @@ exports! {
         w.current()?;
         let to_side = Side::Device(w.context(to_context as u64)?.device);
         let from_side = Side::Device(w.context(from_context as u64)?.device);
-        start(w, stream, Copy { to, to_side, from, from_side, size: size as u64 }, false)
+        start(w, stream, Copy::new(to, to_side, from, from_side, size), false)
     }
 }

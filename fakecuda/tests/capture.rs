@@ -97,6 +97,32 @@ fn a_graph_replays_what_was_captured() {
     assert_eq!(fake.leaks(), "");
 }
 
+unsafe extern "C" fn wait_for_flag(flag: *mut c_void) {
+    while unsafe { &*flag.cast::<AtomicU32>() }.load(SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn launches_of_one_graph_follow_each_other() {
+    let _fake = Fake::new(&[]);
+    let (first, second, at) = (stream(NON_BLOCKING), stream(NON_BLOCKING), alloc(64));
+    begin(first, GLOBAL);
+    ok(unsafe { cuMemsetD8Async(at, 3, 16, first) });
+    let graph = end(first);
+    let executable = instantiate(graph);
+    let flag = AtomicU32::new(0);
+    ok(unsafe { cuLaunchHostFunc(first, Some(wait_for_flag), (&raw const flag).cast_mut().cast()) });
+    ok(unsafe { cuGraphLaunch(executable, first) });
+    ok(unsafe { cuGraphLaunch(executable, second) });
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    no(unsafe { cuStreamQuery(second) }, CUDA_ERROR_NOT_READY);
+    flag.store(1, SeqCst);
+    ok(unsafe { cuStreamSynchronize(second) });
+    ok(unsafe { cuGraphExecDestroy(executable) });
+    ok(unsafe { cuGraphDestroy(graph) });
+}
+
 #[test]
 fn streams_join_by_events_and_must_be_joined_back() {
     let _fake = Fake::new(&[]);

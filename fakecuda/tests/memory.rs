@@ -40,6 +40,25 @@ fn memory_is_never_too_cut_up() {
     assert_eq!(fake.used(0), 60 << 20);
 }
 
+/// [B] shared memory that this process keeps, which device memory is here.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssShmem:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn freed_memory_costs_nothing_any_more() {
+    let _fake = Fake::new(&[("capacity", "64M")]);
+    let before = resident();
+    for _ in 0..20 {
+        let at = alloc(16 * MIB);
+        ok(unsafe { cuMemsetD8_v2(at, 1, 16 * MIB) });
+        ok(unsafe { cuMemFree_v2(at) });
+    }
+    assert!(resident() < before + 32 * MIB, "{} then {}", before, resident());
+}
+
 #[test]
 fn new_memory_is_not_clear() {
     let _fake = Fake::new(&[]);
@@ -94,6 +113,20 @@ fn the_general_copy_knows_both_sides() {
     ok(unsafe { cuMemcpyAsync(to.as_mut_ptr() as u64, [7_u8; 64].as_ptr() as u64, 64, stream) });
     assert_eq!(to, [7; 64]);
     no(unsafe { cuMemcpy(0, at, 1) }, BAD);
+}
+
+#[test]
+fn pageable_memory_may_be_read_late() {
+    for (staged, wanted) in [("0", 2), ("1", 1)] {
+        let fake = Fake::new(&[("staged", staged)]);
+        let (at, stream, mut source) = (alloc(64), stream(1), [1_u8; 64]);
+        fake.hold(true);
+        ok(unsafe { cuMemcpyHtoDAsync_v2(at, source.as_ptr().cast(), 64, stream) });
+        source.fill(2);
+        fake.hold(false);
+        ok(unsafe { cuStreamSynchronize(stream) });
+        assert_eq!(download(at, 64), [wanted; 64]);
+    }
 }
 
 #[test]

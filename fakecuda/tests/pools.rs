@@ -3,7 +3,17 @@
 
 mod common;
 use common::*;
+use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// A host function that waits until its flag is set: the stream stays busy.
+unsafe extern "C" fn wait_for_flag(flag: *mut c_void) {
+    let flag = unsafe { &*flag.cast::<AtomicBool>() };
+    while !flag.load(SeqCst) {
+        std::thread::yield_now();
+    }
+}
 
 const NON_BLOCKING: u32 = 1;
 
@@ -73,7 +83,8 @@ fn the_threshold_decides_what_a_synchronisation_keeps() {
 fn memory_is_reused_in_its_stream_at_once_and_elsewhere_when_free() {
     let fake = Fake::new(&[("capacity", "32M")]);
     let (first, second) = (stream(NON_BLOCKING), stream(NON_BLOCKING));
-    fake.hold(true);
+    let flag = AtomicBool::new(false);
+    ok(unsafe { cuLaunchHostFunc(first, Some(wait_for_flag), (&raw const flag).cast_mut().cast()) });
     let at = alloc_async(32 * MIB, first);
     ok(unsafe { cuMemsetD8Async(at, 1, MIB, first) });
     free_async(at, first);
@@ -85,10 +96,10 @@ fn memory_is_reused_in_its_stream_at_once_and_elsewhere_when_free() {
     let other = alloc_async(32 * MIB, second);
     assert_eq!(at, other);
     ok(unsafe { cuMemsetD8Async(other, 2, MIB, second) });
+    std::thread::sleep(std::time::Duration::from_millis(30));
     no(unsafe { cuStreamQuery(second) }, CUDA_ERROR_NOT_READY);
-    fake.hold(false);
+    flag.store(true, SeqCst);
     ok(unsafe { cuStreamSynchronize(second) });
-    ok(unsafe { cuStreamQuery(first) });
     assert_eq!(fake.read(0, other, 1), Ok(vec![2]));
     free_async(other, second);
 }
