@@ -34,3 +34,8 @@ pub use heap::Mark;
 pub use pond::{Config, Pond};
 pub use pools::Pool;
 pub use types::{BlockInfo, Counter, PoolId, Stats};
+#[cfg(feature = "capi")]
+pub(crate) use {
+    heap::Heap,
+    pond::{Freed, Got, Locate},
+};
