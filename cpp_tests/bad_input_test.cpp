@@ -239,13 +239,12 @@ TEST_P(BadInput, AnotherPool) {
 }
 
 TEST_P(BadInput, CopiesPastABlocksEnd) {
-  std::vector<std::uint8_t> heap(3 * kSize);
   const std::uint32_t range = MILLPOND_E_OUT_OF_RANGE;
   millpond_block_info found{};
   found.struct_size = sizeof found;
   ASSERT_OK(millpond_get_block(block_, &found));
   const std::size_t past = found.size_bytes + 1;
-  ASSERT_LE(past, heap.size()) << "the test's own buffer is too small";
+  std::vector<std::uint8_t> heap(past);  // a plugin's min chunk may be large
   EXPECT_FAILS(range, millpond_copy(device_, MILLPOND_COPY_H2D, block_, heap.data(), past));
   EXPECT_FAILS(range, millpond_copy(device_, MILLPOND_COPY_D2H, heap.data(), block_, past));
   EXPECT_FAILS(range, millpond_copy(device_, MILLPOND_COPY_D2H, heap.data(), inside(kSize - 1),

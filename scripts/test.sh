@@ -108,12 +108,24 @@ fi
 
 # --- C and C++. The generated header, and the parts it is made from, have their generator's format.
 
-sources=$(find include tests cpp_tests examples bench fakecuda -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
+sources=$(find include tests cpp_tests examples bench fakecuda torch -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
   ! -path 'include/millpond/millpond.h' ! -path 'tests/header/*' 2>/dev/null)
 check "clang-format" clang-format --dry-run --Werror $sources
 
+# Released PaddlePaddle wheels, in environments of their own: their header is compiled against, and they load the plugin.
+# MILLPOND_TEST_PADDLE names the releases (3.3.1 2.6.2 3.0.0 3.2.2), or is `none`.
+releases=
+includes=
+if [ "${MILLPOND_TEST_PADDLE:-}" != none ]; then
+  heading "PaddlePaddle: wheels"
+  for release in ${MILLPOND_TEST_PADDLE:-}; do releases="$releases --release $release"; done
+  run python3 tests/paddle/run.py --includes $releases
+  includes=$(sed -n 's/^includes: //p' "$log")
+fi
+
 heading "CMake: configure, build"
 if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND_BUILD_TESTS=ON \
+  "-DMILLPOND_PADDLE_INCLUDES=$includes" \
   -DMILLPOND_BUILD_EXAMPLES=ON -DMILLPOND_INSTALL=ON && run cmake --build build; then
   passed=$((passed + 1))
 
@@ -135,12 +147,9 @@ if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND
     fail_one "ctest did not run to its end"
   fi
 
-  # Released PaddlePaddle wheels load the plugin, in environments of their own. MILLPOND_TEST_PADDLE names the releases
-  # (3.3.1 2.6.2 3.0.0 3.2.2), or is `none`. A wheel that cannot be had is a line and a count.
+  # A wheel that cannot be had is a line and a count.
   if [ "${MILLPOND_TEST_PADDLE:-}" != none ]; then
     heading "PaddlePaddle"
-    releases=
-    for release in ${MILLPOND_TEST_PADDLE:-}; do releases="$releases --release $release"; done
     count paddle "PaddlePaddle" python3 tests/paddle/run.py build/plugin $releases
 
     # A framework that links Millpond, with numpy, and in one process with PaddlePaddle and the plugin. The release is

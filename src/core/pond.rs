@@ -117,12 +117,23 @@ impl Pond {
         Ok((u64::from(real) << GRANULE_SHIFT, u64::from(alias) << GRANULE_SHIFT))
     }
 
+    /// Whether segments may be smaller than a granule: a plugin's init or realloc size is.
+    fn has_small_segments(config: &Config) -> bool {
+        !config.mapping && config.init_alloc.min(config.realloc) < 1 << GRANULE_SHIFT
+    }
+
     fn granules(config: &Config) -> Result<(u32, u32)> {
         let real = if config.mapping {
             config.max_alloc >> GRANULE_SHIFT
         } else {
             // Segments start at a granule each and keep a gap; small ones waste offsets, not memory.
-            (config.max_alloc >> GRANULE_SHIFT).saturating_mul(2) + 65_536
+            let whole = (config.max_alloc >> GRANULE_SHIFT).saturating_mul(2) + 65_536;
+            if Self::has_small_segments(config) {
+                let segments = config.max_alloc / config.init_alloc.min(config.realloc).max(1);
+                whole.max(segments.saturating_mul(2).min(1 << 22))
+            } else {
+                whole
+            }
         };
         if real == 0 || real >= 1 << 24 {
             fail!(Code::InvalidArgument, "a device of {} bytes cannot be pooled", config.max_alloc);
@@ -134,7 +145,10 @@ impl Pond {
     pub fn new(config: Config, backing: Box<dyn Backing>) -> Result<Pond> {
         let (real, alias) = Self::granules(&config)?;
         let small_ok = (u64::from(real) << (GRANULE_SHIFT - 9)) < 1 << 32;
-        let shape = Shape::new(config.min_chunk, config.padding, config.max_alloc, small_ok)?;
+        let mut shape = Shape::new(config.min_chunk, config.padding, config.max_alloc, small_ok)?;
+        if Self::has_small_segments(&config) {
+            shape = shape.without_chunks();
+        }
         let pond = Pond {
             maps: Maps::new(shape, real, alias)?,
             config,

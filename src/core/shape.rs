@@ -125,11 +125,23 @@ impl Shape {
             largest: AtomicU64::new(capacity),
             places: [Place(0); KEYS],
         };
-        for i in 1..KEYS {
-            let (tier, units) = shape.place_slow((i as u64) << SMALL_SHIFT);
-            shape.places[i] = Place::new(key_of(tier, units));
-        }
+        shape.look_up();
         Ok(shape)
+    }
+
+    /// The same with the large tier only, for devices whose segments may be smaller than a granule: the
+    /// chunks of the other tiers are whole granules.
+    pub(crate) fn without_chunks(mut self) -> Shape {
+        (self.small_max, self.medium_max) = (0, 0);
+        self.look_up();
+        self
+    }
+
+    fn look_up(&mut self) {
+        for i in 1..KEYS {
+            let (tier, units) = self.place_slow((i as u64) << SMALL_SHIFT);
+            self.places[i] = Place::new(key_of(tier, units));
+        }
     }
 
     /// [B] of a granule.
@@ -243,6 +255,10 @@ mod tests {
     fn a_large_min_chunk_turns_the_fine_tiers_off() {
         let s = Shape::new(1 << 20, 0, 1 << 40, true).unwrap();
         assert_eq!(of_key(s.key(s.contract(1).unwrap())), (Tier::Large, 64));
+        assert_eq!(
+            of_key(Shape::new(256, 0, 1 << 40, true).unwrap().without_chunks().key(256)),
+            (Tier::Large, 1)
+        );
         assert!(Shape::new(8 << 20, 0, 1 << 40, true).is_err());
         assert!(Shape::new(768, 0, 1 << 40, true).is_err());
     }

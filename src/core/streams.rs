@@ -3,7 +3,7 @@
 //! A free that must wait makes a mark on each stream concerned, with no lock held. The block is then
 //! *pending*: no longer allocated, still active. It comes back when all its marks are passed.
 
-use super::desc::{DIRECT, Id, kind};
+use super::desc::{DIRECT, Id, USES, kind};
 use super::heap::{Heap, Inner, Mark, Pending};
 use super::pond::Pond;
 use super::pools::UNORDERED;
@@ -63,10 +63,8 @@ impl Pond {
         }
         if was & DIRECT != 0 {
             d.set_kind(kind::PENDING);
-            let contract = self.charge(id);
-            h.count_out(contract, bytes);
             drop(h);
-            return self.free_direct(heap, id, contract);
+            return self.free_direct(heap, id, bytes);
         }
         // Out of `allocated`, still in `active`: the ceiling goes down with the block, and comes back up
         // with it in `ripen`.
@@ -167,17 +165,28 @@ impl Pond {
 
     /// A block that is a segment of its own goes back to the device. Device memory must not go while work
     /// may use it, so this waits for the device, as the driver's own free does.
-    fn free_direct(&self, heap: &Heap, id: Id, contract: u64) -> Result<()> {
-        self.backing.sync_all()?;
-        let mut growth = super::pond::lock(&self.growth);
-        let offset = self.offset(id);
-        let first = (offset >> GRANULE_SHIFT) as u32;
-        {
-            let mut h = heap.inner.lock();
-            h.drop_direct(&self.maps, id, first);
+    /// When the device refuses, the block stays the caller's.
+    fn free_direct(&self, heap: &Heap, id: Id, bytes: u64) -> Result<()> {
+        let contract = self.charge(id);
+        let mut growth = None;
+        let done = self.backing.sync_all().and_then(|()| {
+            growth = Some(super::pond::lock(&self.growth));
+            self.backing.segment_release(self.offset(id), contract)
+        });
+        let mut h = heap.inner.lock();
+        if let Err(e) = done {
+            let d = self.maps.desc(id);
+            d.set_kind(kind::LIVE);
+            d.set_state(d.state() | USES | DIRECT);
+            return Err(Error::new(e.code(), format!("the device refused to take a block back: {e}")));
         }
-        growth.segment_gone(heap.pool.load(Relaxed), first, contract);
-        let done = self.backing.segment_release(offset, contract);
-        done.map_err(|e| Error::new(e.code(), format!("the device refused to take a block back: {e}")))
+        let first = (self.offset(id) >> GRANULE_SHIFT) as u32;
+        h.count_out(contract, bytes);
+        h.drop_direct(&self.maps, id, first);
+        drop(h);
+        if let Some(mut g) = growth {
+            g.segment_gone(heap.pool.load(Relaxed), first, contract);
+        }
+        Ok(())
     }
 }

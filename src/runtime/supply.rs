@@ -243,7 +243,8 @@ impl Backing for Arc<Supply> {
         let Some(addr) = self.places.remove(offset) else {
             return Err(Error::new(Code::Internal, "a segment without an address"));
         };
-        self.call(self.device.free(addr, bytes))
+        // Still the pond's when the device refuses.
+        self.call(self.device.free(addr, bytes)).inspect_err(|_| self.places.add(offset, addr, bytes))
     }
 
     fn mark(&self, stream: u64) -> Result<Mark> {

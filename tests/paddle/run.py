@@ -245,9 +245,28 @@ def run_exits(tally, release, python, plugin_dir, times, jobs):
         tally.ok(name)
 
 
+def includes(releases, work):
+    """The folders from which plugins are compiled against each release's own header, the first release's first."""
+    found = []
+    for release in releases:
+        try:
+            python = environment(release, work)
+        except (NoWheel, RuntimeError, OSError) as why:
+            print(f"PaddlePaddle {release}: no header ({last_line(str(why))})", flush=True)
+            continue
+        # Without importing it, which takes seconds.
+        folders = list(python.parent.parent.glob("lib/python*/site-packages/paddle/include"))
+        found += [str(f) for f in folders if (f / "paddle/phi/backends/device_ext.h").is_file()]
+    print(f"includes: {';'.join(found)}")
+    return 0
+
+
 def main():
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    words.add_argument("plugin_dir", type=pathlib.Path, help="the folder that holds the plugin, and nothing else")
+    words.add_argument("plugin_dir", type=pathlib.Path, nargs="?",
+                       help="the folder that holds the plugin, and nothing else")
+    words.add_argument("--includes", action="store_true",
+                       help="only make the environments, and name their folders of C++ headers in a line `includes: ...`")
     words.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build/paddle"),
                        help="where the environments are made (about 1 GB for each release)")
     words.add_argument("--release", action="append", choices=list(RELEASES), help="only this one; may be repeated")
@@ -256,11 +275,13 @@ def main():
     words.add_argument("--jobs", type=int, default=max(1, min(4, os.cpu_count() or 1)))
     options = words.parse_args()
 
-    plugin_dir = options.plugin_dir.resolve()
-    if not list(plugin_dir.glob("*.so")):
-        sys.exit(f"{plugin_dir} holds no plugin; build it first (cmake --build build)")
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
+    if options.includes:
+        return includes(options.release or RELEASES, work)
+    if options.plugin_dir is None or not list(options.plugin_dir.resolve().glob("*.so")):
+        sys.exit(f"{options.plugin_dir} holds no plugin; build it first (cmake --build build)")
+    plugin_dir = options.plugin_dir.resolve()
 
     tally = Tally()
     for number, release in enumerate(options.release or RELEASES):

@@ -39,8 +39,14 @@ impl Pond {
                 if !heap.inner.lock().take_segment(&self.maps, heap.index, s.first, s.units) {
                     continue;
                 }
+                if let Err(e) = self.backing.segment_release(u64::from(s.first) << shift, s.bytes) {
+                    // What the device would not take back stays the heap's.
+                    let count = s.units.div_ceil(LARGE_UNITS);
+                    let short = (count << LARGE_UNITS_SHIFT) - s.units;
+                    heap.inner.lock().give(&self.maps, heap.index, s.first, count, short);
+                    return Err(e);
+                }
                 g.segment_gone(heap.pool.load(Relaxed), s.first, s.bytes);
-                self.backing.segment_release(u64::from(s.first) << shift, s.bytes)?;
                 any = true;
             }
             // What the pool still has lies in segments that it shares: the others may have it.

@@ -83,8 +83,9 @@ def check_a_forked_child_ends_as_it_wants():
     child = os.fork()
     if child == 0:
         signal.pause()
-    os.kill(child, signal.SIGTERM)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+    # Not SIGTERM: PaddlePaddle's own handler of it may wait for ever in a forked child, also without a plugin.
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     same(keep, np.arange(1000))
 
 

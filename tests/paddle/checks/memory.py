@@ -18,7 +18,7 @@ plugin = Plugin()
 
 def drop():
     gc.collect()
-    empty_cache()
+    empty_cache(GIB)
 
 
 def counter(name):

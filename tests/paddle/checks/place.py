@@ -2,7 +2,7 @@
 import numpy as np
 import paddle
 
-from support import KIB, MIB, NotHere, cpu, main, place, raw, same, to_device, TYPE
+from support import KIB, MIB, RELEASE, NotHere, cpu, main, place, raw, same, to_device, TYPE
 
 DEVICES = 3
 SHAPES = [(), (1,), (7,), (3, 5), (2, 3, 4), (0,), (0, 4), (1000, 33)]
@@ -94,6 +94,8 @@ def check_writes_in_place():
 
 
 def check_a_device_that_is_not_there_is_an_error():
+    if RELEASE < (3, 2):
+        raise NotHere("before 3.2 PaddlePaddle ends the process there, before it asks the plugin")
     for use in [lambda: paddle.set_device(f"{TYPE}:{DEVICES}"),
                 lambda: to_device(np.ones(3), DEVICES).numpy()]:
         try:

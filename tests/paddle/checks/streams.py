@@ -86,11 +86,15 @@ def check_wait_stream():
 
 def check_the_current_stream_can_be_asked_and_set():
     paddle.set_device(DEVICE)
-    before = paddle.device.current_stream()
+    def handle(stream):
+        return stream._as_parameter_.value
+
+    before = handle(paddle.device.current_stream())
     mine = new_stream()
+    assert handle(mine) != before
     with paddle.device.stream_guard(mine):
-        assert paddle.device.current_stream() == mine
-    assert paddle.device.current_stream() == before
+        assert handle(paddle.device.current_stream()) == handle(mine)
+    assert handle(paddle.device.current_stream()) == before
 
 
 def check_streams_of_each_device():

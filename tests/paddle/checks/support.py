@@ -45,11 +45,18 @@ def same(a, b):
     assert raw(a) == raw(b), f"{a} is not {b}"
 
 
-def empty_cache():
-    """PaddlePaddle's cache gives back its idle chunks; older releases have no such call."""
-    if not hasattr(paddle.device, "empty_cache"):
-        raise NotHere(f"PaddlePaddle {paddle.__version__} has no paddle.device.empty_cache")
-    paddle.device.empty_cache()
+def empty_cache(capacity):
+    """PaddlePaddle's cache gives back its idle chunks, on both devices. Older releases have no call for it, but do so
+    when a request finds no memory, and more than the `capacity` (bytes) finds none."""
+    if hasattr(paddle.device, "empty_cache"):
+        paddle.device.empty_cache()
+        return
+    for ordinal in range(2):
+        try:
+            to_device(np.zeros(capacity + 1, "uint8"), ordinal)
+        except MemoryError:
+            continue
+        raise AssertionError("more than the capacity fitted")
 
 
 class Plugin:
