@@ -65,6 +65,7 @@ pub use memory::Memory;
 #[cfg(feature = "capi")]
 pub(crate) use memory::Pooled;
 pub use options::set_default_options;
+pub use pinned::HostStats;
 pub(crate) use registry::device_facts;
 pub use registry::{
     configure_host, device, device_count, finalize, free, holder, owner, register_type, type_names,
