@@ -107,7 +107,8 @@ pub unsafe extern "C" fn millpond_get_block(
 }
 
 /// Allocates host memory that copies to and from this device fast: page-locked where the limit of the
-/// process allows, near the device where that tells its NUMA node. Aligned to 64 bytes, above 32 KiB to a page;
+/// process allows, near the device where that tells its NUMA node. Aligned to 64 bytes, above 32 KiB to a page (a
+/// plugin may align less);
 /// at most an eighth of the request is wasted (and less than 64 bytes below 512). It comes from a cache and holds
 /// what was there before. Size 0: C_SUCCESS and NULL. The caller gives it back with `millpond_host_free`.
 ///
