@@ -211,6 +211,7 @@ fn pond(blocks: usize) -> (Arc<Pond>, Vec<u64>) {
         padding: 0,
         init_alloc: 2 << 20,
         realloc: 2 << 20,
+        growing: false,
         mapping: true,
     };
     let pond = Arc::new(Pond::new(config, Box::new(Giver)).unwrap());

@@ -43,7 +43,9 @@ fn bytes_at<'a>(addr: u64, len: u64) -> &'a mut [u8] {
 fn blocked(d: &DeviceState) -> (StreamId, Sender<()>) {
     let stream = d.stream_create().unwrap();
     let (open, gate) = channel::<()>();
-    let wait = move |_: Result<()>| drop(gate.recv());
+    let wait = move |_: Result<()>| {
+        let _ = gate.recv();
+    };
     d.stream_callback(stream, Box::new(wait)).unwrap();
     (stream, open)
 }

@@ -37,3 +37,8 @@ pub use pond::{Config, Pond};
 pub use pools::Pool;
 pub use tuning::Tuning;
 pub use types::{BlockInfo, Counter, PoolId, Stats};
+#[cfg(feature = "capi")]
+pub(crate) use {
+    heap::Heap,
+    pond::{Freed, Got, Locate},
+};

@@ -71,8 +71,44 @@ pub(crate) struct Shape {
     keep: u64,
     /// [B] the largest request that the hot path serves: all that the device could, or less (`tuning`).
     largest: AtomicU64,
-    /// Tier and units of contract sizes up to `medium_max`, by small units: `units << 2 | tier`.
-    keys: [u32; KEYS],
+    /// The places of contract sizes up to `medium_max`, by small units.
+    places: [Place; KEYS],
+}
+
+/// Where blocks of a size are found: their key (`units << 2 | tier`), and for the fine tiers the list of such
+/// freed blocks and log2 of the unit; in one word, so that the hot path reads it once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(u32);
+
+impl Place {
+    fn new(key: u32) -> Place {
+        let tier = key & 3;
+        if tier >= Tier::Large as u32 {
+            return Place(key << 16);
+        }
+        Place(key << 16 | u32::from(OFFSET_SHIFTS[tier as usize]) << 8 | list_of(key >> 2, tier))
+    }
+    /// Units and tier.
+    #[inline(always)]
+    pub(crate) fn key(self) -> u32 {
+        self.0 >> 16
+    }
+    /// The list of freed blocks; 0 in the large tier, which has none.
+    #[inline(always)]
+    pub(crate) fn list(self) -> usize {
+        (self.0 & 0xff) as usize
+    }
+    /// log2 of a unit in bytes, in the fine tiers.
+    #[inline(always)]
+    pub(crate) fn shift(self) -> u32 {
+        self.0 >> 8 & 0xff
+    }
+}
+
+/// The list of freed blocks of a fine tier (bit 0 of `tier`) and size: 1 to 8 are small, 9 to 23 medium.
+#[inline(always)]
+pub(crate) fn list_of(units: u32, tier: u32) -> u32 {
+    units + ((tier & 1) << 3)
 }
 
 impl Shape {
@@ -87,11 +123,11 @@ impl Shape {
             add: padding + min_chunk - 1,
             keep: !(min_chunk - 1),
             largest: AtomicU64::new(capacity),
-            keys: [0; KEYS],
+            places: [Place(0); KEYS],
         };
         for i in 1..KEYS {
             let (tier, units) = shape.place_slow((i as u64) << SMALL_SHIFT);
-            shape.keys[i] = key_of(tier, units);
+            shape.places[i] = Place::new(key_of(tier, units));
         }
         Ok(shape)
     }
@@ -146,14 +182,20 @@ impl Shape {
     /// Tier and units of a contract size (not 0), as `units << 2 | tier`.
     #[inline(always)]
     pub(crate) fn key(&self, contract: u64) -> u32 {
-        let small = ((contract + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as usize;
-        match self.keys.get(small) {
-            Some(&k) => k,
-            None => {
-                let shift = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
-                key_of(Tier::Large, ((contract + (1 << shift) - 1) >> shift) as u32)
-            }
-        }
+        self.place(contract).map_or_else(|| Self::large_key(contract), Place::key)
+    }
+
+    /// The place of a contract size; `None` for one that is large on every device.
+    #[inline(always)]
+    pub(crate) fn place(&self, contract: u64) -> Option<Place> {
+        self.places.get(((contract + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as usize).copied()
+    }
+
+    /// The key of a contract size in the large tier.
+    #[inline(always)]
+    pub(crate) fn large_key(contract: u64) -> u32 {
+        let shift = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
+        key_of(Tier::Large, ((contract + (1 << shift) - 1) >> shift) as u32)
     }
 
     fn place_slow(&self, contract: u64) -> (Tier, u32) {

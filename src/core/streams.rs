@@ -69,8 +69,8 @@ impl Pond {
         // with it in `ripen`.
         let contract = self.charge(id) as i64;
         h.ceiling[0] -= contract;
-        h.room[1].add(bytes as i64);
-        h.room[2].add(1);
+        h.bound[1].add(bytes as i64);
+        h.bound[2].add(1);
         h.pending_bytes += contract;
         d.set_kind(kind::PENDING);
         drop(h);
@@ -98,7 +98,7 @@ impl Pond {
             _ => {}
         }
         if marks.is_empty() {
-            self.ripen(heap, &mut h, id);
+            self.ripen(&mut h, id);
         } else {
             h.pending.push_back(Pending { id, marks });
         }
@@ -113,12 +113,12 @@ impl Pond {
     }
 
     /// A pending block whose marks are passed becomes reusable. The heap is locked.
-    fn ripen(&self, heap: &Heap, h: &mut Inner, id: Id) {
+    fn ripen(&self, h: &mut Inner, id: Id) {
         let contract = self.charge(id) as i64;
         h.pending_bytes -= contract;
         h.ceiling[0] += contract;
-        h.room[0].add(contract);
-        self.reuse(heap, h, id);
+        h.bound[0].add(contract);
+        self.reuse(h, id);
     }
 
     /// Brings back pending blocks of a heap, oldest first, up to the first that still waits; with `wait`,
@@ -144,7 +144,7 @@ impl Pond {
                 h.pending.push_front(p);
                 return any;
             }
-            self.ripen(heap, &mut h, p.id);
+            self.ripen(&mut h, p.id);
             any = true;
         }
     }

@@ -221,6 +221,7 @@ fn config(mapping: bool, capacity: u64) -> Config {
         padding: 0,
         init_alloc: 8 << 20,
         realloc: 8 << 20,
+        growing: false,
         mapping,
     }
 }

@@ -126,7 +126,7 @@ impl Pond {
             id = h.take_whole(units, units.saturating_add(more));
         }
         if id == 0 {
-            id = h.pop(&self.maps, key).map_or(0, |found| found.0);
+            id = h.pop(&self.maps, key).unwrap_or(0);
         }
         if id == 0 {
             return self.alloc_miss(heap, h, key, contract, bytes);

@@ -132,6 +132,11 @@ pub trait Device: Any + Send + Sync {
     fn caps(&self) -> Caps;
     /// The sizes that shape allocation.
     fn sizes(&self) -> Sizes;
+    /// Whether [`Sizes::realloc`] is only the least size of a later segment, which may grow with what is taken
+    /// already. A plugin's sizes are kept to the byte.
+    fn segments_grow(&self) -> bool {
+        false
+    }
     /// Total and free memory.
     fn memory_info(&self) -> Result<MemoryInfo>;
     /// Version numbers.

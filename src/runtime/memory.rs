@@ -6,9 +6,9 @@
 //! looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
-#[cfg(feature = "capi")]
-use crate::core::Pool;
 use crate::core::{BlockInfo, Config, Pond, PoolId, Stats};
+#[cfg(feature = "capi")]
+use crate::core::{Freed, Got, Heap, Pool};
 use crate::device::{Caps, Device, StreamId};
 use crate::fail;
 use crate::runtime::options::Options;
@@ -83,6 +83,7 @@ impl Memory {
             init_alloc: sizes.init_alloc,
             realloc: sizes.realloc,
             mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
+            growing: device.segments_grow(),
         };
         if config.mapping && !expandable {
             config.mapping = false;
@@ -362,39 +363,67 @@ impl Pooled {
         }
     }
 
-    /// `Memory::alloc` with the pool at hand; `bytes` is not 0.
+    /// `Memory::alloc` with the pool at hand, in the usual case: see [`Pond::alloc_quick`]. It gives an address.
+    /// After the end of the device no pool has a heap. Never panics.
     #[cfg(feature = "capi")]
     #[inline(always)]
-    pub(crate) fn alloc(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Result<u64> {
-        if self.closed.load(Relaxed) {
-            return ended();
+    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
+        if bytes == 0 {
+            return Got::No;
         }
-        match self.pond.alloc_from(pool, stream, bytes) {
+        self.pond.alloc_quick(pool, stream, bytes, &*self.places)
+    }
+
+    /// What `alloc_quick` asks for now and then.
+    #[cfg(feature = "capi")]
+    pub(crate) fn settle(&self, heap: &'static Heap) {
+        self.pond.settle(heap);
+    }
+
+    /// `Memory::alloc` with the pool at hand, after `alloc_quick` found that it is not the usual case; `bytes` is
+    /// not 0.
+    #[cfg(feature = "capi")]
+    pub(crate) fn alloc(&self, pool: &Pool, stream: StreamId, bytes: u64, found: Got) -> Result<u64> {
+        let first = match found {
+            Got::Missed(heap) if !self.closed.load(Relaxed) => self.pond.alloc_in(heap, bytes),
+            _ => self.second(pool, stream, bytes),
+        };
+        match first {
             Ok(offset) => self.places.address(offset),
-            Err(e) => self.rescue.retry(e, bytes, || self.second(pool, stream, bytes)),
+            Err(e) => self.rescue.retry(e, bytes, || self.places.address(self.second(pool, stream, bytes)?)),
         }
     }
 
-    /// The second attempt of `alloc`; the device may have ended in between.
     #[cfg(feature = "capi")]
-    #[cold]
-    #[inline(never)]
     fn second(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Result<u64> {
         if self.closed.load(Relaxed) {
             return ended();
         }
-        self.places.address(self.pond.alloc_from(pool, stream, bytes)?)
+        self.pond.alloc_from(pool, stream, bytes)
     }
 
-    /// `Memory::free` with a stream.
+    /// `Memory::free` with a stream, in the usual case: see [`Pond::free_quick`]. After the end of the device no
+    /// address is near. Never panics.
     #[cfg(feature = "capi")]
     #[inline(always)]
-    pub(crate) fn free(&self, addr: u64, stream: StreamId) -> Result<()> {
+    pub(crate) fn free_quick(&self, addr: u64, stream: StreamId) -> Freed {
+        match self.places.near(addr) {
+            Some(offset) => self.pond.free_quick(offset, Some(stream)),
+            None => Freed::No,
+        }
+    }
+
+    /// `Memory::free` with a stream, after `free_quick` found that it is not the usual case.
+    #[cfg(feature = "capi")]
+    pub(crate) fn free(&self, addr: u64, stream: StreamId, found: Freed) -> Result<()> {
         if self.closed.load(Relaxed) {
             return ended();
         }
         match self.places.offset(addr) {
-            Some(offset) => self.pond.free(offset, Some(stream), None),
+            Some(offset) => match found {
+                Freed::Unowned(heap) if self.pond.free_unowned(heap, offset) => Ok(()),
+                _ => self.pond.free(offset, Some(stream), None),
+            },
             None if addr == 0 => Ok(()),
             None => stranger(addr),
         }

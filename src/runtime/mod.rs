@@ -54,9 +54,9 @@ mod table;
 mod unpooled;
 mod usage;
 
-#[cfg(feature = "capi")]
-pub(crate) use crate::core::Pool;
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
+#[cfg(feature = "capi")]
+pub(crate) use crate::core::{Freed, Got, Heap, Pool};
 pub use crate::device::host::HostOptions;
 pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;

@@ -2,6 +2,8 @@
 //! of events. Also the places: which address stands for which offset.
 
 use crate::base::error::{Code, Error, Result};
+#[cfg(feature = "capi")]
+use crate::core::Locate;
 use crate::core::{Backing, Mark};
 use crate::device::{Device, StreamId};
 use crate::fail;
@@ -34,12 +36,18 @@ impl Places {
         self.len.store(bytes, Ordering::Release);
     }
 
+    /// The offset that an address in the window, or the first segment, stands for.
+    #[inline(always)]
+    pub(crate) fn near(&self, addr: u64) -> Option<u64> {
+        let len = self.len.load(Ordering::Acquire);
+        let within = addr.wrapping_sub(self.addr.load(Relaxed));
+        (within < len).then(|| self.offset.load(Relaxed) + within)
+    }
+
     /// The offset that an address stands for.
     #[inline(always)]
     pub(crate) fn offset(&self, addr: u64) -> Option<u64> {
-        let len = self.len.load(Ordering::Acquire);
-        let within = addr.wrapping_sub(self.addr.load(Relaxed));
-        if within < len { Some(self.offset.load(Relaxed) + within) } else { self.offset_far(addr) }
+        self.near(addr).or_else(|| self.offset_far(addr))
     }
 
     /// The address of an offset that the pond has handed out.
@@ -106,6 +114,17 @@ pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
         ),
         // A device that cannot tell is asked for the memory itself.
         _ => Ok(()),
+    }
+}
+
+#[cfg(feature = "capi")]
+impl Locate for Places {
+    /// The address of a block, which lies in some segment for sure.
+    #[inline(always)]
+    fn locate(&self, offset: u64) -> u64 {
+        let len = self.len.load(Ordering::Acquire);
+        let within = offset.wrapping_sub(self.offset.load(Relaxed));
+        if within < len { self.addr.load(Relaxed) + within } else { self.address_far(offset).unwrap_or(0) }
     }
 }
 

@@ -104,6 +104,7 @@ impl Pond {
 
     /// Everything goes back to the device, live blocks too. The device is idle, and nobody uses the pond.
     pub fn close(&self) -> Result<()> {
+        self.forget_heaps();
         let mut g = lock(&self.growth);
         let _ = self.trim(&mut g, None);
         for s in std::mem::take(&mut g.segments_held).into_values() {

@@ -157,6 +157,10 @@ impl Device for HostDevice {
         }
     }
 
+    fn segments_grow(&self) -> bool {
+        true
+    }
+
     fn memory_info(&self) -> Result<MemoryInfo> {
         let _pass = self.shared.enter()?;
         let budget = &self.state().budget;
