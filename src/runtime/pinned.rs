@@ -179,11 +179,11 @@ impl DeviceState {
     /// at their free. It is waited for here, on the host, if there are any.
     pub(crate) fn host_end_stream(&self, stream: StreamId) {
         let by = Use { device: self.id(), stream };
-        let used =
-            |look| table::open_devices().fold(false, |any, d| lock(&d.host.state).drop_use(by, look) || any);
         // Without the wait the uses stay, and the free waits for the whole device.
-        if used(true) && self.device().stream_synchronize(stream).is_ok() {
-            used(false);
+        if table::open_devices().any(|d| lock(&d.host.state).has_use(by))
+            && self.device().stream_synchronize(stream).is_ok()
+        {
+            table::open_devices().for_each(|d| lock(&d.host.state).drop_use(by));
         }
     }
 

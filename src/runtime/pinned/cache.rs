@@ -188,16 +188,14 @@ impl State {
         true
     }
 
-    /// Forgets a use of a stream that has been waited for. Whether there was any, when only `look`ing.
-    pub(super) fn drop_use(&mut self, by: Use, look: bool) -> bool {
-        let mut any = false;
-        for live in self.live.values_mut() {
-            any |= live.uses.contains(&by);
-            if !look {
-                live.uses.retain(|u| *u != by);
-            }
-        }
-        any
+    /// Whether a live block was used on a stream.
+    pub(super) fn has_use(&mut self, by: Use) -> bool {
+        self.live.values_mut().any(|live| live.uses.contains(&by))
+    }
+
+    /// Forgets the uses of a stream that has been waited for.
+    pub(super) fn drop_use(&mut self, by: Use) {
+        self.live.values_mut().for_each(|live| live.uses.retain(|u| *u != by));
     }
 
     /// Everything that was taken from the device, live or not; nothing is left.
