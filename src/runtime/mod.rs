@@ -29,7 +29,8 @@
 //! 1. the gate (`gate.rs`): start and end of devices; a turn, not a mutex, and held across devices
 //! 2. `REGISTRY` (`registry.rs`): types by name
 //! 3. the handle tables of `capi`
-//! 4. the account of one device's memory (`memory.rs`)
+//! 4. the defaults of options (`options/defaults.rs`); the settings of one device (`memory/settings.rs`), and
+//!    below them the account of its memory (`memory.rs`)
 //! 5. the tables of host and unified memory (`pinned.rs`), the out-of-memory callbacks (`rescue.rs`)
 //!
 //! A pass (`usage.rs`) is a count, not a lock: the end of a device waits for it inside the gate, so who
