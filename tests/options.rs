@@ -359,7 +359,6 @@ fn options_without_effect_are_kept_and_told() {
             ("pinned_use_background_threads", "True"),
             ("pinned_free_catch_all", "True"),
             ("pinned_reserve_segment_size_mb", "256"),
-            ("pinned_max_round_threshold_mb", "1024"),
         ] {
             assert_ne!(option(d, key), value);
             ok(set(d, &format!("{key}:{value}")));

@@ -234,6 +234,30 @@ typedef struct millpond_stats {
   uint64_t limit_bytes;
 } millpond_stats;
 
+/** The account of a device's pinned host memory. */
+typedef struct millpond_host_stats {
+  /** sizeof(millpond_host_stats) */
+  size_t struct_size;
+  /** Bytes in live blocks as they were asked for. */
+  struct millpond_counter requested_bytes;
+  /** Bytes in live blocks after rounding. */
+  struct millpond_counter allocated_bytes;
+  /** Bytes taken from the device. */
+  struct millpond_counter reserved_bytes;
+  /** Live blocks. */
+  struct millpond_counter blocks;
+  /** Bytes that are freed and can be used again. */
+  uint64_t cached_bytes;
+  /** Bytes that are freed and still wait for a stream. */
+  uint64_t pending_bytes;
+  /** Calls to the device for memory, and to give it back, so far. */
+  uint64_t driver_calls;
+  /** Requests so far that were served without such a call. */
+  uint64_t reuse_count;
+  /** The NUMA node that memory is taken from where it has room; -1 where the device tells none. */
+  int32_t numa_node;
+} millpond_host_stats;
+
 /** What is known of one live block. */
 typedef struct millpond_block_info {
   /** sizeof(millpond_block_info) */
@@ -735,19 +759,62 @@ C_Status millpond_get_block(const void *ptr, millpond_block_info *inout_info);
 
 /**
  * Allocates host memory that copies to and from this device fast: page-locked where the limit of the
- * process allows. Size 0: C_SUCCESS and NULL. The caller gives it back with `millpond_host_free`.
+ * process allows, near the device where that tells its NUMA node. Aligned to 64 bytes, above 32 KiB to a page (a
+ * plugin may align less);
+ * at most an eighth of the request is wasted (and less than 64 bytes below 512). It comes from a cache and holds
+ * what was there before. Size 0: C_SUCCESS and NULL. The caller gives it back with `millpond_host_free`.
  *
  * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_host_alloc(millpond_device *device, size_t size_bytes, void **out_ptr);
+C_Status millpond_host_alloc(millpond_device *device,
+                             size_t size_bytes,
+                             void **out_ptr);
 
 /**
- * Frees memory of `millpond_host_alloc` of the same device at once: no queued work may still use it. NULL:
- * no-op.
+ * Frees memory of `millpond_host_alloc` of the same device. Queued work may still use it: it is used again only
+ * when each stream of a `millpond_copy_async` from or to it, and each that `millpond_host_record_stream` named, has
+ * passed what was queued there at the free. Other work must be done, or recorded, before. Does not wait, unless
+ * the option `pinned_max_cached_size_mb` makes it give memory back to the device, which may wait. NULL: no-op.
  *
  * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
  */
-C_Status millpond_host_free(millpond_device *device, void *ptr);
+C_Status millpond_host_free(millpond_device *device,
+                            void *ptr);
+
+/**
+ * Memory of `millpond_host_alloc` (of this or of another device) that holds `ptr`, which may lie anywhere inside,
+ * is also used by work that is queued on `stream` of `device`: kernels, or copies that Millpond did not queue.
+ * After its free, its reuse waits for what is queued there at the free.
+ *
+ * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
+C_Status millpond_host_record_stream(millpond_device *device,
+                                     const void *ptr,
+                                     C_Stream stream);
+
+/**
+ * The account of the device's pinned host memory. The caller sets `inout_stats->struct_size`; as much as fits is
+ * written.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_host_stats(const millpond_device *device,
+                                        millpond_host_stats *inout_stats);
+
+/**
+ * The peaks of that account start again from the current values.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_reset_host_peaks(millpond_device *device);
+
+/**
+ * Pinned host memory that is freed goes back to the device, after a wait for the work that still uses it. Blocks up
+ * to 32 KiB go when all that were taken together with them (at most 512 KiB) are free.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; NOT_PERMITTED in a stream callback.
+ */
+C_Status millpond_device_empty_host_cache(millpond_device *device);
 
 /**
  * Allocates memory that host and device use at the same address. Size 0: C_SUCCESS and NULL. The caller
@@ -779,7 +846,7 @@ C_Status millpond_copy(millpond_device *device, uint32_t kind, void *dst, const 
 
 /**
  * Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until
- * the copy is done; other host memory that is read has been read when this returns, other host memory that
+ * the copy is done, but the latter may be freed; other host memory that is read has been read when this returns, other host memory that
  * is written may be written until the copy is done.
  *
  * Errors: as `millpond_copy`, and UNKNOWN_STREAM.

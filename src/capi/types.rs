@@ -214,6 +214,32 @@ pub struct millpond_stats {
     pub limit_bytes: u64,
 }
 
+/// The account of a device's pinned host memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct millpond_host_stats {
+    /// sizeof(millpond_host_stats)
+    pub struct_size: usize,
+    /// Bytes in live blocks as they were asked for.
+    pub requested_bytes: millpond_counter,
+    /// Bytes in live blocks after rounding.
+    pub allocated_bytes: millpond_counter,
+    /// Bytes taken from the device.
+    pub reserved_bytes: millpond_counter,
+    /// Live blocks.
+    pub blocks: millpond_counter,
+    /// Bytes that are freed and can be used again.
+    pub cached_bytes: u64,
+    /// Bytes that are freed and still wait for a stream.
+    pub pending_bytes: u64,
+    /// Calls to the device for memory, and to give it back, so far.
+    pub driver_calls: u64,
+    /// Requests so far that were served without such a call.
+    pub reuse_count: u64,
+    /// The NUMA node that memory is taken from where it has room; -1 where the device tells none.
+    pub numa_node: i32,
+}
+
 /// What is known of one live block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

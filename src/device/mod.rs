@@ -87,6 +87,15 @@ pub enum CopyKind {
     DeviceToDevice = 2,
 }
 
+/// How host memory is wanted; a device does what it can of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostWish {
+    /// Ordinary memory that is touched and then locked, instead of memory of the driver's own.
+    pub register: bool,
+    /// With `register`: so many threads touch the pages, at least 1.
+    pub threads: u32,
+}
+
 /// A function to run when a stream reaches it. Boxed by the caller of [`Device::stream_callback`];
 /// runs on a thread of the device with no lock held, and must not call back into the library's
 /// blocking calls.
@@ -156,7 +165,15 @@ pub trait Device: Any + Send + Sync {
 
     /// Host memory that copies to and from this device fast (pinned).
     fn host_alloc(&self, bytes: u64) -> Result<u64>;
-    /// Gives back what `host_alloc` returned.
+    /// `host_alloc`, made in a particular way where the device has it.
+    fn host_alloc_as(&self, bytes: u64, _wish: HostWish) -> Result<u64> {
+        self.host_alloc(bytes)
+    }
+    /// The NUMA node that the device is near to, where it tells one.
+    fn numa_node(&self) -> Option<u32> {
+        None
+    }
+    /// Gives back what `host_alloc` or `host_alloc_as` returned.
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()>;
     /// Memory that host and device address alike.
     fn unified_alloc(&self, _bytes: u64) -> Result<u64> {

@@ -40,7 +40,7 @@ pub struct DeviceState {
     device: Arc<dyn Device>,
     memory: Memory,
     usage: Usage,
-    pub(crate) pinned: pinned::Table,
+    pub(crate) host: pinned::HostCache,
     pub(crate) unified: pinned::Table,
 }
 
@@ -64,6 +64,8 @@ impl DeviceState {
         device: Arc<dyn Device>,
         options: Options,
     ) -> Result<DeviceState> {
+        let host = pinned::HostCache::default();
+        host.configure(&options);
         Ok(DeviceState {
             id,
             type_name: type_name.to_owned(),
@@ -71,7 +73,7 @@ impl DeviceState {
             memory: Memory::with_options(device.clone(), options)?,
             device,
             usage: Usage::new(),
-            pinned: pinned::Table::default(),
+            host,
             unified: pinned::Table::default(),
         })
     }
@@ -144,7 +146,8 @@ impl DeviceState {
     /// while it is open (see [`set_default_options`](crate::runtime::set_default_options)).
     pub fn set_options(&self, text: &str) -> Result<()> {
         let _pass = self.enter()?;
-        self.memory.set_options(text).map(drop)
+        self.host.configure(&self.memory.set_options(text)?);
+        Ok(())
     }
 
     /// The value of one option as text. `InvalidArgument` for a name that is none.
@@ -203,6 +206,7 @@ impl DeviceState {
             return Err(Error::new(Code::InvalidArgument, "the default stream cannot be destroyed"));
         }
         self.check_stream(stream)?;
+        self.host_end_stream(stream);
         self.memory.stream_destroyed(stream);
         self.device.stream_destroy(stream)
     }

@@ -29,7 +29,8 @@
 //! 1. the gate (`gate.rs`): start and end of devices; a turn, not a mutex, and held across devices
 //! 2. `REGISTRY` (`registry.rs`): types by name
 //! 3. the handle tables of `capi`
-//! 4. the account of one device's memory (`memory.rs`)
+//! 4. the defaults of options (`options/defaults.rs`); the settings of one device (`memory/settings.rs`), and
+//!    below them the account of its memory (`memory.rs`)
 //! 5. the tables of host and unified memory (`pinned.rs`), the out-of-memory callbacks (`rescue.rs`)
 //!
 //! A pass (`usage.rs`) is a count, not a lock: the end of a device waits for it inside the gate, so who
@@ -66,6 +67,7 @@ pub use memory::Memory;
 #[cfg(feature = "capi")]
 pub(crate) use memory::Pooled;
 pub use options::set_default_options;
+pub use pinned::HostStats;
 pub(crate) use registry::device_facts;
 pub use registry::{
     absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, owner,

@@ -160,7 +160,7 @@ pub fn unregister_type(name: &str) -> Result<()> {
     // New calls are refused first, so that the count below can only go down.
     states.iter().for_each(|s| s.shut());
     let live: u64 =
-        states.iter().map(|s| s.memory().live_blocks() + (s.pinned.live() + s.unified.live()) as u64).sum();
+        states.iter().map(|s| s.memory().live_blocks() + (s.host.live() + s.unified.live()) as u64).sum();
     if live != 0 {
         states.iter().for_each(|s| s.reopen());
         fail!(Code::Busy, "{live} blocks of {name:?} are live");

@@ -104,17 +104,6 @@ impl Places {
     }
 }
 
-#[cfg(feature = "capi")]
-impl Locate for Places {
-    /// The address of a block, which lies in some segment for sure.
-    #[inline(always)]
-    fn locate(&self, offset: u64) -> u64 {
-        let len = self.len.load(Ordering::Acquire);
-        let within = offset.wrapping_sub(self.offset.load(Relaxed));
-        if within < len { self.addr.load(Relaxed) + within } else { self.address_far(offset).unwrap_or(0) }
-    }
-}
-
 /// `OutOfMemory` when the device says that it has fewer bytes free.
 pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
     match device.memory_info() {
@@ -125,6 +114,17 @@ pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
         ),
         // A device that cannot tell is asked for the memory itself.
         _ => Ok(()),
+    }
+}
+
+#[cfg(feature = "capi")]
+impl Locate for Places {
+    /// The address of a block, which lies in some segment for sure.
+    #[inline(always)]
+    fn locate(&self, offset: u64) -> u64 {
+        let len = self.len.load(Ordering::Acquire);
+        let within = offset.wrapping_sub(self.offset.load(Relaxed));
+        if within < len { self.addr.load(Relaxed) + within } else { self.address_far(offset).unwrap_or(0) }
     }
 }
 

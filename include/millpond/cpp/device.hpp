@@ -125,6 +125,15 @@ class Device {
     check(millpond_device_get_stats(raw_, &out));
     return out;
   }
+  /// Counters of pinned host memory, in bytes.
+  millpond_host_stats host_stats() const {
+    millpond_host_stats out{};
+    out.struct_size = sizeof out;
+    check(millpond_device_get_host_stats(raw_, &out));
+    return out;
+  }
+  /// Gives freed pinned host memory back to the device; waits for the work that still uses it.
+  C_Status empty_host_cache() const { return check(millpond_device_empty_host_cache(raw_)); }
   /// Sets each peak to the value of now.
   C_Status reset_peaks() const { return check(millpond_device_reset_peaks(raw_)); }
   /// Gives unused memory of all pools back to the device.

@@ -89,7 +89,12 @@ pub(super) unsafe extern "C-unwind" fn host_memory_deallocate(
     ptr: *mut c_void,
     _size: usize,
 ) -> C_Status {
-    take_back(d, ptr, |device| device.host_free(addr(ptr)))
+    take_back(d, ptr, |device| {
+        device.host_free(addr(ptr))?;
+        // The host caches above us. What cannot go back now, as in a stream's callback, goes with a later free.
+        let _ = device.host_empty_cache();
+        Ok(())
+    })
 }
 
 pub(super) unsafe extern "C-unwind" fn unified_memory_allocate(
