@@ -75,6 +75,31 @@ pub struct Versions {
     pub driver: u64,
 }
 
+/// Who keeps the memory that blocks are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// This library's own allocator.
+    #[default]
+    Native,
+    /// The driver's own stream-ordered pool, through the `pool_*` calls.
+    DriverPool,
+    /// Nobody: each request goes to the device, each free gives back.
+    PassThrough,
+}
+
+/// What a driver's own pool tells, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverPoolStats {
+    /// Taken from the device now.
+    pub reserved: u64,
+    /// The most that was, since the pool was made.
+    pub reserved_peak: u64,
+    /// In blocks now.
+    pub used: u64,
+    /// The most that was.
+    pub used_peak: u64,
+}
+
 /// Where the two ends of a copy lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -229,6 +254,29 @@ pub trait Device: Any + Send + Sync {
     /// wait on the host instead. `NotPermitted` while a stream that is known here is captured.
     fn event_record_all(&self, _event: EventId) -> Result<()> {
         unsupported("this device knows all its streams")
+    }
+
+    // ---- the driver's own pool: only where `backend` says so -------------------------------------
+
+    /// How memory is to be taken from this device.
+    fn backend(&self) -> Backend {
+        Backend::Native
+    }
+    /// Memory for work queued on `stream` from now on.
+    fn pool_alloc(&self, _stream: StreamId, _bytes: u64) -> Result<u64> {
+        unsupported("this device's driver has no pool")
+    }
+    /// Gives back what `pool_alloc` returned, after the work queued on `stream` so far. Waits for nothing.
+    fn pool_free(&self, _addr: u64, _stream: StreamId) -> Result<()> {
+        unsupported("this device's driver has no pool")
+    }
+    /// Unused memory beyond `keep` bytes goes back to the device.
+    fn pool_trim(&self, _keep: u64) -> Result<()> {
+        unsupported("this device's driver has no pool")
+    }
+    /// What the driver's pool tells.
+    fn pool_stats(&self) -> Result<DriverPoolStats> {
+        unsupported("this device's driver has no pool")
     }
 
     // ---- mapping: only where `Caps::MAPPING` is set -------------------------------------------

@@ -7,14 +7,15 @@
 //! - `MILLPOND_CUDA_LIBRARY`: the CUDA driver library to load instead of the system's
 //! - `MILLPOND_NVML_LIBRARY`: the management library to count GPUs with instead of the system's
 //! - `MILLPOND_CUDA_MAPPING`: 0 or 1, whether `cuda` maps where it can
+//! - `MILLPOND_CUDA_BACKEND`: `native`, `cudaMallocAsync` (the driver's own pool) or `none`
 //!
 //! An unset or empty variable is the built-in default. A bad value fails the first use of the library
 //! and names the variable.
 
 use crate::base::error::{Code, Error, Result};
-use crate::device::DeviceType;
 use crate::device::cuda::{CudaOptions, CudaType};
 use crate::device::host::{HostOptions, HostType, MAX_DEVICES, machine_memory};
+use crate::device::{Backend, DeviceType};
 use crate::fail;
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ const MAPPING: &str = "MILLPOND_HOST_MAPPING";
 const CUDA_LIBRARY: &str = "MILLPOND_CUDA_LIBRARY";
 const NVML_LIBRARY: &str = "MILLPOND_NVML_LIBRARY";
 const CUDA_MAPPING: &str = "MILLPOND_CUDA_MAPPING";
+const CUDA_BACKEND: &str = "MILLPOND_CUDA_BACKEND";
 
 /// [B] capacities that a host device can have: a granule at least, and what systems can address.
 const CAPACITIES: std::ops::RangeInclusive<u64> = 2 << 20..=1 << 46;
@@ -61,6 +63,15 @@ fn parse_switch(text: &str) -> Option<bool> {
     }
 }
 
+fn parse_backend(text: &str) -> Option<Backend> {
+    match text {
+        "native" => Some(Backend::Native),
+        "cudaMallocAsync" => Some(Backend::DriverPool),
+        "none" => Some(Backend::PassThrough),
+        _ => None,
+    }
+}
+
 fn mapping_of_environment() -> Result<bool> {
     Ok(read(MAPPING, parse_switch, "0 or 1")?.unwrap_or(true))
 }
@@ -72,6 +83,7 @@ fn cuda_options() -> Result<CudaOptions> {
         library: path(CUDA_LIBRARY),
         nvml: path(NVML_LIBRARY),
         mapping: read(CUDA_MAPPING, parse_switch, "0 or 1")?.unwrap_or(true),
+        backend: read(CUDA_BACKEND, parse_backend, "native, cudaMallocAsync or none")?.unwrap_or_default(),
         ..CudaOptions::default()
     })
 }

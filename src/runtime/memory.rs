@@ -9,7 +9,7 @@ use crate::base::error::{Code, Error, Result};
 #[cfg(feature = "capi")]
 use crate::core::Pool;
 use crate::core::{BlockInfo, Config, Pond, PoolId, Stats};
-use crate::device::{Caps, Device, StreamId};
+use crate::device::{Backend, Caps, Device, StreamId};
 use crate::fail;
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::supply::{Places, Supply};
@@ -101,7 +101,7 @@ impl Memory {
     pub fn new(device: Arc<dyn Device>) -> Result<Memory> {
         let rescue = Arc::new(Rescue::default());
         let config = config_of(&*device)?;
-        let how = if Pond::span(&config).is_err() {
+        let how = if Pond::span(&config).is_err() || device.backend() != Backend::Native {
             How::Unpooled(Box::new(Unpooled::new(device)?))
         } else {
             let pooled = match Pooled::new(device.clone(), config, rescue.clone()) {

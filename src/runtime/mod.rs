@@ -58,7 +58,7 @@ pub(crate) use crate::core::Pool;
 pub use crate::core::{BlockInfo, Counter, PoolId, Stats};
 pub use crate::device::cuda::CudaOptions;
 pub use crate::device::host::HostOptions;
-pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
+pub use crate::device::{Backend, Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;

@@ -11,9 +11,12 @@ use super::mapping::{GRANULE, Mapping};
 use super::memory::{Blocks, Kind};
 use super::streams::{self, LEGACY, PER_THREAD, Streams};
 use crate::base::error::{Code, Error, Result};
-use crate::device::{Caps, CopyKind, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
+use crate::device::{
+    Backend, Caps, CopyKind, Device, DriverPoolStats, EventId, MemoryInfo, Sizes, StreamCallback, StreamId,
+    Versions,
+};
 use crate::fail;
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUmemPool_attribute as OfPool};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -41,6 +44,10 @@ pub(super) struct CudaDevice {
     blocks: Blocks,
     streams: Streams,
     mapping: Option<Mapping>,
+    /// The driver's pool, made when it is first needed; 0: none. And what it keeps.
+    pool: Mutex<u64>,
+    backend: Backend,
+    release_threshold: u64,
     /// The driver would not reserve the window: the device gives segments instead.
     refused: AtomicBool,
     /// Whether this device's context reaches another device's memory, by ordinal.
@@ -94,6 +101,9 @@ impl CudaDevice {
             streams: Streams::new(driver, ordinal, makers),
             mapping: maps.then(|| Mapping::new(driver, physical, total)),
             refused: AtomicBool::new(false),
+            pool: Mutex::new(0),
+            backend: options.backend,
+            release_threshold: options.release_threshold,
             reaches: Mutex::default(),
         })
     }
@@ -128,10 +138,22 @@ impl CudaDevice {
                 if let Some(m) = &self.mapping {
                     note(m.close_window());
                 }
+                let pool = std::mem::take(&mut *self.pool.lock().unwrap_or_else(PoisonError::into_inner));
+                if pool != 0 {
+                    note(self.driver().pool_destroy(pool));
+                }
                 note(self.streams.clear());
                 first
             })
             .and(self.driver().primary_release(self.primary.device))
+    }
+
+    fn pool(&self) -> Result<u64> {
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if *pool == 0 {
+            *pool = self.driver().pool_create(self.primary.device, self.release_threshold)?;
+        }
+        Ok(*pool)
     }
 
     /// The device that a peer copy goes to.
@@ -459,6 +481,38 @@ impl Device for CudaDevice {
         }
         // The event may have been recorded before; that is over then too.
         self.rest()
+    }
+
+    fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    fn pool_alloc(&self, stream: StreamId, bytes: u64) -> Result<u64> {
+        let _in = self.primary.enter()?;
+        self.known(stream)?;
+        self.driver().pool_alloc(self.pool()?, stream, bytes)
+    }
+
+    fn pool_free(&self, addr: u64, stream: StreamId) -> Result<()> {
+        let _in = self.primary.enter()?;
+        self.driver().pool_free(addr, stream)
+    }
+
+    fn pool_trim(&self, keep: u64) -> Result<()> {
+        let _in = self.primary.enter()?;
+        self.driver().pool_trim(self.pool()?, keep)
+    }
+
+    fn pool_stats(&self) -> Result<DriverPoolStats> {
+        let _in = self.primary.enter()?;
+        let pool = self.pool()?;
+        let number = |which| self.driver().pool_number(pool, which);
+        Ok(DriverPoolStats {
+            reserved: number(OfPool::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
+            reserved_peak: number(OfPool::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?,
+            used: number(OfPool::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
+            used_peak: number(OfPool::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
+        })
     }
 
     fn map_window(&self, bytes: u64) -> Result<u64> {

@@ -23,7 +23,7 @@ mod streams;
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
-use crate::device::{Device, DeviceType};
+use crate::device::{Backend, Device, DeviceType};
 use crate::fail;
 use device::CudaDevice;
 use driver::Driver;
@@ -43,11 +43,22 @@ pub struct CudaOptions {
     /// many threads touch before the driver locks it (`cuMemHostRegister`), faster for large sizes; the
     /// threads end before the call returns.
     pub pinned_register_threads: usize,
+    /// Who keeps the memory.
+    pub backend: Backend,
+    /// [B] with `Backend::DriverPool`: unused memory beyond this goes back to the device at each wait.
+    pub release_threshold: u64,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { library: None, nvml: None, mapping: true, pinned_register_threads: 0 }
+        CudaOptions {
+            library: None,
+            nvml: None,
+            mapping: true,
+            pinned_register_threads: 0,
+            backend: Backend::Native,
+            release_threshold: u64::MAX,
+        }
     }
 }
 
