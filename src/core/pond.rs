@@ -32,7 +32,7 @@ pub struct Config {
     pub realloc: u64,
     /// Physical granules can be put behind any address.
     pub mapping: bool,
-    /// [granules] of addresses for scattered blocks, for each granule of memory that is mapped.
+    /// Granules of addresses for scattered blocks, for each granule of memory that is mapped.
     pub window: u32,
 }
 

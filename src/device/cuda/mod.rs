@@ -45,7 +45,7 @@ pub struct CudaOptions {
     pub pinned_register_threads: usize,
     /// Who keeps the memory.
     pub backend: Backend,
-    /// [B] with `Backend::DriverPool`: unused memory beyond this goes back to the device at each wait.
+    /// With `Backend::DriverPool`: unused bytes beyond this go back to the device at each wait.
     pub release_threshold: u64,
 }
 
