@@ -443,6 +443,11 @@ fn captures_are_told_and_not_disturbed() {
     std::thread::spawn(work).join().unwrap();
     assert_eq!(device.capture_id(s).unwrap(), Some(id));
     assert_eq!(device.capture_id(t).unwrap(), None);
+    assert_eq!(
+        device.capture_id(0).unwrap(),
+        Some(u64::MAX),
+        "a blocking stream's capture forbids work on NULL"
+    );
     let mut graph = 0_u64;
     with_primary(&fake, || {
         assert_eq!(end(s, &mut graph), 0, "the capture was disturbed");

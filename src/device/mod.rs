@@ -234,8 +234,9 @@ pub trait Device: Any + Send + Sync {
     /// Waits on the host for it.
     fn event_synchronize(&self, event: EventId) -> Result<()>;
 
-    /// The number of the capture that the stream is in; `None` when it is not being captured. Numbers
-    /// are not used again. Makes no call that would disturb a capture.
+    /// The number of the capture that records the stream's work for later (a graph), if one does; numbers are
+    /// not used again. Of stream 0: also that of a capture that forbids work there, or `u64::MAX` where that
+    /// one's number is not known. Disturbs no capture.
     fn capture_id(&self, _stream: StreamId) -> Result<Option<u64>> {
         Ok(None)
     }

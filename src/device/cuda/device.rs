@@ -456,13 +456,14 @@ impl Device for CudaDevice {
     }
 
     fn capture_id(&self, stream: StreamId) -> Result<Option<u64>> {
-        // The legacy default stream cannot be captured, and asking about it can disturb captures of others.
-        if stream == 0 || stream == LEGACY {
-            return Ok(None);
-        }
         let _in = self.primary.enter()?;
         self.known(stream)?;
-        self.driver().capture_id(stream)
+        match self.driver().capture_id(stream) {
+            // The legacy default stream cannot be captured, but the capture of a blocking stream forbids work on
+            // it. The driver says so, without harm to that capture and without its number.
+            Err(e) if stream <= LEGACY && e.code() == Code::NotPermitted => Ok(Some(u64::MAX)),
+            other => other,
+        }
     }
 
     fn has_foreign_streams(&self) -> bool {
