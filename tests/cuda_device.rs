@@ -190,9 +190,13 @@ fn peer_copies_where_the_devices_do_not_reach_each_other() {
 
 #[test]
 fn host_and_managed_memory() {
-    for threads in [0, 1, 3] {
-        let fake = Fake::new(&[("capacity", "64M")], |o| o.pinned_register_threads = threads);
+    for threads in [0, 1, 4] {
+        let fake = Fake::new(&[("capacity", "64M")], |_| {});
         let d = runtime::device("cuda", 0).unwrap();
+        if threads > 0 {
+            let with = format!("pinned_use_cuda_host_register:True,pinned_num_register_threads:{threads}");
+            d.set_options(&with).unwrap();
+        }
         let registered = u64::from(threads > 0);
         let p = d.host_alloc(3 * MIB + 5).unwrap();
         assert_eq!(fake.calls("cuMemHostRegister_v2"), registered);

@@ -10,7 +10,7 @@
 
 mod cuda;
 use cuda::*;
-use millpond::runtime::{self, CopyKind, CudaOptions, PoolId};
+use millpond::runtime::{self, CopyKind, PoolId};
 use millpond::{Code, Error, Result};
 use std::collections::BTreeSet;
 
@@ -93,11 +93,18 @@ fn calls_of(fake: &Fake) -> Vec<(String, u64)> {
     names.into_iter().map(|n| (n.clone(), fake.calls(&n))).collect()
 }
 
-fn every_call_fails(settings: &[(&str, &str)], change: fn(&mut CudaOptions)) {
+/// A fake driver, and a library with these options.
+fn start(settings: &[(&str, &str)], options: &str) -> Fake {
+    let fake = Fake::new(settings, |_| {});
+    runtime::set_default_options(Some("cuda"), None, options).unwrap();
+    fake
+}
+
+fn every_call_fails(settings: &[(&str, &str)], options: &str) {
     let mut all = vec![("capacity", "256M"), ("devices", "2"), ("keep_log", "1")];
     all.extend_from_slice(settings);
     let calls = {
-        let fake = Fake::new(&all, change);
+        let fake = start(&all, options);
         fake.calls_reset();
         program().unwrap();
         runtime::finalize().unwrap();
@@ -111,7 +118,7 @@ fn every_call_fails(settings: &[(&str, &str)], change: fn(&mut CudaOptions)) {
         // The first few, and the last: what comes between is more of the same.
         for nth in (1..=*count).filter(|n| *n <= 6 || n == count) {
             for code in [FAILED, NO_MEMORY] {
-                let fake = Fake::new(&all, change);
+                let fake = start(&all, options);
                 fake.fail(name, nth, code, false);
                 let result = program();
                 check(name, nth, result, &mut seen);
@@ -132,7 +139,7 @@ fn every_call_fails(settings: &[(&str, &str)], change: fn(&mut CudaOptions)) {
     // take is not asked for twice, and is all that is left.
     for (name, count) in &calls {
         for nth in (1..=*count).rev().take(2) {
-            let fake = Fake::new(&all, change);
+            let fake = start(&all, options);
             program().unwrap();
             let made = fake.calls(name);
             let d = runtime::device("cuda", 0).unwrap();
@@ -168,15 +175,18 @@ fn check(name: &str, nth: u64, result: Result<()>, seen: &mut u32) {
 
 #[test]
 fn every_call_of_a_program_with_mapping() {
-    every_call_fails(&[], |_| {});
+    every_call_fails(&[], "");
 }
 
 #[test]
 fn every_call_of_a_program_without_mapping() {
-    every_call_fails(&[("no_vmm", "1")], |_| {});
+    every_call_fails(&[("no_vmm", "1")], "");
 }
 
 #[test]
 fn every_call_of_a_program_with_an_old_driver() {
-    every_call_fails(&[("driver", "11040"), ("no_peer", "1")], |o| o.pinned_register_threads = 2);
+    every_call_fails(
+        &[("driver", "11040"), ("no_peer", "1")],
+        "pinned_use_cuda_host_register:True,pinned_num_register_threads:2",
+    );
 }

@@ -35,7 +35,7 @@ pub struct Config {
     pub mapping: bool,
     /// Later segments grow with what is reserved already.
     pub growing: bool,
-    /// [granules] of addresses for scattered blocks, for each granule of memory that is mapped.
+    /// Granules of addresses for scattered blocks, for each granule of memory that is mapped.
     pub window: u32,
 }
 

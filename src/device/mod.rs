@@ -75,6 +75,19 @@ pub struct Versions {
     pub driver: u64,
 }
 
+/// What a driver's own pool tells, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverPoolStats {
+    /// Taken from the device now.
+    pub reserved: u64,
+    /// The most that was, since the pool was made.
+    pub reserved_peak: u64,
+    /// In blocks now.
+    pub used: u64,
+    /// The most that was.
+    pub used_peak: u64,
+}
+
 /// Where the two ends of a copy lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -231,8 +244,9 @@ pub trait Device: Any + Send + Sync {
     /// Waits on the host for it.
     fn event_synchronize(&self, event: EventId) -> Result<()>;
 
-    /// The number of the capture that the stream is in; `None` when it is not being captured. Numbers
-    /// are not used again. Makes no call that would disturb a capture.
+    /// The number of the capture that records the stream's work for later (a graph), if one does; numbers are
+    /// not used again. Of stream 0: also that of a capture that forbids work there, or `u64::MAX` where that
+    /// one's number is not known. Disturbs no capture.
     fn capture_id(&self, _stream: StreamId) -> Result<Option<u64>> {
         Ok(None)
     }
@@ -251,6 +265,29 @@ pub trait Device: Any + Send + Sync {
     /// wait on the host instead. `NotPermitted` while a stream that is known here is captured.
     fn event_record_all(&self, _event: EventId) -> Result<()> {
         unsupported("this device knows all its streams")
+    }
+
+    // ---- the driver's own pool: only where `has_driver_pool` says so ------------------------------
+
+    /// Whether the device's driver has a stream-ordered pool of its own.
+    fn has_driver_pool(&self) -> bool {
+        false
+    }
+    /// Memory for work queued on `stream` from now on.
+    fn pool_alloc(&self, _stream: StreamId, _bytes: u64) -> Result<u64> {
+        unsupported("this device's driver has no pool")
+    }
+    /// Gives back what `pool_alloc` returned, after the work queued on `stream` so far. Waits for nothing.
+    fn pool_free(&self, _addr: u64, _stream: StreamId) -> Result<()> {
+        unsupported("this device's driver has no pool")
+    }
+    /// Unused memory beyond `keep` bytes goes back to the device.
+    fn pool_trim(&self, _keep: u64) -> Result<()> {
+        unsupported("this device's driver has no pool")
+    }
+    /// What the driver's pool tells.
+    fn pool_stats(&self) -> Result<DriverPoolStats> {
+        unsupported("this device's driver has no pool")
     }
 
     // ---- mapping: only where `Caps::MAPPING` is set -------------------------------------------

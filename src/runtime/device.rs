@@ -219,6 +219,7 @@ impl DeviceState {
         may_block()?;
         self.check_stream(stream)?;
         if stream != 0 {
+            self.host_end_stream(stream);
             self.memory.stream_destroyed(stream);
         }
         Ok(())

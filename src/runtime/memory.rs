@@ -123,7 +123,7 @@ impl Memory {
     fn pool(device: &Arc<dyn Device>, expandable: bool, rescue: &Arc<Rescue>) -> Result<How> {
         let config = config_of(&**device, expandable)?;
         if Pond::span(&config).is_err() {
-            return Ok(How::Unpooled(Box::new(Unpooled::new(device.clone())?)));
+            return Ok(How::Unpooled(Box::new(Unpooled::new(device.clone(), false)?)));
         }
         let pooled = match Pooled::new(device.clone(), config, rescue.clone()) {
             // A device that says now that it cannot map after all gives segments.

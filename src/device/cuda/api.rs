@@ -133,7 +133,6 @@ table! {
     required OLDEST cuMemSetAccess, "cuMemSetAccess", (CUdeviceptr, usize, *const CUmemAccessDesc, usize);
     required OLDEST cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", (*mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags);
 
-    required OLDEST cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (*mut CUmemoryPool, CUdevice);
     required OLDEST cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", (*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
     required OLDEST cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream);
     required OLDEST cuMemPoolCreate, "cuMemPoolCreate", (*mut CUmemoryPool, *const CUmemPoolProps);

@@ -11,9 +11,12 @@ use super::mapping::{GRANULE, Mapping};
 use super::memory::{Blocks, Kind};
 use super::streams::{self, LEGACY, PER_THREAD, Streams};
 use crate::base::error::{Code, Error, Result};
-use crate::device::{Caps, CopyKind, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
+use crate::device::{
+    Caps, CopyKind, Device, DriverPoolStats, EventId, HostWish, MemoryInfo, Sizes, StreamCallback, StreamId,
+    Versions,
+};
 use crate::fail;
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUmemPool_attribute as OfPool};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -37,14 +40,31 @@ pub(super) struct CudaDevice {
     total: u64,
     versions: Versions,
     unified: bool,
-    register_threads: usize,
     blocks: Blocks,
     streams: Streams,
     mapping: Option<Mapping>,
+    /// The driver's pool, made when it is first needed; 0: none. And what it keeps.
+    pool: Mutex<u64>,
+    has_driver_pool: bool,
+    numa_node: Option<u32>,
+    release_threshold: u64,
     /// The driver would not reserve the window: the device gives segments instead.
     refused: AtomicBool,
     /// Whether this device's context reaches another device's memory, by ordinal.
     reaches: Mutex<BTreeMap<usize, bool>>,
+}
+
+/// The NUMA node of the host that the device is nearest to. Drivers before 12.2 do not tell; the system may.
+fn numa_node(driver: Driver, device: i32) -> Option<u32> {
+    let number = |which| driver.attribute(device, which).ok();
+    if let Some(node) = number(Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) {
+        return u32::try_from(node).ok();
+    }
+    let domain = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+    let bus = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+    let slot = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+    let file = format!("/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{slot:02x}.0/numa_node");
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 impl CudaDevice {
@@ -89,11 +109,14 @@ impl CudaDevice {
             total,
             versions,
             unified,
-            register_threads: options.pinned_register_threads,
             blocks: Blocks::new(driver),
             streams: Streams::new(driver, ordinal, makers),
             mapping: maps.then(|| Mapping::new(driver, physical, total)),
             refused: AtomicBool::new(false),
+            pool: Mutex::new(0),
+            numa_node: numa_node(driver, device),
+            has_driver_pool: has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?,
+            release_threshold: options.release_threshold,
             reaches: Mutex::default(),
         })
     }
@@ -128,10 +151,22 @@ impl CudaDevice {
                 if let Some(m) = &self.mapping {
                     note(m.close_window());
                 }
+                let pool = std::mem::take(&mut *self.pool.lock().unwrap_or_else(PoisonError::into_inner));
+                if pool != 0 {
+                    note(self.driver().pool_destroy(pool));
+                }
                 note(self.streams.clear());
                 first
             })
             .and(self.driver().primary_release(self.primary.device))
+    }
+
+    fn pool(&self) -> Result<u64> {
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if *pool == 0 {
+            *pool = self.driver().pool_create(self.primary.device, self.release_threshold)?;
+        }
+        Ok(*pool)
     }
 
     /// The device that a peer copy goes to.
@@ -257,8 +292,19 @@ impl Device for CudaDevice {
 
     fn host_alloc(&self, bytes: u64) -> Result<u64> {
         let _in = self.primary.enter()?;
-        let kind = if self.register_threads == 0 { Kind::Locked } else { Kind::Registered };
-        self.blocks.alloc(kind, bytes, self.register_threads)
+        self.blocks.alloc(Kind::Locked, bytes, 0)
+    }
+
+    fn host_alloc_as(&self, bytes: u64, wish: HostWish) -> Result<u64> {
+        if !wish.register {
+            return self.host_alloc(bytes);
+        }
+        let _in = self.primary.enter()?;
+        self.blocks.alloc(Kind::Registered, bytes, wish.threads.max(1) as usize)
+    }
+
+    fn numa_node(&self) -> Option<u32> {
+        self.numa_node
     }
 
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
@@ -434,13 +480,14 @@ impl Device for CudaDevice {
     }
 
     fn capture_id(&self, stream: StreamId) -> Result<Option<u64>> {
-        // The legacy default stream cannot be captured, and asking about it can disturb captures of others.
-        if stream == 0 || stream == LEGACY {
-            return Ok(None);
-        }
         let _in = self.primary.enter()?;
         self.known(stream)?;
-        self.driver().capture_id(stream)
+        match self.driver().capture_id(stream) {
+            // The legacy default stream cannot be captured, but the capture of a blocking stream forbids work on
+            // it. The driver says so, without harm to that capture and without its number.
+            Err(e) if stream <= LEGACY && e.code() == Code::NotPermitted => Ok(Some(u64::MAX)),
+            other => other,
+        }
     }
 
     fn has_foreign_streams(&self) -> bool {
@@ -459,6 +506,38 @@ impl Device for CudaDevice {
         }
         // The event may have been recorded before; that is over then too.
         self.rest()
+    }
+
+    fn has_driver_pool(&self) -> bool {
+        self.has_driver_pool
+    }
+
+    fn pool_alloc(&self, stream: StreamId, bytes: u64) -> Result<u64> {
+        let _in = self.primary.enter()?;
+        self.known(stream)?;
+        self.driver().pool_alloc(self.pool()?, stream, bytes)
+    }
+
+    fn pool_free(&self, addr: u64, stream: StreamId) -> Result<()> {
+        let _in = self.primary.enter()?;
+        self.driver().pool_free(addr, stream)
+    }
+
+    fn pool_trim(&self, keep: u64) -> Result<()> {
+        let _in = self.primary.enter()?;
+        self.driver().pool_trim(self.pool()?, keep)
+    }
+
+    fn pool_stats(&self) -> Result<DriverPoolStats> {
+        let _in = self.primary.enter()?;
+        let pool = self.pool()?;
+        let number = |which| self.driver().pool_number(pool, which);
+        Ok(DriverPoolStats {
+            reserved: number(OfPool::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
+            reserved_peak: number(OfPool::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?,
+            used: number(OfPool::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
+            used_peak: number(OfPool::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
+        })
     }
 
     fn map_window(&self, bytes: u64) -> Result<u64> {

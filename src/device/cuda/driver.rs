@@ -381,6 +381,53 @@ impl Driver {
         self.check_event(call!(self.cuEventSynchronize(event(e))))
     }
 
+    // ---- the driver's own pools ---------------------------------------------------------------
+
+    /// A pool of the device's memory that keeps up to `keep` unused bytes across waits.
+    pub(super) fn pool_create(&self, device: i32, keep: u64) -> Result<u64> {
+        let properties = CUmemPoolProps {
+            allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+            handleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+            location: location(device),
+            win32SecurityAttributes: null_mut(),
+            maxSize: 0,
+            usage: 0,
+            reserved: [0; 54],
+        };
+        let mut pool = null_mut();
+        self.check(call!(self.cuMemPoolCreate(&mut pool, &properties)))?;
+        let mut keep = keep;
+        let value: *mut u64 = &mut keep;
+        let which = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        let set = self.check(call!(self.cuMemPoolSetAttribute(pool, which, value.cast())));
+        set.inspect_err(|_| {
+            let _ = call!(self.cuMemPoolDestroy(pool));
+        })?;
+        Ok(pool as usize as u64)
+    }
+    pub(super) fn pool_destroy(&self, pool: u64) -> Result<()> {
+        self.check(call!(self.cuMemPoolDestroy(pool as usize as CUmemoryPool)))
+    }
+    pub(super) fn pool_alloc(&self, pool: u64, s: u64, bytes: u64) -> Result<u64> {
+        let mut at = 0;
+        let pool = pool as usize as CUmemoryPool;
+        self.check_stream(call!(self.cuMemAllocFromPoolAsync(&mut at, bytes as usize, pool, stream(s))))?;
+        Ok(at)
+    }
+    pub(super) fn pool_free(&self, addr: u64, s: u64) -> Result<()> {
+        self.check_stream(call!(self.cuMemFreeAsync(addr, stream(s))))
+    }
+    pub(super) fn pool_trim(&self, pool: u64, keep: u64) -> Result<()> {
+        self.check(call!(self.cuMemPoolTrimTo(pool as usize as CUmemoryPool, keep as usize)))
+    }
+    pub(super) fn pool_number(&self, pool: u64, which: CUmemPool_attribute) -> Result<u64> {
+        let mut n = 0u64;
+        let value: *mut u64 = &mut n;
+        let pool = pool as usize as CUmemoryPool;
+        self.check(call!(self.cuMemPoolGetAttribute(pool, which, value.cast())))?;
+        Ok(n)
+    }
+
     // ---- mapping: the caller is `relaxed` over all the calls that belong together ---------------
 
     pub(super) fn reserve(&self, bytes: u64, align: u64) -> Result<u64> {

@@ -261,12 +261,6 @@ impl Mapping {
         s.readers.push(peer);
         Ok(())
     }
-
-    /// Whether the address lies in the window.
-    pub(super) fn holds(&self, addr: u64) -> bool {
-        let s = self.lock();
-        s.window != 0 && addr.wrapping_sub(s.window) < s.slots.len() as u64 * GRANULE
-    }
 }
 
 impl State {

@@ -39,15 +39,18 @@ pub struct CudaOptions {
     pub nvml: Option<OsString>,
     /// Whether devices that can map memory do.
     pub mapping: bool,
-    /// 0: page-locked memory is the driver's own (`cuMemHostAlloc`). Else it is ordinary memory that this
-    /// many threads touch before the driver locks it (`cuMemHostRegister`), faster for large sizes; the
-    /// threads end before the call returns.
-    pub pinned_register_threads: usize,
+    /// With the option `backend:cudaMallocAsync`: unused bytes beyond this go back to the device at each wait.
+    pub release_threshold: u64,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { library: None, nvml: None, mapping: true, pinned_register_threads: 0 }
+        CudaOptions {
+            library: None,
+            nvml: None,
+            mapping: true,
+            release_threshold: u64::MAX,
+        }
     }
 }
 

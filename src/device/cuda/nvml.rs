@@ -14,20 +14,21 @@ type GetUuid = unsafe extern "C" fn(*mut c_void, *mut c_char, c_uint) -> Status;
 /// [B] longer than any UUID as text.
 const UUID_BYTES: usize = 96;
 
+/// A function by its name.
+fn symbol<T: Copy>(library: &Library, name: &[u8]) -> Option<T> {
+    // SAFETY: the callers below give each name the signature that its documentation has.
+    unsafe { library.get::<T>(name) }.ok().map(|s| *s)
+}
+
 /// The UUID of each GPU, as `GPU-…` (empty where it is not told). `None` when the library cannot tell.
 pub(super) fn gpus(library: &OsStr) -> Option<Vec<String>> {
     // SAFETY: the management library's initialisers may run at any time; who names another vouches for it.
     let library = unsafe { Library::new(library) }.ok()?;
-    // SAFETY (each): the documented signature of the function of that name.
-    let init = *unsafe { library.get::<Plain>(b"nvmlInit_v2\0") }.ok()?;
-    // SAFETY: as above.
-    let shutdown = *unsafe { library.get::<Plain>(b"nvmlShutdown\0") }.ok()?;
-    // SAFETY: as above.
-    let count = *unsafe { library.get::<GetCount>(b"nvmlDeviceGetCount_v2\0") }.ok()?;
-    // SAFETY: as above.
-    let handle = *unsafe { library.get::<GetHandle>(b"nvmlDeviceGetHandleByIndex_v2\0") }.ok()?;
-    // SAFETY: as above.
-    let uuid = *unsafe { library.get::<GetUuid>(b"nvmlDeviceGetUUID\0") }.ok()?;
+    let init: Plain = symbol(&library, b"nvmlInit_v2\0")?;
+    let shutdown: Plain = symbol(&library, b"nvmlShutdown\0")?;
+    let count: GetCount = symbol(&library, b"nvmlDeviceGetCount_v2\0")?;
+    let handle: GetHandle = symbol(&library, b"nvmlDeviceGetHandleByIndex_v2\0")?;
+    let uuid: GetUuid = symbol(&library, b"nvmlDeviceGetUUID\0")?;
     std::mem::forget(library);
 
     // SAFETY: it takes nothing, and counts its callers.

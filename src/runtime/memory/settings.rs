@@ -26,7 +26,7 @@ impl Memory {
     /// The memory of `device` with these options. `Unsupported` for a backend that the device does not have.
     pub(crate) fn with_options(device: Arc<dyn Device>, mut options: Options) -> Result<Memory> {
         let rescue = Arc::new(Rescue::default());
-        if options.backend() == Backend::Driver {
+        if options.backend() == Backend::Driver && !device.has_driver_pool() {
             if !options.backend_is_wish {
                 return Err(Error::new(
                     Code::Unsupported,
@@ -36,15 +36,15 @@ impl Memory {
             }
             options.set(Key::Backend, Value::Backend(Backend::Native));
         }
-        let how = if options.backend() == Backend::None {
-            How::Unpooled(Box::new(Unpooled::new(device.clone())?))
-        } else {
-            Self::pool(&device, options.on(Key::ExpandableSegments), &rescue)?
+        let how = match options.backend() {
+            Backend::None => How::Unpooled(Box::new(Unpooled::new(device.clone(), false)?)),
+            Backend::Driver => How::Unpooled(Box::new(Unpooled::new(device.clone(), true)?)),
+            Backend::Native => Self::pool(&device, options.on(Key::ExpandableSegments), &rescue)?,
         };
         // From here on the options say what is, not what was wished for.
         let maps = matches!(&how, How::Pooled(p) if p.maps);
         options.set(Key::ExpandableSegments, Value::Switch(maps));
-        if matches!(how, How::Unpooled(_)) {
+        if matches!(how, How::Unpooled(_)) && options.backend() == Backend::Native {
             options.set(Key::Backend, Value::Backend(Backend::None));
         }
         // A device that cannot tell has what it would give at most.
