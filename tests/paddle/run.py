@@ -16,6 +16,7 @@ import hashlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -102,7 +103,7 @@ def interpreters():
         try:
             done = subprocess.run(probe, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
         except (OSError, subprocess.TimeoutExpired):
-            continue
+            continue  # such as a shim that stands for no Python
         version = done.stdout.strip()
         if done.returncode == 0 and version not in seen:
             seen.add(version)
@@ -118,6 +119,20 @@ def command(args, seconds):
     except subprocess.TimeoutExpired as e:
         output = e.stdout or ""
         return None, output if isinstance(output, str) else output.decode(errors="replace")
+
+
+def program(args, env, folder):
+    """Runs a program of ours for CHECK_SECONDS at most; gives its status (None: it took too long) and its output. What
+    it forked ends with it, so that a hanging child is a failure and not a leftover."""
+    child = subprocess.Popen([str(a) for a in args], env=env, cwd=folder, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                             start_new_session=True)
+    try:
+        output, _ = child.communicate(timeout=CHECK_SECONDS)
+        return child.returncode, output
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        return None, child.communicate()[0] + f"\nstill there after {CHECK_SECONDS} s"
 
 
 class NoWheel(Exception):
@@ -188,14 +203,7 @@ def run_script(tally, release, python, plugin_dir, run):
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report"
         env = settings(plugin_dir, dict(more, MILLPOND_CHECK_REPORT=str(report)))
-        try:
-            done = subprocess.run([str(python), str(CHECKS / f"{script}.py")], env=env, cwd=folder,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  text=True, errors="replace", timeout=CHECK_SECONDS)
-            status, output = done.returncode, done.stdout
-        except subprocess.TimeoutExpired as e:
-            status = f"none after {CHECK_SECONDS} s"
-            output = (e.stdout or b"").decode(errors="replace") if isinstance(e.stdout, bytes) else (e.stdout or "")
+        status, output = program([python, CHECKS / f"{script}.py"], env, folder)
         lines = report.read_text().split("\0") if report.exists() else []
     told = dict(line.split(" ", 1) for line in lines if line)
     for check in checks_of(script):
@@ -225,14 +233,7 @@ def run_exits(tally, release, python, plugin_dir, times, jobs):
         env = settings(plugin_dir, {"FLAGS_allocator_strategy": "naive_best_fit" if i % 5 == 4 else "auto_growth",
                                     "MILLPOND_HOST_CAPACITY": "256M"})
         way = ways[i % len(ways)]
-        status, output = None, ""
-        try:
-            done = subprocess.run([str(python), "-W", "ignore", str(CHECKS / "leave.py"), way], env=env,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  text=True, errors="replace", timeout=CHECK_SECONDS)
-            status, output = done.returncode, done.stdout
-        except subprocess.TimeoutExpired:
-            output = f"still there after {CHECK_SECONDS} s"
+        status, output = program([python, "-W", "ignore", CHECKS / "leave.py", way], env, None)
         if status != 0 or output != "left\n":
             failures.append(f"run {i + 1}, {way}: status {status}\n{output}")
 

@@ -61,7 +61,8 @@ def run(program, stub=STUB, **settings):
         if stub is not None:
             (pathlib.Path(folder) / "torch.py").write_text(stub)
             path = folder + os.pathsep + path
-        env = dict(os.environ, PYTHONPATH=path, MILLPOND_TORCH_DEVICE="host", PYTHONDONTWRITEBYTECODE="1")
+        env = dict(os.environ, PYTHONPATH=path, MILLPOND_TORCH_DEVICE=os.environ.get("TORCH_TEST_DEVICE", "host"),
+                   PYTHONDONTWRITEBYTECODE="1")
         env.update(settings)
         done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=env, cwd=folder, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)

@@ -4,8 +4,8 @@
 //! PaddlePaddle's strategies all keep a cache of their own, so what reaches `device_memory_deallocate` is
 //! what that cache gave up: a second cache below it would only hide memory from everybody else. Small
 //! requests are still packed together, since a device hands out whole granules; so the pool is emptied
-//! once a granule's worth of frees has come together, which bounds what stays by about two granules
-//! beside what live blocks pin down, and keeps the cost of a free small.
+//! once a granule's worth of frees has come together, and when the last block ends. That bounds what
+//! stays by about two granules beside what live blocks pin down, and keeps the cost of a free small.
 
 use super::options::Options;
 use crate::device::host::MAX_DEVICES;
@@ -30,7 +30,8 @@ pub(super) fn freed(device: &DeviceState, bytes: u64) {
     // More devices than the built-in types have share the last count.
     let freed = &FREED[device.ordinal().min(MAX_DEVICES - 1)];
     let bytes = if bytes == 0 { BATCH } else { bytes.min(u64::MAX / 2) };
-    if freed.fetch_add(bytes, Relaxed).saturating_add(bytes) < BATCH {
+    let enough = freed.fetch_add(bytes, Relaxed).saturating_add(bytes) >= BATCH;
+    if !enough && device.memory().live_blocks() != 0 {
         return;
     }
     // Before the count starts again: inside a stream's callback nothing may wait, and the next free tries.
