@@ -297,5 +297,35 @@ TEST_F(Cpp, PinnedBuffersMoveAndFree) {
   EXPECT_FALSE(PinnedBuffer(device_, 0));
 }
 
+TEST_F(Cpp, PinnedBuffersMayEndBeforeTheirCopies) {
+  const std::size_t size = std::size_t{1} << 20;
+  Buffer block = device_.allocate(size);
+  Stream stream(device_);
+  std::atomic<bool> open{false};
+  stream.add_callback([&open](C_Status) {
+    while (!open) std::this_thread::yield();
+  });
+  const void* first = nullptr;
+  {
+    PinnedBuffer source(device_, size);
+    first = source.data();
+    std::memset(source.data(), 5, size);
+    stream.copy(millpond::CopyKind::kHostToDevice, block.data(), source.data(), size);
+    millpond::record_host_stream(source.as<char>() + 1, stream);
+  }
+  EXPECT_LE(size, device_.host_stats().pending_bytes);
+  PinnedBuffer other(device_, size);
+  EXPECT_NE(first, other.data());
+  std::memset(other.data(), 6, size);
+  open = true;
+  stream.synchronize();
+  EXPECT_EQ(5, block.as<char>()[size - 1]);  // the host device is visible to the host
+  EXPECT_EQ(MILLPOND_E_UNKNOWN_POINTER,
+            code_of([&] { millpond::record_host_stream(&size, stream); }));
+  other = PinnedBuffer();
+  device_.empty_host_cache();
+  EXPECT_EQ(0u, device_.host_stats().pending_bytes);
+}
+
 }  // namespace
 }  // namespace millpond_tests

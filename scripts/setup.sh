@@ -67,3 +67,6 @@ install_missing() {
 c_compiler_works() { echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null; }
 cxx_compiler_works() { printf '#include <string>\nint main() { return 0; }\n' | c++ -x c++ - -o /dev/null; }
 gtest_is_there() { printf '#include <gtest/gtest.h>\n' | c++ -x c++ -std=c++17 -E - -o /dev/null; }
+
+# Debian's Python comes without what makes environments.
+python_venv_works() { python3 -c 'import ensurepip, venv'; }

@@ -28,6 +28,7 @@ mod plugin;
 
 pub use base::error::{Code, Error, Result};
 pub use core::{BlockInfo, Counter, PoolId, Stats};
+pub use device::cuda::CudaOptions;
 pub use device::host::HostOptions;
 pub use runtime::{DeviceInfo, DeviceState, Memory};
 

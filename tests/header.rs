@@ -13,12 +13,13 @@ mod cc;
 use std::path::{Path, PathBuf};
 
 /// One section of the header: its title, and the file of `src/capi` that has it.
-const SECTIONS: [(&str, &str); 13] = [
+const SECTIONS: [(&str, &str); 15] = [
     ("Constants and structs", "types.rs"),
     ("Last error", "last_error.rs"),
     ("Library", "library.rs"),
     ("Device types", "device_type.rs"),
     ("Devices", "device.rs"),
+    ("Options", "options.rs"),
     ("Pools: stream-ordered memory", "pool.rs"),
     ("Scopes: pools by thread", "scope.rs"),
     ("Captures: memory of graphs", "capture.rs"),
@@ -27,6 +28,7 @@ const SECTIONS: [(&str, &str); 13] = [
     ("Memory without a pool in hand", "memory.rs"),
     ("Copies and fills", "copy.rs"),
     ("Streams and events", "stream.rs"),
+    ("DLPack", "dlpack.rs"),
 ];
 
 const HEAD: &str = include_str!("header/head.h");

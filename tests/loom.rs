@@ -211,8 +211,10 @@ fn pond(blocks: usize) -> (Arc<Pond>, Vec<u64>) {
         padding: 0,
         init_alloc: 2 << 20,
         realloc: 2 << 20,
+        growing: false,
         mapping: true,
         numbers: 0,
+        window: Pond::WINDOW,
     };
     let pond = Arc::new(Pond::new(config, Box::new(Giver)).unwrap());
     // One more, that goes back: the next request of that size is a hit.

@@ -63,7 +63,7 @@ fn a_type_that_does_not_start_is_not_there() {
     *knobs.on_initialize.lock().unwrap() = Some(Box::new(|| panic!("a plugin's defect")));
     let panicked = std::panic::catch_unwind(|| runtime::register_type(kind.clone()));
     assert!(panicked.is_err());
-    assert_eq!(runtime::type_names().unwrap(), ["cpu", "host", "t"]);
+    assert_eq!(runtime::type_names().unwrap(), ["cpu", "host", "cuda", "t"]);
 }
 
 #[test]

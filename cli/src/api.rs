@@ -123,6 +123,17 @@ pub(crate) fn load_plugin(path: &Path) -> ApiResult<String> {
     })
 }
 
+/// Why a type has no devices; empty when it has some.
+pub(crate) fn reason(type_name: &str) -> ApiResult<String> {
+    let name = c_string(type_name);
+    let mut buffer = [0 as c_char; 1024];
+    check("millpond_device_type_get_reason", {
+        // SAFETY: `name` is a C string, `buffer` is writable for its length.
+        unsafe { c::millpond_device_type_get_reason(name.as_ptr(), buffer.as_mut_ptr(), buffer.len()) }
+    })?;
+    Ok(self::text(buffer.as_ptr()))
+}
+
 /// How many devices a type has.
 pub(crate) fn device_count(type_name: &str) -> ApiResult<usize> {
     let name = c_string(type_name);

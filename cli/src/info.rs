@@ -10,7 +10,9 @@ pub(crate) fn describe() -> api::ApiResult<String> {
     for name in api::type_names()? {
         match api::device_count(&name) {
             Ok(n) => {
-                let _ = writeln!(out, "\n{name}: {n} device{}", if n == 1 { "" } else { "s" });
+                let why = if n == 0 { api::reason(&name).unwrap_or_default() } else { String::new() };
+                let why = if why.is_empty() { why } else { format!(" ({why})") };
+                let _ = writeln!(out, "\n{name}: {n} device{}{why}", if n == 1 { "" } else { "s" });
                 for ordinal in 0..n {
                     device(&mut out, &name, ordinal);
                 }

@@ -53,6 +53,7 @@ std::vector<DeviceCase> device_cases() {
   std::vector<DeviceCase> cases = {
       {"host", "host", ""},
       {"cpu", "cpu", ""},
+      {"cuda", "cuda", ""},
   };
   const char* plugins = std::getenv("MILLPOND_TEST_PLUGINS");
   if (plugins != nullptr) add_plugins(plugins, &cases);
@@ -70,6 +71,11 @@ void DeviceTest::SetUp() {
   }
   std::size_t count = 0;
   const C_Status known = millpond_device_get_count(type_.c_str(), &count);
+  if (type_ == "cuda" && std::getenv("MILLPOND_CUDA_LIBRARY") != nullptr) {
+    char reason[512] = {};
+    (void)millpond_device_type_get_reason("cuda", reason, sizeof reason);
+    ASSERT_NE(0u, count) << "the driver that the environment names serves no device: " << reason;
+  }
   if (known != C_SUCCESS || count == 0) {
     GTEST_SKIP() << "no device of type " << type_ << ": " << millpond_last_error_message();
   }

@@ -40,6 +40,9 @@ class DeviceTest : public ::testing::TestWithParam<DeviceCase> {
   millpond_stats stats() const { return stats(device_); }
   millpond_stats stats(millpond_device* device) const;
   bool can(std::uint32_t caps) const { return (info(device_).caps & caps) == caps; }
+  /// The driver's own streams and events are used, also those that others have made: a number that
+  /// is none cannot be told, and copies from and to pageable memory may wait for the stream.
+  bool is_driver() const { return type_ == "cuda"; }
   /// Device 1 of the same type; NULL where there is only one.
   millpond_device* second() const;
   /// A stream that goes with the test.

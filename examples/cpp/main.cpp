@@ -1,9 +1,13 @@
-// Millpond from C++: owners instead of pairs of calls, places, and a standard container whose
-// memory comes from a device.
+// Millpond from C++: owners instead of pairs of calls, places, a standard container whose memory
+// comes from a device, code that takes a memory resource, and a tensor for another framework.
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <millpond/millpond.hpp>
+#include <new>
 #include <numeric>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 using namespace millpond;
@@ -65,6 +69,51 @@ void containers() {
               resource.device().type().c_str(), resource.device().ordinal());
 }
 
+/// As code for libcu++ or RMM is: any resource, any stream. It knows nothing of Millpond.
+template <typename Resource, typename StreamType>
+void fill_twice(Resource& resource, const StreamType& stream, std::size_t size) {
+  void* a = resource.allocate(stream, size, 4096);
+  void* b = resource.allocate(stream, size, 4096);
+  resource.deallocate(stream, a, size, 4096);
+  resource.deallocate(stream, b, size, 4096);
+}
+
+void resources() {
+  const Device device("host");
+  Pool pool(device, 8u << 20, "for a library");
+  const Stream stream(device);
+  // With libcu++: StreamResource<cuda::mr::device_accessible>.
+  StreamResource<> resource(pool);
+  fill_twice(resource, stream, 1 << 20);
+  try {
+    fill_twice(resource, stream, 64u << 20);
+    throw std::runtime_error("the pool's limit does not hold");
+  } catch (const std::bad_alloc& error) {
+    std::printf("as expected: %s\n", error.what());
+  }
+  if (pool.stats().blocks.current != 0) throw std::runtime_error("a block was left behind");
+}
+
+/// Stands for another framework, which gets a DLPack tensor to look at and to give back.
+double sum_of(DlpackTensor tensor) {
+  const ImportedTensor in(Device(), std::move(tensor));
+  const float* values = static_cast<const float*>(in.view().data);
+  return std::accumulate(values, values + in.view().element_count, 0.0);
+}
+
+void tensors() {
+  const Device device("host");
+  const Stream stream(device);
+  const std::int64_t shape[] = {10, 100};
+  std::vector<float> numbers(1000, 0.5f);
+  Buffer block = device.default_pool().allocate(numbers.size() * sizeof(float), stream);
+  stream.copy(CopyKind::kHostToDevice, block.data(), numbers.data(), block.size());
+  stream.synchronize();  // DLPack knows no streams: the values must be there
+  const double sum = sum_of(export_dlpack(block, dlpack_options<float>(shape, 2)));
+  std::printf("another framework sums a tensor of ours to %g, and has freed it\n", sum);
+  if (sum != 500 || block) throw std::runtime_error("the tensor is wrong");
+}
+
 }  // namespace
 
 int main() {
@@ -72,6 +121,8 @@ int main() {
     streams_and_buffers();
     places();
     containers();
+    resources();
+    tensors();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -1,61 +1,20 @@
-// Trains a network of two layers to be sin(3x) * cos(2y), and checks that it learns.
+// Trains the network of network.hpp, and checks that it learns and that memory does not grow.
 //
 //   millpond_example_framework            on the embedded host device
+//   millpond_example_framework cuda       on another device type that Millpond knows
 //   millpond_example_framework PLUGIN.so  on the first device of a custom-runtime plugin
-//
-// Two streams: batches arrive on `input` while the kernels of the step before run on
-// `compute`; events keep the two in order. All tensors live in one pool, whose counters are shown.
-#include <cmath>
 #include <cstdio>
 #include <exception>
-#include <random>
 #include <stdexcept>
+#include <string>
 
-#include "autograd.hpp"
+#include "network.hpp"
 
 namespace {
 
 using tiny::Context;
-using tiny::Tensor;
-using tiny::Variable;
 
-constexpr std::size_t kBatch = 64;
-constexpr std::size_t kHidden = 32;
 constexpr int kSteps = 400;
-
-struct Batch {
-  Tensor x, y;
-  millpond::Event arrived;
-};
-
-/// Queues a batch on the input stream; the caller's thread does not wait for it.
-Batch next_batch(Context& context, std::mt19937& random) {
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  std::vector<float> x(kBatch * 2), y(kBatch);
-  for (std::size_t i = 0; i < kBatch; ++i) {
-    x[2 * i] = uniform(random);
-    x[2 * i + 1] = uniform(random);
-    y[i] = std::sin(3 * x[2 * i]) * std::cos(2 * x[2 * i + 1]);
-  }
-  Batch batch{Tensor(context, kBatch, 2, context.input), Tensor(context, kBatch, 1, context.input),
-              millpond::Event(context.device)};
-  batch.x.set(x, context.input);
-  batch.y.set(y, context.input);
-  context.input.record(batch.arrived);
-  // Allocated on one stream, used by another: it is not reused before both are done with it.
-  batch.x.used_by(context.compute);
-  batch.y.used_by(context.compute);
-  return batch;
-}
-
-Variable parameter(Context& context, std::size_t rows, std::size_t columns, std::mt19937& random) {
-  std::normal_distribution<float> normal(0, 1 / std::sqrt(static_cast<float>(rows)));
-  std::vector<float> values(rows * columns);
-  for (float& value : values) value = rows == 1 ? 0 : normal(random);
-  const Tensor tensor(context, rows, columns);
-  tensor.set(values, context.compute);
-  return Variable(tensor, true);
-}
 
 void print(const char* when, const millpond_stats& stats) {
   std::printf(
@@ -69,25 +28,13 @@ void print(const char* when, const millpond_stats& stats) {
 }
 
 void train(Context& context) {
-  std::mt19937 random(7);
-  const Variable parameters[] = {
-      parameter(context, 2, kHidden, random), parameter(context, 1, kHidden, random),
-      parameter(context, kHidden, 1, random), parameter(context, 1, 1, random)};
+  tiny::Network network(context);
   float first = 0, last = 0;
   millpond_stats warm{};
-  Batch batch = next_batch(context, random);
   for (int step = 0; step < kSteps; ++step) {
-    context.compute.wait(batch.arrived);
-    const Variable hidden = tanh(linear(Variable(batch.x), parameters[0], parameters[1]));
-    const Variable loss = mean_square_error(linear(hidden, parameters[2], parameters[3]), batch.y);
-    backward(loss);
-    for (const Variable& parameter : parameters) {
-      tiny::step(parameter.value(), parameter.gradient(), 0.2f);
-      parameter.clear_gradient();
-    }
-    batch = next_batch(context, random);  // on its way while the step above still runs
+    const tiny::Tensor loss = network.step();
     if (step % 50 == 0 || step == kSteps - 1) {
-      last = loss.value().get()[0];
+      last = loss.get()[0];
       if (step == 0) first = last;
       if (step == 50) warm = context.pool.stats();
       std::printf("step %3d  loss %.4f\n", step, static_cast<double>(last));
@@ -100,13 +47,16 @@ void train(Context& context) {
   }
 }
 
+/// The device type that an argument names: a plugin is loaded first.
+std::string type_of(const std::string& argument) {
+  return argument.find('/') == std::string::npos ? argument : millpond::DeviceTypes::load(argument);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   try {
-    const std::string type =
-        count > 1 ? millpond::DeviceTypes::load(arguments[1]) : std::string("host");
-    Context context(type);
+    Context context(type_of(count > 1 ? arguments[1] : "host"));
     const millpond_device_info info = context.device.info();
     std::printf("device %s:%d, kernels %s\n", info.type, static_cast<int>(info.ordinal),
                 context.host_access ? "in place" : "staged");

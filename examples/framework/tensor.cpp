@@ -9,8 +9,8 @@ namespace tiny {
 using millpond::CopyKind;
 using millpond::PinnedBuffer;
 
-Context::Context(const std::string& type)
-    : device(type, 0),
+Context::Context(const std::string& type, int ordinal)
+    : device(type, ordinal),
       pool(device, 0, "tiny framework"),
       compute(device),
       input(device),

@@ -17,7 +17,7 @@ namespace tiny {
 
 /// What one program runs on: a device, a pool of its own, and two streams.
 struct Context {
-  explicit Context(const std::string& type);
+  explicit Context(const std::string& type, int ordinal = 0);
 
   millpond::Device device;
   millpond::Pool pool;

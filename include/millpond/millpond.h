@@ -109,8 +109,6 @@ extern "C" {
 #define MILLPOND_E_WRONG_SIZE 16
 /** A defect of this library; please report it. */
 #define MILLPOND_E_INTERNAL 17
-/** `millpond_pool_sleep`: what the memory holds is kept in host memory, and is there again after the wake. */
-#define MILLPOND_SLEEP_KEEP 1
 /** Copy from host memory to device memory. */
 #define MILLPOND_COPY_H2D 0
 /** Copy from device memory to host memory. */
@@ -129,18 +127,6 @@ extern "C" {
 #define MILLPOND_CAP_STREAMS 16
 /** Bit of `millpond_device_info.caps`: stream callbacks work. */
 #define MILLPOND_CAP_CALLBACKS 32
-
-/**
- * A capture of work for later, and the graph that came of it: a handle from `millpond_capture_begin`. It is
- * a number and points to nothing; a released one is recognised.
- */
-typedef struct millpond_capture millpond_capture;
-
-/**
- * A pool's layout at one moment: a handle from `millpond_pool_checkpoint`. It is a number and points to
- * nothing; a destroyed one is recognised.
- */
-typedef struct millpond_checkpoint millpond_checkpoint;
 
 /**
  * A device: a handle that `millpond_device_get` lends. It is a number and points to nothing; it
@@ -246,9 +232,31 @@ typedef struct millpond_stats {
   uint64_t out_of_memory_count;
   /** The limit of `reserved_bytes`; 0: none. */
   uint64_t limit_bytes;
-  /** Bytes of memory that sleeps: given back to the device until its pool wakes. */
-  struct millpond_counter sleeping_bytes;
 } millpond_stats;
+
+/** The account of a device's pinned host memory. */
+typedef struct millpond_host_stats {
+  /** sizeof(millpond_host_stats) */
+  size_t struct_size;
+  /** Bytes in live blocks as they were asked for. */
+  struct millpond_counter requested_bytes;
+  /** Bytes in live blocks after rounding. */
+  struct millpond_counter allocated_bytes;
+  /** Bytes taken from the device. */
+  struct millpond_counter reserved_bytes;
+  /** Live blocks. */
+  struct millpond_counter blocks;
+  /** Bytes that are freed and can be used again. */
+  uint64_t cached_bytes;
+  /** Bytes that are freed and still wait for a stream. */
+  uint64_t pending_bytes;
+  /** Calls to the device for memory, and to give it back, so far. */
+  uint64_t driver_calls;
+  /** Requests so far that were served without such a call. */
+  uint64_t reuse_count;
+  /** The NUMA node that memory is taken from where it has room; -1 where the device tells none. */
+  int32_t numa_node;
+} millpond_host_stats;
 
 /** What is known of one live block. */
 typedef struct millpond_block_info {
@@ -284,11 +292,84 @@ typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
 typedef bool (*millpond_oom_callback)(void *user_data, uint64_t size_bytes);
 
 /**
- * Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: `ptr` and
- * the `size_bytes` that were asked for, and whether the block is live now or was freed. On the thread of the
- * call, after everything is done, with no lock held. It must not throw.
+ * Called once, when the consumer of a tensor of `millpond_dlpack_export` gives it back, with the pointer from
+ * the options. On any thread. It must not throw.
  */
-typedef void (*millpond_restore_callback)(void *user_data, void *ptr, size_t size_bytes, bool live);
+typedef void (*millpond_dlpack_release)(void *user_data);
+
+/** What the tensor of `millpond_dlpack_export` looks like. Zero means the default. */
+typedef struct millpond_dlpack_options {
+  /** sizeof(millpond_dlpack_options) */
+  size_t struct_size;
+  /** The element's kind, a DLDataTypeCode. With 0 bits: unsigned bytes. */
+  uint8_t dtype_code;
+  /** Bits of one lane. */
+  uint8_t dtype_bits;
+  /** Lanes of one element. 0: 1. */
+  uint16_t dtype_lanes;
+  /** Dimensions, 0 to 64. */
+  int32_t ndim;
+  /**
+   * As many sizes as `ndim` says, in elements. NULL with `ndim` 0: one dimension, as many elements as the
+   * block has room for behind `byte_offset`. Not NULL with `ndim` 0: a single element. Copied.
+   */
+  const int64_t *shape;
+  /** As many steps as `ndim` says, in elements. NULL: row by row. Copied. */
+  const int64_t *strides;
+  /**
+   * From the start of the block to the first element. It is added to the tensor's `data`, whose own
+   * `byte_offset` is 0: not every consumer looks at that.
+   */
+  uint64_t byte_offset;
+  /** DLPACK_FLAG_BITMASK_* bits: read only (1), copied (2), elements of less than a byte padded to one (4). */
+  uint64_t flags;
+  /** A DLDeviceType to tell instead of the one that `millpond_dlpack_export` describes. 0: that one. */
+  uint32_t device_type;
+  /** Called by the deleter instead of a free, for a block that its owner keeps. NULL: the deleter frees it. */
+  millpond_dlpack_release release;
+  /** Given to `release`. */
+  void *user_data;
+} millpond_dlpack_options;
+
+/** What is known of a DLPack tensor. */
+typedef struct millpond_dlpack_view {
+  /** sizeof(millpond_dlpack_view) */
+  size_t struct_size;
+  /** The first element, `byte_offset` added. NULL when there are none. */
+  void *data;
+  /** The lowest address of any element: before `data` where strides are negative. NULL when there are none. */
+  void *start;
+  /** From `start` to the end of the highest element. */
+  uint64_t size_bytes;
+  /** Number of elements. */
+  uint64_t element_count;
+  /** DLPACK_FLAG_BITMASK_* bits. */
+  uint64_t flags;
+  /** Number of dimensions. */
+  int32_t ndim;
+  /** A DLDeviceType. */
+  uint32_t device_type;
+  /** Number of the device. */
+  int32_t device_id;
+  /** The element's kind, a DLDataTypeCode. */
+  uint8_t dtype_code;
+  /** Bits of one lane. */
+  uint8_t dtype_bits;
+  /** Lanes of one element. */
+  uint16_t dtype_lanes;
+  /** 1: the elements lie row by row without gaps. 0: use the strides. */
+  uint32_t is_compact;
+  /** Sizes, in elements; borrowed from the tensor. */
+  const int64_t *shape;
+  /** Steps, in elements; borrowed from the tensor. NULL: row by row. */
+  const int64_t *strides;
+  /** The start of the block of this library that holds the elements; NULL for the memory of others. */
+  void *block;
+  /** The pool of that block; borrowed. */
+  struct millpond_pool *pool;
+  /** The device of that block; borrowed. */
+  struct millpond_device *device;
+} millpond_dlpack_view;
 
 /* ---- Last error ---------------------------------------------------------------------------------------- */
 
@@ -346,9 +427,9 @@ C_Status millpond_finalize(void);
 #define MILLPOND_DEVICE_TYPE_NAME_BYTES 32
 
 /**
- * How many device types there are: "cpu", "host", and the registered ones.
+ * How many device types there are: "cpu", "host", "cuda" (with or without devices), and the registered ones.
  *
- * Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_HOST_* variable).
+ * Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_* variable).
  */
 C_Status millpond_device_type_get_count(size_t *out_count);
 
@@ -359,6 +440,15 @@ C_Status millpond_device_type_get_count(size_t *out_count);
  * Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and when the name does not fit.
  */
 C_Status millpond_device_type_get_name(size_t index, char *out_name, size_t capacity);
+
+/**
+ * Why the device type has no devices, as a text for a person, for instance that there is no CUDA driver or
+ * an old one. Empty when it has devices. Written with its NUL into `out_text` of `capacity` bytes; what does
+ * not fit is cut off. Does not start CUDA.
+ *
+ * Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL and a `capacity` of 0.
+ */
+C_Status millpond_device_type_get_reason(const char *type_name, char *out_text, size_t capacity);
 
 /**
  * Registers a custom-runtime plugin that is linked into the program: `init_plugin` is called once, and
@@ -398,7 +488,9 @@ C_Status millpond_device_type_unregister(const char *type_name);
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
 /**
- * How many devices the type has. Starts the type if needed.
+ * How many devices the type has. Starts the type if needed; "cuda" is counted without starting CUDA, as far
+ * as that is possible, so that a child may still be forked that uses it. 0 devices are no error:
+ * `millpond_device_type_get_reason` tells why.
  *
  * Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL.
  */
@@ -409,8 +501,8 @@ C_Status millpond_device_get_count(const char *type_name, size_t *out_count);
  * nothing to give back. Valid until `millpond_finalize` or until its type is unregistered; later uses get
  * NOT_INITIALIZED.
  *
- * Errors: UNKNOWN_DEVICE for the type or the ordinal; INVALID_ARGUMENT for NULL; else what opening the
- * device returns.
+ * Errors: UNKNOWN_DEVICE for the type or the ordinal, with the reason where a type has no devices;
+ * INVALID_ARGUMENT for NULL; else what opening the device returns.
  */
 C_Status millpond_device_get(const char *type_name, int32_t ordinal, millpond_device **out_device);
 
@@ -488,6 +580,59 @@ C_Status millpond_device_remove_oom_callback(millpond_device *device, uint64_t i
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
 C_Status millpond_device_get_default_pool(millpond_device *device, millpond_pool **out_pool);
+
+/* ---- Options ------------------------------------------------------------------------------------------- */
+
+/** Bytes that hold the value of every option, with its NUL. */
+#define MILLPOND_OPTION_BYTES 512
+/** Bytes that hold all options of a device as one text, with its NUL. */
+#define MILLPOND_OPTIONS_BYTES 2048
+
+/**
+ * Sets options of devices that are opened from now on: `options` is "key:value,key:value", with the keys and
+ * values of docs/options.md, which are those of PyTorch's PYTORCH_ALLOC_CONF. `type_name` NULL: for devices of
+ * all types; `ordinal` -1: for all ordinals. What is set later wins over what was set before, and all of it over
+ * the environment (MILLPOND_ALLOC_CONF; where that is not set, PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF).
+ * Devices that are open keep their options. `millpond_finalize` forgets what was set.
+ *
+ * A wrong value in the environment fails the call that opens a device, with the name of the variable.
+ * Errors: INVALID_ARGUMENT for NULL in `options`, an ordinal below -1, and a wrong text: the message has the
+ * column and the nearest right key or value, and nothing is set.
+ */
+C_Status millpond_set_default_options(const char *type_name,
+                                      int32_t ordinal,
+                                      const char *options);
+
+/**
+ * Changes options of an open device from now on; `options` as in `millpond_set_default_options`. Live blocks
+ * stay as they are. `backend` and `expandable_segments` cannot be changed here: set them as defaults before the
+ * device is first used.
+ *
+ * Errors: INVALID_ARGUMENT for NULL and for a wrong text, with the column and the nearest right key or value;
+ * BUSY for an option that an open device keeps; NOT_INITIALIZED. After an error nothing has changed.
+ */
+C_Status millpond_device_set_options(millpond_device *device,
+                                     const char *options);
+
+/**
+ * The value of the option `key` as it is now, written with its NUL into `out_text` of `capacity` bytes;
+ * MILLPOND_OPTION_BYTES always suffice. `backend` and `expandable_segments` tell what the device has, whatever
+ * was asked for.
+ *
+ * Errors: INVALID_ARGUMENT for NULL, for a key that is none, and when the value does not fit; NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_option(const millpond_device *device,
+                                    const char *key,
+                                    char *out_text,
+                                    size_t capacity);
+
+/**
+ * All options of the device as one text that `millpond_set_default_options` takes, written with its NUL into
+ * `out_text` of `capacity` bytes; MILLPOND_OPTIONS_BYTES always suffice.
+ *
+ * Errors: INVALID_ARGUMENT for NULL and when the text does not fit; NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_options(const millpond_device *device, char *out_text, size_t capacity);
 
 /* ---- Pools: stream-ordered memory ---------------------------------------------------------------------- */
 
@@ -569,170 +714,6 @@ C_Status millpond_pool_get_stats(const millpond_pool *pool, millpond_stats *inou
  */
 C_Status millpond_pool_reset_peaks(millpond_pool *pool);
 
-/* ---- Scopes: pools by thread --------------------------------------------------------------------------- */
-
-/**
- * From now on, requests of the calling thread to the default pool of `pool`'s device come from `pool`:
- * `millpond_alloc`, `millpond_pool_alloc` on the default pool, and what is built on them. Requests that name
- * another pool, other threads and other devices are not concerned, and blocks are freed as always. Scopes
- * nest: the innermost of a device counts, and one of the default pool itself ends the effect of outer ones.
- * A scope that a thread leaves open ends with the thread. While any thread has a scope open on a device,
- * requests to its default pool take a few nanoseconds more.
- *
- * Errors: INVALID_ARGUMENT for a pool that does not exist; NOT_INITIALIZED.
- */
-C_Status millpond_scope_begin(millpond_pool *pool);
-
-/**
- * Ends the calling thread's innermost scope of the device, which must be one of `pool`. While a scope is
- * open on any thread, `millpond_pool_destroy` of its pool gets BUSY.
- *
- * Errors: NOT_PERMITTED when this thread has no scope open on the device (perhaps another thread has), or
- * the innermost is one of another pool; INVALID_ARGUMENT; NOT_INITIALIZED. After an error no scope has ended.
- */
-C_Status millpond_scope_end(millpond_pool *pool);
-
-/* ---- Captures: memory of graphs ------------------------------------------------------------------------ */
-
-/**
- * Work on `stream` is about to be recorded into a graph: from now on all requests of this stream come from
- * `pool`, whatever pool of the device they name, and from whichever thread. Call it before the driver starts
- * to record. `pool` is not the default pool; captures may share one, one after the other or at a time.
- *
- * Until `millpond_capture_end` Millpond asks nothing of the captured streams: no event is recorded there, they
- * are made to wait for nothing, their pool only grows, and a freed block that must wait for them waits until
- * the capture has ended. Other streams and threads go on, but while any stream of a device is captured the
- * device is not waited for: `millpond_device_empty_cache` and the like get BUSY. Free memory of the captured
- * streams in other pools rests meanwhile.
- *
- * As long as the capture is not released, its pool keeps all its memory at its addresses, freed blocks
- * included, for the graph to find at each replay: nothing is given back, lent to other pools or streams, or
- * shown elsewhere, and `millpond_pool_destroy` gets BUSY. A replay uses the memory of blocks that were freed
- * during the capture too. Other requests to the pool may get such memory, so order them with the replays, as
- * a request on the captured stream is, or use another pool.
- *
- * The caller gives the capture back with `millpond_capture_release`.
- *
- * Errors: BUSY when the stream is captured already; UNKNOWN_STREAM; INVALID_ARGUMENT for the default pool, and
- * for NULL as `stream`, which cannot be captured; UNSUPPORTED where the device is not pooled; NOT_INITIALIZED.
- */
-C_Status millpond_capture_begin(millpond_pool *pool,
-                                C_Stream stream,
-                                millpond_capture **out_capture);
-
-/**
- * Work on `stream` is recorded into the same graph: call it before the stream joins the driver's capture.
- *
- * Errors: NOT_PERMITTED when the capture has ended; INVALID_ARGUMENT, also when it was released; else those of
- * `millpond_capture_begin`.
- */
-C_Status millpond_capture_add_stream(millpond_capture *capture,
-                                     C_Stream stream);
-
-/**
- * The streams of the capture are ordinary ones again. Call it when the driver records no more, whether that
- * went well or not. The pool keeps its memory until `millpond_capture_release`.
- *
- * Errors: NOT_PERMITTED when it has ended already; INVALID_ARGUMENT, also when it was released;
- * NOT_INITIALIZED.
- */
-C_Status millpond_capture_end(millpond_capture *capture);
-
-/**
- * The graph of the capture is destroyed, and its last replay queued; or it never came to be: a capture that
- * has not ended is ended first (the driver must record no more). When this was the last capture of its pool,
- * the pool's free memory goes back to the device, which is waited for; or, where that is not possible now,
- * becomes ordinary free memory. The handle is not valid any more. NULL: no-op.
- *
- * Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
- */
-C_Status millpond_capture_release(millpond_capture *capture);
-
-/* ---- Checkpoints: layouts of pools --------------------------------------------------------------------- */
-
-/**
- * Notes which blocks of the pool are live now, where, with their sizes and streams. Nothing of it is kept from
- * being freed or given back; what is needed to keep a pool's memory is a capture. The caller ends it with
- * `millpond_checkpoint_destroy`.
- *
- * Errors: INVALID_ARGUMENT; UNSUPPORTED where the device is not pooled; NOT_INITIALIZED.
- */
-C_Status millpond_pool_checkpoint(millpond_pool *pool,
-                                  millpond_checkpoint **out_checkpoint);
-
-/**
- * Makes exactly those blocks of `pool` live that were at the checkpoint: at the same addresses, of the same
- * sizes and streams. Blocks that have come since are freed, and those that were freed since are live again,
- * with what their memory holds now; where a block was freed and another of the same size and stream made at its
- * address, that one stays. `callback` (may be NULL) is told each block that was freed or made live. Nothing is
- * copied, and the device is called only where a block that is freed was used by other streams than its own:
- * those are waited for. No other thread may use the pool meanwhile. A checkpoint may be restored any number of
- * times.
- *
- * Errors: NOT_PERMITTED when it is impossible, because memory of it went back to the device or to another pool,
- * which does not happen while a capture keeps the pool; UNKNOWN_STREAM when a stream of it has ended; BUSY when
- * a stream of it is being captured, or another thread used the pool; OUT_OF_MEMORY; NOT_PERMITTED in a stream
- * callback; INVALID_ARGUMENT, also for a checkpoint of another pool; UNSUPPORTED; NOT_INITIALIZED; DEVICE. After
- * an error nothing has changed.
- */
-C_Status millpond_pool_restore(millpond_pool *pool,
-                               const millpond_checkpoint *checkpoint,
-                               millpond_restore_callback callback,
-                               void *user_data);
-
-/**
- * Ends a checkpoint. NULL: no-op.
- *
- * Errors: INVALID_ARGUMENT, also when it was destroyed before; NOT_INITIALIZED.
- */
-C_Status millpond_checkpoint_destroy(millpond_checkpoint *checkpoint);
-
-/* ---- Sleep: pools without physical memory -------------------------------------------------------------- */
-
-/**
- * Gives the physical memory of the pool back to the device until `millpond_pool_wake`. Its addresses stay, and
- * so do its blocks, which nobody may touch meanwhile: copies and fills of them get NOT_PERMITTED, and so do
- * requests to the pool. Blocks may be freed. `flags`: 0, and what the memory holds is lost, or
- * MILLPOND_SLEEP_KEEP, and it is copied to host memory and back. Waits for the device.
- *
- * Errors: UNSUPPORTED where the device does not map; NOT_PERMITTED when the pool sleeps already, and in a
- * stream callback; BUSY while a stream of the device is captured; OUT_OF_MEMORY for host memory;
- * INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error nothing has changed; but where the device takes
- * memory and does not give it again, the pool may sleep in part, as `sleeping_bytes` tells: wake it then.
- */
-C_Status millpond_pool_sleep(millpond_pool *pool,
-                             uint32_t flags);
-
-/**
- * Brings the memory of a sleeping pool back, at the same addresses. Where there is too little, idle memory of
- * other pools is given back for it.
- *
- * Errors: OUT_OF_MEMORY, and the pool sleeps on with what was kept; NOT_PERMITTED when it does not sleep, and in
- * a stream callback; BUSY while a stream of the device is captured; UNSUPPORTED; INVALID_ARGUMENT;
- * NOT_INITIALIZED; DEVICE. After an error nothing has changed.
- */
-C_Status millpond_pool_wake(millpond_pool *pool);
-
-/**
- * `millpond_pool_sleep` for all pools of the device that were made with this name, which serves as a tag: all of
- * them or none.
- *
- * Errors: INVALID_ARGUMENT also when there is no such pool; else those of `millpond_pool_sleep`.
- */
-C_Status millpond_device_sleep(millpond_device *device,
-                               const char *pool_name,
-                               uint32_t flags);
-
-/**
- * `millpond_pool_wake` for all sleeping pools of the device that were made with this name. When one cannot wake,
- * those that have woken before it stay awake, and the call may be made again.
- *
- * Errors: INVALID_ARGUMENT also when there is no such pool; NOT_PERMITTED also when none of them sleeps; else
- * those of `millpond_pool_wake`.
- */
-C_Status millpond_device_wake(millpond_device *device,
-                              const char *pool_name);
-
 /* ---- Memory without a pool in hand --------------------------------------------------------------------- */
 
 /**
@@ -769,33 +750,6 @@ C_Status millpond_free_sized(void *ptr, size_t size_bytes);
 C_Status millpond_record_stream(void *ptr, C_Stream stream);
 
 /**
- * The use of the block that starts at `ptr` by work on `stream` has ended: what is queued there *now* is the
- * last. After the free, its reuse waits for this point, and not for what is queued there at the free. It
- * takes the place of an earlier `millpond_record_stream` of that stream, which need not have been called.
- * Work that uses the block and is queued there later needs a new one. Costs nothing at the free when the
- * stream has passed the point by then. Without effect on a block of `stream` itself, and on one of
- * `millpond_alloc`, which waits for all streams. While `stream` is captured, the use ends with the capture.
- *
- * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
- * the block waits for what it waited for before.
- */
-C_Status millpond_record_end(void *ptr, C_Stream stream);
-
-/**
- * As `millpond_record_end`, but the use ended where `event` was recorded: on `stream` behind the last use, or
- * on another stream that has waited for that. The event stays the caller's. It must stay as it is until it
- * has completed or the block waits for it no longer; `millpond_event_is_held` tells. An event that is recorded
- * and destroyed with functions of this library needs no care: `millpond_event_record` gets BUSY until then,
- * and `millpond_event_destroy` takes effect then, although the handle ends at once. One that is recorded or
- * destroyed with the driver's own functions does.
- *
- * Errors: UNKNOWN_EVENT, and those of `millpond_record_end`.
- */
-C_Status millpond_record_end_at(void *ptr,
-                                C_Stream stream,
-                                C_Event event);
-
-/**
  * The live block that holds `ptr`, which may lie anywhere inside it. The caller sets
  * `inout_info->struct_size`; as much as fits is written.
  *
@@ -805,19 +759,62 @@ C_Status millpond_get_block(const void *ptr, millpond_block_info *inout_info);
 
 /**
  * Allocates host memory that copies to and from this device fast: page-locked where the limit of the
- * process allows. Size 0: C_SUCCESS and NULL. The caller gives it back with `millpond_host_free`.
+ * process allows, near the device where that tells its NUMA node. Aligned to 64 bytes, above 32 KiB to a page (a
+ * plugin may align less);
+ * at most an eighth of the request is wasted (and less than 64 bytes below 512). It comes from a cache and holds
+ * what was there before. Size 0: C_SUCCESS and NULL. The caller gives it back with `millpond_host_free`.
  *
  * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_host_alloc(millpond_device *device, size_t size_bytes, void **out_ptr);
+C_Status millpond_host_alloc(millpond_device *device,
+                             size_t size_bytes,
+                             void **out_ptr);
 
 /**
- * Frees memory of `millpond_host_alloc` of the same device at once: no queued work may still use it. NULL:
- * no-op.
+ * Frees memory of `millpond_host_alloc` of the same device. Queued work may still use it: it is used again only
+ * when each stream of a `millpond_copy_async` from or to it, and each that `millpond_host_record_stream` named, has
+ * passed what was queued there at the free. Other work must be done, or recorded, before. Does not wait, unless
+ * the option `pinned_max_cached_size_mb` makes it give memory back to the device, which may wait. NULL: no-op.
  *
  * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
  */
-C_Status millpond_host_free(millpond_device *device, void *ptr);
+C_Status millpond_host_free(millpond_device *device,
+                            void *ptr);
+
+/**
+ * Memory of `millpond_host_alloc` (of this or of another device) that holds `ptr`, which may lie anywhere inside,
+ * is also used by work that is queued on `stream` of `device`: kernels, or copies that Millpond did not queue.
+ * After its free, its reuse waits for what is queued there at the free.
+ *
+ * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
+C_Status millpond_host_record_stream(millpond_device *device,
+                                     const void *ptr,
+                                     C_Stream stream);
+
+/**
+ * The account of the device's pinned host memory. The caller sets `inout_stats->struct_size`; as much as fits is
+ * written.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_host_stats(const millpond_device *device,
+                                        millpond_host_stats *inout_stats);
+
+/**
+ * The peaks of that account start again from the current values.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_reset_host_peaks(millpond_device *device);
+
+/**
+ * Pinned host memory that is freed goes back to the device, after a wait for the work that still uses it. Blocks up
+ * to 32 KiB go when all that were taken together with them (at most 512 KiB) are free.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; NOT_PERMITTED in a stream callback.
+ */
+C_Status millpond_device_empty_host_cache(millpond_device *device);
 
 /**
  * Allocates memory that host and device use at the same address. Size 0: C_SUCCESS and NULL. The caller
@@ -849,7 +846,7 @@ C_Status millpond_copy(millpond_device *device, uint32_t kind, void *dst, const 
 
 /**
  * Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until
- * the copy is done; other host memory that is read has been read when this returns, other host memory that
+ * the copy is done, but the latter may be freed; other host memory that is read has been read when this returns, other host memory that
  * is written may be written until the copy is done.
  *
  * Errors: as `millpond_copy`, and UNKNOWN_STREAM.
@@ -915,12 +912,24 @@ C_Status millpond_memset_async(millpond_device *device,
 C_Status millpond_stream_create(millpond_device *device, C_Stream *out_stream);
 
 /**
- * Ends a stream. Work queued on it still completes, and live blocks of it stay valid. NULL: no-op.
+ * Ends a stream that `millpond_stream_create` made. Work queued on it still completes, and live blocks of it
+ * stay valid. NULL: no-op.
  *
- * Errors: UNKNOWN_STREAM; BUSY while it is captured (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was made elsewhere; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_stream_destroy(millpond_device *device,
                                  C_Stream stream);
+
+/**
+ * To be called before a stream that was made elsewhere (a `CUstream` of the framework) is ended by its maker,
+ * if it was ever named to Millpond. Afterwards Millpond does not ask the device about that stream any more,
+ * which would be undefined for one that has ended. Live blocks of it stay valid. Work queued on it still runs;
+ * the call waits for it where blocks were recorded on the stream. NULL: no-op.
+ *
+ * Errors: UNKNOWN_STREAM; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_stream_forget(millpond_device *device,
+                                C_Stream stream);
 
 /**
  * Whether everything queued on the stream is done. Does not wait.
@@ -963,7 +972,7 @@ C_Status millpond_stream_add_callback(millpond_device *device,
 C_Status millpond_event_create(millpond_device *device, C_Event *out_event);
 
 /**
- * Ends an event. Waits on it that are queued still hold, and so does `millpond_record_end_at`. NULL: no-op.
+ * Ends an event. Waits on it that are queued still hold. NULL: no-op.
  *
  * Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
@@ -972,11 +981,9 @@ C_Status millpond_event_destroy(millpond_device *device, C_Event event);
 /**
  * The event stands for everything queued on `stream` so far.
  *
- * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; BUSY while `millpond_event_is_held`; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_event_record(millpond_device *device,
-                               C_Stream stream,
-                               C_Event event);
+C_Status millpond_event_record(millpond_device *device, C_Stream stream, C_Event event);
 
 /**
  * Whether what the event recorded is done; true when it never recorded. Does not wait.
@@ -986,19 +993,99 @@ C_Status millpond_event_record(millpond_device *device,
 C_Status millpond_event_query(millpond_device *device, C_Event event, bool *out_done);
 
 /**
- * Whether a block still waits for what the event has recorded (see `millpond_record_end_at`); then it must
- * neither be recorded again nor destroyed with functions other than this library's. Does not wait.
- *
- * Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
- */
-C_Status millpond_event_is_held(millpond_device *device, C_Event event, bool *out_held);
-
-/**
  * Waits for what the event recorded.
  *
  * Errors: UNKNOWN_EVENT; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_event_synchronize(millpond_device *device, C_Event event);
+
+/* ---- DLPack -------------------------------------------------------------------------------------------- */
+
+/** A tensor of DLPack before 1.0 (dlpack.h has the members): `dl_tensor`, `manager_ctx`, `deleter`. */
+typedef struct DLManagedTensor DLManagedTensor;
+
+/** A tensor of DLPack 1 (dlpack.h has the members): `version`, `manager_ctx`, `deleter`, `flags`, `dl_tensor`. */
+typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
+
+/**
+ * A DLPack tensor over the block that starts at `ptr`. The tensor owns the block from now on: its deleter
+ * frees it as `millpond_free` does, or calls the options' `release` instead. The caller gives the tensor to
+ * a consumer, or ends it with `millpond_dlpack_destroy`. `options` may be NULL: all its bytes, one dimension.
+ *
+ * The deleter may be called from any thread, and at any time: after the device has ended, and after the
+ * shared object with this library was closed (the first export keeps its code loaded). The memory itself ends
+ * with the device.
+ *
+ * DLPack knows no streams. Before the consumer gets the tensor, its stream must wait for the work that
+ * writes the block (`millpond_stream_wait_event`; a consumer on the processor: `millpond_stream_synchronize`).
+ * A consumer may call the deleter while its own work is still queued: tell that stream with
+ * `millpond_record_stream` first, and the block is reused after it.
+ *
+ * The device is kDLCPU, 0 for the types "host" and "cpu", whose memory any code can touch; kDLCUDA and the
+ * ordinal for "cuda"; kDLExtDev and the ordinal for every other type, since only its own library knows what
+ * its addresses mean, unless the options name another.
+ *
+ * Errors: UNKNOWN_POINTER, also for a pointer inside a block; OUT_OF_RANGE for a shape that passes the end of
+ * the block as it was asked for; UNSUPPORTED for kDLCPU where the host cannot touch the memory;
+ * INVALID_ARGUMENT; NOT_INITIALIZED. After an error the block is still the caller's.
+ */
+C_Status millpond_dlpack_export(void *ptr,
+                                const millpond_dlpack_options *options,
+                                struct DLManagedTensorVersioned **out_tensor);
+
+/**
+ * As `millpond_dlpack_export`, in the layout of DLPack before 1.0, which has no flags.
+ *
+ * Errors: as `millpond_dlpack_export`; INVALID_ARGUMENT for flags.
+ */
+C_Status millpond_dlpack_export_legacy(void *ptr,
+                                       const millpond_dlpack_options *options,
+                                       struct DLManagedTensor **out_tensor);
+
+/**
+ * Looks at a tensor that this or another library made, for work of `device` (NULL: of any): checks it, and
+ * tells where its memory is. The tensor stays the caller's, who ends it with `millpond_dlpack_destroy` when
+ * no work uses it any more. The caller sets `inout_view->struct_size`; as much as fits is written; the shape
+ * and the strides in it are borrowed from the tensor.
+ *
+ * Where the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then
+ * makes its reuse wait for a stream, and the tensor may be ended while work is queued there. The memory of
+ * others may only be given back when the work is done (`millpond_stream_synchronize`).
+ *
+ * Errors: UNSUPPORTED for another major version than 1 (ending such a tensor is safe, nothing else is);
+ * INVALID_ARGUMENT for NULL, a negative or too large number of dimensions (more than 64), a missing shape, a
+ * negative size, no bits or lanes, elements without memory, and memory that `device` cannot use: it takes
+ * the device type and number that `millpond_dlpack_export` gives it, any block of its own, and memory that
+ * the device's processor shares (a CPU device: kDLCUDAHost, kDLROCMHost, kDLCUDAManaged; "cuda":
+ * kDLCUDAManaged); OUT_OF_RANGE for elements that no memory could hold, or outside their block;
+ * NOT_INITIALIZED.
+ */
+C_Status millpond_dlpack_get_view(const millpond_device *device,
+                                  const struct DLManagedTensorVersioned *tensor,
+                                  millpond_dlpack_view *inout_view);
+
+/**
+ * As `millpond_dlpack_get_view`, for a tensor of DLPack before 1.0.
+ *
+ * Errors: as `millpond_dlpack_get_view`, but for the version, which this layout does not tell.
+ */
+C_Status millpond_dlpack_get_view_legacy(const millpond_device *device,
+                                         const struct DLManagedTensor *tensor,
+                                         millpond_dlpack_view *inout_view);
+
+/**
+ * Gives a tensor back to its producer: calls its deleter, where it has one. Any version. NULL: no-op.
+ *
+ * Errors: INVALID_ARGUMENT for a pointer that is not aligned.
+ */
+C_Status millpond_dlpack_destroy(struct DLManagedTensorVersioned *tensor);
+
+/**
+ * As `millpond_dlpack_destroy`, for a tensor of DLPack before 1.0.
+ *
+ * Errors: INVALID_ARGUMENT for a pointer that is not aligned.
+ */
+C_Status millpond_dlpack_destroy_legacy(struct DLManagedTensor *tensor);
 
 #ifdef __cplusplus
 } /* extern "C" */

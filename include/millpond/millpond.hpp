@@ -9,6 +9,8 @@
 //   cpp/pools.hpp    PoolScope, Capture, Checkpoint
 //   cpp/places.hpp   CPUPlace, GPUPlace, CustomPlace, memory::Alloc / Free / Used / Copy
 //   cpp/pmr.hpp      MemoryResource (std::pmr), Allocator<T>: for memory that the host can touch
+//   cpp/resource.hpp StreamResource, VirtualResource: for code written for libcu++ or RMM
+//   cpp/dlpack.hpp   export_dlpack(), ImportedTensor
 //
 // Owners (Stream, Event, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr) move and do not
 // copy; their destructors never throw. Views and Device are plain values that own nothing. One
@@ -17,12 +19,15 @@
 #ifndef MILLPOND_MILLPOND_HPP
 #define MILLPOND_MILLPOND_HPP
 
+#include "millpond/cpp/aligned.hpp"
 #include "millpond/cpp/device.hpp"
+#include "millpond/cpp/dlpack.hpp"
 #include "millpond/cpp/error.hpp"
 #include "millpond/cpp/memory.hpp"
 #include "millpond/cpp/places.hpp"
 #include "millpond/cpp/pmr.hpp"
 #include "millpond/cpp/pools.hpp"
+#include "millpond/cpp/resource.hpp"
 #include "millpond/cpp/stream.hpp"
 
 #endif  // MILLPOND_MILLPOND_HPP

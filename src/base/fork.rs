@@ -5,16 +5,29 @@
 //! at it before they touch any lock.
 
 use super::error::{Code, Error, Result};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How often this process was forked from one that watched: 0 in the first process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 static WATCHED: AtomicBool = AtomicBool::new(false);
+/// See `in_children`. Looking at it is one atomic load.
+static FORGET: OnceLock<fn()> = OnceLock::new();
 
 extern "C" fn in_child() {
-    // Only this: the child of a process with threads may do little else here.
+    // Little more than this: the child of a process with threads may not do much here.
     // Relaxed: the child has one thread, and later ones are started after this.
     FORKS.fetch_add(1, Ordering::Relaxed);
+    if let Some(forget) = FORGET.get() {
+        forget();
+    }
+}
+
+/// What else happens in a forked child: `forget` is called there, before the fork returns. It may do nothing
+/// but store to atomics. The first one stays.
+#[cfg(feature = "capi")]
+pub(crate) fn in_children(forget: fn()) {
+    let _ = FORGET.set(forget);
 }
 
 /// From now on a fork changes [`count`]. A fork before needs no notice: there is nothing to inherit, and

@@ -4,6 +4,7 @@ pub mod biased;
 pub mod error;
 pub(crate) mod fork;
 pub mod lazy;
+pub(crate) mod numa;
 pub mod remote;
 pub mod slots;
 pub mod sync;

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn millpond_copy(
 }
 
 /// Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until
-/// the copy is done; other host memory that is read has been read when this returns, other host memory that
+/// the copy is done, but the latter may be freed; other host memory that is read has been read when this returns, other host memory that
 /// is written may be written until the copy is done.
 ///
 /// Errors: as `millpond_copy`, and UNKNOWN_STREAM.

@@ -68,7 +68,9 @@ impl From<DeviceInfo> for millpond_device_info {
     }
 }
 
-/// How many devices the type has. Starts the type if needed.
+/// How many devices the type has. Starts the type if needed; "cuda" is counted without starting CUDA, as far
+/// as that is possible, so that a child may still be forked that uses it. 0 devices are no error:
+/// `millpond_device_type_get_reason` tells why.
 ///
 /// Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL.
 #[unsafe(no_mangle)]
@@ -90,8 +92,8 @@ pub unsafe extern "C" fn millpond_device_get_count(
 /// nothing to give back. Valid until `millpond_finalize` or until its type is unregistered; later uses get
 /// NOT_INITIALIZED.
 ///
-/// Errors: UNKNOWN_DEVICE for the type or the ordinal; INVALID_ARGUMENT for NULL; else what opening the
-/// device returns.
+/// Errors: UNKNOWN_DEVICE for the type or the ordinal, with the reason where a type has no devices;
+/// INVALID_ARGUMENT for NULL; else what opening the device returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_get(
     type_name: *const c_char,

@@ -13,9 +13,9 @@ use std::ptr::NonNull;
 /// Bytes that hold the name of every device type, with its NUL.
 pub const MILLPOND_DEVICE_TYPE_NAME_BYTES: usize = 32;
 
-/// How many device types there are: "cpu", "host", and the registered ones.
+/// How many device types there are: "cpu", "host", "cuda" (with or without devices), and the registered ones.
 ///
-/// Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_HOST_* variable).
+/// Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_* variable).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_get_count(out_count: *mut usize) -> C_Status {
     run(|| {
@@ -46,6 +46,30 @@ pub unsafe extern "C" fn millpond_device_type_get_name(
         };
         // SAFETY: C's promise, as the header states it.
         unsafe { write_text(out, capacity, name) }
+    })
+}
+
+/// Why the device type has no devices, as a text for a person, for instance that there is no CUDA driver or
+/// an old one. Empty when it has devices. Written with its NUL into `out_text` of `capacity` bytes; what does
+/// not fit is cut off. Does not start CUDA.
+///
+/// Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL and a `capacity` of 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_type_get_reason(
+    type_name: *const c_char,
+    out_text: *mut c_char,
+    capacity: usize,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let name = unsafe { text(type_name, "type_name") }?;
+        let Some(out) = NonNull::new(out_text).filter(|_| capacity > 0) else {
+            return Err(Error::new(Code::InvalidArgument, "out_text is NULL, or has no room"));
+        };
+        let why = runtime::absence(name)?.unwrap_or_default();
+        let fits = (0..=why.len().min(capacity - 1)).rev().find(|&n| why.is_char_boundary(n)).unwrap_or(0);
+        // SAFETY: C's promise, as the header states it.
+        unsafe { write_text(out, capacity, &why[..fits]) }
     })
 }
 

@@ -6,6 +6,7 @@
 //! generation. A look-up is a few loads, takes no lock and follows no pointer that C has seen.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::fork;
 use crate::base::slots::AtomicRef;
 use crate::capi::types::{millpond_capture, millpond_checkpoint, millpond_device, millpond_pool};
 use crate::runtime::{self, DeviceState, Pool, PoolId, Pooled, lock};
@@ -216,7 +217,8 @@ fn lane_of(bits: u64) -> &'static AtomicRef<Lane> {
     &LANES[bits as usize % LANE_COUNT]
 }
 
-/// What a pool handle leads to, if it was looked up lately. Whoever finds nothing asks [`pool`].
+/// What a pool handle leads to, if it was looked up lately; nothing in a forked child. Whoever finds nothing asks
+/// [`pool`].
 #[inline(always)]
 pub(crate) fn lane(handle: *const millpond_pool) -> Option<(&'static Pooled, &'static Pool)> {
     let bits = handle.addr() as u64;
@@ -231,6 +233,7 @@ pub(crate) fn lane(handle: *const millpond_pool) -> Option<(&'static Pooled, &'s
 #[cold]
 pub(crate) fn open_lane(handle: *const millpond_pool, device: &'static DeviceState, pool: PoolId) {
     let Some((memory, pool)) = device.memory().lane(pool) else { return };
+    fork::in_children(forget_lanes);
     let bits = handle.addr() as u64;
     let mut book = lock(&BOOK);
     // Looked at under the book's lock: see `detour`.
@@ -269,6 +272,11 @@ pub(crate) fn detour(device: &DeviceState) {
     if lane_of(bits).get().is_some_and(|l| l.handle.load(Ordering::Relaxed) == bits) {
         lane_of(bits).set(Some(&NO_LANE));
     }
+}
+
+/// In a forked child no handle leads anywhere: the slow way refuses.
+fn forget_lanes() {
+    LANES.iter().for_each(|l| l.set(Some(&NO_LANE)));
 }
 
 /// Lanes that rest before they are used again.

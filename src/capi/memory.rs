@@ -4,13 +4,32 @@ use crate::capi::guard::{Out, OutStruct, Versioned, run};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
 use crate::capi::stream::event_id;
-use crate::capi::types::{millpond_block_info, millpond_device};
+use crate::capi::types::{millpond_block_info, millpond_device, millpond_host_stats};
 use crate::paddle::abi::{C_Event, C_Status, C_Stream};
-use crate::runtime::{self, PoolId};
+use crate::runtime::{self, HostStats, PoolId};
 use std::ffi::c_void;
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers.
 unsafe impl Versioned for millpond_block_info {}
+// SAFETY: repr(C), `struct_size` first, integers only.
+unsafe impl Versioned for millpond_host_stats {}
+
+impl From<HostStats> for millpond_host_stats {
+    fn from(s: HostStats) -> Self {
+        millpond_host_stats {
+            struct_size: size_of::<millpond_host_stats>(),
+            requested_bytes: s.requested.into(),
+            allocated_bytes: s.allocated.into(),
+            reserved_bytes: s.reserved.into(),
+            blocks: s.blocks.into(),
+            cached_bytes: s.cached,
+            pending_bytes: s.pending,
+            driver_calls: s.driver_calls,
+            reuse_count: s.reuses,
+            numa_node: s.numa_node.and_then(|n| i32::try_from(n).ok()).unwrap_or(-1),
+        }
+    }
+}
 
 /// Allocates `size_bytes` from the device's default pool, usable at once by the host (where it can reach the
 /// device) and by every stream. Size 0: C_SUCCESS and NULL. The address is aligned to the device's
@@ -126,7 +145,10 @@ pub unsafe extern "C" fn millpond_get_block(
 }
 
 /// Allocates host memory that copies to and from this device fast: page-locked where the limit of the
-/// process allows. Size 0: C_SUCCESS and NULL. The caller gives it back with `millpond_host_free`.
+/// process allows, near the device where that tells its NUMA node. Aligned to 64 bytes, above 32 KiB to a page (a
+/// plugin may align less);
+/// at most an eighth of the request is wasted (and less than 64 bytes below 512). It comes from a cache and holds
+/// what was there before. Size 0: C_SUCCESS and NULL. The caller gives it back with `millpond_host_free`.
 ///
 /// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
@@ -143,13 +165,63 @@ pub unsafe extern "C" fn millpond_host_alloc(
     })
 }
 
-/// Frees memory of `millpond_host_alloc` of the same device at once: no queued work may still use it. NULL:
-/// no-op.
+/// Frees memory of `millpond_host_alloc` of the same device. Queued work may still use it: it is used again only
+/// when each stream of a `millpond_copy_async` from or to it, and each that `millpond_host_record_stream` named, has
+/// passed what was queued there at the free. Other work must be done, or recorded, before. Does not wait, unless
+/// the option `pinned_max_cached_size_mb` makes it give memory back to the device, which may wait. NULL: no-op.
 ///
 /// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_host_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
     run(|| handles::device(device)?.host_free(ptr.addr() as u64))
+}
+
+/// Memory of `millpond_host_alloc` (of this or of another device) that holds `ptr`, which may lie anywhere inside,
+/// is also used by work that is queued on `stream` of `device`: kernels, or copies that Millpond did not queue.
+/// After its free, its reuse waits for what is queued there at the free.
+///
+/// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_host_record_stream(
+    device: *mut millpond_device,
+    ptr: *const c_void,
+    stream: C_Stream,
+) -> C_Status {
+    run(|| handles::device(device)?.host_record_stream(ptr.addr() as u64, stream_id(stream)))
+}
+
+/// The account of the device's pinned host memory. The caller sets `inout_stats->struct_size`; as much as fits is
+/// written.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_get_host_stats(
+    device: *const millpond_device,
+    inout_stats: *mut millpond_host_stats,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { OutStruct::new(inout_stats, "inout_stats") }?;
+        out.set(handles::device(device)?.host_stats()?.into());
+        Ok(())
+    })
+}
+
+/// The peaks of that account start again from the current values.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_reset_host_peaks(device: *mut millpond_device) -> C_Status {
+    run(|| handles::device(device)?.host_reset_peaks())
+}
+
+/// Pinned host memory that is freed goes back to the device, after a wait for the work that still uses it. Blocks up
+/// to 32 KiB go when all that were taken together with them (at most 512 KiB) are free.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; NOT_PERMITTED in a stream callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_empty_host_cache(device: *mut millpond_device) -> C_Status {
+    run(|| handles::device(device)?.host_empty_cache())
 }
 
 /// Allocates memory that host and device use at the same address. Size 0: C_SUCCESS and NULL. The caller

@@ -4,7 +4,9 @@ use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
 use crate::paddle::abi::{C_Status, C_Stream};
+use crate::runtime::{Freed, Got, Heap, Pooled};
 use std::ffi::c_void;
+use std::ptr::NonNull;
 
 // SAFETY: repr(C), `struct_size` first, integers and a raw pointer.
 unsafe impl Versioned for millpond_pool_options {}
@@ -100,12 +102,52 @@ pub unsafe extern "C" fn millpond_pool_alloc(
     stream: C_Stream,
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
+    let mut found = Got::No;
+    if let Some(out) = NonNull::new(out_ptr).filter(|p| p.is_aligned())
+        && let Some((memory, lane)) = handles::lane(pool)
+    {
+        found = memory.alloc_quick(lane, stream_id(stream), size_bytes as u64);
+        if let Got::Block(addr, full) = found {
+            // SAFETY: C's promise, as the header states it.
+            unsafe { out.write(to_ptr(addr)) };
+            if let Some(heap) = full {
+                settle(memory, heap);
+            }
+            return C_Status::SUCCESS;
+        }
+    }
+    // SAFETY: as here.
+    unsafe { alloc_slow(pool, size_bytes, stream, out_ptr, found) }
+}
+
+#[cold]
+#[inline(never)]
+fn settle(memory: &Pooled, heap: &'static Heap) {
+    // The block is the caller's, whatever comes of this.
+    let _ = run(|| {
+        memory.settle(heap);
+        Ok(())
+    });
+}
+
+/// `millpond_pool_alloc` where the block has to be looked for.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn alloc_slow(
+    pool: *mut millpond_pool,
+    size_bytes: usize,
+    stream: C_Stream,
+    out_ptr: *mut *mut c_void,
+    found: Got,
+) -> C_Status {
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
         let (stream, bytes) = (stream_id(stream), size_bytes as u64);
         let got = match handles::lane(pool) {
-            Some((memory, lane)) if bytes != 0 => memory.alloc(lane, stream, bytes),
+            Some((memory, lane)) if bytes != 0 => memory.alloc(lane, stream, bytes, found),
             _ => alloc_first(pool, stream, bytes),
         };
         match got {
@@ -130,10 +172,20 @@ pub unsafe extern "C" fn millpond_pool_free(
     ptr: *mut c_void,
     stream: C_Stream,
 ) -> C_Status {
+    let found = match handles::lane(pool) {
+        Some((memory, _)) => memory.free_quick(ptr.addr() as u64, stream_id(stream)),
+        None => Freed::No,
+    };
+    if let Freed::Done = found { C_Status::SUCCESS } else { free_slow(pool, ptr, stream, found) }
+}
+
+/// `millpond_pool_free` where it is not the usual case.
+#[inline(never)]
+fn free_slow(pool: *mut millpond_pool, ptr: *mut c_void, stream: C_Stream, found: Freed) -> C_Status {
     run(|| {
         let (addr, stream) = (ptr.addr() as u64, stream_id(stream));
         match handles::lane(pool) {
-            Some((memory, _)) => memory.free(addr, stream),
+            Some((memory, _)) => memory.free(addr, stream, found),
             None => handles::pool(pool)?.0.memory().free(addr, Some(stream), None),
         }
     })

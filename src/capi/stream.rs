@@ -32,9 +32,10 @@ pub unsafe extern "C" fn millpond_stream_create(
     })
 }
 
-/// Ends a stream. Work queued on it still completes, and live blocks of it stay valid. NULL: no-op.
+/// Ends a stream that `millpond_stream_create` made. Work queued on it still completes, and live blocks of it
+/// stay valid. NULL: no-op.
 ///
-/// Errors: UNKNOWN_STREAM; BUSY while it is captured (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+/// Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was made elsewhere; BUSY while it is captured (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, stream: C_Stream) -> C_Status {
     run(|| {
@@ -43,6 +44,17 @@ pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, s
         }
         handles::device(device)?.stream_destroy(stream_id(stream))
     })
+}
+
+/// To be called before a stream that was made elsewhere (a `CUstream` of the framework) is ended by its maker,
+/// if it was ever named to Millpond. Afterwards Millpond does not ask the device about that stream any more,
+/// which would be undefined for one that has ended. Live blocks of it stay valid. Work queued on it still runs;
+/// the call waits for it where blocks were recorded on the stream. NULL: no-op.
+///
+/// Errors: UNKNOWN_STREAM; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_stream_forget(device: *mut millpond_device, stream: C_Stream) -> C_Status {
+    run(|| handles::device(device)?.stream_forget(stream_id(stream)))
 }
 
 /// Whether everything queued on the stream is done. Does not wait.

@@ -227,6 +227,32 @@ pub struct millpond_stats {
     pub sleeping_bytes: millpond_counter,
 }
 
+/// The account of a device's pinned host memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct millpond_host_stats {
+    /// sizeof(millpond_host_stats)
+    pub struct_size: usize,
+    /// Bytes in live blocks as they were asked for.
+    pub requested_bytes: millpond_counter,
+    /// Bytes in live blocks after rounding.
+    pub allocated_bytes: millpond_counter,
+    /// Bytes taken from the device.
+    pub reserved_bytes: millpond_counter,
+    /// Live blocks.
+    pub blocks: millpond_counter,
+    /// Bytes that are freed and can be used again.
+    pub cached_bytes: u64,
+    /// Bytes that are freed and still wait for a stream.
+    pub pending_bytes: u64,
+    /// Calls to the device for memory, and to give it back, so far.
+    pub driver_calls: u64,
+    /// Requests so far that were served without such a call.
+    pub reuse_count: u64,
+    /// The NUMA node that memory is taken from where it has room; -1 where the device tells none.
+    pub numa_node: i32,
+}
+
 /// What is known of one live block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -266,3 +292,80 @@ pub type millpond_oom_callback =
 pub type millpond_restore_callback = Option<
     unsafe extern "C-unwind" fn(user_data: *mut c_void, ptr: *mut c_void, size_bytes: usize, live: bool),
 >;
+/// What the tensor of `millpond_dlpack_export` looks like. Zero means the default.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct millpond_dlpack_options {
+    /// sizeof(millpond_dlpack_options)
+    pub struct_size: usize,
+    /// The element's kind, a DLDataTypeCode. With 0 bits: unsigned bytes.
+    pub dtype_code: u8,
+    /// Bits of one lane.
+    pub dtype_bits: u8,
+    /// Lanes of one element. 0: 1.
+    pub dtype_lanes: u16,
+    /// Dimensions, 0 to 64.
+    pub ndim: i32,
+    /// As many sizes as `ndim` says, in elements. NULL with `ndim` 0: one dimension, as many elements as the
+    /// block has room for behind `byte_offset`. Not NULL with `ndim` 0: a single element. Copied.
+    pub shape: *const i64,
+    /// As many steps as `ndim` says, in elements. NULL: row by row. Copied.
+    pub strides: *const i64,
+    /// From the start of the block to the first element. It is added to the tensor's `data`, whose own
+    /// `byte_offset` is 0: not every consumer looks at that.
+    pub byte_offset: u64,
+    /// DLPACK_FLAG_BITMASK_* bits: read only (1), copied (2), elements of less than a byte padded to one (4).
+    pub flags: u64,
+    /// A DLDeviceType to tell instead of the one that `millpond_dlpack_export` describes. 0: that one.
+    pub device_type: u32,
+    /// Called by the deleter instead of a free, for a block that its owner keeps. NULL: the deleter frees it.
+    pub release: millpond_dlpack_release,
+    /// Given to `release`.
+    pub user_data: *mut c_void,
+}
+
+/// What is known of a DLPack tensor.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct millpond_dlpack_view {
+    /// sizeof(millpond_dlpack_view)
+    pub struct_size: usize,
+    /// The first element, `byte_offset` added. NULL when there are none.
+    pub data: *mut c_void,
+    /// The lowest address of any element: before `data` where strides are negative. NULL when there are none.
+    pub start: *mut c_void,
+    /// From `start` to the end of the highest element.
+    pub size_bytes: u64,
+    /// Number of elements.
+    pub element_count: u64,
+    /// DLPACK_FLAG_BITMASK_* bits.
+    pub flags: u64,
+    /// Number of dimensions.
+    pub ndim: i32,
+    /// A DLDeviceType.
+    pub device_type: u32,
+    /// Number of the device.
+    pub device_id: i32,
+    /// The element's kind, a DLDataTypeCode.
+    pub dtype_code: u8,
+    /// Bits of one lane.
+    pub dtype_bits: u8,
+    /// Lanes of one element.
+    pub dtype_lanes: u16,
+    /// 1: the elements lie row by row without gaps. 0: use the strides.
+    pub is_compact: u32,
+    /// Sizes, in elements; borrowed from the tensor.
+    pub shape: *const i64,
+    /// Steps, in elements; borrowed from the tensor. NULL: row by row.
+    pub strides: *const i64,
+    /// The start of the block of this library that holds the elements; NULL for the memory of others.
+    pub block: *mut c_void,
+    /// The pool of that block; borrowed.
+    pub pool: *mut millpond_pool,
+    /// The device of that block; borrowed.
+    pub device: *mut millpond_device,
+}
+
+/// Called once, when the consumer of a tensor of `millpond_dlpack_export` gives it back, with the pointer from
+/// the options. On any thread. It must not throw.
+pub type millpond_dlpack_release = Option<unsafe extern "C-unwind" fn(user_data: *mut c_void)>;

@@ -34,9 +34,10 @@ pub(crate) struct Aliases {
     mapped_pieces: usize,
 }
 
-/// A range that was forgotten and must be unmapped.
+/// A range that is to be unmapped and forgotten.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gone {
+    pub index: u32,
     pub granule: u32,
     pub count: u32,
     pub id: Id,
@@ -173,28 +174,29 @@ impl Aliases {
         self.entries.iter().flatten().any(|e| e.idle)
     }
 
-    /// Forgets idle ranges, the longest unused first, until at most `keep` of them are left; but none whose
-    /// first granule is `pinned`.
-    pub(crate) fn forget_idle(&mut self, keep: usize, pinned: impl Fn(u32) -> bool) -> Vec<Gone> {
+    /// Idle ranges, the longest unused first, but for the `keep` last ones and for those whose pieces are
+    /// `pinned`. They stay until `forget`.
+    pub(crate) fn oldest_idle(&self, keep: usize, pinned: impl Fn(&[(u32, u32)]) -> bool) -> Vec<Gone> {
         let mut idle: Vec<(u64, u32)> = self
             .entries
             .iter()
             .enumerate()
             .filter_map(|(i, e)| {
-                e.as_ref().filter(|e| e.idle && !e.hidden && !pinned(e.granule)).map(|e| (e.last, i as u32))
+                e.as_ref().filter(|e| e.idle && !e.hidden && !pinned(&e.pieces)).map(|e| (e.last, i as u32))
             })
             .collect();
         idle.sort_unstable();
         idle.truncate(idle.len().saturating_sub(keep));
-        let mut gone = Vec::with_capacity(idle.len());
-        for (_, index) in idle {
-            gone.extend(self.remove(index));
-        }
-        gone
+        let gone = |(_, index): (u64, u32)| {
+            let e = self.entries[index as usize].as_ref()?;
+            Some(Gone { index, granule: e.granule, count: e.count, id: e.id })
+        };
+        idle.into_iter().filter_map(gone).collect()
     }
 
-    fn remove(&mut self, index: u32) -> Option<Gone> {
-        let e = self.entries[index as usize].take()?;
+    /// Forgets a range; its addresses may be used for another.
+    pub(crate) fn forget(&mut self, index: u32) {
+        let Some(e) = self.entries.get_mut(index as usize).and_then(Option::take) else { return };
         self.spare.push(index);
         self.by_pieces.remove(&e.pieces);
         let units: u32 = e.pieces.iter().map(|p| p.1).sum();
@@ -205,7 +207,7 @@ impl Aliases {
             }
         }
         self.mapped_pieces -= e.pieces.len();
-        Some(Gone { granule: e.granule, count: e.count, id: e.id })
+        self.give_room(e.granule, e.count);
     }
 
     /// The ranges that show any granule which `sleeps`: first granule, granules, and their pieces.
@@ -226,11 +228,12 @@ impl Aliases {
         }
     }
 
-    /// Forgets the range at this granule of addresses, which is idle and hidden.
-    pub(crate) fn forget_hidden(&mut self, granule: u32) -> Option<Gone> {
+    /// The range at this granule of addresses, if it is idle and hidden.
+    pub(crate) fn hidden_idle(&self, granule: u32) -> Option<Gone> {
         let here = |e: &Option<Entry>| e.as_ref().is_some_and(|e| e.granule == granule && e.idle && e.hidden);
         let index = self.entries.iter().position(here)?;
-        self.remove(index as u32)
+        let e = self.entries[index].as_ref()?;
+        Some(Gone { index: index as u32, granule: e.granule, count: e.count, id: e.id })
     }
 
     /// How many idle ranges there are.

@@ -57,6 +57,11 @@ pub trait Backing: Send + Sync {
     fn sync_all(&self) -> Result<()>;
     /// Whether the stream exists; a device that cannot tell answers `true`.
     fn knows(&self, stream: u64) -> bool;
+    /// Whether the stream orders work of all threads. One that is another stream on each thread does not:
+    /// blocks for it are given out as blocks without a stream are.
+    fn ordered_by(&self, _stream: u64) -> bool {
+        true
+    }
     /// Calls `each` for every stream that may have work on the device, the default one included.
     fn streams(&self, each: &mut dyn FnMut(u64));
 }

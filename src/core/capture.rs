@@ -10,7 +10,7 @@
 use super::desc::Id;
 use super::heap::{Heap, Mark};
 use super::pond::{Pond, lock};
-use super::pools::{RETIRED, UNORDERED};
+use super::pools::{EVERY, RETIRED, UNORDERED};
 use super::supply::Growth;
 use super::types::PoolId;
 use crate::base::error::{Code, Result};
@@ -49,6 +49,11 @@ impl Drop for Marking<'_> {
     }
 }
 
+/// Whether a mark on this stream waits for all others, which the capture of any of them forbids.
+fn concerns_all(stream: u64) -> bool {
+    stream == 0 || stream == EVERY
+}
+
 impl Pond {
     /// The pool that serves a captured stream.
     pub(crate) fn route(&self, stream: u64) -> Option<PoolId> {
@@ -70,7 +75,7 @@ impl Pond {
     /// Whether the stream can neither be marked nor wait now. Work on stream 0 would wait for all streams,
     /// which a capture of any of them forbids.
     pub(crate) fn captured(&self, stream: u64) -> bool {
-        self.recording(stream) || stream == 0 && self.captured.load(Relaxed) > 0
+        self.recording(stream) || concerns_all(stream) && self.captured.load(Relaxed) > 0
     }
 
     /// Whether the heap's memory must stay where it is.
@@ -83,7 +88,7 @@ impl Pond {
     pub(crate) fn point(&self, stream: u64) -> Result<Option<Mark>> {
         {
             let mut c = lock(&self.captures);
-            if c.routes.contains_key(&stream) || stream == 0 && !c.routes.is_empty() {
+            if c.routes.contains_key(&stream) || concerns_all(stream) && !c.routes.is_empty() {
                 return Ok(None);
             }
             // A capture that begins now waits for this mark to be made.
@@ -194,7 +199,7 @@ impl Pond {
     /// marks must be there before the device starts to record. Then its requests go where it is routed.
     fn settle_stream(&self, stream: u64) {
         let mut round = 0;
-        while lock(&self.captures).marking.iter().any(|&s| s == stream || s == 0) {
+        while lock(&self.captures).marking.iter().any(|&s| s == stream || concerns_all(s)) {
             pause(round);
             round += 1;
         }
@@ -229,12 +234,7 @@ impl Pond {
         };
         streams.iter().for_each(|&s| self.evict(s));
         // What waited for this.
-        let direct = std::mem::take(&mut lock(&self.captures).direct);
-        for (heap, id, contract) in direct {
-            if let Some(heap) = self.heaps.get(heap as usize) {
-                let _ = self.free_direct(heap, id, contract); // the block is gone, whatever the device says
-            }
-        }
+        self.free_direct_now();
         self.mark_later();
         self.poll_all(false);
         Ok(())
@@ -267,36 +267,50 @@ impl Pond {
         Ok(())
     }
 
-    /// A block that is a segment of its own was freed: its memory goes back now, or, while a stream is
-    /// captured or the device cannot be waited for, some time later. Device memory must not go while work may
-    /// use it, so this waits for the device, as the driver's own free does.
-    pub(crate) fn free_direct(&self, heap: &Heap, id: Id, contract: u64) -> Result<()> {
-        if !self.sync_alone() {
-            lock(&self.captures).direct.push((heap.index, id, contract));
-            return Ok(());
-        }
-        self.drop_direct(&mut lock(&self.growth), heap, id, contract)
+    /// The segment of a freed block, which is counted out, goes back when the device can be waited for.
+    pub(crate) fn free_direct_after(&self, heap: &Heap, id: Id, contract: u64) {
+        lock(&self.captures).direct.push((heap.index, id, contract));
     }
 
-    /// `sync_device` without the growth lock, which callbacks of streams may need. `false`: it was not done.
-    fn sync_alone(&self) -> bool {
+    /// `sync_device` without the growth lock, which callbacks of streams may need.
+    pub(crate) fn sync_alone(&self) -> Result<()> {
         {
             let mut c = lock(&self.captures);
             if !c.routes.is_empty() {
-                return false;
+                fail!(Code::Busy, "a stream of the device is being captured");
             }
             c.marking.push(0); // no capture begins before this is over
         }
         let _marking = Marking(self, 0);
-        self.sync_device().is_ok()
+        self.sync_device()
     }
 
-    /// Gives back the segments that were freed during a capture. The device is idle.
-    pub(crate) fn free_direct_later(&self, g: &mut Growth) {
+    /// Gives back the segments of blocks that were freed when the device could not be waited for, if it can be now.
+    pub(crate) fn free_direct_now(&self) {
         let later = std::mem::take(&mut lock(&self.captures).direct);
-        for (heap, id, contract) in later {
-            if let Some(heap) = self.heaps.get(heap as usize) {
-                let _ = self.drop_direct(g, heap, id, contract); // the device forgot it all the same
+        if !later.is_empty() {
+            let idle = self.sync_alone().is_ok();
+            self.end_direct(&mut lock(&self.growth), later, idle);
+        }
+    }
+
+    /// `sync_device`, and what `free_direct_now` does.
+    pub(crate) fn sync_and_settle(&self, g: &mut Growth) -> Result<()> {
+        let later = std::mem::take(&mut lock(&self.captures).direct);
+        let done = self.sync_device();
+        self.end_direct(g, later, done.is_ok());
+        done
+    }
+
+    /// Blocks of `direct` that were taken out before the device was waited for. What it refuses is offered again
+    /// the next time.
+    fn end_direct(&self, g: &mut Growth, later: Vec<(u32, Id, u64)>, idle: bool) {
+        for (index, id, contract) in later {
+            let Some(heap) = self.heaps.get(index as usize) else { continue };
+            if idle && self.backing.segment_release(self.offset(id), contract).is_ok() {
+                self.drop_direct(g, heap, id, contract);
+            } else {
+                self.free_direct_after(heap, id, contract);
             }
         }
     }

@@ -9,7 +9,7 @@
 //! from the look to the end, so that no granule changes hands, and all heaps of the pool are locked while the
 //! layout changes.
 
-use super::desc::{ALIAS, DIRECT, Id, USES, kind, use_of};
+use super::desc::{ALIAS, DIRECT, Id, ODD, USES, kind, use_of};
 use super::heap::{Heap, Inner};
 use super::pond::{Pond, lock};
 use super::pools::{RETIRED, UNORDERED};
@@ -42,6 +42,7 @@ struct Block {
     tier_bits: u32,
     units: u32,
     requested: u64,
+    charge: u64, // [B] of its pool's account
     direct: bool,
     pieces: Box<[(u32, u32)]>, // of a scattered block: (offset, units)
 }
@@ -103,6 +104,7 @@ impl Pond {
             .map(|x| {
                 let mut h = x.inner.lock();
                 self.drain(x, &mut h);
+                h.give_up_whole(&self.maps, x.index, |a| self.set_idle(a));
                 self.flush(x, &mut h);
                 (x.index, (x, h))
             })
@@ -121,6 +123,7 @@ impl Pond {
                     tier_bits: d.tier_bits(),
                     units: d.units(),
                     requested: d.requested(),
+                    charge: self.charge(id),
                     direct: d.state() & DIRECT != 0,
                     pieces: pieces.into(),
                 });
@@ -256,10 +259,10 @@ impl Pond {
         let done = Restored { freed: told(&gone), live: told(&new) };
         for b in gone.iter().filter(|b| b.direct) {
             if let (Some(f), Some(heap)) = (self.maps.find(b.offset), self.heaps.get(b.heap as usize)) {
-                let contract = self.maps.shape.contract_of(b.requested);
-                let _ = self.free_direct(heap, f.id, contract); // for the caller it is freed
+                self.free_direct_after(heap, f.id, b.charge); // for the caller it is freed
             }
         }
+        self.free_direct_now();
         Ok(done)
     }
 
@@ -412,7 +415,7 @@ impl Pond {
         for (i, b) in gone.iter().enumerate() {
             let d = self.maps.find(b.offset).map(|f| f.desc);
             // What has flags is freed under its heap's lock only, which is held.
-            if d.is_some_and(|d| d.state() & (USES | DIRECT) != 0 || d.claim_remote()) {
+            if d.is_some_and(|d| d.state() & (USES | DIRECT | ODD) != 0 || d.claim_remote()) {
                 continue;
             }
             for b in &gone[..i] {
@@ -436,7 +439,7 @@ impl Pond {
             };
             let uses = h.uses.remove(&f.id).unwrap_or_default();
             marks.extend(uses.into_iter().filter_map(|u| u.ended));
-            h.count_out(self.maps.shape.contract_of(b.requested), b.requested);
+            h.count_out(b.charge, b.requested);
             if b.direct {
                 f.desc.set_kind(kind::PENDING);
                 continue;
@@ -528,6 +531,7 @@ impl Pond {
 
     fn revive_block(&self, h: &mut Inner, id: Id, b: &Block) {
         h.make_live_as(&self.maps, id, b.tier_bits, b.requested);
-        h.count_in(self.maps.shape.contract_of(b.requested), b.requested);
+        self.flag_odd(id, b.charge);
+        h.count_in(b.charge, b.requested);
     }
 }

@@ -45,6 +45,8 @@ const TIER_SHIFT: u32 = 4;
 pub(crate) const USES: u32 = 1 << 8;
 /// A live block that is a whole segment, taken for it and given back with it.
 pub(crate) const DIRECT: u32 = 1 << 9;
+/// A live block that the tuning concerns: its free takes the slow way.
+pub(crate) const ODD: u32 = 1 << 10;
 
 /// How a granule is used: bits 56.. of its record. Where blocks can start in it, bit 2 is set and the low
 /// two bits are the blocks' tier bits.
@@ -198,7 +200,6 @@ impl<'a> Desc<'a> {
 pub(crate) struct Found<'a> {
     pub id: Id,
     pub heap: u32,
-    pub shift: u32, // log2 of what its offset counts, in bytes
     pub desc: Desc<'a>,
 }
 
@@ -275,6 +276,12 @@ impl Maps {
         Desc(&self.descs[id as usize])
     }
 
+    /// The same where an id may be out of range.
+    #[inline(always)]
+    pub(crate) fn get(&self, id: Id) -> Option<Desc<'_>> {
+        self.descs.get(id as usize).map(Desc)
+    }
+
     /// Up to `want` ids that were never used: the first and how many.
     pub(crate) fn fresh_ids(&self, want: u32) -> Option<(Id, u32)> {
         let first = self.next_id.fetch_add(want, Relaxed);
@@ -343,6 +350,31 @@ impl Maps {
         self.set_granule(granule, GranuleUse::new(use_of::ALIAS, GRANULE_SHIFT, heap, entry));
     }
 
+    /// The record of the granule in which `offset` lies.
+    #[inline(always)]
+    pub(crate) fn granule_of(&self, offset: u64) -> Option<GranuleUse> {
+        self.granules.get((offset >> GRANULE_SHIFT) as usize).map(|g| GranuleUse(g.load(Relaxed)))
+    }
+
+    /// The plainly live block (no flag) that starts at `offset`, if there is one and its granule's record is
+    /// still `g`. The heap that `g` names is locked.
+    #[inline(always)]
+    pub(crate) fn plainly_live(&self, g: GranuleUse, offset: u64) -> Option<(Id, Desc<'_>, u32)> {
+        if self.granule_of(offset)? != g {
+            return None;
+        }
+        let entry = g.low() as usize + ((offset & ((1 << GRANULE_SHIFT) - 1)) >> g.shift()) as usize;
+        let id = self.table.get(entry)?.load(Relaxed);
+        let d = self.get(id)?;
+        let state = d.state();
+        // The tier that the granule serves, with bit 2 of its use; a use without that bit is met by no state.
+        let want = kind::LIVE | ((g.use_() as u32) << TIER_SHIFT);
+        if state | (4 << TIER_SHIFT) != want || u64::from(d.off()) << g.shift() != offset {
+            return None;
+        }
+        Some((id, d, state))
+    }
+
     /// The block that starts at `offset`, whatever its state, and its heap. `None`: no block starts there.
     #[inline(always)]
     pub(crate) fn find(&self, offset: u64) -> Option<Found<'_>> {
@@ -356,7 +388,7 @@ impl Maps {
         if u64::from(desc.off()) << shift != offset || u64::from(desc.tier_bits()) | 4 != g.use_() {
             return None;
         }
-        Some(Found { id, heap: g.heap(), shift, desc })
+        Some(Found { id, heap: g.heap(), desc })
     }
 
     /// The block that holds `offset`, by walking back to its start.

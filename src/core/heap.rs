@@ -2,12 +2,12 @@
 //! nobody else wants.
 //!
 //! A heap owns whole granules. Blocks merge only inside what the heap owns, so no other lock is
-//! ever needed. Freed blocks first wait unmerged, by size (large ones in four slots), since nearly every request
+//! ever needed. Freed blocks first wait unmerged, by size, since nearly every request
 //! asks for a size that was just freed; they are merged before the heap asks for more memory.
 
 use super::bins::Bins;
 use super::desc::{ALIAS, Desc, GranuleUse, Id, Maps, kind};
-use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
+use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT, Tier, key_of, list_of};
 use crate::base::biased::Biased;
 use crate::base::remote::Remote;
 use crate::base::sync::{AtomicU32, AtomicU64, Padded, Word};
@@ -17,41 +17,27 @@ mod fine;
 mod granules;
 mod large;
 mod place;
+mod whole;
 
-/// Quick slots of a heap, for large blocks. What sits here unmerged is lost to other sizes. Large blocks are
-/// merged before any other large block is placed, so that where it goes depends on nothing but what is
-/// live: a program that repeats itself then finds the same places again, scattered granules included, and
-/// makes no driver call (seen on the traces; with more slots, merged later, each step scatters anew).
-const QUICK: usize = 4;
-/// Lists of freed small and medium blocks, one a size: 8 small, 15 medium, and none at 0.
-const LISTS: usize = 24;
+/// Sizes of freed large blocks that are kept unmerged, at most. They are all merged before any large block of
+/// another size is placed, so that where it goes depends on little but what is live: a program that repeats
+/// itself then finds the same places again, scattered granules included, and makes no driver call (seen on
+/// the traces; merged only when nothing else fits, each step scatters anew and more memory is taken).
+const QUICK: usize = 64;
+/// The same where the device only gives segments. What is kept for its size splits the free space of a segment,
+/// and nothing can be scattered there: more sizes cost memory (a twentieth, on one trace).
+const QUICK_IN_SEGMENTS: usize = 4;
+/// Lists of freed small and medium blocks, one a size (`shape::list_of`), rounded up so that an index needs
+/// no look at its bounds.
+const LISTS: usize = 32;
 /// Ids fetched from the device's counter at a time.
 const ID_BATCH: u32 = 64;
 
-/// A freed block that is not merged yet.
+/// Freed large blocks of one size, not merged yet.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Quick {
-    pub key: u32, // units << 2 | tier; 0: empty
-    pub id: Id,
-    pub offset: u64, // [B]
-}
-
-/// The quick slot of a large key.
-#[inline(always)]
-pub(crate) fn quick_index(key: u32) -> usize {
-    (key.wrapping_mul(0x9E37_79B1) >> (32 - QUICK.trailing_zeros())) as usize
-}
-
-/// Whether a key is one of the large tier.
-#[inline(always)]
-pub(crate) fn is_large(key: u32) -> bool {
-    key & 2 != 0
-}
-
-/// The list of a key of a fine tier.
-#[inline(always)]
-pub(crate) fn list_index(key: u32) -> usize {
-    ((key >> 2) + ((key & 1) << 3)) as usize
+struct Quick {
+    key: u32, // units << 2 | tier; 0: empty
+    id: Id,   // the first; the others follow through `prev`
 }
 
 /// A point in a stream's work that a freed block waits for; the meaning is the backing's.
@@ -81,9 +67,10 @@ pub(crate) type Triple = [i64; 3];
 pub(crate) struct Inner {
     /// Sums of everything ever allocated here.
     pub total: [Word; 3],
-    /// How much more may be allocated before the peaks must be looked at (see `ledger`).
-    pub room: [Word; 3],
-    /// `ceiling - room` is what is allocated now.
+    /// `total` may go so far before the peaks must be looked at (see `ledger`): what was freed so far, and the
+    /// ceiling.
+    pub bound: [Word; 3],
+    /// What may be allocated at one time; `bound - total` is how much of it is left.
     pub ceiling: Triple,
     /// The most that was allocated here when anybody looked.
     pub peak: Triple,
@@ -92,7 +79,13 @@ pub(crate) struct Inner {
     /// Freed small and medium blocks, unmerged, by size: linked through `next`. Nearly every request asks for
     /// a size that was just freed, and such a pair touches nothing but the block's descriptor.
     pub lists: [Id; LISTS],
-    pub quick: [Quick; QUICK],
+    quick: [Quick; QUICK],
+    /// How far the hash of a size is shifted right to give its quick slot.
+    quick_shift: u32,
+    /// Quick slots in use, a bit each.
+    quick_used: u64,
+    /// Freed large blocks for which there was no quick slot; they follow through `prev`.
+    spill: Id,
     /// Flags of a block that becomes live: `USES` in a heap without a stream of its own.
     pub live_flags: u32,
     /// Allocations until the next look at the remote list.
@@ -108,6 +101,8 @@ pub(crate) struct Inner {
     /// Streams that live blocks were used on, each once a block.
     pub uses: HashMap<Id, Vec<Use>>,
     pub pending: VecDeque<Pending>,
+    /// Freed blocks that stay whole: units, offset in units, id; in order.
+    whole: Vec<(u32, u32, Id)>,
 }
 
 /// One heap.
@@ -125,16 +120,20 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    pub(crate) fn new(index: u32) -> Heap {
+    pub(crate) fn new(index: u32, mapping: bool) -> Heap {
+        let sizes = if mapping { QUICK } else { QUICK_IN_SEGMENTS };
         Heap {
             inner: Padded(Biased::new(Inner {
                 total: Default::default(),
-                room: Default::default(),
+                bound: Default::default(),
                 ceiling: [0; 3],
                 peak: [0; 3],
                 pending_bytes: 0,
                 lists: [0; LISTS],
                 quick: [Quick::default(); QUICK],
+                quick_shift: u32::BITS - sizes.trailing_zeros(),
+                quick_used: 0,
+                spill: 0,
                 live_flags: 0,
                 countdown: 0,
                 small: Bins::new(),
@@ -145,6 +144,7 @@ impl Heap {
                 empty: [false; 2],
                 uses: HashMap::new(),
                 pending: VecDeque::new(),
+                whole: Vec::new(),
             })),
             remote: Padded(Remote::new()),
             owner: Padded(AtomicU64::new(0)),
@@ -296,78 +296,126 @@ impl Inner {
         }
     }
 
-    /// Merges the large blocks that sit in quick slots.
-    #[inline]
+    /// Merges the large blocks that were freed so far. Calls `idle` for each entry of the alias cache that falls
+    /// idle.
     pub(crate) fn flush_large(&mut self, maps: &Maps, me: u32, mut idle: impl FnMut(u32)) {
-        for i in 0..QUICK {
-            let q = std::mem::take(&mut self.quick[i]);
-            if q.key != 0
-                && let Some(a) = self.merge(maps, me, q.id)
-            {
-                idle(a);
+        while self.quick_used != 0 {
+            let slot = self.quick_used.trailing_zeros() as usize % QUICK;
+            self.quick_used &= self.quick_used - 1;
+            let q = std::mem::take(&mut self.quick[slot]);
+            self.merge_list(maps, me, q.id, &mut idle);
+        }
+        let spill = std::mem::take(&mut self.spill);
+        self.merge_list(maps, me, spill, &mut idle);
+    }
+
+    fn merge_list(&mut self, maps: &Maps, me: u32, mut id: Id, mut idle: impl FnMut(u32)) {
+        while id != 0 {
+            let next = maps.desc(id).prev();
+            if let Some(entry) = self.merge(maps, me, id) {
+                idle(entry);
             }
+            id = next;
         }
     }
 
-    /// A freed block of exactly this tier and size, and where it starts.
-    #[inline(always)]
-    pub(crate) fn pop(&mut self, maps: &Maps, key: u32) -> Option<(Id, u64)> {
-        if is_large(key) {
-            let q = &mut self.quick[quick_index(key)];
-            if q.key != key {
-                return None;
-            }
-            q.key = 0;
-            return Some((q.id, q.offset));
+    /// A freed block of exactly the key's tier and size.
+    #[inline]
+    pub(crate) fn pop(&mut self, maps: &Maps, key: u32) -> Option<Id> {
+        if key & 2 != 0 {
+            return self.pop_large(maps, key);
         }
-        let head = self.lists.get_mut(list_index(key))?;
+        self.pop_fine(maps, list_of(key >> 2, key) as usize).map(|(id, _)| id)
+    }
+
+    /// A freed block of a fine tier's list.
+    #[inline(always)]
+    pub(crate) fn pop_fine<'a>(&mut self, maps: &'a Maps, list: usize) -> Option<(Id, Desc<'a>)> {
+        let head = &mut self.lists[list % LISTS];
         let id = *head;
         if id == 0 {
             return None;
         }
-        let d = maps.desc(id);
+        let d = maps.get(id)?;
         *head = d.next();
-        Some((id, u64::from(d.off()) << maps.shape.shift_of(key & 3)))
+        Some((id, d))
     }
 
-    /// A freed block goes to the list of its size, or to a quick slot, where the one it displaces is merged.
+    /// The quick slot of a size: the one of its hash, or the one beside it.
     #[inline(always)]
-    pub(crate) fn retire(&mut self, maps: &Maps, me: u32, key: u32, id: Id, offset: u64) -> Option<u32> {
-        let d = maps.desc(id);
-        self.retire_desc(maps, me, key, id, d, d.state(), offset)
+    fn quick_slot(&self, key: u32) -> usize {
+        let first = (key.wrapping_mul(0x9E37_79B1) >> (self.quick_shift & 31)) as usize % QUICK;
+        if self.quick[first].key == key || self.quick[first ^ 1].key != key { first } else { first ^ 1 }
     }
 
-    /// `retire` with the descriptor and its state at hand.
+    /// A freed large block of exactly this size.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "the hot path has them all in registers")]
-    pub(crate) fn retire_desc(
-        &mut self,
-        maps: &Maps,
-        me: u32,
-        key: u32,
-        id: Id,
-        d: Desc<'_>,
-        state: u32,
-        offset: u64,
-    ) -> Option<u32> {
-        d.set_state(kind::QUICK | state & (3 << 4));
-        if !is_large(key) {
-            let head = self.lists.get_mut(list_index(key))?;
-            d.set_next(*head);
-            *head = id;
+    pub(crate) fn pop_large(&mut self, maps: &Maps, key: u32) -> Option<Id> {
+        let slot = self.quick_slot(key);
+        let q = &mut self.quick[slot];
+        if q.key != key {
             return None;
         }
-        let old = std::mem::replace(&mut self.quick[quick_index(key)], Quick { key, id, offset });
-        if old.key == 0 { None } else { self.displaced(maps, me, old.id) }
+        let id = q.id;
+        q.id = maps.get(id)?.prev();
+        if q.id == 0 {
+            q.key = 0;
+            self.quick_used &= !(1 << slot);
+        }
+        Some(id)
     }
-    #[inline(never)]
-    fn displaced(&mut self, maps: &Maps, me: u32, id: Id) -> Option<u32> {
-        self.merge(maps, me, id)
+
+    #[inline(always)]
+    fn push_large(&mut self, key: u32, id: Id, d: Desc<'_>) {
+        let mut slot = self.quick_slot(key);
+        if self.quick[slot].key != key && self.quick[slot].key != 0 {
+            slot ^= 1;
+        }
+        let q = &mut self.quick[slot];
+        if q.key != key && q.key != 0 {
+            d.set_prev(self.spill);
+            self.spill = id;
+            return;
+        }
+        d.set_prev(q.id);
+        *q = Quick { key, id };
+        self.quick_used |= 1 << slot;
+    }
+
+    /// A freed block, whose state that was, goes to the others of its size.
+    #[inline(always)]
+    pub(crate) fn retire(&mut self, id: Id, d: Desc<'_>, state: u32) {
+        d.set_state(kind::QUICK | state & (3 << 4));
+        if state & (2 << 4) != 0 {
+            self.push_large(key_of(Tier::Large, d.units()), id, d);
+            return;
+        }
+        let head = &mut self.lists[list_of(d.units(), state >> 4) as usize % LISTS];
+        d.set_next(*head);
+        *head = id;
     }
 
     /// [triple] what is allocated now.
     pub(crate) fn current(&self) -> Triple {
-        std::array::from_fn(|d| self.ceiling[d] - self.room[d].get())
+        std::array::from_fn(|d| self.ceiling[d] - (self.bound[d].get() - self.total[d].get()))
+    }
+
+    /// Lets the heap allocate `room` more, beyond what it has now, before it must ask.
+    pub(crate) fn set_room(&mut self, room: Triple) {
+        let now = self.current();
+        for d in 0..3 {
+            self.bound[d].set(self.total[d].get() + room[d]);
+            self.ceiling[d] = now[d] + room[d];
+        }
+    }
+
+    /// The heap serves nobody from now on: its sums, which start again from 0.
+    pub(crate) fn take_totals(&mut self) -> [u64; 3] {
+        let totals = std::array::from_fn(|d| self.total[d].get() as u64);
+        self.total.iter().chain(&self.bound).for_each(|w| w.set(0));
+        self.ceiling = [0; 3];
+        self.peak = [0; 3];
+        totals
     }
 
     /// Remembers what is allocated now, if it was never more.
@@ -387,33 +435,28 @@ impl Inner {
     /// Counts a block in. `true`: the peaks must be looked at.
     #[inline(always)]
     pub(crate) fn count_in(&mut self, contract: u64, requested: u64) -> bool {
-        self.total[0].add(contract as i64);
-        self.total[1].add(requested as i64);
-        self.total[2].add(1);
-        let left = [
-            self.room[0].add(-(contract as i64)),
-            self.room[1].add(-(requested as i64)),
-            self.room[2].add(-1),
-        ];
+        let all =
+            [self.total[0].add(contract as i64), self.total[1].add(requested as i64), self.total[2].add(1)];
+        let left = [self.bound[0].get() - all[0], self.bound[1].get() - all[1], self.bound[2].get() - all[2]];
         (left[0] | left[1] | left[2]) < 0
     }
     /// Whether more is allocated than the ceilings allow: the peaks must be looked at.
     pub(crate) fn over(&self) -> bool {
-        self.room.iter().any(|r| r.get() < 0)
+        (0..3).any(|d| self.bound[d].get() < self.total[d].get())
     }
     /// Counts a block out.
     #[inline(always)]
     pub(crate) fn count_out(&mut self, contract: u64, requested: u64) {
-        self.room[0].add(contract as i64);
-        self.room[1].add(requested as i64);
-        self.room[2].add(1);
+        self.bound[0].add(contract as i64);
+        self.bound[1].add(requested as i64);
+        self.bound[2].add(1);
     }
 
-    /// Marks a block that was just taken as the caller's.
+    /// Makes a block that `pop` gave the caller's.
     #[inline(always)]
-    pub(crate) fn make_live(&self, maps: &Maps, id: Id, requested: u64) {
-        let d = maps.desc(id);
-        d.set_state(kind::LIVE | self.live_flags | (d.state() & (3 << 4)));
+    pub(crate) fn make_live(&self, d: Desc<'_>, requested: u64) {
+        // From QUICK to LIVE; the tier stays.
+        d.set_state((d.state() ^ (kind::QUICK ^ kind::LIVE)) | self.live_flags);
         d.set_requested(requested);
     }
     /// As `make_live`, for a block fresh from the bins, whose tier bits are not set yet.

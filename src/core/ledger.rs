@@ -73,11 +73,7 @@ impl Peaks {
 
 /// Gives a heap the right to allocate `share` more without asking.
 pub(crate) fn deal(h: &mut Inner, share: Triple) {
-    let now = h.current();
-    for d in 0..3 {
-        h.room[d].set(share[d]);
-        h.ceiling[d] = now[d] + share[d];
-    }
+    h.set_room(share);
 }
 
 /// The part that one heap gets of `left`, which is to be dealt among the heaps of `sums`: what it needs to

@@ -10,6 +10,7 @@
 //! heap      the free memory of one (pool, stream)      ledger   exact peaks
 //! bins      free blocks by size                        desc     descriptors, and maps to them
 //! shape     sizes to units                             aliases  addresses that show scattered granules
+//! tuning    what users can change
 //! ```
 //!
 //! Lock order: growth, pool map, ledger, heaps by index, then aliases, captures and table
@@ -34,6 +35,7 @@ mod streams;
 mod supply;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod tuning;
 pub mod types;
 
 pub use backing::Backing;
@@ -41,5 +43,12 @@ pub use capture::CaptureId;
 pub use checkpoint::{CheckpointId, Restored};
 pub use heap::Mark;
 pub use pond::{Config, Pond};
+pub(crate) use pools::EVERY;
 pub use pools::Pool;
+pub use tuning::Tuning;
 pub use types::{BlockInfo, Counter, PoolId, Stats};
+#[cfg(feature = "capi")]
+pub(crate) use {
+    heap::Heap,
+    pond::{Freed, Got, Locate},
+};

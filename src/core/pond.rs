@@ -4,12 +4,13 @@ use super::aliases::Aliases;
 use super::backing::Backing;
 use super::capture::Captures;
 use super::checkpoint::Checkpoints;
-use super::desc::{ALIAS, Found, Id, Maps, USES, kind};
+use super::desc::{ALIAS, Found, GranuleUse, Id, Maps, USES, kind};
 use super::heap::{Heap, Inner};
 use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
 use super::shape::{GRANULE_SHIFT, Shape, Tier, of_key};
 use super::sleep::Asleep;
 use super::supply::Growth;
+use super::tuning::Tuned;
 use super::types::{BlockInfo, Counter, PoolId};
 use crate::base::biased::Guard;
 use crate::base::error::{Code, Error, Result};
@@ -38,6 +39,46 @@ pub struct Config {
     pub mapping: bool,
     /// How many numbers there are for granules; fewer than `max_alloc` has count as that many.
     pub numbers: u64,
+    /// Later segments grow with what is reserved already.
+    pub growing: bool,
+    /// Granules of addresses for scattered blocks, for each granule of memory that is mapped.
+    pub window: u32,
+}
+
+/// What the caller of [`Pond::alloc_quick`] wants to have for an offset.
+pub(crate) trait Locate {
+    /// Never panics.
+    fn locate(&self, offset: u64) -> u64;
+}
+
+/// The offset itself.
+struct Offsets;
+
+impl Locate for Offsets {
+    #[inline(always)]
+    fn locate(&self, offset: u64) -> u64 {
+        offset
+    }
+}
+
+/// What became of [`Pond::alloc_quick`].
+pub(crate) enum Got {
+    /// A block, and where it starts, as `Locate` says; and its heap, if [`Pond::settle`] is due.
+    Block(u64, Option<&'static Heap>),
+    /// Nothing is done; this heap serves such requests: ask [`Pond::alloc_in`].
+    Missed(&'static Heap),
+    /// Nothing is done: ask [`Pond::alloc_from`].
+    No,
+}
+
+/// What became of [`Pond::free_quick`].
+pub(crate) enum Freed {
+    /// The block is freed.
+    Done,
+    /// Nothing is done: the heap may be another thread's; ask [`Pond::free_unowned`].
+    Unowned(&'static Heap),
+    /// Nothing is done: ask [`Pond::free`], which tells why.
+    No,
 }
 
 /// One device's allocator. Any thread may call anything.
@@ -60,12 +101,11 @@ pub struct Pond {
     pub(crate) asleep: Mutex<BTreeMap<u32, Asleep>>,
     pub(crate) limit: AtomicU64, // [B] 0: none
     pub(crate) oom_count: AtomicU64,
+    pub(crate) tuned: Tuned,
     /// Granules of memory; addresses from here on show scattered granules.
     pub(crate) real: u32,
 }
 
-/// [granules] of address window for each granule of memory, beside the memory's own addresses.
-const ALIAS_WINDOW: u32 = 4;
 /// Allocations between two looks at what other threads have freed.
 const DRAIN_EVERY: u32 = 32;
 
@@ -77,6 +117,8 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Pond {
     /// Bytes of a granule, the quantum of ownership and of mapping.
     pub const GRANULE: u64 = 1 << GRANULE_SHIFT;
+    /// The usual [`Config::window`].
+    pub const WINDOW: u32 = 4;
 
     /// How many bytes of offsets a pond of this configuration spans: the memory's own, then the window
     /// for scattered granules.
@@ -86,6 +128,11 @@ impl Pond {
         Ok((u64::from(real) << GRANULE_SHIFT, u64::from(alias) << GRANULE_SHIFT))
     }
 
+    /// Whether segments may be smaller than a granule: a plugin's init or realloc size is.
+    fn has_small_segments(config: &Config) -> bool {
+        !config.mapping && config.init_alloc.min(config.realloc) < 1 << GRANULE_SHIFT
+    }
+
     fn granules(config: &Config) -> Result<(u32, u32)> {
         let most = config.max_alloc >> GRANULE_SHIFT;
         let real = if config.mapping {
@@ -93,19 +140,28 @@ impl Pond {
             most.max(config.numbers.min((1 << (32 - (GRANULE_SHIFT - 9))) - 1))
         } else {
             // Segments start at a granule each and keep a gap; small ones waste offsets, not memory.
-            (config.max_alloc >> GRANULE_SHIFT).saturating_mul(2) + 65_536
+            let whole = (config.max_alloc >> GRANULE_SHIFT).saturating_mul(2) + 65_536;
+            if Self::has_small_segments(config) {
+                let segments = config.max_alloc / config.init_alloc.min(config.realloc).max(1);
+                whole.max(segments.saturating_mul(2).min(1 << 22))
+            } else {
+                whole
+            }
         };
         if real == 0 || real >= 1 << 24 {
             fail!(Code::InvalidArgument, "a device of {} bytes cannot be pooled", config.max_alloc);
         }
-        Ok((real as u32, if config.mapping { (most as u32 * ALIAS_WINDOW).max(4096) } else { 0 }))
+        Ok((real as u32, if config.mapping { (most as u32 * config.window).max(4096) } else { 0 }))
     }
 
     /// A pond over `backing`. Takes nothing from it yet.
     pub fn new(config: Config, backing: Box<dyn Backing>) -> Result<Pond> {
         let (real, alias) = Self::granules(&config)?;
         let small_ok = (u64::from(real) << (GRANULE_SHIFT - 9)) < 1 << 32;
-        let shape = Shape::new(config.min_chunk, config.padding, config.max_alloc, small_ok)?;
+        let mut shape = Shape::new(config.min_chunk, config.padding, config.max_alloc, small_ok)?;
+        if Self::has_small_segments(&config) {
+            shape = shape.without_chunks();
+        }
         let pond = Pond {
             maps: Maps::new(shape, real, alias)?,
             config,
@@ -123,6 +179,7 @@ impl Pond {
             asleep: Mutex::new(BTreeMap::new()),
             limit: AtomicU64::new(0),
             oom_count: AtomicU64::new(0),
+            tuned: Tuned::new(),
             real,
         };
         pond.pool_create(0)?; // the default pool is number 0
@@ -132,18 +189,56 @@ impl Pond {
     /// A block of at least `bytes` (not 0) for work on `stream`; its offset.
     pub fn alloc(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
         match self.pool(pool) {
-            Some(p) => self.alloc_from(p, stream, bytes),
+            Some(p) => match self.alloc_quick(p, stream, bytes, &Offsets) {
+                Got::Block(at, full) => {
+                    if let Some(heap) = full {
+                        self.settle(heap);
+                    }
+                    Ok(at)
+                }
+                Got::Missed(heap) => self.alloc_in(heap, bytes),
+                Got::No => self.alloc_from(p, stream, bytes),
+            },
             None => Err(Error::new(Code::InvalidArgument, "no such pool, or it was destroyed")),
         }
     }
 
     /// `alloc` with the pool at hand.
-    #[inline(always)]
     pub fn alloc_from(&self, pool: &Pool, stream: u64, bytes: u64) -> Result<u64> {
         match pool.heap_of(stream) {
             Some(heap) => self.alloc_in(heap, bytes),
             None => self.alloc_first(PoolId(pool.id.load(Relaxed)), stream, bytes),
         }
+    }
+
+    /// A block, in the usual case: a block of the same size was freed, and the calling thread owns the heap.
+    ///
+    /// Never panics: the C API runs it unguarded.
+    #[inline(always)]
+    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: u64, bytes: u64, to: &impl Locate) -> Got {
+        let Some(heap) = pool.heap_of(stream) else { return Got::No };
+        let shape = &self.maps.shape;
+        let Some(contract) = shape.contract(bytes) else { return Got::No };
+        let key = match shape.place(contract) {
+            Some(p) if p.list() != 0 => {
+                let Some(mut h) = heap.inner.enter() else { return Got::Missed(heap) };
+                let Some((_, d)) = h.pop_fine(&self.maps, p.list()) else { return Got::Missed(heap) };
+                let at = to.locate(u64::from(d.off()) << p.shift());
+                h.make_live(d, bytes);
+                let full = h.count_in(contract, bytes);
+                return Got::Block(at, full.then_some(heap));
+            }
+            Some(p) => p.key(),
+            None => Shape::large_key(contract),
+        };
+        let Some(mut h) = heap.inner.enter() else { return Got::Missed(heap) };
+        let Some(d) = h.pop_large(&self.maps, key).and_then(|id| self.maps.get(id)) else {
+            return Got::Missed(heap);
+        };
+        let at = to.locate(u64::from(d.off()) << shape.shift_of(d.tier_bits()));
+        h.make_live(d, bytes);
+        let full = h.count_in(contract, bytes);
+        Got::Block(at, full.then_some(heap))
     }
 
     /// A block that every stream and the host may use at once.
@@ -169,42 +264,32 @@ impl Pond {
 
     #[cold]
     fn alloc_first(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
+        let mut stream = stream;
         if stream != UNORDERED {
             self.known(stream)?;
+            if !self.backing.ordered_by(stream) {
+                stream = UNORDERED;
+            }
         }
         let heap = self.make_heap(pool, stream)?;
         self.alloc_in(heap, bytes)
     }
 
-    #[inline(always)]
-    fn alloc_in(&self, heap: &'static Heap, bytes: u64) -> Result<u64> {
+    /// A block of a heap.
+    pub(crate) fn alloc_in(&self, heap: &'static Heap, bytes: u64) -> Result<u64> {
         let Some(contract) = self.maps.shape.contract(bytes) else {
-            return self.too_large(bytes);
+            return self.alloc_tuned(heap, bytes);
         };
         let key = self.maps.shape.key(contract);
-        let Some(mut h) = heap.inner.enter() else {
-            return self.alloc_shared(heap, key, contract, bytes);
+        let mut h = match heap.inner.enter() {
+            Some(h) => h.into(),
+            None => Self::lock_to_allocate(heap),
         };
-        let Some((id, offset)) = h.pop(&self.maps, key) else {
-            return self.alloc_miss(heap, h.into(), key, contract, bytes);
-        };
-        h.make_live(&self.maps, id, bytes);
-        let full = h.count_in(contract, bytes);
-        drop(h);
-        if full {
-            self.settle(heap);
-        }
-        Ok(offset)
-    }
-
-    /// `alloc_in` for a thread that does not own the heap.
-    #[inline(never)]
-    fn alloc_shared(&self, heap: &'static Heap, key: u32, contract: u64, bytes: u64) -> Result<u64> {
-        let mut h = Self::lock_to_allocate(heap);
-        let Some((id, offset)) = h.pop(&self.maps, key) else {
+        let Some(id) = h.pop(&self.maps, key) else {
             return self.alloc_miss(heap, h, key, contract, bytes);
         };
-        h.make_live(&self.maps, id, bytes);
+        let offset = self.offset(id);
+        h.make_live(self.maps.desc(id), bytes);
         let full = h.count_in(contract, bytes);
         drop(h);
         if full {
@@ -214,7 +299,7 @@ impl Pond {
     }
 
     /// The heap's lock for a thread that does not own it. Who allocates last is whom frees go by.
-    fn lock_to_allocate(heap: &Heap) -> Guard<'_, Inner> {
+    pub(crate) fn lock_to_allocate(heap: &Heap) -> Guard<'_, Inner> {
         let h = heap.inner.lock();
         let token = thread_token();
         if heap.owner.load(Relaxed) != token {
@@ -225,7 +310,7 @@ impl Pond {
 
     #[cold]
     #[inline(never)]
-    fn too_large(&self, bytes: u64) -> Result<u64> {
+    pub(crate) fn too_large(&self, bytes: u64) -> Result<u64> {
         self.oom_count.fetch_add(1, Relaxed);
         fail!(
             Code::OutOfMemory,
@@ -235,7 +320,7 @@ impl Pond {
     }
 
     #[inline(never)]
-    fn alloc_miss(
+    pub(crate) fn alloc_miss(
         &self,
         heap: &'static Heap,
         mut h: Guard<'static, Inner>,
@@ -306,6 +391,7 @@ impl Pond {
         bytes: u64,
     ) -> u64 {
         h.make_live_as(&self.maps, id, tier_bits, bytes);
+        self.flag_odd(id, contract);
         let full = h.count_in(contract, bytes);
         let offset = self.offset(id);
         drop(h);
@@ -357,68 +443,50 @@ impl Pond {
     /// this point as well; with a size, that must be the size that was asked for.
     #[inline]
     pub fn free(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Result<()> {
-        if size.is_none() && self.free_fast(offset, stream) {
-            Ok(())
-        } else {
-            self.free_slow(offset, stream, size)
-        }
-    }
-
-    /// Frees the block if that is the usual case: live, used on its own stream only, and `stream` is that.
-    #[inline(always)]
-    fn free_fast(&self, offset: u64, stream: Option<u64>) -> bool {
-        let Some(f) = self.maps.find(offset) else { return false };
-        let Some(heap) = self.heaps.get(f.heap as usize) else { return false };
-        if let Some(s) = stream
-            && s != heap.stream.load(Relaxed)
-        {
-            return false;
-        }
-        let Some(mut h) = heap.inner.enter() else {
-            if heap.owner.load(Relaxed) != thread_token() {
-                return self.free_remote(heap, f, offset);
+        if size.is_none() {
+            match self.free_quick(offset, stream) {
+                Freed::Done => return Ok(()),
+                Freed::Unowned(heap) if self.free_unowned(heap, offset) => return Ok(()),
+                _ => {}
             }
-            return self.free_shared(heap, f, offset);
-        };
-        let idle = self.free_in(heap, &mut h, f, offset);
-        drop(h);
-        self.freed(idle)
-    }
-
-    /// `free_fast` for the thread that allocates here but does not own the lock.
-    #[inline(never)]
-    fn free_shared(&self, heap: &Heap, f: Found<'_>, offset: u64) -> bool {
-        let mut h = heap.inner.lock();
-        let idle = self.free_in(heap, &mut h, f, offset);
-        drop(h);
-        self.freed(idle)
-    }
-
-    /// Frees a block of a locked heap: 0 when it is not plainly live, else 1, or 2 more than the entry of the
-    /// alias cache that fell idle with it.
-    #[inline(always)]
-    fn free_in(&self, heap: &Heap, h: &mut Inner, f: Found<'_>, offset: u64) -> u32 {
-        let d = f.desc;
-        // Looked at again, now that nobody can change it: the state without flags, and the start.
-        let state = d.state();
-        if state & !(3 << 4) != kind::LIVE || u64::from(d.off()) << f.shift != offset {
-            return 0;
         }
+        self.free_slow(offset, stream, size)
+    }
+
+    /// Frees the block in the usual case: it is live, was used on its own stream only, `stream` is that, and
+    /// the calling thread owns the heap. Never panics: the C API runs it unguarded.
+    #[inline(always)]
+    pub(crate) fn free_quick(&self, offset: u64, stream: Option<u64>) -> Freed {
+        let Some(g) = self.maps.granule_of(offset) else { return Freed::No };
+        let Some(heap) = self.heaps.get(g.heap() as usize) else { return Freed::No };
+        if stream.is_some_and(|s| s != heap.stream.load(Relaxed)) {
+            return Freed::No;
+        }
+        let Some(mut h) = heap.inner.enter() else { return Freed::Unowned(heap) };
+        if self.free_in(&mut h, g, offset) { Freed::Done } else { Freed::No }
+    }
+
+    /// Goes on after `free_quick` found a heap that the calling thread does not own. `false`: nothing done.
+    pub(crate) fn free_unowned(&self, heap: &Heap, offset: u64) -> bool {
+        let Some(f) = self.maps.find(offset).filter(|f| f.heap == heap.index) else { return false };
+        if heap.owner.load(Relaxed) != thread_token() {
+            return self.free_remote(heap, f, offset);
+        }
+        // This thread allocates here, but does not own the lock.
+        let mut h = heap.inner.lock();
+        self.maps
+            .granule_of(offset)
+            .is_some_and(|g| g.heap() == heap.index && self.free_in(&mut h, g, offset))
+    }
+
+    /// Frees a block of a locked heap if it is plainly live.
+    #[inline(always)]
+    fn free_in(&self, h: &mut Inner, g: GranuleUse, offset: u64) -> bool {
+        let Some((id, d, state)) = self.maps.plainly_live(g, offset) else { return false };
         let bytes = d.requested();
         h.count_out(self.maps.shape.contract_of(bytes), bytes);
-        let key = d.units() << 2 | (state >> 4 & 3).min(Tier::Large as u32);
-        match h.retire_desc(&self.maps, heap.index, key, f.id, d, state, offset) {
-            None => 1,
-            Some(entry) => entry + 2,
-        }
-    }
-
-    #[inline(always)]
-    fn freed(&self, idle: u32) -> bool {
-        if idle > 1 {
-            self.set_idle(idle - 2);
-        }
-        idle != 0
+        h.retire(id, d, state);
+        true
     }
 
     #[cold]
@@ -468,20 +536,20 @@ impl Pond {
         }
         if other.is_none() && d.state() & USES == 0 {
             let bytes = d.requested();
-            h.count_out(self.maps.shape.contract_of(bytes), bytes);
-            self.reuse(heap, &mut h, f.id);
+            h.count_out(self.charge(f.id), bytes);
+            self.reuse(&mut h, f.id);
             return Ok(());
         }
         self.free_after(heap, h, f.id, other)
     }
 
-    /// Makes a block that nobody waits for reusable. The heap is locked.
-    pub(crate) fn reuse(&self, heap: &Heap, h: &mut Inner, id: Id) {
-        let d = self.maps.desc(id);
-        let key = d.units() << 2 | d.tier_bits().min(Tier::Large as u32);
-        if let Some(a) = h.retire(&self.maps, heap.index, key, id, self.offset(id)) {
-            self.aliases.lock().set_idle(a);
+    /// Makes a block that nobody waits for reusable. Its heap is locked.
+    pub(crate) fn reuse(&self, h: &mut Inner, id: Id) {
+        if self.keep_whole(h, id) {
+            return;
         }
+        let d = self.maps.desc(id);
+        h.retire(id, d, d.state());
     }
 
     /// Takes in what other threads have freed. The heap is locked.
@@ -498,7 +566,7 @@ impl Pond {
             let next = d.prev();
             let bytes = d.requested();
             h.count_out(self.maps.shape.contract_of(bytes), bytes);
-            self.reuse(heap, h, id);
+            self.reuse(h, id);
             id = next;
         }
     }
@@ -520,7 +588,7 @@ impl Pond {
         let stream = heap.stream.load(Relaxed);
         Ok(BlockInfo {
             base: self.offset(f.id),
-            size: self.maps.shape.contract(requested).unwrap_or(requested),
+            size: self.charge(f.id),
             requested,
             stream: (stream != UNORDERED && stream != RETIRED).then_some(stream),
             pool: PoolId(heap.pool.load(Relaxed)),

@@ -13,6 +13,8 @@ use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Order
 use crate::fail;
 use std::collections::{BTreeMap, HashMap};
 
+/// Stands for all streams of a device together, known or not; see `Backing::streams`.
+pub(crate) const EVERY: u64 = u64::MAX - 2;
 /// The stream of a heap that serves requests without a stream.
 pub(crate) const UNORDERED: u64 = u64::MAX - 1;
 /// The stream of a heap whose stream has ended, or that serves nobody yet.
@@ -174,7 +176,7 @@ impl Pond {
             Some(i) => i,
             None => {
                 let i = self.heap_count.load(Relaxed);
-                if self.heaps.put(i as usize, Heap::new(i)).is_err() {
+                if self.heaps.put(i as usize, Heap::new(i, self.config.mapping)).is_err() {
                     fail!(Code::OutOfMemory, "more than {} streams in use on one device", self.heaps.len());
                 }
                 // Release: who sees the count sees the heap.
@@ -188,6 +190,15 @@ impl Pond {
             heap.stream.store(stream, Relaxed);
         }
         Ok(index)
+    }
+
+    /// No request finds a heap the quick way from now on.
+    pub(crate) fn forget_heaps(&self) {
+        for slot in 0..self.pool_count.load(Ordering::Acquire) as usize {
+            if let Some(p) = self.pools.get(slot) {
+                p.cache.iter().for_each(|c| c.set(None));
+            }
+        }
     }
 
     /// The stream is about to end. Its live blocks stay valid; what is free in its heaps goes to the next
@@ -317,12 +328,8 @@ impl Pond {
             heap.stream.store(RETIRED, Relaxed);
             heap.pool.store(u32::MAX, Relaxed);
             let mut h = heap.inner.lock();
-            for d in 0..3 {
-                ledger.gone[d] += h.total[d].get() as u64;
-                h.total[d].set(0);
-                h.room[d].set(0);
-                h.ceiling[d] = 0;
-                h.peak[d] = 0;
+            for (gone, total) in ledger.gone.iter_mut().zip(h.take_totals()) {
+                *gone += total;
             }
             ledger.spare_heaps.push(i);
         }

@@ -6,6 +6,7 @@
 //! contract size: bytes plus padding, rounded up to the device's min chunk; units only place it.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 
 /// Which kind of granule a block lives in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub(crate) fn of_key(key: u32) -> (Tier, u32) {
 }
 
 /// The sizes of one device, reduced to what the hot path needs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Shape {
     /// [B] contract sizes up to this are small; 0 where the min chunk forbids the tier.
     small_max: u64,
@@ -68,10 +69,46 @@ pub(crate) struct Shape {
     add: u64,
     /// The bits that rounding down to the min chunk keeps.
     keep: u64,
-    /// [B] the largest contract size that is served at all.
-    largest: u64,
-    /// Tier and units of contract sizes up to `medium_max`, by small units: `units << 2 | tier`.
-    keys: [u32; KEYS],
+    /// [B] the largest request that the hot path serves: all that the device could, or less (`tuning`).
+    largest: AtomicU64,
+    /// The places of contract sizes up to `medium_max`, by small units.
+    places: [Place; KEYS],
+}
+
+/// Where blocks of a size are found: their key (`units << 2 | tier`), and for the fine tiers the list of such
+/// freed blocks and log2 of the unit; in one word, so that the hot path reads it once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(u32);
+
+impl Place {
+    fn new(key: u32) -> Place {
+        let tier = key & 3;
+        if tier >= Tier::Large as u32 {
+            return Place(key << 16);
+        }
+        Place(key << 16 | u32::from(OFFSET_SHIFTS[tier as usize]) << 8 | list_of(key >> 2, tier))
+    }
+    /// Units and tier.
+    #[inline(always)]
+    pub(crate) fn key(self) -> u32 {
+        self.0 >> 16
+    }
+    /// The list of freed blocks; 0 in the large tier, which has none.
+    #[inline(always)]
+    pub(crate) fn list(self) -> usize {
+        (self.0 & 0xff) as usize
+    }
+    /// log2 of a unit in bytes, in the fine tiers.
+    #[inline(always)]
+    pub(crate) fn shift(self) -> u32 {
+        self.0 >> 8 & 0xff
+    }
+}
+
+/// The list of freed blocks of a fine tier (bit 0 of `tier`) and size: 1 to 8 are small, 9 to 23 medium.
+#[inline(always)]
+pub(crate) fn list_of(units: u32, tier: u32) -> u32 {
+    units + ((tier & 1) << 3)
 }
 
 impl Shape {
@@ -85,14 +122,26 @@ impl Shape {
             medium_max: if min_chunk <= 1 << MEDIUM_SHIFT { MEDIUM_MAX } else { 0 },
             add: padding + min_chunk - 1,
             keep: !(min_chunk - 1),
-            largest: capacity,
-            keys: [0; KEYS],
+            largest: AtomicU64::new(capacity),
+            places: [Place(0); KEYS],
         };
-        for i in 1..KEYS {
-            let (tier, units) = shape.place_slow((i as u64) << SMALL_SHIFT);
-            shape.keys[i] = key_of(tier, units);
-        }
+        shape.look_up();
         Ok(shape)
+    }
+
+    /// The same with the large tier only, for devices whose segments may be smaller than a granule: the
+    /// chunks of the other tiers are whole granules.
+    pub(crate) fn without_chunks(mut self) -> Shape {
+        (self.small_max, self.medium_max) = (0, 0);
+        self.look_up();
+        self
+    }
+
+    fn look_up(&mut self) {
+        for i in 1..KEYS {
+            let (tier, units) = self.place_slow((i as u64) << SMALL_SHIFT);
+            self.places[i] = Place::new(key_of(tier, units));
+        }
     }
 
     /// [B] of a granule.
@@ -117,10 +166,20 @@ impl Shape {
         u32::from(OFFSET_SHIFTS[tier_bits as usize & 3])
     }
 
-    /// What a request of `bytes` is charged; `None` when it is larger than the device could ever serve.
+    /// [B] the largest request that the hot path serves.
+    pub(crate) fn largest(&self) -> u64 {
+        self.largest.load(Relaxed)
+    }
+
+    /// Sets it; at most the capacity.
+    pub(crate) fn set_largest(&self, bytes: u64) {
+        self.largest.store(bytes, Relaxed);
+    }
+
+    /// What a request of `bytes` is charged; `None` when the hot path does not serve it.
     #[inline]
     pub(crate) fn contract(&self, bytes: u64) -> Option<u64> {
-        if bytes > self.largest {
+        if bytes > self.largest() {
             return None; // which also keeps the sum below from passing 2^64
         }
         Some(self.contract_of(bytes))
@@ -135,14 +194,20 @@ impl Shape {
     /// Tier and units of a contract size (not 0), as `units << 2 | tier`.
     #[inline(always)]
     pub(crate) fn key(&self, contract: u64) -> u32 {
-        let small = ((contract + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as usize;
-        match self.keys.get(small) {
-            Some(&k) => k,
-            None => {
-                let shift = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
-                key_of(Tier::Large, ((contract + (1 << shift) - 1) >> shift) as u32)
-            }
-        }
+        self.place(contract).map_or_else(|| Self::large_key(contract), Place::key)
+    }
+
+    /// The place of a contract size; `None` for one that is large on every device.
+    #[inline(always)]
+    pub(crate) fn place(&self, contract: u64) -> Option<Place> {
+        self.places.get(((contract + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as usize).copied()
+    }
+
+    /// The key of a contract size in the large tier.
+    #[inline(always)]
+    pub(crate) fn large_key(contract: u64) -> u32 {
+        let shift = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
+        key_of(Tier::Large, ((contract + (1 << shift) - 1) >> shift) as u32)
     }
 
     fn place_slow(&self, contract: u64) -> (Tier, u32) {
@@ -190,6 +255,10 @@ mod tests {
     fn a_large_min_chunk_turns_the_fine_tiers_off() {
         let s = Shape::new(1 << 20, 0, 1 << 40, true).unwrap();
         assert_eq!(of_key(s.key(s.contract(1).unwrap())), (Tier::Large, 64));
+        assert_eq!(
+            of_key(Shape::new(256, 0, 1 << 40, true).unwrap().without_chunks().key(256)),
+            (Tier::Large, 1)
+        );
         assert!(Shape::new(8 << 20, 0, 1 << 40, true).is_err());
         assert!(Shape::new(768, 0, 1 << 40, true).is_err());
     }

@@ -250,8 +250,8 @@ impl Pond {
         }
         let Some(a) = lock(&self.asleep).remove(&pool.0) else { return Ok(()) };
         for (granule, count, pieces) in a.shown {
-            let gone = self.aliases.lock().forget_hidden(granule);
-            let Some(Gone { id, .. }) = gone else {
+            let gone = self.aliases.lock().hidden_idle(granule);
+            let Some(Gone { index, id, .. }) = gone else {
                 // It shows memory of others too, which is busy.
                 let _ = self.show_pieces(granule, &pieces);
                 continue;
@@ -260,7 +260,7 @@ impl Pond {
             if let Some(home) = self.heaps.get(0) {
                 home.inner.lock().give_id(&self.maps, id);
             }
-            self.aliases.lock().give_room(granule, count);
+            self.aliases.lock().forget(index);
         }
         let asleep: u64 = granules(&a.runs);
         for heap in self.heaps_of(pool) {

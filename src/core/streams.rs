@@ -14,6 +14,11 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{Ordering, Ordering::Relaxed};
 use crate::fail;
 
+/// Whether the device cannot be waited for now, but may be later.
+fn not_now(e: &Error) -> bool {
+    matches!(e.code(), Code::Busy | Code::NotPermitted)
+}
+
 impl Pond {
     /// The live block at `offset` and its heap.
     fn used_block(&self, offset: u64) -> Result<(Id, &'static Heap)> {
@@ -29,6 +34,12 @@ impl Pond {
         self.maps.desc(id).kind() == kind::LIVE && self.offset(id) == offset
     }
 
+    /// A stream that is each thread's own waits for the default one, and is waited for by it: that one is marked
+    /// instead, as another thread may free the block.
+    fn ordered(&self, stream: u64) -> u64 {
+        if self.backing.ordered_by(stream) { stream } else { 0 }
+    }
+
     /// The live block at `offset` is also used by work on `stream`: its free will wait for what is queued
     /// there then. A block without a stream waits for all of them anyway.
     pub fn record_stream(&self, offset: u64, stream: u64) -> Result<()> {
@@ -39,6 +50,7 @@ impl Pond {
         if !self.still_live(id, offset) {
             fail!(Code::UnknownPointer, "the block was freed meanwhile");
         }
+        let stream = self.ordered(stream);
         if stream == own || own == UNORDERED {
             return Ok(());
         }
@@ -74,10 +86,19 @@ impl Pond {
                 None => Ok(()),
             };
         }
-        let mark = match event {
-            Some(_) if self.captured(stream) => None,
-            Some(e) => Some(self.backing.borrow_event(e)?),
-            None => self.point(stream)?,
+        let borrowed = event.map(|e| self.backing.borrow_event(e)).transpose()?;
+        let as_given = self.ordered(stream) == stream;
+        let stream = self.ordered(stream);
+        let mark = match borrowed {
+            Some(m) if as_given && !self.captured(stream) => Some(m),
+            other => {
+                // Of a stream that is each thread's own, the end is now: the default stream has uses of its own.
+                other.into_iter().for_each(|m| self.backing.forget(m));
+                if stream == own {
+                    return Ok(());
+                }
+                self.point(stream)?
+            }
         };
         let Some(mark) = mark else {
             return self.record_stream(offset, stream); // captured: the use ends with the capture
@@ -135,19 +156,21 @@ impl Pond {
         }
         if was & DIRECT != 0 {
             d.set_kind(kind::PENDING);
-            let contract = self.maps.shape.contract(bytes).unwrap_or(0);
-            h.count_out(contract, bytes);
             drop(h);
-            // The whole device is waited for.
-            uses.into_iter().filter_map(|u| u.ended).for_each(|m| self.backing.forget(m));
-            return self.free_direct(heap, id, contract);
+            let done = self.free_direct(heap, id);
+            match &done {
+                // The whole device was waited for, or will be.
+                Ok(()) => uses.into_iter().filter_map(|u| u.ended).for_each(|m| self.backing.forget(m)),
+                Err(_) => _ = heap.inner.lock().uses.insert(id, uses),
+            }
+            return done;
         }
         // Out of `allocated`, still in `active`: the ceiling goes down with the block, and comes back up
         // with it in `ripen`.
-        let contract = self.maps.shape.contract(bytes).unwrap_or(0) as i64;
+        let contract = self.charge(id) as i64;
         h.ceiling[0] -= contract;
-        h.room[1].add(bytes as i64);
-        h.room[2].add(1);
+        h.bound[1].add(bytes as i64);
+        h.bound[2].add(1);
         h.pending_bytes += contract;
         d.set_kind(kind::PENDING);
         drop(h);
@@ -165,7 +188,7 @@ impl Pond {
         }
         let mut h = heap.inner.lock();
         if p.marks.is_empty() && p.later.is_empty() {
-            self.ripen(heap, &mut h, id);
+            self.ripen(&mut h, id);
         } else {
             h.pending.push_back(p);
         }
@@ -180,7 +203,7 @@ impl Pond {
             Err(e) if e.code() == Code::UnknownStream => {} // it has ended
             // A stream that cannot be marked is broken: the block waits for everything that can still run.
             Err(_) => {
-                if self.sync_device().is_err_and(|e| e.code() == Code::Busy) {
+                if self.sync_device().is_err_and(|e| not_now(&e)) {
                     p.later.push(stream);
                 }
             }
@@ -195,13 +218,12 @@ impl Pond {
     }
 
     /// A pending block whose marks are passed becomes reusable. The heap is locked.
-    fn ripen(&self, heap: &Heap, h: &mut Inner, id: Id) {
-        let d = self.maps.desc(id);
-        let contract = self.maps.shape.contract(d.requested()).unwrap_or(0) as i64;
+    fn ripen(&self, h: &mut Inner, id: Id) {
+        let contract = self.charge(id) as i64;
         h.pending_bytes -= contract;
         h.ceiling[0] += contract;
-        h.room[0].add(contract);
-        self.reuse(heap, h, id);
+        h.bound[0].add(contract);
+        self.reuse(h, id);
     }
 
     /// Brings back pending blocks of a heap, oldest first, up to the first that still waits; with `wait`,
@@ -228,7 +250,7 @@ impl Pond {
                 h.pending.push_front(p);
                 return any;
             }
-            self.ripen(heap, &mut h, p.id);
+            self.ripen(&mut h, p.id);
             any = true;
         }
     }
@@ -277,14 +299,40 @@ impl Pond {
         }
     }
 
-    /// A block that was a segment of its own leaves the books, and the segment goes back. The device is idle,
-    /// the growth lock is held.
-    pub(crate) fn drop_direct(&self, g: &mut Growth, heap: &Heap, id: Id, contract: u64) -> Result<()> {
-        let offset = self.offset(id);
-        let first = (offset >> GRANULE_SHIFT) as u32;
+    /// A freed block that is a segment of its own goes back to the device. Device memory must not go while work
+    /// may use it, so this waits for the device, as the driver's own free does; where that cannot be now (a
+    /// stream is captured, or this is a stream's callback), the memory goes later. When the device refuses, the
+    /// block stays the caller's.
+    fn free_direct(&self, heap: &Heap, id: Id) -> Result<()> {
+        let (contract, bytes) = (self.charge(id), self.maps.desc(id).requested());
+        let done = match self.sync_alone() {
+            Err(e) if not_now(&e) => {
+                heap.inner.lock().count_out(contract, bytes);
+                self.free_direct_after(heap, id, contract);
+                return Ok(());
+            }
+            Err(e) => Err(e),
+            Ok(()) => {
+                let mut g = super::pond::lock(&self.growth);
+                self.backing.segment_release(self.offset(id), contract).map(|()| {
+                    heap.inner.lock().count_out(contract, bytes);
+                    self.drop_direct(&mut g, heap, id, contract);
+                })
+            }
+        };
+        done.map_err(|e| {
+            let _h = heap.inner.lock();
+            let d = self.maps.desc(id);
+            d.set_kind(kind::LIVE);
+            d.set_state(d.state() | USES | DIRECT);
+            Error::new(e.code(), format!("the device refused to take a block back: {e}"))
+        })
+    }
+
+    /// A block whose segment the device has taken back leaves the books. The growth lock is held.
+    pub(crate) fn drop_direct(&self, g: &mut Growth, heap: &Heap, id: Id, contract: u64) {
+        let first = (self.offset(id) >> GRANULE_SHIFT) as u32;
         heap.inner.lock().drop_direct(&self.maps, id, first);
         g.segment_gone(heap.pool.load(Relaxed), first, contract);
-        let done = self.backing.segment_release(offset, contract);
-        done.map_err(|e| Error::new(e.code(), format!("the device refused to take a block back: {e}")))
     }
 }

@@ -12,15 +12,17 @@
 use super::backing::Backing;
 use super::heap::Mark;
 use super::pond::{Config, Pond};
+use super::tuning::Tuning;
 use super::types::PoolId;
 use crate::base::error::{Code, Error, Result};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 mod capture;
 mod checkpoint;
 mod sleep;
+mod tuned;
 
 use capture::Graphs;
 use checkpoint::Saved;
@@ -46,6 +48,10 @@ struct World {
     fail_release: bool,
     content: HashMap<u32, u64>, // by granule; 0 where there is none
     saved: HashMap<u32, u64>,
+    /// What another thread does while the device is waited for, the nth time from now.
+    meanwhile: VecDeque<(u32, Box<dyn FnOnce() + Send>)>,
+    /// Granules that work is on: with what was queued on stream 2 then.
+    in_flight: Vec<(u32, u64)>,
 }
 #[derive(Default)]
 struct Stream {
@@ -78,6 +84,10 @@ impl World {
     fn legal(&self, stream: u64) {
         assert!(!self.recording.contains(&stream), "a call on captured stream {stream}");
         assert!(stream != 0 || self.recording.is_empty(), "a call on stream 0 during a capture");
+    }
+    fn rests(&self, granule: u32) {
+        let busy = self.in_flight.iter().any(|&(g, q)| g == granule && !self.passed(2, q));
+        assert!(!busy, "granule {granule} is taken away while work is on it");
     }
     fn passed(&self, s: u64, q: u64) -> bool {
         self.streams.get(&s).is_none_or(|s| s.done >= q)
@@ -119,6 +129,7 @@ impl Backing for Sim {
         w.taken -= u64::from(count) * G;
         for g in first..first + count {
             assert!(w.created.remove(&g), "granule {g} released, but it is not there");
+            w.rests(g);
             assert!(!w.shown.values().any(|&p| p == g), "granule {g} released while shown elsewhere");
         }
         Ok(())
@@ -139,7 +150,8 @@ impl Backing for Sim {
         let mut w = self.0.lock().unwrap();
         w.calls += 1;
         for i in 0..bytes / G {
-            assert!(w.shown.remove(&((offset / G + i) as u32)).is_some(), "unmapped what was not mapped");
+            let shown = w.shown.remove(&((offset / G + i) as u32));
+            w.rests(shown.expect("unmapped what was not mapped"));
         }
         Ok(())
     }
@@ -174,6 +186,7 @@ impl Backing for Sim {
         let mut w = self.0.lock().unwrap();
         w.calls += 1;
         assert_eq!(w.segments.remove(&offset), Some(bytes));
+        w.rests((offset / G) as u32);
         w.taken -= bytes;
         Ok(())
     }
@@ -232,6 +245,12 @@ impl Backing for Sim {
         for s in w.streams.values_mut() {
             s.done = s.queued;
         }
+        w.meanwhile.iter_mut().for_each(|m| m.0 -= 1);
+        let due = if w.meanwhile.front().is_some_and(|m| m.0 == 0) { w.meanwhile.pop_front() } else { None };
+        drop(w);
+        if let Some((_, f)) = due {
+            f();
+        }
         Ok(())
     }
     fn knows(&self, _: u64) -> bool {
@@ -274,8 +293,10 @@ fn config(mapping: bool, capacity: u64) -> Config {
         padding: 0,
         init_alloc: 8 << 20,
         realloc: 8 << 20,
+        growing: false,
         mapping,
         numbers: 2 * capacity / G,
+        window: Pond::WINDOW,
     }
 }
 
@@ -444,6 +465,7 @@ enum Op {
     EmptyCache,
     EndStream { stream: u64 },
     FailAlias(bool),
+    Tune(Tuning),
 }
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
@@ -465,6 +487,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::EmptyCache),
         1 => (0u64..3).prop_map(|stream| Op::EndStream { stream }),
         1 => any::<bool>().prop_map(Op::FailAlias),
+        1 => tuned::tuning().prop_map(Op::Tune),
     ]
 }
 
@@ -554,6 +577,7 @@ fn run(mapping: bool, ops: Vec<Op>) {
                 b.pond.stream_destroyed(stream);
             }
             Op::FailAlias(f) => b.world.lock().unwrap().fail_alias = f,
+            Op::Tune(t) => b.pond.tune(t),
             _ => {}
         }
         b.pond.check();
@@ -563,6 +587,8 @@ fn run(mapping: bool, ops: Vec<Op>) {
         assert_eq!(s.reserved.current, b.world.lock().unwrap().taken);
         let sum: u64 = pools.iter().map(|&p| b.pond.stats(Some(p)).unwrap().allocated.current).sum();
         assert_eq!(sum, s.allocated.current);
+        let sizes: u64 = b.live.iter().map(|x| b.pond.block(x.offset).unwrap().size).sum();
+        assert_eq!(sizes, s.allocated.current, "what is told of the blocks is what is counted");
     }
     assert!(b.live.iter().all(|x| b.pond.block(x.offset).unwrap().pool == x.pool));
     b.world.lock().unwrap().fail_alias = false;
@@ -624,6 +650,51 @@ fn scattered_granules_serve_a_block_that_no_hole_could() {
     assert_eq!(b.world.lock().unwrap().calls, calls, "and at no cost");
     assert_eq!(b.pond.alloc(PoolId::DEFAULT, 0, 1).unwrap_err().code(), Code::OutOfMemory);
     b.finish();
+}
+
+/// Memory that another thread frees while the device is waited for may have work on it that is queued after.
+#[test]
+fn nothing_goes_back_that_was_freed_during_the_wait() {
+    for (mapping, collected, nth) in
+        [(true, false, 1), (true, false, 2), (false, false, 2), (true, true, 2), (false, true, 2)]
+    {
+        let world = Arc::new(Mutex::new(World { capacity: 256 << 20, ..World::default() }));
+        let config = Config { realloc: G, init_alloc: G, ..config(mapping, 256 << 20) };
+        let pond = Arc::new(Pond::new(config, Box::new(Sim(world.clone()))).unwrap());
+        world.lock().unwrap().real = pond.real;
+        let get = |stream, bytes| pond.alloc(PoolId::DEFAULT, stream, bytes).unwrap();
+        let before = get(1, G);
+        let parts: Vec<u64> = (0..6).map(|_| get(2, G)).collect();
+        parts.iter().step_by(2).for_each(|&p| pond.free(p, Some(2), None).unwrap());
+        // On a mapping device in the three holes, shown side by side.
+        let during = get(2, if mapping { 3 * G } else { G });
+        pond.free(before, Some(1), None).unwrap();
+        let (there, device) = (pond.clone(), world.clone());
+        world.lock().unwrap().meanwhile.push_back((
+            nth,
+            Box::new(move || {
+                let mut w = device.lock().unwrap();
+                let st = w.streams.entry(2).or_default();
+                st.queued += 1;
+                let queued = st.queued;
+                w.in_flight = w.behind(during, G).iter().map(|r| ((r.0 / G) as u32, queued)).collect();
+                drop(w);
+                there.free(during, Some(2), None).unwrap();
+            }),
+        ));
+        if collected {
+            pond.tune(Tuning { collect_above: 1, ..Tuning::default() });
+            get(3, 5 * G);
+        } else {
+            pond.empty_cache(None).unwrap();
+        }
+        assert!(world.lock().unwrap().meanwhile.is_empty(), "{mapping} {collected}: not so many waits");
+        pond.tune(Tuning::default());
+        pond.empty_cache(None).unwrap();
+        let left = if collected { 8 * G } else { 3 * G };
+        assert_eq!(world.lock().unwrap().taken, left, "{mapping} {collected}");
+        pond.check();
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The device seam: what a kind of memory must be able to do so that the rest of the library can
-//! serve it. `host` and `foreign` implement it (`cuda` will); nothing here knows pools or blocks.
+//! serve it. `host`, `cuda` and `foreign` implement it; nothing here knows pools or blocks.
 //!
 //! Addresses are `u64` device addresses, never dereferenced on this side of the seam. Streams and
 //! events are `u64` too: the bits of the `C_Stream` / `C_Event` that the caller holds; 0 is the
@@ -10,6 +10,8 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
+pub mod cuda;
+mod gate;
 pub mod host;
 
 /// The bits of a `C_Stream`; 0 is the device's default stream.
@@ -73,6 +75,19 @@ pub struct Versions {
     pub driver: u64,
 }
 
+/// What a driver's own pool tells, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverPoolStats {
+    /// Taken from the device now.
+    pub reserved: u64,
+    /// The most that was, since the pool was made.
+    pub reserved_peak: u64,
+    /// In blocks now.
+    pub used: u64,
+    /// The most that was.
+    pub used_peak: u64,
+}
+
 /// Where the two ends of a copy lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -83,6 +98,15 @@ pub enum CopyKind {
     DeviceToHost = 1,
     /// Within one device.
     DeviceToDevice = 2,
+}
+
+/// How host memory is wanted; a device does what it can of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostWish {
+    /// Ordinary memory that is touched and then locked, instead of memory of the driver's own.
+    pub register: bool,
+    /// With `register`: so many threads touch the pages, at least 1.
+    pub threads: u32,
 }
 
 /// A function to run when a stream reaches it. Boxed by the caller of [`Device::stream_callback`];
@@ -105,6 +129,14 @@ pub trait DeviceType: Send + Sync {
     fn finalize(&self) -> Result<()>;
     /// How many devices there are; ordinals are `0..count`.
     fn device_count(&self) -> Result<usize>;
+    /// Gets ready to open devices, once somebody wants one: from here on `device_count` is exact. Until then
+    /// a type may answer it without starting its driver, so that a later fork still can use it. A type that
+    /// cannot start has no devices, which is no failure here; see `absence`.
+    fn wake(&self) {}
+    /// Why there are no devices, where that needs a reason.
+    fn absence(&self) -> Option<String> {
+        None
+    }
     /// One device. Each call for the same ordinal returns the same device.
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>>;
 }
@@ -123,6 +155,11 @@ pub trait Device: Any + Send + Sync {
     fn caps(&self) -> Caps;
     /// The sizes that shape allocation.
     fn sizes(&self) -> Sizes;
+    /// Whether [`Sizes::realloc`] is only the least size of a later segment, which may grow with what is taken
+    /// already. A plugin's sizes are kept to the byte.
+    fn segments_grow(&self) -> bool {
+        false
+    }
     /// Total and free memory.
     fn memory_info(&self) -> Result<MemoryInfo>;
     /// Version numbers.
@@ -141,7 +178,15 @@ pub trait Device: Any + Send + Sync {
 
     /// Host memory that copies to and from this device fast (pinned).
     fn host_alloc(&self, bytes: u64) -> Result<u64>;
-    /// Gives back what `host_alloc` returned.
+    /// `host_alloc`, made in a particular way where the device has it.
+    fn host_alloc_as(&self, bytes: u64, _wish: HostWish) -> Result<u64> {
+        self.host_alloc(bytes)
+    }
+    /// The NUMA node that the device is near to, where it tells one.
+    fn numa_node(&self) -> Option<u32> {
+        None
+    }
+    /// Gives back what `host_alloc` or `host_alloc_as` returned.
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()>;
     /// Memory that host and device address alike.
     fn unified_alloc(&self, _bytes: u64) -> Result<u64> {
@@ -185,11 +230,6 @@ pub trait Device: Any + Send + Sync {
     fn stream_synchronize(&self, stream: StreamId) -> Result<()>;
     /// Work queued on `stream` from now on waits for what `event` has recorded. Never blocks the host.
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()>;
-    /// The number of the capture that records the stream's work for later (a graph), if one does. Of stream 0:
-    /// also that of a capture that forbids work there. Legal at any time.
-    fn capture_id(&self, _stream: StreamId) -> Result<Option<u64>> {
-        Ok(None)
-    }
     /// Runs `callback` when the stream gets there.
     fn stream_callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()>;
 
@@ -203,6 +243,52 @@ pub trait Device: Any + Send + Sync {
     fn event_query(&self, event: EventId) -> Result<bool>;
     /// Waits on the host for it.
     fn event_synchronize(&self, event: EventId) -> Result<()>;
+
+    /// The number of the capture that records the stream's work for later (a graph), if one does; numbers are
+    /// not used again. Of stream 0: also that of a capture that forbids work there, or `u64::MAX` where that
+    /// one's number is not known. Disturbs no capture.
+    fn capture_id(&self, _stream: StreamId) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    // ---- streams that were made elsewhere ------------------------------------------------------
+
+    /// Whether work may be on streams that this device has not made, and need not know.
+    fn has_foreign_streams(&self) -> bool {
+        false
+    }
+    /// Whether `stream` stands for another stream on each thread. Memory cannot be ordered by it.
+    fn is_per_thread(&self, _stream: StreamId) -> bool {
+        false
+    }
+    /// The event stands for everything queued on the device so far, on all streams, known or not. May
+    /// wait on the host instead. `NotPermitted` while a stream that is known here is captured.
+    fn event_record_all(&self, _event: EventId) -> Result<()> {
+        unsupported("this device knows all its streams")
+    }
+
+    // ---- the driver's own pool: only where `has_driver_pool` says so ------------------------------
+
+    /// Whether the device's driver has a stream-ordered pool of its own.
+    fn has_driver_pool(&self) -> bool {
+        false
+    }
+    /// Memory for work queued on `stream` from now on.
+    fn pool_alloc(&self, _stream: StreamId, _bytes: u64) -> Result<u64> {
+        unsupported("this device's driver has no pool")
+    }
+    /// Gives back what `pool_alloc` returned, after the work queued on `stream` so far. Waits for nothing.
+    fn pool_free(&self, _addr: u64, _stream: StreamId) -> Result<()> {
+        unsupported("this device's driver has no pool")
+    }
+    /// Unused memory beyond `keep` bytes goes back to the device.
+    fn pool_trim(&self, _keep: u64) -> Result<()> {
+        unsupported("this device's driver has no pool")
+    }
+    /// What the driver's pool tells.
+    fn pool_stats(&self) -> Result<DriverPoolStats> {
+        unsupported("this device's driver has no pool")
+    }
 
     // ---- mapping: only where `Caps::MAPPING` is set -------------------------------------------
     // Physical memory is numbered in granules 0..granule_numbers; addresses are a window that

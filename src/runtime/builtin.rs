@@ -1,15 +1,19 @@
-//! The device types that are there from the start: `cpu` and `host`, and the environment variables
+//! The device types that are there from the start: `cpu`, `host` and `cuda`, and the environment variables
 //! that set their defaults:
 //!
 //! - `MILLPOND_HOST_DEVICES`: how many devices `host` has
 //! - `MILLPOND_HOST_CAPACITY`: bytes of each, with an optional suffix K, M or G (powers of 1024)
 //! - `MILLPOND_HOST_MAPPING`: 0 or 1, whether they can map; `cpu` never does
+//! - `MILLPOND_CUDA_LIBRARY`: the CUDA driver library to load instead of the system's
+//! - `MILLPOND_NVML_LIBRARY`: the management library to count GPUs with instead of the system's
+//! - `MILLPOND_CUDA_MAPPING`: 0 or 1, whether `cuda` maps where it can
 //!
 //! An unset or empty variable is the built-in default. A bad value fails the first use of the library
 //! and names the variable.
 
 use crate::base::error::{Code, Error, Result};
 use crate::device::DeviceType;
+use crate::device::cuda::{CudaOptions, CudaType};
 use crate::device::host::{HostOptions, HostType, MAX_DEVICES, machine_memory};
 use crate::fail;
 use std::sync::Arc;
@@ -17,6 +21,9 @@ use std::sync::Arc;
 const DEVICES: &str = "MILLPOND_HOST_DEVICES";
 const CAPACITY: &str = "MILLPOND_HOST_CAPACITY";
 const MAPPING: &str = "MILLPOND_HOST_MAPPING";
+const CUDA_LIBRARY: &str = "MILLPOND_CUDA_LIBRARY";
+const NVML_LIBRARY: &str = "MILLPOND_NVML_LIBRARY";
+const CUDA_MAPPING: &str = "MILLPOND_CUDA_MAPPING";
 
 /// [B] capacities that a host device can have: a granule at least, and what systems can address.
 const CAPACITIES: std::ops::RangeInclusive<u64> = 2 << 20..=1 << 46;
@@ -56,6 +63,17 @@ fn parse_switch(text: &str) -> Option<bool> {
 
 fn mapping_of_environment() -> Result<bool> {
     Ok(read(MAPPING, parse_switch, "0 or 1")?.unwrap_or(true))
+}
+
+/// The options of `cuda` as the environment has them.
+fn cuda_options() -> Result<CudaOptions> {
+    let path = |name| std::env::var_os(name).filter(|v| !v.is_empty());
+    Ok(CudaOptions {
+        library: path(CUDA_LIBRARY),
+        nvml: path(NVML_LIBRARY),
+        mapping: read(CUDA_MAPPING, parse_switch, "0 or 1")?.unwrap_or(true),
+        ..CudaOptions::default()
+    })
 }
 
 /// The options of `host` with the environment's defaults for what is 0 here. `disable_mapping` is 0
@@ -103,7 +121,10 @@ pub(crate) fn check(options: &HostOptions) -> Result<()> {
 }
 
 /// The built-in types, with the options that the user gave or the environment's.
-pub(crate) fn types(host: Option<HostOptions>) -> Result<Vec<Arc<dyn DeviceType>>> {
+pub(crate) fn types(
+    host: Option<HostOptions>,
+    cuda: Option<CudaOptions>,
+) -> Result<Vec<Arc<dyn DeviceType>>> {
     let host = match host {
         Some(o) => o,
         None => host_options(0, 0, 0)?,
@@ -112,7 +133,15 @@ pub(crate) fn types(host: Option<HostOptions>) -> Result<Vec<Arc<dyn DeviceType>
     // Without mapping, so that a forked child has its own copy of what the parent had there, as it has of
     // all other host memory.
     let cpu = HostOptions { device_count: 1, capacity: machine_memory(), mapping: false };
-    Ok(vec![Arc::new(HostType::new("cpu", cpu)), Arc::new(HostType::new("host", host))])
+    let cuda = match cuda {
+        Some(o) => o,
+        None => cuda_options()?,
+    };
+    Ok(vec![
+        Arc::new(HostType::new("cpu", cpu)),
+        Arc::new(HostType::new("host", host)),
+        Arc::new(CudaType::new(cuda)),
+    ])
 }
 
 #[cfg(test)]

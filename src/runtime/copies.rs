@@ -106,6 +106,12 @@ impl DeviceState {
             return Ok(());
         }
         self.check_copy(kind, dst, src, bytes)?;
+        // Before it is queued, so that a free that comes next knows of it.
+        match kind {
+            CopyKind::HostToDevice => self.host_note(src, stream),
+            CopyKind::DeviceToHost => self.host_note(dst, stream),
+            CopyKind::DeviceToDevice => false,
+        };
         self.device().copy_async(stream, kind, dst, src, bytes)
     }
 

@@ -8,6 +8,7 @@ use crate::core::{CheckpointId, PoolId, Restored};
 use crate::device::{Caps, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
 use crate::fail;
 use crate::runtime::memory::Memory;
+use crate::runtime::options::Options;
 use crate::runtime::usage::{Pass, Usage};
 use crate::runtime::{fork, pinned};
 use std::cell::Cell;
@@ -40,7 +41,7 @@ pub struct DeviceState {
     device: Arc<dyn Device>,
     memory: Memory,
     usage: Usage,
-    pub(crate) pinned: pinned::Table,
+    pub(crate) host: pinned::HostCache,
     pub(crate) unified: pinned::Table,
 }
 
@@ -58,15 +59,22 @@ pub(crate) fn may_block() -> Result<()> {
 }
 
 impl DeviceState {
-    pub(crate) fn new(id: u32, type_name: &str, device: Arc<dyn Device>) -> Result<DeviceState> {
+    pub(crate) fn new(
+        id: u32,
+        type_name: &str,
+        device: Arc<dyn Device>,
+        options: Options,
+    ) -> Result<DeviceState> {
+        let host = pinned::HostCache::default();
+        host.configure(&options);
         Ok(DeviceState {
             id,
             type_name: type_name.to_owned(),
             ordinal: device.ordinal(),
-            memory: Memory::new(device.clone())?,
+            memory: Memory::with_options(device.clone(), options)?,
             device,
             usage: Usage::new(),
-            pinned: pinned::Table::default(),
+            host,
             unified: pinned::Table::default(),
         })
     }
@@ -131,6 +139,28 @@ impl DeviceState {
             sizes: self.device.sizes(),
             versions: self.device.versions(),
         })
+    }
+
+    /// Changes options of the open device, all that `text` names or, after an error, none: `key:value` pairs,
+    /// separated by commas, as `docs/options.md` describes them. `InvalidArgument` for a wrong text, with the
+    /// column and the nearest right word; `Busy` for `backend` and `expandable_segments`, which a device keeps
+    /// while it is open (see [`set_default_options`](crate::runtime::set_default_options)).
+    pub fn set_options(&self, text: &str) -> Result<()> {
+        let _pass = self.enter()?;
+        self.host.configure(&self.memory.set_options(text)?);
+        Ok(())
+    }
+
+    /// The value of one option as text. `InvalidArgument` for a name that is none.
+    pub fn option(&self, name: &str) -> Result<String> {
+        let _pass = self.enter()?;
+        self.memory.options().text_of(name)
+    }
+
+    /// All options as one text that [`set_options`](Self::set_options) takes.
+    pub fn options(&self) -> Result<String> {
+        let _pass = self.enter()?;
+        Ok(self.memory.options().to_string())
     }
 
     /// Waits on the host for all work queued on the device.
@@ -206,8 +236,23 @@ impl DeviceState {
         }
         self.check_stream(stream)?;
         self.memory.check_stream_end(stream)?;
+        self.host_end_stream(stream);
         self.memory.stream_destroyed(stream);
         self.device.stream_destroy(stream)
+    }
+
+    /// To be called before the maker of a stream that was not made here ends it, if it was ever named to this
+    /// device: the memory does not ask for that stream any more. What it has queued still runs. May wait for
+    /// it on the host, as [`stream_destroy`](Self::stream_destroy) may.
+    pub fn stream_forget(&self, stream: StreamId) -> Result<()> {
+        let _pass = self.enter()?;
+        may_block()?;
+        self.check_stream(stream)?;
+        if stream != 0 {
+            self.host_end_stream(stream);
+            self.memory.stream_destroyed(stream);
+        }
+        Ok(())
     }
 
     /// `true` when nothing queued on the stream is unfinished.

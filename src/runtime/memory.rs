@@ -6,20 +6,26 @@
 //! looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
-#[cfg(feature = "capi")]
-use crate::core::Pool;
 use crate::core::{BlockInfo, CaptureId, CheckpointId, Config, Pond, PoolId, Restored, Stats};
+#[cfg(feature = "capi")]
+use crate::core::{Freed, Got, Heap, Pool};
 use crate::device::{Caps, Device, EventId, StreamId};
 use crate::fail;
+use crate::runtime::options::Options;
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::scope::Scopes;
 use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
+use settings::Settings;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+mod settings;
+
 /// [B] the most that a pond over segments has room for, and more than any device has.
 const MOST_IN_SEGMENTS: u64 = 8 << 40;
+/// [B] segments of a device that maps but must not: its own sizes are made for mapping.
+const SEGMENT: u64 = 64 << 20;
 
 /// The memory of one device. All calls may come from any thread.
 pub struct Memory {
@@ -27,6 +33,7 @@ pub struct Memory {
     rescue: Arc<Rescue>,
     scopes: Arc<Scopes>,
     closed: AtomicBool,
+    settings: Settings,
 }
 
 enum How {
@@ -39,12 +46,62 @@ pub(crate) struct Pooled {
     pond: Pond,
     supply: Arc<Supply>,
     places: Arc<Places>,
+    maps: bool,
     #[cfg_attr(
         not(feature = "capi"),
         expect(dead_code, reason = "only `alloc` with a pool at hand reads it")
     )]
     rescue: Arc<Rescue>,
     closed: AtomicBool,
+}
+
+/// How a pond over `device` is.
+fn config_of(device: &dyn Device, expandable: bool) -> Result<Config> {
+    let sizes = device.sizes();
+    let mut config = Config {
+        min_chunk: sizes.min_chunk.max(1),
+        max_chunk: sizes.max_chunk,
+        max_alloc: sizes.max_alloc,
+        padding: sizes.padding,
+        init_alloc: sizes.init_alloc,
+        realloc: sizes.realloc,
+        mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
+        numbers: 0,
+        growing: device.segments_grow(),
+        window: Pond::WINDOW,
+    };
+    if config.mapping && !expandable {
+        config.mapping = false;
+        config.init_alloc = config.init_alloc.min(SEGMENT);
+        config.realloc = config.realloc.min(SEGMENT);
+        // A larger block is not kept when it is freed: it would lock up much of the device.
+        config.max_chunk = config.max_chunk.min(SEGMENT.max(config.max_alloc / 4));
+    }
+    if config.mapping {
+        // Whole granules only; what the device has beyond the last one cannot be mapped.
+        config.max_alloc =
+            config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
+        config.numbers = device.granule_numbers()?;
+    } else {
+        // Plugins may claim any number.
+        config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
+    }
+    Ok(config)
+}
+
+/// Reserves the addresses of a pond: as many as it would like, else fewer.
+fn reserve(device: &dyn Device, config: &mut Config, places: &Places) -> Result<()> {
+    loop {
+        let (real, alias) = Pond::span(config)?;
+        match device.map_window(real + alias) {
+            Ok(window) => {
+                places.set_window(window, real + alias);
+                return Ok(());
+            }
+            Err(e) if config.window <= 1 => return Err(e),
+            Err(_) => config.window /= 2,
+        }
+    }
 }
 
 #[cold]
@@ -60,34 +117,26 @@ fn stranger<T>(addr: u64) -> Result<T> {
 }
 
 impl Memory {
-    /// The memory of `device`, empty. A device whose sizes cannot be pooled is served without pooling.
+    /// The memory of `device`, empty, with the built-in options. A device whose sizes cannot be pooled is served
+    /// without pooling.
     pub fn new(device: Arc<dyn Device>) -> Result<Memory> {
-        let sizes = device.sizes();
-        let mut config = Config {
-            min_chunk: sizes.min_chunk.max(1),
-            max_chunk: sizes.max_chunk,
-            max_alloc: sizes.max_alloc,
-            padding: sizes.padding,
-            init_alloc: sizes.init_alloc,
-            realloc: sizes.realloc,
-            mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
-            numbers: 0,
-        };
-        if config.mapping {
-            // Whole granules only; what the device has beyond the last one cannot be mapped.
-            config.max_alloc =
-                config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
-            config.numbers = device.granule_numbers()?;
-        } else {
-            // Plugins may claim any number.
-            config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
+        Memory::with_options(device, Options::default())
+    }
+
+    /// A pond over the device, where its sizes allow.
+    fn pool(device: &Arc<dyn Device>, expandable: bool, rescue: &Arc<Rescue>) -> Result<How> {
+        let config = config_of(&**device, expandable)?;
+        if Pond::span(&config).is_err() {
+            return Ok(How::Unpooled(Box::new(Unpooled::new(device.clone(), false)?)));
         }
-        let rescue = Arc::new(Rescue::default());
-        let how = match Pond::span(&config) {
-            Ok(span) => How::Pooled(Box::new(Pooled::new(device, config, span, rescue.clone())?)),
-            Err(_) => How::Unpooled(Box::new(Unpooled::new(device)?)),
+        let pooled = match Pooled::new(device.clone(), config, rescue.clone()) {
+            // A device that says now that it cannot map after all gives segments.
+            Err(_) if config.mapping && !device.caps().contains(Caps::MAPPING) => {
+                Pooled::new(device.clone(), config_of(&**device, expandable)?, rescue.clone())?
+            }
+            other => other?,
         };
-        Ok(Memory { how, rescue, scopes: Arc::default(), closed: AtomicBool::new(false) })
+        Ok(How::Pooled(Box::new(pooled)))
     }
 
     #[inline]
@@ -398,17 +447,6 @@ impl Memory {
         }
     }
 
-    /// Bounds what the device reserves from now on; 0 is no bound.
-    pub fn set_limit(&self, bytes: u64) -> Result<()> {
-        match self.open()? {
-            How::Pooled(p) => {
-                p.pond.set_limit(bytes);
-                Ok(())
-            }
-            How::Unpooled(u) => u.set_limit(bytes),
-        }
-    }
-
     /// From now on a request that finds no memory calls `callback` with its bytes, on its own thread and
     /// with no lock held, after everything else was tried. When a callback returns true, for having freed
     /// something, the request is tried once more. Callbacks are called oldest first; they may allocate and
@@ -478,21 +516,17 @@ impl Memory {
 }
 
 impl Pooled {
-    fn new(
-        device: Arc<dyn Device>,
-        config: Config,
-        (real, alias): (u64, u64),
-        rescue: Arc<Rescue>,
-    ) -> Result<Pooled> {
+    fn new(device: Arc<dyn Device>, mut config: Config, rescue: Arc<Rescue>) -> Result<Pooled> {
         let places = Arc::new(Places::default());
         if config.mapping {
-            places.set_window(device.map_window(real + alias)?, real + alias);
+            reserve(&*device, &mut config, &places)?;
         }
-        let supply = Arc::new(Supply::new(device.clone(), places.clone()));
+        let maps = config.mapping;
+        let supply = Arc::new(Supply::new(device.clone(), places.clone(), maps));
         match Pond::new(config, Box::new(supply.clone())) {
-            Ok(pond) => Ok(Pooled { pond, supply, places, rescue, closed: AtomicBool::new(false) }),
+            Ok(pond) => Ok(Pooled { pond, supply, places, maps, rescue, closed: AtomicBool::new(false) }),
             Err(e) => {
-                if config.mapping {
+                if maps {
                     device.map_close()?;
                 }
                 Err(e)
@@ -500,39 +534,67 @@ impl Pooled {
         }
     }
 
-    /// `Memory::alloc` with the pool at hand; `bytes` is not 0.
+    /// `Memory::alloc` with the pool at hand, in the usual case: see [`Pond::alloc_quick`]. It gives an address.
+    /// After the end of the device no pool has a heap. Never panics.
     #[cfg(feature = "capi")]
     #[inline(always)]
-    pub(crate) fn alloc(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Result<u64> {
-        if self.closed.load(Relaxed) {
-            return ended();
+    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
+        if bytes == 0 {
+            return Got::No;
         }
-        match self.pond.alloc_from(pool, stream, bytes) {
+        self.pond.alloc_quick(pool, stream, bytes, &*self.places)
+    }
+
+    /// What `alloc_quick` asks for now and then.
+    #[cfg(feature = "capi")]
+    pub(crate) fn settle(&self, heap: &'static Heap) {
+        self.pond.settle(heap);
+    }
+
+    /// `Memory::alloc` with the pool at hand, after `alloc_quick` found that it is not the usual case; `bytes` is
+    /// not 0.
+    #[cfg(feature = "capi")]
+    pub(crate) fn alloc(&self, pool: &Pool, stream: StreamId, bytes: u64, found: Got) -> Result<u64> {
+        let first = match found {
+            Got::Missed(heap) if !self.closed.load(Relaxed) => self.pond.alloc_in(heap, bytes),
+            _ => self.second(pool, stream, bytes),
+        };
+        match first {
             Ok(offset) => self.places.address(offset),
-            Err(e) => self.rescue.retry(e, bytes, || self.second(pool, stream, bytes)),
+            Err(e) => self.rescue.retry(e, bytes, || self.places.address(self.second(pool, stream, bytes)?)),
         }
     }
 
-    /// The second attempt of `alloc`; the device may have ended in between.
     #[cfg(feature = "capi")]
-    #[cold]
-    #[inline(never)]
     fn second(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Result<u64> {
         if self.closed.load(Relaxed) {
             return ended();
         }
-        self.places.address(self.pond.alloc_from(pool, stream, bytes)?)
+        self.pond.alloc_from(pool, stream, bytes)
     }
 
-    /// `Memory::free` with a stream.
+    /// `Memory::free` with a stream, in the usual case: see [`Pond::free_quick`]. After the end of the device no
+    /// address is near. Never panics.
     #[cfg(feature = "capi")]
     #[inline(always)]
-    pub(crate) fn free(&self, addr: u64, stream: StreamId) -> Result<()> {
+    pub(crate) fn free_quick(&self, addr: u64, stream: StreamId) -> Freed {
+        match self.places.near(addr) {
+            Some(offset) => self.pond.free_quick(offset, Some(stream)),
+            None => Freed::No,
+        }
+    }
+
+    /// `Memory::free` with a stream, after `free_quick` found that it is not the usual case.
+    #[cfg(feature = "capi")]
+    pub(crate) fn free(&self, addr: u64, stream: StreamId, found: Freed) -> Result<()> {
         if self.closed.load(Relaxed) {
             return ended();
         }
         match self.places.offset(addr) {
-            Some(offset) => self.pond.free(offset, Some(stream), None),
+            Some(offset) => match found {
+                Freed::Unowned(heap) if self.pond.free_unowned(heap, offset) => Ok(()),
+                _ => self.pond.free(offset, Some(stream), None),
+            },
             None if addr == 0 => Ok(()),
             None => stranger(addr),
         }

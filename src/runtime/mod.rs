@@ -29,7 +29,8 @@
 //! 1. the gate (`gate.rs`): start and end of devices; a turn, not a mutex, and held across devices
 //! 2. `REGISTRY` (`registry.rs`): types by name
 //! 3. the handle tables of `capi`
-//! 4. the account of one device's memory (`memory.rs`)
+//! 4. the defaults of options (`options/defaults.rs`); the settings of one device (`memory/settings.rs`), and
+//!    below them the account of its memory (`memory.rs`)
 //! 5. the tables of host and unified memory (`pinned.rs`), the out-of-memory callbacks (`rescue.rs`),
 //!    the scopes by pool (`scope.rs`), the caller's events (`borrowed.rs`)
 //!
@@ -47,6 +48,7 @@ mod device;
 mod fork;
 mod gate;
 mod memory;
+mod options;
 mod pinned;
 mod registry;
 mod rescue;
@@ -56,9 +58,10 @@ mod table;
 mod unpooled;
 mod usage;
 
-#[cfg(feature = "capi")]
-pub(crate) use crate::core::Pool;
 pub use crate::core::{BlockInfo, CaptureId, CheckpointId, Counter, PoolId, Restored, Stats};
+#[cfg(feature = "capi")]
+pub(crate) use crate::core::{Freed, Got, Heap, Pool};
+pub use crate::device::cuda::CudaOptions;
 pub use crate::device::host::HostOptions;
 pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
 pub use builtin::host_options;
@@ -66,10 +69,12 @@ pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;
 #[cfg(feature = "capi")]
 pub(crate) use memory::Pooled;
+pub use options::set_default_options;
+pub use pinned::HostStats;
 pub(crate) use registry::device_facts;
 pub use registry::{
-    configure_host, device, device_count, finalize, free, holder, owner, register_type, type_names,
-    unregister_type,
+    absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, owner,
+    register_type, type_names, unregister_type,
 };
 pub use table::by_id;
 

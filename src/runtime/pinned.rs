@@ -1,79 +1,81 @@
-//! Host and unified memory of a device: the sizes that a free needs, kept beside the device.
+//! Pinned and unified host memory of a device.
+//!
+//! Pinned memory is cached: taking it from the driver costs hundreds of microseconds. A request has a block of the
+//! next size (`pinned/sizes.rs`). A freed block is used again when the streams that were noted to use it have
+//! passed the point of its free; the free itself does not wait. Unified memory goes straight to the device.
+//!
+//! No lock is held while a device is called.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Result};
+use crate::base::numa;
+use crate::device::{EventId, HostWish, StreamId};
 use crate::fail;
-use crate::runtime::device::DeviceState;
-use crate::runtime::lock;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::runtime::device::{DeviceState, may_block};
+use crate::runtime::options::{Key, Options, Value};
+use crate::runtime::{lock, table};
+pub use cache::HostStats;
+use cache::{Span, State, Use, Waiting};
+use ranges::Ranges;
+use sizes::span_of;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// How many freed addresses are remembered to tell a double free from a foreign pointer.
-const GRAVES: usize = 1 << 14;
+mod cache;
+mod marks;
+mod ranges;
+mod sizes;
 
+/// Freed blocks that wait which a request looks at before it asks the device for memory.
+const LOOK: usize = 64;
+/// The same for a free: more than one, so that they become fewer.
+const LOOK_AT_FREE: usize = 2;
+
+/// Live ranges of unified memory.
 #[derive(Default)]
-struct Ranges {
-    live: BTreeMap<u64, u64>,
-    graves: BTreeSet<u64>,
-}
-
-/// Live ranges of one kind of memory: base and size in bytes.
-#[derive(Default)]
-pub(crate) struct Table(Mutex<Ranges>);
+pub(crate) struct Table(Mutex<Ranges<()>>);
 
 impl Table {
-    fn put(&self, addr: u64, bytes: u64) {
-        let mut t = lock(&self.0);
-        t.graves.remove(&addr);
-        t.live.insert(addr, bytes);
-    }
-
-    /// Removes the range that starts at `addr` and tells its size.
-    fn take(&self, addr: u64, what: &str) -> Result<u64> {
-        let mut t = lock(&self.0);
-        if let Some(bytes) = t.live.remove(&addr) {
-            if t.graves.len() >= GRAVES {
-                t.graves.clear();
-            }
-            t.graves.insert(addr);
-            return Ok(bytes);
-        }
-        if t.graves.contains(&addr) {
-            fail!(Code::DoubleFree, "the {what} memory at {addr:#x} was freed before");
-        }
-        match t.live.range(..=addr).next_back() {
-            Some((&base, &bytes)) if addr - base < bytes => {
-                fail!(
-                    Code::UnknownPointer,
-                    "{addr:#x} lies inside the {what} memory at {base:#x}, not at its start"
-                )
-            }
-            _ => fail!(Code::UnknownPointer, "{addr:#x} is not {what} memory of this device"),
-        }
-    }
-
     /// `None` when no live range holds `addr`; else whether `addr .. addr + bytes` lies in it.
     pub(crate) fn check(&self, addr: u64, bytes: u64) -> Option<Result<()>> {
-        let t = lock(&self.0);
-        let (&base, &size) = t.live.range(..=addr).next_back()?;
-        let room = size.checked_sub(addr - base).filter(|&r| r != 0)?;
-        Some(if bytes <= room {
-            Ok(())
-        } else {
-            Err(Error::new(
-                Code::OutOfRange,
-                format!("{bytes} bytes at {addr:#x} pass the end of the block by {}", bytes - room),
-            ))
-        })
+        lock(&self.0).check(addr, bytes)
     }
 
     /// Live ranges.
     pub(crate) fn live(&self) -> usize {
-        lock(&self.0).live.len()
+        lock(&self.0).len()
+    }
+}
+
+/// The pinned memory of one device.
+#[derive(Default)]
+pub(crate) struct HostCache {
+    state: Mutex<State>,
+    events: Mutex<Vec<EventId>>, // of this device, that nobody uses
+    /// The device has ended: nothing of its work is left.
+    ended: AtomicBool,
+    /// Options, each read by itself.
+    most_cached: AtomicU64, // [B]
+    exact_above: AtomicU64, // [B]
+    register: AtomicBool,
+    threads: AtomicU64,
+}
+
+impl HostCache {
+    /// Takes over what the options say; acts from the next call on.
+    pub(crate) fn configure(&self, o: &Options) {
+        self.most_cached.store(o.bytes(Key::PinnedMaxCachedSizeMb).unwrap_or(u64::MAX), Relaxed);
+        self.exact_above.store(o.bytes(Key::PinnedMaxRoundThresholdMb).unwrap_or(u64::MAX), Relaxed);
+        self.register.store(o.on(Key::PinnedUseCudaHostRegister), Relaxed);
+        let threads = match o.get(Key::PinnedNumRegisterThreads) {
+            Value::Count(n) => u64::from(n),
+            _ => 1,
+        };
+        self.threads.store(threads, Relaxed);
     }
 
-    /// Takes all ranges out.
-    pub(crate) fn drain(&self) -> BTreeMap<u64, u64> {
-        std::mem::take(&mut lock(&self.0).live)
+    /// Live blocks.
+    pub(crate) fn live(&self) -> usize {
+        lock(&self.state).live.len()
     }
 }
 
@@ -86,28 +88,201 @@ fn sane(bytes: u64, what: &str) -> Result<()> {
 }
 
 impl DeviceState {
-    /// Host memory that copies to and from this device fast: page-locked where the limit allows.
-    /// 0 bytes give address 0. The caller gives it back with [`host_free`](Self::host_free).
+    /// Host memory that copies to and from this device fast: page-locked where the limit allows, and near the
+    /// device where that tells its NUMA node. 0 bytes give address 0. Aligned to 64 bytes; above 32 KiB, to a page.
+    /// The content is left from before. The caller gives it back with [`host_free`](Self::host_free).
     pub fn host_alloc(&self, bytes: u64) -> Result<u64> {
         let _pass = self.enter()?;
         sane(bytes, "host")?;
         if bytes == 0 {
             return Ok(0);
         }
-        let addr = self.device().host_alloc(bytes)?;
-        self.pinned.put(addr, bytes);
-        Ok(addr)
+        let size = sizes::size_of(bytes, self.host.exact_above.load(Relaxed));
+        if let Some(addr) = self.host_reuse(bytes, size) {
+            return Ok(addr);
+        }
+        if self.host_settle(LOOK, false)
+            && let Some(addr) = self.host_reuse(bytes, size)
+        {
+            return Ok(addr);
+        }
+        let mut got = self.host_take(bytes, size);
+        // What the cache holds in other sizes may be what is missing.
+        for wait in [false, true] {
+            let short = matches!(&got, Err(e) if e.code() == Code::OutOfMemory);
+            if !short || wait && may_block().is_err() {
+                break;
+            }
+            self.host_settle(usize::MAX, wait);
+            let freed = self.host_shrink(0);
+            if let Some(addr) = self.host_reuse(bytes, size) {
+                return Ok(addr);
+            }
+            if freed.unwrap_or(false) {
+                got = self.host_take(bytes, size);
+            }
+        }
+        got
     }
 
-    /// Gives back what [`host_alloc`](Self::host_alloc) returned; no queued work may still use it.
-    /// Address 0 does nothing. Errors: `UnknownPointer`, `DoubleFree`.
+    /// Ends memory of [`host_alloc`](Self::host_alloc). Work that was queued before may still use it where the
+    /// library knows: [`copy_async`](Self::copy_async) from or to it, and what
+    /// [`host_record_stream`](Self::host_record_stream) was told. Does not wait for that, nor for anything, but
+    /// where `pinned_max_cached_size_mb` makes it give memory back to the device. Address 0 does nothing. Errors:
+    /// `UnknownPointer`, `DoubleFree`.
     pub fn host_free(&self, addr: u64) -> Result<()> {
         let _pass = self.enter()?;
         if addr == 0 {
             return Ok(());
         }
-        let bytes = self.pinned.take(addr, "host")?;
-        self.device().host_free(addr, bytes).inspect_err(|_| self.pinned.put(addr, bytes))
+        let ended = lock(&self.host.state).end(addr)?;
+        let marks: Vec<_> = ended.uses.into_iter().filter_map(|u| self.mark_use(u)).collect();
+        let size = ended.size;
+        {
+            let mut s = lock(&self.host.state);
+            if marks.is_empty() {
+                s.give(addr, size);
+            } else {
+                s.stats.pending += size;
+                s.waiting.push_back(Waiting { addr, size, marks });
+            }
+        }
+        self.host_settle(LOOK_AT_FREE, false);
+        // What the device does not take back now stays for the next request.
+        let _ = self.host_shrink(self.host.most_cached.load(Relaxed));
+        Ok(())
+    }
+
+    /// The pinned memory that holds `addr`, of this device or of another one, is used by work on `stream` of this
+    /// device: after its free it is used again when that stream has passed what is queued there at the free.
+    /// Errors: `UnknownPointer`, `UnknownStream`.
+    pub fn host_record_stream(&self, addr: u64, stream: StreamId) -> Result<()> {
+        let _pass = self.enter()?;
+        self.check_stream(stream)?;
+        if !self.host_note(addr, stream) {
+            fail!(Code::UnknownPointer, "no live pinned memory holds {addr:#x}");
+        }
+        Ok(())
+    }
+
+    /// Notes a use of whatever pinned memory holds `addr`, if any does.
+    pub(crate) fn host_note(&self, addr: u64, stream: StreamId) -> bool {
+        let by = Use { device: self.id(), stream };
+        if lock(&self.host.state).note(addr, by) {
+            return true;
+        }
+        // Pinned memory is good for all devices of a machine.
+        table::open_devices().any(|d| d.id() != self.id() && lock(&d.host.state).note(addr, by))
+    }
+
+    /// To be called before the device ends `stream`: live blocks that it has used could not wait for it any more
+    /// at their free. It is waited for here, on the host, if there are any.
+    pub(crate) fn host_end_stream(&self, stream: StreamId) {
+        let by = Use { device: self.id(), stream };
+        // Without the wait the uses stay, and the free waits for the whole device.
+        if table::open_devices().any(|d| lock(&d.host.state).has_use(by))
+            && self.device().stream_synchronize(stream).is_ok()
+        {
+            table::open_devices().for_each(|d| lock(&d.host.state).drop_use(by));
+        }
+    }
+
+    /// The account of the device's pinned host memory.
+    pub fn host_stats(&self) -> Result<HostStats> {
+        let _pass = self.enter()?;
+        self.host_settle(usize::MAX, false);
+        let mut stats = lock(&self.host.state).stats;
+        stats.numa_node = self.device().numa_node();
+        Ok(stats)
+    }
+
+    /// The peaks of that account start again from the current values.
+    pub fn host_reset_peaks(&self) -> Result<()> {
+        let _pass = self.enter()?;
+        let s = &mut lock(&self.host.state).stats;
+        [&mut s.requested, &mut s.allocated, &mut s.reserved, &mut s.blocks]
+            .into_iter()
+            .for_each(crate::core::Counter::reset_peak);
+        Ok(())
+    }
+
+    /// Pinned host memory that is freed goes back to the device, after a wait for the work that still uses it.
+    /// Small blocks go when all around them are free. `NotPermitted` in a stream callback.
+    pub fn host_empty_cache(&self) -> Result<()> {
+        let _pass = self.enter()?;
+        may_block()?;
+        self.host_settle(usize::MAX, true);
+        self.host_shrink(0).map(drop)
+    }
+
+    fn host_reuse(&self, bytes: u64, size: u64) -> Option<u64> {
+        let mut s = lock(&self.host.state);
+        let addr = s.serve(bytes, size)?;
+        s.stats.reuses += 1;
+        Some(addr)
+    }
+
+    /// Memory from the device: a block, or a slab of them.
+    fn host_take(&self, bytes: u64, size: u64) -> Result<u64> {
+        let wish = HostWish {
+            register: self.host.register.load(Relaxed),
+            threads: self.host.threads.load(Relaxed) as u32,
+        };
+        lock(&self.host.state).stats.driver_calls += 1;
+        let node = self.device().numa_node();
+        let addr = numa::near(node, || self.device().host_alloc_as(span_of(size), wish))?;
+        Ok(lock(&self.host.state).enter(addr, bytes, size))
+    }
+
+    /// Looks at up to `most` freed blocks that wait, or waits for them. `true` when any can be used again.
+    fn host_settle(&self, most: usize, wait: bool) -> bool {
+        let mut some: Vec<Waiting> = {
+            let mut s = lock(&self.host.state);
+            let n = s.waiting.len().min(most);
+            if n == 0 {
+                return false;
+            }
+            s.waiting.drain(..n).collect()
+        };
+        let mut any = false;
+        for w in &mut some {
+            w.marks.retain(|m| !self.mark_passed(m, wait));
+        }
+        let mut s = lock(&self.host.state);
+        for w in some {
+            if w.marks.is_empty() {
+                s.stats.pending -= w.size;
+                s.give(w.addr, w.size);
+                any = true;
+            } else {
+                // To the end: the next look is at others.
+                s.waiting.push_back(w);
+            }
+        }
+        any
+    }
+
+    /// Gives free memory back to the device until at most `most` bytes are cached, as far as whole blocks and
+    /// slabs go. `true` when any went.
+    fn host_shrink(&self, most: u64) -> Result<bool> {
+        let mut any = false;
+        loop {
+            let Some(Span { addr, bytes, piece }) = ({
+                let mut s = lock(&self.host.state);
+                if s.stats.cached > most { s.idle() } else { None }
+            }) else {
+                return Ok(any);
+            };
+            let given = self.device().host_free(addr, bytes);
+            let mut s = lock(&self.host.state);
+            s.stats.driver_calls += 1;
+            if let Err(e) = given {
+                s.restore(Span { addr, bytes, piece });
+                return Err(e);
+            }
+            s.stats.reserved.sub(bytes);
+            any = true;
+        }
     }
 
     /// Memory that host and device address alike. 0 bytes give address 0. `Unsupported` where the
@@ -119,7 +294,7 @@ impl DeviceState {
             return Ok(0);
         }
         let addr = self.device().unified_alloc(bytes)?;
-        self.unified.put(addr, bytes);
+        lock(&self.unified.0).put(addr, bytes, ());
         Ok(addr)
     }
 
@@ -130,18 +305,24 @@ impl DeviceState {
         if addr == 0 {
             return Ok(());
         }
-        let bytes = self.unified.take(addr, "unified")?;
-        self.device().unified_free(addr, bytes).inspect_err(|_| self.unified.put(addr, bytes))
+        let (bytes, ()) = lock(&self.unified.0).take(addr, "unified")?;
+        self.device().unified_free(addr, bytes).inspect_err(|_| lock(&self.unified.0).put(addr, bytes, ()))
     }
 
-    /// Gives back all host and unified memory that is left. For the end of the device.
+    /// Gives back all host and unified memory that is left. For the end of the device, whose work is done.
     pub(crate) fn close_pinned(&self) -> Result<()> {
+        self.host.ended.store(true, Relaxed);
         let mut first = Ok(());
-        for (addr, bytes) in self.pinned.drain() {
+        let all = lock(&self.host.state).drain();
+        for (addr, bytes) in all {
             first = first.and(self.device().host_free(addr, bytes));
         }
-        for (addr, bytes) in self.unified.drain() {
+        let unified: Vec<_> = lock(&self.unified.0).drain().collect();
+        for (addr, bytes, ()) in unified {
             first = first.and(self.device().unified_free(addr, bytes));
+        }
+        for e in std::mem::take(&mut *lock(&self.host.events)) {
+            let _ = self.device().event_destroy(e); // a device that is ending may have lost it already
         }
         first
     }

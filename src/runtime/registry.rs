@@ -5,13 +5,14 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::BlockInfo;
+use crate::device::cuda::CudaOptions;
 use crate::device::host::HostOptions;
 use crate::device::{DeviceType, MemoryInfo, Sizes, Versions};
 use crate::fail;
 use crate::runtime::builtin;
 use crate::runtime::device::{DeviceState, may_block};
 use crate::runtime::gate::{Gate, Pass};
-use crate::runtime::{fork, lock, table, usage};
+use crate::runtime::{fork, lock, options, table, usage};
 use std::sync::{Arc, Mutex};
 
 /// The longest name of a device type, in bytes: it must fit `char[32]` with its end.
@@ -30,11 +31,15 @@ struct Entry {
 struct Registry {
     entries: Vec<Entry>,
     started: bool,
+    /// `fork::watch()` when it was started.
+    born: u64,
     host: Option<HostOptions>,
+    cuda: Option<CudaOptions>,
 }
 
 static GATE: Gate = Gate::new();
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { entries: Vec::new(), started: false, host: None });
+static REGISTRY: Mutex<Registry> =
+    Mutex::new(Registry { entries: Vec::new(), started: false, born: 0, host: None, cuda: None });
 
 impl Registry {
     fn find(&mut self, name: &str) -> Option<&mut Entry> {
@@ -51,22 +56,26 @@ fn enter() -> Result<Pass<'static>> {
     fork::check()?;
     may_block()?;
     usage::outside()?;
-    fork::watch();
+    let process = fork::watch();
     let pass = GATE.enter()?;
-    let host = {
-        let r = lock(&REGISTRY);
-        if r.started {
+    let (host, cuda) = {
+        let mut r = lock(&REGISTRY);
+        if r.started && r.born == process {
             return Ok(pass);
         }
-        r.host
+        // A forked child whose parent had no device yet, or it had not come here: what the parent's types
+        // have asked of the system is theirs.
+        std::mem::forget(std::mem::take(&mut r.entries));
+        (r.host, r.cuda.clone())
     };
-    let kinds = builtin::types(host)?;
+    let kinds = builtin::types(host, cuda)?;
     let mut r = lock(&REGISTRY);
     for kind in kinds {
         let name = kind.name().to_owned();
         r.entries.push(Entry { name, kind, builtin: true, initialized: false, devices: Vec::new() });
     }
     r.started = true;
+    r.born = process;
     Ok(pass)
 }
 
@@ -100,7 +109,19 @@ pub fn configure_host(options: HostOptions) -> Result<()> {
     Ok(())
 }
 
-/// The names of all device types: `cpu`, `host`, then the registered ones.
+/// Sets how the built-in device type `cuda` will be. `Busy` once the library was used.
+pub fn configure_cuda(options: CudaOptions) -> Result<()> {
+    fork::check()?;
+    let _pass = GATE.enter()?;
+    let mut r = lock(&REGISTRY);
+    if r.started {
+        return Err(Error::new(Code::Busy, "the library was used before CUDA was configured"));
+    }
+    r.cuda = Some(options);
+    Ok(())
+}
+
+/// The names of all device types: `cpu`, `host`, `cuda`, then the registered ones.
 pub fn type_names() -> Result<Vec<String>> {
     let _pass = enter()?;
     Ok(lock(&REGISTRY).entries.iter().map(|e| e.name.clone()).collect())
@@ -117,6 +138,7 @@ pub fn register_type(kind: Arc<dyn DeviceType>) -> Result<()> {
     if lock(&REGISTRY).find(&name).is_some() {
         fail!(Code::Busy, "the device type {name:?} exists already");
     }
+    fork::used();
     kind.initialize()?;
     let entry = Entry { name, kind, builtin: false, initialized: true, devices: Vec::new() };
     lock(&REGISTRY).entries.push(entry);
@@ -138,7 +160,7 @@ pub fn unregister_type(name: &str) -> Result<()> {
     // New calls are refused first, so that the count below can only go down.
     states.iter().for_each(|s| s.shut());
     let live: u64 =
-        states.iter().map(|s| s.memory().live_blocks() + (s.pinned.live() + s.unified.live()) as u64).sum();
+        states.iter().map(|s| s.memory().live_blocks() + (s.host.live() + s.unified.live()) as u64).sum();
     if live != 0 {
         states.iter().for_each(|s| s.reopen());
         fail!(Code::Busy, "{live} blocks of {name:?} are live");
@@ -170,9 +192,16 @@ pub fn device_count(name: &str) -> Result<usize> {
     ready_type(name)?.device_count()
 }
 
+/// Why the type has no devices; `None` when it has some, or none without a particular reason.
+pub fn absence(name: &str) -> Result<Option<String>> {
+    let _pass = enter()?;
+    Ok(ready_type(name)?.absence())
+}
+
 /// What the device tells about itself, without making memory of ours for it.
 pub(crate) fn device_facts(name: &str, ordinal: usize) -> Result<(Sizes, Versions, MemoryInfo)> {
     let _pass = enter()?;
+    fork::used();
     let device = ready_type(name)?.open(ordinal)?;
     Ok((device.sizes(), device.versions(), device.memory_info()?))
 }
@@ -189,11 +218,15 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
         return Ok(d);
     }
     let kind = ready_type(name)?;
+    kind.wake();
     let count = kind.device_count()?;
     if ordinal >= count {
-        fail!(Code::UnknownDevice, "{name:?} has {count} devices; there is no device {ordinal}");
+        let why = kind.absence().map_or(String::new(), |w| format!(": {w}"));
+        fail!(Code::UnknownDevice, "{name:?} has {count} devices; there is no device {ordinal}{why}");
     }
-    let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?)?);
+    fork::used();
+    let chosen = options::for_device(name, ordinal)?;
+    let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?, chosen)?);
     table::keep(&state);
     let mut r = lock(&REGISTRY);
     let Some(e) = r.find(name) else { return unknown_type(name) };
@@ -222,6 +255,8 @@ pub fn finalize() -> Result<()> {
         }
         r.started = false;
         r.host = None;
+        options::forget();
+        r.cuda = None;
         std::mem::take(&mut r.entries)
     };
     entries.iter().flat_map(|e| e.devices.iter().flatten()).for_each(|s| s.shut());

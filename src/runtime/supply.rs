@@ -2,13 +2,15 @@
 //! of events. Also the places: which address stands for which offset.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{Backing, Mark};
+#[cfg(feature = "capi")]
+use crate::core::Locate;
+use crate::core::{Backing, EVERY, Mark};
 use crate::device::{CopyKind, Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::borrowed::Borrowed;
 use crate::runtime::lock;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Where offsets lie. Reading the window, or the first segment, takes no lock.
@@ -35,12 +37,18 @@ impl Places {
         self.len.store(bytes, Ordering::Release);
     }
 
+    /// The offset that an address in the window, or the first segment, stands for.
+    #[inline(always)]
+    pub(crate) fn near(&self, addr: u64) -> Option<u64> {
+        let len = self.len.load(Ordering::Acquire);
+        let within = addr.wrapping_sub(self.addr.load(Relaxed));
+        (within < len).then(|| self.offset.load(Relaxed) + within)
+    }
+
     /// The offset that an address stands for.
     #[inline(always)]
     pub(crate) fn offset(&self, addr: u64) -> Option<u64> {
-        let len = self.len.load(Ordering::Acquire);
-        let within = addr.wrapping_sub(self.addr.load(Relaxed));
-        if within < len { Some(self.offset.load(Relaxed) + within) } else { self.offset_far(addr) }
+        self.near(addr).or_else(|| self.offset_far(addr))
     }
 
     /// The address of an offset that the pond has handed out.
@@ -97,6 +105,30 @@ impl Places {
     }
 }
 
+/// `OutOfMemory` when the device says that it has fewer bytes free.
+pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
+    match device.memory_info() {
+        Ok(m) if m.free < bytes => fail!(
+            Code::OutOfMemory,
+            "the device has {} bytes free, {bytes} are needed (throw_on_cudamalloc_oom)",
+            m.free
+        ),
+        // A device that cannot tell is asked for the memory itself.
+        _ => Ok(()),
+    }
+}
+
+#[cfg(feature = "capi")]
+impl Locate for Places {
+    /// The address of a block, which lies in some segment for sure.
+    #[inline(always)]
+    fn locate(&self, offset: u64) -> u64 {
+        let len = self.len.load(Ordering::Acquire);
+        let within = offset.wrapping_sub(self.offset.load(Relaxed));
+        if within < len { self.addr.load(Relaxed) + within } else { self.address_far(offset).unwrap_or(0) }
+    }
+}
+
 /// The mark of a device without events: everything before it was waited for when it was made.
 const DONE: Mark = 0;
 
@@ -104,6 +136,9 @@ const DONE: Mark = 0;
 pub(crate) struct Supply {
     device: Arc<dyn Device>,
     places: Arc<Places>,
+    maps: bool,
+    /// Whether the device is asked how much it has before it is asked for memory.
+    careful: AtomicBool,
     calls: AtomicU64,
     events: Mutex<Vec<Mark>>, // spare ones, all our own
     borrowed: Borrowed,
@@ -112,10 +147,12 @@ pub(crate) struct Supply {
 }
 
 impl Supply {
-    pub(crate) fn new(device: Arc<dyn Device>, places: Arc<Places>) -> Supply {
+    pub(crate) fn new(device: Arc<dyn Device>, places: Arc<Places>, maps: bool) -> Supply {
         Supply {
             device,
             places,
+            maps,
+            careful: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             events: Mutex::default(),
             borrowed: Borrowed::default(),
@@ -132,6 +169,15 @@ impl Supply {
     fn call<T>(&self, result: Result<T>) -> Result<T> {
         self.calls.fetch_add(1, Relaxed);
         result
+    }
+
+    /// From now on requests that the device has no memory for do not reach it, or do.
+    pub(crate) fn set_careful(&self, careful: bool) {
+        self.careful.store(careful, Relaxed);
+    }
+
+    fn check_free(&self, bytes: u64) -> Result<()> {
+        if self.careful.load(Relaxed) { check_free(&*self.device, bytes) } else { Ok(()) }
     }
 
     pub(crate) fn add_stream(&self, stream: StreamId) {
@@ -177,7 +223,7 @@ impl Supply {
         for e in std::mem::take(&mut *lock(&self.events)) {
             let _ = self.device.event_destroy(e); // a device that is ending may have lost it already
         }
-        if self.device.caps().contains(crate::device::Caps::MAPPING) && self.places.len.load(Relaxed) != 0 {
+        if self.maps && self.places.len.load(Relaxed) != 0 {
             self.places.len.store(0, Relaxed);
             return self.device.map_close();
         }
@@ -188,6 +234,7 @@ impl Supply {
 impl Backing for Arc<Supply> {
     fn create(&self, first: u32, count: u32) -> Result<()> {
         let (f, n) = (u64::from(first), u64::from(count));
+        self.check_free(self.granule_at(count))?;
         self.call(self.device.granules_create(f, n))?;
         self.call(self.device.map(self.granule_at(first), f, n)).inspect_err(|_| {
             let _ = self.call(self.device.granules_release(f, n)); // as if they had never been made
@@ -240,6 +287,7 @@ impl Backing for Arc<Supply> {
     }
 
     fn segment(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check_free(bytes)?;
         let addr = self.call(self.device.alloc(bytes))?;
         if addr == 0 {
             fail!(Code::OutOfMemory, "the device has no {bytes} bytes in one piece");
@@ -252,7 +300,8 @@ impl Backing for Arc<Supply> {
         let Some(addr) = self.places.remove(offset) else {
             return Err(Error::new(Code::Internal, "a segment without an address"));
         };
-        self.call(self.device.free(addr, bytes))
+        // Still the pond's when the device refuses.
+        self.call(self.device.free(addr, bytes)).inspect_err(|_| self.places.add(offset, addr, bytes))
     }
 
     fn mark(&self, stream: u64) -> Result<Mark> {
@@ -268,7 +317,11 @@ impl Backing for Arc<Supply> {
                 Err(e) => return Err(e),
             },
         };
-        self.device.event_record(stream, event).inspect_err(|_| lock(&self.events).push(event))?;
+        let recorded = match stream {
+            EVERY => self.device.event_record_all(event),
+            s => self.device.event_record(s, event),
+        };
+        recorded.inspect_err(|_| lock(&self.events).push(event))?;
         Ok(event)
     }
 
@@ -278,7 +331,7 @@ impl Backing for Arc<Supply> {
 
     fn capturing(&self, stream: u64) -> bool {
         // A device that fails here fails at the call that follows, too.
-        matches!(self.device.capture_id(stream), Ok(Some(_)))
+        stream != EVERY && matches!(self.device.capture_id(stream), Ok(Some(_)))
     }
 
     fn passed(&self, mark: Mark) -> Result<bool> {
@@ -310,10 +363,17 @@ impl Backing for Arc<Supply> {
     }
 
     fn knows(&self, stream: u64) -> bool {
-        stream == 0 || self.device.stream_exists(stream)
+        stream == 0 || stream != EVERY && self.device.stream_exists(stream)
+    }
+
+    fn ordered_by(&self, stream: u64) -> bool {
+        !self.device.is_per_thread(stream)
     }
 
     fn streams(&self, each: &mut dyn FnMut(u64)) {
+        if self.device.has_foreign_streams() {
+            return each(EVERY);
+        }
         let all: Vec<StreamId> = lock(&self.streams).iter().copied().collect();
         all.into_iter().for_each(each);
     }

@@ -1,5 +1,6 @@
-//! Memory without pooling: for a device whose sizes cannot be pooled (a min chunk that is no power of
-//! two), and for whoever asks for it.
+//! Memory without pooling of ours: for a device whose sizes cannot be pooled (a min chunk that is no power
+//! of two), and for whoever asks for it, with or without the driver's own pool behind it. With it, nothing
+//! waits on the host: a free is queued on the block's stream, behind events of the other streams.
 //!
 //! Each request goes straight to the device, a free first waits for the streams that used the block,
 //! and one lock guards the account. It is exact (counters, limits, double frees, wrong sizes) and keeps
@@ -10,6 +11,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::core::{BlockInfo, PoolId, Stats};
 use crate::device::{Device, Sizes, StreamId};
 use crate::fail;
+use crate::runtime::supply::check_free;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,6 +20,8 @@ const GRAVES: usize = 1 << 16;
 
 struct Block {
     info: BlockInfo,
+    /// The stream that a free is queued on, where the driver pools; another than the block's when that ended.
+    home: StreamId,
     /// Other streams that have used it (`record_stream`).
     used_by: Vec<StreamId>,
 }
@@ -30,6 +34,7 @@ struct Account {
     /// Bytes of requests that are with the device now, by pool: two threads must not pass a limit together.
     claims: BTreeMap<PoolId, u64>,
     next_pool: u32,
+    careful: bool,
     closed: bool,
 }
 
@@ -37,6 +42,7 @@ struct Account {
 pub(crate) struct Unpooled {
     device: Arc<dyn Device>,
     sizes: Sizes,
+    by_driver: bool,
     account: Mutex<Account>,
 }
 
@@ -90,8 +96,8 @@ impl Account {
 }
 
 impl Unpooled {
-    /// The memory of `device`, empty.
-    pub(crate) fn new(device: Arc<dyn Device>) -> Result<Unpooled> {
+    /// The memory of `device`, empty; `by_driver` with the driver's own pool behind it, which the device must have.
+    pub(crate) fn new(device: Arc<dyn Device>, by_driver: bool) -> Result<Unpooled> {
         let sizes = device.sizes();
         let account = Account {
             blocks: BTreeMap::new(),
@@ -100,9 +106,10 @@ impl Unpooled {
             device: Stats::default(),
             claims: BTreeMap::new(),
             next_pool: 1,
+            careful: false,
             closed: false,
         };
-        Ok(Unpooled { device, sizes, account: Mutex::new(account) })
+        Ok(Unpooled { device, sizes, by_driver, account: Mutex::new(account) })
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Account>> {
@@ -118,7 +125,8 @@ impl Unpooled {
         if stream != 0 && !self.device.stream_exists(stream) {
             fail!(Code::UnknownStream, "stream {stream:#x} is not a stream of this device, or was destroyed");
         }
-        self.take(pool, Some(stream), bytes)
+        // A stream that is another one on each thread orders nothing.
+        self.take(pool, Some(stream).filter(|&s| !self.device.is_per_thread(s)), bytes)
     }
 
     /// Memory that every stream and the host may use at once. 0 bytes give address 0.
@@ -160,11 +168,19 @@ impl Unpooled {
             );
         };
         *a.claims.entry(pool).or_default() += size;
-        a.device.driver_calls += 1;
-        a.stats(pool)?.driver_calls += 1;
+        let careful = a.careful;
         drop(a);
 
-        let taken = self.device.alloc(size);
+        let checked = if careful { check_free(&*self.device, size) } else { Ok(()) };
+        let taken = checked.and_then(|()| {
+            let mut a = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+            a.device.driver_calls += 1;
+            if let Ok(s) = a.stats(pool) {
+                s.driver_calls += 1;
+            }
+            drop(a);
+            self.device_alloc(stream, size)
+        });
 
         let mut a = self.account.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(c) = a.claims.get_mut(&pool) {
@@ -175,12 +191,13 @@ impl Unpooled {
                 let info = BlockInfo { base, size, requested: bytes, stream, pool };
                 a.count(&info, true);
                 a.graves.remove(&base);
-                a.blocks.insert(base, Block { info, used_by: Vec::new() });
+                let home = stream.unwrap_or(0);
+                a.blocks.insert(base, Block { info, home, used_by: Vec::new() });
                 Ok(base)
             }
             Ok(base) => {
                 drop(a);
-                self.device.free(base, size)?;
+                self.device_free(base, size, stream.unwrap_or(0))?;
                 fail!(Code::NotInitialized, "the device was finalised");
             }
             Err(e) => {
@@ -221,7 +238,8 @@ impl Unpooled {
         a.graves.insert(addr);
         drop(a);
 
-        let given = self.wait_for(&block, stream).and_then(|()| self.device.free(addr, block.info.size));
+        let waited = if self.by_driver { self.order(&block, stream) } else { self.wait_for(&block, stream) };
+        let given = waited.and_then(|()| self.device_free(addr, block.info.size, block.home));
 
         let mut a = self.account.lock().unwrap_or_else(PoisonError::into_inner);
         a.device.driver_calls += 1;
@@ -237,6 +255,44 @@ impl Unpooled {
             }
         }
         given
+    }
+
+    fn device_alloc(&self, stream: Option<StreamId>, size: u64) -> Result<u64> {
+        if !self.by_driver {
+            return self.device.alloc(size);
+        }
+        let addr = self.device.pool_alloc(stream.unwrap_or(0), size)?;
+        if stream.is_none() {
+            // Every stream may use it at once.
+            self.device.stream_synchronize(0).inspect_err(|_| {
+                let _ = self.device.pool_free(addr, 0);
+            })?;
+        }
+        Ok(addr)
+    }
+
+    fn device_free(&self, addr: u64, size: u64, home: StreamId) -> Result<()> {
+        if self.by_driver { self.device.pool_free(addr, home) } else { self.device.free(addr, size) }
+    }
+
+    /// The block's home stream waits, on the device, for the other streams that have used it.
+    fn order(&self, block: &Block, stream: Option<StreamId>) -> Result<()> {
+        if block.info.stream.is_none() {
+            return self.device.synchronize();
+        }
+        let mut others: Vec<StreamId> = stream.into_iter().chain(block.used_by.iter().copied()).collect();
+        others.sort_unstable();
+        others.dedup();
+        for s in others.into_iter().filter(|&s| s != block.home) {
+            let event = self.device.event_create()?;
+            let waits = self
+                .device
+                .event_record(s, event)
+                .and_then(|()| self.device.stream_wait_event(block.home, event));
+            // A wait that is queued holds beyond the end of its event.
+            waits.and(self.device.event_destroy(event))?;
+        }
+        Ok(())
     }
 
     /// Waits until no stream that may use the block has work left.
@@ -338,13 +394,26 @@ impl Unpooled {
 
     /// Unused memory of one pool, or of all, goes back to the device.
     pub(crate) fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
-        let mut a = self.lock()?;
-        pool.map_or(Ok(()), |p| a.stats(p).map(|_| ()))
+        pool.map_or(Ok(()), |p| self.lock()?.stats(p).map(|_| ()))?;
+        if self.by_driver {
+            // What was freed is unused only when the streams have got there.
+            self.device.synchronize()?;
+            self.device.pool_trim(0)?;
+        }
+        Ok(())
     }
 
     /// The account of the device.
     pub(crate) fn stats(&self) -> Stats {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner).device
+        let mut s = self.account.lock().unwrap_or_else(PoisonError::into_inner).device;
+        if self.by_driver
+            && let Ok(d) = self.device.pool_stats()
+        {
+            // The pool's own numbers: what it keeps is taken from the device too.
+            s.reserved.current = d.reserved;
+            s.reserved.peak = d.reserved_peak;
+        }
+        s
     }
 
     /// The peaks of the device start again.
@@ -352,10 +421,12 @@ impl Unpooled {
         self.account.lock().unwrap_or_else(PoisonError::into_inner).device.reset_peaks();
     }
 
-    /// Bounds what the device reserves from now on; 0 is no bound.
-    pub(crate) fn set_limit(&self, bytes: u64) -> Result<()> {
-        self.lock()?.device.limit = bytes;
-        Ok(())
+    /// Bounds what the device reserves from now on, 0 being no bound, and says whether the device is asked how
+    /// much it has before it is asked for memory.
+    pub(crate) fn set_bounds(&self, limit: u64, careful: bool) {
+        let mut a = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+        a.device.limit = limit;
+        a.careful = careful;
     }
 
     /// To be called before the device ends `stream`.
@@ -369,7 +440,12 @@ impl Unpooled {
             && self.device.stream_synchronize(stream).is_ok()
             && let Ok(mut a) = self.lock()
         {
-            a.blocks.values_mut().for_each(|b| b.used_by.retain(|&s| s != stream));
+            for b in a.blocks.values_mut() {
+                b.used_by.retain(|&s| s != stream);
+                if b.home == stream {
+                    b.home = 0; // its work is over
+                }
+            }
         }
     }
 
@@ -387,6 +463,11 @@ impl Unpooled {
             a.count(&b.info, false);
         }
         drop(a);
-        blocks.values().try_for_each(|b| self.device.free(b.info.base, b.info.size))
+        // Also after a failure: what one block does the others have no part in.
+        let mut first = Ok(());
+        for b in blocks.values() {
+            first = first.and(self.device_free(b.info.base, b.info.size, b.home));
+        }
+        first
     }
 }

@@ -11,7 +11,7 @@ use std::ffi::{CString, c_int, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type Tweak = Box<dyn FnOnce(&mut CustomRuntimeParams, &mut C_DeviceInterface)>;
+type Tweak = Box<dyn FnMut(&mut CustomRuntimeParams, &mut C_DeviceInterface)>;
 
 thread_local! {
     static TWEAK: RefCell<Option<Tweak>> = const { RefCell::new(None) };
@@ -28,7 +28,7 @@ static HANDLES: AtomicU64 = AtomicU64::new(16);
 /// Registers the plugin under `name`, changed by `tweak`.
 pub fn register(
     name: &str,
-    tweak: impl FnOnce(&mut CustomRuntimeParams, &mut C_DeviceInterface) + 'static,
+    mut tweak: impl FnMut(&mut CustomRuntimeParams, &mut C_DeviceInterface) + 'static,
 ) -> millpond::Result<String> {
     let name = CString::new(name).unwrap();
     TWEAK.with(|t| {
@@ -72,9 +72,12 @@ pub unsafe extern "C-unwind" fn init(params: *mut CustomRuntimeParams) {
     table.get_device_list = Some(list);
     table.device_memory_stats = Some(stats);
     table.device_min_chunk_size = Some(min_chunk);
-    if let Some(tweak) = TWEAK.with(|t| t.borrow_mut().take()) {
-        tweak(params, table);
-    }
+    // It stays: a host may call again, with the struct sizes of another release.
+    TWEAK.with(|t| {
+        if let Some(tweak) = t.borrow_mut().as_mut() {
+            tweak(params, table);
+        }
+    });
 }
 
 /// Leaves only what is required of a plugin.

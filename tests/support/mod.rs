@@ -23,6 +23,13 @@ pub struct Knobs {
     pub live_bytes: AtomicU64,
     pub initialized: AtomicU64,
     pub finalized: AtomicU64,
+    /// How the last host memory was wanted.
+    pub host_wish: Mutex<Option<HostWish>>,
+    /// The most host memory at one time; 0: any.
+    pub host_limit: AtomicU64,
+    pub host_bytes: AtomicU64,
+    /// The NUMA node of the device plus 1; 0: it tells none.
+    pub node_plus_one: AtomicU64,
     /// What `initialize` does, beyond counting.
     pub on_initialize: Mutex<Option<Hook>>,
     /// What `synchronize` does.
@@ -144,10 +151,25 @@ impl Device for TestDevice {
         Ok(())
     }
     fn host_alloc(&self, bytes: u64) -> Result<u64> {
-        self.alloc(bytes)
+        let limit = self.knobs.host_limit.load(SeqCst);
+        if limit != 0 && self.knobs.host_bytes.load(SeqCst) + bytes > limit {
+            return Err(Error::new(Code::OutOfMemory, "the test has no more host memory"));
+        }
+        let addr = self.alloc(bytes)?;
+        self.knobs.host_bytes.fetch_add(bytes, SeqCst);
+        Ok(addr)
+    }
+    fn host_alloc_as(&self, bytes: u64, wish: HostWish) -> Result<u64> {
+        *self.knobs.host_wish.lock().unwrap() = Some(wish);
+        self.host_alloc(bytes)
+    }
+    fn numa_node(&self) -> Option<u32> {
+        self.knobs.node_plus_one.load(SeqCst).checked_sub(1).map(|n| n as u32)
     }
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
-        self.free(addr, bytes)
+        self.free(addr, bytes)?;
+        self.knobs.host_bytes.fetch_sub(bytes, SeqCst);
+        Ok(())
     }
     fn unified_alloc(&self, bytes: u64) -> Result<u64> {
         self.alloc(bytes)

@@ -44,6 +44,15 @@ inline C_Status configure_host(std::uint32_t device_count, std::uint64_t capacit
   return check(millpond_host_configure(&options));
 }
 
+/// Sets options ("key:value,key:value", docs/options.md) of devices that are opened from now on: of
+/// all types, or of `type`; of all ordinals (-1), or of one. Later ones win, and win over the
+/// environment. Throws MILLPOND_E_INVALID_ARGUMENT, with the column and the nearest right word.
+inline C_Status set_default_options(const std::string& options, const std::string& type = {},
+                                    std::int32_t ordinal = -1) {
+  return check(millpond_set_default_options(type.empty() ? nullptr : type.c_str(), ordinal,
+                                            options.c_str()));
+}
+
 /// Ends every device type. Blocks that still live are lost, handles are refused from then on; a
 /// later Device starts anew. Not needed at exit. Throws MILLPOND_E_NOT_INITIALIZED when nothing was
 /// started.
@@ -91,6 +100,24 @@ class Device {
   C_Status set_limit(std::uint64_t limit_bytes) const {
     return check(millpond_device_set_limit(raw_, limit_bytes));
   }
+  /// Changes options from now on, all of them or, after an error, none: "key:value,key:value"
+  /// (docs/options.md). Throws MILLPOND_E_INVALID_ARGUMENT, with the column and the nearest right
+  /// word, and MILLPOND_E_BUSY for `backend` and `expandable_segments`.
+  C_Status set_options(const std::string& options) const {
+    return check(millpond_device_set_options(raw_, options.c_str()));
+  }
+  /// The value of one option. Throws MILLPOND_E_INVALID_ARGUMENT for a key that is none.
+  std::string option(const std::string& key) const {
+    char out[MILLPOND_OPTION_BYTES] = {};
+    check(millpond_device_get_option(raw_, key.c_str(), out, sizeof out));
+    return out;
+  }
+  /// All options, as set_options() and set_default_options() take them.
+  std::string options() const {
+    char out[MILLPOND_OPTIONS_BYTES] = {};
+    check(millpond_device_get_options(raw_, out, sizeof out));
+    return out;
+  }
   /// Counters of all pools together, in bytes.
   millpond_stats stats() const {
     millpond_stats out{};
@@ -98,6 +125,15 @@ class Device {
     check(millpond_device_get_stats(raw_, &out));
     return out;
   }
+  /// Counters of pinned host memory, in bytes.
+  millpond_host_stats host_stats() const {
+    millpond_host_stats out{};
+    out.struct_size = sizeof out;
+    check(millpond_device_get_host_stats(raw_, &out));
+    return out;
+  }
+  /// Gives freed pinned host memory back to the device; waits for the work that still uses it.
+  C_Status empty_host_cache() const { return check(millpond_device_empty_host_cache(raw_)); }
   /// Sets each peak to the value of now.
   C_Status reset_peaks() const { return check(millpond_device_reset_peaks(raw_)); }
   /// Gives unused memory of all pools back to the device.
@@ -253,6 +289,13 @@ class DeviceTypes {
     std::size_t count = 0;
     check(millpond_device_get_count(type.c_str(), &count));
     return count;
+  }
+  /// Why the type has no devices, a text for a person; empty when it has some. Throws
+  /// MILLPOND_E_UNKNOWN_DEVICE for a name not known.
+  static std::string reason(const std::string& type) {
+    char text[1024] = {};
+    check(millpond_device_type_get_reason(type.c_str(), text, sizeof text));
+    return text;
   }
   /// Adds the device type of a plugin that this program has linked; returns its name. Throws
   /// MILLPOND_E_PLUGIN_REFUSED with what is wrong, MILLPOND_E_BUSY when the name is taken.

@@ -247,7 +247,8 @@ class HostBuffer {
   }
   HostBuffer(const HostBuffer&) = delete;
   HostBuffer& operator=(const HostBuffer&) = delete;
-  /// Frees the memory; copies that are queued on it must be done by then. Never throws.
+  /// Frees the memory. Unified memory: what is queued on it must be done by then. Pinned memory:
+  /// copies that are queued on it, and streams that were recorded, may still use it. Never throws.
   ~HostBuffer() {
     if (data_ != nullptr) (void)FreeCall(device_.get(), data_);
   }
@@ -263,6 +264,8 @@ class HostBuffer {
   std::size_t size() const noexcept { return size_; }
   /// Whether it owns memory.
   explicit operator bool() const noexcept { return data_ != nullptr; }
+  /// The device that it was taken from.
+  Device device() const noexcept { return device_; }
 
  private:
   Device device_;
@@ -274,6 +277,12 @@ class HostBuffer {
 
 /// Pinned host memory, which copies to and from the device fast and really asynchronously.
 using PinnedBuffer = detail::HostBuffer<&millpond_host_alloc, &millpond_host_free>;
+/// The pinned memory that holds `pinned` is also used by work on `stream` that Millpond has not
+/// queued: after its free, its reuse waits for what is queued there at the free. Throws
+/// MILLPOND_E_UNKNOWN_POINTER, MILLPOND_E_UNKNOWN_STREAM.
+inline C_Status record_host_stream(const void* pinned, StreamView stream) {
+  return check(millpond_host_record_stream(stream.device().get(), pinned, stream.get()));
+}
 /// Memory that host and device address alike; needs MILLPOND_CAP_UNIFIED.
 using UnifiedBuffer = detail::HostBuffer<&millpond_unified_alloc, &millpond_unified_free>;
 

@@ -45,10 +45,13 @@ class Place {
       status = millpond_device_get(type_.c_str(), ordinal_, &raw);
     } else {
       status = millpond_device_get("cuda", ordinal_, &raw);
-      std::size_t count = 0;
-      if (status != C_SUCCESS && millpond_device_get_count("cuda", &count) != C_SUCCESS &&
-          millpond_last_error_code() == MILLPOND_E_UNKNOWN_DEVICE) {
-        status = millpond_device_get("host", ordinal_, &raw);
+      if (status != C_SUCCESS) {
+        // Where CUDA has devices, one that cannot be had is a failure; the reason is the last
+        // error.
+        std::size_t count = 0;
+        const bool counted = millpond_device_get_count("cuda", &count) == C_SUCCESS;
+        status = counted && count != 0 ? millpond_device_get("cuda", ordinal_, &raw)
+                                       : millpond_device_get("host", ordinal_, &raw);
       }
     }
     if (status == C_SUCCESS) *out = Device(raw);
@@ -69,7 +72,7 @@ class Place {
   friend bool operator!=(const Place& a, const Place& b) noexcept { return !(a == b); }
 
  private:
-  std::string type_;  // "": "cuda" where that type exists, else "host"
+  std::string type_;  // "": "cuda" where that type has devices, else "host"
   std::int32_t ordinal_;
 };
 
@@ -79,7 +82,7 @@ class CPUPlace : public Place {
   CPUPlace() : Place("cpu", 0) {}
 };
 
-/// GPU number `ordinal`: of the type "cuda" where such a type exists, else of the embedded "host"
+/// GPU number `ordinal`: of the type "cuda" where that has devices, else of the embedded "host"
 /// devices, so that the same program runs on a machine without a GPU.
 class GPUPlace : public Place {
  public:
@@ -158,6 +161,16 @@ inline std::size_t Used(const Place& place) {
 
 namespace detail {
 
+/// The devices of both ends of a copy.
+inline C_Status find_ends(const Place& dst_place, const void* dst, Device* to,
+                          const Place& src_place, const void* src, Device* from) {
+  if (dst == nullptr || src == nullptr) {
+    return millpond::detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "a copy from or to NULL");
+  }
+  const C_Status status = check(dst_place.find(to));
+  return status == C_SUCCESS ? check(src_place.find(from)) : status;
+}
+
 /// Copies between two types of device, which know nothing of each other, by way of the host.
 inline C_Status copy_through_host(Device to, void* dst, Device from, const void* src,
                                   std::size_t size_bytes) {
@@ -190,12 +203,8 @@ inline C_Status copy_through_host(Device to, void* dst, Device from, const void*
 inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, const void* src,
                      std::size_t size_bytes) {
   if (size_bytes == 0) return C_SUCCESS;
-  if (dst == nullptr || src == nullptr) {
-    return millpond::detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "a copy from or to NULL");
-  }
   Device to, from;
-  C_Status status = check(dst_place.find(&to));
-  if (status == C_SUCCESS) status = check(src_place.find(&from));
+  const C_Status status = detail::find_ends(dst_place, dst, &to, src_place, src, &from);
   if (status != C_SUCCESS) return status;
   if (dst_place.is_cpu() && src_place.is_cpu()) {
     std::memmove(dst, src, size_bytes);
@@ -220,12 +229,8 @@ inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, 
 inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, const void* src,
                      std::size_t size_bytes, StreamView stream) {
   if (size_bytes == 0) return C_SUCCESS;
-  if (dst == nullptr || src == nullptr) {
-    return millpond::detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "a copy from or to NULL");
-  }
   Device to, from;
-  C_Status status = check(dst_place.find(&to));
-  if (status == C_SUCCESS) status = check(src_place.find(&from));
+  const C_Status status = detail::find_ends(dst_place, dst, &to, src_place, src, &from);
   if (status != C_SUCCESS) return status;
   if (dst_place.is_cpu() && src_place.is_cpu()) {
     return millpond::detail::refuse(MILLPOND_E_UNSUPPORTED, "no stream orders a copy on the host");

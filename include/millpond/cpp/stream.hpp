@@ -72,6 +72,9 @@ class StreamView {
   /// Its device.
   constexpr Device device() const noexcept { return device_; }
 
+  /// To be called before a stream that was made elsewhere, and named to Millpond, is ended there.
+  C_Status forget() const { return check(millpond_stream_forget(device_.get(), raw_)); }
+
   /// Whether all work queued so far is done.
   bool done() const {
     bool out = false;

@@ -72,7 +72,7 @@ impl Pond {
         let pieces = &g.pieces;
         let mut at = self.aliases.lock().room(count, pieces.len());
         if at.is_none() && self.aliases.lock().any_idle() {
-            self.forget_aliases(false)?;
+            self.forget_old_aliases()?;
             at = self.aliases.lock().room(count, pieces.len());
         }
         let Some(granule) = at else {
@@ -105,29 +105,49 @@ impl Pond {
         Ok((entry, id, granule))
     }
 
-    /// Unmaps idle ranges: all of them, or the half that was not used for longest. Waits for the device
-    /// first, since work that is still queued may use those addresses.
-    pub(super) fn forget_aliases(&self, all: bool) -> Result<()> {
-        let idle = self.aliases.lock().idle_count();
-        if idle == 0 {
+    /// Unmaps the half of the idle ranges that was not used for longest. Waits for the device, since work
+    /// that is still queued may use those addresses.
+    pub(super) fn forget_old_aliases(&self) -> Result<()> {
+        let ranges = self.idle_ranges(false);
+        if ranges.is_empty() {
             return Ok(());
         }
         self.sync_device()?;
-        let kept = |granule: u32| {
-            self.heaps.get(self.maps.granule(granule).heap() as usize).is_some_and(|x| self.pinned(x))
+        self.unmap_ranges(&ranges)
+    }
+
+    /// Idle ranges: all of them, or the half that was not used for longest. They are taken under the growth lock
+    /// only, which is held: these stay idle.
+    pub(super) fn idle_ranges(&self, all: bool) -> Vec<Gone> {
+        let pinned = |granule: u32| {
+            let u = self.maps.granule(granule);
+            (use_of::SMALL..=use_of::LARGE).contains(&u.use_())
+                && self.heaps.get(u.heap() as usize).is_some_and(|x| self.pinned(x))
         };
-        let gone = self.aliases.lock().forget_idle(if all { 0 } else { idle / 2 }, kept);
+        // A replay may need the range, if it still shows what is kept for it.
+        let kept = |pieces: &[(u32, u32)]| {
+            let mut granules =
+                pieces.iter().flat_map(|p| p.0 >> LARGE_UNITS_SHIFT..(p.0 + p.1).div_ceil(LARGE_UNITS));
+            granules.all(pinned)
+        };
+        let aliases = self.aliases.lock();
+        let keep = if all { 0 } else { aliases.idle_count() / 2 };
+        aliases.oldest_idle(keep, kept)
+    }
+
+    /// Unmaps idle ranges. The device is waited for.
+    pub(super) fn unmap_ranges(&self, ranges: &[Gone]) -> Result<()> {
         let shift = GRANULE_SHIFT;
-        for Gone { granule, count, id } in gone {
+        for &Gone { index, granule, count, id } in ranges {
+            // On failure this one and the rest stay as they are, to be used or tried again.
+            self.backing.unalias(u64::from(granule) << shift, u64::from(count) << shift)?;
             for i in 0..count {
                 self.maps.set_granule(granule + i, GranuleUse::NONE);
             }
             if let Some(home) = self.heaps.get(0) {
                 home.inner.lock().give_id(&self.maps, id);
             }
-            // On failure the addresses stay in use for good; nothing else is lost.
-            self.backing.unalias(u64::from(granule) << shift, u64::from(count) << shift)?;
-            self.aliases.lock().give_room(granule, count);
+            self.aliases.lock().forget(index);
         }
         Ok(())
     }

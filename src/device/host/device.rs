@@ -13,7 +13,9 @@ use super::process::{self, lock};
 use super::shared::{Shared, State, unknown_stream};
 use super::stream::{Point, Stream, Work};
 use crate::base::error::{Code, Error, Result};
-use crate::device::{Caps, CopyKind, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
+use crate::device::{
+    Caps, CopyKind, Device, EventId, HostWish, MemoryInfo, Sizes, StreamCallback, StreamId, Versions,
+};
 use crate::fail;
 use std::any::Any;
 use std::sync::Arc;
@@ -155,6 +157,10 @@ impl Device for HostDevice {
         }
     }
 
+    fn segments_grow(&self) -> bool {
+        true
+    }
+
     fn memory_info(&self) -> Result<MemoryInfo> {
         let _pass = self.shared.enter()?;
         let budget = &self.state().budget;
@@ -191,6 +197,12 @@ impl Device for HostDevice {
     fn host_alloc(&self, bytes: u64) -> Result<u64> {
         let _pass = self.shared.enter()?;
         self.shared.blocks.alloc(&self.state().budget, Kind::Pinned, bytes)
+    }
+
+    fn host_alloc_as(&self, bytes: u64, wish: HostWish) -> Result<u64> {
+        let _pass = self.shared.enter()?;
+        let threads = if wish.register { wish.threads.max(1) } else { 0 };
+        self.shared.blocks.alloc_touched(&self.state().budget, Kind::Pinned, bytes, threads)
     }
 
     /// Waits for all work queued on the type's devices, which may still use the memory.

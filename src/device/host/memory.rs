@@ -92,6 +92,11 @@ impl Blocks {
 
     /// Zeroed memory of the system: 2 MiB-aligned from 2 MiB on, page-aligned below.
     pub(super) fn alloc(&self, budget: &Budget, kind: Kind, bytes: u64) -> Result<u64> {
+        self.alloc_touched(budget, kind, bytes, 0)
+    }
+
+    /// `alloc`, with the pages touched by so many threads.
+    pub(super) fn alloc_touched(&self, budget: &Budget, kind: Kind, bytes: u64, threads: u32) -> Result<u64> {
         if bytes == 0 {
             return Err(Error::new(Code::InvalidArgument, "an allocation of 0 bytes"));
         }
@@ -112,6 +117,10 @@ impl Blocks {
                 return Err(e);
             }
         };
+        if threads > 0 {
+            // SAFETY: the mapping was made just now, and nobody else knows it.
+            unsafe { pages::touch(addr, span, threads) };
+        }
         // Locking commits the memory, and may take long: no lock of ours is held here.
         let locked = kind == Kind::Pinned && pages::lock_pages(addr, span);
         let block = Block { bytes, ordinal: budget.ordinal as u32, kind, locked };

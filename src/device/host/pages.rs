@@ -113,6 +113,32 @@ pub(super) unsafe fn reserve_again(addr: u64, bytes: u64) -> Result<()> {
     if got == libc::MAP_FAILED { Err(os_error("mmap of a reservation")) } else { Ok(()) }
 }
 
+/// [B] what one thread touches at least: less is not worth a thread.
+const SHARE: u64 = 1 << 20;
+
+/// Commits pages of zeros, each thread its part; `threads` is 1 or more. A thread that cannot be started leaves
+/// its part untouched, for the first use. All threads have ended on return.
+///
+/// # Safety
+/// The caller owns `addr .. addr + bytes`, whole pages of zeros that nobody else uses yet.
+pub(super) unsafe fn touch(addr: u64, bytes: u64, threads: u32) {
+    let page = page_size();
+    let part = bytes.div_ceil(u64::from(threads.max(1))).max(SHARE).next_multiple_of(page);
+    let touch_part = |from: u64| {
+        for offset in (from..bytes.min(from + part)).step_by(page as usize) {
+            let p: *mut u8 = at(addr + offset).cast();
+            // SAFETY: the caller owns the range, and each part is one thread's; a 0 is there already.
+            unsafe { p.write_volatile(0) };
+        }
+    };
+    std::thread::scope(|s| {
+        for from in (part..bytes).step_by(part as usize) {
+            let _ = std::thread::Builder::new().spawn_scoped(s, move || touch_part(from));
+        }
+        touch_part(0);
+    });
+}
+
 /// Locks pages into RAM; `false` where the limit (`RLIMIT_MEMLOCK`) forbids it.
 pub(super) fn lock_pages(addr: u64, bytes: u64) -> bool {
     // SAFETY: mlock changes residency only, never contents; a bad range is an error.

@@ -13,46 +13,10 @@ use super::slots::Slots;
 use super::stream::{Point, Stream};
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::device::gate::{Gate, Pass};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
-
-/// Counts the calls that are inside; closed once and for all by `finalize`.
-struct Gate {
-    inside: AtomicUsize,
-    closed: AtomicBool,
-}
-
-/// A call that is inside the gate.
-pub(super) struct Pass<'a>(&'a Gate);
-
-impl Drop for Pass<'_> {
-    fn drop(&mut self) {
-        // Release: pairs with the load in `Gate::close`; what the call did is over for the closer.
-        self.0.inside.fetch_sub(1, Ordering::Release);
-    }
-}
-
-impl Gate {
-    fn enter(&self) -> Result<Pass<'_>> {
-        // SeqCst here and in `close`: either the caller sees `closed`, or the closer sees the caller.
-        self.inside.fetch_add(1, Ordering::SeqCst);
-        let pass = Pass(self);
-        if self.closed.load(Ordering::SeqCst) {
-            return Err(Error::new(Code::NotInitialized, "the host device type was finalised"));
-        }
-        Ok(pass)
-    }
-
-    fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        while self.inside.load(Ordering::SeqCst) != 0 {
-            // Rare and short: only calls that were already running when the type is finalised.
-            std::thread::sleep(Duration::from_micros(100));
-        }
-    }
-}
 
 /// The streams of a device, and the threads of all that are not finished.
 struct Streams {
@@ -106,7 +70,7 @@ impl Shared {
             blocks: Blocks::new(),
             events: Mutex::new(Slots::new()),
             panics: Arc::new(AtomicU64::new(0)),
-            gate: Gate { inside: AtomicUsize::new(0), closed: AtomicBool::new(false) },
+            gate: Gate::new("the host device type was finalised"),
             born,
         })
     }

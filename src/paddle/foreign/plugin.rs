@@ -24,13 +24,33 @@ pub(super) const NAME_MAX: usize = 31;
 /// and clears "its" struct hits these bytes, not somebody's heap.
 const SLACK: usize = 4096;
 
-/// What `InitPlugin` sees: our declared sizes, and slack behind.
+/// What `InitPlugin` sees: structs of the declared sizes, the largest release's at most, and slack behind.
 #[repr(C)]
 struct Room {
     params: CustomRuntimeParams,
     params_slack: [u8; SLACK],
     table: C_DeviceInterface,
     table_slack: [u8; SLACK],
+}
+
+impl Room {
+    fn new() -> Box<Room> {
+        // SAFETY: all zeroes is a valid `Room`: integers, null pointers, empty callbacks.
+        Box::new(unsafe { std::mem::zeroed() })
+    }
+
+    /// Whether anything was stored behind what was declared, in an older release's smaller struct or behind
+    /// ours.
+    fn written_past(&self, table_size: usize, params_size: usize) -> bool {
+        let tail = |start: *const u8, whole: usize, declared: usize| {
+            // SAFETY: `start` is that of a struct of `whole` bytes, without padding, which were zeroed.
+            let bytes = unsafe { std::slice::from_raw_parts(start, whole) };
+            bytes[declared.min(whole)..].iter().any(|&b| b != 0)
+        };
+        tail((&raw const self.table).cast(), size_of::<C_DeviceInterface>(), table_size)
+            || tail((&raw const self.params).cast(), size_of::<CustomRuntimeParams>(), params_size)
+            || self.table_slack.iter().chain(&self.params_slack).any(|&b| b != 0)
+    }
 }
 
 /// A checked plugin: its callbacks, its names, and the object that holds its code.
@@ -78,31 +98,39 @@ impl Plugin {
     /// `init` and the callbacks that it stores follow the contract of `custom_runtime.h` and stay
     /// valid as long as the `Plugin` (and `library`, where that holds them) lives.
     pub(crate) unsafe fn from_init(init: InitPlugin, library: Option<Library>) -> Result<Plugin> {
-        let size = size_of::<C_DeviceInterface>();
-        let params_size = size_of::<CustomRuntimeParams>();
-        // SAFETY: all zeroes is a valid `Room`: integers, null pointers, empty callbacks.
-        let mut room: Box<Room> = Box::new(unsafe { std::mem::zeroed() });
-        room.table.size = size;
-        room.params.size = params_size;
-        let table: *mut C_DeviceInterface = &raw mut room.table;
-        room.params.interface = table;
-        let params: *mut CustomRuntimeParams = &raw mut room.params;
-        // SAFETY: both structs live for the call and have the sizes they declare; the caller vouches
-        // for `init`. A Rust panic in it is caught here; a C++ exception ends the process with a
-        // message, as Rust cannot take one over.
-        if catch_unwind(AssertUnwindSafe(|| unsafe { init(params) })).is_err() {
-            return refused("InitPlugin panicked");
+        // The layout of our own header first, then older releases, newest first: a plugin that was built for
+        // one whose two sizes both differ leaves the version at 0.0.0, having done nothing.
+        let mut room = Room::new();
+        let mut sizes = (0, 0);
+        for layout in KnownLayout::ALL.iter().rev() {
+            room = Room::new();
+            sizes = (layout.interface_size, layout.params_size);
+            room.table.size = sizes.0;
+            room.params.size = sizes.1;
+            room.params.interface = &raw mut room.table;
+            let params: *mut CustomRuntimeParams = &raw mut room.params;
+            // SAFETY: both structs live for the call and have at least the sizes they declare; the caller
+            // vouches for `init`. A Rust panic in it is caught here; a C++ exception ends the process with
+            // a message, as Rust cannot take one over.
+            if catch_unwind(AssertUnwindSafe(|| unsafe { init(params) })).is_err() {
+                return refused("InitPlugin panicked");
+            }
+            if room.params.version.number() != 0 {
+                break;
+            }
         }
+        let table: *mut C_DeviceInterface = &raw mut room.table;
+        let (size, params_size) = sizes;
 
         let params = &room.params;
         // The version first: a plugin that does not like the sizes leaves it at 0.0.0.
         let CustomRuntimeVersion { major, minor, patch } = params.version;
         let number = params.version.number();
         if number == 0 {
-            return refused(format_args!(
-                "InitPlugin left the version at 0.0.0: it does not serve a host with a \
-                 C_DeviceInterface of {size} bytes and CustomRuntimeParams of {params_size} bytes"
-            ));
+            return refused(
+                "InitPlugin left the version at 0.0.0, with the struct sizes of each release from 2.6 to 3.3: \
+                 it does not serve this host",
+            );
         }
         if number < CustomRuntimeVersion::CURRENT.number() {
             return refused(format_args!("version {major}.{minor}.{patch} is below 0.1.1"));
@@ -123,7 +151,7 @@ impl Plugin {
                 "C_DeviceInterface.size was {size} and is now {declared}, which is that of no known release"
             ));
         }
-        if room.table_slack.iter().chain(&room.params_slack).any(|&b| b != 0) {
+        if room.written_past(size, params_size) {
             return refused(format_args!(
                 "InitPlugin wrote past the {size} bytes of C_DeviceInterface or the {params_size} bytes of \
                  CustomRuntimeParams"

@@ -1,8 +1,10 @@
 //! The Memory interface: allocation, copies, fills.
 //!
 //! Blocks carry no stream here, so they are unordered ones of the default pool: a freed block is not
-//! used again before every stream has passed that point. Ranges are checked by the runtime.
+//! used again before every stream has passed that point. Whether freed memory stays with us is decided in
+//! `idle.rs`. Ranges are checked by the runtime.
 
+use super::idle;
 use super::options::Options;
 use super::session::{device, forked, store};
 use crate::base::error::{Code, Error, Result};
@@ -58,7 +60,11 @@ pub(super) unsafe extern "C-unwind" fn device_memory_deallocate(
     ptr: *mut c_void,
     size: usize,
 ) -> C_Status {
-    take_back(d, ptr, |device| device.memory().free(addr(ptr), None, (size != 0).then_some(size as u64)))
+    take_back(d, ptr, |device| {
+        device.memory().free(addr(ptr), None, (size != 0).then_some(size as u64))?;
+        idle::freed(device, size as u64);
+        Ok(())
+    })
 }
 
 pub(super) unsafe extern "C-unwind" fn device_memory_set(
@@ -83,7 +89,12 @@ pub(super) unsafe extern "C-unwind" fn host_memory_deallocate(
     ptr: *mut c_void,
     _size: usize,
 ) -> C_Status {
-    take_back(d, ptr, |device| device.host_free(addr(ptr)))
+    take_back(d, ptr, |device| {
+        device.host_free(addr(ptr))?;
+        // The host caches above us. What cannot go back now, as in a stream's callback, goes with a later free.
+        let _ = device.host_empty_cache();
+        Ok(())
+    })
 }
 
 pub(super) unsafe extern "C-unwind" fn unified_memory_allocate(

@@ -6,6 +6,7 @@
 //! measured release gets the version queries. The C++ members stay as the host left them.
 
 mod facts;
+mod idle;
 mod info;
 mod memory;
 mod options;

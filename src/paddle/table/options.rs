@@ -5,6 +5,7 @@
 //! | `MILLPOND_PLUGIN_TYPE` | the name under which the host sees us, 1 to 31 bytes | `millpond` |
 //! | `MILLPOND_PLUGIN_DEVICE` | the device type that is served | `host` |
 //! | `MILLPOND_PLUGIN_OOM` | `null`: out of memory is success with a null pointer, on which PaddlePaddle drops its cache and retries; `status`: it is `C_FAILED` | `null` |
+//! | `MILLPOND_PLUGIN_CACHE` | `off`: what the host frees goes back to the device, since the host caches above us; `on`: it stays in Millpond's pool, for hosts that do not | `off` |
 //!
 //! `InitPlugin` has no way to report an error, so a value that cannot be used stands for the default,
 //! except for the served device type: an unknown one has no devices, which the host reports.
@@ -25,6 +26,8 @@ pub(super) struct Options {
     pub(super) served: String,
     /// Whether out of memory is success with a null pointer.
     pub(super) oom_is_null: bool,
+    /// Whether freed memory stays in our pool.
+    pub(super) keeps: bool,
 }
 
 fn name(value: Option<&OsStr>, default: &str) -> (CString, String) {
@@ -37,7 +40,12 @@ fn name(value: Option<&OsStr>, default: &str) -> (CString, String) {
 }
 
 impl Options {
-    fn new(device_type: Option<&OsStr>, served: Option<&OsStr>, oom: Option<&OsStr>) -> Options {
+    fn new(
+        device_type: Option<&OsStr>,
+        served: Option<&OsStr>,
+        oom: Option<&OsStr>,
+        cache: Option<&OsStr>,
+    ) -> Options {
         let (device_type, _) = name(device_type, "millpond");
         let (sub_device_type, served) = name(served, "host");
         Options {
@@ -45,6 +53,7 @@ impl Options {
             sub_device_type,
             served,
             oom_is_null: oom.map(OsStr::as_bytes) != Some(b"status"),
+            keeps: cache.map(OsStr::as_bytes) == Some(b"on"),
         }
     }
 
@@ -57,6 +66,7 @@ impl Options {
                 var("MILLPOND_PLUGIN_TYPE").as_deref(),
                 var("MILLPOND_PLUGIN_DEVICE").as_deref(),
                 var("MILLPOND_PLUGIN_OOM").as_deref(),
+                var("MILLPOND_PLUGIN_CACHE").as_deref(),
             )
         })
     }
@@ -67,15 +77,22 @@ mod tests {
     use super::*;
 
     fn new(device_type: &str, served: &str, oom: &str) -> Options {
-        Options::new(Some(device_type.as_ref()), Some(served.as_ref()), Some(oom.as_ref()))
+        Options::new(Some(device_type.as_ref()), Some(served.as_ref()), Some(oom.as_ref()), None)
     }
 
     #[test]
     fn defaults() {
-        let o = Options::new(None, None, None);
+        let o = Options::new(None, None, None, None);
         assert_eq!((o.device_type.to_str(), o.served.as_str()), (Ok("millpond"), "host"));
         assert_eq!(o.sub_device_type.to_str(), Ok("host"));
-        assert!(o.oom_is_null);
+        assert!(o.oom_is_null && !o.keeps);
+    }
+
+    #[test]
+    fn the_pool_keeps_freed_memory_where_the_host_says_so() {
+        let keeps = |value: &str| Options::new(None, None, None, Some(value.as_ref())).keeps;
+        assert!(keeps("on"));
+        assert!(!keeps("off") && !keeps("") && !keeps("yes"));
     }
 
     #[test]

@@ -1,0 +1,80 @@
+/* The controls of the fake CUDA driver, for tests in C and C++. Rust tests look the functions up by
+ * name, too.
+ *
+ * They are exported by the fake libcuda.so beside the driver API; find them with dlsym in the
+ * library that you loaded. A real driver has none of them: a test that does not find
+ * fakecuda_version must stop. They may be called at any time from any thread, also before cuInit,
+ * and are neither counted nor refused. */
+#ifndef FAKECUDA_H
+#define FAKECUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of this interface: 1. */
+int fakecuda_version(void);
+
+/* Changes a setting; README.md lists them. FAKECUDA_CAPACITY=1G in the environment is ("capacity",
+ * "1G") here. Devices and their capacities are read by cuInit; the others count at once. 0, or -1:
+ * no such setting, or a bad value. */
+int fakecuda_set(const char* name, const char* value);
+
+/* A driver as new, with the environment's settings: everything is gone, and cuInit must be called
+ * again. No thread may be in a driver call or a host callback. Contexts that are current in threads
+ * mean nothing any more. */
+void fakecuda_reset(void);
+
+/* Lets the nth call of a function from now on (1: the next) fail with a code, and with `every` all
+ * after it. A call that is made to fail has no effect. The name is the exported one, with its _v2;
+ * "*" means every function. Any number is a code, also one that no header knows. 0, or -1: bad
+ * input. */
+int fakecuda_fail(const char* name, uint64_t nth, uint32_t code, int every);
+
+/* Forgets all faults that have not happened. */
+void fakecuda_fail_clear(void);
+
+/* From now on, every call that touches a context fails with this code; 0 ends that. */
+void fakecuda_sticky(uint32_t code);
+
+/* Calls of a function since the last reset of the counters, those that failed too. NULL: of all
+ * functions. */
+uint64_t fakecuda_calls(const char* name);
+
+/* Sets the counters to 0 and empties the log. */
+void fakecuda_calls_reset(void);
+
+/* The last 10000 calls, a line for each, if the setting "keep_log" is "1". Writes what fits into
+ * `size` bytes, with a final zero, and returns the length of the whole text. */
+size_t fakecuda_log(char* to, size_t size);
+
+/* 1 if the function does not exist in this driver: too new for the version that it pretends, or
+ * named in the setting "missing". The library cannot hide an export from dlsym; cuGetProcAddress
+ * does not find it, and calling it gives CUDA_ERROR_NOT_FOUND. */
+int fakecuda_symbol_missing(const char* name);
+
+/* How many things nobody has given back: memory, handles, ranges, streams, events, graphs, retained
+ * primary contexts. Writes a line for each, as fakecuda_log does. */
+size_t fakecuda_leaks(char* to, size_t size);
+
+/* With 1, no stream runs anything until it is called with 0: what is in flight stays in flight. Who
+ * waits meanwhile, waits. */
+void fakecuda_hold(int on);
+
+/* Physical memory that is in use on a device, in bytes, and the most that was. */
+uint64_t fakecuda_used(int device);
+uint64_t fakecuda_used_peak(int device);
+
+/* Read or write device memory at once, as a kernel on `device` would: in whatever state the streams
+ * are, with the access of that device. 0, or CUDA_ERROR_ILLEGAL_ADDRESS. */
+uint32_t fakecuda_read(int device, uint64_t from, void* to, size_t size);
+uint32_t fakecuda_write(int device, uint64_t to, const void* from, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

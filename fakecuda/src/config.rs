@@ -1,0 +1,135 @@
+//! What the fake pretends to be: devices, capacities, driver version, missing functions. Read from the environment when
+//! the library is first called and after `fakecuda_reset`; `fakecuda_set` changes single settings after that.
+//!
+//! A setting has one name: `FAKECUDA_CAPACITY` in the environment is `capacity` for `fakecuda_set`.
+
+use std::collections::HashSet;
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// The names of all settings.
+const NAMES: [&str; 14] = [
+    "devices",
+    "capacity",
+    "driver",
+    "granularity",
+    "strict",
+    "missing",
+    "no_proc_address",
+    "no_vmm",
+    "no_pools",
+    "no_fd",
+    "no_peer",
+    "staged",
+    "log",
+    "fail",
+];
+
+pub(crate) struct Config {
+    pub(crate) devices: i32,
+    pub(crate) capacities: Vec<u64>, // [B] the last one goes on for further devices
+    pub(crate) driver: i32,          // as cuDriverGetVersion counts: 12080 is 12.8
+    pub(crate) granularity: u64,     // [B] of the mapping calls
+    pub(crate) strict: bool,         // device memory cannot be touched from the host
+    pub(crate) missing: HashSet<String>,
+    pub(crate) no_vmm: bool,
+    pub(crate) no_pools: bool,
+    pub(crate) no_fd: bool,
+    pub(crate) no_peer: bool,
+    pub(crate) staged: bool, // pageable memory is read before an asynchronous copy returns
+    pub(crate) log: Option<String>, // a file that gets a line for each call
+}
+
+impl Config {
+    /// The defaults, with the environment over them. What cannot be read is left out.
+    pub(crate) fn from_environment() -> (Config, Vec<(String, String)>) {
+        let mut config = Config {
+            devices: 1,
+            capacities: vec![8 << 30],
+            driver: 12080,
+            granularity: 2 * MIB,
+            strict: false,
+            missing: HashSet::new(),
+            no_vmm: false,
+            no_pools: false,
+            no_fd: false,
+            no_peer: false,
+            staged: false,
+            log: None,
+        };
+        let mut rest = Vec::new();
+        for name in NAMES {
+            if let Ok(value) = std::env::var(format!("FAKECUDA_{}", name.to_uppercase()))
+                && config.set(name, &value).is_none()
+            {
+                rest.push((name.to_string(), value));
+            }
+        }
+        (config, rest)
+    }
+
+    /// Sets one setting; None if there is no such setting here, or the value cannot be read.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Option<()> {
+        match name {
+            "devices" => self.devices = value.parse().ok().filter(|count| (0..=64).contains(count))?,
+            "capacity" => {
+                let all: Option<Vec<u64>> = value.split(',').map(bytes).collect();
+                self.capacities = all.filter(|list| !list.is_empty())?;
+            }
+            "driver" => self.driver = value.parse().ok()?,
+            "granularity" => {
+                self.granularity = bytes(value).filter(|size| size.is_power_of_two() && *size >= 4096)?;
+            }
+            "strict" => self.strict = switch(value)?,
+            "missing" => self.missing = value.split(',').map(|name| name.trim().to_string()).collect(),
+            "no_proc_address" => {
+                for name in ["cuGetProcAddress", "cuGetProcAddress_v2"] {
+                    if switch(value)? {
+                        self.missing.insert(name.to_string());
+                    } else {
+                        self.missing.remove(name);
+                    }
+                }
+            }
+            "no_vmm" => self.no_vmm = switch(value)?,
+            "no_pools" => self.no_pools = switch(value)?,
+            "no_fd" => self.no_fd = switch(value)?,
+            "staged" => self.staged = switch(value)?,
+            "no_peer" => self.no_peer = switch(value)?,
+            "log" => self.log = (!value.is_empty()).then(|| value.to_string()),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// True if a function that came with the driver `since` does not exist here.
+    pub(crate) fn lacks(&self, name: &str, since: i32) -> bool {
+        since > self.driver || (!self.missing.is_empty() && self.missing.contains(name))
+    }
+
+    pub(crate) fn capacity(&self, device: usize) -> u64 {
+        self.capacities.get(device).or(self.capacities.last()).copied().unwrap_or(0)
+    }
+}
+
+/// A number of bytes, with K, M, G or T for powers of 1024.
+pub(crate) fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let shift = match text.chars().last()?.to_ascii_uppercase() {
+        'K' => 10,
+        'M' => 20,
+        'G' => 30,
+        'T' => 40,
+        _ => 0,
+    };
+    let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
+    digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "1" | "yes" | "on" | "true" => Some(true),
+        "0" | "no" | "off" | "false" | "" => Some(false),
+        _ => None,
+    }
+}

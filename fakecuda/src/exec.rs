@@ -1,0 +1,274 @@
+//! Work in streams: what is queued, when it may run, and the threads that run it.
+//!
+//! A job runs when the one before it in its stream has run and everything it waits for in other streams has. A few
+//! threads serve all streams; one is started when something is ready and none is idle, so a host callback that blocks
+//! stops its own stream only. They end when there is nothing to do for a while. A thread that waits helps, but never
+//! runs host callbacks.
+
+use std::ffi::c_void;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::CUstream_st;
+
+use crate::copy::Copy;
+use crate::set::Set;
+use crate::stream::Stream;
+use crate::sync::{Condition, Guard, lock};
+use crate::world::{Answer, World};
+
+const THREADS_MAX: usize = 128;
+const IDLE: Duration = Duration::from_millis(200);
+
+/// The threads that run jobs.
+#[derive(Default)]
+pub(crate) struct Executors {
+    threads: usize,
+    idle: usize,
+}
+
+#[derive(Clone)]
+pub(crate) enum Work {
+    Nothing,
+    Event(u64, u64), // the event and which record of it
+    Copy(Copy),
+    Set(Set),
+    Host(unsafe extern "C" fn(*mut c_void), *mut c_void),
+    Callback(unsafe extern "C" fn(*mut CUstream_st, u32, *mut c_void), u64, *mut c_void),
+    Many(std::rc::Rc<[Work]>), // a graph; shared under the one lock only
+    Give(u64),                 // memory of a pool
+}
+
+pub(crate) struct Job {
+    pub(crate) seq: u64,
+    pub(crate) after: Vec<(u64, u64)>, // (stream, seq) that must have run
+    pub(crate) work: Work,
+}
+
+impl Work {
+    fn has_callback(&self) -> bool {
+        match self {
+            Work::Host(..) | Work::Callback(..) => true,
+            Work::Many(list) => list.iter().any(Work::has_callback),
+            _ => false,
+        }
+    }
+
+    fn takes_no_time(&self) -> bool {
+        matches!(self, Work::Nothing | Work::Event(..))
+    }
+}
+
+/// True if a stream has run this job. A stream that is gone has run everything.
+pub(crate) fn has_run(world: &World, stream: u64, seq: u64) -> bool {
+    world.streams.get(&stream).is_none_or(|stream| stream.completed >= seq)
+}
+
+fn is_ready(world: &World, stream: &Stream) -> bool {
+    !stream.running
+        && stream
+            .queue
+            .front()
+            .is_some_and(|job| job.after.iter().all(|(stream, seq)| has_run(world, *stream, *seq)))
+}
+
+/// Queues work and returns its number in the stream. `after` are waits besides the stream's own order.
+pub(crate) fn submit(world: &mut Guard, key: u64, mut after: Vec<(u64, u64)>, work: Work) -> u64 {
+    let Some(stream) = world.streams.get(&key) else { return 0 };
+    let (context, is_legacy, non_blocking) = (stream.context, stream.is_legacy, stream.non_blocking);
+    // Legacy stream semantics: its work waits for all earlier work of blocking streams, and theirs for its.
+    if is_legacy || !non_blocking {
+        for (other_key, other) in &world.streams {
+            let couples = other.is_legacy || is_legacy;
+            if *other_key != key
+                && other.context == context
+                && !other.non_blocking
+                && couples
+                && other.completed < other.submitted
+            {
+                after.push((*other_key, other.submitted));
+            }
+        }
+    }
+    after.retain(|(stream, seq)| !has_run(world, *stream, *seq));
+    let instant = work.takes_no_time() && after.is_empty() && !world.control.hold;
+    let Some(stream) = world.streams.get_mut(&key) else { return 0 };
+    stream.submitted += 1;
+    let seq = stream.submitted;
+    if instant && stream.queue.is_empty() && !stream.running {
+        stream.completed = seq;
+        if let Work::Event(event, record) = work {
+            crate::event::happened(world, event, record);
+        }
+        return seq;
+    }
+    stream.queue.push_back(Job { seq, after, work });
+    kick(world);
+    seq
+}
+
+/// Makes sure that somebody looks for ready jobs.
+pub(crate) fn kick(world: &mut World) {
+    if world.control.hold {
+        return;
+    }
+    if world.executors.idle > 0 {
+        Condition::Work.broadcast();
+    } else if world.executors.threads < THREADS_MAX {
+        let started = std::thread::Builder::new()
+            .name("fakecuda".to_string())
+            .stack_size(256 << 10)
+            .spawn(executor)
+            .is_ok();
+        if started {
+            world.executors.threads += 1;
+        }
+    }
+}
+
+fn executor() {
+    // A driver's thread takes no signals of the program.
+    // SAFETY: a local set, and this thread's own mask.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+    }
+    let mut world = lock();
+    loop {
+        if run_one(&mut world, true) {
+            continue;
+        }
+        world.executors.idle += 1;
+        let woken = world.wait(Condition::Work, Some(IDLE));
+        world.executors.idle -= 1;
+        let nothing =
+            world.destructors.is_empty() && !world.streams.values().any(|stream| is_ready(&world, stream));
+        if !woken && nothing {
+            world.executors.threads -= 1;
+            return;
+        }
+    }
+}
+
+/// Runs one ready job of any stream. False: there is none.
+fn run_one(world: &mut Guard, callbacks: bool) -> bool {
+    if world.control.hold {
+        return false;
+    }
+    if callbacks && let Some((destroy, data)) = crate::graph::next_destructor(world) {
+        // SAFETY: the C caller of cuUserObjectCreate promises that it may be called with this data.
+        world.unlocked(|| crate::gate::as_callback(|| unsafe { destroy(data) }));
+        return true;
+    }
+    let wanted = |stream: &Stream| {
+        is_ready(world, stream)
+            && (callbacks || !stream.queue.front().is_some_and(|job| job.work.has_callback()))
+    };
+    let Some(key) = world.streams.iter().find(|(_, stream)| wanted(stream)).map(|(key, _)| *key) else {
+        return false;
+    };
+    let Some(stream) = world.streams.get_mut(&key) else { return false };
+    let Some(job) = stream.queue.pop_front() else { return false };
+    stream.running = true;
+    if job.work.has_callback() && world.streams.values().any(|stream| is_ready(world, stream)) {
+        kick(world); // this thread may be long
+    }
+    run(world, &job.work);
+    finish(world, key, job.seq);
+    true
+}
+
+fn finish(world: &mut Guard, key: u64, seq: u64) {
+    if let Some(stream) = world.streams.get_mut(&key) {
+        stream.completed = seq;
+        stream.running = false;
+        if stream.destroyed && stream.queue.is_empty() {
+            world.streams.remove(&key);
+        }
+    }
+    Condition::Done.broadcast();
+    if !world.farewells.is_empty() {
+        kick(world);
+    } else if world.executors.idle > 0 {
+        Condition::Work.broadcast();
+    }
+}
+
+/// Does the work. After a sticky error nothing is done any more, but that callbacks of `cuStreamAddCallback` are told.
+fn run(world: &mut Guard, work: &Work) {
+    let failed = world.sticky;
+    let result = match work {
+        Work::Nothing => Ok(()),
+        Work::Event(event, record) => {
+            crate::event::happened(world, *event, *record);
+            Ok(())
+        }
+        Work::Copy(copy) if failed.is_none() => crate::copy::run(world, copy),
+        Work::Set(set) if failed.is_none() => crate::set::run(world, set),
+        Work::Host(function, data) if failed.is_none() => {
+            let (function, data) = (*function, *data);
+            // SAFETY: the C caller of cuLaunchHostFunc promises that it may be called with this data.
+            world.unlocked(|| crate::gate::as_callback(|| unsafe { function(data) }));
+            Ok(())
+        }
+        Work::Callback(function, stream, data) => {
+            let (function, stream, data) = (*function, *stream, *data);
+            let status = failed.unwrap_or(0);
+            world.unlocked(|| {
+                // SAFETY: the C caller of cuStreamAddCallback promises that it may be called with this data.
+                crate::gate::as_callback(|| unsafe { function(stream as *mut CUstream_st, status, data) });
+            });
+            Ok(())
+        }
+        Work::Many(list) => {
+            for one in list.iter() {
+                run(world, one);
+            }
+            Ok(())
+        }
+        Work::Give(at) => {
+            crate::pool::given_back(world, *at);
+            Ok(())
+        }
+        _ => Ok(()),
+    };
+    if result.is_err() {
+        // What a kernel or copy engine does on memory that is gone: an illegal address, and the end of everything.
+        world.sticky = Some(crate::code::ILLEGAL_ADDRESS);
+        world.control.log_line("asynchronous work touched memory that is not there".to_string());
+    }
+}
+
+/// Waits until a stream has run this job; helps meanwhile. A moment at which pools give memory back, as documented.
+pub(crate) fn wait_for(world: &mut Guard, stream: u64, seq: u64) {
+    while !has_run(world, stream, seq) {
+        if !run_one(world, false) {
+            world.wait(Condition::Done, None);
+        }
+    }
+    crate::pool::trim_all(world);
+}
+
+/// Waits for all work that a context has now.
+pub(crate) fn drain_context(world: &mut Guard, context: u64) {
+    let all: Vec<(u64, u64)> = world
+        .streams
+        .iter()
+        .filter(|(_, stream)| stream.context == context)
+        .map(|(key, stream)| (*key, stream.submitted))
+        .collect();
+    for (key, seq) in all {
+        wait_for(world, key, seq);
+    }
+    crate::pool::trim_all(world);
+}
+
+/// The sticky error, after work has been waited for.
+pub(crate) fn sticky(world: &World) -> Answer {
+    world.sticky.map_or(Ok(()), Err)
+}
+
+/// Now, for events.
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,299 @@
+//! Memory between processes: file descriptors of what `cuMemCreate` made, and the older handles of what `cuMemAlloc`
+//! made; advice and prefetch of managed memory.
+//!
+//! An exported file descriptor is the block's own file in memory; its name says whose it is. An old handle names the
+//! file by process and descriptor, so it is good while the exporter lives and keeps the memory, as documented.
+
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+
+use cudarc::driver::sys::{
+    CUdeviceptr, CUipcMemHandle, CUmem_advise, CUmemAllocationHandleType, CUmemGenericAllocationHandle,
+    CUmemLocation, CUstream,
+};
+
+use crate::code::*;
+use crate::exec::Work;
+use crate::gate::{exports, put};
+use crate::mapping::{self, Location, POSIX_FD, new_handle, plain_prop};
+use crate::physical;
+use crate::space::{self, Kind};
+use crate::world::{Answer, World};
+
+/// What an old handle says, in its 64 bytes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct IpcHandle {
+    magic: u64,
+    process: i32,
+    fd: i32,
+    offset: u64, // [B] of the allocation's block in the file
+    length: u64, // [B] of the block
+    skip: u64,   // [B] from the block's start to the allocation
+    size: u64,   // [B] of the allocation
+    device: i32, // in the machine
+    zero: i32,
+    serial: u64, // of the allocation
+}
+
+const MAGIC: u64 = 0x6661_6b65_6375_6461; // "fakecuda"
+const _: () = assert!(size_of::<IpcHandle>() == size_of::<CUipcMemHandle>());
+
+/// The device number in a file's name; None: not a file of a fake driver.
+fn device_of_file(fd: i32) -> Option<i32> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    let name = link.to_str()?.strip_prefix("/memfd:")?.strip_prefix(physical::FILE_NAME)?;
+    name.split_whitespace().next()?.parse().ok()
+}
+
+/// Length and identity of a file.
+fn stat(fd: i32) -> Option<(u64, (u64, u64))> {
+    // SAFETY: all zeros is a value of this plain struct.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: writes the local.
+    (unsafe { libc::fstat(fd, &mut about) } == 0)
+        .then_some((about.st_size as u64, (about.st_dev, about.st_ino)))
+}
+
+fn ordinal_of(world: &World, index: i32) -> Result<i32, u32> {
+    let found = world.devices.iter().position(|device| device.index == index);
+    found.map(|ordinal| ordinal as i32).ok_or(INVALID_DEVICE)
+}
+
+/// A handle for an exported file: over the block that this process has of it already, or over a new one.
+fn import(world: &mut World, fd: i32) -> Result<u64, u32> {
+    let index = device_of_file(fd).ok_or(INVALID_VALUE)?;
+    let device = ordinal_of(world, index)?;
+    let (size, identity) = stat(fd).ok_or(INVALID_VALUE)?;
+    let known = world
+        .blocks
+        .iter()
+        .find(|(_, block)| block.own_file && stat(block.fd).is_some_and(|(_, other)| other == identity))
+        .map(|(key, _)| *key);
+    let block = match known {
+        Some(block) => {
+            physical::hold(world, block)?;
+            block
+        }
+        None => {
+            // SAFETY: duplicates a descriptor that the caller keeps.
+            let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+            if own < 0 {
+                return Err(OPERATING_SYSTEM);
+            }
+            physical::import(world, device, own, 0, size)?
+        }
+    };
+    Ok(new_handle(world, block, size, plain_prop(device, POSIX_FD)))
+}
+
+fn ipc_handle(world: &World, at: u64) -> Result<IpcHandle, u32> {
+    let range = space::find(world, at).filter(|range| range.kind == Kind::Alloc).ok_or(INVALID_VALUE)?;
+    let mapping = range.maps.get(&range.start).ok_or(INVALID_VALUE)?;
+    let block = world.blocks.get(&mapping.block).ok_or(INVALID_VALUE)?;
+    Ok(IpcHandle {
+        magic: MAGIC,
+        // SAFETY: getpid has no preconditions.
+        process: unsafe { libc::getpid() },
+        fd: block.fd,
+        offset: block.offset,
+        length: block.size,
+        skip: mapping.offset,
+        size: range.size,
+        device: world.device(range.device)?.index,
+        zero: 0,
+        serial: range.serial,
+    })
+}
+
+fn open(world: &mut World, handle: &IpcHandle) -> Result<u64, u32> {
+    let (context, _) = world.current()?;
+    if handle.magic != MAGIC || handle.zero != 0 {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: getpid has no preconditions.
+    if handle.process == unsafe { libc::getpid() } {
+        return Err(INVALID_CONTEXT); // not in the process that exported it
+    }
+    let device = ordinal_of(world, handle.device)?;
+    // Opened already: the same address, counted.
+    let key = (u64::from(handle.process as u32) << 32) ^ handle.serial;
+    let again =
+        world.ranges.values().find(|range| range.kind == Kind::Imported(key)).map(|range| range.start);
+    if let Some(start) = again {
+        *world.opened.entry(start).or_default() += 1;
+        return Ok(start);
+    }
+    let path = std::ffi::CString::new(format!("/proc/{}/fd/{}", handle.process, handle.fd))
+        .map_err(|_| INVALID_VALUE)?;
+    // SAFETY: a string.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(MAP_FAILED);
+    }
+    let fits = stat(fd)
+        .is_some_and(|(size, _)| handle.offset.checked_add(handle.length).is_some_and(|end| end <= size));
+    if device_of_file(fd) != Some(handle.device) || !fits {
+        // SAFETY: just opened.
+        unsafe { libc::close(fd) };
+        return Err(INVALID_VALUE);
+    }
+    let block = physical::import(world, device, fd, handle.offset, handle.length)?;
+    let start = crate::memory::place(world, Kind::Imported(key), device, context, handle.size, block)
+        .inspect_err(|_| physical::release(world, block))?;
+    world.opened.insert(start, 1);
+    Ok(start)
+}
+
+fn check_managed(world: &World, at: u64, size: u64) -> Answer {
+    let range = space::find(world, at).ok_or(INVALID_VALUE)?;
+    let end = at.checked_add(size).ok_or(INVALID_VALUE)?;
+    if size == 0 || range.kind != Kind::Managed || end > range.end() {
+        return Err(INVALID_VALUE);
+    }
+    OK
+}
+
+const CPU: c_int = -1; // CU_DEVICE_CPU
+
+fn prefetch(
+    world: &mut crate::sync::Guard,
+    at: u64,
+    size: u64,
+    device: Option<c_int>,
+    stream: CUstream,
+) -> Answer {
+    let key = crate::stream::find(world, stream)?;
+    check_managed(world, at, size)?;
+    if let Some(device) = device {
+        world.device(device)?;
+    }
+    crate::stream::submit(world, key, Work::Nothing)?;
+    OK
+}
+
+fn advise(world: &World, at: u64, size: u64, advice: u32, device: Option<c_int>) -> Answer {
+    check_managed(world, at, size)?;
+    if !(1..=6).contains(&advice) {
+        return Err(INVALID_VALUE);
+    }
+    // Advice on read-mostly data has no place; its device is ignored.
+    match device {
+        Some(device) if advice > 2 => world.device(device).map(|_| ()),
+        _ => OK,
+    }
+}
+
+/// None: the host.
+fn place_of(location: Location) -> Result<Option<c_int>, u32> {
+    match location.kind {
+        mapping::DEVICE => Ok(Some(location.id)),
+        2..=4 => Ok(None), // host, a NUMA node of it, the nearest one
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn raw(location: &CUmemLocation) -> Location {
+    // SAFETY: the same layout (checked in `mapping.rs`), read as plain numbers.
+    unsafe { std::ptr::from_ref(location).cast::<Location>().read() }
+}
+
+exports! {
+    10020 Normal fn cuMemExportToShareableHandle(
+        out: *mut c_void,
+        handle: CUmemGenericAllocationHandle,
+        kind: u32 as CUmemAllocationHandleType,
+        flags: c_ulonglong,
+    ) |w| {
+        mapping::supported(w)?;
+        let entry = w.handles.get(&handle).ok_or(INVALID_VALUE)?;
+        // Only what was asked for when the memory was made.
+        if flags != 0 || out.is_null() || kind != POSIX_FD || entry.prop.handle_types & kind == 0 {
+            return Err(INVALID_VALUE);
+        }
+        if w.config.no_fd {
+            return Err(NOT_SUPPORTED);
+        }
+        let block = w.blocks.get(&entry.block).ok_or(INVALID_VALUE)?;
+        // SAFETY: duplicates a descriptor of ours.
+        let fd = unsafe { libc::fcntl(block.fd, libc::F_DUPFD_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(OPERATING_SYSTEM);
+        }
+        put(out.cast::<c_int>(), fd)
+    }
+
+    10020 Normal fn cuMemImportFromShareableHandle(
+        out: *mut CUmemGenericAllocationHandle,
+        source: *mut c_void,
+        kind: u32 as CUmemAllocationHandleType,
+    ) |w| {
+        mapping::supported(w)?;
+        if kind != POSIX_FD || out.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        if w.config.no_fd {
+            return Err(NOT_SUPPORTED);
+        }
+        let handle = import(w, source as usize as c_int)?;
+        put(out, handle)
+    }
+
+    4010 Normal fn cuIpcGetMemHandle(out: *mut CUipcMemHandle, at: CUdeviceptr) |w| {
+        w.current()?;
+        put(out.cast(), ipc_handle(w, at)?)
+    }
+
+    11000 Normal fn cuIpcOpenMemHandle_v2(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) |w| {
+        if out.is_null() || flags != 1 {
+            return Err(INVALID_VALUE); // "must be specified as CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS"
+        }
+        // SAFETY: the same size (checked above), and plain numbers for any bytes.
+        let handle = unsafe { std::mem::transmute::<CUipcMemHandle, IpcHandle>(handle) };
+        let start = open(w, &handle)?;
+        put(out, start)
+    }
+
+    4010 Normal fn cuIpcCloseMemHandle(at: CUdeviceptr) |w| {
+        let (context, _) = w.current()?;
+        let count = w.opened.get_mut(&at).ok_or(INVALID_VALUE)?;
+        *count -= 1;
+        if *count == 0 {
+            w.opened.remove(&at);
+            crate::exec::drain_context(w, context);
+            space::drop_range(w, at);
+        }
+        OK
+    }
+
+    8000 Normal fn cuMemPrefetchAsync(at: CUdeviceptr, size: usize, device: c_int, stream: CUstream) |w| {
+        prefetch(w, at, size as u64, (device != CPU).then_some(device), stream)
+    }
+
+    12020 Normal fn cuMemPrefetchAsync_v2(
+        at: CUdeviceptr,
+        size: usize,
+        location: CUmemLocation,
+        flags: c_uint,
+        stream: CUstream,
+    ) |w| {
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        prefetch(w, at, size as u64, place_of(raw(&location))?, stream)
+    }
+
+    8000 Normal fn cuMemAdvise(at: CUdeviceptr, size: usize, advice: u32 as CUmem_advise, device: c_int) |w| {
+        w.current()?;
+        advise(w, at, size as u64, advice, (device != CPU).then_some(device))
+    }
+
+    12020 Normal fn cuMemAdvise_v2(
+        at: CUdeviceptr,
+        size: usize,
+        advice: u32 as CUmem_advise,
+        location: CUmemLocation,
+    ) |w| {
+        w.current()?;
+        advise(w, at, size as u64, advice, place_of(raw(&location))?)
+    }
+}

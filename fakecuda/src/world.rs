@@ -1,0 +1,124 @@
+//! Everything that the driver knows: devices, contexts, address ranges, memory, streams, events. Handles are numbers
+//! that are never used twice, so a stale handle is found out instead of meaning something new; the pointers that the
+//! driver API declares for them point nowhere.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::capture::Captures;
+use crate::config::Config;
+use crate::context::Context;
+use crate::control::Control;
+use crate::device::Device;
+use crate::event::Event;
+use crate::exec::Executors;
+use crate::graph::{Destructor, Executable, Farewell, Graph, UserObject};
+use crate::mapping::Handle;
+use crate::physical::Block;
+use crate::pool::Pool;
+use crate::space::Range;
+use crate::stream::Stream;
+
+/// What an export's body returns: the code of its failure.
+pub(crate) type Answer = Result<(), u32>;
+
+/// The process that called `cuInit`; 0: none.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// True in a process that was forked off the one that initialised the driver: nothing works there.
+pub(crate) fn forked() -> bool {
+    // Relaxed: written before the fork by a thread of the parent, read in the child.
+    let owner = OWNER.load(Ordering::Relaxed);
+    // SAFETY: getpid has no preconditions.
+    owner != 0 && owner != unsafe { libc::getpid() }
+}
+
+pub(crate) struct World {
+    pub(crate) config: Config,
+    pub(crate) control: Control,
+    pub(crate) initialised: bool,
+    pub(crate) deinitialised: bool,
+    pub(crate) sticky: Option<u32>,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) contexts: HashMap<u64, Context>,
+    pub(crate) blocks: HashMap<u64, Block>,
+    pub(crate) handles: HashMap<u64, Handle>,
+    pub(crate) ranges: BTreeMap<u64, Range>, // by their first address
+    pub(crate) streams: BTreeMap<u64, Stream>,
+    pub(crate) events: HashMap<u64, Event>,
+    pub(crate) defaults: HashMap<(u64, u64), u64>, // (context, thread or 0 for legacy) to stream
+    pub(crate) captures: Captures,
+    pub(crate) executors: Executors,
+    pub(crate) graphs: HashMap<u64, Graph>,
+    pub(crate) executables: HashMap<u64, Executable>,
+    pub(crate) objects: HashMap<u64, UserObject>,
+    pub(crate) farewells: Vec<Farewell>,
+    pub(crate) destructors: VecDeque<Destructor>,
+    pub(crate) pools: BTreeMap<u64, Pool>,
+    pub(crate) opened: HashMap<u64, u32>, // memory of other processes, with how often it was opened
+    next: u64,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        let (config, rest) = Config::from_environment();
+        let mut control = Control::new(config.log.as_deref());
+        for (name, value) in rest {
+            if name == "fail" {
+                control.faults_from_text(&value);
+            }
+        }
+        World {
+            config,
+            control,
+            initialised: false,
+            deinitialised: false,
+            sticky: None,
+            devices: Vec::new(),
+            contexts: HashMap::new(),
+            blocks: HashMap::new(),
+            handles: HashMap::new(),
+            ranges: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            events: HashMap::new(),
+            defaults: HashMap::new(),
+            captures: Captures::default(),
+            executors: Executors::default(),
+            graphs: HashMap::new(),
+            executables: HashMap::new(),
+            objects: HashMap::new(),
+            farewells: Vec::new(),
+            destructors: VecDeque::new(),
+            pools: BTreeMap::new(),
+            opened: HashMap::new(),
+            next: 1,
+        }
+    }
+
+    /// Becomes `fresh`, but that no handle is used again and the threads stay.
+    pub(crate) fn replace(&mut self, fresh: World, executors: Executors) {
+        let next = self.next;
+        *self = fresh;
+        self.next = next;
+        self.executors = executors;
+    }
+
+    /// A new handle. The numbers lie where no pointer of a process can be, and are multiples of 64.
+    pub(crate) fn new_handle(&mut self) -> u64 {
+        self.next += 1;
+        (0xfa << 52) | (self.next << 6)
+    }
+
+    pub(crate) fn claim_process(&mut self) {
+        // SAFETY: getpid has no preconditions.
+        OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    }
+
+    pub(crate) fn device(&self, ordinal: i32) -> Result<&Device, u32> {
+        usize::try_from(ordinal).ok().and_then(|i| self.devices.get(i)).ok_or(crate::code::INVALID_DEVICE)
+    }
+
+    pub(crate) fn device_mut(&mut self, ordinal: i32) -> Result<&mut Device, u32> {
+        usize::try_from(ordinal).ok().and_then(|i| self.devices.get_mut(i)).ok_or(crate::code::INVALID_DEVICE)
+    }
+}

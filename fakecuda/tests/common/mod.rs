@@ -1,0 +1,196 @@
+//! What all tests of the fake use: its control functions, and a fresh driver for each test.
+//!
+//! The driver is one for the whole process, so tests take turns. The calls themselves are cudarc's bindings, which find
+//! the library as a program would; cargo puts its folder on the loader's path.
+
+#![allow(dead_code, clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::{Mutex, MutexGuard};
+
+pub use cudarc::driver::sys::CUresult::*;
+pub use cudarc::driver::sys::*;
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A fresh driver, until it is dropped.
+pub struct Fake {
+    _turn: MutexGuard<'static, ()>,
+}
+
+fn control<T: Copy>(name: &str) -> T {
+    let symbol = CString::new(name).unwrap();
+    unsafe {
+        *culib()
+            .get::<T>(symbol.as_bytes_with_nul())
+            .unwrap_or_else(|_| panic!("{name} is missing: this is no fake driver"))
+    }
+}
+
+impl Fake {
+    /// A driver that is not initialised yet.
+    pub fn raw(settings: &[(&str, &str)]) -> Fake {
+        let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        control::<extern "C" fn()>("fakecuda_reset")();
+        let fake = Fake { _turn: turn };
+        for (name, value) in settings {
+            assert_eq!(fake.set(name, value), 0, "{name}={value}");
+        }
+        while unsafe { cuCtxPopCurrent_v2(&mut std::ptr::null_mut()) } == CUDA_SUCCESS {}
+        fake
+    }
+
+    /// An initialised driver with the primary context of device 0 current.
+    pub fn new(settings: &[(&str, &str)]) -> Fake {
+        let fake = Fake::raw(settings);
+        ok(unsafe { cuInit(0) });
+        let context = fake.primary(0);
+        ok(unsafe { cuCtxSetCurrent(context) });
+        fake
+    }
+
+    pub fn primary(&self, device: i32) -> CUcontext {
+        let mut context = std::ptr::null_mut();
+        ok(unsafe { cuDevicePrimaryCtxRetain(&mut context, device) });
+        context
+    }
+
+    pub fn set(&self, name: &str, value: &str) -> c_int {
+        let (name, value) = (CString::new(name).unwrap(), CString::new(value).unwrap());
+        control::<extern "C" fn(*const c_char, *const c_char) -> c_int>("fakecuda_set")(
+            name.as_ptr(),
+            value.as_ptr(),
+        )
+    }
+
+    pub fn fail(&self, name: &str, nth: u64, code: u32, every: bool) -> c_int {
+        let name = CString::new(name).unwrap();
+        control::<extern "C" fn(*const c_char, u64, u32, c_int) -> c_int>("fakecuda_fail")(
+            name.as_ptr(),
+            nth,
+            code,
+            every.into(),
+        )
+    }
+
+    pub fn calls(&self, name: &str) -> u64 {
+        let name = CString::new(name).unwrap();
+        control::<extern "C" fn(*const c_char) -> u64>("fakecuda_calls")(name.as_ptr())
+    }
+
+    pub fn sticky(&self, code: u32) {
+        control::<extern "C" fn(u32)>("fakecuda_sticky")(code);
+    }
+
+    pub fn hold(&self, on: bool) {
+        control::<extern "C" fn(c_int)>("fakecuda_hold")(on.into());
+    }
+
+    pub fn used(&self, device: c_int) -> u64 {
+        control::<extern "C" fn(c_int) -> u64>("fakecuda_used")(device)
+    }
+
+    pub fn symbol_missing(&self, name: &str) -> bool {
+        let name = CString::new(name).unwrap();
+        control::<extern "C" fn(*const c_char) -> c_int>("fakecuda_symbol_missing")(name.as_ptr()) != 0
+    }
+
+    fn text(&self, name: &str) -> String {
+        let mut buffer = vec![0_u8; 1 << 16];
+        control::<extern "C" fn(*mut c_char, usize) -> usize>(name)(buffer.as_mut_ptr().cast(), buffer.len());
+        let end = buffer.iter().position(|byte| *byte == 0).unwrap();
+        String::from_utf8(buffer[..end].to_vec()).unwrap()
+    }
+
+    pub fn leaks(&self) -> String {
+        self.text("fakecuda_leaks")
+    }
+
+    pub fn log(&self) -> String {
+        self.text("fakecuda_log")
+    }
+
+    /// Reads memory as a kernel on the device would.
+    pub fn read(&self, device: c_int, from: CUdeviceptr, size: usize) -> Result<Vec<u8>, u32> {
+        let mut bytes = vec![0_u8; size];
+        let read: extern "C" fn(c_int, u64, *mut c_void, usize) -> u32 = control("fakecuda_read");
+        match read(device, from, bytes.as_mut_ptr().cast(), size) {
+            0 => Ok(bytes),
+            code => Err(code),
+        }
+    }
+
+    /// Writes memory as a kernel on the device would.
+    pub fn write(&self, device: c_int, to: CUdeviceptr, bytes: &[u8]) -> Result<(), u32> {
+        let write: extern "C" fn(c_int, u64, *const c_void, usize) -> u32 = control("fakecuda_write");
+        match write(device, to, bytes.as_ptr().cast(), bytes.len()) {
+            0 => Ok(()),
+            code => Err(code),
+        }
+    }
+}
+
+#[track_caller]
+pub fn ok(result: CUresult) {
+    assert_eq!(result, CUDA_SUCCESS);
+}
+
+/// A failure with this code.
+#[track_caller]
+pub fn no(result: CUresult, code: CUresult) {
+    assert_eq!(result, code);
+}
+
+#[track_caller]
+pub fn alloc(size: usize) -> CUdeviceptr {
+    let mut at = 0;
+    ok(unsafe { cuMemAlloc_v2(&mut at, size) });
+    at
+}
+
+#[track_caller]
+pub fn upload(to: CUdeviceptr, bytes: &[u8]) {
+    ok(unsafe { cuMemcpyHtoD_v2(to, bytes.as_ptr().cast(), bytes.len()) });
+}
+
+#[track_caller]
+pub fn download(from: CUdeviceptr, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0_u8; size];
+    ok(unsafe { cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), from, size) });
+    bytes
+}
+
+#[track_caller]
+pub fn stream(flags: u32) -> CUstream {
+    let mut out = std::ptr::null_mut();
+    ok(unsafe { cuStreamCreate(&mut out, flags) });
+    out
+}
+
+#[track_caller]
+pub fn event(flags: u32) -> CUevent {
+    let mut out = std::ptr::null_mut();
+    ok(unsafe { cuEventCreate(&mut out, flags) });
+    out
+}
+
+/// The properties of plain device memory.
+pub fn prop(device: c_int) -> CUmemAllocationProp {
+    let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    prop.type_ = CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type_ = CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = device;
+    prop
+}
+
+/// Read and write for one device.
+pub fn access(device: c_int) -> CUmemAccessDesc {
+    let mut desc: CUmemAccessDesc = unsafe { std::mem::zeroed() };
+    desc.location.type_ = CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+    desc.location.id = device;
+    desc.flags = CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    desc
+}
+
+pub const MIB: usize = 1 << 20;
+pub const GRANULE: usize = 2 << 20;

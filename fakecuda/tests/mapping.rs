@@ -1,0 +1,203 @@
+//! The mapping calls: aliasing, remapping, and everything that the documentation forbids.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+mod common;
+use common::*;
+
+fn reserve(size: usize) -> CUdeviceptr {
+    let mut at = 0;
+    ok(unsafe { cuMemAddressReserve(&mut at, size, 0, 0, 0) });
+    at
+}
+
+fn create(size: usize) -> CUmemGenericAllocationHandle {
+    let mut handle = 0;
+    ok(unsafe { cuMemCreate(&mut handle, size, &prop(0), 0) });
+    handle
+}
+
+fn map(at: CUdeviceptr, size: usize, handle: CUmemGenericAllocationHandle) {
+    ok(unsafe { cuMemMap(at, size, 0, handle, 0) });
+    ok(unsafe { cuMemSetAccess(at, size, &access(0), 1) });
+}
+
+#[test]
+fn the_same_memory_shows_at_two_addresses() {
+    let fake = Fake::new(&[]);
+    let (first, second) = (reserve(4 * GRANULE), reserve(GRANULE));
+    let handle = create(GRANULE);
+    map(first + GRANULE as u64, GRANULE, handle);
+    map(second, GRANULE, handle);
+    upload(first + GRANULE as u64 + 5, b"aliased");
+    assert_eq!(download(second + 5, 7), b"aliased");
+    // In the loose mode the host plays kernel at the very addresses.
+    assert_eq!(unsafe { *((second + 5) as *const u8) }, b'a');
+    unsafe { ((second + 5) as *mut u8).write(b'A') };
+    assert_eq!(download(first + GRANULE as u64 + 5, 7), b"Aliased");
+    ok(unsafe { cuMemUnmap(first + GRANULE as u64, GRANULE) });
+    // The content goes with the memory, not with the address.
+    map(first, GRANULE, handle);
+    assert_eq!(download(first + 5, 7), b"Aliased");
+    ok(unsafe { cuMemRelease(handle) });
+    assert_eq!(fake.used(0), GRANULE as u64, "mappings hold the memory");
+    ok(unsafe { cuMemUnmap(first, GRANULE) });
+    ok(unsafe { cuMemUnmap(second, GRANULE) });
+    assert_eq!(fake.used(0), 0);
+    ok(unsafe { cuMemAddressFree(first, 4 * GRANULE) });
+    ok(unsafe { cuMemAddressFree(second, GRANULE) });
+    ok(unsafe { cuDevicePrimaryCtxRelease_v2(0) });
+    assert_eq!(fake.leaks(), "");
+}
+
+#[test]
+fn one_copy_goes_over_many_handles() {
+    let _fake = Fake::new(&[]);
+    let at = reserve(4 * GRANULE);
+    for index in 0..4 {
+        map(at + (index * GRANULE) as u64, GRANULE, create(GRANULE));
+    }
+    let bytes: Vec<u8> = (0..3 * GRANULE).map(|index| (index / 4099) as u8).collect();
+    upload(at + 4096, &bytes);
+    assert_eq!(download(at + 4096, bytes.len()), bytes);
+}
+
+#[test]
+fn what_is_not_mapped_or_not_granted_is_refused() {
+    let fake = Fake::new(&[]);
+    let at = reserve(3 * GRANULE);
+    let mut byte = 0_u8;
+    let mut read = |from| unsafe { cuMemcpyDtoH_v2((&raw mut byte).cast(), from, 1) };
+    no(read(at), CUDA_ERROR_INVALID_VALUE);
+    let handle = create(GRANULE);
+    ok(unsafe { cuMemMap(at, GRANULE, 0, handle, 0) });
+    no(read(at), CUDA_ERROR_INVALID_VALUE);
+    no(unsafe { cuMemsetD8_v2(at, 1, 1) }, CUDA_ERROR_INVALID_VALUE);
+    let mut desc = access(0);
+    desc.flags = CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READ;
+    ok(unsafe { cuMemSetAccess(at, GRANULE, &desc, 1) });
+    ok(read(at));
+    no(unsafe { cuMemsetD8_v2(at, 1, 1) }, CUDA_ERROR_INVALID_VALUE);
+    ok(unsafe { cuMemSetAccess(at, GRANULE, &access(0), 1) });
+    ok(unsafe { cuMemsetD8_v2(at, 1, 1) });
+    no(read(at + GRANULE as u64), CUDA_ERROR_INVALID_VALUE);
+    no(unsafe { cuMemsetD8_v2(at + 1, 1, GRANULE) }, CUDA_ERROR_INVALID_VALUE);
+    // A new mapping at an address that had access starts without.
+    ok(unsafe { cuMemUnmap(at, GRANULE) });
+    ok(unsafe { cuMemMap(at, GRANULE, 0, handle, 0) });
+    no(read(at), CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(fake.read(0, at, 1), Err(700));
+}
+
+#[test]
+fn the_rules_of_mapping() {
+    let _fake = Fake::new(&[]);
+    let bad = CUDA_ERROR_INVALID_VALUE;
+    let at = reserve(4 * GRANULE);
+    let (mut out, mut handle) = (0, 0);
+    no(unsafe { cuMemAddressReserve(&mut out, GRANULE + 4096, 0, 0, 0) }, bad);
+    no(unsafe { cuMemAddressReserve(&mut out, 0, 0, 0, 0) }, bad);
+    no(unsafe { cuMemAddressReserve(&mut out, GRANULE, 3 * GRANULE, 0, 0) }, bad);
+    no(unsafe { cuMemCreate(&mut handle, GRANULE / 2, &prop(0), 0) }, bad);
+    no(unsafe { cuMemCreate(&mut handle, 0, &prop(0), 0) }, bad);
+    no(unsafe { cuMemCreate(&mut handle, GRANULE, &prop(7), 0) }, CUDA_ERROR_INVALID_DEVICE);
+    no(unsafe { cuMemCreate(&mut handle, GRANULE, std::ptr::null(), 0) }, bad);
+    let handle = create(2 * GRANULE);
+    no(unsafe { cuMemMap(at + 4096, GRANULE, 0, handle, 0) }, bad);
+    no(unsafe { cuMemMap(at, GRANULE + 4096, 0, handle, 0) }, bad);
+    no(unsafe { cuMemMap(at, 4 * GRANULE, 0, handle, 0) }, bad);
+    no(unsafe { cuMemMap(at, GRANULE, GRANULE, handle, 0) }, bad);
+    no(unsafe { cuMemMap(at + 3 * GRANULE as u64, 2 * GRANULE, 0, handle, 0) }, bad);
+    no(unsafe { cuMemMap(alloc(GRANULE), GRANULE, 0, handle, 0) }, bad);
+    map(at + GRANULE as u64, 2 * GRANULE, handle);
+    no(unsafe { cuMemMap(at, 2 * GRANULE, 0, handle, 0) }, bad);
+    no(unsafe { cuMemMap(at + 2 * GRANULE as u64, GRANULE, 0, handle, 0) }, bad);
+    no(unsafe { cuMemUnmap(at + GRANULE as u64, GRANULE) }, bad);
+    no(unsafe { cuMemUnmap(at, 4 * GRANULE) }, bad);
+    no(unsafe { cuMemSetAccess(at + GRANULE as u64, GRANULE, &access(0), 1) }, bad);
+    no(unsafe { cuMemAddressFree(at, 4 * GRANULE) }, bad);
+    ok(unsafe { cuMemRelease(handle) });
+    no(unsafe { cuMemRelease(handle) }, bad);
+    no(unsafe { cuMemMap(at, GRANULE, 0, handle, 0) }, bad);
+    ok(unsafe { cuMemUnmap(at + GRANULE as u64, 2 * GRANULE) });
+    no(unsafe { cuMemUnmap(at + GRANULE as u64, 2 * GRANULE) }, bad);
+    no(unsafe { cuMemAddressFree(at, 2 * GRANULE) }, bad);
+    ok(unsafe { cuMemAddressFree(at, 4 * GRANULE) });
+    no(unsafe { cuMemAddressFree(at, 4 * GRANULE) }, bad);
+    no(unsafe { cuMemMap(at, GRANULE, 0, create(GRANULE), 0) }, bad);
+}
+
+#[test]
+fn many_whole_mappings_go_in_one_call() {
+    let fake = Fake::new(&[]);
+    let at = reserve(4 * GRANULE);
+    for index in 0..3 {
+        let handle = create(GRANULE);
+        ok(unsafe { cuMemMap(at + (index * GRANULE) as u64, GRANULE, 0, handle, 0) });
+        ok(unsafe { cuMemRelease(handle) });
+    }
+    ok(unsafe { cuMemSetAccess(at, 3 * GRANULE, &access(0), 1) });
+    upload(at, &[1; 3 * GRANULE]);
+    // A gap at the end is no mapping.
+    no(unsafe { cuMemUnmap(at, 4 * GRANULE) }, CUDA_ERROR_INVALID_VALUE);
+    ok(unsafe { cuMemUnmap(at, 3 * GRANULE) });
+    assert_eq!(fake.used(0), 0);
+}
+
+#[test]
+fn a_handle_comes_back_from_an_address() {
+    let fake = Fake::new(&[]);
+    let at = reserve(GRANULE);
+    let handle = create(GRANULE);
+    map(at, GRANULE, handle);
+    let mut again = 0;
+    ok(unsafe { cuMemRetainAllocationHandle(&mut again, (at + 77) as *mut _) });
+    assert_eq!(again, handle);
+    let mut found = unsafe { std::mem::zeroed() };
+    ok(unsafe { cuMemGetAllocationPropertiesFromHandle(&mut found, again) });
+    assert_eq!(found.location.id, 0);
+    ok(unsafe { cuMemRelease(handle) });
+    ok(unsafe { cuMemRelease(handle) });
+    no(unsafe { cuMemRelease(handle) }, CUDA_ERROR_INVALID_VALUE);
+    // No handle is left; the mapping still holds the memory and gives a handle back.
+    ok(unsafe { cuMemRetainAllocationHandle(&mut again, at as *mut _) });
+    ok(unsafe { cuMemUnmap(at, GRANULE) });
+    assert_eq!(fake.used(0), GRANULE as u64);
+    ok(unsafe { cuMemRelease(again) });
+    assert_eq!(fake.used(0), 0);
+    no(unsafe { cuMemRetainAllocationHandle(&mut again, at as *mut _) }, CUDA_ERROR_INVALID_VALUE);
+}
+
+#[test]
+fn an_eighty_gigabyte_device_costs_what_is_touched() {
+    let fake = Fake::new(&[("capacity", "80G")]);
+    let at = reserve(64 << 30);
+    let mut handles = Vec::new();
+    loop {
+        let mut handle = 0;
+        match unsafe { cuMemCreate(&mut handle, 1 << 30, &prop(0), 0) } {
+            CUDA_SUCCESS => handles.push(handle),
+            other => break no(other, CUDA_ERROR_OUT_OF_MEMORY),
+        }
+    }
+    assert_eq!(handles.len(), 80);
+    map(at + (63 << 30), 1 << 30, handles[79]);
+    upload(at + (64 << 30) - 4, b"last");
+    assert_eq!(download(at + (64 << 30) - 4, 4), b"last");
+    let mut pointer = 0;
+    no(unsafe { cuMemAlloc_v2(&mut pointer, 1) }, CUDA_ERROR_OUT_OF_MEMORY);
+    ok(unsafe { cuMemRelease(handles[0]) });
+    assert_eq!(fake.used(0), 79 << 30);
+    alloc(1 << 20);
+}
+
+#[test]
+fn without_the_capability_nothing_maps() {
+    let fake = Fake::new(&[("no_vmm", "1")]);
+    let mut value = -1;
+    let attribute = CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
+    ok(unsafe { cuDeviceGetAttribute(&mut value, attribute, 0) });
+    assert_eq!(value, 0);
+    let mut at = 0;
+    no(unsafe { cuMemAddressReserve(&mut at, GRANULE, 0, 0, 0) }, CUDA_ERROR_NOT_SUPPORTED);
+    assert_eq!(fake.calls("cuMemAddressReserve"), 1);
+}

@@ -1,0 +1,80 @@
+// What the standard's allocation interfaces have in common: an exception that derives from
+// std::bad_alloc, and blocks at any alignment. Needs exceptions, as those interfaces do.
+#ifndef MILLPOND_CPP_ALIGNED_HPP
+#define MILLPOND_CPP_ALIGNED_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include "millpond/cpp/error.hpp"
+
+#if MILLPOND_CPP_EXCEPTIONS
+
+namespace millpond {
+
+/// A failed allocation, for code that catches std::bad_alloc: what() is the library's message,
+/// shortened to what fits. Copying it cannot fail.
+class BadAlloc : public std::bad_alloc {
+ public:
+  /// The calling thread's last error.
+  BadAlloc() noexcept : BadAlloc(millpond_last_error_code(), millpond_last_error_message()) {}
+  /// An error with its parts given: `code` is one of MILLPOND_E_*.
+  BadAlloc(std::uint32_t code, const char* message) noexcept : code_(code) {
+    std::strncpy(message_, message, sizeof message_ - 1);
+  }
+  /// The library's message for a person.
+  const char* what() const noexcept override { return message_; }
+  /// The stable number, one of MILLPOND_E_*.
+  std::uint32_t code() const noexcept { return code_; }
+
+ private:
+  std::uint32_t code_;
+  char message_[240] = {};
+};
+
+namespace detail {
+
+/// [B] what every block is aligned to, on every device.
+inline constexpr std::size_t kBlockAlignment = 32;
+
+inline bool is_aligned(const void* address, std::size_t alignment) noexcept {
+  return (reinterpret_cast<std::uintptr_t>(address) & (alignment - 1)) == 0;
+}
+
+/// A block of at least `size_bytes` whose returned address is aligned; may point inside the block.
+/// `take(size_bytes, &block)` and `give(block)` are the C calls. Throws BadAlloc.
+template <typename Take, typename Give>
+void* allocate_aligned(std::size_t size_bytes, std::size_t alignment, Take take, Give give) {
+  if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
+    throw BadAlloc(MILLPOND_E_INVALID_ARGUMENT, "the alignment is not a power of two");
+  }
+  void* block = nullptr;
+  if (take(size_bytes, &block) != C_SUCCESS) throw BadAlloc();
+  if (is_aligned(block, alignment)) return block;
+  // Pools align better than they promise, so this is rare: ask for room to move the address.
+  (void)give(block);
+  if (size_bytes > static_cast<std::size_t>(-1) - alignment) {
+    throw BadAlloc(MILLPOND_E_OUT_OF_MEMORY, "no memory has so many bytes at that alignment");
+  }
+  if (take(size_bytes + alignment, &block) != C_SUCCESS) throw BadAlloc();
+  const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(block);
+  const std::size_t skip = (alignment - (start & (alignment - 1))) & (alignment - 1);
+  return static_cast<unsigned char*>(block) + skip;
+}
+
+/// The start of the block behind what allocate_aligned() returned. `sure` [B] is an alignment that
+/// every block of the device has: up to it nothing has to be looked up.
+inline void* block_start(void* address, std::size_t alignment, std::size_t sure) noexcept {
+  if (alignment <= sure) return address;
+  millpond_block_info info{};
+  info.struct_size = sizeof info;
+  return millpond_get_block(address, &info) == C_SUCCESS ? info.base : address;
+}
+
+}  // namespace detail
+}  // namespace millpond
+
+#endif  // MILLPOND_CPP_EXCEPTIONS
+#endif  // MILLPOND_CPP_ALIGNED_HPP

@@ -1,0 +1,116 @@
+//! What an export makes: the tensor that the consumer holds, and behind it what its deleter needs.
+//!
+//! The deleter runs when the consumer likes: on any thread, after the device or its type has ended,
+//! in a forked child, or after the program has closed the shared object that holds this library. So
+//! it holds the record of the device, which is never freed, and the first export keeps the code.
+
+use crate::capi::dlpack_abi::{DlTensor, Legacy, MAJOR, MINOR, Versioned};
+use crate::capi::guard::run;
+use crate::capi::types::millpond_dlpack_release;
+use crate::runtime::DeviceState;
+use std::ffi::c_void;
+use std::ptr::{from_mut, null_mut};
+use std::sync::{Arc, Once};
+
+/// Behind a tensor: the memory and who gives it back.
+pub(crate) struct Share {
+    pub(crate) device: Arc<DeviceState>,
+    pub(crate) addr: u64,
+    pub(crate) release: millpond_dlpack_release,
+    pub(crate) user_data: *mut c_void,
+    /// The shape, and behind it the strides.
+    pub(crate) extents: Box<[i64]>,
+}
+
+impl Share {
+    fn end(self) {
+        let _ = run(|| match self.release {
+            Some(release) => {
+                // SAFETY: the exporter gave a function for one call with this pointer, from any thread.
+                unsafe { release(self.user_data) };
+                Ok(())
+            }
+            None => self.device.memory().free(self.addr, None, None),
+        });
+    }
+}
+
+/// A managed tensor with its share behind it: the tensor comes first, so that one address is both.
+#[repr(C)]
+struct Owned<T> {
+    managed: T,
+    share: Share,
+}
+
+unsafe extern "C-unwind" fn delete_versioned(tensor: *mut Versioned) {
+    if !tensor.is_null() {
+        // SAFETY: `export_versioned` made it of a box; the consumer calls this once.
+        unsafe { Box::from_raw(tensor.cast::<Owned<Versioned>>()) }.share.end();
+    }
+}
+
+unsafe extern "C-unwind" fn delete_legacy(tensor: *mut Legacy) {
+    if !tensor.is_null() {
+        // SAFETY: `export_legacy` made it of a box; the consumer calls this once.
+        unsafe { Box::from_raw(tensor.cast::<Owned<Legacy>>()) }.share.end();
+    }
+}
+
+/// Points the tensor at the share's extents, which stay where they are when the box is moved.
+fn at_extents(tensor: DlTensor, share: &mut Share) -> DlTensor {
+    let dimensions = share.extents.len() / 2;
+    let (shape, strides) = share.extents.split_at_mut(dimensions);
+    DlTensor { shape: shape.as_mut_ptr(), strides: strides.as_mut_ptr(), ..tensor }
+}
+
+/// The tensor for a consumer; its deleter ends the share.
+pub(crate) fn export_versioned(tensor: DlTensor, flags: u64, mut share: Share) -> *mut Versioned {
+    keep_code();
+    let tensor = at_extents(tensor, &mut share);
+    let deleter: Option<unsafe extern "C-unwind" fn(*mut Versioned)> = Some(delete_versioned);
+    let managed = Versioned { major: MAJOR, minor: MINOR, context: null_mut(), deleter, flags, tensor };
+    let owned = Box::into_raw(Box::new(Owned { managed, share }));
+    let out = owned.cast::<Versioned>();
+    // SAFETY: the box's own first part. PaddlePaddle (2.6 to 3.3) calls no deleter without a context.
+    unsafe { (*out).context = owned.cast() };
+    out
+}
+
+/// The same in the old layout.
+pub(crate) fn export_legacy(tensor: DlTensor, mut share: Share) -> *mut Legacy {
+    keep_code();
+    let tensor = at_extents(tensor, &mut share);
+    let deleter: Option<unsafe extern "C-unwind" fn(*mut Legacy)> = Some(delete_legacy);
+    let managed = Legacy { tensor, context: null_mut(), deleter };
+    let owned = Box::into_raw(Box::new(Owned { managed, share }));
+    let out = owned.cast::<Legacy>();
+    // SAFETY: as above.
+    unsafe { (*out).context = owned.cast() };
+    out
+}
+
+/// Keeps the object that holds this library loaded for the rest of the process: a consumer may call
+/// a deleter long after its producer was closed. In a program itself there is nothing to keep.
+fn keep_code() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let mut info = libc::Dl_info {
+            dli_fname: std::ptr::null(),
+            dli_fbase: null_mut(),
+            dli_sname: std::ptr::null(),
+            dli_saddr: null_mut(),
+        };
+        let own = delete_versioned as *const c_void;
+        // SAFETY: `info` is ours; the address is only looked up.
+        let known = unsafe { libc::dladdr(own, from_mut(&mut info)) } != 0;
+        if known && !info.dli_fname.is_null() {
+            let how = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+            // SAFETY: the loader's own name of a loaded object; with NOLOAD nothing new is run.
+            let handle = unsafe { libc::dlopen(info.dli_fname, how) };
+            if !handle.is_null() {
+                // SAFETY: the handle from above; the mark NODELETE stays.
+                let _ = unsafe { libc::dlclose(handle) };
+            }
+        }
+    });
+}

@@ -1,0 +1,113 @@
+//! Options: how the memory of a device behaves, as text.
+
+use crate::base::error::{Code, Error, Result};
+use crate::capi::guard::{run, text, write_text};
+use crate::capi::handles;
+use crate::capi::types::millpond_device;
+use crate::fail;
+use crate::paddle::abi::C_Status;
+use crate::runtime;
+use std::ffi::c_char;
+use std::ptr::NonNull;
+
+/// Bytes that hold the value of every option, with its NUL.
+pub const MILLPOND_OPTION_BYTES: usize = 512;
+/// Bytes that hold all options of a device as one text, with its NUL.
+pub const MILLPOND_OPTIONS_BYTES: usize = 2048;
+
+fn buffer(out_text: *mut c_char) -> Result<NonNull<c_char>> {
+    NonNull::new(out_text).ok_or_else(|| Error::new(Code::InvalidArgument, "out_text is NULL"))
+}
+
+/// Sets options of devices that are opened from now on: `options` is "key:value,key:value", with the keys and
+/// values of docs/options.md, which are those of PyTorch's PYTORCH_ALLOC_CONF. `type_name` NULL: for devices of
+/// all types; `ordinal` -1: for all ordinals. What is set later wins over what was set before, and all of it over
+/// the environment (MILLPOND_ALLOC_CONF; where that is not set, PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF).
+/// Devices that are open keep their options. `millpond_finalize` forgets what was set.
+///
+/// A wrong value in the environment fails the call that opens a device, with the name of the variable.
+/// Errors: INVALID_ARGUMENT for NULL in `options`, an ordinal below -1, and a wrong text: the message has the
+/// column and the nearest right key or value, and nothing is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_set_default_options(
+    type_name: *const c_char,
+    ordinal: i32,
+    options: *const c_char,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let options = unsafe { text(options, "options") }?;
+        let name = if type_name.is_null() {
+            None
+        } else {
+            // SAFETY: as above.
+            Some(unsafe { text(type_name, "type_name") }?)
+        };
+        let ordinal = match ordinal {
+            -1 => None,
+            n => match usize::try_from(n) {
+                Ok(n) => Some(n),
+                Err(_) => fail!(Code::InvalidArgument, "the ordinal is {n}: want -1 (all), 0 or more"),
+            },
+        };
+        runtime::set_default_options(name, ordinal, options)
+    })
+}
+
+/// Changes options of an open device from now on; `options` as in `millpond_set_default_options`. Live blocks
+/// stay as they are. `backend` and `expandable_segments` cannot be changed here: set them as defaults before the
+/// device is first used.
+///
+/// Errors: INVALID_ARGUMENT for NULL and for a wrong text, with the column and the nearest right key or value;
+/// BUSY for an option that an open device keeps; NOT_INITIALIZED. After an error nothing has changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_set_options(
+    device: *mut millpond_device,
+    options: *const c_char,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let options = unsafe { text(options, "options") }?;
+        handles::device(device)?.set_options(options)
+    })
+}
+
+/// The value of the option `key` as it is now, written with its NUL into `out_text` of `capacity` bytes;
+/// MILLPOND_OPTION_BYTES always suffice. `backend` and `expandable_segments` tell what the device has, whatever
+/// was asked for.
+///
+/// Errors: INVALID_ARGUMENT for NULL, for a key that is none, and when the value does not fit; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_get_option(
+    device: *const millpond_device,
+    key: *const c_char,
+    out_text: *mut c_char,
+    capacity: usize,
+) -> C_Status {
+    run(|| {
+        let out = buffer(out_text)?;
+        // SAFETY: C's promise, as the header states it.
+        let key = unsafe { text(key, "key") }?;
+        let value = handles::device(device)?.option(key)?;
+        // SAFETY: as above.
+        unsafe { write_text(out, capacity, &value) }
+    })
+}
+
+/// All options of the device as one text that `millpond_set_default_options` takes, written with its NUL into
+/// `out_text` of `capacity` bytes; MILLPOND_OPTIONS_BYTES always suffice.
+///
+/// Errors: INVALID_ARGUMENT for NULL and when the text does not fit; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_get_options(
+    device: *const millpond_device,
+    out_text: *mut c_char,
+    capacity: usize,
+) -> C_Status {
+    run(|| {
+        let out = buffer(out_text)?;
+        let all = handles::device(device)?.options()?;
+        // SAFETY: C's promise, as the header states it.
+        unsafe { write_text(out, capacity, &all) }
+    })
+}

@@ -1,0 +1,311 @@
+//! Physical granules of 2 MiB and a window of addresses to show them in.
+//!
+//! A handle of the driver for each granule, so that any granule can be shown anywhere and given back alone.
+//! Every call here is a transaction: when the driver refuses a step, what was done is undone, and all is as
+//! before. (If it refuses to undo too, the device has failed; what it still shows is then written down as
+//! it is, and no granule is lost.)
+//!
+//! Work in flight: `map` touches no address that is in use. `unmap` takes addresses away, and the driver
+//! does not wait: the caller has waited for the device. The core does (`sync_all` before idle ranges are
+//! forgotten and before granules are given back); what it unmaps without a wait was never handed out.
+//!
+//! The lock is held across the driver's calls. One pond makes these calls one at a time anyway, and the
+//! driver calls nobody back in them.
+
+use super::driver::{Driver, Physical};
+use crate::base::error::{Code, Error, Result};
+use crate::fail;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// [B]
+pub(super) const GRANULE: u64 = 2 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Granule {
+    Absent,
+    /// The driver's handle, and at how many places it is shown.
+    Present {
+        handle: u64,
+        shown: u32,
+    },
+}
+
+struct State {
+    window: u64, // address; 0: none
+    granules: Vec<Granule>,
+    /// The granule that each place of the window shows, plus one; 0: none.
+    slots: Vec<u32>,
+    /// Devices that may use the memory; this one first.
+    readers: Vec<i32>,
+}
+
+/// The mapped memory of one device.
+pub(super) struct Mapping {
+    driver: Driver,
+    physical: Physical,
+    state: Mutex<State>,
+}
+
+fn outside<T>(what: &str) -> Result<T> {
+    Err(Error::new(Code::OutOfRange, what.to_owned()))
+}
+
+impl Mapping {
+    pub(super) fn new(driver: Driver, physical: Physical, capacity: u64) -> Mapping {
+        let state = State {
+            window: 0,
+            // Twice as many numbers as memory: what sleeps keeps its numbers.
+            granules: vec![Granule::Absent; (2 * capacity / GRANULE) as usize],
+            slots: Vec::new(),
+            readers: vec![physical.device],
+        };
+        Mapping { driver, physical, state: Mutex::new(state) }
+    }
+
+    /// How many numbers there are for granules.
+    pub(super) fn numbers(&self) -> u64 {
+        self.lock().granules.len() as u64
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn open_window(&self, bytes: u64) -> Result<u64> {
+        let mut s = self.lock();
+        let _relaxed = self.driver.relaxed();
+        if s.window != 0 {
+            return Err(Error::new(Code::Busy, "this device has a window already"));
+        }
+        if bytes == 0 || !bytes.is_multiple_of(GRANULE) || bytes / GRANULE >= u64::from(u32::MAX) {
+            fail!(Code::InvalidArgument, "a window of {bytes} bytes: not whole granules of 2 MiB");
+        }
+        s.window = self.driver.reserve(bytes, GRANULE)?;
+        s.slots = vec![0; (bytes / GRANULE) as usize];
+        Ok(s.window)
+    }
+
+    /// Everything goes back, whatever the driver says: what it refuses is not asked for again. The first
+    /// failure is returned.
+    pub(super) fn close_window(&self) -> Result<()> {
+        let mut s = self.lock();
+        let _relaxed = self.driver.relaxed();
+        let mut first = Ok(());
+        let mut note = |r: Result<()>| {
+            if first.is_ok() {
+                first = r;
+            }
+        };
+        for i in 0..s.slots.len() {
+            if std::mem::take(&mut s.slots[i]) != 0 {
+                note(self.driver.unmap(s.window + i as u64 * GRANULE, GRANULE));
+            }
+        }
+        for g in &mut s.granules {
+            if let Granule::Present { handle, .. } = std::mem::replace(g, Granule::Absent) {
+                note(self.driver.physical_release(handle));
+            }
+        }
+        if s.window != 0 {
+            note(self.driver.reserve_end(s.window, s.slots.len() as u64 * GRANULE));
+        }
+        s.window = 0;
+        s.slots = Vec::new();
+        first
+    }
+
+    pub(super) fn create(&self, first: u64, count: u64) -> Result<()> {
+        let mut s = self.lock();
+        let _relaxed = self.driver.relaxed();
+        let range = s.granules(first, count)?;
+        if let Some(at) = range.clone().find(|i| s.granules[*i] != Granule::Absent) {
+            fail!(Code::InvalidArgument, "granule {at} exists already");
+        }
+        for i in range.clone() {
+            match self.driver.physical_create(GRANULE, &self.physical) {
+                Ok(handle) => s.granules[i] = Granule::Present { handle, shown: 0 },
+                Err(e) => {
+                    for j in range.start..i {
+                        self.release_one(&mut s, j);
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One granule back to the driver. A handle that it does not take is dead: there is no second try.
+    fn release_one(&self, s: &mut State, at: usize) {
+        if let Granule::Present { handle, .. } = std::mem::replace(&mut s.granules[at], Granule::Absent) {
+            let _ = self.driver.physical_release(handle);
+        }
+    }
+
+    pub(super) fn release(&self, first: u64, count: u64) -> Result<()> {
+        let mut s = self.lock();
+        let _relaxed = self.driver.relaxed();
+        let range = s.granules(first, count)?;
+        for at in range.clone() {
+            match s.granules[at] {
+                Granule::Present { shown: 0, .. } => {}
+                Granule::Present { .. } => fail!(Code::Busy, "granule {at} is still mapped"),
+                Granule::Absent => fail!(Code::InvalidArgument, "granule {at} does not exist"),
+            }
+        }
+        for at in range.clone() {
+            let Granule::Present { handle, .. } = s.granules[at] else { continue };
+            if let Err(e) = self.driver.physical_release(handle) {
+                // Those before are gone: made anew, all is as before but for their content, which is
+                // nobody's.
+                for back in range.start..at {
+                    match self.driver.physical_create(GRANULE, &self.physical) {
+                        Ok(handle) => s.granules[back] = Granule::Present { handle, shown: 0 },
+                        Err(_) => s.granules[back] = Granule::Absent,
+                    }
+                }
+                return Err(e);
+            }
+            s.granules[at] = Granule::Absent;
+        }
+        Ok(())
+    }
+
+    pub(super) fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
+        let mut s = self.lock();
+        let _relaxed = self.driver.relaxed();
+        let granules = s.granules(first, count)?;
+        let slots = s.slots(offset, count.checked_mul(GRANULE))?;
+        if let Some(at) = granules.clone().find(|i| s.granules[*i] == Granule::Absent) {
+            fail!(Code::InvalidArgument, "granule {at} does not exist");
+        }
+        if let Some(at) = slots.clone().find(|i| s.slots[*i] != 0) {
+            fail!(Code::Busy, "offset {} of the window is mapped already", at as u64 * GRANULE);
+        }
+        for (granule, slot) in granules.zip(slots.clone()) {
+            if let Err(e) = self.show(&mut s, granule, slot) {
+                self.hide_all(&mut s, slots.start..slot);
+                return Err(e);
+            }
+        }
+        let (at, bytes) = (s.window + offset, count * GRANULE);
+        if let Err(e) = self.open(&s.readers, at, bytes) {
+            self.hide_all(&mut s, slots);
+            return Err(e);
+        }
+        Ok(())
+    }
+
+    /// All devices that may use the memory get access; a peer that cannot have it any more does without.
+    fn open(&self, readers: &[i32], addr: u64, bytes: u64) -> Result<()> {
+        self.driver.set_access(addr, bytes, readers, true)
+    }
+
+    fn show(&self, s: &mut State, granule: usize, slot: usize) -> Result<()> {
+        let Granule::Present { handle, shown } = s.granules[granule] else {
+            return Err(Error::new(Code::Internal, "a granule without memory"));
+        };
+        self.driver.map(s.window + slot as u64 * GRANULE, GRANULE, handle)?;
+        s.slots[slot] = granule as u32 + 1;
+        s.granules[granule] = Granule::Present { handle, shown: shown + 1 };
+        Ok(())
+    }
+
+    fn hide(&self, s: &mut State, slot: usize) -> Result<()> {
+        self.driver.unmap(s.window + slot as u64 * GRANULE, GRANULE)?;
+        let granule = std::mem::take(&mut s.slots[slot]) as usize - 1;
+        if let Granule::Present { shown, .. } = &mut s.granules[granule] {
+            *shown -= 1;
+        }
+        Ok(())
+    }
+
+    /// Undoes `show`. A place that the driver does not take back stays written down as shown.
+    fn hide_all(&self, s: &mut State, slots: Range<usize>) {
+        for slot in slots {
+            let _ = self.hide(s, slot);
+        }
+    }
+
+    pub(super) fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
+        let mut s = self.lock();
+        let _relaxed = self.driver.relaxed();
+        let slots = s.slots(offset, Some(bytes))?;
+        if let Some(at) = slots.clone().find(|i| s.slots[*i] == 0) {
+            fail!(Code::InvalidArgument, "offset {} of the window is not mapped", at as u64 * GRANULE);
+        }
+        let before: Vec<u32> = s.slots[slots.clone()].to_vec();
+        for slot in slots.clone() {
+            let Err(e) = self.hide(&mut s, slot) else { continue };
+            let back = slots.start..slot;
+            for (i, slot) in back.clone().enumerate() {
+                let _ = self.show(&mut s, before[i] as usize - 1, slot);
+            }
+            let _ = self.open(&s.readers, s.window + offset, back.len() as u64 * GRANULE);
+            return Err(e);
+        }
+        Ok(())
+    }
+
+    /// From now on `peer` may use the memory, also what is mapped later. All or nothing.
+    pub(super) fn admit(&self, peer: i32) -> Result<()> {
+        let mut s = self.lock();
+        let _relaxed = self.driver.relaxed();
+        if s.readers.contains(&peer) {
+            return Ok(());
+        }
+        let runs = s.shown_runs();
+        for (i, &(addr, bytes)) in runs.iter().enumerate() {
+            if let Err(e) = self.driver.set_access(addr, bytes, &[peer], true) {
+                for &(addr, bytes) in &runs[..i] {
+                    let _ = self.driver.set_access(addr, bytes, &[peer], false);
+                }
+                return Err(e);
+            }
+        }
+        s.readers.push(peer);
+        Ok(())
+    }
+}
+
+impl State {
+    fn granules(&self, first: u64, count: u64) -> Result<Range<usize>> {
+        let total = self.granules.len() as u64;
+        if count == 0 {
+            return Err(Error::new(Code::InvalidArgument, "no granules asked for"));
+        }
+        match first.checked_add(count) {
+            Some(end) if end <= total => Ok(first as usize..end as usize),
+            _ => outside(&format!("{count} granules from {first} on: there are {total} numbers")),
+        }
+    }
+
+    fn slots(&self, offset: u64, bytes: Option<u64>) -> Result<Range<usize>> {
+        if self.window == 0 {
+            return Err(Error::new(Code::InvalidArgument, "this device has no window"));
+        }
+        let bytes = bytes.unwrap_or(u64::MAX);
+        if bytes == 0 || !offset.is_multiple_of(GRANULE) || !bytes.is_multiple_of(GRANULE) {
+            fail!(Code::InvalidArgument, "{bytes} bytes at offset {offset}: not whole granules of 2 MiB");
+        }
+        let (first, count) = (offset / GRANULE, bytes / GRANULE);
+        match first.checked_add(count) {
+            Some(end) if end <= self.slots.len() as u64 => Ok(first as usize..end as usize),
+            _ => outside(&format!("{bytes} bytes at offset {offset} run past the window")),
+        }
+    }
+
+    /// The runs of addresses that show something: (address, bytes).
+    fn shown_runs(&self) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (i, _) in self.slots.iter().enumerate().filter(|(_, s)| **s != 0) {
+            let addr = self.window + i as u64 * GRANULE;
+            match runs.last_mut() {
+                Some(last) if last.0 + last.1 == addr => last.1 += GRANULE,
+                _ => runs.push((addr, GRANULE)),
+            }
+        }
+        runs
+    }
+}

@@ -1,0 +1,179 @@
+//! Memory that is not mapped: blocks of the driver, page-locked host memory, managed memory.
+//!
+//! What was taken is written down, so that a foreign or stale address never reaches the driver (which would
+//! free another's block that has the address now), and so that the end of the device gives back what is
+//! left.
+
+use super::driver::Driver;
+use crate::base::error::{Code, Error, Result};
+use crate::fail;
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How a block was taken, and so how it is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `cuMemAlloc`.
+    Device,
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// `cuMemHostAlloc`.
+    Locked,
+    /// Ordinary memory and `cuMemHostRegister`.
+    Registered,
+}
+
+/// [B] alignment of memory that is registered, and the step in which its pages are touched.
+const PAGE: usize = 4096;
+
+/// The blocks of one device.
+pub(super) struct Blocks {
+    driver: Driver,
+    live: Mutex<BTreeMap<u64, (Kind, u64)>>,
+}
+
+impl Blocks {
+    pub(super) fn new(driver: Driver) -> Blocks {
+        Blocks { driver, live: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (Kind, u64)>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `threads`: how many touch the pages of registered memory.
+    pub(super) fn alloc(&self, kind: Kind, bytes: u64, threads: usize) -> Result<u64> {
+        if bytes == 0 || bytes > i64::MAX as u64 {
+            fail!(Code::OutOfMemory, "{bytes} bytes asked for");
+        }
+        let addr = match kind {
+            Kind::Device => self.driver.alloc(bytes)?,
+            Kind::Managed => self.driver.managed_alloc(bytes)?,
+            Kind::Locked => self.driver.host_alloc(bytes)?,
+            Kind::Registered => self.register(bytes, threads)?,
+        };
+        self.lock().insert(addr, (kind, bytes));
+        Ok(addr)
+    }
+
+    /// Whether the address lies in a block of these.
+    pub(super) fn holds(&self, addr: u64) -> bool {
+        let live = self.lock();
+        live.range(..=addr).next_back().is_some_and(|(base, b)| addr - base < b.1)
+    }
+
+    /// Gives a block back, which must be of one of these kinds. The driver refuses: it stays as it is.
+    pub(super) fn free(&self, kinds: &[Kind], addr: u64, bytes: u64) -> Result<()> {
+        // Out of the book first: as soon as the driver has the address back, another thread may get it.
+        let (kind, size) = match self.lock().remove(&addr) {
+            Some(b) if kinds.contains(&b.0) && b.1 == bytes => b,
+            Some(other) => {
+                self.lock().insert(addr, other);
+                fail!(
+                    Code::UnknownPointer,
+                    "the block at {addr:#x} is another kind of memory, or not of {bytes} bytes"
+                );
+            }
+            None => fail!(Code::UnknownPointer, "{addr:#x} is not a block of this device"),
+        };
+        self.give_back(kind, addr, size).inspect_err(|_| {
+            self.lock().insert(addr, (kind, size));
+        })
+    }
+
+    fn give_back(&self, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
+        match kind {
+            Kind::Device | Kind::Managed => self.driver.free(addr),
+            Kind::Locked => self.driver.host_free(addr),
+            Kind::Registered => {
+                self.driver.host_unregister(addr)?;
+                drop(Pages { addr: addr as usize, bytes: bytes as usize });
+                Ok(())
+            }
+        }
+    }
+
+    /// Ordinary memory, its pages touched by several threads, then locked: much faster than the driver's own
+    /// call for large sizes, which touches them on one.
+    fn register(&self, bytes: u64, threads: usize) -> Result<u64> {
+        let mut pages = Pages::new(bytes)?;
+        pages.touch(threads);
+        self.driver.host_register(pages.addr as u64, bytes)?;
+        let addr = pages.addr as u64;
+        std::mem::forget(pages); // the book has it
+        Ok(addr)
+    }
+
+    /// Everything that is left goes back, whatever the driver says. The first failure is returned.
+    pub(super) fn clear(&self) -> Result<()> {
+        let mut first = Ok(());
+        for (addr, (kind, bytes)) in std::mem::take(&mut *self.lock()) {
+            let given = self.give_back(kind, addr, bytes);
+            if first.is_ok() {
+                first = given;
+            }
+        }
+        first
+    }
+}
+
+/// Ordinary page-aligned memory.
+struct Pages {
+    addr: usize,
+    bytes: usize,
+}
+
+impl Pages {
+    fn layout(bytes: usize) -> Result<Layout> {
+        Layout::from_size_align(bytes, PAGE)
+            .map_err(|_| Error::new(Code::OutOfMemory, format!("{bytes} bytes of host memory asked for")))
+    }
+
+    fn new(bytes: u64) -> Result<Pages> {
+        let bytes = bytes as usize;
+        // SAFETY: the size is not 0 (`Blocks::alloc`).
+        let p = unsafe { alloc(Self::layout(bytes)?) };
+        if p.is_null() {
+            fail!(Code::OutOfMemory, "no {bytes} bytes of host memory");
+        }
+        Ok(Pages { addr: p.expose_provenance(), bytes })
+    }
+
+    /// Writes to each page, on `threads` threads that end before this returns. Where the system gives no
+    /// thread, this one does it all.
+    fn touch(&mut self, threads: usize) {
+        // SAFETY: `new` made this memory, and nobody else has it yet.
+        let all = unsafe {
+            std::slice::from_raw_parts_mut(
+                std::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(self.addr),
+                self.bytes,
+            )
+        };
+        let part = self.bytes.div_ceil(threads.max(1)).next_multiple_of(PAGE);
+        let touch = |part: &mut [MaybeUninit<u8>]| {
+            part.iter_mut().step_by(PAGE).for_each(|b| {
+                b.write(0);
+            });
+        };
+        std::thread::scope(|scope| {
+            let mut parts = all.chunks_mut(part);
+            let own = parts.next();
+            for p in parts {
+                // A part that is not touched here is touched by the driver.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, move || touch(p));
+            }
+            own.into_iter().for_each(touch);
+        });
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        if let Ok(layout) = Self::layout(self.bytes) {
+            // SAFETY: `new` made it with this layout, and the driver has let go of it.
+            unsafe { dealloc(std::ptr::with_exposed_provenance_mut(self.addr), layout) }
+        }
+    }
+}

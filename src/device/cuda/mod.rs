@@ -1,0 +1,207 @@
+//! The device type `cuda`: NVIDIA GPUs over the CUDA driver API, found at run time.
+//!
+//! Nothing of CUDA is needed to build, and nothing is loaded before the type is asked for. Without a driver,
+//! without a device, or with a driver before CUDA 11.4 the type has no devices, and says why
+//! (`DeviceType::absence`). Counting devices does not start CUDA; opening one does.
+//!
+//! `api.rs` finds the driver's functions, `driver.rs` calls them, and no other file does. `context.rs` is
+//! the way in; `device.rs` the front; `memory`, `mapping`, `streams` do the work. `docs/cuda.md` is for
+//! users.
+//!
+//! All calls get `NotPermitted` in a forked child of a process that has started CUDA, and in host callbacks
+//! of the driver; after `finalize` `NotInitialized`.
+
+mod api;
+mod context;
+mod device;
+mod driver;
+mod mapping;
+mod memory;
+mod nvml;
+mod probe;
+mod streams;
+
+use crate::base::error::{Code, Error, Result};
+use crate::base::fork;
+use crate::device::{Device, DeviceType};
+use crate::fail;
+use device::CudaDevice;
+use driver::Driver;
+use std::ffi::{OsStr, OsString};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How the device type `cuda` is. Fixed when the library is first used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// A driver library to load instead of the system's.
+    pub library: Option<OsString>,
+    /// A management library (NVML) to count GPUs with instead of the system's.
+    pub nvml: Option<OsString>,
+    /// Whether devices that can map memory do.
+    pub mapping: bool,
+    /// With the option `backend:cudaMallocAsync`: unused bytes beyond this go back to the device at each wait.
+    pub release_threshold: u64,
+}
+
+impl Default for CudaOptions {
+    fn default() -> CudaOptions {
+        CudaOptions { library: None, nvml: None, mapping: true, release_threshold: u64::MAX }
+    }
+}
+
+/// CUDA in this process.
+struct Started {
+    driver: Driver,
+    count: usize,
+    born: u64, // `fork::count()` when CUDA was started
+    devices: Vec<Option<Arc<CudaDevice>>>,
+    makers: streams::Makers,
+}
+
+enum State {
+    /// Nobody has wanted a device yet.
+    Asleep,
+    Awake(Started),
+    /// It cannot start, for this reason.
+    Absent(String),
+}
+
+/// The device type.
+pub struct CudaType {
+    options: CudaOptions,
+    state: Mutex<State>,
+}
+
+impl CudaType {
+    /// The type, asleep.
+    pub fn new(options: CudaOptions) -> CudaType {
+        CudaType { options, state: Mutex::new(State::Asleep) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn library(&self) -> Option<&OsStr> {
+        self.options.library.as_deref()
+    }
+
+    fn start(&self) -> Result<Started> {
+        fork::watch()?;
+        let driver = Driver::load(self.library())?;
+        driver.init()?;
+        let count = driver.device_count()?;
+        if count == 0 {
+            fail!(Code::UnknownDevice, "the CUDA driver shows no device{}", hint());
+        }
+        Ok(Started { driver, count, born: fork::count(), devices: vec![None; count], makers: Arc::default() })
+    }
+
+    /// How many devices there will be, as far as that can be told without starting CUDA.
+    fn foreseen(&self) -> Result<Option<usize>> {
+        Driver::load(self.library())?;
+        Ok(probe::count(self.options.nvml.as_deref(), self.options.library.is_none()))
+    }
+
+    fn wake_up<'a>(&self, state: &'a mut State) -> &'a mut State {
+        if let State::Asleep = state {
+            *state = match self.start() {
+                Ok(started) => State::Awake(started),
+                Err(e) => State::Absent(e.message().to_owned()),
+            };
+        }
+        state
+    }
+}
+
+/// What may have hidden the devices.
+fn hint() -> String {
+    match std::env::var_os("CUDA_VISIBLE_DEVICES") {
+        Some(v) => format!(" (CUDA_VISIBLE_DEVICES is {v:?})"),
+        None => String::new(),
+    }
+}
+
+impl DeviceType for CudaType {
+    fn name(&self) -> &str {
+        "cuda"
+    }
+
+    /// Does nothing: see `wake`.
+    fn initialize(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives everything back, also where the driver has failed; the first failure is returned after that.
+    fn finalize(&self) -> Result<()> {
+        let state = std::mem::replace(
+            &mut *self.lock(),
+            State::Absent("the device type \"cuda\" was finalised".to_owned()),
+        );
+        let State::Awake(started) = state else { return Ok(()) };
+        let devices: Vec<_> = started.devices.into_iter().flatten().collect();
+        devices.iter().for_each(|d| d.shut());
+        let mut first = Ok(());
+        for d in devices {
+            first = first.and(d.end());
+        }
+        first
+    }
+
+    fn device_count(&self) -> Result<usize> {
+        let mut state = self.lock();
+        if let State::Asleep = *state {
+            match self.foreseen() {
+                Ok(Some(n)) => return Ok(n),
+                Ok(None) => {}
+                Err(_) => return Ok(0),
+            }
+        }
+        match self.wake_up(&mut state) {
+            State::Awake(s) => Ok(s.count),
+            _ => Ok(0),
+        }
+    }
+
+    fn wake(&self) {
+        self.wake_up(&mut self.lock());
+    }
+
+    fn absence(&self) -> Option<String> {
+        match &*self.lock() {
+            State::Awake(_) => None,
+            State::Absent(why) => Some(why.clone()),
+            State::Asleep => match self.foreseen() {
+                Err(e) => Some(e.message().to_owned()),
+                Ok(Some(0)) => Some(format!("the machine shows no NVIDIA GPU{}", hint())),
+                Ok(_) => None,
+            },
+        }
+    }
+
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
+        let mut state = self.lock();
+        let started = match self.wake_up(&mut state) {
+            State::Awake(s) => s,
+            State::Absent(why) => return Err(Error::new(Code::UnknownDevice, why.clone())),
+            State::Asleep => return Err(Error::new(Code::Internal, "CUDA did not wake up")),
+        };
+        let Some(slot) = started.devices.get_mut(ordinal) else {
+            fail!(Code::UnknownDevice, "CUDA has {} devices; there is no device {ordinal}", started.count);
+        };
+        let device = match slot {
+            Some(d) => d.clone(),
+            None => {
+                let d = CudaDevice::open(
+                    started.driver,
+                    ordinal,
+                    started.born,
+                    started.makers.clone(),
+                    &self.options,
+                )?;
+                slot.insert(Arc::new(d)).clone()
+            }
+        };
+        Ok(device)
+    }
+}

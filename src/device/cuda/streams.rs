@@ -1,0 +1,248 @@
+//! Streams and events of a device, and host callbacks.
+//!
+//! Anybody's `CUstream` of the primary context is a stream here, and 0, 1 and 2 mean what CUDA says: the
+//! legacy default stream (NULL, `CU_STREAM_LEGACY`) and the calling thread's own (`CU_STREAM_PER_THREAD`).
+//!
+//! A stream or event that was made here and destroyed is kept, for the next one that is made: so its
+//! number cannot become another's, and its use after the end is recognised. One whose maker is somebody
+//! else cannot be told from one that has ended; the maker keeps it alive while it is in use here.
+
+use super::context::CallbackMark;
+use super::driver::Driver;
+use crate::base::error::{Code, Error, Result};
+use crate::device::StreamCallback;
+use crate::fail;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// `CU_STREAM_LEGACY`, another name of NULL.
+pub(super) const LEGACY: u64 = 1;
+/// `CU_STREAM_PER_THREAD`.
+pub(super) const PER_THREAD: u64 = 2;
+
+/// Ended handles that are kept; beyond that the oldest is really destroyed.
+const KEPT: usize = 1024;
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The streams, or the events, that were made here.
+#[derive(Default)]
+struct Handles {
+    live: BTreeSet<u64>,
+    ended: VecDeque<u64>,
+}
+
+/// Which device of the type made a stream, by ordinal.
+pub(super) type Makers = Arc<Mutex<BTreeMap<u64, usize>>>;
+
+/// What a device has in streams and events.
+pub(super) struct Streams {
+    driver: Driver,
+    ordinal: usize,
+    makers: Makers,
+    streams: Mutex<Handles>,
+    events: Mutex<Handles>,
+}
+
+impl Streams {
+    pub(super) fn new(driver: Driver, ordinal: usize, makers: Makers) -> Streams {
+        Streams { driver, ordinal, makers, streams: Mutex::default(), events: Mutex::default() }
+    }
+
+    /// False for a stream that was made here and has ended, and for one of another device of the type.
+    pub(super) fn exists(&self, stream: u64) -> bool {
+        stream <= PER_THREAD
+            || !lock(&self.streams).ended.contains(&stream)
+                && lock(&self.makers).get(&stream).is_none_or(|&o| o == self.ordinal)
+    }
+
+    /// The streams that were made here and live.
+    pub(super) fn own(&self) -> Vec<u64> {
+        lock(&self.streams).live.iter().copied().collect()
+    }
+
+    pub(super) fn create(&self) -> Result<u64> {
+        let make = || {
+            let made = self.driver.stream_create()?;
+            lock(&self.makers).insert(made, self.ordinal);
+            Ok(made)
+        };
+        take(&self.streams, |s| self.driver.stream_query(s).unwrap_or(false), make)
+    }
+
+    /// What is queued still runs.
+    pub(super) fn destroy(&self, stream: u64) -> Result<()> {
+        if stream <= PER_THREAD {
+            return Err(Error::new(Code::InvalidArgument, "the default stream cannot be destroyed"));
+        }
+        if !lock(&self.streams).live.contains(&stream) {
+            if self.exists(stream) {
+                fail!(Code::InvalidArgument, "stream {stream:#x} was made elsewhere; its maker destroys it");
+            }
+            fail!(Code::UnknownStream, "stream {stream:#x} was destroyed before");
+        }
+        // In the middle of a capture it must really go, or its next user would be captured too.
+        let captured = !matches!(self.driver.capture_id(stream), Ok(None));
+        self.end(&self.streams, stream, captured, |s| {
+            self.driver.stream_destroy(s)?;
+            lock(&self.makers).remove(&s);
+            Ok(())
+        })
+    }
+
+    pub(super) fn event_create(&self) -> Result<u64> {
+        let make = || self.driver.event_create();
+        take(&self.events, |e| self.driver.event_query(e).unwrap_or(false), make)
+    }
+
+    pub(super) fn event_destroy(&self, event: u64) -> Result<()> {
+        if !lock(&self.events).live.contains(&event) {
+            self.check_event(event)?;
+            fail!(Code::UnknownEvent, "event {event:#x} was made elsewhere; its maker destroys it");
+        }
+        self.end(&self.events, event, false, |e| self.driver.event_destroy(e))
+    }
+
+    /// `UnknownEvent` for one that was made here and has ended.
+    pub(super) fn check_event(&self, event: u64) -> Result<()> {
+        if lock(&self.events).ended.contains(&event) {
+            fail!(Code::UnknownEvent, "event {event:#x} was destroyed");
+        }
+        Ok(())
+    }
+
+    /// Moves a handle to the ended ones, or, with `really`, destroys it now.
+    fn end(
+        &self,
+        of: &Mutex<Handles>,
+        it: u64,
+        really: bool,
+        destroy: impl Fn(u64) -> Result<()>,
+    ) -> Result<()> {
+        let gone = {
+            let mut h = lock(of);
+            if !h.live.remove(&it) {
+                fail!(Code::InvalidArgument, "{it:#x} was destroyed meanwhile");
+            }
+            if really {
+                Some(it)
+            } else {
+                h.ended.push_back(it);
+                if h.ended.len() > KEPT { h.ended.pop_front() } else { None }
+            }
+        };
+        let Some(gone) = gone else { return Ok(()) };
+        destroy(gone).inspect_err(|_| {
+            let mut h = lock(of);
+            if gone == it {
+                h.live.insert(it);
+            } else {
+                // Another one than the caller's: it stays where it was, and the caller's stays too.
+                h.ended.push_front(gone);
+                h.ended.retain(|&e| e != it);
+                h.live.insert(it);
+            }
+        })
+    }
+
+    /// Everything goes back, whatever the driver says. The first failure is returned.
+    pub(super) fn clear(&self) -> Result<()> {
+        let mut first = Ok(());
+        let mut note = |r: Result<()>| {
+            if first.is_ok() {
+                first = r;
+            }
+        };
+        for s in drain(&self.streams) {
+            lock(&self.makers).remove(&s);
+            note(self.driver.stream_destroy(s));
+        }
+        for e in drain(&self.events) {
+            note(self.driver.event_destroy(e));
+        }
+        first
+    }
+}
+
+fn drain(of: &Mutex<Handles>) -> Vec<u64> {
+    let mut h = lock(of);
+    let all = std::mem::take(&mut *h);
+    all.live.into_iter().chain(all.ended).collect()
+}
+
+/// An ended handle that is at rest, or a new one.
+fn take(of: &Mutex<Handles>, idle: impl Fn(u64) -> bool, make: impl Fn() -> Result<u64>) -> Result<u64> {
+    let oldest = lock(of).ended.pop_front();
+    if let Some(it) = oldest {
+        if idle(it) {
+            lock(of).live.insert(it);
+            return Ok(it);
+        }
+        lock(of).ended.push_back(it);
+    }
+    let it = make()?;
+    lock(of).live.insert(it);
+    Ok(it)
+}
+
+// ---- host callbacks ---------------------------------------------------------------------------
+
+/// A callback that the driver has not called yet, and whose it is.
+struct Waiting {
+    owner: usize,
+    call: StreamCallback,
+}
+
+struct Callbacks {
+    next: usize,
+    waiting: BTreeMap<usize, Waiting>,
+}
+
+/// By number, which is what the driver gets instead of a pointer: a callback that the driver calls late,
+/// or never since its stream failed, touches nothing that is gone.
+static CALLBACKS: Mutex<Callbacks> = Mutex::new(Callbacks { next: 1, waiting: BTreeMap::new() });
+
+/// What the driver calls, with the number as its data.
+unsafe extern "C" fn arrive(data: *mut c_void) {
+    let number = data as usize;
+    let found = lock(&CALLBACKS).waiting.remove(&number);
+    if let Some(w) = found {
+        let _mark = CallbackMark::new();
+        // The caller's panics end before the driver's frames.
+        let _ = catch_unwind(AssertUnwindSafe(move || (w.call)(Ok(()))));
+    }
+}
+
+/// Queues a callback of a device, which `owner` names.
+pub(super) fn queue_callback(driver: Driver, owner: usize, stream: u64, call: StreamCallback) -> Result<()> {
+    let number = {
+        let mut c = lock(&CALLBACKS);
+        let number = c.next;
+        c.next += 1;
+        c.waiting.insert(number, Waiting { owner, call });
+        number
+    };
+    driver.launch_host(stream, arrive, number as *mut c_void).inspect_err(|_| {
+        let refused = lock(&CALLBACKS).waiting.remove(&number);
+        drop(refused); // not under the lock: the caller's own code may run in it
+    })
+}
+
+/// The driver does not call back on a stream that has failed: those that wait hear it from here.
+pub(super) fn fail_callbacks(owner: usize, why: &Error) {
+    let all: Vec<StreamCallback> = {
+        let mut c = lock(&CALLBACKS);
+        let numbers: Vec<usize> =
+            c.waiting.iter().filter(|(_, w)| w.owner == owner).map(|(n, _)| *n).collect();
+        numbers.into_iter().filter_map(|n| c.waiting.remove(&n)).map(|w| w.call).collect()
+    };
+    for call in all {
+        let why = why.clone();
+        let _mark = CallbackMark::new();
+        let _ = catch_unwind(AssertUnwindSafe(move || call(Err(why))));
+    }
+}

@@ -1,0 +1,115 @@
+//! What was asked of a device's memory, by options and by a limit, and how that becomes what its pond does.
+
+use super::{How, Memory};
+use crate::base::error::{Code, Error, Result};
+use crate::core::Tuning;
+use crate::device::Device;
+use crate::runtime::lock;
+use crate::runtime::options::{Backend, Key, Options, Strictness, Value, parse};
+use crate::runtime::rescue::Rescue;
+use crate::runtime::unpooled::Unpooled;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+/// The settings of one device's memory.
+pub(super) struct Settings {
+    total: u64, // [B] of the device
+    asked: Mutex<Asked>,
+}
+
+struct Asked {
+    options: Options,
+    limit: u64, // [B] of `set_limit`; 0: none
+}
+
+impl Memory {
+    /// The memory of `device` with these options. `Unsupported` for a backend that the device does not have.
+    pub(crate) fn with_options(device: Arc<dyn Device>, mut options: Options) -> Result<Memory> {
+        let rescue = Arc::new(Rescue::default());
+        if options.backend() == Backend::Driver && !device.has_driver_pool() {
+            if !options.backend_is_wish {
+                return Err(Error::new(
+                    Code::Unsupported,
+                    "backend is cudaMallocAsync, but the driver of this device has no memory pool; it can be native or \
+                     none",
+                ));
+            }
+            options.set(Key::Backend, Value::Backend(Backend::Native));
+        }
+        let how = match options.backend() {
+            Backend::None => How::Unpooled(Box::new(Unpooled::new(device.clone(), false)?)),
+            Backend::Driver => How::Unpooled(Box::new(Unpooled::new(device.clone(), true)?)),
+            Backend::Native => Self::pool(&device, options.on(Key::ExpandableSegments), &rescue)?,
+        };
+        // From here on the options say what is, not what was wished for.
+        let maps = matches!(&how, How::Pooled(p) if p.maps);
+        options.set(Key::ExpandableSegments, Value::Switch(maps));
+        if matches!(how, How::Unpooled(_)) && options.backend() == Backend::Native {
+            options.set(Key::Backend, Value::Backend(Backend::None));
+        }
+        // A device that cannot tell has what it would give at most.
+        let total = device.memory_info().map_or(device.sizes().max_alloc, |m| m.total);
+        let settings = Settings { total, asked: Mutex::new(Asked { options, limit: 0 }) };
+        let memory = Memory { how, rescue, scopes: Arc::default(), closed: AtomicBool::new(false), settings };
+        memory.act_on(&lock(&memory.settings.asked));
+        Ok(memory)
+    }
+
+    /// Makes the memory behave as the settings say.
+    fn act_on(&self, s: &Asked) {
+        let (o, total) = (&s.options, self.settings.total);
+        let fraction = o.fraction(Key::PerProcessMemoryFraction);
+        // 0 is no limit to those below; a device of which nothing may be used has one of a byte.
+        let share = if fraction < 1.0 { ((total as f64 * fraction) as u64).max(1) } else { u64::MAX };
+        let most = if s.limit == 0 { share } else { share.min(s.limit) };
+        let limit = if most == u64::MAX { 0 } else { most };
+        let careful = o.on(Key::ThrowOnCudamallocOom);
+        match &self.how {
+            How::Pooled(p) => {
+                let threshold = o.fraction(Key::GarbageCollectionThreshold);
+                p.pond.set_limit(limit);
+                p.supply.set_careful(careful);
+                p.pond.tune(Tuning {
+                    max_split: o.bytes(Key::MaxSplitSizeMb).unwrap_or(0),
+                    max_round: o.bytes(Key::MaxNonSplitRoundingMb).unwrap_or(0),
+                    divisions: o.divisions().0,
+                    collect_above: if threshold > 0.0 {
+                        ((most.min(total) as f64 * threshold) as u64).max(1)
+                    } else {
+                        0
+                    },
+                    segment: o.bytes(Key::LargeSegmentSizeMb).unwrap_or(0),
+                });
+            }
+            How::Unpooled(u) => u.set_bounds(limit, careful),
+        }
+    }
+
+    /// The options as they are now.
+    pub(crate) fn options(&self) -> Options {
+        lock(&self.settings.asked).options.clone()
+    }
+
+    /// Changes options, all or none; see `docs/options.md`. `InvalidArgument` for a wrong text, `Busy` for an
+    /// option that an open device cannot change. Gives the options as they are then.
+    pub(crate) fn set_options(&self, text: &str) -> Result<Options> {
+        self.open()?;
+        let patch = parse(text, "options", Strictness::Exact)?;
+        let mut s = lock(&self.settings.asked);
+        let mut options = s.options.clone();
+        options.apply(&patch);
+        s.options.check_change(&options)?;
+        s.options = options;
+        self.act_on(&s);
+        Ok(s.options.clone())
+    }
+
+    /// Bounds what the device reserves from now on, beside what `per_process_memory_fraction` says; 0 is no bound.
+    pub fn set_limit(&self, bytes: u64) -> Result<()> {
+        self.open()?;
+        let mut s = lock(&self.settings.asked);
+        s.limit = bytes;
+        self.act_on(&s);
+        Ok(())
+    }
+}

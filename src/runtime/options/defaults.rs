@@ -1,0 +1,44 @@
+//! What the program sets for devices before they are opened: patches, in the order in which they were given,
+//! each for all devices, for those of one type, or for one device.
+
+use super::parse::{Strictness, parse};
+use super::{Options, Patch, environment};
+use crate::base::error::Result;
+use crate::runtime::lock;
+use std::sync::Mutex;
+
+struct Default {
+    type_name: Option<String>,
+    ordinal: Option<usize>,
+    patch: Patch,
+}
+
+static DEFAULTS: Mutex<Vec<Default>> = Mutex::new(Vec::new());
+
+/// Sets options of devices that are opened from now on: of all types, or of one; of all ordinals, or of one.
+/// What is given later wins, and all of it wins over the environment. Devices that are open keep theirs.
+/// Forgotten by [`finalize`](crate::runtime::finalize). `InvalidArgument` for a wrong text, and nothing is set.
+pub fn set_default_options(type_name: Option<&str>, ordinal: Option<usize>, text: &str) -> Result<()> {
+    crate::runtime::check_fork()?;
+    let patch = parse(text, "options", Strictness::Exact)?;
+    if !patch.is_empty() {
+        lock(&DEFAULTS).push(Default { type_name: type_name.map(str::to_owned), ordinal, patch });
+    }
+    Ok(())
+}
+
+/// The options that a device starts with.
+pub(crate) fn for_device(type_name: &str, ordinal: usize) -> Result<Options> {
+    let mut options = environment::options()?;
+    for d in lock(&DEFAULTS).iter() {
+        if d.type_name.as_deref().is_none_or(|t| t == type_name) && d.ordinal.is_none_or(|o| o == ordinal) {
+            options.apply(&d.patch);
+        }
+    }
+    Ok(options)
+}
+
+/// Forgets what the program has set.
+pub(crate) fn forget() {
+    lock(&DEFAULTS).clear();
+}

@@ -1,0 +1,96 @@
+//! Options from the environment. The first of these variables that is set, and not empty, counts:
+//!
+//! 1. `MILLPOND_ALLOC_CONF`: ours; a key that does not exist is an error
+//! 2. `PYTORCH_ALLOC_CONF`, 3. `PYTORCH_CUDA_ALLOC_CONF`: written for PyTorch, in the order in which it reads
+//!    them; keys that we do not have are passed over, and so is a backend that a device does not have
+//!
+//! `PYTORCH_NO_CUDA_MEMORY_CACHING=1` is `backend:none`, unless `MILLPOND_ALLOC_CONF` names a backend.
+//! They are read when a device is opened; a wrong value fails that, and the error names the variable.
+
+use super::Options;
+use super::keys::Key;
+use super::parse::{Strictness, parse};
+use super::value::{Backend, Value};
+use crate::base::error::{Code, Error, Result};
+use std::ffi::OsString;
+
+const OURS: &str = "MILLPOND_ALLOC_CONF";
+const THEIRS: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+const NO_CACHE: &str = "PYTORCH_NO_CUDA_MEMORY_CACHING";
+
+/// The built-in options with the environment's laid over them.
+pub(super) fn options() -> Result<Options> {
+    options_of(&|name| std::env::var_os(name))
+}
+
+fn options_of(read: &dyn Fn(&str) -> Option<OsString>) -> Result<Options> {
+    let get = |name| read(name).filter(|v| !v.is_empty());
+    let mut options = Options::default();
+    let mut ours_has_backend = false;
+    if let Some(value) = get(OURS) {
+        let Some(text) = value.to_str() else {
+            return Err(Error::new(Code::InvalidArgument, format!("{OURS} is not UTF-8")));
+        };
+        let patch = parse(text, OURS, Strictness::Exact)?;
+        ours_has_backend = patch.iter().any(|p| p.0 == Key::Backend);
+        options.apply(&patch);
+    } else if let Some((name, value)) = THEIRS.iter().find_map(|&n| Some((n, get(n)?))) {
+        options.apply(&parse(&value.to_string_lossy(), name, Strictness::Foreign)?);
+        options.backend_is_wish = options.backend() == Backend::Driver;
+    }
+    // Only "1" switches the cache off, as in PyTorch since 2.7.
+    if !ours_has_backend && get(NO_CACHE).is_some_and(|v| v == "1") {
+        options.set(Key::Backend, Value::Backend(Backend::None));
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn with(variables: &[(&str, &str)]) -> Result<Options> {
+        let map: HashMap<String, OsString> =
+            variables.iter().map(|(k, v)| ((*k).to_owned(), OsString::from(v))).collect();
+        options_of(&|n| map.get(n).cloned())
+    }
+
+    #[test]
+    fn the_first_variable_that_is_set_counts_alone() {
+        assert_eq!(with(&[]).unwrap(), Options::default());
+        let split = |v: &[(&str, &str)]| with(v).unwrap().get(Key::MaxSplitSizeMb);
+        let (a, b, c) = (
+            (OURS, "max_split_size_mb:1"),
+            (THEIRS[0], "max_split_size_mb:2"),
+            (THEIRS[1], "max_split_size_mb:3"),
+        );
+        assert_eq!(split(&[c]), Value::Mib(Some(3)));
+        assert_eq!(split(&[c, b]), Value::Mib(Some(2)));
+        assert_eq!(split(&[c, b, a]), Value::Mib(Some(1)));
+        assert_eq!(split(&[c, b, (OURS, "")]), Value::Mib(Some(2)));
+        assert_eq!(split(&[c, b, (OURS, "backend:native")]), Value::Mib(None));
+    }
+
+    #[test]
+    fn errors_name_the_variable_and_only_ours_refuses_unknown_keys() {
+        for name in [OURS, THEIRS[0], THEIRS[1]] {
+            let e = with(&[(name, "backend:native,max_split_size_mb:x")]).unwrap_err();
+            assert!(e.message().starts_with(&format!("{name}, column 34: ")), "{e}");
+        }
+        assert!(with(&[(THEIRS[0], "no_such_key:[1:2,3:4],backend:none")]).is_ok());
+        assert!(with(&[(OURS, "no_such_key:1")]).is_err());
+    }
+
+    #[test]
+    fn no_caching_is_a_backend() {
+        let backend = |v: &[(&str, &str)]| with(v).unwrap().backend();
+        assert_eq!(backend(&[(NO_CACHE, "1")]), Backend::None);
+        assert_eq!(backend(&[(NO_CACHE, "0")]), Backend::Native);
+        assert_eq!(backend(&[(NO_CACHE, "1"), (THEIRS[0], "backend:cudaMallocAsync")]), Backend::None);
+        assert_eq!(backend(&[(NO_CACHE, "1"), (OURS, "backend:native")]), Backend::Native);
+        assert_eq!(backend(&[(NO_CACHE, "1"), (OURS, "max_split_size_mb:5")]), Backend::None);
+        assert!(with(&[(THEIRS[1], "backend:cudaMallocAsync")]).unwrap().backend_is_wish);
+        assert!(!with(&[(OURS, "backend:cudaMallocAsync")]).unwrap().backend_is_wish);
+    }
+}

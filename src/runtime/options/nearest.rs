@@ -1,0 +1,44 @@
+//! The nearest of some words to a mistyped one.
+
+/// How many insertions, deletions, changes and swaps of neighbours lead from one word to the other, whatever
+/// the case of the letters.
+fn distance(a: &str, b: &str) -> usize {
+    let a: Vec<char> = a.to_lowercase().chars().collect();
+    let b: Vec<char> = b.to_lowercase().chars().collect();
+    let mut before = vec![0; b.len() + 1];
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i; b.len() + 1];
+        for j in 1..=b.len() {
+            let change = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = change.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before[j - 2] + 1);
+            }
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+/// The word that is nearest to `wrong`; the first of equals.
+pub(super) fn nearest<'a>(wrong: &str, words: impl Iterator<Item = &'a str>) -> &'a str {
+    // Long texts are cut: what somebody meant shows in the first letters, and the search stays short.
+    let wrong: String = wrong.chars().take(64).collect();
+    words.min_by_key(|w| distance(&wrong, w)).unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_what_was_meant() {
+        assert_eq!((distance("", "abc"), distance("abc", "acb"), distance("Kitten", "sitting")), (3, 1, 3));
+        let words = ["native", "cudaMallocAsync", "none"];
+        assert_eq!(nearest("natvie", words.into_iter()), "native");
+        assert_eq!(nearest("cudamallocasync", words.into_iter()), "cudaMallocAsync");
+        assert_eq!(nearest("", std::iter::empty()), "");
+        nearest(&"x".repeat(1 << 20), words.into_iter());
+    }
+}

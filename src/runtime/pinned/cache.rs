@@ -1,0 +1,281 @@
+//! What is known of one device's pinned host memory: live blocks, freed ones that wait for streams, freed ones
+//! that can be used again, and the slabs in which small ones lie. Makes no call; who holds it under its lock makes
+//! them after.
+
+use super::marks::Mark;
+use super::ranges::Ranges;
+use super::sizes::{SLAB_MAX, span_of};
+use crate::base::error::Result;
+use crate::device::StreamId;
+use crate::runtime::Counter;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A stream of some device on which work has used a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Use {
+    pub device: u32,
+    pub stream: StreamId,
+}
+
+/// A live block, beside its address and what was asked for.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub size: u64, // [B]
+    pub uses: Vec<Use>,
+}
+
+/// A freed block that streams may still use.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub addr: u64,
+    pub size: u64, // [B]
+    pub marks: Vec<Mark>,
+}
+
+/// Memory that goes back to the device, or has come from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub addr: u64,
+    pub bytes: u64,
+    /// [B] of the blocks in it; `bytes` for a block of its own.
+    pub piece: u64,
+}
+
+#[derive(Debug)]
+struct Slab {
+    piece: u64, // [B]
+    busy: u32,  // blocks that are live or wait
+}
+
+/// The account of a device's pinned host memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostStats {
+    /// Bytes in live blocks as they were asked for.
+    pub requested: Counter,
+    /// Bytes in live blocks after rounding.
+    pub allocated: Counter,
+    /// Bytes taken from the device.
+    pub reserved: Counter,
+    /// Live blocks.
+    pub blocks: Counter,
+    /// Bytes that are freed and can be used again.
+    pub cached: u64,
+    /// Bytes that are freed and still wait for a stream.
+    pub pending: u64,
+    /// Calls to the device for memory, and to give it back, so far.
+    pub driver_calls: u64,
+    /// Requests so far that were served without such a call.
+    pub reuses: u64,
+    /// The NUMA node from which memory is taken where it has room; `None` where the device tells none.
+    pub numa_node: Option<u32>,
+}
+
+/// See the file's head.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub live: Ranges<Live>,
+    pub waiting: VecDeque<Waiting>,
+    pub stats: HostStats,
+    free: BTreeMap<u64, Vec<u64>>, // by size; the last freed is used first
+    slabs: BTreeMap<u64, Slab>,
+}
+
+impl State {
+    /// A free block of exactly `size` becomes one of `bytes`.
+    pub(super) fn serve(&mut self, bytes: u64, size: u64) -> Option<u64> {
+        let list = self.free.get_mut(&size)?;
+        let addr = list.pop()?;
+        if list.is_empty() {
+            self.free.remove(&size);
+        }
+        self.stats.cached -= size;
+        if let Some(slab) = self.slab_of(addr, size) {
+            slab.busy += 1;
+        }
+        self.enliven(addr, bytes, size);
+        Some(addr)
+    }
+
+    fn enliven(&mut self, addr: u64, bytes: u64, size: u64) {
+        self.live.put(addr, bytes, Live { size, uses: Vec::new() });
+        self.stats.requested.add(bytes);
+        self.stats.allocated.add(size);
+        self.stats.blocks.add(1);
+    }
+
+    fn slab_of(&mut self, addr: u64, size: u64) -> Option<&mut Slab> {
+        if size > SLAB_MAX {
+            return None;
+        }
+        let (&start, slab) = self.slabs.range_mut(..=addr).next_back()?;
+        (addr - start < span_of(size)).then_some(slab)
+    }
+
+    /// Enters memory that was taken for a block of `size`, and gives a block of `bytes` out of it.
+    pub(super) fn enter(&mut self, addr: u64, bytes: u64, size: u64) -> u64 {
+        if size > SLAB_MAX {
+            self.stats.reserved.add(size);
+            self.enliven(addr, bytes, size);
+            return addr;
+        }
+        self.stats.reserved.add(span_of(size));
+        self.restore(Span { addr, bytes: span_of(size), piece: size });
+        // The slab has blocks of this size, and all are free.
+        self.serve(bytes, size).unwrap_or(addr)
+    }
+
+    /// Ends a live block, which becomes nobody's: its size and who has used it.
+    pub(super) fn end(&mut self, addr: u64) -> Result<Live> {
+        let (bytes, live) = self.live.take(addr, "host")?;
+        self.stats.requested.sub(bytes);
+        self.stats.allocated.sub(live.size);
+        self.stats.blocks.sub(1);
+        Ok(live)
+    }
+
+    /// A block that nobody uses any more can be used again.
+    pub(super) fn give(&mut self, addr: u64, size: u64) {
+        if let Some(slab) = self.slab_of(addr, size) {
+            slab.busy -= 1;
+        }
+        self.free.entry(size).or_default().push(addr);
+        self.stats.cached += size;
+    }
+
+    /// Memory that the device would not take back is free again.
+    pub(super) fn restore(&mut self, s: Span) {
+        let pieces = s.bytes / s.piece;
+        if s.piece <= SLAB_MAX {
+            self.slabs.insert(s.addr, Slab { piece: s.piece, busy: 0 });
+        }
+        // From the last on, so that the first are used first.
+        self.free.entry(s.piece).or_default().extend((0..pieces).rev().map(|i| s.addr + i * s.piece));
+        self.stats.cached += pieces * s.piece;
+    }
+
+    /// Free memory that can go back to the device: a block of its own, the largest first, or a slab of which
+    /// everything is free. It is nobody's then.
+    pub(super) fn idle(&mut self) -> Option<Span> {
+        if let Some((&size, list)) = self.free.last_key_value().filter(|f| *f.0 > SLAB_MAX) {
+            // The one that was freed first: the others are more likely to be in a processor's cache.
+            let addr = *list.first()?;
+            let list = self.free.get_mut(&size)?;
+            list.remove(0);
+            if list.is_empty() {
+                self.free.remove(&size);
+            }
+            self.stats.cached -= size;
+            return Some(Span { addr, bytes: size, piece: size });
+        }
+        let (&addr, &Slab { piece, .. }) = self.slabs.iter().find(|s| s.1.busy == 0)?;
+        self.slabs.remove(&addr);
+        let bytes = span_of(piece);
+        let list = self.free.get_mut(&piece)?;
+        list.retain(|&a| a < addr || a - addr >= bytes);
+        if list.is_empty() {
+            self.free.remove(&piece);
+        }
+        self.stats.cached -= bytes / piece * piece;
+        Some(Span { addr, bytes, piece })
+    }
+
+    /// The block that holds `addr` is also used by a stream. `false`: no live block holds it.
+    pub(super) fn note(&mut self, addr: u64, by: Use) -> bool {
+        let Some(live) = self.live.holder(addr) else { return false };
+        if !live.uses.contains(&by) {
+            live.uses.push(by);
+        }
+        true
+    }
+
+    /// Whether a live block was used on a stream.
+    pub(super) fn has_use(&mut self, by: Use) -> bool {
+        self.live.values_mut().any(|live| live.uses.contains(&by))
+    }
+
+    /// Forgets the uses of a stream that has been waited for.
+    pub(super) fn drop_use(&mut self, by: Use) {
+        self.live.values_mut().for_each(|live| live.uses.retain(|u| *u != by));
+    }
+
+    /// Everything that was taken from the device, live or not; nothing is left.
+    pub(super) fn drain(&mut self) -> Vec<(u64, u64)> {
+        let slabs = std::mem::take(&mut self.slabs);
+        let mut all: Vec<(u64, u64)> = slabs.into_iter().map(|(a, s)| (a, span_of(s.piece))).collect();
+        let own = |size: u64| size > SLAB_MAX;
+        all.extend(self.live.drain().filter(|l| own(l.2.size)).map(|(a, _, l)| (a, l.size)));
+        all.extend(self.waiting.drain(..).filter(|w| own(w.size)).map(|w| (w.addr, w.size)));
+        for (size, list) in std::mem::take(&mut self.free) {
+            if own(size) {
+                all.extend(list.into_iter().map(|a| (a, size)));
+            }
+        }
+        self.stats = HostStats::default();
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sizes::size_of;
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Random requests against a device that counts: blocks never overlap, and all of it can go back.
+        #[test]
+        fn blocks_do_not_overlap_and_all_goes_back(ops in prop::collection::vec((any::<bool>(), 0u32..20, any::<u64>()), 1..400)) {
+            let mut s = State::default();
+            let (mut next, mut taken) = (1u64 << 20, BTreeMap::new());
+            let mut live: Vec<(u64, u64)> = Vec::new();
+            for (alloc, log, x) in ops {
+                if alloc || live.is_empty() {
+                    let bytes = 1 + x % (1 << log);
+                    let size = size_of(bytes, u64::MAX);
+                    let addr = s.serve(bytes, size).unwrap_or_else(|| {
+                        let span = span_of(size);
+                        taken.insert(next, span);
+                        let got = s.enter(next, bytes, size);
+                        next += span;
+                        got
+                    });
+                    prop_assert!(taken.range(..=addr).next_back().is_some_and(|(&a, &n)| addr + bytes <= a + n));
+                    prop_assert!(live.iter().all(|&(a, n)| addr + bytes <= a || a + n <= addr));
+                    live.push((addr, bytes));
+                } else {
+                    let (addr, _) = live.swap_remove((x % live.len() as u64) as usize);
+                    let ended = s.end(addr).unwrap();
+                    if x & 1 == 0 {
+                        s.give(addr, ended.size);
+                    } else {
+                        s.waiting.push_back(Waiting { addr, size: ended.size, marks: Vec::new() });
+                    }
+                }
+                if x % 7 == 0 && let Some(w) = s.waiting.pop_front() {
+                    s.give(w.addr, w.size);
+                }
+                if x % 11 == 0 && let Some(span) = s.idle() {
+                    if x % 2 == 0 {
+                        s.restore(span);
+                    } else {
+                        prop_assert_eq!(taken.remove(&span.addr), Some(span.bytes));
+                    }
+                }
+                let bytes: u64 = live.iter().map(|l| l.1).sum();
+                prop_assert_eq!((s.stats.requested.current, s.stats.blocks.current), (bytes, live.len() as u64));
+            }
+            for (addr, _) in live.drain(..) {
+                let size = s.end(addr).unwrap().size;
+                s.give(addr, size);
+            }
+            while let Some(w) = s.waiting.pop_front() {
+                s.give(w.addr, w.size);
+            }
+            while let Some(span) = s.idle() {
+                prop_assert_eq!(taken.remove(&span.addr), Some(span.bytes));
+            }
+            prop_assert!(taken.is_empty() && s.free.is_empty() && s.slabs.is_empty());
+            prop_assert_eq!((s.stats.cached, s.stats.allocated.current), (0, 0));
+        }
+    }
+}

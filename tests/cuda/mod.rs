@@ -1,0 +1,212 @@
+//! What the tests of the device type `cuda` share: the fake driver with its controls, and a fresh library
+//! over it for each test.
+//!
+//! The fake is a shared library that cargo builds beside the tests. It is loaded by its path, so a real
+//! driver of the machine is never touched; without its controls the tests fail, they are not skipped.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the fake's C functions")]
+
+use libloading::Library;
+use millpond::runtime::{self, CudaOptions, DeviceState};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+pub const MIB: u64 = 1 << 20;
+pub const GRANULE: u64 = 2 * MIB;
+
+/// Where cargo put the fake driver.
+pub fn library() -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    let beside = exe.parent().unwrap().join("libcuda.so");
+    assert!(beside.exists(), "the fake driver was not built: {}", beside.display());
+    beside
+}
+
+fn fake() -> &'static Library {
+    static FAKE: OnceLock<Library> = OnceLock::new();
+    FAKE.get_or_init(|| unsafe { Library::new(library()) }.unwrap())
+}
+
+fn control<T: Copy>(name: &str) -> T {
+    *unsafe { fake().get::<T>(name.as_bytes()) }
+        .unwrap_or_else(|_| panic!("{name} is missing: no fake driver"))
+}
+
+/// The fake, and the turn to use it: it is one for the process, as the library is.
+pub struct Fake(#[allow(dead_code)] MutexGuard<'static, ()>);
+
+impl Fake {
+    /// A new driver and a library that has not been used.
+    pub fn raw(settings: &[(&str, &str)]) -> Fake {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _ = runtime::finalize();
+        control::<extern "C" fn()>("fakecuda_reset")();
+        let fake = Fake(turn);
+        fake.unset_current();
+        for (name, value) in settings {
+            assert_eq!(fake.set(name, value), 0, "{name}={value}");
+        }
+        fake
+    }
+
+    /// The same, and the library told to use it.
+    pub fn new(settings: &[(&str, &str)], change: impl FnOnce(&mut CudaOptions)) -> Fake {
+        let fake = Fake::raw(settings);
+        fake.configure(change);
+        fake
+    }
+
+    pub fn configure(&self, change: impl FnOnce(&mut CudaOptions)) {
+        let mut options = CudaOptions { library: Some(library().into()), ..CudaOptions::default() };
+        change(&mut options);
+        runtime::configure_cuda(options).unwrap();
+    }
+
+    pub fn set(&self, name: &str, value: &str) -> c_int {
+        let (name, value) = (CString::new(name).unwrap(), CString::new(value).unwrap());
+        let f: extern "C" fn(*const c_char, *const c_char) -> c_int = control("fakecuda_set");
+        f(name.as_ptr(), value.as_ptr())
+    }
+
+    /// The `nth` call of `name` from now on fails; with `every`, all after it too.
+    pub fn fail(&self, name: &str, nth: u64, code: u32, every: bool) {
+        let name = CString::new(name).unwrap();
+        let f: extern "C" fn(*const c_char, u64, u32, c_int) -> c_int = control("fakecuda_fail");
+        assert_eq!(f(name.as_ptr(), nth, code, every.into()), 0);
+    }
+
+    pub fn fail_clear(&self) {
+        control::<extern "C" fn()>("fakecuda_fail_clear")();
+    }
+
+    pub fn sticky(&self, code: u32) {
+        control::<extern "C" fn(u32)>("fakecuda_sticky")(code);
+    }
+
+    pub fn calls(&self, name: &str) -> u64 {
+        let name = CString::new(name).unwrap();
+        control::<extern "C" fn(*const c_char) -> u64>("fakecuda_calls")(name.as_ptr())
+    }
+
+    pub fn all_calls(&self) -> u64 {
+        control::<extern "C" fn(*const c_char) -> u64>("fakecuda_calls")(std::ptr::null())
+    }
+
+    pub fn calls_reset(&self) {
+        control::<extern "C" fn()>("fakecuda_calls_reset")();
+    }
+
+    /// Nothing that is queued runs while this is on.
+    pub fn hold(&self, on: bool) {
+        control::<extern "C" fn(c_int)>("fakecuda_hold")(on.into());
+    }
+
+    pub fn used(&self, device: c_int) -> u64 {
+        control::<extern "C" fn(c_int) -> u64>("fakecuda_used")(device)
+    }
+
+    fn text(&self, name: &str) -> String {
+        let mut buffer = vec![0_u8; 1 << 20];
+        control::<extern "C" fn(*mut c_char, usize) -> usize>(name)(buffer.as_mut_ptr().cast(), buffer.len());
+        let end = buffer.iter().position(|byte| *byte == 0).unwrap();
+        String::from_utf8(buffer[..end].to_vec()).unwrap()
+    }
+
+    /// What the driver has that was not given back.
+    pub fn leaks(&self) -> String {
+        self.text("fakecuda_leaks")
+    }
+
+    pub fn log(&self) -> String {
+        self.text("fakecuda_log")
+    }
+
+    /// As a kernel of the device would read.
+    pub fn read(&self, device: c_int, from: u64, size: usize) -> Result<Vec<u8>, u32> {
+        let mut bytes = vec![0_u8; size];
+        let f: extern "C" fn(c_int, u64, *mut c_void, usize) -> u32 = control("fakecuda_read");
+        match f(device, from, bytes.as_mut_ptr().cast(), size) {
+            0 => Ok(bytes),
+            code => Err(code),
+        }
+    }
+
+    /// As a kernel of the device would write.
+    pub fn write(&self, device: c_int, to: u64, bytes: &[u8]) -> Result<(), u32> {
+        let f: extern "C" fn(c_int, u64, *const c_void, usize) -> u32 = control("fakecuda_write");
+        match f(device, to, bytes.as_ptr().cast(), bytes.len()) {
+            0 => Ok(()),
+            code => Err(code),
+        }
+    }
+
+    /// One of the driver's own functions, for what a framework beside the library does.
+    pub fn driver<T: Copy>(&self, name: &str) -> T {
+        control(name)
+    }
+
+    /// The context that is current on this thread.
+    pub fn current(&self) -> u64 {
+        let mut c = 0_u64;
+        self.driver::<extern "C" fn(*mut u64) -> u32>("cuCtxGetCurrent")(&mut c);
+        c
+    }
+
+    fn unset_current(&self) {
+        let pop: extern "C" fn(*mut u64) -> u32 = self.driver("cuCtxPopCurrent_v2");
+        while pop(&mut 0) == 0 {}
+    }
+
+    /// A stream that a framework made in the primary context of `device`; `flags` 1: non-blocking.
+    pub fn foreign_stream(&self, device: c_int, flags: u32) -> u64 {
+        let mut stream = 0_u64;
+        let create: extern "C" fn(*mut u64, u32) -> u32 = self.driver("cuStreamCreate");
+        self.with_primary(device, || assert_eq!(create(&mut stream, flags), 0));
+        stream
+    }
+
+    /// Runs `body` as a framework beside the library would: with the primary context current.
+    pub fn with_primary(&self, device: c_int, body: impl FnOnce()) {
+        let mut context = 0_u64;
+        let init: extern "C" fn(u32) -> u32 = self.driver("cuInit");
+        let retain: extern "C" fn(*mut u64, c_int) -> u32 = self.driver("cuDevicePrimaryCtxRetain");
+        let release: extern "C" fn(c_int) -> u32 = self.driver("cuDevicePrimaryCtxRelease_v2");
+        let push: extern "C" fn(u64) -> u32 = self.driver("cuCtxPushCurrent_v2");
+        assert_eq!(init(0), 0);
+        assert_eq!(retain(&mut context, device), 0);
+        assert_eq!(push(context), 0);
+        body();
+        self.driver::<extern "C" fn(*mut u64) -> u32>("cuCtxPopCurrent_v2")(&mut 0);
+        assert_eq!(release(device), 0);
+    }
+
+    pub fn foreign_stream_end(&self, stream: u64) {
+        let destroy: extern "C" fn(u64) -> u32 = self.driver("cuStreamDestroy_v2");
+        self.with_primary(0, || assert_eq!(destroy(stream), 0));
+    }
+
+    /// The turn ends; the next one starts from new.
+    pub fn end_quietly(self) {
+        let _ = runtime::finalize();
+        self.fail_clear();
+    }
+
+    /// The library ends, and nothing of it is left in the driver.
+    #[track_caller]
+    pub fn end(self) {
+        runtime::finalize().unwrap();
+        assert_eq!(self.leaks(), "");
+    }
+}
+
+/// A library over one device of 64 MiB, and the device.
+pub fn one(settings: &[(&str, &str)]) -> (Fake, Arc<DeviceState>) {
+    let mut all = vec![("capacity", "64M")];
+    all.extend_from_slice(settings);
+    let fake = Fake::new(&all, |_| {});
+    let device = runtime::device("cuda", 0).unwrap();
+    (fake, device)
+}

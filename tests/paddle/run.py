@@ -1,0 +1,313 @@
+#!/usr/bin/env python3
+"""Runs Millpond's plugin under released PaddlePaddle wheels; scripts/test.sh calls it.
+
+For each release: a virtual environment of its own, with the CPU wheel that pip gets; then each script in checks/ in a
+process of its own, where one line of `script: check` counts as one test. A process that ends in a wrong way is a failed
+test, and so is each check of its that did not report. A release whose wheel cannot be had is skipped, aloud.
+Wheels are kept in ${XDG_CACHE_HOME:-~/.cache}/millpond/wheels, so a second run needs no network.
+The last line is `paddle: N passed, N failed, N skipped`; the exit status is 0 only without failures.
+
+Needs Python 3.8 with its venv module, and nothing else.
+"""
+import argparse
+import ast
+import concurrent.futures
+import hashlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+CHECKS = HERE / "checks"
+# The newest one first. What each needs beside what its wheel asks for: 2.6.2 was built for NumPy 1, and all import
+# setuptools, which newer Pythons do not bring.
+RELEASES = {
+    "3.3.1": ["setuptools<81"],
+    "2.6.2": ["setuptools<81", "numpy<2"],
+    "3.0.0": ["setuptools<81"],
+    "3.2.2": ["setuptools<81"],
+}
+# How often a process is started that must leave cleanly: for the first release of a run, and for the others.
+EXITS_FIRST, EXITS_OTHER = 100, 10
+CHECK_SECONDS = 240
+PIP_SECONDS = 900
+
+BEST_FIT = {"FLAGS_allocator_strategy": "naive_best_fit", "MILLPOND_HOST_CAPACITY": "256M"}
+# (script, how its runs are told apart, settings)
+RUNS = [
+    ("place", "", {"MILLPOND_HOST_DEVICES": "3"}),
+    ("place", "naive_best_fit", dict(BEST_FIT, MILLPOND_HOST_DEVICES="3")),
+    ("streams", "", {}),
+    ("memory", "", {"MILLPOND_HOST_CAPACITY": "1G"}),
+    ("memory_best_fit", "", BEST_FIT),
+    ("threads", "", {}),
+    ("threads", "naive_best_fit", BEST_FIT),
+    ("train", "", {}),
+    ("train", "naive_best_fit", BEST_FIT),
+    ("train", "type cpu", {"MILLPOND_PLUGIN_TYPE": "pond", "MILLPOND_PLUGIN_DEVICE": "cpu"}),
+    ("train", "segments", {"MILLPOND_HOST_MAPPING": "0"}),
+    ("out_of_memory", "", {"MILLPOND_HOST_CAPACITY": "64M"}),
+    ("out_of_memory_status", "", {"MILLPOND_HOST_CAPACITY": "64M", "MILLPOND_PLUGIN_OOM": "status"}),
+    ("loader", "", {}),
+    ("quiet", "", {}),
+]
+
+
+class Tally:
+    """What passed, failed and was skipped; prints as it goes. Threads may share it."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.passed = self.skipped = 0
+        self.failures = []
+
+    def ok(self, name):
+        with self.lock:
+            self.passed += 1
+            print(f"ok      {name}", flush=True)
+
+    def fail(self, name, why):
+        with self.lock:
+            self.failures.append(name)
+            print(f"FAILED  {name}\n{indent(why)}", flush=True)
+
+    def skip(self, name, why):
+        with self.lock:
+            self.skipped += 1
+            print(f"SKIPPED {name}: {why}", flush=True)
+
+
+def indent(text):
+    return "\n".join("    " + line for line in text.strip().splitlines()[-60:])
+
+
+def cache_dir():
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return pathlib.Path(base) / "millpond" / "wheels"
+
+
+def interpreters():
+    """Pythons that can make environments: the running one first. A wheel may be there for another one only."""
+    seen = set()
+    for name in [sys.executable, "python3.13", "python3.12", "python3.11", "python3.10"]:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        probe = [path, "-c", "import ensurepip, venv, sys; print('%d.%d' % sys.version_info[:2])"]
+        try:
+            done = subprocess.run(probe, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
+        except (OSError, subprocess.TimeoutExpired):
+            continue  # such as a shim that stands for no Python
+        version = done.stdout.strip()
+        if done.returncode == 0 and version not in seen:
+            seen.add(version)
+            yield path, version
+
+
+def command(args, seconds):
+    """Runs it; gives its status (None: it took too long) and its output."""
+    try:
+        done = subprocess.run([str(a) for a in args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, errors="replace", timeout=seconds)
+        return done.returncode, done.stdout
+    except subprocess.TimeoutExpired as e:
+        output = e.stdout or ""
+        return None, output if isinstance(output, str) else output.decode(errors="replace")
+
+
+def program(args, env, folder):
+    """Runs a program of ours for CHECK_SECONDS at most; gives its status (None: it took too long) and its output. What
+    it forked ends with it, so that a hanging child is a failure and not a leftover."""
+    child = subprocess.Popen([str(a) for a in args], env=env, cwd=folder, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                             start_new_session=True)
+    try:
+        output, _ = child.communicate(timeout=CHECK_SECONDS)
+        return child.returncode, output
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        return None, child.communicate()[0] + f"\nstill there after {CHECK_SECONDS} s"
+
+
+class NoWheel(Exception):
+    """The wheel cannot be had."""
+
+
+def environment(release, work):
+    """The Python of an environment that has this release; makes it where it is not there yet."""
+    why = "no Python here can make virtual environments (Debian: python3-venv)"
+    for python, version in interpreters():
+        wanted = [f"paddlepaddle=={release}"] + RELEASES[release]
+        stamp = hashlib.sha256(repr((wanted, version)).encode()).hexdigest()
+        home = work / f"venv-{release}"
+        mark = home / "millpond-stamp"
+        if mark.is_file() and mark.read_text() == stamp:
+            return home / "bin" / "python"
+        shutil.rmtree(home, ignore_errors=True)
+        status, output = command([python, "-m", "venv", home], 300)
+        if status != 0:
+            why = f"{python} made no environment: {last_line(output)}"
+            continue
+        # One folder for each Python, as the wheels of what it depends on differ.
+        wheels = cache_dir() / f"paddle-{release}-py{version}"
+        pip = [home / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
+        install = pip + ["install", "--quiet", "--no-index", "--find-links", wheels] + wanted
+        if wheels.is_dir() and command(install, PIP_SECONDS)[0] == 0:
+            mark.write_text(stamp)
+            return home / "bin" / "python"
+        wheels.mkdir(parents=True, exist_ok=True)
+        status, output = command(pip + ["download", "--quiet", "--dest", wheels] + wanted, PIP_SECONDS)
+        if status != 0:
+            why = f"pip, for Python {version}: {last_line(output) if status is not None else 'took too long'}"
+            continue
+        status, output = command(install, PIP_SECONDS)
+        if status != 0:
+            raise RuntimeError(f"pip has the wheels but could not install them:\n{output}")
+        mark.write_text(stamp)
+        return home / "bin" / "python"
+    raise NoWheel(why)
+
+
+def last_line(text):
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def checks_of(script):
+    """The names of the checks that a script must report."""
+    tree = ast.parse((CHECKS / f"{script}.py").read_text())
+    return [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("check_")]
+
+
+def settings(plugin_dir, more):
+    """The environment of a process of PaddlePaddle: nothing of ours or its from outside gets in."""
+    out = {k: v for k, v in os.environ.items() if not k.startswith(("MILLPOND_", "FLAGS_", "GLOG_", "CUSTOM_DEVICE"))}
+    # One thread for each operator: sums have one order then. Strided views want kernels that a device without any
+    # does not have.
+    out.update(CUSTOM_DEVICE_ROOT=str(plugin_dir), OMP_NUM_THREADS="1", FLAGS_use_stride_kernel="0",
+               GLOG_minloglevel="2", PYTHONDONTWRITEBYTECODE="")
+    out.update(more)
+    return out
+
+
+def run_script(tally, release, python, plugin_dir, run):
+    script, label, more = run
+    title = f"{release} {script}" + (f" ({label})" if label else "")
+    with tempfile.TemporaryDirectory() as folder:
+        report = pathlib.Path(folder) / "report"
+        env = settings(plugin_dir, dict(more, MILLPOND_CHECK_REPORT=str(report)))
+        status, output = program([python, CHECKS / f"{script}.py"], env, folder)
+        lines = report.read_text().split("\0") if report.exists() else []
+    told = dict(line.split(" ", 1) for line in lines if line)
+    for check in checks_of(script):
+        name = f"{title}: {check[len('check_'):].replace('_', ' ')}"
+        what = told.get(check, "it did not report\n" + output)
+        if what == "ok":
+            tally.ok(name)
+        elif what.startswith("not here: "):
+            tally.skip(name, what[len("not here: "):])
+        else:
+            tally.fail(name, what)
+    # A crash on the way out is what users of custom devices see most.
+    if status == 0:
+        tally.ok(f"{title}: leaves with status 0")
+    else:
+        tally.fail(f"{title}: leaves with status 0", f"status {status}\n{output}")
+
+
+def run_exits(tally, release, python, plugin_dir, times, jobs):
+    """The same few programs again and again, each of which must leave with status 0 and say nothing."""
+    source = (CHECKS / "leave.py").read_text()
+    tree = ast.parse(source)
+    ways = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("leave_")]
+    failures = []
+
+    def once(i):
+        env = settings(plugin_dir, {"FLAGS_allocator_strategy": "naive_best_fit" if i % 5 == 4 else "auto_growth",
+                                    "MILLPOND_HOST_CAPACITY": "256M"})
+        way = ways[i % len(ways)]
+        status, output = program([python, "-W", "ignore", CHECKS / "leave.py", way], env, None)
+        if status != 0 or output != "left\n":
+            failures.append(f"run {i + 1}, {way}: status {status}\n{output}")
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(once, range(times)))
+    name = f"{release}: a clean exit, {times} times in a row"
+    if failures:
+        tally.fail(name, f"{len(failures)} of {times} failed\n" + "\n".join(failures[:3]))
+    else:
+        tally.ok(name)
+
+
+def includes(releases, work):
+    """The folders from which plugins are compiled against each release's own header, the first release's first."""
+    found = []
+    for release in releases:
+        try:
+            python = environment(release, work)
+        except (NoWheel, RuntimeError, OSError) as why:
+            print(f"PaddlePaddle {release}: no header ({last_line(str(why))})", flush=True)
+            continue
+        # Without importing it, which takes seconds.
+        folders = list(python.parent.parent.glob("lib/python*/site-packages/paddle/include"))
+        found += [str(f) for f in folders if (f / "paddle/phi/backends/device_ext.h").is_file()]
+    print(f"includes: {';'.join(found)}")
+    return 0
+
+
+def main():
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("plugin_dir", type=pathlib.Path, nargs="?",
+                       help="the folder that holds the plugin, and nothing else")
+    words.add_argument("--includes", action="store_true",
+                       help="only make the environments, and name their folders of C++ headers in a line `includes: ...`")
+    words.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build/paddle"),
+                       help="where the environments are made (about 1 GB for each release)")
+    words.add_argument("--release", action="append", choices=list(RELEASES), help="only this one; may be repeated")
+    words.add_argument("--script", action="append", help="only this script of checks/ (or `leave`); may be repeated")
+    words.add_argument("--exits", type=int, default=EXITS_FIRST, help="clean exits of the first release")
+    words.add_argument("--jobs", type=int, default=max(1, min(4, os.cpu_count() or 1)))
+    options = words.parse_args()
+
+    work = options.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    if options.includes:
+        return includes(options.release or RELEASES, work)
+    if options.plugin_dir is None or not list(options.plugin_dir.resolve().glob("*.so")):
+        sys.exit(f"{options.plugin_dir} holds no plugin; build it first (cmake --build build)")
+    plugin_dir = options.plugin_dir.resolve()
+
+    tally = Tally()
+    for number, release in enumerate(options.release or RELEASES):
+        began = time.monotonic()
+        try:
+            python = environment(release, work)
+        except NoWheel as why:
+            tally.skip(f"PaddlePaddle {release}", f"the wheel cannot be had ({why}); "
+                       f"with network, run this again, or put the wheels into {cache_dir()}/paddle-{release}-py*")
+            continue
+        except (RuntimeError, OSError) as why:
+            tally.fail(f"PaddlePaddle {release}: install the wheel", str(why))
+            continue
+        print(f"PaddlePaddle {release}: ready after {time.monotonic() - began:.0f} s", flush=True)
+        runs = [r for r in RUNS if not options.script or r[0] in options.script]
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(lambda r: run_script(tally, release, python, plugin_dir, r), runs))
+        if not options.script or "leave" in options.script:
+            times = options.exits if number == 0 else min(options.exits, EXITS_OTHER)
+            run_exits(tally, release, python, plugin_dir, times, options.jobs)
+        print(f"PaddlePaddle {release}: {time.monotonic() - began:.0f} s", flush=True)
+
+    print(f"paddle: {tally.passed} passed, {len(tally.failures)} failed, {tally.skipped} skipped")
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+//! Who caches, the host or the plugin: by default what a host frees goes back to the device, with
+//! MILLPOND_PLUGIN_CACHE=on it stays in the pool. The variable is read once, so each case is a process.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test fails by panicking; every block is a call of the table under test"
+)]
+
+mod fake;
+
+use millpond::paddle::abi::*;
+use millpond::paddle::init_plugin;
+use std::process::Command;
+use std::ptr::null_mut;
+
+const MIB: usize = 1 << 20;
+
+/// [B] that the device has handed out.
+fn held() -> usize {
+    fake::LIVE.lock().unwrap().as_ref().map_or(0, |live| live.values().sum())
+}
+
+/// In the child: takes `count` blocks of `bytes` and frees them; gives the most that was held, and what is left.
+fn cycle(count: usize, bytes: usize) -> (usize, usize) {
+    let mut table: C_DeviceInterface = unsafe { std::mem::zeroed() };
+    let mut params: CustomRuntimeParams = unsafe { std::mem::zeroed() };
+    table.size = size_of_val(&table);
+    params.size = size_of_val(&params);
+    params.interface = &mut table;
+    unsafe { init_plugin(&mut params) };
+    assert_eq!(unsafe { table.initialize.unwrap()() }, C_Status::SUCCESS);
+    let mut device = C_Device_st { id: 0 };
+    let mut blocks = Vec::new();
+    for _ in 0..count {
+        let mut block = null_mut();
+        let status = unsafe { table.device_memory_allocate.unwrap()(&mut device, &mut block, bytes) };
+        assert_eq!(status, C_Status::SUCCESS);
+        assert!(!block.is_null());
+        blocks.push(block);
+    }
+    let most = held();
+    for block in blocks {
+        let status = unsafe { table.device_memory_deallocate.unwrap()(&mut device, block, bytes) };
+        assert_eq!(status, C_Status::SUCCESS);
+    }
+    (most, held())
+}
+
+fn child(name: &str, cache: &str) {
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env("MILLPOND_PLUGIN_DEVICE", "behind")
+        .env("MILLPOND_PLUGIN_CACHE", cache)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+}
+
+fn is_child() -> bool {
+    let child = std::env::var_os("MILLPOND_PLUGIN_DEVICE").is_some();
+    if child {
+        fake::register("behind", |_, _| ()).unwrap();
+    }
+    child
+}
+
+#[test]
+fn what_the_host_frees_goes_back_to_the_device() {
+    if !is_child() {
+        return child("what_the_host_frees_goes_back_to_the_device", "off");
+    }
+    // The fake device has 32 MiB.
+    for (count, bytes) in [(64, 256), (64, 100_000), (4, 5 * MIB)] {
+        let (most, left) = cycle(count, bytes);
+        assert!(most >= count * bytes, "{most}");
+        assert!(left == 0, "{left} of {most} bytes stay after blocks of {bytes}");
+    }
+}
+
+#[test]
+fn with_the_cache_on_it_stays() {
+    if !is_child() {
+        return child("with_the_cache_on_it_stays", "on");
+    }
+    let (most, left) = cycle(4, 5 * MIB);
+    assert!(left == most && most >= 20 * MIB, "{left} of {most} bytes are left");
+}

@@ -1,0 +1,88 @@
+// What the shared object exports: the functions that torch.cuda.memory.CUDAPluggableAllocator
+// takes, with PyTorch's own signatures (torch/csrc/cuda/CUDAPluggableAllocator.h, PyTorch 2.1
+// to 2.9), and a few more for the Python package.
+//
+// Streams are those of PyTorch (cudaStream_t, a pointer); devices are CUDA ordinals. All may be
+// called from any thread. Only millpond_torch_alloc throws, since PyTorch has no other way to hear
+// of it; the others keep their error for millpond_torch_last_error, as PyTorch gives them nothing
+// to report it with.
+#ifndef MILLPOND_TORCH_PLUGGABLE_HPP
+#define MILLPOND_TORCH_PLUGGABLE_HPP
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#define MILLPOND_TORCH_EXPORT __attribute__((visibility("default")))
+
+namespace millpond_torch {
+using Stream = void*;                                              // cudaStream_t
+using PoolId = std::pair<unsigned long long, unsigned long long>;  // c10::MempoolId_t
+using Filter = std::function<bool(Stream)>;
+
+// What the Python package reads. New members go at the end; the caller gives the size that it
+// knows.
+struct Counter {
+  std::uint64_t current, peak, total;
+};
+struct Stats {
+  std::size_t struct_size;
+  Counter requested_bytes, allocated_bytes, active_bytes, reserved_bytes, blocks, segments;
+  std::uint64_t driver_calls, out_of_memory_count, limit_bytes;
+};
+struct Block {
+  std::uint64_t address, size_bytes, requested_bytes, stream;
+  std::uint64_t pool_first, pool_second;  // PyTorch's id of the pool; 0, 0: the default one
+};
+}  // namespace millpond_torch
+
+extern "C" {
+// Memory for work that is queued on `stream` from now on. 0 bytes: NULL. Throws an exception
+// derived from std::bad_alloc whose what() tells the sizes and the reason; with
+// MILLPOND_TORCH_OOM=null in the environment it returns NULL instead.
+MILLPOND_TORCH_EXPORT void* millpond_torch_alloc(ssize_t size, int device,
+                                                 millpond_torch::Stream stream);
+// Ends a block; at once reusable by work queued later on `stream`. NULL: nothing.
+MILLPOND_TORCH_EXPORT void millpond_torch_free(void* ptr, ssize_t size, int device,
+                                               millpond_torch::Stream stream);
+
+// The optional hooks of CUDAPluggableAllocator, in the order in which PyTorch names them.
+MILLPOND_TORCH_EXPORT void millpond_torch_init(int device_count);
+// torch.cuda.empty_cache(): unused memory of all devices goes back.
+MILLPOND_TORCH_EXPORT void millpond_torch_reset();
+// The share of the device's total memory, 0 to 1, that is the most from now on.
+MILLPOND_TORCH_EXPORT void millpond_torch_memory_fraction(double fraction, int device);
+// The start of the block that holds `ptr`, and its bytes.
+MILLPOND_TORCH_EXPORT void* millpond_torch_base_alloc(void* ptr, std::size_t* size);
+MILLPOND_TORCH_EXPORT void millpond_torch_record_stream(void* ptr, millpond_torch::Stream stream);
+// From now on requests of streams that the filter accepts come from a pool of their own, as
+// captured graphs and torch.cuda.use_mem_pool ask for it.
+MILLPOND_TORCH_EXPORT void millpond_torch_begin_allocate_to_pool(int device,
+                                                                 millpond_torch::PoolId pool,
+                                                                 millpond_torch::Filter filter);
+MILLPOND_TORCH_EXPORT void millpond_torch_end_allocate_to_pool(int device,
+                                                               millpond_torch::PoolId pool);
+// The pool's users are gone; its memory goes back when its last block ends.
+MILLPOND_TORCH_EXPORT void millpond_torch_release_pool(int device, millpond_torch::PoolId pool);
+
+// For the Python package. Those that return int give 0, or 1 for a failure that
+// millpond_torch_last_error tells.
+MILLPOND_TORCH_EXPORT int millpond_torch_device_count(std::size_t* out);
+MILLPOND_TORCH_EXPORT int millpond_torch_stats(int device, millpond_torch::Stats* inout);
+MILLPOND_TORCH_EXPORT int millpond_torch_memory(int device, std::uint64_t* total,
+                                                std::uint64_t* free);
+MILLPOND_TORCH_EXPORT int millpond_torch_reset_peaks(int device);
+// The live blocks, at most `room` of them; how many there are in all.
+MILLPOND_TORCH_EXPORT std::size_t millpond_torch_blocks(int device, millpond_torch::Block* out,
+                                                        std::size_t room);
+// Whether graphs may be captured with this build.
+MILLPOND_TORCH_EXPORT int millpond_torch_can_capture();
+// This thread's last failure in these functions; valid until its next one. Never NULL.
+MILLPOND_TORCH_EXPORT const char* millpond_torch_last_error();
+MILLPOND_TORCH_EXPORT const char* millpond_torch_version();
+}
+
+#endif

@@ -1,0 +1,34 @@
+"""Millpond as PyTorch's CUDA memory allocator.
+
+    import millpond_torch
+    millpond_torch.enable()          # before the first CUDA tensor
+
+    millpond_torch.memory_stats()    # as torch.cuda.memory_stats(), which PyTorch does not offer for other allocators
+    millpond_torch.snapshot()        # as torch.cuda.memory_snapshot()
+
+Nothing here imports PyTorch before it is needed, and nothing is printed. What cannot work raises MillpondError, whose
+text says what to do.
+"""
+from ._library import MillpondError, library_path, version
+from ._stats import max_memory_allocated, max_memory_reserved, mem_get_info, memory_allocated, memory_reserved
+from ._stats import memory_stats, reset_peak_memory_stats, snapshot
+from ._switch import allocator, enable, is_enabled, mem_pool
+
+__all__ = [
+    "MillpondError",
+    "allocator",
+    "enable",
+    "is_enabled",
+    "library_path",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "mem_pool",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "reset_peak_memory_stats",
+    "snapshot",
+    "version",
+]
+__version__ = "0.1.0"

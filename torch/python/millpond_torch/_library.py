@@ -1,0 +1,131 @@
+"""Finds libmillpond-torch.so and declares what this package calls in it.
+
+Looked for, in this order: the file that MILLPOND_TORCH_LIBRARY names; the folder of this package; the prefix that
+Python is installed in, and the usual ones; what the dynamic loader finds. It is loaded once, on first use.
+"""
+import ctypes
+import os
+import pathlib
+import sys
+import threading
+
+NAME = "libmillpond-torch.so"
+VARIABLE = "MILLPOND_TORCH_LIBRARY"
+
+
+class MillpondError(RuntimeError):
+    """What went wrong, and what to do about it."""
+
+
+class Counter(ctypes.Structure):
+    _fields_ = [("current", ctypes.c_uint64), ("peak", ctypes.c_uint64), ("total", ctypes.c_uint64)]
+
+
+class Stats(ctypes.Structure):
+    """millpond_torch::Stats of pluggable.hpp."""
+
+    _fields_ = [("struct_size", ctypes.c_size_t)] + [
+        (name, Counter)
+        for name in ["requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes", "blocks", "segments"]
+    ] + [(name, ctypes.c_uint64) for name in ["driver_calls", "out_of_memory_count", "limit_bytes"]]
+
+
+class Block(ctypes.Structure):
+    """millpond_torch::Block of pluggable.hpp."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in ["address", "size_bytes", "requested_bytes", "stream", "pool_first", "pool_second"]
+    ]
+
+
+_lock = threading.Lock()
+_loaded = None
+
+
+def _candidates():
+    yield pathlib.Path(__file__).parent / NAME
+    for prefix in [sys.prefix, sys.base_prefix, "/usr/local", "/opt/millpond", "/usr"]:
+        base = pathlib.Path(prefix)
+        yield base / "lib" / NAME
+        yield base / "lib64" / NAME
+        yield from sorted(base.glob(f"lib/*-linux-gnu/{NAME}"))
+
+
+def library_path():
+    """Where libmillpond-torch.so is, as text. MillpondError where there is none."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        if not os.path.isfile(named):
+            raise MillpondError(f"{VARIABLE} names {named!r}, which is no file; correct it, or unset it")
+        return named
+    for path in _candidates():
+        if path.is_file():
+            return str(path)
+    raise MillpondError(
+        f"{NAME} was not found; build it from Millpond's repository (cmake -S . -B build && cmake --build build && "
+        f"cmake --install build --prefix {sys.prefix}), or set {VARIABLE} to the file"
+    )
+
+
+def library():
+    """The loaded library, with the signatures of its functions."""
+    global _loaded
+    with _lock:
+        if _loaded is None:
+            path = library_path()
+            try:
+                lib = ctypes.CDLL(path)
+                _declare(lib)
+            except (OSError, AttributeError) as e:
+                raise MillpondError(
+                    f"{path} cannot be used ({e}); it must be {NAME} of the same version as this package, "
+                    "built for this machine"
+                ) from None
+            _loaded = (path, lib)
+        return _loaded[1]
+
+
+def _declare(lib):
+    c_int, c_size, c_u64 = ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64
+    to = ctypes.POINTER
+    for name, result, arguments in [
+        ("millpond_torch_device_count", c_int, [to(c_size)]),
+        ("millpond_torch_stats", c_int, [c_int, to(Stats)]),
+        ("millpond_torch_memory", c_int, [c_int, to(c_u64), to(c_u64)]),
+        ("millpond_torch_reset_peaks", c_int, [c_int]),
+        ("millpond_torch_blocks", c_size, [c_int, to(Block), c_size]),
+        ("millpond_torch_can_capture", c_int, []),
+        ("millpond_torch_last_error", ctypes.c_char_p, []),
+        ("millpond_torch_version", ctypes.c_char_p, []),
+    ]:
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def last_error(lib):
+    return (lib.millpond_torch_last_error() or b"").decode(errors="replace")
+
+
+def check(lib, status):
+    """Raises what the library says, unless the status is 0."""
+    if status != 0:
+        raise MillpondError(last_error(lib))
+
+
+def device_count(lib):
+    """How many devices Millpond sees; MillpondError with the reason where there is none."""
+    count = ctypes.c_size_t()
+    if lib.millpond_torch_device_count(ctypes.byref(count)) != 0 or count.value == 0:
+        kind = os.environ.get("MILLPOND_TORCH_DEVICE") or "cuda"
+        why = last_error(lib)
+        raise MillpondError(
+            f"Millpond finds no device of type {kind!r}" + (f": {why}" if why else "") +
+            ("; an NVIDIA GPU and its driver are needed (nvidia-smi shows both)" if kind == "cuda" else "")
+        )
+    return count.value
+
+
+def version():
+    """The version of the Millpond library, such as "0.1.0"."""
+    return library().millpond_torch_version().decode()

@@ -1,0 +1,286 @@
+// The functions that PyTorch calls, called as PyTorch calls them: its signatures, its order, its
+// threads. Run on the host device (MILLPOND_TORCH_DEVICE=host), where Millpond itself, linked in
+// beside, makes the streams; on `cuda` with MILLPOND_TORCH_DEVICE=cuda and a driver, real or fake.
+#include "pluggable.hpp"
+
+#include <gtest/gtest.h>
+#include <millpond/millpond.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using millpond_torch::Block;
+using millpond_torch::PoolId;
+using millpond_torch::Stats;
+using millpond_torch::Stream;
+
+constexpr ssize_t kMiB = 1 << 20;
+
+Stats stats(int device = 0) {
+  Stats out{};
+  out.struct_size = sizeof out;
+  EXPECT_EQ(0, millpond_torch_stats(device, &out)) << millpond_torch_last_error();
+  return out;
+}
+
+std::vector<Block> blocks(int device = 0) {
+  std::vector<Block> out(1000);
+  out.resize(millpond_torch_blocks(device, out.data(), out.size()));
+  return out;
+}
+
+millpond_device* device() {
+  const char* type = std::getenv("MILLPOND_TORCH_DEVICE");
+  millpond_device* out = nullptr;
+  EXPECT_EQ(C_SUCCESS, millpond_device_get(type != nullptr ? type : "cuda", 0, &out));
+  return out;
+}
+
+class Pluggable : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::size_t count = 0;
+    if (millpond_torch_device_count(&count) != 0 || count == 0) {
+      GTEST_SKIP() << "no device: " << millpond_torch_last_error();
+    }
+    millpond_torch_init(static_cast<int>(count));
+  }
+  void TearDown() override {
+    for (Stream s : streams_) {
+      EXPECT_EQ(C_SUCCESS, millpond_stream_destroy(device(), reinterpret_cast<C_Stream>(s)));
+    }
+    if (!IsSkipped()) {
+      EXPECT_TRUE(blocks().empty());
+      EXPECT_EQ(0u, stats().blocks.current);
+    }
+  }
+  Stream stream() {
+    C_Stream out = nullptr;
+    EXPECT_EQ(C_SUCCESS, millpond_stream_create(device(), &out));
+    streams_.push_back(reinterpret_cast<Stream>(out));
+    return streams_.back();
+  }
+
+ private:
+  std::vector<Stream> streams_;
+};
+
+TEST_F(Pluggable, AllocatesAndFrees) {
+  void* a = millpond_torch_alloc(1000, 0, nullptr);
+  ASSERT_NE(nullptr, a);
+  EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(a) % 512);
+  EXPECT_EQ(1000u, stats().requested_bytes.current);
+  EXPECT_EQ(1u, stats().blocks.current);
+  millpond_torch_free(a, 1000, 0, nullptr);
+  void* b = millpond_torch_alloc(1000, 0, nullptr);
+  EXPECT_EQ(a, b) << "a freed block is used again on its stream";
+  millpond_torch_free(b, 1000, 0, nullptr);
+}
+
+TEST_F(Pluggable, NothingIsNothing) {
+  EXPECT_EQ(nullptr, millpond_torch_alloc(0, 0, nullptr));
+  millpond_torch_free(nullptr, 0, 0, nullptr);
+  millpond_torch_record_stream(nullptr, nullptr);
+  EXPECT_TRUE(blocks().empty());
+}
+
+TEST_F(Pluggable, StreamsHaveTheirOwnOrder) {
+  Stream one = stream();
+  Stream two = stream();
+  void* a = millpond_torch_alloc(3 * kMiB, 0, one);
+  void* b = millpond_torch_alloc(3 * kMiB, 0, two);
+  EXPECT_NE(a, b);
+  millpond_torch_record_stream(a, two);
+  millpond_torch_free(a, 3 * kMiB, 0, one);
+  millpond_torch_free(b, 3 * kMiB, 0, two);
+}
+
+TEST_F(Pluggable, OutOfMemoryThrowsWhatPyTorchCanShow) {
+  const std::uint64_t before = stats().out_of_memory_count;
+  try {
+    (void)millpond_torch_alloc(ssize_t{1} << 50, 0, nullptr);
+    FAIL() << "a petabyte";
+  } catch (const std::bad_alloc& e) {
+    EXPECT_NE(nullptr, std::strstr(e.what(), "1125899906842624")) << e.what();
+    EXPECT_NE(nullptr, std::strstr(e.what(), "device 0")) << e.what();
+  }
+  EXPECT_GE(stats().out_of_memory_count, before);
+  void* after = millpond_torch_alloc(kMiB, 0, nullptr);
+  EXPECT_NE(nullptr, after);
+  millpond_torch_free(after, kMiB, 0, nullptr);
+}
+
+TEST_F(Pluggable, OutOfMemoryIsNullWhereThatIsAsked) {
+  setenv("MILLPOND_TORCH_OOM", "null", 1);
+  EXPECT_EQ(nullptr, millpond_torch_alloc(ssize_t{1} << 50, 0, nullptr));
+  EXPECT_STRNE("", millpond_torch_last_error());
+  EXPECT_EQ(nullptr, millpond_torch_alloc(-1, 0, nullptr));
+  EXPECT_EQ(nullptr, millpond_torch_alloc(100, 63, nullptr));
+  EXPECT_EQ(nullptr, millpond_torch_alloc(100, -1, nullptr));
+  EXPECT_EQ(nullptr, millpond_torch_alloc(100, 64, nullptr));
+  unsetenv("MILLPOND_TORCH_OOM");
+}
+
+TEST_F(Pluggable, AForeignPointerIsToldAndNothingIsLost) {
+  void* a = millpond_torch_alloc(4096, 0, nullptr);
+  int local = 0;
+  millpond_torch_free(&local, 4, 0, nullptr);
+  EXPECT_STRNE("", millpond_torch_last_error());
+  millpond_torch_free(static_cast<char*>(a) + 512, 4, 0, nullptr);
+  EXPECT_EQ(1u, blocks().size());
+  millpond_torch_free(a, 4096, 0, nullptr);
+  EXPECT_TRUE(blocks().empty());
+  millpond_torch_free(a, 4096, 0, nullptr);  // twice
+  EXPECT_STRNE("", millpond_torch_last_error());
+}
+
+TEST_F(Pluggable, ResetGivesTheCacheBack) {
+  void* a = millpond_torch_alloc(64 * kMiB, 0, nullptr);
+  millpond_torch_free(a, 64 * kMiB, 0, nullptr);
+  EXPECT_GE(stats().reserved_bytes.current, static_cast<std::uint64_t>(64 * kMiB));
+  millpond_torch_reset();
+  EXPECT_EQ(0u, stats().reserved_bytes.current);
+}
+
+TEST_F(Pluggable, TheMemoryFractionBoundsTheDevice) {
+  std::uint64_t total = 0;
+  std::uint64_t free = 0;
+  ASSERT_EQ(0, millpond_torch_memory(0, &total, &free));
+  millpond_torch_reset();
+  millpond_torch_memory_fraction(64.0 * kMiB / static_cast<double>(total), 0);
+  void* fits = millpond_torch_alloc(32 * kMiB, 0, nullptr);
+  EXPECT_THROW((void)millpond_torch_alloc(64 * kMiB, 0, nullptr), std::bad_alloc);
+  millpond_torch_memory_fraction(1.0, 0);
+  EXPECT_EQ(0u, stats().limit_bytes);
+  void* now = millpond_torch_alloc(64 * kMiB, 0, nullptr);
+  millpond_torch_free(fits, 32 * kMiB, 0, nullptr);
+  millpond_torch_free(now, 64 * kMiB, 0, nullptr);
+  millpond_torch_memory_fraction(-1.0, 0);
+  EXPECT_NE(nullptr, std::strstr(millpond_torch_last_error(), "between 0 and 1"));
+}
+
+TEST_F(Pluggable, TheBaseOfABlockIsFound) {
+  void* a = millpond_torch_alloc(5000, 0, nullptr);
+  std::size_t size = 0;
+  EXPECT_EQ(a, millpond_torch_base_alloc(static_cast<char*>(a) + 4321, &size));
+  EXPECT_GE(size, 5000u);
+  EXPECT_EQ(a, millpond_torch_base_alloc(a, nullptr));
+  millpond_torch_free(a, 5000, 0, nullptr);
+}
+
+TEST_F(Pluggable, PoolsTakeTheStreamsThatTheirFilterAccepts) {
+  const PoolId id{0, 7};
+  Stream mine = stream();
+  millpond_torch_begin_allocate_to_pool(0, id, [mine](Stream s) { return s == mine; });
+  void* inside = millpond_torch_alloc(kMiB, 0, mine);
+  void* outside = millpond_torch_alloc(kMiB, 0, nullptr);
+  millpond_torch_end_allocate_to_pool(0, id);
+  void* later = millpond_torch_alloc(kMiB, 0, mine);
+  std::set<std::uint64_t> in_pool;
+  for (const Block& b : blocks()) {
+    if (b.pool_second == 7) in_pool.insert(b.address);
+  }
+  EXPECT_EQ(std::set<std::uint64_t>{reinterpret_cast<std::uintptr_t>(inside)}, in_pool);
+
+  millpond_torch_free(outside, kMiB, 0, nullptr);
+  millpond_torch_free(later, kMiB, 0, mine);
+  // Released while a block of it lives, as PyTorch does when a graph dies before its tensors.
+  millpond_torch_release_pool(0, id);
+  millpond_torch_free(inside, kMiB, 0, mine);
+  EXPECT_TRUE(blocks().empty());
+}
+
+TEST_F(Pluggable, APoolKeepsItsMemoryUntilItIsReleased) {
+  const PoolId id{3, 0};
+  Stream mine = stream();
+  millpond_torch_reset();
+  std::vector<void*> first;
+  for (int round = 0; round < 3; ++round) {
+    millpond_torch_begin_allocate_to_pool(0, id, [mine](Stream s) { return s == mine; });
+    void* a = millpond_torch_alloc(8 * kMiB, 0, mine);
+    first.push_back(a);
+    millpond_torch_free(a, 8 * kMiB, 0, mine);
+    millpond_torch_end_allocate_to_pool(0, id);
+    // Another stream's request must not get the pool's memory.
+    void* b = millpond_torch_alloc(8 * kMiB, 0, nullptr);
+    EXPECT_NE(a, b);
+    millpond_torch_free(b, 8 * kMiB, 0, nullptr);
+  }
+  EXPECT_EQ(first[0], first[1]);
+  EXPECT_EQ(first[0], first[2]);
+  millpond_torch_release_pool(0, id);
+  millpond_torch_reset();
+  EXPECT_EQ(0u, stats().reserved_bytes.current);
+}
+
+TEST_F(Pluggable, PoolsNest) {
+  const PoolId outer{0, 1};
+  const PoolId inner{0, 2};
+  const auto all = [](Stream) { return true; };
+  millpond_torch_begin_allocate_to_pool(0, outer, all);
+  void* a = millpond_torch_alloc(1000, 0, nullptr);
+  millpond_torch_begin_allocate_to_pool(0, inner, all);
+  void* b = millpond_torch_alloc(1000, 0, nullptr);
+  millpond_torch_end_allocate_to_pool(0, inner);
+  void* c = millpond_torch_alloc(1000, 0, nullptr);
+  millpond_torch_end_allocate_to_pool(0, outer);
+  for (const Block& block : blocks()) {
+    const unsigned long long want = block.address == reinterpret_cast<std::uintptr_t>(b) ? 2 : 1;
+    EXPECT_EQ(want, block.pool_second);
+  }
+  for (void* p : {a, b, c}) millpond_torch_free(p, 1000, 0, nullptr);
+  millpond_torch_release_pool(0, inner);
+  millpond_torch_release_pool(0, outer);
+  millpond_torch_end_allocate_to_pool(0, outer);
+  EXPECT_STRNE("", millpond_torch_last_error());
+  millpond_torch_release_pool(0, outer);  // twice: nothing
+}
+
+TEST_F(Pluggable, ManyThreadsAtOnce) {
+  std::atomic<int> failures{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 6; ++t) {
+    threads.emplace_back([t, &failures] {
+      std::vector<std::pair<void*, ssize_t>> held;
+      for (int i = 0; i < 2000; ++i) {
+        const ssize_t size = 1 + (i * 7919 + t * 104729) % 300000;
+        void* p = millpond_torch_alloc(size, 0, nullptr);
+        if (p == nullptr) ++failures;
+        held.emplace_back(p, size);
+        if (i % 100 == 3) {
+          millpond_torch_begin_allocate_to_pool(0, PoolId{9, static_cast<unsigned long long>(t)},
+                                                [](Stream s) { return s != nullptr; });
+          millpond_torch_end_allocate_to_pool(0, PoolId{9, static_cast<unsigned long long>(t)});
+        }
+        if (held.size() > 20) {
+          millpond_torch_free(held[0].first, held[0].second, 0, nullptr);
+          held.erase(held.begin());
+        }
+      }
+      for (auto& h : held) millpond_torch_free(h.first, h.second, 0, nullptr);
+      millpond_torch_release_pool(0, PoolId{9, static_cast<unsigned long long>(t)});
+    });
+  }
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(0, failures.load());
+}
+
+TEST_F(Pluggable, OlderCallersGetTheStatsTheyKnow) {
+  struct {
+    Stats stats;
+    unsigned char guard[16];
+  } out;
+  std::memset(&out, 0xAB, sizeof out);
+  out.stats.struct_size = sizeof(std::size_t) + sizeof(millpond_torch::Counter);
+  ASSERT_EQ(0, millpond_torch_stats(0, &out.stats));
+  EXPECT_EQ(0xABABABABABABABABu, out.stats.allocated_bytes.current);
+}
+
+}  // namespace

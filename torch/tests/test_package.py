@@ -1,0 +1,259 @@
+"""The Python package without PyTorch and without a GPU: what it finds, what it says, and the numbers that it gives, over
+the real library on the host device. A stub plays PyTorch and calls the library as PyTorch's C++ does.
+
+Needs MILLPOND_TORCH_LIBRARY, the built libmillpond-torch.so. Each case is a process of its own: the library is loaded
+once in a process, and PyTorch's allocator set once.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+PACKAGE = HERE.parent / "python"
+
+# Only what millpond_torch touches; records what it is given, and calls through the very pointers.
+STUB = '''
+import ctypes, types
+__version__ = "2.stub"
+version = types.SimpleNamespace(cuda="12.8")
+class _Inner:
+    def __init__(self):
+        self.hooks = {}
+def _setter(name):
+    def set(self, pointer):
+        assert isinstance(pointer, int) and pointer != 0
+        self.hooks[name] = pointer
+    return set
+for _name in ["set_init_fn", "set_reset_fn", "set_memory_fraction_fn", "set_base_alloc_fn", "set_record_stream_fn",
+              "set_begin_allocate_to_pool", "set_end_allocate_to_pool_fn", "set_release_pool"]:
+    setattr(_Inner, _name, _setter(_name))
+class CUDAPluggableAllocator:
+    def __init__(self, path, alloc, free):
+        lib = ctypes.CDLL(path)
+        self.alloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)((alloc, lib))
+        self.free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)((free, lib))
+        self.inner = _Inner()
+    def allocator(self):
+        return self.inner
+changed = []
+def change_current_allocator(allocator):
+    if IN_USE:
+        raise RuntimeError("Can't swap an already initialized allocator")
+    changed.append(allocator)
+IN_USE = False
+class MemPool:
+    def __init__(self, allocator):
+        self.allocator = allocator
+memory = types.SimpleNamespace(CUDAPluggableAllocator=CUDAPluggableAllocator,
+                               change_current_allocator=change_current_allocator)
+cuda = types.SimpleNamespace(memory=memory, MemPool=MemPool, is_initialized=lambda: False)
+'''
+
+
+def run(program, stub=STUB, **settings):
+    """Runs it with the package on the path; gives (status, stdout, stderr)."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(PACKAGE)
+        if stub is not None:
+            (pathlib.Path(folder) / "torch.py").write_text(stub)
+            path = folder + os.pathsep + path
+        env = dict(os.environ, PYTHONPATH=path, MILLPOND_TORCH_DEVICE=os.environ.get("TORCH_TEST_DEVICE", "host"),
+                   PYTHONDONTWRITEBYTECODE="1")
+        env.update(settings)
+        done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=env, cwd=folder, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+class Package(unittest.TestCase):
+    def good(self, program, **more):
+        status, out, err = run(program, **more)
+        self.assertEqual((status, err), (0, ""), err)
+        return out
+
+    def error(self, program, **more):
+        """The text of the MillpondError that the program ends with."""
+        out = self.good("import millpond_torch as m\ntry:\n    " + program +
+                        "\nexcept m.MillpondError as e:\n    print(e)\nelse:\n    print('no error')", **more)
+        self.assertNotIn("no error", out)
+        return out
+
+    def test_importing_loads_nothing(self):
+        self.good("""
+            import sys, millpond_torch
+            assert "torch" not in sys.modules
+            assert not millpond_torch.is_enabled()
+            assert "millpond" not in open("/proc/self/maps").read().replace("millpond_torch/", "")
+        """, MILLPOND_TORCH_LIBRARY="/nowhere")
+
+    def test_one_line_switches_pytorch_over(self):
+        self.good("""
+            import millpond_torch, torch
+            millpond_torch.enable()
+            millpond_torch.enable()
+            assert millpond_torch.is_enabled() and len(torch.changed) == 1
+            hooks = torch.changed[0].allocator().hooks
+            assert len(hooks) == 8 and len(set(hooks.values())) == 8, hooks
+        """)
+
+    def test_hooks_go_to_the_functions_of_their_name(self):
+        self.good("""
+            import ctypes, millpond_torch, torch
+            millpond_torch.enable()
+            a = torch.changed[0]
+            hooks = a.allocator().hooks
+            init = ctypes.CFUNCTYPE(None, ctypes.c_int)(hooks["set_init_fn"])
+            reset = ctypes.CFUNCTYPE(None)(hooks["set_reset_fn"])
+            base = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(hooks["set_base_alloc_fn"])
+            fraction = ctypes.CFUNCTYPE(None, ctypes.c_double, ctypes.c_int)(hooks["set_memory_fraction_fn"])
+            init(2)
+            p = a.alloc(100 << 20, 0, None)
+            size = ctypes.c_size_t()
+            assert base(p + 5, ctypes.byref(size)) == p and size.value >= 100 << 20
+            a.free(p, 100 << 20, 0, None)
+            assert millpond_torch.memory_reserved() >= 100 << 20
+            reset()
+            assert millpond_torch.memory_reserved() == 0
+            fraction(0.5, 0)
+            assert millpond_torch.memory_stats()["millpond.limit_bytes"] == millpond_torch.mem_get_info()[1] // 2
+        """)
+
+    def test_statistics_have_pytorchs_keys_and_exact_values(self):
+        self.good("""
+            import millpond_torch, torch
+            millpond_torch.enable()
+            a = torch.changed[0]
+            p, q = a.alloc(1000, 0, None), a.alloc(3 << 20, 0, None)
+            s = millpond_torch.memory_stats()
+            for stat in ["allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "allocation", "segment"]:
+                for value in ["current", "peak", "allocated", "freed"]:
+                    assert isinstance(s[f"{stat}.all.{value}"], int), stat
+            assert list(s) == sorted(s)
+            assert s["requested_bytes.all.current"] == 1000 + (3 << 20)
+            assert s["allocation.all.current"] == 2 and s["num_ooms"] == 0
+            assert millpond_torch.memory_allocated() == 1024 + (3 << 20)
+            a.free(q, 3 << 20, 0, None)
+            s = millpond_torch.memory_stats("cuda:0")
+            assert s["allocation.all.current"] == 1 and s["allocation.all.freed"] == 1
+            assert millpond_torch.max_memory_allocated(0) == 1024 + (3 << 20)
+            millpond_torch.reset_peak_memory_stats()
+            assert millpond_torch.max_memory_allocated() == 1024
+            assert millpond_torch.memory_allocated(1) == 0 == millpond_torch.max_memory_reserved(1)
+            a.free(p, 1000, 0, None)
+        """)
+
+    def test_snapshots_have_pytorchs_form(self):
+        self.good("""
+            import millpond_torch, torch
+            millpond_torch.enable()
+            a = torch.changed[0]
+            assert millpond_torch.snapshot() == []
+            held = [a.alloc(n, d, None) for n, d in [(1000, 0), (5 << 20, 0), (700, 1)]] + [
+                a.alloc(512, 0, None) for _ in range(3000)]
+            segments = millpond_torch.snapshot()
+            blocks = [b for s in segments for b in s["blocks"]]
+            assert sorted(b["address"] for b in blocks) == sorted(held)
+            assert {s["device"] for s in segments} == {0, 1}
+            for s in segments:
+                assert s["total_size"] == sum(b["size"] for b in s["blocks"]) == s["allocated_size"] == s["active_size"]
+                assert s["requested_size"] == sum(b["requested_size"] for b in s["blocks"])
+                at = s["address"]
+                for b in s["blocks"]:
+                    assert b["address"] == at and b["state"] == "active_allocated"
+                    at += b["size"]
+                assert {"stream", "segment_type", "segment_pool_id", "is_expandable", "frames"} <= set(s)
+            total = sum(b["requested_size"] for b in blocks)
+            assert total == sum(millpond_torch.memory_stats(d)["requested_bytes.all.current"] for d in (0, 1))
+        """)
+
+    def test_a_pool_of_pytorchs_own(self):
+        self.good("""
+            import millpond_torch, torch
+            pool = millpond_torch.mem_pool()
+            assert len(pool.allocator.hooks) == 8 and not torch.changed and not millpond_torch.is_enabled()
+        """)
+
+    def test_out_of_memory_is_an_answer(self):
+        self.good("""
+            import millpond_torch, torch
+            millpond_torch.enable()
+            assert torch.changed[0].alloc(1 << 50, 0, None) is None
+            assert millpond_torch.memory_stats()["allocation.all.current"] == 0
+        """, MILLPOND_TORCH_OOM="null")
+
+    def test_a_missing_library_says_what_to_do(self):
+        text = self.error("m.enable()", MILLPOND_TORCH_LIBRARY="/nowhere/libmillpond-torch.so")
+        self.assertIn("MILLPOND_TORCH_LIBRARY", text)
+        self.assertIn("/nowhere", text)
+        text = self.error("m.enable()", MILLPOND_TORCH_LIBRARY="")
+        self.assertIn("cmake --install", text)
+
+    def test_a_wrong_library_says_what_to_do(self):
+        with tempfile.NamedTemporaryFile(suffix=".so") as other:
+            other.write(b"no library")
+            other.flush()
+            self.assertIn("cannot be used", self.error("m.version()", MILLPOND_TORCH_LIBRARY=other.name))
+
+    def test_without_pytorch(self):
+        text = self.error("m.enable()", stub="raise ImportError('no module named torch, says the test')")
+        self.assertIn("install it with CUDA support", text)
+
+    def test_with_a_pytorch_without_cuda(self):
+        self.assertIn("without CUDA", self.error("m.enable()", stub=STUB.replace('cuda="12.8"', "cuda=None")))
+
+    def test_with_an_old_pytorch(self):
+        self.assertIn("2.1 or newer", self.error("m.enable()", stub="__version__ = '1.13'"))
+        self.assertIn("2.5 or newer", self.error("m.mem_pool()", stub=STUB.replace(" MemPool=MemPool,", "")))
+
+    def test_when_cuda_is_already_in_use(self):
+        text = self.error("m.enable()", stub=STUB.replace("IN_USE = False", "IN_USE = True"))
+        self.assertIn("at the top of the program", text)
+
+    def test_without_a_gpu(self):
+        for program in ["m.enable()", "m.memory_stats()", "m.snapshot()", "m.mem_pool()"]:
+            text = self.error(program, MILLPOND_TORCH_DEVICE="no_such_type")
+            self.assertIn("no device of type 'no_such_type'", text)
+
+    def test_a_device_that_is_not_there(self):
+        self.assertIn("device", self.error("m.memory_stats(17)"))
+        self.assertIn("names no CUDA device", self.error("m.memory_stats('cpu')"))
+
+    def test_the_versions_agree(self):
+        out = self.good("import millpond_torch as m\nprint(m.version(), m.__version__)")
+        library, package = out.split()
+        self.assertEqual(library, package)
+        self.assertIn(f'version = "{package}"', (HERE.parent / "pyproject.toml").read_text())
+
+    def test_a_wheel_can_be_built(self):
+        """From the tree, without network: with the setuptools that are there, in a copy of the tree."""
+        try:
+            import setuptools  # noqa: F401
+            import wheel  # noqa: F401
+        except ImportError:
+            self.skipTest("setuptools and wheel are not here (Debian: python3-setuptools, python3-wheel)")
+        import shutil
+        import zipfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            tree = pathlib.Path(folder) / "torch"
+            shutil.copytree(HERE.parent, tree)
+            program = ("import setuptools.build_meta as b, sys\n"
+                       f"print(b.build_wheel({folder!r}))")
+            done = subprocess.run([sys.executable, "-c", program], cwd=tree, text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, timeout=200)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            name = done.stdout.strip().splitlines()[-1]
+            self.assertRegex(name, r"^millpond_torch-[0-9.]+-py3-none-any\.whl$")
+            names = zipfile.ZipFile(pathlib.Path(folder) / name).namelist()
+            for module in (PACKAGE / "millpond_torch").glob("*.py"):
+                self.assertIn(f"millpond_torch/{module.name}", names)
+
+
+if __name__ == "__main__":
+    if not os.path.isfile(os.environ.get("MILLPOND_TORCH_LIBRARY", "")):
+        sys.exit("MILLPOND_TORCH_LIBRARY must name the built libmillpond-torch.so")
+    unittest.main()
