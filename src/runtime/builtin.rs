@@ -12,9 +12,9 @@
 //! and names the variable.
 
 use crate::base::error::{Code, Error, Result};
+use crate::device::DeviceType;
 use crate::device::cuda::{CudaOptions, CudaType};
 use crate::device::host::{HostOptions, HostType, MAX_DEVICES, machine_memory};
-use crate::device::DeviceType;
 use crate::fail;
 use std::sync::Arc;
 

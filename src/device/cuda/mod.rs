@@ -45,12 +45,7 @@ pub struct CudaOptions {
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions {
-            library: None,
-            nvml: None,
-            mapping: true,
-            release_threshold: u64::MAX,
-        }
+        CudaOptions { library: None, nvml: None, mapping: true, release_threshold: u64::MAX }
     }
 }
 
