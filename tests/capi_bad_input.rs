@@ -449,7 +449,8 @@ fn plugins_that_are_none() {
     fails(unsafe { millpond_device_type_register(Some(does_nothing), at, 31) }, MILLPOND_E_INVALID_ARGUMENT);
     assert_eq!(CALLS.load(SeqCst), 0);
     fails(unsafe { millpond_device_type_register(Some(does_nothing), at, 32) }, MILLPOND_E_PLUGIN_REFUSED);
-    assert_eq!((CALLS.load(SeqCst), name[0]), (1, 0x55));
+    assert!(CALLS.load(SeqCst) > 0); // once for each layout that is offered
+    assert_eq!(name[0], 0x55);
     let load = |path: &CStr| unsafe { millpond_device_type_load(path.as_ptr(), null_mut(), 0) };
     fails(load(c"/nowhere/libnothing.so"), MILLPOND_E_SYSTEM);
     assert!(message().contains("libnothing.so"), "{}", message());

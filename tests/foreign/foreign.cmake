@@ -20,6 +20,7 @@ set(foreign_list "")
 # Tests of the suite that a plugin cannot pass, because what stands in for a function that it leaves out waits on the host
 # (docs/paddle.md): they hold a stream back, and ask that nothing waits for it.
 set(foreign_waits_for_events
+    Dlpack.AConsumersStreamKeepsABlockOfOurs
     Reuse.AFreeOnAnotherStreamHonoursBoth Reuse.AnUnorderedFreeWaitsForEveryStream
     Reuse.AnotherStreamWaitsForTheStreamOfTheFree Reuse.RecordedStreamsHoldABlockBack
     Streams.AnEventStandsForItsLastRecordOnly Streams.EventsOrderStreams Streams.QueuedWaitsOutliveTheirEvent
@@ -80,8 +81,8 @@ foreign_plugin(
   large_chunk "${foreign_newest}" FOREIGN_MIN_CHUNK=65536 FOREIGN_PADDING=1000 "FOREIGN_INIT_ALLOC=8${mib}"
   "FOREIGN_REALLOC=4${mib}"
 )
-# Its blocks of 3 MiB are above the max chunk, and so end with a free of the plugin's, which waits.
-set(foreign_except Reuse.OnItsOwnStreamMemoryComesBackAtOnce)
+# The blocks of these are above the max chunk, and so end with a free of the plugin's, which waits.
+set(foreign_except Reuse.OnItsOwnStreamMemoryComesBackAtOnce Dlpack.AConsumersStreamKeepsABlockOfOurs)
 foreign_plugin(
   small_max_chunk "${foreign_newest}" FOREIGN_MIN_CHUNK=256 FOREIGN_MAX_CHUNK=262144 FOREIGN_INIT_ALLOC=524288
   FOREIGN_REALLOC=262144

@@ -100,6 +100,7 @@ impl CudaDevice {
         let maps = options.mapping
             && has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?
             && matches!(driver.granularity(&physical)?, g if g != 0 && GRANULE.is_multiple_of(g));
+        let has_driver_pool = has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?;
         let unified = has(Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)?;
         Ok(CudaDevice {
             // The last step that can fail: nothing needs to be undone.
@@ -115,7 +116,7 @@ impl CudaDevice {
             refused: AtomicBool::new(false),
             pool: Mutex::new(0),
             numa_node: numa_node(driver, device),
-            has_driver_pool: has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?,
+            has_driver_pool,
             release_threshold: options.release_threshold,
             reaches: Mutex::default(),
         })
