@@ -109,6 +109,8 @@ extern "C" {
 #define MILLPOND_E_WRONG_SIZE 16
 /** A defect of this library; please report it. */
 #define MILLPOND_E_INTERNAL 17
+/** `millpond_pool_sleep`: what the memory holds is kept in host memory, and is there again after the wake. */
+#define MILLPOND_SLEEP_KEEP 1
 /** Copy from host memory to device memory. */
 #define MILLPOND_COPY_H2D 0
 /** Copy from device memory to host memory. */
@@ -127,6 +129,18 @@ extern "C" {
 #define MILLPOND_CAP_STREAMS 16
 /** Bit of `millpond_device_info.caps`: stream callbacks work. */
 #define MILLPOND_CAP_CALLBACKS 32
+
+/**
+ * A capture of work for later, and the graph that came of it: a handle from `millpond_capture_begin`. It is
+ * a number and points to nothing; a released one is recognised.
+ */
+typedef struct millpond_capture millpond_capture;
+
+/**
+ * A pool's layout at one moment: a handle from `millpond_pool_checkpoint`. It is a number and points to
+ * nothing; a destroyed one is recognised.
+ */
+typedef struct millpond_checkpoint millpond_checkpoint;
 
 /**
  * A device: a handle that `millpond_device_get` lends. It is a number and points to nothing; it
@@ -232,6 +246,8 @@ typedef struct millpond_stats {
   uint64_t out_of_memory_count;
   /** The limit of `reserved_bytes`; 0: none. */
   uint64_t limit_bytes;
+  /** Bytes of memory that sleeps: given back to the device until its pool wakes. */
+  struct millpond_counter sleeping_bytes;
 } millpond_stats;
 
 /** The account of a device's pinned host memory. */
@@ -290,6 +306,13 @@ typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
  * fails inside it calls no callbacks. It may be called by several threads at once. It must not throw.
  */
 typedef bool (*millpond_oom_callback)(void *user_data, uint64_t size_bytes);
+
+/**
+ * Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: `ptr` and
+ * the `size_bytes` that were asked for, and whether the block is live now or was freed. On the thread of the
+ * call, after everything is done, with no lock held. It must not throw.
+ */
+typedef void (*millpond_restore_callback)(void *user_data, void *ptr, size_t size_bytes, bool live);
 
 /**
  * Called once, when the consumer of a tensor of `millpond_dlpack_export` gives it back, with the pointer from
@@ -714,6 +737,170 @@ C_Status millpond_pool_get_stats(const millpond_pool *pool, millpond_stats *inou
  */
 C_Status millpond_pool_reset_peaks(millpond_pool *pool);
 
+/* ---- Scopes: pools by thread --------------------------------------------------------------------------- */
+
+/**
+ * From now on, requests of the calling thread to the default pool of `pool`'s device come from `pool`:
+ * `millpond_alloc`, `millpond_pool_alloc` on the default pool, and what is built on them. Requests that name
+ * another pool, other threads and other devices are not concerned, and blocks are freed as always. Scopes
+ * nest: the innermost of a device counts, and one of the default pool itself ends the effect of outer ones.
+ * A scope that a thread leaves open ends with the thread. While any thread has a scope open on a device,
+ * requests to its default pool take a few nanoseconds more.
+ *
+ * Errors: INVALID_ARGUMENT for a pool that does not exist; NOT_INITIALIZED.
+ */
+C_Status millpond_scope_begin(millpond_pool *pool);
+
+/**
+ * Ends the calling thread's innermost scope of the device, which must be one of `pool`. While a scope is
+ * open on any thread, `millpond_pool_destroy` of its pool gets BUSY.
+ *
+ * Errors: NOT_PERMITTED when this thread has no scope open on the device (perhaps another thread has), or
+ * the innermost is one of another pool; INVALID_ARGUMENT; NOT_INITIALIZED. After an error no scope has ended.
+ */
+C_Status millpond_scope_end(millpond_pool *pool);
+
+/* ---- Captures: memory of graphs ------------------------------------------------------------------------ */
+
+/**
+ * Work on `stream` is about to be recorded into a graph: from now on all requests of this stream come from
+ * `pool`, whatever pool of the device they name, and from whichever thread. Call it before the driver starts
+ * to record. `pool` is not the default pool; captures may share one, one after the other or at a time.
+ *
+ * Until `millpond_capture_end` Millpond asks nothing of the captured streams: no event is recorded there, they
+ * are made to wait for nothing, their pool only grows, and a freed block that must wait for them waits until
+ * the capture has ended. Other streams and threads go on, but while any stream of a device is captured the
+ * device is not waited for: `millpond_device_empty_cache` and the like get BUSY. Free memory of the captured
+ * streams in other pools rests meanwhile.
+ *
+ * As long as the capture is not released, its pool keeps all its memory at its addresses, freed blocks
+ * included, for the graph to find at each replay: nothing is given back, lent to other pools or streams, or
+ * shown elsewhere, and `millpond_pool_destroy` gets BUSY. A replay uses the memory of blocks that were freed
+ * during the capture too. Other requests to the pool may get such memory, so order them with the replays, as
+ * a request on the captured stream is, or use another pool.
+ *
+ * The caller gives the capture back with `millpond_capture_release`.
+ *
+ * Errors: BUSY when the stream is captured already; UNKNOWN_STREAM; INVALID_ARGUMENT for the default pool, and
+ * for NULL as `stream`, which cannot be captured; UNSUPPORTED where the device is not pooled; NOT_INITIALIZED.
+ */
+C_Status millpond_capture_begin(millpond_pool *pool,
+                                C_Stream stream,
+                                millpond_capture **out_capture);
+
+/**
+ * Work on `stream` is recorded into the same graph: call it before the stream joins the driver's capture.
+ *
+ * Errors: NOT_PERMITTED when the capture has ended; INVALID_ARGUMENT, also when it was released; else those of
+ * `millpond_capture_begin`.
+ */
+C_Status millpond_capture_add_stream(millpond_capture *capture,
+                                     C_Stream stream);
+
+/**
+ * The streams of the capture are ordinary ones again. Call it when the driver records no more, whether that
+ * went well or not. The pool keeps its memory until `millpond_capture_release`.
+ *
+ * Errors: NOT_PERMITTED when it has ended already; INVALID_ARGUMENT, also when it was released;
+ * NOT_INITIALIZED.
+ */
+C_Status millpond_capture_end(millpond_capture *capture);
+
+/**
+ * The graph of the capture is destroyed, and its last replay queued; or it never came to be: a capture that
+ * has not ended is ended first (the driver must record no more). When this was the last capture of its pool,
+ * the pool's free memory goes back to the device, which is waited for; or, where that is not possible now,
+ * becomes ordinary free memory. The handle is not valid any more. NULL: no-op.
+ *
+ * Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
+ */
+C_Status millpond_capture_release(millpond_capture *capture);
+
+/* ---- Checkpoints: layouts of pools --------------------------------------------------------------------- */
+
+/**
+ * Notes which blocks of the pool are live now, where, with their sizes and streams. Nothing of it is kept from
+ * being freed or given back; what is needed to keep a pool's memory is a capture. The caller ends it with
+ * `millpond_checkpoint_destroy`.
+ *
+ * Errors: INVALID_ARGUMENT; UNSUPPORTED where the device is not pooled; NOT_INITIALIZED.
+ */
+C_Status millpond_pool_checkpoint(millpond_pool *pool,
+                                  millpond_checkpoint **out_checkpoint);
+
+/**
+ * Makes exactly those blocks of `pool` live that were at the checkpoint: at the same addresses, of the same
+ * sizes and streams. Blocks that have come since are freed, and those that were freed since are live again,
+ * with what their memory holds now; where a block was freed and another of the same size and stream made at its
+ * address, that one stays. `callback` (may be NULL) is told each block that was freed or made live. Nothing is
+ * copied, and the device is called only where a block that is freed was used by other streams than its own:
+ * those are waited for. No other thread may use the pool meanwhile. A checkpoint may be restored any number of
+ * times.
+ *
+ * Errors: NOT_PERMITTED when it is impossible, because memory of it went back to the device or to another pool,
+ * which does not happen while a capture keeps the pool; UNKNOWN_STREAM when a stream of it has ended; BUSY when
+ * a stream of it is being captured, or another thread used the pool; OUT_OF_MEMORY; NOT_PERMITTED in a stream
+ * callback; INVALID_ARGUMENT, also for a checkpoint of another pool; UNSUPPORTED; NOT_INITIALIZED; DEVICE. After
+ * an error nothing has changed.
+ */
+C_Status millpond_pool_restore(millpond_pool *pool,
+                               const millpond_checkpoint *checkpoint,
+                               millpond_restore_callback callback,
+                               void *user_data);
+
+/**
+ * Ends a checkpoint. NULL: no-op.
+ *
+ * Errors: INVALID_ARGUMENT, also when it was destroyed before; NOT_INITIALIZED.
+ */
+C_Status millpond_checkpoint_destroy(millpond_checkpoint *checkpoint);
+
+/* ---- Sleep: pools without physical memory -------------------------------------------------------------- */
+
+/**
+ * Gives the physical memory of the pool back to the device until `millpond_pool_wake`. Its addresses stay, and
+ * so do its blocks, which nobody may touch meanwhile: copies and fills of them get NOT_PERMITTED, and so do
+ * requests to the pool. Blocks may be freed. `flags`: 0, and what the memory holds is lost, or
+ * MILLPOND_SLEEP_KEEP, and it is copied to host memory and back. Waits for the device.
+ *
+ * Errors: UNSUPPORTED where the device does not map; NOT_PERMITTED when the pool sleeps already, and in a
+ * stream callback; BUSY while a stream of the device is captured; OUT_OF_MEMORY for host memory;
+ * INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error nothing has changed; but where the device takes
+ * memory and does not give it again, the pool may sleep in part, as `sleeping_bytes` tells: wake it then.
+ */
+C_Status millpond_pool_sleep(millpond_pool *pool,
+                             uint32_t flags);
+
+/**
+ * Brings the memory of a sleeping pool back, at the same addresses. Where there is too little, idle memory of
+ * other pools is given back for it.
+ *
+ * Errors: OUT_OF_MEMORY, and the pool sleeps on with what was kept; NOT_PERMITTED when it does not sleep, and in
+ * a stream callback; BUSY while a stream of the device is captured; UNSUPPORTED; INVALID_ARGUMENT;
+ * NOT_INITIALIZED; DEVICE. After an error nothing has changed.
+ */
+C_Status millpond_pool_wake(millpond_pool *pool);
+
+/**
+ * `millpond_pool_sleep` for all pools of the device that were made with this name, which serves as a tag: all of
+ * them or none.
+ *
+ * Errors: INVALID_ARGUMENT also when there is no such pool; else those of `millpond_pool_sleep`.
+ */
+C_Status millpond_device_sleep(millpond_device *device,
+                               const char *pool_name,
+                               uint32_t flags);
+
+/**
+ * `millpond_pool_wake` for all sleeping pools of the device that were made with this name. When one cannot wake,
+ * those that have woken before it stay awake, and the call may be made again.
+ *
+ * Errors: INVALID_ARGUMENT also when there is no such pool; NOT_PERMITTED also when none of them sleeps; else
+ * those of `millpond_pool_wake`.
+ */
+C_Status millpond_device_wake(millpond_device *device,
+                              const char *pool_name);
+
 /* ---- Memory without a pool in hand --------------------------------------------------------------------- */
 
 /**
@@ -748,6 +935,33 @@ C_Status millpond_free_sized(void *ptr, size_t size_bytes);
  * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED.
  */
 C_Status millpond_record_stream(void *ptr, C_Stream stream);
+
+/**
+ * The use of the block that starts at `ptr` by work on `stream` has ended: what is queued there *now* is the
+ * last. After the free, its reuse waits for this point, and not for what is queued there at the free. It
+ * takes the place of an earlier `millpond_record_stream` of that stream, which need not have been called.
+ * Work that uses the block and is queued there later needs a new one. Costs nothing at the free when the
+ * stream has passed the point by then. Without effect on a block of `stream` itself, and on one of
+ * `millpond_alloc`, which waits for all streams. While `stream` is captured, the use ends with the capture.
+ *
+ * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
+ * the block waits for what it waited for before.
+ */
+C_Status millpond_record_end(void *ptr, C_Stream stream);
+
+/**
+ * As `millpond_record_end`, but the use ended where `event` was recorded: on `stream` behind the last use, or
+ * on another stream that has waited for that. The event stays the caller's. It must stay as it is until it
+ * has completed or the block waits for it no longer; `millpond_event_is_held` tells. An event that is recorded
+ * and destroyed with functions of this library needs no care: `millpond_event_record` gets BUSY until then,
+ * and `millpond_event_destroy` takes effect then, although the handle ends at once. One that is recorded or
+ * destroyed with the driver's own functions does.
+ *
+ * Errors: UNKNOWN_EVENT, and those of `millpond_record_end`.
+ */
+C_Status millpond_record_end_at(void *ptr,
+                                C_Stream stream,
+                                C_Event event);
 
 /**
  * The live block that holds `ptr`, which may lie anywhere inside it. The caller sets
@@ -915,7 +1129,7 @@ C_Status millpond_stream_create(millpond_device *device, C_Stream *out_stream);
  * Ends a stream that `millpond_stream_create` made. Work queued on it still completes, and live blocks of it
  * stay valid. NULL: no-op.
  *
- * Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was made elsewhere; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was made elsewhere; BUSY while it is captured (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_stream_destroy(millpond_device *device,
                                  C_Stream stream);
@@ -972,7 +1186,7 @@ C_Status millpond_stream_add_callback(millpond_device *device,
 C_Status millpond_event_create(millpond_device *device, C_Event *out_event);
 
 /**
- * Ends an event. Waits on it that are queued still hold. NULL: no-op.
+ * Ends an event. Waits on it that are queued still hold, and so does `millpond_record_end_at`. NULL: no-op.
  *
  * Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
@@ -981,9 +1195,11 @@ C_Status millpond_event_destroy(millpond_device *device, C_Event event);
 /**
  * The event stands for everything queued on `stream` so far.
  *
- * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; BUSY while `millpond_event_is_held`; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_event_record(millpond_device *device, C_Stream stream, C_Event event);
+C_Status millpond_event_record(millpond_device *device,
+                               C_Stream stream,
+                               C_Event event);
 
 /**
  * Whether what the event recorded is done; true when it never recorded. Does not wait.
@@ -991,6 +1207,14 @@ C_Status millpond_event_record(millpond_device *device, C_Stream stream, C_Event
  * Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_event_query(millpond_device *device, C_Event event, bool *out_done);
+
+/**
+ * Whether a block still waits for what the event has recorded (see `millpond_record_end_at`); then it must
+ * neither be recorded again nor destroyed with functions other than this library's. Does not wait.
+ *
+ * Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_event_is_held(millpond_device *device, C_Event event, bool *out_held);
 
 /**
  * Waits for what the event recorded.

@@ -239,7 +239,7 @@ impl Pond {
         bytes: u64,
     ) -> Result<u64> {
         let mut g = lock(&self.growth);
-        let steps: &[Step] = if self.recording(heap.stream.load(Relaxed)) { &CAPTURED } else { &STEPS };
+        let mut steps: Option<&[Step]> = None; // the device is asked only when it must give something
         let mut step = 0;
         let mut refused: Option<Error> = None;
         let mut scattering = self.config.mapping;
@@ -292,6 +292,8 @@ impl Pond {
                 }
             }
             drop(h);
+            let captured = || self.recording(heap.stream.load(Relaxed));
+            let steps = *steps.get_or_insert_with(|| if captured() { &CAPTURED } else { &STEPS });
             let Some(&what) = steps.get(step) else { break };
             let got = match what {
                 Step::Steal { same_pool, terms } => {
