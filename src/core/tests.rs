@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex};
 
 mod capture;
 mod checkpoint;
+mod scale;
 mod sleep;
 mod tuned;
 

@@ -1,0 +1,117 @@
+//! Many blocks, and a large device: what the tables of a pond can hold.
+
+use super::*;
+
+const TIB: u64 = 1 << 40;
+
+/// A device that gives everything and remembers nothing.
+struct Generous;
+impl Backing for Generous {
+    fn create(&self, _: u32, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn release(&self, _: u32, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn alias(&self, _: u64, _: u32, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn unalias(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn segment(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn segment_release(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn mark(&self, _: u64) -> Result<Mark> {
+        Ok(1)
+    }
+    fn passed(&self, _: Mark) -> Result<bool> {
+        Ok(true)
+    }
+    fn wait(&self, _: u64, _: Mark) -> Result<()> {
+        Ok(())
+    }
+    fn sync(&self, _: Mark) -> Result<()> {
+        Ok(())
+    }
+    fn forget(&self, _: Mark) {}
+    fn sync_all(&self) -> Result<()> {
+        Ok(())
+    }
+    fn knows(&self, _: u64) -> bool {
+        true
+    }
+    fn streams(&self, _: &mut dyn FnMut(u64)) {}
+}
+
+fn pond(mapping: bool, capacity: u64) -> Pond {
+    let config =
+        Config { growing: true, init_alloc: 64 << 20, realloc: 64 << 20, ..config(mapping, capacity) };
+    Pond::new(config, Box::new(Generous)).unwrap()
+}
+
+#[test]
+fn ten_million_live_blocks() {
+    const COUNT: usize = 10_000_000;
+    for mapping in [true, false] {
+        let pond = pond(mapping, 80 << 30);
+        let bytes = |i: usize| [1, 512, 513, 1000, 4096][i % 5];
+        let mut blocks: Vec<u64> =
+            (0..COUNT).map(|i| pond.alloc(PoolId::DEFAULT, 1, bytes(i)).unwrap()).collect();
+        assert_eq!(pond.stats(None).unwrap().blocks.current, COUNT as u64);
+        // Every second one goes, and comes back elsewhere or not; no two may share their start.
+        for i in (0..COUNT).step_by(2) {
+            pond.free(blocks[i], Some(1), None).unwrap();
+        }
+        for i in (0..COUNT).step_by(2) {
+            blocks[i] = pond.alloc(PoolId::DEFAULT, 1, bytes(i + 1)).unwrap();
+        }
+        let asked: u64 = (0..COUNT).map(|i| bytes(i + (i + 1) % 2)).sum();
+        assert_eq!(pond.stats(None).unwrap().requested.current, asked);
+        let mut sorted = blocks.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), COUNT, "{mapping}: two live blocks at one place");
+        blocks.into_iter().for_each(|b| pond.free(b, Some(1), None).unwrap());
+        pond.empty_cache(None).unwrap();
+        let s = pond.stats(None).unwrap();
+        assert_eq!((s.blocks.current, s.reserved.current), (0, 0));
+    }
+}
+
+#[test]
+fn a_device_of_two_tebibytes() {
+    for mapping in [true, false] {
+        let pond = pond(mapping, 2 * TIB);
+        let get = |bytes| pond.alloc(PoolId::DEFAULT, 1, bytes);
+        // As a whole, in halves, and with what is left beside the largest blocks.
+        let all = get(2 * TIB).unwrap();
+        assert_eq!(pond.block(all + 2 * TIB - 1).unwrap().base, all);
+        assert_eq!(get(1).unwrap_err().code(), Code::OutOfMemory);
+        pond.free(all, Some(1), None).unwrap();
+        assert_eq!(get(2 * TIB + 1).unwrap_err().code(), Code::OutOfMemory);
+        let blocks: Vec<u64> = [TIB, TIB / 2, TIB / 4, (100 << 30) + 1, 3 << 20, 512, 1]
+            .into_iter()
+            .map(|n| get(n).unwrap())
+            .collect();
+        for &b in &blocks {
+            assert_eq!(pond.block(b).unwrap().base, b);
+        }
+        blocks.iter().for_each(|&b| pond.free(b, Some(1), None).unwrap());
+        // Granules by the million, as weights and activations take them; then one block over all their holes.
+        let some: Vec<u64> = (0..40_000).map(|_| get(24 << 20).unwrap()).collect();
+        some.iter().step_by(2).for_each(|&b| pond.free(b, Some(1), None).unwrap());
+        assert_eq!(pond.stats(None).unwrap().allocated.current, 20_000 * (24 << 20));
+        if mapping {
+            let wide = get(TIB).unwrap();
+            pond.free(wide, Some(1), None).unwrap();
+        }
+        some.iter().skip(1).step_by(2).for_each(|&b| pond.free(b, Some(1), None).unwrap());
+        pond.empty_cache(None).unwrap();
+        assert_eq!(pond.stats(None).unwrap().reserved.current, 0);
+        pond.check();
+    }
+}
