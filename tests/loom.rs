@@ -230,8 +230,16 @@ fn spawn_big<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> threa
 
 /// Runs a model of the whole pond, which takes more steps than loom expects.
 fn pond_model(f: impl Fn() + Send + Sync + Copy + 'static) {
+    bounded_pond_model(None, f);
+}
+
+/// The same with so many preemptions at most, for programs that take minutes with more.
+fn bounded_pond_model(most: Option<usize>, f: impl Fn() + Send + Sync + Copy + 'static) {
     let mut model = loom::model::Builder::new();
     model.max_branches = 20_000;
+    if let Some(most) = most {
+        model.preemption_bound = Some(model.preemption_bound.map_or(most, |bound| bound.min(most)));
+    }
     model.check(move || spawn_big(f).join().unwrap());
 }
 
@@ -286,7 +294,7 @@ fn of_two_frees_of_a_block_one_is_harmless() {
 /// Whoever looks a captured stream's heap up while its capture begins, no pool goes on remembering it wrongly.
 #[test]
 fn a_capture_takes_its_stream_over() {
-    pond_model(|| {
+    bounded_pond_model(Some(2), || {
         const CAPTURED: u64 = 1;
         let (pond, _) = pond(1);
         let own = pond.pool_create(0).unwrap();
