@@ -87,7 +87,7 @@ TEST_P(Pools, ACaptureKeepsItsMemory) {
 
 TEST_P(Pools, ALayoutComesBack) {
   millpond::Pool graphs(device(), 0, "graphs");
-  millpond::Buffer old = graphs.allocate(1 << 20);
+  millpond::Buffer old = graphs.allocate(1 << 16);
   void* const at = old.data();
   const millpond::Checkpoint checkpoint(graphs);
   old.reset();
@@ -99,7 +99,7 @@ TEST_P(Pools, ALayoutComesBack) {
   EXPECT_FALSE(changed[0].live);
   EXPECT_EQ(changed[1].data, at);
   EXPECT_TRUE(changed[1].live);
-  old = millpond::Buffer::adopt(graphs.get(), at, 1 << 20, nullptr);
+  old = millpond::Buffer::adopt(graphs.get(), at, 1 << 16, nullptr);
   EXPECT_EQ(graphs.stats().blocks.current, 1u);
 }
 
