@@ -495,7 +495,8 @@ fn a_callback_gets_no_block_whose_work_is_not_over() {
             if let Ok(y) = got {
                 m.free(y, None, None).unwrap();
             }
-            assert!([get(&d).unwrap(), get(&d).unwrap()].contains(&x), "the block came back");
+            m.empty_cache(None).unwrap();
+            assert_eq!((m.stats().active.current, fake.used(0)), (0, 0), "the block came back");
             fake.end();
         }
     }
@@ -775,7 +776,8 @@ fn step_fails(settings: &[(&str, &str)], step: impl Fn(&DeviceState, PoolId, u64
     all.extend_from_slice(settings);
     let mut seen = 0;
     for code in [FAILED, NO_MEMORY] {
-        for call in 0.. {
+        // The second code ends in the same places: some of them.
+        for call in (0..).step_by(if code == FAILED { 1 } else { 7 }) {
             let (fake, d) = one(&all);
             let m = d.memory();
             let s = d.stream_create().unwrap();
@@ -793,7 +795,6 @@ fn step_fails(settings: &[(&str, &str)], step: impl Fn(&DeviceState, PoolId, u64
             let done = step(&d, p, s);
             let made = fake.all_calls();
             fake.fail_clear();
-            println!("call {call} ({code}): {done:?}");
             if made <= call {
                 done.unwrap();
                 fake.end_quietly();
