@@ -38,7 +38,6 @@ fn everywhere(test: impl Fn(&'static [(&'static str, &'static str)], Made, u32))
     for settings in [MAPPED, SEGMENTS, OLD] {
         for made in [Here, ElsewhereBlocking, ElsewhereNonBlocking] {
             for mode in [GLOBAL, THREAD_LOCAL] {
-                println!("{settings:?} {made:?} mode {mode}");
                 test(settings, made, mode);
             }
         }
