@@ -109,15 +109,30 @@ fn reserved(d: &DeviceState, p: PoolId) -> u64 {
     d.memory().pool_stats(p).unwrap().reserved.current
 }
 
-/// Blocks of others, and what they hold.
+/// Blocks of others, and what they hold: everywhere, or (`sparse`) at a few places of each granule.
 #[derive(Default)]
-struct Others(Vec<(u64, usize, u8)>);
+struct Others {
+    blocks: Vec<(u64, usize, u8)>,
+    sparse: bool,
+}
 
 impl Others {
     fn put(&mut self, fake: &Fake, at: u64, bytes: u64) {
-        let value = 0x40 + (self.0.len() % 100) as u8;
-        fake.write(0, at, &vec![value; bytes as usize]).unwrap();
-        self.0.push((at, bytes as usize, value));
+        self.blocks.push((at, bytes as usize, 0x40 + (self.blocks.len() % 100) as u8));
+        self.fill(fake, self.blocks.len() - 1);
+    }
+    /// The places of a block that are written and read: (address, bytes).
+    fn places(&self, (at, bytes, _): (u64, usize, u8)) -> Vec<(u64, usize)> {
+        if !self.sparse {
+            return vec![(at, bytes)];
+        }
+        (0..bytes).step_by(512 << 10).map(|i| (at + i as u64, 64.min(bytes - i))).collect()
+    }
+    fn fill(&self, fake: &Fake, i: usize) {
+        let block = self.blocks[i];
+        for (at, bytes) in self.places(block) {
+            fake.write(0, at, &vec![block.2; bytes]).unwrap();
+        }
     }
     /// Takes all that the device still has.
     fn take_all(&mut self, fake: &Fake, d: &DeviceState, pool: PoolId, stream: u64) {
@@ -127,13 +142,15 @@ impl Others {
     }
     #[track_caller]
     fn check(&self, fake: &Fake) {
-        for &(at, bytes, value) in &self.0 {
-            let as_put = fake.read(0, at, bytes).unwrap() == vec![value; bytes];
-            assert!(as_put, "memory of somebody else was written");
+        for &block in &self.blocks {
+            for (at, bytes) in self.places(block) {
+                let as_put = fake.read(0, at, bytes).unwrap() == vec![block.2; bytes];
+                assert!(as_put, "memory of somebody else was written");
+            }
         }
     }
     fn free(self, d: &DeviceState) {
-        self.0.iter().for_each(|b| d.memory().free(b.0, None, None).unwrap());
+        self.blocks.iter().for_each(|b| d.memory().free(b.0, None, None).unwrap());
     }
 }
 
@@ -191,9 +208,9 @@ fn replays_find_their_memory() {
         assert!(m.empty_cache(None).is_err());
         assert_eq!(d.synchronize().unwrap_err().code(), Code::NotPermitted);
         let mut bytes = [0; 16];
-        let read = d.read(others.0[0].0, &mut bytes);
+        let read = d.read(others.blocks[0].0, &mut bytes);
         assert_eq!(read.is_ok(), made == ElsewhereNonBlocking, "{read:?}");
-        let _ = d.memset(others.0[0].0, others.0[0].2, 16);
+        let _ = d.memset(others.blocks[0].0, others.blocks[0].2, 16);
         let _ = d.stream_synchronize(t);
         let exec = graph(&fake, s);
         m.capture_end(first).unwrap();
@@ -405,9 +422,9 @@ fn what_a_captured_stream_has_freed_is_given_to_nobody() {
         graph_end(&fake, graph(&fake, s));
         m.capture_release(c).unwrap();
         // Now it is memory like any other.
-        let before = others.0.len();
+        let before = others.blocks.len();
         others.take_all(&fake, &d, POOL, t);
-        assert!(others.0.len() > before);
+        assert!(others.blocks.len() > before);
         others.check(&fake);
         others.free(&d);
         stream_end(&fake, &d, made, s);
@@ -623,11 +640,11 @@ fn pinned_memory_that_a_capture_uses_comes_back() {
 }
 
 /// A pool with small blocks, a large one and a scattered one, all with content of their own.
-fn full_pool(fake: &Fake, d: &DeviceState, s: u64) -> (PoolId, Others) {
+fn full_pool(fake: &Fake, d: &DeviceState, s: u64, sparse: bool) -> (PoolId, Others) {
     let m = d.memory();
     let p = m.pool_create(24 * MIB).unwrap();
     let singles: Vec<u64> = (0..12).map(|_| m.alloc(p, s, GRANULE).unwrap()).collect();
-    let mut content = Others::default();
+    let mut content = Others { sparse, ..Others::default() };
     for pair in singles.chunks(2).take(5) {
         content.put(fake, pair[0], GRANULE);
         m.free(pair[1], Some(s), None).unwrap();
@@ -647,13 +664,15 @@ fn memory_sleeps_and_wakes_at_its_addresses() {
         let (fake, d) = one(&[]);
         let m = d.memory();
         let s = d.stream_create().unwrap();
-        let (p, content) = full_pool(&fake, &d, s);
+        let (p, content) = full_pool(&fake, &d, s, false);
         assert_eq!(fake.used(0), 24 * MIB);
         d.pools_sleep(&[p], save).unwrap();
         assert_eq!(fake.used(0), 0, "the memory is the device's again");
         assert_eq!(m.pool_stats(p).unwrap().sleeping.current, 24 * MIB);
-        assert!(fake.read(0, content.0[0].0, 1).is_err() || fake.read(0, content.0[5].0, 1).is_err());
-        assert_eq!(d.memset_async(s, content.0[0].0, 1, 1).unwrap_err().code(), Code::NotPermitted);
+        assert!(
+            fake.read(0, content.blocks[0].0, 1).is_err() || fake.read(0, content.blocks[5].0, 1).is_err()
+        );
+        assert_eq!(d.memset_async(s, content.blocks[0].0, 1, 1).unwrap_err().code(), Code::NotPermitted);
         // Others have all of the device meanwhile: a wake is not possible, and loses nothing.
         let mut others = Others::default();
         others.take_all(&fake, &d, POOL, s);
@@ -671,9 +690,7 @@ fn memory_sleeps_and_wakes_at_its_addresses() {
         if save {
             content.check(&fake);
         }
-        for b in &content.0 {
-            fake.write(0, b.0, &vec![b.2; b.1]).unwrap(); // all can be written
-        }
+        (0..content.blocks.len()).for_each(|i| content.fill(&fake, i)); // all can be written
         content.check(&fake);
         content.free(&d);
         m.pool_destroy(p).unwrap();
@@ -780,11 +797,11 @@ fn step_fails(settings: &[(&str, &str)], step: impl Fn(&DeviceState, PoolId, u64
             let (fake, d) = one(&all);
             let m = d.memory();
             let s = d.stream_create().unwrap();
-            let (p, content) = full_pool(&fake, &d, s);
+            let (p, content) = full_pool(&fake, &d, s, true);
             // One that sleeps, for steps that wake.
             let (q, asleep) = {
                 let q = m.pool_create(0).unwrap();
-                let mut c = Others::default();
+                let mut c = Others { sparse: true, ..Others::default() };
                 c.put(&fake, m.alloc(q, s, 5 * MIB).unwrap(), 5 * MIB);
                 (q, c)
             };
