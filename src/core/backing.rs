@@ -42,7 +42,7 @@ pub trait Backing: Send + Sync {
     }
     /// Whether work that is queued on `stream` is recorded for later (graph capture) and not run: then no
     /// mark can be made there. Of the default stream: also whether the capture of another stream forbids it
-    /// work; of [`EVERY`](super::EVERY): whether a capture forbids to wait for the device.
+    /// work; of `EVERY`: whether a capture forbids to wait for the device.
     fn capturing(&self, _stream: u64) -> bool {
         false
     }
