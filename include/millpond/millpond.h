@@ -782,7 +782,8 @@ C_Status millpond_scope_end(millpond_pool *pool);
  * The caller gives the capture back with `millpond_capture_release`.
  *
  * Errors: BUSY when the stream is captured already; UNKNOWN_STREAM; INVALID_ARGUMENT for the default pool, and
- * for NULL as `stream`, which cannot be captured; UNSUPPORTED where the device is not pooled; NOT_INITIALIZED.
+ * for the default stream (NULL), which cannot be captured; UNSUPPORTED where the device is not pooled, and for a
+ * stream that is another one on each thread; NOT_INITIALIZED.
  */
 C_Status millpond_capture_begin(millpond_pool *pool,
                                 C_Stream stream,
@@ -1140,7 +1141,8 @@ C_Status millpond_stream_destroy(millpond_device *device,
  * which would be undefined for one that has ended. Live blocks of it stay valid. Work queued on it still runs;
  * the call waits for it where blocks were recorded on the stream. NULL: no-op.
  *
- * Errors: UNKNOWN_STREAM; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: BUSY while the stream is captured; UNKNOWN_STREAM; NOT_PERMITTED in a stream callback;
+ * INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_stream_forget(millpond_device *device,
                                 C_Stream stream);

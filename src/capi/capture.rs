@@ -25,7 +25,8 @@ use crate::paddle::abi::{C_Status, C_Stream};
 /// The caller gives the capture back with `millpond_capture_release`.
 ///
 /// Errors: BUSY when the stream is captured already; UNKNOWN_STREAM; INVALID_ARGUMENT for the default pool, and
-/// for NULL as `stream`, which cannot be captured; UNSUPPORTED where the device is not pooled; NOT_INITIALIZED.
+/// for the default stream (NULL), which cannot be captured; UNSUPPORTED where the device is not pooled, and for a
+/// stream that is another one on each thread; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_capture_begin(
     pool: *mut millpond_pool,

@@ -51,7 +51,8 @@ pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, s
 /// which would be undefined for one that has ended. Live blocks of it stay valid. Work queued on it still runs;
 /// the call waits for it where blocks were recorded on the stream. NULL: no-op.
 ///
-/// Errors: UNKNOWN_STREAM; NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+/// Errors: BUSY while the stream is captured; UNKNOWN_STREAM; NOT_PERMITTED in a stream callback;
+/// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_forget(device: *mut millpond_device, stream: C_Stream) -> C_Status {
     run(|| handles::device(device)?.stream_forget(stream_id(stream)))

@@ -41,7 +41,8 @@ pub trait Backing: Send + Sync {
         Err(Error::new(Code::Unsupported, "this device has no events"))
     }
     /// Whether work that is queued on `stream` is recorded for later (graph capture) and not run: then no
-    /// mark can be made there. Of stream 0: also whether the capture of another stream forbids it work.
+    /// mark can be made there. Of the default stream: also whether the capture of another stream forbids it
+    /// work; of `EVERY`: whether a capture forbids to wait for the device.
     fn capturing(&self, _stream: u64) -> bool {
         false
     }
@@ -57,6 +58,10 @@ pub trait Backing: Send + Sync {
     fn sync_all(&self) -> Result<()>;
     /// Whether the stream exists; a device that cannot tell answers `true`.
     fn knows(&self, stream: u64) -> bool;
+    /// Whether it is a name of the default stream, which waits for all others.
+    fn is_default(&self, stream: u64) -> bool {
+        stream == 0
+    }
     /// Whether the stream orders work of all threads. One that is another stream on each thread does not:
     /// blocks for it are given out as blocks without a stream are.
     fn ordered_by(&self, _stream: u64) -> bool {

@@ -49,12 +49,12 @@ impl Drop for Marking<'_> {
     }
 }
 
-/// Whether a mark on this stream waits for all others, which the capture of any of them forbids.
-fn concerns_all(stream: u64) -> bool {
-    stream == 0 || stream == EVERY
-}
-
 impl Pond {
+    /// Whether a mark on this stream waits for all others, which the capture of any of them forbids.
+    fn concerns_all(&self, stream: u64) -> bool {
+        stream == EVERY || self.backing.is_default(stream)
+    }
+
     /// The pool that serves a captured stream.
     pub(crate) fn route(&self, stream: u64) -> Option<PoolId> {
         // Relaxed: who begins a capture orders its own requests after that.
@@ -75,7 +75,7 @@ impl Pond {
     /// Whether the stream can neither be marked nor wait now. Work on stream 0 would wait for all streams,
     /// which a capture of any of them forbids.
     pub(crate) fn captured(&self, stream: u64) -> bool {
-        self.recording(stream) || concerns_all(stream) && self.captured.load(Relaxed) > 0
+        self.recording(stream) || self.captured.load(Relaxed) > 0 && self.concerns_all(stream)
     }
 
     /// Whether the heap's memory must stay where it is.
@@ -88,7 +88,7 @@ impl Pond {
     pub(crate) fn point(&self, stream: u64) -> Result<Option<Mark>> {
         {
             let mut c = lock(&self.captures);
-            if c.routes.contains_key(&stream) || concerns_all(stream) && !c.routes.is_empty() {
+            if c.routes.contains_key(&stream) || !c.routes.is_empty() && self.concerns_all(stream) {
                 return Ok(None);
             }
             // A capture that begins now waits for this mark to be made.
@@ -169,10 +169,17 @@ impl Pond {
     }
 
     fn check_capture(&self, pool: PoolId, stream: u64) -> Result<()> {
-        if stream == 0 {
+        if self.backing.is_default(stream) {
             fail!(Code::InvalidArgument, "the default stream cannot be captured");
         }
-        self.check_names(pool, Some(stream))
+        self.check_names(pool, Some(stream))?;
+        if !self.backing.ordered_by(stream) {
+            fail!(
+                Code::Unsupported,
+                "stream {stream:#x} is another one on each thread: it has no pool of its own"
+            );
+        }
+        Ok(())
     }
 
     /// The pool of a capture, and whether it has ended.
@@ -199,7 +206,7 @@ impl Pond {
     /// marks must be there before the device starts to record. Then its requests go where it is routed.
     fn settle_stream(&self, stream: u64) {
         let mut round = 0;
-        while lock(&self.captures).marking.iter().any(|&s| s == stream || concerns_all(s)) {
+        while lock(&self.captures).marking.iter().any(|&s| s == stream || self.concerns_all(s)) {
             pause(round);
             round += 1;
         }
@@ -261,7 +268,7 @@ impl Pond {
 
     /// `Busy` for a stream that is captured and so must not end.
     pub fn check_stream_end(&self, stream: u64) -> Result<()> {
-        if stream != 0 && self.recording(stream) {
+        if !self.backing.is_default(stream) && self.recording(stream) {
             fail!(Code::Busy, "stream {stream:#x} is being captured");
         }
         Ok(())

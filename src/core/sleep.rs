@@ -116,14 +116,20 @@ impl Pond {
             hidden += 1;
         }
         let mut released = 0;
+        let mut lost = false;
         for &(first, count) in a.runs.iter().take_while(|_| failed.is_none()) {
             if let Err(e) = self.backing.release(first, count) {
+                // Memory that the device took and had to give again is there, but empty.
+                lost = a.saved && self.backing.load(first, count).is_err();
                 failed = Some(e);
                 break;
             }
             released += 1;
         }
-        let Some(e) = failed else { return (Ok(()), true) };
+        let Some(mut e) = failed else { return (Ok(()), true) };
+        if lost {
+            e = Error::new(e.code(), format!("{e}; some of what the pool held is lost"));
+        }
         self.drop_saved(&a.runs[released..]);
         a.runs.truncate(released);
         a.shown.truncate(hidden);

@@ -234,13 +234,14 @@ impl Pond {
             let Some(mut p) = heap.inner.lock().pending.pop_front() else { return any };
             self.note_later(&mut p);
             while let Some(&m) = p.marks.last() {
-                // A device that fell off runs nothing any more.
-                let over = self.backing.passed(m).unwrap_or(true);
-                if !over && !wait {
-                    break;
+                // A device that fell off runs nothing any more; one that cannot be asked here may.
+                let gone = |e: Error| !not_now(&e);
+                let mut over = self.backing.passed(m).unwrap_or_else(gone);
+                if !over && wait {
+                    over = self.backing.sync(m).map_or_else(gone, |()| true);
                 }
                 if !over {
-                    let _ = self.backing.sync(m);
+                    break;
                 }
                 self.backing.forget(m);
                 p.marks.pop();

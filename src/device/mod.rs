@@ -251,12 +251,23 @@ pub trait Device: Any + Send + Sync {
         Ok(None)
     }
 
+    /// Whether a capture is known that forbids to wait for the device now. Disturbs none.
+    fn any_captured(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     // ---- streams that were made elsewhere ------------------------------------------------------
 
     /// Whether work may be on streams that this device has not made, and need not know.
     fn has_foreign_streams(&self) -> bool {
         false
     }
+    /// Whether `stream` is a name of the default stream, which other streams are ordered with.
+    fn is_default(&self, stream: StreamId) -> bool {
+        stream == 0
+    }
+    /// The maker of the stream is about to end it: it must not be asked about any more.
+    fn stream_forgotten(&self, _stream: StreamId) {}
     /// Whether `stream` stands for another stream on each thread. Memory cannot be ordered by it.
     fn is_per_thread(&self, _stream: StreamId) -> bool {
         false

@@ -243,14 +243,16 @@ impl DeviceState {
 
     /// To be called before the maker of a stream that was not made here ends it, if it was ever named to this
     /// device: the memory does not ask for that stream any more. What it has queued still runs. May wait for
-    /// it on the host, as [`stream_destroy`](Self::stream_destroy) may.
+    /// it on the host, as [`stream_destroy`](Self::stream_destroy) may; `Busy` while it is captured.
     pub fn stream_forget(&self, stream: StreamId) -> Result<()> {
         let _pass = self.enter()?;
         may_block()?;
         self.check_stream(stream)?;
-        if stream != 0 {
+        if !self.device.is_default(stream) {
+            self.memory.check_stream_end(stream)?;
             self.host_end_stream(stream);
             self.memory.stream_destroyed(stream);
+            self.device.stream_forgotten(stream);
         }
         Ok(())
     }

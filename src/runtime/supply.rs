@@ -331,7 +331,10 @@ impl Backing for Arc<Supply> {
 
     fn capturing(&self, stream: u64) -> bool {
         // A device that fails here fails at the call that follows, too.
-        stream != EVERY && matches!(self.device.capture_id(stream), Ok(Some(_)))
+        match stream {
+            EVERY => self.device.any_captured().unwrap_or(false),
+            s => matches!(self.device.capture_id(s), Ok(Some(_))),
+        }
     }
 
     fn passed(&self, mark: Mark) -> Result<bool> {
@@ -364,6 +367,10 @@ impl Backing for Arc<Supply> {
 
     fn knows(&self, stream: u64) -> bool {
         stream == 0 || stream != EVERY && self.device.stream_exists(stream)
+    }
+
+    fn is_default(&self, stream: u64) -> bool {
+        self.device.is_default(stream)
     }
 
     fn ordered_by(&self, stream: u64) -> bool {

@@ -198,8 +198,8 @@ impl CudaDevice {
         driver.copy_peer_async((dst, to.primary.context), (src, self.primary.context), bytes, stream)
     }
 
-    /// Waits for the context. A stream of ours that is captured makes that impossible, and the driver would
-    /// end the capture for the attempt, so it is not tried.
+    /// Waits for the context. A stream that is captured makes that impossible, and the driver would end the
+    /// capture for the attempt, so it is not tried.
     fn rest(&self) -> Result<()> {
         self.not_captured()?;
         self.driver().context_synchronize().inspect_err(|e| {
@@ -210,10 +210,25 @@ impl CudaDevice {
     }
 
     fn not_captured(&self) -> Result<()> {
-        for s in self.streams.own() {
-            if self.driver().capture_id(s)?.is_some() {
-                fail!(Code::NotPermitted, "stream {s:#x} is being captured: the device cannot be waited for");
+        match self.streams.captured()? {
+            None => Ok(()),
+            Some(0) => Err(Error::new(
+                Code::NotPermitted,
+                "a blocking stream is being captured: the device cannot be waited for",
+            )),
+            Some(s) => {
+                fail!(Code::NotPermitted, "stream {s:#x} is being captured: the device cannot be waited for")
             }
+        }
+    }
+
+    /// Work on NULL would end the capture of a blocking stream: it is refused before.
+    fn null_is_free(&self) -> Result<()> {
+        if self.streams.capture_id(0)?.is_some() {
+            return Err(Error::new(
+                Code::NotPermitted,
+                "a blocking stream is being captured: nothing can be done on the default stream",
+            ));
         }
         Ok(())
     }
@@ -332,6 +347,7 @@ impl Device for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
+        self.null_is_free()?;
         let driver = self.driver();
         match kind {
             CopyKind::HostToDevice => driver.copy_in(dst, src, bytes)?,
@@ -370,8 +386,10 @@ impl Device for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
+        to.null_is_free()?;
         self.driver().stream_synchronize(0)?; // of the context that is current: the other's
         let _in = self.primary.enter()?;
+        self.null_is_free()?;
         self.queue_peer(0, to, dst, src, bytes)?;
         self.driver().stream_synchronize(0)
     }
@@ -399,6 +417,7 @@ impl Device for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
+        self.null_is_free()?;
         self.driver().fill(dst, value, bytes)?;
         self.driver().stream_synchronize(0)
     }
@@ -483,12 +502,20 @@ impl Device for CudaDevice {
     fn capture_id(&self, stream: StreamId) -> Result<Option<u64>> {
         let _in = self.primary.enter()?;
         self.known(stream)?;
-        match self.driver().capture_id(stream) {
-            // The legacy default stream cannot be captured, but the capture of a blocking stream forbids work on
-            // it. The driver says so, without harm to that capture and without its number.
-            Err(e) if stream <= LEGACY && e.code() == Code::NotPermitted => Ok(Some(u64::MAX)),
-            other => other,
-        }
+        self.streams.capture_id(stream)
+    }
+
+    fn any_captured(&self) -> Result<bool> {
+        let _in = self.primary.enter()?;
+        Ok(self.streams.captured()?.is_some())
+    }
+
+    fn is_default(&self, stream: StreamId) -> bool {
+        stream <= LEGACY
+    }
+
+    fn stream_forgotten(&self, stream: StreamId) {
+        self.streams.forget(stream);
     }
 
     fn has_foreign_streams(&self) -> bool {

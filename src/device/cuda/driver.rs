@@ -189,6 +189,7 @@ impl Driver {
         self.check(call!(self.cuCtxSetCurrent(context(c))))
     }
     pub(super) fn context_synchronize(&self) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check(call!(self.cuCtxSynchronize()))
     }
     /// The event stands for all work of the context so far.
@@ -274,12 +275,15 @@ impl Driver {
     // ---- copies and fills ---------------------------------------------------------------------
 
     pub(super) fn copy_in(&self, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check(call!(self.cuMemcpyHtoD_v2(dst, host(src), bytes as usize)))
     }
     pub(super) fn copy_out(&self, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check(call!(self.cuMemcpyDtoH_v2(host(dst), src, bytes as usize)))
     }
     pub(super) fn copy_within(&self, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check(call!(self.cuMemcpyDtoD_v2(dst, src, bytes as usize)))
     }
     pub(super) fn copy_in_async(&self, dst: u64, src: u64, bytes: u64, s: u64) -> Result<()> {
@@ -303,6 +307,7 @@ impl Driver {
         self.check_stream(call!(self.cuMemcpyPeerAsync(dst, to, src, from, bytes as usize, stream(s))))
     }
     pub(super) fn fill(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check(call!(self.cuMemsetD8_v2(dst, value, bytes as usize)))
     }
     pub(super) fn fill_async(&self, dst: u64, value: u8, bytes: u64, s: u64) -> Result<()> {
@@ -328,6 +333,7 @@ impl Driver {
         }
     }
     pub(super) fn stream_synchronize(&self, s: u64) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check_stream(call!(self.cuStreamSynchronize(stream(s))))
     }
     pub(super) fn stream_wait(&self, s: u64, e: u64) -> Result<()> {
@@ -378,6 +384,7 @@ impl Driver {
         }
     }
     pub(super) fn event_synchronize(&self, e: u64) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check_event(call!(self.cuEventSynchronize(event(e))))
     }
 

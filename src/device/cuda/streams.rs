@@ -46,11 +46,20 @@ pub(super) struct Streams {
     makers: Makers,
     streams: Mutex<Handles>,
     events: Mutex<Handles>,
+    /// Streams that were made elsewhere and have been asked whether they are captured.
+    seen: Mutex<BTreeSet<u64>>,
 }
 
 impl Streams {
     pub(super) fn new(driver: Driver, ordinal: usize, makers: Makers) -> Streams {
-        Streams { driver, ordinal, makers, streams: Mutex::default(), events: Mutex::default() }
+        Streams {
+            driver,
+            ordinal,
+            makers,
+            streams: Mutex::default(),
+            events: Mutex::default(),
+            seen: Mutex::default(),
+        }
     }
 
     /// False for a stream that was made here and has ended, and for one of another device of the type.
@@ -60,9 +69,47 @@ impl Streams {
                 && lock(&self.makers).get(&stream).is_none_or(|&o| o == self.ordinal)
     }
 
-    /// The streams that were made here and live.
-    pub(super) fn own(&self) -> Vec<u64> {
-        lock(&self.streams).live.iter().copied().collect()
+    /// The number of the capture that the stream is in. Of the default stream: `u64::MAX` where another one's
+    /// capture forbids work there.
+    pub(super) fn capture_id(&self, stream: u64) -> Result<Option<u64>> {
+        let id = match self.driver.capture_id(stream) {
+            // The legacy default stream cannot be captured, but the capture of a blocking stream forbids work on
+            // it. The driver says so, without harm to that capture and without its number.
+            Err(e) if stream <= LEGACY && e.code() == Code::NotPermitted => Some(u64::MAX),
+            other => other?,
+        };
+        if stream > PER_THREAD && !lock(&self.streams).live.contains(&stream) {
+            lock(&self.seen).insert(stream);
+        }
+        Ok(id)
+    }
+
+    /// A stream that is known here and captured, or 0 for one that is not known by name.
+    pub(super) fn captured(&self) -> Result<Option<u64>> {
+        if self.capture_id(0)?.is_some() {
+            return Ok(Some(0));
+        }
+        let own: Vec<u64> = lock(&self.streams).live.iter().copied().collect();
+        for s in own {
+            if self.driver.capture_id(s)?.is_some() {
+                return Ok(Some(s));
+            }
+        }
+        let seen: Vec<u64> = lock(&self.seen).iter().copied().collect();
+        for s in seen {
+            match self.driver.capture_id(s) {
+                Ok(None) => {}
+                Ok(Some(_)) => return Ok(Some(s)),
+                Err(e) if e.code() == Code::UnknownStream => self.forget(s), // its maker has ended it
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The maker of the stream ends it.
+    pub(super) fn forget(&self, stream: u64) {
+        lock(&self.seen).remove(&stream);
     }
 
     pub(super) fn create(&self) -> Result<u64> {

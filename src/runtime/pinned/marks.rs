@@ -42,6 +42,9 @@ impl DeviceState {
     /// A mark behind everything that is queued on a stream now; `None` when nothing is.
     pub(super) fn mark_use(&self, by: Use) -> Option<Mark> {
         let made = self.with_device(by.device, |d| {
+            if !matches!(d.device().capture_id(by.stream), Ok(None)) {
+                return Some(Mark::Everything(by.device)); // an event would be a part of the graph
+            }
             let spare = lock(&d.host.events).pop();
             let event = match spare.map_or_else(|| d.device().event_create(), Ok) {
                 Ok(e) => e,
