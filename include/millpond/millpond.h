@@ -111,6 +111,10 @@ extern "C" {
 #define MILLPOND_E_INTERNAL 17
 /** `millpond_pool_sleep`: what the memory holds is kept in host memory, and is there again after the wake. */
 #define MILLPOND_SLEEP_KEEP 1
+/** `millpond_device_add_segment_callback`: the range has memory behind it from now on. */
+#define MILLPOND_SEGMENT_ADDED 1
+/** The same: the range is about to lose its memory. */
+#define MILLPOND_SEGMENT_REMOVED 2
 /** Copy from host memory to device memory. */
 #define MILLPOND_COPY_H2D 0
 /** Copy from device memory to host memory. */
@@ -306,6 +310,13 @@ typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
  * fails inside it calls no callbacks. It may be called by several threads at once. It must not throw.
  */
 typedef bool (*millpond_oom_callback)(void *user_data, uint64_t size_bytes);
+
+/**
+ * Called with the pointer given at `millpond_device_add_segment_callback`, a MILLPOND_SEGMENT_* number, and a range
+ * of the device's addresses. On a thread that is in a call, with locks held: it must not throw, and must not call
+ * Millpond.
+ */
+typedef void (*millpond_segment_callback)(void *user_data, uint32_t event, void *ptr, size_t size_bytes);
 
 /**
  * Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: `ptr` and
@@ -1045,6 +1056,42 @@ C_Status millpond_unified_alloc(millpond_device *device, size_t size_bytes, void
  * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
  */
 C_Status millpond_unified_free(millpond_device *device, void *ptr);
+
+/* ---- Sharing: other processes, other devices ----------------------------------------------------------- */
+
+/**
+ * From now on `callback` is called for each range of addresses of the device that gets memory behind it
+ * (MILLPOND_SEGMENT_ADDED), and for each that is about to lose it (MILLPOND_SEGMENT_REMOVED); before this returns,
+ * for all that have memory now. For libraries that register memory with a network or another device.
+ *
+ * Ranges never overlap; blocks may span several that touch. A removal tells of one range that was added, or of a
+ * part of one. A removal that the device then refuses is followed by an addition of the same range. While a pool
+ * sleeps, its ranges are removed. When the device ends, all ranges are removed, and then the callback is. A block
+ * is told of before it is given out.
+ *
+ * The calls come one at a time for a device, on whichever thread needs the change, with the lock of the device's
+ * memory held: other threads that need memory from the device wait meanwhile. The callback must not throw, must not
+ * wait for a thread that may be in Millpond, and must not call Millpond: it gets NOT_PERMITTED. Pinned, unified
+ * and imported memory is not told of.
+ *
+ * The number in `out_id` is never 0; the caller removes the callback with `millpond_device_remove_segment_callback`.
+ *
+ * Errors: UNSUPPORTED where the device is not pooled (the backends of the driver, see docs/options.md);
+ * INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
+C_Status millpond_device_add_segment_callback(millpond_device *device,
+                                              millpond_segment_callback callback,
+                                              void *user_data,
+                                              uint64_t *out_id);
+
+/**
+ * Removes a segment callback, without telling it anything more. On return no thread is in it, and `user_data` may
+ * go. Hold no lock that the callback takes.
+ *
+ * Errors: INVALID_ARGUMENT for a number that is none, or was removed before; NOT_INITIALIZED.
+ */
+C_Status millpond_device_remove_segment_callback(millpond_device *device,
+                                                 uint64_t id);
 
 /* ---- Copies and fills ---------------------------------------------------------------------------------- */
 

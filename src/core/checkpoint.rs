@@ -173,7 +173,7 @@ impl Pond {
 
     /// Notes which blocks of the pool are live now.
     pub fn checkpoint(&self, pool: PoolId) -> Result<CheckpointId> {
-        let g = lock(&self.growth);
+        let g = self.hold_growth()?;
         if self.pool(pool).is_none() {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
         }
@@ -219,7 +219,7 @@ impl Pond {
         }
         let at: HashMap<u64, &Block> = want.blocks.iter().map(|b| (b.offset, b)).collect();
         let waited = self.wait_for_uses(pool, &at)?;
-        let g = lock(&self.growth);
+        let g = self.hold_growth()?;
         if self.pool(pool).is_none_or(|p| p.asleep.load(Relaxed)) {
             fail!(Code::NotPermitted, "the pool sleeps");
         }

@@ -308,7 +308,7 @@ impl Pond {
         let Some(p) = self.pool(pool) else {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
         };
-        let mut growth = lock(&self.growth);
+        let mut growth = self.hold_growth()?;
         let mut streams = lock(&p.streams);
         let mut ledger = lock(&self.ledger);
         if p.kept.load(Relaxed) > 0 {

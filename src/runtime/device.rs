@@ -4,6 +4,7 @@
 //! A state outlives its device: after the end of the device each call gets `NotInitialized`.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::told;
 use crate::core::{CheckpointId, PoolId, Restored};
 use crate::device::{Caps, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
 use crate::fail;
@@ -50,8 +51,9 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// `NotPermitted` on a thread that runs a stream callback: a wait there could wait for itself.
+/// `NotPermitted` on a thread that runs a callback of a stream or of segments: a wait there could wait for itself.
 pub(crate) fn may_block() -> Result<()> {
+    told::check()?;
     if IN_CALLBACK.with(Cell::get) {
         return Err(Error::new(Code::NotPermitted, "a stream callback must not make a call that waits"));
     }

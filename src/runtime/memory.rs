@@ -14,6 +14,7 @@ use crate::fail;
 use crate::runtime::options::Options;
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::scope::Scopes;
+use crate::runtime::segments::{Segment, SegmentCallback};
 use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
 use settings::Settings;
@@ -327,8 +328,12 @@ impl Memory {
     }
 
     fn pond(&self) -> Result<&Pond> {
+        Ok(&self.pooled()?.pond)
+    }
+
+    fn pooled(&self) -> Result<&Pooled> {
         match self.open()? {
-            How::Pooled(p) => Ok(&p.pond),
+            How::Pooled(p) => Ok(p),
             How::Unpooled(_) => Err(Error::new(Code::Unsupported, "this device is not pooled")),
         }
     }
@@ -463,6 +468,27 @@ impl Memory {
         self.rescue.remove(id)
     }
 
+    /// From now on `callback` is called for each range of addresses of the device that gets memory behind it, and,
+    /// before it goes away, for each that loses it; at once for those that have memory now. On the thread of the
+    /// call that needs the change, with the memory's lock held: what it calls here gets `NotPermitted`, but for
+    /// what needs nothing from the device. A panic ends the callback only. Gives the number to remove it with.
+    /// Callbacks end with the device, after everything was told as removed. `Unsupported` where the device is not
+    /// pooled.
+    pub fn add_segment_callback(
+        &self,
+        callback: impl Fn(Segment, u64, u64) + Send + Sync + 'static,
+    ) -> Result<u64> {
+        let callback: Arc<SegmentCallback> = Arc::new(callback);
+        let p = self.pooled()?;
+        p.pond.quiet(|| p.supply.segments.listen(callback))
+    }
+
+    /// Removes a callback; on return no thread is in it. `InvalidArgument` for a number that is none.
+    pub fn remove_segment_callback(&self, id: u64) -> Result<()> {
+        let p = self.pooled()?;
+        p.pond.quiet(|| p.supply.segments.leave(id))
+    }
+
     /// To be called when the device has made `stream`.
     pub fn stream_created(&self, stream: StreamId) {
         if let How::Pooled(p) = &self.how {
@@ -508,7 +534,8 @@ impl Memory {
             How::Pooled(p) => {
                 p.closed.store(true, Relaxed);
                 let closed = p.pond.close();
-                closed.and(p.supply.close())
+                let told = p.pond.quiet(|| Ok(p.supply.segments.close()));
+                closed.and(told).and(p.supply.close())
             }
             How::Unpooled(u) => u.close(),
         }

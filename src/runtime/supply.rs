@@ -9,6 +9,7 @@ use crate::device::{CopyKind, Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::borrowed::Borrowed;
 use crate::runtime::lock;
+use crate::runtime::segments::Segments;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -142,6 +143,7 @@ pub(crate) struct Supply {
     calls: AtomicU64,
     events: Mutex<Vec<Mark>>, // spare ones, all our own
     borrowed: Borrowed,
+    pub(crate) segments: Segments,
     saved: Mutex<BTreeMap<u32, Vec<u8>>>, // contents of granules that sleep, by the first
     streams: Mutex<BTreeSet<StreamId>>,
 }
@@ -156,6 +158,7 @@ impl Supply {
             calls: AtomicU64::new(0),
             events: Mutex::default(),
             borrowed: Borrowed::default(),
+            segments: Segments::default(),
             saved: Mutex::default(),
             streams: Mutex::new(BTreeSet::from([0])),
         }
@@ -190,6 +193,11 @@ impl Supply {
 
     fn granule_at(&self, index: u32) -> u64 {
         u64::from(index) * self.device.granule()
+    }
+
+    /// [address] of an offset in the window, where the device maps.
+    fn window_at(&self, offset: u64) -> u64 {
+        self.places.addr.load(Relaxed) + offset
     }
 
     /// The event behind a mark; `None` when the mark is passed beyond doubt.
@@ -238,23 +246,36 @@ impl Backing for Arc<Supply> {
         self.call(self.device.granules_create(f, n))?;
         self.call(self.device.map(self.granule_at(first), f, n)).inspect_err(|_| {
             let _ = self.call(self.device.granules_release(f, n)); // as if they had never been made
-        })
+        })?;
+        self.segments.added(self.window_at(self.granule_at(first)), self.granule_at(count));
+        Ok(())
     }
 
     fn release(&self, first: u32, count: u32) -> Result<()> {
         let (f, n) = (u64::from(first), u64::from(count));
-        self.call(self.device.unmap(self.granule_at(first), self.granule_at(count)))?;
-        self.call(self.device.granules_release(f, n)).inspect_err(|_| {
-            let _ = self.call(self.device.map(self.granule_at(first), f, n)); // still the pond's
-        })
+        let gone = self.segments.going(self.window_at(self.granule_at(first)), self.granule_at(count));
+        let unmapped = self.call(self.device.unmap(self.granule_at(first), self.granule_at(count)));
+        let mut there = unmapped.is_err();
+        let done = unmapped.and_then(|()| {
+            self.call(self.device.granules_release(f, n)).inspect_err(|_| {
+                there = self.call(self.device.map(self.granule_at(first), f, n)).is_ok(); // still the pond's
+            })
+        });
+        if there {
+            self.segments.back(&gone);
+        }
+        done
     }
 
     fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()> {
-        self.call(self.device.map(offset, u64::from(first), u64::from(count)))
+        self.call(self.device.map(offset, u64::from(first), u64::from(count)))?;
+        self.segments.added(self.window_at(offset), self.granule_at(count));
+        Ok(())
     }
 
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.call(self.device.unmap(offset, bytes))
+        let gone = self.segments.going(self.window_at(offset), bytes);
+        self.call(self.device.unmap(offset, bytes)).inspect_err(|_| self.segments.back(&gone))
     }
 
     fn save(&self, first: u32, count: u32) -> Result<()> {
@@ -293,6 +314,7 @@ impl Backing for Arc<Supply> {
             fail!(Code::OutOfMemory, "the device has no {bytes} bytes in one piece");
         }
         self.places.add(offset, addr, bytes);
+        self.segments.added(addr, bytes);
         Ok(())
     }
 
@@ -300,8 +322,12 @@ impl Backing for Arc<Supply> {
         let Some(addr) = self.places.remove(offset) else {
             return Err(Error::new(Code::Internal, "a segment without an address"));
         };
+        let gone = self.segments.going(addr, bytes);
         // Still the pond's when the device refuses.
-        self.call(self.device.free(addr, bytes)).inspect_err(|_| self.places.add(offset, addr, bytes))
+        self.call(self.device.free(addr, bytes)).inspect_err(|_| {
+            self.places.add(offset, addr, bytes);
+            self.segments.back(&gone);
+        })
     }
 
     fn mark(&self, stream: u64) -> Result<Mark> {
