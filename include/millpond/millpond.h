@@ -1093,6 +1093,94 @@ C_Status millpond_device_add_segment_callback(millpond_device *device,
 C_Status millpond_device_remove_segment_callback(millpond_device *device,
                                                  uint64_t id);
 
+/**
+ * How large the arrays for `millpond_export` of this block must be. They stay the same while the block lives.
+ *
+ * Errors: as `millpond_export`.
+ */
+C_Status millpond_export_get_size(const void *ptr, size_t *out_info_bytes, size_t *out_fd_count);
+
+/**
+ * Gives what another process needs to use the live block that starts at `ptr`: `info_bytes` plain bytes, and
+ * `fd_count` file descriptors, as many as `millpond_export_get_size` tells. Send both, the descriptors in their
+ * order (SCM_RIGHTS, or pidfd_getfd), and close them here; who gets them calls `millpond_import`. Whoever gets them
+ * can read and write the whole granules (2 MiB) that the block lies in, on the host device all mapped memory of the
+ * device: share with processes that you trust.
+ *
+ * The block stays the caller's, and may be freed while others use it. Its memory is used again when every copy of
+ * the first descriptor is closed: the importers hold one until they close the import or end, and so does, unless it
+ * is closed, the caller, and a child forked meanwhile. Nothing waits for that. Until then sleep and restore that
+ * would touch it, and the end of its pool, get BUSY. What was queued on it must be done before another process
+ * reads it: streams and events do not reach across processes.
+ *
+ * Errors: UNKNOWN_POINTER, also inside a block; UNSUPPORTED with the reason where the device cannot share (device
+ * types other than "host" and "cuda", memory that is not mapped on "host", the driver's pools); NOT_PERMITTED while
+ * the pool sleeps; INVALID_ARGUMENT, also for other sizes; SYSTEM when the process may not have so many
+ * descriptors; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_export(const void *ptr,
+                         void *out_info,
+                         size_t info_bytes,
+                         int *out_fds,
+                         size_t fd_count);
+
+/**
+ * Opens memory that another process has exported (or this one has, but for segments of "cuda") for work on `device`,
+ * at an address of its own: `info` and `fds` as `millpond_export` gave them. The device must be of the type of the
+ * exporter's, on "cuda" the same card, whatever its number is. Copies and fills know the memory; `millpond_free` and
+ * `millpond_get_block` do not. The descriptors stay the caller's, who may close them after this. The caller ends the
+ * import with `millpond_import_close`; it ends with the device, and with the process.
+ *
+ * Errors: INVALID_ARGUMENT for bytes or descriptors that do not come from an export, and for another card;
+ * UNSUPPORTED where the device cannot; OUT_OF_MEMORY; SYSTEM; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_import(millpond_device *device,
+                         const void *info,
+                         size_t info_bytes,
+                         const int *fds,
+                         size_t fd_count,
+                         void **out_ptr);
+
+/**
+ * Ends an import, at the address that `millpond_import` gave; once for each import. Waits for the device, whose work
+ * may still use the memory.
+ *
+ * Errors: UNKNOWN_POINTER; NOT_PERMITTED in a stream callback and while a stream of the device is captured;
+ * NOT_INITIALIZED; DEVICE, and the import is as it was.
+ */
+C_Status millpond_import_close(void *ptr);
+
+/**
+ * How many freed blocks of the device other processes still use, and their bytes after rounding. Those that nobody
+ * uses any more come back here; requests that find no memory look too. Waits for nothing.
+ *
+ * Errors: UNSUPPORTED where the device is not pooled; INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
+C_Status millpond_device_poll_exports(millpond_device *device,
+                                      size_t *out_blocks,
+                                      uint64_t *out_bytes);
+
+/**
+ * Whether work on `peer` could use memory of `device` at its address.
+ *
+ * Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_device_can_access_peer(const millpond_device *device,
+                                         const millpond_device *peer,
+                                         bool *out_can);
+
+/**
+ * From now on work on `peer` may use memory of `device` at its address: all pooled memory that there is and that
+ * comes later. It cannot be taken back. Copies between devices do not need it. Nothing to do where the devices share
+ * their memory anyway, as those of "host" do, and for a device with itself.
+ *
+ * Errors: UNSUPPORTED where the hardware or the driver allows no access, and for devices of other types, which
+ * `millpond_device_can_access_peer` tells before; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error nothing
+ * has changed.
+ */
+C_Status millpond_device_enable_peer_access(millpond_device *device,
+                                            millpond_device *peer);
+
 /* ---- Copies and fills ---------------------------------------------------------------------------------- */
 
 /**

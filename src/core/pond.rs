@@ -359,7 +359,7 @@ impl Pond {
         if id == 0 {
             id = self.fit_merged(heap, &mut h, tier, units);
         }
-        if id == 0 && !h.pending.is_empty() {
+        if id == 0 && h.has_pending() {
             drop(h);
             self.poll(heap, false);
             h = heap.inner.lock();

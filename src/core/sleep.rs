@@ -48,6 +48,7 @@ impl Pond {
         }
         // What is free need not sleep. (Of a pool that a graph keeps, it must: nothing is trimmed there.)
         self.trim(&mut g, Some(pool))?;
+        self.check_loans(pool, false)?;
         p.asleep.store(true, Relaxed);
         p.evict_all();
         let mut asleep = self.what_sleeps(&g, pool);

@@ -10,6 +10,7 @@ use crate::device::{Caps, Device, EventId, MemoryInfo, Sizes, StreamCallback, St
 use crate::fail;
 use crate::runtime::memory::Memory;
 use crate::runtime::options::Options;
+use crate::runtime::share::Imports;
 use crate::runtime::usage::{Pass, Usage};
 use crate::runtime::{fork, pinned};
 use std::cell::Cell;
@@ -44,6 +45,7 @@ pub struct DeviceState {
     usage: Usage,
     pub(crate) host: pinned::HostCache,
     pub(crate) unified: pinned::Table,
+    pub(crate) imports: Imports,
 }
 
 thread_local! {
@@ -78,6 +80,7 @@ impl DeviceState {
             usage: Usage::new(),
             host,
             unified: pinned::Table::default(),
+            imports: Imports::default(),
         })
     }
 
@@ -345,6 +348,7 @@ impl DeviceState {
         let synced = self.device.synchronize();
         let pinned = self.close_pinned();
         let memory = self.memory.close();
+        self.close_imports();
         synced.and(pinned).and(memory)
     }
 }

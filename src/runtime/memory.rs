@@ -6,7 +6,7 @@
 //! looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{BlockInfo, CaptureId, CheckpointId, Config, Pond, PoolId, Restored, Stats};
+use crate::core::{BlockInfo, CaptureId, CheckpointId, Config, Pieces, Pond, PoolId, Restored, Stats};
 #[cfg(feature = "capi")]
 use crate::core::{Freed, Got, Heap, Pool};
 use crate::device::{Caps, Device, EventId, StreamId};
@@ -15,6 +15,7 @@ use crate::runtime::options::Options;
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::scope::Scopes;
 use crate::runtime::segments::{Segment, SegmentCallback};
+use crate::runtime::share::{Export, export_of};
 use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
 use settings::Settings;
@@ -45,6 +46,7 @@ enum How {
 /// A pond, and what lies around it.
 pub(crate) struct Pooled {
     pond: Pond,
+    device: Arc<dyn Device>,
     supply: Arc<Supply>,
     places: Arc<Places>,
     maps: bool,
@@ -489,6 +491,33 @@ impl Memory {
         p.pond.quiet(|| p.supply.segments.leave(id))
     }
 
+    /// See `DeviceState::export`.
+    pub(crate) fn export(&self, addr: u64) -> Result<Export> {
+        let p = self.pooled()?;
+        let Some(offset) = p.places.offset(addr) else { return stranger(addr) };
+        // Nothing falls asleep between the look at the block and the loan.
+        p.pond.quiet(|| {
+            let pieces = p.pond.pieces(offset)?;
+            let segment = if p.maps { None } else { p.places.segment_of(offset) };
+            let (mark, ticket) = p.supply.tickets.issue()?;
+            let done = export_of(&*p.device, &pieces, segment, ticket)
+                .and_then(|export| p.pond.lend(offset, mark).map(|()| export));
+            done.inspect_err(|_| p.supply.tickets.forget(mark))
+        })
+    }
+
+    /// Where the memory of the block is, and whether the device maps.
+    pub(crate) fn export_pieces(&self, addr: u64) -> Result<(Pieces, bool)> {
+        let p = self.pooled()?;
+        let Some(offset) = p.places.offset(addr) else { return stranger(addr) };
+        Ok((p.pond.pieces(offset)?, p.maps))
+    }
+
+    /// See `DeviceState::poll_exports`.
+    pub(crate) fn poll_exports(&self) -> Result<(u64, u64)> {
+        Ok(self.pooled()?.pond.on_loan(None).0)
+    }
+
     /// To be called when the device has made `stream`.
     pub fn stream_created(&self, stream: StreamId) {
         if let How::Pooled(p) = &self.how {
@@ -551,7 +580,9 @@ impl Pooled {
         let maps = config.mapping;
         let supply = Arc::new(Supply::new(device.clone(), places.clone(), maps));
         match Pond::new(config, Box::new(supply.clone())) {
-            Ok(pond) => Ok(Pooled { pond, supply, places, maps, rescue, closed: AtomicBool::new(false) }),
+            Ok(pond) => {
+                Ok(Pooled { pond, device, supply, places, maps, rescue, closed: AtomicBool::new(false) })
+            }
             Err(e) => {
                 if maps {
                     device.map_close()?;

@@ -33,7 +33,7 @@
 //!    below them the account of its memory (`memory.rs`)
 //! 5. the tables of host and unified memory (`pinned.rs`), the out-of-memory callbacks (`rescue.rs`),
 //!    the scopes by pool (`scope.rs`), the caller's events (`borrowed.rs`),
-//!    the ranges that have memory (`segments.rs`)
+//!    the ranges that have memory (`segments.rs`), tickets and imports (`share/`); heaps may be locked above tickets
 //!
 //! A pass (`usage.rs`) is a count, not a lock: the end of a device waits for it inside the gate, so who
 //! holds one never goes through the gate (`outside` refuses it).
@@ -55,6 +55,7 @@ mod registry;
 mod rescue;
 mod scope;
 mod segments;
+mod share;
 mod supply;
 mod table;
 mod unpooled;
@@ -75,10 +76,11 @@ pub use options::set_default_options;
 pub use pinned::HostStats;
 pub(crate) use registry::device_facts;
 pub use registry::{
-    absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, owner,
-    register_type, type_names, unregister_type,
+    absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, import_close,
+    owner, register_type, type_names, unregister_type,
 };
 pub use segments::Segment;
+pub use share::Export;
 pub use table::by_id;
 
 pub(crate) use crate::base::told::check as check_told;

@@ -10,6 +10,7 @@ use crate::fail;
 use crate::runtime::borrowed::Borrowed;
 use crate::runtime::lock;
 use crate::runtime::segments::Segments;
+use crate::runtime::share::Tickets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -50,6 +51,13 @@ impl Places {
     #[inline(always)]
     pub(crate) fn offset(&self, addr: u64) -> Option<u64> {
         self.near(addr).or_else(|| self.offset_far(addr))
+    }
+
+    /// The segment that an offset lies in, where there are segments: its address, and the bytes from there.
+    pub(crate) fn segment_of(&self, offset: u64) -> Option<(u64, u64)> {
+        let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
+        let (&o, &(addr, bytes)) = more.by_offset.range(..=offset).next_back()?;
+        (offset - o < bytes).then_some((addr, offset - o))
     }
 
     /// The address of an offset that the pond has handed out.
@@ -144,6 +152,7 @@ pub(crate) struct Supply {
     events: Mutex<Vec<Mark>>, // spare ones, all our own
     borrowed: Borrowed,
     pub(crate) segments: Segments,
+    pub(crate) tickets: Tickets,
     saved: Mutex<BTreeMap<u32, Vec<u8>>>, // contents of granules that sleep, by the first
     streams: Mutex<BTreeSet<StreamId>>,
 }
@@ -159,6 +168,7 @@ impl Supply {
             events: Mutex::default(),
             borrowed: Borrowed::default(),
             segments: Segments::default(),
+            tickets: Tickets::default(),
             saved: Mutex::default(),
             streams: Mutex::new(BTreeSet::from([0])),
         }
@@ -204,6 +214,7 @@ impl Supply {
     fn event_of(&self, mark: Mark) -> Option<EventId> {
         match mark {
             DONE => None,
+            m if Tickets::is_mark(m) => None, // never waited for
             m if Borrowed::is_mark(m) => self.borrowed.event(m),
             event => Some(event),
         }
@@ -363,6 +374,7 @@ impl Backing for Arc<Supply> {
     fn passed(&self, mark: Mark) -> Result<bool> {
         match mark {
             DONE => Ok(true),
+            m if Tickets::is_mark(m) => Ok(self.tickets.passed(m)),
             m if Borrowed::is_mark(m) => self.borrowed.passed(&*self.device, m),
             event => self.device.event_query(event),
         }
@@ -379,6 +391,7 @@ impl Backing for Arc<Supply> {
     fn forget(&self, mark: Mark) {
         match mark {
             DONE => {}
+            m if Tickets::is_mark(m) => self.tickets.forget(m),
             m if Borrowed::is_mark(m) => self.borrowed.forget(&*self.device, m),
             event => lock(&self.events).push(event),
         }
