@@ -197,18 +197,16 @@ fn wrong_cards_and_drivers_that_cannot() {
     fails(import(device(0), &export(q)), MILLPOND_E_INVALID_ARGUMENT);
     fake.end();
 
-    for settings in [("no_fd", "1")] {
-        let fake = Fake::new(&[("capacity", "64M"), settings], |_| {});
-        let p = take(device(0), 100);
-        let (mut bytes, mut count) = (0, 0);
-        ok(unsafe { millpond_export_get_size(p, &mut bytes, &mut count) });
-        let (mut info, mut fds) = (vec![0u8; bytes], vec![-1; count]);
-        let status = unsafe { millpond_export(p, info.as_mut_ptr().cast(), bytes, fds.as_mut_ptr(), count) };
-        fails(status, MILLPOND_E_UNSUPPORTED);
-        free(p);
-        assert_eq!(held(device(0)), 0);
-        fake.end();
-    }
+    let fake = Fake::new(&[("capacity", "64M"), ("no_fd", "1")], |_| {});
+    let p = take(device(0), 100);
+    let (mut bytes, mut count) = (0, 0);
+    ok(unsafe { millpond_export_get_size(p, &mut bytes, &mut count) });
+    let (mut info, mut fds) = (vec![0u8; bytes], vec![-1; count]);
+    let status = unsafe { millpond_export(p, info.as_mut_ptr().cast(), bytes, fds.as_mut_ptr(), count) };
+    fails(status, MILLPOND_E_UNSUPPORTED);
+    free(p);
+    assert_eq!(held(device(0)), 0);
+    fake.end();
 }
 
 #[test]

@@ -563,7 +563,10 @@ impl Memory {
             How::Pooled(p) => {
                 p.closed.store(true, Relaxed);
                 let closed = p.pond.close();
-                let told = p.pond.quiet(|| Ok(p.supply.segments.close()));
+                let told = p.pond.quiet(|| {
+                    p.supply.segments.close();
+                    Ok(())
+                });
                 closed.and(told).and(p.supply.close())
             }
             How::Unpooled(u) => u.close(),

@@ -130,8 +130,8 @@ impl CudaDevice {
         &self.primary
     }
 
-    pub(super) fn number(&self) -> usize {
-        self.ordinal
+    pub(super) fn is(&self, other: &CudaDevice) -> bool {
+        self.ordinal == other.ordinal
     }
 
     pub(super) fn foreign_segments(&self) -> &Mutex<BTreeMap<u64, u32>> {

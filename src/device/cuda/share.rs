@@ -87,8 +87,7 @@ impl CudaDevice {
     }
 
     pub(super) fn could_admit(&self, peer: &CudaDevice) -> Result<bool> {
-        let same = self.number() == peer.number();
-        Ok(same || self.driver().can_access_peer(peer.primary().device, self.primary().device)?)
+        Ok(self.is(peer) || self.driver().can_access_peer(peer.primary().device, self.primary().device)?)
     }
 
     /// The peer's context is current.
@@ -96,7 +95,7 @@ impl CudaDevice {
         if !self.could_admit(peer)? {
             return Err(Error::new(Code::Unsupported, "the driver gives that device no access to this one"));
         }
-        if self.number() == peer.number() || peer.reach(self) {
+        if self.is(peer) || peer.reach(self) {
             return Ok(());
         }
         // Tried before in vain, or refused now: the driver tells why.
