@@ -30,7 +30,9 @@ TEST_P(Share, AnExportIsOpenedAtAnotherAddressOrRefusedWithAReason) {
   } catch (const millpond::Error& error) {
     EXPECT_NE(std::string(error.what()), "");
     EXPECT_FALSE(in);
-    if (!out) EXPECT_EQ(error.code(), MILLPOND_E_UNSUPPORTED);
+    if (!out) {
+      EXPECT_EQ(error.code(), MILLPOND_E_UNSUPPORTED);
+    }
     return;
   }
   ASSERT_TRUE(out && in);

@@ -181,9 +181,12 @@ fn a_forked_child_holds_what_it_inherits() {
     let p = h.take(KIB);
     let sent = export(p);
     let child = match unsafe { libc::fork() } {
-        0 => loop {
-            unsafe { libc::pause() };
-        },
+        0 => {
+            unsafe { libc::alarm(60) }; // if the test fails, it does not stay
+            loop {
+                unsafe { libc::pause() };
+            }
+        }
         pid => pid,
     };
     drop(sent);
@@ -284,6 +287,7 @@ fn wrong_bytes_and_descriptors_get_a_status() {
     invalid(&good.info, &[good.fds[0], good.fds[1], good.fds[1]]);
     invalid(&good.info, &[good.fds[1], good.fds[0]]);
     invalid(&good.info, &[good.fds[0], good.fds[0]]);
+    invalid(&good.info, &[good.fds[1], good.fds[1]]);
     invalid(&good.info, &[good.fds[0], -1]);
     invalid(&good.info, &[good.fds[0], 9999]);
     // A file that could shrink under the importer, and one that is too short.
