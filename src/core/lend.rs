@@ -17,9 +17,9 @@ use crate::fail;
 /// Where the memory of a block is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pieces {
-    /// [B] as they were asked for.
+    /// Its bytes, as they were asked for.
     pub bytes: u64,
-    /// [B] from the start of the first granule to the block.
+    /// Bytes from the start of the first granule to the block.
     pub skip: u64,
     /// Granules in the order of addresses: (first, count). Empty where the device does not map.
     pub granules: Vec<(u32, u32)>,

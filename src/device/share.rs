@@ -31,9 +31,9 @@ impl SharedKind {
 pub struct Piece {
     /// Which of the descriptors has it.
     pub fd: u32,
-    /// [B] where it starts there.
+    /// Where it starts there, in bytes.
     pub offset: u64,
-    /// [B] its length.
+    /// Its length, in bytes.
     pub bytes: u64,
 }
 

@@ -83,6 +83,7 @@ pub use segments::Segment;
 pub use share::Export;
 pub use table::by_id;
 
+#[cfg(feature = "capi")]
 pub(crate) use crate::base::told::check as check_told;
 pub(crate) use fork::check as check_fork;
 
