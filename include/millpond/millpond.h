@@ -111,6 +111,10 @@ extern "C" {
 #define MILLPOND_E_INTERNAL 17
 /** `millpond_pool_sleep`: what the memory holds is kept in host memory, and is there again after the wake. */
 #define MILLPOND_SLEEP_KEEP 1
+/** `millpond_device_add_segment_callback`: the range has memory behind it from now on. */
+#define MILLPOND_SEGMENT_ADDED 1
+/** The same: the range is about to lose its memory. */
+#define MILLPOND_SEGMENT_REMOVED 2
 /** Copy from host memory to device memory. */
 #define MILLPOND_COPY_H2D 0
 /** Copy from device memory to host memory. */
@@ -306,6 +310,13 @@ typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
  * fails inside it calls no callbacks. It may be called by several threads at once. It must not throw.
  */
 typedef bool (*millpond_oom_callback)(void *user_data, uint64_t size_bytes);
+
+/**
+ * Called with the pointer given at `millpond_device_add_segment_callback`, a MILLPOND_SEGMENT_* number, and a range
+ * of the device's addresses. On a thread that is in a call, with locks held: it must not throw, and must not call
+ * Millpond.
+ */
+typedef void (*millpond_segment_callback)(void *user_data, uint32_t event, void *ptr, size_t size_bytes);
 
 /**
  * Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: `ptr` and
@@ -1046,6 +1057,130 @@ C_Status millpond_unified_alloc(millpond_device *device, size_t size_bytes, void
  * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
  */
 C_Status millpond_unified_free(millpond_device *device, void *ptr);
+
+/* ---- Sharing: other processes, other devices ----------------------------------------------------------- */
+
+/**
+ * From now on `callback` is called for each range of addresses of the device that gets memory behind it
+ * (MILLPOND_SEGMENT_ADDED), and for each that is about to lose it (MILLPOND_SEGMENT_REMOVED); before this returns,
+ * for all that have memory now. For libraries that register memory with a network or another device.
+ *
+ * Ranges never overlap; blocks may span several that touch. A removal tells of one range that was added, or of a
+ * part of one. A removal that the device then refuses is followed by an addition of the same range. While a pool
+ * sleeps, its ranges are removed. When the device ends, all ranges are removed, and then the callback is. A block
+ * is told of before it is given out.
+ *
+ * The calls come one at a time for a device, on whichever thread needs the change, with the lock of the device's
+ * memory held: other threads that need memory from the device wait meanwhile. The callback must not throw, must not
+ * wait for a thread that may be in Millpond, and must not call Millpond: it gets NOT_PERMITTED. Pinned, unified
+ * and imported memory is not told of.
+ *
+ * The number in `out_id` is never 0; the caller removes the callback with `millpond_device_remove_segment_callback`.
+ *
+ * Errors: UNSUPPORTED where the device is not pooled (the backends of the driver, see docs/options.md);
+ * INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
+C_Status millpond_device_add_segment_callback(millpond_device *device,
+                                              millpond_segment_callback callback,
+                                              void *user_data,
+                                              uint64_t *out_id);
+
+/**
+ * Removes a segment callback, without telling it anything more. On return no thread is in it, and `user_data` may
+ * go. Hold no lock that the callback takes.
+ *
+ * Errors: INVALID_ARGUMENT for a number that is none, or was removed before; NOT_INITIALIZED.
+ */
+C_Status millpond_device_remove_segment_callback(millpond_device *device,
+                                                 uint64_t id);
+
+/**
+ * How large the arrays for `millpond_export` of this block must be. They stay the same while the block lives.
+ *
+ * Errors: as `millpond_export`.
+ */
+C_Status millpond_export_get_size(const void *ptr, size_t *out_info_bytes, size_t *out_fd_count);
+
+/**
+ * Gives what another process needs to use the live block that starts at `ptr`: `info_bytes` plain bytes, and
+ * `fd_count` file descriptors, as many as `millpond_export_get_size` tells. Send both, the descriptors in their
+ * order (SCM_RIGHTS, or pidfd_getfd), and close them here; who gets them calls `millpond_import`. Whoever gets them
+ * can read and write the whole granules (2 MiB) that the block lies in, on the host device all mapped memory of the
+ * device: share with processes that you trust.
+ *
+ * The block stays the caller's, and may be freed while others use it. Its memory is used again when every copy of
+ * the first descriptor is closed: the importers hold one until they close the import or end, and so does, unless it
+ * is closed, the caller, and a child forked meanwhile. Nothing waits for that. Until then sleep and restore that
+ * would touch it, and the end of its pool, get BUSY. What was queued on it must be done before another process
+ * reads it: streams and events do not reach across processes.
+ *
+ * Errors: UNKNOWN_POINTER, also inside a block; UNSUPPORTED with the reason where the device cannot share (device
+ * types other than "host" and "cuda", memory that is not mapped on "host", the driver's pools); NOT_PERMITTED while
+ * the pool sleeps; INVALID_ARGUMENT, also for other sizes; SYSTEM when the process may not have so many
+ * descriptors; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_export(const void *ptr,
+                         void *out_info,
+                         size_t info_bytes,
+                         int *out_fds,
+                         size_t fd_count);
+
+/**
+ * Opens memory that another process has exported (or this one has, but for segments of "cuda") for work on `device`,
+ * at an address of its own: `info` and `fds` as `millpond_export` gave them. The device must be of the type of the
+ * exporter's, on "cuda" the same card, whatever its number is. Copies and fills know the memory; `millpond_free` and
+ * `millpond_get_block` do not. The descriptors stay the caller's, who may close them after this. The caller ends the
+ * import with `millpond_import_close`; it ends with the device, and with the process.
+ *
+ * Errors: INVALID_ARGUMENT for bytes or descriptors that do not come from an export, and for another card;
+ * UNSUPPORTED where the device cannot; OUT_OF_MEMORY; SYSTEM; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_import(millpond_device *device,
+                         const void *info,
+                         size_t info_bytes,
+                         const int *fds,
+                         size_t fd_count,
+                         void **out_ptr);
+
+/**
+ * Ends an import, at the address that `millpond_import` gave; once for each import. Waits for the device, whose work
+ * may still use the memory.
+ *
+ * Errors: UNKNOWN_POINTER; NOT_PERMITTED in a stream callback and while a stream of the device is captured;
+ * NOT_INITIALIZED; DEVICE, and the import is as it was.
+ */
+C_Status millpond_import_close(void *ptr);
+
+/**
+ * How many freed blocks of the device other processes still use, and their bytes after rounding. Those that nobody
+ * uses any more come back here; requests that find no memory look too. Waits for nothing.
+ *
+ * Errors: UNSUPPORTED where the device is not pooled; INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
+C_Status millpond_device_poll_exports(millpond_device *device,
+                                      size_t *out_blocks,
+                                      uint64_t *out_bytes);
+
+/**
+ * Whether work on `peer` could use memory of `device` at its address.
+ *
+ * Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_device_can_access_peer(const millpond_device *device,
+                                         const millpond_device *peer,
+                                         bool *out_can);
+
+/**
+ * From now on work on `peer` may use memory of `device` at its address: all pooled memory that there is and that
+ * comes later. It cannot be taken back. Copies between devices do not need it. Nothing to do where the devices share
+ * their memory anyway, as those of "host" do, and for a device with itself.
+ *
+ * Errors: UNSUPPORTED where the hardware or the driver allows no access, and for devices of other types, which
+ * `millpond_device_can_access_peer` tells before; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error nothing
+ * has changed.
+ */
+C_Status millpond_device_enable_peer_access(millpond_device *device,
+                                            millpond_device *peer);
 
 /* ---- Copies and fills ---------------------------------------------------------------------------------- */
 

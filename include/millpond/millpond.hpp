@@ -7,6 +7,7 @@
 //   cpp/stream.hpp   StreamView, Stream, Event
 //   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr
 //   cpp/pools.hpp    PoolScope, Capture, Checkpoint
+//   cpp/share.hpp    Export, Import, SegmentCallback, access from other devices
 //   cpp/places.hpp   CPUPlace, GPUPlace, CustomPlace, memory::Alloc / Free / Used / Copy
 //   cpp/pmr.hpp      MemoryResource (std::pmr), Allocator<T>: for memory that the host can touch
 //   cpp/resource.hpp StreamResource, VirtualResource: for code written for libcu++ or RMM
@@ -28,6 +29,7 @@
 #include "millpond/cpp/pmr.hpp"
 #include "millpond/cpp/pools.hpp"
 #include "millpond/cpp/resource.hpp"
+#include "millpond/cpp/share.hpp"
 #include "millpond/cpp/stream.hpp"
 
 #endif  // MILLPOND_MILLPOND_HPP

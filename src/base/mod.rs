@@ -8,3 +8,4 @@ pub(crate) mod numa;
 pub mod remote;
 pub mod slots;
 pub mod sync;
+pub(crate) mod told;

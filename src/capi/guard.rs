@@ -12,13 +12,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr::NonNull;
 
-/// Runs the body of an export: refused in a forked child, failures noted for the thread, panics
+/// Runs the body of an export: refused in a forked child and in a segment callback, failures noted for the thread, panics
 /// turned into `C_INTERNAL_ERROR`.
 #[inline]
 pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
     // Unwind safe: the locks that the body may leave poisoned are taken whatever their state, and
     // everything under them is whole between two steps.
-    match catch_unwind(AssertUnwindSafe(|| runtime::check_fork().and_then(|()| body()))) {
+    match catch_unwind(AssertUnwindSafe(|| {
+        runtime::check_fork().and_then(|()| runtime::check_told()).and_then(|()| body())
+    })) {
         Ok(Ok(())) => C_Status::SUCCESS,
         Ok(Err(e)) => failed(&e),
         Err(payload) => panicked(payload),

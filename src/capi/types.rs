@@ -64,6 +64,11 @@ pub const MILLPOND_E_INTERNAL: u32 = 17;
 /// `millpond_pool_sleep`: what the memory holds is kept in host memory, and is there again after the wake.
 pub const MILLPOND_SLEEP_KEEP: u32 = 1;
 
+/// `millpond_device_add_segment_callback`: the range has memory behind it from now on.
+pub const MILLPOND_SEGMENT_ADDED: u32 = 1;
+/// The same: the range is about to lose its memory.
+pub const MILLPOND_SEGMENT_REMOVED: u32 = 2;
+
 /// All codes with their names, by number.
 pub(crate) const CODES: [(Code, &std::ffi::CStr, u32); 17] = [
     (Code::InvalidArgument, c"MILLPOND_E_INVALID_ARGUMENT", MILLPOND_E_INVALID_ARGUMENT),
@@ -285,6 +290,13 @@ pub type millpond_stream_callback =
 /// fails inside it calls no callbacks. It may be called by several threads at once. It must not throw.
 pub type millpond_oom_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, size_bytes: u64) -> bool>;
+
+/// Called with the pointer given at `millpond_device_add_segment_callback`, a MILLPOND_SEGMENT_* number, and a range
+/// of the device's addresses. On a thread that is in a call, with locks held: it must not throw, and must not call
+/// Millpond.
+pub type millpond_segment_callback = Option<
+    unsafe extern "C-unwind" fn(user_data: *mut c_void, event: u32, ptr: *mut c_void, size_bytes: usize),
+>;
 
 /// Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: `ptr` and
 /// the `size_bytes` that were asked for, and whether the block is live now or was freed. On the thread of the

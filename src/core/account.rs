@@ -75,7 +75,7 @@ impl Pond {
     /// The exact account of the device, or of one of its pools.
     pub fn stats(&self, pool: Option<PoolId>) -> Result<Stats> {
         self.poll_all(false);
-        let growth = lock(&self.growth);
+        let growth = self.hold_growth()?;
         let mut ledger = lock(&self.ledger);
         self.with_all(&mut ledger, |ledger, all| {
             for (x, h) in all.iter_mut() {
@@ -130,7 +130,7 @@ impl Pond {
 
     /// Peaks start again from the current values, of the device or of one pool.
     pub fn reset_peaks(&self, pool: Option<PoolId>) -> Result<()> {
-        let mut growth = lock(&self.growth);
+        let mut growth = self.hold_growth()?;
         let mut ledger = lock(&self.ledger);
         self.with_all(&mut ledger, |ledger, all| {
             for (x, h) in all.iter_mut() {

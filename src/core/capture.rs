@@ -15,6 +15,7 @@ use super::supply::Growth;
 use super::types::PoolId;
 use crate::base::error::{Code, Result};
 use crate::base::sync::{Ordering, Ordering::Relaxed, pause};
+use crate::base::told;
 use crate::fail;
 use std::collections::{BTreeMap, HashMap};
 
@@ -126,7 +127,7 @@ impl Pond {
         }
         self.check_capture(pool, stream)?;
         // With this lock nobody who looked before is still taking memory from the pool.
-        let growth = lock(&self.growth);
+        let growth = self.hold_growth()?;
         let Some(p) = self.pool(pool) else {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
         };
@@ -154,7 +155,7 @@ impl Pond {
     pub fn capture_add(&self, capture: CaptureId, stream: u64) -> Result<()> {
         let pool = self.capture(capture)?.0;
         self.check_capture(pool, stream)?;
-        let growth = lock(&self.growth);
+        let growth = self.hold_growth()?;
         let (_, ended) = self.capture(capture)?;
         if ended {
             fail!(Code::NotPermitted, "the capture has ended");
@@ -254,7 +255,7 @@ impl Pond {
         if !ended {
             self.capture_end(capture)?;
         }
-        let mut g = lock(&self.growth);
+        let mut g = self.hold_growth()?;
         if lock(&self.captures).alive.remove(&capture).is_none() {
             fail!(Code::InvalidArgument, "the capture was released meanwhile");
         }
@@ -281,6 +282,7 @@ impl Pond {
 
     /// `sync_device` without the growth lock, which callbacks of streams may need.
     pub(crate) fn sync_alone(&self) -> Result<()> {
+        told::check()?;
         {
             let mut c = lock(&self.captures);
             if !c.routes.is_empty() {
@@ -294,6 +296,9 @@ impl Pond {
 
     /// Gives back the segments of blocks that were freed when the device could not be waited for, if it can be now.
     pub(crate) fn free_direct_now(&self) {
+        if told::check().is_err() {
+            return; // who holds the lock that this needs has called here
+        }
         let later = std::mem::take(&mut lock(&self.captures).direct);
         if !later.is_empty() {
             let idle = self.sync_alone().is_ok();

@@ -173,7 +173,7 @@ impl Pond {
 
     /// Notes which blocks of the pool are live now.
     pub fn checkpoint(&self, pool: PoolId) -> Result<CheckpointId> {
-        let g = lock(&self.growth);
+        let g = self.hold_growth()?;
         if self.pool(pool).is_none() {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
         }
@@ -219,7 +219,7 @@ impl Pond {
         }
         let at: HashMap<u64, &Block> = want.blocks.iter().map(|b| (b.offset, b)).collect();
         let waited = self.wait_for_uses(pool, &at)?;
-        let g = lock(&self.growth);
+        let g = self.hold_growth()?;
         if self.pool(pool).is_none_or(|p| p.asleep.load(Relaxed)) {
             fail!(Code::NotPermitted, "the pool sleeps");
         }
@@ -351,8 +351,20 @@ impl Pond {
         if heaps.values().any(|(_, h)| !h.pending.is_empty()) {
             fail!(Code::Busy, "blocks of the pool wait for a stream that is captured");
         }
+        if heaps.values().any(|(_, h)| !h.held.is_empty()) {
+            fail!(Code::Busy, "freed blocks of the pool are exported, and others still use them");
+        }
         for b in gone {
             let id = self.maps.find(b.offset).map_or(0, |f| f.id);
+            if let Some(marks) = heaps.get_mut(&b.heap).and_then(|(_, h)| h.lent.get_mut(&id)) {
+                self.drop_passed(marks);
+                if !marks.is_empty() {
+                    fail!(
+                        Code::Busy,
+                        "the restore would free a block that is exported and still used by others"
+                    );
+                }
+            }
             let uses = heaps.get(&b.heap).and_then(|(_, h)| h.uses.get(&id));
             if uses.is_some_and(|u| u.iter().any(|u| !waited.contains(&u.stream))) {
                 fail!(Code::Busy, "a block of the pool was used while it was being restored");
@@ -438,6 +450,7 @@ impl Pond {
                 continue;
             };
             let uses = h.uses.remove(&f.id).unwrap_or_default();
+            h.lent.remove(&f.id); // nobody uses it any more
             marks.extend(uses.into_iter().filter_map(|u| u.ended));
             h.count_out(b.charge, b.requested);
             if b.direct {

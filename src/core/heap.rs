@@ -7,6 +7,7 @@
 
 use super::bins::Bins;
 use super::desc::{ALIAS, Desc, GranuleUse, Id, Maps, kind};
+use super::lend::Held;
 use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT, Tier, key_of, list_of};
 use crate::base::biased::Biased;
 use crate::base::remote::Remote;
@@ -50,6 +51,8 @@ pub(crate) struct Pending {
     pub marks: Vec<Mark>,
     /// Streams that are to be marked as soon as they are not captured any more.
     pub later: Vec<u64>,
+    /// Marks of others, which are not waited for (`lend.rs`).
+    pub lent: Vec<Mark>,
 }
 
 /// A live block's use on another stream than its own.
@@ -101,6 +104,9 @@ pub(crate) struct Inner {
     /// Streams that live blocks were used on, each once a block.
     pub uses: HashMap<Id, Vec<Use>>,
     pub pending: VecDeque<Pending>,
+    /// Marks of those that live blocks are lent to, and freed blocks that only such marks keep.
+    pub lent: HashMap<Id, Vec<Mark>>,
+    pub held: Vec<Held>,
     /// Freed blocks that stay whole: units, offset in units, id; in order.
     whole: Vec<(u32, u32, Id)>,
 }
@@ -144,6 +150,8 @@ impl Heap {
                 empty: [false; 2],
                 uses: HashMap::new(),
                 pending: VecDeque::new(),
+                lent: HashMap::new(),
+                held: Vec::new(),
                 whole: Vec::new(),
             })),
             remote: Padded(Remote::new()),
@@ -162,6 +170,11 @@ impl Heap {
 }
 
 impl Inner {
+    /// Whether freed blocks wait for anything.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty() || !self.held.is_empty()
+    }
+
     // ---- ids ----------------------------------------------------------------------------------
 
     /// Makes sure that two ids are at hand.

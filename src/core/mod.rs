@@ -6,6 +6,7 @@
 //! capture   streams whose work is recorded, and the pools that serve them
 //! checkpoint   a pool's layout, kept and brought back
 //! sleep     physical memory away, addresses and blocks stay
+//! lend      blocks that others use, past their free
 //! streams   uses on other streams, pending frees       pools    pools, heaps, their streams
 //! heap      the free memory of one (pool, stream)      ledger   exact peaks
 //! bins      free blocks by size                        desc     descriptors, and maps to them
@@ -27,6 +28,7 @@ mod checkpoint;
 mod desc;
 mod heap;
 mod ledger;
+mod lend;
 mod pond;
 mod pools;
 mod shape;
@@ -42,6 +44,7 @@ pub use backing::Backing;
 pub use capture::CaptureId;
 pub use checkpoint::{CheckpointId, Restored};
 pub use heap::Mark;
+pub use lend::Pieces;
 pub use pond::{Config, Pond};
 pub(crate) use pools::EVERY;
 pub use pools::Pool;

@@ -16,6 +16,7 @@ use crate::base::biased::Guard;
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::Slots;
 use crate::base::sync::{AtomicU32, AtomicU64, Lock, Mutex, MutexGuard, Ordering::Relaxed, thread_token};
+use crate::base::told;
 use crate::fail;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -115,6 +116,18 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pond {
+    /// The growth lock. `NotPermitted` in a callback that the holder of this lock has made.
+    pub(crate) fn hold_growth(&self) -> Result<MutexGuard<'_, Growth>> {
+        told::check()?;
+        Ok(lock(&self.growth))
+    }
+
+    /// Runs `body` while no memory comes from the device or goes back to it.
+    pub fn quiet<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _growth = self.hold_growth()?;
+        body()
+    }
+
     /// Bytes of a granule, the quantum of ownership and of mapping.
     pub const GRANULE: u64 = 1 << GRANULE_SHIFT;
     /// The usual [`Config::window`].
@@ -346,7 +359,7 @@ impl Pond {
         if id == 0 {
             id = self.fit_merged(heap, &mut h, tier, units);
         }
-        if id == 0 && !h.pending.is_empty() {
+        if id == 0 && h.has_pending() {
             drop(h);
             self.poll(heap, false);
             h = heap.inner.lock();

@@ -303,12 +303,14 @@ impl Pond {
         if let Some(n) = self.pool(pool).map(|p| p.kept.load(Relaxed)).filter(|&n| n > 0) {
             fail!(Code::Busy, "{n} captures of the pool are still alive");
         }
+        self.check_loans(pool, true)?;
         self.discard_asleep(pool)?;
         self.empty_cache(Some(pool))?;
         let Some(p) = self.pool(pool) else {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
         };
-        let mut growth = lock(&self.growth);
+        let mut growth = self.hold_growth()?;
+        self.check_loans(pool, true)?;
         let mut streams = lock(&p.streams);
         let mut ledger = lock(&self.ledger);
         if p.kept.load(Relaxed) > 0 {

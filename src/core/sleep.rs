@@ -39,7 +39,7 @@ impl Pond {
         if !self.config.mapping {
             fail!(Code::Unsupported, "the device cannot take memory away from under addresses");
         }
-        let mut g = lock(&self.growth);
+        let mut g = self.hold_growth()?;
         let Some(p) = self.pool(pool) else {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
         };
@@ -48,6 +48,7 @@ impl Pond {
         }
         // What is free need not sleep. (Of a pool that a graph keeps, it must: nothing is trimmed there.)
         self.trim(&mut g, Some(pool))?;
+        self.check_loans(pool, false)?;
         p.asleep.store(true, Relaxed);
         p.evict_all();
         let mut asleep = self.what_sleeps(&g, pool);
@@ -195,7 +196,7 @@ impl Pond {
     /// Brings the pool's memory back, at the same addresses. Idle memory of others is given back for it, if it
     /// must be. All or nothing.
     pub fn wake(&self, pool: PoolId) -> Result<()> {
-        let mut g = lock(&self.growth);
+        let mut g = self.hold_growth()?;
         let Some(p) = self.pool(pool) else {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
         };
@@ -237,7 +238,7 @@ impl Pond {
 
     /// A sleeping pool without blocks is about to end: its granule numbers and addresses are free again.
     pub(crate) fn discard_asleep(&self, pool: PoolId) -> Result<()> {
-        let mut g = lock(&self.growth);
+        let mut g = self.hold_growth()?;
         if !self.sleeps(pool) {
             return Ok(());
         }

@@ -21,7 +21,7 @@ fn not_now(e: &Error) -> bool {
 
 impl Pond {
     /// The live block at `offset` and its heap.
-    fn used_block(&self, offset: u64) -> Result<(Id, &'static Heap)> {
+    pub(crate) fn used_block(&self, offset: u64) -> Result<(Id, &'static Heap)> {
         let found = self.maps.find(offset).filter(|f| self.maps.desc(f.id).kind() == kind::LIVE);
         let Some((f, heap)) = found.and_then(|f| Some((f, self.heaps.get(f.heap as usize)?))) else {
             fail!(Code::UnknownPointer, "no live block starts at this address");
@@ -30,7 +30,7 @@ impl Pond {
     }
 
     /// Whether the block that was found before is still live. The heap is locked.
-    fn still_live(&self, id: Id, offset: u64) -> bool {
+    pub(crate) fn still_live(&self, id: Id, offset: u64) -> bool {
         self.maps.desc(id).kind() == kind::LIVE && self.offset(id) == offset
     }
 
@@ -119,7 +119,7 @@ impl Pond {
             uses.push(Use { stream, ended: Some(mark) });
         } else if uses.is_empty() {
             h.uses.remove(&id);
-            if d.state() & DIRECT == 0 {
+            if d.state() & DIRECT == 0 && !h.lent.contains_key(&id) {
                 // As if it had never been used elsewhere: its free need not look.
                 d.set_state(d.state() & !USES);
             }
@@ -143,6 +143,7 @@ impl Pond {
         let was = d.state();
         let bytes = d.requested();
         let mut uses = h.uses.remove(&id).unwrap_or_default();
+        let mut lent = h.lent.remove(&id).unwrap_or_default();
         if let Some(stream) = other {
             match uses.iter_mut().find(|u| u.stream == stream) {
                 // From here on the stream is marked anew, at a later point.
@@ -157,7 +158,13 @@ impl Pond {
         if was & DIRECT != 0 {
             d.set_kind(kind::PENDING);
             drop(h);
-            let done = self.free_direct(heap, id);
+            self.drop_passed(&mut lent);
+            let done = if lent.is_empty() {
+                self.free_direct(heap, id)
+            } else {
+                self.hold_direct(heap, id, lent); // before it goes, the device is waited for
+                Ok(())
+            };
             match &done {
                 // The whole device was waited for, or will be.
                 Ok(()) => uses.into_iter().filter_map(|u| u.ended).for_each(|m| self.backing.forget(m)),
@@ -175,7 +182,8 @@ impl Pond {
         d.set_kind(kind::PENDING);
         drop(h);
 
-        let mut p = Pending { id, marks: Vec::new(), later: Vec::new() };
+        self.drop_passed(&mut lent);
+        let mut p = Pending { id, marks: Vec::new(), later: Vec::new(), lent };
         if heap.stream.load(Relaxed) == UNORDERED {
             self.backing.streams(&mut |s| self.note(s, &mut p));
         } else {
@@ -188,7 +196,7 @@ impl Pond {
         }
         let mut h = heap.inner.lock();
         if p.marks.is_empty() && p.later.is_empty() {
-            self.ripen(&mut h, id);
+            self.end_wait(&mut h, p);
         } else {
             h.pending.push_back(p);
         }
@@ -218,7 +226,7 @@ impl Pond {
     }
 
     /// A pending block whose marks are passed becomes reusable. The heap is locked.
-    fn ripen(&self, h: &mut Inner, id: Id) {
+    pub(crate) fn ripen(&self, h: &mut Inner, id: Id) {
         let contract = self.charge(id) as i64;
         h.pending_bytes -= contract;
         h.ceiling[0] += contract;
@@ -226,10 +234,10 @@ impl Pond {
         self.reuse(h, id);
     }
 
-    /// Brings back pending blocks of a heap, oldest first, up to the first that still waits; with `wait`,
-    /// waits on the host for each. `true` when any came back.
+    /// Brings back held blocks of a heap, and pending ones, oldest first, up to the first that still waits; with
+    /// `wait`, waits on the host for each pending one. `true` when any came back.
     pub(crate) fn poll(&self, heap: &Heap, wait: bool) -> bool {
-        let mut any = false;
+        let mut any = self.poll_held(heap);
         loop {
             let Some(mut p) = heap.inner.lock().pending.pop_front() else { return any };
             self.note_later(&mut p);
@@ -251,9 +259,14 @@ impl Pond {
                 h.pending.push_front(p);
                 return any;
             }
-            self.ripen(&mut h, p.id);
-            any = true;
+            any |= p.lent.is_empty();
+            self.end_wait(&mut h, p);
         }
+    }
+
+    /// No stream keeps the block any more. The heap is locked.
+    fn end_wait(&self, h: &mut Inner, p: Pending) {
+        if p.lent.is_empty() { self.ripen(h, p.id) } else { self.hold(h, p.id, p.lent, false) }
     }
 
     /// `poll` for every heap.
@@ -261,7 +274,7 @@ impl Pond {
         let mut any = false;
         for i in 0..self.heap_count.load(Ordering::Acquire) as usize {
             if let Some(heap) = self.heaps.get(i)
-                && !heap.inner.lock().pending.is_empty()
+                && heap.inner.lock().has_pending()
             {
                 any |= self.poll(heap, wait);
             }
@@ -298,6 +311,7 @@ impl Pond {
             let uses = std::mem::take(&mut heap.inner.lock().uses);
             uses.into_values().flatten().filter_map(|u| u.ended).for_each(|m| self.backing.forget(m));
         }
+        self.forget_loans();
     }
 
     /// A freed block that is a segment of its own goes back to the device. Device memory must not go while work

@@ -238,7 +238,7 @@ impl Pond {
         contract: u64,
         bytes: u64,
     ) -> Result<u64> {
-        let mut g = lock(&self.growth);
+        let mut g = self.hold_growth()?;
         let mut steps: Option<&[Step]> = None; // the device is asked only when it must give something
         let mut step = 0;
         let mut refused: Option<Error> = None;

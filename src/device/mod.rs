@@ -13,6 +13,9 @@ use std::sync::Arc;
 pub mod cuda;
 mod gate;
 pub mod host;
+pub mod share;
+
+use share::{Exported, Imported};
 
 /// The bits of a `C_Stream`; 0 is the device's default stream.
 pub type StreamId = u64;
@@ -299,6 +302,44 @@ pub trait Device: Any + Send + Sync {
     /// What the driver's pool tells.
     fn pool_stats(&self) -> Result<DriverPoolStats> {
         unsupported("this device's driver has no pool")
+    }
+
+    // ---- memory for other processes, and from them ------------------------------------------------
+
+    /// Whether each granule that is shared is a file descriptor of its own.
+    fn shares_by_granule(&self) -> bool {
+        false
+    }
+    /// What another process needs to use these granules: (first, count), in the order of addresses.
+    fn share_granules(&self, _granules: &[(u64, u64)]) -> Result<Exported> {
+        unsupported("memory of this device cannot be shared with other processes")
+    }
+    /// What another process needs to use memory of `alloc`.
+    fn share_segment(&self, _addr: u64) -> Result<Exported> {
+        unsupported("memory of this device that is not mapped cannot be shared with other processes")
+    }
+    /// Opens what a device of this type has shared, in this or another process: its address. Trusts nothing.
+    fn open_shared(&self, _memory: &Imported<'_>) -> Result<u64> {
+        unsupported("this device cannot use memory of other processes")
+    }
+    /// Ends what `open_shared` has opened. Waits for the device first.
+    fn close_shared(&self, _addr: u64) -> Result<()> {
+        unsupported("this device cannot use memory of other processes")
+    }
+
+    // ---- memory for other devices -----------------------------------------------------------------
+
+    /// Whether `peer` could use memory of this device at its address.
+    fn can_admit(&self, peer: &dyn Device) -> Result<bool> {
+        Ok(std::ptr::addr_eq(std::ptr::from_ref(self), std::ptr::from_ref(peer)))
+    }
+    /// From now on work on `peer` may use all memory of this device at its address. `Unsupported` where it
+    /// cannot.
+    fn admit(&self, peer: &dyn Device) -> Result<()> {
+        if self.can_admit(peer)? {
+            return Ok(());
+        }
+        unsupported("that device cannot use memory of this one")
     }
 
     // ---- mapping: only where `Caps::MAPPING` is set -------------------------------------------

@@ -17,13 +17,16 @@ fn host_end(addr: u64, bytes: u64) -> Result<()> {
 }
 
 impl DeviceState {
-    /// Fails unless `addr .. addr + bytes` lies in one live block or one range of unified memory.
+    /// Fails unless `addr .. addr + bytes` lies in one live block, one range of unified memory or one import.
     pub fn check_range(&self, addr: u64, bytes: u64) -> Result<()> {
         if addr == 0 {
             return Err(Error::new(Code::InvalidArgument, "the device address is NULL"));
         }
         self.memory().check_range(addr, bytes).or_else(|e| match e.code() {
-            Code::UnknownPointer => self.unified.check(addr, bytes).unwrap_or(Err(e)),
+            Code::UnknownPointer => {
+                let elsewhere = self.unified.check(addr, bytes).or_else(|| self.imports.check(addr, bytes));
+                elsewhere.unwrap_or(Err(e))
+            }
             _ => Err(e),
         })
     }

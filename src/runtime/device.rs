@@ -4,11 +4,13 @@
 //! A state outlives its device: after the end of the device each call gets `NotInitialized`.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::told;
 use crate::core::{CheckpointId, PoolId, Restored};
 use crate::device::{Caps, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
 use crate::fail;
 use crate::runtime::memory::Memory;
 use crate::runtime::options::Options;
+use crate::runtime::share::Imports;
 use crate::runtime::usage::{Pass, Usage};
 use crate::runtime::{fork, pinned};
 use std::cell::Cell;
@@ -43,6 +45,7 @@ pub struct DeviceState {
     usage: Usage,
     pub(crate) host: pinned::HostCache,
     pub(crate) unified: pinned::Table,
+    pub(crate) imports: Imports,
 }
 
 thread_local! {
@@ -50,8 +53,9 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// `NotPermitted` on a thread that runs a stream callback: a wait there could wait for itself.
+/// `NotPermitted` on a thread that runs a callback of a stream or of segments: a wait there could wait for itself.
 pub(crate) fn may_block() -> Result<()> {
+    told::check()?;
     if IN_CALLBACK.with(Cell::get) {
         return Err(Error::new(Code::NotPermitted, "a stream callback must not make a call that waits"));
     }
@@ -76,6 +80,7 @@ impl DeviceState {
             usage: Usage::new(),
             host,
             unified: pinned::Table::default(),
+            imports: Imports::default(),
         })
     }
 
@@ -345,6 +350,7 @@ impl DeviceState {
         let synced = self.device.synchronize();
         let pinned = self.close_pinned();
         let memory = self.memory.close();
+        self.close_imports();
         synced.and(pinned).and(memory)
     }
 }

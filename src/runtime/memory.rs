@@ -6,7 +6,7 @@
 //! looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{BlockInfo, CaptureId, CheckpointId, Config, Pond, PoolId, Restored, Stats};
+use crate::core::{BlockInfo, CaptureId, CheckpointId, Config, Pieces, Pond, PoolId, Restored, Stats};
 #[cfg(feature = "capi")]
 use crate::core::{Freed, Got, Heap, Pool};
 use crate::device::{Caps, Device, EventId, StreamId};
@@ -14,6 +14,8 @@ use crate::fail;
 use crate::runtime::options::Options;
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::scope::Scopes;
+use crate::runtime::segments::{Segment, SegmentCallback};
+use crate::runtime::share::{Export, export_of};
 use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
 use settings::Settings;
@@ -44,6 +46,7 @@ enum How {
 /// A pond, and what lies around it.
 pub(crate) struct Pooled {
     pond: Pond,
+    device: Arc<dyn Device>,
     supply: Arc<Supply>,
     places: Arc<Places>,
     maps: bool,
@@ -327,8 +330,12 @@ impl Memory {
     }
 
     fn pond(&self) -> Result<&Pond> {
+        Ok(&self.pooled()?.pond)
+    }
+
+    fn pooled(&self) -> Result<&Pooled> {
         match self.open()? {
-            How::Pooled(p) => Ok(&p.pond),
+            How::Pooled(p) => Ok(p),
             How::Unpooled(_) => Err(Error::new(Code::Unsupported, "this device is not pooled")),
         }
     }
@@ -463,6 +470,54 @@ impl Memory {
         self.rescue.remove(id)
     }
 
+    /// From now on `callback` is called for each range of addresses of the device that gets memory behind it, and,
+    /// before it goes away, for each that loses it; at once for those that have memory now. On the thread of the
+    /// call that needs the change, with the memory's lock held: what it calls here gets `NotPermitted`, but for
+    /// what needs nothing from the device. A panic ends the callback only. Gives the number to remove it with.
+    /// Callbacks end with the device, after everything was told as removed. `Unsupported` where the device is not
+    /// pooled.
+    pub fn add_segment_callback(
+        &self,
+        callback: impl Fn(Segment, u64, u64) + Send + Sync + 'static,
+    ) -> Result<u64> {
+        let callback: Arc<SegmentCallback> = Arc::new(callback);
+        let p = self.pooled()?;
+        p.pond.quiet(|| p.supply.segments.listen(callback))
+    }
+
+    /// Removes a callback; on return no thread is in it. `InvalidArgument` for a number that is none.
+    pub fn remove_segment_callback(&self, id: u64) -> Result<()> {
+        let p = self.pooled()?;
+        p.pond.quiet(|| p.supply.segments.leave(id))
+    }
+
+    /// See `DeviceState::export`.
+    pub(crate) fn export(&self, addr: u64) -> Result<Export> {
+        let p = self.pooled()?;
+        let Some(offset) = p.places.offset(addr) else { return stranger(addr) };
+        // Nothing falls asleep between the look at the block and the loan.
+        p.pond.quiet(|| {
+            let pieces = p.pond.pieces(offset)?;
+            let segment = if p.maps { None } else { p.places.segment_of(offset) };
+            let (mark, ticket) = p.supply.tickets.issue()?;
+            let done = export_of(&*p.device, &pieces, segment, ticket)
+                .and_then(|export| p.pond.lend(offset, mark).map(|()| export));
+            done.inspect_err(|_| p.supply.tickets.forget(mark))
+        })
+    }
+
+    /// Where the memory of the block is, and whether the device maps.
+    pub(crate) fn export_pieces(&self, addr: u64) -> Result<(Pieces, bool)> {
+        let p = self.pooled()?;
+        let Some(offset) = p.places.offset(addr) else { return stranger(addr) };
+        Ok((p.pond.pieces(offset)?, p.maps))
+    }
+
+    /// See `DeviceState::poll_exports`.
+    pub(crate) fn poll_exports(&self) -> Result<(u64, u64)> {
+        Ok(self.pooled()?.pond.on_loan(None).0)
+    }
+
     /// To be called when the device has made `stream`.
     pub fn stream_created(&self, stream: StreamId) {
         if let How::Pooled(p) = &self.how {
@@ -508,7 +563,11 @@ impl Memory {
             How::Pooled(p) => {
                 p.closed.store(true, Relaxed);
                 let closed = p.pond.close();
-                closed.and(p.supply.close())
+                let told = p.pond.quiet(|| {
+                    p.supply.segments.close();
+                    Ok(())
+                });
+                closed.and(told).and(p.supply.close())
             }
             How::Unpooled(u) => u.close(),
         }
@@ -524,7 +583,9 @@ impl Pooled {
         let maps = config.mapping;
         let supply = Arc::new(Supply::new(device.clone(), places.clone(), maps));
         match Pond::new(config, Box::new(supply.clone())) {
-            Ok(pond) => Ok(Pooled { pond, supply, places, maps, rescue, closed: AtomicBool::new(false) }),
+            Ok(pond) => {
+                Ok(Pooled { pond, device, supply, places, maps, rescue, closed: AtomicBool::new(false) })
+            }
             Err(e) => {
                 if maps {
                     device.map_close()?;

@@ -32,7 +32,8 @@
 //! 4. the defaults of options (`options/defaults.rs`); the settings of one device (`memory/settings.rs`), and
 //!    below them the account of its memory (`memory.rs`)
 //! 5. the tables of host and unified memory (`pinned.rs`), the out-of-memory callbacks (`rescue.rs`),
-//!    the scopes by pool (`scope.rs`), the caller's events (`borrowed.rs`)
+//!    the scopes by pool (`scope.rs`), the caller's events (`borrowed.rs`),
+//!    the ranges that have memory (`segments.rs`), tickets and imports (`share/`); heaps may be locked above tickets
 //!
 //! A pass (`usage.rs`) is a count, not a lock: the end of a device waits for it inside the gate, so who
 //! holds one never goes through the gate (`outside` refuses it).
@@ -53,6 +54,8 @@ mod pinned;
 mod registry;
 mod rescue;
 mod scope;
+mod segments;
+mod share;
 mod supply;
 mod table;
 mod unpooled;
@@ -73,11 +76,15 @@ pub use options::set_default_options;
 pub use pinned::HostStats;
 pub(crate) use registry::device_facts;
 pub use registry::{
-    absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, owner,
-    register_type, type_names, unregister_type,
+    absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, import_close,
+    owner, register_type, type_names, unregister_type,
 };
+pub use segments::Segment;
+pub use share::Export;
 pub use table::by_id;
 
+#[cfg(feature = "capi")]
+pub(crate) use crate::base::told::check as check_told;
 pub(crate) use fork::check as check_fork;
 
 /// Locks, whatever a panicking thread left behind: each user leaves its data whole before anything

@@ -272,10 +272,10 @@ fn not_started() -> Error {
     Error::new(Code::NotInitialized, "no device is open")
 }
 
-/// The open device whose memory (a live block of it, or unified memory) holds `addr`.
+/// The open device whose memory (a live block of it, unified memory, or an import) holds `addr`.
 pub fn owner(addr: u64) -> Option<Arc<DeviceState>> {
     table::open_devices()
-        .find(|d| d.memory().block(addr).is_ok() || d.unified.check(addr, 0).is_some())
+        .find(|d| d.memory().block(addr).is_ok() || d.unified.check(addr, 0).is_some() || d.has_import(addr))
         .cloned()
 }
 
@@ -296,6 +296,15 @@ pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
         }
     }
     Err(worst.unwrap_or_else(not_started))
+}
+
+/// Ends the import at `addr` of whichever device has it; see [`DeviceState::import_close`].
+pub fn import_close(addr: u64) -> Result<()> {
+    fork::check()?;
+    match table::open_devices().find(|d| d.has_import(addr)) {
+        Some(d) => d.import_close(addr),
+        None => fail!(Code::UnknownPointer, "{addr:#x} is not the start of imported memory"),
+    }
 }
 
 /// Frees a block of whichever device holds it; `size` as in [`Memory::free`](super::Memory::free).

@@ -9,6 +9,8 @@ use crate::device::{CopyKind, Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::borrowed::Borrowed;
 use crate::runtime::lock;
+use crate::runtime::segments::Segments;
+use crate::runtime::share::Tickets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -49,6 +51,13 @@ impl Places {
     #[inline(always)]
     pub(crate) fn offset(&self, addr: u64) -> Option<u64> {
         self.near(addr).or_else(|| self.offset_far(addr))
+    }
+
+    /// The segment that an offset lies in, where there are segments: its address, and the bytes from there.
+    pub(crate) fn segment_of(&self, offset: u64) -> Option<(u64, u64)> {
+        let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
+        let (&o, &(addr, bytes)) = more.by_offset.range(..=offset).next_back()?;
+        (offset - o < bytes).then_some((addr, offset - o))
     }
 
     /// The address of an offset that the pond has handed out.
@@ -142,6 +151,8 @@ pub(crate) struct Supply {
     calls: AtomicU64,
     events: Mutex<Vec<Mark>>, // spare ones, all our own
     borrowed: Borrowed,
+    pub(crate) segments: Segments,
+    pub(crate) tickets: Tickets,
     saved: Mutex<BTreeMap<u32, Vec<u8>>>, // contents of granules that sleep, by the first
     streams: Mutex<BTreeSet<StreamId>>,
 }
@@ -156,6 +167,8 @@ impl Supply {
             calls: AtomicU64::new(0),
             events: Mutex::default(),
             borrowed: Borrowed::default(),
+            segments: Segments::default(),
+            tickets: Tickets::default(),
             saved: Mutex::default(),
             streams: Mutex::new(BTreeSet::from([0])),
         }
@@ -192,10 +205,16 @@ impl Supply {
         u64::from(index) * self.device.granule()
     }
 
+    /// [address] of an offset in the window, where the device maps.
+    fn window_at(&self, offset: u64) -> u64 {
+        self.places.addr.load(Relaxed) + offset
+    }
+
     /// The event behind a mark; `None` when the mark is passed beyond doubt.
     fn event_of(&self, mark: Mark) -> Option<EventId> {
         match mark {
             DONE => None,
+            m if Tickets::is_mark(m) => None, // never waited for
             m if Borrowed::is_mark(m) => self.borrowed.event(m),
             event => Some(event),
         }
@@ -238,23 +257,36 @@ impl Backing for Arc<Supply> {
         self.call(self.device.granules_create(f, n))?;
         self.call(self.device.map(self.granule_at(first), f, n)).inspect_err(|_| {
             let _ = self.call(self.device.granules_release(f, n)); // as if they had never been made
-        })
+        })?;
+        self.segments.added(self.window_at(self.granule_at(first)), self.granule_at(count));
+        Ok(())
     }
 
     fn release(&self, first: u32, count: u32) -> Result<()> {
         let (f, n) = (u64::from(first), u64::from(count));
-        self.call(self.device.unmap(self.granule_at(first), self.granule_at(count)))?;
-        self.call(self.device.granules_release(f, n)).inspect_err(|_| {
-            let _ = self.call(self.device.map(self.granule_at(first), f, n)); // still the pond's
-        })
+        let gone = self.segments.going(self.window_at(self.granule_at(first)), self.granule_at(count));
+        let unmapped = self.call(self.device.unmap(self.granule_at(first), self.granule_at(count)));
+        let mut there = unmapped.is_err();
+        let done = unmapped.and_then(|()| {
+            self.call(self.device.granules_release(f, n)).inspect_err(|_| {
+                there = self.call(self.device.map(self.granule_at(first), f, n)).is_ok(); // still the pond's
+            })
+        });
+        if there {
+            self.segments.back(&gone);
+        }
+        done
     }
 
     fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()> {
-        self.call(self.device.map(offset, u64::from(first), u64::from(count)))
+        self.call(self.device.map(offset, u64::from(first), u64::from(count)))?;
+        self.segments.added(self.window_at(offset), self.granule_at(count));
+        Ok(())
     }
 
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.call(self.device.unmap(offset, bytes))
+        let gone = self.segments.going(self.window_at(offset), bytes);
+        self.call(self.device.unmap(offset, bytes)).inspect_err(|_| self.segments.back(&gone))
     }
 
     fn save(&self, first: u32, count: u32) -> Result<()> {
@@ -293,6 +325,7 @@ impl Backing for Arc<Supply> {
             fail!(Code::OutOfMemory, "the device has no {bytes} bytes in one piece");
         }
         self.places.add(offset, addr, bytes);
+        self.segments.added(addr, bytes);
         Ok(())
     }
 
@@ -300,8 +333,12 @@ impl Backing for Arc<Supply> {
         let Some(addr) = self.places.remove(offset) else {
             return Err(Error::new(Code::Internal, "a segment without an address"));
         };
+        let gone = self.segments.going(addr, bytes);
         // Still the pond's when the device refuses.
-        self.call(self.device.free(addr, bytes)).inspect_err(|_| self.places.add(offset, addr, bytes))
+        self.call(self.device.free(addr, bytes)).inspect_err(|_| {
+            self.places.add(offset, addr, bytes);
+            self.segments.back(&gone);
+        })
     }
 
     fn mark(&self, stream: u64) -> Result<Mark> {
@@ -340,6 +377,7 @@ impl Backing for Arc<Supply> {
     fn passed(&self, mark: Mark) -> Result<bool> {
         match mark {
             DONE => Ok(true),
+            m if Tickets::is_mark(m) => Ok(self.tickets.passed(m)),
             m if Borrowed::is_mark(m) => self.borrowed.passed(&*self.device, m),
             event => self.device.event_query(event),
         }
@@ -356,6 +394,7 @@ impl Backing for Arc<Supply> {
     fn forget(&self, mark: Mark) {
         match mark {
             DONE => {}
+            m if Tickets::is_mark(m) => self.tickets.forget(m),
             m if Borrowed::is_mark(m) => self.borrowed.forget(&*self.device, m),
             event => lock(&self.events).push(event),
         }

@@ -156,7 +156,7 @@ impl Pond {
     /// A request beyond the max chunk: a segment of its own, for as long as the block lives.
     #[cold]
     pub(crate) fn alloc_direct(&self, heap: &Heap, units: u32, contract: u64, bytes: u64) -> Result<u64> {
-        let mut g = lock(&self.growth);
+        let mut g = self.hold_growth()?;
         let pool = heap.pool.load(Relaxed);
         let mut taken = Err(Error::new(Code::OutOfMemory, ""));
         for trimmed in [false, true] {

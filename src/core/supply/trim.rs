@@ -21,7 +21,7 @@ impl Pond {
         {
             fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
         }
-        let mut g = lock(&self.growth);
+        let mut g = self.hold_growth()?;
         self.trim(&mut g, pool).map(|_| ())
     }
 
@@ -193,7 +193,7 @@ impl Pond {
     /// Everything goes back to the device, live blocks too. The device is idle, and nobody uses the pond.
     pub fn close(&self) -> Result<()> {
         self.forget_heaps();
-        let mut g = lock(&self.growth);
+        let mut g = self.hold_growth()?;
         self.forget_captures();
         let _ = self.trim(&mut g, None);
         self.forget_uses();

@@ -133,6 +133,13 @@ table! {
     required OLDEST cuMemSetAccess, "cuMemSetAccess", (CUdeviceptr, usize, *const CUmemAccessDesc, usize);
     required OLDEST cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", (*mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags);
 
+    optional OLDEST cuDeviceGetUuid_v2, "cuDeviceGetUuid", (*mut CUuuid, CUdevice);
+    optional OLDEST cuMemExportToShareableHandle, "cuMemExportToShareableHandle", (*mut c_void, CUmemGenericAllocationHandle, CUmemAllocationHandleType, c_ulonglong);
+    optional OLDEST cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", (*mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType);
+    optional OLDEST cuIpcGetMemHandle, "cuIpcGetMemHandle", (*mut CUipcMemHandle, CUdeviceptr);
+    optional OLDEST cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", (*mut CUdeviceptr, CUipcMemHandle, c_uint);
+    optional OLDEST cuIpcCloseMemHandle, "cuIpcCloseMemHandle", (CUdeviceptr);
+
     required OLDEST cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", (*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
     required OLDEST cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream);
     required OLDEST cuMemPoolCreate, "cuMemPoolCreate", (*mut CUmemoryPool, *const CUmemPoolProps);

@@ -11,6 +11,7 @@ use super::mapping::{GRANULE, Mapping};
 use super::memory::{Blocks, Kind};
 use super::streams::{self, LEGACY, PER_THREAD, Streams};
 use crate::base::error::{Code, Error, Result};
+use crate::device::share::{Exported, Imported};
 use crate::device::{
     Caps, CopyKind, Device, DriverPoolStats, EventId, HostWish, MemoryInfo, Sizes, StreamCallback, StreamId,
     Versions,
@@ -50,6 +51,8 @@ pub(super) struct CudaDevice {
     release_threshold: u64,
     /// The driver would not reserve the window: the device gives segments instead.
     refused: AtomicBool,
+    /// Segments of other processes that are open: address -> how often.
+    foreign: Mutex<BTreeMap<u64, u32>>,
     /// Whether this device's context reaches another device's memory, by ordinal.
     reaches: Mutex<BTreeMap<usize, bool>>,
 }
@@ -118,15 +121,28 @@ impl CudaDevice {
             numa_node: numa_node(driver, device),
             has_driver_pool,
             release_threshold: options.release_threshold,
+            foreign: Mutex::default(),
             reaches: Mutex::default(),
         })
     }
 
-    fn driver(&self) -> Driver {
+    pub(super) fn primary(&self) -> &Primary {
+        &self.primary
+    }
+
+    pub(super) fn is(&self, other: &CudaDevice) -> bool {
+        self.ordinal == other.ordinal
+    }
+
+    pub(super) fn foreign_segments(&self) -> &Mutex<BTreeMap<u64, u32>> {
+        &self.foreign
+    }
+
+    pub(super) fn driver(&self) -> Driver {
         self.primary.driver
     }
 
-    fn mapping(&self) -> Result<&Mapping> {
+    pub(super) fn mapping(&self) -> Result<&Mapping> {
         let none = || Error::new(Code::Unsupported, "this CUDA device cannot map memory");
         self.mapping.as_ref().ok_or_else(none)
     }
@@ -148,6 +164,7 @@ impl CudaDevice {
                 };
                 let ended = Error::new(Code::NotInitialized, "the device ended before the stream got there");
                 streams::fail_callbacks(self.number, &ended);
+                note(self.close_foreign_segments());
                 note(self.blocks.clear());
                 if let Some(m) = &self.mapping {
                     note(m.close_window());
@@ -177,7 +194,7 @@ impl CudaDevice {
     }
 
     /// Whether this device's context, which is current, can use the other's memory directly. Tried once.
-    fn reach(&self, to: &CudaDevice) -> bool {
+    pub(super) fn reach(&self, to: &CudaDevice) -> bool {
         let lock = || self.reaches.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&known) = lock().get(&to.ordinal) {
             return known;
@@ -188,6 +205,11 @@ impl CudaDevice {
             && to.mapping.as_ref().is_none_or(|m| m.admit(self.primary.device).is_ok());
         lock().insert(to.ordinal, can);
         can
+    }
+
+    /// It does after all.
+    pub(super) fn note_reach(&self, to: &CudaDevice) {
+        self.reaches.lock().unwrap_or_else(PoisonError::into_inner).insert(to.ordinal, true);
     }
 
     fn queue_peer(&self, stream: StreamId, to: &CudaDevice, dst: u64, src: u64, bytes: u64) -> Result<()> {
@@ -566,6 +588,46 @@ impl Device for CudaDevice {
             used: number(OfPool::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
             used_peak: number(OfPool::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
         })
+    }
+
+    fn shares_by_granule(&self) -> bool {
+        true
+    }
+
+    fn share_granules(&self, granules: &[(u64, u64)]) -> Result<Exported> {
+        let _in = self.primary.enter()?;
+        self.export_granules(granules)
+    }
+
+    fn share_segment(&self, addr: u64) -> Result<Exported> {
+        let _in = self.primary.enter()?;
+        self.export_segment(addr)
+    }
+
+    fn open_shared(&self, memory: &Imported<'_>) -> Result<u64> {
+        let _in = self.primary.enter()?;
+        self.open_foreign(memory)
+    }
+
+    fn close_shared(&self, addr: u64) -> Result<()> {
+        let _in = self.primary.enter()?;
+        self.rest()?;
+        self.close_foreign(addr)
+    }
+
+    fn can_admit(&self, peer: &dyn Device) -> Result<bool> {
+        let _in = self.primary.enter()?;
+        match self.peer(peer) {
+            Ok(peer) => self.could_admit(peer),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn admit(&self, peer: &dyn Device) -> Result<()> {
+        let peer = self.peer(peer)?;
+        let _here = self.primary.enter()?;
+        let _in = peer.primary.enter()?;
+        self.admit_peer(peer)
     }
 
     fn granule_numbers(&self) -> Result<u64> {

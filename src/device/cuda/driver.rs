@@ -8,7 +8,8 @@
 use super::api::{self, Table};
 use crate::base::error::{Code, Error, Result};
 use cudarc::driver::sys::*;
-use std::ffi::{OsStr, c_void};
+use std::ffi::{OsStr, c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 
 /// A context, as an integer. 0: none.
@@ -479,6 +480,55 @@ impl Driver {
         self.check(call!(self.cuMemSetAccess(addr, bytes as usize, at, n)))
     }
 }
+
+/// Sharing between processes.
+impl Driver {
+    /// Which card it is, of all there are.
+    pub(super) fn uuid(&self, device: i32) -> Result<[u8; 16]> {
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        self.check(call!(self.cuDeviceGetUuid_v2(&mut uuid, device)))?;
+        Ok(uuid.bytes.map(|b| b as u8))
+    }
+    /// A new file descriptor of a granule.
+    pub(super) fn physical_export(&self, handle: u64) -> Result<OwnedFd> {
+        let mut fd: c_int = -1;
+        let out: *mut c_int = &mut fd;
+        self.check(call!(self.cuMemExportToShareableHandle(out.cast(), handle, POSIX_FD, 0)))?;
+        // SAFETY: the driver has made the descriptor for this call; nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // Not for programs that this process starts.
+        // SAFETY: changes a flag of our own descriptor.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+        Ok(fd)
+    }
+    /// A handle of a granule of another process; the descriptor stays the caller's.
+    pub(super) fn physical_import(&self, fd: BorrowedFd<'_>) -> Result<u64> {
+        let mut handle = 0;
+        let source = std::ptr::without_provenance_mut(fd.as_raw_fd() as usize);
+        self.check(call!(self.cuMemImportFromShareableHandle(&mut handle, source, POSIX_FD)))?;
+        Ok(handle)
+    }
+    /// A handle of a whole block of `alloc`.
+    pub(super) fn ipc_handle(&self, addr: u64) -> Result<[u8; 64]> {
+        let mut handle = CUipcMemHandle { reserved: [0; 64] };
+        self.check(call!(self.cuIpcGetMemHandle(&mut handle, addr)))?;
+        Ok(handle.reserved.map(|b| b as u8))
+    }
+    /// Opens such a handle of another process. Opened again, it has the same address, and is counted.
+    pub(super) fn ipc_open(&self, handle: [u8; 64]) -> Result<u64> {
+        let handle = CUipcMemHandle { reserved: handle.map(|b| b as c_char) };
+        let lazy = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        let mut at = 0;
+        self.check(call!(self.cuIpcOpenMemHandle_v2(&mut at, handle, lazy)))?;
+        Ok(at)
+    }
+    pub(super) fn ipc_close(&self, addr: u64) -> Result<()> {
+        self.check(call!(self.cuIpcCloseMemHandle(addr)))
+    }
+}
+
+const POSIX_FD: CUmemAllocationHandleType =
+    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 fn location(device: i32) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }

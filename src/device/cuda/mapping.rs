@@ -15,7 +15,9 @@
 use super::driver::{Driver, Physical};
 use crate::base::error::{Code, Error, Result};
 use crate::fail;
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// [B]
@@ -36,6 +38,8 @@ struct State {
     granules: Vec<Granule>,
     /// The granule that each place of the window shows, plus one; 0: none.
     slots: Vec<u32>,
+    /// Memory of other processes that is shown: address -> bytes.
+    opened: BTreeMap<u64, u64>,
     /// Devices that may use the memory; this one first.
     readers: Vec<i32>,
 }
@@ -58,6 +62,7 @@ impl Mapping {
             // Twice as many numbers as memory: what sleeps keeps its numbers.
             granules: vec![Granule::Absent; (2 * capacity / GRANULE) as usize],
             slots: Vec::new(),
+            opened: BTreeMap::new(),
             readers: vec![physical.device],
         };
         Mapping { driver, physical, state: Mutex::new(state) }
@@ -101,6 +106,9 @@ impl Mapping {
             if std::mem::take(&mut s.slots[i]) != 0 {
                 note(self.driver.unmap(s.window + i as u64 * GRANULE, GRANULE));
             }
+        }
+        for (addr, bytes) in std::mem::take(&mut s.opened) {
+            note(self.hide_opened(addr, bytes, bytes));
         }
         for g in &mut s.granules {
             if let Granule::Present { handle, .. } = std::mem::replace(g, Granule::Absent) {
@@ -248,6 +256,69 @@ impl Mapping {
         Ok(())
     }
 
+    /// A file descriptor for each of these granules, in order.
+    pub(super) fn export(&self, granules: &[(u64, u64)]) -> Result<Vec<OwnedFd>> {
+        if !self.physical.exportable {
+            fail!(Code::Unsupported, "this CUDA device exports no memory as file descriptors");
+        }
+        let s = self.lock();
+        let mut fds = Vec::new();
+        for &(first, count) in granules {
+            for at in s.granules(first, count)? {
+                let Granule::Present { handle, .. } = s.granules[at] else {
+                    fail!(Code::InvalidArgument, "granule {at} does not exist");
+                };
+                fds.push(self.driver.physical_export(handle)?);
+            }
+        }
+        Ok(fds)
+    }
+
+    /// Shows granules of another process side by side, at addresses of their own.
+    pub(super) fn open_foreign(&self, fds: &[BorrowedFd<'_>]) -> Result<u64> {
+        let mut s = self.lock();
+        let _relaxed = self.driver.relaxed();
+        let bytes = fds.len() as u64 * GRANULE;
+        let addr = self.driver.reserve(bytes, GRANULE)?;
+        for (i, fd) in fds.iter().enumerate() {
+            let at = i as u64 * GRANULE;
+            if let Err(e) = self.show_foreign(*fd, addr + at) {
+                let _ = self.hide_opened(addr, at, bytes);
+                return Err(e);
+            }
+        }
+        if let Err(e) = self.open(&s.readers, addr, bytes) {
+            let _ = self.hide_opened(addr, bytes, bytes);
+            return Err(e);
+        }
+        s.opened.insert(addr, bytes);
+        Ok(addr)
+    }
+
+    fn show_foreign(&self, fd: BorrowedFd<'_>, addr: u64) -> Result<()> {
+        let handle = self.driver.physical_import(fd)?;
+        let shown = self.driver.map(addr, GRANULE, handle);
+        // What is mapped keeps the memory.
+        shown.and(self.driver.physical_release(handle))
+    }
+
+    /// Takes away the first `shown` of the `bytes` that were reserved. Goes on after a failure, returns the first.
+    fn hide_opened(&self, addr: u64, shown: u64, bytes: u64) -> Result<()> {
+        let mut first = Ok(());
+        for at in (0..shown).step_by(GRANULE as usize) {
+            first = first.and(self.driver.unmap(addr + at, GRANULE));
+        }
+        first.and(self.driver.reserve_end(addr, bytes))
+    }
+
+    /// Ends what `open_foreign` shows. `None`: nothing of it.
+    pub(super) fn close_foreign(&self, addr: u64) -> Option<Result<()>> {
+        let mut s = self.lock();
+        let bytes = s.opened.remove(&addr)?;
+        let _relaxed = self.driver.relaxed();
+        Some(self.hide_opened(addr, bytes, bytes))
+    }
+
     /// From now on `peer` may use the memory, also what is mapped later. All or nothing.
     pub(super) fn admit(&self, peer: i32) -> Result<()> {
         let mut s = self.lock();
@@ -298,7 +369,7 @@ impl State {
 
     /// The runs of addresses that show something: (address, bytes).
     fn shown_runs(&self) -> Vec<(u64, u64)> {
-        let mut runs: Vec<(u64, u64)> = Vec::new();
+        let mut runs: Vec<(u64, u64)> = self.opened.iter().map(|(&a, &n)| (a, n)).collect();
         for (i, _) in self.slots.iter().enumerate().filter(|(_, s)| **s != 0) {
             let addr = self.window + i as u64 * GRANULE;
             match runs.last_mut() {

@@ -19,6 +19,7 @@ mod mapping;
 mod memory;
 mod nvml;
 mod probe;
+mod share;
 mod streams;
 
 use crate::base::error::{Code, Error, Result};

@@ -13,6 +13,7 @@ use super::process::{self, lock};
 use super::shared::{Shared, State, unknown_stream};
 use super::stream::{Point, Stream, Work};
 use crate::base::error::{Code, Error, Result};
+use crate::device::share::{Exported, Imported};
 use crate::device::{
     Caps, CopyKind, Device, EventId, HostWish, MemoryInfo, Sizes, StreamCallback, StreamId, Versions,
 };
@@ -381,6 +382,28 @@ impl Device for HostDevice {
         let _pass = self.shared.enter_blocking()?;
         self.event(event)?.pending().iter().for_each(Point::wait);
         Ok(())
+    }
+
+    fn share_granules(&self, granules: &[(u64, u64)]) -> Result<Exported> {
+        let _pass = self.shared.enter()?;
+        self.mapping()?.share(granules)
+    }
+
+    fn open_shared(&self, memory: &Imported<'_>) -> Result<u64> {
+        let _pass = self.shared.enter()?;
+        self.mapping()?.open(memory)
+    }
+
+    fn close_shared(&self, addr: u64) -> Result<()> {
+        let _pass = self.shared.enter_blocking()?;
+        let mapping = self.mapping()?;
+        self.shared.devices.iter().for_each(State::drain);
+        mapping.close(addr)
+    }
+
+    fn can_admit(&self, peer: &dyn Device) -> Result<bool> {
+        let _pass = self.shared.enter()?;
+        Ok(self.peer(peer).is_ok()) // they all have the processor's memory
     }
 
     fn granule_numbers(&self) -> Result<u64> {

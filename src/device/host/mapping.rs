@@ -11,11 +11,13 @@ use super::options::GRANULE;
 use super::pages;
 use super::process::lock;
 use crate::base::error::{Code, Error, Result};
+use crate::device::share::{Exported, Imported, Piece, SharedKind};
 use crate::fail;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::sync::Mutex;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::sync::{Arc, Mutex};
 
 /// Set in a slot while a call maps or unmaps it.
 const BUSY: u32 = 1 << 31;
@@ -28,6 +30,11 @@ enum Granule {
 }
 
 struct State {
+    file: Arc<File>,
+    /// Other processes may have it: it never shrinks, and ends with them.
+    lent: bool,
+    /// What `open` has mapped: address -> bytes.
+    opened: BTreeMap<u64, u64>,
     granules: Vec<Granule>,
     window: u64,     // address; 0: none
     slots: Vec<u32>, // for each granule of the window: number of the granule shown + 1, 0 for none; BUSY
@@ -36,12 +43,25 @@ struct State {
 
 /// The physical memory of one device, and its window.
 pub(super) struct Mapping {
-    file: File,
     state: Mutex<State>,
 }
 
 /// Numbers for granules, for each granule of capacity: as much memory may sleep as there is.
 const NUMBERS: u64 = 2;
+
+/// A sparse file of this length in memory.
+fn memory_file(bytes: u64) -> Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string; the call makes a new descriptor.
+    let fd = unsafe { libc::memfd_create(c"millpond-host".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(pages::os_error("memfd_create"));
+    }
+    // SAFETY: the descriptor was made just now, and nobody else owns it.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(bytes).map_err(|e| Error::new(Code::System, format!("ftruncate: {e}")))?;
+    Ok(file)
+}
 
 impl Mapping {
     /// A sparse file for granules of `capacity` bytes; an error where the system has none to give.
@@ -56,27 +76,22 @@ impl Mapping {
         if rc != 0 || !fits(span) {
             return Err(Error::new(Code::System, "the file size limit is below the device's capacity"));
         }
-        // SAFETY: the name is a C string; the call makes a new descriptor.
-        let fd = unsafe { libc::memfd_create(c"millpond-host".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(pages::os_error("memfd_create"));
-        }
-        // SAFETY: the descriptor was made just now, and nobody else owns it.
-        let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(span).map_err(|e| Error::new(Code::System, format!("ftruncate: {e}")))?;
         let state = State {
+            file: Arc::new(memory_file(span)?),
+            lent: false,
+            opened: BTreeMap::new(),
             granules: vec![Granule::Absent; (span / GRANULE) as usize],
             window: 0,
             slots: Vec::new(),
             working: 0,
         };
-        Ok(Mapping { file, state: Mutex::new(state) })
+        Ok(Mapping { state: Mutex::new(state) })
     }
 
     /// Bytes of physical memory that the system has committed.
     pub(super) fn committed(&self) -> u64 {
         use std::os::unix::fs::MetadataExt;
-        self.file.metadata().map_or(0, |m| m.blocks() * 512)
+        lock(&self.state).file.metadata().map_or(0, |m| m.blocks() * 512)
     }
 
     /// How many numbers there are for granules.
@@ -119,6 +134,11 @@ impl Mapping {
             // caller promises that nothing touches it.
             unsafe { pages::unmap(window, bytes) };
         }
+        for (addr, bytes) in std::mem::take(&mut state.opened) {
+            // SAFETY: `open` made the mapping, and it was forgotten just now; the caller promises that nothing
+            // touches it.
+            unsafe { pages::unmap(addr, bytes) };
+        }
         let mut present = 0;
         for granule in &mut state.granules {
             if *granule != Granule::Absent {
@@ -126,10 +146,20 @@ impl Mapping {
                 present += 1;
             }
         }
-        if present != 0 {
+        if state.lent {
+            // Others go on with the old file. Without a new one there are no granules any more.
+            let whole = state.granules.len() as u64 * GRANULE;
+            budget.give(present * GRANULE);
+            let made = memory_file(whole);
+            if made.is_err() {
+                state.granules = Vec::new();
+            }
+            state.file = Arc::new(made?);
+            state.lent = false;
+        } else if present != 0 {
             // The file is empty beyond doubt when cut to nothing; then its sparse size comes back.
             let whole = state.granules.len() as u64 * GRANULE;
-            let cut = self.file.set_len(0).and_then(|()| self.file.set_len(whole));
+            let cut = state.file.set_len(0).and_then(|()| state.file.set_len(whole));
             budget.give(present * GRANULE);
             cut.map_err(|e| Error::new(Code::System, format!("ftruncate: {e}")))?;
         }
@@ -162,7 +192,8 @@ impl Mapping {
             state.working += 1;
             range
         };
-        let punched = self.punch(first * GRANULE, count * GRANULE);
+        let file = lock(&self.state).file.clone();
+        let punched = punch(&file, first * GRANULE, count * GRANULE);
         let mut state = lock(&self.state);
         state.working -= 1;
         let after = if punched.is_ok() { Granule::Absent } else { Granule::Present { mapped: 0 } };
@@ -173,22 +204,8 @@ impl Mapping {
         punched
     }
 
-    fn punch(&self, offset: u64, bytes: u64) -> Result<()> {
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        loop {
-            // SAFETY: changes only this file, in a range that the state marks as being released.
-            let rc = unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset as i64, bytes as i64) };
-            if rc == 0 {
-                return Ok(());
-            }
-            if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
-                return Err(pages::os_error("fallocate"));
-            }
-        }
-    }
-
     pub(super) fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
-        let (addr, slots) = {
+        let (addr, slots, file) = {
             let mut state = lock(&self.state);
             let granules = granule_range(&state, first, count)?;
             let slots = slot_range(&state, offset, count.checked_mul(GRANULE))?;
@@ -208,11 +225,10 @@ impl Mapping {
                 }
             }
             state.working += 1;
-            (state.window + offset, slots)
+            (state.window + offset, slots, state.file.clone())
         };
         // SAFETY: the slots were free, and are marked as busy, so that this call owns the addresses.
-        let mapped =
-            unsafe { pages::map_file(addr, count * GRANULE, self.file.as_raw_fd(), first * GRANULE) };
+        let mapped = unsafe { pages::map_file(addr, count * GRANULE, file.as_raw_fd(), first * GRANULE) };
         self.settle(slots, mapped.is_ok());
         mapped
     }
@@ -238,6 +254,79 @@ impl Mapping {
         bare
     }
 
+    /// The file and where these granules are in it, for another process. From now on it cannot shrink, so that
+    /// nobody who has it is caught touching what is not there.
+    pub(super) fn share(&self, granules: &[(u64, u64)]) -> Result<Exported> {
+        let mut state = lock(&self.state);
+        let mut pieces = Vec::new();
+        for &(first, count) in granules {
+            let range = granule_range(&state, first, count)?;
+            if let Some(at) = range.clone().find(|i| !matches!(state.granules[*i], Granule::Present { .. })) {
+                fail!(Code::InvalidArgument, "granule {at} does not exist");
+            }
+            pieces.push(Piece { fd: 0, offset: first * GRANULE, bytes: count * GRANULE });
+        }
+        // SAFETY: changes the seals of this file only.
+        if unsafe { libc::fcntl(state.file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } != 0 {
+            return Err(pages::os_error("fcntl(F_ADD_SEALS)"));
+        }
+        let fd = state.file.as_fd().try_clone_to_owned();
+        let fd = fd.map_err(|e| Error::new(Code::System, format!("fcntl(F_DUPFD_CLOEXEC): {e}")))?;
+        state.lent = true;
+        Ok(Exported { kind: SharedKind::HostFile, identity: [0; 16], pieces, handle: [0; 64], fds: vec![fd] })
+    }
+
+    /// Maps what `share` of some process gave, side by side; its address.
+    pub(super) fn open(&self, memory: &Imported<'_>) -> Result<u64> {
+        let wrong = |what: &str| Err(Error::new(Code::InvalidArgument, what.to_owned()));
+        if memory.kind != SharedKind::HostFile || memory.fds.len() != 1 {
+            return wrong("this is not memory of a host device");
+        }
+        let bytes = memory.check_pieces(GRANULE)?;
+        let fd = memory.fds[0].as_raw_fd();
+        // SAFETY: asks about a descriptor.
+        let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || seals & libc::F_SEAL_WRITE != 0 {
+            return wrong("the descriptor is not a memory file of a host device");
+        }
+        // SAFETY: all zeros is a value of this plain struct.
+        let mut about: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: `about` is valid for writes.
+        if unsafe { libc::fstat(fd, &mut about) } != 0 {
+            return Err(pages::os_error("fstat"));
+        }
+        let size = u64::try_from(about.st_size).unwrap_or(0);
+        if memory.pieces.iter().any(|p| p.offset + p.bytes > size) {
+            return wrong("a piece lies past the end of the memory file");
+        }
+        let addr = pages::map_anonymous(bytes, GRANULE, false)?;
+        let mut at = addr;
+        for p in &memory.pieces {
+            // SAFETY: the range was reserved just now, and nobody else has it.
+            if let Err(e) = unsafe { pages::map_file(at, p.bytes, fd, p.offset) } {
+                // SAFETY: as above.
+                unsafe { pages::unmap(addr, bytes) };
+                return Err(e);
+            }
+            at += p.bytes;
+        }
+        lock(&self.state).opened.insert(addr, bytes);
+        Ok(addr)
+    }
+
+    /// Ends what `open` has mapped.
+    ///
+    /// The caller promises that nothing touches it any more.
+    pub(super) fn close(&self, addr: u64) -> Result<()> {
+        let Some(bytes) = lock(&self.state).opened.remove(&addr) else {
+            fail!(Code::UnknownPointer, "{addr:#x} is not memory of another process");
+        };
+        // SAFETY: `open` made the mapping, and it was forgotten just now; the caller promises that nothing
+        // touches it.
+        unsafe { pages::unmap(addr, bytes) };
+        Ok(())
+    }
+
     /// Ends a call's hold on its slots: they show their granules (`shown`), or nothing.
     fn settle(&self, slots: Range<usize>, shown: bool) {
         let mut state = lock(&self.state);
@@ -252,6 +341,20 @@ impl Mapping {
             if let Granule::Present { mapped } = &mut state.granules[granule] {
                 *mapped -= 1;
             }
+        }
+    }
+}
+
+fn punch(file: &File, offset: u64, bytes: u64) -> Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    loop {
+        // SAFETY: changes only this file, in a range that the state marks as being released.
+        let rc = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, bytes as i64) };
+        if rc == 0 {
+            return Ok(());
+        }
+        if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+            return Err(pages::os_error("fallocate"));
         }
     }
 }

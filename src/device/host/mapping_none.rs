@@ -3,6 +3,7 @@
 
 use super::memory::Budget;
 use crate::base::error::{Code, Error, Result};
+use crate::device::share::{Exported, Imported};
 
 pub(super) enum Mapping {}
 
@@ -26,6 +27,15 @@ impl Mapping {
         match *self {}
     }
     pub(super) fn release(&self, _budget: &Budget, _first: u64, _count: u64) -> Result<()> {
+        match *self {}
+    }
+    pub(super) fn share(&self, _granules: &[(u64, u64)]) -> Result<Exported> {
+        match *self {}
+    }
+    pub(super) fn open(&self, _memory: &Imported<'_>) -> Result<u64> {
+        match *self {}
+    }
+    pub(super) fn close(&self, _addr: u64) -> Result<()> {
         match *self {}
     }
     pub(super) fn map(&self, _offset: u64, _first: u64, _count: u64) -> Result<()> {

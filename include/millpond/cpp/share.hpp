@@ -1,0 +1,224 @@
+// Sharing: blocks for other processes (Export) and from them (Import), and SegmentCallback, for
+// libraries that register memory. POSIX systems only. docs/sharing.md tells how it fits together.
+#ifndef MILLPOND_CPP_SHARE_HPP
+#define MILLPOND_CPP_SHARE_HPP
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "millpond/cpp/device.hpp"
+
+namespace millpond {
+
+/// What another process needs to use a block: bytes and file descriptors, to be sent together and
+/// in this order. Closes its descriptors when it ends, which does not end the export: whoever has
+/// received them holds the memory. Moves, does not copy.
+class Export {
+ public:
+  /// Nothing.
+  Export() noexcept = default;
+  /// Of the live block that starts at `block`. Throws MILLPOND_E_UNSUPPORTED where its device
+  /// cannot share, with the reason.
+  explicit Export(const void* block) {
+    std::size_t bytes = 0;
+    std::size_t count = 0;
+    if (check(millpond_export_get_size(block, &bytes, &count)) != C_SUCCESS) return;
+    std::vector<unsigned char> info(bytes);
+    std::vector<int> fds(count, -1);
+    const C_Status status = millpond_export(block, info.data(), bytes, fds.data(), count);
+    if (check(status) != C_SUCCESS) return;
+    info_ = std::move(info);
+    fds_ = std::move(fds);
+  }
+  /// Takes the export over; `other` is left empty.
+  Export(Export&& other) noexcept
+      : info_(std::exchange(other.info_, {})), fds_(std::exchange(other.fds_, {})) {}
+  /// Closes its own descriptors, then takes the other's over.
+  Export& operator=(Export&& other) noexcept {
+    Export old(std::move(*this));
+    info_ = std::exchange(other.info_, {});
+    fds_ = std::exchange(other.fds_, {});
+    return *this;
+  }
+  Export(const Export&) = delete;
+  Export& operator=(const Export&) = delete;
+  /// As close().
+  ~Export() { close(); }
+
+  /// The bytes.
+  const std::vector<unsigned char>& info() const noexcept { return info_; }
+  /// The descriptors; they stay this object's.
+  const std::vector<int>& fds() const noexcept { return fds_; }
+  /// Whether there is an export.
+  explicit operator bool() const noexcept { return !fds_.empty(); }
+  /// Closes the descriptors here, as is right when they are sent.
+  void close() noexcept {
+    for (const int fd : fds_) (void)::close(fd);
+    fds_.clear();
+  }
+
+ private:
+  std::vector<unsigned char> info_;
+  std::vector<int> fds_;
+};
+
+/// A block of another process, open here at an address of its own. Moves, does not copy.
+class Import {
+ public:
+  /// Nothing.
+  Import() noexcept = default;
+  /// Opens what an Export of another process holds, for work on `on`. The descriptors stay the
+  /// caller's, who may close them after this. Throws MILLPOND_E_INVALID_ARGUMENT for anything that
+  /// does not come from an export.
+  Import(Device on, const void* info, std::size_t info_bytes, const int* fds,
+         std::size_t fd_count) {
+    check(millpond_import(on.get(), info, info_bytes, fds, fd_count, &data_));
+  }
+  /// Takes the import over; `other` is left empty.
+  Import(Import&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  /// Ends its own import, then takes the other's over.
+  Import& operator=(Import&& other) noexcept {
+    Import old(std::move(*this));
+    data_ = std::exchange(other.data_, nullptr);
+    return *this;
+  }
+  Import(const Import&) = delete;
+  Import& operator=(const Import&) = delete;
+  /// Ends it, after a wait for the device. Never throws; where that cannot be now (a captured
+  /// stream), it ends with the device.
+  ~Import() {
+    if (data_ != nullptr) (void)millpond_import_close(data_);
+  }
+
+  /// Its address in this process; nullptr when empty.
+  void* data() const noexcept { return data_; }
+  /// The same, as elements.
+  template <class T>
+  T* as() const noexcept {
+    return static_cast<T*>(data_);
+  }
+  /// Whether something is open.
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+  /// Ends it now, which the destructor does else.
+  C_Status close() {
+    const C_Status status = check(millpond_import_close(data_));
+    if (status == C_SUCCESS) data_ = nullptr;
+    return status;
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+/// Freed blocks of a device that other processes still use.
+struct HeldExports {
+  std::size_t blocks = 0;        ///< how many
+  std::uint64_t size_bytes = 0;  ///< after rounding
+};
+
+/// Takes back what nobody uses any more, and tells what is left. Waits for nothing.
+inline HeldExports poll_exports(Device on) {
+  HeldExports held;
+  check(millpond_device_poll_exports(on.get(), &held.blocks, &held.size_bytes));
+  return held;
+}
+
+/// Whether work on `peer` could use memory of `owner` at its address.
+inline bool can_access_peer(Device owner, Device peer) {
+  bool can = false;
+  check(millpond_device_can_access_peer(owner.get(), peer.get(), &can));
+  return can;
+}
+
+/// From now on work on `peer` may use the pooled memory of `owner`. Throws MILLPOND_E_UNSUPPORTED
+/// where it cannot.
+inline C_Status enable_peer_access(Device owner, Device peer) {
+  return check(millpond_device_enable_peer_access(owner.get(), peer.get()));
+}
+
+/// A function that is called while this object lives for each range of a device's addresses that
+/// gets memory behind it, and, before it goes away, for each that loses it. Moves, does not copy.
+class SegmentCallback {
+ public:
+  /// Gets whether the range was added (else it is about to be removed), its first address and its
+  /// bytes. Runs with the lock of the device's memory held: it must not call Millpond, nor wait for
+  /// a thread that may be in it. An exception that it lets out is lost.
+  using Function = std::function<void(bool added, void* data, std::size_t size_bytes)>;
+
+  /// The empty object.
+  SegmentCallback() noexcept = default;
+  /// Registers `function`, and tells it of all that is there. Throws, and does not keep it, when it
+  /// cannot be registered.
+  SegmentCallback(Device on, Function function) {
+    function_.reset(new (std::nothrow) Function(std::move(function)));
+    if (!function_ || !*function_) {
+      function_.reset();
+      detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
+      return;
+    }
+    const C_Status status = millpond_device_add_segment_callback(on.get(), &SegmentCallback::run,
+                                                                 function_.get(), &id_);
+    if (status != C_SUCCESS) {
+      function_.reset();
+      check(status);
+      return;
+    }
+    device_ = on;
+  }
+  /// Takes the registration over; `other` is left empty.
+  SegmentCallback(SegmentCallback&& other) noexcept { swap(other); }
+  /// Ends its own registration and takes the other's over.
+  SegmentCallback& operator=(SegmentCallback&& other) noexcept {
+    SegmentCallback taken(std::move(other));
+    swap(taken);
+    return *this;
+  }
+  SegmentCallback(const SegmentCallback&) = delete;
+  SegmentCallback& operator=(const SegmentCallback&) = delete;
+  /// As reset().
+  ~SegmentCallback() { reset(); }
+
+  /// Ends the registration; the function is told nothing more. Not while holding a lock that the
+  /// function takes. Does nothing when empty, or when the device has ended.
+  void reset() noexcept {
+    if (!function_) return;
+    (void)millpond_device_remove_segment_callback(device_.get(), id_);  // fails with the device
+    function_.reset();
+  }
+  /// Whether a function is registered.
+  explicit operator bool() const noexcept { return function_ != nullptr; }
+
+ private:
+  static void run(void* user_data, std::uint32_t event, void* data,
+                  std::size_t size_bytes) noexcept {
+    const Function& function = *static_cast<const Function*>(user_data);
+#if MILLPOND_CPP_EXCEPTIONS
+    try {
+      function(event == MILLPOND_SEGMENT_ADDED, data, size_bytes);
+    } catch (...) {  // nothing may pass into the library
+    }
+#else
+    function(event == MILLPOND_SEGMENT_ADDED, data, size_bytes);
+#endif
+  }
+  void swap(SegmentCallback& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(id_, other.id_);
+    function_.swap(other.function_);
+  }
+
+  Device device_;
+  std::uint64_t id_ = 0;
+  std::unique_ptr<Function> function_;  // at the same address while it is registered
+};
+
+}  // namespace millpond
+
+#endif  // MILLPOND_CPP_SHARE_HPP

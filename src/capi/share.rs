@@ -1,0 +1,261 @@
+//! Memory that others than this process's allocator look at: other processes, other devices, and communication
+//! libraries that register it. docs/sharing.md tells how it fits together.
+
+use crate::base::error::{Code, Error, Result};
+use crate::capi::guard::{Out, UserData, run};
+use crate::capi::handles;
+use crate::capi::types::{
+    MILLPOND_SEGMENT_ADDED, MILLPOND_SEGMENT_REMOVED, millpond_device, millpond_segment_callback,
+};
+use crate::fail;
+use crate::paddle::abi::C_Status;
+use crate::runtime::{self, Segment};
+use std::ffi::{c_int, c_void};
+use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::ptr::{NonNull, with_exposed_provenance_mut};
+
+/// From now on `callback` is called for each range of addresses of the device that gets memory behind it
+/// (MILLPOND_SEGMENT_ADDED), and for each that is about to lose it (MILLPOND_SEGMENT_REMOVED); before this returns,
+/// for all that have memory now. For libraries that register memory with a network or another device.
+///
+/// Ranges never overlap; blocks may span several that touch. A removal tells of one range that was added, or of a
+/// part of one. A removal that the device then refuses is followed by an addition of the same range. While a pool
+/// sleeps, its ranges are removed. When the device ends, all ranges are removed, and then the callback is. A block
+/// is told of before it is given out.
+///
+/// The calls come one at a time for a device, on whichever thread needs the change, with the lock of the device's
+/// memory held: other threads that need memory from the device wait meanwhile. The callback must not throw, must not
+/// wait for a thread that may be in Millpond, and must not call Millpond: it gets NOT_PERMITTED. Pinned, unified
+/// and imported memory is not told of.
+///
+/// The number in `out_id` is never 0; the caller removes the callback with `millpond_device_remove_segment_callback`.
+///
+/// Errors: UNSUPPORTED where the device is not pooled (the backends of the driver, see docs/options.md);
+/// INVALID_ARGUMENT; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_add_segment_callback(
+    device: *mut millpond_device,
+    callback: millpond_segment_callback,
+    user_data: *mut c_void,
+    out_id: *mut u64,
+) -> C_Status {
+    run(|| {
+        let Some(call) = callback else {
+            return Err(Error::new(Code::InvalidArgument, "callback is NULL"));
+        };
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_id, "out_id") }?;
+        let data = UserData(user_data);
+        let tell = move |what: Segment, addr: u64, bytes: u64| {
+            // The whole struct must move, not only the pointer in it.
+            let data = &data;
+            let event = match what {
+                Segment::Added => MILLPOND_SEGMENT_ADDED,
+                Segment::Removed => MILLPOND_SEGMENT_REMOVED,
+            };
+            let ptr = with_exposed_provenance_mut(addr as usize);
+            // SAFETY: the caller gave a function for exactly this call with this pointer.
+            unsafe { call(data.0, event, ptr, bytes as usize) }
+        };
+        out.set(handles::device(device)?.memory().add_segment_callback(tell)?);
+        Ok(())
+    })
+}
+
+/// Removes a segment callback, without telling it anything more. On return no thread is in it, and `user_data` may
+/// go. Hold no lock that the callback takes.
+///
+/// Errors: INVALID_ARGUMENT for a number that is none, or was removed before; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_remove_segment_callback(
+    device: *mut millpond_device,
+    id: u64,
+) -> C_Status {
+    run(|| handles::device(device)?.memory().remove_segment_callback(id))
+}
+
+/// An array from C: not NULL, aligned, and not absurdly long.
+fn array<T>(ptr: *const T, count: usize, name: &str) -> Result<NonNull<T>> {
+    match NonNull::new(ptr.cast_mut()) {
+        Some(at) if at.is_aligned() && count <= isize::MAX as usize / size_of::<T>() => Ok(at),
+        Some(_) => fail!(Code::InvalidArgument, "{name} is not aligned, or too long"),
+        None => fail!(Code::InvalidArgument, "{name} is NULL"),
+    }
+}
+
+/// How large the arrays for `millpond_export` of this block must be. They stay the same while the block lives.
+///
+/// Errors: as `millpond_export`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_export_get_size(
+    ptr: *const c_void,
+    out_info_bytes: *mut usize,
+    out_fd_count: *mut usize,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let info = unsafe { Out::new(out_info_bytes, "out_info_bytes") }?;
+        // SAFETY: as above.
+        let fds = unsafe { Out::new(out_fd_count, "out_fd_count") }?;
+        let addr = ptr.addr() as u64;
+        let (bytes, count) = runtime::holder(addr)?.0.export_size(addr)?;
+        info.set(bytes);
+        fds.set(count);
+        Ok(())
+    })
+}
+
+/// Gives what another process needs to use the live block that starts at `ptr`: `info_bytes` plain bytes, and
+/// `fd_count` file descriptors, as many as `millpond_export_get_size` tells. Send both, the descriptors in their
+/// order (SCM_RIGHTS, or pidfd_getfd), and close them here; who gets them calls `millpond_import`. Whoever gets them
+/// can read and write the whole granules (2 MiB) that the block lies in, on the host device all mapped memory of the
+/// device: share with processes that you trust.
+///
+/// The block stays the caller's, and may be freed while others use it. Its memory is used again when every copy of
+/// the first descriptor is closed: the importers hold one until they close the import or end, and so does, unless it
+/// is closed, the caller, and a child forked meanwhile. Nothing waits for that. Until then sleep and restore that
+/// would touch it, and the end of its pool, get BUSY. What was queued on it must be done before another process
+/// reads it: streams and events do not reach across processes.
+///
+/// Errors: UNKNOWN_POINTER, also inside a block; UNSUPPORTED with the reason where the device cannot share (device
+/// types other than "host" and "cuda", memory that is not mapped on "host", the driver's pools); NOT_PERMITTED while
+/// the pool sleeps; INVALID_ARGUMENT, also for other sizes; SYSTEM when the process may not have so many
+/// descriptors; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_export(
+    ptr: *const c_void,
+    out_info: *mut c_void,
+    info_bytes: usize,
+    out_fds: *mut c_int,
+    fd_count: usize,
+) -> C_Status {
+    run(|| {
+        let info = array(out_info.cast::<u8>(), info_bytes, "out_info")?;
+        let fds = array(out_fds, fd_count, "out_fds")?;
+        let addr = ptr.addr() as u64;
+        let device = runtime::holder(addr)?.0;
+        let (bytes, count) = device.export_size(addr)?;
+        if (bytes, count) != (info_bytes, fd_count) {
+            fail!(
+                Code::InvalidArgument,
+                "this block needs {bytes} bytes and {count} descriptors, not {info_bytes} and {fd_count}"
+            );
+        }
+        let export = device.export(addr)?;
+        if (export.info.len(), export.fds.len()) != (bytes, count) {
+            return Err(Error::new(Code::Internal, "the block has changed while it was exported"));
+        }
+        // SAFETY: C promises `info_bytes` writable bytes, and the text is exactly as long.
+        unsafe { std::ptr::copy_nonoverlapping(export.info.as_ptr(), info.as_ptr(), info_bytes) };
+        for (i, fd) in export.fds.into_iter().enumerate() {
+            // SAFETY: C promises room for `fd_count` numbers, and there are exactly as many.
+            unsafe { fds.add(i).write(fd.into_raw_fd()) };
+        }
+        Ok(())
+    })
+}
+
+/// Opens memory that another process has exported (or this one has, but for segments of "cuda") for work on `device`,
+/// at an address of its own: `info` and `fds` as `millpond_export` gave them. The device must be of the type of the
+/// exporter's, on "cuda" the same card, whatever its number is. Copies and fills know the memory; `millpond_free` and
+/// `millpond_get_block` do not. The descriptors stay the caller's, who may close them after this. The caller ends the
+/// import with `millpond_import_close`; it ends with the device, and with the process.
+///
+/// Errors: INVALID_ARGUMENT for bytes or descriptors that do not come from an export, and for another card;
+/// UNSUPPORTED where the device cannot; OUT_OF_MEMORY; SYSTEM; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_import(
+    device: *mut millpond_device,
+    info: *const c_void,
+    info_bytes: usize,
+    fds: *const c_int,
+    fd_count: usize,
+    out_ptr: *mut *mut c_void,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
+        let info = array(info.cast::<u8>(), info_bytes, "info")?;
+        let numbers = array(fds, fd_count, "fds")?;
+        // SAFETY: C promises that many readable bytes.
+        let info = unsafe { std::slice::from_raw_parts(info.as_ptr(), info_bytes) };
+        // SAFETY: C promises that many readable numbers.
+        let numbers = unsafe { std::slice::from_raw_parts(numbers.as_ptr(), fd_count) };
+        let mut open = Vec::new();
+        for &fd in numbers {
+            // SAFETY: asks about a number, which need not be a descriptor.
+            if fd < 0 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+                fail!(Code::InvalidArgument, "{fd} is not an open file descriptor");
+            }
+            // SAFETY: it is open, and C promises that it stays so for the call.
+            open.push(unsafe { BorrowedFd::borrow_raw(fd) });
+        }
+        let addr = handles::device(device)?.import(info, &open)?;
+        out.set(with_exposed_provenance_mut(addr as usize));
+        Ok(())
+    })
+}
+
+/// Ends an import, at the address that `millpond_import` gave; once for each import. Waits for the device, whose work
+/// may still use the memory.
+///
+/// Errors: UNKNOWN_POINTER; NOT_PERMITTED in a stream callback and while a stream of the device is captured;
+/// NOT_INITIALIZED; DEVICE, and the import is as it was.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_import_close(ptr: *mut c_void) -> C_Status {
+    run(|| runtime::import_close(ptr.addr() as u64))
+}
+
+/// How many freed blocks of the device other processes still use, and their bytes after rounding. Those that nobody
+/// uses any more come back here; requests that find no memory look too. Waits for nothing.
+///
+/// Errors: UNSUPPORTED where the device is not pooled; INVALID_ARGUMENT; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_poll_exports(
+    device: *mut millpond_device,
+    out_blocks: *mut usize,
+    out_bytes: *mut u64,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let blocks = unsafe { Out::new(out_blocks, "out_blocks") }?;
+        // SAFETY: as above.
+        let bytes = unsafe { Out::new(out_bytes, "out_bytes") }?;
+        let (n, sum) = handles::device(device)?.poll_exports()?;
+        blocks.set(n as usize);
+        bytes.set(sum);
+        Ok(())
+    })
+}
+
+/// Whether work on `peer` could use memory of `device` at its address.
+///
+/// Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_can_access_peer(
+    device: *const millpond_device,
+    peer: *const millpond_device,
+    out_can: *mut bool,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_can, "out_can") }?;
+        out.set(handles::device(device)?.can_access(handles::device(peer)?)?);
+        Ok(())
+    })
+}
+
+/// From now on work on `peer` may use memory of `device` at its address: all pooled memory that there is and that
+/// comes later. It cannot be taken back. Copies between devices do not need it. Nothing to do where the devices share
+/// their memory anyway, as those of "host" do, and for a device with itself.
+///
+/// Errors: UNSUPPORTED where the hardware or the driver allows no access, and for devices of other types, which
+/// `millpond_device_can_access_peer` tells before; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error nothing
+/// has changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_enable_peer_access(
+    device: *mut millpond_device,
+    peer: *mut millpond_device,
+) -> C_Status {
+    run(|| handles::device(device)?.enable_peer_access(handles::device(peer)?))
+}

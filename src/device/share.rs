@@ -1,0 +1,87 @@
+//! What a device says of memory that another process is to use, and gets from there. The bytes may come from
+//! anywhere: a device trusts none of them.
+
+use crate::base::error::{Code, Result};
+use crate::fail;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// How memory is shared. The numbers are sent between processes: never used again for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SharedKind {
+    /// Pieces of one sealed memory file.
+    HostFile = 1,
+    /// A file descriptor of the CUDA driver for each granule.
+    CudaGranules = 2,
+    /// `cuIpcGetMemHandle` of a whole segment.
+    CudaSegment = 3,
+}
+
+impl SharedKind {
+    /// The kind of a number.
+    pub fn of(number: u32) -> Option<SharedKind> {
+        [SharedKind::HostFile, SharedKind::CudaGranules, SharedKind::CudaSegment]
+            .into_iter()
+            .find(|k| *k as u32 == number)
+    }
+}
+
+/// A run of memory, in the order of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which of the descriptors has it.
+    pub fd: u32,
+    /// Where it starts there, in bytes.
+    pub offset: u64,
+    /// Its length, in bytes.
+    pub bytes: u64,
+}
+
+/// Memory that can be opened elsewhere. It stays as long as somebody has it open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shared<F> {
+    /// How.
+    pub kind: SharedKind,
+    /// Which device it lies on; zeros where any of the type can open it.
+    pub identity: [u8; 16],
+    /// Its runs. Empty with a handle.
+    pub pieces: Vec<Piece>,
+    /// The driver's own handle; zeros without one.
+    pub handle: [u8; 64],
+    /// The descriptors.
+    pub fds: Vec<F>,
+}
+
+/// From `Device::share_granules` and `Device::share_segment`.
+pub type Exported = Shared<OwnedFd>;
+/// For `Device::open_shared`.
+pub type Imported<'a> = Shared<BorrowedFd<'a>>;
+
+impl<F> Shared<F> {
+    /// The sum of the pieces, which must each be whole granules of a descriptor that is there.
+    pub fn check_pieces(&self, granule: u64) -> Result<u64> {
+        let mut sum = 0u64;
+        for p in &self.pieces {
+            let end = p.offset.checked_add(p.bytes).filter(|&e| e <= i64::MAX as u64);
+            if p.bytes == 0 || !p.bytes.is_multiple_of(granule) || !p.offset.is_multiple_of(granule) {
+                fail!(
+                    Code::InvalidArgument,
+                    "a piece of {} bytes at {}: not whole granules",
+                    p.bytes,
+                    p.offset
+                );
+            }
+            if end.is_none() || p.fd as usize >= self.fds.len() {
+                fail!(Code::InvalidArgument, "a piece lies past its file, or in none");
+            }
+            match sum.checked_add(p.bytes).filter(|&s| s <= i64::MAX as u64) {
+                Some(s) => sum = s,
+                None => fail!(Code::InvalidArgument, "the pieces are larger than the address space"),
+            }
+        }
+        if sum == 0 {
+            fail!(Code::InvalidArgument, "there are no pieces");
+        }
+        Ok(sum)
+    }
+}

@@ -1,0 +1,185 @@
+//! The bytes that go to another process beside the file descriptors: a head, then the pieces. Numbers are in the
+//! order of the processor, as both ends are on one machine. What is read here may come from anywhere: every number is
+//! looked at, and no two byte strings mean the same.
+//!
+//! | at | bytes | |
+//! | --- | --- | --- |
+//! | 0 | 8 | `MAGIC` |
+//! | 8 | 4 | version of the layout |
+//! | 12 | 4 | kind ([`SharedKind`]) |
+//! | 16 | 8 | bytes of the block |
+//! | 24 | 8 | bytes from the start of the memory to the block |
+//! | 32 | 16 | identity of the device |
+//! | 48 | 64 | handle of the driver |
+//! | 112 | 4 | file descriptors, the ticket included |
+//! | 116 | 4 | pieces |
+//! | 120 | 24 each | pieces: descriptor (4), zeros (4), offset (8), bytes (8) |
+
+use crate::base::error::{Code, Error, Result};
+use crate::device::share::{Piece, Shared, SharedKind};
+
+const MAGIC: u64 = u64::from_ne_bytes(*b"millpond");
+const VERSION: u32 = 1;
+const HEAD: usize = 120;
+const PIECE: usize = 24;
+/// More than any device has granules.
+const MOST_PIECES: u32 = 1 << 24;
+
+/// A block of another process, as told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Info {
+    pub bytes: u64,
+    pub skip: u64,
+    /// The ticket included.
+    pub fd_count: u32,
+    /// Without its descriptors.
+    pub memory: Shared<()>,
+}
+
+impl Info {
+    /// How many bytes these pieces need.
+    pub(crate) fn length(pieces: usize) -> usize {
+        HEAD + PIECE * pieces
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let m = &self.memory;
+        let mut to = Vec::with_capacity(Self::length(m.pieces.len()));
+        to.extend(MAGIC.to_ne_bytes());
+        to.extend(VERSION.to_ne_bytes());
+        to.extend((m.kind as u32).to_ne_bytes());
+        to.extend(self.bytes.to_ne_bytes());
+        to.extend(self.skip.to_ne_bytes());
+        to.extend(m.identity);
+        to.extend(m.handle);
+        to.extend(self.fd_count.to_ne_bytes());
+        to.extend((m.pieces.len() as u32).to_ne_bytes());
+        for p in &m.pieces {
+            to.extend(p.fd.to_ne_bytes());
+            to.extend(0u32.to_ne_bytes());
+            to.extend(p.offset.to_ne_bytes());
+            to.extend(p.bytes.to_ne_bytes());
+        }
+        to
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote; everything else is `InvalidArgument`.
+    pub(crate) fn decode(from: &[u8]) -> Result<Info> {
+        decode(from).map_err(|what| {
+            Error::new(Code::InvalidArgument, format!("the info is not one of millpond_export: {what}"))
+        })
+    }
+}
+
+fn take<const N: usize>(from: &mut &[u8]) -> std::result::Result<[u8; N], &'static str> {
+    let (head, rest) = from.split_first_chunk::<N>().ok_or("it is cut off")?;
+    *from = rest;
+    Ok(*head)
+}
+
+fn decode(mut from: &[u8]) -> std::result::Result<Info, &'static str> {
+    let f = &mut from;
+    if u64::from_ne_bytes(take(f)?) != MAGIC {
+        return Err("it starts with other bytes");
+    }
+    if u32::from_ne_bytes(take(f)?) != VERSION {
+        return Err("another version of the library made it");
+    }
+    let kind = SharedKind::of(u32::from_ne_bytes(take(f)?)).ok_or("of an unknown kind")?;
+    let bytes = u64::from_ne_bytes(take(f)?);
+    let skip = u64::from_ne_bytes(take(f)?);
+    let identity = take(f)?;
+    let handle = take(f)?;
+    let fd_count = u32::from_ne_bytes(take(f)?);
+    let count = u32::from_ne_bytes(take(f)?);
+    if count > MOST_PIECES || f.len() != PIECE * count as usize {
+        return Err("its length does not fit the number of pieces");
+    }
+    let mut pieces = Vec::new();
+    let mut sum = 0u64;
+    for _ in 0..count {
+        let fd = u32::from_ne_bytes(take(f)?);
+        if u32::from_ne_bytes(take(f)?) != 0 {
+            return Err("a field that is not used is not 0");
+        }
+        let p = Piece { fd, offset: u64::from_ne_bytes(take(f)?), bytes: u64::from_ne_bytes(take(f)?) };
+        sum = sum.checked_add(p.bytes).ok_or("its pieces are too large")?;
+        pieces.push(p);
+    }
+    let end = skip.checked_add(bytes).filter(|&e| e <= i64::MAX as u64).ok_or("its block is too large")?;
+    if bytes == 0 || fd_count == 0 {
+        return Err("a number is 0");
+    }
+    if (kind == SharedKind::CudaSegment) != pieces.is_empty() {
+        return Err("pieces are missing, or too many");
+    }
+    if !pieces.is_empty() && end > sum {
+        return Err("its block passes the end of its pieces");
+    }
+    let memory = Shared { kind, identity, pieces, handle, fds: Vec::new() };
+    Ok(Info { bytes, skip, fd_count, memory })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+
+    fn sample() -> Info {
+        let pieces = vec![
+            Piece { fd: 0, offset: 0, bytes: 2 << 20 },
+            Piece { fd: 0, offset: 8 << 20, bytes: 2 << 20 },
+        ];
+        let memory = Shared {
+            kind: SharedKind::HostFile,
+            identity: [3; 16],
+            pieces,
+            handle: [5; 64],
+            fds: Vec::new(),
+        };
+        Info { bytes: 3 << 20, skip: 4096, fd_count: 2, memory }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let bytes = sample().encode();
+        assert_eq!(bytes.len(), Info::length(2));
+        assert_eq!(Info::decode(&bytes).unwrap(), sample());
+    }
+
+    #[test]
+    fn every_length_and_every_changed_byte_is_a_status_or_means_what_it_says() {
+        let good = sample().encode();
+        for n in 0..good.len() {
+            assert!(Info::decode(&good[..n]).is_err(), "{n} bytes");
+        }
+        assert!(Info::decode(&[&good[..], &[0]].concat()).is_err());
+        for at in 0..good.len() {
+            for value in [0, 1, 0x7F, 0xFF] {
+                let mut bad = good.clone();
+                bad[at] = value;
+                if let Ok(info) = Info::decode(&bad) {
+                    assert_eq!(info.encode(), bad, "byte {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_pass_the_end_are_refused() {
+        for change in [
+            (|i: &mut Info| i.bytes = 0) as fn(&mut Info),
+            |i| i.bytes = 4 << 20,
+            |i| i.bytes = u64::MAX,
+            |i| i.skip = u64::MAX - 1,
+            |i| i.fd_count = 0,
+            |i| i.memory.pieces[1].bytes = u64::MAX,
+            |i| i.memory.pieces.clear(),
+            |i| i.memory.kind = SharedKind::CudaSegment,
+        ] {
+            let mut i = sample();
+            change(&mut i);
+            assert_eq!(Info::decode(&i.encode()).unwrap_err().code(), Code::InvalidArgument, "{i:?}");
+        }
+    }
+}

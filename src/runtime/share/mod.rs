@@ -1,0 +1,175 @@
+//! Blocks that other processes use, and blocks of other processes: `docs/sharing.md` has the design.
+//!
+//! An export makes bytes ([`info`]) and file descriptors, the first of which is a ticket ([`tickets`]) that keeps the
+//! block's memory from being used again; the core holds the block for it (`core/lend.rs`). An import opens the memory
+//! at an address of its own and keeps a copy of the ticket.
+
+use crate::base::error::{Code, Error, Result};
+use crate::device::Device;
+use crate::device::share::Imported;
+use crate::fail;
+use crate::runtime::device::{DeviceState, may_block};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+mod imports;
+mod info;
+mod tickets;
+
+pub(crate) use imports::Imports;
+use info::Info;
+pub(crate) use tickets::Tickets;
+
+/// A block for other processes.
+#[derive(Debug)]
+pub struct Export {
+    /// To be sent as they are.
+    pub info: Vec<u8>,
+    /// To be sent with them, in this order, and closed. As long as one copy of the first is open anywhere, the
+    /// block's memory is not used again.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// A copy for ourselves, which programs that are started from here do not get.
+fn copy_of(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    fd.try_clone_to_owned().map_err(|e| Error::new(Code::System, format!("fcntl(F_DUPFD_CLOEXEC): {e}")))
+}
+
+/// A ticket must be the write end of a pipe: anything else would keep nothing.
+fn check_ticket(fd: BorrowedFd<'_>) -> Result<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: all zeros is a value of this plain struct.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `about` is valid for writes.
+    let rc = unsafe { libc::fstat(fd.as_raw_fd(), &mut about) };
+    // SAFETY: asks about a descriptor.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    let writes = flags >= 0 && flags & libc::O_ACCMODE == libc::O_WRONLY;
+    if rc != 0 || about.st_mode & libc::S_IFMT != libc::S_IFIFO || !writes {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            "the first file descriptor is not the one of the export",
+        ));
+    }
+    Ok(())
+}
+
+impl DeviceState {
+    /// What another process needs to use the live block that starts at `addr`. It may be freed while others use
+    /// it: its memory is used again when they have closed it or ended. `Unsupported` where the device cannot.
+    pub fn export(&self, addr: u64) -> Result<Export> {
+        let _pass = self.enter()?;
+        self.memory().export(addr)
+    }
+
+    /// How many bytes of info and how many descriptors [`export`](Self::export) of this block gives.
+    pub fn export_size(&self, addr: u64) -> Result<(usize, usize)> {
+        let _pass = self.enter()?;
+        let (granules, maps) = self.memory().export_pieces(addr)?;
+        let count: usize = granules.granules.iter().map(|g| g.1 as usize).sum();
+        Ok(match (maps, self.device().shares_by_granule()) {
+            (true, true) => (Info::length(count), 1 + count),
+            (true, false) => (Info::length(granules.granules.len()), 2),
+            (false, _) => (Info::length(0), 1),
+        })
+    }
+
+    /// Opens a block of another process (or of this one) at an address of its own, for work on this device. The
+    /// descriptors stay the caller's. Ends with [`import_close`](Self::import_close).
+    pub fn import(&self, info: &[u8], fds: &[BorrowedFd<'_>]) -> Result<u64> {
+        let _pass = self.enter()?;
+        let told = Info::decode(info)?;
+        if fds.len() != told.fd_count as usize {
+            let want = told.fd_count;
+            fail!(Code::InvalidArgument, "{} file descriptors given, the export has {want}", fds.len());
+        }
+        check_ticket(fds[0])?;
+        let ticket = copy_of(fds[0])?;
+        let m = told.memory;
+        let memory = Imported {
+            kind: m.kind,
+            identity: m.identity,
+            pieces: m.pieces,
+            handle: m.handle,
+            fds: fds[1..].to_vec(),
+        };
+        let at = self.device().open_shared(&memory)?;
+        self.imports.add(at + told.skip, told.bytes, at, ticket);
+        Ok(at + told.skip)
+    }
+
+    /// Ends the import at `addr`, after a wait for all work of the device, which may still use it.
+    pub fn import_close(&self, addr: u64) -> Result<()> {
+        let _pass = self.enter()?;
+        may_block()?;
+        let (bytes, memory, ticket) = self.imports.take(addr)?;
+        match self.device().close_shared(memory) {
+            Ok(()) => Ok(()),
+            Err(e) => {
+                self.imports.add(addr, bytes, memory, ticket);
+                Err(e)
+            }
+        }
+    }
+
+    /// Whether `addr` is in imported memory of this device.
+    pub(crate) fn has_import(&self, addr: u64) -> bool {
+        self.imports.check(addr, 0).is_some()
+    }
+
+    /// Freed blocks that other processes still use: how many, and their bytes. What they do not use any more can
+    /// be used again from here on.
+    pub fn poll_exports(&self) -> Result<(u64, u64)> {
+        let _pass = self.enter()?;
+        self.memory().poll_exports()
+    }
+
+    /// Whether work on `peer` could use memory of this device at its address.
+    pub fn can_access(&self, peer: &DeviceState) -> Result<bool> {
+        let _pass = self.enter()?;
+        let _there = peer.enter()?;
+        Ok(self.type_name() == peer.type_name() && self.device().can_admit(peer.device())?)
+    }
+
+    /// From now on work on `peer` may use all pooled memory of this device at its address, what comes later too.
+    /// `Unsupported` where it cannot.
+    pub fn enable_peer_access(&self, peer: &DeviceState) -> Result<()> {
+        let _pass = self.enter()?;
+        let _there = peer.enter()?;
+        if self.type_name() != peer.type_name() {
+            fail!(Code::Unsupported, "{:?} and {:?} share no memory", self.type_name(), peer.type_name());
+        }
+        self.device().admit(peer.device())
+    }
+
+    /// The device ends.
+    pub(crate) fn close_imports(&self) {
+        self.imports.clear();
+    }
+}
+
+/// For `Memory::export`: what goes out for the memory that `device` has shared.
+pub(super) fn export_of(
+    device: &dyn Device,
+    pieces: &crate::core::Pieces,
+    segment: Option<(u64, u64)>,
+    ticket: OwnedFd,
+) -> Result<Export> {
+    let (shared, skip) = match segment {
+        Some((addr, skip)) => (device.share_segment(addr)?, skip),
+        None => {
+            let wide: Vec<(u64, u64)> = pieces.granules.iter().map(|g| (g.0.into(), g.1.into())).collect();
+            (device.share_granules(&wide)?, pieces.skip)
+        }
+    };
+    let mut fds = vec![ticket];
+    fds.extend(shared.fds);
+    let memory = crate::device::share::Shared {
+        kind: shared.kind,
+        identity: shared.identity,
+        pieces: shared.pieces,
+        handle: shared.handle,
+        fds: Vec::new(),
+    };
+    let info = Info { bytes: pieces.bytes, skip, fd_count: fds.len() as u32, memory };
+    Ok(Export { info: info.encode(), fds })
+}
