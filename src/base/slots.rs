@@ -45,6 +45,31 @@ impl<T: Sync + 'static> AtomicRef<T> {
     }
 }
 
+/// One value that was leaked, in the chain of all.
+struct Kept {
+    _value: *const (),
+    next: *mut Kept,
+}
+
+/// The chain of everything in all tables. Nobody reads it but leak checkers (LeakSanitizer), which look for pointers
+/// in static data and on the heap, and not in the mappings in which the tables lie.
+static KEPT: AtomicPtr<Kept> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Chains a value that is never freed.
+fn keep_reachable(value: *const ()) {
+    let node = Box::into_raw(Box::new(Kept { _value: value, next: std::ptr::null_mut() }));
+    let mut head = KEPT.load(Ordering::Relaxed);
+    loop {
+        // SAFETY: the box was just leaked, and nobody else sees it before the exchange.
+        unsafe { (*node).next = head };
+        // Release: who follows the chain finds whole nodes.
+        match KEPT.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => head = now,
+        }
+    }
+}
+
 /// A table of values, each put in once.
 #[derive(Debug)]
 pub struct Slots<T: Sync + 'static> {
@@ -81,8 +106,11 @@ impl<T: Sync + Send + 'static> Slots<T> {
         let Some(slot) = self.slot.get(index) else { return Err(value) };
         let p = Box::into_raw(Box::new(value));
         match slot.compare_exchange(std::ptr::null_mut(), p, Ordering::AcqRel, Ordering::Relaxed) {
-            // SAFETY: the box was just leaked into the slot; nobody frees it.
-            Ok(_) => Ok(unsafe { &*p }),
+            Ok(_) => {
+                keep_reachable(p.cast());
+                // SAFETY: the box was just leaked into the slot; nobody frees it.
+                Ok(unsafe { &*p })
+            }
             // SAFETY: nobody has seen the pointer; it is still this call's own.
             Err(_) => Err(*unsafe { Box::from_raw(p) }),
         }
