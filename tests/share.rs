@@ -350,6 +350,52 @@ fn wrong_bytes_and_descriptors_get_a_status() {
     assert_eq!(h.held(), (0, 0), "what failed holds nothing");
 }
 
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn exports_that_are_over_keep_no_descriptors() {
+    let h = host();
+    let p = h.take(MIB);
+    drop(export(p));
+    let before = open_descriptors();
+    for _ in 0..200 {
+        drop(export(p)); // nobody took it
+    }
+    assert!(open_descriptors() <= before + 1, "{before} descriptors became {}", open_descriptors());
+    // Of many blocks: they are looked at when descriptors run short.
+    let blocks: Vec<_> = (0..40).map(|_| h.take(KIB)).collect();
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
+    let few = libc::rlimit { rlim_cur: open_descriptors() as u64 + 10, ..limit };
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &few) }, 0);
+    for &b in &blocks {
+        drop(export(b));
+    }
+    // Those in use are not ended for it.
+    let mut held = Vec::new();
+    let refused = loop {
+        let (mut bytes, mut count) = (0, 0);
+        ok(unsafe { millpond_export_get_size(p, &mut bytes, &mut count) });
+        let (mut info, mut fds) = (vec![0u8; bytes], vec![-1; count]);
+        let got = unsafe { millpond_export(p, info.as_mut_ptr().cast(), bytes, fds.as_mut_ptr(), count) };
+        if got != C_Status::SUCCESS {
+            break got;
+        }
+        held.push(Sent { info, fds });
+        assert!(held.len() < 100);
+    };
+    fails(refused, MILLPOND_E_SYSTEM);
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    assert!(held.len() > 1, "{}", held.len());
+    h.free(p);
+    assert_eq!(h.held().0, 1);
+    drop(held);
+    assert_eq!(h.held().0, 0);
+    blocks.into_iter().for_each(|b| h.free(b));
+}
+
 #[test]
 fn devices_that_cannot_say_so() {
     let h = host();

@@ -69,7 +69,12 @@ impl Pond {
         if !self.still_live(id, offset) || !self.maps.desc(id).flag_uses() {
             fail!(Code::UnknownPointer, "the block was freed meanwhile");
         }
-        h.lent.entry(id).or_default().push(mark);
+        let marks = h.lent.entry(id).or_default();
+        // A block that is lent again and again keeps no more than twice what is still in use, at a constant cost.
+        if marks.len().is_power_of_two() {
+            self.drop_passed(marks);
+        }
+        marks.push(mark);
         Ok(())
     }
 
