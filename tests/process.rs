@@ -317,3 +317,41 @@ fn an_end_in_the_middle_of_work_gives_statuses() {
     assert!(ends > 5 && done > 5, "{ends} ends, {done} rounds of work");
     let _ = millpond_finalize();
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn starting_and_ending_again_and_again_costs_nothing() {
+    if case().is_none() {
+        // Tables of this size are what a device of many GiB has: each would keep MiB, were they kept.
+        let large = [("MILLPOND_HOST_CAPACITY", "32G"), ("MILLPOND_HOST_DEVICES", "2")];
+        child("starting_and_ending_again_and_again_costs_nothing", "run", &large, 0);
+        return;
+    }
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let resident_kib = || -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let round = || {
+        for name in [c"host", c"cpu"] {
+            let (mut d, mut stream, mut p) = (null_mut(), null_mut(), null_mut());
+            ok(unsafe { millpond_device_get(name.as_ptr(), 0, &mut d) });
+            ok(unsafe { millpond_stream_create(d, &mut stream) });
+            let mut pool = null_mut();
+            ok(unsafe { millpond_device_get_default_pool(d, &mut pool) });
+            for bytes in [100, 10_000, 100_000, 3 << 20] {
+                ok(unsafe { millpond_pool_alloc(pool, bytes, stream, &mut p) });
+                ok(unsafe { millpond_memset_async(d, stream, p, 1, bytes) });
+                ok(unsafe { millpond_pool_alloc(pool, bytes, null_mut(), &mut p) }); // and left
+            }
+        }
+        ok(unsafe { millpond_finalize() });
+    };
+    (0..8).for_each(|_| round());
+    let (fds, kib) = (descriptors(), resident_kib());
+    (0..24).for_each(|_| round());
+    assert_eq!(descriptors(), fds);
+    let grown = resident_kib().saturating_sub(kib) / 24;
+    assert!(grown < 512, "{grown} KiB for each time");
+}

@@ -87,6 +87,12 @@ impl<T: Zeroable> LazyArray<T> {
         let ptr = raw::take(bytes)?;
         Ok(LazyArray { ptr: ptr.cast(), len, bytes, _own: PhantomData })
     }
+
+    /// Every value is zero again and costs no memory until it is touched. Others may be reading and writing
+    /// meanwhile: each value that they see is one that was written, or zero.
+    pub fn discard(&self) {
+        raw::discard(self.ptr.cast(), self.bytes);
+    }
 }
 
 #[cfg(not(loom))]
@@ -143,6 +149,17 @@ mod raw {
         Ok(p.cast())
     }
 
+    pub(super) fn discard(ptr: *mut u8, bytes: usize) {
+        // Elsewhere this call is only a hint, and what was written may stay; the array lives on as it is.
+        #[cfg(target_os = "linux")]
+        // SAFETY: `take` returned this range, and its owner lives; private anonymous pages read as zero afterwards.
+        unsafe {
+            libc::madvise(ptr.cast(), bytes, libc::MADV_DONTNEED);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (ptr, bytes);
+    }
+
     pub(super) fn give_back(ptr: *mut u8, bytes: usize) {
         // SAFETY: `take` returned this range, and its owner is being dropped.
         unsafe {
@@ -173,6 +190,8 @@ mod modelled {
         pub fn new(len: usize) -> Result<Self> {
             Ok(LazyArray { len, made: Mutex::default() })
         }
+        /// No model looks at what comes after the end of a device.
+        pub fn discard(&self) {}
         /// How many there are.
         pub fn len(&self) -> usize {
             self.len
@@ -215,6 +234,9 @@ mod raw {
         if p.is_null() { Err(Error::new(Code::System, "no memory for metadata")) } else { Ok(p) }
     }
 
+    /// There is no call for it: the memory stays as it is.
+    pub(super) fn discard(_ptr: *mut u8, _bytes: usize) {}
+
     pub(super) fn give_back(ptr: *mut u8, bytes: usize) {
         if let Ok(l) = layout(bytes) {
             // SAFETY: `take` returned this pointer for this layout.
@@ -235,6 +257,17 @@ mod tests {
         assert_eq!(a[(1 << 30) - 1].load(Ordering::Relaxed), 0);
         a[7].store(9, Ordering::Relaxed);
         assert_eq!(a[7].load(Ordering::Relaxed), 9);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_is_discarded_is_zero_again_and_usable() {
+        let a = LazyArray::<AtomicU64>::new(4 << 20).unwrap();
+        a.iter().step_by(512).for_each(|x| x.store(7, Ordering::Relaxed));
+        a.discard();
+        assert!(a.iter().step_by(512).all(|x| x.load(Ordering::Relaxed) == 0));
+        a[5].store(1, Ordering::Relaxed);
+        assert_eq!(a[5].load(Ordering::Relaxed), 1);
     }
 
     #[test]

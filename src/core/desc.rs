@@ -242,8 +242,10 @@ impl Slots {
 impl Maps {
     /// Maps for `real` granules of memory, followed by `alias` granules of addresses only.
     pub(crate) fn new(shape: Shape, real: u32, alias: u32) -> Result<Maps> {
-        let small_slots = (real / 4).clamp(64, 1 << 17).min(real.max(1));
-        let medium_slots = (real / 2).clamp(64, 1 << 18).min(real.max(1));
+        // One for each granule, so that a device can be full of blocks of one tier; on very large ones fewer, as an
+        // index has 32 bits. Only what is touched costs memory.
+        let small_slots = real.clamp(1, 1 << 17);
+        let medium_slots = real.clamp(1, 1 << 18);
         let small_size = 1u32 << (GRANULE_SHIFT - SMALL_SHIFT);
         let medium_size = 1u32 << (GRANULE_SHIFT - MEDIUM_SHIFT);
         let large = u64::from(real) * u64::from(LARGE_UNITS);
@@ -253,7 +255,8 @@ impl Maps {
             + u64::from(small_slots) * u64::from(small_size)
             + u64::from(medium_slots) * u64::from(medium_size);
         let capacity = u64::from(real) << GRANULE_SHIFT;
-        let ids = (capacity / 2048 + (1 << 20)).min(1 << 28);
+        // There are twice as many granules as memory where the device maps: a block for each 512 bytes of memory.
+        let ids = (capacity / 1024 + (1 << 20)).min(1 << 28);
         let medium_base = large as u32 + small_slots * small_size;
         let slots = |base, size, end| Lock::new(Slots { free: Vec::new(), fresh: 0, end, base, size });
         Ok(Maps {
@@ -269,6 +272,13 @@ impl Maps {
             real,
             alias_base: (entries - aliases) as u32,
         })
+    }
+
+    /// The memory of all tables goes back to the system; they are empty from now on. See `Pond::discard`.
+    pub(crate) fn discard(&self) {
+        self.descs.discard();
+        self.granules.discard();
+        self.table.discard();
     }
 
     #[inline(always)]

@@ -499,10 +499,20 @@ impl Memory {
         p.pond.quiet(|| {
             let pieces = p.pond.pieces(offset)?;
             let segment = if p.maps { None } else { p.places.segment_of(offset) };
-            let (mark, ticket) = p.supply.tickets.issue()?;
-            let done = export_of(&*p.device, &pieces, segment, ticket)
-                .and_then(|export| p.pond.lend(offset, mark).map(|()| export));
-            done.inspect_err(|_| p.supply.tickets.forget(mark))
+            let make = || {
+                let (mark, ticket) = p.supply.tickets.issue()?;
+                let done = export_of(&*p.device, &pieces, segment, ticket)
+                    .and_then(|export| p.pond.lend(offset, mark).map(|()| export));
+                done.inspect_err(|_| p.supply.tickets.forget(mark))
+            };
+            // Descriptors may be short because those of exports that are over are still open here.
+            make().or_else(|e| match e.code() {
+                Code::System => {
+                    p.pond.on_loan(None);
+                    make()
+                }
+                _ => Err(e),
+            })
         })
     }
 
@@ -570,6 +580,15 @@ impl Memory {
                 closed.and(told).and(p.supply.close())
             }
             How::Unpooled(u) => u.close(),
+        }
+    }
+}
+
+impl Memory {
+    /// After `close`, when no thread is still in a call that had begun before: what is left takes a few KiB.
+    pub(crate) fn discard(&self) {
+        if let How::Pooled(p) = &self.how {
+            p.pond.discard();
         }
     }
 }

@@ -170,7 +170,18 @@ pub fn unregister_type(name: &str) -> Result<()> {
         let at = r.entries.iter().position(|e| e.name == name);
         at.map(|i| r.entries.remove(i))
     };
+    note_ended(states.into_iter());
     taken.map_or(Ok(()), end)
+}
+
+/// Devices that have ended, and still have their tables: a thread may be in a call that began before.
+static ENDED: Mutex<Vec<Arc<DeviceState>>> = Mutex::new(Vec::new());
+
+/// Notes the devices of a type that has ended. Their tables go when the next types end, which is long after any
+/// call that had begun before; so a program that ends and starts the library again and again does not grow.
+fn note_ended(states: impl Iterator<Item = Arc<DeviceState>>) {
+    let before = std::mem::replace(&mut *lock(&ENDED), states.collect());
+    before.iter().for_each(|s| s.memory().discard());
 }
 
 /// Ends one type that is no longer in the table. Goes on after an error and returns the first.
@@ -261,6 +272,7 @@ pub fn finalize() -> Result<()> {
     };
     entries.iter().flat_map(|e| e.devices.iter().flatten()).for_each(|s| s.shut());
     table::all_ended();
+    note_ended(entries.iter().flat_map(|e| e.devices.iter().flatten()).cloned());
     let mut first = Ok(());
     for e in entries {
         first = first.and(end(e));

@@ -202,4 +202,11 @@ impl Pond {
         }
         Ok(())
     }
+
+    /// After `close`, and long enough after it that no thread is still in a call that had begun before: the tables of
+    /// the pond, nearly all of its host memory, go back to the system. A call that is under way all the same finds no
+    /// blocks.
+    pub fn discard(&self) {
+        self.maps.discard();
+    }
 }

@@ -115,3 +115,19 @@ fn a_device_of_two_tebibytes() {
         pond.check();
     }
 }
+
+#[test]
+fn a_device_can_be_full_of_blocks_of_one_size() {
+    for mapping in [true, false] {
+        for bytes in [512, 4096, 8192, 32 << 10, 64 << 10] {
+            let capacity = 512 << 20;
+            let pond = pond(mapping, capacity);
+            let mut blocks = Vec::new();
+            while let Ok(b) = pond.alloc(PoolId::DEFAULT, 1, bytes) {
+                blocks.push(b);
+            }
+            assert_eq!(blocks.len() as u64 * bytes, capacity, "{mapping}: blocks of {bytes} bytes");
+            blocks.into_iter().for_each(|b| pond.free(b, Some(1), None).unwrap());
+        }
+    }
+}

@@ -30,7 +30,7 @@ enum Granule {
 }
 
 struct State {
-    file: Arc<File>,
+    file: Option<Arc<File>>, // until the type ends
     /// Other processes may have it: it never shrinks, and ends with them.
     lent: bool,
     /// What `open` has mapped: address -> bytes.
@@ -63,6 +63,12 @@ fn memory_file(bytes: u64) -> Result<File> {
     Ok(file)
 }
 
+impl State {
+    fn file(&self) -> Result<Arc<File>> {
+        self.file.clone().ok_or_else(|| Error::new(Code::NotInitialized, "the device has ended"))
+    }
+}
+
 impl Mapping {
     /// A sparse file for granules of `capacity` bytes; an error where the system has none to give.
     pub(super) fn new(capacity: u64) -> Result<Mapping> {
@@ -77,7 +83,7 @@ impl Mapping {
             return Err(Error::new(Code::System, "the file size limit is below the device's capacity"));
         }
         let state = State {
-            file: Arc::new(memory_file(span)?),
+            file: Some(Arc::new(memory_file(span)?)),
             lent: false,
             opened: BTreeMap::new(),
             granules: vec![Granule::Absent; (span / GRANULE) as usize],
@@ -91,7 +97,7 @@ impl Mapping {
     /// Bytes of physical memory that the system has committed.
     pub(super) fn committed(&self) -> u64 {
         use std::os::unix::fs::MetadataExt;
-        lock(&self.state).file.metadata().map_or(0, |m| m.blocks() * 512)
+        lock(&self.state).file.as_ref().and_then(|f| f.metadata().ok()).map_or(0, |m| m.blocks() * 512)
     }
 
     /// How many numbers there are for granules.
@@ -154,16 +160,25 @@ impl Mapping {
             if made.is_err() {
                 state.granules = Vec::new();
             }
-            state.file = Arc::new(made?);
+            state.file = Some(Arc::new(made?));
             state.lent = false;
         } else if present != 0 {
             // The file is empty beyond doubt when cut to nothing; then its sparse size comes back.
             let whole = state.granules.len() as u64 * GRANULE;
-            let cut = state.file.set_len(0).and_then(|()| state.file.set_len(whole));
+            let file = state.file()?;
+            let cut = file.set_len(0).and_then(|()| file.set_len(whole));
             budget.give(present * GRANULE);
             cut.map_err(|e| Error::new(Code::System, format!("ftruncate: {e}")))?;
         }
         Ok(())
+    }
+
+    /// After `close_window`, when no call comes any more: the file is closed. The devices of a type that has ended
+    /// are kept, for handles that come late; they must not keep descriptors.
+    pub(super) fn end(&self) {
+        let mut state = lock(&self.state);
+        state.file = None;
+        state.granules = Vec::new();
     }
 
     pub(super) fn create(&self, budget: &Budget, first: u64, count: u64) -> Result<()> {
@@ -192,8 +207,8 @@ impl Mapping {
             state.working += 1;
             range
         };
-        let file = lock(&self.state).file.clone();
-        let punched = punch(&file, first * GRANULE, count * GRANULE);
+        let file = lock(&self.state).file();
+        let punched = file.and_then(|f| punch(&f, first * GRANULE, count * GRANULE));
         let mut state = lock(&self.state);
         state.working -= 1;
         let after = if punched.is_ok() { Granule::Absent } else { Granule::Present { mapped: 0 } };
@@ -207,6 +222,7 @@ impl Mapping {
     pub(super) fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
         let (addr, slots, file) = {
             let mut state = lock(&self.state);
+            let file = state.file()?;
             let granules = granule_range(&state, first, count)?;
             let slots = slot_range(&state, offset, count.checked_mul(GRANULE))?;
             if let Some(at) =
@@ -225,7 +241,7 @@ impl Mapping {
                 }
             }
             state.working += 1;
-            (state.window + offset, slots, state.file.clone())
+            (state.window + offset, slots, file)
         };
         // SAFETY: the slots were free, and are marked as busy, so that this call owns the addresses.
         let mapped = unsafe { pages::map_file(addr, count * GRANULE, file.as_raw_fd(), first * GRANULE) };
@@ -258,6 +274,7 @@ impl Mapping {
     /// nobody who has it is caught touching what is not there.
     pub(super) fn share(&self, granules: &[(u64, u64)]) -> Result<Exported> {
         let mut state = lock(&self.state);
+        let file = state.file()?;
         let mut pieces = Vec::new();
         for &(first, count) in granules {
             let range = granule_range(&state, first, count)?;
@@ -267,10 +284,10 @@ impl Mapping {
             pieces.push(Piece { fd: 0, offset: first * GRANULE, bytes: count * GRANULE });
         }
         // SAFETY: changes the seals of this file only.
-        if unsafe { libc::fcntl(state.file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } != 0 {
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } != 0 {
             return Err(pages::os_error("fcntl(F_ADD_SEALS)"));
         }
-        let fd = state.file.as_fd().try_clone_to_owned();
+        let fd = file.as_fd().try_clone_to_owned();
         let fd = fd.map_err(|e| Error::new(Code::System, format!("fcntl(F_DUPFD_CLOEXEC): {e}")))?;
         state.lent = true;
         Ok(Exported { kind: SharedKind::HostFile, identity: [0; 16], pieces, handle: [0; 64], fds: vec![fd] })

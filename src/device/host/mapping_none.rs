@@ -23,6 +23,9 @@ impl Mapping {
     pub(super) fn close_window(&self, _budget: &Budget) -> Result<()> {
         match *self {}
     }
+    pub(super) fn end(&self) {
+        match *self {}
+    }
     pub(super) fn create(&self, _budget: &Budget, _first: u64, _count: u64) -> Result<()> {
         match *self {}
     }

@@ -5,7 +5,7 @@
 //! may be read later. System calls are made outside its lock. Granules are in `mapping.rs`; they
 //! count against the same budget.
 
-use super::options::GRANULE;
+use super::options::{GRANULE, machine_memory};
 use super::pages;
 use super::process::lock;
 use crate::base::error::{Code, Error, Result};
@@ -103,6 +103,10 @@ impl Blocks {
         let counted = kind != Kind::Pinned;
         if counted {
             budget.take(bytes)?;
+        } else if bytes > GRANULE && bytes > machine_memory() {
+            // The system would give the addresses, and end the process when they are touched or locked.
+            let all = machine_memory();
+            fail!(Code::OutOfMemory, "{bytes} bytes of pinned memory, and the machine has {all}");
         }
         let align = if bytes >= GRANULE { GRANULE } else { pages::page_size() };
         let mapped = pages::whole_pages(bytes)

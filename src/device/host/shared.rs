@@ -108,6 +108,7 @@ impl Shared {
         for device in &self.devices {
             if let Some(mapping) = &device.mapping {
                 result = result.and(mapping.close_window(&device.budget));
+                mapping.end();
             }
         }
         result

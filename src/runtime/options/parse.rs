@@ -138,7 +138,8 @@ fn value_of(key: Key, value: Part<'_>, source: &str) -> Result<Value> {
             let want = if open { "a number from 0 (off) to less than 1" } else { "a number from 0 to 1" };
             match text.parse::<f64>() {
                 Ok(x) if (0.0..=1.0).contains(&x) && !(open && x >= 1.0) => Ok(Value::Fraction(x.abs())),
-                Ok(x) if x.is_finite() && x > 1.0 && x <= 100.0 => wrong(want, &(x / 100.0).min(most)),
+                // From 2 on it looks like a percentage; below, like a little too much.
+                Ok(x) if (2.0..=100.0).contains(&x) => wrong(want, &(x / 100.0).min(most)),
                 Ok(x) if x > 0.0 => wrong(want, &most),
                 Ok(_) => wrong(want, &0),
                 Err(_) => match text.strip_suffix('%').and_then(|t| t.trim().parse::<f64>().ok()) {
@@ -333,6 +334,10 @@ mod tests {
             (
                 "garbage_collection_threshold:1",
                 "T, column 30: garbage_collection_threshold is \"1\": want a number from 0 (off) to less than 1; did you mean 0.999?",
+            ),
+            (
+                "per_process_memory_fraction:1.01",
+                "T, column 29: per_process_memory_fraction is \"1.01\": want a number from 0 to 1; did you mean 1?",
             ),
             (
                 "garbage_collection_threshold:80",

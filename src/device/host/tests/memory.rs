@@ -1,6 +1,7 @@
 //! Plain, unified and pinned blocks; the capacity that they count against.
 
 use super::*;
+use crate::device::HostWish;
 
 #[test]
 fn blocks_are_aligned_zeroed_and_counted() {
@@ -84,6 +85,17 @@ fn pinned_memory_is_the_hosts_and_tells_whether_it_is_locked() {
     a.host_free(big, 8 * MIB).unwrap();
     a.host_free(small, 100).unwrap();
     refused(a.host_free(small, 100), Code::UnknownPointer);
+    assert_eq!(host.stats(0).unwrap().pinned_blocks, 0);
+}
+
+#[test]
+fn pinned_memory_beyond_the_machine_is_refused_and_not_touched() {
+    let (host, a, _) = host_with(4 * MIB, false);
+    for bytes in [crate::device::host::machine_memory() + 1, 1 << 46, u64::MAX] {
+        refused(a.host_alloc(bytes), Code::OutOfMemory);
+        let touched = HostWish { register: true, threads: 2 };
+        refused(a.host_alloc_as(bytes, touched), Code::OutOfMemory);
+    }
     assert_eq!(host.stats(0).unwrap().pinned_blocks, 0);
 }
 
