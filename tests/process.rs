@@ -281,6 +281,15 @@ fn use_everything(stop: &std::sync::atomic::AtomicBool, seed: u8) -> u64 {
                 done += u64::from(sent == C_Status::SUCCESS && back == C_Status::SUCCESS);
                 let _ = millpond_pool_free(pool, p, stream);
             }
+            // An end in the middle of a request is no defect of the library.
+            for i in 0..400 {
+                let bytes = [100, 5_000, 70_000, 3 << 20][i % 4];
+                let got = millpond_pool_alloc(pool, bytes, stream, &mut p);
+                let gone = if got == C_Status::SUCCESS { millpond_free(p) } else { got };
+                for status in [got, gone] {
+                    assert_ne!(status, C_Status::INTERNAL_ERROR, "{}", message());
+                }
+            }
             let _ = millpond_stream_destroy(d, stream);
             let _ = millpond_pool_destroy(pool);
         }

@@ -572,12 +572,14 @@ impl Memory {
         match &self.how {
             How::Pooled(p) => {
                 p.closed.store(true, Relaxed);
+                p.places.end();
                 let closed = p.pond.close();
-                let told = p.pond.quiet(|| {
+                // No request is just growing into what is closed here.
+                let given = p.pond.quiet(|| {
                     p.supply.segments.close();
-                    Ok(())
+                    p.supply.close()
                 });
-                closed.and(told).and(p.supply.close())
+                closed.and(given)
             }
             How::Unpooled(u) => u.close(),
         }

@@ -22,6 +22,7 @@ pub(crate) struct Places {
     len: AtomicU64,    // 0: none
     offset: AtomicU64, // that `addr` stands for
     more: RwLock<More>,
+    ending: AtomicBool,
 }
 
 #[derive(Default)]
@@ -31,6 +32,12 @@ struct More {
 }
 
 impl Places {
+    /// From now on places may go while requests are under way. Relaxed: who misses a place has read what was stored
+    /// after this, under the lock or by the length.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Relaxed);
+    }
+
     /// The whole of the pond's offsets is one range of addresses.
     pub(crate) fn set_window(&self, addr: u64, bytes: u64) {
         self.addr.store(addr, Relaxed);
@@ -80,6 +87,10 @@ impl Places {
         let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
         match more.by_offset.range(..=offset).next_back() {
             Some((&o, &(addr, bytes))) if offset - o < bytes => Ok(addr + (offset - o)),
+            // The device has ended while the request was under way.
+            _ if self.ending.load(Relaxed) => {
+                Err(Error::new(Code::NotInitialized, "the device was finalised"))
+            }
             _ => Err(Error::new(Code::Internal, "a block lies in no segment")),
         }
     }

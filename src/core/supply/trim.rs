@@ -203,10 +203,19 @@ impl Pond {
         Ok(())
     }
 
-    /// After `close`, and long enough after it that no thread is still in a call that had begun before: the tables of
+    /// After `close`, and so long after it that hardly a thread is still in a call that had begun before: the tables of
     /// the pond, nearly all of its host memory, go back to the system. A call that is under way all the same finds no
-    /// blocks.
+    /// block: no heap has one, and no address leads to one. So both go together, with every heap locked.
     pub fn discard(&self) {
+        let Ok(_growth) = self.hold_growth() else { return };
+        let count = self.heap_count.load(Ordering::Acquire) as usize;
+        let heaps: Vec<&Heap> = (0..count).filter_map(|i| self.heaps.get(i)).collect();
+        let mut locked: Vec<_> = heaps.iter().map(|h| h.inner.lock()).collect();
+        for (heap, inner) in heaps.iter().zip(&mut locked) {
+            let empty = Heap::new(heap.index, self.config.mapping);
+            std::mem::swap(&mut **inner, &mut *empty.inner.lock());
+            heap.remote.take();
+        }
         self.maps.discard();
     }
 }
