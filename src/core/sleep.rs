@@ -242,6 +242,8 @@ impl Pond {
         if !self.sleeps(pool) {
             return Ok(());
         }
+        // The end of a pool waits for the device. Where that cannot be, the pool sleeps on.
+        self.sync_device()?;
         for heap in self.heaps_of(pool) {
             self.poll(heap, true);
         }

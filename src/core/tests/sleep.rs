@@ -165,3 +165,23 @@ fn a_sleeping_pool_may_end() {
     b.alloc(PoolId::DEFAULT, Some(0), 64 << 20).unwrap(); // all granule numbers are free again
     b.finish();
 }
+
+#[test]
+fn a_sleeping_pool_that_cannot_end_sleeps_on() {
+    let mut b = Bench::new(config(true, 64 << 20));
+    let (p, graph) = (full(&mut b), b.pond.pool_create(0).unwrap());
+    b.sleep(p, false, true);
+    while !b.live.is_empty() {
+        b.free(0, None);
+    }
+    // The device cannot be waited for.
+    let capture = b.pond.capture_begin(graph, 3).unwrap();
+    assert_eq!(b.pond.pool_destroy(p).unwrap_err().code(), Code::Busy);
+    assert!(b.pond.sleeps(p));
+    assert_eq!(b.pond.alloc(p, 0, 100).unwrap_err().code(), Code::NotPermitted);
+    b.pond.capture_end(capture).unwrap();
+    b.pond.capture_release(capture).unwrap();
+    b.pond.pool_destroy(p).unwrap();
+    assert!(b.pond.stats(Some(p)).is_err());
+    b.finish();
+}
