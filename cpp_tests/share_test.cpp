@@ -37,6 +37,8 @@ TEST_P(Share, AnExportIsOpenedAtAnotherAddressOrRefusedWithAReason) {
   }
   ASSERT_TRUE(out && in);
   EXPECT_NE(in.data(), block.data());
+  // Only what goes by fabric handles can be opened without descriptors.
+  EXPECT_THROW(millpond::Import(device(), out.info().data(), out.info().size()), millpond::Error);
   const std::vector<int> fds = out.fds();
   millpond::Export moved(std::move(out));
   EXPECT_FALSE(out);  // NOLINT: left empty, as promised
