@@ -268,3 +268,34 @@ fn memory_of_a_stream_that_ended_without_a_word_serves_others_after_its_work() {
         fake.end();
     }
 }
+
+#[test]
+fn without_a_pool_the_device_is_waited_for_where_a_stream_ended_without_a_word() {
+    for backend in ["backend:none", "backend:cudaMallocAsync"] {
+        let fake = Fake::new(&[("capacity", "64M")], |_| {});
+        runtime::set_default_options(Some("cuda"), None, backend).unwrap();
+        let d = runtime::device("cuda", 0).unwrap();
+        let m = d.memory();
+        let (s, r) = (fake.foreign_stream(0, 1), fake.foreign_stream(0, 1));
+        let [a, b] = [s, 0].map(|home| m.alloc(POOL, home, 3 * MIB).unwrap());
+        m.record_stream(a, r).unwrap();
+        m.record_stream(b, r).unwrap();
+        fake.hold(true);
+        for x in [a, b] {
+            d.memset_async(r, x, 9, 3 * MIB).unwrap();
+        }
+        d.memset_async(s, a, 8, MIB).unwrap();
+        fake.foreign_stream_end(s);
+        fake.foreign_stream_end(r);
+        going_on_later(&fake, || {
+            m.free(a, None, None).unwrap();
+            m.free(b, None, None).unwrap();
+        });
+        // Work on memory that was gone would have failed the device.
+        d.synchronize().unwrap();
+        assert_eq!(m.live_blocks(), 0);
+        m.empty_cache(None).unwrap();
+        assert_eq!(fake.used(0), 0, "{backend}");
+        fake.end();
+    }
+}
