@@ -176,7 +176,7 @@ fn handles(types: u32) -> CUmemAllocationProp {
 
 /// As an argument, and back.
 fn text_of(handle: &CUmemFabricHandle) -> String {
-    let bytes: Vec<String> = handle.data.iter().map(|byte| (*byte as u8).to_string()).collect();
+    let bytes: Vec<String> = handle.data.iter().map(|byte| byte.to_string()).collect();
     bytes.join(",")
 }
 
