@@ -190,3 +190,112 @@ fn every_call_of_a_program_with_an_old_driver() {
         "pinned_use_cuda_host_register:True,pinned_num_register_threads:2",
     );
 }
+
+/// Lets the device go on after a moment, while `body` runs.
+fn going_on_later(fake: &Fake, body: impl FnOnce()) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            fake.hold(false);
+        });
+        body();
+    });
+}
+
+/// A driver that has an event for the whole device, and one that has none.
+const DRIVERS: [&[(&str, &str)]; 2] = [&[], &[("driver", "11040")]];
+
+#[test]
+fn a_block_recorded_on_a_stream_that_ended_without_a_word_waits_for_its_work() {
+    for settings in DRIVERS {
+        let (fake, d) = one(settings);
+        let m = d.memory();
+        let (s, t) = (fake.foreign_stream(0, 1), d.stream_create().unwrap());
+        let b = m.alloc(POOL, t, 3 * MIB).unwrap();
+        m.record_stream(b, s).unwrap();
+        fake.hold(true);
+        d.memset_async(s, b, 9, 3 * MIB).unwrap();
+        fake.foreign_stream_end(s);
+        going_on_later(&fake, || {
+            m.free(b, Some(t), None).unwrap();
+            let c = m.alloc(POOL, t, 3 * MIB).unwrap();
+            fake.write(0, c, &vec![7; 3 << 20]).unwrap();
+            while fake.read(0, b, 1) != Ok(vec![9]) && c != b {
+                std::thread::yield_now();
+            }
+            d.synchronize().unwrap();
+            assert!(fake.read(0, c, 3 << 20).unwrap() == vec![7; 3 << 20], "overwritten by old work");
+            m.free(c, Some(t), None).unwrap();
+        });
+        // It comes back.
+        let all: Vec<u64> = (0..).map_while(|_| m.alloc(POOL, t, 3 * MIB).ok()).collect();
+        assert!(all.contains(&b));
+        fake.end();
+    }
+}
+
+#[test]
+fn memory_of_a_stream_that_ended_without_a_word_serves_others_after_its_work() {
+    for (settings, late_forget) in DRIVERS.into_iter().flat_map(|s| [(s, false), (s, true)]) {
+        let (fake, d) = one(settings);
+        let m = d.memory();
+        let (s, t) = (fake.foreign_stream(0, 1), d.stream_create().unwrap());
+        let all: Vec<u64> = (0..).map_while(|_| m.alloc(POOL, s, 3 * MIB).ok()).collect();
+        assert!(all.len() >= 20);
+        fake.hold(true);
+        for &b in &all {
+            d.memset_async(s, b, 9, 3 * MIB).unwrap();
+            m.free(b, Some(s), None).unwrap();
+        }
+        fake.foreign_stream_end(s);
+        fake.calls_reset();
+        going_on_later(&fake, || {
+            if late_forget {
+                d.stream_forget(s).unwrap();
+            }
+            let c = m.alloc(POOL, t, 40 * MIB).unwrap_or_else(|e| panic!("{settings:?} {late_forget}: {e}"));
+            d.memset_async(t, c, 7, 40 * MIB).unwrap();
+            if settings.is_empty() {
+                assert_eq!(fake.calls("cuCtxSynchronize"), 0, "the host waited");
+            }
+            d.stream_synchronize(t).unwrap();
+            d.synchronize().unwrap();
+            assert!(fake.read(0, c, 40 << 20).unwrap() == vec![7; 40 << 20], "overwritten by old work");
+            m.free(c, Some(t), None).unwrap();
+        });
+        m.empty_cache(None).unwrap();
+        assert_eq!(fake.used(0), 0);
+        fake.end();
+    }
+}
+
+#[test]
+fn without_a_pool_the_device_is_waited_for_where_a_stream_ended_without_a_word() {
+    for backend in ["backend:none", "backend:cudaMallocAsync"] {
+        let fake = Fake::new(&[("capacity", "64M")], |_| {});
+        runtime::set_default_options(Some("cuda"), None, backend).unwrap();
+        let d = runtime::device("cuda", 0).unwrap();
+        let m = d.memory();
+        let (s, r) = (fake.foreign_stream(0, 1), fake.foreign_stream(0, 1));
+        let [a, b] = [s, 0].map(|home| m.alloc(POOL, home, 3 * MIB).unwrap());
+        m.record_stream(a, r).unwrap();
+        m.record_stream(b, r).unwrap();
+        fake.hold(true);
+        for x in [a, b] {
+            d.memset_async(r, x, 9, 3 * MIB).unwrap();
+        }
+        d.memset_async(s, a, 8, MIB).unwrap();
+        fake.foreign_stream_end(s);
+        fake.foreign_stream_end(r);
+        going_on_later(&fake, || {
+            m.free(a, None, None).unwrap();
+            m.free(b, None, None).unwrap();
+        });
+        // Work on memory that was gone would have failed the device.
+        d.synchronize().unwrap();
+        assert_eq!(m.live_blocks(), 0);
+        m.empty_cache(None).unwrap();
+        assert_eq!(fake.used(0), 0, "{backend}");
+        fake.end();
+    }
+}

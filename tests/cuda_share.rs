@@ -10,39 +10,19 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the C API under test")]
 
 mod cuda;
+#[path = "sharing/on_cuda.rs"]
+mod on_cuda;
 mod sharing;
 
 use cuda::{Fake, GRANULE};
 use millpond::capi::*;
+use on_cuda::*;
 use sharing::*;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-const MIB: usize = 1 << 20;
 const INVALID_VALUE: u32 = 1;
 const OUT_OF_MEMORY: u32 = 2;
-
-fn device(ordinal: i32) -> *mut millpond_device {
-    let mut d = null_mut();
-    ok(unsafe { millpond_device_get(c"cuda".as_ptr(), ordinal, &mut d) });
-    d
-}
-
-fn take(device: *mut millpond_device, bytes: usize) -> *mut c_void {
-    let mut p = null_mut();
-    ok(unsafe { millpond_alloc(device, bytes, &mut p) });
-    p
-}
-
-fn free(p: *mut c_void) {
-    ok(unsafe { millpond_free(p) });
-}
-
-fn held(device: *mut millpond_device) -> usize {
-    let (mut n, mut bytes) = (0, 0);
-    ok(unsafe { millpond_device_poll_exports(device, &mut n, &mut bytes) });
-    n
-}
 
 const MAPPED: [(&str, &str); 1] = [("capacity", "256M")];
 const SEGMENTS: &str = "MILLPOND_TEST_SEGMENTS";
@@ -59,44 +39,6 @@ fn importer() {
         fake = Some(Fake::new(&MAPPED, |o| o.mapping = maps));
     });
     fake.unwrap().end();
-}
-
-fn two_processes(fake: Fake, vars: &[(&str, &str)], sizes: &[usize]) {
-    let d = device(0);
-    for &bytes in sizes {
-        let _neighbour = take(d, 700);
-        let p = take(d, bytes);
-        write(d, p, &pattern(4, bytes));
-        let mut other = Importer::start("importer", "cuda", export(p), bytes, vars);
-        assert_eq!(other.ask("has 4"), "good");
-        assert_eq!(other.ask("write 5"), "good");
-        assert_eq!(read(d, p, bytes), pattern(5, bytes));
-        free(p);
-        assert_eq!(held(d), 1);
-        // All that can be had is taken and written.
-        let mut all = Vec::new();
-        for size in [8 * MIB, MIB, 1000] {
-            let mut q = null_mut();
-            while all.len() < 64 && unsafe { millpond_alloc(d, size, &mut q) } == C_Status::SUCCESS {
-                ok(unsafe { millpond_memset(d, q, 0xEE, size) });
-                all.push(q);
-            }
-        }
-        assert_eq!(other.ask("has 5"), "good");
-        all.into_iter().for_each(free);
-        other.kill();
-        assert_eq!(held(d), 0);
-        ok(unsafe { millpond_device_empty_cache(d) });
-        let p = take(d, bytes);
-        let mut other = Importer::start("importer", "cuda", export(p), bytes, vars);
-        assert_eq!(other.ask("fill 6"), "good");
-        assert_eq!(read(d, p, bytes), vec![6; bytes]);
-        free(p);
-        assert_eq!(other.ask("close"), "good");
-        assert_eq!(held(d), 0);
-        other.end();
-    }
-    fake.end();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// The names of all settings.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 16] = [
     "devices",
     "capacity",
     "driver",
@@ -20,6 +20,8 @@ const NAMES: [&str; 14] = [
     "no_pools",
     "no_fd",
     "no_peer",
+    "fabric",
+    "imex",
     "staged",
     "log",
     "fail",
@@ -36,7 +38,9 @@ pub(crate) struct Config {
     pub(crate) no_pools: bool,
     pub(crate) no_fd: bool,
     pub(crate) no_peer: bool,
-    pub(crate) staged: bool, // pageable memory is read before an asynchronous copy returns
+    pub(crate) fabric: bool,        // the devices know fabric handles
+    pub(crate) imex: Option<i32>,   // the IMEX channel that this process may use
+    pub(crate) staged: bool,        // pageable memory is read before an asynchronous copy returns
     pub(crate) log: Option<String>, // a file that gets a line for each call
 }
 
@@ -54,6 +58,8 @@ impl Config {
             no_pools: false,
             no_fd: false,
             no_peer: false,
+            fabric: false,
+            imex: Some(0),
             staged: false,
             log: None,
         };
@@ -96,6 +102,9 @@ impl Config {
             "no_fd" => self.no_fd = switch(value)?,
             "staged" => self.staged = switch(value)?,
             "no_peer" => self.no_peer = switch(value)?,
+            "fabric" => self.fabric = switch(value)?,
+            "imex" if value == "none" => self.imex = None,
+            "imex" => self.imex = Some(value.parse().ok().filter(|channel| *channel >= 0)?),
             "log" => self.log = (!value.is_empty()).then(|| value.to_string()),
             _ => return None,
         }

@@ -9,6 +9,7 @@ use cudarc::driver::sys::{
 
 use crate::code::*;
 use crate::gate::{exports, put};
+use crate::mapping;
 use crate::physical::Arena;
 use crate::world::{Answer, World};
 
@@ -90,15 +91,20 @@ pub(crate) fn make_all(world: &mut World) -> Answer {
     OK
 }
 
+/// CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED
+const FABRIC: u32 = 128;
+
 fn attribute(world: &World, device: &Device, which: u32) -> Result<c_int, u32> {
-    const FABRIC: u32 = 128; // CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED
     let vmm = c_int::from(!world.config.no_vmm);
     let pools = c_int::from(!world.config.no_pools);
     let fd = c_int::from(!world.config.no_fd && !world.config.no_vmm);
+    let fabric = c_int::from(world.config.fabric && !world.config.no_vmm);
     let is = |attribute: Attribute| which == attribute as u32;
     Ok(match which {
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED) => vmm,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) => fd,
+        FABRIC if world.config.driver < mapping::FABRIC_SINCE => return Err(INVALID_VALUE),
+        FABRIC => fabric,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) => pools,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) => pools & fd,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) => 8,
@@ -126,7 +132,7 @@ fn attribute(world: &World, device: &Device, which: u32) -> Result<c_int, u32> {
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT) => 512,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) => device.index + 1,
         // All other attributes that the documentation knows are "no" here.
-        1..=FABRIC | 129..=145 => 0,
+        1..FABRIC | 129..=145 => 0,
         _ => return Err(INVALID_VALUE),
     })
 }

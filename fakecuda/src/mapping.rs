@@ -62,6 +62,9 @@ const _: () = assert!(size_of::<AccessDesc>() == size_of::<CUmemAccessDesc>());
 const PINNED: u32 = 1;
 pub(crate) const DEVICE: u32 = 1;
 pub(crate) const POSIX_FD: u32 = 1;
+pub(crate) const FABRIC: u32 = 8;
+/// The first driver that knows fabric handles.
+pub(crate) const FABRIC_SINCE: i32 = 12030;
 
 impl Location {
     /// The device that it names.
@@ -84,12 +87,16 @@ fn check_prop(world: &World, prop: &Prop) -> Result<i32, u32> {
         return Err(INVALID_VALUE);
     }
     let device = prop.location.device(world)?;
-    match prop.handle_types {
-        0 => Ok(device),
-        POSIX_FD if !world.config.no_fd => Ok(device),
-        1..=0xf => Err(NOT_SUPPORTED), // fabric needs hardware; the others are another system's
-        _ => Err(INVALID_VALUE),
+    // A mask: memory may be made for several kinds of handles.
+    let (config, types) = (&world.config, prop.handle_types);
+    if types > 0xf || types & FABRIC != 0 && config.driver < FABRIC_SINCE {
+        return Err(INVALID_VALUE);
     }
+    let others = types & !(POSIX_FD | FABRIC); // of another system
+    if others != 0 || types & POSIX_FD != 0 && config.no_fd || types & FABRIC != 0 && !config.fabric {
+        return Err(NOT_SUPPORTED);
+    }
+    Ok(device)
 }
 
 fn is_granular(world: &World, value: u64) -> bool {
@@ -268,8 +275,11 @@ exports! {
         if out.is_null() || size == 0 || flags != 0 || !is_granular(w, size as u64) {
             return Err(INVALID_VALUE);
         }
+        if prop.handle_types & FABRIC != 0 && w.config.imex.is_none() {
+            return Err(NOT_PERMITTED); // no IMEX channel, whatever the device's attribute says
+        }
         w.refuse_unsafe_in_capture()?;
-        let block = physical::create(w, device, size as u64, prop.handle_types != 0)?;
+        let block = physical::create(w, device, size as u64, prop.handle_types)?;
         let handle = new_handle(w, block, size as u64, prop);
         put(out, handle)
     }
@@ -355,7 +365,7 @@ exports! {
         // All handles were released while mappings hold the memory: a handle comes back to life.
         physical::hold(w, block)?;
         let entry = w.blocks.get(&block).ok_or(INVALID_VALUE)?;
-        let (size, prop) = (entry.size, plain_prop(entry.device, if entry.own_file { POSIX_FD } else { 0 }));
+        let (size, prop) = (entry.size, plain_prop(entry.device, entry.handle_types));
         let handle = new_handle(w, block, size, prop);
         put(out, handle)
     }

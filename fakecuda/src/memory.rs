@@ -57,7 +57,7 @@ fn alloc(world: &mut Guard, size: u64) -> Result<u64, u32> {
     if size > world.device(device)?.capacity {
         return Err(OUT_OF_MEMORY);
     }
-    let block = physical::create(world, device, room(size), false)?;
+    let block = physical::create(world, device, room(size), 0)?;
     place(world, Kind::Alloc, device, context, size, block).inspect_err(|_| physical::release(world, block))
 }
 

@@ -33,8 +33,9 @@ pub(crate) struct Block {
     pub(crate) offset: u64, // in the file
     pub(crate) base: usize, // where the driver sees it
     pub(crate) own_file: bool,
-    pub(crate) charged: bool, // counted against the capacity; an import is not
-    pub(crate) holders: u32,  // handles and mappings
+    pub(crate) handle_types: u32, // that it may be exported as
+    pub(crate) charged: bool,     // counted against the capacity; an import is not
+    pub(crate) holders: u32,      // handles and mappings
 }
 
 pub(crate) fn round_up(value: u64, to: u64) -> Option<u64> {
@@ -124,8 +125,8 @@ impl Arena {
     }
 }
 
-/// Makes a block with one holder. `own_file`: it may be exported.
-pub(crate) fn create(world: &mut World, device: i32, size: u64, own_file: bool) -> Result<u64, u32> {
+/// Makes a block with one holder, which may be exported as one of these handles.
+pub(crate) fn create(world: &mut World, device: i32, size: u64, handle_types: u32) -> Result<u64, u32> {
     let size = round_up(size, PAGE).ok_or(OUT_OF_MEMORY)?;
     let owner = world.device(device)?;
     if size > owner.capacity.saturating_sub(owner.used) {
@@ -137,6 +138,7 @@ pub(crate) fn create(world: &mut World, device: i32, size: u64, own_file: bool) 
         return Err(OUT_OF_MEMORY);
     }
     let index = owner.index;
+    let own_file = handle_types != 0;
     let block = if own_file {
         let fd = memory_file(size, index).ok_or(OUT_OF_MEMORY)?;
         let Some(base) = map_file(fd, size) else {
@@ -144,12 +146,12 @@ pub(crate) fn create(world: &mut World, device: i32, size: u64, own_file: bool) 
             unsafe { libc::close(fd) };
             return Err(OUT_OF_MEMORY);
         };
-        Block { device, size, fd, offset: 0, base, own_file, charged: true, holders: 1 }
+        Block { device, size, fd, offset: 0, base, own_file, handle_types, charged: true, holders: 1 }
     } else {
         let (index, offset) = take_from_arenas(owner, size).ok_or(OUT_OF_MEMORY)?;
         let arena = &owner.arenas[index];
         let base = arena.base + offset as usize;
-        Block { device, size, fd: arena.fd, offset, base, own_file, charged: true, holders: 1 }
+        Block { device, size, fd: arena.fd, offset, base, own_file, handle_types, charged: true, holders: 1 }
     };
     // What is left in memory from before is anything but zeros.
     // SAFETY: the block is new and at least a page.
@@ -175,7 +177,15 @@ fn take_from_arenas(owner: &mut crate::device::Device, size: u64) -> Option<(usi
 }
 
 /// Makes a block of a file that another process (or this one) has exported; the file is owned from here on.
-pub(crate) fn import(world: &mut World, device: i32, fd: i32, offset: u64, size: u64) -> Result<u64, u32> {
+/// `device` is -1 for one that this process does not see.
+pub(crate) fn import(
+    world: &mut World,
+    device: i32,
+    fd: i32,
+    offset: u64,
+    size: u64,
+    handle_types: u32,
+) -> Result<u64, u32> {
     // SAFETY: a new shared mapping of the file.
     let base = unsafe {
         libc::mmap(
@@ -194,9 +204,9 @@ pub(crate) fn import(world: &mut World, device: i32, fd: i32, offset: u64, size:
     }
     let id = world.new_handle();
     let base = base as usize;
-    world
-        .blocks
-        .insert(id, Block { device, size, fd, offset, base, own_file: true, charged: false, holders: 1 });
+    let (own_file, charged) = (true, false);
+    let block = Block { device, size, fd, offset, base, own_file, handle_types, charged, holders: 1 };
+    world.blocks.insert(id, block);
     Ok(id)
 }
 

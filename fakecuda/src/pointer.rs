@@ -6,7 +6,6 @@ use cudarc::driver::sys::{CUdeviceptr, CUpointer_attribute};
 
 use crate::code::*;
 use crate::gate::{exports, get, put};
-use crate::mapping::POSIX_FD;
 use crate::space::{self, Kind, Range};
 use crate::world::{Answer, World};
 
@@ -52,10 +51,9 @@ fn attribute(world: &World, data: *mut c_void, which: u32, at: u64) -> Answer {
         12 => put(data.cast(), size),
         13 => put(data.cast::<c_uint>(), u32::from(mapped)),
         14 => {
-            let shared = range.maps.range(..=at).next_back().and_then(|(_, mapping)| {
-                world.blocks.get(&mapping.block).map(|block| block.own_file && range.kind == Kind::Reserved)
-            });
-            put(data.cast::<u64>(), if shared == Some(true) { POSIX_FD.into() } else { 0 })
+            let mapping = range.maps.range(..=at).next_back().filter(|_| range.kind == Kind::Reserved);
+            let block = mapping.and_then(|(_, mapping)| world.blocks.get(&mapping.block));
+            put(data.cast::<u64>(), block.map_or(0, |block| block.handle_types.into()))
         }
         15 => put(data.cast::<c_uint>(), 0),
         16 => {

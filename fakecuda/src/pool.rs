@@ -191,7 +191,7 @@ fn grow(world: &mut World, key: u64, size: u64) -> Answer {
     let wanted = exact.max(CHUNK).min(limit);
     let size = if wanted <= owner.capacity - owner.used { wanted } else { exact };
     let primary = owner.primary;
-    let block = physical::create(world, device, size, false)?;
+    let block = physical::create(world, device, size, 0)?;
     let start = place(world, Kind::Pool(key), device, primary, size, block)
         .inspect_err(|_| physical::release(world, block))?;
     let Some(pool) = world.pools.get_mut(&key) else { return Err(INVALID_VALUE) };

@@ -1,20 +1,21 @@
-//! Memory between processes: file descriptors of what `cuMemCreate` made, and the older handles of what `cuMemAlloc`
-//! made; advice and prefetch of managed memory.
+//! Memory between processes: file descriptors and fabric handles of what `cuMemCreate` made, and the older handles of
+//! what `cuMemAlloc` made; advice and prefetch of managed memory.
 //!
-//! An exported file descriptor is the block's own file in memory; its name says whose it is. An old handle names the
-//! file by process and descriptor, so it is good while the exporter lives and keeps the memory, as documented.
+//! An exported file descriptor is the block's own file in memory; its name says whose it is. The other handles name
+//! the file by process and descriptor, so they are good while the exporter lives and keeps the memory. "Fabric" is
+//! this machine: a device that the importer does not see stands for one of another machine.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::{
-    CUdeviceptr, CUipcMemHandle, CUmem_advise, CUmemAllocationHandleType, CUmemGenericAllocationHandle,
-    CUmemLocation, CUstream,
+    CUdeviceptr, CUipcMemHandle, CUmem_advise, CUmemAllocationHandleType, CUmemFabricHandle,
+    CUmemGenericAllocationHandle, CUmemLocation, CUstream,
 };
 
 use crate::code::*;
 use crate::exec::Work;
-use crate::gate::{exports, put};
-use crate::mapping::{self, Location, POSIX_FD, new_handle, plain_prop};
+use crate::gate::{exports, get, put};
+use crate::mapping::{self, FABRIC, FABRIC_SINCE, Location, POSIX_FD, new_handle, plain_prop};
 use crate::physical;
 use crate::space::{self, Kind};
 use crate::world::{Answer, World};
@@ -34,6 +35,23 @@ struct IpcHandle {
     zero: i32,
     serial: u64, // of the allocation
 }
+
+/// What a fabric handle says, in its 64 bytes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct FabricHandle {
+    magic: u64,
+    process: i32,
+    fd: i32,
+    file: (u64, u64), // its identity, as another may have the descriptor's number later
+    size: u64,        // [B]
+    device: i32,      // in the machine
+    channel: i32,     // IMEX
+    zeros: [u64; 2],
+}
+
+const FABRIC_MAGIC: u64 = 0x6661_6272_6963; // "fabric"
+const _: () = assert!(size_of::<FabricHandle>() == size_of::<CUmemFabricHandle>());
 
 const MAGIC: u64 = 0x6661_6b65_6375_6461; // "fakecuda"
 const _: () = assert!(size_of::<IpcHandle>() == size_of::<CUipcMemHandle>());
@@ -59,10 +77,51 @@ fn ordinal_of(world: &World, index: i32) -> Result<i32, u32> {
     found.map(|ordinal| ordinal as i32).ok_or(INVALID_DEVICE)
 }
 
+fn fabric_handle(world: &World, block: u64) -> Result<FabricHandle, u32> {
+    let channel = world.config.imex.ok_or(NOT_PERMITTED)?;
+    let block = world.blocks.get(&block).ok_or(INVALID_VALUE)?;
+    let (size, file) = stat(block.fd).ok_or(OPERATING_SYSTEM)?;
+    let device = device_of_file(block.fd).ok_or(OPERATING_SYSTEM)?;
+    // SAFETY: getpid has no preconditions.
+    let process = unsafe { libc::getpid() };
+    Ok(FabricHandle {
+        magic: FABRIC_MAGIC,
+        process,
+        fd: block.fd,
+        file,
+        size,
+        device,
+        channel,
+        zeros: [0; 2],
+    })
+}
+
+/// A handle for memory that a process of the same IMEX channel has exported.
+fn import_fabric(world: &mut World, handle: &FabricHandle) -> Result<u64, u32> {
+    let channel = world.config.imex.ok_or(NOT_PERMITTED)?;
+    if handle.magic != FABRIC_MAGIC || handle.zeros != [0; 2] {
+        return Err(INVALID_VALUE);
+    }
+    if handle.channel != channel {
+        return Err(NOT_PERMITTED);
+    }
+    let path = std::ffi::CString::new(format!("/proc/{}/fd/{}", handle.process, handle.fd))
+        .map_err(|_| INVALID_VALUE)?;
+    // SAFETY: a string.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(INVALID_VALUE); // the exporter has ended
+    }
+    let same = stat(fd) == Some((handle.size, handle.file)) && device_of_file(fd) == Some(handle.device);
+    let device = ordinal_of(world, handle.device).unwrap_or(-1);
+    let made = if same { import(world, fd, device, FABRIC) } else { Err(INVALID_VALUE) };
+    // SAFETY: just opened.
+    unsafe { libc::close(fd) };
+    made
+}
+
 /// A handle for an exported file: over the block that this process has of it already, or over a new one.
-fn import(world: &mut World, fd: i32) -> Result<u64, u32> {
-    let index = device_of_file(fd).ok_or(INVALID_VALUE)?;
-    let device = ordinal_of(world, index)?;
+fn import(world: &mut World, fd: i32, device: i32, kind: u32) -> Result<u64, u32> {
     let (size, identity) = stat(fd).ok_or(INVALID_VALUE)?;
     let known = world
         .blocks
@@ -80,10 +139,10 @@ fn import(world: &mut World, fd: i32) -> Result<u64, u32> {
             if own < 0 {
                 return Err(OPERATING_SYSTEM);
             }
-            physical::import(world, device, own, 0, size)?
+            physical::import(world, device, own, 0, size, kind)?
         }
     };
-    Ok(new_handle(world, block, size, plain_prop(device, POSIX_FD)))
+    Ok(new_handle(world, block, size, plain_prop(device, kind)))
 }
 
 fn ipc_handle(world: &World, at: u64) -> Result<IpcHandle, u32> {
@@ -137,7 +196,7 @@ fn open(world: &mut World, handle: &IpcHandle) -> Result<u64, u32> {
         unsafe { libc::close(fd) };
         return Err(INVALID_VALUE);
     }
-    let block = physical::import(world, device, fd, handle.offset, handle.length)?;
+    let block = physical::import(world, device, fd, handle.offset, handle.length, 0)?;
     let start = crate::memory::place(world, Kind::Imported(key), device, context, handle.size, block)
         .inspect_err(|_| physical::release(world, block))?;
     world.opened.insert(start, 1);
@@ -206,9 +265,12 @@ exports! {
     ) |w| {
         mapping::supported(w)?;
         let entry = w.handles.get(&handle).ok_or(INVALID_VALUE)?;
-        // Only what was asked for when the memory was made.
-        if flags != 0 || out.is_null() || kind != POSIX_FD || entry.prop.handle_types & kind == 0 {
+        // One kind, and only what was asked for when the memory was made.
+        if flags != 0 || out.is_null() || !matches!(kind, POSIX_FD | FABRIC) || entry.prop.handle_types & kind == 0 {
             return Err(INVALID_VALUE);
+        }
+        if kind == FABRIC {
+            return put(out.cast(), fabric_handle(w, entry.block)?);
         }
         if w.config.no_fd {
             return Err(NOT_SUPPORTED);
@@ -228,13 +290,24 @@ exports! {
         kind: u32 as CUmemAllocationHandleType,
     ) |w| {
         mapping::supported(w)?;
-        if kind != POSIX_FD || out.is_null() {
+        let is_new = kind == FABRIC && w.config.driver < FABRIC_SINCE;
+        if !matches!(kind, POSIX_FD | FABRIC) || is_new || out.is_null() {
             return Err(INVALID_VALUE);
+        }
+        if kind == FABRIC {
+            if !w.config.fabric {
+                return Err(NOT_SUPPORTED);
+            }
+            let handle = import_fabric(w, &get(source.cast::<FabricHandle>())?)?;
+            return put(out, handle);
         }
         if w.config.no_fd {
             return Err(NOT_SUPPORTED);
         }
-        let handle = import(w, source as usize as c_int)?;
+        let fd = source as usize as c_int;
+        let index = device_of_file(fd).ok_or(INVALID_VALUE)?;
+        let device = ordinal_of(w, index)?;
+        let handle = import(w, fd, device, POSIX_FD)?;
         put(out, handle)
     }
 

@@ -166,6 +166,118 @@ fn only_what_was_made_for_it_is_exported() {
     no(unsafe { cuMemCreate(&mut handle, GRANULE, &shareable(), 0) }, CUDA_ERROR_NOT_SUPPORTED);
 }
 
+const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
+
+fn handles(types: u32) -> CUmemAllocationProp {
+    let mut prop = prop(0);
+    prop.requestedHandleTypes = CUmemAllocationHandleType_enum(types);
+    prop
+}
+
+/// As an argument, and back.
+fn text_of(handle: &CUmemFabricHandle) -> String {
+    let bytes: Vec<String> = handle.data.iter().map(|byte| byte.to_string()).collect();
+    bytes.join(",")
+}
+
+fn fabric_of(text: &str) -> CUmemFabricHandle {
+    let mut handle: CUmemFabricHandle = unsafe { std::mem::zeroed() };
+    for (to, byte) in handle.data.iter_mut().zip(text.split(',')) {
+        *to = byte.parse::<u8>().unwrap() as _;
+    }
+    handle
+}
+
+#[test]
+fn memory_goes_to_another_process_by_fabric_handle() {
+    let fake = Fake::new(&[("fabric", "1")]);
+    let (mut made, mut handle) = (0, fabric_of("0"));
+    ok(unsafe { cuMemCreate(&mut made, GRANULE, &handles(1 | 8), 0) });
+    let at = map(made);
+    upload(at, b"from the exporter");
+    let out = (&raw mut handle).cast();
+    no(
+        unsafe { cuMemExportToShareableHandle(out, made, handles(9).requestedHandleTypes, 0) },
+        CUDA_ERROR_INVALID_VALUE,
+    );
+    ok(unsafe { cuMemExportToShareableHandle(out, made, FABRIC, 0) });
+    // Another IMEX channel, none, and bytes that are no handle.
+    let mut again = 0;
+    for (channel, expected) in
+        [("1", CUDA_ERROR_NOT_PERMITTED), ("none", CUDA_ERROR_NOT_PERMITTED), ("0", CUDA_SUCCESS)]
+    {
+        assert_eq!(fake.set("imex", channel), 0);
+        no(unsafe { cuMemImportFromShareableHandle(&mut again, out, FABRIC) }, expected);
+    }
+    let mut other = handle;
+    other.data[0] ^= 1;
+    no(
+        unsafe { cuMemImportFromShareableHandle(&mut again, (&raw mut other).cast(), FABRIC) },
+        CUDA_ERROR_INVALID_VALUE,
+    );
+    no(unsafe { cuMemImportFromShareableHandle(&mut again, null_mut(), FABRIC) }, CUDA_ERROR_INVALID_VALUE);
+    // To a process that sees the card, and to one that sees another, as on another machine.
+    for card in ["0", "1"] {
+        let environment = [
+            ("HANDLE", &*text_of(&handle)),
+            ("FAKECUDA_FABRIC", "1"),
+            ("FAKECUDA_DEVICES", "2"),
+            ("CUDA_VISIBLE_DEVICES", card),
+        ];
+        succeeds(part("part_fabric", &environment, None));
+        assert_eq!(download(at, 17), b"FROM the importer");
+        upload(at, b"from the exporter");
+    }
+    // What is gone is not imported.
+    ok(unsafe { cuMemUnmap(at, GRANULE) });
+    ok(unsafe { cuMemRelease(made) });
+    ok(unsafe { cuMemRelease(again) });
+    assert_eq!(fake.used(0), 0);
+    no(unsafe { cuMemImportFromShareableHandle(&mut again, out, FABRIC) }, CUDA_ERROR_INVALID_VALUE);
+}
+
+#[test]
+#[ignore = "a part"]
+fn part_fabric() {
+    if !is_part() {
+        return;
+    }
+    fresh();
+    let mut handle = fabric_of(&std::env::var("HANDLE").unwrap());
+    let mut made = 0;
+    ok(unsafe { cuMemImportFromShareableHandle(&mut made, (&raw mut handle).cast(), FABRIC) });
+    let at = map(made);
+    ok(unsafe { cuMemRelease(made) });
+    assert_eq!(download(at, 17), b"from the exporter");
+    upload(at, b"FROM the importer");
+}
+
+#[test]
+fn fabric_handles_are_refused_as_documented() {
+    let attribute = CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED;
+    let has = || {
+        let mut value = -1;
+        let status = unsafe { cuDeviceGetAttribute(&mut value, attribute, 0) };
+        (status, value)
+    };
+    let create = |types| unsafe { cuMemCreate(&mut 0, GRANULE, &handles(types), 0) };
+    let fake = Fake::new(&[]);
+    assert_eq!(has(), (CUDA_SUCCESS, 0));
+    no(create(8), CUDA_ERROR_NOT_SUPPORTED);
+    no(create(9), CUDA_ERROR_NOT_SUPPORTED);
+    no(create(17), CUDA_ERROR_INVALID_VALUE);
+    // The attribute says yes, and the process has no channel.
+    assert_eq!((fake.set("fabric", "1"), fake.set("imex", "none"), fake.set("imex", "-1")), (0, 0, -1));
+    assert_eq!(has(), (CUDA_SUCCESS, 1));
+    no(create(9), CUDA_ERROR_NOT_PERMITTED);
+    ok(create(1));
+    assert_eq!(fake.set("imex", "3"), 0);
+    ok(create(9));
+    assert_eq!(fake.set("driver", "12020"), 0);
+    assert_eq!(has().0, CUDA_ERROR_INVALID_VALUE);
+    no(create(9), CUDA_ERROR_INVALID_VALUE);
+}
+
 #[test]
 fn memory_goes_to_another_process_by_the_older_handle() {
     let _fake = Fake::new(&[]);

@@ -83,7 +83,8 @@ fn array<T>(ptr: *const T, count: usize, name: &str) -> Result<NonNull<T>> {
     }
 }
 
-/// How large the arrays for `millpond_export` of this block must be. They stay the same while the block lives.
+/// How large the arrays for `millpond_export` of this block must be. They stay the same while the block lives and the
+/// option `export_handle` is not changed.
 ///
 /// Errors: as `millpond_export`.
 #[unsafe(no_mangle)]
@@ -117,9 +118,14 @@ pub unsafe extern "C" fn millpond_export_get_size(
 /// would touch it, and the end of its pool, get BUSY. What was queued on it must be done before another process
 /// reads it: streams and events do not reach across processes.
 ///
+/// With the option `export_handle:fabric` the bytes are all that names the memory, and the first descriptor is the
+/// only one. The bytes may then go to other machines, which the descriptor cannot: for importers there the caller keeps
+/// it open until they have told that they are done, and lives until then. It need not be sent within a machine either,
+/// for the same price.
+///
 /// Errors: UNKNOWN_POINTER, also inside a block; UNSUPPORTED with the reason where the device cannot share (device
-/// types other than "host" and "cuda", memory that is not mapped on "host", the driver's pools); NOT_PERMITTED while
-/// the pool sleeps; INVALID_ARGUMENT, also for other sizes; SYSTEM when the process may not have so many
+/// types other than "host" and "cuda", memory that is not mapped on "host", the driver's pools), and where
+/// `export_handle:fabric` cannot be; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes; SYSTEM when the process may not have so many
 /// descriptors; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_export(
@@ -161,8 +167,13 @@ pub unsafe extern "C" fn millpond_export(
 /// `millpond_get_block` do not. The descriptors stay the caller's, who may close them after this. The caller ends the
 /// import with `millpond_import_close`; it ends with the device, and with the process.
 ///
-/// Errors: INVALID_ARGUMENT for bytes or descriptors that do not come from an export, and for another card;
-/// UNSUPPORTED where the device cannot; OUT_OF_MEMORY; SYSTEM; NOT_INITIALIZED; DEVICE.
+/// What was exported with `export_handle:fabric` may be opened on any device that its memory's card reaches over the
+/// fabric, of this machine or another, and also without descriptors (`fds` NULL, `fd_count` 0). Then nothing here keeps
+/// the memory: the exporter must, until it is told that this import has ended.
+///
+/// Errors: INVALID_ARGUMENT for bytes or descriptors that do not come from an export, for another card, and for a
+/// fabric handle whose exporter has ended; UNSUPPORTED where the device cannot; NOT_PERMITTED where this process lacks
+/// the exporter's IMEX channel; OUT_OF_MEMORY; SYSTEM; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_import(
     device: *mut millpond_device,
@@ -176,7 +187,7 @@ pub unsafe extern "C" fn millpond_import(
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
         let info = array(info.cast::<u8>(), info_bytes, "info")?;
-        let numbers = array(fds, fd_count, "fds")?;
+        let numbers = if fd_count == 0 { NonNull::dangling() } else { array(fds, fd_count, "fds")? };
         // SAFETY: C promises that many readable bytes.
         let info = unsafe { std::slice::from_raw_parts(info.as_ptr(), info_bytes) };
         // SAFETY: C promises that many readable numbers.

@@ -209,6 +209,8 @@ pub(crate) struct Maps {
     descs: LazyArray<Record>,
     granules: LazyArray<AtomicU64>,
     table: LazyArray<AtomicU32>,
+    /// For each granule of memory, the large block from before that was last found to hold an address in it.
+    holders: LazyArray<AtomicU32>,
     next_id: AtomicU32,
     slots: [Lock<Slots>; 2],
     real: u32,       // granules of memory
@@ -264,6 +266,7 @@ impl Maps {
             descs: LazyArray::new(ids as usize)?,
             granules: LazyArray::new((u64::from(real) + u64::from(alias)) as usize)?,
             table: LazyArray::new(entries as usize)?,
+            holders: LazyArray::new(real as usize)?,
             next_id: AtomicU32::new(1),
             slots: [
                 slots(large as u32, small_size, small_slots),
@@ -401,40 +404,72 @@ impl Maps {
         Some(Found { id, heap: g.heap(), desc })
     }
 
-    /// The block that holds `offset`, by walking back to its start.
+    /// The block that holds `offset`, by walking back to its start. A walk through a large block is remembered, so
+    /// that the parts of a block of gigabytes are found one after the other in a few steps each.
     pub(crate) fn find_holding(&self, offset: u64) -> Option<Found<'_>> {
-        let shape = &self.shape;
         let index = (offset >> GRANULE_SHIFT).min(u64::from(u32::MAX)) as u32;
         let g = self.granule(index);
-        let first = offset & !(shape.granule() - 1);
-        let shift = match g.use_() {
-            use_of::SMALL | use_of::MEDIUM | use_of::LARGE => g.shift(),
-            use_of::ALIAS | use_of::ALIAS_REST => {
-                let id = if g.use_() == use_of::ALIAS { self.at(g.low()) } else { g.low() };
-                let start = u64::from(self.desc(id).off()) << GRANULE_SHIFT;
-                return self.find(start).filter(|f| self.bytes(f.id).is_some_and(|b| offset < start + b));
-            }
-            _ => return None,
-        };
-        let mut at = offset >> shift << shift;
-        loop {
-            if let Some(f) = self.find(at) {
-                let d = self.desc(f.id);
-                // A stale entry names a block that ends before; go on walking.
-                if d.kind() != kind::UNUSED && offset < at + (u64::from(d.units()) << shift) {
-                    return Some(f);
+        match g.use_() {
+            use_of::SMALL | use_of::MEDIUM => {
+                let shift = g.shift();
+                let first = offset & !(self.shape.granule() - 1);
+                let mut at = offset >> shift << shift;
+                loop {
+                    if let Some(f) = self.holding_from(at, offset) {
+                        return Some(f);
+                    }
+                    if at <= first {
+                        return None;
+                    }
+                    at -= 1 << shift;
                 }
             }
-            let stop = if g.use_() == use_of::LARGE { 0 } else { first };
-            if at <= stop {
-                return None;
+            use_of::LARGE => self.find_large_holding(offset, index),
+            use_of::ALIAS | use_of::ALIAS_REST => {
+                let id = if g.use_() == use_of::ALIAS { self.at(g.low()) } else { g.low() };
+                self.holding_from(u64::from(self.desc(id).off()) << GRANULE_SHIFT, offset)
             }
-            at -= 1 << shift;
-            if g.use_() == use_of::LARGE && self.granule((at >> GRANULE_SHIFT) as u32).use_() != use_of::LARGE
-            {
+            _ => None,
+        }
+    }
+
+    fn find_large_holding(&self, offset: u64, index: u32) -> Option<Found<'_>> {
+        let shift = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
+        let mut at = offset >> shift << shift;
+        let mut granule = index;
+        loop {
+            let known = self.get(self.holders.get(granule as usize)?.load(Relaxed));
+            if let Some(f) = known.and_then(|d| self.holding_from(u64::from(d.off()) << shift, offset)) {
+                self.note_holder(index, f.id);
+                return Some(f);
+            }
+            while at >> GRANULE_SHIFT == u64::from(granule) {
+                if let Some(f) = self.holding_from(at, offset) {
+                    if granule != index {
+                        self.note_holder(index, f.id);
+                    }
+                    return Some(f);
+                }
+                at = at.checked_sub(1 << shift)?;
+            }
+            granule -= 1;
+            if self.granule(granule).use_() != use_of::LARGE {
                 return None;
             }
         }
+    }
+
+    fn note_holder(&self, granule: u32, id: Id) {
+        if let Some(h) = self.holders.get(granule as usize) {
+            h.store(id, Relaxed);
+        }
+    }
+
+    /// The block that starts at `at`, if there is one and it holds `offset`. A stale entry may name a block that is
+    /// elsewhere, or ends before.
+    fn holding_from(&self, at: u64, offset: u64) -> Option<Found<'_>> {
+        let holds = |b: u64| at <= offset && offset - at < b;
+        self.find(at).filter(|f| self.bytes(f.id).is_some_and(holds))
     }
 
     /// [B] that a block's units span; `None` for an id out of use.

@@ -590,6 +590,10 @@ fn run(mapping: bool, ops: Vec<Op>) {
         assert_eq!(sum, s.allocated.current);
         let sizes: u64 = b.live.iter().map(|x| b.pond.block(x.offset).unwrap().size).sum();
         assert_eq!(sizes, s.allocated.current, "what is told of the blocks is what is counted");
+        for (i, x) in b.live.iter().enumerate() {
+            let inside = x.offset + (x.bytes - 1) / 4 * (i as u64 % 5);
+            assert_eq!(b.pond.block(inside).unwrap().base, x.offset, "{} bytes into it", inside - x.offset);
+        }
     }
     assert!(b.live.iter().all(|x| b.pond.block(x.offset).unwrap().pool == x.pool));
     b.world.lock().unwrap().fail_alias = false;

@@ -310,8 +310,16 @@ pub trait Device: Any + Send + Sync {
     fn shares_by_granule(&self) -> bool {
         false
     }
-    /// What another process needs to use these granules: (first, count), in the order of addresses.
-    fn share_granules(&self, _granules: &[(u64, u64)]) -> Result<Exported> {
+    /// From now on granules are made so that fabric handles can share them too, where device and driver have that,
+    /// or are not.
+    fn make_for_fabric(&self, _on: bool) {}
+    /// `Unsupported`, with the reason, unless fabric handles can share these granules: (first, count).
+    fn check_fabric(&self, _granules: &[(u64, u64)]) -> Result<()> {
+        unsupported("no fabric handles: the memory of this device has none")
+    }
+    /// What another process needs to use these granules: (first, count), in the order of addresses. With `fabric`,
+    /// by handles and without descriptors.
+    fn share_granules(&self, _granules: &[(u64, u64)], _fabric: bool) -> Result<Exported> {
         unsupported("memory of this device cannot be shared with other processes")
     }
     /// What another process needs to use memory of `alloc`.

@@ -15,21 +15,22 @@ pub enum SharedKind {
     CudaGranules = 2,
     /// `cuIpcGetMemHandle` of a whole segment.
     CudaSegment = 3,
+    /// A fabric handle of the CUDA driver for each granule: also for other machines.
+    CudaFabric = 4,
 }
 
 impl SharedKind {
     /// The kind of a number.
     pub fn of(number: u32) -> Option<SharedKind> {
-        [SharedKind::HostFile, SharedKind::CudaGranules, SharedKind::CudaSegment]
-            .into_iter()
-            .find(|k| *k as u32 == number)
+        use SharedKind::{CudaFabric, CudaGranules, CudaSegment, HostFile};
+        [HostFile, CudaGranules, CudaSegment, CudaFabric].into_iter().find(|k| *k as u32 == number)
     }
 }
 
 /// A run of memory, in the order of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which of the descriptors has it.
+    /// Which of the descriptors, or of the fabric handles, has it.
     pub fd: u32,
     /// Where it starts there, in bytes.
     pub offset: u64,
@@ -48,6 +49,8 @@ pub struct Shared<F> {
     pub pieces: Vec<Piece>,
     /// The driver's own handle; zeros without one.
     pub handle: [u8; 64],
+    /// Fabric handles. Empty with any other kind.
+    pub fabric: Vec<[u8; 64]>,
     /// The descriptors.
     pub fds: Vec<F>,
 }
@@ -58,8 +61,9 @@ pub type Exported = Shared<OwnedFd>;
 pub type Imported<'a> = Shared<BorrowedFd<'a>>;
 
 impl<F> Shared<F> {
-    /// The sum of the pieces, which must each be whole granules of a descriptor that is there.
+    /// The sum of the pieces, which must each be whole granules of a descriptor or handle that is there.
     pub fn check_pieces(&self, granule: u64) -> Result<u64> {
+        let files = if self.kind == SharedKind::CudaFabric { self.fabric.len() } else { self.fds.len() };
         let mut sum = 0u64;
         for p in &self.pieces {
             let end = p.offset.checked_add(p.bytes).filter(|&e| e <= i64::MAX as u64);
@@ -71,7 +75,7 @@ impl<F> Shared<F> {
                     p.offset
                 );
             }
-            if end.is_none() || p.fd as usize >= self.fds.len() {
+            if end.is_none() || p.fd as usize >= files {
                 fail!(Code::InvalidArgument, "a piece lies past its file, or in none");
             }
             match sum.checked_add(p.bytes).filter(|&s| s <= i64::MAX as u64) {

@@ -15,7 +15,7 @@ use crate::runtime::options::Options;
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::scope::Scopes;
 use crate::runtime::segments::{Segment, SegmentCallback};
-use crate::runtime::share::{Export, export_of};
+use crate::runtime::share::{Export, by_fabric, export_of};
 use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
 use settings::Settings;
@@ -495,13 +495,15 @@ impl Memory {
     pub(crate) fn export(&self, addr: u64) -> Result<Export> {
         let p = self.pooled()?;
         let Some(offset) = p.places.offset(addr) else { return stranger(addr) };
+        let wish = self.export_handle();
         // Nothing falls asleep between the look at the block and the loan.
         p.pond.quiet(|| {
             let pieces = p.pond.pieces(offset)?;
             let segment = if p.maps { None } else { p.places.segment_of(offset) };
             let make = || {
+                let fabric = by_fabric(&*p.device, &pieces, p.maps, wish)?;
                 let (mark, ticket) = p.supply.tickets.issue()?;
-                let done = export_of(&*p.device, &pieces, segment, ticket)
+                let done = export_of(&*p.device, &pieces, segment, fabric, ticket)
                     .and_then(|export| p.pond.lend(offset, mark).map(|()| export));
                 done.inspect_err(|_| p.supply.tickets.forget(mark))
             };
@@ -516,11 +518,13 @@ impl Memory {
         })
     }
 
-    /// Where the memory of the block is, and whether the device maps.
-    pub(crate) fn export_pieces(&self, addr: u64) -> Result<(Pieces, bool)> {
+    /// Where the memory of the block is, whether the device maps, and whether it goes out by fabric handles.
+    pub(crate) fn export_pieces(&self, addr: u64) -> Result<(Pieces, bool, bool)> {
         let p = self.pooled()?;
         let Some(offset) = p.places.offset(addr) else { return stranger(addr) };
-        Ok((p.pond.pieces(offset)?, p.maps))
+        let pieces = p.pond.pieces(offset)?;
+        let fabric = by_fabric(&*p.device, &pieces, p.maps, self.export_handle())?;
+        Ok((pieces, p.maps, fabric))
     }
 
     /// See `DeviceState::poll_exports`.

@@ -367,7 +367,13 @@ impl Backing for Arc<Supply> {
         };
         let recorded = match stream {
             EVERY => self.device.event_record_all(event),
-            s => self.device.event_record(s, event),
+            s => match self.device.event_record(s, event) {
+                // Its maker has ended it without a word. What it has queued may still run, and nobody else can tell.
+                Err(e) if e.code() == Code::UnknownStream && self.device.has_foreign_streams() => {
+                    self.device.event_record_all(event)
+                }
+                other => other,
+            },
         };
         recorded.inspect_err(|_| lock(&self.events).push(event))?;
         Ok(event)

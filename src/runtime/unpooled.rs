@@ -95,6 +95,12 @@ impl Account {
     }
 }
 
+/// The maker of a stream has ended it without a word. What is queued there may still run, and only a wait for the
+/// device covers it. (A wait for an event on a stream does not tell which of them is gone.)
+fn ended(e: &Error) -> bool {
+    matches!(e.code(), Code::UnknownStream | Code::UnknownEvent)
+}
+
 impl Unpooled {
     /// The memory of `device`, empty; `by_driver` with the driver's own pool behind it, which the device must have.
     pub(crate) fn new(device: Arc<dyn Device>, by_driver: bool) -> Result<Unpooled> {
@@ -272,7 +278,16 @@ impl Unpooled {
     }
 
     fn device_free(&self, addr: u64, size: u64, home: StreamId) -> Result<()> {
-        if self.by_driver { self.device.pool_free(addr, home) } else { self.device.free(addr, size) }
+        if !self.by_driver {
+            return self.device.free(addr, size);
+        }
+        match self.device.pool_free(addr, home) {
+            Err(e) if home != 0 && ended(&e) => {
+                self.device.synchronize()?;
+                self.device.pool_free(addr, 0)
+            }
+            other => other,
+        }
     }
 
     /// The block's home stream waits, on the device, for the other streams that have used it.
@@ -288,7 +303,8 @@ impl Unpooled {
             let waits = self
                 .device
                 .event_record(s, event)
-                .and_then(|()| self.device.stream_wait_event(block.home, event));
+                .and_then(|()| self.device.stream_wait_event(block.home, event))
+                .or_else(|e| if ended(&e) { self.device.synchronize() } else { Err(e) });
             // A wait that is queued holds beyond the end of its event.
             waits.and(self.device.event_destroy(event))?;
         }
@@ -302,7 +318,10 @@ impl Unpooled {
         let mut seen = Vec::new();
         for s in all {
             if !seen.contains(&s) && (s == 0 || self.device.stream_exists(s)) {
-                self.device.stream_synchronize(s)?;
+                match self.device.stream_synchronize(s) {
+                    Err(e) if ended(&e) => return self.device.synchronize(),
+                    other => other?,
+                }
                 seen.push(s);
             }
         }

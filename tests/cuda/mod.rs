@@ -24,6 +24,17 @@ pub fn library() -> PathBuf {
     beside
 }
 
+/// Another name of it, under which its functions are looked up anew: those of this version.
+fn library_of(version: &str) -> PathBuf {
+    let link = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libcuda-{version}.so"));
+    if std::fs::read_link(&link).ok() != Some(library()) {
+        let own = link.with_extension(std::process::id().to_string());
+        std::os::unix::fs::symlink(library(), &own).unwrap();
+        std::fs::rename(&own, &link).unwrap();
+    }
+    link
+}
+
 fn fake() -> &'static Library {
     static FAKE: OnceLock<Library> = OnceLock::new();
     FAKE.get_or_init(|| unsafe { Library::new(library()) }.unwrap())
@@ -55,7 +66,11 @@ impl Fake {
     /// The same, and the library told to use it.
     pub fn new(settings: &[(&str, &str)], change: impl FnOnce(&mut CudaOptions)) -> Fake {
         let fake = Fake::raw(settings);
-        fake.configure(change);
+        let version = settings.iter().find(|s| s.0 == "driver").map(|s| s.1);
+        fake.configure(|o| {
+            o.library = Some(version.map_or_else(library, library_of).into());
+            change(o);
+        });
         fake
     }
 

@@ -19,7 +19,8 @@ namespace millpond {
 
 /// What another process needs to use a block: bytes and file descriptors, to be sent together and
 /// in this order. Closes its descriptors when it ends, which does not end the export: whoever has
-/// received them holds the memory. Moves, does not copy.
+/// received them holds the memory. For importers that get the bytes alone, by fabric handles, this
+/// object itself holds it: keep it until they are done. Moves, does not copy.
 class Export {
  public:
   /// Nothing.
@@ -75,10 +76,11 @@ class Import {
   /// Nothing.
   Import() noexcept = default;
   /// Opens what an Export of another process holds, for work on `on`. The descriptors stay the
-  /// caller's, who may close them after this. Throws MILLPOND_E_INVALID_ARGUMENT for anything that
-  /// does not come from an export.
-  Import(Device on, const void* info, std::size_t info_bytes, const int* fds,
-         std::size_t fd_count) {
+  /// caller's, who may close them after this. An export by fabric handles can be opened without
+  /// them, also on another machine: then the exporter must keep the memory until this has ended.
+  /// Throws MILLPOND_E_INVALID_ARGUMENT for anything that does not come from an export.
+  Import(Device on, const void* info, std::size_t info_bytes, const int* fds = nullptr,
+         std::size_t fd_count = 0) {
     check(millpond_import(on.get(), info, info_bytes, fds, fd_count, &data_));
   }
   /// Takes the import over; `other` is left empty.

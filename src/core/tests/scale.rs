@@ -89,6 +89,10 @@ fn a_device_of_two_tebibytes() {
         let get = |bytes| pond.alloc(PoolId::DEFAULT, 1, bytes);
         // As a whole, in halves, and with what is left beside the largest blocks.
         let all = get(2 * TIB).unwrap();
+        // As copies ask, one part after the other: each in a few steps, or this would take days.
+        for inside in (0..2 * TIB).step_by(2 << 20) {
+            assert_eq!(pond.block(all + inside + (1 << 20)).unwrap().base, all);
+        }
         assert_eq!(pond.block(all + 2 * TIB - 1).unwrap().base, all);
         assert_eq!(get(1).unwrap_err().code(), Code::OutOfMemory);
         pond.free(all, Some(1), None).unwrap();

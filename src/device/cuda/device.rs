@@ -98,6 +98,7 @@ impl CudaDevice {
         let physical = Physical {
             device,
             exportable: has(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?,
+            fabric: false, // asked for when it is wanted
             rdma: has(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
         };
         let maps = options.mapping
@@ -594,9 +595,20 @@ impl Device for CudaDevice {
         true
     }
 
-    fn share_granules(&self, granules: &[(u64, u64)]) -> Result<Exported> {
+    fn make_for_fabric(&self, on: bool) {
+        if let Some(m) = &self.mapping {
+            m.set_fabric(on);
+        }
+    }
+
+    fn check_fabric(&self, granules: &[(u64, u64)]) -> Result<()> {
         let _in = self.primary.enter()?;
-        self.export_granules(granules)
+        self.mapping()?.check_fabric(granules)
+    }
+
+    fn share_granules(&self, granules: &[(u64, u64)], fabric: bool) -> Result<Exported> {
+        let _in = self.primary.enter()?;
+        if fabric { self.export_fabric(granules) } else { self.export_granules(granules) }
     }
 
     fn share_segment(&self, addr: u64) -> Result<Exported> {

@@ -453,9 +453,9 @@ impl Driver {
         self.check(call!(self.cuMemGetAllocationGranularity(&mut bytes, &kind.properties(), least)))?;
         Ok(bytes as u64)
     }
-    pub(super) fn physical_create(&self, bytes: u64, kind: &Physical) -> Result<u64> {
+    pub(super) fn physical_create(&self, bytes: u64, kind: &Physical) -> Outcome<u64> {
         let mut handle = 0;
-        self.check(call!(self.cuMemCreate(&mut handle, bytes as usize, &kind.properties(), 0)))?;
+        call!(self.cuMemCreate(&mut handle, bytes as usize, &kind.properties(), 0))?;
         Ok(handle)
     }
     pub(super) fn physical_release(&self, handle: u64) -> Result<()> {
@@ -508,6 +508,21 @@ impl Driver {
         self.check(call!(self.cuMemImportFromShareableHandle(&mut handle, source, POSIX_FD)))?;
         Ok(handle)
     }
+    /// The fabric handle of a granule that was made for one: bytes that name it, and keep nothing.
+    pub(super) fn fabric_export(&self, handle: u64) -> Result<[u8; 64]> {
+        let mut bytes = [0; 64];
+        let out: *mut [u8; 64] = &mut bytes;
+        self.check(call!(self.cuMemExportToShareableHandle(out.cast(), handle, FABRIC, 0)))?;
+        Ok(bytes)
+    }
+    /// A handle of a granule of another process, maybe on another machine.
+    pub(super) fn fabric_import(&self, bytes: &[u8; 64]) -> Result<u64> {
+        let mut handle = 0;
+        // The driver wants it without `const`, and only reads.
+        let source = std::ptr::from_ref(bytes).cast_mut().cast();
+        self.check(call!(self.cuMemImportFromShareableHandle(&mut handle, source, FABRIC)))?;
+        Ok(handle)
+    }
     /// A handle of a whole block of `alloc`.
     pub(super) fn ipc_handle(&self, addr: u64) -> Result<[u8; 64]> {
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
@@ -530,6 +545,9 @@ impl Driver {
 const POSIX_FD: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
+const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
+const _: () = assert!(size_of::<CUmemFabricHandle>() == 64);
+
 fn location(device: i32) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
@@ -541,17 +559,17 @@ pub(super) struct Physical {
     pub device: i32,
     /// It can be given to another process as a file descriptor.
     pub exportable: bool,
+    /// It can be given to processes that the fabric reaches, by a handle.
+    pub fabric: bool,
     /// Other devices on the bus may be given access (GPUDirect RDMA).
     pub rdma: bool,
 }
 
 impl Physical {
     fn properties(&self) -> CUmemAllocationProp {
-        let handles = if self.exportable {
-            CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-        } else {
-            CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE
-        };
+        // A mask, though its type is that of one kind.
+        let part = |on: bool, kind: CUmemAllocationHandleType| if on { kind.0 } else { 0 };
+        let handles = CUmemAllocationHandleType(part(self.exportable, POSIX_FD) | part(self.fabric, FABRIC));
         CUmemAllocationProp {
             type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
             requestedHandleTypes: handles,

@@ -12,7 +12,8 @@
 //! The lock is held across the driver's calls. One pond makes these calls one at a time anyway, and the
 //! driver calls nobody back in them.
 
-use super::driver::{Driver, Physical};
+use super::driver::{About, Driver, Physical};
+use super::fabric::{self, Fabric};
 use crate::base::error::{Code, Error, Result};
 use crate::fail;
 use std::collections::BTreeMap;
@@ -30,6 +31,8 @@ enum Granule {
     Present {
         handle: u64,
         shown: u32,
+        /// It was made for fabric handles too.
+        fabric: bool,
     },
 }
 
@@ -42,6 +45,14 @@ struct State {
     opened: BTreeMap<u64, u64>,
     /// Devices that may use the memory; this one first.
     readers: Vec<i32>,
+    fabric: Fabric,
+}
+
+/// What another process has sent for a granule.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    Fd(BorrowedFd<'a>),
+    Fabric(&'a [u8; 64]),
 }
 
 /// The mapped memory of one device.
@@ -64,6 +75,7 @@ impl Mapping {
             slots: Vec::new(),
             opened: BTreeMap::new(),
             readers: vec![physical.device],
+            fabric: Fabric::default(),
         };
         Mapping { driver, physical, state: Mutex::new(state) }
     }
@@ -131,8 +143,8 @@ impl Mapping {
             fail!(Code::InvalidArgument, "granule {at} exists already");
         }
         for i in range.clone() {
-            match self.driver.physical_create(GRANULE, &self.physical) {
-                Ok(handle) => s.granules[i] = Granule::Present { handle, shown: 0 },
+            match self.make_one(&mut s) {
+                Ok(made) => s.granules[i] = made,
                 Err(e) => {
                     for j in range.start..i {
                         self.release_one(&mut s, j);
@@ -142,6 +154,29 @@ impl Mapping {
             }
         }
         Ok(())
+    }
+
+    /// From now on granules are made for fabric handles, or not.
+    pub(super) fn set_fabric(&self, wanted: bool) {
+        self.lock().fabric.wanted = wanted;
+    }
+
+    /// Memory of the driver, also for fabric handles where those are wanted and it gives them.
+    fn make_one(&self, s: &mut State) -> Result<Granule> {
+        let make = |kind: &Physical| self.driver.physical_create(GRANULE, kind);
+        let mut refused = None;
+        if s.fabric.tries(self.driver, &self.physical) {
+            match make(&Physical { fabric: true, ..self.physical }) {
+                Ok(handle) => return Ok(Granule::Present { handle, shown: 0, fabric: true }),
+                Err(f) if fabric::may_refuse(f) => refused = Some(f),
+                Err(f) => return self.driver.check(Err(f)),
+            }
+        }
+        let handle = self.driver.check(make(&self.physical))?;
+        if let Some(f) = refused {
+            s.fabric.refuse(&self.driver.error(f, About::Other));
+        }
+        Ok(Granule::Present { handle, shown: 0, fabric: false })
     }
 
     /// One granule back to the driver. A handle that it does not take is dead: there is no second try.
@@ -168,10 +203,7 @@ impl Mapping {
                 // Those before are gone: made anew, all is as before but for their content, which is
                 // nobody's.
                 for back in range.start..at {
-                    match self.driver.physical_create(GRANULE, &self.physical) {
-                        Ok(handle) => s.granules[back] = Granule::Present { handle, shown: 0 },
-                        Err(_) => s.granules[back] = Granule::Absent,
-                    }
+                    s.granules[back] = self.make_one(&mut s).unwrap_or(Granule::Absent);
                 }
                 return Err(e);
             }
@@ -211,12 +243,12 @@ impl Mapping {
     }
 
     fn show(&self, s: &mut State, granule: usize, slot: usize) -> Result<()> {
-        let Granule::Present { handle, shown } = s.granules[granule] else {
+        let Granule::Present { handle, shown, .. } = &mut s.granules[granule] else {
             return Err(Error::new(Code::Internal, "a granule without memory"));
         };
-        self.driver.map(s.window + slot as u64 * GRANULE, GRANULE, handle)?;
+        self.driver.map(s.window + slot as u64 * GRANULE, GRANULE, *handle)?;
+        *shown += 1;
         s.slots[slot] = granule as u32 + 1;
-        s.granules[granule] = Granule::Present { handle, shown: shown + 1 };
         Ok(())
     }
 
@@ -262,27 +294,29 @@ impl Mapping {
             fail!(Code::Unsupported, "this CUDA device exports no memory as file descriptors");
         }
         let s = self.lock();
-        let mut fds = Vec::new();
-        for &(first, count) in granules {
-            for at in s.granules(first, count)? {
-                let Granule::Present { handle, .. } = s.granules[at] else {
-                    fail!(Code::InvalidArgument, "granule {at} does not exist");
-                };
-                fds.push(self.driver.physical_export(handle)?);
-            }
-        }
-        Ok(fds)
+        s.present(granules)?.into_iter().map(|(handle, _)| self.driver.physical_export(handle)).collect()
+    }
+
+    /// Fails, with the reason, unless fabric handles can share these granules.
+    pub(super) fn check_fabric(&self, granules: &[(u64, u64)]) -> Result<()> {
+        self.lock().fabric_handles(granules).map(drop)
+    }
+
+    /// A fabric handle for each of these granules, in order.
+    pub(super) fn export_fabric(&self, granules: &[(u64, u64)]) -> Result<Vec<[u8; 64]>> {
+        let s = self.lock();
+        s.fabric_handles(granules)?.into_iter().map(|handle| self.driver.fabric_export(handle)).collect()
     }
 
     /// Shows granules of another process side by side, at addresses of their own.
-    pub(super) fn open_foreign(&self, fds: &[BorrowedFd<'_>]) -> Result<u64> {
+    pub(super) fn open_foreign(&self, sources: &[Source<'_>]) -> Result<u64> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
-        let bytes = fds.len() as u64 * GRANULE;
+        let bytes = sources.len() as u64 * GRANULE;
         let addr = self.driver.reserve(bytes, GRANULE)?;
-        for (i, fd) in fds.iter().enumerate() {
+        for (i, source) in sources.iter().enumerate() {
             let at = i as u64 * GRANULE;
-            if let Err(e) = self.show_foreign(*fd, addr + at) {
+            if let Err(e) = self.show_foreign(*source, addr + at) {
                 let _ = self.hide_opened(addr, at, bytes);
                 return Err(e);
             }
@@ -295,11 +329,18 @@ impl Mapping {
         Ok(addr)
     }
 
-    fn show_foreign(&self, fd: BorrowedFd<'_>, addr: u64) -> Result<()> {
-        let handle = self.driver.physical_import(fd)?;
+    fn show_foreign(&self, source: Source<'_>, addr: u64) -> Result<()> {
+        let handle = match source {
+            Source::Fd(fd) => self.driver.physical_import(fd)?,
+            Source::Fabric(bytes) => self.driver.fabric_import(bytes)?,
+        };
         let shown = self.driver.map(addr, GRANULE, handle);
         // What is mapped keeps the memory.
-        shown.and(self.driver.physical_release(handle))
+        let released = self.driver.physical_release(handle);
+        if shown.is_ok() && released.is_err() {
+            let _ = self.driver.unmap(addr, GRANULE);
+        }
+        shown.and(released)
     }
 
     /// Takes away the first `shown` of the `bytes` that were reserved. Goes on after a failure, returns the first.
@@ -350,6 +391,28 @@ impl State {
             Some(end) if end <= total => Ok(first as usize..end as usize),
             _ => outside(&format!("{count} granules from {first} on: there are {total} numbers")),
         }
+    }
+
+    /// The driver's handles of granules, which must be there, and whether each was made for fabric handles.
+    fn present(&self, granules: &[(u64, u64)]) -> Result<Vec<(u64, bool)>> {
+        let mut found = Vec::new();
+        for &(first, count) in granules {
+            for at in self.granules(first, count)? {
+                let Granule::Present { handle, fabric, .. } = self.granules[at] else {
+                    fail!(Code::InvalidArgument, "granule {at} does not exist");
+                };
+                found.push((handle, fabric));
+            }
+        }
+        Ok(found)
+    }
+
+    fn fabric_handles(&self, granules: &[(u64, u64)]) -> Result<Vec<u64>> {
+        let found = self.present(granules)?;
+        if found.iter().all(|g| g.1) {
+            return Ok(found.into_iter().map(|g| g.0).collect());
+        }
+        Err(self.fabric.reason())
     }
 
     fn slots(&self, offset: u64, bytes: Option<u64>) -> Result<Range<usize>> {

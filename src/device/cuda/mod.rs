@@ -5,7 +5,7 @@
 //! (`DeviceType::absence`). Counting devices does not start CUDA; opening one does.
 //!
 //! `api.rs` finds the driver's functions, `driver.rs` calls them, and no other file does. `context.rs` is
-//! the way in; `device.rs` the front; `memory`, `mapping`, `streams` do the work. `docs/cuda.md` is for
+//! the way in; `device.rs` the front; `memory`, `mapping`, `fabric`, `share`, `streams` do the work. `docs/cuda.md` is for
 //! users.
 //!
 //! All calls get `NotPermitted` in a forked child of a process that has started CUDA, and in host callbacks
@@ -15,6 +15,7 @@ mod api;
 mod context;
 mod device;
 mod driver;
+mod fabric;
 mod mapping;
 mod memory;
 mod nvml;

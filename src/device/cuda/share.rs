@@ -1,20 +1,52 @@
-//! Memory of a CUDA device for other processes, and theirs here: granules as file descriptors where the device
-//! maps, else whole segments by the driver's older handles. And memory for other devices of the process.
+//! Memory of a CUDA device for other processes, and theirs here: granules as file descriptors or by fabric handles
+//! where the device maps, else whole segments by the driver's older handles. And memory for other devices of the
+//! process.
 
 use super::device::CudaDevice;
-use super::mapping::GRANULE;
+use super::mapping::{GRANULE, Source};
 use crate::base::error::{Code, Error, Result};
 use crate::device::share::{Exported, Imported, Piece, SharedKind};
 use crate::fail;
 use std::sync::PoisonError;
 
+fn one_each(granules: usize) -> Vec<Piece> {
+    (0..granules).map(|i| Piece { fd: i as u32, offset: 0, bytes: GRANULE }).collect()
+}
+
+/// Each piece must be a granule of its own, of a descriptor or handle that is there.
+fn check_granules(memory: &Imported<'_>) -> Result<()> {
+    memory.check_pieces(GRANULE)?;
+    if memory.pieces.iter().all(|p| p.offset == 0 && p.bytes == GRANULE) {
+        return Ok(());
+    }
+    Err(Error::new(Code::InvalidArgument, "each piece must be a granule of its own"))
+}
+
 impl CudaDevice {
     pub(super) fn export_granules(&self, granules: &[(u64, u64)]) -> Result<Exported> {
         let identity = self.driver().uuid(self.primary().device)?;
         let fds = self.mapping()?.export(granules)?;
-        let piece = |i| Piece { fd: i as u32, offset: 0, bytes: GRANULE };
-        let pieces = (0..fds.len()).map(piece).collect();
-        Ok(Exported { kind: SharedKind::CudaGranules, identity, pieces, handle: [0; 64], fds })
+        Ok(Exported {
+            kind: SharedKind::CudaGranules,
+            identity,
+            pieces: one_each(fds.len()),
+            handle: [0; 64],
+            fabric: Vec::new(),
+            fds,
+        })
+    }
+
+    /// Without the card's identity: the memory may be used from other cards, and from those of other machines.
+    pub(super) fn export_fabric(&self, granules: &[(u64, u64)]) -> Result<Exported> {
+        let fabric = self.mapping()?.export_fabric(granules)?;
+        Ok(Exported {
+            kind: SharedKind::CudaFabric,
+            identity: [0; 16],
+            pieces: one_each(fabric.len()),
+            handle: [0; 64],
+            fabric,
+            fds: Vec::new(),
+        })
     }
 
     pub(super) fn export_segment(&self, addr: u64) -> Result<Exported> {
@@ -23,6 +55,7 @@ impl CudaDevice {
             identity: self.driver().uuid(self.primary().device)?,
             pieces: Vec::new(),
             handle: self.driver().ipc_handle(addr)?,
+            fabric: Vec::new(),
             fds: Vec::new(),
         })
     }
@@ -30,6 +63,9 @@ impl CudaDevice {
     pub(super) fn open_foreign(&self, memory: &Imported<'_>) -> Result<u64> {
         if memory.kind == SharedKind::HostFile {
             return Err(Error::new(Code::InvalidArgument, "this is memory of a host device"));
+        }
+        if memory.kind == SharedKind::CudaFabric {
+            return self.open_fabric(memory);
         }
         if memory.identity != self.driver().uuid(self.primary().device)? {
             return Err(Error::new(
@@ -46,13 +82,22 @@ impl CudaDevice {
             *segments.entry(addr).or_default() += 1;
             return Ok(addr);
         }
-        memory.check_pieces(GRANULE)?;
-        let whole = |p: &Piece| p.offset == 0 && p.bytes == GRANULE;
-        if !memory.pieces.iter().all(whole) {
-            return Err(Error::new(Code::InvalidArgument, "each piece must be a granule of its own"));
-        }
-        let fds: Vec<_> = memory.pieces.iter().map(|p| memory.fds[p.fd as usize]).collect();
-        self.mapping()?.open_foreign(&fds)
+        check_granules(memory)?;
+        let fd = |p: &Piece| Source::Fd(memory.fds[p.fd as usize]);
+        self.mapping()?.open_foreign(&memory.pieces.iter().map(fd).collect::<Vec<_>>())
+    }
+
+    fn open_fabric(&self, memory: &Imported<'_>) -> Result<u64> {
+        check_granules(memory)?;
+        let handle = |p: &Piece| Source::Fabric(&memory.fabric[p.fd as usize]);
+        let sources: Vec<_> = memory.pieces.iter().map(handle).collect();
+        self.mapping()?.open_foreign(&sources).map_err(|e| {
+            if e.code() != Code::NotPermitted {
+                return e;
+            }
+            let hint = "this process needs the IMEX channel of the exporter's";
+            Error::new(e.code(), format!("{e}; {hint}"))
+        })
     }
 
     /// The device was waited for.

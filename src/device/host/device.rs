@@ -384,8 +384,11 @@ impl Device for HostDevice {
         Ok(())
     }
 
-    fn share_granules(&self, granules: &[(u64, u64)]) -> Result<Exported> {
+    fn share_granules(&self, granules: &[(u64, u64)], fabric: bool) -> Result<Exported> {
         let _pass = self.shared.enter()?;
+        if fabric {
+            self.check_fabric(granules)?; // there are none
+        }
         self.mapping()?.share(granules)
     }
 

@@ -290,7 +290,14 @@ impl Mapping {
         let fd = file.as_fd().try_clone_to_owned();
         let fd = fd.map_err(|e| Error::new(Code::System, format!("fcntl(F_DUPFD_CLOEXEC): {e}")))?;
         state.lent = true;
-        Ok(Exported { kind: SharedKind::HostFile, identity: [0; 16], pieces, handle: [0; 64], fds: vec![fd] })
+        Ok(Exported {
+            kind: SharedKind::HostFile,
+            identity: [0; 16],
+            pieces,
+            handle: [0; 64],
+            fabric: Vec::new(),
+            fds: vec![fd],
+        })
     }
 
     /// Maps what `share` of some process gave, side by side; its address.

@@ -5,7 +5,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::core::Tuning;
 use crate::device::Device;
 use crate::runtime::lock;
-use crate::runtime::options::{Backend, Key, Options, Strictness, Value, parse};
+use crate::runtime::options::{Backend, ExportHandle, Key, Options, Strictness, Value, parse};
 use crate::runtime::rescue::Rescue;
 use crate::runtime::unpooled::Unpooled;
 use std::sync::atomic::AtomicBool;
@@ -36,6 +36,8 @@ impl Memory {
             }
             options.set(Key::Backend, Value::Backend(Backend::Native));
         }
+        // Before there is any memory.
+        device.make_for_fabric(options.export_handle() != ExportHandle::PosixFd);
         let how = match options.backend() {
             Backend::None => How::Unpooled(Box::new(Unpooled::new(device.clone(), false)?)),
             Backend::Driver => How::Unpooled(Box::new(Unpooled::new(device.clone(), true)?)),
@@ -69,6 +71,7 @@ impl Memory {
                 let threshold = o.fraction(Key::GarbageCollectionThreshold);
                 p.pond.set_limit(limit);
                 p.supply.set_careful(careful);
+                p.device.make_for_fabric(o.export_handle() != ExportHandle::PosixFd);
                 p.pond.tune(Tuning {
                     max_split: o.bytes(Key::MaxSplitSizeMb).unwrap_or(0),
                     max_round: o.bytes(Key::MaxNonSplitRoundingMb).unwrap_or(0),
@@ -83,6 +86,11 @@ impl Memory {
             }
             How::Unpooled(u) => u.set_bounds(limit, careful),
         }
+    }
+
+    /// How blocks are exported.
+    pub(super) fn export_handle(&self) -> ExportHandle {
+        lock(&self.settings.asked).options.export_handle()
     }
 
     /// The options as they are now.

@@ -1,7 +1,7 @@
 //! The keys: their names, what values they take, and whether an open device can change them.
 
 use super::nearest::nearest;
-use super::value::{Backend, Divisions, Value};
+use super::value::{Backend, Divisions, ExportHandle, Value};
 
 /// An option, by its name; the number is its place in [`KEYS`]. `docs/options.md` describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +24,19 @@ pub(crate) enum Key {
     PinnedFreeCatchAll,
     ReleaseLockOnCudamalloc,
     GraphCaptureRecordStreamReuse,
+    ExportHandle,
 }
 
 /// Keys.
-pub(super) const COUNT: usize = 18;
+pub(super) const COUNT: usize = 19;
 
 /// Which values a key takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
     /// The name of an allocator.
     Backend,
+    /// How blocks are exported.
+    ExportHandle,
     /// `True` or `False`.
     Switch,
     /// Whole MiB from `least`, or `unlimited` where `word` is set.
@@ -120,6 +123,7 @@ pub(super) const KEYS: [Info; COUNT] = [
     info(Key::PinnedFreeCatchAll, "pinned_free_catch_all", Kind::Switch, OFF),
     info(Key::ReleaseLockOnCudamalloc, "release_lock_on_cudamalloc", Kind::Switch, OFF),
     info(Key::GraphCaptureRecordStreamReuse, "graph_capture_record_stream_reuse", Kind::Switch, OFF),
+    info(Key::ExportHandle, "export_handle", Kind::ExportHandle, Value::ExportHandle(ExportHandle::PosixFd)),
 ];
 
 // The number of a key is its place.

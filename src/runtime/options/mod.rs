@@ -18,7 +18,7 @@ pub use defaults::set_default_options;
 pub(crate) use defaults::{for_device, forget};
 pub(crate) use keys::Key;
 pub(crate) use parse::{Strictness, parse};
-pub(crate) use value::{Backend, Divisions, Value};
+pub(crate) use value::{Backend, Divisions, ExportHandle, Value};
 
 use crate::base::error::{Code, Error, Result};
 use crate::fail;
@@ -106,6 +106,14 @@ impl Options {
         match self.get(Key::Backend) {
             Value::Backend(b) => b,
             _ => Backend::Native,
+        }
+    }
+
+    /// How blocks are exported.
+    pub(crate) fn export_handle(&self) -> ExportHandle {
+        match self.get(Key::ExportHandle) {
+            Value::ExportHandle(h) => h,
+            _ => ExportHandle::PosixFd,
         }
     }
 

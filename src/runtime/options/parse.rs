@@ -3,7 +3,7 @@
 use super::Patch;
 use super::keys::{Key, Kind, nearest_name};
 use super::nearest::nearest;
-use super::value::{Backend, Divisions, INTERVALS, MOST_PARTS, Value};
+use super::value::{Backend, Divisions, ExportHandle, INTERVALS, MOST_PARTS, Value};
 use crate::base::error::{Code, Error, Result};
 
 /// [threads] at most, as in PyTorch.
@@ -104,6 +104,13 @@ fn value_of(key: Key, value: Part<'_>, source: &str) -> Result<Value> {
             None => {
                 let near = nearest(text, Backend::NAMES.iter().map(|n| n.0));
                 wrong("native, cudaMallocAsync or none", &near)
+            }
+        },
+        Kind::ExportHandle => match ExportHandle::NAMES.iter().find(|n| n.0 == text) {
+            Some(n) => Ok(Value::ExportHandle(n.1)),
+            None => {
+                let near = nearest(text, ExportHandle::NAMES.iter().map(|n| n.0));
+                wrong("posix_fd, fabric or auto", &near)
             }
         },
         Kind::Switch if text.eq_ignore_ascii_case("true") => Ok(Value::Switch(true)),
@@ -261,6 +268,7 @@ mod tests {
         assert_eq!(two.unwrap(), want);
         assert_eq!(one("backend:cudaMallocAsync"), Value::Backend(Backend::Driver));
         assert_eq!(one("backend:none"), Value::Backend(Backend::None));
+        assert_eq!(one("export_handle:auto"), Value::ExportHandle(ExportHandle::Auto));
         assert_eq!(one("max_split_size_mb:99999999999999999999999"), Value::Mib(Some(u64::MAX)));
         assert_eq!(one("max_split_size_mb:unlimited"), Value::Mib(None));
         assert_eq!(one("throw_on_cudamalloc_oom:true"), Value::Switch(true));
@@ -306,6 +314,10 @@ mod tests {
             (
                 "backend:natvie",
                 "T, column 9: backend is \"natvie\": want native, cudaMallocAsync or none; did you mean native?",
+            ),
+            (
+                "export_handle:fabrik",
+                "T, column 15: export_handle is \"fabrik\": want posix_fd, fabric or auto; did you mean fabric?",
             ),
             (
                 "expandable_segments:yes",

@@ -25,6 +25,23 @@ impl Backend {
     ];
 }
 
+/// How blocks of a device that maps go to other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExportHandle {
+    /// By file descriptors.
+    PosixFd,
+    /// By fabric handles, or not at all.
+    Fabric,
+    /// By fabric handles where there are some, else by file descriptors.
+    Auto,
+}
+
+impl ExportHandle {
+    /// Names with their meaning.
+    pub(super) const NAMES: [(&'static str, ExportHandle); 3] =
+        [("posix_fd", ExportHandle::PosixFd), ("fabric", ExportHandle::Fabric), ("auto", ExportHandle::Auto)];
+}
+
 /// Into how many parts each power of two is divided when sizes are rounded up: log2 of the parts, four bits for
 /// each of 16 intervals. Interval 0 is all sizes below 2 MiB, interval i the sizes from 2^i MiB to twice that,
 /// interval 15 all from 32 GiB. 0 (one part, or none): sizes are not rounded.
@@ -88,6 +105,8 @@ pub(crate) enum Value {
     Divisions(Divisions),
     /// [MiB] or the word for the device's own size.
     Segment(Option<u64>),
+    /// How blocks are exported.
+    ExportHandle(ExportHandle),
 }
 
 impl fmt::Display for Value {
@@ -95,6 +114,10 @@ impl fmt::Display for Value {
         match self {
             Value::Backend(b) => {
                 let name = Backend::NAMES.iter().find(|n| n.1 == *b).map_or("", |n| n.0);
+                f.write_str(name)
+            }
+            Value::ExportHandle(h) => {
+                let name = ExportHandle::NAMES.iter().find(|n| n.1 == *h).map_or("", |n| n.0);
                 f.write_str(name)
             }
             Value::Switch(on) => f.write_str(if *on { "True" } else { "False" }),

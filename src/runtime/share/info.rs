@@ -1,6 +1,6 @@
-//! The bytes that go to another process beside the file descriptors: a head, then the pieces. Numbers are in the
-//! order of the processor, as both ends are on one machine. What is read here may come from anywhere: every number is
-//! looked at, and no two byte strings mean the same.
+//! The bytes that go to another process beside the file descriptors: a head, then the pieces, then fabric handles.
+//! Numbers are in the order of the processor: the version of one with the other order is another version. What is read
+//! here may come from anywhere: every number is looked at, and no two byte strings mean the same.
 //!
 //! | at | bytes | |
 //! | --- | --- | --- |
@@ -13,7 +13,8 @@
 //! | 48 | 64 | handle of the driver |
 //! | 112 | 4 | file descriptors, the ticket included |
 //! | 116 | 4 | pieces |
-//! | 120 | 24 each | pieces: descriptor (4), zeros (4), offset (8), bytes (8) |
+//! | 120 | 24 each | pieces: descriptor or fabric handle (4), zeros (4), offset (8), bytes (8) |
+//! | then | 64 each | with fabric handles: as many as pieces |
 
 use crate::base::error::{Code, Error, Result};
 use crate::device::share::{Piece, Shared, SharedKind};
@@ -22,6 +23,7 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"millpond");
 const VERSION: u32 = 1;
 const HEAD: usize = 120;
 const PIECE: usize = 24;
+const HANDLE: usize = 64;
 /// More than any device has granules.
 const MOST_PIECES: u32 = 1 << 24;
 
@@ -37,14 +39,14 @@ pub(crate) struct Info {
 }
 
 impl Info {
-    /// How many bytes these pieces need.
-    pub(crate) fn length(pieces: usize) -> usize {
-        HEAD + PIECE * pieces
+    /// How many bytes these pieces need, with a fabric handle each or without.
+    pub(crate) fn length(pieces: usize, fabric: bool) -> usize {
+        HEAD + each(fabric) * pieces
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let m = &self.memory;
-        let mut to = Vec::with_capacity(Self::length(m.pieces.len()));
+        let mut to = Vec::with_capacity(Self::length(m.pieces.len(), !m.fabric.is_empty()));
         to.extend(MAGIC.to_ne_bytes());
         to.extend(VERSION.to_ne_bytes());
         to.extend((m.kind as u32).to_ne_bytes());
@@ -60,6 +62,7 @@ impl Info {
             to.extend(p.offset.to_ne_bytes());
             to.extend(p.bytes.to_ne_bytes());
         }
+        m.fabric.iter().for_each(|handle| to.extend(handle));
         to
     }
 
@@ -69,6 +72,11 @@ impl Info {
             Error::new(Code::InvalidArgument, format!("the info is not one of millpond_export: {what}"))
         })
     }
+}
+
+/// [B] of a piece with what goes along.
+fn each(fabric: bool) -> usize {
+    if fabric { PIECE + HANDLE } else { PIECE }
 }
 
 fn take<const N: usize>(from: &mut &[u8]) -> std::result::Result<[u8; N], &'static str> {
@@ -92,7 +100,8 @@ fn decode(mut from: &[u8]) -> std::result::Result<Info, &'static str> {
     let handle = take(f)?;
     let fd_count = u32::from_ne_bytes(take(f)?);
     let count = u32::from_ne_bytes(take(f)?);
-    if count > MOST_PIECES || f.len() != PIECE * count as usize {
+    let by_fabric = kind == SharedKind::CudaFabric;
+    if count > MOST_PIECES || f.len() != each(by_fabric) * count as usize {
         return Err("its length does not fit the number of pieces");
     }
     let mut pieces = Vec::new();
@@ -106,6 +115,10 @@ fn decode(mut from: &[u8]) -> std::result::Result<Info, &'static str> {
         sum = sum.checked_add(p.bytes).ok_or("its pieces are too large")?;
         pieces.push(p);
     }
+    let mut fabric = Vec::new();
+    for _ in 0..if by_fabric { count } else { 0 } {
+        fabric.push(take(f)?);
+    }
     let end = skip.checked_add(bytes).filter(|&e| e <= i64::MAX as u64).ok_or("its block is too large")?;
     if bytes == 0 || fd_count == 0 {
         return Err("a number is 0");
@@ -113,10 +126,13 @@ fn decode(mut from: &[u8]) -> std::result::Result<Info, &'static str> {
     if (kind == SharedKind::CudaSegment) != pieces.is_empty() {
         return Err("pieces are missing, or too many");
     }
+    if by_fabric && fd_count != 1 {
+        return Err("fabric handles need no descriptors but the ticket");
+    }
     if !pieces.is_empty() && end > sum {
         return Err("its block passes the end of its pieces");
     }
-    let memory = Shared { kind, identity, pieces, handle, fds: Vec::new() };
+    let memory = Shared { kind, identity, pieces, handle, fabric, fds: Vec::new() };
     Ok(Info { bytes, skip, fd_count, memory })
 }
 
@@ -135,31 +151,44 @@ mod tests {
             identity: [3; 16],
             pieces,
             handle: [5; 64],
+            fabric: Vec::new(),
             fds: Vec::new(),
         };
         Info { bytes: 3 << 20, skip: 4096, fd_count: 2, memory }
     }
 
+    fn by_fabric() -> Info {
+        let mut i = sample();
+        i.memory.kind = SharedKind::CudaFabric;
+        i.memory.fabric = vec![[7; 64], [8; 64]];
+        i.fd_count = 1;
+        i
+    }
+
     #[test]
     fn what_is_written_is_read() {
         let bytes = sample().encode();
-        assert_eq!(bytes.len(), Info::length(2));
+        assert_eq!(bytes.len(), Info::length(2, false));
         assert_eq!(Info::decode(&bytes).unwrap(), sample());
+        let bytes = by_fabric().encode();
+        assert_eq!(bytes.len(), Info::length(2, true));
+        assert_eq!(Info::decode(&bytes).unwrap(), by_fabric());
     }
 
     #[test]
     fn every_length_and_every_changed_byte_is_a_status_or_means_what_it_says() {
-        let good = sample().encode();
-        for n in 0..good.len() {
-            assert!(Info::decode(&good[..n]).is_err(), "{n} bytes");
-        }
-        assert!(Info::decode(&[&good[..], &[0]].concat()).is_err());
-        for at in 0..good.len() {
-            for value in [0, 1, 0x7F, 0xFF] {
-                let mut bad = good.clone();
-                bad[at] = value;
-                if let Ok(info) = Info::decode(&bad) {
-                    assert_eq!(info.encode(), bad, "byte {at}");
+        for good in [sample().encode(), by_fabric().encode()] {
+            for n in 0..good.len() {
+                assert!(Info::decode(&good[..n]).is_err(), "{n} bytes");
+            }
+            assert!(Info::decode(&[&good[..], &[0]].concat()).is_err());
+            for at in 0..good.len() {
+                for value in [0, 1, 4, 0x7F, 0xFF] {
+                    let mut bad = good.clone();
+                    bad[at] = value;
+                    if let Ok(info) = Info::decode(&bad) {
+                        assert_eq!(info.encode(), bad, "byte {at}");
+                    }
                 }
             }
         }
@@ -176,6 +205,12 @@ mod tests {
             |i| i.memory.pieces[1].bytes = u64::MAX,
             |i| i.memory.pieces.clear(),
             |i| i.memory.kind = SharedKind::CudaSegment,
+            |i| i.memory.kind = SharedKind::CudaFabric,
+            |i| *i = Info { fd_count: 2, ..by_fabric() },
+            |i| {
+                *i = by_fabric();
+                i.memory.fabric.pop();
+            },
         ] {
             let mut i = sample();
             change(&mut i);

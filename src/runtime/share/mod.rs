@@ -5,10 +5,12 @@
 //! at an address of its own and keeps a copy of the ticket.
 
 use crate::base::error::{Code, Error, Result};
+use crate::core::Pieces;
 use crate::device::Device;
-use crate::device::share::Imported;
+use crate::device::share::{Imported, SharedKind};
 use crate::fail;
 use crate::runtime::device::{DeviceState, may_block};
+use crate::runtime::options::ExportHandle;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 mod imports;
@@ -64,33 +66,42 @@ impl DeviceState {
     /// How many bytes of info and how many descriptors [`export`](Self::export) of this block gives.
     pub fn export_size(&self, addr: u64) -> Result<(usize, usize)> {
         let _pass = self.enter()?;
-        let (granules, maps) = self.memory().export_pieces(addr)?;
+        let (granules, maps, fabric) = self.memory().export_pieces(addr)?;
         let count: usize = granules.granules.iter().map(|g| g.1 as usize).sum();
         Ok(match (maps, self.device().shares_by_granule()) {
-            (true, true) => (Info::length(count), 1 + count),
-            (true, false) => (Info::length(granules.granules.len()), 2),
-            (false, _) => (Info::length(0), 1),
+            (true, _) if fabric => (Info::length(count, true), 1),
+            (true, true) => (Info::length(count, false), 1 + count),
+            (true, false) => (Info::length(granules.granules.len(), false), 2),
+            (false, _) => (Info::length(0, false), 1),
         })
     }
 
     /// Opens a block of another process (or of this one) at an address of its own, for work on this device. The
-    /// descriptors stay the caller's. Ends with [`import_close`](Self::import_close).
+    /// descriptors stay the caller's. What goes by fabric handles may be opened without descriptors: then nothing here
+    /// keeps the memory, and the exporter must. Ends with [`import_close`](Self::import_close).
     pub fn import(&self, info: &[u8], fds: &[BorrowedFd<'_>]) -> Result<u64> {
         let _pass = self.enter()?;
         let told = Info::decode(info)?;
-        if fds.len() != told.fd_count as usize {
+        let m = told.memory;
+        let away = m.kind == SharedKind::CudaFabric && fds.is_empty();
+        if fds.len() != told.fd_count as usize && !away {
             let want = told.fd_count;
             fail!(Code::InvalidArgument, "{} file descriptors given, the export has {want}", fds.len());
         }
-        check_ticket(fds[0])?;
-        let ticket = copy_of(fds[0])?;
-        let m = told.memory;
+        let (ticket, files) = match fds.split_first() {
+            Some((&ticket, files)) => {
+                check_ticket(ticket)?;
+                (Some(copy_of(ticket)?), files)
+            }
+            None => (None, fds),
+        };
         let memory = Imported {
             kind: m.kind,
             identity: m.identity,
             pieces: m.pieces,
             handle: m.handle,
-            fds: fds[1..].to_vec(),
+            fabric: m.fabric,
+            fds: files.to_vec(),
         };
         let at = self.device().open_shared(&memory)?;
         self.imports.add(at + told.skip, told.bytes, at, ticket);
@@ -147,19 +158,43 @@ impl DeviceState {
     }
 }
 
+/// The granules, as a device wants them.
+fn wide(pieces: &Pieces) -> Vec<(u64, u64)> {
+    pieces.granules.iter().map(|g| (g.0.into(), g.1.into())).collect()
+}
+
+/// Whether a block goes out by fabric handles. `Unsupported`, with the reason, where it must and cannot.
+pub(super) fn by_fabric(
+    device: &dyn Device,
+    pieces: &Pieces,
+    maps: bool,
+    wish: ExportHandle,
+) -> Result<bool> {
+    if wish == ExportHandle::PosixFd {
+        return Ok(false);
+    }
+    let can = if maps {
+        device.check_fabric(&wide(pieces))
+    } else {
+        Err(Error::new(Code::Unsupported, "no fabric handles: the memory is not mapped"))
+    };
+    match can {
+        Err(e) if wish == ExportHandle::Auto && e.code() == Code::Unsupported => Ok(false),
+        other => other.map(|()| true),
+    }
+}
+
 /// For `Memory::export`: what goes out for the memory that `device` has shared.
 pub(super) fn export_of(
     device: &dyn Device,
-    pieces: &crate::core::Pieces,
+    pieces: &Pieces,
     segment: Option<(u64, u64)>,
+    fabric: bool,
     ticket: OwnedFd,
 ) -> Result<Export> {
     let (shared, skip) = match segment {
         Some((addr, skip)) => (device.share_segment(addr)?, skip),
-        None => {
-            let wide: Vec<(u64, u64)> = pieces.granules.iter().map(|g| (g.0.into(), g.1.into())).collect();
-            (device.share_granules(&wide)?, pieces.skip)
-        }
+        None => (device.share_granules(&wide(pieces), fabric)?, pieces.skip),
     };
     let mut fds = vec![ticket];
     fds.extend(shared.fds);
@@ -168,6 +203,7 @@ pub(super) fn export_of(
         identity: shared.identity,
         pieces: shared.pieces,
         handle: shared.handle,
+        fabric: shared.fabric,
         fds: Vec::new(),
     };
     let info = Info { bytes: pieces.bytes, skip, fd_count: fds.len() as u32, memory };

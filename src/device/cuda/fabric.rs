@@ -1,0 +1,71 @@
+//! Whether memory of a device can be made for fabric handles, which reach processes of other machines.
+//!
+//! Asked when such memory is first wanted, and never otherwise. The device's attribute is only half an answer: the
+//! driver refuses the memory itself to a process without an IMEX channel. Then all memory is made without, for good,
+//! and the reason is kept for who asks for handles.
+
+use super::driver::{Driver, Failure, Physical, status};
+use super::mapping::GRANULE;
+use crate::base::error::{Code, Error};
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+
+/// What is known.
+#[derive(Default)]
+pub(super) struct Fabric {
+    /// Whether granules that are made now should have them.
+    pub wanted: bool,
+    /// Why there are none.
+    refused: Option<String>,
+    asked: bool,
+}
+
+impl Fabric {
+    /// Whether the next granule is to be made so.
+    #[inline]
+    pub(super) fn tries(&mut self, driver: Driver, physical: &Physical) -> bool {
+        if !self.wanted {
+            return false;
+        }
+        if !self.asked {
+            self.asked = true;
+            self.refused = ask(driver, physical).err();
+        }
+        self.refused.is_none()
+    }
+
+    /// A granule could not be made so, but without.
+    #[cold]
+    pub(super) fn refuse(&mut self, why: &Error) {
+        let hint = if why.code() == Code::NotPermitted { "; this process needs an IMEX channel" } else { "" };
+        self.refused = Some(format!("{}{hint}", why.message()));
+    }
+
+    /// Why memory has none that was made without.
+    pub(super) fn reason(&self) -> Error {
+        let why = self.refused.as_deref().unwrap_or("the memory was made before they were asked for");
+        Error::new(Code::Unsupported, format!("no fabric handles: {why}"))
+    }
+}
+
+/// Whether the failure to make memory may be about the handles: then it is tried without.
+pub(super) fn may_refuse(f: Failure) -> bool {
+    f.status != status::OUT_OF_MEMORY
+}
+
+fn ask(driver: Driver, physical: &Physical) -> Result<(), String> {
+    let known =
+        driver.attribute(physical.device, Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+    match known {
+        Ok(0) => return Err("the device has none".to_owned()),
+        Ok(_) => {}
+        Err(e) if e.code() == Code::InvalidArgument => {
+            return Err("the driver is older than CUDA 12.3".to_owned());
+        }
+        Err(e) => return Err(e.message().to_owned()),
+    }
+    match driver.granularity(&Physical { fabric: true, ..*physical }) {
+        Ok(g) if g != 0 && GRANULE.is_multiple_of(g) => Ok(()),
+        Ok(g) => Err(format!("such memory comes in pieces of {g} bytes, not of 2 MiB")),
+        Err(e) => Err(e.message().to_owned()),
+    }
+}
