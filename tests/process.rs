@@ -355,7 +355,7 @@ fn starting_and_ending_again_and_again_costs_nothing() {
                 ok(unsafe { millpond_pool_alloc(pool, bytes, null_mut(), &mut p) }); // and left
             }
         }
-        ok(unsafe { millpond_finalize() });
+        ok(millpond_finalize());
     };
     (0..8).for_each(|_| round());
     let (fds, kib) = (descriptors(), resident_kib());

@@ -282,6 +282,7 @@ impl Maps {
         self.descs.discard();
         self.granules.discard();
         self.table.discard();
+        self.holders.discard();
     }
 
     #[inline(always)]
