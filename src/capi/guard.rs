@@ -27,6 +27,13 @@ pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
     }
 }
 
+/// Only turns a panic into a status, for a body that needs nothing else of `run`.
+#[inline]
+pub(crate) fn caught<T>(body: impl FnOnce() -> T) -> std::result::Result<T, C_Status> {
+    // Unwind safe: as above.
+    catch_unwind(AssertUnwindSafe(body)).map_err(panicked)
+}
+
 #[cold]
 fn failed(e: &Error) -> C_Status {
     last_error::set(e.code(), e.message());

@@ -1,6 +1,6 @@
 //! Pools: stream-ordered memory.
 
-use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, text};
+use crate::capi::guard::{Out, OutStruct, Versioned, caught, read_struct, run, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
 use crate::paddle::abi::{C_Status, C_Stream};
@@ -115,9 +115,43 @@ pub unsafe extern "C" fn millpond_pool_alloc(
             }
             return C_Status::SUCCESS;
         }
+        if let Got::Missed(heap) = found {
+            // SAFETY: as here.
+            return unsafe { alloc_missed(pool, size_bytes, stream, out, memory, heap) };
+        }
     }
     // SAFETY: as here.
     unsafe { alloc_slow(pool, size_bytes, stream, out_ptr, found) }
+}
+
+/// `millpond_pool_alloc` where no block of this size waits. It may be inside a segment callback, as it needs nothing
+/// from the device; in a forked child no pool has a lane.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn alloc_missed(
+    pool: *mut millpond_pool,
+    size_bytes: usize,
+    stream: C_Stream,
+    out: NonNull<*mut c_void>,
+    memory: &Pooled,
+    heap: &'static Heap,
+) -> C_Status {
+    let found = match caught(|| memory.alloc_placed(heap, size_bytes as u64)) {
+        Ok(Got::Block(addr, full)) => {
+            // SAFETY: C's promise, as the header states it.
+            unsafe { out.write(to_ptr(addr)) };
+            if let Some(heap) = full {
+                settle(memory, heap);
+            }
+            return C_Status::SUCCESS;
+        }
+        Ok(found) => found,
+        Err(status) => return status,
+    };
+    // SAFETY: as here.
+    unsafe { alloc_slow(pool, size_bytes, stream, out.as_ptr(), found) }
 }
 
 #[cold]

@@ -4,7 +4,7 @@
 //! first that fits is the best fit at the lowest offset. Each step along a list may be a cache miss, so
 //! no more than `LOOK` are made, and the fine tiers, where placement matters little, make none.
 
-use super::desc::{Id, Maps};
+use super::desc::{Descs, Id, Maps};
 
 /// log2 of the lists a power of two has.
 const COLS_SHIFT: u32 = 5;
@@ -35,32 +35,32 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
     }
 
     /// Puts a block in. Its size must be set.
-    #[inline]
     pub(crate) fn insert(&mut self, maps: &Maps, id: Id) {
-        let d = maps.desc(id);
+        let descs = maps.descs();
+        let d = descs.of(id);
         let (r, c) = class(d.units());
         let (mut before, mut next) = (0, self.head[r][c]);
-        if LOOK > 1 {
+        if LOOK > 1 && next != 0 {
             // In order of size, then offset, as far as `LOOK` steps reach.
             let mine = (d.units(), d.off());
             for _ in 0..LOOK {
-                if next == 0 {
-                    break;
-                }
-                let n = maps.desc(next);
+                let n = descs.of(next);
                 if mine < (n.units(), n.off()) {
                     break;
                 }
                 (before, next) = (next, n.next());
+                if next == 0 {
+                    break;
+                }
             }
         }
         d.set_next(next);
         d.set_prev(before);
         if next != 0 {
-            maps.desc(next).set_prev(id);
+            descs.of(next).set_prev(id);
         }
         if before != 0 {
-            maps.desc(before).set_next(id);
+            descs.of(before).set_next(id);
             return; // the list was not empty
         }
         self.head[r][c] = id;
@@ -69,61 +69,113 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
     }
 
     /// Takes a block out that is in.
-    #[inline]
     pub(crate) fn remove(&mut self, maps: &Maps, id: Id) {
-        let d = maps.desc(id);
+        let descs = maps.descs();
+        let d = descs.of(id);
         let (next, prev) = (d.next(), d.prev());
-        if next != 0 {
-            maps.desc(next).set_prev(prev);
-        }
         if prev != 0 {
-            maps.desc(prev).set_next(next);
+            if next != 0 {
+                descs.of(next).set_prev(prev);
+            }
+            descs.of(prev).set_next(next);
             return;
         }
         let (r, c) = class(d.units());
+        self.behead(descs, r, c, next);
+    }
+
+    /// Takes the first block of a list out, whose next is `next`.
+    #[inline(always)]
+    fn behead(&mut self, descs: Descs<'_>, r: usize, c: usize, next: Id) {
         self.head[r][c] = next;
-        if next == 0 {
-            self.cols[r] &= !(1 << c);
-            if self.cols[r] == 0 {
-                self.rows &= !(1 << r);
-            }
+        if next != 0 {
+            descs.of(next).set_prev(0);
+            return;
+        }
+        self.cols[r] &= !(1 << c);
+        if self.cols[r] == 0 {
+            self.rows &= !(1 << r);
+        }
+    }
+
+    /// Changes a block's place and size; it stays in its list where that may be.
+    pub(crate) fn resize(&mut self, maps: &Maps, id: Id, off: u32, units: u32) {
+        let d = maps.desc(id);
+        let stays = LOOK <= 1 && class(d.units()) == class(units);
+        if !stays {
+            self.remove(maps, id);
+        }
+        d.set_off(off);
+        d.set_units(units);
+        if !stays {
+            self.insert(maps, id);
         }
     }
 
     /// The first of the first entries of a list that holds `units`.
     #[inline]
-    fn first(&self, maps: &Maps, r: usize, c: usize, units: u32) -> Id {
+    fn first(&self, descs: Descs<'_>, r: usize, c: usize, units: u32) -> Id {
         let mut id = self.head[r][c];
         for _ in 0..LOOK.max(2) {
-            if id == 0 || maps.desc(id).units() >= units {
+            if id == 0 {
+                return 0;
+            }
+            let d = descs.of(id);
+            if d.units() >= units {
                 return id;
             }
-            id = maps.desc(id).next();
+            id = d.next();
         }
         0
     }
 
-    /// A block of at least `units`, still in the bins; 0 when there is none.
-    #[inline]
-    pub(crate) fn find(&self, maps: &Maps, units: u32) -> Id {
+    /// A block of at least `units`, still in the bins, and its list if it is the first there; 0 when there is none.
+    #[inline(always)]
+    fn look(&self, descs: Descs<'_>, units: u32) -> (Id, usize, usize) {
         let (r, c) = class(units);
         if self.cols[r] & (1 << c) != 0 {
-            let id = self.first(maps, r, c, units);
+            let id = self.first(descs, r, c, units);
             if id != 0 {
-                return id;
+                return (id, r, c);
             }
         }
         // Every list above holds only blocks that fit.
         let right = self.cols[r] & (!1u32 << c);
         if right != 0 {
-            return self.head[r][right.trailing_zeros() as usize];
+            let c = right.trailing_zeros() as usize % COLS;
+            return (self.head[r][c], r, c);
         }
         let up = self.rows & (!1u32).checked_shl(r as u32).unwrap_or(0);
         if up == 0 {
-            return 0;
+            return (0, 0, 0);
         }
         let r = up.trailing_zeros() as usize;
-        self.head[r][self.cols[r].trailing_zeros() as usize]
+        let c = self.cols[r].trailing_zeros() as usize % COLS;
+        (self.head[r][c], r, c)
+    }
+
+    /// A block of at least `units`, still in the bins; 0 when there is none.
+    #[inline]
+    pub(crate) fn find(&self, maps: &Maps, units: u32) -> Id {
+        self.look(maps.descs(), units).0
+    }
+
+    /// The same, taken out.
+    #[inline]
+    pub(crate) fn take(&mut self, maps: &Maps, units: u32) -> Id {
+        let descs = maps.descs();
+        let (id, r, c) = self.look(descs, units);
+        if id == 0 {
+            return 0;
+        }
+        let d = descs.of(id);
+        let (next, prev) = (d.next(), d.prev());
+        if prev == 0 {
+            self.behead(descs, r, c, next);
+        } else {
+            self.remove(maps, id);
+        }
+        id
     }
 
     /// Calls `each` for every block of at least `units`, smallest lists first, until it answers `false`.
@@ -196,9 +248,49 @@ mod tests {
             if found != 0 {
                 prop_assert!(m.desc(found).units() >= want);
             }
-            for i in 0..sizes.len() { b.remove(&m, i as u32 + 1); }
+            // Taken out is what was found.
+            prop_assert_eq!(b.take(&m, want), found);
+            for id in (1..=sizes.len() as u32).filter(|&id| id != found) { b.remove(&m, id); }
             prop_assert!(b.is_empty());
             prop_assert_eq!(b.find(&m, 1), 0);
+        }
+
+        #[test]
+        fn a_resized_block_is_found_by_its_new_size(
+            sizes in prop::collection::vec((1u32..5000, 1u32..5000), 1..40), want in 1u32..5000
+        ) {
+            let m = maps();
+            let (mut ordered, mut any) = (Bins::<12, 8>::new(), Bins::<12, 1>::new());
+            let half = sizes.len() as u32;
+            for (i, &(s, _)) in sizes.iter().enumerate() {
+                for (id, b) in [(i as u32 + 1, true), (i as u32 + 1 + half, false)] {
+                    m.desc(id).set_units(s);
+                    m.desc(id).set_off(id * 10);
+                    if b { ordered.insert(&m, id) } else { any.insert(&m, id) }
+                }
+            }
+            for (i, &(_, s)) in sizes.iter().enumerate() {
+                let id = i as u32 + 1;
+                ordered.resize(&m, id, id * 10 + 1, s);
+                any.resize(&m, id + half, id * 10 + 1, s);
+            }
+            let sure = sizes.iter().any(|&(_, s)| class(s) > class(want));
+            for found in [ordered.find(&m, want), any.find(&m, want)] {
+                prop_assert!(!sure || found != 0);
+                prop_assert!(found == 0 || m.desc(found).units() >= want);
+            }
+            let mut last = (0, 0);
+            ordered.walk(&m, 1, |id| {
+                let now = class(m.desc(id).units());
+                assert!(now >= last);
+                last = now;
+                true
+            });
+            for id in 1..=half {
+                ordered.remove(&m, id);
+                any.remove(&m, id + half);
+            }
+            prop_assert!(ordered.is_empty() && any.is_empty());
         }
     }
 }

@@ -195,6 +195,38 @@ impl<'a> Desc<'a> {
     }
 }
 
+/// All descriptors, for code that looks at several: where they lie is read once, and not again after each store.
+#[derive(Clone, Copy)]
+pub(crate) struct Descs<'a>(&'a [Record]);
+
+impl<'a> Descs<'a> {
+    #[inline(always)]
+    pub(crate) fn of(self, id: Id) -> Desc<'a> {
+        Desc(&self.0[id as usize])
+    }
+}
+
+/// The ids at the units of the large tier, likewise.
+#[derive(Clone, Copy)]
+pub(crate) struct LargeTags<'a>(&'a [AtomicU32]);
+
+impl LargeTags<'_> {
+    #[inline(always)]
+    pub(crate) fn at(self, unit: u32) -> Id {
+        self.0[unit as usize].load(Relaxed)
+    }
+    #[inline(always)]
+    pub(crate) fn set(self, unit: u32, id: Id) {
+        self.0[unit as usize].store(id, Relaxed);
+    }
+    /// Enters a block at its first and its last unit.
+    #[inline(always)]
+    pub(crate) fn enter(self, off: u32, units: u32, id: Id) {
+        self.set(off, id);
+        self.set(off + units - 1, id);
+    }
+}
+
 /// A live-or-not answer of [`Maps::find`].
 #[derive(Clone, Copy)]
 pub(crate) struct Found<'a> {
@@ -288,6 +320,16 @@ impl Maps {
     #[inline(always)]
     pub(crate) fn desc(&self, id: Id) -> Desc<'_> {
         Desc(&self.descs[id as usize])
+    }
+
+    #[inline(always)]
+    pub(crate) fn descs(&self) -> Descs<'_> {
+        Descs(&self.descs)
+    }
+
+    #[inline(always)]
+    pub(crate) fn large_tags(&self) -> LargeTags<'_> {
+        LargeTags(&self.table)
     }
 
     /// The same where an id may be out of range.

@@ -18,28 +18,16 @@ mod fine;
 mod granules;
 mod large;
 mod place;
+mod quick;
 mod whole;
 
-/// Sizes of freed large blocks that are kept unmerged, at most. They are all merged before any large block of
-/// another size is placed, so that where it goes depends on little but what is live: a program that repeats
-/// itself then finds the same places again, scattered granules included, and makes no driver call (seen on
-/// the traces; merged only when nothing else fits, each step scatters anew and more memory is taken).
-const QUICK: usize = 64;
-/// The same where the device only gives segments. What is kept for its size splits the free space of a segment,
-/// and nothing can be scattered there: more sizes cost memory (a twentieth, on one trace).
-const QUICK_IN_SEGMENTS: usize = 4;
+use quick::Quick;
+
 /// Lists of freed small and medium blocks, one a size (`shape::list_of`), rounded up so that an index needs
 /// no look at its bounds.
 const LISTS: usize = 32;
 /// Ids fetched from the device's counter at a time.
 const ID_BATCH: u32 = 64;
-
-/// Freed large blocks of one size, not merged yet.
-#[derive(Clone, Copy, Default, Debug)]
-struct Quick {
-    key: u32, // units << 2 | tier; 0: empty
-    id: Id,   // the first; the others follow through `prev`
-}
 
 /// A point in a stream's work that a freed block waits for; the meaning is the backing's.
 pub type Mark = u64;
@@ -82,13 +70,8 @@ pub(crate) struct Inner {
     /// Freed small and medium blocks, unmerged, by size: linked through `next`. Nearly every request asks for
     /// a size that was just freed, and such a pair touches nothing but the block's descriptor.
     pub lists: [Id; LISTS],
-    quick: [Quick; QUICK],
-    /// How far the hash of a size is shifted right to give its quick slot.
-    quick_shift: u32,
-    /// Quick slots in use, a bit each.
-    quick_used: u64,
-    /// Freed large blocks for which there was no quick slot; they follow through `prev`.
-    spill: Id,
+    /// Freed large blocks, unmerged, by size.
+    quick: Quick,
     /// Flags of a block that becomes live: `USES` in a heap without a stream of its own.
     pub live_flags: u32,
     /// Allocations until the next look at the remote list.
@@ -127,7 +110,6 @@ pub(crate) struct Heap {
 
 impl Heap {
     pub(crate) fn new(index: u32, mapping: bool) -> Heap {
-        let sizes = if mapping { QUICK } else { QUICK_IN_SEGMENTS };
         Heap {
             inner: Padded(Biased::new(Inner {
                 total: Default::default(),
@@ -136,10 +118,7 @@ impl Heap {
                 peak: [0; 3],
                 pending_bytes: 0,
                 lists: [0; LISTS],
-                quick: [Quick::default(); QUICK],
-                quick_shift: u32::BITS - sizes.trailing_zeros(),
-                quick_used: 0,
-                spill: 0,
+                quick: Quick::new(mapping),
                 live_flags: 0,
                 countdown: 0,
                 small: Bins::new(),
@@ -202,9 +181,10 @@ impl Inner {
         self.ids = maps.desc(id).next();
         id
     }
-    /// One id, for a block of scattered granules.
+    /// One id.
+    #[inline]
     pub(crate) fn take_id(&mut self, maps: &Maps) -> Option<Id> {
-        self.stock_ids(maps).then(|| self.pop_id(maps))
+        (self.ids != 0 || self.stock_ids(maps)).then(|| self.pop_id(maps))
     }
 
     /// Gives an id back that no block uses.
@@ -239,11 +219,7 @@ impl Inner {
     /// A block from the bins, not yet live; 0 when nothing that is merged already fits.
     pub(crate) fn fit(&mut self, maps: &Maps, me: u32, tier: Tier, units: u32) -> Id {
         if tier == Tier::Large {
-            let id = self.large.find(maps, units);
-            if id == 0 {
-                return 0;
-            }
-            return self.carve(maps, id, maps.desc(id).off(), units).unwrap_or(0);
+            return self.fit_large(maps, units);
         }
         let id = self.fine_alloc(maps, tier, units);
         if id == 0 && self.make_chunk(maps, me, tier) { self.fine_alloc(maps, tier, units) } else { id }
@@ -259,10 +235,11 @@ impl Inner {
             }
             true
         });
-        if best.0 == 0 {
+        if best.0 == 0 || !self.stock_ids(maps) {
             return 0;
         }
-        self.carve(maps, best.0, maps.desc(best.0).off(), units).unwrap_or(0)
+        self.large.remove(maps, best.0);
+        self.cut(maps, best.0, units)
     }
 
     /// Merges one freed block, whatever its tier. Scattered blocks give up their pieces; the answer
@@ -309,34 +286,11 @@ impl Inner {
         }
     }
 
-    /// Merges the large blocks that were freed so far. Calls `idle` for each entry of the alias cache that falls
-    /// idle.
-    pub(crate) fn flush_large(&mut self, maps: &Maps, me: u32, mut idle: impl FnMut(u32)) {
-        while self.quick_used != 0 {
-            let slot = self.quick_used.trailing_zeros() as usize % QUICK;
-            self.quick_used &= self.quick_used - 1;
-            let q = std::mem::take(&mut self.quick[slot]);
-            self.merge_list(maps, me, q.id, &mut idle);
-        }
-        let spill = std::mem::take(&mut self.spill);
-        self.merge_list(maps, me, spill, &mut idle);
-    }
-
-    fn merge_list(&mut self, maps: &Maps, me: u32, mut id: Id, mut idle: impl FnMut(u32)) {
-        while id != 0 {
-            let next = maps.desc(id).prev();
-            if let Some(entry) = self.merge(maps, me, id) {
-                idle(entry);
-            }
-            id = next;
-        }
-    }
-
     /// A freed block of exactly the key's tier and size.
     #[inline]
     pub(crate) fn pop(&mut self, maps: &Maps, key: u32) -> Option<Id> {
         if key & 2 != 0 {
-            return self.pop_large(maps, key);
+            return self.quick.pop(maps, key);
         }
         self.pop_fine(maps, list_of(key >> 2, key) as usize).map(|(id, _)| id)
     }
@@ -354,53 +308,12 @@ impl Inner {
         Some((id, d))
     }
 
-    /// The quick slot of a size: the one of its hash, or the one beside it.
-    #[inline(always)]
-    fn quick_slot(&self, key: u32) -> usize {
-        let first = (key.wrapping_mul(0x9E37_79B1) >> (self.quick_shift & 31)) as usize % QUICK;
-        if self.quick[first].key == key || self.quick[first ^ 1].key != key { first } else { first ^ 1 }
-    }
-
-    /// A freed large block of exactly this size.
-    #[inline(always)]
-    pub(crate) fn pop_large(&mut self, maps: &Maps, key: u32) -> Option<Id> {
-        let slot = self.quick_slot(key);
-        let q = &mut self.quick[slot];
-        if q.key != key {
-            return None;
-        }
-        let id = q.id;
-        q.id = maps.get(id)?.prev();
-        if q.id == 0 {
-            q.key = 0;
-            self.quick_used &= !(1 << slot);
-        }
-        Some(id)
-    }
-
-    #[inline(always)]
-    fn push_large(&mut self, key: u32, id: Id, d: Desc<'_>) {
-        let mut slot = self.quick_slot(key);
-        if self.quick[slot].key != key && self.quick[slot].key != 0 {
-            slot ^= 1;
-        }
-        let q = &mut self.quick[slot];
-        if q.key != key && q.key != 0 {
-            d.set_prev(self.spill);
-            self.spill = id;
-            return;
-        }
-        d.set_prev(q.id);
-        *q = Quick { key, id };
-        self.quick_used |= 1 << slot;
-    }
-
     /// A freed block, whose state that was, goes to the others of its size.
     #[inline(always)]
     pub(crate) fn retire(&mut self, id: Id, d: Desc<'_>, state: u32) {
         d.set_state(kind::QUICK | state & (3 << 4));
         if state & (2 << 4) != 0 {
-            self.push_large(key_of(Tier::Large, d.units()), id, d);
+            self.quick.push(key_of(Tier::Large, d.units()), id, d);
             return;
         }
         let head = &mut self.lists[list_of(d.units(), state >> 4) as usize % LISTS];
@@ -475,8 +388,7 @@ impl Inner {
     /// As `make_live`, for a block fresh from the bins, whose tier bits are not set yet.
     pub(crate) fn make_live_as(&self, maps: &Maps, id: Id, tier_bits: u32, requested: u64) {
         let d = maps.desc(id);
-        d.become_(kind::LIVE, tier_bits);
-        d.set_state(d.state() | self.live_flags);
+        d.set_state(kind::LIVE | tier_bits << 4 | self.live_flags);
         d.set_requested(requested);
     }
 }

@@ -7,7 +7,7 @@ use super::checkpoint::Checkpoints;
 use super::desc::{ALIAS, Found, GranuleUse, Id, Maps, USES, kind};
 use super::heap::{Heap, Inner};
 use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
-use super::shape::{GRANULE_SHIFT, Shape, Tier, of_key};
+use super::shape::{GRANULE_SHIFT, Shape};
 use super::sleep::Asleep;
 use super::supply::Growth;
 use super::tuning::Tuned;
@@ -20,6 +20,8 @@ use crate::base::told;
 use crate::fail;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
+
+mod miss;
 
 /// The device's sizes, all in bytes; see `device::Sizes` for their meaning.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +68,7 @@ impl Locate for Offsets {
 pub(crate) enum Got {
     /// A block, and where it starts, as `Locate` says; and its heap, if [`Pond::settle`] is due.
     Block(u64, Option<&'static Heap>),
-    /// Nothing is done; this heap serves such requests: ask [`Pond::alloc_in`].
+    /// Nothing is done; this heap serves such requests: ask [`Pond::alloc_placed`], then [`Pond::alloc_in`].
     Missed(&'static Heap),
     /// Nothing is done: ask [`Pond::alloc_from`].
     No,
@@ -106,9 +108,6 @@ pub struct Pond {
     /// Granules of memory; addresses from here on show scattered granules.
     pub(crate) real: u32,
 }
-
-/// Allocations between two looks at what other threads have freed.
-const DRAIN_EVERY: u32 = 32;
 
 /// The lock of a mutex, whoever panicked with it.
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -202,16 +201,22 @@ impl Pond {
     /// A block of at least `bytes` (not 0) for work on `stream`; its offset.
     pub fn alloc(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
         match self.pool(pool) {
-            Some(p) => match self.alloc_quick(p, stream, bytes, &Offsets) {
-                Got::Block(at, full) => {
-                    if let Some(heap) = full {
-                        self.settle(heap);
-                    }
-                    Ok(at)
+            Some(p) => {
+                let mut got = self.alloc_quick(p, stream, bytes, &Offsets);
+                if let Got::Missed(heap) = got {
+                    got = self.alloc_placed(heap, bytes, &Offsets);
                 }
-                Got::Missed(heap) => self.alloc_in(heap, bytes),
-                Got::No => self.alloc_from(p, stream, bytes),
-            },
+                match got {
+                    Got::Block(at, full) => {
+                        if let Some(heap) = full {
+                            self.settle(heap);
+                        }
+                        Ok(at)
+                    }
+                    Got::Missed(heap) => self.alloc_in(heap, bytes),
+                    Got::No => self.alloc_from(p, stream, bytes),
+                }
+            }
             None => Err(Error::new(Code::InvalidArgument, "no such pool, or it was destroyed")),
         }
     }
@@ -288,29 +293,6 @@ impl Pond {
         self.alloc_in(heap, bytes)
     }
 
-    /// A block of a heap.
-    pub(crate) fn alloc_in(&self, heap: &'static Heap, bytes: u64) -> Result<u64> {
-        let Some(contract) = self.maps.shape.contract(bytes) else {
-            return self.alloc_tuned(heap, bytes);
-        };
-        let key = self.maps.shape.key(contract);
-        let mut h = match heap.inner.enter() {
-            Some(h) => h.into(),
-            None => Self::lock_to_allocate(heap),
-        };
-        let Some(id) = h.pop(&self.maps, key) else {
-            return self.alloc_miss(heap, h, key, contract, bytes);
-        };
-        let offset = self.offset(id);
-        h.make_live(self.maps.desc(id), bytes);
-        let full = h.count_in(contract, bytes);
-        drop(h);
-        if full {
-            self.settle(heap);
-        }
-        Ok(offset)
-    }
-
     /// The heap's lock for a thread that does not own it. Who allocates last is whom frees go by.
     pub(crate) fn lock_to_allocate(heap: &Heap) -> Guard<'_, Inner> {
         let h = heap.inner.lock();
@@ -330,88 +312,6 @@ impl Pond {
             "{bytes} bytes are more than the device could ever give ({})",
             self.config.max_alloc
         )
-    }
-
-    #[inline(never)]
-    pub(crate) fn alloc_miss(
-        &self,
-        heap: &'static Heap,
-        mut h: Guard<'static, Inner>,
-        key: u32,
-        contract: u64,
-        bytes: u64,
-    ) -> Result<u64> {
-        let (tier, units) = of_key(key);
-        if contract > self.config.max_chunk && !self.config.mapping && !self.pinned(heap) {
-            drop(h);
-            return self.alloc_direct(heap, units, contract, bytes);
-        }
-        if h.countdown == 0 {
-            h.countdown = DRAIN_EVERY;
-            self.drain(heap, &mut h);
-        }
-        h.countdown -= 1;
-        let me = heap.index;
-        if tier == Tier::Large {
-            h.flush_large(&self.maps, me, |a| self.aliases.lock().set_idle(a));
-        }
-        let mut id = h.fit(&self.maps, me, tier, units);
-        if id == 0 {
-            id = self.fit_merged(heap, &mut h, tier, units);
-        }
-        if id == 0 && h.has_pending() {
-            drop(h);
-            self.poll(heap, false);
-            h = heap.inner.lock();
-            id = self.fit_merged(heap, &mut h, tier, units);
-        }
-        if id == 0 {
-            drop(h);
-            return self.refill(heap, tier, units, contract, bytes);
-        }
-        Ok(self.finish(heap, h, id, tier as u32, contract, bytes))
-    }
-
-    /// A fit after everything that was freed so far is merged.
-    pub(crate) fn fit_merged(&self, heap: &Heap, h: &mut Inner, tier: Tier, units: u32) -> Id {
-        self.drain(heap, h);
-        if tier != Tier::Large {
-            h.flush_fine(&self.maps, heap.index, tier);
-        }
-        h.flush_large(&self.maps, heap.index, |a| self.aliases.lock().set_idle(a));
-        let id = h.fit(&self.maps, heap.index, tier, units);
-        if id != 0 {
-            return id;
-        }
-        self.flush(heap, h); // small blocks may hold the last granule that is missing
-        let id = h.fit(&self.maps, heap.index, tier, units);
-        if id == 0 && tier == Tier::Large { h.fit_any(&self.maps, units) } else { id }
-    }
-
-    /// Merges the quick slots of a locked heap.
-    pub(crate) fn flush(&self, heap: &Heap, h: &mut Inner) {
-        h.flush(&self.maps, heap.index, |a| self.aliases.lock().set_idle(a));
-    }
-
-    /// Makes a block that was just taken live, and counts it.
-    pub(crate) fn finish(
-        &self,
-        heap: &Heap,
-        mut h: Guard<'_, Inner>,
-        id: Id,
-        tier_bits: u32,
-        contract: u64,
-        bytes: u64,
-    ) -> u64 {
-        h.make_live_as(&self.maps, id, tier_bits, bytes);
-        self.flag_odd(id, contract);
-        let full = h.count_in(contract, bytes);
-        let offset = self.offset(id);
-        drop(h);
-        if full {
-            self.settle(heap);
-        }
-        offset
     }
 
     /// [B] where a block starts.

@@ -243,10 +243,11 @@ impl Pond {
         let mut step = 0;
         let mut refused: Option<Error> = None;
         let mut scattering = self.config.mapping;
+        let mut all = self.merges_small_first();
         let mut eased = false;
         loop {
             let mut h = heap.inner.lock();
-            let id = self.fit_merged(heap, &mut h, tier, units);
+            let id = self.fit_merged(heap, &mut h, tier, units, all);
             if id != 0 {
                 drop(g);
                 return Ok(self.finish(heap, h, id, tier as u32, contract, bytes));
@@ -280,13 +281,17 @@ impl Pond {
                                 // The device would not show them together; ask for memory in one piece.
                                 heap.inner.lock().unscatter(&self.maps, first);
                                 refused = Some(e);
-                                scattering = false;
+                                (scattering, all) = (false, true);
                                 continue;
                             }
                         }
                     }
                     Err(u64::MAX) => {
                         fail!(Code::OutOfMemory, "more blocks than the library can keep track of")
+                    }
+                    Err(_) if !all => {
+                        all = true;
+                        continue;
                     }
                     Err(n) => missing = n,
                 }

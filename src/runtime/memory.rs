@@ -631,6 +631,12 @@ impl Pooled {
         self.pond.alloc_quick(pool, stream, bytes, &*self.places)
     }
 
+    /// What comes next when `alloc_quick` has missed: see [`Pond::alloc_placed`].
+    #[cfg(feature = "capi")]
+    pub(crate) fn alloc_placed(&self, heap: &'static Heap, bytes: u64) -> Got {
+        self.pond.alloc_placed(heap, bytes, &*self.places)
+    }
+
     /// What `alloc_quick` asks for now and then.
     #[cfg(feature = "capi")]
     pub(crate) fn settle(&self, heap: &'static Heap) {

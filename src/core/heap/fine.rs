@@ -14,6 +14,14 @@ impl Inner {
     pub(super) fn fine_remove(&mut self, maps: &Maps, tier: Tier, id: Id) {
         if tier == Tier::Small { self.small.remove(maps, id) } else { self.medium.remove(maps, id) }
     }
+    #[inline]
+    fn fine_resize(&mut self, maps: &Maps, tier: Tier, id: Id, off: u32, units: u32) {
+        if tier == Tier::Small {
+            self.small.resize(maps, id, off, units)
+        } else {
+            self.medium.resize(maps, id, off, units)
+        }
+    }
     /// Units of a chunk of the tier, less one.
     #[inline]
     pub(super) fn chunk_mask(maps: &Maps, tier: Tier) -> u32 {
@@ -34,68 +42,78 @@ impl Inner {
         let mask = Self::chunk_mask(maps, tier);
         let d = maps.desc(id);
         let (off, all) = (d.off(), d.units());
-        self.fine_remove(maps, tier, id);
         if all == mask + 1 {
             self.empty[tier as usize] = false;
         }
-        if all > units {
-            let g = maps.granule(off >> (GRANULE_SHIFT - maps.shape.unit_shift(tier)));
-            let rest = self.pop_id(maps);
-            let r = maps.desc(rest);
-            r.set_off(off + units);
-            r.set_units(all - units);
-            r.become_(kind::FREE, tier as u32);
-            Self::tag_fine(maps, g.low(), mask, off + units, all - units, rest);
-            self.fine_insert(maps, tier, rest);
-            d.set_units(units);
-            maps.set_at(g.low() + ((off + units - 1) & mask), id);
+        if all == units {
+            self.fine_remove(maps, tier, id);
+            return id;
         }
-        id
+        // The rest keeps the id.
+        let base = maps.granule(off >> (GRANULE_SHIFT - maps.shape.unit_shift(tier))).low();
+        let piece = self.pop_id(maps);
+        self.fine_resize(maps, tier, id, off + units, all - units);
+        maps.set_at(base + ((off + units) & mask), id);
+        let p = maps.desc(piece);
+        p.set_off(off);
+        p.set_units(units);
+        Self::tag_fine(maps, base, mask, off, units, piece);
+        piece
     }
 
+    /// Merges a block, whose tags are in place, with its free neighbours.
     pub(super) fn fine_free(&mut self, maps: &Maps, me: u32, tier: Tier, id: Id) {
         let mask = Self::chunk_mask(maps, tier);
+        let free = kind::FREE | (tier as u32) << 4;
         let d = maps.desc(id);
-        let (mut off, mut units) = (d.off(), d.units());
+        let (off, units) = (d.off(), d.units());
+        let end = off + units;
         let granule = off >> (GRANULE_SHIFT - maps.shape.unit_shift(tier));
         let base = maps.granule(granule).low();
-        let free = kind::FREE | (tier as u32) << 4;
-        let mut keep = id;
+        let (mut left, mut right) = (0, 0);
         if off & mask != 0 {
-            let left = maps.at(base + ((off - 1) & mask));
-            let l = maps.desc(left);
-            if left != 0 && l.state() == free && l.off() + l.units() == off {
-                self.fine_remove(maps, tier, left);
-                off = l.off();
-                units += l.units();
-                self.put_id(maps, keep);
-                keep = left;
+            let l = maps.at(base + ((off - 1) & mask));
+            let d = maps.desc(l); // 0 is never free
+            if d.state() == free && d.off() + d.units() == off {
+                left = l;
             }
         }
-        let end = off + units;
         if end & mask != 0 {
-            let right = maps.at(base + (end & mask));
-            let r = maps.desc(right);
-            if right != 0 && r.state() == free && r.off() == end {
-                self.fine_remove(maps, tier, right);
-                units += r.units();
-                self.put_id(maps, right);
+            let r = maps.at(base + (end & mask));
+            let d = maps.desc(r);
+            if d.state() == free && d.off() == end {
+                right = r;
             }
         }
-        if units == mask + 1 {
+        let (l, r) = (maps.desc(left), maps.desc(right));
+        let start = if left != 0 { l.off() } else { off };
+        let all = units + if left != 0 { l.units() } else { 0 } + if right != 0 { r.units() } else { 0 };
+        if left != 0 && right != 0 {
+            self.fine_remove(maps, tier, right);
+            self.put_id(maps, right);
+            right = 0;
+        }
+        let other = left | right;
+        if all == mask + 1 {
             if self.empty[tier as usize] {
-                self.put_id(maps, keep);
+                if other != 0 {
+                    self.fine_remove(maps, tier, other);
+                    self.put_id(maps, other);
+                }
+                self.put_id(maps, id);
                 self.drop_chunk(maps, me, tier, granule);
                 return;
             }
             self.empty[tier as usize] = true;
         }
-        let d = maps.desc(keep);
-        d.set_off(off);
-        d.set_units(units);
-        d.become_(kind::FREE, tier as u32);
-        Self::tag_fine(maps, base, mask, off, units, keep);
-        self.fine_insert(maps, tier, keep);
+        if other == 0 {
+            d.become_(kind::FREE, tier as u32);
+            self.fine_insert(maps, tier, id);
+            return;
+        }
+        self.put_id(maps, id);
+        self.fine_resize(maps, tier, other, start, all);
+        Self::tag_fine(maps, base, mask, start, all, other);
     }
 
     /// A chunk whose blocks are gone becomes a free large block again.

@@ -20,6 +20,7 @@ impl Inner {
         let d = maps.desc(id);
         d.set_off(first << LARGE_UNITS_SHIFT);
         d.set_units((count << LARGE_UNITS_SHIFT) - short);
+        Self::tag_large(maps, d.off(), d.units(), id);
         self.free_large(maps, me, id);
         true
     }

@@ -1,0 +1,193 @@
+//! Freed large blocks that wait unmerged, by size, in slots that are found by a hash of the size.
+//!
+//! Most requests ask for a size that was freed a little before. But where a large block is placed should depend
+//! on little but what is live: then a program that repeats itself finds the same places again, scattered
+//! granules included, and makes no driver call. So what waits is a small part of what the heap owns. When it is
+//! more and a request finds no block of its size, all of it is merged, as it is before the heap asks for more
+//! memory.
+
+use super::super::desc::{Desc, Id, Maps};
+use super::super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT};
+use super::Inner;
+
+/// Sizes that can wait, at most.
+const QUICK: usize = 64;
+/// The same where the device only gives segments. What is kept for its size splits the free space of a segment,
+/// and nothing can be scattered there: more sizes cost memory (a twentieth, on one trace).
+const QUICK_IN_SEGMENTS: usize = 4;
+/// The part of the heap's memory that may wait, as a shift: 1/256. More would serve more requests; with 1/64, recorded
+/// programs begin to scatter blocks anew in each step.
+const PART_SHIFT: u32 = 8;
+
+/// Freed blocks of one size. An empty slot may keep its size.
+#[derive(Clone, Copy, Default, Debug)]
+struct Slot {
+    key: u32, // units << 2 | tier
+    id: Id,   // the first; the others follow through `prev`
+}
+
+/// The large blocks of a heap that wait.
+pub(super) struct Quick {
+    slots: [Slot; QUICK],
+    /// Slots that were filled since the last flush, a bit each.
+    used: u64,
+    /// [units] of all that waits.
+    waiting: u32,
+    /// How far the hash of a size is shifted right to give its slot.
+    shift: u32,
+    /// Blocks for which there was no slot; they follow through `prev`.
+    spill: Id,
+    /// Nothing may wait when a request finds no block of its size.
+    strict: bool,
+}
+
+impl Quick {
+    pub(super) fn new(mapping: bool) -> Quick {
+        let sizes = if mapping { QUICK } else { QUICK_IN_SEGMENTS };
+        Quick {
+            slots: [Slot::default(); QUICK],
+            used: 0,
+            waiting: 0,
+            shift: u32::BITS - sizes.trailing_zeros(),
+            spill: 0,
+            strict: !mapping,
+        }
+    }
+
+    /// The slot of a size: the one of its hash, or the one beside it.
+    #[inline(always)]
+    fn slot(&self, key: u32) -> usize {
+        let first = (key.wrapping_mul(0x9E37_79B1) >> (self.shift & 31)) as usize % QUICK;
+        if self.slots[first].key == key || self.slots[first ^ 1].key != key { first } else { first ^ 1 }
+    }
+
+    /// A block of exactly this size.
+    #[inline(always)]
+    pub(super) fn pop(&mut self, maps: &Maps, key: u32) -> Option<Id> {
+        let slot = self.slot(key);
+        let s = &mut self.slots[slot];
+        let id = s.id;
+        if s.key != key || id == 0 {
+            return None;
+        }
+        s.id = maps.get(id)?.prev();
+        self.waiting -= key >> 2;
+        Some(id)
+    }
+
+    /// Lets a freed block wait.
+    #[inline(always)]
+    pub(super) fn push(&mut self, key: u32, id: Id, d: Desc<'_>) {
+        self.waiting += key >> 2;
+        let mut slot = self.slot(key);
+        let taken = |s: Slot| s.key != key && s.id != 0;
+        if taken(self.slots[slot]) {
+            slot ^= 1;
+            if taken(self.slots[slot]) {
+                d.set_prev(self.spill);
+                self.spill = id;
+                return;
+            }
+        }
+        let s = &mut self.slots[slot];
+        d.set_prev(if s.key == key { s.id } else { 0 });
+        *s = Slot { key, id };
+        self.used |= 1 << slot;
+    }
+}
+
+impl Inner {
+    /// A freed large block of exactly this size.
+    #[inline(always)]
+    pub(crate) fn pop_large(&mut self, maps: &Maps, key: u32) -> Option<Id> {
+        self.quick.pop(maps, key)
+    }
+
+    /// Whether what waits must be merged before a block of `units` is cut: it is too much, or a small request would
+    /// break a whole granule, which large ones need, while there may be a smaller hole.
+    #[inline]
+    pub(crate) fn must_merge(&self, maps: &Maps, units: u32) -> bool {
+        if self.quick.waiting == 0 {
+            return false;
+        }
+        let most = self.granules << LARGE_UNITS_SHIFT >> PART_SHIFT;
+        if self.quick.strict || u64::from(self.quick.waiting) > most {
+            return true;
+        }
+        units < LARGE_UNITS && {
+            let hole = self.large.find(maps, units);
+            hole == 0 || maps.desc(hole).units() >= LARGE_UNITS
+        }
+    }
+
+    /// Merges the large blocks that were freed so far. Calls `idle` for each entry of the alias cache that falls
+    /// idle.
+    pub(crate) fn flush_large(&mut self, maps: &Maps, me: u32, mut idle: impl FnMut(u32)) {
+        while self.quick.used != 0 {
+            let slot = self.quick.used.trailing_zeros() as usize % QUICK;
+            self.quick.used &= self.quick.used - 1;
+            let first = std::mem::take(&mut self.quick.slots[slot].id);
+            self.merge_list(maps, me, first, &mut idle);
+        }
+        let spill = std::mem::take(&mut self.quick.spill);
+        self.merge_list(maps, me, spill, &mut idle);
+        self.quick.waiting = 0;
+    }
+
+    fn merge_list(&mut self, maps: &Maps, me: u32, mut id: Id, mut idle: impl FnMut(u32)) {
+        while id != 0 {
+            let next = maps.desc(id).prev();
+            if let Some(entry) = self.merge(maps, me, id) {
+                idle(entry);
+            }
+            id = next;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+mod tests {
+    use super::super::super::shape::{Shape, Tier, key_of};
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_waits_is_counted_and_comes_back_by_size(
+            steps in prop::collection::vec((any::<bool>(), 4u32..200), 1..400), mapping: bool
+        ) {
+            let m = Maps::new(Shape::new(512, 0, 1 << 40, true).unwrap(), 16, 0).unwrap();
+            let mut q = Quick::new(mapping);
+            let mut waiting: Vec<(u32, Id)> = Vec::new();
+            for (i, &(push, units)) in steps.iter().enumerate() {
+                let key = key_of(Tier::Large, units);
+                if push {
+                    let id = i as u32 + 1;
+                    q.push(key, id, m.desc(id));
+                    waiting.push((key, id));
+                } else if let Some(id) = q.pop(&m, key) {
+                    let at = waiting.iter().position(|w| *w == (key, id));
+                    prop_assert!(at.is_some(), "{id} does not wait, or not with that size");
+                    waiting.swap_remove(at.unwrap());
+                } else if q.spill == 0 {
+                    prop_assert!(waiting.iter().all(|w| w.0 != key), "a block of {units} was not found");
+                }
+                prop_assert_eq!(q.waiting, waiting.iter().map(|w| w.0 >> 2).sum::<u32>());
+            }
+            // Nothing is lost: it is in a slot that is marked, or on the spill list.
+            let mut found = Vec::new();
+            let slots = (0..QUICK).filter(|s| q.used >> s & 1 != 0).map(|s| q.slots[s].id);
+            for mut id in slots.chain([q.spill]) {
+                while id != 0 {
+                    found.push(id);
+                    id = m.desc(id).prev();
+                }
+            }
+            found.sort_unstable();
+            let mut all: Vec<Id> = waiting.iter().map(|w| w.1).collect();
+            all.sort_unstable();
+            prop_assert_eq!(found, all);
+        }
+    }
+}
