@@ -1,8 +1,11 @@
 // What a caller can get wrong, on every device type: each gets a status and a message, changes no
 // output, and loses nothing (the fixture compares the counters).
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -43,6 +46,41 @@ class BadInput : public DeviceTest {
   void* out_ = &mark_;
 };
 MILLPOND_FOR_ALL_DEVICES(BadInput);
+
+// They should not; a process with other work to do must not end for it.
+TEST_P(BadInput, CallbacksThatThrow) {
+  static std::atomic<int> thrown;
+  thrown = 0;
+  std::uint64_t rescue = 0;
+  ASSERT_OK(millpond_device_add_oom_callback(
+      device_,
+      [](void*, std::uint64_t) -> bool {
+        ++thrown;
+        throw std::runtime_error("from an out-of-memory callback");
+      },
+      nullptr, &rescue));
+  EXPECT_FAILS(MILLPOND_E_OUT_OF_MEMORY, millpond_alloc(device_, std::size_t{1} << 50, &out_));
+  EXPECT_OK(millpond_device_remove_oom_callback(device_, rescue));
+  EXPECT_EQ(1, thrown);
+
+  std::uint64_t segments = 0;
+  const C_Status listens = millpond_device_add_segment_callback(
+      device_, [](void*, std::uint32_t, void*, std::size_t) { throw ++thrown; }, nullptr,
+      &segments);
+  if (listens == C_SUCCESS) {
+    EXPECT_LT(1, thrown) << "the segment of the fixture's block";
+    EXPECT_OK(millpond_device_remove_segment_callback(device_, segments));
+  }
+
+  const int before = thrown;
+  const C_Status queued = millpond_stream_add_callback(
+      device_, nullptr, [](void*, C_Status) { throw std::string(++thrown % 2 + 1, 'x'); }, nullptr);
+  if (queued == C_SUCCESS) {
+    EXPECT_OK(millpond_device_synchronize(device_));
+    EXPECT_EQ(before + 1, thrown);
+  }
+  EXPECT_EQ(0, std::uncaught_exceptions());
+}
 
 TEST_P(BadInput, NullDevice) {
   bool done = false;
@@ -396,6 +434,7 @@ C_Status no_count(std::size_t* count) {
   *count = 1;
   return C_SUCCESS;
 }
+void throws_at_once(CustomRuntimeParams*) { throw std::runtime_error("no plugin"); }
 void fills_too_little(CustomRuntimeParams* params) {
   params->device_type = const_cast<char*>("too_little");
   params->version = {0, 1, 1};
@@ -406,6 +445,11 @@ TEST(BadInputOfTypes, PluginsThatCannotServe) {
   char name[32] = "kept";
   EXPECT_FAILS(MILLPOND_E_PLUGIN_REFUSED,
                millpond_device_type_register(&fills_nothing, name, sizeof name));
+  EXPECT_FAILS(MILLPOND_E_PLUGIN_REFUSED,
+               millpond_device_type_register(&throws_at_once, name, sizeof name));
+  EXPECT_NE(nullptr, std::strstr(millpond_last_error_message(), "threw"))
+      << millpond_last_error_message();
+  EXPECT_EQ(0, std::uncaught_exceptions());
   EXPECT_FAILS(MILLPOND_E_PLUGIN_REFUSED,
                millpond_device_type_register(&fills_too_little, name, sizeof name));
   EXPECT_NE(nullptr, std::strstr(millpond_last_error_message(), "device_memory_allocate"))

@@ -15,8 +15,8 @@
  *             (set_device) is a property of the calling thread.
  *   Errors    C_SUCCESS, or any other status for a failure. Outputs are written only on success.
  *             A host takes C_WARNING for a failure too.
- *   C++       Callbacks must not throw: an exception that enters Millpond ends the process.
- *   NULL      A callback that is left null means what its comment says.
+ *   C++       Callbacks should not throw. An exception is taken for a failure of the call, and ends
+ * there. NULL      A callback that is left null means what its comment says.
  *
  * What Millpond requires of a plugin: device_memory_allocate, device_memory_deallocate,
  * memory_copy_h2d, memory_copy_d2h and get_device_count. It does without everything else. What

@@ -2,6 +2,7 @@
 
 pub mod biased;
 pub mod error;
+pub(crate) mod foreign;
 pub(crate) mod fork;
 pub mod lazy;
 pub(crate) mod numa;

@@ -1,5 +1,6 @@
 //! Checkpoints: a pool's layout, kept and brought back between replays of graphs.
 
+use crate::base::foreign;
 use crate::capi::guard::{Out, run};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
@@ -65,7 +66,8 @@ pub unsafe extern "C" fn millpond_pool_restore(
                 // The restore is done, whatever a callback does: what it throws ends here.
                 let _ = catch_unwind(AssertUnwindSafe(|| {
                     // SAFETY: the caller gave a function for exactly this call with this pointer.
-                    unsafe { call(user_data, to_ptr(addr), bytes as usize, live) }
+                    let _ =
+                        foreign::caught(|| unsafe { call(user_data, to_ptr(addr), bytes as usize, live) });
                 }));
             }
         }

@@ -1,6 +1,7 @@
 //! Devices: getting one, what it is, its limit and its account.
 
 use crate::base::error::{Code, Error};
+use crate::base::foreign;
 use crate::capi::guard::{Out, OutStruct, UserData, Versioned, run, text};
 use crate::capi::handles;
 use crate::capi::types::{
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn millpond_device_add_oom_callback(
             // The whole struct must move, not only the pointer in it.
             let data = &data;
             // SAFETY: the caller gave a function for exactly this call with this pointer.
-            unsafe { call(data.0, bytes) }
+            foreign::caught(|| unsafe { call(data.0, bytes) }).unwrap_or(false)
         };
         out.set(handles::device(device)?.memory().add_oom_callback(run_it)?);
         Ok(())

@@ -4,6 +4,7 @@
 //! in a forked child, or after the program has closed the shared object that holds this library. So
 //! it holds the record of the device, which is never freed, and the first export keeps the code.
 
+use crate::base::foreign;
 use crate::capi::dlpack_abi::{DlTensor, Legacy, MAJOR, MINOR, Versioned};
 use crate::capi::guard::run;
 use crate::capi::types::millpond_dlpack_release;
@@ -27,7 +28,7 @@ impl Share {
         let _ = run(|| match self.release {
             Some(release) => {
                 // SAFETY: the exporter gave a function for one call with this pointer, from any thread.
-                unsafe { release(self.user_data) };
+                let _ = foreign::caught(|| unsafe { release(self.user_data) });
                 Ok(())
             }
             None => self.device.memory().free(self.addr, None, None),

@@ -2,6 +2,7 @@
 //! libraries that register it. docs/sharing.md tells how it fits together.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::foreign;
 use crate::capi::guard::{Out, UserData, run};
 use crate::capi::handles;
 use crate::capi::types::{
@@ -55,7 +56,7 @@ pub unsafe extern "C" fn millpond_device_add_segment_callback(
             };
             let ptr = with_exposed_provenance_mut(addr as usize);
             // SAFETY: the caller gave a function for exactly this call with this pointer.
-            unsafe { call(data.0, event, ptr, bytes as usize) }
+            let _ = foreign::caught(|| unsafe { call(data.0, event, ptr, bytes as usize) });
         };
         out.set(handles::device(device)?.memory().add_segment_callback(tell)?);
         Ok(())

@@ -1,6 +1,7 @@
 //! Streams and events.
 
 use crate::base::error::{Code, Error};
+use crate::base::foreign;
 use crate::capi::guard::{Out, UserData, run};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
@@ -120,7 +121,7 @@ pub unsafe extern "C" fn millpond_stream_add_callback(
             let data = data;
             let status = result.map_or_else(|e| status::of(&e), |()| C_Status::SUCCESS);
             // SAFETY: the caller gave a function for exactly this call with this pointer.
-            unsafe { call(data.0, status) }
+            let _ = foreign::caught(|| unsafe { call(data.0, status) });
         };
         handles::device(device)?.stream_callback(stream_id(stream), Box::new(run_it))
     })

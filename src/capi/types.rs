@@ -280,7 +280,7 @@ pub struct millpond_block_info {
 
 /// Called on a thread of the device when a stream gets there, with the pointer given at
 /// `millpond_stream_add_callback` and the state of the stream (C_SUCCESS, or the failure of work before).
-/// It must not throw, and must not make calls that wait: they get MILLPOND_E_NOT_PERMITTED.
+/// It should not throw, and must not make calls that wait: they get MILLPOND_E_NOT_PERMITTED.
 pub type millpond_stream_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, status: C_Status)>;
 

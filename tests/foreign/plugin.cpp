@@ -350,6 +350,7 @@ void foreign_memory(int device, ForeignMemory* out) {
 int foreign_was_overrun() { return overrun ? 1 : 0; }
 
 void InitPlugin(CustomRuntimeParams* params) {
+  if (std::getenv("FOREIGN_INIT_THROWS") != nullptr) throw std::runtime_error("thrown on demand");
 #ifdef FOREIGN_PADDLE_HEADER
   PADDLE_CUSTOM_RUNTIME_CHECK_VERSION(params);
 #elif defined(FOREIGN_OLDER)

@@ -19,7 +19,7 @@
  *             borrowed stays valid as long as what it came from. Destroying or freeing NULL is a no-op.
  * Threads     Every function may be called from any thread, many at a time, unless its comment says otherwise. A
  *             handle that is destroyed must not be in use by another thread. No lock is held while a callback
- *             runs. Callbacks must not throw.
+ *             runs. Callbacks should not throw: what they throw is lost.
  * Errors      Every call that can fail returns C_Status: C_SUCCESS; C_FAILED for OUT_OF_MEMORY, DEVICE and SYSTEM;
  *             C_INTERNAL_ERROR for INTERNAL; C_ERROR for the caller's mistakes. millpond_last_error_code() and
  *             millpond_last_error_message() of the same thread tell more. Comments name errors without their

@@ -99,9 +99,9 @@ impl ForeignDevice {
             Some(memory_copy_p2p) => {
                 let mut device = self.enter()?;
                 // SAFETY: the plugin's contract; the runtime checked both ranges.
-                let status = unsafe {
+                let status = self.plugin.run("memory_copy_p2p", || unsafe {
                     memory_copy_p2p(&mut target, &mut device, as_ptr(dst), as_ptr(src), bytes as usize)
-                };
+                })?;
                 self.plugin.check("memory_copy_p2p", status)
             }
             None => self.copy_through_host(to, dst, src, bytes),
@@ -126,7 +126,7 @@ impl ForeignDevice {
         {
             let mut device = self.enter()?;
             // SAFETY: the plugin's contract; the runtime checked both ranges and the stream.
-            let status = unsafe {
+            let status = self.plugin.run("async_memory_copy_p2p", || unsafe {
                 async_memory_copy_p2p(
                     &mut target,
                     &mut device,
@@ -135,7 +135,7 @@ impl ForeignDevice {
                     as_ptr(src),
                     bytes as usize,
                 )
-            };
+            })?;
             return self.plugin.check("async_memory_copy_p2p", status);
         }
         self.stream_synchronize(stream)?;

@@ -38,7 +38,8 @@ macro_rules! call {
             Some(callback) => Some($self.enter().and_then(|mut device| {
                 // SAFETY: the plugin's contract (`Plugin::from_init`): callable from any thread with
                 // a device and arguments that live for the call; the caller checked addresses.
-                let status = unsafe { callback(&mut device, $($arg),*) };
+                let call = || unsafe { callback(&mut device, $($arg),*) };
+                let status = $self.plugin.run(stringify!($callback), call)?;
                 $self.plugin.check(stringify!($callback), status)
             })),
         }
@@ -125,7 +126,7 @@ impl ForeignDevice {
         let mut device = C_Device_st { id: self.id() };
         if let Some(set_device) = self.plugin.table.set_device {
             // SAFETY: the plugin's contract; `device` lives for the call.
-            let status = unsafe { set_device(&mut device) };
+            let status = self.plugin.run("set_device", || unsafe { set_device(&mut device) })?;
             self.plugin.check("set_device", status)?;
         }
         Ok(device)
@@ -136,11 +137,11 @@ impl ForeignDevice {
         let mut device = C_Device_st { id: self.id() };
         if let Some(set_device) = self.plugin.table.set_device {
             // SAFETY: the plugin's contract; the plugin itself ends after its devices.
-            let _ = unsafe { set_device(&mut device) };
+            let _ = self.plugin.run("set_device", || unsafe { set_device(&mut device) });
         }
         let Some(deinit_device) = self.plugin.table.deinit_device else { return Ok(()) };
         // SAFETY: as above.
-        let status = unsafe { deinit_device(&mut device) };
+        let status = self.plugin.run("deinit_device", || unsafe { deinit_device(&mut device) })?;
         self.plugin.check("deinit_device", status)
     }
 
@@ -154,7 +155,7 @@ impl ForeignDevice {
         let mut device = self.enter()?;
         let mut value = 0usize;
         // SAFETY: the plugin's contract; both pointers live for the call.
-        let status = unsafe { callback(&mut device, &mut value) };
+        let status = self.plugin.run(name, || unsafe { callback(&mut device, &mut value) })?;
         self.plugin.check(name, status)?;
         Ok((value != 0).then_some(value as u64))
     }
@@ -219,7 +220,7 @@ impl ForeignDevice {
         let mut device = self.enter()?;
         let mut out = std::ptr::null_mut();
         // SAFETY: the plugin's contract; both pointers live for the call.
-        let status = unsafe { callback(&mut device, &mut out, bytes) };
+        let status = self.plugin.run(name, || unsafe { callback(&mut device, &mut out, bytes) })?;
         // Plugins say "out of memory" in two ways: C_FAILED, and success without an address.
         if status == C_Status::FAILED || (status == C_Status::SUCCESS && out.is_null()) {
             return Err(self.out_of_memory(what, bytes));

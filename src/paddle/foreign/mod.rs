@@ -58,7 +58,7 @@ impl ForeignType {
         let mut count = 0usize;
         if let Some(get_device_count) = plugin.table.get_device_count {
             // SAFETY: the plugin's contract; `count` lives for the call.
-            let status = unsafe { get_device_count(&mut count) };
+            let status = plugin.run("get_device_count", || unsafe { get_device_count(&mut count) })?;
             plugin.check("get_device_count", status)?;
         }
         if count > DEVICES_MAX {
@@ -69,7 +69,7 @@ impl ForeignType {
             && count > 0
         {
             // SAFETY: the plugin's contract; there is room for the `count` ids that it has.
-            let status = unsafe { get_device_list(ids.as_mut_ptr()) };
+            let status = plugin.run("get_device_list", || unsafe { get_device_list(ids.as_mut_ptr()) })?;
             plugin.check("get_device_list", status)?;
         }
         ids.iter()
@@ -100,7 +100,7 @@ impl DeviceType for ForeignType {
         }
         if let Some(initialize) = self.plugin.table.initialize {
             // SAFETY: the plugin's contract; the registry calls this once.
-            let status = unsafe { initialize() };
+            let status = self.plugin.run("initialize", || unsafe { initialize() })?;
             self.plugin.check("initialize", status)?;
         }
         let ids = match self.ids() {
@@ -158,8 +158,8 @@ impl ForeignType {
     fn end_plugin(&self) -> Result<()> {
         let Some(finalize) = self.plugin.table.finalize else { return Ok(()) };
         // SAFETY: the plugin's contract; the session has ended, no call is made from now on.
-        let status = unsafe { finalize() };
-        self.plugin.check("finalize", status).inspect_err(|_| self.plugin.keep_loaded())
+        let status = self.plugin.run("finalize", || unsafe { finalize() });
+        status.and_then(|s| self.plugin.check("finalize", s)).inspect_err(|_| self.plugin.keep_loaded())
     }
 }
 

@@ -7,6 +7,7 @@
 //! built for another release; the version queries beyond are asked with care (`versions.rs`).
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::foreign;
 use crate::fail;
 use crate::paddle::abi::{
     C_DeviceInterface, C_Status, CustomRuntimeParams, CustomRuntimeVersion, InitPlugin, KnownLayout,
@@ -110,10 +111,12 @@ impl Plugin {
             room.params.interface = &raw mut room.table;
             let params: *mut CustomRuntimeParams = &raw mut room.params;
             // SAFETY: both structs live for the call and have at least the sizes they declare; the caller
-            // vouches for `init`. A Rust panic in it is caught here; a C++ exception ends the process with
-            // a message, as Rust cannot take one over.
-            if catch_unwind(AssertUnwindSafe(|| unsafe { init(params) })).is_err() {
-                return refused("InitPlugin panicked");
+            // vouches for `init`.
+            let call = || foreign::caught(|| unsafe { init(params) });
+            match catch_unwind(AssertUnwindSafe(call)) {
+                Ok(Ok(())) => {}
+                Ok(Err(thrown)) => return refused(format_args!("InitPlugin {thrown}")),
+                Err(_) => return refused("InitPlugin panicked"),
             }
             if room.params.version.number() != 0 {
                 break;
@@ -230,6 +233,13 @@ impl Plugin {
     /// The finer name, or an empty string.
     pub(super) fn sub_name(&self) -> &str {
         &self.sub_name
+    }
+
+    /// Runs a callback of the plugin; an exception that leaves it is an error, and gone.
+    pub(super) fn run(&self, callback: &str, body: impl FnOnce() -> C_Status) -> Result<C_Status> {
+        foreign::caught(body).map_err(|thrown| {
+            Error::new(Code::Device, format!("plugin {:?}: {callback} {thrown}", self.name))
+        })
     }
 
     /// An error that names the plugin and the callback, unless the status is success.

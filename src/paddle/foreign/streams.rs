@@ -96,7 +96,8 @@ impl ForeignDevice {
         if let Some(query_stream) = self.plugin.table.query_stream {
             let mut device = self.enter()?;
             // SAFETY: the plugin's contract; the stream is live.
-            return Ok(unsafe { query_stream(&mut device, native as usize as C_Stream) } == C_Status::SUCCESS);
+            let call = || unsafe { query_stream(&mut device, native as usize as C_Stream) };
+            return Ok(self.plugin.run("query_stream", call)? == C_Status::SUCCESS);
         }
         self.wait_stream(native)?;
         Ok(true)
@@ -113,10 +114,10 @@ impl ForeignDevice {
         let mut device = self.enter()?;
         let user_data = Box::into_raw(Box::new(callback)).cast::<c_void>();
         // SAFETY: the plugin's contract: `run_callback` is called once with `user_data`, unless the
-        // status is a failure.
-        let status = unsafe {
+        // status is a failure. A plugin that throws may have kept it: it stays.
+        let status = self.plugin.run("stream_add_callback", || unsafe {
             stream_add_callback(&mut device, native as usize as C_Stream, Some(run_callback), user_data)
-        };
+        })?;
         if status != C_Status::SUCCESS {
             // SAFETY: from `into_raw` above; the plugin does not call back after a failure.
             drop(unsafe { Box::from_raw(user_data.cast::<StreamCallback>()) });
@@ -193,7 +194,8 @@ impl ForeignDevice {
         let Some(query_event) = self.plugin.table.query_event else { return Ok(None) };
         let mut device = self.enter()?;
         // SAFETY: the plugin's contract; the event is live.
-        Ok(Some(unsafe { query_event(&mut device, native as usize as C_Event) } == C_Status::SUCCESS))
+        let call = || unsafe { query_event(&mut device, native as usize as C_Event) };
+        Ok(Some(self.plugin.run("query_event", call)? == C_Status::SUCCESS))
     }
 
     pub(super) fn query_event(&self, event: EventId) -> Result<bool> {

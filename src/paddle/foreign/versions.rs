@@ -6,6 +6,7 @@
 //! as an answer: whichever place changed tells.
 
 use super::plugin::Plugin;
+use crate::base::foreign;
 use crate::device::Versions;
 use crate::paddle::abi::{C_Device, C_Device_st, C_Status};
 use std::ffi::c_int;
@@ -41,10 +42,10 @@ fn ask(query: Query, id: c_int) -> Answer {
     let mut second = UNTOUCHED;
     // SAFETY: the plugin's contract, in either of its two forms: `first` is a device, and room for an
     // answer; an old callback does not see the second argument.
-    let status = unsafe { query((&raw mut first).cast(), &mut second) };
+    let status = foreign::caught(|| unsafe { query((&raw mut first).cast(), &mut second) });
     // SAFETY: initialised before; a plugin may have stored a number there.
     let after = unsafe { first.number };
-    if status != C_Status::SUCCESS {
+    if status != Ok(C_Status::SUCCESS) {
         Answer::None
     } else if second != UNTOUCHED {
         Answer::Modern(second as u64)

@@ -2,6 +2,7 @@
 
 use super::session::{device, forked, gone, store};
 use crate::base::error::{Code, Error, Result};
+use crate::base::foreign;
 use crate::device::{EventId, StreamId};
 use crate::paddle::abi::{C_Callback, C_Device, C_Device_st, C_Event, C_Status, C_Stream};
 use crate::paddle::status::{self, done, guard};
@@ -68,11 +69,11 @@ pub(super) unsafe extern "C-unwind" fn stream_add_callback(
                 let mut device = C_Device_st { id };
                 let mut status = result.map_or_else(|e| status::of(&e), |()| C_Status::SUCCESS);
                 // SAFETY: the host vouches for its callback and data; device and status live for the
-                // call. A Rust panic stops here, a C++ exception ends the process.
+                // call. A panic and an exception stop here.
                 let call = || unsafe {
                     callback(&mut device, stream as C_Stream, user_data as *mut c_void, &mut status)
                 };
-                let _ = catch_unwind(AssertUnwindSafe(call));
+                let _ = catch_unwind(AssertUnwindSafe(|| foreign::caught(call)));
             }),
         )
     })
