@@ -215,6 +215,7 @@ fn pond(blocks: usize) -> (Arc<Pond>, Vec<u64>) {
         mapping: true,
         numbers: 0,
         window: Pond::WINDOW,
+        most_pieces: 16_000,
     };
     let pond = Arc::new(Pond::new(config, Box::new(Giver)).unwrap());
     // One more, that goes back: the next request of that size is a hit.

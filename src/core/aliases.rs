@@ -6,7 +6,7 @@
 
 use super::desc::Id;
 use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Granules of one block: (offset, units) in address order.
 pub(crate) type Pieces = Box<[(u32, u32)]>;
@@ -27,11 +27,10 @@ pub(crate) struct Aliases {
     spare: Vec<u32>,
     by_pieces: HashMap<Pieces, u32>,
     by_units: HashMap<u32, Vec<u32>>,
-    end: u32,              // one past its last
-    fresh: u32,            // never used from here on
-    gaps: Vec<(u32, u32)>, // (first, count), given back
+    gaps: BTreeMap<u32, u32>, // addresses that show nothing: first granule -> count, never two side by side
     clock: u64,
-    mapped_pieces: usize,
+    mapped_pieces: u64,
+    most_pieces: u64,
 }
 
 /// A range that is to be unmapped and forgotten.
@@ -43,21 +42,18 @@ pub(crate) struct Gone {
     pub id: Id,
 }
 
-/// Pieces mapped at one time, busy and idle: a system allows a process some 65 000 mappings.
-pub(crate) const MAX_PIECES: usize = 16_000;
-
 impl Aliases {
-    pub(crate) fn new(first: u32, count: u32) -> Self {
+    /// Over `count` granules of addresses from `first` on; at most `most_pieces` are shown at a time, busy and idle.
+    pub(crate) fn new(first: u32, count: u32, most_pieces: u64) -> Self {
         Aliases {
             entries: Vec::new(),
             spare: Vec::new(),
             by_pieces: HashMap::new(),
             by_units: HashMap::new(),
-            end: first + count,
-            fresh: first,
-            gaps: Vec::new(),
+            gaps: BTreeMap::from([(first, count)]),
             clock: 0,
             mapped_pieces: 0,
+            most_pieces,
         }
     }
 
@@ -118,38 +114,34 @@ impl Aliases {
     /// Room for a new range of `count` granules of addresses. `None`: too much is mapped, or the window
     /// is full; forget some first.
     pub(crate) fn room(&mut self, count: u32, pieces: usize) -> Option<u32> {
-        if self.mapped_pieces + pieces > MAX_PIECES {
+        if self.mapped_pieces + pieces as u64 > self.most_pieces {
             return None;
         }
-        if let Some(i) = self.gaps.iter().position(|g| g.1 >= count) {
-            let g = &mut self.gaps[i];
-            let at = g.0;
-            *g = (g.0 + count, g.1 - count);
-            if g.1 == 0 {
-                self.gaps.swap_remove(i);
-            }
-            return Some(at);
+        let (&at, &room) = self.gaps.iter().find(|g| *g.1 >= count)?;
+        self.gaps.remove(&at);
+        if room > count {
+            self.gaps.insert(at + count, room - count);
         }
-        if self.end - self.fresh < count {
-            return None;
-        }
-        self.fresh += count;
-        Some(self.fresh - count)
+        Some(at)
     }
 
     /// Gives unused room back.
-    pub(crate) fn give_room(&mut self, granule: u32, count: u32) {
-        if granule + count == self.fresh {
-            self.fresh = granule;
-        } else {
-            self.gaps.push((granule, count));
+    pub(crate) fn give_room(&mut self, mut granule: u32, mut count: u32) {
+        if let Some((&at, &n)) = self.gaps.range(..granule).next_back()
+            && at + n == granule
+        {
+            self.gaps.remove(&at);
+            granule = at;
+            count += n;
         }
+        count += self.gaps.remove(&(granule + count)).unwrap_or(0);
+        self.gaps.insert(granule, count);
     }
 
     /// Enters a range that is mapped and busy.
     pub(crate) fn enter(&mut self, pieces: &[(u32, u32)], id: Id, granule: u32, count: u32) -> u32 {
         self.clock += 1;
-        self.mapped_pieces += pieces.len();
+        self.mapped_pieces += pieces.len() as u64;
         let entry =
             Entry { pieces: pieces.into(), id, granule, count, idle: false, hidden: false, last: self.clock };
         let index = self.spare.pop().unwrap_or_else(|| {
@@ -167,11 +159,6 @@ impl Aliases {
         if let Some(Some(e)) = self.entries.get_mut(index as usize) {
             e.idle = true;
         }
-    }
-
-    /// Whether any range is idle.
-    pub(crate) fn any_idle(&self) -> bool {
-        self.entries.iter().flatten().any(|e| e.idle)
     }
 
     /// Idle ranges, the longest unused first, but for the `keep` last ones and for those whose pieces are
@@ -206,7 +193,7 @@ impl Aliases {
                 self.by_units.remove(&units);
             }
         }
-        self.mapped_pieces -= e.pieces.len();
+        self.mapped_pieces -= e.pieces.len() as u64;
         self.give_room(e.granule, e.count);
     }
 
@@ -239,5 +226,21 @@ impl Aliases {
     /// How many idle ranges there are.
     pub(crate) fn idle_count(&self) -> usize {
         self.entries.iter().flatten().filter(|e| e.idle).count()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_that_is_given_back_in_pieces_is_room_for_one() {
+        let mut a = Aliases::new(100, 64, 1000);
+        let at: Vec<_> = (0..8).map(|_| a.room(8, 1)).collect();
+        assert_eq!(a.room(1, 1), None);
+        for i in [3, 1, 0, 2, 7, 5, 6, 4] {
+            a.give_room(at[i].expect("there is room"), 8);
+        }
+        assert_eq!(a.room(64, 1), Some(100));
     }
 }

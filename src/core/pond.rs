@@ -46,6 +46,8 @@ pub struct Config {
     pub growing: bool,
     /// Granules of addresses for scattered blocks, for each granule of memory that is mapped.
     pub window: u32,
+    /// How many pieces of scattered blocks may be shown at a time, also those of freed blocks.
+    pub most_pieces: u64,
 }
 
 /// What the caller of [`Pond::alloc_quick`] wants to have for an offset.
@@ -184,7 +186,7 @@ impl Pond {
             pool_count: AtomicU32::new(0),
             growth: Mutex::new(Growth::new(real)),
             ledger: Mutex::new(Ledger::default()),
-            aliases: Lock::new(Aliases::new(real, alias)),
+            aliases: Lock::new(Aliases::new(real, alias, config.most_pieces)),
             captures: Mutex::new(Captures::default()),
             captured: AtomicU32::new(0),
             checkpoints: Mutex::new(Checkpoints::default()),

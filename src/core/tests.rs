@@ -298,6 +298,7 @@ fn config(mapping: bool, capacity: u64) -> Config {
         mapping,
         numbers: 2 * capacity / G,
         window: Pond::WINDOW,
+        most_pieces: 16_000,
     }
 }
 
@@ -662,6 +663,29 @@ fn scattered_granules_serve_a_block_that_no_hole_could() {
     assert_eq!(b.live[i].offset, at, "the same granules show at the same addresses");
     assert_eq!(b.world.lock().unwrap().calls, calls, "and at no cost");
     assert_eq!(b.pond.alloc(PoolId::DEFAULT, 0, 1).unwrap_err().code(), Code::OutOfMemory);
+    b.finish();
+}
+
+/// Ranges that show freed blocks give way to a block that is asked for, the ones used last too.
+#[test]
+fn idle_ranges_never_stand_in_the_way_of_a_block() {
+    let mut b = Bench::new(Config { most_pieces: 8, ..config(true, 32 << 20) });
+    for _ in 0..16 {
+        b.alloc(PoolId::DEFAULT, Some(0), G).unwrap();
+    }
+    for _ in 0..8 {
+        let odd = b.live.iter().position(|x| (x.offset / G) % 2 == 1).unwrap();
+        b.free(odd, None);
+    }
+    // Two, two and four pieces of eight scattered granules, the four last.
+    for granules in [2, 2, 4] {
+        b.alloc(PoolId::DEFAULT, Some(0), granules * G).unwrap();
+    }
+    for _ in 0..3 {
+        let small = b.live.iter().position(|x| x.bytes > G).unwrap();
+        b.free(small, None);
+    }
+    b.alloc(PoolId::DEFAULT, Some(0), 7 * G).expect("8 scattered granules are enough");
     b.finish();
 }
 

@@ -363,6 +363,10 @@ pub trait Device: Any + Send + Sync {
     fn granule_numbers(&self) -> Result<u64> {
         Ok(self.memory_info()?.total / self.granule())
     }
+    /// How many mappings there may be in the window at a time; pieces that touch on both sides may count as one.
+    fn most_mappings(&self) -> u64 {
+        u64::MAX
+    }
     /// Reserves `bytes` of addresses, aligned to the granule. At most one window a device; released
     /// with `map_close`.
     fn map_window(&self, _bytes: u64) -> Result<u64> {

@@ -72,6 +72,7 @@ fn config_of(device: &dyn Device, expandable: bool) -> Result<Config> {
         numbers: 0,
         growing: device.segments_grow(),
         window: Pond::WINDOW,
+        most_pieces: device.most_mappings(),
     };
     if config.mapping && !expandable {
         config.mapping = false;

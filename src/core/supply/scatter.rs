@@ -70,10 +70,12 @@ impl Pond {
 
     pub(super) fn map_pieces(&self, g: &Growth, heap: &Heap, count: u32) -> Result<(u32, Id, u32)> {
         let pieces = &g.pieces;
-        let mut at = self.aliases.lock().room(count, pieces.len());
-        if at.is_none() && self.aliases.lock().any_idle() {
-            self.forget_old_aliases()?;
-            at = self.aliases.lock().room(count, pieces.len());
+        let room = || self.aliases.lock().room(count, pieces.len());
+        let mut at = room();
+        for all in [false, true] {
+            if at.is_none() && self.forget_idle(all)? {
+                at = room();
+            }
         }
         let Some(granule) = at else {
             fail!(Code::OutOfMemory, "no addresses left to show scattered granules at");
@@ -105,15 +107,16 @@ impl Pond {
         Ok((entry, id, granule))
     }
 
-    /// Unmaps the half of the idle ranges that was not used for longest. Waits for the device, since work
-    /// that is still queued may use those addresses.
-    pub(super) fn forget_old_aliases(&self) -> Result<()> {
-        let ranges = self.idle_ranges(false);
+    /// Unmaps all idle ranges, or the half that was not used for longest; whether there were any. Waits for the
+    /// device, since work that is still queued may use those addresses.
+    fn forget_idle(&self, all: bool) -> Result<bool> {
+        let ranges = self.idle_ranges(all);
         if ranges.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         self.sync_device()?;
-        self.unmap_ranges(&ranges)
+        self.unmap_ranges(&ranges)?;
+        Ok(true)
     }
 
     /// Idle ranges: all of them, or the half that was not used for longest. They are taken under the growth lock

@@ -409,6 +409,10 @@ impl Device for HostDevice {
         Ok(self.peer(peer).is_ok()) // they all have the processor's memory
     }
 
+    /// A quarter of what Linux allows a process (`vm.max_map_count`, 65530 by default).
+    fn most_mappings(&self) -> u64 {
+        16_000
+    }
     fn granule_numbers(&self) -> Result<u64> {
         Ok(self.mapping()?.numbers())
     }
