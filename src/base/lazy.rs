@@ -171,6 +171,13 @@ mod raw {
 #[cfg(loom)]
 pub use modelled::LazyArray;
 
+/// What can be indexed in a `LazyArray` that was looked up once: all its values.
+#[cfg(not(loom))]
+pub type View<T> = [T];
+/// Under loom there is no slice.
+#[cfg(loom)]
+pub type View<T> = LazyArray<T>;
+
 /// Under loom an element is made when it is first looked at: a model touches a few of millions.
 #[cfg(loom)]
 mod modelled {

@@ -10,7 +10,7 @@
 
 use super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, MEDIUM_SHIFT, SMALL_SHIFT, Shape, Tier};
 use crate::base::error::Result;
-use crate::base::lazy::{LazyArray, Record};
+use crate::base::lazy::{LazyArray, Record, View};
 use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed};
 
 /// Names a block. 0 is none.
@@ -197,7 +197,7 @@ impl<'a> Desc<'a> {
 
 /// All descriptors, for code that looks at several: where they lie is read once, and not again after each store.
 #[derive(Clone, Copy)]
-pub(crate) struct Descs<'a>(&'a [Record]);
+pub(crate) struct Descs<'a>(&'a View<Record>);
 
 impl<'a> Descs<'a> {
     #[inline(always)]
@@ -208,7 +208,7 @@ impl<'a> Descs<'a> {
 
 /// The ids at the units of the large tier, likewise.
 #[derive(Clone, Copy)]
-pub(crate) struct LargeTags<'a>(&'a [AtomicU32]);
+pub(crate) struct LargeTags<'a>(&'a View<AtomicU32>);
 
 impl LargeTags<'_> {
     #[inline(always)]
