@@ -1,5 +1,5 @@
 //! A C++ exception that a plugin throws into the library is a failure of that call, on whichever thread, as often as
-//! it comes; a panic beside it still passes. Needs a C++ compiler.
+//! it comes. Needs a C++ compiler.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -65,9 +65,10 @@ pub unsafe extern "C" fn millpond_pool_restore(
             for (addr, bytes) in blocks {
                 // The restore is done, whatever a callback does: what it throws ends here.
                 let _ = catch_unwind(AssertUnwindSafe(|| {
-                    // SAFETY: the caller gave a function for exactly this call with this pointer.
-                    let _ =
-                        foreign::caught(|| unsafe { call(user_data, to_ptr(addr), bytes as usize, live) });
+                    foreign::caught(|| {
+                        // SAFETY: the caller gave a function for exactly this call with this pointer.
+                        unsafe { call(user_data, to_ptr(addr), bytes as usize, live) }
+                    })
                 }));
             }
         }

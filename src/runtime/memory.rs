@@ -6,7 +6,7 @@
 //! looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{BlockInfo, CaptureId, CheckpointId, Config, Pieces, Pond, PoolId, Restored, Stats};
+use crate::core::{BlockInfo, CaptureId, CheckpointId, Config, Pond, PoolId, Restored, Stats};
 #[cfg(feature = "capi")]
 use crate::core::{Freed, Got, Heap, Pool};
 use crate::device::{Caps, Device, EventId, StreamId};
@@ -14,8 +14,6 @@ use crate::fail;
 use crate::runtime::options::Options;
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::scope::Scopes;
-use crate::runtime::segments::{Segment, SegmentCallback};
-use crate::runtime::share::{Export, by_fabric, export_of};
 use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
 use settings::Settings;
@@ -23,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 mod settings;
+mod sharing;
 
 /// [B] the most that a pond over segments has room for, and more than any device has.
 const MOST_IN_SEGMENTS: u64 = 8 << 40;
@@ -471,68 +470,6 @@ impl Memory {
         self.rescue.remove(id)
     }
 
-    /// From now on `callback` is called for each range of addresses of the device that gets memory behind it, and,
-    /// before it goes away, for each that loses it; at once for those that have memory now. On the thread of the
-    /// call that needs the change, with the memory's lock held: what it calls here gets `NotPermitted`, but for
-    /// what needs nothing from the device. A panic ends the callback only. Gives the number to remove it with.
-    /// Callbacks end with the device, after everything was told as removed. `Unsupported` where the device is not
-    /// pooled.
-    pub fn add_segment_callback(
-        &self,
-        callback: impl Fn(Segment, u64, u64) + Send + Sync + 'static,
-    ) -> Result<u64> {
-        let callback: Arc<SegmentCallback> = Arc::new(callback);
-        let p = self.pooled()?;
-        p.pond.quiet(|| p.supply.segments.listen(callback))
-    }
-
-    /// Removes a callback; on return no thread is in it. `InvalidArgument` for a number that is none.
-    pub fn remove_segment_callback(&self, id: u64) -> Result<()> {
-        let p = self.pooled()?;
-        p.pond.quiet(|| p.supply.segments.leave(id))
-    }
-
-    /// See `DeviceState::export`.
-    pub(crate) fn export(&self, addr: u64) -> Result<Export> {
-        let p = self.pooled()?;
-        let Some(offset) = p.places.offset(addr) else { return stranger(addr) };
-        let wish = self.export_handle();
-        // Nothing falls asleep between the look at the block and the loan.
-        p.pond.quiet(|| {
-            let pieces = p.pond.pieces(offset)?;
-            let segment = if p.maps { None } else { p.places.segment_of(offset) };
-            let make = || {
-                let fabric = by_fabric(&*p.device, &pieces, p.maps, wish)?;
-                let (mark, ticket) = p.supply.tickets.issue()?;
-                let done = export_of(&*p.device, &pieces, segment, fabric, ticket)
-                    .and_then(|export| p.pond.lend(offset, mark).map(|()| export));
-                done.inspect_err(|_| p.supply.tickets.forget(mark))
-            };
-            // Descriptors may be short because those of exports that are over are still open here.
-            make().or_else(|e| match e.code() {
-                Code::System => {
-                    p.pond.on_loan(None);
-                    make()
-                }
-                _ => Err(e),
-            })
-        })
-    }
-
-    /// Where the memory of the block is, whether the device maps, and whether it goes out by fabric handles.
-    pub(crate) fn export_pieces(&self, addr: u64) -> Result<(Pieces, bool, bool)> {
-        let p = self.pooled()?;
-        let Some(offset) = p.places.offset(addr) else { return stranger(addr) };
-        let pieces = p.pond.pieces(offset)?;
-        let fabric = by_fabric(&*p.device, &pieces, p.maps, self.export_handle())?;
-        Ok((pieces, p.maps, fabric))
-    }
-
-    /// See `DeviceState::poll_exports`.
-    pub(crate) fn poll_exports(&self) -> Result<(u64, u64)> {
-        Ok(self.pooled()?.pond.on_loan(None).0)
-    }
-
     /// To be called when the device has made `stream`.
     pub fn stream_created(&self, stream: StreamId) {
         if let How::Pooled(p) = &self.how {
@@ -589,9 +526,7 @@ impl Memory {
             How::Unpooled(u) => u.close(),
         }
     }
-}
 
-impl Memory {
     /// After `close`, when no thread is still in a call that had begun before: what is left takes a few KiB.
     pub(crate) fn discard(&self) {
         if let How::Pooled(p) = &self.how {

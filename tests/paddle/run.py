@@ -37,7 +37,7 @@ RELEASES = {
 EXITS_FIRST, EXITS_OTHER = 100, 10
 CHECK_SECONDS = 240
 PIP_SECONDS = 900
-# Scripts that may hang through no fault of the plugin, and after how many seconds they are run again, twice at most. PaddlePaddle
+# Scripts that may hang through no fault of the plugin, and after how many seconds they are run once more. PaddlePaddle
 # forks its workers while its other threads may hold the lock of its own memory statistics (paddle::memory::Stat); such a
 # worker waits for that lock for ever.
 HANGS = {"loader": 90}
@@ -208,9 +208,7 @@ def run_script(tally, release, python, plugin_dir, run):
         report = pathlib.Path(folder) / "report"
         env = settings(plugin_dir, dict(more, MILLPOND_CHECK_REPORT=str(report)))
         status, output = program([python, CHECKS / f"{script}.py"], env, folder, HANGS.get(script, CHECK_SECONDS))
-        for _ in range(2):
-            if status is not None or script not in HANGS:
-                break
+        if status is None and script in HANGS:
             print(f"again   {title}: it hung, as forked workers of PaddlePaddle may", flush=True)
             report.unlink(missing_ok=True)
             status, output = program([python, CHECKS / f"{script}.py"], env, folder, HANGS[script])

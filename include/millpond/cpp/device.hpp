@@ -180,8 +180,65 @@ class Device {
   millpond_device* raw_ = nullptr;
 };
 
+namespace detail {
+
+/// A function that is registered with a device while this lives. `Calls` has the type `Function`
+/// and the two calls: `add(device, user_data, out_id)` and `remove(device, id)`. Moves, does not
+/// copy.
+template <typename Calls>
+class Registration {
+ public:
+  using Function = typename Calls::Function;
+
+  Registration() noexcept = default;
+  Registration(Device on, Function function) {
+    function_.reset(new (std::nothrow) Function(std::move(function)));
+    if (!function_ || !*function_) {
+      function_.reset();
+      refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
+      return;
+    }
+    const C_Status status = Calls::add(on.get(), function_.get(), &id_);
+    if (status != C_SUCCESS) {
+      function_.reset();
+      check(status);
+      return;
+    }
+    device_ = on;
+  }
+  Registration(Registration&& other) noexcept { swap(other); }
+  Registration& operator=(Registration&& other) noexcept {
+    Registration taken(std::move(other));
+    swap(taken);
+    return *this;
+  }
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+  ~Registration() { reset(); }
+
+  void reset() noexcept {
+    if (!function_) return;
+    (void)Calls::remove(device_.get(), id_);  // fails only with the device
+    function_.reset();
+  }
+  explicit operator bool() const noexcept { return function_ != nullptr; }
+
+ private:
+  void swap(Registration& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(id_, other.id_);
+    function_.swap(other.function_);
+  }
+
+  Device device_;
+  std::uint64_t id_ = 0;
+  std::unique_ptr<Function> function_;  // at the same address while it is registered
+};
+
+}  // namespace detail
+
 /// A function that is called while this object lives when a request for memory of the device finds
-/// none, after everything else was tried. Moves, does not copy.
+/// none, after everything else was tried. Moves, does not copy; its end is as reset().
 class OomCallback {
  public:
   /// Gets the size of the request in bytes; returns true when it has freed something, and the
@@ -193,45 +250,14 @@ class OomCallback {
   /// The empty object.
   OomCallback() noexcept = default;
   /// Registers `function`. Throws, and does not keep it, when it cannot be registered.
-  OomCallback(Device on, Function function) {
-    function_.reset(new (std::nothrow) Function(std::move(function)));
-    if (!function_ || !*function_) {
-      function_.reset();
-      detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
-      return;
-    }
-    const C_Status status =
-        millpond_device_add_oom_callback(on.get(), &OomCallback::run, function_.get(), &id_);
-    if (status != C_SUCCESS) {
-      function_.reset();
-      check(status);
-      return;
-    }
-    device_ = on;
-  }
-  /// Takes the registration over; `other` is left empty.
-  OomCallback(OomCallback&& other) noexcept { swap(other); }
-  /// Ends its own registration and takes the other's over.
-  OomCallback& operator=(OomCallback&& other) noexcept {
-    OomCallback taken(std::move(other));
-    swap(taken);
-    return *this;
-  }
-  OomCallback(const OomCallback&) = delete;
-  OomCallback& operator=(const OomCallback&) = delete;
-  /// As reset().
-  ~OomCallback() { reset(); }
+  OomCallback(Device on, Function function) : held_(on, std::move(function)) {}
 
   /// Ends the registration, and waits for other threads that are in the function. Not from within
   /// an out-of-memory callback, and not while holding a lock that the function takes. Does nothing
   /// when empty, or when the device has ended.
-  void reset() noexcept {
-    if (!function_) return;
-    (void)millpond_device_remove_oom_callback(device_.get(), id_);  // fails only with the device
-    function_.reset();
-  }
+  void reset() noexcept { held_.reset(); }
   /// Whether a function is registered.
-  explicit operator bool() const noexcept { return function_ != nullptr; }
+  explicit operator bool() const noexcept { return static_cast<bool>(held_); }
 
  private:
   static bool run(void* user_data, std::uint64_t size_bytes) noexcept {
@@ -246,15 +272,18 @@ class OomCallback {
     return function(size_bytes);
 #endif
   }
-  void swap(OomCallback& other) noexcept {
-    std::swap(device_, other.device_);
-    std::swap(id_, other.id_);
-    function_.swap(other.function_);
-  }
 
-  Device device_;
-  std::uint64_t id_ = 0;
-  std::unique_ptr<Function> function_;  // at the same address while it is registered
+  struct Calls {
+    using Function = OomCallback::Function;
+    static C_Status add(millpond_device* device, Function* function, std::uint64_t* id) {
+      return millpond_device_add_oom_callback(device, &OomCallback::run, function, id);
+    }
+    static C_Status remove(millpond_device* device, std::uint64_t id) {
+      return millpond_device_remove_oom_callback(device, id);
+    }
+  };
+
+  detail::Registration<Calls> held_;
 };
 
 /// The table of device types of this process: "cpu" and "host" are always there, plugins join.

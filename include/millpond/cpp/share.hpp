@@ -146,7 +146,8 @@ inline C_Status enable_peer_access(Device owner, Device peer) {
 }
 
 /// A function that is called while this object lives for each range of a device's addresses that
-/// gets memory behind it, and, before it goes away, for each that loses it. Moves, does not copy.
+/// gets memory behind it, and, before it goes away, for each that loses it. Moves, does not copy;
+/// its end is as reset().
 class SegmentCallback {
  public:
   /// Gets whether the range was added (else it is about to be removed), its first address and its
@@ -158,44 +159,13 @@ class SegmentCallback {
   SegmentCallback() noexcept = default;
   /// Registers `function`, and tells it of all that is there. Throws, and does not keep it, when it
   /// cannot be registered.
-  SegmentCallback(Device on, Function function) {
-    function_.reset(new (std::nothrow) Function(std::move(function)));
-    if (!function_ || !*function_) {
-      function_.reset();
-      detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
-      return;
-    }
-    const C_Status status = millpond_device_add_segment_callback(on.get(), &SegmentCallback::run,
-                                                                 function_.get(), &id_);
-    if (status != C_SUCCESS) {
-      function_.reset();
-      check(status);
-      return;
-    }
-    device_ = on;
-  }
-  /// Takes the registration over; `other` is left empty.
-  SegmentCallback(SegmentCallback&& other) noexcept { swap(other); }
-  /// Ends its own registration and takes the other's over.
-  SegmentCallback& operator=(SegmentCallback&& other) noexcept {
-    SegmentCallback taken(std::move(other));
-    swap(taken);
-    return *this;
-  }
-  SegmentCallback(const SegmentCallback&) = delete;
-  SegmentCallback& operator=(const SegmentCallback&) = delete;
-  /// As reset().
-  ~SegmentCallback() { reset(); }
+  SegmentCallback(Device on, Function function) : held_(on, std::move(function)) {}
 
   /// Ends the registration; the function is told nothing more. Not while holding a lock that the
   /// function takes. Does nothing when empty, or when the device has ended.
-  void reset() noexcept {
-    if (!function_) return;
-    (void)millpond_device_remove_segment_callback(device_.get(), id_);  // fails with the device
-    function_.reset();
-  }
+  void reset() noexcept { held_.reset(); }
   /// Whether a function is registered.
-  explicit operator bool() const noexcept { return function_ != nullptr; }
+  explicit operator bool() const noexcept { return static_cast<bool>(held_); }
 
  private:
   static void run(void* user_data, std::uint32_t event, void* data,
@@ -210,15 +180,18 @@ class SegmentCallback {
     function(event == MILLPOND_SEGMENT_ADDED, data, size_bytes);
 #endif
   }
-  void swap(SegmentCallback& other) noexcept {
-    std::swap(device_, other.device_);
-    std::swap(id_, other.id_);
-    function_.swap(other.function_);
-  }
 
-  Device device_;
-  std::uint64_t id_ = 0;
-  std::unique_ptr<Function> function_;  // at the same address while it is registered
+  struct Calls {
+    using Function = SegmentCallback::Function;
+    static C_Status add(millpond_device* device, Function* function, std::uint64_t* id) {
+      return millpond_device_add_segment_callback(device, &SegmentCallback::run, function, id);
+    }
+    static C_Status remove(millpond_device* device, std::uint64_t id) {
+      return millpond_device_remove_segment_callback(device, id);
+    }
+  };
+
+  detail::Registration<Calls> held_;
 };
 
 }  // namespace millpond
