@@ -133,6 +133,7 @@ TEST_P(BadInput, NullPool) {
   EXPECT_FAILS(bad, millpond_pool_reset_peaks(nullptr));
   EXPECT_FAILS(bad, millpond_pool_get_device(nullptr, &device));
   EXPECT_OK(millpond_pool_destroy(nullptr));
+  EXPECT_OK(millpond_pool_release(nullptr));
   EXPECT_EQ(&mark_, out_);
 }
 

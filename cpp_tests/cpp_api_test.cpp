@@ -167,6 +167,27 @@ TEST_F(Cpp, PoolsRefuseToGoWithLiveBlocks) {
   EXPECT_FALSE(moved);
 }
 
+TEST_F(Cpp, BuffersMayOutliveTheirPool) {
+  Stream stream(device_);
+  Buffer buffer;
+  PoolView view;
+  {
+    Pool pool(device_, 64u << 20, "short-lived");
+    buffer = pool.allocate(5000, stream);
+    view = pool;
+  }
+  ASSERT_TRUE(buffer);
+  EXPECT_EQ(1u, view.stats().blocks.current);
+  EXPECT_EQ(MILLPOND_E_NOT_PERMITTED, code_of([&] { (void)view.allocate(10, stream); }));
+  EXPECT_EQ(MILLPOND_E_NOT_PERMITTED, code_of([&] { PoolScope scope(view); }));
+  buffer.reset();
+  EXPECT_EQ(0u, view.stats().blocks.current);
+  EXPECT_EQ(C_SUCCESS, device_.empty_cache());
+  EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT, code_of([&] { (void)view.stats(); }));
+  { Pool empty(device_); view = empty; }
+  EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT, code_of([&] { (void)view.stats(); }));
+}
+
 TEST_F(Cpp, StreamsEventsAndCopies) {
   Stream stream(device_), other(device_);
   Event point(device_);

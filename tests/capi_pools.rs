@@ -147,6 +147,76 @@ fn a_scope_routes_the_default_pool_of_its_thread() {
 }
 
 #[test]
+fn a_released_pool_ends_after_its_last_block() {
+    let run = |h: Host| {
+        let stream = h.stream();
+        let gone = |pool| {
+            let mut stats: millpond_stats = unsafe { std::mem::zeroed() };
+            stats.struct_size = size_of::<millpond_stats>();
+            unsafe { millpond_pool_get_stats(pool, &mut stats) != C_Status::SUCCESS }
+        };
+        ok(unsafe { millpond_pool_release(null_mut()) });
+        fails(unsafe { millpond_pool_release(h.pool) }, MILLPOND_E_INVALID_ARGUMENT);
+        let empty = h.new_pool();
+        ok(unsafe { millpond_pool_release(empty) });
+        fails(unsafe { millpond_pool_release(empty) }, MILLPOND_E_INVALID_ARGUMENT);
+
+        let pool = h.new_pool();
+        let blocks = [100, 1 << 20, 5 << 20].map(|bytes| pool_alloc(pool, bytes, stream));
+        ok(unsafe { millpond_scope_begin(pool) });
+        for _ in 0..2 {
+            ok(unsafe { millpond_pool_release(pool) });
+            let mut p = null_mut();
+            for bytes in [0, 100] {
+                fails(unsafe { millpond_pool_alloc(pool, bytes, stream, &mut p) }, MILLPOND_E_NOT_PERMITTED);
+            }
+            fails(unsafe { millpond_scope_begin(pool) }, MILLPOND_E_NOT_PERMITTED);
+            fails(unsafe { millpond_capture_begin(pool, stream, &mut null_mut()) }, MILLPOND_E_NOT_PERMITTED);
+        }
+        let scoped = device_alloc(h.device, 100); // the scope was there before
+        assert_eq!(pool_of(scoped), pool);
+        let [a, b, c] = blocks;
+        assert_eq!(blocks.map(pool_of), [pool; 3]);
+        ok(unsafe { millpond_pool_free(pool, a, stream) });
+        fails(unsafe { millpond_pool_free(pool, a, stream) }, MILLPOND_E_DOUBLE_FREE);
+        ok(unsafe { millpond_pool_free(pool, b, stream) });
+        free(c);
+        free(scoped);
+        ok(unsafe { millpond_device_empty_cache(h.device) });
+        assert!(!gone(pool), "a scope of it is open");
+        ok(unsafe { millpond_scope_end(pool) });
+        ok(unsafe { millpond_device_empty_cache(h.device) });
+        assert!(gone(pool));
+        ok(unsafe { millpond_stream_destroy(h.device, stream) });
+        assert_eq!(device_stats(h.device).blocks.current, 0);
+
+        // Others end when one is released; a thousand of them leave nothing.
+        for _ in 0..1000 {
+            let pool = h.new_pool();
+            let p = pool_alloc(pool, 100, null_mut());
+            ok(unsafe { millpond_pool_release(pool) });
+            free(p);
+        }
+        let (last, p) = (h.new_pool(), h.new_pool());
+        ok(unsafe { millpond_pool_release(last) });
+        assert!(gone(last));
+        let block = pool_alloc(p, 100, null_mut());
+        ok(unsafe { millpond_pool_release(p) });
+        ok(millpond_finalize()); // with the block in it
+        fails(unsafe { millpond_pool_release(p) }, MILLPOND_E_NOT_INITIALIZED);
+        let _ = block;
+    };
+    everywhere(run);
+    let h = host(true);
+    ok(millpond_finalize());
+    ok(unsafe { millpond_set_default_options(null(), -1, c"backend:none".as_ptr()) });
+    let (mut device, mut pool) = (null_mut(), null_mut());
+    ok(unsafe { millpond_device_get(c"host".as_ptr(), 0, &mut device) });
+    ok(unsafe { millpond_device_get_default_pool(device, &mut pool) });
+    run(Host { device, pool, ..h });
+}
+
+#[test]
 fn bad_uses_of_scopes_are_refused() {
     let h = host(true);
     let (a, b) = (h.new_pool(), h.new_pool());

@@ -690,6 +690,17 @@ C_Status millpond_pool_create(millpond_device *device,
 C_Status millpond_pool_destroy(millpond_pool *pool);
 
 /**
+ * Lets go of a pool that may still have live blocks: it takes no more requests (NOT_PERMITTED), and ends, with its
+ * handle, when its last block is freed and the captures and scopes of it have ended. Until then the handle serves to
+ * free the blocks, and all else. What is unused in it is there for other pools, as ever; the end itself comes when the
+ * pool's device is next asked to release or destroy a pool or to empty its cache. NULL: no-op.
+ *
+ * Errors: INVALID_ARGUMENT for the default pool and a pool that has ended; NOT_INITIALIZED; DEVICE, and nothing is
+ * done.
+ */
+C_Status millpond_pool_release(millpond_pool *pool);
+
+/**
  * The device of the pool; borrowed.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.

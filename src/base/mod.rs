@@ -6,6 +6,8 @@ pub(crate) mod foreign;
 pub(crate) mod fork;
 pub mod lazy;
 pub(crate) mod numa;
+#[cfg(any(feature = "capi", feature = "plugin"))]
+pub(crate) mod quiet;
 pub mod remote;
 pub mod slots;
 pub mod sync;

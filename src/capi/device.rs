@@ -2,7 +2,7 @@
 
 use crate::base::error::{Code, Error};
 use crate::base::foreign;
-use crate::capi::guard::{Out, OutStruct, UserData, Versioned, run, text};
+use crate::capi::guard::{Out, OutStruct, UserData, Versioned, run, run_first, text};
 use crate::capi::handles;
 use crate::capi::types::{
     millpond_counter, millpond_device, millpond_device_info, millpond_oom_callback, millpond_pool,
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn millpond_device_get_count(
     type_name: *const c_char,
     out_count: *mut usize,
 ) -> C_Status {
-    run(|| {
+    run_first(|| {
         // SAFETY: C's promise, as the header states it.
         let name = unsafe { text(type_name, "type_name") }?;
         // SAFETY: as above.
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn millpond_device_get(
     ordinal: i32,
     out_device: *mut *mut millpond_device,
 ) -> C_Status {
-    run(|| {
+    run_first(|| {
         // SAFETY: C's promise, as the header states it.
         let name = unsafe { text(type_name, "type_name") }?;
         // SAFETY: as above.
@@ -184,7 +184,12 @@ pub unsafe extern "C" fn millpond_device_reset_peaks(device: *mut millpond_devic
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_empty_cache(device: *mut millpond_device) -> C_Status {
-    run(|| handles::device(device)?.memory().empty_cache(None))
+    run(|| {
+        let device = handles::device(device)?;
+        device.memory().empty_cache(None)?;
+        handles::end_released(device);
+        Ok(())
+    })
 }
 
 /// From now on a request for memory of the device (of any pool, with or without a stream) that finds none

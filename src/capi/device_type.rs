@@ -1,7 +1,7 @@
 //! Device types: listing, registering and loading them.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{Out, file_name, run, text, write_text};
+use crate::capi::guard::{Out, file_name, run, run_first, text, write_text};
 use crate::capi::handles;
 use crate::fail;
 use crate::paddle;
@@ -18,7 +18,7 @@ pub const MILLPOND_DEVICE_TYPE_NAME_BYTES: usize = 32;
 /// Starts the library if needed. Errors: INVALID_ARGUMENT (NULL, or a bad MILLPOND_* variable).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_get_count(out_count: *mut usize) -> C_Status {
-    run(|| {
+    run_first(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_count, "out_count") }?;
         out.set(runtime::type_names()?.len());
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn millpond_device_type_get_name(
     out_name: *mut c_char,
     capacity: usize,
 ) -> C_Status {
-    run(|| {
+    run_first(|| {
         let Some(out) = NonNull::new(out_name) else {
             return Err(Error::new(Code::InvalidArgument, "out_name is NULL"));
         };
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn millpond_device_type_register(
     out_name: *mut c_char,
     capacity: usize,
 ) -> C_Status {
-    run(|| {
+    run_first(|| {
         let out = name_buffer(out_name, capacity)?;
         let Some(init) = init_plugin else {
             return Err(Error::new(Code::InvalidArgument, "init_plugin is NULL"));
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn millpond_device_type_load(
     out_name: *mut c_char,
     capacity: usize,
 ) -> C_Status {
-    run(|| {
+    run_first(|| {
         let out = name_buffer(out_name, capacity)?;
         // SAFETY: C's promise, as the header states it.
         let path = unsafe { file_name(path, "path") }?;

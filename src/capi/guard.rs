@@ -2,6 +2,7 @@
 //! last error, and each pointer from C is looked at before it is used.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::quiet;
 use crate::capi::last_error;
 use crate::paddle::abi::C_Status;
 use crate::paddle::status;
@@ -25,6 +26,12 @@ pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
         Ok(Err(e)) => failed(&e),
         Err(payload) => panicked(payload),
     }
+}
+
+/// [`run`] for the exports that a program calls before all others: panics print nothing from here on.
+pub(crate) fn run_first(body: impl FnOnce() -> Result<()>) -> C_Status {
+    quiet::panics();
+    run(body)
 }
 
 /// Only turns a panic into a status, for a body that needs nothing else of `run`.

@@ -10,7 +10,7 @@ use crate::base::fork;
 use crate::base::slots::AtomicRef;
 use crate::capi::types::{millpond_capture, millpond_checkpoint, millpond_device, millpond_pool};
 use crate::runtime::{self, DeviceState, Pool, PoolId, Pooled, lock};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -45,6 +45,8 @@ struct Book {
     used: u32,
     handles: BTreeMap<(u32, PoolId), u64>,
     names: BTreeMap<u64, String>,
+    /// Pools that end when their last block is freed.
+    released: BTreeSet<(u32, PoolId)>,
     lanes: BTreeMap<u64, &'static Lane>,
     old_lanes: VecDeque<&'static Lane>,
 }
@@ -54,6 +56,7 @@ static BOOK: Mutex<Book> = Mutex::new(Book {
     used: 0,
     handles: BTreeMap::new(),
     names: BTreeMap::new(),
+    released: BTreeSet::new(),
     lanes: BTreeMap::new(),
     old_lanes: VecDeque::new(),
 });
@@ -231,13 +234,16 @@ pub(crate) fn lane(handle: *const millpond_pool) -> Option<(&'static Pooled, &'s
 
 /// Enters a pool handle that [`pool`] has just found.
 #[cold]
-pub(crate) fn open_lane(handle: *const millpond_pool, device: &'static DeviceState, pool: PoolId) {
-    let Some((memory, pool)) = device.memory().lane(pool) else { return };
+pub(crate) fn open_lane(handle: *const millpond_pool, device: &'static DeviceState, id: PoolId) {
+    let Some((memory, pool)) = device.memory().lane(id) else { return };
     fork::in_children(forget_lanes);
     let bits = handle.addr() as u64;
     let mut book = lock(&BOOK);
-    // Looked at under the book's lock: see `detour`.
+    // Looked at under the book's lock: see `detour` and `release`.
     if split(handle).0 == DEFAULT_POOL_MARK && device.memory().has_scopes() {
+        return;
+    }
+    if book.released.contains(&(device.id(), id)) {
         return;
     }
     let known = book.lanes.get(&bits).copied();
@@ -293,9 +299,39 @@ fn close_lane(book: &mut Book, bits: u64) {
     }
 }
 
+/// The pool takes no more requests, and [`end_released`] ends it when it can.
+pub(crate) fn release(device: &DeviceState, pool: PoolId) {
+    let mut book = lock(&BOOK);
+    if let Some(&bits) = book.handles.get(&(device.id(), pool)) {
+        book.released.insert((device.id(), pool));
+        close_lane(&mut book, bits);
+    }
+}
+
+/// Fails for a pool that was released.
+#[cold]
+pub(crate) fn check_kept(device: &DeviceState, pool: PoolId) -> Result<()> {
+    if lock(&BOOK).released.contains(&(device.id(), pool)) {
+        return Err(Error::new(Code::NotPermitted, "the pool was released: it takes no more requests"));
+    }
+    Ok(())
+}
+
+/// Ends the device's released pools that have no live blocks any more.
+pub(crate) fn end_released(device: &DeviceState) {
+    let of_device = (device.id(), PoolId(0))..=(device.id(), PoolId(u32::MAX));
+    let waiting: Vec<_> = lock(&BOOK).released.range(of_device).map(|r| r.1).collect();
+    for pool in waiting {
+        if device.memory().pool_destroy(pool).is_ok() {
+            end_pool(device, pool);
+        }
+    }
+}
+
 /// Ends the handle of a pool that was destroyed.
 pub(crate) fn end_pool(device: &DeviceState, pool: PoolId) {
     let mut book = lock(&BOOK);
+    book.released.remove(&(device.id(), pool));
     if let Some(bits) = book.handles.remove(&(device.id(), pool)) {
         retire(&mut book, bits);
     }
@@ -324,6 +360,7 @@ pub(crate) fn end_pools_of_ended_devices() {
         if let Some(bits) = book.handles.remove(&key) {
             close_lane(&mut book, bits);
             book.names.remove(&bits);
+            book.released.remove(&key);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The library as a whole: version, configuration, end.
 
-use crate::capi::guard::{Versioned, read_struct, run};
+use crate::capi::guard::{Versioned, read_struct, run, run_first};
 use crate::capi::handles;
 use crate::capi::types::millpond_host_options;
 use crate::paddle::abi::C_Status;
@@ -24,7 +24,7 @@ pub extern "C" fn millpond_version() -> *const c_char {
 /// MILLPOND_HOST_* variable that the options do not override.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_host_configure(options: *const millpond_host_options) -> C_Status {
-    run(|| {
+    run_first(|| {
         // SAFETY: C's promise, as the header states it.
         let o = unsafe { read_struct(options, "options") }?;
         runtime::configure_host(runtime::host_options(o.device_count, o.capacity_bytes, o.disable_mapping)?)

@@ -1,5 +1,6 @@
 //! Pools: stream-ordered memory.
 
+use crate::base::error::Code;
 use crate::capi::guard::{Out, OutStruct, Versioned, caught, read_struct, run, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
@@ -69,6 +70,31 @@ pub unsafe extern "C" fn millpond_pool_destroy(pool: *mut millpond_pool) -> C_St
         let (device, id) = handles::pool(pool)?;
         device.memory().pool_destroy(id).map_err(|e| handles::with_name(pool, e))?;
         handles::end_pool(device, id);
+        handles::end_released(device);
+        Ok(())
+    })
+}
+
+/// Lets go of a pool that may still have live blocks: it takes no more requests (NOT_PERMITTED), and ends, with its
+/// handle, when its last block is freed and the captures and scopes of it have ended. Until then the handle serves to
+/// free the blocks, and all else. What is unused in it is there for other pools, as ever; the end itself comes when the
+/// pool's device is next asked to release or destroy a pool or to empty its cache. NULL: no-op.
+///
+/// Errors: INVALID_ARGUMENT for the default pool and a pool that has ended; NOT_INITIALIZED; DEVICE, and nothing is
+/// done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_release(pool: *mut millpond_pool) -> C_Status {
+    run(|| {
+        if pool.is_null() {
+            return Ok(());
+        }
+        let (device, id) = handles::pool(pool)?;
+        match device.memory().pool_destroy(id) {
+            Ok(()) => handles::end_pool(device, id),
+            Err(e) if matches!(e.code(), Code::Busy | Code::NotPermitted) => handles::release(device, id),
+            Err(e) => return Err(handles::with_name(pool, e)),
+        }
+        handles::end_released(device);
         Ok(())
     })
 }
@@ -229,6 +255,7 @@ fn free_slow(pool: *mut millpond_pool, ptr: *mut c_void, stream: C_Stream, found
 #[cold]
 fn alloc_first(pool: *mut millpond_pool, stream: u64, bytes: u64) -> crate::Result<u64> {
     let (device, id) = handles::pool(pool)?;
+    handles::check_kept(device, id)?;
     let addr = device.memory().alloc(id, stream, bytes)?;
     handles::open_lane(pool, device, id);
     Ok(addr)
@@ -241,7 +268,9 @@ fn alloc_first(pool: *mut millpond_pool, stream: u64, bytes: u64) -> crate::Resu
 pub unsafe extern "C" fn millpond_pool_empty_cache(pool: *mut millpond_pool) -> C_Status {
     run(|| {
         let (device, id) = handles::pool(pool)?;
-        device.memory().empty_cache(Some(id))
+        device.memory().empty_cache(Some(id))?;
+        handles::end_released(device);
+        Ok(())
     })
 }
 

@@ -180,8 +180,7 @@ class PoolView {
 };
 
 /// A pool that this object owns. Moves, does not copy; a copy of its PoolView part is a view.
-/// Its blocks must be gone before it goes: a pool with live blocks is refused by the library and
-/// stays until the process ends.
+/// Its blocks may outlive it: the pool then takes no more requests, and ends after the last of them.
 class Pool : public PoolView {
  public:
   /// The empty handle.
@@ -205,9 +204,9 @@ class Pool : public PoolView {
   }
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-  /// Ends the pool. Never throws; use destroy() to see a refusal.
+  /// Lets go of the pool (millpond_pool_release). Never throws; use destroy() to see a refusal.
   ~Pool() {
-    if (raw_ != nullptr) (void)millpond_pool_destroy(raw_);
+    if (raw_ != nullptr) (void)millpond_pool_release(raw_);
   }
   /// Ends the pool now. Throws MILLPOND_E_BUSY while blocks of it live, and then still owns it.
   C_Status destroy() {

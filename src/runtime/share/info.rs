@@ -13,15 +13,19 @@
 //! | 48 | 64 | handle of the driver |
 //! | 112 | 4 | file descriptors, the ticket included |
 //! | 116 | 4 | pieces |
-//! | 120 | 24 each | pieces: descriptor or fabric handle (4), zeros (4), offset (8), bytes (8) |
+//! | 120 | 4 | CRC-32 (IEEE) of all other bytes |
+//! | 124 | 4 | zeros |
+//! | 128 | 24 each | pieces: descriptor or fabric handle (4), zeros (4), offset (8), bytes (8) |
 //! | then | 64 each | with fabric handles: as many as pieces |
 
 use crate::base::error::{Code, Error, Result};
 use crate::device::share::{Piece, Shared, SharedKind};
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"millpond");
-const VERSION: u32 = 1;
-const HEAD: usize = 120;
+const VERSION: u32 = 2;
+/// Where the checksum stands.
+const CHECK: usize = 120;
+const HEAD: usize = 128;
 const PIECE: usize = 24;
 const HANDLE: usize = 64;
 /// More than any device has granules.
@@ -56,6 +60,7 @@ impl Info {
         to.extend(m.handle);
         to.extend(self.fd_count.to_ne_bytes());
         to.extend((m.pieces.len() as u32).to_ne_bytes());
+        to.extend([0; HEAD - CHECK]);
         for p in &m.pieces {
             to.extend(p.fd.to_ne_bytes());
             to.extend(0u32.to_ne_bytes());
@@ -63,6 +68,8 @@ impl Info {
             to.extend(p.bytes.to_ne_bytes());
         }
         m.fabric.iter().for_each(|handle| to.extend(handle));
+        let check = checksum(&to).to_ne_bytes();
+        to[CHECK..][..check.len()].copy_from_slice(&check);
         to
     }
 
@@ -79,13 +86,23 @@ fn each(fabric: bool) -> usize {
     if fabric { PIECE + HANDLE } else { PIECE }
 }
 
+/// Of all bytes but its own, which must be there. It finds what changed on the way, and keeps nobody from lying: who
+/// holds the descriptors has all of their memory anyway.
+fn checksum(info: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&info[..CHECK]);
+    sum.update(&info[CHECK + size_of::<u32>()..]);
+    sum.finalize()
+}
+
 fn take<const N: usize>(from: &mut &[u8]) -> std::result::Result<[u8; N], &'static str> {
     let (head, rest) = from.split_first_chunk::<N>().ok_or("it is cut off")?;
     *from = rest;
     Ok(*head)
 }
 
-fn decode(mut from: &[u8]) -> std::result::Result<Info, &'static str> {
+fn decode(all: &[u8]) -> std::result::Result<Info, &'static str> {
+    let mut from = all;
     let f = &mut from;
     if u64::from_ne_bytes(take(f)?) != MAGIC {
         return Err("it starts with other bytes");
@@ -100,6 +117,12 @@ fn decode(mut from: &[u8]) -> std::result::Result<Info, &'static str> {
     let handle = take(f)?;
     let fd_count = u32::from_ne_bytes(take(f)?);
     let count = u32::from_ne_bytes(take(f)?);
+    if u32::from_ne_bytes(take(f)?) != checksum(all) {
+        return Err("its checksum is wrong: some of its bytes have changed");
+    }
+    if u32::from_ne_bytes(take(f)?) != 0 {
+        return Err("a field that is not used is not 0");
+    }
     let by_fabric = kind == SharedKind::CudaFabric;
     if count > MOST_PIECES || f.len() != each(by_fabric) * count as usize {
         return Err("its length does not fit the number of pieces");
@@ -176,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_and_every_changed_byte_is_a_status_or_means_what_it_says() {
+    fn every_length_and_every_changed_byte_is_refused() {
         for good in [sample().encode(), by_fabric().encode()] {
             for n in 0..good.len() {
                 assert!(Info::decode(&good[..n]).is_err(), "{n} bytes");
@@ -186,6 +209,13 @@ mod tests {
                 for value in [0, 1, 4, 0x7F, 0xFF] {
                     let mut bad = good.clone();
                     bad[at] = value;
+                    if bad == good {
+                        continue;
+                    }
+                    assert!(Info::decode(&bad).is_err(), "byte {at}");
+                    // With a checksum that is right again, every field is still looked at.
+                    let check = checksum(&bad).to_ne_bytes();
+                    bad[CHECK..][..check.len()].copy_from_slice(&check);
                     if let Ok(info) = Info::decode(&bad) {
                         assert_eq!(info.encode(), bad, "byte {at}");
                     }

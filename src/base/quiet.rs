@@ -1,0 +1,75 @@
+//! No output unasked: a panic in this library's own code becomes a status with its text, so Rust's hook, which would
+//! print it to the process's standard error first, does not see it. Panics of other code go to the hook as before.
+
+use std::panic::Location;
+
+/// What the paths of this library's sources begin with, as the compiler notes them in a panic.
+const OURS: &str = {
+    let here = file!().as_bytes();
+    let (head, _) = here.split_at(here.len() - "base/quiet.rs".len());
+    match std::str::from_utf8(head) {
+        Ok(head) => head,
+        Err(_) => file!(),
+    }
+};
+
+fn ours(at: Option<&Location<'_>>) -> bool {
+    at.is_some_and(|l| l.file().starts_with(OURS))
+}
+
+/// From here on this library's own panics print nothing. For the C interfaces, which turn each into a status; a
+/// Rust caller gets the panic itself and wants its text.
+pub(crate) fn panics() {
+    // Not in the library's unit tests: their failures are panics in these very files.
+    #[cfg(not(test))]
+    {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(hush);
+    }
+}
+
+/// Puts itself before the hook that is there now.
+fn hush() {
+    // A thread that panics may not touch the hook, and would be ended for it.
+    if std::thread::panicking() {
+        return;
+    }
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |about| {
+        if !ours(about.location()) {
+            others(about);
+        }
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+    use super::*;
+    use std::panic::catch_unwind;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static SEEN: AtomicUsize = AtomicUsize::new(0);
+
+    #[test]
+    fn only_panics_of_other_code_reach_the_hook() {
+        let before = std::panic::take_hook();
+        // Tests that fail meanwhile on other threads print nothing, but fail all the same.
+        let me = std::thread::current().id();
+        std::panic::set_hook(Box::new(move |_| {
+            if std::thread::current().id() == me {
+                SEEN.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+        hush();
+        let mine = catch_unwind(|| panic!("ours"));
+        let seen_of_mine = SEEN.load(Ordering::Relaxed);
+        // No caller of this library's in its place: as in code of another crate.
+        let theirs = catch_unwind(|| "x".repeat(usize::MAX / 2 + 1).repeat(2).len());
+        let seen_of_theirs = SEEN.load(Ordering::Relaxed);
+        std::panic::set_hook(before);
+        assert!(mine.is_err() && theirs.is_err());
+        assert_eq!(mine.unwrap_err().downcast_ref::<&str>(), Some(&"ours"));
+        assert_eq!((seen_of_mine, seen_of_theirs), (0, 1));
+    }
+}
