@@ -89,9 +89,15 @@ pub(crate) fn quantile(v: &mut [f64], q: f64) -> f64 {
     v[((q * v.len() as f64) as usize).min(v.len() - 1)]
 }
 
-/// The median; 0 of nothing.
+/// The median, of an even number the mean of the two in the middle; 0 of nothing.
 pub(crate) fn median(v: &[f64]) -> f64 {
-    quantile(&mut v.to_vec(), 0.5)
+    let mut v = v.to_vec();
+    v.sort_by(f64::total_cmp);
+    match (v.len(), v.len() / 2) {
+        (0, _) => 0.0,
+        (n, half) if n % 2 == 0 => (v[half - 1] + v[half]) / 2.0,
+        (_, half) => v[half],
+    }
 }
 
 /// Runs `body(k)`, k operations, in batches of about 200 us of CPU time for `seconds`, and returns the median of
@@ -145,6 +151,7 @@ mod tests {
         assert_eq!(quantile(&mut v, 0.5), 50.0);
         assert_eq!(quantile(&mut v, 0.99), 99.0);
         assert_eq!(quantile(&mut [], 0.5), 0.0);
+        assert_eq!((median(&v), median(&v[..99]), median(&[])), (49.5, 49.0, 0.0));
     }
 
     #[test]

@@ -8,8 +8,29 @@ use super::desc::Id;
 use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT};
 use std::collections::{BTreeMap, HashMap};
 
-/// Granules of one block: (offset, units) in address order.
+/// Where one block lies: (offset, units), in units of the large tier, in the order of its addresses. Only the first may
+/// begin inside a granule, and only the last may end in one.
 pub(crate) type Pieces = Box<[(u32, u32)]>;
+
+/// The granules that a piece lies in: the first, and how many.
+pub(crate) fn granules_of((off, units): (u32, u32)) -> (u32, u32) {
+    let first = off >> LARGE_UNITS_SHIFT;
+    (first, (off + units).div_ceil(LARGE_UNITS) - first)
+}
+
+/// All granules that pieces lie in.
+pub(crate) fn every_granule(pieces: &[(u32, u32)]) -> impl Iterator<Item = u32> {
+    pieces.iter().map(|&p| granules_of(p)).flat_map(|(first, count)| first..first + count)
+}
+
+/// A range of addresses that shows a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub entry: u32,
+    pub id: Id,
+    pub granule: u32, // first granule of its addresses
+    pub head: u32,    // units before the block starts
+}
 
 struct Entry {
     pieces: Pieces,
@@ -19,6 +40,13 @@ struct Entry {
     idle: bool,
     hidden: bool, // its granules sleep: it shows nothing now
     last: u64,    // when it was last taken
+}
+
+impl Entry {
+    fn range(&self, index: u32) -> Range {
+        let head = self.pieces.first().map_or(0, |p| p.0 & (LARGE_UNITS - 1));
+        Range { entry: index, id: self.id, granule: self.granule, head }
+    }
 }
 
 /// All ranges of one device.
@@ -57,8 +85,8 @@ impl Aliases {
         }
     }
 
-    /// An idle range that shows exactly these pieces: (entry, id, first granule). It is busy then.
-    pub(crate) fn take(&mut self, pieces: &[(u32, u32)]) -> Option<(u32, Id, u32)> {
+    /// An idle range that shows exactly these pieces. It is busy then.
+    pub(crate) fn take(&mut self, pieces: &[(u32, u32)]) -> Option<Range> {
         let &index = self.by_pieces.get(pieces)?;
         self.clock += 1;
         let e = self.entries[index as usize].as_mut()?;
@@ -67,7 +95,7 @@ impl Aliases {
         }
         e.idle = false;
         e.last = self.clock;
-        Some((index, e.id, e.granule))
+        Some(e.range(index))
     }
 
     /// Idle ranges for blocks of `units`, the latest used first, at most `most`, in `into`.
@@ -96,12 +124,12 @@ impl Aliases {
     }
 
     /// Takes an idle range by its number, as `take` does.
-    pub(crate) fn take_index(&mut self, index: u32) -> Option<(u32, Id, u32)> {
+    pub(crate) fn take_index(&mut self, index: u32) -> Option<Range> {
         self.clock += 1;
         let e = self.entries.get_mut(index as usize)?.as_mut().filter(|e| e.idle)?;
         e.idle = false;
         e.last = self.clock;
-        let found = (index, e.id, e.granule);
+        let found = e.range(index);
         let units: u32 = e.pieces.iter().map(|p| p.1).sum();
         if let Some(all) = self.by_units.get_mut(&units)
             && let Some(at) = all.iter().position(|&i| i == index)
@@ -139,7 +167,7 @@ impl Aliases {
     }
 
     /// Enters a range that is mapped and busy.
-    pub(crate) fn enter(&mut self, pieces: &[(u32, u32)], id: Id, granule: u32, count: u32) -> u32 {
+    pub(crate) fn enter(&mut self, pieces: &[(u32, u32)], id: Id, granule: u32, count: u32) -> Range {
         self.clock += 1;
         self.mapped_pieces += pieces.len() as u64;
         let entry =
@@ -150,8 +178,9 @@ impl Aliases {
         });
         self.by_pieces.insert(entry.pieces.clone(), index);
         self.by_units.entry(pieces.iter().map(|p| p.1).sum()).or_default().push(index);
+        let range = entry.range(index);
         self.entries[index as usize] = Some(entry);
-        index
+        range
     }
 
     /// The block of this range was freed.
@@ -199,11 +228,7 @@ impl Aliases {
 
     /// The ranges that show any granule which `sleeps`: first granule, granules, and their pieces.
     pub(crate) fn showing(&self, sleeps: impl Fn(u32) -> bool) -> Vec<(u32, u32, Pieces)> {
-        let shows = |e: &&Entry| {
-            let mut granules =
-                e.pieces.iter().flat_map(|p| p.0 >> LARGE_UNITS_SHIFT..(p.0 + p.1).div_ceil(LARGE_UNITS));
-            !e.hidden && granules.any(&sleeps)
-        };
+        let shows = |e: &&Entry| !e.hidden && every_granule(&e.pieces).any(&sleeps);
         let found = self.entries.iter().flatten().filter(shows);
         found.map(|e| (e.granule, e.count, e.pieces.clone())).collect()
     }

@@ -9,11 +9,12 @@
 //! from the look to the end, so that no granule changes hands, and all heaps of the pool are locked while the
 //! layout changes.
 
+use super::aliases::granules_of;
 use super::desc::{ALIAS, DIRECT, Id, ODD, USES, kind, use_of};
 use super::heap::{Heap, Inner};
 use super::pond::{Pond, lock};
 use super::pools::{RETIRED, UNORDERED};
-use super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
+use super::shape::{GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
 use super::supply::{Growth, Terms};
 use super::types::PoolId;
 use crate::base::biased::Guard;
@@ -78,12 +79,12 @@ impl Block {
         match self.tier_bits {
             ALIAS => self.pieces.to_vec(),
             0 | 1 => vec![((self.offset >> GRANULE_SHIFT << LARGE_UNITS_SHIFT) as u32, LARGE_UNITS)],
-            _ => vec![((self.offset >> (GRANULE_SHIFT - LARGE_UNITS_SHIFT)) as u32, self.units)],
+            _ => vec![((self.offset >> LARGE_SHIFT) as u32, self.units)],
         }
     }
     fn granules(&self) -> impl Iterator<Item = u32> {
-        let runs = self.places().into_iter();
-        runs.flat_map(|(off, units)| off >> LARGE_UNITS_SHIFT..(off + units).div_ceil(LARGE_UNITS))
+        let runs = self.places().into_iter().map(granules_of);
+        runs.flat_map(|(first, count)| first..first + count)
     }
 }
 
@@ -192,6 +193,13 @@ impl Pond {
         let id = c.last;
         c.all.insert(id, Arc::new(layout));
         Ok(id)
+    }
+
+    /// The heap of the block that was live at `offset` at the checkpoint.
+    #[cfg(test)]
+    pub(crate) fn heap_then(&self, checkpoint: CheckpointId, offset: u64) -> Option<u32> {
+        let all = lock(&self.checkpoints);
+        all.all.get(&checkpoint)?.blocks.iter().find(|b| b.offset == offset).map(|b| b.heap)
     }
 
     /// The checkpoint is not needed any more.
@@ -537,9 +545,9 @@ impl Pond {
             d.set_next(next);
             next = piece;
         }
-        let (entry, id, granule) = self.aliases.lock().take_index(entry)?;
-        self.enter_alias(heap, id, granule, b.units, entry, next);
-        Some(id)
+        let range = self.aliases.lock().take_index(entry)?;
+        self.enter_alias(heap, range, b.units, next);
+        Some(range.id)
     }
 
     fn revive_block(&self, h: &mut Inner, id: Id, b: &Block) {

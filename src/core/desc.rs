@@ -8,7 +8,9 @@
 //! All words are atomics used `Relaxed`: they are written under the heap's lock, and read without
 //! it by frees from other threads, whose only decision is the compare-exchange on the state.
 
-use super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, MEDIUM_SHIFT, SMALL_SHIFT, Shape, Tier};
+use super::shape::{
+    GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, MEDIUM_SHIFT, SMALL_SHIFT, Shape, Tier,
+};
 use crate::base::error::Result;
 use crate::base::lazy::{LazyArray, Record, View};
 use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed};
@@ -80,7 +82,7 @@ impl GranuleUse {
     pub(crate) fn use_(self) -> u64 {
         self.0 >> 56
     }
-    /// log2 of a unit in bytes; of the first granule of an alias, of the whole granule.
+    /// log2 of a unit in bytes.
     #[inline(always)]
     pub(crate) fn shift(self) -> u32 {
         (self.0 >> 48) as u32 & 0xff
@@ -389,8 +391,7 @@ impl Maps {
 
     /// The record of a granule of large blocks.
     pub(crate) fn large_use(&self, granule: u32, heap: u32) -> GranuleUse {
-        let shift = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
-        GranuleUse::new(use_of::LARGE, shift, heap, granule << LARGE_UNITS_SHIFT)
+        GranuleUse::new(use_of::LARGE, LARGE_SHIFT, heap, granule << LARGE_UNITS_SHIFT)
     }
 
     /// The record of a chunk whose table slot is `slot`.
@@ -399,11 +400,16 @@ impl Maps {
         GranuleUse::new(use_, self.shape.unit_shift(tier), heap, slot)
     }
 
-    /// Enters a block of scattered granules at its first granule of addresses.
-    pub(crate) fn set_alias(&self, granule: u32, heap: u32, id: Id) {
-        let entry = self.alias_base + (granule - self.real);
+    /// Enters a block of scattered granules at its first granule of addresses, `head` units behind its start. The
+    /// granule has one entry in the table: it is met by the block's own start, and no other offset fits to the block.
+    pub(crate) fn set_alias(&self, granule: u32, head: u32, heap: u32, id: Id) {
+        let entry = self.alias_entry(granule);
         self.set_at(entry, id);
-        self.set_granule(granule, GranuleUse::new(use_of::ALIAS, GRANULE_SHIFT, heap, entry));
+        self.set_granule(granule, GranuleUse::new(use_of::ALIAS, LARGE_SHIFT, heap, entry - head));
+    }
+
+    fn alias_entry(&self, granule: u32) -> u32 {
+        self.alias_base + (granule - self.real)
     }
 
     /// The record of the granule in which `offset` lies.
@@ -469,15 +475,15 @@ impl Maps {
             }
             use_of::LARGE => self.find_large_holding(offset, index),
             use_of::ALIAS | use_of::ALIAS_REST => {
-                let id = if g.use_() == use_of::ALIAS { self.at(g.low()) } else { g.low() };
-                self.holding_from(u64::from(self.desc(id).off()) << GRANULE_SHIFT, offset)
+                let id = if g.use_() == use_of::ALIAS { self.at(self.alias_entry(index)) } else { g.low() };
+                self.holding_from(u64::from(self.desc(id).off()) << LARGE_SHIFT, offset)
             }
             _ => None,
         }
     }
 
     fn find_large_holding(&self, offset: u64, index: u32) -> Option<Found<'_>> {
-        let shift = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
+        let shift = LARGE_SHIFT;
         let mut at = offset >> shift << shift;
         let mut granule = index;
         loop {
@@ -518,7 +524,7 @@ impl Maps {
     /// [B] that a block's units span; `None` for an id out of use.
     pub(crate) fn bytes(&self, id: Id) -> Option<u64> {
         let d = self.desc(id);
-        let shift = self.shape.shift_of(d.tier_bits()).min(GRANULE_SHIFT - LARGE_UNITS_SHIFT);
+        let shift = self.shape.shift_of(d.tier_bits());
         (d.kind() != kind::UNUSED).then(|| u64::from(d.units()) << shift)
     }
 }

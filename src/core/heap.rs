@@ -21,6 +21,7 @@ mod place;
 mod quick;
 mod whole;
 
+pub(crate) use granules::Scratch;
 use quick::Quick;
 
 /// Lists of freed small and medium blocks, one a size (`shape::list_of`), rounded up so that an index needs
@@ -82,6 +83,8 @@ pub(crate) struct Inner {
     ids: Id,
     /// Granules owned.
     pub granules: u64,
+    /// Whether much of what is free lies in granules that are partly used, when that was last asked.
+    pub ragged: bool,
     /// Empty chunks kept for the next small or medium request, one a tier at most.
     empty: [bool; 2],
     /// Streams that live blocks were used on, each once a block.
@@ -126,6 +129,7 @@ impl Heap {
                 large: Bins::new(),
                 ids: 0,
                 granules: 0,
+                ragged: false,
                 empty: [false; 2],
                 uses: HashMap::new(),
                 pending: VecDeque::new(),

@@ -5,10 +5,11 @@
 //! and is then *held*: out of the queue, so that blocks behind it come back, and looked at now and then. What would
 //! take the memory from under others (sleep, restore, the end of the pool) is refused meanwhile.
 
+use super::aliases::granules_of;
 use super::desc::{ALIAS, Id, kind};
 use super::heap::{Heap, Inner, Mark};
 use super::pond::Pond;
-use super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT};
+use super::shape::GRANULE_SHIFT;
 use super::types::PoolId;
 use crate::base::error::{Code, Result};
 use crate::base::sync::Ordering;
@@ -52,8 +53,8 @@ impl Pond {
         }
         if d.tier_bits() == ALIAS {
             let aliases = self.aliases.lock();
-            let of = |p: &(u32, u32)| (p.0 >> LARGE_UNITS_SHIFT, p.1.div_ceil(LARGE_UNITS));
-            return Ok(Pieces { bytes, skip: 0, granules: aliases.pieces(d.aux()).iter().map(of).collect() });
+            let granules = aliases.pieces(d.aux()).iter().map(|&p| granules_of(p)).collect();
+            return Ok(Pieces { bytes, skip: offset & ((1 << GRANULE_SHIFT) - 1), granules });
         }
         drop(h);
         let skip = offset & ((1 << GRANULE_SHIFT) - 1);

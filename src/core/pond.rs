@@ -7,7 +7,7 @@ use super::checkpoint::Checkpoints;
 use super::desc::{ALIAS, Found, GranuleUse, Id, Maps, USES, kind};
 use super::heap::{Heap, Inner};
 use super::pools::{Ledger, Pool, RETIRED, UNORDERED};
-use super::shape::{GRANULE_SHIFT, Shape};
+use super::shape::{GRANULE_SHIFT, LARGE_UNITS_SHIFT, Shape};
 use super::sleep::Asleep;
 use super::supply::Growth;
 use super::tuning::Tuned;
@@ -97,6 +97,9 @@ pub struct Pond {
     pub(crate) pool_count: AtomicU32,
     pub(crate) growth: Mutex<Growth>,
     pub(crate) ledger: Mutex<Ledger>,
+    /// [units of the large tier] how much of a heap may be free in granules that are partly used; `u64::MAX` as long as
+    /// there is more to be had from the device, as far as was seen last. A hint.
+    pub(crate) most_ragged: AtomicU64,
     pub(crate) aliases: Lock<Aliases>,
     pub(crate) captures: Mutex<Captures>,
     /// Streams that are captured now.
@@ -165,7 +168,9 @@ impl Pond {
         if real == 0 || real >= 1 << 24 {
             fail!(Code::InvalidArgument, "a device of {} bytes cannot be pooled", config.max_alloc);
         }
-        Ok((real as u32, if config.mapping { (most as u32 * config.window).max(4096) } else { 0 }))
+        // The offsets of large and scattered blocks are counted in units of the large tier, in 32 bits.
+        let window = (most * u64::from(config.window)).max(4096).min((1 << (32 - LARGE_UNITS_SHIFT)) - real);
+        Ok((real as u32, if config.mapping { window as u32 } else { 0 }))
     }
 
     /// A pond over `backing`. Takes nothing from it yet.
@@ -186,6 +191,7 @@ impl Pond {
             pool_count: AtomicU32::new(0),
             growth: Mutex::new(Growth::new(real)),
             ledger: Mutex::new(Ledger::default()),
+            most_ragged: AtomicU64::new(u64::MAX),
             aliases: Lock::new(Aliases::new(real, alias, config.most_pieces)),
             captures: Mutex::new(Captures::default()),
             captured: AtomicU32::new(0),

@@ -34,9 +34,10 @@ const SMALL_MAX: u64 = 4096;
 const MEDIUM_MAX: u64 = 60 << 10;
 /// [B] log2 of a granule: 2 MiB, the mapping granularity of all CUDA devices so far.
 pub(crate) const GRANULE_SHIFT: u32 = 21;
+/// log2 of a unit of the large tier.
+pub(crate) const LARGE_SHIFT: u32 = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
 /// log2 of the units that a block's offset counts, by tier bits; scattered blocks start at a granule.
-const OFFSET_SHIFTS: [u8; 4] =
-    [SMALL_SHIFT as u8, MEDIUM_SHIFT as u8, (GRANULE_SHIFT - LARGE_UNITS_SHIFT) as u8, GRANULE_SHIFT as u8];
+const OFFSET_SHIFTS: [u8; 4] = [SMALL_SHIFT as u8, MEDIUM_SHIFT as u8, LARGE_SHIFT as u8, LARGE_SHIFT as u8];
 
 /// [B] the sizes that are looked up; larger ones are all in the large tier.
 const KEYS: usize = (MEDIUM_MAX >> SMALL_SHIFT) as usize + 1;
@@ -156,11 +157,11 @@ impl Shape {
         match tier {
             Tier::Small => SMALL_SHIFT,
             Tier::Medium => MEDIUM_SHIFT,
-            Tier::Large => GRANULE_SHIFT - LARGE_UNITS_SHIFT,
+            Tier::Large => LARGE_SHIFT,
         }
     }
 
-    /// log2 of what a block's offset counts, by its tier bits: the [`Tier`], or 3 for scattered granules.
+    /// log2 of what a block's offset counts, by its tier bits: the [`Tier`], or 3 for a scattered block.
     #[inline(always)]
     pub(crate) fn shift_of(&self, tier_bits: u32) -> u32 {
         u32::from(OFFSET_SHIFTS[tier_bits as usize & 3])
@@ -206,7 +207,7 @@ impl Shape {
     /// The key of a contract size in the large tier.
     #[inline(always)]
     pub(crate) fn large_key(contract: u64) -> u32 {
-        let shift = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
+        let shift = LARGE_SHIFT;
         key_of(Tier::Large, ((contract + (1 << shift) - 1) >> shift) as u32)
     }
 
@@ -217,7 +218,7 @@ impl Shape {
         } else if contract <= self.medium_max {
             (Tier::Medium, units(MEDIUM_SHIFT))
         } else {
-            (Tier::Large, units(GRANULE_SHIFT - LARGE_UNITS_SHIFT))
+            (Tier::Large, units(LARGE_SHIFT))
         }
     }
 

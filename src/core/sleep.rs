@@ -5,10 +5,10 @@
 //! the device are undone when a later one fails; what cannot be undone (the device took memory and will not give
 //! it again) leaves the pool asleep, to be woken later.
 
-use super::aliases::{Gone, Pieces};
+use super::aliases::{Gone, Pieces, granules_of};
 use super::desc::{GranuleUse, use_of};
 use super::pond::{Pond, lock};
-use super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT};
+use super::shape::GRANULE_SHIFT;
 use super::supply::Growth;
 use super::types::PoolId;
 use crate::base::error::{Code, Error, Result};
@@ -180,9 +180,9 @@ impl Pond {
 
     fn show_pieces(&self, granule: u32, pieces: &Pieces) -> Result<()> {
         let mut at = granule;
-        for &(off, units) in pieces.iter() {
-            let n = units.div_ceil(LARGE_UNITS);
-            if let Err(e) = self.backing.alias(bytes(at), off >> LARGE_UNITS_SHIFT, n) {
+        for &piece in pieces.iter() {
+            let (first, n) = granules_of(piece);
+            if let Err(e) = self.backing.alias(bytes(at), first, n) {
                 if at > granule {
                     let _ = self.backing.unalias(bytes(granule), bytes(at - granule));
                 }

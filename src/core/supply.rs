@@ -5,7 +5,7 @@
 //! all heaps together suffice. All of this runs under the growth lock, off the hot path.
 
 use super::desc::{DIRECT, Id, USES};
-use super::heap::Heap;
+use super::heap::{Heap, Scratch};
 use super::pond::{Held, Pond, lock};
 use super::pools::{RETIRED, UNORDERED};
 use super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
@@ -43,6 +43,7 @@ pub(crate) struct Growth {
     pub pools: BTreeMap<u32, Held>,
     /// By units of the block: how often granules had to be mapped together anew for it.
     mapped_anew: HashMap<u32, u32>,
+    scratch: Scratch,
     runs: Vec<(u32, u32, Id)>, // scratch
     pieces: Vec<(u32, u32)>,   // scratch
     known: Vec<u32>,           // scratch
@@ -59,6 +60,7 @@ impl Growth {
             sleeping: Counter::default(),
             pools: BTreeMap::new(),
             mapped_anew: HashMap::new(),
+            scratch: Scratch::default(),
             runs: Vec::new(),
             pieces: Vec::new(),
             known: Vec::new(),
@@ -191,6 +193,9 @@ const WORN: u32 = 8;
 /// program, and 1/125 none of them.
 const SLACK_PART: u64 = 80;
 
+/// [units] less cost that must make up for the driver calls of a new mapping, where a block fits somewhere as well.
+pub(crate) const WORTH_MAPPING: u32 = 8;
+
 /// From whom memory may be taken, and on what terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Terms {
@@ -245,12 +250,21 @@ impl Pond {
         let mut scattering = self.config.mapping;
         let mut all = self.merges_small_first();
         let mut eased = false;
+        // What is to be scattered although it fits somewhere, if that costs less.
+        let mut sparing = tier == Tier::Large && units >= LARGE_UNITS && self.note_scarcity(&g, heap);
         loop {
             let mut h = heap.inner.lock();
-            let id = self.fit_merged(heap, &mut h, tier, units, all);
-            if id != 0 {
-                drop(g);
-                return Ok(self.finish(heap, h, id, tier as u32, contract, bytes));
+            let mut limit = u32::MAX;
+            if std::mem::take(&mut sparing) {
+                limit = self.sparing_limit(heap, &mut h, units);
+            }
+            let spared = limit < u32::MAX;
+            if !spared {
+                let id = self.fit_merged(heap, &mut h, tier, units, all);
+                if id != 0 {
+                    drop(g);
+                    return Ok(self.finish(heap, h, id, tier as u32, contract, bytes));
+                }
             }
             let mut missing = if tier == Tier::Large { u64::from(units.div_ceil(LARGE_UNITS)) } else { 1 };
             if tier == Tier::Large && scattering {
@@ -258,7 +272,7 @@ impl Pond {
                     drop(g);
                     return Ok(self.finish(heap, h, id, Self::ALIAS_BITS, contract, bytes));
                 }
-                if g.mapped_anew.get(&units).is_some_and(|&n| n >= WORN) && !eased {
+                if !spared && g.mapped_anew.get(&units).is_some_and(|&n| n >= WORN) && !eased {
                     drop(h);
                     eased = true;
                     if self.has_slack(&g, missing) {
@@ -267,11 +281,15 @@ impl Pond {
                     }
                     continue;
                 }
-                let Growth { runs, pieces, .. } = &mut *g;
-                match h.scatter(&self.maps, units, runs, pieces) {
+                let mut found = h.scatter(&self.maps, units, (spared, limit), &mut g.scratch);
+                if found.is_err() && !spared {
+                    // With the free ends of granules there are more ways, but they seldom come again.
+                    found = h.scatter(&self.maps, units, (true, limit), &mut g.scratch);
+                }
+                match found {
                     Ok(first) => {
                         drop(h);
-                        match self.show(&mut g, heap, first, units) {
+                        match self.show(&mut g, heap, first, units, !spared) {
                             Ok(id) => {
                                 let h = heap.inner.lock();
                                 drop(g);
@@ -286,6 +304,7 @@ impl Pond {
                             }
                         }
                     }
+                    Err(_) if spared => continue,
                     Err(u64::MAX) => {
                         fail!(Code::OutOfMemory, "more blocks than the library can keep track of")
                     }

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex};
 mod capture;
 mod checkpoint;
 mod scale;
+mod scattered;
 mod sleep;
 mod tuned;
 
@@ -638,54 +639,6 @@ fn a_warm_program_makes_no_driver_call() {
     }
     assert!(calls[0] > 0);
     assert_eq!(calls[2], calls[3]);
-    b.finish();
-}
-
-#[test]
-fn scattered_granules_serve_a_block_that_no_hole_could() {
-    let mut b = Bench::new(config(true, 32 << 20));
-    for _ in 0..16 {
-        b.alloc(PoolId::DEFAULT, Some(0), G).unwrap();
-    }
-    for _ in 0..8 {
-        let odd = b.live.iter().position(|x| (x.offset / G) % 2 == 1).unwrap();
-        b.free(odd, None);
-    }
-    let i = b.alloc(PoolId::DEFAULT, Some(0), 16 << 20).expect("8 scattered granules are enough");
-    assert!(b.live[i].offset >= 64 << 20, "it lies in the alias window");
-    let calls = b.world.lock().unwrap().calls;
-    let at = b.live[i].offset;
-    b.free(i, None);
-    b.pond.free(at, None, None).expect_err("it was freed");
-    let a = b.alloc(PoolId::DEFAULT, Some(0), G).unwrap(); // pulls the scattered block apart
-    b.free(a, None);
-    let i = b.alloc(PoolId::DEFAULT, Some(0), 16 << 20).unwrap();
-    assert_eq!(b.live[i].offset, at, "the same granules show at the same addresses");
-    assert_eq!(b.world.lock().unwrap().calls, calls, "and at no cost");
-    assert_eq!(b.pond.alloc(PoolId::DEFAULT, 0, 1).unwrap_err().code(), Code::OutOfMemory);
-    b.finish();
-}
-
-/// Ranges that show freed blocks give way to a block that is asked for, the ones used last too.
-#[test]
-fn idle_ranges_never_stand_in_the_way_of_a_block() {
-    let mut b = Bench::new(Config { most_pieces: 8, ..config(true, 32 << 20) });
-    for _ in 0..16 {
-        b.alloc(PoolId::DEFAULT, Some(0), G).unwrap();
-    }
-    for _ in 0..8 {
-        let odd = b.live.iter().position(|x| (x.offset / G) % 2 == 1).unwrap();
-        b.free(odd, None);
-    }
-    // Two, two and four pieces of eight scattered granules, the four last.
-    for granules in [2, 2, 4] {
-        b.alloc(PoolId::DEFAULT, Some(0), granules * G).unwrap();
-    }
-    for _ in 0..3 {
-        let small = b.live.iter().position(|x| x.bytes > G).unwrap();
-        b.free(small, None);
-    }
-    b.alloc(PoolId::DEFAULT, Some(0), 7 * G).expect("8 scattered granules are enough");
     b.finish();
 }
 

@@ -16,7 +16,7 @@
 use super::desc::{Id, ODD};
 use super::heap::{Heap, Inner};
 use super::pond::Pond;
-use super::shape::{GRANULE_SHIFT, LARGE_UNITS_SHIFT, Tier, of_key};
+use super::shape::{LARGE_SHIFT, Tier, of_key};
 use crate::base::error::Result;
 use crate::base::sync::{AtomicU64, Ordering, Ordering::Relaxed};
 
@@ -121,7 +121,7 @@ impl Pond {
         let max_split = self.tuned.max_split.load(Relaxed);
         let mut id = 0;
         if max_split != 0 && contract >= max_split && tier == Tier::Large {
-            let unit = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
+            let unit = LARGE_SHIFT;
             let more = (self.tuned.max_round.load(Relaxed) >> unit).min(u64::from(u32::MAX)) as u32;
             id = h.take_whole(units, units.saturating_add(more));
         }
@@ -166,7 +166,7 @@ impl Pond {
     pub(crate) fn keep_whole(&self, h: &mut Inner, id: Id) -> bool {
         let max_split = self.tuned.max_split.load(Relaxed);
         let d = self.maps.desc(id);
-        let unit = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
+        let unit = LARGE_SHIFT;
         if max_split == 0 || d.tier_bits() < Tier::Large as u32 || u64::from(d.units()) << unit < max_split {
             return false;
         }

@@ -8,6 +8,112 @@ use super::Inner;
 #[cfg(test)]
 use super::super::{desc::use_of, shape::GRANULE_SHIFT};
 
+/// [units] from which a block may be shown over the ends of two granules without a whole one between them: for
+/// smaller ones the driver calls cost more than the memory is worth.
+const LEAST_OF_TWO: u32 = LARGE_UNITS / 4;
+
+/// Lists for [`Inner::scatter`] that are kept to be filled again.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// A `free_list`.
+    pub free: Vec<(u32, u32, Id)>,
+    /// Whole free granules: (count, first).
+    runs: Vec<(u32, u32)>,
+    /// Free ends of granules whose start is taken: (units, one past the last).
+    heads: Vec<(u32, u32)>,
+    /// Free starts of granules whose end is taken: (units, first).
+    tails: Vec<(u32, u32)>,
+    /// What was found: (offset, units).
+    pub pieces: Vec<(u32, u32)>,
+    pub order: Vec<(u32, u32)>,
+}
+
+/// Parts of granules at the two ends of a block, (offset, units), and what taking them costs.
+#[derive(Clone, Copy, Default)]
+struct Ends {
+    head: Option<(u32, u32)>,
+    tail: Option<(u32, u32)>,
+    cost: u32,
+}
+
+/// The cost of breaking a granule: what is left of it can still serve.
+fn broken(left: u32) -> u32 {
+    if left == LARGE_UNITS { 0 } else { 3 + left * 9 / 10 }
+}
+
+/// The cost of leaving a part of what was a part already.
+fn odd(left: u32) -> u32 {
+    1 + left
+}
+
+/// Sorts what is free into whole granules, heads and tails, the last two by size; the number of the first.
+fn edges(
+    free: &[(u32, u32, Id)],
+    runs: &mut Vec<(u32, u32)>,
+    heads: &mut Vec<(u32, u32)>,
+    tails: &mut Vec<(u32, u32)>,
+) -> u64 {
+    runs.clear();
+    heads.clear();
+    tails.clear();
+    let mut sum = 0;
+    for &(off, units, _) in free {
+        let end = off + units;
+        let (from, to) = (off.next_multiple_of(LARGE_UNITS), end & !(LARGE_UNITS - 1));
+        if from > to {
+            continue; // inside a granule
+        }
+        if from < to {
+            runs.push(((to - from) >> LARGE_UNITS_SHIFT, from >> LARGE_UNITS_SHIFT));
+            sum += u64::from((to - from) >> LARGE_UNITS_SHIFT);
+        }
+        if off < from {
+            heads.push((from - off, from));
+        }
+        if to < end {
+            tails.push((end - to, to));
+        }
+    }
+    heads.sort_unstable();
+    tails.sort_unstable();
+    sum
+}
+
+/// The smallest part that has `need` units; none at all for 0.
+fn smallest(heads: &[(u32, u32)], tails: &[(u32, u32)], need: u32) -> Option<Ends> {
+    if need == 0 {
+        return Some(Ends::default());
+    }
+    let least = |of: &[(u32, u32)]| of.get(of.partition_point(|p| p.0 < need)).copied();
+    match (least(heads), least(tails)) {
+        (Some(h), t) if t.is_none_or(|t| h.0 < t.0) => {
+            Some(Ends { head: Some((h.1 - need, need)), tail: None, cost: odd(h.0 - need) })
+        }
+        (_, Some(t)) => Some(Ends { head: None, tail: Some((t.1, need)), cost: odd(t.0 - need) }),
+        _ => None,
+    }
+}
+
+/// A head, all of it, and a tail that have `need` units together and the least beyond it.
+fn pair(heads: &[(u32, u32)], tails: &[(u32, u32)], need: u32) -> Option<Ends> {
+    let mut best: Option<(u32, Ends)> = None;
+    let mut t = tails.len();
+    for &(room, end) in heads.iter().filter(|h| h.0 < need) {
+        // The more the head has, the smaller the tail may be.
+        while t > 0 && room + tails[t - 1].0 >= need {
+            t -= 1;
+        }
+        if let Some(tail) = tails.get(t) {
+            let beyond = room + tail.0 - need;
+            if best.is_none_or(|b| beyond < b.0) {
+                let (head, tail) = (Some((end - room, room)), Some((tail.1, need - room)));
+                best = Some((beyond, Ends { head, tail, cost: 1 + odd(beyond) }));
+            }
+        }
+    }
+    best.map(|b| b.1)
+}
+
 impl Inner {
     /// Takes over granules `first..first + count` and puts them into the bins, less `short` units at the end
     /// (a segment that ends inside its last granule). `false`: out of ids, nothing changed.
@@ -113,94 +219,82 @@ impl Inner {
         true
     }
 
-    /// Finds free granules for a block of `units` that no single free block can hold: whole ones, and
-    /// for the rest the start of a granule whose end is taken, if one fits. On success they are taken,
-    /// linked through `next`, and listed in `pieces` as (offset, units) in address order; the answer is
-    /// the first. `Err(n)`: `n` more whole granules are needed; nothing changed.
+    /// Finds memory for a block of `units`: whole free granules, in front of them (with `use_heads`) the free end of a granule
+    /// whose start is taken, and behind them the free start of one whose end is taken. Of all ways the one that costs
+    /// least (see [`fit_cost`](Self::fit_cost)), if that is less than `limit`. On success all is taken, linked through
+    /// `next`, and listed in `pieces` as (offset, units) in the order in which it is to be shown; the answer is the
+    /// first of the links. `Err(n)`: `n` more whole granules are needed, 0 when only the limit forbids it;
+    /// `u64::MAX`: out of ids. Nothing changed then.
     pub(crate) fn scatter(
         &mut self,
         maps: &Maps,
         units: u32,
-        runs: &mut Vec<(u32, u32, Id)>,
-        pieces: &mut Vec<(u32, u32)>,
+        (use_heads, limit): (bool, u32),
+        scratch: &mut Scratch,
     ) -> Result<Id, u64> {
-        runs.clear();
-        pieces.clear();
+        let Scratch { free, runs, heads, tails, pieces, order } = scratch;
+        self.free_list(maps, free);
+        let have = edges(free, runs, heads, tails);
+        if !use_heads {
+            heads.clear();
+        }
         let (whole, rest) = (units >> LARGE_UNITS_SHIFT, units & (LARGE_UNITS - 1));
-        let have = self.free_runs(maps, runs);
-        let mut tail: Option<(u32, u32, Id)> = None; // (free units there, offset, block)
-        if rest > 0 {
-            self.large.walk(maps, rest, |id| {
-                let d = maps.desc(id);
-                let end = d.off() + d.units();
-                let start = end & !(LARGE_UNITS - 1);
-                let room = end & (LARGE_UNITS - 1);
-                if start >= d.off() && room >= rest && tail.is_none_or(|t| (room, start) < (t.0, t.1)) {
-                    tail = Some((room, start, id));
-                }
-                true
-            });
+        let two = |need| if units >= LEAST_OF_TWO { pair(heads, tails, need) } else { None };
+        // Whole granules, and what stands at their ends.
+        let choices = [
+            smallest(heads, tails, rest).map(|ends| (whole, ends)),
+            two(rest).map(|ends| (whole, ends)),
+            whole.checked_sub(1).and_then(|n| Some((n, two(rest + LARGE_UNITS)?))),
+            Some((whole + u32::from(rest > 0), Ends { cost: broken(LARGE_UNITS - rest), ..Ends::default() })),
+        ];
+        let possible = choices.iter().flatten().filter(|c| u64::from(c.0) <= have);
+        let Some(&(_, ends)) = possible.min_by_key(|c| c.1.cost) else {
+            let least = choices.iter().flatten().map(|c| u64::from(c.0)).min();
+            return Err(least.unwrap_or(u64::MAX) - have);
+        };
+        if ends.cost >= limit {
+            return Err(0);
         }
-        let need = u64::from(whole) + u64::from(rest > 0 && tail.is_none());
-        if have < need {
-            return Err(need - have);
-        }
+        pieces.clear();
+        pieces.extend(ends.head);
         // The smallest runs first: the large ones stay whole for blocks that need no mapping.
-        runs.sort_unstable_by_key(|r| (r.0, r.1));
-        let tail_piece = match tail {
-            Some((_, start, id)) => self.carve(maps, id, start, rest),
-            None => None,
-        };
-        if tail.is_some() && tail_piece.is_none() {
-            return Err(u64::MAX);
+        runs.sort_unstable();
+        let mut left = units - ends.head.map_or(0, |p| p.1) - ends.tail.map_or(0, |p| p.1);
+        for &(count, first) in runs.iter() {
+            let n = left.min(count << LARGE_UNITS_SHIFT);
+            if n > 0 {
+                pieces.push((first << LARGE_UNITS_SHIFT, n));
+            }
+            left -= n;
         }
-        let mut last = 0;
-        let mut first = 0;
-        let mut left = whole;
-        let mut rest_left = if tail.is_some() { 0 } else { rest };
-        let mut link = |piece: Id, maps: &Maps| {
-            let d = maps.desc(piece);
-            d.become_(kind::EXTENT, Tier::Large as u32);
-            d.set_next(0);
-            if last == 0 {
-                first = piece
-            } else {
-                maps.desc(last).set_next(piece)
-            }
-            last = piece;
-            pieces.push((d.off(), d.units()));
-        };
-        for &(count, start, id) in runs.iter() {
-            if left == 0 && rest_left == 0 {
-                break;
-            }
-            let take = count.min(left);
-            let mut n = take << LARGE_UNITS_SHIFT;
-            left -= take;
-            if left == 0 && rest_left > 0 && take < count {
-                n += rest_left;
-                rest_left = 0;
-            }
-            if n == 0 {
-                continue;
-            }
-            match self.carve(maps, id, start << LARGE_UNITS_SHIFT, n) {
-                Some(piece) => link(piece, maps),
-                None => {
-                    // Out of ids half way: what is taken is an odd block; it goes back below.
-                    left = u32::MAX;
-                    break;
-                }
-            }
-        }
-        if let Some(piece) = tail_piece {
-            link(piece, maps);
-        }
-        if left != 0 || rest_left != 0 {
-            self.unscatter(maps, first);
-            return Err(u64::MAX);
-        }
-        Ok(first)
+        pieces.extend(ends.tail);
+        self.take_pieces(maps, free, pieces, order).ok_or(u64::MAX)
+    }
+
+    /// What a best fit costs: how much free memory it makes hard to use, in units. 0 where it leaves nothing, or
+    /// whole granules only. `None`: nothing fits.
+    pub(crate) fn fit_cost(&self, maps: &Maps, units: u32) -> Option<u32> {
+        let d = maps.desc(Some(self.large.find(maps, units)).filter(|&id| id != 0)?);
+        let (end, all) = (d.off() + units, d.off() + d.units());
+        let next = end.next_multiple_of(LARGE_UNITS);
+        Some(match () {
+            () if end == all || end == next => 0,
+            () if next <= all => broken(next - end),
+            () => odd(all - end),
+        })
+    }
+
+    /// Notes whether more than `most` units are free but lie in granules that are partly used.
+    pub(crate) fn note_ragged(&mut self, maps: &Maps, most: u64) {
+        let mut part = 0u64;
+        self.large.walk(maps, 1, |id| {
+            let d = maps.desc(id);
+            let (off, end) = (d.off(), d.off() + d.units());
+            let (from, to) = (off.next_multiple_of(LARGE_UNITS), end & !(LARGE_UNITS - 1));
+            part += u64::from(if from > to { end - off } else { (from - off) + (end - to) });
+            true
+        });
+        self.ragged = part > most;
     }
 
     /// All free large blocks, by offset: (offset, units, id).

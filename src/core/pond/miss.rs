@@ -2,7 +2,8 @@
 
 use super::super::desc::Id;
 use super::super::heap::{Heap, Inner};
-use super::super::shape::{Tier, of_key};
+use super::super::shape::{LARGE_UNITS, Tier, of_key};
+use super::super::supply::WORTH_MAPPING;
 use super::{Got, Locate, Pond};
 use crate::base::biased::Guard;
 use crate::base::error::Result;
@@ -71,11 +72,21 @@ impl Pond {
         if h.must_merge(&self.maps, units) {
             self.flush_large(heap, h);
         }
+        if h.ragged && self.is_spared(h, units) {
+            return 0;
+        }
         h.fit_large(&self.maps, units)
     }
 
+    /// Whether a block is rather scattered than put where it fits best: memory is scarce, and much of what is free lies
+    /// in granules that are partly used.
+    #[cold]
+    fn is_spared(&self, h: &Inner, units: u32) -> bool {
+        units >= LARGE_UNITS && h.fit_cost(&self.maps, units).is_some_and(|c| c > WORTH_MAPPING)
+    }
+
     #[inline(never)]
-    fn flush_large(&self, heap: &Heap, h: &mut Inner) {
+    pub(crate) fn flush_large(&self, heap: &Heap, h: &mut Inner) {
         h.flush_large(&self.maps, heap.index, |a| self.set_idle(a));
     }
 
@@ -96,9 +107,18 @@ impl Pond {
         if h.countdown == 0 {
             h.countdown = DRAIN_EVERY;
             self.drain(heap, &mut h);
+            h.ragged = false;
+            let most = self.most_ragged.load(Relaxed);
+            if most < u64::MAX {
+                h.note_ragged(&self.maps, most);
+            }
         }
         let mut id = self.place(heap, &mut h, tier, units);
         let all = self.merges_small_first();
+        if id == 0 && h.ragged && tier == Tier::Large && self.is_spared(&h, units) {
+            drop(h);
+            return self.refill(heap, tier, units, contract, bytes);
+        }
         if id == 0 {
             id = self.fit_merged(heap, &mut h, tier, units, all);
         }

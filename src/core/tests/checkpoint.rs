@@ -5,7 +5,7 @@ use super::*;
 
 /// A checkpoint, and what the test knows of that moment.
 pub(super) struct Saved {
-    id: CheckpointId,
+    pub(super) id: CheckpointId,
     pool: PoolId,
     blocks: Vec<Block>,
 }
@@ -26,7 +26,12 @@ impl Bench {
         let before = self.pond.stats(Some(saved.pool)).unwrap();
         let want: BTreeSet<(u64, u64)> = saved.blocks.iter().map(key).collect();
         let have: BTreeSet<(u64, u64)> = self.live.iter().filter(|x| x.pool == saved.pool).map(key).collect();
-        let same = |x: &Block| saved.blocks.iter().any(|s| key(s) == key(x) && s.stream == x.stream);
+        // Where the stream had ended, the block's heap may serve another stream now.
+        let heap = |x: &Block| self.pond.maps.find(x.offset).map(|f| f.heap);
+        let adopted =
+            |s: &Block, x: &Block| s.past.is_some() && self.pond.heap_then(saved.id, s.offset) == heap(x);
+        let fits = |s: &Block, x: &Block| key(s) == key(x) && (s.stream == x.stream || adopted(s, x));
+        let same = |x: &Block| saved.blocks.iter().any(|s| fits(s, x));
         let gone: Vec<Block> =
             self.live.iter().filter(|x| x.pool == saved.pool && !same(x)).cloned().collect();
         let snapshot = (self.live.clone(), self.taken.clone(), self.dirty.clone(), self.requested);
