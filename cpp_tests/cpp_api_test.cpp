@@ -179,12 +179,15 @@ TEST_F(Cpp, BuffersMayOutliveTheirPool) {
   ASSERT_TRUE(buffer);
   EXPECT_EQ(1u, view.stats().blocks.current);
   EXPECT_EQ(MILLPOND_E_NOT_PERMITTED, code_of([&] { (void)view.allocate(10, stream); }));
-  EXPECT_EQ(MILLPOND_E_NOT_PERMITTED, code_of([&] { PoolScope scope(view); }));
+  EXPECT_EQ(MILLPOND_E_NOT_PERMITTED, code_of([&] { millpond::PoolScope scope(view); }));
   buffer.reset();
   EXPECT_EQ(0u, view.stats().blocks.current);
   EXPECT_EQ(C_SUCCESS, device_.empty_cache());
   EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT, code_of([&] { (void)view.stats(); }));
-  { Pool empty(device_); view = empty; }
+  {
+    Pool empty(device_);
+    view = empty;
+  }
   EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT, code_of([&] { (void)view.stats(); }));
 }
 

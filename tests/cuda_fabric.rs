@@ -25,7 +25,7 @@ const INVALID_VALUE: u32 = 1;
 const OUT_OF_MEMORY: u32 = 2;
 const NOT_PERMITTED: u32 = 800;
 /// The head of the info, and a piece with its handle.
-const HEAD: usize = 120;
+const HEAD: usize = 128;
 const EACH: usize = 24 + 64;
 
 const CARD: [(&str, &str); 2] = [("capacity", "256M"), ("fabric", "1")];
@@ -56,7 +56,7 @@ fn sizes(p: *mut c_void) -> Option<(usize, usize)> {
     }
     fails(status, MILLPOND_E_UNSUPPORTED);
     assert!(message().contains("no fabric handles: "), "{}", message());
-    fails(unsafe { millpond_export(p, info.as_mut_ptr().cast(), 120, &mut 0, 1) }, MILLPOND_E_UNSUPPORTED);
+    fails(unsafe { millpond_export(p, info.as_mut_ptr().cast(), HEAD, &mut 0, 1) }, MILLPOND_E_UNSUPPORTED);
     None
 }
 
@@ -338,16 +338,18 @@ fn what_is_no_export_is_refused() {
     // Another version; more descriptors; a piece of a handle that is not there; not at a granule; half a granule;
     // two handles that the driver has not given.
     let bad =
-        [(8, 2), (112, 2), (HEAD, 200), (HEAD + 9, 1), (HEAD + 18, 0x10), (handles, 0), (handles + 66, 9)];
+        [(8, 1), (112, 2), (HEAD, 200), (HEAD + 9, 1), (HEAD + 18, 0x10), (handles, 0), (handles + 66, 9)];
     for (at, byte) in bad {
         let mut info = sent.info.clone();
-        info[at] = byte;
+        assert_ne!(std::mem::replace(&mut info[at], byte), byte, "byte {at}");
         refused(&info, &[], MILLPOND_E_INVALID_ARGUMENT);
+        refused(&sealed(info), &[], MILLPOND_E_INVALID_ARGUMENT);
     }
     // As descriptors, or as a segment.
     for kind in [1, 2, 3, 5] {
         let mut info = sent.info.clone();
         info[12] = kind;
+        let info = sealed(info);
         refused(&info, &[], MILLPOND_E_INVALID_ARGUMENT);
         refused(&info, &sent.fds, MILLPOND_E_INVALID_ARGUMENT);
     }

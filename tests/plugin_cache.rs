@@ -12,10 +12,33 @@ mod fake;
 
 use millpond::paddle::abi::*;
 use millpond::paddle::init_plugin;
+use std::ffi::c_void;
 use std::process::Command;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MIB: usize = 1 << 20;
+
+/// [B] of a device that is not small.
+const LARGE: usize = 4 << 30;
+
+/// Calls for memory that the device got.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C-unwind" fn allocate(d: C_Device, out: *mut *mut c_void, bytes: usize) -> C_Status {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    unsafe { fake::allocate(d, out, bytes) }
+}
+
+unsafe extern "C-unwind" fn stats(_: C_Device, total: *mut usize, free: *mut usize) -> C_Status {
+    unsafe { (*total, *free) = (LARGE, LARGE) };
+    C_Status::SUCCESS
+}
+
+unsafe extern "C-unwind" fn segment(_: C_Device, out: *mut usize) -> C_Status {
+    unsafe { *out = 8 * MIB };
+    C_Status::SUCCESS
+}
 
 /// [B] that the device has handed out.
 fn held() -> usize {
@@ -53,6 +76,7 @@ fn child(name: &str, cache: &str) {
         .args(["--exact", name, "--nocapture"])
         .env("MILLPOND_PLUGIN_DEVICE", "behind")
         .env("MILLPOND_PLUGIN_CACHE", cache)
+        .envs(name.contains("again").then_some(("MILLPOND_TEST_LARGE", "1")))
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
@@ -62,7 +86,15 @@ fn child(name: &str, cache: &str) {
 fn is_child() -> bool {
     let child = std::env::var_os("MILLPOND_PLUGIN_DEVICE").is_some();
     if child {
-        fake::register("behind", |_, _| ()).unwrap();
+        let tweak = |_: &mut CustomRuntimeParams, table: &mut C_DeviceInterface| {
+            table.device_memory_allocate = Some(allocate);
+            if std::env::var_os("MILLPOND_TEST_LARGE").is_some() {
+                table.device_memory_stats = Some(stats);
+                table.device_init_alloc_size = Some(segment);
+                table.device_realloc_size = Some(segment);
+            }
+        };
+        fake::register("behind", tweak).unwrap();
     }
     child
 }
@@ -78,6 +110,22 @@ fn what_the_host_frees_goes_back_to_the_device() {
         assert!(most >= count * bytes, "{most}");
         assert!(left == 0, "{left} of {most} bytes stay after blocks of {bytes}");
     }
+}
+
+/// A host without a cache: the driver is not asked for every pair, and what stays is little.
+#[test]
+fn what_the_host_takes_again_at_once_stays() {
+    if !is_child() {
+        return child("what_the_host_takes_again_at_once_stays", "off");
+    }
+    let left: Vec<usize> = (0..100).map(|_| cycle(1, MIB).1).collect();
+
+    let calls = CALLS.load(Ordering::Relaxed);
+    assert!(calls <= 4, "{calls} calls for 100 pairs");
+    assert_eq!(left[0], 0, "the first goes back");
+    assert!(*left.last().unwrap() <= LARGE / 64, "{left:?}");
+    // More than that goes back.
+    assert_eq!(cycle(4, 20 * MIB).1, 0);
 }
 
 #[test]

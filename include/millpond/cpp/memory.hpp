@@ -180,7 +180,7 @@ class PoolView {
 };
 
 /// A pool that this object owns. Moves, does not copy; a copy of its PoolView part is a view.
-/// Its blocks may outlive it: the pool then takes no more requests, and ends after the last of them.
+/// Its blocks may outlive it: the pool then takes no more requests, and ends after the last one.
 class Pool : public PoolView {
  public:
   /// The empty handle.

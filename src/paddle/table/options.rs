@@ -5,7 +5,7 @@
 //! | `MILLPOND_PLUGIN_TYPE` | the name under which the host sees us, 1 to 31 bytes | `millpond` |
 //! | `MILLPOND_PLUGIN_DEVICE` | the device type that is served | `host` |
 //! | `MILLPOND_PLUGIN_OOM` | `null`: out of memory is success with a null pointer, on which PaddlePaddle drops its cache and retries; `status`: it is `C_FAILED` | `null` |
-//! | `MILLPOND_PLUGIN_CACHE` | `off`: what the host frees goes back to the device, since the host caches above us; `on`: it stays in Millpond's pool, for hosts that do not | `off` |
+//! | `MILLPOND_PLUGIN_CACHE` | `off`: what the host frees goes back to the device, since the host caches above us (see `idle.rs`); `on`: it stays in Millpond's pool, for hosts that do not | `off` |
 //!
 //! `InitPlugin` has no way to report an error, so a value that cannot be used stands for the default,
 //! except for the served device type: an unknown one has no devices, which the host reports.
