@@ -103,12 +103,11 @@ impl Rows<'_> {
     ) {
         let points = self.plan.trace_points(workload);
         let worst = |v: &[f64]| v.iter().copied().fold(0.0, f64::max);
-        let of: [(_, fn(&[f64]) -> f64, _); 2] = [("median", median, want[0]), ("worst", worst, want[1])];
-        for (name, of, want) in of {
+        for (name, is_worst, want) in [("median", false, want[0]), ("worst", true, want[1])] {
             let points = &points;
             self.push(format!("{what}, {name}"), unit, who, want, move |s, name| {
                 let v = s.over(name, points, metric);
-                (!v.is_empty()).then(|| (of(&v), None))
+                (!v.is_empty()).then(|| (if is_worst { worst(&v) } else { median(&v) }, None))
             });
         }
     }
