@@ -2,7 +2,7 @@
 //!
 //! Showing them costs driver calls, so an address range stays as it is after its block is freed: the
 //! next block that needs the very same granules in the same order takes it at no cost. A program
-//! that repeats itself therefore makes no driver call once it is warm.
+//! that repeats itself therefore makes few driver calls, or none, once it is warm.
 
 use super::desc::Id;
 use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT};

@@ -19,10 +19,11 @@ mod granules;
 mod large;
 mod place;
 mod quick;
+mod scatter;
 mod whole;
 
-pub(crate) use granules::Scratch;
 use quick::Quick;
+pub(crate) use scatter::Scratch;
 
 /// Lists of freed small and medium blocks, one a size (`shape::list_of`), rounded up so that an index needs
 /// no look at its bounds.

@@ -107,11 +107,7 @@ impl Pond {
         if h.countdown == 0 {
             h.countdown = DRAIN_EVERY;
             self.drain(heap, &mut h);
-            h.ragged = false;
-            let most = self.most_ragged.load(Relaxed);
-            if most < u64::MAX {
-                h.note_ragged(&self.maps, most);
-            }
+            h.note_ragged(&self.maps, self.most_ragged.load(Relaxed));
         }
         let mut id = self.place(heap, &mut h, tier, units);
         let all = self.merges_small_first();

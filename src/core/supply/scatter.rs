@@ -10,8 +10,7 @@ use super::*;
 /// Memory is scarce when what may still be taken is less than this part of what is reserved.
 const SCARCE_PART: u64 = 3;
 /// A heap is ragged when more than this part of what is reserved is free in it but lies in granules that are partly
-/// used. Twice as much costs some programs 1 % of the
-/// device; half as much gains as often as it loses, and maps more.
+/// used. Twice as much costs some programs 1 % of the device; half as much gains as often as it loses, and maps more.
 const RAGGED_PART: u64 = 100;
 
 impl Pond {
@@ -63,20 +62,16 @@ impl Pond {
         let most = if scarce { (g.reserved.current >> LARGE_SHIFT) / part } else { u64::MAX };
         self.most_ragged.store(most, Relaxed);
         let mut h = heap.inner.lock();
-        h.ragged = false;
-        if scarce {
-            h.note_ragged(&self.maps, most);
-        }
+        h.note_ragged(&self.maps, most);
         h.ragged
     }
 
-    /// What scattering a block may cost at most to be better than the best fit; `u32::MAX`: there is no fit, or it
-    /// is as good.
-    pub(super) fn sparing_limit(&self, heap: &Heap, h: &mut Inner, units: u32) -> u32 {
+    /// What scattering a block may cost at most to be better than the best fit. `None`: there is no fit, or it is
+    /// as good.
+    pub(super) fn sparing_limit(&self, heap: &Heap, h: &mut Inner, units: u32) -> Option<u32> {
         self.drain(heap, h);
         self.flush_large(heap, h);
-        let cost = h.fit_cost(&self.maps, units).and_then(|c| c.checked_sub(WORTH_MAPPING));
-        cost.filter(|&c| c > 0).unwrap_or(u32::MAX)
+        h.fit_cost(&self.maps, units)?.checked_sub(WORTH_MAPPING).filter(|&c| c > 0)
     }
 
     /// Shows the pieces in the growth scratch as one block; its id. On failure they are still taken. `worn`: it counts

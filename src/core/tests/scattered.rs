@@ -18,7 +18,7 @@ fn halves(b: &mut Bench, p: PoolId, what: &str) {
     }
 }
 
-/// What lies on the device from its first granule on.
+/// A device of so many granules and no spare numbers: the addresses of scattered blocks follow at once.
 fn device(granules: u64) -> Config {
     Config {
         max_alloc: granules * G,
@@ -31,13 +31,7 @@ fn device(granules: u64) -> Config {
 #[test]
 fn scattered_granules_serve_a_block_that_no_hole_could() {
     let mut b = Bench::new(config(true, 32 << 20));
-    for _ in 0..16 {
-        b.alloc(PoolId::DEFAULT, Some(0), G).unwrap();
-    }
-    for _ in 0..8 {
-        let odd = b.live.iter().position(|x| (x.offset / G) % 2 == 1).unwrap();
-        b.free(odd, None);
-    }
+    halves(&mut b, PoolId::DEFAULT, &"LF".repeat(8));
     let i = b.alloc(PoolId::DEFAULT, Some(0), 16 << 20).expect("8 scattered granules are enough");
     assert!(b.live[i].offset >= 64 << 20, "it lies in the alias window");
     let calls = b.world.lock().unwrap().calls;
@@ -57,13 +51,7 @@ fn scattered_granules_serve_a_block_that_no_hole_could() {
 #[test]
 fn idle_ranges_never_stand_in_the_way_of_a_block() {
     let mut b = Bench::new(Config { most_pieces: 8, ..config(true, 32 << 20) });
-    for _ in 0..16 {
-        b.alloc(PoolId::DEFAULT, Some(0), G).unwrap();
-    }
-    for _ in 0..8 {
-        let odd = b.live.iter().position(|x| (x.offset / G) % 2 == 1).unwrap();
-        b.free(odd, None);
-    }
+    halves(&mut b, PoolId::DEFAULT, &"LF".repeat(8));
     // Two, two and four pieces of eight scattered granules, the four last.
     for granules in [2, 2, 4] {
         b.alloc(PoolId::DEFAULT, Some(0), granules * G).unwrap();
