@@ -81,6 +81,7 @@ fn what_is_not_mapped_or_not_granted_is_refused() {
     ok(unsafe { cuMemsetD8_v2(at, 1, 1) });
     no(read(at + GRANULE as u64), CUDA_ERROR_INVALID_VALUE);
     no(unsafe { cuMemsetD8_v2(at + 1, 1, GRANULE) }, CUDA_ERROR_INVALID_VALUE);
+    ok(unsafe { cuCtxSynchronize() }); // the fill must not come after the unmap
     // A new mapping at an address that had access starts without.
     ok(unsafe { cuMemUnmap(at, GRANULE) });
     ok(unsafe { cuMemMap(at, GRANULE, 0, handle, 0) });
