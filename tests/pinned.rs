@@ -123,24 +123,25 @@ fn a_freed_destination_and_recorded_streams_are_waited_for() {
 }
 
 #[test]
-fn a_stream_that_ends_is_waited_for() {
+fn what_a_stream_that_has_ended_still_does_is_waited_for() {
     let (d, _alone) = host(true);
     let block = d.memory().alloc(PoolId::DEFAULT, 0, MIB).unwrap();
     let (stream, open) = blocked(&d);
     let pinned = d.host_alloc(MIB).unwrap();
     bytes_at(pinned, MIB).fill(3);
     upload(&d, stream, block, pinned, MIB);
-    let opener = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(30));
-        drop(open);
-    });
     d.stream_destroy(stream).unwrap();
     d.host_free(pinned).unwrap();
+    let s = d.host_stats().unwrap();
+    assert_eq!((s.pending, s.cached), (MIB, 0), "its work still reads the memory");
+    let other = d.host_alloc(MIB).unwrap();
+    assert_ne!(other, pinned);
+    drop(open);
+    d.synchronize().unwrap();
     assert_eq!(d.host_stats().unwrap().cached, MIB);
     let mut got = [0];
     d.read(block + MIB - 1, &mut got).unwrap();
     assert_eq!(got, [3]);
-    opener.join().unwrap();
 }
 
 #[test]

@@ -54,3 +54,63 @@ fn every_room_only_looks_down() {
     }
     assert!(seen > 20, "only {seen} arrows found: the test has lost its eyes");
 }
+
+/// The floors of `core`, lowest first: a file names only those on lower floors, and its own.
+const CORE: [&[&str]; 10] = [
+    &["backing", "units"],
+    &["shape", "types"],
+    &["desc"],
+    &["bins", "aliases"],
+    &["order"],
+    &["heap"],
+    &["state"],
+    &["ledger"],
+    &["ground"],
+    &["supply"],
+];
+/// Above all of these.
+const TOP: [&str; 2] = ["features", "pond"];
+
+fn floor_of(room: &str) -> Option<usize> {
+    let top = TOP.iter().position(|&r| r == room).map(|i| CORE.len() + i);
+    CORE.iter().position(|rooms| rooms.contains(&room)).or(top)
+}
+
+#[test]
+fn the_floors_of_core_only_look_down() {
+    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
+    let mut files = Vec::new();
+    sources(&core, &mut files);
+    let mut seen = 0;
+    for (file, text) in files {
+        let inside = file.strip_prefix(&format!("{}/", core.display())).unwrap();
+        let room = inside.split('/').next().unwrap().trim_end_matches(".rs");
+        let Some(floor) = floor_of(room) else {
+            assert!(["mod", "tests"].contains(&room), "{inside} stands on no floor");
+            continue;
+        };
+        // `use super::x` in a file of `core` itself, `use super::super::x` one folder deeper.
+        let up = "super::".repeat(inside.matches('/').count() + 1);
+        for line in text.lines().map(str::trim).take_while(|l| !l.starts_with("#[cfg(test)]")) {
+            let named = [format!("use {up}"), "use crate::core::".to_owned()]
+                .iter()
+                .find_map(|start| line.strip_prefix(start.as_str()).map(str::to_owned));
+            let Some(named) = named else { continue };
+            let other: String = named.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let Some(theirs) = floor_of(&other).filter(|_| other != room) else { continue };
+            seen += 1;
+            assert!(theirs <= floor, "{inside} names {other}, which stands above it: {line}");
+        }
+    }
+    assert!(seen > 100, "only {seen} arrows found: the test has lost its eyes");
+}
+
+#[test]
+fn the_lock_table_of_the_documentation_is_the_one_that_is_checked() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/architecture.md")).unwrap();
+    let table = page.split("| level | what it guards |").nth(1).unwrap();
+    let told: Vec<&str> =
+        table.lines().skip(2).map_while(|l| l.strip_prefix("| `")?.split('`').next()).collect();
+    assert_eq!(told, millpond::base::sync::levels::NAMES);
+}

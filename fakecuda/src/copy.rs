@@ -22,11 +22,12 @@ pub(crate) struct Copy {
     from_side: Side,
     size: u64,
     staged: Option<Rc<[u8]>>, // the source's bytes, taken when the copy was queued; shared under the one lock only
+    pinned: [Option<(u64, u64)>; 2], // ends in the host's locked memory: (address, serial of its range)
 }
 
 impl Copy {
     fn new(to: u64, to_side: Side, from: u64, from_side: Side, size: usize) -> Copy {
-        Copy { to, to_side, from, from_side, size: size as u64, staged: None }
+        Copy { to, to_side, from, from_side, size: size as u64, staged: None, pinned: [None; 2] }
     }
 }
 
@@ -35,6 +36,19 @@ const STEP: u64 = 8 << 20; // [B] copied while the lock is held
 fn check(world: &World, copy: &Copy) -> Answer {
     space::check(world, copy.to, copy.size, copy.to_side, true)?;
     space::check(world, copy.from, copy.size, copy.from_side, false)
+}
+
+/// The locked memory of the host in which an address lies when the copy is queued.
+fn pinned(world: &World, address: u64) -> Option<(u64, u64)> {
+    space::find(world, address).filter(|range| range.kind.is_host()).map(|range| (address, range.serial))
+}
+
+/// Locked memory that was freed or unregistered since is gone for the device.
+fn check_pinned(world: &World, copy: &Copy) -> Answer {
+    let there = |&(address, serial): &(u64, u64)| {
+        space::find(world, address).is_some_and(|range| range.serial == serial)
+    };
+    if copy.pinned.iter().flatten().all(there) { OK } else { Err(ILLEGAL_ADDRESS) }
 }
 
 /// Does the copy, in steps, with the lock given up between them.
@@ -52,6 +66,7 @@ pub(crate) fn run(world: &mut Guard, copy: &Copy) -> Answer {
 }
 
 fn step(world: &World, copy: &Copy, offset: u64, size: u64) -> Answer {
+    check_pinned(world, copy)?;
     let to = space::pieces(world, copy.to + offset, size, copy.to_side, true)?;
     let from = match &copy.staged {
         Some(bytes) => vec![(bytes.as_ptr() as usize + offset as usize, size as usize)],
@@ -81,6 +96,7 @@ fn start(world: &mut Guard, stream: CUstream, mut copy: Copy, wait: bool) -> Ans
     if copy.size == 0 {
         return OK;
     }
+    copy.pinned = [pinned(world, copy.to), pinned(world, copy.from)];
     let pageable = space::find(world, copy.from).is_none();
     if world.config.staged && pageable && world.valid_capture(key)?.is_none() {
         // SAFETY: plain host memory, which the caller says is there.

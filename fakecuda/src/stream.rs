@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cudarc::driver::sys::{CUcontext, CUevent, CUhostFn, CUstream, CUstreamCallback};
+use cudarc::driver::sys::{CUcontext, CUevent, CUgreenCtx, CUhostFn, CUstream, CUstreamCallback};
 
 use crate::code::*;
 use crate::exec::{self, Job, Work};
@@ -179,6 +179,13 @@ exports! {
     9020 Normal fn cuStreamGetCtx(stream: CUstream, out: *mut CUcontext) |w| {
         let key = find(w, stream)?;
         put(out, w.streams.get(&key).ok_or(INVALID_HANDLE)?.context as CUcontext)
+    }
+
+    // There are no green contexts here.
+    12050 Normal fn cuStreamGetCtx_v2(stream: CUstream, out: *mut CUcontext, green: *mut CUgreenCtx) |w| {
+        let key = find(w, stream)?;
+        put(out, w.streams.get(&key).ok_or(INVALID_HANDLE)?.context as CUcontext)?;
+        put(green, std::ptr::null_mut())
     }
 
     12080 Normal fn cuStreamGetDevice(stream: CUstream, out: *mut c_int) |w| {

@@ -327,10 +327,68 @@ fn streams_and_events_of_another_device() {
     let (mut context, mut device) = (null_mut(), -1);
     ok(unsafe { cuStreamGetCtx(there, &mut context) });
     assert_eq!(context, second);
+    let (mut again, mut green) = (null_mut(), std::ptr::dangling_mut());
+    ok(unsafe { cuStreamGetCtx_v2(there, &mut again, &mut green) });
+    assert_eq!((again, green), (second, null_mut()));
+    // The special handles stand for streams of the current context.
+    ok(unsafe { cuStreamGetCtx_v2(null_mut(), &mut again, &mut green) });
+    assert_eq!(again, second);
     ok(unsafe { cuStreamGetDevice(here, &mut device) });
     assert_eq!(device, 0);
     ok(unsafe { cuCtxPopCurrent_v2(&mut context) });
     assert_eq!(context, second);
+}
+
+/// The per-thread default stream is local to the thread ("Stream synchronization behavior" in the driver API): what one
+/// thread records or waits for there says nothing of another's.
+#[test]
+fn an_event_in_one_threads_own_stream_says_nothing_of_anothers() {
+    let fake = Fake::new(&[]);
+    let context = fake.primary(0) as usize;
+    let (flag, counter) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|threads| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (flag, counter) = (&flag, &counter);
+        threads.spawn(move || {
+            ok(unsafe { cuCtxSetCurrent(context as CUcontext) });
+            block(PER_THREAD, flag);
+            count(PER_THREAD, counter);
+            tell.send(()).unwrap();
+            ended.recv().unwrap();
+            ok(unsafe { cuStreamSynchronize(PER_THREAD) });
+        });
+        told.recv().unwrap();
+        let (own, legacy) = (event(2), event(2));
+        ok(unsafe { cuEventRecord(own, PER_THREAD) });
+        ok(unsafe { cuEventQuery(own) });
+        ok(unsafe { cuStreamSynchronize(PER_THREAD) });
+        // The legacy stream waits for those of all threads.
+        ok(unsafe { cuEventRecord(legacy, LEGACY) });
+        no(unsafe { cuEventQuery(legacy) }, CUDA_ERROR_NOT_READY);
+        assert_eq!(counter.load(SeqCst), 0);
+        flag.store(true, SeqCst);
+        ok(unsafe { cuEventSynchronize(legacy) });
+        assert_eq!(counter.load(SeqCst), 1);
+        end.send(()).unwrap();
+    });
+}
+
+/// Pinned memory goes when its own context has come to rest; work of another device that still uses it fails there.
+#[test]
+fn work_on_pinned_memory_that_has_gone_fails() {
+    let fake = Fake::new(&[("devices", "2")]);
+    let mut pinned = null_mut();
+    ok(unsafe { cuMemHostAlloc(&mut pinned, 4096, 1) });
+    let second = fake.primary(1);
+    ok(unsafe { cuCtxPushCurrent_v2(second) });
+    let (flag, there, at) = (AtomicBool::new(false), stream(NON_BLOCKING), alloc(4096));
+    block(there, &flag);
+    ok(unsafe { cuMemcpyHtoDAsync_v2(at, pinned, 4096, there) });
+    ok(unsafe { cuCtxPopCurrent_v2(&mut null_mut()) });
+    ok(unsafe { cuMemFreeHost(pinned) });
+    flag.store(true, SeqCst);
+    no(unsafe { cuStreamSynchronize(there) }, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 #[test]

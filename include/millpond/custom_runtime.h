@@ -228,8 +228,9 @@ typedef struct C_DeviceInterface {
   /* C_SUCCESS when what the event recorded is done, any other status when it is not. NULL:
    * Millpond waits for the event and answers that it is done. */
   C_Status (*query_event)(C_Device device, C_Event event);
-  /* Waits for all work queued on the device. NULL: Millpond waits for each stream that it
-   * made (PaddlePaddle crashes). */
+  /* Waits for all work queued on the device, also on streams that were ended since. NULL:
+   * Millpond waits for each stream that it made, and for an event behind the last work of each
+   * that it has ended; without events, for a stream before it ends it (PaddlePaddle crashes). */
   C_Status (*synchronize_device)(C_Device device);
   /* Waits for all work queued on the stream. NULL: Millpond waits for the whole device. */
   C_Status (*synchronize_stream)(C_Device device, C_Stream stream);
@@ -245,7 +246,10 @@ typedef struct C_DeviceInterface {
   /* Takes size_bytes of device memory. REQUIRED by every host. On lack of memory: either
    * C_FAILED, or C_SUCCESS with a null pointer (PaddlePaddle then drops its cache and
    * retries; Millpond treats both alike). Addresses are aligned to device_min_chunk_size,
-   * or to 256 bytes where that is smaller. */
+   * or to 256 bytes where that is smaller; of memory that is less aligned, Millpond asks for more
+   * and uses the aligned part. What overlaps memory that was not given back, or passes the end of
+   * all addresses, is an error of the request, and is not given back. The same for the host
+   * memory of the next callbacks. Each device may have addresses of its own. */
   C_Status (*device_memory_allocate)(C_Device device, void** out_ptr, size_t size_bytes);
   /* Gives back what device_memory_allocate returned, with the size of that call. No stream
    * is named: the memory must not be reused before all work queued so far is done. REQUIRED

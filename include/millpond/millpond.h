@@ -512,8 +512,9 @@ C_Status millpond_device_type_load(const char *path, char *out_name, size_t capa
 /**
  * Ends a registered device type and forgets it. Old handles of its devices get NOT_INITIALIZED.
  *
- * Calls that other threads have under way are waited for, or get NOT_INITIALIZED; only allocating and
- * freeing on this type must not be under way meanwhile.
+ * Calls that other threads have under way are waited for, also those that are in a callback of a plugin, and calls that
+ * come later get NOT_INITIALIZED. Nobody may allocate on this type meanwhile: a block that is got just before the end
+ * ends with the device. Where this returns BUSY, it has disturbed no call.
  * Errors: BUSY, and the type stays, while blocks, host or unified memory of it live; NOT_PERMITTED for a
  * built-in type and in a stream callback; UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
  */
@@ -589,7 +590,7 @@ C_Status millpond_device_empty_cache(millpond_device *device);
  * From now on a request for memory of the device (of any pool, with or without a stream) that finds none
  * calls `callback` with `user_data`, after everything else was tried: for a framework's own caches. All
  * callbacks are called, the oldest first; when one returns true, the request is tried once more. The number
- * in `out_id` is never 0. The caller removes it with `millpond_device_remove_oom_callback`; it ends with the
+ * in `out_id` is never 0, and no other callback's, of whichever device. The caller removes it with `millpond_device_remove_oom_callback`; it ends with the
  * device, but may still be running then on another thread.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
@@ -603,7 +604,8 @@ C_Status millpond_device_add_oom_callback(millpond_device *device,
  * Removes an out-of-memory callback. On return no thread is in it, and `user_data` may go. Called from within
  * an out-of-memory callback it does not wait for other threads. Hold no lock that the callback takes.
  *
- * Errors: INVALID_ARGUMENT for a number that is none, or was removed before; NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT for a number that is none, or was removed before, or is one of another device;
+ * NOT_INITIALIZED.
  */
 C_Status millpond_device_remove_oom_callback(millpond_device *device, uint64_t id);
 
@@ -726,7 +728,8 @@ C_Status millpond_pool_alloc(millpond_pool *pool,
  * device.
  *
  * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; UNKNOWN_STREAM;
- * INVALID_ARGUMENT; NOT_INITIALIZED. After an error nothing was freed.
+ * INVALID_ARGUMENT; NOT_INITIALIZED; for a stream that is not the block's, NOT_PERMITTED and DEVICE as
+ * `millpond_record_stream`. After an error nothing was freed.
  */
 C_Status millpond_pool_free(millpond_pool *pool, void *ptr, C_Stream stream);
 
@@ -832,8 +835,9 @@ C_Status millpond_capture_end(millpond_capture *capture);
 /**
  * The graph of the capture is destroyed, and its last replay queued; or it never came to be: a capture that
  * has not ended is ended first (the driver must record no more). When this was the last capture of its pool,
- * the pool's free memory goes back to the device, which is waited for; or, where that is not possible now,
- * becomes ordinary free memory. The handle is not valid any more. NULL: no-op.
+ * the pool's free memory goes back to the device, which is waited for; or, while another stream is captured,
+ * serves nobody until everything is over that is queued now, and is ordinary free memory then. The handle is
+ * not valid any more. NULL: no-op.
  *
  * Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
  */
@@ -939,8 +943,11 @@ C_Status millpond_alloc(millpond_device *device, size_t size_bytes, void **out_p
  * Frees a block of any pool of any device. A block of `millpond_alloc` is reused when every stream has
  * passed this point; a block of `millpond_pool_alloc` goes back to its stream. NULL: no-op.
  *
- * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; NOT_INITIALIZED when no device
- * is open. After an error nothing was freed.
+ * Devices of plugins may have address spaces of their own. Where blocks of two devices start at `ptr`, nothing is freed:
+ * `millpond_pool_free` with a pool of the device, and NULL as stream, frees the one that is meant.
+ *
+ * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, naming the devices, where
+ * several have a block there; NOT_INITIALIZED when no device is open. After an error nothing was freed.
  */
 C_Status millpond_free(void *ptr);
 
@@ -953,11 +960,16 @@ C_Status millpond_free_sized(void *ptr, size_t size_bytes);
 
 /**
  * The block that starts at `ptr` is also used by `stream`: after its free, its reuse waits for what is
- * queued there at the free.
+ * queued there at the free. On `cuda` the stream may be one of another device that was made elsewhere. Without
+ * effect on a block of `millpond_alloc`, which waits for all streams of its device, unless it is. Where several
+ * devices have a block there, it is that of the stream's device.
  *
- * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED.
+ * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL, and where the stream, too, may be one of several
+ * devices; NOT_INITIALIZED; NOT_PERMITTED in a stream callback, for a stream that was made elsewhere and not named
+ * before; DEVICE. After an error nothing was recorded.
  */
-C_Status millpond_record_stream(void *ptr, C_Stream stream);
+C_Status millpond_record_stream(void *ptr,
+                                C_Stream stream);
 
 /**
  * The use of the block that starts at `ptr` by work on `stream` has ended: what is queued there *now* is the
@@ -965,12 +977,13 @@ C_Status millpond_record_stream(void *ptr, C_Stream stream);
  * takes the place of an earlier `millpond_record_stream` of that stream, which need not have been called.
  * Work that uses the block and is queued there later needs a new one. Costs nothing at the free when the
  * stream has passed the point by then. Without effect on a block of `stream` itself, and on one of
- * `millpond_alloc`, which waits for all streams. While `stream` is captured, the use ends with the capture.
+ * `millpond_alloc`, which waits for all streams of its device. While `stream` is captured, the use ends with the capture.
  *
  * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
  * the block waits for what it waited for before.
  */
-C_Status millpond_record_end(void *ptr, C_Stream stream);
+C_Status millpond_record_end(void *ptr,
+                             C_Stream stream);
 
 /**
  * As `millpond_record_end`, but the use ended where `event` was recorded: on `stream` behind the last use, or
@@ -990,9 +1003,11 @@ C_Status millpond_record_end_at(void *ptr,
  * The live block that holds `ptr`, which may lie anywhere inside it. The caller sets
  * `inout_info->struct_size`; as much as fits is written.
  *
- * Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL; NOT_INITIALIZED when no device is open.
+ * Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL, and where several devices, with address spaces of their own, have
+ * a block there; NOT_INITIALIZED when no device is open.
  */
-C_Status millpond_get_block(const void *ptr, millpond_block_info *inout_info);
+C_Status millpond_get_block(const void *ptr,
+                            millpond_block_info *inout_info);
 
 /**
  * Allocates host memory that copies to and from this device fast: page-locked where the limit of the
@@ -1023,7 +1038,8 @@ C_Status millpond_host_free(millpond_device *device,
  * is also used by work that is queued on `stream` of `device`: kernels, or copies that Millpond did not queue.
  * After its free, its reuse waits for what is queued there at the free.
  *
- * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED.
+ * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; NOT_PERMITTED and DEVICE as
+ * `millpond_record_stream`.
  */
 C_Status millpond_host_record_stream(millpond_device *device,
                                      const void *ptr,
@@ -1244,14 +1260,18 @@ C_Status millpond_copy_peer(millpond_device *dst_device,
                             size_t size_bytes);
 
 /**
- * Queues a copy between two devices of the same type on `src_stream`, a stream of the source device.
+ * Queues a copy between two devices of the same type on `stream`, a stream of the source device or of the other one;
+ * NULL is the source's. Where a plugin's devices have no such copies on the other one's streams, it waits and copies.
+ *
+ * Blocks without a stream may be freed as soon as it has returned, on both devices, and so may those of `stream`. Any
+ * other block may be freed when its own stream has been made to wait for the copy.
  *
  * Errors: as `millpond_copy_peer`, and UNKNOWN_STREAM.
  */
 C_Status millpond_copy_peer_async(millpond_device *dst_device,
                                   void *dst,
                                   millpond_device *src_device,
-                                  C_Stream src_stream,
+                                  C_Stream stream,
                                   const void *src,
                                   size_t size_bytes);
 
@@ -1287,9 +1307,11 @@ C_Status millpond_stream_create(millpond_device *device, C_Stream *out_stream);
 
 /**
  * Ends a stream that `millpond_stream_create` made. Work queued on it still completes, and live blocks of it
- * stay valid. NULL: no-op.
+ * stay valid. Its work goes on counting for the memory that it may use, and in every wait for the device; where
+ * the device can make no event for it, the call waits for the stream. NULL: no-op.
  *
- * Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was made elsewhere; BUSY while it is captured (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was made elsewhere; BUSY while it is captured
+ * (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_stream_destroy(millpond_device *device,
                                  C_Stream stream);
@@ -1298,7 +1320,8 @@ C_Status millpond_stream_destroy(millpond_device *device,
  * To be called before a stream that was made elsewhere (a `CUstream` of the framework) is ended by its maker,
  * if it was ever named to Millpond. Afterwards Millpond does not ask the device about that stream any more,
  * which would be undefined for one that has ended. Live blocks of it stay valid. Work queued on it still runs;
- * the call waits for it where blocks were recorded on the stream. NULL: no-op.
+ * the call waits for it where it cannot be marked. NULL and the per-thread default stream: no-op. `device` is
+ * the stream's own; others whose memory it has used are told.
  *
  * Errors: BUSY while the stream is captured; UNKNOWN_STREAM; NOT_PERMITTED in a stream callback;
  * INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
@@ -1321,11 +1344,14 @@ C_Status millpond_stream_query(millpond_device *device, C_Stream stream, bool *o
 C_Status millpond_stream_synchronize(millpond_device *device, C_Stream stream);
 
 /**
- * Work queued on `stream` from now on waits for what `event` has recorded so far. Does not wait on the host.
+ * Work queued on `stream` from now on waits for what `event` has recorded so far. Does not wait on the host. The event
+ * may be one of another device of the type, where the devices are not a plugin's.
  *
  * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_stream_wait_event(millpond_device *device, C_Stream stream, C_Event event);
+C_Status millpond_stream_wait_event(millpond_device *device,
+                                    C_Stream stream,
+                                    C_Event event);
 
 /**
  * Calls `callback` with `user_data` once, on a thread of the device, when the stream gets there. Later work
@@ -1340,11 +1366,13 @@ C_Status millpond_stream_add_callback(millpond_device *device,
                                       void *user_data);
 
 /**
- * A new event, as if completed. The caller ends it with `millpond_event_destroy`.
+ * A new event, as if completed. The caller ends it with `millpond_event_destroy`. It belongs to the device: calls that
+ * name another one do not know it (UNKNOWN_EVENT), but for `millpond_stream_wait_event`, and change nothing of it.
  *
  * Errors: SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_event_create(millpond_device *device, C_Event *out_event);
+C_Status millpond_event_create(millpond_device *device,
+                               C_Event *out_event);
 
 /**
  * Ends an event. Waits on it that are queued still hold, and so does `millpond_record_end_at`. NULL: no-op.
@@ -1399,7 +1427,8 @@ typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
  *
  * The deleter may be called from any thread, and at any time: after the device has ended, and after the
  * shared object with this library was closed (the first export keeps its code loaded). The memory itself ends
- * with the device.
+ * with the device. Where the block cannot be freed there (in a segment callback; while the device refuses), it is
+ * freed by a later call on its device; `release` is called everywhere but in a forked child.
  *
  * DLPack knows no streams. Before the consumer gets the tensor, its stream must wait for the work that
  * writes the block (`millpond_stream_wait_event`; a consumer on the processor: `millpond_stream_synchronize`).
@@ -1435,7 +1464,8 @@ C_Status millpond_dlpack_export_legacy(void *ptr,
  *
  * Where the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then
  * makes its reuse wait for a stream, and the tensor may be ended while work is queued there. The memory of
- * others may only be given back when the work is done (`millpond_stream_synchronize`).
+ * others may only be given back when the work is done (`millpond_stream_synchronize`). Where several devices have a block
+ * there, it is that of the device that the tensor names, else of `device`.
  *
  * Errors: UNSUPPORTED for another major version than 1 (ending such a tensor is safe, nothing else is);
  * INVALID_ARGUMENT for NULL, a negative or too large number of dimensions (more than 64), a missing shape, a

@@ -1,23 +1,24 @@
 //! A lock that costs its usual owner no atomic operation.
 //!
 //! A thread that takes the lock again and again, with nobody else asking, becomes its *owner*: from then
-//! on it enters with two plain stores and two loads. Another thread that wants the lock takes the right
+//! on it enters with two plain stores and a few loads. Another thread that wants the lock takes the right
 //! away first: it clears the owner, makes every thread of the process pass a memory barrier (the
 //! `membarrier` system call of Linux), and waits until the owner is out. That costs microseconds, so a
 //! lock that changes hands often stops making owners: each loss doubles how long it waits to make one.
 //!
-//! Why this excludes. The owner writes `inside`, then reads `owner`; who takes the right away writes
-//! `owner`, then reads `inside`. With a full barrier between the two steps on both sides, at least one of
-//! them sees the other. The owner's side has only a compiler barrier; the system call is a full barrier
-//! on the owner's processor too, wherever the owner was at that moment. Where the call is missing,
-//! nobody ever becomes owner, and this is a plain spin lock.
+//! Why this excludes. The owner writes `inside` of its seat, then reads `owner`; who takes the right away
+//! writes `owner`, then reads `inside`. With a full barrier between the two steps on both sides, at least
+//! one of them sees the other. The owner's side has only a compiler barrier; the system call is a full
+//! barrier on the owner's processor too, wherever the owner was at that moment. Where the call is missing,
+//! nobody ever becomes owner, and this is a plain spin lock; where it is refused later (a sandbox that was
+//! set up after us), `barrier::heavy` has another way, and nobody becomes owner any more.
 //!
-//! `inside` belongs to one thread at a time, since it is set and cleared with plain stores. A thread that lost
-//! the lock may have been stopped between its look at `owner` and its store to `inside`; when it goes on, it
-//! finds out and clears `inside` again, which would let others in while a new owner is there. So as long as
-//! that may come (until that thread has come by the usual way), nobody else becomes owner.
+//! Each thread that was ever made owner has a *seat* of its own in the lock, which no other thread writes.
+//! A thread that lost the lock may have been stopped between its look at `owner` and its store to `inside`;
+//! when it goes on, it finds out and clears `inside` of its own seat, which nobody looks at. So it disturbs no
+//! later owner, however long it was away, also when it never comes back.
 
-use crate::base::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell, pause, set_flag, thread_token};
+use crate::base::sync::{AtomicBool, AtomicPtr, Ordering, UnsafeCell, pause, set_flag, thread_token};
 use std::ops::{Deref, DerefMut};
 
 /// Entries in a row by one thread that make it the owner, at first.
@@ -25,74 +26,113 @@ const STREAK: u32 = if cfg!(loom) { 1 } else { 32 };
 /// The doubling of that stops here.
 const MAX_LOSSES: u32 = if cfg!(loom) { 0 } else { 12 };
 
+/// What the lock has of one thread that was its owner at some time. On a cache line of its own, as its thread
+/// writes it at each entry.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Seat {
+    token: u64,         // of the thread; 0: nobody's
+    inside: AtomicBool, // the thread holds the lock as its owner. Only the thread writes it
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub struct Biased<T> {
-    owner: AtomicU64,   // token of the owner; 0: none. Changed only by who holds `taken`
-    inside: AtomicBool, // the owner holds the lock
-    taken: AtomicBool,  // somebody holds it the usual way
+    /// The seat of the owner, or `nobody`. Changed only by who holds `taken`, and by the owner itself when it rests
+    /// the lock ([`Guard::rest`]). What it points to lives as long as the lock.
+    owner: AtomicPtr<Seat>,
+    taken: AtomicBool, // somebody holds it the usual way
     value: UnsafeCell<Guarded<T>>,
 }
 
 #[derive(Debug)]
 struct Guarded<T> {
-    last: u64,   // who held it last the usual way
+    last: u64,   // token of who held it last the usual way
     streak: u32, // how often in a row
     losses: u32, // how often an owner lost it
-    former: u64, // token of an owner that lost it and may not know yet; 0: none
+    rested: u64, // token of an owner that lost it only because the lock was rested; 0: none
+    #[expect(clippy::vec_box, reason = "the owner word points to them: they must not move")]
+    seats: Vec<Box<Seat>>, // of every thread that was ever made owner
     value: T,
 }
 
 // SAFETY: `value` is reached only through a guard, and at most one guard exists at a time: see the text.
 unsafe impl<T: Send> Sync for Biased<T> {}
-// SAFETY: the lock owns the value; moving it moves the value.
+// SAFETY: the lock owns the value and the seats; moving it moves them.
 unsafe impl<T: Send> Send for Biased<T> {}
 
 /// Holds a [`Biased`] lock for its owner until dropped.
 #[derive(Debug)]
-pub struct OwnerGuard<'a, T>(&'a Biased<T>);
+pub struct OwnerGuard<'a, T> {
+    lock: &'a Biased<T>,
+    seat: &'a Seat,
+}
 
 /// Holds a [`Biased`] lock until dropped.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     lock: &'a Biased<T>,
-    as_owner: bool,
+    seat: Option<&'a Seat>, // it is held by the owner, whose seat this is
+    rest: bool,             // nobody owns the lock after this
+}
+
+/// The seat of no thread.
+fn nobody() -> *mut Seat {
+    #[cfg(not(loom))]
+    {
+        static NOBODY: Seat = Seat { token: 0, inside: AtomicBool::new(false) };
+        (&raw const NOBODY).cast_mut()
+    }
+    #[cfg(loom)]
+    std::ptr::null_mut()
 }
 
 impl<T> Biased<T> {
     /// An open lock without an owner.
     pub fn new(value: T) -> Self {
         Biased {
-            owner: AtomicU64::new(0),
-            inside: AtomicBool::new(false),
+            owner: AtomicPtr::new(nobody()),
             taken: AtomicBool::new(false),
-            value: UnsafeCell::new(Guarded { last: 0, streak: 0, losses: 0, former: 0, value }),
+            value: UnsafeCell::new(Guarded {
+                last: 0,
+                streak: 0,
+                losses: 0,
+                rested: 0,
+                seats: Vec::new(),
+                value,
+            }),
         }
+    }
+
+    /// The seat behind a pointer that `owner` had.
+    #[inline(always)]
+    fn seat(&self, at: *mut Seat) -> Option<&Seat> {
+        #[cfg(loom)]
+        if at.is_null() {
+            return None;
+        }
+        // SAFETY: `nobody`, or a box in `seats`, from which nothing is ever removed: it lives as long as the lock.
+        Some(unsafe { &*at })
     }
 
     /// Takes the lock if the calling thread owns it, at the price of a few plain instructions.
     #[inline(always)]
     pub fn enter(&self) -> Option<OwnerGuard<'_, T>> {
-        let me = thread_token();
-        if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) {
+        // Acquire pairs with the Release in `make_owner`: the seat is whole.
+        let at = self.owner.load(Ordering::Acquire);
+        let seat = self.seat(at)?;
+        if seat.token != thread_token() || seat.inside.load(Ordering::Relaxed) {
             return None; // not the owner's, or this very thread is inside already
         }
-        self.inside.store(true, Ordering::Relaxed);
+        seat.inside.store(true, Ordering::Relaxed);
         barrier::light();
-        if self.owner.load(Ordering::Relaxed) == me {
+        if self.owner.load(Ordering::Relaxed) == at {
             // What earlier holders did is visible: this thread became owner while it held `taken`, and all
             // that came since was its own.
-            return Some(OwnerGuard(self));
+            return Some(OwnerGuard { lock: self, seat });
         }
-        self.inside.store(false, Ordering::Release);
+        seat.inside.store(false, Ordering::Release);
         None
-    }
-
-    /// Whether a thread other than the calling one is its owner.
-    #[inline(always)]
-    pub fn is_anothers(&self) -> bool {
-        let owner = self.owner.load(Ordering::Relaxed);
-        owner != 0 && owner != thread_token()
     }
 
     /// Takes the lock, waiting for it if need be.
@@ -104,57 +144,71 @@ impl<T> Biased<T> {
         }
     }
 
+    /// Takes the lock to look at what it guards. Unlike [`lock`](Self::lock) it never makes the thread the owner.
+    pub fn look(&self) -> Guard<'_, T> {
+        match self.enter() {
+            Some(g) => g.into(),
+            None => self.take_plainly(),
+        }
+    }
+
+    /// Takes the lock the usual way, and from its owner if it has one.
     #[inline(never)]
-    fn take(&self) -> Guard<'_, T> {
+    fn take_plainly(&self) -> Guard<'_, T> {
         let mut round = 0;
-        // The Acquire in `set_flag` pairs with the Release in `Guard::drop` and in `of_owner`.
+        // The Acquire in `set_flag` pairs with the Release in `Guard::drop` and in `make_owner`.
         while self.taken.load(Ordering::Relaxed) || set_flag(&self.taken) {
             pause(round);
             round = round.saturating_add(1);
         }
-        let me = thread_token();
-        let mut guard = Guard { lock: self, as_owner: false };
-        match self.owner.load(Ordering::Relaxed) {
-            0 => {}
-            owner if owner == me => {
+        let mut guard = Guard { lock: self, seat: None, rest: false };
+        // Acquire pairs with the Release of an owner that rests the lock: what it did inside is visible.
+        let owner = self.seat(self.owner.load(Ordering::Acquire)).filter(|s| s.token != 0);
+        if let Some(seat) = owner {
+            let me = thread_token();
+            if seat.token == me {
                 // The calling thread is inside: as with any lock that is not reentrant, it waits for itself.
-                self.wait_until_out();
-                return guard.of_owner();
+                Self::wait_until_out(seat);
+                return guard.make_owner(me);
             }
-            owner => {
-                self.owner.store(0, Ordering::Relaxed);
-                barrier::heavy();
-                self.wait_until_out();
-                let g = guard.parts();
-                g.losses = (g.losses + 1).min(MAX_LOSSES);
-                g.streak = 0;
-                g.former = owner;
-            }
+            self.owner.store(nobody(), Ordering::Relaxed);
+            barrier::heavy();
+            Self::wait_until_out(seat);
+            let g = guard.parts();
+            g.losses = (g.losses + 1).min(MAX_LOSSES);
+            g.streak = 0;
         }
+        guard
+    }
+
+    /// The same for a thread that may come again, and may own the lock then.
+    #[inline(never)]
+    fn take(&self) -> Guard<'_, T> {
+        let mut guard = self.take_plainly();
+        if guard.seat.is_some() {
+            return guard;
+        }
+        let me = thread_token();
         let g = guard.parts();
-        if g.former == me {
-            g.former = 0; // here, it is not on its way in
-        }
         if g.last != me {
             g.last = me;
             g.streak = 0;
         }
         g.streak = g.streak.saturating_add(1);
-        if g.streak > STREAK << g.losses && g.former == 0 && barrier::works() {
+        let rested = std::mem::take(&mut g.rested) == me;
+        if (rested || g.streak > STREAK << g.losses) && barrier::works() {
             g.streak = 0;
-            // Nobody else can be inside: `taken` is held, and there is no owner.
-            self.owner.store(me, Ordering::Relaxed);
-            return guard.of_owner();
+            return guard.make_owner(me);
         }
         guard
     }
 
-    /// Waits until the owner, or whoever was, is out. `taken` is held.
+    /// Waits until an owner, or who was one, is out. `taken` is held.
     #[cold]
-    fn wait_until_out(&self) {
+    fn wait_until_out(seat: &Seat) {
         let mut round = 0;
         // Acquire pairs with the owner's Release when it leaves: its writes are visible then.
-        while self.inside.load(Ordering::Acquire) {
+        while seat.inside.load(Ordering::Acquire) {
             pause(round);
             round = round.saturating_add(1);
         }
@@ -163,9 +217,9 @@ impl<T> Biased<T> {
 
 impl<'a, T> From<OwnerGuard<'a, T>> for Guard<'a, T> {
     fn from(g: OwnerGuard<'a, T>) -> Self {
-        let lock = g.0;
+        let (lock, seat) = (g.lock, g.seat);
         std::mem::forget(g);
-        Guard { lock, as_owner: true }
+        Guard { lock, seat: Some(seat), rest: false }
     }
 }
 
@@ -174,9 +228,9 @@ impl<T> Deref for OwnerGuard<'_, T> {
     #[inline(always)]
     fn deref(&self) -> &T {
         #[cfg(not(loom))]
-        let p = self.0.value.get();
+        let p = self.lock.value.get();
         #[cfg(loom)]
-        let p = self.0.value.with(|p| p.cast_mut());
+        let p = self.lock.value.with(|p| p.cast_mut());
         // SAFETY: this guard is the only one, so nobody writes the value while this reference lives.
         unsafe { &(*p).value }
     }
@@ -186,9 +240,9 @@ impl<T> DerefMut for OwnerGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         #[cfg(not(loom))]
-        let p = self.0.value.get();
+        let p = self.lock.value.get();
         #[cfg(loom)]
-        let p = self.0.value.with_mut(|p| p);
+        let p = self.lock.value.with_mut(|p| p);
         // SAFETY: this guard is the only one, and `&mut self` makes this reference the only one of it.
         unsafe { &mut (*p).value }
     }
@@ -198,18 +252,39 @@ impl<T> Drop for OwnerGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         // Release pairs with the Acquire in `wait_until_out`.
-        self.0.inside.store(false, Ordering::Release);
+        self.seat.inside.store(false, Ordering::Release);
     }
 }
 
-impl<T> Guard<'_, T> {
-    /// The same hold as the owner's: `taken` is free for others to queue on.
-    fn of_owner(mut self) -> Self {
-        self.lock.inside.store(true, Ordering::Relaxed);
-        self.as_owner = true;
+impl<'a, T> Guard<'a, T> {
+    /// Makes the calling thread, whose token this is and which holds `taken`, the owner. It is inside as one then, and
+    /// `taken` is free for others to queue on.
+    fn make_owner(mut self, me: u64) -> Self {
+        let seats = &mut self.parts().seats;
+        let at = seats.iter().position(|s| s.token == me).unwrap_or_else(|| {
+            seats.push(Box::new(Seat { token: me, inside: AtomicBool::new(false) }));
+            seats.len() - 1
+        });
+        let seat: *const Seat = &raw const *seats[at];
+        // SAFETY: a box in `seats`, from which nothing is ever removed; the lock outlives `'a`.
+        let seat: &'a Seat = unsafe { &*seat };
+        seat.inside.store(true, Ordering::Relaxed);
+        self.seat = Some(seat);
+        // Release: who reads the pointer finds the seat whole.
+        self.lock.owner.store(std::ptr::from_ref(seat).cast_mut(), Ordering::Release);
         // Release: who takes `taken` next and then looks at `inside` finds it set.
         self.lock.taken.store(false, Ordering::Release);
         self
+    }
+
+    /// From the end of this hold on nobody owns the lock, so that the next entry of any thread comes by
+    /// [`Biased::lock`]; if that is the thread that owns it now, it is the owner again at once.
+    pub fn rest(&mut self) {
+        let owner = self.seat.map(|s| s.token);
+        self.rest = owner.is_some();
+        if let Some(token) = owner {
+            self.parts().rested = token;
+        }
     }
 
     #[inline(always)]
@@ -246,12 +321,17 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `set_flag`, or in `wait_until_out`.
-        if self.as_owner {
-            self.lock.inside.store(false, Ordering::Release);
-        } else {
-            self.lock.taken.store(false, Ordering::Release);
+        let Some(seat) = self.seat else {
+            // Release pairs with the Acquire in `set_flag`.
+            return self.lock.taken.store(false, Ordering::Release);
+        };
+        if self.rest {
+            // Nothing under the lock is touched from here on. Release pairs with the Acquire in `take`: who finds no
+            // owner does not wait for this seat.
+            self.lock.owner.store(nobody(), Ordering::Release);
         }
+        // Release pairs with the Acquire in `wait_until_out`.
+        seat.inside.store(false, Ordering::Release);
     }
 }
 
@@ -259,11 +339,15 @@ impl<T> Drop for Guard<'_, T> {
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 mod barrier {
     use std::sync::OnceLock;
-    use std::sync::atomic::{Ordering, compiler_fence};
+    use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+    use std::time::Duration;
 
     // From <linux/membarrier.h>.
     const PRIVATE_EXPEDITED: i32 = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+
+    /// Whether the call was refused after it had worked.
+    static REFUSED: AtomicBool = AtomicBool::new(false);
 
     fn membarrier(command: i32) -> bool {
         // SAFETY: the call takes three integers and touches no memory of the caller.
@@ -278,17 +362,50 @@ mod barrier {
 
     /// The side that runs seldom: a full barrier on every processor that runs a thread of this process.
     pub(super) fn heavy() {
-        // A process that has registered is never refused; were it refused all the same, owners would not
-        // be safe. Trying again is all that can be done, and is right: refusals pass.
-        while !membarrier(PRIVATE_EXPEDITED) {
-            std::thread::yield_now();
+        // A process that has registered is refused only where a sandbox was set up after that.
+        if !membarrier(PRIVATE_EXPEDITED) {
+            REFUSED.store(true, Ordering::Relaxed);
+            heavy_without_the_call();
         }
+    }
+
+    /// Runs this thread on each processor in turn. Whatever ran there had to give way, and a change of threads is a full
+    /// barrier. Takes milliseconds; since nobody becomes owner any more, it happens once for each lock.
+    #[cold]
+    fn heavy_without_the_call() {
+        // Where this thread may run on fewer processors than others may, or cannot be moved, this is left: a store
+        // leaves a processor's store buffer after microseconds, and with the next timer interrupt at the latest.
+        std::thread::sleep(Duration::from_millis(20));
+        // SAFETY: all zero bits are an empty set.
+        let mut before: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        let size = size_of::<libc::cpu_set_t>();
+        // SAFETY: the set is this function's own and has that size; 0 is the calling thread.
+        if unsafe { libc::sched_getaffinity(0, size, &mut before) } != 0 {
+            return;
+        }
+        for cpu in 0..libc::CPU_SETSIZE as usize {
+            // SAFETY: as above.
+            let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+            // SAFETY: the number is below the size of the set.
+            unsafe { libc::CPU_SET(cpu, &mut one) };
+            // SAFETY: as above. Refused for processors that do not exist or are not this process's.
+            unsafe { libc::sched_setaffinity(0, size, &one) };
+        }
+        // SAFETY: as above; it was this thread's own set.
+        unsafe { libc::sched_setaffinity(0, size, &before) };
     }
 
     /// Whether the system has the call, and lets this process use it.
     pub(super) fn works() -> bool {
         static WORKS: OnceLock<bool> = OnceLock::new();
         *WORKS.get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED))
+            && !REFUSED.load(Ordering::Relaxed)
+    }
+
+    /// For a test: as if a sandbox refused the call from now on, or not any more.
+    #[cfg(test)]
+    pub(super) fn heavy_as_if_refused() {
+        heavy_without_the_call();
     }
 }
 
@@ -326,13 +443,8 @@ mod tests {
         assert!(l.enter().is_none());
         own(&l);
         assert_eq!(l.enter().is_some(), barrier::works());
-        assert!(!l.is_anothers());
         std::thread::scope(|s| {
-            s.spawn(|| {
-                assert_eq!(l.is_anothers(), barrier::works());
-                *l.lock() += 1;
-                assert!(!l.is_anothers());
-            });
+            s.spawn(|| *l.lock() += 1);
         });
         assert!(l.enter().is_none());
         assert_eq!(*l.lock(), 1);
@@ -399,10 +511,10 @@ mod tests {
     }
 
     #[test]
-    fn a_former_owner_keeps_others_from_owning_until_it_comes_by() {
+    fn a_thread_that_lost_the_lock_and_stays_away_is_no_hindrance() {
         let l = Biased::new(());
         own(&l);
-        let there = || {
+        let owns_there = || {
             std::thread::scope(|s| {
                 let t = s.spawn(|| {
                     own(&l);
@@ -411,9 +523,70 @@ mod tests {
                 t.join().unwrap()
             })
         };
-        assert!(!there(), "this thread might be on its way in");
+        // This thread lost it and may be on its way in, for all that the others know.
+        for _ in 0..3 {
+            assert_eq!(owns_there(), barrier::works());
+        }
+    }
+
+    #[test]
+    fn a_rested_lock_has_no_owner_until_the_next_entry() {
+        let l = Biased::new(0u64);
+        own(&l);
+        let mut g = l.lock();
+        g.rest();
+        *g += 1;
+        drop(g);
+        assert!(l.enter().is_none());
         drop(l.lock());
-        assert_eq!(there(), barrier::works());
+        assert_eq!(l.enter().is_some(), barrier::works(), "its owner is it again at once");
+        let mut g = l.lock();
+        g.rest();
+        drop(g);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                *l.lock() += 1;
+                assert!(l.enter().is_none(), "another thread has to come by more often");
+            });
+        });
+        assert_eq!(*l.lock(), 2);
+    }
+
+    #[test]
+    fn resting_and_taking_exclude_each_other() {
+        let l = Biased::new([0u64; 2]);
+        let turns = 20_000u64;
+        std::thread::scope(|s| {
+            for t in 0..2u64 {
+                let l = &l;
+                s.spawn(move || {
+                    for i in 0..turns {
+                        let mut g = l.lock();
+                        assert_eq!(g[0], g[1]);
+                        g[0] += 1;
+                        std::hint::black_box(&mut *g);
+                        g[1] += 1;
+                        if (i + t) % 3 == 0 {
+                            g.rest();
+                        }
+                        drop(g);
+                        if i % 64 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(*l.lock(), [2 * turns; 2]);
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn the_barrier_without_the_call_leaves_the_thread_where_it_may_run() {
+        let processors = || std::thread::available_parallelism().unwrap();
+        let before = processors();
+        barrier::heavy_as_if_refused();
+        assert_eq!(processors(), before);
     }
 
     #[test]

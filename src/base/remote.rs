@@ -22,6 +22,12 @@ impl Remote {
         self.0.load(Ordering::Relaxed) == 0
     }
 
+    /// Whether it is empty, in the one order that all threads see of this call, of pushes, and of other accesses that
+    /// are sequentially consistent.
+    pub fn is_empty_now(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == 0
+    }
+
     /// Puts `id` in front, which the caller hands over: it is on no list, and nobody else will push it.
     /// `link` sets which member comes after it (0: none); it may be called again with another one. What the
     /// caller wrote before is visible to who takes the list.
@@ -30,9 +36,10 @@ impl Remote {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
             link(head);
-            // Release pairs with the Acquire exchange in `take`: the link is visible there. Those of earlier
-            // pushes are too, since an exchange continues the release sequence of the one it replaces.
-            match self.0.compare_exchange_weak(head, id, Ordering::Release, Ordering::Relaxed) {
+            // The Release in it pairs with the Acquire exchange in `take`: the link is visible there. Those of earlier
+            // pushes are too, since an exchange continues the release sequence of the one it replaces. SeqCst for
+            // `is_empty_now`.
+            match self.0.compare_exchange_weak(head, id, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
             }

@@ -78,8 +78,9 @@ pub unsafe extern "C" fn millpond_capture_end(capture: *mut millpond_capture) ->
 
 /// The graph of the capture is destroyed, and its last replay queued; or it never came to be: a capture that
 /// has not ended is ended first (the driver must record no more). When this was the last capture of its pool,
-/// the pool's free memory goes back to the device, which is waited for; or, where that is not possible now,
-/// becomes ordinary free memory. The handle is not valid any more. NULL: no-op.
+/// the pool's free memory goes back to the device, which is waited for; or, while another stream is captured,
+/// serves nobody until everything is over that is queued now, and is ordinary free memory then. The handle is
+/// not valid any more. NULL: no-op.
 ///
 /// Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
 #[unsafe(no_mangle)]

@@ -84,7 +84,11 @@ pub unsafe extern "C" fn millpond_copy_peer(
     })
 }
 
-/// Queues a copy between two devices of the same type on `src_stream`, a stream of the source device.
+/// Queues a copy between two devices of the same type on `stream`, a stream of the source device or of the other one;
+/// NULL is the source's. Where a plugin's devices have no such copies on the other one's streams, it waits and copies.
+///
+/// Blocks without a stream may be freed as soon as it has returned, on both devices, and so may those of `stream`. Any
+/// other block may be freed when its own stream has been made to wait for the copy.
 ///
 /// Errors: as `millpond_copy_peer`, and UNKNOWN_STREAM.
 #[unsafe(no_mangle)]
@@ -92,13 +96,13 @@ pub unsafe extern "C" fn millpond_copy_peer_async(
     dst_device: *mut millpond_device,
     dst: *mut c_void,
     src_device: *mut millpond_device,
-    src_stream: C_Stream,
+    stream: C_Stream,
     src: *const c_void,
     size_bytes: usize,
 ) -> C_Status {
     run(|| {
         let (to, from) = (handles::device(dst_device)?, handles::device(src_device)?);
-        from.copy_peer_async(stream_id(src_stream), to, address(dst), address(src), size_bytes as u64)
+        from.copy_peer_async(stream_id(stream), to, address(dst), address(src), size_bytes as u64)
     })
 }
 

@@ -13,10 +13,11 @@ use crate::capi::pool::to_ptr;
 use crate::capi::types::{millpond_device, millpond_dlpack_options, millpond_dlpack_view};
 use crate::fail;
 use crate::paddle::abi::C_Status;
-use crate::runtime::{self, Caps, DeviceState};
+use crate::runtime::{self, Caps, DeviceState, Held};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::slice;
+use std::sync::Arc;
 
 // SAFETY: repr(C), `struct_size` first, integers, raw pointers and an optional function.
 unsafe impl Versioned for millpond_dlpack_options {}
@@ -35,7 +36,8 @@ pub struct DLManagedTensor(());
 ///
 /// The deleter may be called from any thread, and at any time: after the device has ended, and after the
 /// shared object with this library was closed (the first export keeps its code loaded). The memory itself ends
-/// with the device.
+/// with the device. Where the block cannot be freed there (in a segment callback; while the device refuses), it is
+/// freed by a later call on its device; `release` is called everywhere but in a forked child.
 ///
 /// DLPack knows no streams. Before the consumer gets the tensor, its stream must wait for the work that
 /// writes the block (`millpond_stream_wait_event`; a consumer on the processor: `millpond_stream_synchronize`).
@@ -94,7 +96,8 @@ pub unsafe extern "C" fn millpond_dlpack_export_legacy(
 ///
 /// Where the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then
 /// makes its reuse wait for a stream, and the tensor may be ended while work is queued there. The memory of
-/// others may only be given back when the work is done (`millpond_stream_synchronize`).
+/// others may only be given back when the work is done (`millpond_stream_synchronize`). Where several devices have a block
+/// there, it is that of the device that the tensor names, else of `device`.
 ///
 /// Errors: UNSUPPORTED for another major version than 1 (ending such a tensor is safe, nothing else is);
 /// INVALID_ARGUMENT for NULL, a negative or too large number of dimensions (more than 64), a missing shape, a
@@ -344,6 +347,21 @@ fn compact_strides(shape: &[i64]) -> Vec<i64> {
     strides
 }
 
+/// The block that holds `addr`, if one of ours does. Where several devices have one there, it is of the device that the
+/// tensor names, or of the one that is to use it.
+fn holder_of(addr: u64, wanted: Option<&Arc<DeviceState>>, named: DlDevice) -> Result<Option<Held>> {
+    let Ok(all) = runtime::holders(addr) else { return Ok(None) };
+    let one = |is: &dyn Fn(&DeviceState) -> bool| {
+        let mut found = all.iter().filter(|(d, _)| is(d));
+        found.next().filter(|_| found.next().is_none()).cloned()
+    };
+    let found = one(&|_| true)
+        .or_else(|| one(&|d| dl_device(d) == named))
+        .or_else(|| one(&|d| wanted.is_some_and(|w| w.id() == d.id())));
+    // Says which devices they are.
+    found.map_or_else(|| runtime::holder(addr).map(Some), |f| Ok(Some(f)))
+}
+
 /// # Safety
 /// The tensor's shape and strides must be readable for as many numbers as it has dimensions.
 unsafe fn view(device: *const millpond_device, t: &DlTensor, flags: u64) -> Result<millpond_dlpack_view> {
@@ -363,7 +381,7 @@ unsafe fn view(device: *const millpond_device, t: &DlTensor, flags: u64) -> Resu
     // An address is looked up only where it is one: other device types have handles there.
     let is_address = [dl::CPU, dl::CUDA, dl::CUDA_HOST, dl::ROCM_HOST, dl::EXT_DEV, dl::CUDA_MANAGED]
         .contains(&t.device.kind);
-    let ours = if count != 0 && is_address { runtime::holder(start).ok() } else { None };
+    let ours = if count != 0 && is_address { holder_of(start, wanted, t.device)? } else { None };
     if let Some((_, block)) = &ours
         && end > block.base.saturating_add(block.requested)
     {

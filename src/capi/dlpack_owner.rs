@@ -4,14 +4,14 @@
 //! in a forked child, or after the program has closed the shared object that holds this library. So
 //! it holds the record of the device, which is never freed, and the first export keeps the code.
 
-use crate::base::foreign;
+use crate::base::{foreign, loaded};
 use crate::capi::dlpack_abi::{DlTensor, Legacy, MAJOR, MINOR, Versioned};
-use crate::capi::guard::run;
+use crate::capi::guard::caught;
 use crate::capi::types::millpond_dlpack_release;
-use crate::runtime::DeviceState;
+use crate::runtime::{self, DeviceState};
 use std::ffi::c_void;
-use std::ptr::{from_mut, null_mut};
-use std::sync::{Arc, Once};
+use std::ptr::null_mut;
+use std::sync::Arc;
 
 /// Behind a tensor: the memory and who gives it back.
 pub(crate) struct Share {
@@ -24,14 +24,18 @@ pub(crate) struct Share {
 }
 
 impl Share {
+    /// Whoever calls the deleter learns nothing of what comes of it. So a release is called wherever the deleter is, and
+    /// a block that cannot be freed there is freed by a later call.
     fn end(self) {
-        let _ = run(|| match self.release {
+        if runtime::check_fork().is_err() {
+            return; // the memory is the parent's
+        }
+        let _ = caught(|| match self.release {
             Some(release) => {
                 // SAFETY: the exporter gave a function for one call with this pointer, from any thread.
                 let _ = foreign::caught(|| unsafe { release(self.user_data) });
-                Ok(())
             }
-            None => self.device.memory().free(self.addr, None, None),
+            None => self.device.memory().free_for_good(self.addr),
         });
     }
 }
@@ -66,7 +70,7 @@ fn at_extents(tensor: DlTensor, share: &mut Share) -> DlTensor {
 
 /// The tensor for a consumer; its deleter ends the share.
 pub(crate) fn export_versioned(tensor: DlTensor, flags: u64, mut share: Share) -> *mut Versioned {
-    keep_code();
+    loaded::keep(); // a consumer may call the deleter long after its producer was closed
     let tensor = at_extents(tensor, &mut share);
     let deleter: Option<unsafe extern "C-unwind" fn(*mut Versioned)> = Some(delete_versioned);
     let managed = Versioned { major: MAJOR, minor: MINOR, context: null_mut(), deleter, flags, tensor };
@@ -79,7 +83,7 @@ pub(crate) fn export_versioned(tensor: DlTensor, flags: u64, mut share: Share) -
 
 /// The same in the old layout.
 pub(crate) fn export_legacy(tensor: DlTensor, mut share: Share) -> *mut Legacy {
-    keep_code();
+    loaded::keep(); // a consumer may call the deleter long after its producer was closed
     let tensor = at_extents(tensor, &mut share);
     let deleter: Option<unsafe extern "C-unwind" fn(*mut Legacy)> = Some(delete_legacy);
     let managed = Legacy { tensor, context: null_mut(), deleter };
@@ -88,30 +92,4 @@ pub(crate) fn export_legacy(tensor: DlTensor, mut share: Share) -> *mut Legacy {
     // SAFETY: as above.
     unsafe { (*out).context = owned.cast() };
     out
-}
-
-/// Keeps the object that holds this library loaded for the rest of the process: a consumer may call
-/// a deleter long after its producer was closed. In a program itself there is nothing to keep.
-fn keep_code() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let mut info = libc::Dl_info {
-            dli_fname: std::ptr::null(),
-            dli_fbase: null_mut(),
-            dli_sname: std::ptr::null(),
-            dli_saddr: null_mut(),
-        };
-        let own = delete_versioned as *const c_void;
-        // SAFETY: `info` is ours; the address is only looked up.
-        let known = unsafe { libc::dladdr(own, from_mut(&mut info)) } != 0;
-        if known && !info.dli_fname.is_null() {
-            let how = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-            // SAFETY: the loader's own name of a loaded object; with NOLOAD nothing new is run.
-            let handle = unsafe { libc::dlopen(info.dli_fname, how) };
-            if !handle.is_null() {
-                // SAFETY: the handle from above; the mark NODELETE stays.
-                let _ = unsafe { libc::dlclose(handle) };
-            }
-        }
-    });
 }

@@ -20,7 +20,7 @@ pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
     // Unwind safe: the locks that the body may leave poisoned are taken whatever their state, and
     // everything under them is whole between two steps.
     match catch_unwind(AssertUnwindSafe(|| {
-        runtime::check_fork().and_then(|()| runtime::check_told()).and_then(|()| body())
+        runtime::check_fork().and_then(|()| runtime::check_segment_callback()).and_then(|()| body())
     })) {
         Ok(Ok(())) => C_Status::SUCCESS,
         Ok(Err(e)) => failed(&e),

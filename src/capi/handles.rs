@@ -8,12 +8,13 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
 use crate::base::slots::AtomicRef;
+use crate::base::sync::system::Mutex;
 use crate::capi::types::{millpond_capture, millpond_checkpoint, millpond_device, millpond_pool};
 use crate::runtime::{self, DeviceState, Pool, PoolId, Pooled, lock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 const _: () = assert!(size_of::<usize>() == 8, "handles need 64-bit pointers");
 

@@ -54,8 +54,11 @@ pub unsafe extern "C" fn millpond_alloc(
 /// Frees a block of any pool of any device. A block of `millpond_alloc` is reused when every stream has
 /// passed this point; a block of `millpond_pool_alloc` goes back to its stream. NULL: no-op.
 ///
-/// Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; NOT_INITIALIZED when no device
-/// is open. After an error nothing was freed.
+/// Devices of plugins may have address spaces of their own. Where blocks of two devices start at `ptr`, nothing is freed:
+/// `millpond_pool_free` with a pool of the device, and NULL as stream, frees the one that is meant.
+///
+/// Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, naming the devices, where
+/// several have a block there; NOT_INITIALIZED when no device is open. After an error nothing was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_free(ptr: *mut c_void) -> C_Status {
     run(|| runtime::free(ptr.addr() as u64, None))
@@ -70,14 +73,18 @@ pub unsafe extern "C" fn millpond_free_sized(ptr: *mut c_void, size_bytes: usize
 }
 
 /// The block that starts at `ptr` is also used by `stream`: after its free, its reuse waits for what is
-/// queued there at the free.
+/// queued there at the free. On `cuda` the stream may be one of another device that was made elsewhere. Without
+/// effect on a block of `millpond_alloc`, which waits for all streams of its device, unless it is. Where several
+/// devices have a block there, it is that of the stream's device.
 ///
-/// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED.
+/// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL, and where the stream, too, may be one of several
+/// devices; NOT_INITIALIZED; NOT_PERMITTED in a stream callback, for a stream that was made elsewhere and not named
+/// before; DEVICE. After an error nothing was recorded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_record_stream(ptr: *mut c_void, stream: C_Stream) -> C_Status {
     run(|| {
-        let addr = ptr.addr() as u64;
-        runtime::holder(addr)?.0.memory().record_stream(addr, stream_id(stream))
+        let (addr, stream) = (ptr.addr() as u64, stream_id(stream));
+        runtime::user(addr, stream)?.memory().record_stream(addr, stream)
     })
 }
 
@@ -86,15 +93,15 @@ pub unsafe extern "C" fn millpond_record_stream(ptr: *mut c_void, stream: C_Stre
 /// takes the place of an earlier `millpond_record_stream` of that stream, which need not have been called.
 /// Work that uses the block and is queued there later needs a new one. Costs nothing at the free when the
 /// stream has passed the point by then. Without effect on a block of `stream` itself, and on one of
-/// `millpond_alloc`, which waits for all streams. While `stream` is captured, the use ends with the capture.
+/// `millpond_alloc`, which waits for all streams of its device. While `stream` is captured, the use ends with the capture.
 ///
 /// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
 /// the block waits for what it waited for before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_record_end(ptr: *mut c_void, stream: C_Stream) -> C_Status {
     run(|| {
-        let addr = ptr.addr() as u64;
-        runtime::holder(addr)?.0.memory().record_end(addr, stream_id(stream), None)
+        let (addr, stream) = (ptr.addr() as u64, stream_id(stream));
+        runtime::user(addr, stream)?.memory().record_end(addr, stream, None)
     })
 }
 
@@ -113,15 +120,16 @@ pub unsafe extern "C" fn millpond_record_end_at(
     event: C_Event,
 ) -> C_Status {
     run(|| {
-        let addr = ptr.addr() as u64;
-        runtime::holder(addr)?.0.memory().record_end(addr, stream_id(stream), Some(event_id(event)))
+        let (addr, stream) = (ptr.addr() as u64, stream_id(stream));
+        runtime::user(addr, stream)?.memory().record_end(addr, stream, Some(event_id(event)))
     })
 }
 
 /// The live block that holds `ptr`, which may lie anywhere inside it. The caller sets
 /// `inout_info->struct_size`; as much as fits is written.
 ///
-/// Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL; NOT_INITIALIZED when no device is open.
+/// Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL, and where several devices, with address spaces of their own, have
+/// a block there; NOT_INITIALIZED when no device is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_get_block(
     ptr: *const c_void,
@@ -180,7 +188,8 @@ pub unsafe extern "C" fn millpond_host_free(device: *mut millpond_device, ptr: *
 /// is also used by work that is queued on `stream` of `device`: kernels, or copies that Millpond did not queue.
 /// After its free, its reuse waits for what is queued there at the free.
 ///
-/// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED.
+/// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; NOT_PERMITTED and DEVICE as
+/// `millpond_record_stream`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_host_record_stream(
     device: *mut millpond_device,

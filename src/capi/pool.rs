@@ -5,7 +5,7 @@ use crate::capi::guard::{Out, OutStruct, Versioned, caught, read_struct, run, te
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
 use crate::paddle::abi::{C_Status, C_Stream};
-use crate::runtime::{Freed, Got, Heap, Pooled};
+use crate::runtime::{Freed, Got, Heap, Pooled, Request};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
@@ -128,26 +128,26 @@ pub unsafe extern "C" fn millpond_pool_alloc(
     stream: C_Stream,
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
-    let mut found = Got::No;
     if let Some(out) = NonNull::new(out_ptr).filter(|p| p.is_aligned())
         && let Some((memory, lane)) = handles::lane(pool)
     {
-        found = memory.alloc_quick(lane, stream_id(stream), size_bytes as u64);
-        if let Got::Block(addr, full) = found {
-            // SAFETY: C's promise, as the header states it.
-            unsafe { out.write(to_ptr(addr)) };
-            if let Some(heap) = full {
-                settle(memory, heap);
+        match memory.quick(lane, stream_id(stream), size_bytes as u64) {
+            // 0: the device has just ended.
+            Got::Block(addr, full) if addr != 0 => {
+                // SAFETY: C's promise, as the header states it.
+                unsafe { out.write(to_ptr(addr)) };
+                if let Some(heap) = full {
+                    settle(memory, heap);
+                }
+                return C_Status::SUCCESS;
             }
-            return C_Status::SUCCESS;
-        }
-        if let Got::Missed(heap) = found {
             // SAFETY: as here.
-            return unsafe { alloc_missed(pool, size_bytes, stream, out, memory, heap) };
+            Got::Missed(heap) => return unsafe { alloc_missed(pool, size_bytes, stream, out, memory, heap) },
+            _ => {}
         }
     }
     // SAFETY: as here.
-    unsafe { alloc_slow(pool, size_bytes, stream, out_ptr, found) }
+    unsafe { alloc_slow(pool, size_bytes, stream, out_ptr, None) }
 }
 
 /// `millpond_pool_alloc` where no block of this size waits. It may be inside a segment callback, as it needs nothing
@@ -164,8 +164,12 @@ unsafe fn alloc_missed(
     memory: &Pooled,
     heap: &'static Heap,
 ) -> C_Status {
-    let found = match caught(|| memory.alloc_placed(heap, size_bytes as u64)) {
-        Ok(Got::Block(addr, full)) => {
+    let placed = caught(|| {
+        let req = memory.request(heap, size_bytes as u64).ok();
+        (req.as_ref().and_then(|r| memory.place(r)), req)
+    });
+    let req = match placed {
+        Ok((Some(Got::Block(addr, full)), _)) if addr != 0 => {
             // SAFETY: C's promise, as the header states it.
             unsafe { out.write(to_ptr(addr)) };
             if let Some(heap) = full {
@@ -173,11 +177,11 @@ unsafe fn alloc_missed(
             }
             return C_Status::SUCCESS;
         }
-        Ok(found) => found,
+        Ok((_, req)) => req,
         Err(status) => return status,
     };
     // SAFETY: as here.
-    unsafe { alloc_slow(pool, size_bytes, stream, out.as_ptr(), found) }
+    unsafe { alloc_slow(pool, size_bytes, stream, out.as_ptr(), req) }
 }
 
 #[cold]
@@ -190,7 +194,7 @@ fn settle(memory: &Pooled, heap: &'static Heap) {
     });
 }
 
-/// `millpond_pool_alloc` where the block has to be looked for.
+/// `millpond_pool_alloc` where no block of this size is at hand.
 ///
 /// # Safety
 /// As there.
@@ -200,14 +204,14 @@ unsafe fn alloc_slow(
     size_bytes: usize,
     stream: C_Stream,
     out_ptr: *mut *mut c_void,
-    found: Got,
+    req: Option<Request>,
 ) -> C_Status {
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
         let (stream, bytes) = (stream_id(stream), size_bytes as u64);
         let got = match handles::lane(pool) {
-            Some((memory, lane)) if bytes != 0 => memory.alloc(lane, stream, bytes, found),
+            Some((memory, lane)) if bytes != 0 => memory.find(lane, stream, bytes, req),
             _ => alloc_first(pool, stream, bytes),
         };
         match got {
@@ -225,7 +229,8 @@ unsafe fn alloc_slow(
 /// device.
 ///
 /// Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; UNKNOWN_STREAM;
-/// INVALID_ARGUMENT; NOT_INITIALIZED. After an error nothing was freed.
+/// INVALID_ARGUMENT; NOT_INITIALIZED; for a stream that is not the block's, NOT_PERMITTED and DEVICE as
+/// `millpond_record_stream`. After an error nothing was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_free(
     pool: *mut millpond_pool,
@@ -234,7 +239,7 @@ pub unsafe extern "C" fn millpond_pool_free(
 ) -> C_Status {
     let found = match handles::lane(pool) {
         Some((memory, _)) => memory.free_quick(ptr.addr() as u64, stream_id(stream)),
-        None => Freed::No,
+        None => Freed::NotQuick,
     };
     if let Freed::Done = found { C_Status::SUCCESS } else { free_slow(pool, ptr, stream, found) }
 }

@@ -34,9 +34,11 @@ pub unsafe extern "C" fn millpond_stream_create(
 }
 
 /// Ends a stream that `millpond_stream_create` made. Work queued on it still completes, and live blocks of it
-/// stay valid. NULL: no-op.
+/// stay valid. Its work goes on counting for the memory that it may use, and in every wait for the device; where
+/// the device can make no event for it, the call waits for the stream. NULL: no-op.
 ///
-/// Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was made elsewhere; BUSY while it is captured (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+/// Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was made elsewhere; BUSY while it is captured
+/// (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, stream: C_Stream) -> C_Status {
     run(|| {
@@ -50,7 +52,8 @@ pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, s
 /// To be called before a stream that was made elsewhere (a `CUstream` of the framework) is ended by its maker,
 /// if it was ever named to Millpond. Afterwards Millpond does not ask the device about that stream any more,
 /// which would be undefined for one that has ended. Live blocks of it stay valid. Work queued on it still runs;
-/// the call waits for it where blocks were recorded on the stream. NULL: no-op.
+/// the call waits for it where it cannot be marked. NULL and the per-thread default stream: no-op. `device` is
+/// the stream's own; others whose memory it has used are told.
 ///
 /// Errors: BUSY while the stream is captured; UNKNOWN_STREAM; NOT_PERMITTED in a stream callback;
 /// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
@@ -87,7 +90,8 @@ pub unsafe extern "C" fn millpond_stream_synchronize(
     run(|| handles::device(device)?.stream_synchronize(stream_id(stream)))
 }
 
-/// Work queued on `stream` from now on waits for what `event` has recorded so far. Does not wait on the host.
+/// Work queued on `stream` from now on waits for what `event` has recorded so far. Does not wait on the host. The event
+/// may be one of another device of the type, where the devices are not a plugin's.
 ///
 /// Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
@@ -127,7 +131,8 @@ pub unsafe extern "C" fn millpond_stream_add_callback(
     })
 }
 
-/// A new event, as if completed. The caller ends it with `millpond_event_destroy`.
+/// A new event, as if completed. The caller ends it with `millpond_event_destroy`. It belongs to the device: calls that
+/// name another one do not know it (UNKNOWN_EVENT), but for `millpond_stream_wait_event`, and change nothing of it.
 ///
 /// Errors: SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
@@ -198,7 +203,7 @@ pub unsafe extern "C" fn millpond_event_is_held(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_held, "out_held") }?;
-        out.set(handles::device(device)?.memory().holds_event(event_id(event))?);
+        out.set(handles::device(device)?.event_is_held(event_id(event))?);
         Ok(())
     })
 }

@@ -1,27 +1,19 @@
 //! Addresses at which scattered granules are shown side by side.
 //!
-//! Showing them costs driver calls, so an address range stays as it is after its block is freed: the
-//! next block that needs the very same granules in the same order takes it at no cost. A program
+//! Showing them costs driver calls, so a range of addresses stays as it is after its block is freed: the
+//! next block that needs the very same pieces in the same order takes it at no cost. A program
 //! that repeats itself therefore makes few driver calls, or none, once it is warm.
+//!
+//! A range is in use, idle, or *leaving*: on its way to be unmapped, which takes calls that are made with no lock
+//! held. Nobody finds a range that is leaving; its addresses are free again when it is forgotten.
 
 use super::desc::Id;
-use super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT};
+use super::units::{Extent, GranuleRun, LARGE_UNITS, every_granule};
 use std::collections::{BTreeMap, HashMap};
 
-/// Where one block lies: (offset, units), in units of the large tier, in the order of its addresses. Only the first may
-/// begin inside a granule, and only the last may end in one.
-pub(crate) type Pieces = Box<[(u32, u32)]>;
-
-/// The granules that a piece lies in: the first, and how many.
-pub(crate) fn granules_of((off, units): (u32, u32)) -> (u32, u32) {
-    let first = off >> LARGE_UNITS_SHIFT;
-    (first, (off + units).div_ceil(LARGE_UNITS) - first)
-}
-
-/// All granules that pieces lie in.
-pub(crate) fn every_granule(pieces: &[(u32, u32)]) -> impl Iterator<Item = u32> {
-    pieces.iter().map(|&p| granules_of(p)).flat_map(|(first, count)| first..first + count)
-}
+/// Where one block lies, in the order of its addresses. Only the first piece may begin inside a granule, and only the
+/// last may end in one.
+pub(crate) type Pieces = Box<[Extent]>;
 
 /// A range of addresses that shows a block.
 #[derive(Clone, Copy, Debug)]
@@ -32,20 +24,32 @@ pub(crate) struct Range {
     pub head: u32,    // units before the block starts
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    InUse,
+    Idle,
+    Leaving,
+}
+
 struct Entry {
     pieces: Pieces,
     id: Id,
-    granule: u32, // first granule of its addresses
-    count: u32,   // granules of addresses
-    idle: bool,
+    shown: GranuleRun, // its addresses
+    state: State,
     hidden: bool, // its granules sleep: it shows nothing now
     last: u64,    // when it was last taken
 }
 
 impl Entry {
     fn range(&self, index: u32) -> Range {
-        let head = self.pieces.first().map_or(0, |p| p.0 & (LARGE_UNITS - 1));
-        Range { entry: index, id: self.id, granule: self.granule, head }
+        let head = self.pieces.first().map_or(0, |p| p.off & (LARGE_UNITS - 1));
+        Range { entry: index, id: self.id, granule: self.shown.first, head }
+    }
+    fn units(&self) -> u32 {
+        self.pieces.iter().map(|p| p.units).sum()
+    }
+    fn gone(&self, index: u32) -> Gone {
+        Gone { index, shown: self.shown, id: self.id }
     }
 }
 
@@ -61,40 +65,59 @@ pub(crate) struct Aliases {
     most_pieces: u64,
 }
 
-/// A range that is to be unmapped and forgotten.
+/// A range that is leaving.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gone {
     pub index: u32,
-    pub granule: u32,
-    pub count: u32,
+    pub shown: GranuleRun,
     pub id: Id,
 }
 
+/// What becomes of ranges when granules go to sleep.
+#[derive(Debug, Default)]
+pub(crate) struct Showing {
+    /// They show nothing but what sleeps, and show it again at the same addresses later: addresses and pieces.
+    pub hide: Vec<(GranuleRun, Pieces)>,
+    /// Idle ones that show other granules too. Nobody can need them any more; they are leaving.
+    pub leave: Vec<Gone>,
+}
+
 impl Aliases {
-    /// Over `count` granules of addresses from `first` on; at most `most_pieces` are shown at a time, busy and idle.
-    pub(crate) fn new(first: u32, count: u32, most_pieces: u64) -> Self {
+    /// Over the granules of addresses in `room`; at most `most_pieces` are shown at a time.
+    pub(crate) fn new(room: GranuleRun, most_pieces: u64) -> Self {
         Aliases {
             entries: Vec::new(),
             spare: Vec::new(),
             by_pieces: HashMap::new(),
             by_units: HashMap::new(),
-            gaps: BTreeMap::from([(first, count)]),
+            gaps: BTreeMap::from([(room.first, room.count)]),
             clock: 0,
             mapped_pieces: 0,
             most_pieces,
         }
     }
 
-    /// An idle range that shows exactly these pieces. It is busy then.
-    pub(crate) fn take(&mut self, pieces: &[(u32, u32)]) -> Option<Range> {
+    fn entry(&self, index: u32) -> Option<&Entry> {
+        self.entries.get(index as usize)?.as_ref()
+    }
+
+    fn find(&self, holds: impl Fn(&Entry) -> bool) -> Option<(u32, &Entry)> {
+        let at = self.entries.iter().position(|e| e.as_ref().is_some_and(&holds))?;
+        Some((at as u32, self.entries[at].as_ref()?))
+    }
+
+    /// An idle range that shows exactly these pieces. It is in use then.
+    pub(crate) fn take(&mut self, pieces: &[Extent]) -> Option<Range> {
         let &index = self.by_pieces.get(pieces)?;
+        self.use_entry(index)
+    }
+
+    fn use_entry(&mut self, index: u32) -> Option<Range> {
         self.clock += 1;
-        let e = self.entries[index as usize].as_mut()?;
-        if !e.idle {
-            return None;
-        }
-        e.idle = false;
-        e.last = self.clock;
+        let clock = self.clock;
+        let e = self.entries.get_mut(index as usize)?.as_mut().filter(|e| e.state == State::Idle)?;
+        e.state = State::InUse;
+        e.last = clock;
         Some(e.range(index))
     }
 
@@ -102,35 +125,31 @@ impl Aliases {
     pub(crate) fn idle_for(&self, units: u32, most: usize, into: &mut Vec<u32>) {
         into.clear();
         let Some(all) = self.by_units.get(&units) else { return };
-        let is_idle = |i: &&u32| matches!(self.entries.get(**i as usize), Some(Some(e)) if e.idle);
+        let is_idle = |i: &&u32| self.entry(**i).is_some_and(|e| e.state == State::Idle);
         into.extend(all.iter().rev().filter(is_idle).take(most));
     }
 
     /// The pieces of a range.
-    pub(crate) fn pieces(&self, index: u32) -> &[(u32, u32)] {
-        self.entries.get(index as usize).and_then(|e| e.as_ref()).map_or(&[], |e| &e.pieces)
+    pub(crate) fn pieces(&self, index: u32) -> &[Extent] {
+        self.entry(index).map_or(&[], |e| &e.pieces)
     }
 
     /// The range that starts at this granule of addresses: its number and its pieces.
-    pub(crate) fn at(&self, granule: u32) -> Option<(u32, &[(u32, u32)])> {
-        let here = |e: &Option<Entry>| e.as_ref().is_some_and(|e| e.granule == granule);
-        let index = self.entries.iter().position(here)? as u32;
-        Some((index, self.pieces(index)))
+    pub(crate) fn at(&self, granule: u32) -> Option<(u32, &[Extent])> {
+        let (index, e) = self.find(|e| e.shown.first == granule && e.state != State::Leaving)?;
+        Some((index, &e.pieces))
     }
 
-    /// Calls `each` with the id and the pieces of every range that is in use.
-    pub(crate) fn busy(&self, mut each: impl FnMut(Id, u32, &[(u32, u32)])) {
-        self.entries.iter().flatten().filter(|e| !e.idle).for_each(|e| each(e.id, e.granule, &e.pieces));
+    /// Calls `each` with the id, the first granule of addresses and the pieces of every range that is in use.
+    pub(crate) fn in_use(&self, mut each: impl FnMut(Id, u32, &[Extent])) {
+        let used = self.entries.iter().flatten().filter(|e| e.state == State::InUse);
+        used.for_each(|e| each(e.id, e.shown.first, &e.pieces));
     }
 
     /// Takes an idle range by its number, as `take` does.
     pub(crate) fn take_index(&mut self, index: u32) -> Option<Range> {
-        self.clock += 1;
-        let e = self.entries.get_mut(index as usize)?.as_mut().filter(|e| e.idle)?;
-        e.idle = false;
-        e.last = self.clock;
-        let found = e.range(index);
-        let units: u32 = e.pieces.iter().map(|p| p.1).sum();
+        let found = self.use_entry(index)?;
+        let units = self.entry(index).map_or(0, Entry::units);
         if let Some(all) = self.by_units.get_mut(&units)
             && let Some(at) = all.iter().position(|&i| i == index)
         {
@@ -150,122 +169,207 @@ impl Aliases {
         if room > count {
             self.gaps.insert(at + count, room - count);
         }
+        self.mapped_pieces += pieces as u64;
         Some(at)
     }
 
-    /// Gives unused room back.
-    pub(crate) fn give_room(&mut self, mut granule: u32, mut count: u32) {
-        if let Some((&at, &n)) = self.gaps.range(..granule).next_back()
-            && at + n == granule
+    /// Gives room for so many pieces back that was not used.
+    pub(crate) fn give_room(&mut self, room: GranuleRun, pieces: usize) {
+        self.mapped_pieces -= pieces as u64;
+        let GranuleRun { mut first, mut count } = room;
+        if let Some((&at, &n)) = self.gaps.range(..first).next_back()
+            && at + n == first
         {
             self.gaps.remove(&at);
-            granule = at;
+            first = at;
             count += n;
         }
-        count += self.gaps.remove(&(granule + count)).unwrap_or(0);
-        self.gaps.insert(granule, count);
+        count += self.gaps.remove(&(first + count)).unwrap_or(0);
+        self.gaps.insert(first, count);
     }
 
-    /// Enters a range that is mapped and busy.
-    pub(crate) fn enter(&mut self, pieces: &[(u32, u32)], id: Id, granule: u32, count: u32) -> Range {
+    /// Enters a range in room that was taken for it, mapped and in use.
+    pub(crate) fn enter(&mut self, pieces: &[Extent], id: Id, shown: GranuleRun) -> Range {
         self.clock += 1;
-        self.mapped_pieces += pieces.len() as u64;
-        let entry =
-            Entry { pieces: pieces.into(), id, granule, count, idle: false, hidden: false, last: self.clock };
+        let (state, last) = (State::InUse, self.clock);
+        let entry = Entry { pieces: pieces.into(), id, shown, state, hidden: false, last };
         let index = self.spare.pop().unwrap_or_else(|| {
             self.entries.push(None);
             self.entries.len() as u32 - 1
         });
-        self.by_pieces.insert(entry.pieces.clone(), index);
-        self.by_units.entry(pieces.iter().map(|p| p.1).sum()).or_default().push(index);
         let range = entry.range(index);
         self.entries[index as usize] = Some(entry);
+        self.index(index);
         range
     }
 
-    /// The block of this range was freed.
-    pub(crate) fn set_idle(&mut self, index: u32) {
-        if let Some(Some(e)) = self.entries.get_mut(index as usize) {
-            e.idle = true;
+    /// Makes a range one that can be found.
+    fn index(&mut self, index: u32) {
+        let Some(e) = self.entries.get(index as usize).and_then(Option::as_ref) else { return };
+        self.by_pieces.insert(e.pieces.clone(), index);
+        self.by_units.entry(e.units()).or_default().push(index);
+    }
+
+    fn unindex(&mut self, index: u32) {
+        let Some(e) = self.entries.get(index as usize).and_then(Option::as_ref) else { return };
+        if self.by_pieces.get(&e.pieces) == Some(&index) {
+            self.by_pieces.remove(&e.pieces);
         }
-    }
-
-    /// Idle ranges, the longest unused first, but for the `keep` last ones and for those whose pieces are
-    /// `pinned`. They stay until `forget`.
-    pub(crate) fn oldest_idle(&self, keep: usize, pinned: impl Fn(&[(u32, u32)]) -> bool) -> Vec<Gone> {
-        let mut idle: Vec<(u64, u32)> = self
-            .entries
-            .iter()
-            .enumerate()
-            .filter_map(|(i, e)| {
-                e.as_ref().filter(|e| e.idle && !e.hidden && !pinned(&e.pieces)).map(|e| (e.last, i as u32))
-            })
-            .collect();
-        idle.sort_unstable();
-        idle.truncate(idle.len().saturating_sub(keep));
-        let gone = |(_, index): (u64, u32)| {
-            let e = self.entries[index as usize].as_ref()?;
-            Some(Gone { index, granule: e.granule, count: e.count, id: e.id })
-        };
-        idle.into_iter().filter_map(gone).collect()
-    }
-
-    /// Forgets a range; its addresses may be used for another.
-    pub(crate) fn forget(&mut self, index: u32) {
-        let Some(e) = self.entries.get_mut(index as usize).and_then(Option::take) else { return };
-        self.spare.push(index);
-        self.by_pieces.remove(&e.pieces);
-        let units: u32 = e.pieces.iter().map(|p| p.1).sum();
+        let units = e.units();
         if let Some(all) = self.by_units.get_mut(&units) {
             all.retain(|&i| i != index);
             if all.is_empty() {
                 self.by_units.remove(&units);
             }
         }
-        self.mapped_pieces -= e.pieces.len() as u64;
-        self.give_room(e.granule, e.count);
     }
 
-    /// The ranges that show any granule which `sleeps`: first granule, granules, and their pieces.
-    pub(crate) fn showing(&self, sleeps: impl Fn(u32) -> bool) -> Vec<(u32, u32, Pieces)> {
-        let shows = |e: &&Entry| !e.hidden && every_granule(&e.pieces).any(&sleeps);
-        let found = self.entries.iter().flatten().filter(shows);
-        found.map(|e| (e.granule, e.count, e.pieces.clone())).collect()
+    /// The block of this range was freed.
+    pub(crate) fn set_idle(&mut self, index: u32) {
+        if let Some(Some(e)) = self.entries.get_mut(index as usize) {
+            e.state = State::Idle;
+        }
+    }
+
+    fn leave(&mut self, index: u32) -> Option<Gone> {
+        self.unindex(index);
+        let e = self.entries.get_mut(index as usize)?.as_mut()?;
+        e.state = State::Leaving;
+        Some(e.gone(index))
+    }
+
+    /// Idle ranges, the longest unused first, but for the `keep` last ones and for those whose pieces are `kept`.
+    /// They are leaving.
+    pub(crate) fn take_idle(&mut self, keep: usize, kept: impl Fn(&[Extent]) -> bool) -> Vec<Gone> {
+        let may_go = |e: &&Entry| e.state == State::Idle && !e.hidden && !kept(&e.pieces);
+        let entries = self.entries.iter().enumerate();
+        let mut idle: Vec<(u64, u32)> =
+            entries.filter_map(|(i, e)| e.as_ref().filter(may_go).map(|e| (e.last, i as u32))).collect();
+        idle.sort_unstable();
+        idle.truncate(idle.len().saturating_sub(keep));
+        idle.into_iter().filter_map(|(_, index)| self.leave(index)).collect()
+    }
+
+    /// A range that was leaving could not be unmapped: it is idle again.
+    pub(crate) fn stay(&mut self, index: u32) {
+        if let Some(Some(e)) = self.entries.get_mut(index as usize) {
+            e.state = State::Idle;
+        }
+        self.index(index);
+    }
+
+    /// Forgets a range that was leaving and shows nothing any more; its addresses may be used for another.
+    pub(crate) fn forget(&mut self, index: u32) {
+        let Some(e) = self.entries.get_mut(index as usize).and_then(Option::take) else { return };
+        self.spare.push(index);
+        self.give_room(e.shown, e.pieces.len());
+    }
+
+    /// What becomes of the ranges that show any granule which `sleeps`.
+    pub(crate) fn showing(&mut self, sleeps: impl Fn(u32) -> bool) -> Showing {
+        let mut out = Showing::default();
+        let mut leave = Vec::new();
+        for (index, e) in self.entries.iter().enumerate() {
+            let Some(e) = e.as_ref().filter(|e| !e.hidden && e.state != State::Leaving) else { continue };
+            if every_granule(&e.pieces).all(&sleeps) {
+                out.hide.push((e.shown, e.pieces.clone()));
+            } else if every_granule(&e.pieces).any(&sleeps) && e.state == State::Idle {
+                leave.push(index as u32);
+            }
+        }
+        out.leave = leave.into_iter().filter_map(|i| self.leave(i)).collect();
+        out
     }
 
     /// The range at this granule of addresses shows nothing for now, or shows its pieces again.
     pub(crate) fn set_hidden(&mut self, granule: u32, hidden: bool) {
-        if let Some(e) = self.entries.iter_mut().flatten().find(|e| e.granule == granule) {
+        let mut all = self.entries.iter_mut().flatten();
+        if let Some(e) = all.find(|e| e.shown.first == granule && e.state != State::Leaving) {
             e.hidden = hidden;
         }
     }
 
-    /// The range at this granule of addresses, if it is idle and hidden.
-    pub(crate) fn hidden_idle(&self, granule: u32) -> Option<Gone> {
-        let here = |e: &Option<Entry>| e.as_ref().is_some_and(|e| e.granule == granule && e.idle && e.hidden);
-        let index = self.entries.iter().position(here)?;
-        let e = self.entries[index].as_ref()?;
-        Some(Gone { index: index as u32, granule: e.granule, count: e.count, id: e.id })
+    /// The range at this granule of addresses, if it is hidden and idle. It is leaving then.
+    pub(crate) fn take_hidden(&mut self, granule: u32) -> Option<Gone> {
+        let hidden = |e: &Entry| e.shown.first == granule && e.hidden && e.state == State::Idle;
+        let index = self.find(hidden)?.0;
+        self.leave(index)
+    }
+
+    /// Whether a range that no block needs, also one that is leaving, shows any of these granules.
+    pub(crate) fn shows_unused(&self, is_wanted: impl Fn(u32) -> bool) -> bool {
+        let unused = |e: &&Entry| e.state != State::InUse && !e.hidden;
+        self.entries.iter().flatten().filter(unused).any(|e| every_granule(&e.pieces).any(&is_wanted))
     }
 
     /// How many idle ranges there are.
     pub(crate) fn idle_count(&self) -> usize {
-        self.entries.iter().flatten().filter(|e| e.idle).count()
+        self.entries.iter().flatten().filter(|e| e.state == State::Idle).count()
     }
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
     #[test]
     fn room_that_is_given_back_in_pieces_is_room_for_one() {
-        let mut a = Aliases::new(100, 64, 1000);
-        let at: Vec<_> = (0..8).map(|_| a.room(8, 1)).collect();
+        let mut a = Aliases::new(GranuleRun::new(100, 64), 1000);
+        let at: Vec<_> = (0..8).map(|_| a.room(8, 1).unwrap()).collect();
         assert_eq!(a.room(1, 1), None);
         for i in [3, 1, 0, 2, 7, 5, 6, 4] {
-            a.give_room(at[i].expect("there is room"), 8);
+            a.give_room(GranuleRun::new(at[i], 8), 1);
         }
         assert_eq!(a.room(64, 1), Some(100));
+    }
+
+    #[test]
+    fn pieces_count_from_the_moment_that_room_is_taken_for_them() {
+        let mut a = Aliases::new(GranuleRun::new(0, 64), 3);
+        let at = a.room(2, 2).unwrap();
+        assert_eq!(a.room(2, 2), None);
+        a.give_room(GranuleRun::new(at, 2), 2);
+        assert!(a.room(3, 3).is_some());
+    }
+
+    #[test]
+    fn a_range_that_is_leaving_is_found_by_nobody() {
+        let mut a = Aliases::new(GranuleRun::new(0, 64), 1000);
+        let pieces = [Extent::new(0, 128), Extent::new(512, 128)];
+        let at = a.room(2, 2).unwrap();
+        let r = a.enter(&pieces, 7, GranuleRun::new(at, 2));
+        assert!(a.take(&pieces).is_none(), "it is in use");
+        a.set_idle(r.entry);
+        let gone = a.take_idle(0, |_| false);
+        assert_eq!(gone.len(), 1);
+        let mut found = Vec::new();
+        a.idle_for(256, 9, &mut found);
+        assert!(a.take(&pieces).is_none() && found.is_empty() && a.at(at).is_none());
+        // Another range for the same pieces comes meanwhile, and stays when the first one is forgotten.
+        let other = a.room(2, 2).unwrap();
+        let second = a.enter(&pieces, 8, GranuleRun::new(other, 2));
+        a.forget(gone[0].index);
+        a.set_idle(second.entry);
+        assert_eq!(a.take(&pieces).unwrap().id, 8);
+    }
+
+    #[test]
+    fn of_what_shows_sleeping_granules_only_what_shows_no_others_is_hidden() {
+        let mut a = Aliases::new(GranuleRun::new(1000, 64), 1000);
+        let mut range = |pieces: &[Extent], id| {
+            let at = a.room(2, 2).unwrap();
+            a.enter(pieces, id, GranuleRun::new(at, 2)).entry
+        };
+        let whole = range(&[Extent::new(0, 128), Extent::new(256, 128)], 1);
+        let mixed = range(&[Extent::new(0, 128), Extent::new(128, 128)], 2);
+        a.set_idle(mixed);
+        let s = a.showing(|g| g != 1);
+        assert_eq!((s.hide.len(), s.leave.len()), (1, 1));
+        assert_eq!((s.hide[0].0.first, s.leave[0].index), (1000, mixed));
+        a.set_hidden(1000, true);
+        assert!(a.take_hidden(1000).is_none(), "it is in use");
+        a.set_idle(whole);
+        assert_eq!(a.take_hidden(1000).unwrap().id, 1);
     }
 }

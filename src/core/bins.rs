@@ -212,11 +212,11 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 mod tests {
     use super::*;
-    use crate::core::shape::Shape;
+    use crate::core::shape::{Fine, Shape};
     use proptest::prelude::*;
 
     fn maps() -> Maps {
-        Maps::new(Shape::new(512, 0, 1 << 40, true).unwrap(), 16, 0).unwrap()
+        Maps::new(Shape::new(512, 0, 1 << 40, Fine { small: true, medium: true }).unwrap(), 16, 0).unwrap()
     }
 
     #[test]

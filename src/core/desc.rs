@@ -8,12 +8,11 @@
 //! All words are atomics used `Relaxed`: they are written under the heap's lock, and read without
 //! it by frees from other threads, whose only decision is the compare-exchange on the state.
 
-use super::shape::{
-    GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, MEDIUM_SHIFT, SMALL_SHIFT, Shape, Tier,
-};
+use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Shape, Tier, shift_of, unit_shift};
+use super::units::{GRANULE, GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, granule_bytes};
 use crate::base::error::Result;
 use crate::base::lazy::{LazyArray, Record, View};
-use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed};
+use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed, levels};
 
 /// Names a block. 0 is none.
 pub(crate) type Id = u32;
@@ -26,12 +25,12 @@ pub(crate) mod kind {
     pub(crate) const FREE: u32 = 1;
     /// In the caller's hands.
     pub(crate) const LIVE: u32 = 2;
-    /// Freed, not merged yet: in the quick slots of its heap.
-    pub(crate) const QUICK: u32 = 3;
+    /// Freed, not merged yet: on a list of its size in its heap.
+    pub(crate) const FREED: u32 = 3;
     /// Freed by another thread, on its way to its heap.
     pub(crate) const REMOTE: u32 = 4;
     /// Freed, waiting for streams.
-    pub(crate) const PENDING: u32 = 5;
+    pub(crate) const WAITING: u32 = 5;
     /// A granule that serves a finer tier.
     pub(crate) const CHUNK: u32 = 6;
     /// A piece of a scattered block.
@@ -47,8 +46,8 @@ const TIER_SHIFT: u32 = 4;
 pub(crate) const USES: u32 = 1 << 8;
 /// A live block that is a whole segment, taken for it and given back with it.
 pub(crate) const DIRECT: u32 = 1 << 9;
-/// A live block that the tuning concerns: its free takes the slow way.
-pub(crate) const ODD: u32 = 1 << 10;
+/// A live block whose charge is not that of its size alone (`tuned`): its free takes the slow way.
+pub(crate) const TUNED: u32 = 1 << 10;
 
 /// How a granule is used: bits 56.. of its record. Where blocks can start in it, bit 2 is set and the low
 /// two bits are the blocks' tier bits.
@@ -185,6 +184,17 @@ impl<'a> Desc<'a> {
         }
         false
     }
+    /// Ends the life of a block whose state, seen under its heap's lock, was `was`. Where other threads free blocks of
+    /// the heap (`shared`), an exchange decides against one that frees the same block now; `false`: that one was first.
+    #[inline(always)]
+    pub(crate) fn end_life(self, was: u32, kind: u32, shared: bool) -> bool {
+        let to = kind | was & (3 << TIER_SHIFT);
+        if shared {
+            return self.0.word[2].compare_exchange(was, to, Relaxed, Relaxed).is_ok();
+        }
+        self.set_state(to);
+        true
+    }
     /// From plain live (no flag) to `REMOTE`, by whoever comes first. `false`: it was not plain live.
     #[inline]
     pub(crate) fn claim_remote(self) -> bool {
@@ -194,6 +204,14 @@ impl<'a> Desc<'a> {
             // Release publishes nothing by itself; the push on the remote list does. The exchange
             // only decides between two frees of the same block.
             && self.0.word[2].compare_exchange(was, kind::REMOTE | tier, Relaxed, Relaxed).is_ok()
+    }
+    /// Takes `claim_remote` back. If the block's own heap has ended its life meanwhile, that stays.
+    pub(crate) fn unclaim_remote(self) {
+        let was = self.state();
+        if was & kind::MASK == kind::REMOTE {
+            let live = kind::LIVE | was & (3 << TIER_SHIFT);
+            let _ = self.0.word[2].compare_exchange(was, live, Relaxed, Relaxed);
+        }
     }
 }
 
@@ -246,13 +264,15 @@ pub(crate) struct Maps {
     /// For each granule of memory, the large block from before that was last found to hold an address in it.
     holders: LazyArray<AtomicU32>,
     next_id: AtomicU32,
-    slots: [Lock<Slots>; 2],
+    /// Ids that heaps gave back: the first, the others follow through `next`.
+    spare_ids: Lock<Id, { levels::SPARE_IDS }>,
+    slots: [Lock<ChunkSlots, { levels::TABLE_SLOTS }>; 2],
     real: u32,       // granules of memory
     alias_base: u32, // table index of the first alias granule
 }
 
-/// Free table slots of a fine tier.
-struct Slots {
+/// Free table slots of a fine tier, one a chunk.
+struct ChunkSlots {
     free: Vec<u32>,
     fresh: u32, // the next slot that was never used
     end: u32,   // one past the last slot
@@ -260,7 +280,7 @@ struct Slots {
     size: u32,  // entries a slot
 }
 
-impl Slots {
+impl ChunkSlots {
     fn take(&mut self) -> Option<u32> {
         let slot = self.free.pop().or_else(|| {
             (self.fresh < self.end).then(|| {
@@ -272,6 +292,18 @@ impl Slots {
     }
     fn give(&mut self, index: u32) {
         self.free.push((index - self.base) / self.size);
+    }
+}
+
+/// Where the use of one granule is recorded.
+#[derive(Clone, Copy)]
+pub(crate) struct UseRecord<'a>(&'a AtomicU64);
+
+impl UseRecord<'_> {
+    /// What it is used for now.
+    #[inline(always)]
+    pub(crate) fn now(self) -> GranuleUse {
+        GranuleUse(self.0.load(Relaxed))
     }
 }
 
@@ -290,11 +322,11 @@ impl Maps {
             + large
             + u64::from(small_slots) * u64::from(small_size)
             + u64::from(medium_slots) * u64::from(medium_size);
-        let capacity = u64::from(real) << GRANULE_SHIFT;
+        let capacity = granule_bytes(real);
         // There are twice as many granules as memory where the device maps: a block for each 512 bytes of memory.
         let ids = (capacity / 1024 + (1 << 20)).min(1 << 28);
         let medium_base = large as u32 + small_slots * small_size;
-        let slots = |base, size, end| Lock::new(Slots { free: Vec::new(), fresh: 0, end, base, size });
+        let slots = |base, size, end| Lock::new(ChunkSlots { free: Vec::new(), fresh: 0, end, base, size });
         Ok(Maps {
             shape,
             descs: LazyArray::new(ids as usize)?,
@@ -302,6 +334,7 @@ impl Maps {
             table: LazyArray::new(entries as usize)?,
             holders: LazyArray::new(real as usize)?,
             next_id: AtomicU32::new(1),
+            spare_ids: Lock::new(0),
             slots: [
                 slots(large as u32, small_size, small_slots),
                 slots(medium_base, medium_size, medium_slots),
@@ -340,15 +373,51 @@ impl Maps {
         self.descs.get(id as usize).map(Desc)
     }
 
-    /// Up to `want` ids that were never used: the first and how many.
-    pub(crate) fn fresh_ids(&self, want: u32) -> Option<(Id, u32)> {
+    /// Up to `want` ids that no block has, in a list through `next`: the first; 0 when there are none left.
+    pub(crate) fn take_ids(&self, want: u32) -> Id {
+        {
+            let mut spare = self.spare_ids.lock();
+            let first = *spare;
+            if first != 0 {
+                let mut last = first;
+                for _ in 1..want {
+                    match self.desc(last).next() {
+                        0 => break,
+                        next => last = next,
+                    }
+                }
+                *spare = self.desc(last).next();
+                self.desc(last).set_next(0);
+                return first;
+            }
+        }
         let first = self.next_id.fetch_add(want, Relaxed);
         let end = self.descs.len() as u32;
         if first >= end {
             self.next_id.store(end, Relaxed);
-            return None;
+            return 0;
         }
-        Some((first, want.min(end - first)))
+        let count = want.min(end - first);
+        for id in first..first + count {
+            let next = if id + 1 < first + count { id + 1 } else { 0 };
+            self.desc(id).set_state(kind::UNUSED);
+            self.desc(id).set_next(next);
+        }
+        first
+    }
+
+    /// Gives a list of ids back, for any heap.
+    pub(crate) fn give_ids(&self, first: Id) {
+        if first == 0 {
+            return;
+        }
+        let mut last = first;
+        while self.desc(last).next() != 0 {
+            last = self.desc(last).next();
+        }
+        let mut spare = self.spare_ids.lock();
+        self.desc(last).set_next(*spare);
+        *spare = first;
     }
 
     #[inline(always)]
@@ -397,7 +466,7 @@ impl Maps {
     /// The record of a chunk whose table slot is `slot`.
     pub(crate) fn chunk_use(&self, tier: Tier, heap: u32, slot: u32) -> GranuleUse {
         let use_ = if tier == Tier::Small { use_of::SMALL } else { use_of::MEDIUM };
-        GranuleUse::new(use_, self.shape.unit_shift(tier), heap, slot)
+        GranuleUse::new(use_, unit_shift(tier), heap, slot)
     }
 
     /// Enters a block of scattered granules at its first granule of addresses, `head` units behind its start. The
@@ -415,17 +484,28 @@ impl Maps {
     /// The record of the granule in which `offset` lies.
     #[inline(always)]
     pub(crate) fn granule_of(&self, offset: u64) -> Option<GranuleUse> {
-        self.granules.get((offset >> GRANULE_SHIFT) as usize).map(|g| GranuleUse(g.load(Relaxed)))
+        self.record_of(offset).map(|r| r.now())
+    }
+
+    /// Where the use of the granule at `offset` is recorded, to be read again under a lock.
+    #[inline(always)]
+    pub(crate) fn record_of(&self, offset: u64) -> Option<UseRecord<'_>> {
+        self.granules.get((offset >> GRANULE_SHIFT) as usize).map(UseRecord)
     }
 
     /// The plainly live block (no flag) that starts at `offset`, if there is one and its granule's record is
     /// still `g`. The heap that `g` names is locked.
     #[inline(always)]
-    pub(crate) fn plainly_live(&self, g: GranuleUse, offset: u64) -> Option<(Id, Desc<'_>, u32)> {
-        if self.granule_of(offset)? != g {
+    pub(crate) fn plainly_live(
+        &self,
+        record: UseRecord<'_>,
+        g: GranuleUse,
+        offset: u64,
+    ) -> Option<(Id, Desc<'_>, u32)> {
+        if record.now() != g {
             return None;
         }
-        let entry = g.low() as usize + ((offset & ((1 << GRANULE_SHIFT) - 1)) >> g.shift()) as usize;
+        let entry = g.low() as usize + ((offset & (GRANULE - 1)) >> g.shift()) as usize;
         let id = self.table.get(entry)?.load(Relaxed);
         let d = self.get(id)?;
         let state = d.state();
@@ -437,12 +517,18 @@ impl Maps {
         Some((id, d, state))
     }
 
+    /// Whether that block starts at `offset`, whatever its state.
+    pub(crate) fn starts_at(&self, id: Id, offset: u64) -> bool {
+        let d = self.desc(id);
+        u64::from(d.off()) << shift_of(d.tier_bits()) == offset
+    }
+
     /// The block that starts at `offset`, whatever its state, and its heap. `None`: no block starts there.
     #[inline(always)]
     pub(crate) fn find(&self, offset: u64) -> Option<Found<'_>> {
         let g = GranuleUse(self.granules.get((offset >> GRANULE_SHIFT) as usize)?.load(Relaxed));
         let shift = g.shift();
-        let entry = g.low() as usize + ((offset & ((1 << GRANULE_SHIFT) - 1)) >> shift) as usize;
+        let entry = g.low() as usize + ((offset & (GRANULE - 1)) >> shift) as usize;
         let id = self.table.get(entry)?.load(Relaxed);
         let desc = Desc(self.descs.get(id as usize)?);
         // The entry may be stale, or the granule nobody's (its use is 0): believe the entry only if the
@@ -461,7 +547,7 @@ impl Maps {
         match g.use_() {
             use_of::SMALL | use_of::MEDIUM => {
                 let shift = g.shift();
-                let first = offset & !(self.shape.granule() - 1);
+                let first = offset & !(GRANULE - 1);
                 let mut at = offset >> shift << shift;
                 loop {
                     if let Some(f) = self.holding_from(at, offset) {
@@ -524,7 +610,7 @@ impl Maps {
     /// [B] that a block's units span; `None` for an id out of use.
     pub(crate) fn bytes(&self, id: Id) -> Option<u64> {
         let d = self.desc(id);
-        let shift = self.shape.shift_of(d.tier_bits());
+        let shift = shift_of(d.tier_bits());
         (d.kind() != kind::UNUSED).then(|| u64::from(d.units()) << shift)
     }
 }

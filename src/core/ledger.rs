@@ -1,79 +1,130 @@
-//! Exact peaks without a shared counter on the hot path.
+//! Exact peaks without a shared counter on the hot path: the sums of a device and of its pools, and how what is left
+//! below the peaks is dealt to the heaps.
 //!
 //! Each heap may allocate up to its *ceiling* without asking. The ceilings of all heaps of a device
 //! together never exceed the device's peak, and those of a pool never the pool's; so as long as no heap
-//! passes its own, no peak can have been passed. A heap that would pass its ceiling comes here: with
-//! every heap locked, the true sums are taken, the peaks raised if they must be, and the ceilings dealt
-//! anew. The same is done for bytes, requested bytes and blocks at once.
+//! passes its own, no peak can have been passed. A heap that passes its ceiling is settled (`features/account.rs`): the
+//! true sums are taken, the peaks raised if they must be, and the ceilings dealt anew. The same is done for bytes,
+//! requested bytes and blocks at once.
+//!
+//! A heap in which nothing happens *rests*: it has no room below its ceiling, what it adds to the sums is kept here, and
+//! nobody looks at it until it says that something happens. So settling costs what the active heaps cost.
 
-use super::heap::{Inner, Triple};
+use super::heap::LockedHeap;
+use super::heap::counters::{Seen, Triple};
 use super::types::Counter;
+use std::collections::HashMap;
 
 /// Peaks of one pool or device: allocated, requested, blocks; and of active bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peaks {
-    pub peak: Triple,
-    pub active: i64,
+    peak: Triple,
+    active: i64,
 }
 
 /// Sums over heaps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     pub now: Triple,
-    pub total: [u64; 3],
-    pub pending: i64,
-    pub granules: u64,
+    pub total: [u128; 3],
+    pub waiting: i64,
     pub heaps: i64,
+    /// How far heaps are below their own peaks.
     pub need: Triple,
 }
 
+/// The books of one pool or of the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Account {
+    pub peaks: Peaks,
+    /// Of the heaps that rest.
+    pub resting: Sums,
+    /// Of all heaps, as they were last taken.
+    pub sums: Sums,
+    /// How far the sums are below the peaks.
+    pub below: Triple,
+}
+
+/// All books of a device.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    pub device: Account,
+    pub pools: HashMap<u32, Account>,
+    /// Heaps that do not rest, by number.
+    pub active: Vec<u32>,
+    /// A list that is kept to be filled again.
+    pub scratch: Vec<LockedHeap<'static>>,
+    /// Totals of heaps that served pools which have ended.
+    pub gone: [u128; 3],
+    /// Heaps that serve nobody.
+    pub spare_heaps: Vec<u32>,
+    /// Ids for the pools that come next in the slots of those that have ended.
+    pub spare_pools: Vec<u32>,
+}
+
 impl Sums {
-    /// Adds one heap.
-    pub(crate) fn add(&mut self, h: &Inner) {
-        let now = h.current();
-        for (d, now) in now.into_iter().enumerate() {
-            self.now[d] += now;
-            self.total[d] += h.total[d].get() as u64;
+    /// Adds what a heap shows.
+    pub(crate) fn add(&mut self, seen: &Seen) {
+        for d in 0..3 {
+            self.now[d] += seen.now[d];
+            self.total[d] += seen.total[d];
         }
-        self.pending += h.pending_bytes;
-        self.granules += h.granules;
-        self.heaps += 1;
-        for (sum, need) in self.need.iter_mut().zip(h.need()) {
-            *sum += need;
+        self.waiting += seen.waiting;
+    }
+
+    /// Takes away what was added.
+    pub(crate) fn sub(&mut self, seen: &Seen) {
+        for d in 0..3 {
+            self.now[d] -= seen.now[d];
+            self.total[d] -= seen.total[d];
         }
+        self.waiting -= seen.waiting;
+    }
+}
+
+impl Account {
+    /// The sums start again from those of the resting heaps.
+    pub(crate) fn start(&mut self) {
+        self.sums = self.resting;
+    }
+
+    /// Raises the peaks to the sums.
+    pub(crate) fn raise(&mut self) {
+        self.below = self.peaks.raise(&self.sums);
     }
 }
 
 impl Peaks {
     /// Raises the peaks to the sums; the answer is how far each quantity is below its peak.
-    pub(crate) fn raise(&mut self, s: &Sums) -> Triple {
+    fn raise(&mut self, s: &Sums) -> Triple {
         for d in 0..3 {
             self.peak[d] = self.peak[d].max(s.now[d]);
         }
-        self.active = self.active.max(s.now[0] + s.pending);
+        self.active = self.active.max(s.now[0] + s.waiting);
         let below = |d: usize| self.peak[d] - s.now[d];
         // Bytes are free to grow only where neither the allocated nor the active peak would be passed.
-        [below(0).min(self.active - s.now[0] - s.pending), below(1), below(2)]
+        [below(0).min(self.active - s.now[0] - s.waiting), below(1), below(2)]
     }
 
     /// Peaks start again from what is there now.
     pub(crate) fn reset(&mut self, s: &Sums) {
         self.peak = s.now;
-        self.active = s.now[0] + s.pending;
+        self.active = s.now[0] + s.waiting;
     }
 
-    /// As counters: allocated, requested, blocks, active.
-    pub(crate) fn counters(&self, s: &Sums) -> [Counter; 4] {
-        let c = |d: usize| Counter { current: s.now[d] as u64, peak: self.peak[d] as u64, total: s.total[d] };
-        let active =
-            Counter { current: (s.now[0] + s.pending) as u64, peak: self.active as u64, total: s.total[0] };
+    /// [B] the most that was ever allocated.
+    pub(crate) fn allocated(&self) -> u64 {
+        self.peak[0] as u64
+    }
+
+    /// As counters: allocated, requested, blocks, active; `gone` is added to the totals.
+    pub(crate) fn counters(&self, s: &Sums, gone: [u128; 3]) -> [Counter; 4] {
+        let total = |d: usize| u64::try_from(s.total[d] + gone[d]).unwrap_or(u64::MAX);
+        let c = |d: usize| Counter { current: s.now[d] as u64, peak: self.peak[d] as u64, total: total(d) };
+        let current = (s.now[0] + s.waiting) as u64;
+        let active = Counter { current, peak: self.active as u64, total: total(0) };
         [c(0), c(1), c(2), active]
     }
-}
-
-/// Gives a heap the right to allocate `share` more without asking.
-pub(crate) fn deal(h: &mut Inner, share: Triple) {
-    h.set_room(share);
 }
 
 /// The part that one heap gets of `left`, which is to be dealt among the heaps of `sums`: what it needs to
@@ -110,5 +161,12 @@ mod tests {
                 .sum();
             prop_assert!((0..=left).contains(&dealt), "{dealt} of {left}");
         }
+    }
+
+    #[test]
+    fn totals_beyond_64_bits_stay_at_the_most() {
+        let sums = Sums { total: [u128::from(u64::MAX) + 5, 7, 1], ..Sums::default() };
+        let [allocated, requested, ..] = Peaks::default().counters(&sums, [0, 1, 0]);
+        assert_eq!((allocated.total, requested.total), (u64::MAX, 8));
     }
 }

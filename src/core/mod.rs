@@ -1,57 +1,58 @@
 //! The allocator: a *pond* for each device. It deals in offsets and ids and never touches the memory
 //! that it hands out; what it needs from outside it declares in [`Backing`].
 //!
-//! ```text
-//! pond      the calls: alloc, free, statistics         supply   growth, theft, scatter, pressure
-//! capture   streams whose work is recorded, and the pools that serve them
-//! checkpoint   a pool's layout, kept and brought back
-//! sleep     physical memory away, addresses and blocks stay
-//! lend      blocks that others use, past their free
-//! streams   uses on other streams, pending frees       pools    pools, heaps, their streams
-//! heap      the free memory of one (pool, stream)      ledger   exact peaks
-//! bins      free blocks by size                        desc     descriptors, and maps to them
-//! shape     sizes to units                             aliases  addresses that show scattered granules
-//! tuning    what users can change
-//! ```
+//! State stands below, what acts on it above; each file names only those below it:
 //!
-//! Lock order: growth, pool map, ledger, heaps by index, then aliases, captures and table
-//! slots. The growth lock
-//! alone is held while the backing is asked for memory; no hot path takes it, and nothing that the
-//! backing calls may come back into the pond. Marks are made and waited for with no heap locked.
+//! ```text
+//! pond        the calls: the way of a request and of a free
+//! features/   pools, frees that wait, capture, checkpoint, sleep, exports, tuning, statistics
+//! supply/     growth, theft, scatter, pressure, memory back to the device
+//! ground      the state, whole, with its locks in their order
+//! ledger      sums and exact peaks
+//! state/      what is remembered: growth, pools, captures, checkpoints, what sleeps, the tuning
+//! heap/       the memory of one (pool, stream): what is free, what waits, and the hold of its lock
+//! order/      streams and fences: what must have passed before memory is used again
+//! bins, desc, aliases     free blocks by size; descriptors, and maps to them; addresses of scattered granules
+//! units, shape, types     granules and units; sizes to units; the words shared with users
+//! backing     what is needed from outside
+//! ```
 
-mod account;
+#![forbid(unsafe_code)]
+
 mod aliases;
 mod backing;
 mod bins;
-mod capture;
-mod checkpoint;
 mod desc;
+mod features;
+mod ground;
 mod heap;
 mod ledger;
-mod lend;
+mod order;
 mod pond;
-mod pools;
 mod shape;
-mod sleep;
-mod streams;
+mod state;
 mod supply;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod tuning;
 pub mod types;
+mod units;
 
-pub use backing::Backing;
-pub use capture::CaptureId;
-pub use checkpoint::{CheckpointId, Restored};
-pub use heap::Mark;
-pub use lend::Pieces;
-pub use pond::{Config, Pond};
-pub(crate) use pools::EVERY;
-pub use pools::Pool;
-pub use tuning::Tuning;
+pub use backing::{Backing, Point, Points};
+pub use features::{Exported, Pieces, Restored};
+pub use ground::Config;
+pub use order::{Ending, Fence, Order};
+pub(crate) use order::{Stream, Waits};
+pub use pond::Pond;
+pub use state::captures::CaptureId;
+pub use state::checkpoints::CheckpointId;
+pub use state::pools::Pool;
+pub use state::tuned::Tuning;
+pub(crate) use types::EVERY;
 pub use types::{BlockInfo, Counter, PoolId, Stats};
-#[cfg(feature = "capi")]
+pub use units::GranuleRun;
 pub(crate) use {
     heap::Heap,
     pond::{Freed, Got, Locate},
+    supply::Request,
+    units::GRANULE,
 };

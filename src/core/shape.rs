@@ -1,10 +1,10 @@
 //! Sizes: how a request becomes a number of units in one of three tiers.
 //!
-//! A granule (2 MiB) is the quantum of ownership and of mapping. Large requests live in units of
-//! 1/128 granule (16 KiB), side by side in the granules themselves. Medium and small ones live in
-//! chunks, one granule each, in units of 4 KiB and 512 B. What a request is *charged* is its
-//! contract size: bytes plus padding, rounded up to the device's min chunk; units only place it.
+//! Large blocks live in units of 16 KiB, side by side in the granules themselves. Medium and small ones live in
+//! chunks, one granule each, in units of 4 KiB and 512 B. What a request is *charged* is its size plus the device's
+//! padding, rounded up to the device's min chunk; units only place it.
 
+use super::units::{GRANULE_SHIFT, LARGE_SHIFT};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 
@@ -20,78 +20,79 @@ pub(crate) enum Tier {
     Large = 2,
 }
 
-/// [units] of a granule in the large tier.
-pub(crate) const LARGE_UNITS: u32 = 1 << LARGE_UNITS_SHIFT;
-/// Its logarithm.
-pub(crate) const LARGE_UNITS_SHIFT: u32 = 7;
-/// [B] log2 of a small unit: the rounding that CUDA users know.
+/// log2 of the bytes of a small unit: the rounding that CUDA users know.
 pub(crate) const SMALL_SHIFT: u32 = 9;
-/// [B] log2 of a medium unit.
+/// log2 of the bytes of a medium unit.
 pub(crate) const MEDIUM_SHIFT: u32 = 12;
-/// [B] largest contract size in the small tier.
+/// [B] largest charged size in the small tier.
 const SMALL_MAX: u64 = 4096;
-/// [B] largest contract size in the medium tier.
+/// [B] largest charged size in the medium tier.
 const MEDIUM_MAX: u64 = 60 << 10;
-/// [B] log2 of a granule: 2 MiB, the mapping granularity of all CUDA devices so far.
-pub(crate) const GRANULE_SHIFT: u32 = 21;
-/// log2 of a unit of the large tier.
-pub(crate) const LARGE_SHIFT: u32 = GRANULE_SHIFT - LARGE_UNITS_SHIFT;
-/// log2 of the units that a block's offset counts, by tier bits; scattered blocks start at a granule.
+/// log2 of the bytes that a block's offset counts in, by tier bits; scattered blocks count as large ones do.
 const OFFSET_SHIFTS: [u8; 4] = [SMALL_SHIFT as u8, MEDIUM_SHIFT as u8, LARGE_SHIFT as u8, LARGE_SHIFT as u8];
 
-/// [B] the sizes that are looked up; larger ones are all in the large tier.
-const KEYS: usize = (MEDIUM_MAX >> SMALL_SHIFT) as usize + 1;
+/// The charged sizes that are looked up, in small units; larger ones are all in the large tier.
+const LOOKED_UP: usize = (MEDIUM_MAX >> SMALL_SHIFT) as usize + 1;
 
-/// Units and tier in one word.
-#[inline(always)]
-pub(crate) fn key_of(tier: Tier, units: u32) -> u32 {
-    units << 2 | tier as u32
+/// log2 of the bytes of a tier's unit.
+#[inline]
+pub(crate) fn unit_shift(tier: Tier) -> u32 {
+    u32::from(OFFSET_SHIFTS[tier as usize])
 }
 
-/// The tier and the units of a key.
+/// log2 of what a block's offset counts, by its tier bits: the [`Tier`], or 3 for a scattered block.
 #[inline(always)]
-pub(crate) fn of_key(key: u32) -> (Tier, u32) {
-    let tier = match key & 3 {
-        0 => Tier::Small,
-        1 => Tier::Medium,
-        _ => Tier::Large,
-    };
-    (tier, key >> 2)
+pub(crate) fn shift_of(tier_bits: u32) -> u32 {
+    u32::from(OFFSET_SHIFTS[tier_bits as usize & 3])
+}
+
+/// [units] of the large tier that a charged size takes.
+#[inline(always)]
+pub(crate) fn large_units(charged: u64) -> u32 {
+    ((charged + (1 << LARGE_SHIFT) - 1) >> LARGE_SHIFT) as u32
+}
+
+/// What a request takes: so many units of a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub tier: Tier,
+    pub units: u32,
 }
 
 /// The sizes of one device, reduced to what the hot path needs.
 #[derive(Debug)]
 pub(crate) struct Shape {
-    /// [B] contract sizes up to this are small; 0 where the min chunk forbids the tier.
+    /// [B] charged sizes up to this are small; 0 where the tier is off.
     small_max: u64,
-    /// [B] contract sizes up to this are medium; 0 where the min chunk forbids the tier.
+    /// [B] charged sizes up to this are medium; 0 where the tier is off.
     medium_max: u64,
     /// [B] padding plus min chunk less one: what is added before rounding down.
     add: u64,
     /// The bits that rounding down to the min chunk keeps.
     keep: u64,
-    /// [B] the largest request that the hot path serves: all that the device could, or less (`tuning`).
+    /// [B] the largest request that the hot path serves: all that the device could, or less (`tuned`).
     largest: AtomicU64,
-    /// The places of contract sizes up to `medium_max`, by small units.
-    places: [Place; KEYS],
+    /// Where charged sizes up to `MEDIUM_MAX` are found, by small units.
+    places: [Place; LOOKED_UP],
 }
 
-/// Where blocks of a size are found: their key (`units << 2 | tier`), and for the fine tiers the list of such
-/// freed blocks and log2 of the unit; in one word, so that the hot path reads it once.
+/// Where blocks of a charged size are found. For the fine tiers: units, the list of such freed blocks, and log2 of
+/// the unit; in one word, so that the hot path reads it once. For the large tier the list is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(u32);
 
 impl Place {
-    fn new(key: u32) -> Place {
-        let tier = key & 3;
-        if tier >= Tier::Large as u32 {
-            return Place(key << 16);
+    const NONE: Place = Place(0);
+
+    fn new(size: Size) -> Place {
+        let Size { tier, units } = size;
+        if tier == Tier::Large {
+            return Place(units << 16);
         }
-        Place(key << 16 | u32::from(OFFSET_SHIFTS[tier as usize]) << 8 | list_of(key >> 2, tier))
+        Place(units << 16 | unit_shift(tier) << 8 | list_of(units, tier as u32))
     }
-    /// Units and tier.
     #[inline(always)]
-    pub(crate) fn key(self) -> u32 {
+    pub(crate) fn units(self) -> u32 {
         self.0 >> 16
     }
     /// The list of freed blocks; 0 in the large tier, which has none.
@@ -112,59 +113,31 @@ pub(crate) fn list_of(units: u32, tier: u32) -> u32 {
     units + ((tier & 1) << 3)
 }
 
+/// Which of the fine tiers a device has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fine {
+    pub small: bool,
+    pub medium: bool,
+}
+
 impl Shape {
     /// Fails where the min chunk is not a power of two: such a device is served without pooling.
-    pub(crate) fn new(min_chunk: u64, padding: u64, capacity: u64, small_ok: bool) -> Result<Shape> {
+    pub(crate) fn new(min_chunk: u64, padding: u64, capacity: u64, fine: Fine) -> Result<Shape> {
         if !min_chunk.is_power_of_two() || min_chunk > 1 << GRANULE_SHIFT {
             return Err(Error::new(Code::Unsupported, "pooling needs a min chunk that divides 2 MiB"));
         }
         let mut shape = Shape {
-            small_max: if small_ok && min_chunk <= 1 << SMALL_SHIFT { SMALL_MAX } else { 0 },
-            medium_max: if min_chunk <= 1 << MEDIUM_SHIFT { MEDIUM_MAX } else { 0 },
+            small_max: if fine.small && min_chunk <= 1 << SMALL_SHIFT { SMALL_MAX } else { 0 },
+            medium_max: if fine.medium && min_chunk <= 1 << MEDIUM_SHIFT { MEDIUM_MAX } else { 0 },
             add: padding + min_chunk - 1,
             keep: !(min_chunk - 1),
             largest: AtomicU64::new(capacity),
-            places: [Place(0); KEYS],
+            places: [Place::NONE; LOOKED_UP],
         };
-        shape.look_up();
+        for i in 1..LOOKED_UP {
+            shape.places[i] = Place::new(shape.find_size((i as u64) << SMALL_SHIFT));
+        }
         Ok(shape)
-    }
-
-    /// The same with the large tier only, for devices whose segments may be smaller than a granule: the
-    /// chunks of the other tiers are whole granules.
-    pub(crate) fn without_chunks(mut self) -> Shape {
-        (self.small_max, self.medium_max) = (0, 0);
-        self.look_up();
-        self
-    }
-
-    fn look_up(&mut self) {
-        for i in 1..KEYS {
-            let (tier, units) = self.place_slow((i as u64) << SMALL_SHIFT);
-            self.places[i] = Place::new(key_of(tier, units));
-        }
-    }
-
-    /// [B] of a granule.
-    #[inline]
-    pub(crate) fn granule(&self) -> u64 {
-        1 << GRANULE_SHIFT
-    }
-
-    /// log2 of the unit of a tier, in bytes.
-    #[inline]
-    pub(crate) fn unit_shift(&self, tier: Tier) -> u32 {
-        match tier {
-            Tier::Small => SMALL_SHIFT,
-            Tier::Medium => MEDIUM_SHIFT,
-            Tier::Large => LARGE_SHIFT,
-        }
-    }
-
-    /// log2 of what a block's offset counts, by its tier bits: the [`Tier`], or 3 for a scattered block.
-    #[inline(always)]
-    pub(crate) fn shift_of(&self, tier_bits: u32) -> u32 {
-        u32::from(OFFSET_SHIFTS[tier_bits as usize & 3])
     }
 
     /// [B] the largest request that the hot path serves.
@@ -179,47 +152,51 @@ impl Shape {
 
     /// What a request of `bytes` is charged; `None` when the hot path does not serve it.
     #[inline]
-    pub(crate) fn contract(&self, bytes: u64) -> Option<u64> {
+    pub(crate) fn charged(&self, bytes: u64) -> Option<u64> {
         if bytes > self.largest() {
             return None; // which also keeps the sum below from passing 2^64
         }
-        Some(self.contract_of(bytes))
+        Some(self.charged_of(bytes))
     }
 
     /// The same for a size that was served before.
     #[inline]
-    pub(crate) fn contract_of(&self, bytes: u64) -> u64 {
+    pub(crate) fn charged_of(&self, bytes: u64) -> u64 {
         (bytes + self.add) & self.keep
     }
 
-    /// Tier and units of a contract size (not 0), as `units << 2 | tier`.
+    /// Tier and units of a charged size (not 0).
     #[inline(always)]
-    pub(crate) fn key(&self, contract: u64) -> u32 {
-        self.place(contract).map_or_else(|| Self::large_key(contract), Place::key)
-    }
-
-    /// The place of a contract size; `None` for one that is large on every device.
-    #[inline(always)]
-    pub(crate) fn place(&self, contract: u64) -> Option<Place> {
-        self.places.get(((contract + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as usize).copied()
-    }
-
-    /// The key of a contract size in the large tier.
-    #[inline(always)]
-    pub(crate) fn large_key(contract: u64) -> u32 {
-        let shift = LARGE_SHIFT;
-        key_of(Tier::Large, ((contract + (1 << shift) - 1) >> shift) as u32)
-    }
-
-    fn place_slow(&self, contract: u64) -> (Tier, u32) {
-        let units = |shift: u32| ((contract + (1 << shift) - 1) >> shift) as u32;
-        if contract <= self.small_max {
-            (Tier::Small, units(SMALL_SHIFT))
-        } else if contract <= self.medium_max {
-            (Tier::Medium, units(MEDIUM_SHIFT))
-        } else {
-            (Tier::Large, units(LARGE_SHIFT))
+    pub(crate) fn size(&self, charged: u64) -> Size {
+        match self.place(charged) {
+            Some(p) => {
+                let tier = match p.shift() {
+                    SMALL_SHIFT => Tier::Small,
+                    MEDIUM_SHIFT => Tier::Medium,
+                    _ => Tier::Large,
+                };
+                Size { tier, units: p.units() }
+            }
+            None => Size { tier: Tier::Large, units: large_units(charged) },
         }
+    }
+
+    /// The place of a charged size; `None` for one that is large on every device.
+    #[inline(always)]
+    pub(crate) fn place(&self, charged: u64) -> Option<Place> {
+        self.places.get(((charged + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as usize).copied()
+    }
+
+    fn find_size(&self, charged: u64) -> Size {
+        let tier = if charged <= self.small_max {
+            Tier::Small
+        } else if charged <= self.medium_max {
+            Tier::Medium
+        } else {
+            Tier::Large
+        };
+        let shift = unit_shift(tier);
+        Size { tier, units: ((charged + (1 << shift) - 1) >> shift) as u32 }
     }
 
     /// [B] the min chunk.
@@ -232,35 +209,37 @@ impl Shape {
 mod tests {
     use super::*;
 
+    const ALL: Fine = Fine { small: true, medium: true };
+
     #[test]
-    fn contract_adds_padding_and_rounds_to_the_chunk() {
-        let s = Shape::new(256, 100, 1 << 40, true).unwrap();
-        assert_eq!(s.contract(1), Some(256));
-        assert_eq!(s.contract(156), Some(256));
-        assert_eq!(s.contract(157), Some(512));
-        assert_eq!(s.contract(u64::MAX), None);
+    fn charged_adds_padding_and_rounds_to_the_chunk() {
+        let s = Shape::new(256, 100, 1 << 40, ALL).unwrap();
+        assert_eq!(s.charged(1), Some(256));
+        assert_eq!(s.charged(156), Some(256));
+        assert_eq!(s.charged(157), Some(512));
+        assert_eq!(s.charged(u64::MAX), None);
     }
 
     #[test]
     fn every_size_fits_its_units() {
-        let s = Shape::new(512, 0, 1 << 40, true).unwrap();
-        for bytes in (1..200_000).chain([1 << 20, (1 << 20) + 1, (2 << 20) - 1, 1 << 36]) {
-            let c = s.contract(bytes).unwrap();
-            let (t, u) = of_key(s.key(c));
-            let room = u64::from(u) << s.unit_shift(t);
-            assert!(room >= c && room - c < 1 << s.unit_shift(t), "{bytes}: {t:?} {u}");
+        let s = Shape::new(512, 0, 1 << 50, ALL).unwrap();
+        let large = [1 << 20, (1 << 20) + 1, (2 << 20) - 1, 1 << 36, 1 << 44, (1 << 44) + 1, 1 << 45];
+        for bytes in (1..200_000).chain(large) {
+            let c = s.charged(bytes).unwrap();
+            let size = s.size(c);
+            let unit = 1 << unit_shift(size.tier);
+            let room = u64::from(size.units) * unit;
+            assert!(room >= c && room - c < unit, "{bytes}: {size:?}");
         }
     }
 
     #[test]
     fn a_large_min_chunk_turns_the_fine_tiers_off() {
-        let s = Shape::new(1 << 20, 0, 1 << 40, true).unwrap();
-        assert_eq!(of_key(s.key(s.contract(1).unwrap())), (Tier::Large, 64));
-        assert_eq!(
-            of_key(Shape::new(256, 0, 1 << 40, true).unwrap().without_chunks().key(256)),
-            (Tier::Large, 1)
-        );
-        assert!(Shape::new(8 << 20, 0, 1 << 40, true).is_err());
-        assert!(Shape::new(768, 0, 1 << 40, true).is_err());
+        let s = Shape::new(1 << 20, 0, 1 << 40, ALL).unwrap();
+        assert_eq!(s.size(s.charged(1).unwrap()), Size { tier: Tier::Large, units: 64 });
+        let none = Shape::new(256, 0, 1 << 40, Fine { small: false, medium: false }).unwrap();
+        assert_eq!(none.size(256), Size { tier: Tier::Large, units: 1 });
+        assert!(Shape::new(8 << 20, 0, 1 << 40, ALL).is_err());
+        assert!(Shape::new(768, 0, 1 << 40, ALL).is_err());
     }
 }

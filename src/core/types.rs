@@ -11,6 +11,21 @@ impl PoolId {
     pub const DEFAULT: PoolId = PoolId(0);
 }
 
+/// Stands for all streams of a device together, known or not; see `Backing::streams`.
+pub(crate) const EVERY: u64 = u64::MAX - 2;
+/// The stream of a heap that serves requests without a stream.
+pub(crate) const UNORDERED: u64 = u64::MAX - 1;
+/// The stream of a heap whose stream has ended, or that serves nobody yet.
+pub(crate) const RETIRED: u64 = u64::MAX;
+
+/// Pools at one time: the low half of a [`PoolId`]; the high half counts the uses of a slot.
+pub(crate) const POOL_SLOTS: u32 = 1 << 16;
+/// The pool of a heap that has none.
+pub(crate) const NO_POOL: u32 = u32::MAX;
+/// The pool of memory that is no pool's, and counts for the device alone: free parts of segments whose pool has ended.
+/// No pool has this id, since none has the last slot.
+pub(crate) const COMMONS: u32 = u32::MAX - POOL_SLOTS;
+
 /// One quantity over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
@@ -18,7 +33,7 @@ pub struct Counter {
     pub current: u64,
     /// The highest value since the start or the last reset of the peaks.
     pub peak: u64,
-    /// The sum of everything ever added; never goes down.
+    /// The sum of everything ever added; never goes down, and stays at the highest number that there is.
     pub total: u64,
 }
 
@@ -27,7 +42,7 @@ impl Counter {
     #[inline]
     pub fn add(&mut self, n: u64) {
         self.current += n;
-        self.total += n;
+        self.total = self.total.saturating_add(n);
         self.peak = self.peak.max(self.current);
     }
 

@@ -6,6 +6,7 @@
 //! default stream. Every call may come from any thread at any time.
 
 use crate::base::error::{Code, Error, Result};
+use crate::fail;
 use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -112,6 +113,15 @@ pub struct HostWish {
     pub threads: u32,
 }
 
+/// Whose a stream is, as a device sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The device's own: it orders memory, and a wait for the device waits for its work.
+    Ours,
+    /// Of another device, or of another context of this one. Work on it may use memory of this device all the same.
+    Theirs,
+}
+
 /// A function to run when a stream reaches it. Boxed by the caller of [`Device::stream_callback`];
 /// runs on a thread of the device with no lock held, and must not call back into the library's
 /// blocking calls.
@@ -216,6 +226,18 @@ pub trait Device: Any + Send + Sync {
         src: u64,
         bytes: u64,
     ) -> Result<()>;
+    /// Queues a copy from `from` to this device on a stream of this device. `InvalidArgument` for a device of another
+    /// type, `Unsupported` where only the source's streams make such copies.
+    fn copy_from_peer_async(
+        &self,
+        _stream: StreamId,
+        _from: &dyn Device,
+        _dst: u64,
+        _src: u64,
+        _bytes: u64,
+    ) -> Result<()> {
+        unsupported("streams of this device make no copies from other devices")
+    }
     /// Fills with a byte, and returns when done.
     fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()>;
     /// Queues a fill on `stream`.
@@ -259,8 +281,36 @@ pub trait Device: Any + Send + Sync {
         Ok(false)
     }
 
+    /// Whether an address of this device may be one of another device too, or of the host, and mean other memory there.
+    fn has_own_addresses(&self) -> bool {
+        false
+    }
+
+    /// Whether recording an event waits on the host for the stream: there are no events underneath.
+    fn recording_waits(&self) -> bool {
+        false
+    }
+
+    /// Whether making a stream wait for an event waits on the host: the device cannot do it.
+    fn awaiting_waits(&self) -> bool {
+        false
+    }
+
     // ---- streams that were made elsewhere ------------------------------------------------------
 
+    /// Whose a stream is. `UnknownStream` for one that is none, or has ended, where that can be told; any other error
+    /// says that it could not be asked.
+    fn stream_owner(&self, stream: StreamId) -> Result<Whose> {
+        if stream == 0 || self.stream_exists(stream) {
+            return Ok(Whose::Ours);
+        }
+        fail!(Code::UnknownStream, "stream {stream:#x} is not a stream of this device, or was destroyed")
+    }
+    /// The event stands for everything queued so far on a stream that is theirs ([`Whose`]), also where that has ended
+    /// since. `NotPermitted` while it is captured.
+    fn event_record_theirs(&self, _stream: StreamId, _event: EventId) -> Result<()> {
+        unsupported("this device knows no streams but its own")
+    }
     /// Whether work may be on streams that this device has not made, and need not know.
     fn has_foreign_streams(&self) -> bool {
         false

@@ -14,7 +14,9 @@
 use crate::base::error::{Code, Error, Result};
 use crate::device::DeviceType;
 use crate::device::cuda::{CudaOptions, CudaType};
-use crate::device::host::{HostOptions, HostType, MAX_DEVICES, machine_memory};
+use crate::device::host::{
+    CAPACITIES, CAPACITIES_WANTED, HostOptions, HostType, MAX_DEVICES, machine_memory,
+};
 use crate::fail;
 use std::sync::Arc;
 
@@ -24,9 +26,6 @@ const MAPPING: &str = "MILLPOND_HOST_MAPPING";
 const CUDA_LIBRARY: &str = "MILLPOND_CUDA_LIBRARY";
 const NVML_LIBRARY: &str = "MILLPOND_NVML_LIBRARY";
 const CUDA_MAPPING: &str = "MILLPOND_CUDA_MAPPING";
-
-/// [B] capacities that a host device can have: a granule at least, and what systems can address.
-const CAPACITIES: std::ops::RangeInclusive<u64> = 2 << 20..=1 << 46;
 
 /// The value of a variable; `None` when it is unset or empty.
 fn read<T>(name: &str, parse: impl FnOnce(&str) -> Option<T>, want: &str) -> Result<Option<T>> {
@@ -89,7 +88,8 @@ pub fn host_options(device_count: u32, capacity: u64, disable_mapping: u32) -> R
     let capacity = match capacity {
         0 => {
             let parse = |t: &str| parse_bytes(t).filter(|n| CAPACITIES.contains(n));
-            read(CAPACITY, parse, "2 MiB to 64 TiB in bytes, as 1073741824, 1024M or 1G")?.unwrap_or(0)
+            let want = format!("{CAPACITIES_WANTED} in bytes, as 1073741824, 1024M or 1G");
+            read(CAPACITY, parse, &want)?.unwrap_or(0)
         }
         n => n,
     };
@@ -114,7 +114,7 @@ pub(crate) fn check(options: &HostOptions) -> Result<()> {
     if n != 0 && !CAPACITIES.contains(&n) {
         return Err(Error::new(
             Code::InvalidArgument,
-            format!("a host device of {n} bytes: need 2 MiB to 64 TiB"),
+            format!("a host device of {n} bytes: need {CAPACITIES_WANTED}"),
         ));
     }
     Ok(())

@@ -3,8 +3,10 @@
 //! promise, and so `copy` and `copy_async` are unsafe. `read` and `write` take slices instead.
 
 use crate::base::error::{Code, Error, Result};
+use crate::core::Waits;
 use crate::device::{CopyKind, StreamId};
-use crate::runtime::device::{DeviceState, may_block};
+use crate::runtime::device::DeviceState;
+use crate::runtime::reentry::may_block;
 
 fn host_end(addr: u64, bytes: u64) -> Result<()> {
     if addr == 0 {
@@ -129,7 +131,10 @@ impl DeviceState {
         self.device().copy_peer(to.device(), dst, src, bytes)
     }
 
-    /// Queues a copy from this device to `to` on a stream of this device.
+    /// Queues a copy from this device to `to` on a stream of this device or of `to`; 0 is this device's default one.
+    ///
+    /// A block without a stream may be freed as soon as this has returned, on either device: its memory is not used
+    /// again before the copy is over. So it is for a block of that stream. Any other needs an order of the caller's own.
     pub fn copy_peer_async(
         &self,
         stream: StreamId,
@@ -140,11 +145,43 @@ impl DeviceState {
     ) -> Result<()> {
         let _passes = (self.enter()?, to.enter()?);
         self.check_peer(to, dst, src, bytes)?;
-        self.check_stream(stream)?;
+        let by_source = match (self.check_stream(stream), to.check_stream(stream)) {
+            (Ok(()), _) => true,
+            (Err(_), Ok(())) => false,
+            (Err(e), Err(_)) => return Err(e),
+        };
         if bytes == 0 {
             return Ok(());
         }
-        self.device().copy_peer_async(stream, to.device(), dst, src, bytes)
+        if by_source {
+            self.device().copy_peer_async(stream, to.device(), dst, src, bytes)?;
+            to.visited_by(self, stream);
+            return Ok(());
+        }
+        match to.device().copy_from_peer_async(stream, self.device(), dst, src, bytes) {
+            // The interface of plugins does not say whose stream such a copy takes, and some know only the source's: it is
+            // made here, when the stream has got there.
+            Err(e) if e.code() == Code::Unsupported => {
+                may_block()?;
+                to.device().stream_synchronize(stream)?;
+                self.device().copy_peer(to.device(), dst, src, bytes)
+            }
+            done => {
+                done?;
+                self.visited_by(to, stream);
+                Ok(())
+            }
+        }
+    }
+
+    /// What is queued on `stream` of another device now uses memory of this one.
+    fn visited_by(&self, other: &DeviceState, stream: StreamId) {
+        if self.id() == other.id() {
+            return;
+        }
+        let (order, mut waits) = (other.memory().order(), Waits::default());
+        order.add(&order.stream(order.ordered(stream)), &mut waits);
+        self.memory().visited(other.id(), waits);
     }
 
     /// Fills `bytes` with `value`, and returns when done.

@@ -4,17 +4,15 @@
 //! A state outlives its device: after the end of the device each call gets `NotInitialized`.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::told;
 use crate::core::{CheckpointId, PoolId, Restored};
-use crate::device::{Caps, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions};
+use crate::device::{Caps, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions, Whose};
 use crate::fail;
 use crate::runtime::memory::Memory;
 use crate::runtime::options::Options;
+use crate::runtime::reentry::{self, may_block};
 use crate::runtime::share::Imports;
 use crate::runtime::usage::{Pass, Usage};
-use crate::runtime::{fork, pinned};
-use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::runtime::{fork, pinned, table};
 use std::sync::Arc;
 
 /// What a device tells about itself.
@@ -42,24 +40,10 @@ pub struct DeviceState {
     ordinal: usize,
     device: Arc<dyn Device>,
     memory: Memory,
-    usage: Usage,
+    usage: Arc<Usage>,
     pub(crate) host: pinned::HostCache,
     pub(crate) unified: pinned::Table,
     pub(crate) imports: Imports,
-}
-
-thread_local! {
-    /// Whether this thread runs a stream callback. No destructor, so it works at thread exit too.
-    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// `NotPermitted` on a thread that runs a callback of a stream or of segments: a wait there could wait for itself.
-pub(crate) fn may_block() -> Result<()> {
-    told::check()?;
-    if IN_CALLBACK.with(Cell::get) {
-        return Err(Error::new(Code::NotPermitted, "a stream callback must not make a call that waits"));
-    }
-    Ok(())
 }
 
 impl DeviceState {
@@ -71,13 +55,14 @@ impl DeviceState {
     ) -> Result<DeviceState> {
         let host = pinned::HostCache::default();
         host.configure(&options);
+        let usage = Arc::new(Usage::new());
         Ok(DeviceState {
             id,
             type_name: type_name.to_owned(),
             ordinal: device.ordinal(),
-            memory: Memory::with_options(device.clone(), options)?,
+            memory: Memory::with_options(device.clone(), usage.clone(), options)?,
             device,
-            usage: Usage::new(),
+            usage,
             host,
             unified: pinned::Table::default(),
             imports: Imports::default(),
@@ -123,6 +108,16 @@ impl DeviceState {
     /// Takes calls again.
     pub(crate) fn reopen(&self) {
         self.usage.reopen();
+    }
+
+    /// The door, which is to be held for a moment.
+    pub(crate) fn door(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// Blocks and host memory that the caller has not freed. Makes no call on the device.
+    pub(crate) fn live(&self) -> u64 {
+        self.memory.live_blocks() + (self.host.live() + self.unified.live()) as u64
     }
 
     /// Fails in a forked child and after the end of the device. The device does not end while the
@@ -172,6 +167,7 @@ impl DeviceState {
     pub fn synchronize(&self) -> Result<()> {
         let _pass = self.enter()?;
         may_block()?;
+        self.memory.free_kept();
         self.device.synchronize()
     }
 
@@ -203,17 +199,39 @@ impl DeviceState {
         self.memory.restore(pool, checkpoint)
     }
 
-    /// Fails unless `stream` is the default stream or a live one.
+    /// Whether `stream` is the default stream or a live one of this device, as far as the device can tell.
+    pub(crate) fn has_stream(&self, stream: StreamId) -> bool {
+        self.check_stream(stream).is_ok()
+    }
+
+    /// Fails unless `stream` is the default stream or a live one of this device.
     pub(crate) fn check_stream(&self, stream: StreamId) -> Result<()> {
-        if stream != 0 && !self.device.stream_exists(stream) {
-            fail!(
-                Code::UnknownStream,
-                "stream {stream:#x} is not a stream of {}:{}, or was destroyed",
-                self.type_name,
-                self.ordinal
-            );
+        if stream == 0 {
+            return Ok(());
         }
-        Ok(())
+        let (name, ordinal) = (&self.type_name, self.ordinal);
+        match self.device.stream_owner(stream) {
+            Ok(Whose::Ours) => Ok(()),
+            Ok(Whose::Theirs) => {
+                fail!(
+                    Code::UnknownStream,
+                    "stream {stream:#x} is of another device or context than {name}:{ordinal}"
+                )
+            }
+            Err(e) if e.code() == Code::UnknownStream => {
+                fail!(
+                    Code::UnknownStream,
+                    "stream {stream:#x} is not a stream of {name}:{ordinal}, or was destroyed"
+                )
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A stream ends: other devices whose memory it has used need not ask for it any more.
+    fn tell_of_end(&self, stream: StreamId) {
+        let others = table::open_devices().filter(|d| d.id != self.id && d.type_name == self.type_name);
+        others.for_each(|d| d.memory.order().ending_elsewhere(stream));
     }
 
     fn check_event(&self, event: EventId) -> Result<()> {
@@ -221,6 +239,27 @@ impl DeviceState {
             return Err(Error::new(Code::InvalidArgument, "the event is NULL"));
         }
         self.memory.check_event(event)
+    }
+
+    /// What a stream may wait for: an event of any device of the type, which the caller has not destroyed.
+    fn check_awaited(&self, event: EventId) -> Result<()> {
+        self.check_event(event)?;
+        self.siblings().try_for_each(|d| d.memory.check_event(event))
+    }
+
+    /// Whether a block of whichever device of the type still waits for what the event has recorded
+    /// ([`Memory::record_end`]).
+    pub fn event_is_held(&self, event: EventId) -> Result<bool> {
+        if self.memory.holds_event(event)? {
+            return Ok(true);
+        }
+        // One that has ended meanwhile holds nothing.
+        Ok(self.siblings().any(|d| d.memory.holds_event(event).unwrap_or(false)))
+    }
+
+    /// The other devices of the type that are open.
+    fn siblings(&self) -> impl Iterator<Item = &'static Arc<DeviceState>> {
+        table::open_devices().filter(|d| d.id != self.id && d.type_name == self.type_name)
     }
 
     /// A new stream. The caller ends it with [`stream_destroy`](Self::stream_destroy).
@@ -241,9 +280,17 @@ impl DeviceState {
         }
         self.check_stream(stream)?;
         self.memory.check_stream_end(stream)?;
-        self.host_end_stream(stream);
-        self.memory.stream_destroyed(stream);
-        self.device.stream_destroy(stream)
+        let ending = self.memory.stream_ending(stream);
+        match self.device.stream_destroy(stream) {
+            Ok(()) => {
+                self.memory.stream_ended(ending);
+                Ok(())
+            }
+            Err(e) => {
+                self.memory.stream_not_ended(ending);
+                Err(e)
+            }
+        }
     }
 
     /// To be called before the maker of a stream that was not made here ends it, if it was ever named to this
@@ -252,12 +299,20 @@ impl DeviceState {
     pub fn stream_forget(&self, stream: StreamId) -> Result<()> {
         let _pass = self.enter()?;
         may_block()?;
-        self.check_stream(stream)?;
-        if !self.device.is_default(stream) {
+        match self.check_stream(stream) {
+            // The word comes late: the driver does not know it any more, but the memory may.
+            Err(e) if self.device.stream_owner(stream).is_err() && self.device.stream_exists(stream) => {
+                drop(e)
+            }
+            other => other?,
+        }
+        // No thread ends another's own stream; and uses by it are those of the default one.
+        if !self.device.is_default(stream) && !self.device.is_per_thread(stream) {
+            self.tell_of_end(stream);
             self.memory.check_stream_end(stream)?;
-            self.host_end_stream(stream);
-            self.memory.stream_destroyed(stream);
+            let ending = self.memory.stream_ending(stream);
             self.device.stream_forgotten(stream);
+            self.memory.stream_ended(ending);
         }
         Ok(())
     }
@@ -274,6 +329,7 @@ impl DeviceState {
         let _pass = self.enter()?;
         may_block()?;
         self.check_stream(stream)?;
+        self.memory.free_kept();
         self.device.stream_synchronize(stream)
     }
 
@@ -282,7 +338,10 @@ impl DeviceState {
     pub fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
-        self.check_event(event)?;
+        self.check_awaited(event)?;
+        if self.device.awaiting_waits() {
+            may_block()?;
+        }
         self.device.stream_wait_event(stream, event)
     }
 
@@ -293,11 +352,7 @@ impl DeviceState {
         self.check_stream(stream)?;
         self.device.stream_callback(
             stream,
-            Box::new(move |status| {
-                let outer = IN_CALLBACK.with(|c| c.replace(true));
-                let _ = catch_unwind(AssertUnwindSafe(move || callback(status)));
-                IN_CALLBACK.with(|c| c.set(outer));
-            }),
+            Box::new(move |status| reentry::in_stream_callback(move || callback(status))),
         )
     }
 
@@ -326,6 +381,9 @@ impl DeviceState {
         if self.memory.holds_event(event)? {
             fail!(Code::Busy, "a block still waits for what event {event:#x} has recorded");
         }
+        if self.device.recording_waits() {
+            may_block()?;
+        }
         self.device.event_record(stream, event)
     }
 
@@ -344,13 +402,17 @@ impl DeviceState {
         self.device.event_synchronize(event)
     }
 
-    /// Ends the device: waits for its work, then gives all its memory back. The state must have been
-    /// marked as ended before. Goes on after an error and returns the first.
+    /// Waits for the work of a device that is about to end. The state must have been marked as ended before.
+    pub(crate) fn rest(&self) -> Result<()> {
+        self.device.synchronize()
+    }
+
+    /// Ends the device, which is at rest, as all others of its type are: gives its memory back. Goes on after an error
+    /// and returns the first.
     pub(crate) fn close(&self) -> Result<()> {
-        let synced = self.device.synchronize();
         let pinned = self.close_pinned();
         let memory = self.memory.close();
         self.close_imports();
-        synced.and(pinned).and(memory)
+        pinned.and(memory)
     }
 }

@@ -5,8 +5,8 @@
 //! condition variable, and a thread that comes back through it from inside gets `Busy`.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::{Condvar, Mutex};
 use crate::runtime::lock;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
 /// See the head of the file.
@@ -34,7 +34,7 @@ impl Gate {
                     "called from within the start or the end of a device type",
                 ));
             }
-            inside = self.left.wait(inside).unwrap_or_else(PoisonError::into_inner);
+            inside = self.left.wait(inside);
         }
         *inside = Some(me);
         Ok(Pass(self))

@@ -6,25 +6,30 @@
 //! looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{BlockInfo, CaptureId, CheckpointId, Config, Pond, PoolId, Restored, Stats};
-#[cfg(feature = "capi")]
-use crate::core::{Freed, Got, Heap, Pool};
+use crate::core::{
+    BlockInfo, CaptureId, CheckpointId, Config, Ending, Freed, GRANULE, Got, Heap, Order, Pond, Pool, PoolId,
+    Request, Restored, Stats, Waits,
+};
 use crate::device::{Caps, Device, EventId, StreamId};
 use crate::fail;
+use crate::runtime::backing::{Places, Supply};
+use crate::runtime::kept::Kept;
 use crate::runtime::options::Options;
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::scope::Scopes;
-use crate::runtime::supply::{Places, Supply};
 use crate::runtime::unpooled::Unpooled;
+use crate::runtime::usage::Usage;
 use settings::Settings;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 mod settings;
 mod sharing;
 
-/// [B] the most that a pond over segments has room for, and more than any device has.
-const MOST_IN_SEGMENTS: u64 = 8 << 40;
+/// [B] no device has more: a plugin that claims so names no size.
+const MOST_BELIEVED: u64 = 1 << 50;
+/// [B] what such a device is taken for.
+const UNKNOWN_SIZE: u64 = 8 << 40;
 /// [B] segments of a device that maps but must not: its own sizes are made for mapping.
 const SEGMENT: u64 = 64 << 20;
 
@@ -33,9 +38,16 @@ pub struct Memory {
     how: How,
     rescue: Arc<Rescue>,
     scopes: Arc<Scopes>,
-    closed: AtomicBool,
+    /// [`CLOSED`] and [`KEPT`]; 0 in the usual case.
+    marks: AtomicU8,
+    kept: Arc<Kept>,
     settings: Settings,
 }
+
+/// The device has ended.
+const CLOSED: u8 = 1;
+/// There are frees to be done.
+const KEPT: u8 = 2;
 
 enum How {
     Pooled(Box<Pooled>),
@@ -43,17 +55,15 @@ enum How {
 }
 
 /// A pond, and what lies around it.
+#[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
 pub(crate) struct Pooled {
     pond: Pond,
     device: Arc<dyn Device>,
     supply: Arc<Supply>,
     places: Arc<Places>,
     maps: bool,
-    #[cfg_attr(
-        not(feature = "capi"),
-        expect(dead_code, reason = "only `alloc` with a pool at hand reads it")
-    )]
     rescue: Arc<Rescue>,
+    kept: Arc<Kept>,
     closed: AtomicBool,
 }
 
@@ -67,7 +77,7 @@ fn config_of(device: &dyn Device, expandable: bool) -> Result<Config> {
         padding: sizes.padding,
         init_alloc: sizes.init_alloc,
         realloc: sizes.realloc,
-        mapping: device.caps().contains(Caps::MAPPING) && device.granule() == Pond::GRANULE,
+        mapping: device.caps().contains(Caps::MAPPING) && device.granule() == GRANULE,
         numbers: 0,
         growing: device.segments_grow(),
         window: Pond::WINDOW,
@@ -86,8 +96,9 @@ fn config_of(device: &dyn Device, expandable: bool) -> Result<Config> {
             config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
         config.numbers = device.granule_numbers()?;
     } else {
-        // Plugins may claim any number.
-        config.max_alloc = config.max_alloc.min(MOST_IN_SEGMENTS);
+        if config.max_alloc > MOST_BELIEVED {
+            config.max_alloc = UNKNOWN_SIZE;
+        }
     }
     Ok(config)
 }
@@ -115,7 +126,7 @@ fn ended<T>() -> Result<T> {
 
 #[cold]
 #[inline(never)]
-fn stranger<T>(addr: u64) -> Result<T> {
+fn unknown<T>(addr: u64) -> Result<T> {
     fail!(Code::UnknownPointer, "{addr:#x} is not a block of this device")
 }
 
@@ -123,19 +134,26 @@ impl Memory {
     /// The memory of `device`, empty, with the built-in options. A device whose sizes cannot be pooled is served
     /// without pooling.
     pub fn new(device: Arc<dyn Device>) -> Result<Memory> {
-        Memory::with_options(device, Options::default())
+        Memory::with_options(device, Arc::new(Usage::new()), Options::default())
     }
 
     /// A pond over the device, where its sizes allow.
-    fn pool(device: &Arc<dyn Device>, expandable: bool, rescue: &Arc<Rescue>) -> Result<How> {
+    fn pool(
+        device: &Arc<dyn Device>,
+        usage: &Arc<Usage>,
+        expandable: bool,
+        rescue: &Arc<Rescue>,
+        kept: &Arc<Kept>,
+    ) -> Result<How> {
         let config = config_of(&**device, expandable)?;
         if Pond::span(&config).is_err() {
-            return Ok(How::Unpooled(Box::new(Unpooled::new(device.clone(), false)?)));
+            return Ok(How::Unpooled(Box::new(Unpooled::new(device.clone(), usage.clone(), false)?)));
         }
-        let pooled = match Pooled::new(device.clone(), config, rescue.clone()) {
+        let pooled = match Pooled::new(device.clone(), usage.clone(), config, rescue.clone(), kept.clone()) {
             // A device that says now that it cannot map after all gives segments.
             Err(_) if config.mapping && !device.caps().contains(Caps::MAPPING) => {
-                Pooled::new(device.clone(), config_of(&**device, expandable)?, rescue.clone())?
+                let config = config_of(&**device, expandable)?;
+                Pooled::new(device.clone(), usage.clone(), config, rescue.clone(), kept.clone())?
             }
             other => other?,
         };
@@ -145,7 +163,22 @@ impl Memory {
     #[inline]
     fn open(&self) -> Result<&How> {
         // Relaxed: calls that race with the end of the device may come before it.
-        if self.closed.load(Relaxed) { ended() } else { Ok(&self.how) }
+        if self.marks.load(Relaxed) == 0 { Ok(&self.how) } else { self.open_marked() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open_marked(&self) -> Result<&How> {
+        if self.is_closed() {
+            return ended();
+        }
+        self.marks.fetch_and(!KEPT, Relaxed); // set again where any is left
+        self.free_kept();
+        Ok(&self.how)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.marks.load(Relaxed) & CLOSED != 0
     }
 
     /// The pool that a request to `pool` is for: of the thread's scope, if it names the default pool.
@@ -170,7 +203,7 @@ impl Memory {
     }
 
     /// Whether any thread has a scope open here: then the default pool is not the same for all threads.
-    #[cfg(feature = "capi")]
+    #[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
     pub(crate) fn has_scopes(&self) -> bool {
         self.scopes.any()
     }
@@ -178,36 +211,39 @@ impl Memory {
     /// Memory for work queued on `stream` from now on. 0 bytes give address 0.
     #[inline]
     pub fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
-        let pool = self.route(pool);
-        match self.try_alloc(pool, stream, bytes) {
-            Ok(addr) => Ok(addr),
-            Err(e) => self.rescue.retry(e, bytes, || self.try_alloc(pool, stream, bytes)),
-        }
-    }
-
-    #[inline]
-    fn try_alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
-        match self.open()? {
-            How::Pooled(p) if bytes != 0 => p.places.address(p.pond.alloc(pool, stream, bytes)?),
-            How::Pooled(p) => p.nothing(pool, Some(stream)),
-            How::Unpooled(u) => u.alloc(pool, stream, bytes),
-        }
+        self.alloc_for(pool, Some(stream), bytes)
     }
 
     /// Memory that every stream and the host may use at once. 0 bytes give address 0.
     pub fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
+        self.alloc_for(pool, None, bytes)
+    }
+
+    fn alloc_for(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
         let pool = self.route(pool);
-        match self.try_alloc_unordered(pool, bytes) {
-            Ok(addr) => Ok(addr),
-            Err(e) => self.rescue.retry(e, bytes, || self.try_alloc_unordered(pool, bytes)),
+        let attempt = || self.try_alloc(pool, stream, bytes);
+        let got = attempt().or_else(|e| self.rescue.retry(e, bytes, attempt));
+        got.inspect_err(|e| self.count_failure(pool, stream, e))
+    }
+
+    /// A request has failed for good, whatever was tried.
+    fn count_failure(&self, pool: PoolId, stream: Option<StreamId>, e: &Error) {
+        if e.code() == Code::OutOfMemory {
+            match &self.how {
+                How::Pooled(p) => p.pond.count_out_of_memory(pool, stream),
+                How::Unpooled(u) => u.count_out_of_memory(pool),
+            }
         }
     }
 
-    fn try_alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
-        match self.open()? {
-            How::Pooled(p) if bytes != 0 => p.places.address(p.pond.alloc_unordered(pool, bytes)?),
-            How::Pooled(p) => p.nothing(pool, None),
-            How::Unpooled(u) => u.alloc_unordered(pool, bytes),
+    #[inline]
+    fn try_alloc(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
+        match (self.open()?, stream) {
+            (How::Pooled(p), _) if bytes == 0 => p.nothing(pool, stream),
+            (How::Pooled(p), Some(s)) => p.places.address(p.pond.alloc(pool, s, bytes)?),
+            (How::Pooled(p), None) => p.places.address(p.pond.alloc_unordered(pool, bytes)?),
+            (How::Unpooled(u), Some(s)) => u.alloc(pool, s, bytes),
+            (How::Unpooled(u), None) => u.alloc_unordered(pool, bytes),
         }
     }
 
@@ -220,9 +256,30 @@ impl Memory {
             How::Pooled(p) => match p.places.offset(addr) {
                 Some(offset) => p.pond.free(offset, stream, size),
                 None if addr == 0 => Ok(()),
-                None => stranger(addr),
+                None => unknown(addr),
             },
             How::Unpooled(u) => u.free(addr, stream, size),
+        }
+    }
+
+    /// [`free`](Self::free) for who can neither be told that it failed nor come again: where the block cannot be freed
+    /// here and now, that is done by a later call.
+    #[cfg_attr(not(feature = "capi"), expect(dead_code, reason = "only C has such callers"))]
+    pub(crate) fn free_for_good(&self, addr: u64) {
+        self.kept.free(addr, |a| self.free(a, None, None));
+        if self.kept.any() {
+            self.marks.fetch_or(KEPT, Relaxed);
+        }
+    }
+
+    /// Does the frees that could not be done where they came, as far as they can be here.
+    pub(crate) fn free_kept(&self) {
+        if !self.kept.any() {
+            return;
+        }
+        self.marks.fetch_and(!KEPT, Relaxed); // the frees come by here
+        if !self.kept.settle(|a| self.free(a, None, None)) {
+            self.marks.fetch_or(KEPT, Relaxed);
         }
     }
 
@@ -231,7 +288,7 @@ impl Memory {
         match self.open()? {
             How::Pooled(p) => match p.places.offset(addr) {
                 Some(offset) => p.pond.record_stream(offset, stream),
-                None => stranger(addr),
+                None => unknown(addr),
             },
             How::Unpooled(u) => u.record_stream(addr, stream),
         }
@@ -244,7 +301,7 @@ impl Memory {
         match self.open()? {
             How::Pooled(p) => match p.places.offset(addr) {
                 Some(offset) => p.pond.end_use(offset, stream, event),
-                None => stranger(addr),
+                None => unknown(addr),
             },
             How::Unpooled(u) => u.record_stream(addr, stream),
         }
@@ -252,26 +309,19 @@ impl Memory {
 
     /// Whether a freed block, or one whose use has ended there, still waits for this event of the caller.
     pub fn holds_event(&self, event: EventId) -> Result<bool> {
-        match self.open()? {
-            How::Pooled(p) => p.supply.holds_event(event),
-            How::Unpooled(_) => Ok(false),
-        }
+        self.open()?;
+        self.supply().holds_event(event)
     }
 
     /// Fails for an event that [`keep_event`](Self::keep_event) has kept: for the caller it is destroyed.
     pub(crate) fn check_event(&self, event: EventId) -> Result<()> {
-        match &self.how {
-            How::Pooled(p) => p.supply.check_event(event),
-            How::Unpooled(_) => Ok(()),
-        }
+        self.supply().check_event(event)
     }
 
     /// To be called before the device ends an event; `true`: it must not, it is ended here later.
     pub(crate) fn keep_event(&self, event: EventId) -> Result<bool> {
-        match self.open()? {
-            How::Pooled(p) => p.supply.keep_event(event),
-            How::Unpooled(_) => Ok(false),
-        }
+        self.open()?;
+        self.supply().keep_event(event)
     }
 
     /// From now on all requests of `stream`, whatever pool they name, come from `pool`, until
@@ -349,7 +399,7 @@ impl Memory {
                     b.base = p.places.address(b.base)?;
                     Ok(b)
                 }
-                None => stranger(addr),
+                None => unknown(addr),
             },
             How::Unpooled(u) => u.block(addr),
         }
@@ -379,7 +429,7 @@ impl Memory {
     }
 
     /// The pooled memory and one of its pools, for callers that look a pool up once and use it often.
-    #[cfg(feature = "capi")]
+    #[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
     pub(crate) fn lane(&self, pool: PoolId) -> Option<(&Pooled, &'static Pool)> {
         match &self.how {
             How::Pooled(p) => Some((p, p.pond.pool(pool)?)),
@@ -438,6 +488,7 @@ impl Memory {
 
     /// The account of the device.
     pub fn stats(&self) -> Stats {
+        self.free_kept();
         match &self.how {
             How::Pooled(p) => p.stats(None).unwrap_or_default(),
             How::Unpooled(u) => u.stats(),
@@ -472,34 +523,66 @@ impl Memory {
 
     /// To be called when the device has made `stream`.
     pub fn stream_created(&self, stream: StreamId) {
-        if let How::Pooled(p) = &self.how {
-            p.supply.add_stream(stream);
-        }
+        self.supply().add_stream(stream);
+    }
+
+    /// The default stream, and those that the device has made and that have not ended.
+    pub(crate) fn streams(&self) -> Vec<StreamId> {
+        self.supply().made_here()
     }
 
     /// Fails while the stream is captured: it cannot end then.
     pub fn check_stream_end(&self, stream: StreamId) -> Result<()> {
+        self.order().check_end(stream)
+    }
+
+    /// To be called before the device ends `stream`. What is queued on it goes on counting for the memory that it uses.
+    /// To be followed by [`stream_ended`](Self::stream_ended), or by [`stream_not_ended`](Self::stream_not_ended).
+    pub(crate) fn stream_ending(&self, stream: StreamId) -> Ending {
+        self.order().ending(stream)
+    }
+
+    /// To be called when the device has ended the stream.
+    pub(crate) fn stream_ended(&self, ending: Ending) {
+        self.supply().drop_stream(ending.id());
         match &self.how {
-            How::Pooled(p) => p.pond.check_stream_end(stream),
-            How::Unpooled(_) => Ok(()),
+            How::Pooled(p) => p.pond.stream_ended(ending),
+            How::Unpooled(u) => u.order().ended(ending),
         }
     }
 
-    /// To be called before the device ends `stream`.
-    pub fn stream_destroyed(&self, stream: StreamId) {
-        match &self.how {
-            How::Pooled(p) => {
-                p.pond.stream_destroyed(stream);
-                p.supply.drop_stream(stream);
-            }
-            How::Unpooled(u) => u.stream_destroyed(stream),
+    /// To be called when the device would not end the stream.
+    pub(crate) fn stream_not_ended(&self, ending: Ending) {
+        self.order().not_ended(ending);
+    }
+
+    /// A stream of the device with that number uses memory of this one, as far as `waits` says: blocks without a stream
+    /// that are freed from now on wait for that, too.
+    pub(crate) fn visited(&self, device: u32, waits: Waits) {
+        if !waits.is_over() {
+            self.order().visit(self.supply().visit(device, waits));
         }
     }
 
-    /// Blocks that are live.
+    /// The order of the device's streams.
+    pub(crate) fn order(&self) -> &Order {
+        match &self.how {
+            How::Pooled(p) => p.pond.order(),
+            How::Unpooled(u) => u.order(),
+        }
+    }
+
+    fn supply(&self) -> &Supply {
+        match &self.how {
+            How::Pooled(p) => &p.supply,
+            How::Unpooled(u) => u.supply(),
+        }
+    }
+
+    /// Blocks that are live. Makes no call on the device.
     pub fn live_blocks(&self) -> u64 {
         match &self.how {
-            How::Pooled(p) if !self.closed.load(Relaxed) => p.pond.live_blocks(),
+            How::Pooled(p) if !self.is_closed() => p.pond.live_blocks(),
             How::Pooled(_) => 0,
             How::Unpooled(u) => u.live_blocks(),
         }
@@ -507,21 +590,18 @@ impl Memory {
 
     /// Gives everything back to the device; every later call gets `NotInitialized`. Idempotent.
     pub fn close(&self) -> Result<()> {
-        if self.closed.swap(true, Relaxed) {
+        if self.marks.fetch_or(CLOSED, Relaxed) & CLOSED != 0 {
             return Ok(());
         }
         self.rescue.close();
+        self.supply().begin_close();
         match &self.how {
             How::Pooled(p) => {
                 p.closed.store(true, Relaxed);
                 p.places.end();
                 let closed = p.pond.close();
-                // No request is just growing into what is closed here.
-                let given = p.pond.quiet(|| {
-                    p.supply.segments.close();
-                    p.supply.close()
-                });
-                closed.and(given)
+                p.supply.segments.close();
+                closed.and(p.supply.close())
             }
             How::Unpooled(u) => u.close(),
         }
@@ -535,17 +615,25 @@ impl Memory {
     }
 }
 
+#[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
 impl Pooled {
-    fn new(device: Arc<dyn Device>, mut config: Config, rescue: Arc<Rescue>) -> Result<Pooled> {
+    fn new(
+        device: Arc<dyn Device>,
+        usage: Arc<Usage>,
+        mut config: Config,
+        rescue: Arc<Rescue>,
+        kept: Arc<Kept>,
+    ) -> Result<Pooled> {
         let places = Arc::new(Places::default());
         if config.mapping {
             reserve(&*device, &mut config, &places)?;
         }
         let maps = config.mapping;
-        let supply = Arc::new(Supply::new(device.clone(), places.clone(), maps));
-        match Pond::new(config, Box::new(supply.clone())) {
+        let supply = Arc::new(Supply::new(device.clone(), usage, places.clone(), maps));
+        match Pond::new(config, supply.clone()) {
             Ok(pond) => {
-                Ok(Pooled { pond, device, supply, places, maps, rescue, closed: AtomicBool::new(false) })
+                let closed = AtomicBool::new(false);
+                Ok(Pooled { pond, device, supply, places, maps, rescue, kept, closed })
             }
             Err(e) => {
                 if maps {
@@ -556,75 +644,93 @@ impl Pooled {
         }
     }
 
-    /// `Memory::alloc` with the pool at hand, in the usual case: see [`Pond::alloc_quick`]. It gives an address.
-    /// After the end of the device no pool has a heap. Never panics.
-    #[cfg(feature = "capi")]
+    /// `Memory::alloc` with the pool at hand, in the usual case: see [`Pond::quick`]. It gives an address, 0 if the
+    /// device has just ended. After the end of the device no pool has a heap. Never panics.
     #[inline(always)]
-    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
+    pub(crate) fn quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
         if bytes == 0 {
-            return Got::No;
+            return Got::NoHeap;
         }
-        self.pond.alloc_quick(pool, stream, bytes, &*self.places)
+        self.pond.quick(pool, stream, bytes, &*self.places)
     }
 
-    /// What comes next when `alloc_quick` has missed: see [`Pond::alloc_placed`].
-    #[cfg(feature = "capi")]
-    pub(crate) fn alloc_placed(&self, heap: &'static Heap, bytes: u64) -> Got {
-        self.pond.alloc_placed(heap, bytes, &*self.places)
-    }
-
-    /// What `alloc_quick` asks for now and then.
-    #[cfg(feature = "capi")]
+    /// What `quick` asks for now and then.
     pub(crate) fn settle(&self, heap: &'static Heap) {
         self.pond.settle(heap);
     }
 
-    /// `Memory::alloc` with the pool at hand, after `alloc_quick` found that it is not the usual case; `bytes` is
-    /// not 0.
-    #[cfg(feature = "capi")]
-    pub(crate) fn alloc(&self, pool: &Pool, stream: StreamId, bytes: u64, found: Got) -> Result<u64> {
-        let first = match found {
-            Got::Missed(heap) if !self.closed.load(Relaxed) => self.pond.alloc_in(heap, bytes),
-            _ => self.second(pool, stream, bytes),
-        };
-        match first {
-            Ok(offset) => self.places.address(offset),
-            Err(e) => self.rescue.retry(e, bytes, || self.places.address(self.second(pool, stream, bytes)?)),
-        }
+    /// What a request needs that `quick` could not serve; `bytes` is not 0.
+    pub(crate) fn request(&self, heap: &'static Heap, bytes: u64) -> Result<Request> {
+        self.pond.request(heap, bytes)
     }
 
-    #[cfg(feature = "capi")]
-    fn second(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Result<u64> {
-        if self.closed.load(Relaxed) {
-            return ended();
+    /// What comes next: see [`Pond::place`]. It gives an address, as `quick` does.
+    pub(crate) fn place(&self, req: &Request) -> Option<Got> {
+        self.pond.place(req, &*self.places)
+    }
+
+    /// A block where `quick` and `place` gave none, which may have found what the request needs.
+    pub(crate) fn find(
+        &self,
+        pool: &Pool,
+        stream: StreamId,
+        bytes: u64,
+        req: Option<Request>,
+    ) -> Result<u64> {
+        if self.kept.any() {
+            self.kept.settle(|a| self.free_plain(a));
         }
-        self.pond.alloc_from(pool, stream, bytes)
+        let attempt = |req: Option<Request>| {
+            if self.closed.load(Relaxed) {
+                return ended();
+            }
+            let req = match req {
+                Some(req) => req,
+                None => self.pond.request(self.pond.heap(pool, stream)?, bytes)?,
+            };
+            self.places.address(self.pond.find(&req)?)
+        };
+        let done = attempt(req).or_else(|e| self.rescue.retry(e, bytes, || attempt(None)));
+        done.inspect_err(|e| {
+            if e.code() == Code::OutOfMemory {
+                self.pond.count_out_of_memory(pool.id(), Some(stream));
+            }
+        })
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.closed.load(Relaxed) { ended() } else { Ok(()) }
     }
 
     /// `Memory::free` with a stream, in the usual case: see [`Pond::free_quick`]. After the end of the device no
     /// address is near. Never panics.
-    #[cfg(feature = "capi")]
     #[inline(always)]
     pub(crate) fn free_quick(&self, addr: u64, stream: StreamId) -> Freed {
         match self.places.near(addr) {
             Some(offset) => self.pond.free_quick(offset, Some(stream)),
-            None => Freed::No,
+            None => Freed::NotQuick,
         }
     }
 
     /// `Memory::free` with a stream, after `free_quick` found that it is not the usual case.
-    #[cfg(feature = "capi")]
     pub(crate) fn free(&self, addr: u64, stream: StreamId, found: Freed) -> Result<()> {
-        if self.closed.load(Relaxed) {
-            return ended();
-        }
+        self.check_open()?;
         match self.places.offset(addr) {
             Some(offset) => match found {
                 Freed::Unowned(heap) if self.pond.free_unowned(heap, offset) => Ok(()),
                 _ => self.pond.free(offset, Some(stream), None),
             },
             None if addr == 0 => Ok(()),
-            None => stranger(addr),
+            None => unknown(addr),
+        }
+    }
+
+    /// `Memory::free` with an address only.
+    fn free_plain(&self, addr: u64) -> Result<()> {
+        self.check_open()?;
+        match self.places.offset(addr) {
+            Some(offset) => self.pond.free(offset, None, None),
+            None => unknown(addr),
         }
     }
 

@@ -23,50 +23,41 @@
 //! # }
 //! ```
 //!
-//! Lock order, outermost first. A lock is only taken while holding locks above it, and no lock at all
-//! is held while a device, a plugin or a callback runs:
-//!
-//! 1. the gate (`gate.rs`): start and end of devices; a turn, not a mutex, and held across devices
-//! 2. `REGISTRY` (`registry.rs`): types by name
-//! 3. the handle tables of `capi`
-//! 4. the defaults of options (`options/defaults.rs`); the settings of one device (`memory/settings.rs`), and
-//!    below them the account of its memory (`memory.rs`)
-//! 5. the tables of host and unified memory (`pinned.rs`), the out-of-memory callbacks (`rescue.rs`),
-//!    the scopes by pool (`scope.rs`), the caller's events (`borrowed.rs`),
-//!    the ranges that have memory (`segments.rs`), tickets and imports (`share/`); heaps may be locked above tickets
+//! No lock is held while a device, a plugin or a callback runs, but for the gate (`gate.rs`), the turn in which devices
+//! start and end. The order of locks is that of `base/sync/levels.rs`.
 //!
 //! A pass (`usage.rs`) is a count, not a lock: the end of a device waits for it inside the gate, so who
 //! holds one never goes through the gate (`outside` refuses it).
 //!
 //! Nothing here is ever destroyed: a static destructor that comes late gets a status.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-mod borrowed;
+mod backing;
 mod builtin;
 mod copies;
 mod device;
 mod fork;
 mod gate;
+mod kept;
 mod memory;
+mod numbers;
 mod options;
 mod pinned;
+mod reentry;
 mod registry;
 mod rescue;
 mod scope;
-mod segments;
 mod share;
-mod supply;
 mod table;
 mod unpooled;
 mod usage;
 
 pub use crate::core::{BlockInfo, CaptureId, CheckpointId, Counter, PoolId, Restored, Stats};
 #[cfg(feature = "capi")]
-pub(crate) use crate::core::{Freed, Got, Heap, Pool};
+pub(crate) use crate::core::{Freed, Got, Heap, Pool, Request};
 pub use crate::device::cuda::CudaOptions;
 pub use crate::device::host::HostOptions;
 pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
+pub use backing::segments::Segment;
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;
@@ -75,20 +66,17 @@ pub(crate) use memory::Pooled;
 pub use options::set_default_options;
 pub use pinned::HostStats;
 pub(crate) use registry::device_facts;
+#[cfg(feature = "capi")]
+pub(crate) use registry::{Held, holders};
 pub use registry::{
     absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, import_close,
-    owner, register_type, type_names, unregister_type,
+    owner, register_type, type_names, unregister_type, user,
 };
-pub use segments::Segment;
 pub use share::Export;
 pub use table::by_id;
 
-#[cfg(feature = "capi")]
-pub(crate) use crate::base::told::check as check_told;
 pub(crate) use fork::check as check_fork;
+#[cfg(feature = "capi")]
+pub(crate) use reentry::check_segment_callback;
 
-/// Locks, whatever a panicking thread left behind: each user leaves its data whole before anything
-/// that can panic.
-pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub(crate) use crate::base::sync::system::lock;

@@ -8,22 +8,25 @@
 
 use crate::base::error::{Code, Result};
 use crate::base::numa;
-use crate::device::{EventId, HostWish, StreamId};
+use crate::base::sync::system::Mutex;
+use crate::core::Stream;
+use crate::device::{HostWish, StreamId};
 use crate::fail;
-use crate::runtime::device::{DeviceState, may_block};
+use crate::runtime::device::DeviceState;
 use crate::runtime::options::{Key, Options, Value};
+use crate::runtime::reentry::may_block;
 use crate::runtime::{lock, table};
 pub use cache::HostStats;
 use cache::{Span, State, Use, Waiting};
 use ranges::Ranges;
 use sizes::span_of;
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 mod cache;
-mod marks;
 mod ranges;
 mod sizes;
+mod waits;
 
 /// Freed blocks that wait which a request looks at before it asks the device for memory.
 const LOOK: usize = 64;
@@ -50,9 +53,6 @@ impl Table {
 #[derive(Default)]
 pub(crate) struct HostCache {
     state: Mutex<State>,
-    events: Mutex<Vec<EventId>>, // of this device, that nobody uses
-    /// The device has ended: nothing of its work is left.
-    ended: AtomicBool,
     /// Options, each read by itself.
     most_cached: AtomicU64, // [B]
     exact_above: AtomicU64, // [B]
@@ -136,15 +136,15 @@ impl DeviceState {
             return Ok(());
         }
         let ended = lock(&self.host.state).end(addr)?;
-        let marks: Vec<_> = ended.uses.into_iter().filter_map(|u| self.mark_use(u)).collect();
+        let waits = self.waits_of(&ended.uses);
         let size = ended.size;
         {
             let mut s = lock(&self.host.state);
-            if marks.is_empty() {
+            if waits.is_empty() {
                 s.give(addr, size);
             } else {
                 s.stats.pending += size;
-                s.waiting.push_back(Waiting { addr, size, marks });
+                s.waiting.push_back(Waiting { addr, size, waits });
             }
         }
         self.host_settle(LOOK_AT_FREE, false);
@@ -153,13 +153,13 @@ impl DeviceState {
         Ok(())
     }
 
-    /// The pinned memory that holds `addr`, of this device or of another one, is used by work on `stream` of this
-    /// device: after its free it is used again when that stream has passed what is queued there at the free.
+    /// The pinned memory that holds `addr`, of this device or of another one, is used by work on `stream`, of this
+    /// device or another: after its free it is used again when that stream has passed what is queued there at the free.
     /// Errors: `UnknownPointer`, `UnknownStream`.
     pub fn host_record_stream(&self, addr: u64, stream: StreamId) -> Result<()> {
         let _pass = self.enter()?;
-        self.check_stream(stream)?;
-        if !self.host_note(addr, stream) {
+        let used_by = self.memory().order().user(stream)?;
+        if !self.host_note_use(addr, used_by) {
             fail!(Code::UnknownPointer, "no live pinned memory holds {addr:#x}");
         }
         Ok(())
@@ -167,24 +167,18 @@ impl DeviceState {
 
     /// Notes a use of whatever pinned memory holds `addr`, if any does.
     pub(crate) fn host_note(&self, addr: u64, stream: StreamId) -> bool {
+        // One that is another stream on each thread is stood for by one that waits for all of them.
+        let order = self.memory().order();
+        self.host_note_use(addr, order.stream(order.ordered(stream)))
+    }
+
+    fn host_note_use(&self, addr: u64, stream: Arc<Stream>) -> bool {
         let by = Use { device: self.id(), stream };
-        if lock(&self.host.state).note(addr, by) {
+        if lock(&self.host.state).note(addr, &by) {
             return true;
         }
         // Pinned memory is good for all devices of a machine.
-        table::open_devices().any(|d| d.id() != self.id() && lock(&d.host.state).note(addr, by))
-    }
-
-    /// To be called before the device ends `stream`: live blocks that it has used could not wait for it any more
-    /// at their free. It is waited for here, on the host, if there are any.
-    pub(crate) fn host_end_stream(&self, stream: StreamId) {
-        let by = Use { device: self.id(), stream };
-        // Without the wait the uses stay, and the free waits for the whole device.
-        if table::open_devices().any(|d| lock(&d.host.state).has_use(by))
-            && self.device().stream_synchronize(stream).is_ok()
-        {
-            table::open_devices().for_each(|d| lock(&d.host.state).drop_use(by));
-        }
+        table::open_devices().any(|d| d.id() != self.id() && lock(&d.host.state).note(addr, &by))
     }
 
     /// The account of the device's pinned host memory.
@@ -246,11 +240,11 @@ impl DeviceState {
         };
         let mut any = false;
         for w in &mut some {
-            w.marks.retain(|m| !self.mark_passed(m, wait));
+            w.waits.retain_mut(|(device, waits)| !self.is_over(*device, waits, wait));
         }
         let mut s = lock(&self.host.state);
         for w in some {
-            if w.marks.is_empty() {
+            if w.waits.is_empty() {
                 s.stats.pending -= w.size;
                 s.give(w.addr, w.size);
                 any = true;
@@ -311,18 +305,14 @@ impl DeviceState {
 
     /// Gives back all host and unified memory that is left. For the end of the device, whose work is done.
     pub(crate) fn close_pinned(&self) -> Result<()> {
-        self.host.ended.store(true, Relaxed);
         let mut first = Ok(());
-        let all = lock(&self.host.state).drain();
+        let (all, _waiting) = lock(&self.host.state).drain();
         for (addr, bytes) in all {
             first = first.and(self.device().host_free(addr, bytes));
         }
         let unified: Vec<_> = lock(&self.unified.0).drain().collect();
         for (addr, bytes, ()) in unified {
             first = first.and(self.device().unified_free(addr, bytes));
-        }
-        for e in std::mem::take(&mut *lock(&self.host.events)) {
-            let _ = self.device().event_destroy(e); // a device that is ending may have lost it already
         }
         first
     }

@@ -4,16 +4,20 @@
 //! or ends a type goes through the gate; looking up an open device takes only the table's lock.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::levels;
+use crate::base::sync::system::Mutex;
 use crate::core::BlockInfo;
 use crate::device::cuda::CudaOptions;
 use crate::device::host::HostOptions;
-use crate::device::{DeviceType, MemoryInfo, Sizes, Versions};
+use crate::device::{DeviceType, MemoryInfo, Sizes, StreamId, Versions};
 use crate::fail;
 use crate::runtime::builtin;
-use crate::runtime::device::{DeviceState, may_block};
+use crate::runtime::device::DeviceState;
 use crate::runtime::gate::{Gate, Pass};
+use crate::runtime::reentry::may_block;
 use crate::runtime::{fork, lock, options, table, usage};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The longest name of a device type, in bytes: it must fit `char[32]` with its end.
 const MAX_NAME: usize = 31;
@@ -38,7 +42,7 @@ struct Registry {
 }
 
 static GATE: Gate = Gate::new();
-static REGISTRY: Mutex<Registry> =
+static REGISTRY: Mutex<Registry, { levels::REGISTRY }> =
     Mutex::new(Registry { entries: Vec::new(), started: false, born: 0, host: None, cuda: None });
 
 impl Registry {
@@ -157,14 +161,7 @@ pub fn unregister_type(name: &str) -> Result<()> {
         }
         e.devices.iter().flatten().cloned().collect()
     };
-    // New calls are refused first, so that the count below can only go down.
-    states.iter().for_each(|s| s.shut());
-    let live: u64 =
-        states.iter().map(|s| s.memory().live_blocks() + (s.host.live() + s.unified.live()) as u64).sum();
-    if live != 0 {
-        states.iter().for_each(|s| s.reopen());
-        fail!(Code::Busy, "{live} blocks of {name:?} are live");
-    }
+    shut_unless_used(&states, name)?;
     let taken = {
         let mut r = lock(&REGISTRY);
         let at = r.entries.iter().position(|e| e.name == name);
@@ -172,6 +169,39 @@ pub fn unregister_type(name: &str) -> Result<()> {
     };
     note_ended(states.into_iter());
     taken.map_or(Ok(()), end)
+}
+
+/// How long the doors of devices are held at most to see everybody out, and for how long they are open in between.
+const HELD: Duration = Duration::from_millis(1);
+const OPEN: Duration = Duration::from_millis(4);
+
+/// Shuts the doors of a type's devices, with nobody inside. `Busy` while blocks of them live: then no call of others was
+/// refused, as the devices do not end. What those that are inside do meanwhile decides which it is.
+fn shut_unless_used(states: &[Arc<DeviceState>], name: &str) -> Result<()> {
+    // The device is not called for it: while the doors are held, that would wait for this thread itself.
+    let live = || -> Result<()> {
+        match states.iter().map(|s| s.live()).sum::<u64>() {
+            0 => Ok(()),
+            n => fail!(Code::Busy, "{n} blocks of {name:?} are live"),
+        }
+    };
+    loop {
+        states.iter().for_each(|s| s.memory().free_kept());
+        live()?;
+        states.iter().for_each(|s| s.door().hold());
+        let moment = Instant::now() + HELD;
+        if states.iter().all(|s| s.door().is_left_by(moment)) {
+            // Nobody comes in now. Requests that are served from what is at hand need not.
+            let unused = live();
+            match &unused {
+                Ok(()) => states.iter().for_each(|s| s.shut()),
+                Err(_) => states.iter().for_each(|s| s.reopen()),
+            }
+            return unused;
+        }
+        states.iter().for_each(|s| s.reopen());
+        std::thread::sleep(OPEN);
+    }
 }
 
 /// Devices that have ended, and still have their tables: a thread may be in a call that began before.
@@ -187,8 +217,13 @@ fn note_ended(states: impl Iterator<Item = Arc<DeviceState>>) {
 /// Ends one type that is no longer in the table. Goes on after an error and returns the first.
 fn end(entry: Entry) -> Result<()> {
     let mut first = Ok(());
-    for state in entry.devices.iter().flatten() {
-        state.shut();
+    let open: Vec<_> = entry.devices.iter().flatten().collect();
+    open.iter().for_each(|state| state.shut());
+    // All of them before any memory goes: work on one of them may use memory of another.
+    for state in &open {
+        first = first.and(state.rest());
+    }
+    for state in open {
         first = first.and(state.close());
     }
     if entry.initialized {
@@ -284,30 +319,91 @@ fn not_started() -> Error {
     Error::new(Code::NotInitialized, "no device is open")
 }
 
-/// The open device whose memory (a live block of it, unified memory, or an import) holds `addr`.
+/// The open device whose memory (a live block of it, unified memory, or an import) holds `addr`; none where several
+/// devices, with address spaces of their own, have it.
 pub fn owner(addr: u64) -> Option<Arc<DeviceState>> {
-    table::open_devices()
-        .find(|d| d.memory().block(addr).is_ok() || d.unified.check(addr, 0).is_some() || d.has_import(addr))
-        .cloned()
+    let has = |d: &&Arc<DeviceState>| {
+        d.memory().block(addr).is_ok() || d.unified.check(addr, 0).is_some() || d.has_import(addr)
+    };
+    let mut all = table::open_devices().filter(has);
+    let first = all.next()?;
+    let another = table::own_addresses() && all.next().is_some();
+    (!another).then(|| first.clone())
 }
 
-/// The open device that has the live block that holds `addr`, and the block.
-pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
+/// A block, and the device that has it.
+pub(crate) type Held = (Arc<DeviceState>, BlockInfo);
+
+/// `InvalidArgument`, with the names of the devices.
+#[cold]
+fn ambiguous<T>(addr: u64, all: &[Held]) -> Result<T> {
+    let names: Vec<String> = all.iter().map(|(d, _)| format!("{}:{}", d.type_name(), d.ordinal())).collect();
+    fail!(
+        Code::InvalidArgument,
+        "{} each have a live block at {addr:#x}, as they have address spaces of their own: the pointer alone does not \
+         tell which is meant, so use a call that names the pool or the device",
+        names.join(" and ")
+    );
+}
+
+/// The blocks that hold `addr`, one of each device that has one; mostly one. Why none, where there is none.
+pub(crate) fn holders(addr: u64) -> Result<Vec<Held>> {
     fork::check()?;
     if addr == 0 {
         return Err(Error::new(Code::InvalidArgument, "the pointer is NULL"));
     }
-    let mut worst = None;
+    let (mut all, mut worst) = (Vec::new(), None);
     for d in table::open_devices() {
         match d.memory().block(addr) {
-            Ok(b) => return Ok((d.clone(), b)),
+            Ok(b) => {
+                all.push((d.clone(), b));
+                if !table::own_addresses() {
+                    break;
+                }
+            }
             Err(e) if e.code() == Code::DoubleFree => {
                 worst = Some(Error::new(Code::UnknownPointer, format!("the block at {addr:#x} was freed")));
             }
             Err(e) => worst = worst.or(Some(e)),
         }
     }
-    Err(worst.unwrap_or_else(not_started))
+    if all.is_empty() { Err(worst.unwrap_or_else(not_started)) } else { Ok(all) }
+}
+
+/// The open device that has the live block that holds `addr`, and the block. `InvalidArgument` where several devices have
+/// one there.
+pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
+    let mut all = holders(addr)?;
+    match all.pop() {
+        Some(only) if all.is_empty() => Ok(only),
+        Some(last) => {
+            all.push(last);
+            ambiguous(addr, &all)
+        }
+        None => Err(not_started()),
+    }
+}
+
+/// The open device that is meant by a use of the block that starts at `addr` by `stream`: where several devices have a
+/// block there, the one whose stream it is, if it is one device's only.
+pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {
+    let mut all = holders(addr)?;
+    let meant = |all: &[Held], is: &dyn Fn(&Held) -> bool| {
+        let mut found = all.iter().filter(|h| is(h));
+        found.next().filter(|_| found.next().is_none()).map(|h| h.0.clone())
+    };
+    if let Some(d) = meant(&all, &|_| true) {
+        return Ok(d);
+    }
+    if all.iter().any(|(_, b)| b.base == addr) {
+        all.retain(|(_, b)| b.base == addr);
+    }
+    // A device that takes streams that were made elsewhere cannot tell that one is not its own.
+    let takes = |h: &Held| h.0.device().has_foreign_streams() || h.0.check_stream(stream).is_ok();
+    match meant(&all, &|_| true).or_else(|| meant(&all, &takes)) {
+        Some(d) => Ok(d),
+        None => ambiguous(addr, &all),
+    }
 }
 
 /// Ends the import at `addr` of whichever device has it; see [`DeviceState::import_close`].
@@ -327,6 +423,17 @@ pub fn free(addr: u64, size: Option<u64>) -> Result<()> {
         return Ok(());
     }
     let mut worst: Option<Error> = None;
+    if table::own_addresses()
+        && let Ok(mut all) = holders(addr)
+    {
+        // What is freed is named by its start. A pointer inside of blocks only is refused below.
+        all.retain(|(_, b)| b.base == addr);
+        match &all[..] {
+            [] => {}
+            [(d, _)] => return d.memory().free(addr, None, size),
+            _ => return ambiguous(addr, &all),
+        }
+    }
     for d in table::open_devices() {
         match d.memory().free(addr, None, size) {
             Ok(()) => return Ok(()),

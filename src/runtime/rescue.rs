@@ -5,11 +5,12 @@
 //! that fails inside one calls none: the thread is marked meanwhile.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::{Condvar, Mutex};
 use crate::fail;
-use crate::runtime::lock;
+use crate::runtime::{lock, numbers};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Called with the bytes of the request; true when it freed something.
 pub(crate) type OomCallback = dyn Fn(u64) -> bool + Send + Sync;
@@ -25,7 +26,7 @@ struct State {
     callbacks: Vec<(u64, Arc<OomCallback>)>,
     /// The number of each callback that runs now, once for each thread in it.
     running: Vec<u64>,
-    last: u64,
+    last: u64, // the newest number
     closed: bool,
 }
 
@@ -37,14 +38,14 @@ pub(crate) struct Rescue {
 }
 
 impl Rescue {
-    /// Adds a callback and gives its number, never 0 and never used again.
+    /// Adds a callback and gives its number, never 0 and never another's.
     pub(crate) fn add(&self, callback: Arc<OomCallback>) -> Result<u64> {
         let mut s = lock(&self.state);
         if s.closed {
             return Err(Error::new(Code::NotInitialized, "the device was finalised"));
         }
-        s.last += 1;
-        let id = s.last;
+        let id = numbers::next();
+        s.last = id;
         s.callbacks.push((id, callback));
         Ok(id)
     }
@@ -58,7 +59,7 @@ impl Rescue {
         };
         let gone = s.callbacks.remove(at);
         while !INSIDE.with(Cell::get) && s.running.contains(&id) {
-            s = self.returned.wait(s).unwrap_or_else(PoisonError::into_inner);
+            s = self.returned.wait(s);
         }
         drop(s);
         drop(gone); // foreign code may run in its destructor

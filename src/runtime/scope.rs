@@ -7,13 +7,15 @@
 //! while a thread is in a scope of it.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::levels;
+use crate::base::sync::system::Mutex;
 use crate::core::PoolId;
 use crate::fail;
 use crate::runtime::lock;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 
 /// What a pool's entry says while the pool is being destroyed.
 const ENDING: u64 = u64::MAX;
@@ -22,7 +24,7 @@ const ENDING: u64 = u64::MAX;
 #[derive(Default)]
 pub(crate) struct Scopes {
     open: AtomicU64,
-    pools: Mutex<BTreeMap<PoolId, u64>>, // open scopes by pool
+    pools: Mutex<BTreeMap<PoolId, u64>, { levels::SCOPES }>, // open scopes by pool
 }
 
 struct Scope {

@@ -6,7 +6,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::runtime::device::DeviceState;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Records of one chunk. Chunks are made as numbers are used.
@@ -21,6 +21,16 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Devices below this number have all ended.
 static FIRST: AtomicU32 = AtomicU32::new(0);
 
+/// Whether any device has ever had an address space of its own: then one address may be that of several blocks.
+static OWN_ADDRESSES: AtomicBool = AtomicBool::new(false);
+
+/// Whether two devices may have blocks at one address.
+#[inline]
+pub(crate) fn own_addresses() -> bool {
+    // Relaxed: who holds an address of a device learnt it after the device was kept.
+    OWN_ADDRESSES.load(Ordering::Relaxed)
+}
+
 /// A number that no device had before.
 pub(crate) fn next_id() -> Result<u32> {
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -34,6 +44,9 @@ pub(crate) fn next_id() -> Result<u32> {
 /// Keeps `state` under its number for the rest of the process.
 pub(crate) fn keep(state: &Arc<DeviceState>) {
     let id = state.id() as usize;
+    if state.device().has_own_addresses() {
+        OWN_ADDRESSES.store(true, Ordering::Relaxed);
+    }
     let chunk = TABLE[id / CHUNK].get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
     let _ = chunk[id % CHUNK].set(state.clone());
 }

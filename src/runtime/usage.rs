@@ -2,20 +2,31 @@
 //!
 //! Every call on a device but the allocation path holds a pass: a copy that has been checked against
 //! the live blocks must not find them gone. (The allocation path is the business of `memory.rs`.)
+//!
+//! The door is open or shut. Who wants to shut it only if nobody is inside holds it for a moment: who comes then waits
+//! for that moment at most, and learns nothing else of it.
 
 use crate::base::error::{Code, Error, Result};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 thread_local! {
     /// Passes that this thread holds. No destructor, so it works at thread exit too.
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Between two looks at who is inside.
+const LOOK: Duration = Duration::from_micros(50);
+
+const OPEN: u8 = 0;
+/// Somebody looks whether the door can be shut.
+const HELD_SHUT: u8 = 1;
+const SHUT: u8 = 2;
+
 /// The door of one device.
 pub(crate) struct Usage {
-    open: AtomicBool,
+    door: AtomicU8,
     inside: AtomicU64,
 }
 
@@ -24,40 +35,67 @@ pub(crate) struct Pass<'a>(&'a Usage);
 
 impl Usage {
     pub(crate) fn new() -> Usage {
-        Usage { open: AtomicBool::new(true), inside: AtomicU64::new(0) }
+        Usage { door: AtomicU8::new(OPEN), inside: AtomicU64::new(0) }
     }
 
     /// Whether the device has not ended.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         // Relaxed: only a hint for calls that race with the end.
-        self.open.load(Ordering::Relaxed)
+        self.door.load(Ordering::Relaxed) != SHUT
     }
 
     /// Goes in; `NotInitialized` once the door is shut.
     pub(crate) fn enter(&self) -> Result<Pass<'_>> {
-        // SeqCst with `shut`: either it sees this count, or this sees the shut door.
-        self.inside.fetch_add(1, Ordering::SeqCst);
-        HELD.with(|h| h.set(h.get() + 1));
-        let pass = Pass(self);
-        if !self.open.load(Ordering::SeqCst) {
-            return Err(Error::new(Code::NotInitialized, "the device has ended"));
+        loop {
+            // SeqCst with `hold` and `shut`: either they see this count, or this sees the door.
+            self.inside.fetch_add(1, Ordering::SeqCst);
+            let outer = HELD.with(|h| h.replace(h.get() + 1));
+            let pass = Pass(self);
+            match self.door.load(Ordering::SeqCst) {
+                OPEN => return Ok(pass),
+                // Who is inside some device already may be what is waited for.
+                HELD_SHUT if outer != 0 => return Ok(pass),
+                HELD_SHUT => {
+                    drop(pass);
+                    std::thread::sleep(LOOK);
+                }
+                _ => return Err(Error::new(Code::NotInitialized, "the device has ended")),
+            }
         }
-        Ok(pass)
     }
 
     /// Shuts the door and waits until everybody is out.
     pub(crate) fn shut(&self) {
-        self.open.store(false, Ordering::SeqCst);
+        self.door.store(SHUT, Ordering::SeqCst);
         while self.inside.load(Ordering::SeqCst) != 0 {
             // Rare and short, but a stream may have to finish first: no reason to spin.
-            std::thread::sleep(Duration::from_micros(50));
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Holds the door, to be opened or shut soon: who comes waits for that. Nobody may be waited for meanwhile who is
+    /// not inside, so this is for a moment only.
+    pub(crate) fn hold(&self) {
+        self.door.store(HELD_SHUT, Ordering::SeqCst);
+    }
+
+    /// Whether everybody comes out before that moment. The door is held.
+    pub(crate) fn is_left_by(&self, moment: Instant) -> bool {
+        loop {
+            if self.inside.load(Ordering::SeqCst) == 0 {
+                return true;
+            }
+            if Instant::now() >= moment {
+                return false;
+            }
+            std::thread::yield_now();
         }
     }
 
     /// Opens the door again.
     pub(crate) fn reopen(&self) {
-        self.open.store(true, Ordering::SeqCst);
+        self.door.store(OPEN, Ordering::SeqCst);
     }
 }
 
@@ -79,4 +117,36 @@ pub(crate) fn outside() -> Result<()> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+
+    #[test]
+    fn a_held_door_makes_others_wait_and_lets_those_in_who_are_inside() {
+        let (door, other) = (Usage::new(), Usage::new());
+        let pass = door.enter().unwrap();
+        let held = || Instant::now() + Duration::from_millis(2);
+        door.hold();
+        other.hold();
+        assert!(!door.is_left_by(held()), "this thread is inside");
+        drop(door.enter().unwrap());
+        drop(other.enter().unwrap());
+        std::thread::scope(|threads| {
+            let comes = threads.spawn(|| door.enter().map(drop));
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(!comes.is_finished());
+            door.reopen();
+            assert!(comes.join().unwrap().is_ok());
+            door.hold();
+            drop(pass);
+            assert!(door.is_left_by(held()));
+            let comes = threads.spawn(|| door.enter().map(drop));
+            door.shut();
+            assert_eq!(comes.join().unwrap().unwrap_err().code(), Code::NotInitialized);
+        });
+        assert!(!door.is_open());
+    }
 }

@@ -198,6 +198,53 @@ impl Fake {
         assert_eq!(release(device), 0);
     }
 
+    /// A framework queues a call of the host in a stream of `device`.
+    pub fn launch_host(&self, device: c_int, stream: u64, body: impl FnOnce() + Send + 'static) {
+        type Body = Box<dyn FnOnce() + Send>;
+        extern "C" fn call(data: *mut c_void) {
+            // From `into_raw` below; the driver calls once.
+            let body = unsafe { Box::from_raw(data.cast::<Body>()) };
+            body();
+        }
+        let launch: extern "C" fn(u64, extern "C" fn(*mut c_void), *mut c_void) -> u32 =
+            self.driver("cuLaunchHostFunc");
+        let data = Box::into_raw(Box::new(Box::new(body) as Body));
+        self.with_primary(device, || assert_eq!(launch(stream, call, data.cast()), 0));
+    }
+
+    /// A framework queues a copy between memory of two devices in a stream of its own, whose device is the last
+    /// argument.
+    pub fn copy_peer_async(
+        &self,
+        to: (c_int, u64),
+        from: (c_int, u64),
+        bytes: u64,
+        stream: u64,
+        device: c_int,
+    ) {
+        let copy: extern "C" fn(u64, u64, u64, u64, usize, u64) -> u32 = self.driver("cuMemcpyPeerAsync");
+        let (mut to_context, mut from_context) = (0, 0);
+        self.with_primary(to.0, || to_context = self.current());
+        self.with_primary(from.0, || from_context = self.current());
+        self.with_primary(device, || {
+            assert_eq!(copy(to.1, to_context, from.1, from_context, bytes as usize, stream), 0);
+        });
+    }
+
+    /// A framework queues a copy from host memory in a stream of `device`.
+    pub fn copy_in_async(&self, device: c_int, to: u64, from: u64, bytes: u64, stream: u64) {
+        let copy: extern "C" fn(u64, u64, usize, u64) -> u32 = self.driver("cuMemcpyHtoDAsync_v2");
+        self.with_primary(device, || assert_eq!(copy(to, from, bytes as usize, stream), 0));
+    }
+
+    /// A framework waits for a stream of `device`: the driver's status.
+    pub fn stream_sync(&self, device: c_int, stream: u64) -> u32 {
+        let wait: extern "C" fn(u64) -> u32 = self.driver("cuStreamSynchronize");
+        let mut status = 0;
+        self.with_primary(device, || status = wait(stream));
+        status
+    }
+
     pub fn foreign_stream_end(&self, stream: u64) {
         let destroy: extern "C" fn(u64) -> u32 = self.driver("cuStreamDestroy_v2");
         self.with_primary(0, || assert_eq!(destroy(stream), 0));

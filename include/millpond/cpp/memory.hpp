@@ -95,8 +95,10 @@ class Buffer {
   /// that cannot be freed (after finalize()) is forgotten; nothing is thrown.
   void reset() noexcept {
     if (data_ != nullptr) {
-      const bool freed = pool_ != nullptr && millpond_pool_free(pool_, data_, stream_) == C_SUCCESS;
-      if (!freed) (void)millpond_free(data_);
+      bool freed = pool_ != nullptr && millpond_pool_free(pool_, data_, stream_) == C_SUCCESS;
+      if (!freed) freed = millpond_free(data_) == C_SUCCESS;
+      // Where two devices have a block at this address, only the pool tells which is meant.
+      if (!freed && pool_ != nullptr) (void)millpond_pool_free(pool_, data_, nullptr);
     }
     forget();
   }

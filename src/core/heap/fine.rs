@@ -2,73 +2,98 @@
 //! merge within their chunk; a chunk that is wholly free goes back, but for one a tier.
 
 use super::super::desc::{Id, Maps, kind};
-use super::super::shape::{GRANULE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, Tier};
-use super::Inner;
+use super::super::shape::{Tier, unit_shift};
+use super::super::units::{Extent, GRANULE_SHIFT, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
+use super::{HeapState, LockedHeap};
+use std::ops::DerefMut;
 
-impl Inner {
+/// Units of a chunk of the tier, less one.
+#[inline]
+pub(super) fn chunk_mask(tier: Tier) -> u32 {
+    (1 << (GRANULE_SHIFT - unit_shift(tier))) - 1
+}
+
+/// Enters a block at its first and its last unit of a chunk whose table entries start at `base`.
+pub(super) fn tag_fine(maps: &Maps, base: u32, mask: u32, off: u32, units: u32, id: Id) {
+    maps.set_at(base + (off & mask), id);
+    maps.set_at(base + ((off + units - 1) & mask), id);
+}
+
+/// The granule in which a unit of a fine tier lies.
+fn granule_of(tier: Tier, off: u32) -> u32 {
+    off >> (GRANULE_SHIFT - unit_shift(tier))
+}
+
+impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     #[inline]
-    pub(super) fn fine_insert(&mut self, maps: &Maps, tier: Tier, id: Id) {
-        if tier == Tier::Small { self.small.insert(maps, id) } else { self.medium.insert(maps, id) }
-    }
-    #[inline]
-    pub(super) fn fine_remove(&mut self, maps: &Maps, tier: Tier, id: Id) {
-        if tier == Tier::Small { self.small.remove(maps, id) } else { self.medium.remove(maps, id) }
-    }
-    #[inline]
-    fn fine_resize(&mut self, maps: &Maps, tier: Tier, id: Id, off: u32, units: u32) {
+    pub(super) fn fine_insert(&mut self, tier: Tier, id: Id) {
+        let maps = self.maps();
         if tier == Tier::Small {
-            self.small.resize(maps, id, off, units)
+            self.state.small.insert(maps, id)
         } else {
-            self.medium.resize(maps, id, off, units)
+            self.state.medium.insert(maps, id)
         }
     }
-    /// Units of a chunk of the tier, less one.
     #[inline]
-    pub(super) fn chunk_mask(maps: &Maps, tier: Tier) -> u32 {
-        (1 << (GRANULE_SHIFT - maps.shape.unit_shift(tier))) - 1
+    pub(super) fn fine_remove(&mut self, tier: Tier, id: Id) {
+        let maps = self.maps();
+        if tier == Tier::Small {
+            self.state.small.remove(maps, id)
+        } else {
+            self.state.medium.remove(maps, id)
+        }
     }
-    pub(super) fn tag_fine(maps: &Maps, base: u32, mask: u32, off: u32, units: u32, id: Id) {
-        maps.set_at(base + (off & mask), id);
-        maps.set_at(base + ((off + units - 1) & mask), id);
+    #[inline]
+    fn fine_resize(&mut self, tier: Tier, id: Id, off: u32, units: u32) {
+        let maps = self.maps();
+        if tier == Tier::Small {
+            self.state.small.resize(maps, id, off, units)
+        } else {
+            self.state.medium.resize(maps, id, off, units)
+        }
     }
-
     /// A block of a fine tier from the bins; 0 when none fits (or ids ran out).
-    pub(super) fn fine_alloc(&mut self, maps: &Maps, tier: Tier, units: u32) -> Id {
-        let id =
-            if tier == Tier::Small { self.small.find(maps, units) } else { self.medium.find(maps, units) };
-        if id == 0 || !self.stock_ids(maps) {
+    pub(super) fn fine_alloc(&mut self, tier: Tier, units: u32) -> Id {
+        let maps = self.maps();
+        let id = if tier == Tier::Small {
+            self.state.small.find(maps, units)
+        } else {
+            self.state.medium.find(maps, units)
+        };
+        if id == 0 || !self.stock_ids() {
             return 0;
         }
-        let mask = Self::chunk_mask(maps, tier);
+        let mask = chunk_mask(tier);
         let d = maps.desc(id);
         let (off, all) = (d.off(), d.units());
         if all == mask + 1 {
-            self.empty[tier as usize] = false;
+            self.state.empty[tier as usize] = false;
         }
         if all == units {
-            self.fine_remove(maps, tier, id);
+            self.fine_remove(tier, id);
             return id;
         }
         // The rest keeps the id.
-        let base = maps.granule(off >> (GRANULE_SHIFT - maps.shape.unit_shift(tier))).low();
-        let piece = self.pop_id(maps);
-        self.fine_resize(maps, tier, id, off + units, all - units);
+        let base = maps.granule(granule_of(tier, off)).low();
+        let piece = self.pop_id();
+        self.fine_resize(tier, id, off + units, all - units);
         maps.set_at(base + ((off + units) & mask), id);
         let p = maps.desc(piece);
         p.set_off(off);
         p.set_units(units);
-        Self::tag_fine(maps, base, mask, off, units, piece);
+        tag_fine(maps, base, mask, off, units, piece);
         piece
     }
 
     /// Merges a block, whose tags are in place, with its free neighbours.
-    pub(super) fn fine_free(&mut self, maps: &Maps, me: u32, tier: Tier, id: Id) {
-        let mask = Self::chunk_mask(maps, tier);
+    pub(super) fn fine_free(&mut self, tier: Tier, id: Id) {
+        let maps = self.maps();
+        let mask = chunk_mask(tier);
         let free = kind::FREE | (tier as u32) << 4;
         let d = maps.desc(id);
         let (off, units) = (d.off(), d.units());
         let end = off + units;
-        let granule = off >> (GRANULE_SHIFT - maps.shape.unit_shift(tier));
+        let granule = granule_of(tier, off);
         let base = maps.granule(granule).low();
         let (mut left, mut right) = (0, 0);
         if off & mask != 0 {
@@ -89,99 +114,93 @@ impl Inner {
         let start = if left != 0 { l.off() } else { off };
         let all = units + if left != 0 { l.units() } else { 0 } + if right != 0 { r.units() } else { 0 };
         if left != 0 && right != 0 {
-            self.fine_remove(maps, tier, right);
-            self.put_id(maps, right);
+            self.fine_remove(tier, right);
+            self.put_id(right);
             right = 0;
         }
         let other = left | right;
         if all == mask + 1 {
-            if self.empty[tier as usize] {
+            if self.state.empty[tier as usize] {
                 if other != 0 {
-                    self.fine_remove(maps, tier, other);
-                    self.put_id(maps, other);
+                    self.fine_remove(tier, other);
+                    self.put_id(other);
                 }
-                self.put_id(maps, id);
-                self.drop_chunk(maps, me, tier, granule);
+                self.put_id(id);
+                self.drop_chunk(tier, granule);
                 return;
             }
-            self.empty[tier as usize] = true;
+            self.state.empty[tier as usize] = true;
         }
         if other == 0 {
             d.become_(kind::FREE, tier as u32);
-            self.fine_insert(maps, tier, id);
+            self.fine_insert(tier, id);
             return;
         }
-        self.put_id(maps, id);
-        self.fine_resize(maps, tier, other, start, all);
-        Self::tag_fine(maps, base, mask, start, all, other);
+        self.put_id(id);
+        self.fine_resize(tier, other, start, all);
+        tag_fine(maps, base, mask, start, all, other);
     }
 
     /// A chunk whose blocks are gone becomes a free large block again.
-    pub(super) fn drop_chunk(&mut self, maps: &Maps, me: u32, tier: Tier, granule: u32) {
+    pub(super) fn drop_chunk(&mut self, tier: Tier, granule: u32) {
+        let maps = self.maps();
         maps.give_slot(tier, maps.granule(granule).low());
-        maps.set_granule(granule, maps.large_use(granule, me));
+        maps.set_granule(granule, maps.large_use(granule, self.me()));
         let chunk = maps.large_at(granule << LARGE_UNITS_SHIFT);
-        self.free_large(maps, me, chunk);
+        self.free_large(chunk);
     }
 
     /// Gives back the empty chunks that are kept for later.
-    pub(super) fn drop_empty_chunks(&mut self, maps: &Maps, me: u32) {
+    pub(super) fn drop_empty_chunks(&mut self) {
+        let maps = self.maps();
         for tier in [Tier::Small, Tier::Medium] {
-            if !std::mem::take(&mut self.empty[tier as usize]) {
+            if !std::mem::take(&mut self.state.empty[tier as usize]) {
                 continue;
             }
-            let whole = Self::chunk_mask(maps, tier) + 1;
+            let whole = chunk_mask(tier) + 1;
             let id = if tier == Tier::Small {
-                self.small.find(maps, whole)
+                self.state.small.find(maps, whole)
             } else {
-                self.medium.find(maps, whole)
+                self.state.medium.find(maps, whole)
             };
             if id == 0 {
                 continue;
             }
-            let granule = maps.desc(id).off() >> (GRANULE_SHIFT - maps.shape.unit_shift(tier));
-            self.fine_remove(maps, tier, id);
-            self.put_id(maps, id);
-            self.drop_chunk(maps, me, tier, granule);
+            let granule = granule_of(tier, maps.desc(id).off());
+            self.fine_remove(tier, id);
+            self.put_id(id);
+            self.drop_chunk(tier, granule);
         }
     }
 
     /// Turns a free granule into a chunk of a fine tier.
-    pub(super) fn make_chunk(&mut self, maps: &Maps, me: u32, tier: Tier) -> bool {
+    pub(super) fn make_chunk(&mut self, tier: Tier) -> bool {
+        let maps = self.maps();
         // The highest one there is: chunks come and go with the small blocks, and would shift the large ones,
         // which fill up from below.
-        let mut at: Option<(Id, u32)> = None;
-        self.large.walk(maps, LARGE_UNITS, |id| {
+        let mut at: Option<(Id, GranuleRun)> = None;
+        self.state.large.walk(maps, LARGE_UNITS, |id| {
             let d = maps.desc(id);
-            let end = (d.off() + d.units()) & !(LARGE_UNITS - 1);
-            if end >= d.off() + LARGE_UNITS && at.is_none_or(|a| a.1 < end - LARGE_UNITS) {
-                at = Some((id, end - LARGE_UNITS));
+            if let Some(run) = Extent::new(d.off(), d.units()).whole()
+                && at.is_none_or(|a| a.1.first < run.end() - 1)
+            {
+                at = Some((id, run.last(1)));
             }
             true
         });
-        let Some((id, first)) = at else { return false };
+        let Some((id, run)) = at else { return false };
         let Some(slot) = maps.take_slot(tier) else { return false };
-        let Some(chunk) = self.carve(maps, id, first, LARGE_UNITS) else {
+        let Some(chunk) = self.carve(id, run.extent()) else {
             maps.give_slot(tier, slot);
             return false;
         };
-        if !self.stock_ids(maps) {
-            self.free_large(maps, me, chunk);
+        if !self.stock_ids() {
+            self.free_large(chunk);
             maps.give_slot(tier, slot);
             return false;
         }
-        maps.desc(chunk).become_(kind::CHUNK, Tier::Large as u32);
-        let granule = first >> LARGE_UNITS_SHIFT;
-        maps.set_granule(granule, maps.chunk_use(tier, me, slot));
-        let mask = Self::chunk_mask(maps, tier);
-        let whole = self.pop_id(maps);
-        let d = maps.desc(whole);
-        d.set_off(granule << (GRANULE_SHIFT - maps.shape.unit_shift(tier)));
-        d.set_units(mask + 1);
-        d.become_(kind::FREE, tier as u32);
-        Self::tag_fine(maps, slot, mask, d.off(), mask + 1, whole);
-        self.fine_insert(maps, tier, whole);
-        self.empty[tier as usize] = true;
+        self.chunk_from(chunk, tier, slot);
+        self.state.empty[tier as usize] = true;
         true
     }
 }

@@ -7,8 +7,9 @@
 //! memory.
 
 use super::super::desc::{Desc, Id, Maps};
-use super::super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT};
-use super::Inner;
+use super::super::units::{LARGE_UNITS, LARGE_UNITS_SHIFT};
+use super::{HeapState, LockedHeap};
+use std::ops::DerefMut;
 
 /// Sizes that can wait, at most.
 const QUICK: usize = 64;
@@ -22,8 +23,8 @@ const PART_SHIFT: u32 = 8;
 /// Freed blocks of one size. An empty slot may keep its size.
 #[derive(Clone, Copy, Default, Debug)]
 struct Slot {
-    key: u32, // units << 2 | tier
-    id: Id,   // the first; the others follow through `prev`
+    units: u32,
+    id: Id, // the first; the others follow through `prev`
 }
 
 /// The large blocks of a heap that wait.
@@ -56,31 +57,34 @@ impl Quick {
 
     /// The slot of a size: the one of its hash, or the one beside it.
     #[inline(always)]
-    fn slot(&self, key: u32) -> usize {
-        let first = (key.wrapping_mul(0x9E37_79B1) >> (self.shift & 31)) as usize % QUICK;
-        if self.slots[first].key == key || self.slots[first ^ 1].key != key { first } else { first ^ 1 }
+    fn slot(&self, units: u32) -> usize {
+        let hash = units.wrapping_mul(0x78DD_E6C4).wrapping_add(0x3C6E_F362);
+        let first = (hash >> (self.shift & 31)) as usize % QUICK;
+        let beside = self.slots[first].units != units && self.slots[first ^ 1].units == units;
+        if beside { first ^ 1 } else { first }
     }
 
     /// A block of exactly this size.
     #[inline(always)]
-    pub(super) fn pop(&mut self, maps: &Maps, key: u32) -> Option<Id> {
-        let slot = self.slot(key);
+    fn pop<'a>(&mut self, maps: &'a Maps, units: u32) -> Option<(Id, Desc<'a>)> {
+        let slot = self.slot(units);
         let s = &mut self.slots[slot];
         let id = s.id;
-        if s.key != key || id == 0 {
+        if s.units != units || id == 0 {
             return None;
         }
-        s.id = maps.get(id)?.prev();
-        self.waiting -= key >> 2;
-        Some(id)
+        let d = maps.get(id)?;
+        s.id = d.prev();
+        self.waiting -= units;
+        Some((id, d))
     }
 
     /// Lets a freed block wait.
     #[inline(always)]
-    pub(super) fn push(&mut self, key: u32, id: Id, d: Desc<'_>) {
-        self.waiting += key >> 2;
-        let mut slot = self.slot(key);
-        let taken = |s: Slot| s.key != key && s.id != 0;
+    pub(super) fn push(&mut self, units: u32, id: Id, d: Desc<'_>) {
+        self.waiting += units;
+        let mut slot = self.slot(units);
+        let taken = |s: Slot| s.units != units && s.id != 0;
         if taken(self.slots[slot]) {
             slot ^= 1;
             if taken(self.slots[slot]) {
@@ -90,56 +94,55 @@ impl Quick {
             }
         }
         let s = &mut self.slots[slot];
-        d.set_prev(if s.key == key { s.id } else { 0 });
-        *s = Slot { key, id };
+        d.set_prev(if s.units == units { s.id } else { 0 });
+        *s = Slot { units, id };
         self.used |= 1 << slot;
     }
 }
 
-impl Inner {
+impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
     /// A freed large block of exactly this size.
     #[inline(always)]
-    pub(crate) fn pop_large(&mut self, maps: &Maps, key: u32) -> Option<Id> {
-        self.quick.pop(maps, key)
+    pub(crate) fn pop_large(&mut self, units: u32) -> Option<(Id, Desc<'a>)> {
+        let maps = self.maps();
+        self.state.quick.pop(maps, units)
     }
 
     /// Whether what waits must be merged before a block of `units` is cut: it is too much, or a small request would
     /// break a whole granule, which large ones need, while there may be a smaller hole.
     #[inline]
-    pub(crate) fn must_merge(&self, maps: &Maps, units: u32) -> bool {
-        if self.quick.waiting == 0 {
+    pub(crate) fn must_merge(&self, units: u32) -> bool {
+        let quick = &self.state.quick;
+        if quick.waiting == 0 {
             return false;
         }
-        let most = self.granules << LARGE_UNITS_SHIFT >> PART_SHIFT;
-        if self.quick.strict || u64::from(self.quick.waiting) > most {
+        let most = self.state.granules << LARGE_UNITS_SHIFT >> PART_SHIFT;
+        if quick.strict || u64::from(quick.waiting) > most {
             return true;
         }
         units < LARGE_UNITS && {
-            let hole = self.large.find(maps, units);
-            hole == 0 || maps.desc(hole).units() >= LARGE_UNITS
+            let hole = self.state.large.find(self.maps(), units);
+            hole == 0 || self.maps().desc(hole).units() >= LARGE_UNITS
         }
     }
 
-    /// Merges the large blocks that were freed so far. Calls `idle` for each entry of the alias cache that falls
-    /// idle.
-    pub(crate) fn flush_large(&mut self, maps: &Maps, me: u32, mut idle: impl FnMut(u32)) {
-        while self.quick.used != 0 {
-            let slot = self.quick.used.trailing_zeros() as usize % QUICK;
-            self.quick.used &= self.quick.used - 1;
-            let first = std::mem::take(&mut self.quick.slots[slot].id);
-            self.merge_list(maps, me, first, &mut idle);
+    /// Merges the large blocks that were freed so far.
+    pub(crate) fn flush_large(&mut self) {
+        while self.state.quick.used != 0 {
+            let slot = self.state.quick.used.trailing_zeros() as usize % QUICK;
+            self.state.quick.used &= self.state.quick.used - 1;
+            let first = std::mem::take(&mut self.state.quick.slots[slot].id);
+            self.merge_list(first);
         }
-        let spill = std::mem::take(&mut self.quick.spill);
-        self.merge_list(maps, me, spill, &mut idle);
-        self.quick.waiting = 0;
+        let spill = std::mem::take(&mut self.state.quick.spill);
+        self.merge_list(spill);
+        self.state.quick.waiting = 0;
     }
 
-    fn merge_list(&mut self, maps: &Maps, me: u32, mut id: Id, mut idle: impl FnMut(u32)) {
+    fn merge_list(&mut self, mut id: Id) {
         while id != 0 {
-            let next = maps.desc(id).prev();
-            if let Some(entry) = self.merge(maps, me, id) {
-                idle(entry);
-            }
+            let next = self.maps().desc(id).prev();
+            self.merge(id);
             id = next;
         }
     }
@@ -148,7 +151,7 @@ impl Inner {
 #[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 mod tests {
-    use super::super::super::shape::{Shape, Tier, key_of};
+    use super::super::super::shape::{Fine, Shape};
     use super::*;
     use proptest::prelude::*;
 
@@ -157,23 +160,22 @@ mod tests {
         fn what_waits_is_counted_and_comes_back_by_size(
             steps in prop::collection::vec((any::<bool>(), 4u32..200), 1..400), mapping: bool
         ) {
-            let m = Maps::new(Shape::new(512, 0, 1 << 40, true).unwrap(), 16, 0).unwrap();
+            let m = Maps::new(Shape::new(512, 0, 1 << 40, Fine { small: true, medium: true }).unwrap(), 16, 0).unwrap();
             let mut q = Quick::new(mapping);
             let mut waiting: Vec<(u32, Id)> = Vec::new();
             for (i, &(push, units)) in steps.iter().enumerate() {
-                let key = key_of(Tier::Large, units);
                 if push {
                     let id = i as u32 + 1;
-                    q.push(key, id, m.desc(id));
-                    waiting.push((key, id));
-                } else if let Some(id) = q.pop(&m, key) {
-                    let at = waiting.iter().position(|w| *w == (key, id));
+                    q.push(units, id, m.desc(id));
+                    waiting.push((units, id));
+                } else if let Some((id, _)) = q.pop(&m, units) {
+                    let at = waiting.iter().position(|w| *w == (units, id));
                     prop_assert!(at.is_some(), "{id} does not wait, or not with that size");
                     waiting.swap_remove(at.unwrap());
                 } else if q.spill == 0 {
-                    prop_assert!(waiting.iter().all(|w| w.0 != key), "a block of {units} was not found");
+                    prop_assert!(waiting.iter().all(|w| w.0 != units), "a block of {units} was not found");
                 }
-                prop_assert_eq!(q.waiting, waiting.iter().map(|w| w.0 >> 2).sum::<u32>());
+                prop_assert_eq!(q.waiting, waiting.iter().map(|w| w.0).sum::<u32>());
             }
             // Nothing is lost: it is in a slot that is marked, or on the spill list.
             let mut found = Vec::new();

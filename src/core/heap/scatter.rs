@@ -1,146 +1,171 @@
 //! Memory that lies apart, put together for a block that no hole could hold, or that is better spread than put where
 //! it would break a granule: whole granules, and the free ends of granules that others use too.
 
-use super::super::desc::{Id, Maps};
-use super::super::shape::{LARGE_UNITS, LARGE_UNITS_SHIFT};
-use super::Inner;
+use super::super::desc::Id;
+use super::super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
+use super::granules::FreeBlock;
+use super::{HeapState, LockedHeap};
+use std::ops::DerefMut;
 
 /// [units] from which a block may be shown over the ends of two granules without a whole one between them: for
 /// smaller ones the driver calls cost more than the memory is worth.
 const LEAST_OF_TWO: u32 = LARGE_UNITS / 4;
 
-/// Lists for [`Inner::scatter`] that are kept to be filled again.
+/// The lists of a search for memory. They are kept to be filled again.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
+    /// Heaps that have changed, and heaps that may have something.
+    pub changed: Vec<u32>,
+    pub givers: Vec<u32>,
+    /// Free granules of one heap, and what was taken of them.
+    pub free_runs: Vec<(GranuleRun, Id)>,
+    pub taken: Vec<FreeBlock>,
+    /// Ranges of addresses that may show what is needed.
+    pub idle: Vec<u32>,
     /// A `free_list`.
-    pub free: Vec<(u32, u32, Id)>,
-    /// Whole free granules: (count, first).
-    runs: Vec<(u32, u32)>,
-    /// Free ends of granules whose start is taken: (units, one past the last).
-    heads: Vec<(u32, u32)>,
-    /// Free starts of granules whose end is taken: (units, first).
-    tails: Vec<(u32, u32)>,
-    /// What was found: (offset, units).
-    pub pieces: Vec<(u32, u32)>,
-    pub order: Vec<(u32, u32)>,
+    pub free: Vec<FreeBlock>,
+    /// Whole free granules.
+    runs: Vec<GranuleRun>,
+    edges: Edges,
+    /// What was found, in the order of the block's addresses.
+    pub pieces: Vec<Extent>,
+    pub order: Vec<Extent>,
 }
 
-/// Parts of granules at the two ends of a block, (offset, units), and what taking them costs.
+/// The free parts of granules that are partly used, by size.
+#[derive(Debug, Default)]
+struct Edges {
+    /// At the end of a granule whose start is taken: (units, one past the last).
+    heads: Vec<(u32, u32)>,
+    /// At the start of a granule whose end is taken: (units, first).
+    tails: Vec<(u32, u32)>,
+}
+
+/// Why [`LockedHeap::scatter`] found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unscattered {
+    /// So many more whole granules are needed.
+    Lacks(u64),
+    /// There is a way, but it costs too much.
+    TooDear,
+    /// There are no more ids.
+    OutOfIds,
+}
+
+/// Parts of granules at the two ends of a block, and what taking them costs.
 #[derive(Clone, Copy, Default)]
 struct Ends {
-    head: Option<(u32, u32)>,
-    tail: Option<(u32, u32)>,
+    head: Option<Extent>,
+    tail: Option<Extent>,
     cost: u32,
 }
 
 /// The cost of breaking a granule: what is left of it can still serve.
-fn broken(left: u32) -> u32 {
+fn cost_of_breaking(left: u32) -> u32 {
     if left == LARGE_UNITS { 0 } else { 3 + left * 9 / 10 }
 }
 
 /// The cost of leaving a part of what was a part already.
-fn odd(left: u32) -> u32 {
+fn cost_of_remainder(left: u32) -> u32 {
     1 + left
 }
 
-/// The first unit and the end of the whole granules in `off..end`; the end is not behind the first where there are none.
-fn whole_in(off: u32, end: u32) -> (u32, u32) {
-    (off.next_multiple_of(LARGE_UNITS), end & !(LARGE_UNITS - 1))
-}
-
-/// Sorts what is free into whole granules, heads and tails, the last two by size; the number of the first.
-fn edges(
-    free: &[(u32, u32, Id)],
-    runs: &mut Vec<(u32, u32)>,
-    heads: &mut Vec<(u32, u32)>,
-    tails: &mut Vec<(u32, u32)>,
-) -> u64 {
-    runs.clear();
-    heads.clear();
-    tails.clear();
-    let mut sum = 0;
-    for &(off, units, _) in free {
-        let end = off + units;
-        let (from, to) = whole_in(off, end);
-        if from > to {
-            continue; // inside a granule
-        }
-        if from < to {
-            runs.push(((to - from) >> LARGE_UNITS_SHIFT, from >> LARGE_UNITS_SHIFT));
-            sum += u64::from((to - from) >> LARGE_UNITS_SHIFT);
-        }
-        if off < from {
-            heads.push((from - off, from));
-        }
-        if to < end {
-            tails.push((end - to, to));
-        }
-    }
-    heads.sort_unstable();
-    tails.sort_unstable();
-    sum
-}
-
-/// The smallest part that has `need` units; none at all for 0.
-fn smallest(heads: &[(u32, u32)], tails: &[(u32, u32)], need: u32) -> Option<Ends> {
-    if need == 0 {
-        return Some(Ends::default());
-    }
-    let least = |of: &[(u32, u32)]| of.get(of.partition_point(|p| p.0 < need)).copied();
-    match (least(heads), least(tails)) {
-        (Some(h), t) if t.is_none_or(|t| h.0 < t.0) => {
-            Some(Ends { head: Some((h.1 - need, need)), tail: None, cost: odd(h.0 - need) })
-        }
-        (_, Some(t)) => Some(Ends { head: None, tail: Some((t.1, need)), cost: odd(t.0 - need) }),
-        _ => None,
-    }
-}
-
-/// A head, all of it, and a tail that have `need` units together and the least beyond it.
-fn pair(heads: &[(u32, u32)], tails: &[(u32, u32)], need: u32) -> Option<Ends> {
-    let mut best: Option<(u32, Ends)> = None;
-    let mut t = tails.len();
-    for &(room, end) in heads.iter().filter(|h| h.0 < need) {
-        // The more the head has, the smaller the tail may be.
-        while t > 0 && room + tails[t - 1].0 >= need {
-            t -= 1;
-        }
-        if let Some(tail) = tails.get(t) {
-            let beyond = room + tail.0 - need;
-            if best.is_none_or(|b| beyond < b.0) {
-                let (head, tail) = (Some((end - room, room)), Some((tail.1, need - room)));
-                best = Some((beyond, Ends { head, tail, cost: 1 + odd(beyond) }));
+impl Edges {
+    /// Sorts what is free into whole granules, heads and tails; the number of whole granules.
+    fn find(&mut self, free: &[FreeBlock], runs: &mut Vec<GranuleRun>) -> u64 {
+        runs.clear();
+        self.heads.clear();
+        self.tails.clear();
+        let mut sum = 0;
+        for &FreeBlock { part, .. } in free {
+            let (off, end) = (part.off, part.end());
+            let (from, to) = (off.next_multiple_of(LARGE_UNITS), end & !(LARGE_UNITS - 1));
+            if from > to {
+                continue; // inside a granule
+            }
+            if let Some(run) = part.whole() {
+                runs.push(run);
+                sum += u64::from(run.count);
+            }
+            if off < from {
+                self.heads.push((from - off, from));
+            }
+            if to < end {
+                self.tails.push((end - to, to));
             }
         }
+        self.heads.sort_unstable();
+        self.tails.sort_unstable();
+        sum
     }
-    best.map(|b| b.1)
+
+    /// The smallest tail that has `need` units, or, if `heads` may be taken, the smallest part of either kind; none at
+    /// all for 0.
+    fn smallest(&self, need: u32, heads: bool) -> Option<Ends> {
+        if need == 0 {
+            return Some(Ends::default());
+        }
+        let least = |of: &[(u32, u32)]| of.get(of.partition_point(|p| p.0 < need)).copied();
+        let head = if heads { least(&self.heads) } else { None };
+        match (head, least(&self.tails)) {
+            (Some(h), t) if t.is_none_or(|t| h.0 < t.0) => {
+                let cost = cost_of_remainder(h.0 - need);
+                Some(Ends { head: Some(Extent::new(h.1 - need, need)), tail: None, cost })
+            }
+            (_, Some(t)) => {
+                let cost = cost_of_remainder(t.0 - need);
+                Some(Ends { head: None, tail: Some(Extent::new(t.1, need)), cost })
+            }
+            _ => None,
+        }
+    }
+
+    /// A head, all of it, and a tail that have `need` units together and the least beyond it.
+    fn pair(&self, need: u32) -> Option<Ends> {
+        let mut best: Option<(u32, Ends)> = None;
+        let mut t = self.tails.len();
+        for &(room, end) in self.heads.iter().filter(|h| h.0 < need) {
+            // The more the head has, the smaller the tail may be.
+            while t > 0 && room + self.tails[t - 1].0 >= need {
+                t -= 1;
+            }
+            if let Some(tail) = self.tails.get(t) {
+                let beyond = room + tail.0 - need;
+                if best.is_none_or(|b| beyond < b.0) {
+                    let head = Some(Extent::new(end - room, room));
+                    let tail = Some(Extent::new(tail.1, need - room));
+                    best = Some((beyond, Ends { head, tail, cost: 1 + cost_of_remainder(beyond) }));
+                }
+            }
+        }
+        best.map(|b| b.1)
+    }
 }
 
-impl Inner {
-    /// Finds memory for a block of `units`: whole free granules, behind them the free start of a granule whose end is taken,
-    /// and in front of them the free end of one whose start is taken. Without a `limit`, free ends are used only where
-    /// it does not go without: there are more ways with them, which seldom come again. With one, it is the way that costs
-    /// least (see [`fit_cost`](Self::fit_cost)), if that is less. On success all is taken, linked through
-    /// `next`, and listed in `pieces` as (offset, units) in the order in which it is to be shown; the answer is the
-    /// first of the links. `Err(n)`: `n` more whole granules are needed, 0 when only the limit forbids it;
-    /// `u64::MAX`: out of ids. Nothing changed then.
+impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
+    /// Finds memory for a block of `units`: whole free granules, behind them the free start of a granule whose end is
+    /// taken, and in front of them the free end of one whose start is taken. Without a `limit`, free ends are used only
+    /// if there is no other way: there are more ways with them, which seldom come again. With one, it is the way that
+    /// costs least (see [`fit_cost`](Self::fit_cost)), if that is less. On success all is taken, linked through
+    /// `next`, and listed in `pieces` in the order in which it is to be shown; the answer is the first of the links.
+    /// Otherwise nothing changed.
     pub(crate) fn scatter(
         &mut self,
-        maps: &Maps,
         units: u32,
         limit: Option<u32>,
         scratch: &mut Scratch,
-    ) -> Result<Id, u64> {
-        let Scratch { free, runs, heads, tails, pieces, order } = scratch;
-        self.free_list(maps, free);
-        let have = edges(free, runs, heads, tails);
+    ) -> Result<Id, Unscattered> {
+        let Scratch { free, runs, edges, pieces, order, .. } = scratch;
+        self.free_list(free);
+        let have = edges.find(free, runs);
         let (whole, rest) = (units >> LARGE_UNITS_SHIFT, units & (LARGE_UNITS - 1));
-        let two = |need| if units >= LEAST_OF_TWO { pair(heads, tails, need) } else { None };
+        let two = |need| if units >= LEAST_OF_TWO { edges.pair(need) } else { None };
+        let breaking = Ends { cost: cost_of_breaking(LARGE_UNITS - rest), ..Ends::default() };
         // Whole granules, and what stands at their ends; the first two without a head.
         let choices = [
-            smallest(&[], tails, rest).map(|ends| (whole, ends)),
-            Some((whole + u32::from(rest > 0), Ends { cost: broken(LARGE_UNITS - rest), ..Ends::default() })),
-            smallest(heads, tails, rest).map(|ends| (whole, ends)),
+            edges.smallest(rest, false).map(|ends| (whole, ends)),
+            Some((whole + u32::from(rest > 0), breaking)),
+            edges.smallest(rest, true).map(|ends| (whole, ends)),
             two(rest).map(|ends| (whole, ends)),
             whole.checked_sub(1).and_then(|n| Some((n, two(rest + LARGE_UNITS)?))),
         ];
@@ -151,56 +176,59 @@ impl Inner {
         let plain = if limit.is_none() { cheapest(&choices[..2]) } else { None };
         let Some(ends) = plain.or_else(|| cheapest(&choices)) else {
             let least = choices.iter().flatten().map(|c| u64::from(c.0)).min();
-            return Err(least.unwrap_or(u64::MAX) - have);
+            return Err(least.map_or(Unscattered::OutOfIds, |least| Unscattered::Lacks(least - have)));
         };
         if limit.is_some_and(|l| ends.cost >= l) {
-            return Err(0);
+            return Err(Unscattered::TooDear);
         }
         pieces.clear();
         pieces.extend(ends.head);
         // The smallest runs first: the large ones stay whole for blocks that need no mapping.
-        runs.sort_unstable();
-        let mut left = units - ends.head.map_or(0, |p| p.1) - ends.tail.map_or(0, |p| p.1);
-        for &(count, first) in runs.iter() {
-            let n = left.min(count << LARGE_UNITS_SHIFT);
-            if n > 0 {
-                pieces.push((first << LARGE_UNITS_SHIFT, n));
+        runs.sort_unstable_by_key(|r| (r.count, r.first));
+        let at_ends = |part: Option<Extent>| part.map_or(0, |p| p.units);
+        let mut left = units - at_ends(ends.head) - at_ends(ends.tail);
+        for run in runs.iter() {
+            let units = left.min(run.extent().units);
+            if units > 0 {
+                pieces.push(Extent::new(run.extent().off, units));
             }
-            left -= n;
+            left -= units;
         }
         pieces.extend(ends.tail);
-        self.take_pieces(maps, free, pieces, order).ok_or(u64::MAX)
+        self.take_pieces(free, pieces, order).ok_or(Unscattered::OutOfIds)
     }
 
     /// What a best fit costs: how much free memory it makes hard to use, in units. 0 where it leaves nothing, or
     /// whole granules only. `None`: nothing fits.
-    pub(crate) fn fit_cost(&self, maps: &Maps, units: u32) -> Option<u32> {
-        let d = maps.desc(Some(self.large.find(maps, units)).filter(|&id| id != 0)?);
+    pub(crate) fn fit_cost(&self, units: u32) -> Option<u32> {
+        let maps = self.maps();
+        let d = maps.desc(Some(self.state.large.find(maps, units)).filter(|&id| id != 0)?);
         let (end, all) = (d.off() + units, d.off() + d.units());
         let next = end.next_multiple_of(LARGE_UNITS);
         Some(if end == all || end == next {
             0
         } else if next <= all {
-            broken(next - end)
+            cost_of_breaking(next - end)
         } else {
-            odd(all - end)
+            cost_of_remainder(all - end)
         })
     }
 
     /// Notes whether more than `most` units are free but lie in granules that are partly used; `u64::MAX`: nobody asks.
-    pub(crate) fn note_ragged(&mut self, maps: &Maps, most: u64) {
-        self.ragged = false;
+    pub(crate) fn note_ragged(&mut self, most: u64) {
+        self.state.ragged = false;
         if most == u64::MAX {
             return;
         }
+        let maps = self.maps();
         let mut part = 0u64;
-        self.large.walk(maps, 1, |id| {
+        self.state.large.walk(maps, 1, |id| {
             let d = maps.desc(id);
-            let (off, end) = (d.off(), d.off() + d.units());
-            let (from, to) = whole_in(off, end);
-            part += u64::from(if from > to { end - off } else { (from - off) + (end - to) });
+            let free = Extent::new(d.off(), d.units());
+            let whole = free.whole().map_or(0, |run| run.extent().units);
+            part += u64::from(free.units - whole);
             true
         });
-        self.ragged = part > most;
+        self.state.ragged = part > most;
     }
 }

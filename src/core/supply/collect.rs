@@ -3,64 +3,62 @@
 //! The collector: before more is taken from the device, memory that nobody uses goes back, so that no
 //! more than a part of the device is reserved. It waits for the device, as freeing to a driver does.
 
-use super::*;
+use super::super::state::growth::Parts;
+use super::super::units::GRANULE_SHIFT;
+use super::Search;
+use crate::base::error::Result;
 
-impl Pond {
-    /// Gives unused memory back, until `missing` granules (or a segment of `contract` bytes) could be taken
+impl Search<'_> {
+    /// Gives unused memory back, until `missing` granules (or a segment) could be taken
     /// without passing the threshold, as far as there is any. `true` when something was freed, here or on the
     /// device: what was free in the taker's own heap stays there.
-    pub(super) fn collect(&self, g: &mut Growth, taker: &Heap, missing: u64, contract: u64) -> bool {
-        let most = self.tuned.collect_above.load(Relaxed);
-        let wanted = if self.config.mapping { missing << GRANULE_SHIFT } else { contract };
-        let over = |g: &Growth| (g.reserved.current + wanted).saturating_sub(most);
-        if most == 0 || over(g) == 0 {
+    pub(super) fn collect(&mut self, missing: u64) -> bool {
+        let (ground, req) = (self.ground, self.req);
+        let most = ground.tuned.get().collect_above;
+        let wanted = if ground.config.mapping { missing << GRANULE_SHIFT } else { req.charged };
+        let over = || (ground.growing().device.reserved.current + wanted).saturating_sub(most);
+        if most == 0 || over() == 0 {
             return false;
         }
-        let mut any = self.give_up_whole();
-        if self.sync_and_settle(g).is_err() {
+        let mut any = ground.give_up_whole();
+        if ground.order.sync_device().is_err() {
             return any;
         }
-        any |= self.poll_all(true);
-        self.merge_all();
+        any |= ground.poll_all();
         // The device may refuse: then what went before is what there is.
         let mut went = false;
-        let _ = if self.config.mapping {
-            let wanted = |x: &Heap| x.index != taker.index && !self.pinned(x);
-            let taken = self.take_free(g, wanted, over(g).div_ceil(1 << GRANULE_SHIFT));
-            self.give_back(g, &taken, &mut went)
+        if ground.config.mapping {
+            let granules = over().div_ceil(1 << GRANULE_SHIFT);
+            let (taken, transit) = {
+                let mut g = ground.growing();
+                let taken = ground.take_free(&mut g, ground.heaps_but(req.heap), granules);
+                (taken, g.begin_transit(Parts::Any))
+            };
+            let _ = ground.give_granules_back(taken, &mut went);
+            transit.end(&mut ground.growing());
         } else {
-            let mut held: Vec<Segment> = g.segments_held.values().copied().collect();
-            held.sort_unstable_by_key(|s| std::cmp::Reverse(s.bytes));
-            let mut left = over(g);
-            let taken = self.take_segments(
-                held,
-                |x| !self.pinned(x),
-                |s| {
-                    left = left.saturating_sub(s.map_or(0, |s| s.bytes));
-                    left > 0
-                },
-            );
-            self.give_back_segments(g, &taken, &mut went)
-        };
+            let (mut taken, transit) = {
+                let mut g = ground.growing();
+                let taken = ground.take_all_free(&mut g, ground.heaps_in(None));
+                (taken, g.begin_transit(Parts::Any))
+            };
+            let _ = ground.give_segments_back(&mut taken, |_| over() > 0, &mut went);
+            let mut g = ground.growing();
+            ground.return_all(&g, taken);
+            transit.end(&mut g);
+        }
         any || went
     }
 
-    /// Takes memory from the device for a heap: as much at a time as the tuning says, or else what is missing.
-    pub(super) fn grow_tuned(
-        &self,
-        g: &mut Growth,
-        heap: &Heap,
-        missing: u64,
-        tier: Tier,
-        contract: u64,
-    ) -> Result<()> {
-        let granules = self.tuned.segment.load(Relaxed).div_ceil(1 << GRANULE_SHIFT);
-        if self.config.mapping && tier == Tier::Large && granules > 1 {
+    /// Takes memory from the device: as much at a time as the tuning says, or else what is missing.
+    pub(super) fn grow_tuned(&mut self, missing: u64) -> Result<()> {
+        let granules = self.ground.tuned.get().segment.div_ceil(1 << GRANULE_SHIFT);
+        if self.ground.config.mapping && self.req.is_large() && granules > 1 {
             let more = missing.next_multiple_of(granules.min(1 << 24));
-            if more > missing && self.grow(g, heap, more, tier, contract).is_ok() {
+            if more > missing && self.grow(more).is_ok() {
                 return Ok(());
             }
         }
-        self.grow(g, heap, missing, tier, contract)
+        self.grow(missing)
     }
 }

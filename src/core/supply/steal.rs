@@ -1,110 +1,167 @@
 //! Free granules of other heaps: who may take them, and what the taker must wait for.
 
-use super::*;
+use super::super::ground::Ground;
+use super::super::heap::{Heap, STOCK, Scratch};
+use super::super::order::{Stream, not_now};
+use super::super::state::growth::Parts;
+use super::super::types::{COMMONS, NO_POOL, UNORDERED};
+use super::super::units::GRANULE_SHIFT;
+use super::Search;
+use std::sync::Arc;
 
-impl Pond {
+/// From whom memory may be taken, and on what terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Terms {
+    /// The giver's stream has nothing queued.
+    Idle,
+    /// The taker waits for the giver's stream, on the device (a taker without a stream: on the host).
+    Wait,
+}
+
+/// How many heaps whose streams turn out to be busy are asked for one request while the device may have more.
+const MOST_BUSY: u32 = 8;
+
+/// Whose work may still be on what was taken out of a heap.
+struct From {
+    id: u64,
+    stream: Option<Arc<Stream>>,
+}
+
+impl Search<'_> {
     /// Takes up to `missing` free granules from other heaps. Without `scattering` they must be in one run.
-    pub(super) fn steal(
-        &self,
-        g: &mut Growth,
-        taker: &Heap,
-        missing: u64,
-        scattering: bool,
-        same_pool: bool,
-        terms: Terms,
-    ) -> bool {
-        let mine = taker.pool.load(Relaxed);
-        if !same_pool && missing > self.own_room(g, mine) >> GRANULE_SHIFT {
-            return false;
-        }
+    pub(super) fn steal(&mut self, missing: u64, scattering: bool, same_pool: bool, terms: Terms) -> bool {
+        let (ground, taker) = (self.ground, self.req.heap);
+        let mine = taker.pool();
         let mut left = missing;
-        let mut taken = std::mem::take(&mut g.pieces); // (first, count)
-        for i in 0..self.heap_count.load(Ordering::Acquire) as usize {
-            let Some(giver) = self.heaps.get(i) else { continue };
-            let pool = giver.pool.load(Relaxed);
-            if giver.index == taker.index
-                || left == 0
-                || (pool == mine) != same_pool
-                || pool == u32::MAX
-                || self.pinned(giver)
-            {
-                continue;
+        let mut busy = 0;
+        self.find_givers(same_pool);
+        for at in 0..self.scratch.givers.len() {
+            let Some(giver) = ground.heap(self.scratch.givers[at]) else { continue };
+            if left == 0 || terms == Terms::Idle && same_pool && busy > MOST_BUSY {
+                break;
             }
-            taken.clear();
-            {
-                let mut h = giver.inner.lock();
-                if h.granules == 0 {
+            let (from, transit) = {
+                let mut g = ground.growing();
+                let pool = giver.pool();
+                // Looked at again under the lock.
+                if (pool == mine) != same_pool || pool == NO_POOL || ground.is_pinned(giver) {
                     continue;
                 }
-                self.drain(giver, &mut h);
-                self.flush(giver, &mut h);
-                g.runs.clear();
-                h.free_runs(&self.maps, &mut g.runs);
-                if scattering || missing == 1 {
-                    g.runs.sort_unstable_by_key(|r| (r.0, r.1));
-                } else {
-                    g.runs.retain(|r| u64::from(r.0) >= missing);
-                    g.runs.sort_unstable_by_key(|r| std::cmp::Reverse((r.0, r.1)));
-                    g.runs.truncate(1);
+                if !same_pool && missing > ground.own_room(&g, mine) >> GRANULE_SHIFT {
+                    return left < missing;
                 }
-                for &(count, first, id) in &g.runs {
-                    // From the end of the run: its owner goes on from the front.
-                    let n = u64::from(count).min(left) as u32;
-                    if n == 0 || !h.take_run(&self.maps, id, first + count - n, n) {
-                        break;
-                    }
-                    taken.push((first + count - n, n));
-                    left -= u64::from(n);
+                let Some(from) = ground.take_runs(giver, left, scattering || missing == 1, &mut self.scratch)
+                else {
+                    g.forget_stock(pool, giver.index);
+                    continue;
+                };
+                if self.scratch.taken.is_empty() {
+                    continue; // none of its runs is long enough
                 }
+                (from, g.begin_transit(Parts::Of(pool, mine)))
+            };
+            let agreed = ground.agree(from.id, from.stream, taker, terms);
+            let to = if agreed { taker } else { giver };
+            let mut g = ground.growing();
+            let taken = &self.scratch.taken;
+            let granules: u64 = taken.iter().map(|b| u64::from(b.part.touched().count)).sum();
+            let pieces = if ground.config.mapping { granules } else { 0 };
+            for &block in taken {
+                let bytes = g.bytes_of(block.part);
+                if agreed {
+                    g.change_pool(giver.pool(), mine, bytes, 0);
+                }
+                ground.lock(to).give(block);
             }
-            if taken.is_empty() {
-                continue;
-            }
-            let to = if self.agree(giver, taker, terms) { taker } else { giver };
-            let bytes = taken.iter().map(|t| u64::from(t.1)).sum::<u64>() << GRANULE_SHIFT;
-            let count = bytes >> GRANULE_SHIFT;
-            let mut h = to.inner.lock();
-            for &(first, n) in &taken {
-                h.give(&self.maps, to.index, first, n, 0);
-            }
-            drop(h);
-            if to.index == giver.index {
-                left += count;
+            if agreed {
+                g.change_pool(giver.pool(), mine, 0, pieces);
+                left -= granules;
             } else {
-                g.moved(pool, mine, bytes, if self.config.mapping { count } else { 0 });
+                busy += 1;
             }
+            transit.end(&mut g);
         }
-        g.pieces = taken;
         left < missing
     }
 
-    /// Whether memory that was just taken from `giver` may go to `taker`; makes the taker wait if need be.
-    pub(in crate::core) fn agree(&self, giver: &Heap, taker: &Heap, terms: Terms) -> bool {
-        let from = giver.stream.load(Relaxed);
-        let to = taker.stream.load(Relaxed);
-        if from == UNORDERED {
-            return true; // what is free there has waited for everyone already
+    /// Lists the heaps, but for the taker, that may have free granules: of its pool, or of others.
+    fn find_givers(&mut self, same_pool: bool) {
+        let (ground, taker) = (self.ground, self.req.heap);
+        let Scratch { changed, givers, .. } = &mut self.scratch;
+        changed.clear();
+        let mut g = ground.growing();
+        ground.changed.take(STOCK, |i| ground.heap(i), changed);
+        for heap in changed.iter().filter_map(|&i| ground.heap(i)) {
+            g.note_stock(heap.pool(), heap.index);
         }
-        let orphan = from == RETIRED;
-        let mark = match orphan {
-            true => self.orphan_mark(giver),
-            false => match self.point(from) {
-                Ok(None) => return false, // captured: nobody can tell how far its work is
-                made => made.ok().flatten(),
-            },
-        };
-        // An orphan without a mark: its stream's work is over, or the device is gone.
-        let Some(m) = mark else { return orphan };
-        let ok = match self.backing.passed(m) {
-            Ok(true) => true,
-            _ if terms == Terms::Idle => false,
-            _ if to == UNORDERED => self.backing.sync(m).is_ok(),
-            _ if self.captured(to) => false,
-            _ => self.backing.wait(to, m).is_ok(),
-        };
-        if !orphan {
-            self.backing.forget(m);
-        }
-        ok
+        g.stock(taker.pool(), same_pool, givers);
+        givers.retain(|&i| i != taker.index);
     }
 }
+
+impl Ground {
+    /// Takes up to `most` free granules out of a heap; not `apart`, only so many in one run. They are in the scratch, and
+    /// the answer says whose they were. `None`: it has none. Growth is locked.
+    fn take_runs(&self, giver: &'static Heap, most: u64, apart: bool, scratch: &mut Scratch) -> Option<From> {
+        let Scratch { free_runs: runs, taken, .. } = scratch;
+        taken.clear();
+        runs.clear();
+        let mut h = self.look(giver);
+        if h.granules == 0 {
+            h.rest(STOCK);
+            return None;
+        }
+        self.drain(&mut h);
+        h.flush();
+        let free = h.free_runs(runs);
+        if apart {
+            runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
+        } else {
+            runs.retain(|r| u64::from(r.0.count) >= most);
+            runs.sort_unstable_by_key(|r| std::cmp::Reverse((r.0.count, r.0.first)));
+            runs.truncate(1);
+        }
+        let mut left = most;
+        for &(run, id) in runs.iter() {
+            // From the end of the run: its owner goes on from the front.
+            let n = u64::from(run.count).min(left) as u32;
+            let Some(block) = (n > 0).then(|| h.take_part(id, run.last(n).extent())).flatten() else { break };
+            taken.push(block);
+            left -= u64::from(n);
+        }
+        // Until something happens in it there is nothing new to see.
+        h.rest(STOCK);
+        (free > 0).then(|| From { id: giver.stream(), stream: h.stream.clone() })
+    }
+
+    /// Whether memory that was just taken out of a heap, whose stream is this, may go to `taker`; makes the taker wait if
+    /// need be.
+    pub(in crate::core) fn agree(
+        &self,
+        id: u64,
+        stream: Option<Arc<Stream>>,
+        taker: &Heap,
+        terms: Terms,
+    ) -> bool {
+        if id == UNORDERED {
+            return true; // what is free there has waited for everyone already
+        }
+        let Some(stream) = stream else { return false };
+        let to = taker.stream();
+        match self.order.fence(&stream) {
+            Ok(None) => true,
+            _ if terms == Terms::Idle => false,
+            Ok(Some(fence)) if to == UNORDERED => self.order.sync(&fence).is_ok(),
+            Ok(Some(fence)) => match self.order.hold_back(to, &fence) {
+                Ok(true) => true,
+                Err(e) if not_now(&e) => false,
+                _ => self.order.sync(&fence).is_ok(),
+            },
+            // Nobody can tell how far its work is, but for the device as a whole.
+            Err(_) => self.order.sync_device().is_ok(),
+        }
+    }
+}
+
+/// The pool of memory that is nobody's has no limit and no requests of its own.
+const _: () = assert!(COMMONS != NO_POOL);

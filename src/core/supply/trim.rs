@@ -1,79 +1,130 @@
 //! Unused memory back to the device.
 //!
 //! Other threads go on meanwhile. So what goes back is first taken out of its heap, where nobody finds it any more,
-//! and only then is the device waited for: work that was queued before the free may be on it until then.
+//! and only then is the device waited for: work that was queued before the free may be on it until then. What the device
+//! would not take, and of segments what is not free as a whole, goes back to the heaps that it was taken from.
 
-use super::*;
+use super::super::ground::{Ground, Growing};
+use super::super::heap::{FreeBlock, Heap};
+use super::super::state::growth::{Parts, Segment, joined};
+use super::super::types::{COMMONS, PoolId, UNORDERED};
+use super::super::units::{Extent, GranuleRun};
+use super::Search;
+use crate::base::error::Result;
+use crate::base::sync::pause;
+use std::collections::HashSet;
 
-/// Granules that were taken out of a heap.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
-    heap: u32,
-    first: u32,
-    count: u32,
+/// Free memory that was taken out of a heap.
+#[derive(Clone, Copy)]
+pub(super) struct Taken {
+    pub heap: &'static Heap,
+    pub block: FreeBlock,
 }
 
-impl Pond {
-    /// Gives unused memory back to the device: of one pool, or of all. Waits for the device first.
-    pub fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
-        if let Some(p) = pool
-            && self.pool(p).is_none()
-        {
-            fail!(Code::InvalidArgument, "no such pool, or it was destroyed");
-        }
-        let mut g = self.hold_growth()?;
-        self.trim(&mut g, pool).map(|_| ())
-    }
-
-    pub(in crate::core) fn trim(&self, g: &mut Growth, pool: Option<PoolId>) -> Result<bool> {
-        self.sync_and_settle(g)?;
-        self.mark_later();
-        self.poll_all(true);
-        self.forget_orphan_marks();
-        self.give_up_whole();
-        self.merge_all();
-        let wanted = |x: &Heap| pool.is_none_or(|p| p.0 == x.pool.load(Relaxed)) && !self.pinned(x);
+impl Ground {
+    /// Gives unused memory back to the device: of one pool, or of all. Waits for the device first. Whether anything went.
+    pub(crate) fn trim(&self, pool: Option<u32>) -> Result<bool> {
+        self.check_reentry()?;
+        self.order.sync_device()?;
+        self.poll_all();
+        let wanted = || self.heaps_in(pool.map(PoolId));
+        let parts = pool.map_or(Parts::Any, |p| Parts::Of(p, p));
         let mut any = false;
         if self.config.mapping {
-            let taken = self.take_free(g, wanted, u64::MAX);
-            self.give_back(g, &taken, &mut any)?;
+            let (taken, transit) = {
+                let mut g = self.growing();
+                let taken = self.take_free(&mut g, wanted(), u64::MAX);
+                (taken, g.begin_transit(parts))
+            };
+            let done = self.give_granules_back(taken, &mut any);
+            transit.end(&mut self.growing());
+            done?;
         } else {
-            self.gather(g, |_| pool.is_none())?;
-            let held: Vec<Segment> = g.segments_held.values().copied().collect();
-            let taken = self.take_segments(held, wanted, |_| true);
-            self.give_back_segments(g, &taken, &mut any)?;
-            // What the pool still has lies in segments that it shares: the others may have it.
-            self.gather(g, |x| pool.is_some_and(|p| p.0 == x))?;
+            let (mut taken, transit) = {
+                let mut g = self.growing();
+                let taken = self.take_all_free(&mut g, wanted());
+                (taken, g.begin_transit(parts))
+            };
+            let done = self.give_segments_back(&mut taken, |_| true, &mut any);
+            // Parts of segments that others use: a pool without blocks does not keep them.
+            let leaves = pool.filter(|&p| !taken.is_empty() && self.is_empty(p));
+            let commons = leaves.and_then(|_| self.commons().ok());
+            let commons = commons.filter(|_| self.order.sync_device().is_ok());
+            let mut g = self.growing();
+            match commons {
+                Some(commons) => {
+                    for Taken { heap, block } in taken {
+                        self.give_to_nobody(&mut g, heap.pool(), commons, block);
+                    }
+                }
+                None => self.return_all(&g, taken),
+            }
+            transit.end(&mut g);
+            done?;
         }
         Ok(any)
     }
 
-    /// Merges everything that was freed so far.
-    pub(super) fn merge_all(&self) {
-        for i in 0..self.heap_count.load(Ordering::Acquire) as usize {
-            let Some(heap) = self.heaps.get(i) else { continue };
-            let mut h = heap.inner.lock();
-            self.drain(heap, &mut h);
-            self.flush(heap, &mut h);
+    /// Whether a pool other than the default one has no blocks, live or waiting.
+    fn is_empty(&self, pool: u32) -> bool {
+        let idle = |x: &'static Heap| {
+            let h = self.look(x);
+            h.waiting.is_empty() && h.counters.current() == [0; 3]
+        };
+        PoolId(pool) != PoolId::DEFAULT && self.heaps_of(pool).into_iter().all(idle)
+    }
+
+    /// Memory of a pool becomes nobody's. Nothing that was queued before may use it. Growth is locked.
+    pub(in crate::core) fn give_to_nobody(
+        &self,
+        g: &mut Growing<'_>,
+        pool: u32,
+        commons: &'static Heap,
+        block: FreeBlock,
+    ) {
+        let bytes = g.bytes_of(block.part);
+        let pieces = if self.config.mapping { u64::from(block.part.touched().count) } else { 0 };
+        g.change_pool(pool, COMMONS, bytes, pieces);
+        g.note_stock(COMMONS, commons.index);
+        self.lock(commons).give(block);
+    }
+
+    /// The heap of memory that is no pool's. Such memory waits for nothing.
+    pub(in crate::core) fn commons(&self) -> Result<&'static Heap> {
+        match self.all_heaps().find(|x| x.pool() == COMMONS) {
+            Some(heap) => Ok(heap),
+            None => self.new_heap(COMMONS, UNORDERED),
         }
     }
 
-    /// Takes up to `most` free granules out of the wanted heaps: (heap, first, count). Nobody can use them then, but
+    /// Merges everything that was freed so far in those heaps, but for pinned ones.
+    fn merge_wanted(&self, mut heaps: Vec<&'static Heap>) -> Vec<&'static Heap> {
+        heaps.retain(|x| !self.is_pinned(x));
+        for &heap in &heaps {
+            let mut h = self.lock(heap);
+            self.drain(&mut h);
+            h.give_up_whole();
+            h.flush();
+        }
+        heaps
+    }
+
+    /// Takes up to `most` free granules out of the wanted heaps. Nobody can use them then, but
     /// work that was queued before they were freed still may.
-    pub(super) fn take_free(&self, g: &mut Growth, wanted: impl Fn(&Heap) -> bool, most: u64) -> Vec<Run> {
+    pub(super) fn take_free(&self, _: &mut Growing<'_>, wanted: Vec<&'static Heap>, most: u64) -> Vec<Taken> {
         let mut taken = Vec::new();
         let mut left = most;
-        for i in 0..self.heap_count.load(Ordering::Acquire) as usize {
-            let Some(heap) = self.heaps.get(i).filter(|x| left > 0 && wanted(x)) else { continue };
-            let mut h = heap.inner.lock();
-            g.runs.clear();
-            h.free_runs(&self.maps, &mut g.runs);
-            for &(count, first, id) in &g.runs {
+        for heap in self.merge_wanted(wanted) {
+            let mut h = self.lock(heap);
+            let mut runs = Vec::new();
+            h.free_runs(&mut runs);
+            for (run, id) in runs {
                 // From the end of the run: its owner goes on from the front.
-                let n = u64::from(count).min(left) as u32;
-                let first = first + count - n;
-                if n > 0 && h.take_run(&self.maps, id, first, n) {
-                    taken.push(Run { heap: heap.index, first, count: n });
+                let n = u64::from(run.count).min(left) as u32;
+                if n > 0
+                    && let Some(block) = h.take_part(id, run.last(n).extent())
+                {
+                    taken.push(Taken { heap, block });
                     left -= u64::from(n);
                 }
             }
@@ -81,124 +132,125 @@ impl Pond {
         taken
     }
 
-    /// Gives what `take_free` took back to the device, and unmaps all idle ranges of addresses, which may show it.
-    /// Waits for the device. What the device would not take back stays the heaps'. `any`: something went.
-    pub(super) fn give_back(&self, g: &mut Growth, taken: &[Run], any: &mut bool) -> Result<()> {
-        let ranges = self.idle_ranges(true);
-        let mut done = self.sync_device().and_then(|()| self.unmap_ranges(&ranges));
-        for r in taken {
-            let Some(heap) = self.heaps.get(r.heap as usize) else { continue };
+    /// Gives granules that were taken back to the device, and unmaps all idle ranges of addresses, which may show them.
+    /// Waits for the device. What the device would not take back is the heaps' again. `any`: something went.
+    pub(super) fn give_granules_back(&self, taken: Vec<Taken>, any: &mut bool) -> Result<()> {
+        let mut done = self.order.sync_device().and_then(|()| self.unmap_what_shows(&taken));
+        for Taken { heap, block } in taken {
+            let run: GranuleRun = block.part.touched();
             if done.is_ok() {
-                done = self.backing.release(r.first, r.count);
+                done = self.backing.release(run.first, run.count);
             }
+            let mut g = self.growing();
             if done.is_ok() {
-                g.give_room(r.first, r.count);
-                let bytes = u64::from(r.count) << GRANULE_SHIFT;
-                g.release(heap.pool.load(Relaxed), bytes, u64::from(r.count));
+                g.give_room(run);
+                g.release(heap.pool(), run.bytes(), u64::from(run.count));
+                self.look(heap).put_id(block.id);
                 *any = true;
             } else {
-                heap.inner.lock().give(&self.maps, heap.index, r.first, r.count, 0);
+                self.lock(heap).give(block);
             }
         }
         done
     }
 
-    /// Takes those segments that are free as a whole out of the wanted heaps, as long as `more` says so.
-    pub(super) fn take_segments(
-        &self,
-        held: Vec<Segment>,
-        wanted: impl Fn(&Heap) -> bool,
-        mut more: impl FnMut(Option<&Segment>) -> bool,
-    ) -> Vec<(u32, Segment)> {
-        let mut taken = Vec::new();
-        for s in held {
-            if !more(None) {
-                break;
+    /// Unmaps all idle ranges of addresses. Those that other threads are unmapping now, and which show granules that were
+    /// taken, are waited for.
+    fn unmap_what_shows(&self, taken: &[Taken]) -> Result<()> {
+        let granules: HashSet<u32> = taken.iter().flat_map(|t| t.block.part.touched().granules()).collect();
+        let mut round = 0;
+        loop {
+            let ranges = self.take_idle_ranges(true);
+            if !ranges.is_empty() {
+                // Work that is still queued may use those addresses.
+                if let Err(e) = self.order.sync_device() {
+                    self.keep_ranges(&ranges);
+                    return Err(e);
+                }
+                self.unmap_ranges(ranges)?;
             }
-            let owner = self.heaps.get(self.maps.granule(s.first).heap() as usize);
-            let Some(heap) = owner.filter(|x| wanted(x)) else { continue };
-            if heap.inner.lock().take_segment(&self.maps, heap.index, s.first, s.units) {
-                more(Some(&s));
-                taken.push((heap.index, s));
+            if !self.aliases.lock().shows_unused(|granule| granules.contains(&granule)) {
+                return Ok(());
             }
+            pause(round);
+            round = round.saturating_add(1);
         }
+    }
+
+    /// Takes everything that is free out of the wanted heaps, where there are segments, in order.
+    pub(super) fn take_all_free(&self, g: &mut Growing<'_>, wanted: Vec<&'static Heap>) -> Vec<Taken> {
+        let mut taken = Vec::new();
+        for heap in self.merge_wanted(wanted) {
+            let blocks = self.lock(heap).take_all(|granule| g.segment_end(granule));
+            taken.extend(blocks.into_iter().map(|block| Taken { heap, block }));
+        }
+        taken.sort_unstable_by_key(|t| t.block.part.off);
         taken
     }
 
-    /// `give_back` for segments.
-    pub(super) fn give_back_segments(
+    /// Gives those segments back to the device of which all was taken, the largest first, as long as `more` says so of the
+    /// next one. Waits for the device. They are not in `taken` any more. `any`: something went.
+    pub(super) fn give_segments_back(
         &self,
-        g: &mut Growth,
-        taken: &[(u32, Segment)],
+        taken: &mut Vec<Taken>,
+        mut more: impl FnMut(&Segment) -> bool,
         any: &mut bool,
     ) -> Result<()> {
-        if taken.is_empty() {
+        let runs = joined(taken.iter().map(|t| t.block.part));
+        let whole = |s: &&Segment| runs.binary_search(&s.part).is_ok();
+        let mut idle: Vec<Segment> = self.growing().segments().filter(whole).copied().collect();
+        if idle.is_empty() {
             return Ok(());
         }
-        let mut done = self.sync_device();
-        for &(index, s) in taken {
-            let Some(heap) = self.heaps.get(index as usize) else { continue };
-            if done.is_ok() {
-                done = self.backing.segment_release(u64::from(s.first) << GRANULE_SHIFT, s.bytes);
+        idle.sort_by_key(|s| std::cmp::Reverse(s.bytes));
+        self.order.sync_device()?;
+        for segment in idle {
+            if !more(&segment) {
+                break;
             }
-            if done.is_ok() {
-                g.segment_gone(heap.pool.load(Relaxed), s.first, s.bytes);
-                *any = true;
-            } else {
-                let count = s.units.div_ceil(LARGE_UNITS);
-                let short = (count << LARGE_UNITS_SHIFT) - s.units;
-                heap.inner.lock().give(&self.maps, heap.index, s.first, count, short);
+            self.growing().take_segment(segment.part.touched().first);
+            let done = self.backing.segment_release(segment.offset(), segment.bytes);
+            let mut g = self.growing();
+            if let Err(e) = done {
+                g.keep_segment(segment);
+                return Err(e);
             }
+            // Its parts may have been several pools'; they leave their accounts to the byte.
+            g.keep_segment(segment);
+            let inside =
+                |t: &Taken| segment.part.off <= t.block.part.off && t.block.part.end() <= segment.part.end();
+            let gone: Vec<Taken> = taken.extract_if(.., |t| inside(t)).collect();
+            let last = gone.last().map_or(segment.pool, |t| t.heap.pool());
+            for t in &gone {
+                let bytes = g.bytes_of(t.block.part);
+                g.change_pool(t.heap.pool(), last, bytes, 0);
+                self.look(t.heap).put_id(t.block.id);
+            }
+            g.take_segment(segment.part.touched().first);
+            g.segment_gone(segment, last);
+            *any = true;
         }
-        done
+        Ok(())
     }
 
-    /// Segments shared by several heaps become one heap's, where they are free: of a pool's first heap, or,
-    /// for pools that may go `across`, of the device's first. Waits for the device if there are any.
-    fn gather(&self, g: &mut Growth, across: impl Fn(u32) -> bool) -> Result<()> {
-        let n = self.heap_count.load(Ordering::Acquire) as usize;
-        let mut moves = Vec::new();
-        for i in 1..n {
-            let Some(heap) = self.heaps.get(i).filter(|x| !self.pinned(x)) else { continue };
-            let pool = heap.pool.load(Relaxed);
-            let mut others = (0..i).filter_map(|j| self.heaps.get(j));
-            let home = others.find(|x| {
-                let p = x.pool.load(Relaxed);
-                p == pool || across(pool) && p != u32::MAX && !self.pinned(x)
-            });
-            let Some(home) = home else { continue };
-            let taken = heap.inner.lock().take_all(&self.maps);
-            if !taken.is_empty() {
-                moves.push((heap, home, taken));
-            }
+    /// Gives memory that was taken back to the heaps that had it.
+    pub(super) fn return_all(&self, _: &Growing<'_>, taken: Vec<Taken>) {
+        for Taken { heap, block } in taken {
+            self.lock(heap).give(block);
         }
-        if moves.is_empty() {
-            return Ok(());
-        }
-        // The new owners' streams know nothing of the old ones' work.
-        let done = self.sync_device();
-        for (from, home, taken) in moves {
-            let to = if done.is_ok() { home } else { from };
-            let mut h = to.inner.lock();
-            for (first, count, short) in taken {
-                h.give(&self.maps, to.index, first, count, short);
-                let bytes =
-                    u64::from((count << LARGE_UNITS_SHIFT) - short) << (GRANULE_SHIFT - LARGE_UNITS_SHIFT);
-                g.moved(from.pool.load(Relaxed), to.pool.load(Relaxed), bytes, 0);
-            }
-        }
-        done
     }
 
     /// Everything goes back to the device, live blocks too. The device is idle, and nobody uses the pond.
-    pub fn close(&self) -> Result<()> {
+    pub(crate) fn close(&self) -> Result<()> {
         self.forget_heaps();
-        let mut g = self.hold_growth()?;
         self.forget_captures();
-        let _ = self.trim(&mut g, None);
+        self.order.close();
+        let _ = self.trim(None);
         self.forget_uses();
-        for s in std::mem::take(&mut g.segments_held).into_values() {
-            self.backing.segment_release(u64::from(s.first) << GRANULE_SHIFT, s.bytes)?;
+        let segments: Vec<Segment> = self.growing().segments().copied().collect();
+        for s in segments {
+            self.growing().take_segment(s.part.touched().first);
+            self.backing.segment_release(s.offset(), s.bytes)?;
         }
         Ok(())
     }
@@ -206,16 +258,65 @@ impl Pond {
     /// After `close`, and so long after it that hardly a thread is still in a call that had begun before: the tables of
     /// the pond, nearly all of its host memory, go back to the system. A call that is under way all the same finds no
     /// block: no heap has one, and no address leads to one. So both go together, with every heap locked.
-    pub fn discard(&self) {
-        let Ok(_growth) = self.hold_growth() else { return };
-        let count = self.heap_count.load(Ordering::Acquire) as usize;
-        let heaps: Vec<&Heap> = (0..count).filter_map(|i| self.heaps.get(i)).collect();
-        let mut locked: Vec<_> = heaps.iter().map(|h| h.inner.lock()).collect();
-        for (heap, inner) in heaps.iter().zip(&mut locked) {
-            let empty = Heap::new(heap.index, self.config.mapping);
-            std::mem::swap(&mut **inner, &mut *empty.inner.lock());
-            heap.remote.take();
+    pub(crate) fn discard(&self) {
+        let _g = self.growing();
+        let mut locked: Vec<_> = self.all_heaps().map(|x| self.look(x)).collect();
+        for h in &mut locked {
+            h.become_empty(self.config.mapping);
         }
         self.maps.discard();
+    }
+}
+
+impl Search<'_> {
+    /// Where there are segments: idle ones go back to the device, so that it can give one that is large enough. If that
+    /// is not it, free memory side by side that several heaps had becomes the request's.
+    pub(super) fn trim_and_grow(&mut self, missing: u64) -> bool {
+        let ground = self.ground;
+        if ground.order.sync_device().is_err() {
+            return false;
+        }
+        ground.poll_all();
+        let (mut taken, transit) = {
+            let mut g = ground.growing();
+            let taken = ground.take_all_free(&mut g, ground.heaps_in(None));
+            (taken, g.begin_transit(Parts::Any))
+        };
+        let mut any = false;
+        let released = ground.give_segments_back(&mut taken, |_| true, &mut any);
+        let grown = any && self.note_refusal(|s| s.grow(missing));
+        // The wait is over that what goes to another stream needs.
+        let moved = !grown && released.is_ok() && self.move_run(&mut taken);
+        let mut g = ground.growing();
+        ground.return_all(&g, taken);
+        transit.end(&mut g);
+        grown || moved
+    }
+
+    /// Gives the smallest run that is long enough and that several heaps had to the request's heap, if the limit of its
+    /// pool allows. The device was waited for.
+    fn move_run(&mut self, taken: &mut Vec<Taken>) -> bool {
+        let (ground, req) = (self.ground, self.req);
+        let units = if req.is_large() { req.size.units } else { super::LARGE_UNITS };
+        let runs = joined(taken.iter().map(|t| t.block.part));
+        let fits = runs.iter().filter(|r| r.units >= units).min_by_key(|r| r.units);
+        let Some(&run) = fits else { return false };
+        if ground.order.sync_device().is_err() {
+            return false;
+        }
+        let mut g = ground.growing();
+        let mine = req.heap.pool();
+        let inside = |part: Extent| run.off <= part.off && part.end() <= run.end();
+        let others = taken.iter().filter(|t| inside(t.block.part) && t.heap.pool() != mine);
+        let bytes: u64 = others.map(|t| g.bytes_of(t.block.part)).sum();
+        if bytes > ground.own_room(&g, mine) {
+            return false;
+        }
+        for t in taken.extract_if(.., |t| inside(t.block.part)) {
+            let bytes = g.bytes_of(t.block.part);
+            g.change_pool(t.heap.pool(), mine, bytes, 0);
+            ground.lock(req.heap).give(t.block);
+        }
+        true
     }
 }

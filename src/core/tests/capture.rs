@@ -1,7 +1,7 @@
 //! Captures: what a graph will find at its replay, and what must not be asked of the device meanwhile. The
 //! simulated device fails a test that asks it.
 
-use super::super::capture::CaptureId;
+use super::super::state::captures::CaptureId;
 use super::*;
 
 /// Offset and bytes of a block, and the memory behind it.
@@ -164,11 +164,11 @@ fn what_needs_a_wait_stays_pending_until_the_capture_ends() {
     b.free(u.max(i), None);
     b.free(u.min(i), None);
     let active = |b: &Bench| b.pond.stats(None).unwrap().active.current;
-    b.pond.poll_all(true);
+    while b.pond.ground().wait_for_one(None) {}
     assert_eq!(active(&b), 2 << 20, "a captured stream cannot be asked how far it is");
     end(&b, id, 1);
     assert_eq!(active(&b), 2 << 20, "its work is still queued");
-    b.pond.poll_all(true);
+    while b.pond.ground().wait_for_one(None) {}
     assert_eq!(active(&b), 0);
     b.pond.capture_release(id).unwrap();
     b.finish();
@@ -225,9 +225,11 @@ fn segments_freed_during_a_capture_go_back_after_it() {
     assert!(b.world.lock().unwrap().taken >= 20 << 20);
     let j = b.alloc(p, Some(2), 20 << 20).unwrap();
     b.free(j, None);
+    b.world.lock().unwrap().complete(1, u64::MAX);
     end(&b, id, 2);
     let taken = b.world.lock().unwrap().taken;
     assert!((20 << 20..40 << 20).contains(&taken), "the eager one went, the captured one stays: {taken}");
+    b.pond.ground().backing.sync_all().unwrap();
     b.pond.capture_release(id).unwrap();
     assert_eq!(b.world.lock().unwrap().taken, 0);
     b.finish();
@@ -257,7 +259,8 @@ fn a_use_that_has_ended_does_not_wait_for_the_free() {
         b.world.lock().unwrap().streams.get_mut(&1).unwrap().done = u64::MAX;
         b.end_use(i, 1, event);
         assert!(b.world.lock().unwrap().marks.is_empty());
-        let calls = b.pond.maps.desc(b.pond.maps.find(b.live[i].offset).unwrap().id).state();
+        let calls =
+            b.pond.ground().maps.desc(b.pond.ground().maps.find(b.live[i].offset).unwrap().id).state();
         assert_eq!(calls & super::super::desc::USES, 0, "its free is an ordinary one");
         b.finish();
     }
@@ -274,7 +277,7 @@ fn a_use_may_go_on_after_its_end() {
     b.pond.record_stream(b.live[i].offset, 1).unwrap();
     b.live[i].uses.push(1);
     b.world.lock().unwrap().streams.get_mut(&1).unwrap().queued += 1;
-    b.pond.stream_destroyed(2); // the mark stays valid
+    stream_ends(&b.pond, 2); // the mark stays valid
     assert_eq!(b.pond.end_use(b.live[i].offset + 512, 1, None).unwrap_err().code(), Code::UnknownPointer);
     b.free(i, Some(1));
     assert_eq!(b.pond.stats(None).unwrap().active.current, 3 << 20);

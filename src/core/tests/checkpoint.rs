@@ -1,7 +1,8 @@
 //! Checkpoints: a layout that was kept comes back exactly, or nothing changes.
 
-use super::super::checkpoint::CheckpointId;
+use super::super::state::checkpoints::CheckpointId;
 use super::*;
+use crate::base::sync::lock;
 
 /// A checkpoint, and what the test knows of that moment.
 pub(super) struct Saved {
@@ -12,6 +13,12 @@ pub(super) struct Saved {
 
 fn key(b: &Block) -> (u64, u64) {
     (b.offset, b.bytes)
+}
+
+/// The heap of the block that was live at `offset` at the checkpoint.
+fn heap_then(pond: &Pond, checkpoint: CheckpointId, offset: u64) -> Option<u32> {
+    let all = lock(&pond.ground().checkpoints);
+    all.all.get(&checkpoint)?.blocks.iter().find(|b| b.offset == offset).map(|b| b.heap)
 }
 
 impl Bench {
@@ -27,9 +34,9 @@ impl Bench {
         let want: BTreeSet<(u64, u64)> = saved.blocks.iter().map(key).collect();
         let have: BTreeSet<(u64, u64)> = self.live.iter().filter(|x| x.pool == saved.pool).map(key).collect();
         // Where the stream had ended, the block's heap may serve another stream now.
-        let heap = |x: &Block| self.pond.maps.find(x.offset).map(|f| f.heap);
+        let heap = |x: &Block| self.pond.ground().maps.find(x.offset).map(|f| f.heap);
         let adopted =
-            |s: &Block, x: &Block| s.past.is_some() && self.pond.heap_then(saved.id, s.offset) == heap(x);
+            |s: &Block, x: &Block| s.past.is_some() && heap_then(&self.pond, saved.id, s.offset) == heap(x);
         let fits = |s: &Block, x: &Block| key(s) == key(x) && (s.stream == x.stream || adopted(s, x));
         let same = |x: &Block| saved.blocks.iter().any(|s| fits(s, x));
         let gone: Vec<Block> =
@@ -106,7 +113,7 @@ fn every_tier_comes_back_where_it_was() {
     let calls = b.world.lock().unwrap().calls;
     for _ in 0..3 {
         b.try_restore(&saved).unwrap();
-        b.pond.check();
+        b.pond.ground().check();
         b.alloc(p, Some(0), 999).unwrap();
         b.free(0, None);
     }
@@ -136,7 +143,7 @@ fn scattered_blocks_come_back_at_their_addresses() {
         b.alloc(p, Some(0), G).unwrap();
     }
     b.try_restore(&saved).unwrap();
-    b.pond.check();
+    b.pond.ground().check();
     // Once the addresses are gone, so is the way back; and nothing changes.
     let j = b.live.iter().position(|x| x.bytes == 16 << 20).unwrap();
     b.free(j, None);
@@ -162,7 +169,7 @@ fn a_restore_that_cannot_be_changes_nothing() {
         let saved = b.checkpoint(p);
         let i = b.live.iter().position(|x| x.stream == Some(3)).unwrap();
         b.free(i, None);
-        b.pond.stream_destroyed(3);
+        stream_ends(&b.pond, 3);
         assert_eq!(b.try_restore(&saved).unwrap_err().code(), Code::UnknownStream);
         let other = b.pond.pool_create(0).unwrap();
         let wrong = Saved { pool: other, ..saved };
@@ -176,6 +183,8 @@ fn a_restore_that_cannot_be_changes_nothing() {
             let without = b.checkpoint(p);
             b.alloc(p, Some(0), 20 << 20).unwrap();
             b.try_restore(&without).unwrap();
+            b.pond.ground().backing.sync_all().unwrap();
+            b.pond.stats(None).unwrap();
             assert!(b.world.lock().unwrap().taken < 20 << 20, "the segment went back");
         }
         b.finish();
@@ -198,7 +207,7 @@ fn a_kept_pool_can_always_be_restored() {
     b.pond.empty_cache(None).unwrap();
     let _ = b.alloc(PoolId::DEFAULT, Some(1), 40 << 20);
     b.try_restore(&saved).unwrap();
-    b.pond.check();
+    b.pond.ground().check();
     b.pond.capture_release(graph).unwrap();
     b.finish();
 }

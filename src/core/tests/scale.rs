@@ -6,6 +6,18 @@ const TIB: u64 = 1 << 40;
 
 /// A device that gives everything and remembers nothing.
 struct Generous;
+impl Points for Generous {
+    fn passed(&self, _: Point) -> Result<bool> {
+        Ok(true)
+    }
+    fn wait(&self, _: u64, _: Point) -> Result<()> {
+        Ok(())
+    }
+    fn sync(&self, _: Point) -> Result<()> {
+        Ok(())
+    }
+    fn forget(&self, _: Point) {}
+}
 impl Backing for Generous {
     fn create(&self, _: u32, _: u32) -> Result<()> {
         Ok(())
@@ -25,19 +37,12 @@ impl Backing for Generous {
     fn segment_release(&self, _: u64, _: u64) -> Result<()> {
         Ok(())
     }
-    fn mark(&self, _: u64) -> Result<Mark> {
-        Ok(1)
+    fn mark(&self, _: u64) -> Result<Option<Point>> {
+        Ok(None)
     }
-    fn passed(&self, _: Mark) -> Result<bool> {
-        Ok(true)
-    }
-    fn wait(&self, _: u64, _: Mark) -> Result<()> {
+    fn sync_stream(&self, _: u64) -> Result<()> {
         Ok(())
     }
-    fn sync(&self, _: Mark) -> Result<()> {
-        Ok(())
-    }
-    fn forget(&self, _: Mark) {}
     fn sync_all(&self) -> Result<()> {
         Ok(())
     }
@@ -50,7 +55,7 @@ impl Backing for Generous {
 fn pond(mapping: bool, capacity: u64) -> Pond {
     let config =
         Config { growing: true, init_alloc: 64 << 20, realloc: 64 << 20, ..config(mapping, capacity) };
-    Pond::new(config, Box::new(Generous)).unwrap()
+    Pond::new(config, Arc::new(Generous)).unwrap()
 }
 
 #[test]
@@ -116,7 +121,7 @@ fn a_device_of_two_tebibytes() {
         some.iter().skip(1).step_by(2).for_each(|&b| pond.free(b, Some(1), None).unwrap());
         pond.empty_cache(None).unwrap();
         assert_eq!(pond.stats(None).unwrap().reserved.current, 0);
-        pond.check();
+        pond.ground().check();
     }
 }
 

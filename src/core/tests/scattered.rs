@@ -88,8 +88,8 @@ fn a_block_begins_and_ends_in_granules_that_others_use() {
         assert_eq!(b.pond.block(at - 1).unwrap_err().code(), Code::UnknownPointer);
         let pieces = b.pond.pieces(at).unwrap();
         assert_eq!((pieces.skip, pieces.bytes), (G / 2, bytes));
-        assert_eq!(pieces.granules.iter().map(|g| u64::from(g.1)).sum::<u64>(), granules + 1);
-        b.pond.check();
+        assert_eq!(pieces.granules.iter().map(|g| u64::from(g.count)).sum::<u64>(), granules + 1);
+        b.pond.ground().check();
         b.free(i, None);
         if granules == 1 {
             b.free(b.live.iter().position(|x| x.offset == 3 * G).unwrap(), None);

@@ -99,7 +99,7 @@ fn memory_comes_back_with_what_it_held() {
         let small = b.live.iter().position(|x| x.bytes == 5000).unwrap();
         b.free(small, None);
         b.wake(p);
-        b.pond.check();
+        b.pond.ground().check();
         for i in (0..b.live.len()).filter(|&i| b.live[i].bytes > 100_000) {
             let held = b.holds(i);
             assert!(if save { !held.contains(&0) } else { held == BTreeSet::from([0]) }, "{held:?}");

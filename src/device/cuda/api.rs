@@ -9,11 +9,11 @@
 #![allow(non_snake_case, reason = "the names are the driver's own")]
 
 use crate::base::error::{Code, Result};
+use crate::base::sync::system::{Mutex, lock};
 use crate::fail;
 use cudarc::driver::sys::*;
 use libloading::Library;
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_uint, c_ulonglong, c_void};
-use std::sync::{Mutex, PoisonError};
 
 /// The oldest driver that serves, as `cuDriverGetVersion` counts: CUDA 11.4.
 pub(super) const OLDEST: i32 = 11_040;
@@ -117,6 +117,8 @@ table! {
     required OLDEST cuStreamSynchronize, "cuStreamSynchronize", (CUstream);
     required OLDEST cuStreamWaitEvent, "cuStreamWaitEvent", (CUstream, CUevent, c_uint);
     required OLDEST cuLaunchHostFunc, "cuLaunchHostFunc", (CUstream, CUhostFn, *mut c_void);
+    required OLDEST cuStreamGetCtx, "cuStreamGetCtx", (CUstream, *mut CUcontext);
+    optional 12_050 cuStreamGetCtx_v2, "cuStreamGetCtx", (CUstream, *mut CUcontext, *mut CUgreenCtx);
     required OLDEST cuStreamGetCaptureInfo_v2, "cuStreamGetCaptureInfo", (CUstream, *mut CUstreamCaptureStatus, *mut cuuint64_t, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
     required OLDEST cuEventCreate, "cuEventCreate", (*mut CUevent, c_uint);
     required OLDEST cuEventDestroy_v2, "cuEventDestroy", (CUevent);
@@ -209,7 +211,7 @@ fn load_table(named: Option<&OsStr>) -> Result<Table> {
     } else {
         &|_, exported, _| symbol(&library, exported)
     };
-    let (table, missing) = Table::find(find);
+    let (mut table, missing) = Table::find(find);
     std::mem::forget(library);
     // The version first: it says more than the name of a missing function.
     if let Some(f) = table.cuDriverGetVersion {
@@ -223,6 +225,10 @@ fn load_table(named: Option<&OsStr>) -> Result<Table> {
                 version / 1000,
                 version % 1000 / 10
             );
+        }
+        if version < 12_050 {
+            // Asked for the form of a newer version, a driver may give the newest one that it has.
+            table.cuStreamGetCtx_v2 = None;
         }
     }
     match missing.first() {
@@ -240,7 +246,7 @@ static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
 /// The functions of the named library, or of the system's driver. A failure is tried again next time.
 pub(super) fn load(named: Option<&OsStr>) -> Result<&'static Table> {
-    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut loaded = lock(&LOADED);
     if let Some(l) = loaded.iter().find(|l| l.0.as_deref() == named) {
         return Ok(l.1);
     }

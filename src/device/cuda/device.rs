@@ -11,17 +11,17 @@ use super::mapping::{GRANULE, Mapping};
 use super::memory::{Blocks, Kind};
 use super::streams::{self, LEGACY, PER_THREAD, Streams};
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::{Mutex, lock};
 use crate::device::share::{Exported, Imported};
 use crate::device::{
     Caps, CopyKind, Device, DriverPoolStats, EventId, HostWish, MemoryInfo, Sizes, StreamCallback, StreamId,
-    Versions,
+    Versions, Whose,
 };
 use crate::fail;
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUmemPool_attribute as OfPool};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 /// Requests are rounded up to this; what the driver itself aligns to.
 const MIN_CHUNK: u64 = 512;
@@ -170,7 +170,7 @@ impl CudaDevice {
                 if let Some(m) = &self.mapping {
                     note(m.close_window());
                 }
-                let pool = std::mem::take(&mut *self.pool.lock().unwrap_or_else(PoisonError::into_inner));
+                let pool = std::mem::take(&mut *lock(&self.pool));
                 if pool != 0 {
                     note(self.driver().pool_destroy(pool));
                 }
@@ -181,7 +181,7 @@ impl CudaDevice {
     }
 
     fn pool(&self) -> Result<u64> {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = lock(&self.pool);
         if *pool == 0 {
             *pool = self.driver().pool_create(self.primary.device, self.release_threshold)?;
         }
@@ -196,21 +196,21 @@ impl CudaDevice {
 
     /// Whether this device's context, which is current, can use the other's memory directly. Tried once.
     pub(super) fn reach(&self, to: &CudaDevice) -> bool {
-        let lock = || self.reaches.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&known) = lock().get(&to.ordinal) {
+        let reaches = || lock(&self.reaches);
+        if let Some(&known) = reaches().get(&to.ordinal) {
             return known;
         }
         let driver = self.driver();
         let can = driver.can_access_peer(self.primary.device, to.primary.device).unwrap_or(false)
             && driver.enable_peer(to.primary.context).is_ok()
             && to.mapping.as_ref().is_none_or(|m| m.admit(self.primary.device).is_ok());
-        lock().insert(to.ordinal, can);
+        reaches().insert(to.ordinal, can);
         can
     }
 
     /// It does after all.
     pub(super) fn note_reach(&self, to: &CudaDevice) {
-        self.reaches.lock().unwrap_or_else(PoisonError::into_inner).insert(to.ordinal, true);
+        lock(&self.reaches).insert(to.ordinal, true);
     }
 
     fn queue_peer(&self, stream: StreamId, to: &CudaDevice, dst: u64, src: u64, bytes: u64) -> Result<()> {
@@ -219,6 +219,22 @@ impl CudaDevice {
             return driver.copy_within_async(dst, src, bytes, stream);
         }
         driver.copy_peer_async((dst, to.primary.context), (src, self.primary.context), bytes, stream)
+    }
+
+    /// As `queue_peer`, but on a stream of this device, which the bytes go to.
+    fn queue_from_peer(
+        &self,
+        stream: StreamId,
+        from: &CudaDevice,
+        dst: u64,
+        src: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        let driver = self.driver();
+        if from.ordinal == self.ordinal || self.reach(from) {
+            return driver.copy_within_async(dst, src, bytes, stream);
+        }
+        driver.copy_peer_async((dst, self.primary.context), (src, from.primary.context), bytes, stream)
     }
 
     /// Waits for the context. A stream that is captured makes that impossible, and the driver would end the
@@ -435,6 +451,24 @@ impl Device for CudaDevice {
         self.queue_peer(stream, to, dst, src, bytes)
     }
 
+    fn copy_from_peer_async(
+        &self,
+        stream: StreamId,
+        from: &dyn Device,
+        dst: u64,
+        src: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        let from = self.peer(from)?;
+        let _there = from.primary.enter()?;
+        let _in = self.primary.enter()?;
+        self.known(stream)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.queue_from_peer(stream, from, dst, src, bytes)
+    }
+
     fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
         let _in = self.primary.enter()?;
         if bytes == 0 {
@@ -483,7 +517,7 @@ impl Device for CudaDevice {
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _in = self.primary.enter()?;
         self.known(stream)?;
-        self.streams.check_event(event)?;
+        self.streams.check_awaited(event)?;
         self.driver().stream_wait(stream, event)
     }
 
@@ -507,7 +541,15 @@ impl Device for CudaDevice {
         let _in = self.primary.enter()?;
         self.known(stream)?;
         self.streams.check_event(event)?;
-        self.driver().event_record(event, stream)
+        self.driver().event_record(event, stream).map_err(|e| {
+            // The driver does not say which of both handles it refuses.
+            let alive = || self.driver().stream_context(stream) == Ok(self.primary.context);
+            if e.code() == Code::UnknownStream && alive() {
+                let what = "is not one of this device's context, or has ended";
+                return Error::new(Code::UnknownEvent, format!("event {event:#x} {what} ({e})"));
+            }
+            e
+        })
     }
 
     fn event_query(&self, event: EventId) -> Result<bool> {
@@ -545,6 +587,15 @@ impl Device for CudaDevice {
         true
     }
 
+    fn stream_owner(&self, stream: StreamId) -> Result<Whose> {
+        self.streams.owner(stream, &self.primary)
+    }
+
+    fn event_record_theirs(&self, stream: StreamId, event: EventId) -> Result<()> {
+        let _in = self.primary.enter()?;
+        self.streams.record_theirs(stream, event, self.primary.context)
+    }
+
     fn is_per_thread(&self, stream: StreamId) -> bool {
         stream == PER_THREAD
     }
@@ -566,11 +617,17 @@ impl Device for CudaDevice {
     fn pool_alloc(&self, stream: StreamId, bytes: u64) -> Result<u64> {
         let _in = self.primary.enter()?;
         self.known(stream)?;
+        if self.is_default(stream) {
+            self.null_is_free()?;
+        }
         self.driver().pool_alloc(self.pool()?, stream, bytes)
     }
 
     fn pool_free(&self, addr: u64, stream: StreamId) -> Result<()> {
         let _in = self.primary.enter()?;
+        if self.is_default(stream) {
+            self.null_is_free()?;
+        }
         self.driver().pool_free(addr, stream)
     }
 

@@ -323,6 +323,23 @@ impl Driver {
         self.check(call!(self.cuStreamCreate(&mut s, CUstream_flags::CU_STREAM_DEFAULT as u32)))?;
         Ok(s as usize as u64)
     }
+    /// A stream that is in no order with the NULL stream.
+    pub(super) fn stream_create_apart(&self) -> Result<u64> {
+        let mut s = null_mut();
+        self.check(call!(self.cuStreamCreate(&mut s, CUstream_flags::CU_STREAM_NON_BLOCKING as u32)))?;
+        Ok(s as usize as u64)
+    }
+    /// The context of a stream; of one in a green context, the primary one of its device, where the driver tells.
+    pub(super) fn stream_context(&self, s: u64) -> Result<Context> {
+        let _relaxed = self.relaxed();
+        let (mut c, mut green) = (null_mut(), null_mut());
+        self.check_stream(if self.0.cuStreamGetCtx_v2.is_some() {
+            call!(self.cuStreamGetCtx_v2(stream(s), &mut c, &mut green))
+        } else {
+            call!(self.cuStreamGetCtx(stream(s), &mut c))
+        })?;
+        Ok(c as usize as u64)
+    }
     pub(super) fn stream_destroy(&self, s: u64) -> Result<()> {
         self.check_stream(call!(self.cuStreamDestroy_v2(stream(s))))
     }

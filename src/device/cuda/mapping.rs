@@ -15,11 +15,11 @@
 use super::driver::{About, Driver, Physical};
 use super::fabric::{self, Fabric};
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::fail;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// [B]
 pub(super) const GRANULE: u64 = 2 << 20;
@@ -86,7 +86,7 @@ impl Mapping {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(super) fn open_window(&self, bytes: u64) -> Result<u64> {

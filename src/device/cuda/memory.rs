@@ -6,11 +6,11 @@
 
 use super::driver::Driver;
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::fail;
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How a block was taken, and so how it is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Blocks {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (Kind, u64)>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.live)
     }
 
     /// `threads`: how many touch the pages of registered memory.

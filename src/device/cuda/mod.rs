@@ -25,12 +25,14 @@ mod streams;
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
+use crate::base::sync::levels;
+use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::device::{Device, DeviceType};
 use crate::fail;
 use device::CudaDevice;
 use driver::Driver;
 use std::ffi::{OsStr, OsString};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// How the device type `cuda` is. Fixed when the library is first used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +73,7 @@ enum State {
 /// The device type.
 pub struct CudaType {
     options: CudaOptions,
-    state: Mutex<State>,
+    state: Mutex<State, { levels::CUDA_TYPE }>,
 }
 
 impl CudaType {
@@ -80,8 +82,8 @@ impl CudaType {
         CudaType { options, state: Mutex::new(State::Asleep) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State, { levels::CUDA_TYPE }> {
+        lock(&self.state)
     }
 
     fn library(&self) -> Option<&OsStr> {

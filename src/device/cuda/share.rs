@@ -5,9 +5,9 @@
 use super::device::CudaDevice;
 use super::mapping::{GRANULE, Source};
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::lock;
 use crate::device::share::{Exported, Imported, Piece, SharedKind};
 use crate::fail;
-use std::sync::PoisonError;
 
 fn one_each(granules: usize) -> Vec<Piece> {
     (0..granules).map(|i| Piece { fd: i as u32, offset: 0, bytes: GRANULE }).collect()
@@ -78,7 +78,7 @@ impl CudaDevice {
                 let hint = "the driver opens this in another process than its own only";
                 Error::new(e.code(), format!("{e}; {hint}"))
             })?;
-            let mut segments = self.foreign_segments().lock().unwrap_or_else(PoisonError::into_inner);
+            let mut segments = lock(self.foreign_segments());
             *segments.entry(addr).or_default() += 1;
             return Ok(addr);
         }
@@ -106,7 +106,7 @@ impl CudaDevice {
             return done;
         }
         {
-            let mut segments = self.foreign_segments().lock().unwrap_or_else(PoisonError::into_inner);
+            let mut segments = lock(self.foreign_segments());
             let Some(n) = segments.get_mut(&addr) else {
                 fail!(Code::UnknownPointer, "{addr:#x} is not memory of another process");
             };
@@ -121,7 +121,7 @@ impl CudaDevice {
     /// The end of the device: all of them. The first failure is returned.
     pub(super) fn close_foreign_segments(&self) -> Result<()> {
         let all = {
-            let mut segments = self.foreign_segments().lock().unwrap_or_else(PoisonError::into_inner);
+            let mut segments = lock(self.foreign_segments());
             std::mem::take(&mut *segments)
         };
         let mut first = Ok(());

@@ -5,17 +5,24 @@
 //!
 //! A stream or event that was made here and destroyed is kept, for the next one that is made: so its
 //! number cannot become another's, and its use after the end is recognised. One whose maker is somebody
-//! else cannot be told from one that has ended; the maker keeps it alive while it is in use here.
+//! else cannot be told from one that has ended, but for what the driver makes of its handle; the maker keeps it alive
+//! while it is in use here.
+//!
+//! The driver says in which context a stream is. One of another context (another device's, or one that a program made)
+//! orders nothing here; but a point in its work can be marked, by an event of that context and a stream of ours that
+//! waits for it.
 
-use super::context::CallbackMark;
-use super::driver::Driver;
+use super::context::{CallbackMark, Primary};
+use super::driver::{Context, Driver};
 use crate::base::error::{Code, Error, Result};
-use crate::device::StreamCallback;
+use crate::base::loaded;
+use crate::base::sync::system::{Mutex, lock};
+use crate::device::{StreamCallback, Whose};
 use crate::fail;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// `CU_STREAM_LEGACY`, another name of NULL.
 pub(super) const LEGACY: u64 = 1;
@@ -25,10 +32,6 @@ pub(super) const PER_THREAD: u64 = 2;
 /// Ended handles that are kept; beyond that the oldest is really destroyed.
 const KEPT: usize = 1024;
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The streams, or the events, that were made here.
 #[derive(Default)]
 struct Handles {
@@ -36,8 +39,16 @@ struct Handles {
     ended: VecDeque<u64>,
 }
 
-/// Which device of the type made a stream, by ordinal.
-pub(super) type Makers = Arc<Mutex<BTreeMap<u64, usize>>>;
+/// Which device of the type made a stream or an event, by ordinal. What is not listed was made elsewhere.
+#[derive(Default)]
+pub(super) struct MadeBy {
+    streams: Mutex<BTreeMap<u64, usize>>,
+    /// And whether it is live: an event of another device may be waited for.
+    events: Mutex<BTreeMap<u64, (usize, bool)>>,
+}
+
+/// Of all devices of the type together.
+pub(super) type Makers = Arc<MadeBy>;
 
 /// What a device has in streams and events.
 pub(super) struct Streams {
@@ -48,6 +59,12 @@ pub(super) struct Streams {
     events: Mutex<Handles>,
     /// Streams that were made elsewhere and have been asked whether they are captured.
     seen: Mutex<BTreeSet<u64>>,
+    /// Streams that were made elsewhere and were of our context when last asked about.
+    ours: Mutex<BTreeSet<u64>>,
+    /// The context of the others; also of such as have ended since, whose work is waited for with all of that context.
+    theirs: Mutex<BTreeMap<u64, Context>>,
+    /// Streams of ours that wait for those of other contexts.
+    bridges: Mutex<VecDeque<u64>>,
 }
 
 impl Streams {
@@ -59,6 +76,100 @@ impl Streams {
             streams: Mutex::default(),
             events: Mutex::default(),
             seen: Mutex::default(),
+            ours: Mutex::default(),
+            theirs: Mutex::default(),
+            bridges: Mutex::default(),
+        }
+    }
+
+    /// Whose the stream is. One that was made here for another device is refused. The driver is asked about one that was not made here; where it cannot be, in a callback,
+    /// its last answer counts.
+    pub(super) fn owner(&self, stream: u64, primary: &Primary) -> Result<Whose> {
+        {
+            let s = lock(&self.streams);
+            if stream <= PER_THREAD || s.live.contains(&stream) {
+                return Ok(Whose::Ours);
+            }
+        }
+        if !self.exists(stream) {
+            fail!(Code::UnknownStream, "stream {stream:#x} was destroyed, or made for another device");
+        }
+        let inside = match primary.enter() {
+            Ok(inside) => inside,
+            Err(_) if lock(&self.ours).contains(&stream) => return Ok(Whose::Ours),
+            Err(_) if lock(&self.theirs).contains_key(&stream) => return Ok(Whose::Theirs),
+            Err(e) => return Err(e),
+        };
+        let context = self.driver.stream_context(stream)?;
+        drop(inside);
+        if context == primary.context {
+            lock(&self.ours).insert(stream);
+            return Ok(Whose::Ours);
+        }
+        lock(&self.ours).remove(&stream);
+        lock(&self.theirs).insert(stream, context);
+        Ok(Whose::Theirs)
+    }
+
+    /// The event, of ours, stands for everything queued so far on a stream of another context.
+    pub(super) fn record_theirs(&self, stream: u64, event: u64, ours: Context) -> Result<()> {
+        let _relaxed = self.driver.relaxed();
+        let there = match self.driver.stream_context(stream) {
+            Ok(context) if context != ours => Some(context),
+            // It has ended without a word.
+            Ok(_) => None,
+            Err(e) if e.code() == Code::UnknownStream => None,
+            Err(e) => return Err(e),
+        };
+        if there.is_some() && self.driver.capture_id(stream)?.is_some() {
+            fail!(Code::NotPermitted, "stream {stream:#x} is being captured");
+        }
+        let known = || lock(&self.theirs).get(&stream).copied();
+        let Some(context) = there.or_else(known) else {
+            fail!(Code::UnknownStream, "stream {stream:#x} has ended, and nobody knows whose it was");
+        };
+        let theirs = self.event_there(context, there.map(|_| stream))?;
+        let recorded = self.bridge().and_then(|bridge| {
+            let waits = self.driver.stream_wait(bridge, theirs);
+            let recorded = waits.and_then(|()| self.driver.event_record(event, bridge));
+            lock(&self.bridges).push_back(bridge);
+            recorded
+        });
+        let _ = self.driver.event_destroy(theirs); // who waits for it has taken note
+        recorded
+    }
+
+    /// A new event of another context, recorded in a stream there, or behind all of its streams.
+    fn event_there(&self, context: Context, stream: Option<u64>) -> Result<u64> {
+        self.driver.context_push(context)?;
+        let made = self.driver.event_create().and_then(|e| {
+            let recorded = match stream {
+                Some(s) => self.driver.event_record(e, s),
+                // It would end the capture.
+                None if !matches!(self.driver.capture_id(0), Ok(None)) => {
+                    fail!(Code::NotPermitted, "a blocking stream of another context is being captured")
+                }
+                None if self.driver.records_contexts() => self.driver.context_record(context, e),
+                // An event that was never recorded is complete.
+                None => self.driver.context_synchronize(),
+            };
+            recorded.map(|()| e).inspect_err(|_| {
+                let _ = self.driver.event_destroy(e);
+            })
+        });
+        let _ = self.driver.context_pop();
+        made
+    }
+
+    /// A stream of ours on which nothing is queued; the caller puts it back.
+    fn bridge(&self) -> Result<u64> {
+        let oldest = lock(&self.bridges).pop_front();
+        match oldest {
+            Some(b) if self.driver.stream_query(b).unwrap_or(false) => Ok(b),
+            busy => {
+                lock(&self.bridges).extend(busy);
+                self.driver.stream_create_apart()
+            }
         }
     }
 
@@ -66,7 +177,7 @@ impl Streams {
     pub(super) fn exists(&self, stream: u64) -> bool {
         stream <= PER_THREAD
             || !lock(&self.streams).ended.contains(&stream)
-                && lock(&self.makers).get(&stream).is_none_or(|&o| o == self.ordinal)
+                && lock(&self.makers.streams).get(&stream).is_none_or(|&o| o == self.ordinal)
     }
 
     /// The number of the capture that the stream is in. Of the default stream: `u64::MAX` where another one's
@@ -110,12 +221,13 @@ impl Streams {
     /// The maker of the stream ends it.
     pub(super) fn forget(&self, stream: u64) {
         lock(&self.seen).remove(&stream);
+        lock(&self.ours).remove(&stream);
     }
 
     pub(super) fn create(&self) -> Result<u64> {
         let make = || {
             let made = self.driver.stream_create()?;
-            lock(&self.makers).insert(made, self.ordinal);
+            lock(&self.makers.streams).insert(made, self.ordinal);
             Ok(made)
         };
         take(&self.streams, |s| self.driver.stream_query(s).unwrap_or(false), make)
@@ -136,14 +248,16 @@ impl Streams {
         let captured = !matches!(self.driver.capture_id(stream), Ok(None));
         self.end(&self.streams, stream, captured, |s| {
             self.driver.stream_destroy(s)?;
-            lock(&self.makers).remove(&s);
+            lock(&self.makers.streams).remove(&s);
             Ok(())
         })
     }
 
     pub(super) fn event_create(&self) -> Result<u64> {
         let make = || self.driver.event_create();
-        take(&self.events, |e| self.driver.event_query(e).unwrap_or(false), make)
+        let event = take(&self.events, |e| self.driver.event_query(e).unwrap_or(false), make)?;
+        lock(&self.makers.events).insert(event, (self.ordinal, true));
+        Ok(event)
     }
 
     pub(super) fn event_destroy(&self, event: u64) -> Result<()> {
@@ -151,15 +265,37 @@ impl Streams {
             self.check_event(event)?;
             fail!(Code::UnknownEvent, "event {event:#x} was made elsewhere; its maker destroys it");
         }
-        self.end(&self.events, event, false, |e| self.driver.event_destroy(e))
+        // Before it can be made again.
+        lock(&self.makers.events).insert(event, (self.ordinal, false));
+        let ended = self.end(&self.events, event, false, |e| {
+            self.driver.event_destroy(e)?;
+            lock(&self.makers.events).remove(&e);
+            Ok(())
+        });
+        if ended.is_err() && lock(&self.events).live.contains(&event) {
+            lock(&self.makers.events).insert(event, (self.ordinal, true));
+        }
+        ended
     }
 
-    /// `UnknownEvent` for one that was made here and has ended.
+    /// `UnknownEvent` for one that another device of the type has made, or that has ended.
     pub(super) fn check_event(&self, event: u64) -> Result<()> {
-        if lock(&self.events).ended.contains(&event) {
-            fail!(Code::UnknownEvent, "event {event:#x} was destroyed");
+        match lock(&self.makers.events).get(&event) {
+            Some(&(other, _)) if other != self.ordinal => {
+                let own = self.ordinal;
+                fail!(Code::UnknownEvent, "event {event:#x} is one of device {other}, not of device {own}")
+            }
+            Some((_, false)) => destroyed(event),
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// `UnknownEvent` for one that has ended, on whichever device: a stream may wait for events of all.
+    pub(super) fn check_awaited(&self, event: u64) -> Result<()> {
+        match lock(&self.makers.events).get(&event) {
+            Some((_, false)) => destroyed(event),
+            _ => Ok(()),
+        }
     }
 
     /// Moves a handle to the ended ones, or, with `really`, destroys it now.
@@ -205,14 +341,23 @@ impl Streams {
             }
         };
         for s in drain(&self.streams) {
-            lock(&self.makers).remove(&s);
+            lock(&self.makers.streams).remove(&s);
+            note(self.driver.stream_destroy(s));
+        }
+        let bridges = std::mem::take(&mut *lock(&self.bridges));
+        for s in bridges {
             note(self.driver.stream_destroy(s));
         }
         for e in drain(&self.events) {
+            lock(&self.makers.events).remove(&e);
             note(self.driver.event_destroy(e));
         }
         first
     }
+}
+
+fn destroyed(event: u64) -> Result<()> {
+    fail!(Code::UnknownEvent, "event {event:#x} was destroyed")
 }
 
 fn drain(of: &Mutex<Handles>) -> Vec<u64> {
@@ -266,6 +411,7 @@ unsafe extern "C" fn arrive(data: *mut c_void) {
 
 /// Queues a callback of a device, which `owner` names.
 pub(super) fn queue_callback(driver: Driver, owner: usize, stream: u64, call: StreamCallback) -> Result<()> {
+    loaded::keep(); // the driver calls `arrive` from a thread of its own
     let number = {
         let mut c = lock(&CALLBACKS);
         let number = c.next;

@@ -9,10 +9,11 @@ use super::copy;
 use super::event::Event;
 use super::memory::Kind;
 use super::options::GRANULE;
-use super::process::{self, lock};
+use super::process;
 use super::shared::{Shared, State, unknown_stream};
 use super::stream::{Point, Stream, Work};
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::lock;
 use crate::device::share::{Exported, Imported};
 use crate::device::{
     Caps, CopyKind, Device, EventId, HostWish, MemoryInfo, Sizes, StreamCallback, StreamId, Versions,
@@ -63,9 +64,20 @@ impl HostDevice {
         }
     }
 
-    fn event(&self, event: EventId) -> Result<Arc<Event>> {
+    /// An event of any device of the type: what a stream may wait for.
+    fn any_event(&self, event: EventId) -> Result<Arc<Event>> {
         let found = lock(&self.shared.events).get(event).map(Arc::clone);
         found.ok_or_else(|| Error::new(Code::UnknownEvent, format!("event {event:#x} is not a live event")))
+    }
+
+    /// An event of this device.
+    fn event(&self, event: EventId) -> Result<Arc<Event>> {
+        let found = self.any_event(event)?;
+        if found.ordinal() != self.ordinal {
+            let (own, other) = (self.ordinal, found.ordinal());
+            fail!(Code::UnknownEvent, "event {event:#x} is one of device {other}, not of device {own}");
+        }
+        Ok(found)
     }
 
     /// Runs work as stream 0 does. `also`: another device that must have come to rest.
@@ -270,6 +282,18 @@ impl Device for HostDevice {
         self.queue(stream, Work::Move { dst, src, bytes }).map(drop)
     }
 
+    /// As `copy_peer_async`: the processor does it, whichever device's thread that is.
+    fn copy_from_peer_async(
+        &self,
+        stream: StreamId,
+        from: &dyn Device,
+        dst: u64,
+        src: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        self.copy_peer_async(stream, from, dst, src, bytes)
+    }
+
     fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
         let _pass = self.shared.enter_blocking()?;
         if bytes == 0 {
@@ -324,7 +348,7 @@ impl Device for HostDevice {
     /// On stream 0 the wait holds for the next work on stream 0; this call itself never blocks.
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.shared.enter()?;
-        let points = self.event(event)?.pending();
+        let points = self.any_event(event)?.pending();
         if points.is_empty() {
             return self.check_stream(stream);
         }
@@ -347,6 +371,7 @@ impl Device for HostDevice {
 
     fn event_destroy(&self, event: EventId) -> Result<()> {
         let _pass = self.shared.enter()?;
+        self.event(event)?;
         let gone = lock(&self.shared.events).remove(event);
         match gone {
             Some(_) => Ok(()),
@@ -354,15 +379,11 @@ impl Device for HostDevice {
         }
     }
 
-    /// The event must be one of this device. On stream 0 it completes at once, unless stream 0 was
-    /// told to wait for an event: the work on stream 0 is complete whenever a call returns.
+    /// On stream 0 it completes at once, unless stream 0 was told to wait for an event: the work on stream 0 is
+    /// complete whenever a call returns.
     fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.shared.enter()?;
         let event = self.event(event)?;
-        if event.ordinal() != self.ordinal {
-            let (own, other) = (self.ordinal, event.ordinal());
-            fail!(Code::InvalidArgument, "an event of device {other} recorded on a stream of device {own}");
-        }
         match stream {
             0 => event.record_all(self.state().default_pending()),
             _ => {

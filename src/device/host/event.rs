@@ -1,8 +1,7 @@
 //! An event: what a stream had been given when the event was last recorded.
 
-use super::process::lock;
 use super::stream::Point;
-use std::sync::Mutex;
+use crate::base::sync::system::{Mutex, lock};
 
 /// An event of one device. Waits copy what it has recorded, so that recording it anew or destroying
 /// it changes no wait that is queued already.

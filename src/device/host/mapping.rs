@@ -5,19 +5,22 @@
 //! Creating a granule only accounts for it: the system commits pages as they are touched. Releasing
 //! one punches its bytes out of the file, so that the memory really goes back and reads as zero later.
 //! System calls run outside the lock; ranges that a call is working on are marked as busy.
+//!
+//! A program that has closed the file's descriptor keeps what it has: granules that are there stay, for requests too. What
+//! needs the file is refused before anything has changed, so memory is not given back either. The next start has a new file.
 
 use super::memory::Budget;
 use super::options::GRANULE;
 use super::pages;
-use super::process::lock;
+use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::{Mutex, lock};
 use crate::device::share::{Exported, Imported, Piece, SharedKind};
 use crate::fail;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd};
-use std::sync::{Arc, Mutex};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
 /// Set in a slot while a call maps or unmaps it.
 const BUSY: u32 = 1 << 31;
@@ -30,7 +33,7 @@ enum Granule {
 }
 
 struct State {
-    file: Option<Arc<File>>, // until the type ends
+    file: Option<Arc<Descriptor>>, // until the type ends
     /// Other processes may have it: it never shrinks, and ends with them.
     lent: bool,
     /// What `open` has mapped: address -> bytes.
@@ -50,7 +53,7 @@ pub(super) struct Mapping {
 const NUMBERS: u64 = 2;
 
 /// A sparse file of this length in memory.
-fn memory_file(bytes: u64) -> Result<File> {
+fn memory_file(bytes: u64) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string; the call makes a new descriptor.
     let fd = unsafe { libc::memfd_create(c"millpond-host".as_ptr(), flags) };
@@ -58,14 +61,37 @@ fn memory_file(bytes: u64) -> Result<File> {
         return Err(pages::os_error("memfd_create"));
     }
     // SAFETY: the descriptor was made just now, and nobody else owns it.
-    let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(bytes).map_err(|e| Error::new(Code::System, format!("ftruncate: {e}")))?;
+    let file = Descriptor::new(unsafe { OwnedFd::from_raw_fd(fd) }, "the memory file of a host device")?;
+    set_length(file.get()?, bytes)?;
     Ok(file)
 }
 
+fn set_length(file: BorrowedFd<'_>, bytes: u64) -> Result<()> {
+    // SAFETY: changes the length of this file only; the caller says that nothing beyond it is used.
+    if unsafe { libc::ftruncate(file.as_raw_fd(), bytes as i64) } != 0 {
+        return Err(pages::os_error("ftruncate"));
+    }
+    Ok(())
+}
+
+/// Bytes of the file that the system has committed.
+fn committed(file: BorrowedFd<'_>) -> Option<u64> {
+    // SAFETY: all zeros is a value of this plain struct.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `about` is valid for writes.
+    let rc = unsafe { libc::fstat(file.as_raw_fd(), &mut about) };
+    u64::try_from(about.st_blocks).ok().filter(|_| rc == 0).map(|blocks| blocks * 512)
+}
+
 impl State {
-    fn file(&self) -> Result<Arc<File>> {
+    /// The file, which is to be looked at before each use.
+    fn file(&self) -> Result<Arc<Descriptor>> {
         self.file.clone().ok_or_else(|| Error::new(Code::NotInitialized, "the device has ended"))
+    }
+
+    /// Fails where the file is not ours any more.
+    fn check_file(&self) -> Result<()> {
+        self.file()?.get().map(drop)
     }
 }
 
@@ -96,8 +122,8 @@ impl Mapping {
 
     /// Bytes of physical memory that the system has committed.
     pub(super) fn committed(&self) -> u64 {
-        use std::os::unix::fs::MetadataExt;
-        lock(&self.state).file.as_ref().and_then(|f| f.metadata().ok()).map_or(0, |m| m.blocks() * 512)
+        let file = lock(&self.state).file();
+        file.ok().and_then(|f| committed(f.get().ok()?)).unwrap_or(0)
     }
 
     /// How many numbers there are for granules.
@@ -152,8 +178,8 @@ impl Mapping {
                 present += 1;
             }
         }
-        if state.lent {
-            // Others go on with the old file. Without a new one there are no granules any more.
+        if state.lent || state.check_file().is_err() {
+            // Others go on with the old file, or it is lost. Without a new one there are no granules any more.
             let whole = state.granules.len() as u64 * GRANULE;
             budget.give(present * GRANULE);
             let made = memory_file(whole);
@@ -166,9 +192,9 @@ impl Mapping {
             // The file is empty beyond doubt when cut to nothing; then its sparse size comes back.
             let whole = state.granules.len() as u64 * GRANULE;
             let file = state.file()?;
-            let cut = file.set_len(0).and_then(|()| file.set_len(whole));
+            let cut = file.get().and_then(|f| set_length(f, 0).and_then(|()| set_length(f, whole)));
             budget.give(present * GRANULE);
-            cut.map_err(|e| Error::new(Code::System, format!("ftruncate: {e}")))?;
+            cut?;
         }
         Ok(())
     }
@@ -187,6 +213,7 @@ impl Mapping {
         if let Some(at) = range.clone().find(|i| state.granules[*i] != Granule::Absent) {
             fail!(Code::InvalidArgument, "granule {at} exists already");
         }
+        state.check_file()?;
         budget.take(count * GRANULE)?;
         state.granules[range].fill(Granule::Present { mapped: 0 });
         Ok(())
@@ -208,7 +235,7 @@ impl Mapping {
             range
         };
         let file = lock(&self.state).file();
-        let punched = file.and_then(|f| punch(&f, first * GRANULE, count * GRANULE));
+        let punched = file.and_then(|f| punch(f.get()?, first * GRANULE, count * GRANULE));
         let mut state = lock(&self.state);
         state.working -= 1;
         let after = if punched.is_ok() { Granule::Absent } else { Granule::Present { mapped: 0 } };
@@ -223,6 +250,7 @@ impl Mapping {
         let (addr, slots, file) = {
             let mut state = lock(&self.state);
             let file = state.file()?;
+            file.get()?;
             let granules = granule_range(&state, first, count)?;
             let slots = slot_range(&state, offset, count.checked_mul(GRANULE))?;
             if let Some(at) =
@@ -243,12 +271,15 @@ impl Mapping {
             state.working += 1;
             (state.window + offset, slots, file)
         };
-        // SAFETY: the slots were free, and are marked as busy, so that this call owns the addresses.
-        let mapped = unsafe { pages::map_file(addr, count * GRANULE, file.as_raw_fd(), first * GRANULE) };
+        let mapped = file.get().and_then(|f| {
+            // SAFETY: the slots were free, and are marked as busy, so that this call owns the addresses.
+            unsafe { pages::map_file(addr, count * GRANULE, f.as_raw_fd(), first * GRANULE) }
+        });
         self.settle(slots, mapped.is_ok());
         mapped
     }
 
+    /// Needs no file, but what is hidden without one could not be shown again.
     pub(super) fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
         let (addr, slots) = {
             let mut state = lock(&self.state);
@@ -259,6 +290,7 @@ impl Mapping {
             if slots.clone().any(|i| state.slots[i] & BUSY != 0) {
                 return Err(Error::new(Code::Busy, "another call is mapping these addresses"));
             }
+            state.check_file()?;
             state.slots[slots.clone()].iter_mut().for_each(|slot| *slot |= BUSY);
             state.working += 1;
             (state.window + offset, slots)
@@ -283,11 +315,12 @@ impl Mapping {
             }
             pieces.push(Piece { fd: 0, offset: first * GRANULE, bytes: count * GRANULE });
         }
+        let file = file.get()?;
         // SAFETY: changes the seals of this file only.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } != 0 {
             return Err(pages::os_error("fcntl(F_ADD_SEALS)"));
         }
-        let fd = file.as_fd().try_clone_to_owned();
+        let fd = file.try_clone_to_owned();
         let fd = fd.map_err(|e| Error::new(Code::System, format!("fcntl(F_DUPFD_CLOEXEC): {e}")))?;
         state.lent = true;
         Ok(Exported {
@@ -369,7 +402,7 @@ impl Mapping {
     }
 }
 
-fn punch(file: &File, offset: u64, bytes: u64) -> Result<()> {
+fn punch(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     loop {
         // SAFETY: changes only this file, in a range that the state marks as being released.

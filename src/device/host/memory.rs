@@ -7,11 +7,10 @@
 
 use super::options::{GRANULE, machine_memory};
 use super::pages;
-use super::process::lock;
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::{Mutex, lock};
 use crate::fail;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that one device may still lend out.

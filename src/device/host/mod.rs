@@ -32,17 +32,17 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use options::{HostOptions, MAX_DEVICES, machine_memory};
+pub use options::{CAPACITIES, CAPACITIES_WANTED, HostOptions, MAX_DEVICES, machine_memory};
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
+use crate::base::sync::system::{Mutex, lock};
 use crate::device::{Device, DeviceType};
 use crate::fail;
 use device::HostDevice;
-use process::lock;
 use shared::Shared;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 /// A type of host devices. Several may exist beside each other (`host` and `cpu` do), each with its
 /// own memory and streams.
@@ -182,8 +182,8 @@ impl DeviceType for HostType {
 
 impl Drop for HostType {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let Life::Running { shared, devices } = std::mem::replace(state, Life::Off) else { return };
+        let state = std::mem::replace(&mut *lock(&self.state), Life::Off);
+        let Life::Running { shared, devices } = state else { return };
         if process::check_fork(self.born).is_err() {
             // The memory is the parent's and the threads do not exist here: touch nothing.
             std::mem::forget((shared, devices));

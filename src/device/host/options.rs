@@ -9,6 +9,11 @@ use crate::fail;
 
 /// Bytes of one physical granule, and the unit of a device's capacity.
 pub(super) const GRANULE: u64 = 2 << 20;
+/// Capacities in bytes that a host device can have: a granule at least, and no more than a file can have on any system that
+/// we run on.
+pub const CAPACITIES: std::ops::RangeInclusive<u64> = GRANULE..=16 << 40;
+/// The same in words, for messages.
+pub const CAPACITIES_WANTED: &str = "2 MiB to 16 TiB";
 /// Most devices of one host type.
 pub const MAX_DEVICES: usize = 64;
 /// Devices when the options do not say.
@@ -46,9 +51,8 @@ impl HostOptions {
             n => n,
         };
         let capacity = asked / GRANULE * GRANULE;
-        // Larger files and address ranges than this exist on no system that we run on.
-        if capacity == 0 || capacity > 1 << 44 {
-            fail!(Code::InvalidArgument, "a host device of {asked} bytes: need 2 MiB to 16 TiB");
+        if !CAPACITIES.contains(&capacity) {
+            fail!(Code::InvalidArgument, "a host device of {asked} bytes: need {CAPACITIES_WANTED}");
         }
         Ok(HostOptions { device_count, capacity, mapping: self.mapping })
     }

@@ -7,7 +7,6 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
 use std::cell::Cell;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 thread_local! {
     static CALLBACKS: Cell<u32> = const { Cell::new(0) };
@@ -48,10 +47,4 @@ impl Drop for CallbackMark {
     fn drop(&mut self) {
         CALLBACKS.set(CALLBACKS.get() - 1);
     }
-}
-
-/// Locks, also after a panic of another holder: no state here is left half changed across code that
-/// can panic.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

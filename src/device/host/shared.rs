@@ -8,14 +8,16 @@ use super::event::Event;
 use super::mapping::Mapping;
 use super::memory::{Blocks, Budget};
 use super::options::HostOptions;
-use super::process::{self, lock};
+use super::process::{self};
 use super::slots::Slots;
 use super::stream::{Point, Stream};
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
+use crate::base::sync::levels;
+use crate::base::sync::system::{Mutex, lock};
 use crate::device::gate::{Gate, Pass};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// The streams of a device, and the threads of all that are not finished.
@@ -39,7 +41,7 @@ pub(super) struct State {
     pub(super) budget: Budget,
     pub(super) mapping: Option<Mapping>,
     pub(super) staging: Arc<Staging>,
-    streams: Mutex<Streams>,
+    streams: Mutex<Streams, { levels::HOST_STREAMS }>,
     default_waits: Mutex<Vec<Point>>, // what the next work on stream 0 waits for
 }
 

@@ -5,13 +5,15 @@
 //! waits for it was queued, hence waits cannot form a ring. No lock is held while work runs.
 
 use super::copy::{self, Staged};
-use super::process::{CallbackMark, lock};
+use super::process::CallbackMark;
 use crate::base::error::{Code, Error, Result};
+use crate::base::loaded;
+use crate::base::sync::system::{Condvar, Mutex, lock};
 use crate::device::StreamCallback;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// One piece of work. Addresses were checked for null and overflow; whoever queued it promised that
@@ -74,7 +76,7 @@ impl Point {
         let mut queue = lock(&self.stream.queue);
         queue.waiters += 1;
         while !self.done() {
-            queue = self.stream.progress.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self.stream.progress.wait(queue);
         }
         queue.waiters -= 1;
     }
@@ -111,6 +113,8 @@ impl Stream {
             done: AtomicU64::new(0),
         });
         let worker = Arc::clone(&stream);
+        // The object that holds this code may be closed before the thread has begun.
+        loaded::keep();
         let builder = std::thread::Builder::new().name("millpond-host".to_owned());
         let thread = without_signals(|| builder.spawn(move || worker.work_off(&panics)))
             .map_err(|e| Error::new(Code::System, format!("no thread for a stream: {e}")))?;
@@ -125,7 +129,7 @@ impl Stream {
                     return;
                 }
                 queue.asleep = true;
-                queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue = self.more.wait(queue);
                 queue.asleep = false;
                 continue;
             };

@@ -75,7 +75,7 @@ impl ForeignDevice {
         bytes: u64,
     ) -> Result<()> {
         if let Some(native) = self.native_stream(stream)? {
-            let (s, to, from, size) = (native as usize as _, as_ptr(dst), as_ptr(src), bytes as usize);
+            let (s, to, from, size) = (native.handle(), as_ptr(dst), as_ptr(src), bytes as usize);
             let queued = match kind {
                 CopyKind::HostToDevice => call!(self, async_memory_copy_h2d(s, to, from, size)),
                 CopyKind::DeviceToHost => call!(self, async_memory_copy_d2h(s, to, from, size)),
@@ -130,7 +130,7 @@ impl ForeignDevice {
                 async_memory_copy_p2p(
                     &mut target,
                     &mut device,
-                    native as usize as _,
+                    native.handle(),
                     as_ptr(dst),
                     as_ptr(src),
                     bytes as usize,

@@ -1,20 +1,21 @@
 //! One device of a plugin: its sizes, its memory, and the way into its callbacks.
 
+use super::given::{Piece, Pieces};
 use super::plugin::Plugin;
 use super::streams::Handles;
 use super::versions;
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::Mutex;
 use crate::device::{
     Caps, CopyKind, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions, as_ptr,
 };
 use crate::fail;
 use crate::paddle::abi::{C_Device, C_Device_st, C_Status};
-use crate::runtime::lock;
 use std::alloc::Layout;
 use std::any::Any;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, Ordering::Relaxed};
 
 /// Min chunk of a plugin that does not say (bytes): keeps blocks as aligned as kernels like them,
 /// where the plugin's own addresses are.
@@ -58,8 +59,17 @@ pub(super) struct ForeignDevice {
     /// The plugin's own min chunk, of which `sizes.min_chunk` is the next power of two (bytes).
     unit: u64,
     versions: Versions,
+    /// Device memory that the plugin has given.
+    given: Pieces,
+    /// Host memory that it has given, for any of its devices.
+    host: Arc<Pieces>,
+    /// Whether its device memory was less aligned than it should be: then it is asked for more.
+    crooked: AtomicBool,
     pub(super) handles: Mutex<Handles>,
 }
+
+/// One of the three callbacks that give memory.
+type Allocate = unsafe extern "C-unwind" fn(C_Device, *mut *mut std::ffi::c_void, usize) -> C_Status;
 
 impl ForeignDevice {
     pub(super) fn open(
@@ -67,6 +77,7 @@ impl ForeignDevice {
         ids: Arc<[c_int]>,
         ordinal: usize,
         alive: Arc<AtomicBool>,
+        host: Arc<Pieces>,
     ) -> Result<ForeignDevice> {
         let table = &plugin.table;
         let mut caps = Caps::CALLBACKS;
@@ -90,6 +101,9 @@ impl ForeignDevice {
             sizes: Sizes { min_chunk: 1, max_chunk: 1, max_alloc: 1, padding: 0, init_alloc: 1, realloc: 1 },
             unit: 1,
             versions: Versions::default(),
+            given: Pieces::default(),
+            host,
+            crooked: AtomicBool::new(false),
             handles: Mutex::default(),
         };
         call!(device, init_device()).transpose()?;
@@ -210,13 +224,7 @@ impl ForeignDevice {
     }
 
     /// Allocates through a callback of the three kinds of memory.
-    fn take(
-        &self,
-        name: &str,
-        what: &str,
-        callback: unsafe extern "C-unwind" fn(C_Device, *mut *mut std::ffi::c_void, usize) -> C_Status,
-        bytes: usize,
-    ) -> Result<u64> {
+    fn take(&self, name: &str, what: &str, callback: Allocate, bytes: usize) -> Result<u64> {
         let mut device = self.enter()?;
         let mut out = std::ptr::null_mut();
         // SAFETY: the plugin's contract; both pointers live for the call.
@@ -227,6 +235,62 @@ impl ForeignDevice {
         }
         self.plugin.check(name, status)?;
         Ok(out as usize as u64)
+    }
+
+    /// What the plugin has done wrong, with its name.
+    fn wrong(&self, callback: &str, what: &Error) -> Error {
+        let (name, n) = (self.plugin.name(), self.ordinal);
+        Error::new(what.code(), format!("plugin {name:?}, device {n}: {callback} gave {}", what.message()))
+    }
+
+    /// Device memory of so many bytes. `None`: what the plugin gave was not aligned, and it has it again.
+    fn take_device(&self, size: usize) -> Result<Option<u64>> {
+        let piece = self.ask_device(size)?;
+        let addr = piece.addr;
+        self.enter_device(piece, addr)?;
+        if addr.is_multiple_of(self.sizes.min_chunk) {
+            return Ok(Some(addr));
+        }
+        self.free(addr, piece.bytes).map(|()| None)
+    }
+
+    /// The same, from the first aligned address on.
+    fn take_spare(&self, size: usize) -> Result<u64> {
+        let piece = self.ask_device(size)?;
+        // Where there is none, the piece passes the end of all addresses, which is refused.
+        let start = piece.addr.checked_next_multiple_of(self.sizes.min_chunk).unwrap_or(piece.addr);
+        self.enter_device(piece, start)?;
+        Ok(start)
+    }
+
+    fn ask_device(&self, size: usize) -> Result<Piece> {
+        let callback =
+            self.plugin.table.device_memory_allocate.ok_or_else(|| missing("device_memory_allocate"))?;
+        let addr = self.take("device_memory_allocate", "device memory", callback, size)?;
+        Ok(Piece { addr, bytes: size as u64 })
+    }
+
+    fn enter_device(&self, piece: Piece, start: u64) -> Result<()> {
+        self.given.enter(piece, start).map_err(|e| self.wrong("device_memory_allocate", &e))
+    }
+
+    fn give_device(&self, piece: Piece) -> Result<()> {
+        call!(self, device_memory_deallocate(as_ptr(piece.addr), piece.bytes as usize))
+            .unwrap_or_else(|| Err(missing("device_memory_deallocate")))
+    }
+
+    /// Pinned or unified memory from the plugin.
+    fn take_host(&self, name: &str, what: &str, callback: Allocate, bytes: usize) -> Result<u64> {
+        let addr = self.take(name, what, callback, bytes)?;
+        self.host.enter(Piece { addr, bytes: bytes as u64 }, addr).map_err(|e| self.wrong(name, &e))?;
+        Ok(addr)
+    }
+
+    /// Gives pinned or unified memory back.
+    fn give_host(&self, addr: u64, give: impl FnOnce() -> Result<()>) -> Result<()> {
+        // First: once the plugin has it, it may give it to another thread.
+        let piece = self.host.take(addr);
+        give().inspect_err(|_| piece.into_iter().for_each(|p| self.host.put_back(p, addr)))
     }
 
     fn host_layout(bytes: u64) -> Result<Layout> {
@@ -272,6 +336,18 @@ impl Device for ForeignDevice {
         self.versions
     }
 
+    fn has_own_addresses(&self) -> bool {
+        true // unless the plugin knows better, which it cannot say
+    }
+
+    fn recording_waits(&self) -> bool {
+        self.plugin.table.create_event.is_none() || self.plugin.table.record_event.is_none()
+    }
+
+    fn awaiting_waits(&self) -> bool {
+        self.recording_waits() || self.plugin.table.stream_wait_event.is_none()
+    }
+
     fn set_current(&self) -> Result<()> {
         self.enter().map(|_| ())
     }
@@ -281,31 +357,35 @@ impl Device for ForeignDevice {
             return result;
         }
         // Work only ever runs on streams that were made here: the default stream is blocking.
-        let streams: Vec<u64> = lock(&self.handles).streams.values().copied().collect();
-        streams.into_iter().try_for_each(|native| self.wait_stream(native))
+        self.wait_all_streams()
     }
 
     fn alloc(&self, bytes: u64) -> Result<u64> {
-        let bytes = self.wire_size(bytes)?;
-        let callback =
-            self.plugin.table.device_memory_allocate.ok_or_else(|| missing("device_memory_allocate"))?;
-        self.take("device_memory_allocate", "device memory", callback, bytes)
+        let size = self.wire_size(bytes)?;
+        if !self.crooked.load(Relaxed) {
+            if let Some(addr) = self.take_device(size)? {
+                return Ok(addr);
+            }
+            self.crooked.store(true, Relaxed);
+        }
+        // What it gives may begin anywhere. Of so much more, enough is aligned.
+        self.take_spare(self.wire_size((size as u64).saturating_add(self.sizes.min_chunk))?)
     }
 
-    fn free(&self, addr: u64, bytes: u64) -> Result<()> {
-        let bytes = self.wire_size(bytes)?;
-        call!(self, device_memory_deallocate(as_ptr(addr), bytes))
-            .unwrap_or_else(|| Err(missing("device_memory_deallocate")))
+    fn free(&self, addr: u64, _: u64) -> Result<()> {
+        let Some(piece) = self.given.take(addr) else {
+            fail!(Code::Internal, "plugin {:?} has given no memory at {addr:#x}", self.plugin.name());
+        };
+        self.give_device(piece).inspect_err(|_| self.given.put_back(piece, addr))
     }
 
     fn host_alloc(&self, bytes: u64) -> Result<u64> {
+        let layout = Self::host_layout(bytes)?;
         if self.caps.contains(Caps::PINNED)
             && let Some(callback) = self.plugin.table.host_memory_allocate
         {
-            let bytes = Self::host_layout(bytes)?.size();
-            return self.take("host_memory_allocate", "pinned memory", callback, bytes);
+            return self.take_host("host_memory_allocate", "pinned memory", callback, layout.size());
         }
-        let layout = Self::host_layout(bytes)?;
         // SAFETY: the size is not 0.
         let memory = unsafe { std::alloc::alloc(layout) };
         if memory.is_null() {
@@ -317,8 +397,10 @@ impl Device for ForeignDevice {
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
         let layout = Self::host_layout(bytes)?;
         if self.caps.contains(Caps::PINNED) {
-            return call!(self, host_memory_deallocate(as_ptr(addr), layout.size()))
-                .unwrap_or_else(|| Err(missing("host_memory_deallocate")));
+            return self.give_host(addr, || {
+                call!(self, host_memory_deallocate(as_ptr(addr), layout.size()))
+                    .unwrap_or_else(|| Err(missing("host_memory_deallocate")))
+            });
         }
         // SAFETY: from `host_alloc`, which took it with this layout; the runtime's table vouches for
         // address and size.
@@ -327,21 +409,19 @@ impl Device for ForeignDevice {
     }
 
     fn unified_alloc(&self, bytes: u64) -> Result<u64> {
+        let size = Self::host_layout(bytes)?.size();
         match self.plugin.table.unified_memory_allocate.filter(|_| self.caps.contains(Caps::UNIFIED)) {
-            Some(callback) => self.take(
-                "unified_memory_allocate",
-                "unified memory",
-                callback,
-                Self::host_layout(bytes)?.size(),
-            ),
+            Some(callback) => self.take_host("unified_memory_allocate", "unified memory", callback, size),
             None => Err(missing("unified memory")),
         }
     }
 
     fn unified_free(&self, addr: u64, bytes: u64) -> Result<()> {
         let bytes = Self::host_layout(bytes)?.size();
-        call!(self, unified_memory_deallocate(as_ptr(addr), bytes))
-            .unwrap_or_else(|| Err(missing("unified memory")))
+        self.give_host(addr, || {
+            call!(self, unified_memory_deallocate(as_ptr(addr), bytes))
+                .unwrap_or_else(|| Err(missing("unified memory")))
+        })
     }
 
     fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
@@ -388,7 +468,7 @@ impl Device for ForeignDevice {
     }
 
     fn stream_exists(&self, stream: StreamId) -> bool {
-        stream == 0 || lock(&self.handles).streams.contains_key(&stream)
+        stream == 0 || self.has_stream(stream)
     }
 
     fn stream_query(&self, stream: StreamId) -> Result<bool> {
@@ -398,7 +478,7 @@ impl Device for ForeignDevice {
     fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
         match self.native_stream(stream)? {
             None => self.synchronize(),
-            Some(native) => self.wait_stream(native),
+            Some(native) => self.wait_stream(native.handle()),
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod copies;
 mod device;
+mod given;
 mod plugin;
 mod streams;
 mod versions;
@@ -14,13 +15,15 @@ mod versions;
 pub(crate) use plugin::Plugin;
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::Mutex;
 use crate::device::{Device, DeviceType};
 use crate::fail;
 use crate::runtime::lock;
 use device::ForeignDevice;
+use given::Pieces;
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// More devices than any machine has; a larger answer is a plugin's mistake.
 const DEVICES_MAX: usize = 1024;
@@ -31,6 +34,8 @@ struct Session {
     ids: Arc<[c_int]>,
     /// Cleared by `finalize`; the devices look at it before each call.
     alive: Arc<AtomicBool>,
+    /// Host memory that the plugin has given, for whichever device.
+    host: Arc<Pieces>,
     devices: Vec<Option<Arc<ForeignDevice>>>,
 }
 
@@ -111,7 +116,8 @@ impl DeviceType for ForeignType {
             }
         };
         let devices = ids.iter().map(|_| None).collect();
-        *lock(&self.session) = Some(Session { ids, alive: Arc::new(AtomicBool::new(true)), devices });
+        let (alive, host) = (Arc::new(AtomicBool::new(true)), Arc::default());
+        *lock(&self.session) = Some(Session { ids, alive, host, devices });
         Ok(())
     }
 
@@ -131,12 +137,12 @@ impl DeviceType for ForeignType {
     }
 
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
-        let (ids, alive) = {
+        let (ids, alive, host) = {
             let session = lock(&self.session);
             let session = session.as_ref().ok_or_else(|| self.not_initialized())?;
             match session.devices.get(ordinal) {
                 Some(Some(device)) => return Ok(device.clone()),
-                Some(None) => (session.ids.clone(), session.alive.clone()),
+                Some(None) => (session.ids.clone(), session.alive.clone(), session.host.clone()),
                 None => fail!(
                     Code::UnknownDevice,
                     "{:?} has {} devices; there is no device {ordinal}",
@@ -147,7 +153,7 @@ impl DeviceType for ForeignType {
         };
         // Without the lock, as the plugin is called; two threads that open the same device at once
         // both ask, and the first one to come back stays.
-        let device = Arc::new(ForeignDevice::open(self.plugin.clone(), ids, ordinal, alive)?);
+        let device = Arc::new(ForeignDevice::open(self.plugin.clone(), ids, ordinal, alive, host)?);
         let mut session = lock(&self.session);
         let session = session.as_mut().ok_or_else(|| self.not_initialized())?;
         Ok(session.devices[ordinal].get_or_insert(device).clone())

@@ -8,6 +8,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::foreign;
+use crate::base::sync::system::Mutex;
 use crate::fail;
 use crate::paddle::abi::{
     C_DeviceInterface, C_Status, CustomRuntimeParams, CustomRuntimeVersion, InitPlugin, KnownLayout,
@@ -17,7 +18,6 @@ use crate::runtime;
 use std::ffi::c_char;
 use std::mem::size_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 
 /// The longest name of a device type (bytes); `millpond_device_info.type` holds 32 with its zero.
 pub(super) const NAME_MAX: usize = 31;

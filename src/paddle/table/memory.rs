@@ -8,7 +8,7 @@ use super::idle;
 use super::options::Options;
 use super::session::{device, forked, store};
 use crate::base::error::{Code, Error, Result};
-use crate::device::CopyKind;
+use crate::device::{CopyKind, StreamId};
 use crate::paddle::abi::{C_Device, C_Status, C_Stream};
 use crate::paddle::status::done;
 use crate::runtime::{DeviceState, PoolId};
@@ -160,6 +160,34 @@ pub(super) unsafe extern "C-unwind" fn memory_copy_p2p(
     done(|| device(src_device)?.copy_peer(&*device(dst_device)?, addr(dst), addr(src), size as u64))
 }
 
+/// Work of `after`, also what is queued on it by now, comes before work that is queued on `stream` of `of` from now on.
+fn follow(of: &DeviceState, stream: StreamId, after: &DeviceState) -> Result<()> {
+    let event = after.event_create()?;
+    // One that ends meanwhile has nobody who queues more on it. The event can be recorded again: waits keep what it was.
+    let one = |s| match after.event_record(s, event).and_then(|()| of.stream_wait_event(stream, event)) {
+        Err(e) if e.code() == Code::UnknownStream && s != 0 && !after.has_stream(s) => Ok(()),
+        other => other,
+    };
+    let done = after.memory().streams().into_iter().try_for_each(one);
+    done.and(after.event_destroy(event))
+}
+
+/// Work that is queued on `of` from now on comes after what is queued on `stream` of `after` by now.
+fn lead(of: &DeviceState, after: &DeviceState, stream: StreamId) -> Result<()> {
+    let event = after.event_create()?;
+    let one = |s| match of.stream_wait_event(s, event) {
+        Err(e) if e.code() == Code::UnknownStream && s != 0 && !of.has_stream(s) => Ok(()),
+        other => other,
+    };
+    let recorded = after.event_record(stream, event);
+    let done = recorded.and_then(|()| of.memory().streams().into_iter().try_for_each(one));
+    done.and(after.event_destroy(event))
+}
+
+/// The stream is one of the source's or of the destination's; PaddlePaddle gives the latter. Then nothing that it could
+/// name orders the copy with the source's own work: neither with what makes the bytes, nor with what comes next in
+/// their memory, which PaddlePaddle uses again by the order of the source's streams alone. So the copy comes after all
+/// that is queued on the source now, and before all that will be.
 pub(super) unsafe extern "C-unwind" fn async_memory_copy_p2p(
     dst_device: C_Device,
     src_device: C_Device,
@@ -170,6 +198,14 @@ pub(super) unsafe extern "C-unwind" fn async_memory_copy_p2p(
 ) -> C_Status {
     done(|| {
         let (from, to) = (device(src_device)?, device(dst_device)?);
-        from.copy_peer_async(addr(stream), &to, addr(dst), addr(src), size as u64)
+        let stream = addr(stream);
+        let copy = || from.copy_peer_async(stream, &to, addr(dst), addr(src), size as u64);
+        if size == 0 || from.has_stream(stream) || !to.has_stream(stream) {
+            return copy();
+        }
+        follow(&to, stream, &from)?;
+        copy()?;
+        // Where that cannot be said to the device, the copy is over when this returns.
+        lead(&from, &to, stream).or_else(|_| to.stream_synchronize(stream))
     })
 }

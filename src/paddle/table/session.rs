@@ -33,8 +33,10 @@ fn ready() -> Result<()> {
 }
 
 /// Whether this is a forked child of a process that used us. It has the state but not the threads,
-/// and no work of its own. Calls that wait for or give back what the parent had succeed there without
-/// doing anything: PaddlePaddle makes them when such a child leaves, and reports what fails.
+/// and no work: nothing is queued there, and nothing can be. Calls that wait for work, ask for it, order it or note
+/// where it is, and those that give back what the parent had, succeed there without doing anything, and touch no lock,
+/// which a thread that is not there could hold. PaddlePaddle makes them when such a child leaves, some in destructors,
+/// where a failure ends the process.
 pub(super) fn forked() -> bool {
     runtime::check_fork().is_err()
 }

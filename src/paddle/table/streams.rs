@@ -1,4 +1,7 @@
 //! Streams and events. A handle is the runtime's id, as a pointer; null is the default stream.
+//!
+//! In a forked child there is no work (`session::forked`): events can be made, recorded and asked there, and stand for
+//! nothing.
 
 use super::session::{device, forked, gone, store};
 use crate::base::error::{Code, Error, Result};
@@ -8,6 +11,7 @@ use crate::paddle::abi::{C_Callback, C_Device, C_Device_st, C_Event, C_Status, C
 use crate::paddle::status::{self, done, guard};
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn stream_id(stream: C_Stream) -> StreamId {
     stream as usize as u64
@@ -46,7 +50,7 @@ pub(super) unsafe extern "C-unwind" fn destroy_stream(d: C_Device, stream: C_Str
 }
 
 pub(super) unsafe extern "C-unwind" fn query_stream(d: C_Device, stream: C_Stream) -> C_Status {
-    guard(|| Ok(answer(device(d)?.stream_query(stream_id(stream))?)))
+    guard(|| Ok(answer(forked() || device(d)?.stream_query(stream_id(stream))?)))
 }
 
 pub(super) unsafe extern "C-unwind" fn stream_add_callback(
@@ -79,10 +83,18 @@ pub(super) unsafe extern "C-unwind" fn stream_add_callback(
     })
 }
 
+/// A handle for an event that nothing is behind; the first bit is set, so that it is no other's.
+fn event_of_a_child() -> EventId {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: only uniqueness matters.
+    MADE.fetch_add(1, Ordering::Relaxed) | 1 << 63
+}
+
 pub(super) unsafe extern "C-unwind" fn create_event(d: C_Device, out: *mut C_Event) -> C_Status {
     done(|| {
         check_place(out)?;
-        store(out, device(d)?.event_create()? as usize as C_Event)
+        let event = if forked() { event_of_a_child() } else { device(d)?.event_create()? };
+        store(out, event as usize as C_Event)
     })
 }
 
@@ -91,7 +103,7 @@ pub(super) unsafe extern "C-unwind" fn record_event(
     stream: C_Stream,
     event: C_Event,
 ) -> C_Status {
-    done(|| device(d)?.event_record(stream_id(stream), event_id(event)))
+    done(|| if forked() { Ok(()) } else { device(d)?.event_record(stream_id(stream), event_id(event)) })
 }
 
 pub(super) unsafe extern "C-unwind" fn destroy_event(d: C_Device, event: C_Event) -> C_Status {
@@ -104,7 +116,7 @@ pub(super) unsafe extern "C-unwind" fn destroy_event(d: C_Device, event: C_Event
 }
 
 pub(super) unsafe extern "C-unwind" fn query_event(d: C_Device, event: C_Event) -> C_Status {
-    guard(|| Ok(answer(device(d)?.event_query(event_id(event))?)))
+    guard(|| Ok(answer(forked() || device(d)?.event_query(event_id(event))?)))
 }
 
 pub(super) unsafe extern "C-unwind" fn synchronize_device(d: C_Device) -> C_Status {
@@ -130,5 +142,5 @@ pub(super) unsafe extern "C-unwind" fn stream_wait_event(
     stream: C_Stream,
     event: C_Event,
 ) -> C_Status {
-    done(|| device(d)?.stream_wait_event(stream_id(stream), event_id(event)))
+    done(|| if forked() { Ok(()) } else { device(d)?.stream_wait_event(stream_id(stream), event_id(event)) })
 }

@@ -2,19 +2,23 @@
 
 use super::{How, Memory};
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::levels;
+use crate::base::sync::system::Mutex;
 use crate::core::Tuning;
 use crate::device::Device;
+use crate::runtime::kept::Kept;
 use crate::runtime::lock;
 use crate::runtime::options::{Backend, ExportHandle, Key, Options, Strictness, Value, parse};
 use crate::runtime::rescue::Rescue;
 use crate::runtime::unpooled::Unpooled;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use crate::runtime::usage::Usage;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 /// The settings of one device's memory.
 pub(super) struct Settings {
     total: u64, // [B] of the device
-    asked: Mutex<Asked>,
+    asked: Mutex<Asked, { levels::SETTINGS }>,
 }
 
 struct Asked {
@@ -24,8 +28,12 @@ struct Asked {
 
 impl Memory {
     /// The memory of `device` with these options. `Unsupported` for a backend that the device does not have.
-    pub(crate) fn with_options(device: Arc<dyn Device>, mut options: Options) -> Result<Memory> {
-        let rescue = Arc::new(Rescue::default());
+    pub(crate) fn with_options(
+        device: Arc<dyn Device>,
+        usage: Arc<Usage>,
+        mut options: Options,
+    ) -> Result<Memory> {
+        let (rescue, kept) = (Arc::new(Rescue::default()), Arc::new(Kept::default()));
         if options.backend() == Backend::Driver && !device.has_driver_pool() {
             if !options.backend_is_wish {
                 return Err(Error::new(
@@ -39,9 +47,11 @@ impl Memory {
         // Before there is any memory.
         device.make_for_fabric(options.export_handle() != ExportHandle::PosixFd);
         let how = match options.backend() {
-            Backend::None => How::Unpooled(Box::new(Unpooled::new(device.clone(), false)?)),
-            Backend::Driver => How::Unpooled(Box::new(Unpooled::new(device.clone(), true)?)),
-            Backend::Native => Self::pool(&device, options.on(Key::ExpandableSegments), &rescue)?,
+            Backend::None => How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, false)?)),
+            Backend::Driver => How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, true)?)),
+            Backend::Native => {
+                Self::pool(&device, &usage, options.on(Key::ExpandableSegments), &rescue, &kept)?
+            }
         };
         // From here on the options say what is, not what was wished for.
         let maps = matches!(&how, How::Pooled(p) if p.maps);
@@ -52,7 +62,7 @@ impl Memory {
         // A device that cannot tell has what it would give at most.
         let total = device.memory_info().map_or(device.sizes().max_alloc, |m| m.total);
         let settings = Settings { total, asked: Mutex::new(Asked { options, limit: 0 }) };
-        let memory = Memory { how, rescue, scopes: Arc::default(), closed: AtomicBool::new(false), settings };
+        let memory = Memory { how, rescue, scopes: Arc::default(), marks: AtomicU8::new(0), kept, settings };
         memory.act_on(&lock(&memory.settings.asked));
         Ok(memory)
     }

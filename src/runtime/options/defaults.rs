@@ -4,8 +4,8 @@
 use super::parse::{Strictness, parse};
 use super::{Options, Patch, environment};
 use crate::base::error::Result;
+use crate::base::sync::system::Mutex;
 use crate::runtime::lock;
-use std::sync::Mutex;
 
 struct Default {
     type_name: Option<String>,

@@ -2,34 +2,39 @@
 //! that can be used again, and the slabs in which small ones lie. Makes no call; who holds it under its lock makes
 //! them after.
 
-use super::marks::Mark;
 use super::ranges::Ranges;
 use super::sizes::{SLAB_MAX, span_of};
 use crate::base::error::Result;
-use crate::device::StreamId;
+use crate::core::{Stream, Waits};
 use crate::runtime::Counter;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// A stream of some device on which work has used a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(super) struct Use {
     pub device: u32,
-    pub stream: StreamId,
+    pub stream: Arc<Stream>,
+}
+
+impl Use {
+    fn is(&self, other: &Use) -> bool {
+        self.device == other.device && Arc::ptr_eq(&self.stream, &other.stream)
+    }
 }
 
 /// A live block, beside its address and what was asked for.
-#[derive(Debug)]
 pub(super) struct Live {
     pub size: u64, // [B]
     pub uses: Vec<Use>,
 }
 
 /// A freed block that streams may still use.
-#[derive(Debug)]
 pub(super) struct Waiting {
     pub addr: u64,
     pub size: u64, // [B]
-    pub marks: Vec<Mark>,
+    /// What must have passed, by device.
+    pub waits: Vec<(u32, Waits)>,
 }
 
 /// Memory that goes back to the device, or has come from it.
@@ -71,7 +76,7 @@ pub struct HostStats {
 }
 
 /// See the file's head.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct State {
     pub live: Ranges<Live>,
     pub waiting: VecDeque<Waiting>,
@@ -180,38 +185,30 @@ impl State {
     }
 
     /// The block that holds `addr` is also used by a stream. `false`: no live block holds it.
-    pub(super) fn note(&mut self, addr: u64, by: Use) -> bool {
+    pub(super) fn note(&mut self, addr: u64, by: &Use) -> bool {
         let Some(live) = self.live.holder(addr) else { return false };
-        if !live.uses.contains(&by) {
-            live.uses.push(by);
+        if !live.uses.iter().any(|u| u.is(by)) {
+            live.uses.push(by.clone());
         }
         true
     }
 
-    /// Whether a live block was used on a stream.
-    pub(super) fn has_use(&mut self, by: Use) -> bool {
-        self.live.values_mut().any(|live| live.uses.contains(&by))
-    }
-
-    /// Forgets the uses of a stream that has been waited for.
-    pub(super) fn drop_use(&mut self, by: Use) {
-        self.live.values_mut().for_each(|live| live.uses.retain(|u| *u != by));
-    }
-
-    /// Everything that was taken from the device, live or not; nothing is left.
-    pub(super) fn drain(&mut self) -> Vec<(u64, u64)> {
+    /// Everything that was taken from the device, live or not; nothing is left. And what freed blocks have waited for,
+    /// to be dropped without the lock.
+    pub(super) fn drain(&mut self) -> (Vec<(u64, u64)>, VecDeque<Waiting>) {
         let slabs = std::mem::take(&mut self.slabs);
         let mut all: Vec<(u64, u64)> = slabs.into_iter().map(|(a, s)| (a, span_of(s.piece))).collect();
         let own = |size: u64| size > SLAB_MAX;
         all.extend(self.live.drain().filter(|l| own(l.2.size)).map(|(a, _, l)| (a, l.size)));
-        all.extend(self.waiting.drain(..).filter(|w| own(w.size)).map(|w| (w.addr, w.size)));
+        let waiting = std::mem::take(&mut self.waiting);
+        all.extend(waiting.iter().filter(|w| own(w.size)).map(|w| (w.addr, w.size)));
         for (size, list) in std::mem::take(&mut self.free) {
             if own(size) {
                 all.extend(list.into_iter().map(|a| (a, size)));
             }
         }
         self.stats = HostStats::default();
-        all
+        (all, waiting)
     }
 }
 
@@ -248,7 +245,7 @@ mod tests {
                     if x & 1 == 0 {
                         s.give(addr, ended.size);
                     } else {
-                        s.waiting.push_back(Waiting { addr, size: ended.size, marks: Vec::new() });
+                        s.waiting.push_back(Waiting { addr, size: ended.size, waits: Vec::new() });
                     }
                 }
                 if x % 7 == 0 && let Some(w) = s.waiting.pop_front() {

@@ -74,10 +74,6 @@ impl<V> Ranges<V> {
         self.live.len()
     }
 
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        self.live.values_mut().map(|r| &mut r.1)
-    }
-
     /// Takes all ranges out.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = (u64, u64, V)> + use<V> {
         std::mem::take(&mut self.live).into_iter().map(|(addr, (bytes, known))| (addr, bytes, known))

@@ -1,19 +1,19 @@
 //! Blocks of other processes that are open here. They are no blocks of the allocator: only copies and fills know
 //! them, and what closes them.
 
+use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::Mutex;
 use crate::fail;
 use crate::runtime::lock;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// One block. The same one may be open several times at one address.
 struct Import {
     bytes: u64,
     /// For each time: the address for the device, and the ticket, if one came along.
-    opened: Vec<(u64, Option<OwnedFd>)>,
+    opened: Vec<(u64, Option<Descriptor>)>,
 }
 
 /// What one device has open.
@@ -24,7 +24,7 @@ pub(crate) struct Imports {
 }
 
 impl Imports {
-    pub(super) fn add(&self, addr: u64, bytes: u64, memory: u64, ticket: Option<OwnedFd>) {
+    pub(super) fn add(&self, addr: u64, bytes: u64, memory: u64, ticket: Option<Descriptor>) {
         let mut all = lock(&self.by_addr);
         let i = all.entry(addr).or_insert_with(|| Import { bytes, opened: Vec::new() });
         i.bytes = i.bytes.max(bytes);
@@ -33,7 +33,7 @@ impl Imports {
     }
 
     /// Takes out one opening of the block at `addr`.
-    pub(super) fn take(&self, addr: u64) -> Result<(u64, u64, Option<OwnedFd>)> {
+    pub(super) fn take(&self, addr: u64) -> Result<(u64, u64, Option<Descriptor>)> {
         let mut all = lock(&self.by_addr);
         let Some(i) = all.get_mut(&addr) else {
             fail!(Code::UnknownPointer, "{addr:#x} is not the start of imported memory");

@@ -1,25 +1,25 @@
 //! Blocks that other processes use, and blocks of other processes: `docs/sharing.md` has the design.
 //!
-//! An export makes bytes ([`info`]) and file descriptors, the first of which is a ticket ([`tickets`]) that keeps the
-//! block's memory from being used again; the core holds the block for it (`core/lend.rs`). An import opens the memory
+//! An export makes bytes ([`info`]) and file descriptors, the first of which is a ticket (`backing/points.rs`) that keeps the
+//! block's memory from being used again; the core keeps the block for it (`core/features/exports.rs`). An import opens the memory
 //! at an address of its own and keeps a copy of the ticket.
 
+use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
 use crate::core::Pieces;
 use crate::device::Device;
 use crate::device::share::{Imported, SharedKind};
 use crate::fail;
-use crate::runtime::device::{DeviceState, may_block};
+use crate::runtime::device::DeviceState;
 use crate::runtime::options::ExportHandle;
+use crate::runtime::reentry::may_block;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 mod imports;
 mod info;
-mod tickets;
 
 pub(crate) use imports::Imports;
 use info::Info;
-pub(crate) use tickets::Tickets;
 
 /// A block for other processes.
 #[derive(Debug)]
@@ -32,8 +32,10 @@ pub struct Export {
 }
 
 /// A copy for ourselves, which programs that are started from here do not get.
-fn copy_of(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
-    fd.try_clone_to_owned().map_err(|e| Error::new(Code::System, format!("fcntl(F_DUPFD_CLOEXEC): {e}")))
+fn copy_of(fd: BorrowedFd<'_>) -> Result<Descriptor> {
+    let copy = fd.try_clone_to_owned();
+    let copy = copy.map_err(|e| Error::new(Code::System, format!("fcntl(F_DUPFD_CLOEXEC): {e}")))?;
+    Descriptor::new(copy, "the ticket of an import")
 }
 
 /// A ticket must be the write end of a pipe: anything else would keep nothing.
@@ -67,7 +69,7 @@ impl DeviceState {
     pub fn export_size(&self, addr: u64) -> Result<(usize, usize)> {
         let _pass = self.enter()?;
         let (granules, maps, fabric) = self.memory().export_pieces(addr)?;
-        let count: usize = granules.granules.iter().map(|g| g.1 as usize).sum();
+        let count: usize = granules.granules.iter().map(|g| g.count as usize).sum();
         Ok(match (maps, self.device().shares_by_granule()) {
             (true, _) if fabric => (Info::length(count, true), 1),
             (true, true) => (Info::length(count, false), 1 + count),
@@ -160,7 +162,7 @@ impl DeviceState {
 
 /// The granules, as a device wants them.
 fn wide(pieces: &Pieces) -> Vec<(u64, u64)> {
-    pieces.granules.iter().map(|g| (g.0.into(), g.1.into())).collect()
+    pieces.granules.iter().map(|g| (g.first.into(), g.count.into())).collect()
 }
 
 /// Whether a block goes out by fabric handles. `Unsupported`, with the reason, where it must and cannot.

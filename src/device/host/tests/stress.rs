@@ -46,9 +46,9 @@ fn journey(devices: [&Arc<dyn Device>; 2], streams: &[[u64; 4]; 2], random: &mut
     far.event_record(fill, event[2]).unwrap();
     far.stream_wait_event(down, event[2]).unwrap();
     far.copy_async(down, DeviceToHost, addr_of(&back), there, len).unwrap();
-    for e in event {
-        near.event_destroy(e).unwrap();
-    }
+    near.event_destroy(event[0]).unwrap();
+    near.event_destroy(event[1]).unwrap();
+    far.event_destroy(event[2]).unwrap();
     far.stream_synchronize(down).unwrap();
     let back = bytes(addr_of(&back), len as usize);
     assert!(back[..256].iter().all(|b| *b == value) && back[256..] == want[256..]);

@@ -1,0 +1,193 @@
+//! The order of the library's locks, and, in a debug build, the check of it.
+//!
+//! Each lock has a *level*. A thread takes a lock only while all locks that it holds have lower levels, as listed here
+//! from the outermost to the innermost; two locks of one level are never held together, but for heaps, which are taken in
+//! the order of their numbers. While a device, a plugin or a callback is called, a thread holds no lock at all, or only
+//! that one which keeps such calls in order ([`SEGMENTS_TURN`]). `docs/architecture.md` has the same list for readers.
+
+macro_rules! levels {
+    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        enum Number { $($name),+ }
+        $($(#[doc = $doc])+ pub const $name: u8 = Number::$name as u8;)+
+        /// The names of the levels, outermost first.
+        pub const NAMES: &[&str] = &[$(stringify!($name)),+];
+    };
+}
+
+levels! {
+    /// Whose turn it is to call segment callbacks (`runtime/backing/segments.rs`). Held while they run, so that they come
+    /// in order.
+    SEGMENTS_TURN,
+    /// The device types that are registered.
+    REGISTRY,
+    /// The options of one device, and its limit.
+    SETTINGS,
+    /// Pools that allocation scopes name.
+    SCOPES,
+    /// What is taken from a device, and which memory is in transit (`core/state/growth.rs`).
+    GROWTH,
+    /// The heaps of a pool, by stream.
+    POOL_STREAMS,
+    /// What waits for the end of captures that were released, of a pool.
+    POOL_RELEASED,
+    /// Captures that are alive.
+    CAPTURES,
+    /// Layouts of pools that were noted.
+    CHECKPOINTS,
+    /// What of the pools sleeps.
+    ASLEEP,
+    /// Sums and peaks of the device and its pools.
+    LEDGER,
+    /// One heap. Several are taken in the order of their numbers.
+    HEAP,
+    /// Heaps in which freed blocks wait.
+    WAITING,
+    /// Addresses of scattered blocks.
+    ALIASES,
+    /// Free table slots of one tier.
+    TABLE_SLOTS,
+    /// Ids of blocks that no heap has.
+    SPARE_IDS,
+    /// Streams that were named, and what ended ones left behind.
+    STREAMS,
+    /// Which streams are captured, and on which marks are being made.
+    RECORDING,
+    /// What one stream left behind.
+    STREAM_END,
+    /// The driver that the type `cuda` has loaded.
+    CUDA_TYPE,
+    /// The streams of the host device.
+    HOST_STREAMS,
+    /// Everything else: nothing is locked under such a lock.
+    LEAF,
+}
+
+/// Notes that the calling thread holds a lock, until it is dropped. Costs nothing in a release build.
+#[derive(Debug)]
+pub(crate) struct Held {
+    #[cfg(all(debug_assertions, not(loom)))]
+    what: (u8, u32),
+}
+
+#[cfg(all(debug_assertions, not(loom)))]
+mod check {
+    use super::{HEAP, NAMES};
+    use std::cell::RefCell;
+    use std::panic::Location;
+
+    thread_local! {
+        /// The locks that this thread holds: their levels, numbers within the level, and where they were taken.
+        static HELD: RefCell<Vec<(u8, u32, &'static Location<'static>)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn name(level: u8) -> &'static str {
+        NAMES.get(usize::from(level)).copied().unwrap_or("?")
+    }
+
+    #[track_caller]
+    #[allow(clippy::panic, reason = "debug builds only")]
+    pub(super) fn take((level, number): (u8, u32)) {
+        let here = Location::caller();
+        let wrong =
+            |held: (u8, u32)| held.0 > level || held.0 == level && (level != HEAP || held.1 >= number);
+        // A thread that is ending has no list any more.
+        let _ = HELD.try_with(|all| {
+            let worst = all.borrow().iter().copied().filter(|h| wrong((h.0, h.1))).max_by_key(|h| (h.0, h.1));
+            if let Some((above, n, there)) = worst {
+                panic!(
+                    "{here}: {} {number} is locked while {} {n} is held since {there}",
+                    name(level),
+                    name(above)
+                );
+            }
+            all.borrow_mut().push((level, number, here));
+        });
+    }
+
+    pub(super) fn leave(what: (u8, u32)) {
+        let _ = HELD.try_with(|held| {
+            let mut held = held.borrow_mut();
+            if let Some(at) = held.iter().rposition(|h| (h.0, h.1) == what) {
+                held.remove(at);
+            }
+        });
+    }
+
+    #[allow(clippy::panic, reason = "debug builds only")]
+    pub(super) fn none_above(level: u8, doing: &str) {
+        let _ = HELD.try_with(|held| {
+            if let Some((above, n, there)) = held.borrow().iter().copied().find(|h| h.0 > level) {
+                panic!("{doing} while {} {n} is held since {there}", name(above));
+            }
+        });
+    }
+}
+
+impl Held {
+    /// The calling thread is about to take lock `number` of a level.
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn new(level: u8, number: u32) -> Held {
+        #[cfg(all(debug_assertions, not(loom)))]
+        {
+            check::take((level, number));
+            Held { what: (level, number) }
+        }
+        #[cfg(not(all(debug_assertions, not(loom))))]
+        {
+            let _ = (level, number);
+            Held {}
+        }
+    }
+}
+
+#[cfg(all(debug_assertions, not(loom)))]
+impl Drop for Held {
+    fn drop(&mut self) {
+        check::leave(self.what);
+    }
+}
+
+/// In a debug build, checks that the calling thread holds no lock but that of the turn of segment callbacks.
+#[inline(always)]
+pub(crate) fn check_unlocked(doing: &str) {
+    #[cfg(all(debug_assertions, not(loom)))]
+    check::none_above(SEGMENTS_TURN, doing);
+    #[cfg(not(all(debug_assertions, not(loom))))]
+    let _ = doing;
+}
+
+#[cfg(all(test, debug_assertions, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_locked_out_of_order_is_found() {
+        let caught = |f: fn()| std::panic::catch_unwind(f).is_err();
+        assert!(!caught(|| {
+            let _growth = Held::new(GROWTH, 0);
+            let _heaps = (Held::new(HEAP, 3), Held::new(HEAP, 7));
+            let _leaf = Held::new(LEAF, 0);
+        }));
+        assert!(caught(|| {
+            let _heap = Held::new(HEAP, 3);
+            let _growth = Held::new(GROWTH, 0);
+        }));
+        assert!(caught(|| {
+            let _heaps = (Held::new(HEAP, 7), Held::new(HEAP, 3));
+        }));
+        assert!(caught(|| {
+            let _two = (Held::new(LEAF, 0), Held::new(LEAF, 0));
+        }));
+        assert!(caught(|| {
+            let _heap = Held::new(HEAP, 0);
+            check_unlocked("a call");
+        }));
+        assert!(!caught(|| {
+            let _turn = Held::new(SEGMENTS_TURN, 0);
+            check_unlocked("a call");
+        }));
+        check_unlocked("what was held was given back");
+    }
+}

@@ -1,0 +1,146 @@
+//! The only door to atomics and locks.
+//!
+//! Under `--cfg loom` the atomics come from loom, and the mutexes of what the models run, so that they run the real code.
+
+use std::ops::Deref;
+
+pub mod levels;
+mod mutex;
+mod spin;
+
+#[cfg(loom)]
+pub use loom::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
+#[cfg(loom)]
+pub use mutex::modelled::{Condvar, Mutex, MutexGuard, lock};
+#[cfg(not(loom))]
+pub use mutex::system::{Condvar, Mutex, MutexGuard, lock};
+pub use spin::{Lock, LockGuard};
+#[cfg(not(loom))]
+pub use std::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
+
+/// Mutexes of the system under every configuration: for what no model runs, and for statics.
+pub(crate) mod system {
+    pub(crate) use super::mutex::system::{Condvar, Mutex, MutexGuard, lock};
+}
+
+/// Atomics that a `static` or a constant can hold, which those of loom cannot: no model looks into them.
+pub mod static_atomics {
+    pub use std::sync::atomic::AtomicPtr;
+}
+
+/// A value on cache lines of its own. Two lines, since processors fetch lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Padded<T>(pub T);
+
+impl<T> Deref for Padded<T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// A number that is always read and written by itself. A compiler may join neighbouring plain fields into one
+/// wide access; a processor that just stored them one by one then stalls for some 15 cycles.
+#[derive(Debug, Default)]
+pub struct Word(AtomicI64);
+
+impl Word {
+    /// A number.
+    pub fn new(v: i64) -> Self {
+        Word(AtomicI64::new(v))
+    }
+    /// Its value.
+    #[inline(always)]
+    pub fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    /// Sets it. Not atomic with a `get`: whoever writes holds the lock that it lies under.
+    #[inline(always)]
+    pub fn set(&self, v: i64) {
+        self.0.store(v, Ordering::Relaxed);
+    }
+    /// Adds, and gives the new value, which may wrap; not atomic, see `set`.
+    #[inline(always)]
+    pub fn add(&self, v: i64) -> i64 {
+        let n = self.get().wrapping_add(v);
+        self.set(n);
+        n
+    }
+}
+
+/// Sets a flag that says that a lock is taken; whether it was set before. Acquire: what was written before
+/// the flag was cleared, with Release, is visible.
+#[inline(always)]
+pub(crate) fn set_flag(flag: &AtomicBool) -> bool {
+    #[cfg(not(loom))]
+    return flag.swap(true, Ordering::Acquire);
+    // Loom takes a store that nobody has seen yet for one that may as well come before an exchange that it did
+    // not precede; a failed exchange would then undo the clearing. One that writes nothing when it fails is the
+    // same lock.
+    #[cfg(loom)]
+    flag.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+}
+
+/// One step of waiting for another thread: a spin hint at first, then the time slice, then a nap.
+pub fn pause(round: u32) {
+    #[cfg(loom)]
+    {
+        let _ = round;
+        loom::thread::yield_now();
+    }
+    #[cfg(not(loom))]
+    match round {
+        0..=99 => std::hint::spin_loop(),
+        100..=199 => std::thread::yield_now(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+    }
+}
+
+/// A number that tells the calling thread from every other live thread. Never 0.
+#[inline(always)]
+pub fn thread_token() -> u64 {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
+    {
+        let token: u64;
+        // SAFETY: on x86-64 Linux the first word behind %fs is the thread control block's own
+        // address (System V ABI, thread-local storage, variant II); reading it has no effect.
+        unsafe {
+            std::arch::asm!("mov {}, fs:0", out(reg) token, options(nostack, preserves_flags, pure, readonly));
+        }
+        token
+    }
+    #[cfg(loom)]
+    {
+        // The threads of a model are coroutines of one thread of the system, and only loom tells them apart.
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        loom::thread_local!(static TOKEN: u64 = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        TOKEN.with(|t| *t)
+    }
+    #[cfg(not(any(loom, all(target_arch = "x86_64", target_os = "linux", not(miri)))))]
+    {
+        std::thread_local!(static MARK: u8 = const { 0 });
+        MARK.with(|m| std::ptr::from_ref(m) as usize as u64)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_differ_between_live_threads() {
+        let here = thread_token();
+        let there = std::thread::scope(|s| s.spawn(thread_token).join().unwrap());
+        assert_ne!(here, 0);
+        assert_ne!(here, there);
+        assert_eq!(here, thread_token());
+    }
+}

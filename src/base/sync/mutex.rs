@@ -1,0 +1,94 @@
+//! Mutexes with a level ([`levels`](super::levels)).
+//!
+//! They are never poisoned: each user leaves its data whole before anything that can panic.
+
+use super::levels::{Held, LEAF};
+use std::ops::{Deref, DerefMut};
+use std::sync::PoisonError;
+
+macro_rules! mutexes {
+    ($from:path $(, $const:ident)?) => {
+        use $from as raw;
+
+        /// A mutex of a level of the order of locks.
+        #[derive(Debug, Default)]
+        pub struct Mutex<T, const LEVEL: u8 = LEAF>(raw::Mutex<T>);
+
+        /// Holds a [`Mutex`] until dropped.
+        pub struct MutexGuard<'a, T, const LEVEL: u8 = LEAF> {
+            value: raw::MutexGuard<'a, T>,
+            held: Held,
+        }
+
+        impl<T, const LEVEL: u8> Mutex<T, LEVEL> {
+            /// An open mutex.
+            pub $($const)? fn new(value: T) -> Self {
+                Mutex(raw::Mutex::new(value))
+            }
+        }
+
+        /// Locks, whatever a panicking thread left behind.
+        #[cfg_attr(debug_assertions, track_caller)]
+        pub fn lock<T, const LEVEL: u8>(m: &Mutex<T, LEVEL>) -> MutexGuard<'_, T, LEVEL> {
+            let held = Held::new(LEVEL, 0);
+            MutexGuard { value: m.0.lock().unwrap_or_else(PoisonError::into_inner), held }
+        }
+
+        impl<T, const LEVEL: u8> Deref for MutexGuard<'_, T, LEVEL> {
+            type Target = T;
+            fn deref(&self) -> &T {
+                &self.value
+            }
+        }
+
+        impl<T, const LEVEL: u8> DerefMut for MutexGuard<'_, T, LEVEL> {
+            fn deref_mut(&mut self) -> &mut T {
+                &mut self.value
+            }
+        }
+
+        /// A condition that threads wait for with a [`Mutex`] open meanwhile.
+        #[derive(Debug, Default)]
+        pub struct Condvar(raw::Condvar);
+
+        impl Condvar {
+            /// Nobody waits.
+            pub $($const)? fn new() -> Self {
+                Condvar(raw::Condvar::new())
+            }
+
+            /// Waits until somebody notifies, or without a reason.
+            pub fn wait<'a, T, const LEVEL: u8>(
+                &self,
+                guard: MutexGuard<'a, T, LEVEL>,
+            ) -> MutexGuard<'a, T, LEVEL> {
+                let MutexGuard { value, held } = guard;
+                MutexGuard { value: self.0.wait(value).unwrap_or_else(PoisonError::into_inner), held }
+            }
+
+            /// Wakes one of those that wait.
+            pub fn notify_one(&self) {
+                self.0.notify_one();
+            }
+
+            /// Wakes all that wait.
+            pub fn notify_all(&self) {
+                self.0.notify_all();
+            }
+        }
+    };
+}
+
+/// For what models run: loom's under `--cfg loom`.
+#[cfg(loom)]
+pub(super) mod modelled {
+    use super::*;
+    mutexes!(loom::sync);
+}
+
+/// The system's, which a `static` can hold.
+#[cfg_attr(loom, allow(unreachable_pub, reason = "only the models' ones are public then"))]
+pub(super) mod system {
+    use super::*;
+    mutexes!(std::sync, const);
+}

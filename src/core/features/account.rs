@@ -1,0 +1,186 @@
+//! The pond's account: statistics and peaks, exact at any moment, and the rooms that heaps have below the peaks.
+
+use super::super::ground::Ground;
+use super::super::heap::{Heap, LEDGER, LockedHeap};
+use super::super::ledger::{Account, Ledger, Sums, share};
+use super::super::types::{PoolId, Stats};
+use crate::base::error::Result;
+use crate::base::sync::{Ordering::Relaxed, lock};
+
+/// An empty list in the room of another one: the library collects in place.
+#[expect(clippy::unnecessary_filter_map, reason = "the lifetime changes")]
+fn recycled<'b>(list: Vec<LockedHeap<'_>>) -> Vec<LockedHeap<'b>> {
+    list.into_iter().filter_map(|_| None).collect()
+}
+
+impl Ground {
+    /// A heap has passed its ceiling: the peaks are raised if they must be, and the ceilings dealt anew.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn settle(&self, heap: &Heap) {
+        let mut ledger = lock(&self.ledger);
+        self.take_sums(&mut ledger, Some(heap), |_| ());
+    }
+
+    /// Takes the true sums, with every heap locked in which anything may have happened since the last time, raises the
+    /// peaks, lets `f` see the books, and deals what is left below the peaks: to each heap first what it once had and has
+    /// not now, so that a program that repeats itself need not come back; `first` comes first.
+    fn take_sums<R>(&self, ledger: &mut Ledger, first: Option<&Heap>, f: impl FnOnce(&mut Ledger) -> R) -> R {
+        let mut all = recycled(std::mem::take(&mut ledger.scratch));
+        self.lock_active(ledger, &mut all);
+        let is_first = |h: &LockedHeap<'_>| first.is_some_and(|f| f.index == h.heap.index);
+        ledger.device.sums = Sums::default();
+        for h in &mut all {
+            self.drain(h);
+            h.counters.note_peak();
+            let seen = h.counters.seen;
+            if seen.rests {
+                ledger.device.resting.sub(&seen);
+                if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {
+                    p.resting.sub(&seen);
+                }
+                h.counters.seen.rests = false;
+            }
+        }
+        ledger.device.start();
+        for h in &all {
+            if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {
+                p.start();
+            }
+        }
+        for h in &mut all {
+            let (seen, may_rest) = h.counters.look();
+            let active = is_first(h) || !may_rest;
+            h.counters.seen.rests = !active;
+            let need = h.counters.need();
+            let pool = ledger.pools.get_mut(&h.heap.pool());
+            for account in [Some(&mut ledger.device), pool].into_iter().flatten() {
+                account.sums.add(&seen);
+                if active {
+                    account.sums.heaps += 1;
+                    (0..3).for_each(|d| account.sums.need[d] += need[d]);
+                }
+            }
+        }
+        ledger.device.raise();
+        for h in &all {
+            if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {
+                p.raise();
+            }
+        }
+        let result = f(ledger);
+        let urgent = all.iter().find(|h| is_first(h)).map(|h| h.counters.need());
+        for h in &mut all {
+            let pool = ledger.pools.get_mut(&h.heap.pool());
+            if !h.counters.seen.rests {
+                let urgent = urgent.map(|n| (n, is_first(h)));
+                let need = h.counters.need();
+                let room = match pool {
+                    Some(p) => std::array::from_fn(|d| {
+                        let of = |a: &Account| share(a.below[d], &a.sums, d, need[d], urgent);
+                        of(&ledger.device).min(of(p))
+                    }),
+                    None => [0; 3],
+                };
+                h.counters.set_room(room);
+            } else {
+                h.counters.set_room([0; 3]);
+                let seen = h.counters.seen;
+                ledger.device.resting.add(&seen);
+                if let Some(p) = pool {
+                    p.resting.add(&seen);
+                }
+                ledger.active.retain(|&i| i != h.heap.index);
+                h.rest(LEDGER);
+            }
+        }
+        all.clear();
+        ledger.scratch = recycled(all);
+        result
+    }
+
+    /// Locks all heaps that do not rest at once, in the order of their numbers. Those that rest stay as they are as long
+    /// as that lasts.
+    fn lock_active<'a>(&'a self, ledger: &mut Ledger, all: &mut Vec<LockedHeap<'a>>) {
+        let come_to_life = |into: &mut Vec<u32>| self.changed.take(LEDGER, |i| self.heap(i), into);
+        come_to_life(&mut ledger.active);
+        loop {
+            ledger.active.sort_unstable();
+            all.extend(ledger.active.iter().filter_map(|&i| self.heap(i)).map(|x| self.look(x)));
+            let before = ledger.active.len();
+            come_to_life(&mut ledger.active);
+            if ledger.active.len() == before {
+                return;
+            }
+            all.clear();
+        }
+    }
+
+    /// A heap leaves its pool, whose sums keep what it had allocated. The ledger and the heap are locked.
+    pub(crate) fn leave_ledger(&self, ledger: &mut Ledger, h: &mut LockedHeap<'_>) {
+        let seen = h.counters.seen;
+        if seen.rests {
+            ledger.device.resting.sub(&seen);
+            if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {
+                p.resting.sub(&seen);
+            }
+        }
+        for (gone, total) in ledger.gone.iter_mut().zip(h.counters.take_totals()) {
+            *gone += total;
+        }
+    }
+
+    /// The exact account of the device, or of one of its pools.
+    pub(crate) fn stats(&self, pool: Option<PoolId>) -> Result<Stats> {
+        self.poll_all();
+        let growth = self.growing();
+        let mut ledger = lock(&self.ledger);
+        let named = pool.map(|p| self.live_pool(p)).transpose()?;
+        let (account, gone) = self.take_sums(&mut ledger, None, |ledger| match pool {
+            None => (ledger.device, ledger.gone),
+            // Where nothing has happened since its sums were taken, they still hold.
+            Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), [0; 3]),
+        });
+        let held = pool.map_or(growth.device, |p| growth.held(p.0));
+        let [allocated, requested, blocks, active] = account.peaks.counters(&account.sums, gone);
+        Ok(Stats {
+            requested,
+            allocated,
+            active,
+            reserved: held.reserved,
+            blocks,
+            segments: held.segments,
+            driver_calls: 0,
+            out_of_memory_count: named.map_or(&self.oom_count, |p| &p.oom_count).load(Relaxed),
+            limit: named.map_or(&self.limit, |p| &p.limit).load(Relaxed),
+            sleeping: held.sleeping,
+        })
+    }
+
+    /// Live blocks of the device. The device is not asked anything.
+    pub(crate) fn live_blocks(&self) -> u64 {
+        let mut ledger = lock(&self.ledger);
+        let (account, gone) = self.take_sums(&mut ledger, None, |ledger| (ledger.device, ledger.gone));
+        let [_, _, blocks, _] = account.peaks.counters(&account.sums, gone);
+        blocks.current
+    }
+
+    /// Peaks start again from the current values, of the device or of one pool.
+    pub(crate) fn reset_peaks(&self, pool: Option<PoolId>) -> Result<()> {
+        let mut growth = self.growing();
+        let mut ledger = lock(&self.ledger);
+        pool.map(|p| self.live_pool(p)).transpose()?;
+        self.take_sums(&mut ledger, None, |ledger| {
+            let account = match pool {
+                None => Some(&mut ledger.device),
+                Some(p) => ledger.pools.get_mut(&p.0),
+            };
+            if let Some(a) = account {
+                a.peaks.reset(&a.sums);
+                a.raise();
+            }
+        });
+        growth.reset_peaks(pool.map(|p| p.0));
+        Ok(())
+    }
+}

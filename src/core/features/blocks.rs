@@ -1,0 +1,123 @@
+//! Frees that are not the usual case, and what is known of a block.
+
+use super::super::desc::{DIRECT, Found, Id, USES, kind};
+use super::super::ground::Ground;
+use super::super::heap::{Heap, HeapState, LockedHeap};
+use super::super::types::{BlockInfo, PoolId, RETIRED, UNORDERED};
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::pause;
+use crate::fail;
+use std::ops::DerefMut;
+
+impl Ground {
+    /// Why the block that starts at `offset`, if there is one, cannot be freed.
+    #[cold]
+    #[inline(never)]
+    fn not_live<T>(&self, offset: u64) -> Result<T> {
+        let freed = |f: Found<'_>| matches!(f.desc.kind(), kind::FREED | kind::REMOTE | kind::WAITING);
+        if self.maps.find(offset).is_some_and(freed) {
+            return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));
+        }
+        if let Some(f) = self.maps.find_holding(offset)
+            && f.desc.kind() == kind::LIVE
+        {
+            let within = offset - self.offset(f.id);
+            fail!(Code::UnknownPointer, "the address lies {within} bytes inside a block");
+        }
+        fail!(Code::UnknownPointer, "no live block starts at this address (it may have been freed before)")
+    }
+
+    /// Frees the block at `offset`, whatever the case.
+    #[inline(never)]
+    pub(crate) fn free_slow(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Result<()> {
+        let mut round = 0;
+        loop {
+            let found = self.maps.find(offset);
+            let Some((f, heap)) = found.and_then(|f| Some((f, self.heap(f.heap)?))) else {
+                return self.not_live(offset);
+            };
+            let other = stream.filter(|&s| s != heap.stream()).map(|s| self.order.user(s)).transpose()?;
+            let mut h = self.lock(heap);
+            self.drain(&mut h);
+            let was = f.desc.state();
+            let here = self.maps.starts_at(f.id, offset)
+                && self.maps.granule_of(offset).is_some_and(|g| g.heap() == heap.index);
+            if was & kind::MASK == kind::REMOTE && here {
+                // Another thread is just freeing it, and has not decided yet whether it may.
+                drop(h);
+                pause(round);
+                round = round.saturating_add(1);
+                continue;
+            }
+            if was & kind::MASK != kind::LIVE || !here {
+                drop(h);
+                return self.not_live(offset);
+            }
+            let bytes = f.desc.requested();
+            if let Some(size) = size
+                && size != bytes
+            {
+                fail!(Code::WrongSize, "the block was asked for with {bytes} bytes, not {size}");
+            }
+            if other.is_some() || was & (USES | DIRECT) != 0 {
+                if h.end_life(f.desc, was, kind::WAITING) {
+                    return self.free_after(h, f.id, was, other);
+                }
+            } else if h.end_life(f.desc, was, kind::FREED) {
+                let charged = self.charge(f.id);
+                h.counters.count_out(charged, bytes);
+                self.reuse(&mut h, f.id);
+                return Ok(());
+            }
+            // Another thread was first.
+        }
+    }
+
+    /// Fails unless the stream exists and orders memory of this device.
+    pub(crate) fn known(&self, stream: u64) -> Result<()> {
+        self.order.check_own(stream)
+    }
+
+    /// Makes a block that nobody waits for reusable. Its life has ended, and its heap is locked.
+    pub(crate) fn reuse<G: DerefMut<Target = HeapState>>(&self, h: &mut LockedHeap<'_, G>, id: Id) {
+        let d = self.maps.desc(id);
+        if self.stays_whole(id) {
+            return h.put_whole(id);
+        }
+        d.set_kind(kind::FREED);
+        h.shelve(id, d, d.state());
+    }
+
+    /// Takes in what other threads have freed.
+    pub(crate) fn drain<G: DerefMut<Target = HeapState>>(&self, h: &mut LockedHeap<'_, G>) {
+        h.take_remote(|h, id| {
+            let bytes = self.maps.desc(id).requested();
+            h.counters.count_out(self.maps.shape.charged_of(bytes), bytes);
+            self.reuse(h, id);
+        });
+    }
+
+    /// The live block that holds `offset`.
+    pub(crate) fn block(&self, offset: u64) -> Result<BlockInfo> {
+        let live = |f: &Found<'_>| f.desc.kind() == kind::LIVE;
+        let at = self.maps.find(offset).filter(live);
+        let Some(f) = at.or_else(|| self.maps.find_holding(offset).filter(live)) else {
+            fail!(Code::UnknownPointer, "no live block holds this address");
+        };
+        let Some(heap) = self.heap(f.heap) else {
+            return Err(Error::new(Code::Internal, "a block without a heap"));
+        };
+        Ok(BlockInfo {
+            base: self.offset(f.id),
+            size: self.charge(f.id),
+            requested: f.desc.requested(),
+            stream: stream_of(heap),
+            pool: PoolId(heap.pool()),
+        })
+    }
+}
+
+/// The stream that orders reuse in a heap.
+fn stream_of(heap: &Heap) -> Option<u64> {
+    Some(heap.stream()).filter(|&s| s != UNORDERED && s != RETIRED)
+}

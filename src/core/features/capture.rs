@@ -1,0 +1,258 @@
+//! Graph capture: streams whose work is recorded now and run later, perhaps many times.
+//!
+//! From its begin to its end, a capture's streams are served by the capture's own pool, whatever pool a
+//! request names. Nothing is asked of a captured stream: no mark is made there (what needs one waits until the
+//! capture has ended), it is not made to wait, no heap gives to it or takes from it; it only grows. While any
+//! stream is captured, the device as a whole is not waited for (`order/captured.rs`).
+//!
+//! A capture then lives on, as the graph does that came of it: its pool is *kept*, which means that nothing leaves it
+//! and nothing of it is shown elsewhere, so that a replay finds all addresses as they were, freed blocks included. When
+//! the last capture of the pool is released, a replay may still run, on any stream: so the pool stays as it is until
+//! everything has passed that was queued anywhere by then.
+
+use super::super::ground::Ground;
+use super::super::order::Waits;
+use super::super::state::captures::CaptureId;
+use super::super::state::pools::{Pool, PoolStreams, Sleep};
+use super::super::types::{PoolId, RETIRED, UNORDERED};
+use crate::base::error::{Code, Result};
+use crate::base::sync::{Ordering::Relaxed, lock};
+use crate::fail;
+
+fn no_capture<T>() -> Result<T> {
+    fail!(Code::InvalidArgument, "no such capture, or it was released")
+}
+
+impl Ground {
+    /// A capture of `stream`, served by `pool` from now on. To be called before the device starts to record.
+    pub(crate) fn capture_begin(&self, pool: PoolId, stream: u64) -> Result<CaptureId> {
+        if pool == PoolId::DEFAULT {
+            fail!(Code::InvalidArgument, "a capture needs a pool of its own, not the default pool");
+        }
+        self.check_capture(pool, stream)?;
+        let id = {
+            // With this lock nobody takes memory out of the pool who found it unpinned before.
+            let _g = self.growing();
+            let p = self.live_pool(pool)?;
+            if p.sleep_state() != Sleep::Awake {
+                fail!(Code::NotPermitted, "the pool sleeps");
+            }
+            self.order.capture(stream, pool)?;
+            p.kept.fetch_add(1, Relaxed);
+            p.pins.fetch_add(1, Relaxed);
+            lock(&self.captures).add(pool, stream)
+        };
+        self.route_requests(stream);
+        Ok(id)
+    }
+
+    /// Another stream belongs to a capture that has not ended.
+    pub(crate) fn capture_add(&self, capture: CaptureId, stream: u64) -> Result<()> {
+        let (pool, _) = self.capture(capture)?;
+        self.check_capture(pool, stream)?;
+        {
+            let _g = self.growing();
+            let mut captures = lock(&self.captures);
+            let Some(c) = captures.alive.get_mut(&capture) else { return no_capture() };
+            if c.streams.is_empty() {
+                fail!(Code::NotPermitted, "the capture has ended");
+            }
+            self.order.capture(stream, pool)?;
+            c.streams.push(stream);
+        }
+        self.route_requests(stream);
+        Ok(())
+    }
+
+    fn check_capture(&self, pool: PoolId, stream: u64) -> Result<()> {
+        self.order.check_wait()?;
+        if self.backing.is_default(stream) {
+            fail!(Code::InvalidArgument, "the default stream cannot be captured");
+        }
+        self.live_pool(pool)?;
+        self.known(stream)?;
+        if !self.backing.ordered_by(stream) {
+            fail!(
+                Code::Unsupported,
+                "stream {stream:#x} is another one on each thread: it has no pool of its own"
+            );
+        }
+        Ok(())
+    }
+
+    /// The pool of a capture, and whether it has ended.
+    fn capture(&self, capture: CaptureId) -> Result<(PoolId, bool)> {
+        match lock(&self.captures).alive.get(&capture) {
+            Some(c) => Ok((c.pool, c.streams.is_empty())),
+            None => no_capture(),
+        }
+    }
+
+    /// Waits until nobody makes a mark any more who looked before the stream was captured: marks must be there before
+    /// the device starts to record. Then its requests go where the capture is served.
+    fn route_requests(&self, stream: u64) {
+        self.order.wait_for_marks(stream);
+        self.all_pools().for_each(|p| p.evict(stream));
+    }
+
+    /// The streams of the capture are ordinary ones again; the capture goes on keeping its pool. To be called
+    /// when the device records no more, whether that went well or not.
+    pub(crate) fn capture_end(&self, capture: CaptureId) -> Result<()> {
+        let streams = match lock(&self.captures).alive.get_mut(&capture) {
+            Some(c) => std::mem::take(&mut c.streams),
+            None => return no_capture(),
+        };
+        if streams.is_empty() {
+            fail!(Code::NotPermitted, "the capture has ended already");
+        }
+        streams.iter().for_each(|&s| self.order.end_capture(s));
+        for &s in &streams {
+            self.all_pools().for_each(|p| p.evict(s));
+        }
+        // What waited for this.
+        self.poll_all();
+        Ok(())
+    }
+
+    /// The graph of the capture is gone, or was never made: ends the capture if it has not ended. With the last capture of
+    /// a pool, what the pool has free goes back to the device, which is waited for. Where that cannot be (another stream is
+    /// captured), the pool's memory serves nobody until what is queued now is over.
+    pub(crate) fn capture_release(&self, capture: CaptureId) -> Result<()> {
+        let (pool, ended) = self.capture(capture)?;
+        if !ended {
+            self.capture_end(capture)?;
+        }
+        let p = {
+            let _g = self.growing();
+            if lock(&self.captures).alive.remove(&capture).is_none() {
+                fail!(Code::InvalidArgument, "the capture was released meanwhile");
+            }
+            let Some(p) = self.pool(pool) else { return Ok(()) };
+            if p.kept.fetch_sub(1, Relaxed) > 1 {
+                p.pins.fetch_sub(1, Relaxed);
+                return Ok(());
+            }
+            p
+        };
+        let mut waits = Waits::default();
+        self.order.add_all(&mut waits);
+        if !waits.is_over() && !self.order.any_captured() {
+            let _ = self.order.sync_waits(&mut waits); // where that cannot be, the memory waits
+        }
+        let over = waits.is_over();
+        self.keep_until(p, waits, true);
+        if over && !p.is_pinned() {
+            let _ = self.trim(Some(pool.0)); // else it is ordinary free memory, and goes when anybody needs it
+        }
+        Ok(())
+    }
+
+    /// A pool, which the caller has a pin of, stays as it is until `waits` is over; without anything to wait for, the
+    /// pin goes now. `fresh`: a replay that began just now may use what is free in its heaps, so that these serve nobody
+    /// until then.
+    fn keep_until(&self, p: &Pool, waits: Waits, fresh: bool) {
+        let _g = self.growing();
+        let mut streams = lock(&p.streams);
+        if fresh && !waits.is_over() {
+            self.detach(p, &mut streams);
+        }
+        let mut released = lock(&p.released);
+        match released.as_mut() {
+            Some(more) => more.append(waits), // that has a pin already
+            None if !waits.is_over() => {
+                *released = Some(waits);
+                self.released.fetch_add(1, Relaxed);
+                return;
+            }
+            None => {
+                drop(released);
+                self.attach(&mut streams);
+            }
+        }
+        p.pins.fetch_sub(1, Relaxed);
+    }
+
+    /// The heaps of a pool serve nobody.
+    fn detach(&self, p: &Pool, streams: &mut PoolStreams) {
+        let PoolStreams { heaps, detached, .. } = streams;
+        for (stream, index) in heaps.drain() {
+            if let Some(heap) = self.heap(index).filter(|_| stream != UNORDERED) {
+                self.lock(heap).go_by(RETIRED);
+            }
+            detached.push(index);
+        }
+        p.forget_heaps();
+    }
+
+    /// They serve their streams again, but for those whose stream has ended or got another heap.
+    fn attach(&self, streams: &mut PoolStreams) {
+        for index in std::mem::take(&mut streams.detached) {
+            let Some(heap) = self.heap(index) else { continue };
+            let mut h = self.lock(heap);
+            let whose = match &h.stream {
+                Some(s) if s.end().is_none() => Some(s.id),
+                Some(_) => None,
+                None => Some(UNORDERED),
+            };
+            match whose.filter(|s| !streams.heaps.contains_key(s)) {
+                Some(stream) => {
+                    h.go_by(stream);
+                    streams.heaps.insert(stream, index);
+                }
+                None => streams.orphans.push(index),
+            }
+        }
+    }
+
+    /// What a pool waits for since its captures were released; it is the caller's, with the pin.
+    fn take_released(&self, p: &Pool) -> Option<Waits> {
+        let waits = lock(&p.released).take();
+        if waits.is_some() {
+            self.released.fetch_sub(1, Relaxed);
+        }
+        waits
+    }
+
+    /// Looks whether pools whose captures were released are ordinary ones again. `true` when any is.
+    pub(crate) fn poll_released(&self) -> bool {
+        if self.released.load(Relaxed) == 0 {
+            return false;
+        }
+        let mut any = false;
+        for p in self.all_pools() {
+            if let Some(mut waits) = self.take_released(p) {
+                any |= self.order.settle(&mut waits);
+                self.keep_until(p, waits, false);
+            }
+        }
+        any
+    }
+
+    /// Waits on the host until a pool whose captures were released is an ordinary one again.
+    pub(crate) fn wait_for_release(&self, p: &Pool) -> Result<()> {
+        let Some(mut waits) = self.take_released(p) else {
+            if p.kept.load(Relaxed) > 0 {
+                fail!(Code::Busy, "a capture of the pool is still alive");
+            }
+            std::thread::yield_now(); // another thread looks at it now
+            return Ok(());
+        };
+        let done = self.order.sync_waits(&mut waits);
+        self.keep_until(p, waits, false);
+        done
+    }
+
+    /// Nothing is captured or kept any more: the device ends.
+    pub(crate) fn forget_captures(&self) {
+        let alive = std::mem::take(&mut lock(&self.captures).alive);
+        for c in alive.into_values() {
+            if let Some(p) = self.pool(c.pool) {
+                p.kept.store(0, Relaxed);
+            }
+        }
+        for p in self.all_pools() {
+            p.pins.store(0, Relaxed);
+            p.forget_released();
+        }
+    }
+}

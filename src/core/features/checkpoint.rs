@@ -1,0 +1,131 @@
+//! A pool's layout, noted: which blocks are live, where, of which size and stream. `restore.rs` brings it back.
+//!
+//! A graph that is replayed leaves its results where they were when it was captured. A program that goes back
+//! to an earlier graph needs the allocator to think what it thought then.
+
+use super::super::desc::{DIRECT, Id, kind, use_of};
+use super::super::ground::{Ground, Growing};
+use super::super::heap::LockedHeap;
+use super::super::shape::Tier;
+use super::super::state::checkpoints::{Block, CheckpointId, Layout};
+use super::super::types::PoolId;
+use super::super::units::{Extent, GRANULE_SHIFT, LARGE_UNITS_SHIFT};
+use crate::base::error::{Code, Result};
+use crate::base::sync::lock;
+use crate::fail;
+use std::collections::BTreeMap;
+
+/// Blocks that a restore has freed, and those that it has made live: (place, bytes as asked for).
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// They were live and are not any more.
+    pub freed: Vec<(u64, u64)>,
+    /// They were not live (or were of another size) and are now.
+    pub live: Vec<(u64, u64)>,
+}
+
+/// The heaps of a pool, locked, by their numbers.
+pub(super) type PoolHeaps<'a> = BTreeMap<u32, LockedHeap<'a>>;
+
+impl Ground {
+    /// All heaps of a pool, locked in order, with everything merged that was freed.
+    pub(super) fn lock_pool(&self, pool: PoolId) -> PoolHeaps<'_> {
+        let locked = |x| {
+            let mut h = self.lock(x);
+            self.drain(&mut h);
+            h.give_up_whole();
+            h.flush();
+            (x.index, h)
+        };
+        self.heaps_of(pool.0).into_iter().map(locked).collect()
+    }
+
+    /// The live blocks of a pool whose heaps are locked.
+    pub(super) fn live_of(&self, g: &Growing<'_>, heaps: &PoolHeaps<'_>) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        let mut note = |id: Id, heap: u32, pieces: &[Extent]| {
+            let d = self.maps.desc(id);
+            if d.kind() == kind::LIVE {
+                blocks.push(Block {
+                    offset: self.offset(id),
+                    heap,
+                    tier_bits: d.tier_bits(),
+                    units: d.units(),
+                    requested: d.requested(),
+                    charged: self.charge(id),
+                    direct: d.state() & DIRECT != 0,
+                    pieces: pieces.into(),
+                });
+            }
+        };
+        for run in g.occupied(self.real) {
+            let mut unit = 0;
+            for granule in run.granules() {
+                let u = self.maps.granule(granule);
+                if !heaps.contains_key(&u.heap()) {
+                    continue;
+                }
+                match u.use_() {
+                    use_of::LARGE => {
+                        unit = unit.max(granule << LARGE_UNITS_SHIFT);
+                        while unit < (granule + 1) << LARGE_UNITS_SHIFT {
+                            let id = self.maps.large_at(unit);
+                            let d = self.maps.desc(id);
+                            if id == 0 || d.off() != unit || d.tier_bits() != Tier::Large as u32 {
+                                break; // a segment ends inside this granule
+                            }
+                            note(id, u.heap(), &[]);
+                            unit += d.units();
+                        }
+                    }
+                    use_of::SMALL | use_of::MEDIUM => {
+                        let mask = (1u32 << (GRANULE_SHIFT - u.shift())) - 1;
+                        let mut at = 0;
+                        while at <= mask {
+                            let id = self.maps.at(u.low() + at);
+                            note(id, u.heap(), &[]);
+                            at += self.maps.desc(id).units().max(1);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.aliases.lock().in_use(|id, granule, pieces| {
+            let heap = self.maps.granule(granule).heap();
+            if heaps.contains_key(&heap) {
+                note(id, heap, pieces);
+            }
+        });
+        blocks
+    }
+
+    /// Notes which blocks of the pool are live now.
+    pub(crate) fn checkpoint(&self, pool: PoolId) -> Result<CheckpointId> {
+        let g = self.growing();
+        self.live_pool(pool)?;
+        let heaps = self.lock_pool(pool);
+        let blocks = self.live_of(&g, &heaps);
+        let stream = |b: &Block| {
+            let s = heaps.get(&b.heap)?.stream.as_ref();
+            Some((b.heap, s.map_or((0, 0), |s| (s.lane, s.id))))
+        };
+        let segment = |granule: u32| Some((granule, g.segment_of(granule)?.serial));
+        let layout = Layout {
+            pool,
+            streams: blocks.iter().filter_map(stream).collect(),
+            segments: blocks.iter().flat_map(Block::granules).filter_map(segment).collect(),
+            blocks,
+        };
+        drop(heaps);
+        Ok(lock(&self.checkpoints).add(layout))
+    }
+
+    /// The checkpoint is not needed any more.
+    pub(crate) fn checkpoint_destroy(&self, checkpoint: CheckpointId) -> Result<()> {
+        match lock(&self.checkpoints).all.remove(&checkpoint) {
+            Some(_) => Ok(()),
+            None => fail!(Code::InvalidArgument, "no such checkpoint, or it was destroyed"),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Blocks that are exported: others beside this process may use their memory. The fence of an export is passed when
+//! nobody does any more, which may be never.
+//!
+//! So nothing ever waits for such a fence. An exported block that is freed stays on the list of those that wait until
+//! nobody uses it, and is looked at now and then. What would take the memory from under others (sleep, restore, the end
+//! of the pool) is refused meanwhile.
+
+use super::super::desc::ALIAS;
+use super::super::ground::Ground;
+use super::super::order::Fence;
+use super::super::state::pools::Sleep;
+use super::super::types::PoolId;
+use super::super::units::{GRANULE, GranuleRun, granule_at};
+use crate::base::error::{Code, Result};
+use crate::fail;
+
+/// Where the memory of a block is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pieces {
+    /// Its bytes, as they were asked for.
+    pub bytes: u64,
+    /// Bytes from the start of the first granule to the block.
+    pub skip: u64,
+    /// Granules in the order of addresses. Empty where the device does not map.
+    pub granules: Vec<GranuleRun>,
+}
+
+/// Blocks of a pool, or of the device, that others use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Freed ones.
+    pub freed: u64,
+    /// Their bytes after rounding.
+    pub freed_bytes: u64,
+    /// Live ones.
+    pub live: u64,
+}
+
+impl Ground {
+    /// Where the memory of the live block at `offset` is. `NotPermitted` while its pool sleeps.
+    pub(crate) fn pieces(&self, offset: u64) -> Result<Pieces> {
+        let (f, heap) = self.live_block(offset)?;
+        let h = self.look(heap);
+        if !self.still_live(f.id, offset) {
+            fail!(Code::UnknownPointer, "the block was freed meanwhile");
+        }
+        if self.pool(PoolId(heap.pool())).is_some_and(|p| p.sleep_state() != Sleep::Awake) {
+            fail!(Code::NotPermitted, "the pool of the block sleeps");
+        }
+        let (bytes, skip) = (f.desc.requested(), offset & (GRANULE - 1));
+        if !self.config.mapping {
+            return Ok(Pieces { bytes, ..Pieces::default() });
+        }
+        let granules = if f.desc.tier_bits() == ALIAS {
+            self.aliases.lock().pieces(f.desc.aux()).iter().map(|p| p.touched()).collect()
+        } else {
+            vec![GranuleRun::new(granule_at(offset), (skip + bytes).div_ceil(GRANULE) as u32)]
+        };
+        drop(h);
+        Ok(Pieces { bytes, skip, granules })
+    }
+
+    /// The live block at `offset` is used by others until the fence is passed.
+    pub(crate) fn export(&self, offset: u64, fence: Fence) -> Result<()> {
+        let (f, heap) = self.live_block(offset)?;
+        let before = self.look(heap).exports.get(&f.id).cloned().unwrap_or_default();
+        // A block that is exported again and again keeps no more than twice what is still in use, at a constant cost.
+        if before.len().is_power_of_two() {
+            before.iter().for_each(|f| _ = f.ask());
+        }
+        let mut h = self.lock(heap);
+        if !self.still_live(f.id, offset) || !f.desc.flag_uses() {
+            fail!(Code::UnknownPointer, "the block was freed meanwhile");
+        }
+        let fences = h.exports.entry(f.id).or_default();
+        fences.retain(|f| !f.is_passed());
+        fences.push(fence);
+        drop(h);
+        Ok(())
+    }
+
+    /// What others still use, of all pools or of one.
+    pub(crate) fn exported(&self, pool: Option<PoolId>) -> Exported {
+        let mut out = Exported::default();
+        for heap in self.heaps_in(pool) {
+            self.poll(heap);
+            let of_live: Vec<Fence> = self.look(heap).exports.values().flatten().cloned().collect();
+            of_live.iter().for_each(|f| _ = f.ask());
+            let mut h = self.look(heap);
+            for w in h.waiting.exported() {
+                out.freed += 1;
+                out.freed_bytes += self.charge(w.id);
+            }
+            h.exports.retain(|_, fences| {
+                fences.retain(|f| !f.is_passed());
+                !fences.is_empty()
+            });
+            out.live += h.exports.len() as u64;
+        }
+        out
+    }
+
+    /// `Busy` while others use blocks of the pool; with `freed`, only freed ones count.
+    pub(crate) fn check_exports(&self, pool: PoolId, freed: bool) -> Result<()> {
+        let used = self.exported(Some(pool));
+        let n = if freed { used.freed } else { used.freed + used.live };
+        if n > 0 {
+            fail!(Code::Busy, "{n} blocks of the pool are exported, and others still use them");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,16 @@
+//! What the pond can do beside giving memory out and taking it back.
+
+mod account;
+mod blocks;
+mod capture;
+mod checkpoint;
+mod exports;
+mod pools;
+mod restore;
+mod sleep;
+mod streams;
+mod tuning;
+mod waiting;
+
+pub use checkpoint::Restored;
+pub use exports::{Exported, Pieces};

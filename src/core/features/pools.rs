@@ -1,0 +1,280 @@
+//! Pools and their heaps: which heap serves a stream, and how the sums of a pool outlive its heaps.
+
+use super::super::desc::USES;
+use super::super::ground::{Ground, Growing};
+use super::super::heap::{Heap, LockedHeap};
+use super::super::order::not_now;
+use super::super::state::pools::{Pool, PoolStreams, Sleep};
+use super::super::types::{NO_POOL, POOL_SLOTS, PoolId, RETIRED, UNORDERED};
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::{Ordering, Ordering::Relaxed, lock};
+use crate::fail;
+
+impl Ground {
+    /// The heap of a stream that the pool's cache does not know: found, adopted or made.
+    #[cold]
+    pub(crate) fn make_heap(&self, pool: PoolId, stream: u64) -> Result<&'static Heap> {
+        let mut tried = false;
+        self.poll_released(); // a heap may serve its stream again
+        loop {
+            // Of a captured stream, the capture's pool serves all requests. The pool that was named does not
+            // remember the heap, so that each request comes by here.
+            let served = self.order.route(stream).unwrap_or(pool);
+            let p = self.live_pool(served)?;
+            let may_adopt = !tried && self.may_adopt(p, stream);
+            let mut streams = lock(&p.streams);
+            if p.id.load(Relaxed) != served.0 {
+                fail!(Code::InvalidArgument, "the pool was destroyed meanwhile");
+            }
+            if p.sleep_state() != Sleep::Awake {
+                fail!(Code::NotPermitted, "the pool sleeps");
+            }
+            if self.order.route(stream).is_some_and(|to| to != served) {
+                // A capture has begun meanwhile. Under the lock that its begin takes to evict the stream: what is
+                // remembered below is forgotten there.
+                continue;
+            }
+            let index = match streams.heaps.get(&stream) {
+                Some(&i) => i,
+                None => {
+                    let orphan = if may_adopt && !p.is_pinned() {
+                        self.take_orphan(&mut streams, stream == UNORDERED)
+                    } else {
+                        None
+                    };
+                    match orphan {
+                        Some(orphan) if stream == UNORDERED => {
+                            streams.heaps.insert(stream, orphan.index);
+                            orphan.index
+                        }
+                        Some(orphan) => {
+                            streams.moving.push(orphan.index);
+                            drop(streams);
+                            self.adopt(p, served, orphan, stream);
+                            tried = true;
+                            continue;
+                        }
+                        None => {
+                            let i = self.new_heap(served.0, stream)?.index;
+                            streams.heaps.insert(stream, i);
+                            i
+                        }
+                    }
+                }
+            };
+            let Some(heap) = self.heap(index) else {
+                return Err(Error::new(Code::Internal, "a heap is missing"));
+            };
+            p.remember(stream, heap);
+            return Ok(heap);
+        }
+    }
+
+    /// Whether a stream may have a heap that serves nobody.
+    fn may_adopt(&self, p: &Pool, stream: u64) -> bool {
+        // A captured stream cannot wait. What is kept for a graph may be in use whenever that is replayed, on any stream.
+        let any = || !lock(&p.streams).orphans.is_empty();
+        !p.is_pinned() && any() && !self.order.is_captured(stream)
+    }
+
+    /// A heap that serves nobody: of blocks without a stream, whose memory is idle at once, or of a stream.
+    fn take_orphan(&self, streams: &mut PoolStreams, unordered: bool) -> Option<&'static Heap> {
+        let fits = |&i: &u32| self.heap(i).is_some_and(|x| (x.stream() == UNORDERED) == unordered);
+        let at = streams.orphans.iter().rposition(fits)?;
+        self.heap(streams.orphans.swap_remove(at))
+    }
+
+    /// Gives a new stream the heap of one that has ended, with all that is free in it; the new stream
+    /// waits on the device for the old one's work. Where that cannot be, the heap goes on serving nobody.
+    fn adopt(&self, p: &Pool, pool: PoolId, heap: &'static Heap, stream: u64) {
+        let before = self.look(heap).stream.clone();
+        let is_over = match before.map(|s| self.order.fence(&s)) {
+            Some(Ok(Some(fence))) => match self.order.hold_back(stream, &fence) {
+                Ok(true) => true,
+                Err(e) if not_now(&e) => false,
+                _ => self.order.sync(&fence).is_ok(),
+            },
+            Some(Err(_)) => false,
+            _ => true,
+        };
+        let of = self.order.stream(stream);
+        let mut streams = lock(&p.streams);
+        let at = streams.moving.iter().position(|&i| i == heap.index);
+        let Some(at) = at.filter(|_| p.id.load(Relaxed) == pool.0) else {
+            return; // the pool has ended meanwhile
+        };
+        streams.moving.swap_remove(at);
+        if !is_over || streams.heaps.contains_key(&stream) || p.is_pinned() {
+            streams.orphans.push(heap.index);
+            return;
+        }
+        self.lock(heap).serve(pool.0, stream, Some(of), 0);
+        streams.heaps.insert(stream, heap.index);
+    }
+
+    /// A heap that serves a stream of a pool from now on.
+    pub(in crate::core) fn new_heap(&self, pool: u32, stream: u64) -> Result<&'static Heap> {
+        let spare = lock(&self.ledger).spare_heaps.pop();
+        let heap = match spare.and_then(|i| self.heap(i)) {
+            Some(heap) => heap,
+            None => {
+                let _ledger = lock(&self.ledger);
+                let i = self.heap_count.load(Relaxed);
+                let Ok(heap) = self.heaps.put(i as usize, Heap::new(i, self.config.mapping)) else {
+                    fail!(Code::OutOfMemory, "more than {} streams in use on one device", self.heaps.len());
+                };
+                // Release: who sees the count sees the heap.
+                self.heap_count.store(i + 1, Ordering::Release);
+                heap
+            }
+        };
+        let unordered = stream == UNORDERED;
+        let of = (!unordered).then(|| self.order.stream(stream));
+        self.lock(heap).serve(pool, stream, of, if unordered { USES } else { 0 });
+        Ok(heap)
+    }
+
+    /// No request finds a heap the quick way from now on.
+    pub(crate) fn forget_heaps(&self) {
+        self.all_pools().for_each(Pool::forget_heaps);
+    }
+
+    /// A new pool; `limit` bounds what it reserves, 0 is no limit.
+    pub(crate) fn pool_create(&self, limit: u64) -> Result<PoolId> {
+        let mut ledger = lock(&self.ledger);
+        let id = match ledger.spare_pools.pop() {
+            Some(id) => id,
+            None => {
+                let i = self.pool_count.load(Relaxed);
+                if i >= POOL_SLOTS - 1 || self.pools.put(i as usize, Pool::new()).is_err() {
+                    fail!(Code::OutOfMemory, "more than {} pools on one device", POOL_SLOTS - 1);
+                }
+                self.pool_count.store(i + 1, Ordering::Release);
+                i
+            }
+        };
+        if let Some(p) = self.pools.get((id % POOL_SLOTS) as usize) {
+            p.limit.store(limit, Relaxed);
+            p.oom_count.store(0, Relaxed);
+            p.id.store(id, Relaxed);
+        }
+        ledger.pools.insert(id, Default::default());
+        Ok(PoolId(id))
+    }
+
+    /// Ends a pool and gives its memory back. `Busy` while blocks of it live; the default pool stays.
+    pub(crate) fn pool_destroy(&self, id: PoolId) -> Result<()> {
+        if id == PoolId::DEFAULT {
+            fail!(Code::InvalidArgument, "the default pool of a device cannot be destroyed");
+        }
+        self.check_reentry()?;
+        let p = self.live_pool(id)?;
+        self.check_unused(p, id)?;
+        self.discard_asleep(p, id)?;
+        self.wait_for_blocks(id)?;
+        self.trim(Some(id.0))?;
+        let mut g = self.growing();
+        while g.is_in_transit(Some(id.0)) {
+            g = g.wait_for_transit();
+        }
+        let mut streams = lock(&p.streams);
+        if p.id.load(Relaxed) != id.0 {
+            fail!(Code::InvalidArgument, "the pool was destroyed meanwhile");
+        }
+        if p.is_pinned() {
+            fail!(Code::Busy, "a capture of the pool has begun meanwhile");
+        }
+        self.retire_pool(&mut g, p, id, &mut streams)
+    }
+
+    /// `Busy` while anybody has something of the pool.
+    fn check_unused(&self, p: &Pool, id: PoolId) -> Result<()> {
+        let live = self.stats(Some(id))?.blocks.current;
+        if live > 0 {
+            fail!(Code::Busy, "{live} blocks of the pool are still live");
+        }
+        match p.kept.load(Relaxed) {
+            0 => self.check_exports(id, true),
+            n => fail!(Code::Busy, "{n} captures of the pool are still alive"),
+        }
+    }
+
+    /// Waits on the host until no freed block of the pool waits any more.
+    fn wait_for_blocks(&self, id: PoolId) -> Result<()> {
+        loop {
+            self.heaps_of(id.0).into_iter().for_each(|x| _ = self.poll(x));
+            self.poll_released();
+            let p = self.live_pool(id)?;
+            if !self.has_waiting(id.0) && !p.is_pinned() {
+                return Ok(());
+            }
+            self.check_exports(id, true)?;
+            if p.is_pinned() {
+                self.wait_for_release(p)?;
+            } else if !self.wait_for_one(Some(id.0)) {
+                // What waits is being freed just now by other threads, or cannot be waited for.
+                self.order.sync_device()?;
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// The pool has ended. What its heaps still have, parts of segments that others use too and what the device would
+    /// not take, is no pool's from now on.
+    fn retire_pool(
+        &self,
+        g: &mut Growing<'_>,
+        p: &Pool,
+        id: PoolId,
+        streams: &mut PoolStreams,
+    ) -> Result<()> {
+        let heaps: Vec<_> = streams.all().iter().filter_map(|&i| self.heap(i)).collect();
+        let needs_commons = heaps.iter().any(|x| self.look(x).granules > 0);
+        let commons = if needs_commons { Some(self.commons()?) } else { None };
+        let mut ledger = lock(&self.ledger);
+        // Looked at before anything is changed: a thread may have come by since.
+        let in_use = |h: &LockedHeap<'_>| !h.waiting.is_empty() || h.counters.current() != [0; 3];
+        if heaps.iter().any(|x| {
+            let mut h = self.lock(x);
+            self.drain(&mut h);
+            in_use(&h)
+        }) {
+            fail!(Code::Busy, "blocks of the pool are still live");
+        }
+        p.id.store(NO_POOL, Relaxed);
+        p.forget_heaps();
+        for heap in heaps {
+            let mut left = Vec::new();
+            {
+                let mut h = self.lock(heap);
+                h.give_up_whole();
+                h.flush();
+                if h.granules > 0 {
+                    left = h.take_all(|granule| g.segment_end(granule));
+                }
+                h.give_ids_up();
+                self.leave_ledger(&mut ledger, &mut h);
+                h.serve(NO_POOL, RETIRED, None, 0);
+            }
+            for block in left {
+                let Some(commons) = commons else { continue };
+                self.give_to_nobody(g, id.0, commons, block);
+            }
+            ledger.spare_heaps.push(heap.index);
+        }
+        streams.heaps.clear();
+        streams.orphans.clear();
+        streams.detached.clear();
+        streams.moving.clear();
+        ledger.pools.remove(&id.0);
+        ledger.spare_pools.push(id.0.wrapping_add(POOL_SLOTS));
+        g.forget_pool(id.0);
+        Ok(())
+    }
+
+    /// Sets a pool's limit of reserved bytes; 0: none.
+    pub(crate) fn pool_set_limit(&self, pool: PoolId, bytes: u64) -> Result<()> {
+        self.live_pool(pool)?.limit.store(bytes, Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,371 @@
+//! Sleep and wake: the physical memory of a pool goes back to the device, its addresses and blocks stay.
+//!
+//! A sleeping pool gives nothing and takes nothing: requests are refused, it is pinned, and ranges of
+//! addresses that show its granules are hidden. Blocks of it may still be freed; that changes numbers only. All calls to
+//! the device are undone when a later one fails; what cannot be undone (the device took memory and will not give
+//! it again) leaves the pool asleep, to be woken later. While its memory is taken away or brought back, with no lock
+//! held, the pool is *moving*: it counts as asleep for everybody, and no other thread puts it to sleep or wakes it.
+
+use super::super::aliases::Gone;
+use super::super::desc::use_of;
+use super::super::ground::Ground;
+use super::super::order::Waits;
+use super::super::state::pools::{Pool, Sleep};
+use super::super::state::sleeping::Asleep;
+use super::super::types::PoolId;
+use super::super::units::{Extent, GRANULE, GranuleRun, granule_bytes};
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::{Ordering::Relaxed, lock};
+use crate::fail;
+
+impl Ground {
+    /// From `Awake` or `Asleep` to moving; `NotPermitted` from anything else. Growth is locked.
+    fn start_to_move(&self, p: &Pool, from: Sleep) -> Result<()> {
+        let mut sleep = lock(&p.sleep);
+        match (*sleep, from) {
+            (Sleep::Awake, Sleep::Awake) => {
+                p.pins.fetch_add(1, Relaxed);
+            }
+            (Sleep::Asleep, Sleep::Asleep) => {}
+            (Sleep::Moving, _) => fail!(Code::Busy, "another thread puts the pool to sleep, or wakes it"),
+            (Sleep::Asleep, _) => fail!(Code::NotPermitted, "the pool sleeps already"),
+            (Sleep::Awake, _) => fail!(Code::NotPermitted, "the pool does not sleep"),
+        }
+        *sleep = Sleep::Moving;
+        Ok(())
+    }
+
+    /// The pool moves no more. Growth is locked.
+    fn stop_moving(&self, p: &Pool, to: Sleep) {
+        if to == Sleep::Awake {
+            p.pins.fetch_sub(1, Relaxed);
+        }
+        *lock(&p.sleep) = to;
+    }
+
+    /// Gives the pool's memory back to the device until `wake`; with `save`, what it holds is kept in host
+    /// memory, else it is lost. Waits for the device.
+    pub(crate) fn sleep(&self, pool: PoolId, save: bool) -> Result<()> {
+        self.check_reentry()?;
+        if !self.config.mapping {
+            fail!(Code::Unsupported, "the device cannot take memory away from under addresses");
+        }
+        let p = self.live_pool(pool)?;
+        if p.sleep_state() != Sleep::Awake {
+            fail!(Code::NotPermitted, "the pool sleeps already");
+        }
+        // What is free need not sleep. (Of a pool that a graph keeps, it must: nothing is trimmed there.)
+        self.trim(Some(pool.0))?;
+        self.check_exports(pool, false)?;
+        {
+            let mut g = self.growing();
+            self.live_pool(pool)?;
+            self.start_to_move(p, Sleep::Awake)?;
+            while g.is_in_transit(Some(pool.0)) {
+                g = g.wait_for_transit();
+            }
+        }
+        p.evict_all();
+        let done = self.fall_asleep(pool, save);
+        let mut g = self.growing();
+        match done {
+            Ok(asleep) => {
+                g.fall_asleep(pool.0, asleep.granules());
+                lock(&self.asleep).insert(pool.0, asleep);
+                self.stop_moving(p, Sleep::Asleep);
+                Ok(())
+            }
+            Err((e, None)) => {
+                self.stop_moving(p, Sleep::Awake);
+                Err(e)
+            }
+            Err((e, Some(asleep))) => {
+                g.fall_asleep(pool.0, asleep.granules());
+                lock(&self.asleep).insert(pool.0, asleep);
+                self.stop_moving(p, Sleep::Asleep);
+                let why = format!("{e}; what went to the device did not come back: wake the pool");
+                Err(Error::new(e.code(), why))
+            }
+        }
+    }
+
+    /// Takes the memory away. On failure, what sleeps all the same, if anything does.
+    fn fall_asleep(&self, pool: PoolId, save: bool) -> Result<Asleep, (Error, Option<Asleep>)> {
+        // Work that was queued before a free may still be on what is free now.
+        self.order.sync_device().map_err(|e| (e, None))?;
+        self.wait_for_others(pool).map_err(|e| (e, None))?;
+        // Others may have used blocks since they were asked about.
+        self.check_exports(pool, false).map_err(|e| (e, None))?;
+        let (mut asleep, leaving) = self.what_sleeps(pool);
+        self.unmap_ranges(leaving).map_err(|e| (e, None))?;
+        asleep.saved = save;
+        match self.lay_down(&mut asleep) {
+            (Ok(()), _) => Ok(asleep),
+            (Err(e), true) => Err((e, None)),
+            (Err(e), false) => Err((e, Some(asleep))),
+        }
+    }
+
+    /// Waits for what streams of other devices do with memory of the pool: a wait for this device says nothing of them.
+    fn wait_for_others(&self, pool: PoolId) -> Result<()> {
+        let (mut uses, mut waits) = (Vec::new(), Waits::default());
+        for heap in self.heaps_of(pool.0) {
+            let h = self.look(heap);
+            for u in h.uses.values().flatten().filter(|u| u.stream.elsewhere) {
+                match &u.ended {
+                    Some(fence) => waits.push(fence.clone()),
+                    None => uses.push(u.stream.clone()),
+                }
+            }
+            h.waiting.owing().into_iter().for_each(|owed| waits.append(owed.1));
+        }
+        uses.iter().for_each(|s| self.order.add(s, &mut waits));
+        self.order.sync_waits(&mut waits)
+    }
+
+    /// The granules that the pool's heaps own, and what shows them; and ranges that show them beside others', which
+    /// nobody needs.
+    fn what_sleeps(&self, pool: PoolId) -> (Asleep, Vec<Gone>) {
+        let g = self.growing();
+        let heaps = self.lock_pool(pool);
+        let mut runs: Vec<GranuleRun> = Vec::new();
+        for granule in g.occupied(self.real).into_iter().flat_map(GranuleRun::granules) {
+            let u = self.maps.granule(granule);
+            if !(use_of::SMALL..=use_of::LARGE).contains(&u.use_()) || !heaps.contains_key(&u.heap()) {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(r) if r.end() == granule => r.count += 1,
+                _ => runs.push(GranuleRun::new(granule, 1)),
+            }
+        }
+        let mut asleep = Asleep { runs, ..Asleep::default() };
+        let showing = self.aliases.lock().showing(|granule| asleep.has(granule));
+        asleep.shown = showing.hide;
+        (asleep, showing.leave)
+    }
+
+    /// Takes the memory away. On failure, whether all is as it was; if not, `a` says what sleeps.
+    fn lay_down(&self, a: &mut Asleep) -> (Result<()>, bool) {
+        if a.saved {
+            for (n, run) in a.runs.iter().enumerate() {
+                if let Err(e) = self.backing.save(run.first, run.count) {
+                    self.drop_saved(&a.runs[..n]);
+                    return (Err(e), true);
+                }
+            }
+        }
+        let mut failed = None;
+        let mut hidden = 0;
+        for (at, _) in &a.shown {
+            if let Err(e) = self.backing.unalias(at.offset(), at.bytes()) {
+                failed = Some(e);
+                break;
+            }
+            self.aliases.lock().set_hidden(at.first, true);
+            hidden += 1;
+        }
+        let mut released = 0;
+        let mut lost = false;
+        for run in a.runs.iter().take_while(|_| failed.is_none()) {
+            if let Err(e) = self.backing.release(run.first, run.count) {
+                // Memory that the device took and had to give again is there, but empty.
+                lost = a.saved && self.backing.load(run.first, run.count).is_err();
+                failed = Some(e);
+                break;
+            }
+            released += 1;
+        }
+        let Some(mut e) = failed else { return (Ok(()), true) };
+        if lost {
+            e = Error::new(e.code(), format!("{e}; some of what the pool held is lost"));
+        }
+        if a.saved {
+            self.drop_saved(&a.runs[released..]);
+        }
+        a.runs.truncate(released);
+        a.shown.truncate(hidden);
+        let undone = self.raise(a).is_ok();
+        (Err(e), undone)
+    }
+
+    fn drop_saved(&self, runs: &[GranuleRun]) {
+        runs.iter().for_each(|run| self.backing.drop_saved(run.first, run.count));
+    }
+
+    /// Brings the memory back, with what it held, and shows it where it was shown. All or nothing.
+    fn raise(&self, a: &Asleep) -> Result<()> {
+        for (n, run) in a.runs.iter().enumerate() {
+            let back = self.backing.create(run.first, run.count).and_then(|()| match a.saved {
+                true => self.backing.load(run.first, run.count).inspect_err(|_| {
+                    self.backing.discard(run.first, run.count); // nobody has used it
+                }),
+                false => Ok(()),
+            });
+            if let Err(e) = back {
+                self.put_back(a, n, 0);
+                return Err(e);
+            }
+        }
+        for (n, (at, pieces)) in a.shown.iter().enumerate() {
+            if let Err(e) = self.show_pieces(at.first, pieces) {
+                self.put_back(a, a.runs.len(), n);
+                return Err(e);
+            }
+        }
+        if a.saved {
+            self.drop_saved(&a.runs);
+        }
+        let mut aliases = self.aliases.lock();
+        a.shown.iter().for_each(|s| aliases.set_hidden(s.0.first, false));
+        Ok(())
+    }
+
+    /// Undoes the first `shown` ranges and the first `runs` of `raise`, whose memory nobody has used.
+    fn put_back(&self, a: &Asleep, runs: usize, shown: usize) {
+        for (at, _) in &a.shown[..shown] {
+            self.backing.discard_view(at.offset(), at.bytes());
+        }
+        for run in &a.runs[..runs] {
+            self.backing.discard(run.first, run.count);
+        }
+    }
+
+    /// Shows pieces side by side from a granule of addresses on. All or none.
+    pub(in crate::core) fn show_pieces(&self, granule: u32, pieces: &[Extent]) -> Result<()> {
+        let mut at = granule;
+        for piece in pieces {
+            let run = piece.touched();
+            if let Err(e) = self.backing.alias(granule_bytes(at), run.first, run.count) {
+                if at > granule {
+                    // Nobody has seen these addresses: nothing can be using them.
+                    self.backing.discard_view(granule_bytes(granule), granule_bytes(at - granule));
+                }
+                return Err(e);
+            }
+            at += run.count;
+        }
+        Ok(())
+    }
+
+    /// Brings the pool's memory back, at the same addresses. Idle memory of others is given back for it, if it
+    /// must be. All or nothing.
+    pub(crate) fn wake(&self, pool: PoolId) -> Result<()> {
+        self.check_reentry()?;
+        self.order.check_wait()?;
+        let p = self.live_pool(pool)?;
+        if self.order.any_captured() {
+            fail!(Code::Busy, "a stream of the device is being captured");
+        }
+        let asleep = {
+            let _g = self.growing();
+            self.live_pool(pool)?;
+            self.start_to_move(p, Sleep::Asleep)?;
+            lock(&self.asleep).remove(&pool.0).unwrap_or_default()
+        };
+        let mut done = Err(Error::new(Code::OutOfMemory, ""));
+        for trimmed in [false, true] {
+            done = self.try_to_wake(pool, &asleep);
+            let short = done.as_ref().is_err_and(|e| e.code() == Code::OutOfMemory);
+            if !short || trimmed || !self.trim(None).unwrap_or(false) {
+                break;
+            }
+        }
+        let mut g = self.growing();
+        match done {
+            Ok(()) => {
+                g.unclaim(pool.0, asleep.granules() * GRANULE);
+                g.wake_up(pool.0, asleep.granules(), true);
+                self.stop_moving(p, Sleep::Awake);
+                Ok(())
+            }
+            Err(e) => {
+                lock(&self.asleep).insert(pool.0, asleep);
+                self.stop_moving(p, Sleep::Asleep);
+                Err(e)
+            }
+        }
+    }
+
+    /// Brings the memory back as far as the limits let it. On success it is still only claimed.
+    fn try_to_wake(&self, pool: PoolId, asleep: &Asleep) -> Result<()> {
+        let bytes = asleep.granules() * GRANULE;
+        {
+            let mut g = self.growing();
+            let (allowed, why) = self.allowed(&g, pool.0);
+            if bytes > allowed {
+                return Err(Error::new(Code::OutOfMemory, why));
+            }
+            g.claim(pool.0, bytes);
+        }
+        self.raise(asleep).inspect_err(|_| self.growing().unclaim(pool.0, bytes))
+    }
+
+    /// Whether the pool sleeps.
+    pub(crate) fn sleeps(&self, pool: PoolId) -> bool {
+        self.pool(pool).is_some_and(|p| p.sleep_state() != Sleep::Awake)
+    }
+
+    /// A sleeping pool without blocks is about to end: its granule numbers and addresses are free again.
+    pub(in crate::core) fn discard_asleep(&self, p: &Pool, pool: PoolId) -> Result<()> {
+        {
+            let _g = self.growing();
+            if p.sleep_state() == Sleep::Awake {
+                return Ok(());
+            }
+            self.start_to_move(p, Sleep::Asleep)?;
+        }
+        let done = self.discard_moving(pool);
+        let _g = self.growing();
+        self.stop_moving(p, if done.is_ok() { Sleep::Awake } else { Sleep::Asleep });
+        done
+    }
+
+    fn discard_moving(&self, pool: PoolId) -> Result<()> {
+        // The end of a pool waits for the device. Where that cannot be, the pool sleeps on.
+        self.order.sync_device()?;
+        self.heaps_of(pool.0).into_iter().for_each(|x| _ = self.poll(x));
+        // With what was freed merged, all that sleeps is free; but for what waits for a captured stream.
+        {
+            let heaps = self.lock_pool(pool);
+            let is_free = |h: &super::super::heap::LockedHeap<'_>| h.free_runs(&mut Vec::new()) == h.granules;
+            if !heaps.values().all(is_free) {
+                fail!(Code::Busy, "freed blocks of the pool still wait for streams");
+            }
+        }
+        let Some(a) = lock(&self.asleep).remove(&pool.0) else { return Ok(()) };
+        let hidden: Vec<Gone> =
+            a.shown.iter().filter_map(|s| self.aliases.lock().take_hidden(s.0.first)).collect();
+        self.forget_ranges(&hidden);
+        // After a sleep that failed half way some are awake.
+        let mut awake = Vec::new();
+        {
+            let mut g = self.growing();
+            for mut h in self.lock_pool(pool).into_values() {
+                let mut runs = Vec::new();
+                h.free_runs(&mut runs);
+                for (run, id) in runs {
+                    let Some(block) = h.take_part(id, run.extent()) else { continue };
+                    h.put_id(block.id);
+                    for granule in run.granules() {
+                        if a.has(granule) {
+                            g.give_room(GranuleRun::new(granule, 1));
+                        } else {
+                            g.release(pool.0, GRANULE, 1);
+                            awake.push(granule);
+                        }
+                    }
+                }
+            }
+            g.wake_up(pool.0, a.granules(), false);
+        }
+        for granule in awake {
+            self.backing.discard(granule, 1); // it refused once; nobody uses it
+            self.growing().give_room(GranuleRun::new(granule, 1));
+        }
+        if a.saved {
+            self.drop_saved(&a.runs);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! Uses of live blocks on other streams than their own, and the end of streams.
+
+use super::super::desc::{DIRECT, USES};
+use super::super::ground::Ground;
+use super::super::heap::Use;
+use super::super::order::Ending;
+use super::super::types::{RETIRED, UNORDERED};
+use crate::base::error::{Code, Result};
+use crate::base::sync::lock;
+use crate::fail;
+use std::sync::Arc;
+
+fn freed_meanwhile<T>() -> Result<T> {
+    fail!(Code::UnknownPointer, "the block was freed meanwhile")
+}
+
+impl Ground {
+    /// The live block at `offset` is also used by work on `stream`: its free will wait for what is queued
+    /// there then. A block without a stream waits for all of its device's anyway.
+    pub(crate) fn record_stream(&self, offset: u64, stream: u64) -> Result<()> {
+        let stream = self.order.user(stream)?;
+        let (f, heap) = self.live_block(offset)?;
+        let own = heap.stream();
+        if !stream.elsewhere && (stream.id == own || own == UNORDERED) {
+            let _h = self.lock(heap);
+            return if self.still_live(f.id, offset) { Ok(()) } else { freed_meanwhile() };
+        }
+        let mut h = self.lock(heap);
+        if !self.still_live(f.id, offset) || !f.desc.flag_uses() {
+            return freed_meanwhile();
+        }
+        let uses = h.uses.entry(f.id).or_default();
+        let replaced = match uses.iter_mut().find(|u| u.stream.lane == stream.lane) {
+            Some(u) => u.ended.take(), // it goes on: the mark at the free comes later than this one
+            None => {
+                uses.push(Use { stream, ended: None });
+                None
+            }
+        };
+        drop(h);
+        drop(replaced);
+        Ok(())
+    }
+
+    /// What `stream` has done with the live block at `offset` so far ends here: after the free, its reuse waits
+    /// for what is queued there *now*; or, given an event, for that. Later work there needs a new
+    /// `record_stream`.
+    pub(crate) fn end_use(&self, offset: u64, stream: u64, event: Option<u64>) -> Result<()> {
+        let used = self.order.user(stream)?;
+        let (f, heap) = self.live_block(offset)?;
+        let own = heap.stream();
+        // Also where there is nothing to wait for, the arguments must be right.
+        let borrowed = event.map(|e| self.order.borrow(e)).transpose()?;
+        if !used.elsewhere && (stream == own || used.id == own || own == UNORDERED) {
+            return Ok(());
+        }
+        let fence = match borrowed {
+            // Of a stream that is each thread's own, the end is now: the default stream has uses of its own.
+            Some(fence) if used.elsewhere || used.id == stream && !self.order.is_captured(stream) => fence,
+            _ => match self.order.fence(&used) {
+                Ok(fence) => fence,
+                // It cannot be marked now: the use goes on until the free.
+                Err(_) => return self.record_stream(offset, stream),
+            },
+        };
+        let fence = fence.filter(|f| !f.ask());
+        let mut h = self.lock(heap);
+        if !self.still_live(f.id, offset) || !f.desc.flag_uses() {
+            return freed_meanwhile();
+        }
+        let uses = h.uses.entry(f.id).or_default();
+        // A later point in the same stream: the earlier one is passed before.
+        let at = uses.iter().position(|u| u.stream.lane == used.lane);
+        let replaced = at.map(|i| uses.swap_remove(i));
+        if let Some(fence) = fence {
+            uses.push(Use { stream: used, ended: Some(fence) });
+        } else if uses.is_empty() {
+            h.uses.remove(&f.id);
+            if f.desc.state() & DIRECT == 0 && !h.exports.contains_key(&f.id) {
+                // As if it had never been used elsewhere: its free need not look.
+                f.desc.set_state(f.desc.state() & !USES);
+            }
+        }
+        drop(h);
+        drop(replaced);
+        Ok(())
+    }
+
+    /// The stream has ended. Its live blocks stay valid; what is free in its heaps goes to the next new stream, or to
+    /// whoever runs short.
+    pub(crate) fn stream_ended(&self, ending: Ending) {
+        let stream = ending.stream.clone();
+        self.order.ended(ending);
+        for pool in self.all_pools() {
+            let mut streams = lock(&pool.streams);
+            let Some(&index) = streams.heaps.get(&stream.id) else { continue };
+            let Some(heap) = self.heap(index) else { continue };
+            let mut h = self.lock(heap);
+            if !h.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, &stream)) {
+                continue; // of another stream of that number
+            }
+            h.go_by(RETIRED);
+            drop(h);
+            streams.heaps.remove(&stream.id);
+            streams.orphans.push(index);
+        }
+    }
+}

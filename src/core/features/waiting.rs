@@ -1,0 +1,282 @@
+//! Freed blocks that wait: how they come to, and when they come back.
+//!
+//! A free that must wait puts its block on the list of its heap, and then makes a mark on each stream concerned, with no
+//! lock held. The block is no longer allocated but still active. It comes back when all that it waits for is
+//! passed; whoever runs short, and every statistic, looks for that.
+
+use super::super::desc::{DIRECT, Id, USES, kind};
+use super::super::ground::Ground;
+use super::super::heap::Waiting;
+use super::super::heap::{Heap, LockedHeap, Use};
+use super::super::order::{Fence, Stream, Waits};
+use super::super::state::growth::Parts;
+use super::super::types::UNORDERED;
+use super::super::units::Extent;
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::pause;
+use std::sync::Arc;
+
+impl Ground {
+    /// Goes on with the free of a block that other streams have used, or whose memory goes back to the device. `was` is
+    /// the state in which it lived.
+    pub(crate) fn free_after(
+        &self,
+        mut h: LockedHeap<'_>,
+        id: Id,
+        was: u32,
+        other: Option<Arc<Stream>>,
+    ) -> Result<()> {
+        let heap = h.heap;
+        let d = self.maps.desc(id);
+        let (bytes, charged, direct) = (d.requested(), self.charge(id), was & DIRECT != 0);
+        let mut uses = h.uses.remove(&id).unwrap_or_default();
+        let exports = h.exports.remove(&id).unwrap_or_default();
+        // Out of `allocated`, still in `active`.
+        h.counters.count_out_to_wait(charged, bytes);
+        let ticket = h.waiting.begin(id, exports, direct);
+        let own = h.stream.clone();
+        self.waiting.lock().insert(heap.index);
+        drop(h);
+
+        let mut waits = Waits::default();
+        // All of the device's own streams, one by one or together.
+        let unordered = heap.stream() == UNORDERED;
+        if unordered {
+            self.order.add_all(&mut waits);
+        }
+        // Device memory must not go while work of the block's own stream may use it.
+        if let Some(own) = own.filter(|_| direct && !unordered) {
+            self.order.add(&own, &mut waits);
+        }
+        let mut seen = None;
+        if let Some(stream) = other.filter(|s| s.elsewhere || !unordered) {
+            // What the stream did before is covered by a mark that is made now.
+            self.order.add(&stream, &mut waits);
+            seen = Some(stream.lane);
+        }
+        for u in &uses {
+            match &u.ended {
+                _ if seen == Some(u.stream.lane) => {}
+                Some(fence) if fence.ask() => {}
+                Some(fence) => waits.push(fence.clone()),
+                None => self.order.add(&u.stream, &mut waits),
+            }
+        }
+        let over = waits.is_over();
+        let mut h = self.lock(heap);
+        h.waiting.known(ticket, waits);
+        if !over {
+            return Ok(());
+        }
+        let (mut ripe, mut segments) = (Vec::new(), Vec::new());
+        h.waiting.take_ripe(&mut ripe, &mut segments);
+        ripe.iter().for_each(|w| self.ripen(&mut h, w));
+        drop(h);
+        let mut done = Ok(());
+        for w in segments {
+            let released = self.release_direct(heap, &w);
+            match released {
+                Err(e) if w.ticket == ticket => {
+                    // The device would not take it: it is the caller's again.
+                    let mut h = self.lock(heap);
+                    h.waiting.finish(ticket);
+                    h.counters.count_back(charged);
+                    h.counters.count_in(charged, bytes);
+                    if !uses.is_empty() {
+                        h.uses.insert(id, std::mem::take(&mut uses));
+                    }
+                    d.set_state(kind::LIVE | was & !kind::MASK | USES | DIRECT);
+                    done = Err(Error::new(e.code(), format!("the device refused to take a block back: {e}")));
+                }
+                Err(_) => self.lock(heap).waiting.known(w.ticket, Waits::default()), // offered again the next time
+                Ok(()) => {}
+            }
+        }
+        done
+    }
+
+    /// A block that waits for nothing any more becomes reusable.
+    fn ripen(&self, h: &mut LockedHeap<'_>, w: &Waiting) {
+        h.counters.count_back(self.charge(w.id));
+        self.reuse(h, w.id);
+    }
+
+    /// A freed block that is a segment of its own goes back to the device, or, where its pool must stay as it is, becomes
+    /// ordinary free memory. On failure nothing has changed.
+    fn release_direct(&self, heap: &'static Heap, w: &Waiting) -> Result<()> {
+        self.check_reentry()?;
+        let d = self.maps.desc(w.id);
+        let (charged, part) = (self.charge(w.id), Extent::new(d.off(), d.units()));
+        let (segment, transit) = {
+            let mut g = self.growing();
+            if self.is_pinned(heap) {
+                let mut h = self.lock(heap);
+                h.waiting.finish(w.ticket);
+                self.ripen(&mut h, w);
+                return Ok(());
+            }
+            let Some(segment) = g.take_segment(part.touched().first) else {
+                return Err(Error::new(Code::Internal, "a segment is missing"));
+            };
+            (segment, g.begin_transit(Parts::Of(heap.pool(), heap.pool())))
+        };
+        let done = self.backing.segment_release(segment.offset(), segment.bytes);
+        let mut g = self.growing();
+        match &done {
+            Ok(()) => {
+                let mut h = self.lock(heap);
+                h.waiting.finish(w.ticket);
+                let gone = h.take_direct(w.id);
+                h.put_id(gone.id);
+                h.counters.count_back(charged);
+                drop(h);
+                g.segment_gone(segment, heap.pool());
+            }
+            Err(_) => g.keep_segment(segment),
+        }
+        transit.end(&mut g);
+        done
+    }
+
+    /// Looks whether freed blocks of a heap wait for nothing any more. Waits for nothing. `true` when any came back.
+    pub(crate) fn poll(&self, heap: &'static Heap) -> bool {
+        let (mut fronts, mut owing) = {
+            let mut h = self.look(heap);
+            if h.waiting.is_empty() {
+                self.waiting.lock().remove(&heap.index);
+                return false;
+            }
+            (h.waiting.fronts(), h.waiting.owing())
+        };
+        self.order.settle_all(owing.iter_mut().map(|o| &mut o.1));
+        if !owing.is_empty() {
+            let mut h = self.look(heap);
+            for (ticket, waits) in owing {
+                h.waiting.known(ticket, waits);
+            }
+            fronts = h.waiting.fronts();
+        }
+        loop {
+            fronts.retain(Fence::ask);
+            if fronts.is_empty() {
+                break;
+            }
+            // The next ones behind those that are passed.
+            let passed: Vec<u64> = fronts.iter().map(Fence::lane).collect();
+            fronts = self.look(heap).waiting.fronts();
+            fronts.retain(|f| passed.contains(&f.lane()));
+        }
+        self.take_ripe(heap)
+    }
+
+    /// Brings back the freed blocks of a heap that are known to wait for nothing any more. `true` when any came back.
+    fn take_ripe(&self, heap: &'static Heap) -> bool {
+        let (mut ripe, mut segments) = (Vec::new(), Vec::new());
+        {
+            let mut h = self.look(heap);
+            h.waiting.take_ripe(&mut ripe, &mut segments);
+            if !ripe.is_empty() {
+                h.wake();
+            }
+            ripe.iter().for_each(|w| self.ripen(&mut h, w));
+        }
+        for w in &segments {
+            if self.release_direct(heap, w).is_err() {
+                self.lock(heap).waiting.known(w.ticket, Waits::default()); // it is offered again the next time
+            }
+        }
+        !ripe.is_empty() || !segments.is_empty()
+    }
+
+    /// The heaps in which freed blocks wait.
+    fn waiting_heaps(&self) -> Vec<&'static Heap> {
+        let all = self.waiting.lock();
+        all.iter().filter_map(|&i| self.heap(i)).collect()
+    }
+
+    /// `poll` for every heap, and for the pools whose captures were released. `true` when anything came back.
+    pub(crate) fn poll_all(&self) -> bool {
+        let mut any = self.poll_released();
+        for heap in self.waiting_heaps() {
+            any |= self.poll(heap);
+        }
+        any
+    }
+
+    /// Waits on the host until a freed block of the device, or of a pool, comes back: whichever is the first. `false`:
+    /// none waits for streams that can be waited for.
+    pub(crate) fn wait_for_one(&self, pool: Option<u32>) -> bool {
+        if self.order.check_wait().is_err() {
+            return false;
+        }
+        let wanted = |heap: &&'static Heap| pool.is_none_or(|p| heap.pool() == p);
+        let mut round = 0;
+        loop {
+            let heaps: Vec<_> = self.waiting_heaps().into_iter().filter(wanted).collect();
+            let fences: Vec<_> = heaps
+                .iter()
+                .flat_map(|&x| self.look(x).waiting.open_fences().into_iter().map(move |f| (x, f)))
+                .collect();
+            let several = fences.iter().any(|(_, f)| f.lane() != fences[0].1.lane());
+            if !several {
+                return self.wait_in_turn(heaps);
+            }
+            match self.ask_until_passed(&fences, &mut round) {
+                Some(heap) if self.poll(heap) => return true,
+                Some(_) => {} // its block waits for others, too
+                None => return self.wait_in_turn(heaps),
+            }
+        }
+    }
+
+    /// Asks again and again until one of several fences, each with the heap that waits for it, is passed. `None`: one of them
+    /// cannot be asked.
+    fn ask_until_passed(&self, fences: &[(&'static Heap, Fence)], round: &mut u32) -> Option<&'static Heap> {
+        loop {
+            for (heap, fence) in fences {
+                if fence.try_ask()? {
+                    return Some(heap);
+                }
+            }
+            pause(*round);
+            *round = round.saturating_add(1);
+        }
+    }
+
+    /// Waits for one block after the other, in the order in which they were freed, until one comes back.
+    fn wait_in_turn(&self, heaps: Vec<&'static Heap>) -> bool {
+        let open = |heap: &'static Heap| {
+            let first = self.look(heap).waiting.first_open()?;
+            Some((first.serial(), heap, first))
+        };
+        let mut first: Vec<_> = heaps.into_iter().filter_map(open).collect();
+        first.sort_by_key(|f| f.0);
+        for (_, heap, mut waits) in first {
+            if self.order.sync_waits(&mut waits).is_ok() && self.poll(heap) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether freed blocks of a pool still wait, for streams or because others use them.
+    pub(crate) fn has_waiting(&self, pool: u32) -> bool {
+        self.heaps_of(pool).into_iter().any(|x| !self.look(x).waiting.is_empty())
+    }
+
+    /// The device ends: nobody will free the blocks that are still live.
+    pub(crate) fn forget_uses(&self) {
+        for heap in self.all_heaps() {
+            let mut h = self.lock(heap);
+            let (uses, exports) = (std::mem::take(&mut h.uses), std::mem::take(&mut h.exports));
+            let waiting = std::mem::take(&mut h.waiting);
+            h.stream = None;
+            drop(h);
+            let uses: Vec<Use> = uses.into_values().flatten().collect();
+            drop((uses, exports, waiting));
+        }
+        for pool in self.all_pools() {
+            pool.forget_released();
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! The state of one pond, whole, and the locks that it is under. What acts on it stands above.
+//!
+//! The order of the locks is that of `base/sync/levels.rs`.
+//! None of them is held while the backing is called or a thread waits for another's work: what an operation needs
+//! meanwhile it takes out of the heaps, and holds as memory in transit ([`Transit`]).
+
+use super::aliases::Aliases;
+use super::backing::Backing;
+use super::desc::{Found, Id, Maps, kind};
+use super::heap::{Changed, Heap, LockedHeap, OwnedHeap, Scratch, Shared};
+use super::ledger::Ledger;
+use super::order::Order;
+use super::shape::{Fine, Shape, shift_of};
+use super::state::captures::Captures;
+use super::state::checkpoints::Checkpoints;
+use super::state::growth::{Growth, Parts};
+use super::state::pools::Pool;
+use super::state::sleeping::Sleepers;
+use super::state::tuned::Tuned;
+use super::types::{POOL_SLOTS, PoolId};
+use super::units::{GRANULE_SHIFT, GranuleRun, LARGE_UNITS_SHIFT, granule_bytes};
+use crate::base::error::{Code, Error, Result};
+use crate::base::slots::Slots;
+use crate::base::sync::{
+    AtomicU32, AtomicU64, Condvar, Lock, Mutex, MutexGuard, Ordering, Ordering::Relaxed, levels, lock,
+};
+use crate::fail;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// The device's sizes, all in bytes; see `device::Sizes` for their meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Rounding and alignment of requests; a power of two.
+    pub min_chunk: u64,
+    /// Larger requests get a segment of their own. Without effect where the device maps.
+    pub max_chunk: u64,
+    /// Never more than this from the device.
+    pub max_alloc: u64,
+    /// Added to each request.
+    pub padding: u64,
+    /// The first segment.
+    pub init_alloc: u64,
+    /// Later segments.
+    pub realloc: u64,
+    /// Physical granules can be put behind any address.
+    pub mapping: bool,
+    /// How many numbers there are for granules; fewer than `max_alloc` has count as that many.
+    pub numbers: u64,
+    /// Later segments grow with what is reserved already.
+    pub growing: bool,
+    /// Granules of addresses for scattered blocks, for each granule of memory that is mapped.
+    pub window: u32,
+    /// How many pieces of scattered blocks may be shown at a time, also those of freed blocks.
+    pub most_pieces: u64,
+}
+
+/// Granule numbers at most: 32 TiB of memory. A unit of the large tier has a number of 32 bits also in the table that
+/// leads to blocks, behind those of the other tiers.
+const MOST_GRANULES: u64 = 1 << 24;
+/// Granules of which all small units, and one past the last, have numbers of 32 bits.
+const MOST_WITH_SMALL: u64 = (1 << 20) - 1;
+/// The same for medium units.
+const MOST_WITH_MEDIUM: u64 = (1 << 23) - 1;
+
+impl Config {
+    /// Whether segments may be smaller than a granule: a plugin's init or realloc size is.
+    fn has_small_segments(&self) -> bool {
+        !self.mapping && self.init_alloc.min(self.realloc) < granule_bytes(1)
+    }
+
+    /// Granules of memory, and of addresses that show scattered ones.
+    fn granules(&self) -> Result<(u32, u32)> {
+        let most = self.max_alloc >> GRANULE_SHIFT;
+        let real = if self.mapping {
+            // Rather fewer spare numbers than no small blocks.
+            most.max(self.numbers.min(MOST_WITH_SMALL))
+        } else {
+            // Segments start at a granule each and keep a gap; small ones waste offsets, not memory.
+            let whole = most.saturating_mul(2).saturating_add(65_536).min(most.max(MOST_GRANULES));
+            if self.has_small_segments() {
+                let segments = self.max_alloc / self.init_alloc.min(self.realloc).max(1);
+                whole.max(segments.saturating_mul(2).min(1 << 22))
+            } else {
+                whole
+            }
+        };
+        if real == 0 || real > MOST_GRANULES {
+            fail!(Code::InvalidArgument, "a device of {} bytes cannot be pooled", self.max_alloc);
+        }
+        // The offsets of large and scattered blocks are counted in units of the large tier, in 32 bits.
+        let window = (most * u64::from(self.window)).max(4096).min((1 << (32 - LARGE_UNITS_SHIFT)) - real);
+        Ok((real as u32, if self.mapping { window as u32 } else { 0 }))
+    }
+
+    fn shape(&self) -> Result<Shape> {
+        let real = u64::from(self.granules()?.0);
+        // The chunks of the fine tiers are whole granules.
+        let chunks = !self.has_small_segments();
+        let fine =
+            Fine { small: chunks && real <= MOST_WITH_SMALL, medium: chunks && real <= MOST_WITH_MEDIUM };
+        Shape::new(self.min_chunk, self.padding, self.max_alloc, fine)
+    }
+
+    /// How many bytes of offsets a pond of this configuration spans: the memory's own, then the window
+    /// for scattered granules.
+    pub(crate) fn span(&self) -> Result<(u64, u64)> {
+        self.shape()?; // fails where pooling cannot be
+        let (real, alias) = self.granules()?;
+        Ok((granule_bytes(real), granule_bytes(alias)))
+    }
+}
+
+/// See the file's head.
+pub(crate) struct Ground {
+    pub maps: Maps,
+    pub config: Config,
+    pub backing: Arc<dyn Backing>,
+    pub order: Order,
+    pub heaps: Slots<Heap>,
+    pub heap_count: AtomicU32,
+    pub pools: Slots<Pool>,
+    pub pool_count: AtomicU32,
+    growth: Mutex<Growth, { levels::GROWTH }>,
+    transit_ended: Condvar,
+    pub ledger: Mutex<Ledger, { levels::LEDGER }>,
+    pub aliases: Lock<Aliases, { levels::ALIASES }>,
+    /// Lists of the last search for memory, for the next one.
+    pub scratch: Lock<Scratch>,
+    pub changed: Changed,
+    /// Heaps in which freed blocks wait, by number. A hint: one may be missing that is just being entered.
+    pub waiting: Lock<BTreeSet<u32>, { levels::WAITING }>,
+    /// How many pools have captures that were released and may still run; see `Pool::released`.
+    pub released: AtomicU32,
+    pub captures: Mutex<Captures, { levels::CAPTURES }>,
+    pub checkpoints: Mutex<Checkpoints, { levels::CHECKPOINTS }>,
+    pub asleep: Mutex<Sleepers, { levels::ASLEEP }>,
+    pub limit: AtomicU64, // [B] 0: none
+    pub oom_count: AtomicU64,
+    pub tuned: Tuned,
+    /// [units of the large tier] how much of a heap may be free in granules that are partly used; `u64::MAX` as long as
+    /// there is more to be had from the device, as far as was seen last. A hint.
+    pub most_ragged: AtomicU64,
+    /// Granules of memory; addresses from here on show scattered granules.
+    pub real: u32,
+}
+
+/// The growth lock, held until this is dropped. Nothing is waited for and no device is called meanwhile.
+pub(crate) struct Growing<'a> {
+    pub ground: &'a Ground,
+    state: MutexGuard<'a, Growth, { levels::GROWTH }>,
+}
+
+impl Deref for Growing<'_> {
+    type Target = Growth;
+    fn deref(&self) -> &Growth {
+        &self.state
+    }
+}
+
+impl DerefMut for Growing<'_> {
+    fn deref_mut(&mut self) -> &mut Growth {
+        &mut self.state
+    }
+}
+
+impl<'a> Growing<'a> {
+    /// Memory is in the caller's hands until the answer is ended or dropped.
+    pub(crate) fn begin_transit(&mut self, parts: Parts) -> Transit<'a> {
+        Transit { ground: self.ground, number: self.state.begin_transit(parts) }
+    }
+
+    /// Waits until an operation of another thread has given its memory to somebody, with the lock open meanwhile.
+    pub(crate) fn wait_for_transit(self) -> Growing<'a> {
+        let ground = self.ground;
+        Growing { ground, state: ground.transit_ended.wait(self.state) }
+    }
+}
+
+thread_local! {
+    /// Operations of this thread that have had memory in their hands, on any device. No destructor, so it works at
+    /// thread exit too.
+    static OWN_TRANSITS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How many operations had ended, when a search for memory began: all that had memory in their hands, and the thread's
+/// own among them.
+#[derive(Clone, Copy)]
+pub(crate) struct Since {
+    all: u64,
+    own: u64,
+}
+
+/// How often a request that found nothing looks again because memory was in the hands of other threads meanwhile.
+const MOST_ROUNDS: u32 = 1000;
+
+/// Memory in one operation's hands. To be ended with the growth lock held, once all of it is somebody's again.
+pub(crate) struct Transit<'a> {
+    ground: &'a Ground,
+    number: u64,
+}
+
+impl Transit<'_> {
+    pub(crate) fn end(self, g: &mut Growing<'_>) {
+        self.end_under(g);
+        std::mem::forget(self);
+    }
+
+    fn end_under(&self, growth: &mut Growth) {
+        growth.end_transit(self.number);
+        OWN_TRANSITS.with(|n| n.set(n.get() + 1));
+        self.ground.transit_ended.notify_all();
+    }
+}
+
+impl Drop for Transit<'_> {
+    fn drop(&mut self) {
+        self.end_under(&mut lock(&self.ground.growth));
+    }
+}
+
+impl Ground {
+    /// The state of an empty pond over `backing`. Takes nothing from it yet.
+    pub(crate) fn new(config: Config, backing: Arc<dyn Backing>) -> Result<Ground> {
+        let (real, alias) = config.granules()?;
+        Ok(Ground {
+            maps: Maps::new(config.shape()?, real, alias)?,
+            config,
+            order: Order::new(backing.clone()),
+            backing,
+            heaps: Slots::new(1 << 16)?,
+            heap_count: AtomicU32::new(0),
+            pools: Slots::new(POOL_SLOTS as usize)?,
+            pool_count: AtomicU32::new(0),
+            growth: Mutex::new(Growth::new(real)),
+            transit_ended: Condvar::new(),
+            ledger: Mutex::default(),
+            aliases: Lock::new(Aliases::new(GranuleRun::new(real, alias), config.most_pieces)),
+            scratch: Lock::new(Scratch::default()),
+            changed: Changed::default(),
+            waiting: Lock::new(BTreeSet::new()),
+            released: AtomicU32::new(0),
+            captures: Mutex::default(),
+            checkpoints: Mutex::default(),
+            asleep: Mutex::default(),
+            limit: AtomicU64::new(0),
+            oom_count: AtomicU64::new(0),
+            tuned: Tuned::default(),
+            most_ragged: AtomicU64::new(u64::MAX),
+            real,
+        })
+    }
+
+    /// The growth lock.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn growing(&self) -> Growing<'_> {
+        Growing { ground: self, state: lock(&self.growth) }
+    }
+
+    /// `NotPermitted` inside a call that the device, a plugin or a segment callback makes while memory comes or goes:
+    /// what would change memory there could go on for ever.
+    pub(crate) fn check_reentry(&self) -> Result<()> {
+        if !self.backing.may_change() {
+            fail!(
+                Code::NotPermitted,
+                "a segment callback, or a call of the device, must not ask for memory of it"
+            );
+        }
+        Ok(())
+    }
+
+    /// To be called before a search for memory begins.
+    pub(crate) fn now(&self) -> Since {
+        Since { all: self.growing().transits_ended, own: OWN_TRANSITS.with(Cell::get) }
+    }
+
+    /// Whether a search that found nothing should be made again, for the `round`th time: other threads have had memory in
+    /// their hands since it began. Waits for one that has some now.
+    pub(crate) fn look_again(&self, since: Since, round: &mut u32) -> bool {
+        *round += 1;
+        if *round > MOST_ROUNDS {
+            return false;
+        }
+        let g = self.growing();
+        let own = OWN_TRANSITS.with(Cell::get) - since.own;
+        if g.transits_ended - since.all > own {
+            return true;
+        }
+        let waits = g.is_in_transit(None) && self.backing.may_wait();
+        if waits {
+            drop(g.wait_for_transit());
+        }
+        waits
+    }
+
+    #[inline(always)]
+    pub(crate) fn shared(&self) -> Shared<'_> {
+        Shared { maps: &self.maps, aliases: &self.aliases, changed: &self.changed }
+    }
+
+    // ---- heaps ---------------------------------------------------------------------------------------
+
+    #[inline(always)]
+    pub(crate) fn heap(&self, index: u32) -> Option<&'static Heap> {
+        self.heaps.get(index as usize)
+    }
+
+    /// All heaps, in the order of their numbers.
+    pub(crate) fn all_heaps(&self) -> impl Iterator<Item = &'static Heap> {
+        (0..self.heap_count.load(Ordering::Acquire)).filter_map(|i| self.heap(i))
+    }
+
+    /// The heaps of a pool, in the order of their numbers. No heap is locked.
+    pub(crate) fn heaps_of(&self, pool: u32) -> Vec<&'static Heap> {
+        let Some(p) = self.pool(PoolId(pool)) else { return Vec::new() };
+        let mut all = lock(&p.streams).all();
+        all.sort_unstable();
+        all.into_iter().filter_map(|i| self.heap(i)).filter(|x| x.pool() == pool).collect()
+    }
+
+    /// All heaps but this one.
+    pub(crate) fn heaps_but(&self, heap: &Heap) -> Vec<&'static Heap> {
+        self.all_heaps().filter(|x| x.index != heap.index).collect()
+    }
+
+    /// The heaps of a pool, or of all.
+    pub(crate) fn heaps_in(&self, pool: Option<PoolId>) -> Vec<&'static Heap> {
+        pool.map_or_else(|| self.all_heaps().collect(), |p| self.heaps_of(p.0))
+    }
+
+    /// Takes a heap's lock.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn lock(&self, heap: &'static Heap) -> LockedHeap<'_> {
+        heap.lock(self.shared())
+    }
+
+    /// Takes a heap's lock only to look at it; see [`Heap::look`].
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn look(&self, heap: &'static Heap) -> LockedHeap<'_> {
+        heap.look(self.shared())
+    }
+
+    /// Takes a heap's lock if the calling thread owns it.
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn enter(&self, heap: &'static Heap) -> Option<OwnedHeap<'_>> {
+        heap.enter(self.shared())
+    }
+
+    // ---- pools ---------------------------------------------------------------------------------------
+
+    /// The pool of that id, if it lives.
+    pub(crate) fn pool(&self, id: PoolId) -> Option<&'static Pool> {
+        self.pools.get((id.0 % POOL_SLOTS) as usize).filter(|p| p.id.load(Relaxed) == id.0)
+    }
+
+    /// The same, or the error that there is none.
+    pub(crate) fn live_pool(&self, id: PoolId) -> Result<&'static Pool> {
+        match self.pool(id) {
+            Some(p) => Ok(p),
+            None => Err(Error::new(Code::InvalidArgument, "no such pool, or it was destroyed")),
+        }
+    }
+
+    /// All pools, also slots of those that have ended.
+    pub(crate) fn all_pools(&self) -> impl Iterator<Item = &'static Pool> {
+        (0..self.pool_count.load(Ordering::Acquire)).filter_map(|i| self.pools.get(i as usize))
+    }
+
+    /// Whether the heap's memory must stay where it is.
+    pub(crate) fn is_pinned(&self, heap: &Heap) -> bool {
+        self.pool(PoolId(heap.pool())).is_some_and(Pool::is_pinned)
+    }
+
+    // ---- blocks --------------------------------------------------------------------------------------
+
+    /// [B] where a block starts.
+    #[inline(always)]
+    pub(crate) fn offset(&self, id: Id) -> u64 {
+        let d = self.maps.desc(id);
+        u64::from(d.off()) << shift_of(d.tier_bits())
+    }
+
+    /// The live block that starts at `offset`, and its heap.
+    pub(crate) fn live_block(&self, offset: u64) -> Result<(Found<'_>, &'static Heap)> {
+        let found = self.maps.find(offset).filter(|f| f.desc.kind() == kind::LIVE);
+        match found.and_then(|f| Some((f, self.heap(f.heap)?))) {
+            Some(found) => Ok(found),
+            None => fail!(Code::UnknownPointer, "no live block starts at this address"),
+        }
+    }
+
+    /// Whether the block that was found before is still live. The heap is locked.
+    pub(crate) fn still_live(&self, id: Id, offset: u64) -> bool {
+        self.maps.desc(id).kind() == kind::LIVE && self.offset(id) == offset
+    }
+
+    /// The charge of a block that is live or waits.
+    pub(crate) fn charge(&self, id: Id) -> u64 {
+        let d = self.maps.desc(id);
+        self.charge_of(d.tier_bits(), d.units(), d.requested())
+    }
+
+    /// The charge of a request of `bytes` in a block of so many units: that of its size, or, where the block is larger
+    /// than the size needs, of the units.
+    pub(crate) fn charge_of(&self, tier_bits: u32, units: u32, bytes: u64) -> u64 {
+        let shape = &self.maps.shape;
+        let plain = shape.charged_of(bytes);
+        let size = shape.size(plain);
+        if size.tier as u32 == tier_bits.min(2) && size.units == units {
+            return plain;
+        }
+        u64::from(units) << shift_of(tier_bits)
+    }
+}
+
+#[cfg(test)]
+impl Ground {
+    /// Checks every heap's invariants. Nothing else may run.
+    pub(crate) fn check(&self) {
+        let used = self.growing().occupied(self.real).last().map_or(0, |run| run.end());
+        for heap in self.all_heaps() {
+            self.look(heap).check(used);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Ids of blocks that a heap has at hand: a list through `next`, fetched from the device's in batches.
+
+use super::super::desc::{Id, kind};
+use super::{HeapState, LockedHeap};
+use std::ops::DerefMut;
+
+/// Ids fetched at a time.
+const BATCH: u32 = 64;
+
+impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
+    /// Makes sure that two ids are at hand.
+    pub(super) fn stock_ids(&mut self) -> bool {
+        let next = |h: &Self| h.maps().desc(h.state.ids).next();
+        if self.state.ids != 0 && next(self) != 0 {
+            return true;
+        }
+        self.fetch_ids();
+        self.state.ids != 0 && (next(self) != 0 || self.fetch_ids())
+    }
+
+    /// Fetches a batch. `false`: there are no more.
+    fn fetch_ids(&mut self) -> bool {
+        let first = self.maps().take_ids(BATCH);
+        let mut id = first;
+        while id != 0 {
+            let next = self.maps().desc(id).next();
+            self.put_id(id);
+            id = next;
+        }
+        first != 0
+    }
+
+    /// Gives an id back that no block uses.
+    pub(crate) fn put_id(&mut self, id: Id) {
+        let d = self.maps().desc(id);
+        d.set_state(kind::UNUSED);
+        d.set_next(self.state.ids);
+        self.state.ids = id;
+    }
+
+    /// After `stock_ids`.
+    pub(super) fn pop_id(&mut self) -> Id {
+        let id = self.state.ids;
+        self.state.ids = self.maps().desc(id).next();
+        id
+    }
+
+    /// One id.
+    #[inline]
+    pub(crate) fn take_id(&mut self) -> Option<Id> {
+        (self.state.ids != 0 || self.stock_ids()).then(|| self.pop_id())
+    }
+
+    /// Whether an id is at hand, or can be.
+    #[inline]
+    pub(super) fn has_id(&mut self) -> bool {
+        self.state.ids != 0 || self.stock_ids()
+    }
+
+    /// Makes sure that `count` ids are at hand; `false`: there are no more.
+    pub(crate) fn stock(&mut self, count: u32) -> bool {
+        let (mut have, mut id) = (0, self.state.ids);
+        while id != 0 && have < count {
+            id = self.maps().desc(id).next();
+            have += 1;
+        }
+        while have < count {
+            let mut id = self.maps().take_ids(BATCH);
+            if id == 0 {
+                return false;
+            }
+            while id != 0 {
+                let next = self.maps().desc(id).next();
+                self.put_id(id);
+                have += 1;
+                id = next;
+            }
+        }
+        true
+    }
+
+    /// Gives all ids at hand to the device, for any heap.
+    pub(crate) fn give_ids_up(&mut self) {
+        let first = std::mem::take(&mut self.state.ids);
+        self.maps().give_ids(first);
+    }
+}

@@ -1,0 +1,513 @@
+//! The free memory of one (pool, stream): freed blocks by size in front, bins behind, all under one lock that
+//! nobody else wants.
+//!
+//! A heap owns whole granules. Blocks merge only inside what the heap owns, so no other lock is
+//! ever needed. Freed blocks first wait unmerged, by size, since nearly every request
+//! asks for a size that was just freed; they are merged before the heap asks for more memory.
+//!
+//! [`Heap`] is what any thread may look at, [`HeapState`] what the lock guards, and [`LockedHeap`] the hold of the lock,
+//! on which everything works. The files beside this one add to it, one for each tier or kind of work.
+
+use super::aliases::Aliases;
+use super::bins::Bins;
+use super::desc::{ALIAS, Desc, Found, Id, Maps, TUNED, USES, kind};
+use super::order::{Fence, Stream};
+use super::shape::{Size, Tier, list_of};
+
+use crate::base::biased::{Biased, Guard, OwnerGuard};
+use crate::base::remote::Remote;
+use crate::base::sync::levels::Held;
+use crate::base::sync::{
+    AtomicBool, AtomicU32, AtomicU64, Lock, Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst, Padded,
+    levels, thread_token,
+};
+use counters::Counters;
+use quick::Quick;
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+#[cfg(test)]
+mod check;
+pub(crate) mod counters;
+mod fine;
+mod granules;
+mod ids;
+mod large;
+mod place;
+mod quick;
+mod scatter;
+#[cfg(test)]
+mod tests;
+mod waiting;
+mod whole;
+
+pub(crate) use granules::FreeBlock;
+pub(crate) use scatter::{Scratch, Unscattered};
+pub(crate) use waiting::{Waiting, WaitingList};
+
+/// Lists of freed small and medium blocks, one a size (`shape::list_of`), rounded up so that an index needs
+/// no look at its bounds.
+const LISTS: usize = 32;
+
+/// Who looks at heaps only when they may have changed: the ledger, and whoever looks for free granules.
+pub(crate) const LOOKERS: usize = 2;
+/// The ledger, among the [`LOOKERS`].
+pub(crate) const LEDGER: usize = 0;
+/// Who looks for free granules, among the [`LOOKERS`].
+pub(crate) const STOCK: usize = 1;
+/// In [`Heap::listed`]: these are told, or know, that the heap may have changed.
+const ALL_TOLD: u32 = (1 << LOOKERS) - 1;
+
+/// A live block's use on another stream than its own.
+pub(crate) struct Use {
+    pub stream: Arc<Stream>,
+    /// Where it ended; `None`: it may go on until the free.
+    pub ended: Option<Fence>,
+}
+
+/// What the lock guards.
+pub(crate) struct HeapState {
+    pub counters: Counters,
+    /// Freed small and medium blocks, unmerged, by size: linked through `next`. Nearly every request asks for
+    /// a size that was just freed, and such a pair touches nothing but the block's descriptor.
+    lists: [Id; LISTS],
+    /// Freed large blocks, unmerged, by size.
+    quick: Quick,
+    /// Flags of a block that becomes live: `USES` in a heap without a stream of its own.
+    pub live_flags: u32,
+    /// Other threads may free blocks of this heap at any time: ending a block's life takes an exchange.
+    shared: bool,
+    /// It stands on no list of heaps that may have changed: whoever locks it next puts it there.
+    rests: bool,
+    /// Allocations until the next look at the remote list.
+    pub countdown: u32,
+    small: Bins<10, 1>,
+    medium: Bins<7, 1>,
+    large: Bins<28, 16>,
+    ids: Id,
+    /// Granules owned.
+    pub granules: u64,
+    /// Whether much of what is free lies in granules that are partly used, when that was last asked.
+    pub ragged: bool,
+    /// Whether an empty chunk is kept for the next small or medium request.
+    empty: [bool; 2],
+    /// The stream that orders reuse here, also after its end; none in a heap without a stream and in one that
+    /// serves nobody.
+    pub stream: Option<Arc<Stream>>,
+    /// Streams that live blocks were used on, each once a block.
+    pub uses: HashMap<Id, Vec<Use>>,
+    /// Freed blocks that still wait.
+    pub waiting: WaitingList,
+    /// Others that use live blocks, beyond their free.
+    pub exports: HashMap<Id, Vec<Fence>>,
+    /// Freed blocks that stay whole: units, offset in units, id; in order.
+    whole: Vec<(u32, u32, Id)>,
+}
+
+impl HeapState {
+    fn new(mapping: bool) -> HeapState {
+        HeapState {
+            counters: Counters::default(),
+            lists: [0; LISTS],
+            quick: Quick::new(mapping),
+            live_flags: 0,
+            shared: false,
+            rests: true,
+            countdown: 0,
+            small: Bins::new(),
+            medium: Bins::new(),
+            large: Bins::new(),
+            ids: 0,
+            granules: 0,
+            ragged: false,
+            empty: [false; 2],
+            stream: None,
+            uses: HashMap::new(),
+            waiting: WaitingList::default(),
+            exports: HashMap::new(),
+            whole: Vec::new(),
+        }
+    }
+}
+
+/// One heap.
+pub(crate) struct Heap {
+    state: Padded<Biased<HeapState>>,
+    /// Blocks freed by other threads: a list through `prev`, pushed by anyone, taken whole by who holds the lock.
+    remote: Padded<Remote>,
+    /// The thread that allocated last. A hint: being wrong costs time only.
+    allocates: Padded<AtomicU64>,
+    /// Its number among the heaps of the device.
+    pub index: u32,
+    /// The pool, by id.
+    pool: AtomicU32,
+    /// The stream that orders reuse here; [`UNORDERED`](super::types::UNORDERED) or
+    /// [`RETIRED`](super::types::RETIRED) for none.
+    stream: AtomicU64,
+    /// Whether other threads may free blocks without the lock; set for good by the first that wants to.
+    shared: AtomicBool,
+    /// Two bits for each of the [`LOOKERS`]: whether it knows, or is told, that the heap may have changed, and whether the
+    /// heap stands on its list. A looker that has taken the heap off its list has not always looked yet.
+    listed: AtomicU32,
+    /// The links of those lists.
+    next: [AtomicU32; LOOKERS],
+}
+
+/// The lists of heaps that have come to life since somebody looked, one a looker.
+#[derive(Default)]
+pub(crate) struct Changed([Remote; LOOKERS]);
+
+impl Changed {
+    /// The heap may have changed: it goes to each list on which it is missing.
+    fn note(&self, heap: &Heap) {
+        // SeqCst: see `LockedHeap::rest`.
+        let before = heap.listed.fetch_or(ALL_TOLD, SeqCst);
+        for (looker, list) in self.0.iter().enumerate() {
+            let (told, listed) = (1 << looker, 1 << (LOOKERS + looker));
+            if before & told == 0 && heap.listed.fetch_or(listed, AcqRel) & listed == 0 {
+                list.push(heap.index + 1, |next| heap.next[looker].store(next, Relaxed));
+            }
+        }
+    }
+
+    /// Takes the heaps on a looker's list, by number, into `into`.
+    pub(crate) fn take(
+        &self,
+        looker: usize,
+        get: impl Fn(u32) -> Option<&'static Heap>,
+        into: &mut Vec<u32>,
+    ) {
+        let mut at = self.0[looker].take();
+        while at != 0 {
+            into.push(at - 1);
+            let Some(heap) = get(at - 1) else { return };
+            at = heap.next[looker].load(Relaxed);
+            // AcqRel, in `note` too: the link is read before the next one who lists the heap writes it.
+            heap.listed.fetch_and(!(1 << (LOOKERS + looker)), AcqRel);
+        }
+    }
+}
+
+/// What a heap's blocks are described by, and who is told when it changes: the same for all heaps of a device.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'a> {
+    pub maps: &'a Maps,
+    pub aliases: &'a Lock<Aliases, { levels::ALIASES }>,
+    pub changed: &'a Changed,
+}
+
+impl Heap {
+    pub(crate) fn new(index: u32, mapping: bool) -> Heap {
+        Heap {
+            state: Padded(Biased::new(HeapState::new(mapping))),
+            remote: Padded(Remote::new()),
+            allocates: Padded(AtomicU64::new(0)),
+            index,
+            pool: AtomicU32::new(u32::MAX),
+            stream: AtomicU64::new(u64::MAX),
+            shared: AtomicBool::new(false),
+            listed: AtomicU32::new(0),
+            next: [AtomicU32::new(0), AtomicU32::new(0)],
+        }
+    }
+
+    /// The id of its pool; `u32::MAX` for none.
+    #[inline(always)]
+    pub(crate) fn pool(&self) -> u32 {
+        self.pool.load(Relaxed)
+    }
+
+    /// Whom it serves now.
+    #[inline(always)]
+    pub(crate) fn stream(&self) -> u64 {
+        self.stream.load(Relaxed)
+    }
+
+    /// Takes the lock if the calling thread owns it.
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn enter<'a>(&'static self, shared: Shared<'a>) -> Option<OwnedHeap<'a>> {
+        let held = Held::new(levels::HEAP, self.index);
+        // A heap that rests has no owner.
+        Some(LockedHeap { heap: self, shared, state: self.state.enter()?, held })
+    }
+
+    /// Takes the lock.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn lock<'a>(&'static self, shared: Shared<'a>) -> LockedHeap<'a> {
+        let held = Held::new(levels::HEAP, self.index);
+        let mut h = LockedHeap { heap: self, shared, state: self.state.lock(), held };
+        h.wake();
+        h
+    }
+
+    /// Takes the lock only to look at the heap: if it rests, it goes on resting.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn look<'a>(&'static self, shared: Shared<'a>) -> LockedHeap<'a> {
+        let held = Held::new(levels::HEAP, self.index);
+        LockedHeap { heap: self, shared, state: self.state.look(), held }
+    }
+
+    /// Takes the lock for a thread that allocates, which frees from now on come by.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn lock_to_allocate<'a>(&'static self, shared: Shared<'a>) -> LockedHeap<'a> {
+        let h = self.lock(shared);
+        let token = thread_token();
+        if self.allocates.load(Relaxed) != token {
+            self.allocates.store(token, Relaxed);
+        }
+        h
+    }
+
+    /// Whether the calling thread allocated here last.
+    #[inline(always)]
+    pub(crate) fn is_this_threads(&self) -> bool {
+        self.allocates.load(Relaxed) == thread_token()
+    }
+
+    /// Frees a block of the heap from a thread that does not allocate here, without its lock: one claim and one push,
+    /// and who holds the lock next does the rest. `false`: it is not plainly live, and nothing is done.
+    pub(crate) fn free_remotely(&'static self, shared: Shared<'_>, f: Found<'_>, offset: u64) -> bool {
+        if !self.shared.load(SeqCst) {
+            // From here on whoever ends a block's life under the lock knows that others may do so without it.
+            let mut h = self.lock(shared);
+            h.state.shared = true;
+            self.shared.store(true, SeqCst);
+        }
+        let d = f.desc;
+        if !d.claim_remote() {
+            return false;
+        }
+        // The descriptor may have gone to another block between the look and the claim: then the caller freed
+        // twice, in two threads at once, and that other block stays its owner's.
+        if shared.maps.starts_at(f.id, offset)
+            && shared.maps.granule_of(offset).is_some_and(|g| g.heap() == self.index)
+        {
+            self.remote.push(f.id, |next| d.set_prev(next));
+            // SeqCst: see `LockedHeap::rest`.
+            if self.listed.load(SeqCst) & ALL_TOLD != ALL_TOLD {
+                shared.changed.note(self);
+            }
+            return true;
+        }
+        d.unclaim_remote();
+        false
+    }
+}
+
+/// A heap whose lock is held until this is dropped.
+pub(crate) struct LockedHeap<'a, G = Guard<'static, HeapState>> {
+    pub heap: &'static Heap,
+    shared: Shared<'a>,
+    state: G,
+    held: Held,
+}
+
+/// The same for the thread that owns the lock.
+pub(crate) type OwnedHeap<'a> = LockedHeap<'a, OwnerGuard<'static, HeapState>>;
+
+impl<'a> From<OwnedHeap<'a>> for LockedHeap<'a> {
+    fn from(h: OwnedHeap<'a>) -> Self {
+        LockedHeap { heap: h.heap, shared: h.shared, state: h.state.into(), held: h.held }
+    }
+}
+
+impl<G: Deref<Target = HeapState>> Deref for LockedHeap<'_, G> {
+    type Target = HeapState;
+    #[inline(always)]
+    fn deref(&self) -> &HeapState {
+        &self.state
+    }
+}
+
+impl<G: DerefMut<Target = HeapState>> DerefMut for LockedHeap<'_, G> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut HeapState {
+        &mut self.state
+    }
+}
+
+impl LockedHeap<'_> {
+    /// A looker has seen all that there is to see: from now on it is told when the heap may have changed. No thread
+    /// owns the lock until then.
+    pub(crate) fn rest(&mut self, looker: usize) {
+        self.state.rests = true;
+        self.state.rest();
+        // SeqCst, here and where blocks are freed remotely: either that thread finds the bit cleared, or this one
+        // finds its block.
+        self.heap.listed.fetch_and(!(1 << looker), SeqCst);
+        if !self.heap.remote.is_empty_now() {
+            self.shared.changed.note(self.heap);
+        }
+    }
+
+    /// The heap, which was only to be looked at, changes all the same.
+    pub(crate) fn wake(&mut self) {
+        if std::mem::take(&mut self.state.rests) {
+            self.shared.changed.note(self.heap);
+        }
+    }
+
+    /// From now on the heap serves `stream` of a pool.
+    pub(crate) fn serve(&mut self, pool: u32, id: u64, stream: Option<Arc<Stream>>, live_flags: u32) {
+        self.state.live_flags = live_flags;
+        self.state.stream = stream;
+        self.heap.pool.store(pool, Relaxed);
+        self.heap.stream.store(id, Relaxed);
+    }
+
+    /// The device has ended: nothing is left in it.
+    pub(crate) fn become_empty(&mut self, mapping: bool) {
+        *self.state = HeapState { shared: self.state.shared, ..HeapState::new(mapping) };
+        self.heap.remote.take();
+    }
+
+    /// Who finds it from now on: requests of the stream `id`, or nobody, and `id` says what became of it.
+    pub(crate) fn go_by(&mut self, id: u64) {
+        self.heap.stream.store(id, Relaxed);
+    }
+}
+
+impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
+    #[inline(always)]
+    fn maps(&self) -> &'a Maps {
+        self.shared.maps
+    }
+
+    /// The heap's number, as granules have it.
+    #[inline(always)]
+    fn me(&self) -> u32 {
+        self.heap.index
+    }
+
+    // ---- blocks of all tiers --------------------------------------------------------------------
+
+    /// A block from the bins, not yet live; 0 when nothing that is merged already fits.
+    pub(crate) fn fit(&mut self, size: Size) -> Id {
+        if size.tier == Tier::Large {
+            return self.fit_large(size.units);
+        }
+        let id = self.fine_alloc(size.tier, size.units);
+        if id == 0 && self.make_chunk(size.tier) { self.fine_alloc(size.tier, size.units) } else { id }
+    }
+
+    /// Merges one freed block, whatever its tier. Of a scattered block the pieces become free, and its range of
+    /// addresses idle.
+    pub(crate) fn merge(&mut self, id: Id) {
+        match self.maps().desc(id).tier_bits() {
+            0 => self.fine_free(Tier::Small, id),
+            1 => self.fine_free(Tier::Medium, id),
+            2 => self.free_large(id),
+            _ => {
+                let maps = self.maps();
+                let d = maps.desc(id);
+                let mut piece = d.next();
+                d.become_(kind::UNUSED, ALIAS); // the id stays with its addresses
+                while piece != 0 {
+                    let next = maps.desc(piece).next();
+                    self.free_large(piece);
+                    piece = next;
+                }
+                self.shared.aliases.lock().set_idle(d.aux());
+            }
+        }
+    }
+
+    /// Merges everything that was freed so far, and gives up empty chunks.
+    pub(crate) fn flush(&mut self) {
+        self.flush_large();
+        self.flush_fine(Tier::Small);
+        self.flush_fine(Tier::Medium);
+        self.drop_empty_chunks();
+    }
+
+    /// Merges the freed blocks of a fine tier.
+    pub(crate) fn flush_fine(&mut self, tier: Tier) {
+        let lists = if tier == Tier::Small { 1..9 } else { 9..LISTS };
+        for i in lists {
+            let mut id = std::mem::take(&mut self.state.lists[i]);
+            while id != 0 {
+                let next = self.maps().desc(id).next();
+                self.fine_free(tier, id);
+                id = next;
+            }
+        }
+    }
+
+    /// A freed block of exactly this size.
+    #[inline]
+    pub(crate) fn pop(&mut self, size: Size) -> Option<Id> {
+        if size.tier == Tier::Large {
+            return self.pop_large(size.units).map(|(id, _)| id);
+        }
+        self.pop_fine(list_of(size.units, size.tier as u32) as usize).map(|(id, _)| id)
+    }
+
+    /// A freed block of a fine tier's list.
+    #[inline(always)]
+    pub(crate) fn pop_fine(&mut self, list: usize) -> Option<(Id, Desc<'a>)> {
+        let maps = self.maps();
+        let head = &mut self.state.lists[list % LISTS];
+        let id = *head;
+        if id == 0 {
+            return None;
+        }
+        let d = maps.get(id)?;
+        *head = d.next();
+        Some((id, d))
+    }
+
+    /// Ends the life of a block whose state was just read as `was`. `false`: another thread has freed it meanwhile.
+    #[inline(always)]
+    pub(crate) fn end_life(&self, d: Desc<'_>, was: u32, kind: u32) -> bool {
+        d.end_life(was, kind, self.state.shared)
+    }
+
+    /// A block that was just freed goes to the others of its size, unmerged. Its life has ended.
+    #[inline(always)]
+    pub(crate) fn shelve(&mut self, id: Id, d: Desc<'_>, was: u32) {
+        if was & (2 << 4) != 0 {
+            self.state.quick.push(d.units(), id, d);
+            return;
+        }
+        let head = &mut self.state.lists[list_of(d.units(), was >> 4) as usize % LISTS];
+        d.set_next(*head);
+        *head = id;
+    }
+
+    /// Takes in what other threads have freed; `each` gets the blocks.
+    pub(crate) fn take_remote(&mut self, mut each: impl FnMut(&mut Self, Id)) {
+        if self.heap.remote.is_empty() {
+            return;
+        }
+        let mut id = self.heap.remote.take();
+        while id != 0 {
+            let next = self.maps().desc(id).prev();
+            each(self, id);
+            id = next;
+        }
+    }
+
+    /// Makes a block that `pop` gave the caller's.
+    #[inline(always)]
+    pub(crate) fn revive(&self, d: Desc<'_>, requested: u64) {
+        // From FREED to LIVE; the tier stays.
+        d.set_state((d.state() ^ (kind::FREED ^ kind::LIVE)) | self.state.live_flags);
+        d.set_requested(requested);
+    }
+
+    /// As `revive`, for a block fresh from the bins, whose tier bits are not set yet.
+    pub(crate) fn make_live(&self, id: Id, tier_bits: u32, requested: u64) {
+        let d = self.maps().desc(id);
+        d.set_state(kind::LIVE | tier_bits << 4 | self.state.live_flags);
+        d.set_requested(requested);
+    }
+
+    /// Flags a live block so that its free takes the slow way.
+    pub(crate) fn flag(&self, id: Id, flags: u32) {
+        debug_assert_eq!(flags & !(USES | TUNED | super::desc::DIRECT), 0);
+        let d = self.maps().desc(id);
+        d.set_state(d.state() | flags);
+    }
+}

@@ -1,0 +1,122 @@
+//! Which streams are captured: their work is recorded for later and not run now.
+//!
+//! Nothing is asked of a captured stream: no mark is made there, and it is not made to wait. While any stream is
+//! captured, the device as a whole is not waited for, and the default stream is treated as captured. Who makes a mark
+//! or waits for the device notes it first; a capture that begins waits until there are no such notes that concern it.
+
+use super::{EVERY, Order, PoolId, Relaxed, Result, lock};
+use crate::base::error::Code;
+use crate::base::sync::pause;
+use crate::fail;
+
+/// A thread makes a mark on a stream or waits for it, until dropped.
+pub(super) struct Note<'a>(&'a Order, u64);
+
+impl Drop for Note<'_> {
+    fn drop(&mut self) {
+        let mut r = lock(&self.0.recording);
+        if let Some(at) = r.marking.iter().position(|&s| s == self.1) {
+            r.marking.swap_remove(at);
+        }
+    }
+}
+
+impl Order {
+    /// Whether a mark on this stream waits for all others, which the capture of any of them forbids.
+    fn concerns_all(&self, stream: u64) -> bool {
+        stream == EVERY || self.backing().is_default(stream)
+    }
+
+    /// Notes that the calling thread makes a mark there, or waits. `Busy` where a capture forbids it.
+    pub(super) fn note(&self, stream: u64) -> Result<Note<'_>> {
+        let mut r = lock(&self.recording);
+        if r.routes.contains_key(&stream) || !r.routes.is_empty() && self.concerns_all(stream) {
+            fail!(Code::Busy, "a stream of the device is being captured: it cannot be waited for");
+        }
+        r.marking.push(stream);
+        Ok(Note(self, stream))
+    }
+
+    /// The pool that serves a captured stream.
+    pub(crate) fn route(&self, stream: u64) -> Option<PoolId> {
+        // Relaxed: who begins a capture orders its own requests after that.
+        if self.captured.load(Relaxed) == 0 {
+            return None;
+        }
+        lock(&self.recording).routes.get(&stream).copied()
+    }
+
+    /// Whether the stream's work is recorded, also where nobody has told us but the device.
+    pub(crate) fn records(&self, stream: u64) -> bool {
+        !Self::is_word(stream) && (self.route(stream).is_some() || self.backing().capturing(stream))
+    }
+
+    /// Whether the stream can neither be marked nor wait now.
+    pub(crate) fn is_captured(&self, stream: u64) -> bool {
+        self.records(stream) || self.captured.load(Relaxed) > 0 && self.concerns_all(stream)
+    }
+
+    /// Whether the device knows of a capture that nobody announced.
+    pub(super) fn recorded_unannounced(&self) -> bool {
+        let mut any = false;
+        self.backing().streams(&mut |s| any = any || self.records_listed(s));
+        any
+    }
+
+    /// Whether the device records the work of one of its streams, which may end meanwhile.
+    fn records_listed(&self, stream: u64) -> bool {
+        if Self::is_word(stream) || stream == super::EVERY {
+            return self.backing().capturing(stream);
+        }
+        // Who ends the stream waits for this note. It cannot be had of a stream that is captured, and announced.
+        let Ok(_asking) = self.note(stream) else { return true };
+        self.backing().lists(stream) && self.backing().capturing(stream)
+    }
+
+    /// Whether any stream of the device is captured.
+    pub(crate) fn any_captured(&self) -> bool {
+        self.captured.load(Relaxed) > 0 || self.recorded_unannounced()
+    }
+
+    /// From now on requests of `stream` go to `pool`, and nothing is asked of it. `Busy`: it is captured already.
+    pub(crate) fn capture(&self, stream: u64, pool: PoolId) -> Result<()> {
+        let mut r = lock(&self.recording);
+        if r.routes.contains_key(&stream) {
+            fail!(Code::Busy, "stream {stream:#x} is captured already");
+        }
+        r.routes.insert(stream, pool);
+        self.captured.store(r.routes.len() as u32, Relaxed);
+        Ok(())
+    }
+
+    /// Waits until nobody makes a mark or waits any more who began before the stream was captured.
+    pub(crate) fn wait_for_marks(&self, stream: u64) {
+        let mut round = 0;
+        while lock(&self.recording).marking.iter().any(|&s| s == stream || self.concerns_all(s)) {
+            pause(round);
+            round = round.saturating_add(1);
+        }
+    }
+
+    /// Waits until nobody asks the device about the stream any more who began before its end was noted.
+    pub(super) fn wait_for_askers(&self, stream: u64) {
+        let mut round = 0;
+        while lock(&self.recording).marking.contains(&stream) {
+            pause(round);
+            round = round.saturating_add(1);
+        }
+    }
+
+    /// The stream is an ordinary one again.
+    pub(crate) fn end_capture(&self, stream: u64) {
+        let mut r = lock(&self.recording);
+        r.routes.remove(&stream);
+        self.captured.store(r.routes.len() as u32, Relaxed);
+    }
+
+    pub(super) fn forget_captured(&self) {
+        let mut r = lock(&self.recording);
+        r.routes.clear();
+        self.captured.store(0, Relaxed);
+    }
+}

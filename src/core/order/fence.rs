@@ -1,0 +1,178 @@
+//! Fences: points in the work of streams, with a life.
+//!
+//! A fence is made once, shared by all who wait for it, and gives its point back once: when it is seen to be passed, or
+//! when the last of them lets go. It counts as passed when the device has said so once, or, if it stands for work of the
+//! device's own streams, when the device as a whole was waited for later than the fence was made. An answer that is an
+//! error says nothing: the fence is not passed then.
+//! (Who asks about a point that another thread gives back at that moment gets an error too: the backing tells a stale
+//! point from all others. The fence is known to be passed by then.)
+
+use super::super::backing::{Backing, Point};
+use crate::base::error::Result;
+use crate::base::sync::{AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use std::fmt;
+use std::sync::Arc;
+
+/// What all fences of a device share.
+pub(super) struct Source {
+    pub(super) backing: Arc<dyn Backing>,
+    serial: AtomicU64,
+    /// Everything that has a lower serial number is passed.
+    synced: AtomicU64,
+}
+
+impl Source {
+    pub(super) fn new(backing: Arc<dyn Backing>) -> Source {
+        Source { backing, serial: AtomicU64::new(1), synced: AtomicU64::new(0) }
+    }
+
+    /// A number higher than those of all that came before.
+    pub(super) fn next(&self) -> u64 {
+        // Relaxed: what is numbered and waited for by different threads is ordered by the locks between them.
+        self.serial.fetch_add(1, Relaxed)
+    }
+
+    pub(super) fn synced(&self) -> u64 {
+        self.synced.load(Relaxed)
+    }
+
+    /// The device was waited for, and the wait began after `serial` was given.
+    pub(super) fn note_synced(&self, serial: u64) {
+        self.synced.fetch_max(serial, Relaxed);
+    }
+
+    /// A fence at a point of a stream that was just made; without one, only a wait for the device passes it.
+    pub(super) fn fence(self: &Arc<Self>, lane: u64, point: Option<Point>) -> Fence {
+        self.new_fence(lane, point.unwrap_or(NO_POINT), false)
+    }
+
+    /// A fence at a point of which nobody knows whose work it is.
+    pub(super) fn foreign_fence(self: &Arc<Self>, lane: u64, point: Point) -> Fence {
+        self.new_fence(lane, point, true)
+    }
+
+    fn new_fence(self: &Arc<Self>, lane: u64, point: Point, foreign: bool) -> Fence {
+        let serial = self.next(); // after the point was made
+        let (point, passed) = (AtomicU64::new(point), AtomicBool::new(false));
+        Fence(Arc::new(Life { source: self.clone(), lane, point, serial, foreign, passed }))
+    }
+}
+
+/// No point of a backing.
+const NO_POINT: u64 = u64::MAX;
+
+struct Life {
+    source: Arc<Source>,
+    /// Fences of one lane are passed in the order of their numbers.
+    lane: u64,
+    /// `NO_POINT`: it has none, or has given it back.
+    point: AtomicU64,
+    serial: u64,
+    /// It may stand for work elsewhere, which no wait for the device covers.
+    foreign: bool,
+    passed: AtomicBool,
+}
+
+impl Life {
+    fn point(&self) -> Option<Point> {
+        Some(self.point.load(Acquire)).filter(|&p| p != NO_POINT)
+    }
+
+    /// The fence is passed, or nobody has it any more: its point is not needed.
+    fn give_back(&self) {
+        // AcqRel, with the load above: who finds it given back finds the fence passed.
+        let point = self.point.swap(NO_POINT, AcqRel);
+        if point != NO_POINT {
+            self.source.backing.forget(point);
+        }
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// See the file's head. Clones are the same fence.
+#[derive(Clone)]
+pub struct Fence(Arc<Life>);
+
+impl Fence {
+    /// Whether it is known to be passed. Asks nobody.
+    pub fn is_passed(&self) -> bool {
+        self.0.passed.load(Relaxed) || !self.0.foreign && self.0.serial < self.0.source.synced()
+    }
+
+    /// Asks the device whether it is passed.
+    pub fn ask(&self) -> bool {
+        self.try_ask() == Some(true)
+    }
+
+    /// The same; `None`: that cannot be asked now.
+    pub(crate) fn try_ask(&self) -> Option<bool> {
+        let mut said = None;
+        if !self.is_passed()
+            && let Some(point) = self.0.point()
+        {
+            said = self.0.source.backing.passed(point).ok();
+            if said == Some(true) {
+                self.set_passed();
+            }
+        }
+        if self.is_passed() {
+            self.0.give_back();
+            said = Some(true);
+        }
+        said
+    }
+
+    /// Waits on the host. `Ok(false)`: it has no point that could be waited for.
+    pub(super) fn sync(&self) -> Result<bool> {
+        let Some(point) = self.0.point() else { return Ok(self.is_passed()) };
+        match self.0.source.backing.sync(point) {
+            Err(e) if !self.is_passed() => Err(e),
+            _ => {
+                self.set_passed();
+                self.0.give_back();
+                Ok(true)
+            }
+        }
+    }
+
+    /// Makes work queued on `stream` from now on wait for it, on the device. `Ok(false)`: that cannot be.
+    pub(super) fn hold_back(&self, stream: u64) -> Result<bool> {
+        if self.is_passed() {
+            return Ok(true);
+        }
+        let Some(point) = self.0.point() else { return Ok(self.is_passed()) };
+        match self.0.source.backing.wait(stream, point) {
+            Err(e) if !self.is_passed() => Err(e),
+            _ => Ok(true),
+        }
+    }
+
+    /// For what is over already: it counts as passed.
+    pub(super) fn set_passed(&self) {
+        self.0.passed.store(true, Relaxed);
+    }
+
+    pub(crate) fn lane(&self) -> u64 {
+        self.0.lane
+    }
+
+    pub(crate) fn serial(&self) -> u64 {
+        self.0.serial
+    }
+
+    pub(super) fn is(&self, other: &Fence) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let passed = if self.is_passed() { "passed" } else { "open" };
+        write!(f, "fence {} of lane {}, {passed}", self.0.serial, self.0.lane)
+    }
+}

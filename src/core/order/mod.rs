@@ -1,0 +1,320 @@
+//! The stream order of one device: its streams as far as memory has to know them, points in their work (fences), and
+//! which of them are captured.
+//!
+//! What must hold: a fence counts as passed only when the device said so, or when the device as a whole was waited
+//! for after the fence was made. A fence that could not be made is *owed* and is made later, or that wait covers it.
+//! A stream that has ended leaves a fence behind, which counts wherever "all streams" are meant, until it is passed.
+//!
+//! Everything here makes device calls with none of its own locks held, and is to be called without any other.
+
+use super::backing::{Backing, Point};
+use super::types::{EVERY, PoolId, RETIRED, UNORDERED};
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed, levels, lock};
+use crate::fail;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+
+mod captured;
+mod fence;
+mod stream;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod waits;
+
+pub use fence::Fence;
+use fence::Source;
+pub use stream::Ending;
+pub(crate) use stream::Stream;
+pub(crate) use waits::Waits;
+
+/// See the file's head. Any thread may call anything.
+pub struct Order {
+    source: Arc<Source>,
+    streams: Mutex<Streams, { levels::STREAMS }>,
+    recording: Mutex<Recording, { levels::RECORDING }>,
+    /// How many streams are captured now.
+    captured: AtomicU32,
+    last_stream: AtomicU64,
+    /// Stands for all streams together.
+    every: Arc<Stream>,
+}
+
+#[derive(Default)]
+struct Streams {
+    /// Streams that were named here and have not ended.
+    known: HashMap<u64, Arc<Stream>>,
+    /// Streams of other devices or contexts that use memory of this one, for as long as something waits for them.
+    elsewhere: HashMap<u64, Weak<Stream>>,
+    /// What streams that have ended left behind, and what streams of other devices do here, as far as it was not passed
+    /// when last looked at.
+    ended: Vec<Fence>,
+    /// When there are more than so many (and some), they are looked at.
+    looked: usize,
+}
+
+#[derive(Default)]
+struct Recording {
+    /// Captured streams, and the pool that serves each.
+    routes: BTreeMap<u64, PoolId>,
+    /// Streams on which threads make a mark now, or for which they wait; `EVERY` for the device.
+    marking: Vec<u64>,
+}
+
+/// Whether the device cannot be asked now, but may be later.
+pub(crate) fn not_now(e: &Error) -> bool {
+    matches!(e.code(), Code::Busy | Code::NotPermitted)
+}
+
+impl Order {
+    /// The order of the device behind `backing`.
+    pub fn new(backing: Arc<dyn Backing>) -> Order {
+        Order {
+            source: Arc::new(Source::new(backing)),
+            streams: Mutex::default(),
+            recording: Mutex::default(),
+            captured: AtomicU32::new(0),
+            last_stream: AtomicU64::new(1),
+            every: Arc::new(Stream::new(EVERY, 0)),
+        }
+    }
+
+    fn backing(&self) -> &dyn Backing {
+        &*self.source.backing
+    }
+
+    /// The stream of that number, as it is now; the same until it ends.
+    pub(crate) fn stream(&self, id: u64) -> Arc<Stream> {
+        if id == EVERY {
+            return self.every.clone();
+        }
+        let mut s = lock(&self.streams);
+        let made = || Arc::new(Stream::new(id, self.last_stream.fetch_add(1, Relaxed)));
+        s.known.entry(id).or_insert_with(made).clone()
+    }
+
+    /// A stream that is each thread's own waits for the default one, and is waited for by it: that one stands for it,
+    /// as another thread may free the block.
+    pub(crate) fn ordered(&self, id: u64) -> u64 {
+        if self.backing().ordered_by(id) { id } else { 0 }
+    }
+
+    /// What is queued on `stream` now. `Err` says that it cannot be marked now.
+    pub(crate) fn fence(&self, stream: &Arc<Stream>) -> Result<Option<Fence>> {
+        if let Some(end) = stream.end() {
+            return Ok(Some(end).filter(|f| !f.ask()));
+        }
+        let made = self.mark(stream);
+        // Who ends a stream leaves its fence first: a mark that came too late, or went to a new stream of that number,
+        // is not believed.
+        if let Some(end) = stream.end() {
+            made.ok().flatten().into_iter().for_each(|p| self.backing().forget(p));
+            return Ok(Some(end).filter(|f| !f.ask()));
+        }
+        Ok(made?.map(|point| self.source.fence(stream.lane, Some(point))))
+    }
+
+    /// A point on the stream, made where no capture can begin meanwhile; `None`: all that is queued there is over.
+    fn mark(&self, stream: &Stream) -> Result<Option<Point>> {
+        let id = stream.id;
+        let point = if stream.elsewhere {
+            self.backing().mark_elsewhere(id)?
+        } else {
+            let _marking = self.note(id)?;
+            // Who ends a stream says so first, and then waits for such notes.
+            if stream.end().is_some() || !self.backing().lists(id) {
+                fail!(Code::UnknownStream, "stream {id:#x} has ended");
+            }
+            if self.backing().capturing(id) {
+                fail!(Code::Busy, "stream {id:#x} is being captured");
+            }
+            self.backing().mark(id)?
+        };
+        match point.map(|p| self.backing().passed(p)) {
+            Some(Ok(true)) => {
+                point.into_iter().for_each(|p| self.backing().forget(p));
+                Ok(None)
+            }
+            _ => Ok(point),
+        }
+    }
+
+    /// Adds to `waits` what is queued on the stream now.
+    pub(crate) fn add(&self, stream: &Arc<Stream>, waits: &mut Waits) {
+        let since = self.source.next();
+        match self.fence(stream) {
+            Ok(None) => {}
+            Ok(Some(fence)) => waits.push(fence),
+            Err(_) => waits.owe(stream.clone(), since),
+        }
+    }
+
+    /// Adds to `waits` what is queued on the stream now, without asking the device: the mark is made later, and covers it.
+    pub(crate) fn owe(&self, stream: &Arc<Stream>, waits: &mut Waits) {
+        waits.owe(stream.clone(), self.source.next());
+    }
+
+    /// Adds to `waits` everything that is queued on the device now, also by streams that have ended.
+    pub(crate) fn add_all(&self, waits: &mut Waits) {
+        let mut ids = Vec::new();
+        self.backing().streams(&mut |id| ids.push(id));
+        for id in ids {
+            let stream = self.stream(id);
+            let since = self.source.next();
+            match self.fence(&stream) {
+                Ok(None) => {}
+                Ok(Some(fence)) => waits.push(fence),
+                // It ended since it was listed; what it left is found below.
+                Err(e) if e.code() == Code::UnknownStream => self.forget_unknown(&stream),
+                Err(_) => waits.owe(stream, since),
+            }
+        }
+        // Looked at last: a stream that ends leaves its fence here before it is gone.
+        for fence in self.left_behind() {
+            waits.push(fence);
+        }
+    }
+
+    /// Makes what is owed, where that can be now, and asks for the fences. Waits for nothing. Whether `waits` is over.
+    pub(crate) fn settle(&self, waits: &mut Waits) -> bool {
+        self.settle_all([&mut *waits].into_iter());
+        waits.drop_passed(Fence::ask)
+    }
+
+    /// Makes what is owed in all of `several`, where that can be now: one fence for each stream.
+    pub(crate) fn settle_all<'w>(&self, several: impl Iterator<Item = &'w mut Waits>) {
+        let mut made: Vec<(u64, Option<Option<Fence>>)> = Vec::new(); // by lane; the inner `None`: nothing is queued
+        for waits in several {
+            for owed in waits.take_owed() {
+                // A wait for the device says nothing of others' streams that were not marked here.
+                if owed.since < self.source.synced() && !owed.stream.elsewhere {
+                    continue;
+                }
+                let lane = owed.stream.lane;
+                let at = made.iter().position(|m| m.0 == lane).unwrap_or_else(|| {
+                    made.push((lane, self.fence(&owed.stream).ok()));
+                    made.len() - 1
+                });
+                match &made[at].1 {
+                    Some(None) => {}
+                    Some(Some(fence)) => waits.push(fence.clone()),
+                    None => waits.owe_again(owed),
+                }
+            }
+        }
+    }
+
+    /// Makes work queued on `stream` from now on wait for the fence, on the device. `Ok(false)`: that cannot be; `Busy`
+    /// while the stream is captured.
+    pub(crate) fn hold_back(&self, stream: u64, fence: &Fence) -> Result<bool> {
+        if fence.is_passed() {
+            return Ok(true);
+        }
+        let _waiting = self.note(stream)?;
+        if self.backing().capturing(stream) {
+            fail!(Code::Busy, "stream {stream:#x} is being captured");
+        }
+        fence.hold_back(stream)
+    }
+
+    /// Waits on the host until the fence is passed. Where it cannot be waited for by itself, the device is.
+    pub(crate) fn sync(&self, fence: &Fence) -> Result<()> {
+        if fence.is_passed() {
+            return Ok(());
+        }
+        self.check_wait()?;
+        let done = fence.sync();
+        match done {
+            Ok(true) => return Ok(()),
+            Err(e) if not_now(&e) => return Err(e),
+            _ => self.sync_device()?,
+        }
+        match done {
+            Err(e) if !fence.is_passed() => Err(e), // work of others, of which the device knows nothing
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits on the host for all of `waits`.
+    pub(crate) fn sync_waits(&self, waits: &mut Waits) -> Result<()> {
+        if self.settle(waits) {
+            return Ok(());
+        }
+        if waits.owes() {
+            self.sync_device()?;
+            if self.settle(waits) {
+                return Ok(());
+            }
+            if waits.owes() {
+                fail!(Code::Busy, "a stream of another device that has used the memory cannot be marked now");
+            }
+        }
+        for fence in waits.fences() {
+            self.sync(&fence)?;
+        }
+        waits.clear();
+        Ok(())
+    }
+
+    /// Waits on the host for everything on the device. `Busy` while a stream is captured.
+    pub(crate) fn sync_device(&self) -> Result<()> {
+        self.check_wait()?;
+        let _waiting = self.note(EVERY)?;
+        if self.recorded_unannounced() {
+            fail!(Code::Busy, "a stream of the device is being captured: the device cannot be waited for");
+        }
+        let now = self.source.next();
+        self.backing().sync_all()?;
+        self.source.note_synced(now);
+        drop(_waiting);
+        self.left_behind(); // what is passed by this is not kept
+        Ok(())
+    }
+
+    /// `NotPermitted` where a wait could wait for itself.
+    pub(crate) fn check_wait(&self) -> Result<()> {
+        if !self.backing().may_wait() {
+            fail!(Code::NotPermitted, "a stream callback must not make a call that waits");
+        }
+        Ok(())
+    }
+
+    /// A point that is passed when the caller's event is; `None`: it is.
+    pub(crate) fn borrow(&self, event: u64) -> Result<Option<Fence>> {
+        let point = self.backing().borrow_event(event)?;
+        Ok(point.map(|p| self.adopt(p)))
+    }
+
+    /// A fence over a point that is not one of a stream of this device, as far as anybody knows. It becomes the fence's.
+    pub fn adopt(&self, point: Point) -> Fence {
+        self.source.foreign_fence(self.last_stream.fetch_add(1, Relaxed), point)
+    }
+
+    /// A stream of another device uses memory of this one until the point is passed, which counts wherever all streams
+    /// are meant. The point becomes the order's.
+    pub(crate) fn visit(&self, point: Point) {
+        let fence = self.adopt(point);
+        let count = {
+            let mut s = lock(&self.streams);
+            s.ended.push(fence);
+            s.ended.len()
+        };
+        // Where nobody else looks, no more is kept than twice what is not passed, at a constant cost.
+        if count.is_power_of_two() {
+            self.left_behind();
+        }
+    }
+
+    /// The device has ended, and all its work with it.
+    pub(crate) fn close(&self) {
+        self.source.note_synced(u64::MAX - 1);
+        let gone = std::mem::take(&mut *lock(&self.streams));
+        drop(gone);
+        self.forget_captured();
+    }
+
+    /// Whether `stream` is one of the words that stand for no stream.
+    fn is_word(stream: u64) -> bool {
+        stream == UNORDERED || stream == RETIRED
+    }
+}

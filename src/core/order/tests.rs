@@ -1,0 +1,347 @@
+//! Fences, what is owed and ends of streams, against points whose answers the test decides: also failures, which the
+//! simulated device of `core/tests.rs` does not have.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+use super::super::backing::{Backing, Point, Points};
+use super::super::types::PoolId;
+use super::{Fence, Order, Waits};
+use crate::base::error::{Code, Error, Result};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct World {
+    points: u64,
+    passed: BTreeSet<Point>,
+    given_back: Vec<Point>,
+    calls: Vec<(&'static str, u64)>,
+    capturing: BTreeSet<u64>,
+    elsewhere: BTreeSet<u64>,
+    /// Calls that fail.
+    refused: BTreeSet<&'static str>,
+    in_callback: bool,
+    during: Option<(&'static str, Hook)>,
+}
+
+#[derive(Default)]
+struct Fake(Mutex<World>);
+
+impl Fake {
+    fn call(&self, name: &'static str, on: u64) -> Result<()> {
+        let hook = {
+            let mut w = self.0.lock().unwrap();
+            w.calls.push((name, on));
+            w.during.take_if(|d| d.0 == name)
+        };
+        if let Some((_, hook)) = hook {
+            hook();
+        }
+        if self.0.lock().unwrap().refused.contains(name) {
+            return Err(Error::new(Code::Device, "refused"));
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, calls: &[&'static str]) {
+        self.0.lock().unwrap().refused = calls.iter().copied().collect();
+    }
+
+    fn count(&self, name: &str) -> usize {
+        self.0.lock().unwrap().calls.iter().filter(|c| c.0 == name).count()
+    }
+
+    fn point(&self) -> Point {
+        let mut w = self.0.lock().unwrap();
+        w.points += 1;
+        w.points
+    }
+
+    fn pass_all(&self) {
+        let mut w = self.0.lock().unwrap();
+        w.passed = (1..=w.points).collect();
+    }
+}
+
+impl Points for Fake {
+    fn passed(&self, point: Point) -> Result<bool> {
+        self.call("passed", point)?;
+        Ok(self.0.lock().unwrap().passed.contains(&point))
+    }
+    fn wait(&self, stream: u64, _: Point) -> Result<()> {
+        self.call("wait", stream)
+    }
+    fn sync(&self, point: Point) -> Result<()> {
+        self.call("sync", point)
+    }
+    fn forget(&self, point: Point) {
+        self.0.lock().unwrap().given_back.push(point);
+    }
+}
+
+impl Backing for Fake {
+    fn create(&self, _: u32, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn release(&self, _: u32, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn alias(&self, _: u64, _: u32, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn unalias(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn segment(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn segment_release(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn mark(&self, stream: u64) -> Result<Option<Point>> {
+        self.call("mark", stream)?;
+        Ok(Some(self.point()))
+    }
+    fn mark_elsewhere(&self, stream: u64) -> Result<Option<Point>> {
+        self.call("mark", stream)?;
+        Ok(Some(self.point()))
+    }
+    fn capturing(&self, stream: u64) -> bool {
+        self.0.lock().unwrap().capturing.contains(&stream)
+    }
+    fn sync_all(&self) -> Result<()> {
+        self.call("device", 0)
+    }
+    fn sync_stream(&self, stream: u64) -> Result<()> {
+        self.call("stream", stream)
+    }
+    fn may_wait(&self) -> bool {
+        !self.0.lock().unwrap().in_callback
+    }
+    fn knows(&self, _: u64) -> bool {
+        true
+    }
+    fn owns(&self, stream: u64) -> Result<bool> {
+        Ok(!self.0.lock().unwrap().elsewhere.contains(&stream))
+    }
+    fn streams(&self, each: &mut dyn FnMut(u64)) {
+        each(0);
+        each(5);
+    }
+}
+
+fn new() -> (Arc<Fake>, Arc<Order>) {
+    let fake = Arc::new(Fake::default());
+    (fake.clone(), Arc::new(Order::new(fake)))
+}
+
+fn fence(order: &Order, stream: u64) -> Fence {
+    order.fence(&order.stream(stream)).unwrap().unwrap()
+}
+
+fn all(order: &Order) -> Waits {
+    let mut waits = Waits::default();
+    order.add_all(&mut waits);
+    waits
+}
+
+#[test]
+fn an_error_says_nothing_about_a_fence() {
+    let (fake, order) = new();
+    fake.refuse(&["passed"]);
+    let f = fence(&order, 5); // asked about as soon as it is made
+    assert!(!f.ask() && f.try_ask().is_none() && !f.is_passed());
+    let theirs = order.adopt(fake.point());
+    fake.refuse(&["sync", "wait"]);
+    assert!(order.sync(&theirs).is_err() && !theirs.is_passed());
+    assert!(order.hold_back(6, &theirs).is_err());
+    fake.pass_all();
+    assert!(theirs.ask() && order.hold_back(6, &theirs).unwrap());
+}
+
+#[test]
+fn a_wait_for_the_device_covers_what_was_there_before_it() {
+    let (fake, order) = new();
+    let (f, theirs) = (fence(&order, 5), order.adopt(fake.point()));
+    let late = Arc::new(Mutex::new(None));
+    let (there, kept) = (order.clone(), late.clone());
+    let hook: Hook = Box::new(move || *kept.lock().unwrap() = Some(fence(&there, 6)));
+    fake.0.lock().unwrap().during = Some(("device", hook));
+    order.sync_device().unwrap();
+    assert_eq!(fake.count("device"), 1);
+    assert!(f.is_passed());
+    assert!(!theirs.is_passed(), "nobody knows whose work it is");
+    let late = late.lock().unwrap().take().unwrap();
+    assert!(!late.is_passed(), "it was made during the wait");
+}
+
+#[test]
+fn a_point_is_given_back_once() {
+    let (fake, order) = new();
+    let f = fence(&order, 5);
+    let other = f.clone();
+    drop(f);
+    assert!(fake.0.lock().unwrap().given_back.is_empty());
+    drop(other);
+    assert_eq!(fake.0.lock().unwrap().given_back, [1]);
+    let f = fence(&order, 5);
+    fake.pass_all();
+    assert!(f.ask());
+    drop(f);
+    assert_eq!(fake.0.lock().unwrap().given_back, [1, 2]);
+}
+
+#[test]
+fn what_cannot_be_made_is_owed_until_it_is() {
+    let (fake, order) = new();
+    for which in 0..3 {
+        fake.refuse(&["mark"]);
+        let mut one = Waits::default();
+        order.add(&order.stream(5), &mut one);
+        let mut waits = match which {
+            0 => one,
+            1 => all(&order),
+            _ => Waits::default(),
+        };
+        if which == 2 {
+            let mut other = Waits::default();
+            order.add(&order.stream(5), &mut other);
+            waits.append(other);
+        }
+        assert!(waits.owes() && !waits.is_over() && !order.settle(&mut waits), "a mark cannot be made yet");
+        let mut covered = waits.clone();
+        fake.refuse(&[]);
+        assert!(!order.settle(&mut waits) && !waits.owes(), "it is made, and not passed");
+        fake.pass_all();
+        assert!(order.settle(&mut waits));
+        fake.refuse(&["mark"]);
+        let before = fake.count("device");
+        order.sync_waits(&mut covered).unwrap();
+        assert!(covered.is_over() && fake.count("device") == before + 1);
+    }
+}
+
+#[test]
+fn what_another_devices_stream_owes_is_not_covered_by_a_wait_for_this_one() {
+    let (fake, order) = new();
+    fake.0.lock().unwrap().elsewhere.insert(8);
+    let user = order.user(8).unwrap();
+    fake.refuse(&["mark"]);
+    let mut waits = Waits::default();
+    order.add(&user, &mut waits);
+    order.sync_device().unwrap();
+    assert!(!order.settle(&mut waits));
+    assert_eq!(order.sync_waits(&mut waits).unwrap_err().code(), Code::Busy);
+    fake.refuse(&[]);
+    order.ending_elsewhere(8);
+    assert!(!order.settle(&mut waits) && !order.fence(&user).unwrap().unwrap().is_passed());
+    fake.pass_all();
+    assert!(order.settle(&mut waits) && order.fence(&user).unwrap().is_none());
+}
+
+#[test]
+fn a_stream_that_has_ended_counts_until_its_work_is_over() {
+    let (fake, order) = new();
+    let stream = order.stream(7); // not one that the device lists
+    order.ended(order.ending(7));
+    fake.pass_all();
+    fake.0.lock().unwrap().passed.remove(&1);
+    assert!(order.fence(&stream).unwrap().is_some());
+    let mut waits = all(&order);
+    fake.pass_all();
+    fake.0.lock().unwrap().passed.remove(&1);
+    assert!(!order.settle(&mut waits));
+    fake.pass_all();
+    assert!(order.settle(&mut waits) && order.fence(&stream).unwrap().is_none());
+
+    order.visit(fake.point());
+    let mut waits = all(&order);
+    let visit = fake.0.lock().unwrap().points - 2; // before the two marks
+    fake.pass_all();
+    fake.0.lock().unwrap().passed.remove(&visit);
+    assert!(!order.settle(&mut waits), "a visit counts, too");
+}
+
+#[test]
+fn a_stream_that_cannot_be_marked_is_waited_for_as_it_ends() {
+    let (fake, order) = new();
+    fake.refuse(&["mark"]);
+    let stream = order.stream(7);
+    let ending = order.ending(7);
+    assert_eq!(fake.count("stream"), 1);
+    assert!(order.fence(&stream).unwrap().is_none());
+    order.not_ended(ending);
+    fake.refuse(&[]);
+    assert!(order.fence(&stream).unwrap().is_some(), "it goes on");
+
+    fake.refuse(&["mark", "stream"]);
+    order.ended(order.ending(7));
+    let left = order.fence(&stream).unwrap().unwrap();
+    assert!(!left.ask());
+    let before = fake.count("device");
+    order.sync(&left).unwrap();
+    assert!(left.is_passed() && fake.count("device") == before + 1, "only the device tells");
+}
+
+#[test]
+fn each_of_several_fences_is_waited_for() {
+    let (fake, order) = new();
+    let mut waits = all(&order);
+    order.sync_waits(&mut waits).unwrap();
+    assert!(waits.is_over() && fake.count("sync") == 2);
+    let mut waits = all(&order);
+    fake.0.lock().unwrap().in_callback = true;
+    assert_eq!(order.sync_waits(&mut waits).unwrap_err().code(), Code::NotPermitted);
+    assert!(!waits.is_over());
+}
+
+#[test]
+fn nothing_is_asked_of_a_stream_that_is_captured() {
+    let (fake, order) = new();
+    let busy = |e: Error| assert_eq!(e.code(), Code::Busy);
+    let f = fence(&order, 6);
+    let calls = || ["mark", "wait", "device"].map(|c| fake.count(c));
+    let before = calls();
+    // Nobody has announced this one.
+    fake.0.lock().unwrap().capturing.insert(5);
+    busy(order.fence(&order.stream(5)).unwrap_err());
+    busy(order.hold_back(5, &f).unwrap_err());
+    busy(order.sync_device().unwrap_err());
+    busy(order.check_end(5).unwrap_err());
+    fake.0.lock().unwrap().capturing.clear();
+    order.capture(5, PoolId(1)).unwrap();
+    busy(order.fence(&order.stream(5)).unwrap_err());
+    busy(order.fence(&order.stream(0)).unwrap_err());
+    busy(order.sync_device().unwrap_err());
+    busy(order.check_end(5).unwrap_err());
+    assert_eq!(calls(), before);
+    order.end_capture(5);
+    order.check_end(5).unwrap();
+    order.sync_device().unwrap();
+}
+
+#[test]
+fn a_capture_waits_for_a_mark_that_is_being_made() {
+    let (fake, order) = new();
+    let began = Arc::new(AtomicBool::new(false));
+    let (there, told) = (order.clone(), began.clone());
+    let hook: Hook = Box::new(move || {
+        let seen = told.clone();
+        std::thread::spawn(move || {
+            there.capture(5, PoolId(1)).unwrap();
+            there.wait_for_marks(5);
+            told.store(true, SeqCst);
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!seen.load(SeqCst), "the device would record beside the mark");
+    });
+    fake.0.lock().unwrap().during = Some(("mark", hook));
+    fence(&order, 5);
+    while !began.load(SeqCst) {
+        std::thread::yield_now();
+    }
+}

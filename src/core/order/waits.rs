@@ -1,0 +1,78 @@
+//! What freed memory waits for: fences, and such as are still to be made.
+
+use super::fence::Fence;
+use super::stream::Stream;
+use std::sync::Arc;
+
+/// A fence that could not be made: the stream is captured, or the device refused. Made as soon as it can be, it covers
+/// what was queued before it was owed; so does a wait for the device that begins later.
+#[derive(Clone)]
+pub(super) struct Owed {
+    pub stream: Arc<Stream>,
+    /// Its place among the numbers of fences.
+    pub since: u64,
+}
+
+/// See the file's head. Empty: nothing is waited for.
+#[derive(Clone, Default)]
+pub(crate) struct Waits {
+    fences: Vec<Fence>,
+    owed: Vec<Owed>,
+}
+
+impl Waits {
+    pub(crate) fn push(&mut self, fence: Fence) {
+        if !fence.is_passed() && !self.fences.iter().any(|f| f.is(&fence)) {
+            self.fences.push(fence);
+        }
+    }
+
+    pub(super) fn owe(&mut self, stream: Arc<Stream>, since: u64) {
+        self.owed.push(Owed { stream, since });
+    }
+
+    pub(super) fn owe_again(&mut self, owed: Owed) {
+        self.owed.push(owed);
+    }
+
+    pub(super) fn take_owed(&mut self) -> Vec<Owed> {
+        std::mem::take(&mut self.owed)
+    }
+
+    /// Whether fences are still to be made.
+    pub(crate) fn owes(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    pub(crate) fn fences(&self) -> Vec<Fence> {
+        self.fences.clone()
+    }
+
+    /// Drops what is over. Whether nothing is left.
+    pub(crate) fn drop_passed(&mut self, is_over: impl Fn(&Fence) -> bool) -> bool {
+        self.fences.retain(|f| !is_over(f));
+        self.is_over()
+    }
+
+    /// Whether nothing is waited for.
+    pub(crate) fn is_over(&self) -> bool {
+        self.fences.is_empty() && self.owed.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.fences.clear();
+        self.owed.clear();
+    }
+
+    /// The place of the first of them among the numbers of fences.
+    pub(crate) fn serial(&self) -> u64 {
+        let fences = self.fences.iter().map(Fence::serial);
+        fences.chain(self.owed.iter().map(|o| o.since)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Waits for what `other` waits for, too.
+    pub(crate) fn append(&mut self, other: Waits) {
+        other.fences.into_iter().for_each(|f| self.push(f));
+        self.owed.extend(other.owed);
+    }
+}

@@ -1,0 +1,84 @@
+//! Layouts of pools that were noted: which blocks were live, where, of which size and stream.
+
+use super::super::desc::ALIAS;
+use super::super::shape::Tier;
+use super::super::types::PoolId;
+use super::super::units::{
+    Extent, GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, every_granule,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Names a checkpoint of one device; never used again.
+pub type CheckpointId = u64;
+
+/// A block that was live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub offset: u64,
+    pub heap: u32,
+    pub tier_bits: u32,
+    pub units: u32,
+    pub requested: u64,
+    pub charged: u64,          // [B] of its pool's account
+    pub direct: bool,          // a segment of its own
+    pub pieces: Box<[Extent]>, // of a scattered block
+}
+
+impl Block {
+    pub(crate) fn tier(&self) -> Tier {
+        match self.tier_bits {
+            0 => Tier::Small,
+            1 => Tier::Medium,
+            _ => Tier::Large,
+        }
+    }
+
+    /// Whether it lies in a chunk.
+    pub(crate) fn is_fine(&self) -> bool {
+        self.tier_bits < Tier::Large as u32
+    }
+
+    /// The granule in which it starts.
+    pub(crate) fn granule(&self) -> u32 {
+        (self.offset >> GRANULE_SHIFT) as u32
+    }
+
+    /// Where it lies in the granules: itself, or its pieces. Of a fine block, its chunk.
+    pub(crate) fn parts(&self) -> Vec<Extent> {
+        match self.tier_bits {
+            ALIAS => self.pieces.to_vec(),
+            0 | 1 => vec![Extent::new(self.granule() << LARGE_UNITS_SHIFT, LARGE_UNITS)],
+            _ => vec![Extent::new((self.offset >> LARGE_SHIFT) as u32, self.units)],
+        }
+    }
+
+    pub(crate) fn granules(&self) -> Vec<u32> {
+        every_granule(&self.parts()).collect()
+    }
+}
+
+/// What a checkpoint noted.
+pub(crate) struct Layout {
+    pub pool: PoolId,
+    /// The streams of the heaps that blocks are in: the number among all that were ever named, and the caller's.
+    pub streams: BTreeMap<u32, (u64, u64)>,
+    pub blocks: Vec<Block>,
+    /// Where there are segments: granule -> number of the segment that it lies in.
+    pub segments: BTreeMap<u32, u64>,
+}
+
+/// All checkpoints of a device.
+#[derive(Default)]
+pub(crate) struct Checkpoints {
+    pub all: BTreeMap<CheckpointId, Arc<Layout>>,
+    last: CheckpointId,
+}
+
+impl Checkpoints {
+    pub(crate) fn add(&mut self, layout: Layout) -> CheckpointId {
+        self.last += 1;
+        self.all.insert(self.last, Arc::new(layout));
+        self.last
+    }
+}

@@ -1,0 +1,401 @@
+//! What is taken from the device, where there is room for more, and what is on its way between heaps and the device.
+//!
+//! *In transit* is memory that one operation has taken out of heaps or the device and has not given to anybody yet, while
+//! it asks the device with no lock held. Nobody else sees it; who finds no memory waits for it before giving up.
+
+use super::super::types::{COMMONS, Counter};
+use super::super::units::{Extent, GranuleRun, granule_bytes};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A piece of memory taken from the device with one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub part: Extent, // that is served
+    pub bytes: u64,   // as asked from the device
+    pub serial: u64,  // never used again
+    pub pool: u32,    // in whose account it counts as a piece
+}
+
+impl Segment {
+    /// [B] where it starts.
+    pub(crate) fn offset(&self) -> u64 {
+        granule_bytes(self.part.touched().first)
+    }
+}
+
+/// Memory held, of a pool or the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Held {
+    pub reserved: Counter,
+    pub segments: Counter,
+    pub sleeping: Counter,
+}
+
+/// Whose memory an operation has in its hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parts {
+    /// That of one pool or two.
+    Of(u32, u32),
+    /// That of any pool.
+    Any,
+}
+
+/// See the file's head.
+#[derive(Default)]
+pub(crate) struct Growth {
+    /// Granule numbers with nothing behind them: first -> count.
+    room: BTreeMap<u32, u32>,
+    segments: BTreeMap<u32, Segment>, // by first granule
+    last_serial: u64,
+    pub device: Held,
+    pools: BTreeMap<u32, Held>,
+    /// [B] that are being asked of the device now, by pool, and in all.
+    claims: BTreeMap<u32, u64>,
+    claimed: u64,
+    /// By units of the block: how often granules had to be mapped together anew for it.
+    pub mapped_anew: HashMap<u32, u32>,
+    /// Heaps that may have free granules, by pool: those in which some were left when last looked at, and those that
+    /// may have changed since.
+    stock: BTreeSet<(u32, u32)>,
+    transits: BTreeMap<u64, Parts>, // by number
+    last_transit: u64,
+    pub transits_ended: u64,
+}
+
+impl Growth {
+    pub(crate) fn new(real: u32) -> Self {
+        Growth { room: BTreeMap::from([(0, real)]), ..Growth::default() }
+    }
+
+    // ---- the account -------------------------------------------------------------------------------
+
+    /// What a pool holds.
+    pub(crate) fn held(&self, pool: u32) -> Held {
+        self.pools.get(&pool).copied().unwrap_or_default()
+    }
+
+    /// The device has given memory to a pool.
+    pub(crate) fn hold(&mut self, pool: u32, bytes: u64, segments: u64) {
+        for h in [&mut self.device, self.pools.entry(pool).or_default()] {
+            h.reserved.add(bytes);
+            h.segments.add(segments);
+        }
+    }
+
+    /// A pool's memory has gone back to the device.
+    pub(crate) fn release(&mut self, pool: u32, bytes: u64, segments: u64) {
+        for h in [&mut self.device, self.pools.entry(pool).or_default()] {
+            h.reserved.sub(bytes);
+            h.segments.sub(segments);
+        }
+    }
+
+    /// Memory changes its pool.
+    pub(crate) fn change_pool(&mut self, from: u32, to: u32, bytes: u64, segments: u64) {
+        if from == to {
+            return;
+        }
+        let h = self.pools.entry(from).or_default();
+        h.reserved.sub(bytes);
+        h.segments.sub(segments);
+        let h = self.pools.entry(to).or_default();
+        h.reserved.add(bytes);
+        h.segments.add(segments);
+    }
+
+    /// Memory of a pool goes to sleep: it is not reserved any more, but its granule numbers are not free.
+    pub(crate) fn fall_asleep(&mut self, pool: u32, granules: u64) {
+        let bytes = granules * granule_bytes(1);
+        self.release(pool, bytes, granules);
+        self.device.sleeping.add(bytes);
+        self.pools.entry(pool).or_default().sleeping.add(bytes);
+    }
+
+    /// It is there again, or, if not `reserved`, gone for good.
+    pub(crate) fn wake_up(&mut self, pool: u32, granules: u64, reserved: bool) {
+        let bytes = granules * granule_bytes(1);
+        self.device.sleeping.sub(bytes);
+        self.pools.entry(pool).or_default().sleeping.sub(bytes);
+        if reserved {
+            self.hold(pool, bytes, granules);
+        }
+    }
+
+    /// The device is asked for memory: until the answer the bytes count for the limits.
+    pub(crate) fn claim(&mut self, pool: u32, bytes: u64) {
+        *self.claims.entry(pool).or_default() += bytes;
+        self.claimed += bytes;
+    }
+
+    /// The device has answered.
+    pub(crate) fn unclaim(&mut self, pool: u32, bytes: u64) {
+        if let Some(c) = self.claims.get_mut(&pool) {
+            *c -= bytes;
+            if *c == 0 {
+                self.claims.remove(&pool);
+            }
+        }
+        self.claimed -= bytes;
+    }
+
+    /// [B] reserved, and being asked for: of the device, and of a pool.
+    pub(crate) fn taken(&self, pool: u32) -> (u64, u64) {
+        let claims = self.claims.get(&pool).copied().unwrap_or(0);
+        (self.device.reserved.current + self.claimed, self.held(pool).reserved.current + claims)
+    }
+
+    /// The peaks of a pool, or of the device, start again.
+    pub(crate) fn reset_peaks(&mut self, pool: Option<u32>) {
+        let held = match pool {
+            None => Some(&mut self.device),
+            Some(p) => self.pools.get_mut(&p),
+        };
+        if let Some(h) = held {
+            [&mut h.reserved, &mut h.segments, &mut h.sleeping].into_iter().for_each(Counter::reset_peak);
+        }
+    }
+
+    /// The pool has ended; it has nothing any more but the count of segments that are shared.
+    pub(crate) fn forget_pool(&mut self, pool: u32) {
+        for s in self.segments.values_mut().filter(|s| s.pool == pool) {
+            s.pool = COMMONS;
+            self.pools.entry(COMMONS).or_default().segments.add(1);
+        }
+        self.pools.remove(&pool);
+        let gone: Vec<_> = self.stock.range((pool, 0)..=(pool, u32::MAX)).copied().collect();
+        gone.iter().for_each(|s| _ = self.stock.remove(s));
+    }
+
+    // ---- granule numbers ---------------------------------------------------------------------------
+
+    /// The highest granule number with nothing behind it: for chunks, which stay away from large blocks.
+    pub(crate) fn take_top(&mut self) -> Option<GranuleRun> {
+        let (&at, &n) = self.room.last_key_value()?;
+        if n == 1 {
+            self.room.remove(&at)
+        } else {
+            self.room.insert(at, n - 1)
+        };
+        Some(GranuleRun::new(at + n - 1, 1))
+    }
+
+    /// `count` granule numbers in a row; a run that follows `after` directly is preferred.
+    pub(crate) fn take_room(&mut self, count: u32, after: Option<u32>) -> Option<GranuleRun> {
+        let at = after
+            .filter(|a| self.room.get(a).is_some_and(|&n| n >= count))
+            .or_else(|| self.room.iter().find(|r| *r.1 >= count).map(|r| *r.0))?;
+        let n = self.room.remove(&at)?;
+        if n > count {
+            self.room.insert(at + count, n - count);
+        }
+        Some(GranuleRun::new(at, count))
+    }
+
+    /// Nothing is behind these numbers any more.
+    pub(crate) fn give_room(&mut self, run: GranuleRun) {
+        let GranuleRun { mut first, mut count } = run;
+        if let Some((&f, &n)) = self.room.range(..first).next_back()
+            && f + n == first
+        {
+            self.room.remove(&f);
+            first = f;
+            count += n;
+        }
+        count += self.room.remove(&(first + count)).unwrap_or(0);
+        self.room.insert(first, count);
+    }
+
+    /// The largest run of granule numbers with nothing behind them.
+    pub(crate) fn longest_room(&self) -> u32 {
+        self.room.values().copied().max().unwrap_or(0)
+    }
+
+    /// The granule numbers that have something behind them, as runs.
+    pub(crate) fn occupied(&self, real: u32) -> Vec<GranuleRun> {
+        let (mut at, mut runs) = (0, Vec::new());
+        for (&first, &count) in &self.room {
+            if first > at {
+                runs.push(GranuleRun::new(at, first - at));
+            }
+            at = first + count;
+        }
+        if at < real {
+            runs.push(GranuleRun::new(at, real - at));
+        }
+        runs
+    }
+
+    // ---- segments ----------------------------------------------------------------------------------
+
+    /// The granule numbers of a segment: one more than it has, as segments that are not neighbours on the device must
+    /// not look like it.
+    pub(crate) fn numbers_of(part: Extent) -> GranuleRun {
+        let touched = part.touched();
+        GranuleRun::new(touched.first, touched.count + 1)
+    }
+
+    /// The device has given a segment to a pool.
+    pub(crate) fn enter_segment(&mut self, part: Extent, bytes: u64, pool: u32) {
+        self.last_serial += 1;
+        let serial = self.last_serial;
+        self.segments.insert(part.touched().first, Segment { part, bytes, serial, pool });
+        self.hold(pool, bytes, 1);
+    }
+
+    /// A segment is about to go back to the device: nobody finds it any more. See [`keep_segment`](Self::keep_segment)
+    /// and [`segment_gone`](Self::segment_gone).
+    pub(crate) fn take_segment(&mut self, first: u32) -> Option<Segment> {
+        self.segments.remove(&first)
+    }
+
+    /// The device would not take the segment back.
+    pub(crate) fn keep_segment(&mut self, segment: Segment) {
+        self.segments.insert(segment.part.touched().first, segment);
+    }
+
+    /// The segment, of which `owner` had all memory, went back to the device.
+    pub(crate) fn segment_gone(&mut self, segment: Segment, owner: u32) {
+        self.give_room(Self::numbers_of(segment.part));
+        self.release(owner, segment.bytes, 0);
+        self.release(segment.pool, 0, 1);
+    }
+
+    /// All segments, by their first granule.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.values()
+    }
+
+    pub(crate) fn has_segments(&self) -> bool {
+        !self.segments.is_empty()
+    }
+
+    /// The segment that has this granule.
+    pub(crate) fn segment_of(&self, granule: u32) -> Option<&Segment> {
+        let (_, s) = self.segments.range(..=granule).next_back()?;
+        (granule < s.part.touched().end()).then_some(s)
+    }
+
+    /// [units] where the segment of this granule ends.
+    pub(crate) fn segment_end(&self, granule: u32) -> Option<u32> {
+        self.segment_of(granule).map(|s| s.part.end())
+    }
+
+    /// [B] what memory counts in the account of its pool: where it is the end of a segment, with what the segment has
+    /// beyond its last unit.
+    pub(crate) fn bytes_of(&self, part: Extent) -> u64 {
+        match self.segment_of(part.touched().first) {
+            Some(s) if s.part.end() == part.end() => s.bytes - Extent::new(0, part.off - s.part.off).bytes(),
+            _ => part.bytes(),
+        }
+    }
+
+    // ---- heaps that may have free granules -----------------------------------------------------------
+
+    /// A heap of a pool may have free granules.
+    pub(crate) fn note_stock(&mut self, pool: u32, heap: u32) {
+        self.stock.insert((pool, heap));
+    }
+
+    /// It has none.
+    pub(crate) fn forget_stock(&mut self, pool: u32, heap: u32) {
+        self.stock.remove(&(pool, heap));
+    }
+
+    /// The heaps of a pool, or of all others, that may have free granules, by number, in `into`.
+    pub(crate) fn stock(&self, pool: u32, same: bool, into: &mut Vec<u32>) {
+        into.clear();
+        if same {
+            into.extend(self.stock.range((pool, 0)..=(pool, u32::MAX)).map(|s| s.1));
+        } else {
+            into.extend(self.stock.iter().filter(|s| s.0 != pool).map(|s| s.1));
+            into.sort_unstable();
+        }
+    }
+
+    // ---- memory in transit -----------------------------------------------------------------------------
+
+    /// An operation takes memory into its hands. Its number.
+    pub(crate) fn begin_transit(&mut self, parts: Parts) -> u64 {
+        self.last_transit += 1;
+        self.transits.insert(self.last_transit, parts);
+        self.last_transit
+    }
+
+    /// It has given everything to somebody.
+    pub(crate) fn end_transit(&mut self, number: u64) {
+        self.transits.remove(&number);
+        self.transits_ended += 1;
+    }
+
+    /// Whether memory of the pool, or of any, is in transit.
+    pub(crate) fn is_in_transit(&self, pool: Option<u32>) -> bool {
+        self.transits.values().any(|parts| match (pool, parts) {
+            (Some(p), &Parts::Of(a, b)) => p == a || p == b,
+            _ => true,
+        })
+    }
+}
+
+/// The parts of free memory side by side, joined: from sorted parts that do not overlap.
+pub(crate) fn joined(parts: impl Iterator<Item = Extent>) -> Vec<Extent> {
+    let mut runs: Vec<Extent> = Vec::new();
+    for part in parts {
+        match runs.last_mut() {
+            Some(r) if r.end() == part.off => r.units += part.units,
+            _ => runs.push(part),
+        }
+    }
+    runs
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::super::super::units::LARGE_UNITS;
+    use super::*;
+
+    #[test]
+    fn room_is_joined_and_taken_where_it_is_wanted() {
+        let mut g = Growth::new(10);
+        let a = g.take_room(3, None).unwrap();
+        let b = g.take_room(3, None).unwrap();
+        assert_eq!(g.take_top(), Some(GranuleRun::new(9, 1)));
+        g.give_room(a);
+        assert_eq!(g.longest_room(), 3);
+        assert_eq!(g.take_room(1, Some(6)), Some(GranuleRun::new(6, 1)));
+        assert_eq!(g.occupied(10), [GranuleRun::new(3, 4), GranuleRun::new(9, 1)]);
+        g.give_room(b);
+        assert_eq!(g.longest_room(), 6);
+    }
+
+    #[test]
+    fn a_segment_counts_to_the_byte_for_whoever_has_its_parts() {
+        let mut g = Growth::new(100);
+        let part = Extent::new(0, 2 * LARGE_UNITS + 5);
+        let bytes = part.bytes() + 777; // less than a unit beyond
+        g.enter_segment(part, bytes, 1);
+        let head = Extent::new(0, LARGE_UNITS);
+        let tail = Extent::new(LARGE_UNITS, LARGE_UNITS + 5);
+        assert_eq!(g.bytes_of(head) + g.bytes_of(tail), bytes);
+        g.change_pool(1, 2, g.bytes_of(tail), 0);
+        g.change_pool(1, 2, g.bytes_of(head), 0);
+        assert_eq!((g.held(1).reserved.current, g.held(1).segments.current), (0, 1));
+        let s = g.take_segment(0).unwrap();
+        g.segment_gone(s, 2);
+        for pool in [1, 2] {
+            let h = g.held(pool);
+            assert_eq!((h.reserved.current, h.segments.current), (0, 0), "{pool}");
+        }
+        assert_eq!(g.device.reserved.current, 0);
+    }
+
+    #[test]
+    fn what_is_asked_for_counts_for_the_limits_and_not_for_the_peaks() {
+        let mut g = Growth::new(100);
+        g.hold(1, 10, 1);
+        g.claim(1, 5);
+        assert_eq!((g.taken(1), g.taken(2)), ((15, 15), (15, 0)));
+        g.unclaim(1, 5);
+        assert_eq!((g.taken(1).1, g.device.reserved.peak), (10, 10));
+    }
+}

@@ -1,0 +1,143 @@
+//! Requests for which no block of just their size waits: best fit, and what comes before the device is asked.
+
+use super::super::desc::{DIRECT, Id, USES};
+use super::super::ground::Ground;
+use super::super::heap::{HeapState, LockedHeap, OwnedHeap};
+use super::super::shape::{Size, Tier};
+use super::super::units::{Extent, LARGE_UNITS};
+use super::{Request, WORTH_MAPPING};
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::Ordering::Relaxed;
+use crate::fail;
+use std::ops::DerefMut;
+
+/// Best fits between two looks at what other threads have freed.
+const DRAIN_EVERY: u32 = 32;
+
+impl Ground {
+    /// Whether a request is a segment of its own, as far as its size goes.
+    #[inline]
+    fn is_direct(&self, charged: u64) -> bool {
+        charged > self.config.max_chunk && !self.config.mapping
+    }
+
+    /// A block cut from what is free in the heap, in the usual case: the calling thread owns the heap, and something
+    /// fits. It needs nothing from the device; 0: it is not the usual case, and nothing is done.
+    pub(crate) fn place_owned(&self, h: &mut OwnedHeap<'_>, req: &Request) -> Id {
+        if h.countdown == 0 || self.is_direct(req.charged) { 0 } else { self.place(h, req.size) }
+    }
+
+    /// A best fit, not yet live; 0 when there is none in what is merged already.
+    #[inline]
+    fn place<G: DerefMut<Target = HeapState>>(&self, h: &mut LockedHeap<'_, G>, size: Size) -> Id {
+        h.countdown = h.countdown.saturating_sub(1);
+        if size.tier != Tier::Large {
+            return h.fit(size);
+        }
+        if h.must_merge(size.units) {
+            h.flush_large();
+        }
+        if h.ragged && is_spared(h, size.units) {
+            return 0;
+        }
+        h.fit_large(size.units)
+    }
+
+    /// A block for a request for which none of just its size was freed, or which the tuning concerns; its offset.
+    #[inline(never)]
+    pub(crate) fn alloc_missed<'a>(&'a self, mut h: LockedHeap<'a>, req: &Request) -> Result<u64> {
+        let size = req.size;
+        if self.is_direct(req.charged) && !self.is_pinned(req.heap) {
+            drop(h);
+            return self.alloc_direct(req);
+        }
+        if h.countdown == 0 {
+            h.countdown = DRAIN_EVERY;
+            self.drain(&mut h);
+            h.note_ragged(self.most_ragged.load(Relaxed));
+        }
+        let mut id = self.place(&mut h, size);
+        let all = self.merges_small_first();
+        if id == 0 && h.ragged && size.tier == Tier::Large && is_spared(&h, size.units) {
+            drop(h);
+            return self.refill(req);
+        }
+        if id == 0 {
+            id = self.fit_merged(&mut h, size, all);
+        }
+        if id == 0 && !h.waiting.is_empty() {
+            drop(h);
+            self.poll(req.heap);
+            h = self.lock(req.heap);
+            id = self.fit_merged(&mut h, size, all);
+        }
+        if id == 0 {
+            drop(h);
+            return self.refill(req);
+        }
+        Ok(self.finish(h, id, size.tier as u32, req))
+    }
+
+    /// A request beyond the max chunk: a segment of its own, for as long as the block lives.
+    #[cold]
+    fn alloc_direct(&self, req: &Request) -> Result<u64> {
+        self.check_reentry()?;
+        self.poll(req.heap); // those that were freed here go back first
+        let mut round = 0;
+        loop {
+            let since = self.now();
+            let mut got = self.take_direct(req);
+            let short = |got: &Result<u64>| got.as_ref().is_err_and(|e| e.code() == Code::OutOfMemory);
+            // What waits may be a segment that goes back.
+            while short(&got) && (self.poll_all() || self.wait_for_one(None)) {
+                got = self.take_direct(req);
+            }
+            if short(&got) && self.trim(None).unwrap_or(false) {
+                got = self.take_direct(req);
+            }
+            match got {
+                Err(e) if e.code() != Code::OutOfMemory => return Err(e),
+                Err(e) if !self.look_again(since, &mut round) => return self.out_of_memory(req, Some(e)),
+                Err(_) => {}
+                Ok(offset) => return Ok(offset),
+            }
+        }
+    }
+
+    fn take_direct(&self, req: &Request) -> Result<u64> {
+        let Some(id) = self.look(req.heap).take_id() else {
+            fail!(Code::OutOfMemory, "more blocks than the library can keep track of");
+        };
+        let give = |part: Extent| {
+            let mut h = self.lock(req.heap);
+            h.enter_direct(id, part);
+            h.make_live(id, Tier::Large as u32, req.bytes);
+            h.flag(id, USES | DIRECT);
+            h.counters.count_in(req.charged, req.bytes)
+        };
+        let taken = self.take_segment(req.heap, req.charged, req.size.units, give);
+        let full = taken.inspect_err(|_| self.look(req.heap).put_id(id))?;
+        if full {
+            self.settle(req.heap);
+        }
+        Ok(self.offset(id))
+    }
+
+    /// The error of a request that no device could serve.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn too_large<T>(&self, bytes: u64) -> Result<T> {
+        let most = self.config.max_alloc;
+        Err(Error::new(
+            Code::OutOfMemory,
+            format!("{bytes} bytes are more than the device could ever give ({most})"),
+        ))
+    }
+}
+
+/// Whether a block is rather scattered than put where it fits best: memory is scarce, and much of what is free lies
+/// in granules that are partly used.
+#[cold]
+fn is_spared<G: DerefMut<Target = HeapState>>(h: &LockedHeap<'_, G>, units: u32) -> bool {
+    units >= LARGE_UNITS && h.fit_cost(units).is_some_and(|c| c > WORTH_MAPPING)
+}

@@ -1,0 +1,313 @@
+//! Where a heap's memory comes from when it has none that fits: its own scattered granules, what other
+//! heaps have free, the device, and under pressure whatever costs least.
+//!
+//! The promise on a device that maps: no request fails while the free granules of the device and of
+//! all heaps together suffice. What another thread has in its hands at the moment is waited for before a request fails.
+//!
+//! All of this is off the hot path. The growth lock is held for moments only, and never while the device is asked.
+
+use super::desc::Id;
+use super::ground::Ground;
+use super::heap::{Heap, LockedHeap, Scratch, Unscattered};
+use super::shape::{Size, Tier};
+use super::units::LARGE_UNITS;
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::Ordering::Relaxed;
+use crate::fail;
+
+mod collect;
+mod device;
+mod fit;
+mod scatter;
+mod steal;
+mod trim;
+
+pub(crate) use steal::Terms;
+
+/// What a request needs: computed once, and carried through.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    /// The heap that serves it.
+    pub heap: &'static Heap,
+    pub size: Size,
+    pub charged: u64, // [B]
+    pub bytes: u64,   // [B] as asked for
+}
+
+impl Request {
+    /// Whether it is one for the large tier.
+    fn is_large(&self) -> bool {
+        self.size.tier == Tier::Large
+    }
+
+    /// The granules that it needs if it has none.
+    fn granules(&self) -> u64 {
+        if self.is_large() { u64::from(self.size.units.div_ceil(LARGE_UNITS)) } else { 1 }
+    }
+}
+
+/// Ranges of the right size that are looked at for one whose granules are all free.
+const REVIVE_TRIES: usize = 32;
+
+/// New mappings of blocks of one size after which the device is asked for memory in one piece instead, as
+/// long as little more is reserved than the program has ever used.
+const WORN: u32 = 8;
+/// How much more: this part of the allocated peak. It buys that a program on several streams, whose heaps take
+/// granules from one another in every step, comes to rest: on the traces 1/80 leaves such a program
+/// 61 driver calls in each of its passes 15 to 30, 1/100 leaves it 2800.
+const SLACK_PART: u64 = 80;
+
+/// [units] less cost that must make up for the driver calls of a new mapping, where a block fits somewhere as well.
+const WORTH_MAPPING: u32 = 8;
+
+/// What is tried next for a request that found nothing, cheapest first.
+const STEPS: [Step; 9] = [
+    Step::Steal { same_pool: true, terms: Terms::Idle },
+    Step::Collect,
+    Step::Device,
+    Step::Whole,
+    Step::Steal { same_pool: true, terms: Terms::Wait },
+    Step::Steal { same_pool: false, terms: Terms::Idle },
+    Step::Waiting,
+    Step::Steal { same_pool: false, terms: Terms::Wait },
+    Step::Trim,
+];
+/// Where the device stands among them.
+const DEVICE: usize = 2;
+/// The step to go on from when blocks that waited have come back: they may be in any heap.
+const AFTER_WAITING: usize = 4;
+
+/// For a stream that is captured: it can neither be marked nor wait.
+const CAPTURED: [Step; 1] = [Step::Device];
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Steal { same_pool: bool, terms: Terms },
+    Collect,
+    Device,
+    Whole,
+    Waiting,
+    Trim,
+}
+
+/// One try of a request to find memory.
+struct Search<'a> {
+    ground: &'a Ground,
+    req: &'a Request,
+    scratch: Scratch,
+    /// Why the device would not give anything, the last time that it was asked. That something is wrong with it tells
+    /// more than that it has no more.
+    refused: Option<Error>,
+}
+
+impl Ground {
+    /// A block for a request of whose heap nothing fits; its offset.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refill(&self, req: &Request) -> Result<u64> {
+        self.check_reentry()?;
+        let mut round = 0;
+        loop {
+            let since = self.now();
+            let scratch = std::mem::take(&mut *self.scratch.lock());
+            let mut search = Search { ground: self, req, scratch, refused: None };
+            if let Some(offset) = search.run()? {
+                return Ok(offset);
+            }
+            if !self.look_again(since, &mut round) {
+                return self.out_of_memory(req, search.refused.take());
+            }
+        }
+    }
+
+    #[cold]
+    fn out_of_memory(&self, req: &Request, why: Option<Error>) -> Result<u64> {
+        let reserved = self.growing().device.reserved.current;
+        let why = why.map_or(String::new(), |e| format!("; {e}"));
+        fail!(
+            Code::OutOfMemory,
+            "no room for {} bytes ({} after rounding): {reserved} of {} bytes are reserved{why}",
+            req.bytes,
+            req.charged,
+            self.config.max_alloc
+        )
+    }
+}
+
+impl Drop for Search<'_> {
+    fn drop(&mut self) {
+        // Another search may have left its own there, which goes with this one when nothing is locked.
+        std::mem::swap(&mut *self.ground.scratch.lock(), &mut self.scratch);
+    }
+}
+
+impl Search<'_> {
+    /// Goes through the steps until there is a block. `None`: there is no memory.
+    fn run(&mut self) -> Result<Option<u64>> {
+        let (ground, req) = (self.ground, self.req);
+        let mut steps: Option<&[Step]> = None; // the device is asked only when it must give something
+        let mut step = 0;
+        let mut refused_for = u64::MAX; // granules that the device was asked for last
+        let mut scattering = ground.config.mapping;
+        let mut all = ground.merges_small_first();
+        let (mut eased, mut collected) = (false, false);
+        // What is to be scattered although it fits somewhere, if that costs less.
+        let mut sparing = req.is_large() && req.size.units >= LARGE_UNITS && ground.note_scarcity(req.heap);
+        loop {
+            let worn = req.is_large() && scattering && !eased && ground.is_worn(req.size.units);
+            let mut h = ground.lock(req.heap);
+            let limit = match std::mem::take(&mut sparing) {
+                true => ground.sparing_limit(&mut h, req.size.units),
+                false => None,
+            };
+            let spared = limit.is_some();
+            if !spared {
+                let id = ground.fit_merged(&mut h, req.size, all);
+                if id != 0 {
+                    return Ok(Some(ground.finish(h, id, req.size.tier as u32, req)));
+                }
+            }
+            if !h.stock(2) {
+                drop(h);
+                self.collect_ids(&mut collected)?;
+                continue;
+            }
+            let mut missing = req.granules();
+            if req.is_large() && scattering {
+                if let Some(id) = ground.revive_range(&mut h, req.size.units, &mut self.scratch) {
+                    return Ok(Some(ground.finish(h, id, super::desc::ALIAS, req)));
+                }
+                if !spared && worn {
+                    drop(h);
+                    eased = true;
+                    if ground.has_slack(missing) {
+                        // Success or not: the next round finds what there is.
+                        let _ = self.grow(missing);
+                    }
+                    continue;
+                }
+                match h.scatter(req.size.units, limit, &mut self.scratch) {
+                    Ok(first) => match self.show(h, first, !spared) {
+                        Ok(offset) => return Ok(Some(offset)),
+                        Err(e) => {
+                            // The device would not show them together; ask for memory in one piece.
+                            self.refused = Some(e);
+                            (scattering, all) = (false, true);
+                            continue;
+                        }
+                    },
+                    Err(Unscattered::OutOfIds) => {
+                        drop(h);
+                        self.collect_ids(&mut collected)?;
+                        continue;
+                    }
+                    Err(_) if spared => continue,
+                    Err(_) if !all => {
+                        all = true;
+                        continue;
+                    }
+                    Err(Unscattered::Lacks(n)) => missing = n,
+                    Err(Unscattered::TooDear) => {}
+                }
+            }
+            drop(h);
+            let captured = || ground.order.records(req.heap.stream());
+            let steps = *steps.get_or_insert_with(|| if captured() { &CAPTURED } else { &STEPS });
+            if step > DEVICE && missing < refused_for {
+                step = DEVICE; // others gave a part, and the device may have the rest
+            }
+            let Some(&what) = steps.get(step) else { return Ok(None) };
+            if matches!(what, Step::Device) {
+                refused_for = missing;
+            }
+            // A step that brought something is tried again only while it goes on bringing.
+            if !self.take(what, missing, scattering) {
+                step += 1;
+            } else if matches!(what, Step::Waiting) {
+                step = AFTER_WAITING;
+            }
+            if let Some(e) = self.refused.take_if(|e| e.code() == Code::NotInitialized) {
+                return Err(e); // the device has ended
+            }
+        }
+    }
+
+    /// Takes one step; whether it brought something.
+    fn take(&mut self, what: Step, missing: u64, scattering: bool) -> bool {
+        let ground = self.ground;
+        match what {
+            Step::Steal { same_pool, terms } => self.steal(missing, scattering, same_pool, terms),
+            Step::Device => self.note_refusal(|s| s.grow_tuned(missing)),
+            Step::Collect => self.collect(missing),
+            Step::Whole => ground.give_up_whole(),
+            Step::Waiting => ground.poll_all() || ground.wait_for_one(None),
+            // Giving idle segments back may let the device serve one that is large enough.
+            Step::Trim => !ground.config.mapping && self.trim_and_grow(missing),
+        }
+    }
+
+    /// Runs a step that the device may refuse, and keeps why for the error.
+    fn note_refusal(&mut self, step: impl FnOnce(&mut Self) -> Result<()>) -> bool {
+        match step(self) {
+            Ok(()) => true,
+            Err(e) => {
+                let says_more = |before: &Error| before.code() != Code::OutOfMemory;
+                if e.code() != Code::OutOfMemory || !self.refused.as_ref().is_some_and(says_more) {
+                    self.refused = Some(e);
+                }
+                false
+            }
+        }
+    }
+
+    /// There are no ids left: those that heaps have at hand become everybody's, once in a search.
+    fn collect_ids(&self, collected: &mut bool) -> Result<()> {
+        if std::mem::replace(collected, true) {
+            fail!(Code::OutOfMemory, "more blocks than the library can keep track of");
+        }
+        for heap in self.ground.heaps_but(self.req.heap) {
+            let mut h = self.ground.look(heap);
+            self.ground.drain(&mut h);
+            h.flush();
+            h.give_ids_up();
+        }
+        Ok(())
+    }
+}
+
+impl Ground {
+    /// Whether small blocks are merged before a large one is scattered. In a lone heap that maps this comes last:
+    /// they are rarely what a large one lacks, and would all have to be cut anew. Where heaps take granules from
+    /// one another, an empty chunk that is kept too long takes granules from other heaps, so that each step remaps them.
+    pub(crate) fn merges_small_first(&self) -> bool {
+        !self.config.mapping || self.heap_count.load(Relaxed) > 1
+    }
+
+    /// A fit after everything of its tier that was freed so far is merged; with `all`, after everything is.
+    pub(crate) fn fit_merged(&self, h: &mut LockedHeap<'_>, size: Size, all: bool) -> Id {
+        self.drain(h);
+        if size.tier != Tier::Large {
+            h.flush_fine(size.tier);
+        }
+        h.flush_large();
+        let mut id = h.fit(size);
+        if id == 0 && (all || size.tier != Tier::Large) {
+            h.flush(); // small blocks may hold the last granule that is missing
+            id = h.fit(size);
+        }
+        if id == 0 && size.tier == Tier::Large { h.fit_any(size.units) } else { id }
+    }
+
+    /// Makes a block that was just taken live, and counts it; its offset.
+    pub(crate) fn finish(&self, mut h: LockedHeap<'_>, id: Id, tier_bits: u32, req: &Request) -> u64 {
+        h.make_live(id, tier_bits, req.bytes);
+        self.flag_tuned(&h, id, req.charged);
+        let full = h.counters.count_in(req.charged, req.bytes);
+        let offset = self.offset(id);
+        drop(h);
+        if full {
+            self.settle(req.heap);
+        }
+        offset
+    }
+}

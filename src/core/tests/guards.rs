@@ -1,0 +1,69 @@
+//! Guards that random programs hardly ever need: each of these tests fails without one of them (`tests/mutants`).
+
+use super::*;
+
+/// Something is queued on the stream.
+fn queue(b: &Bench, stream: u64) {
+    b.world.lock().unwrap().streams.entry(stream).or_default().queued += 1;
+}
+
+#[test]
+fn what_waits_counts_in_the_active_peak() {
+    let mut b = Bench::new(config(true, 64 << 20));
+    let used = b.alloc(PoolId::DEFAULT, Some(1), G).unwrap();
+    b.pond.record_stream(b.live[used].offset, 2).unwrap();
+    b.live[used].uses.push(2);
+    b.free(used, None);
+    assert_eq!(b.pond.stats(None).unwrap().active.current, G);
+    let next = b.alloc(PoolId::DEFAULT, Some(1), G).unwrap();
+    b.free(next, None);
+    let s = b.pond.stats(None).unwrap();
+    assert_eq!((s.active.peak, s.allocated.peak, s.active.current), (2 * G, G, G));
+    b.pond.reset_peaks(None).unwrap();
+    assert_eq!(b.pond.stats(None).unwrap().active.peak, G);
+    b.peak = 0;
+    b.finish();
+}
+
+#[test]
+fn trimming_takes_what_has_waited_until_then() {
+    for mapping in [true, false] {
+        let mut b = Bench::new(config(mapping, 64 << 20));
+        let used = b.alloc(PoolId::DEFAULT, Some(1), G).unwrap();
+        b.pond.record_stream(b.live[used].offset, 2).unwrap();
+        b.live[used].uses.push(2);
+        b.free(used, None);
+        b.pond.empty_cache(None).unwrap();
+        assert_eq!(b.world.lock().unwrap().taken, 0, "{mapping}");
+        b.finish();
+    }
+}
+
+#[test]
+fn streams_are_not_ordered_while_the_device_has_memory() {
+    let mut b = Bench::new(config(true, 64 << 20));
+    let first = b.alloc(PoolId::DEFAULT, Some(1), 8 * G).unwrap();
+    b.free(first, None);
+    queue(&b, 1);
+    b.alloc(PoolId::DEFAULT, Some(2), 8 * G).unwrap();
+    let waits = b.world.lock().unwrap().streams.get(&2).is_some_and(|s| !s.waits.is_empty());
+    assert!(!waits, "the stream waits for another one");
+    assert_eq!(b.world.lock().unwrap().taken, 16 * G);
+    b.finish();
+}
+
+#[test]
+fn a_free_that_comes_too_late_leaves_the_next_block_alone() {
+    let pond = Bench::new(config(true, 64 << 20)).pond;
+    let (one, other) =
+        (pond.alloc(PoolId::DEFAULT, 1, 1000).unwrap(), pond.alloc(PoolId::DEFAULT, 1, 1000).unwrap());
+    let g = pond.ground();
+    let f = g.maps.find(one).unwrap();
+    let heap = g.heap(f.heap).unwrap();
+    // As if the descriptor had gone to a block elsewhere between the look and the claim.
+    assert!(!heap.free_remotely(g.shared(), f, other));
+    assert_eq!(pond.stats(None).unwrap().blocks.current, 2);
+    pond.free(one, None, None).unwrap();
+    pond.free(other, None, None).unwrap();
+    assert_eq!(pond.stats(None).unwrap().blocks.current, 0);
+}

@@ -1,0 +1,101 @@
+//! The memory that a plugin has given: what it says of a piece is not believed where that cannot be.
+//!
+//! A piece must be somewhere, end before the addresses do, and share no byte with another piece that has not been given
+//! back. What fails that is refused, and not given back either: the plugin has named memory that is not its to give, and
+//! would take it from whoever has it. What is only less aligned than it should be is the plugin's memory all the same.
+
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::Mutex;
+use crate::runtime::lock;
+use std::collections::BTreeMap;
+
+/// A piece of memory as the plugin knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub addr: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Given {
+    piece: Piece,
+    /// What the library uses of it begins here.
+    start: u64,
+}
+
+/// The pieces of one address space.
+#[derive(Default)]
+pub(super) struct Pieces(Mutex<BTreeMap<u64, Given>>); // by where the plugin's piece begins
+
+impl Pieces {
+    /// Enters a piece that the plugin has given just now; the library uses it from `start` on.
+    pub(super) fn enter(&self, piece: Piece, start: u64) -> Result<()> {
+        let Piece { addr, bytes } = piece;
+        let refused = |why: String| Err(Error::new(Code::Device, why));
+        let Some(end) = addr.checked_add(bytes) else {
+            return refused(format!("{bytes} bytes at {addr:#x} pass the end of all addresses"));
+        };
+        let mut all = lock(&self.0);
+        let before = all.range(..end).next_back().map(|(_, g)| g.piece);
+        if let Some(other) = before.filter(|b| b.addr + b.bytes > addr) {
+            return refused(format!(
+                "{bytes} bytes at {addr:#x} overlap the {} bytes at {:#x}, which it has given before and not got back",
+                other.bytes, other.addr
+            ));
+        }
+        all.insert(addr, Given { piece, start });
+        Ok(())
+    }
+
+    /// Takes the piece out that the library uses from `start` on: it is about to go back.
+    pub(super) fn take(&self, start: u64) -> Option<Piece> {
+        let mut all = lock(&self.0);
+        let (&addr, given) = all.range(..=start).next_back()?;
+        (given.start == start).then_some(())?;
+        all.remove(&addr).map(|g| g.piece)
+    }
+
+    /// The plugin would not take the piece back: it is there as before.
+    pub(super) fn put_back(&self, piece: Piece, start: u64) {
+        // Its place cannot be another's meanwhile, if the plugin is right; if it is not, the other one stays known.
+        lock(&self.0).entry(piece.addr).or_insert(Given { piece, start });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+
+    fn piece(addr: u64, bytes: u64) -> Piece {
+        Piece { addr, bytes }
+    }
+
+    #[test]
+    fn what_overlaps_or_wraps_is_refused_and_what_touches_is_not() {
+        let all = Pieces::default();
+        let enter = |addr, bytes| all.enter(piece(addr, bytes), addr);
+        enter(100, 50).unwrap();
+        for (addr, bytes) in [(100, 50), (100, 1), (149, 1), (99, 2), (90, 100), (120, 10), (0, 101)] {
+            assert_eq!(enter(addr, bytes).unwrap_err().code(), Code::Device, "{addr} {bytes}");
+        }
+        enter(150, 10).unwrap();
+        enter(90, 10).unwrap();
+        assert!(enter(u64::MAX - 10, 20).is_err());
+        assert!(enter(u64::MAX - 10, 11).is_err(), "the end itself is no address");
+        assert_eq!(all.take(100), Some(piece(100, 50)));
+        assert_eq!(all.take(100), None);
+        enter(110, 10).unwrap();
+        all.put_back(piece(100, 10), 100);
+        assert!(enter(105, 1).is_err());
+    }
+
+    #[test]
+    fn a_piece_is_found_by_where_its_use_begins() {
+        let all = Pieces::default();
+        all.enter(piece(104, 600), 512).unwrap();
+        assert_eq!(all.take(104), None);
+        assert_eq!(all.take(600), None);
+        assert_eq!(all.take(512), Some(piece(104, 600)));
+    }
+}

@@ -1,0 +1,152 @@
+//! Events of the caller that freed blocks wait for. They stay the caller's: they never get among our own spare
+//! ones, and we let go of each as soon as it is seen to have completed, or nothing waits for it any more.
+//!
+//! Until then it must stay as it was recorded. Through this library the caller cannot break that: recording it
+//! anew is refused, and destroying it is put off, although for the caller it is gone. No lock is held while the
+//! device is called.
+
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::Mutex;
+use crate::device::{Device, EventId};
+use crate::fail;
+use crate::runtime::lock;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+struct Held {
+    event: Option<EventId>, // `None`: it has completed, and is the caller's alone again
+    points: u32,            // that stand for it
+    destroyed: bool,        // by the caller; to be done when we let go
+}
+
+#[derive(Default)]
+struct State {
+    by_number: BTreeMap<u64, Held>,
+    by_event: BTreeMap<EventId, u64>,
+    last: u64,
+}
+
+impl State {
+    fn of(&self, event: EventId) -> Option<(u64, &Held)> {
+        let &number = self.by_event.get(&event)?;
+        Some((number, self.by_number.get(&number)?))
+    }
+}
+
+/// The borrowed events of one device.
+#[derive(Default)]
+pub(super) struct Borrowed {
+    count: AtomicUsize, // of `by_event`
+    state: Mutex<State>,
+}
+
+fn destroyed<T>(event: EventId) -> Result<T> {
+    fail!(Code::UnknownEvent, "event {event:#x} was destroyed")
+}
+
+impl Borrowed {
+    /// A number that stands for the event until [`forget`](Self::forget), once for each call; `None` when it has
+    /// completed.
+    pub(super) fn borrow(&self, device: &dyn Device, event: EventId) -> Result<Option<u64>> {
+        if event == 0 {
+            return Err(Error::new(Code::InvalidArgument, "the event is NULL"));
+        }
+        self.check(event)?;
+        if device.event_query(event)? {
+            return Ok(None);
+        }
+        let mut s = lock(&self.state);
+        let known = s.by_event.get(&event).copied();
+        let number = known.unwrap_or_else(|| {
+            s.last += 1;
+            s.last
+        });
+        s.by_event.insert(event, number);
+        let fresh = Held { event: Some(event), points: 0, destroyed: false };
+        s.by_number.entry(number).or_insert(fresh).points += 1;
+        self.count.store(s.by_event.len(), Relaxed);
+        Ok(Some(number))
+    }
+
+    /// The event of a number; `None` when it has completed.
+    pub(super) fn event(&self, number: u64) -> Option<EventId> {
+        lock(&self.state).by_number.get(&number)?.event
+    }
+
+    /// Whether the event of the number has completed; if so, we let go of it.
+    pub(super) fn passed(&self, device: &dyn Device, number: u64) -> Result<bool> {
+        let Some(event) = self.event(number) else { return Ok(true) };
+        let done = device.event_query(event)?;
+        if done && let Some(e) = self.let_go(number, false) {
+            let _ = device.event_destroy(e); // for the caller it is gone since long
+        }
+        Ok(done)
+    }
+
+    /// The number is not needed any more. An event that the caller has destroyed meanwhile is to be destroyed.
+    pub(super) fn forget(&self, number: u64) -> Option<EventId> {
+        self.let_go(number, true)
+    }
+
+    fn let_go(&self, number: u64, forget: bool) -> Option<EventId> {
+        let mut s = lock(&self.state);
+        let held = s.by_number.get_mut(&number)?;
+        if forget {
+            held.points -= 1;
+        }
+        let last = held.points == 0;
+        let event = if last || !forget { held.event.take() } else { None };
+        let destroy = held.destroyed;
+        if last {
+            s.by_number.remove(&number);
+        }
+        if let Some(e) = event {
+            s.by_event.remove(&e);
+            self.count.store(s.by_event.len(), Relaxed);
+        }
+        event.filter(|_| destroy)
+    }
+
+    /// Whether we still need the event as it is.
+    pub(super) fn holds(&self, device: &dyn Device, event: EventId) -> Result<bool> {
+        if self.count.load(Relaxed) == 0 {
+            return Ok(false);
+        }
+        let Some(number) = lock(&self.state).of(event).map(|(number, _)| number) else { return Ok(false) };
+        Ok(!self.passed(device, number)?)
+    }
+
+    /// Fails for an event that the caller has destroyed, though we still have it.
+    pub(super) fn check(&self, event: EventId) -> Result<()> {
+        if self.count.load(Relaxed) != 0 && lock(&self.state).of(event).is_some_and(|(_, h)| h.destroyed) {
+            return destroyed(event);
+        }
+        Ok(())
+    }
+
+    /// The caller destroys the event. `true`: we need it, and destroy it ourselves later.
+    pub(super) fn keep(&self, device: &dyn Device, event: EventId) -> Result<bool> {
+        self.check(event)?;
+        if !self.holds(device, event)? {
+            return Ok(false);
+        }
+        let mut s = lock(&self.state);
+        let number = s.of(event).map(|(number, _)| number);
+        match number.and_then(|n| s.by_number.get_mut(&n)) {
+            Some(held) => {
+                held.destroyed = true;
+                Ok(true)
+            }
+            None => Ok(false), // nothing waits for it since a moment ago
+        }
+    }
+
+    /// The device ends: events that the caller has destroyed go.
+    pub(super) fn close(&self, device: &dyn Device) {
+        let s = std::mem::take(&mut *lock(&self.state));
+        self.count.store(0, Relaxed);
+        for e in s.by_number.into_values().filter(|h| h.destroyed).filter_map(|h| h.event) {
+            let _ = device.event_destroy(e); // a device that is ending may have lost it already
+        }
+    }
+}

@@ -1,0 +1,510 @@
+//! A device as what stands behind a pond: which device calls bring memory, and how points in streams are made of events.
+//!
+//! Every call that is made here holds the device open (`usage.rs`), so that it does not end under a call, and notes on
+//! the thread that it is in one (`reentry.rs`). No lock is held meanwhile.
+
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::levels::check_unlocked;
+use crate::base::sync::system::Mutex;
+use crate::base::sync::thread_token;
+use crate::core::{Backing, EVERY, Point, Points as CorePoints, Waits};
+use crate::device::{CopyKind, Device, EventId, StreamId, Whose};
+use crate::fail;
+use crate::runtime::lock;
+use crate::runtime::reentry::{self, InCall};
+use crate::runtime::usage::{Pass, Usage};
+use points::{Asked, Points, Taken};
+use refused::Refused;
+use segments::Segments;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+mod borrowed;
+mod places;
+mod points;
+mod refused;
+pub(crate) mod segments;
+
+pub(crate) use places::Places;
+
+/// `OutOfMemory` when the device says that it has fewer bytes free.
+pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
+    match device.memory_info() {
+        Ok(m) if m.free < bytes => fail!(
+            Code::OutOfMemory,
+            "the device has {} bytes free, {bytes} are needed (throw_on_cudamalloc_oom)",
+            m.free
+        ),
+        // A device that cannot tell is asked for the memory itself.
+        _ => Ok(()),
+    }
+}
+
+/// What stands behind the memory of one device.
+pub(crate) struct Supply {
+    device: Arc<dyn Device>,
+    usage: Arc<Usage>,
+    /// The thread that ends the device, whose calls go on when the door is shut; 0: none does.
+    closer: AtomicU64,
+    places: Arc<Places>,
+    maps: bool,
+    /// Whether the device is asked how much it has before it is asked for memory.
+    careful: AtomicBool,
+    calls: AtomicU64,
+    spare: Mutex<Vec<EventId>>, // events of ours that nobody needs
+    dead: Mutex<Vec<EventId>>,  // events that the caller has destroyed, to be destroyed with the next call
+    pub(crate) points: Points,
+    pub(crate) segments: Segments,
+    saved: Mutex<BTreeMap<u32, Vec<u8>>>, // contents of granules that sleep, by the first
+    refused: Refused,                     // granules
+    views: Refused,                       // addresses that still show some, though nobody uses them
+    streams: Mutex<BTreeSet<StreamId>>,
+}
+
+/// A call on the device: it does not end before this does, and the thread is known to be inside.
+pub(crate) struct Call<'a> {
+    device: &'a dyn Device,
+    _pass: Option<Pass<'a>>,
+    _in: InCall,
+}
+
+impl Supply {
+    pub(crate) fn new(device: Arc<dyn Device>, usage: Arc<Usage>, places: Arc<Places>, maps: bool) -> Supply {
+        Supply {
+            device,
+            usage,
+            closer: AtomicU64::new(0),
+            places,
+            maps,
+            careful: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+            spare: Mutex::default(),
+            dead: Mutex::default(),
+            points: Points::default(),
+            segments: Segments::default(),
+            saved: Mutex::default(),
+            refused: Refused::default(),
+            views: Refused::default(),
+            streams: Mutex::new(BTreeSet::from([0])),
+        }
+    }
+
+    /// `NotInitialized` once the device ends, but for the thread that ends it.
+    pub(crate) fn call(&self) -> Result<Call<'_>> {
+        check_unlocked("a device is called");
+        let ends = self.closer.load(Relaxed) == thread_token();
+        let pass = if ends { None } else { Some(self.usage.enter()?) };
+        Ok(Call { device: &*self.device, _pass: pass, _in: InCall::new(self) })
+    }
+
+    /// Runs a call that is told of (as `driver_calls`).
+    fn counted<T>(&self, call: impl FnOnce(&dyn Device) -> Result<T>) -> Result<T> {
+        let c = self.call()?;
+        self.calls.fetch_add(1, Relaxed);
+        call(c.device)
+    }
+
+    /// Calls made to the device's memory management so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Relaxed)
+    }
+
+    /// From now on requests that the device has no memory for do not reach it, or do.
+    pub(crate) fn set_careful(&self, careful: bool) {
+        self.careful.store(careful, Relaxed);
+    }
+
+    fn check_free(&self, bytes: u64) -> Result<()> {
+        if self.careful.load(Relaxed) { check_free(self.call()?.device, bytes) } else { Ok(()) }
+    }
+
+    pub(crate) fn add_stream(&self, stream: StreamId) {
+        lock(&self.streams).insert(stream);
+    }
+
+    pub(crate) fn drop_stream(&self, stream: StreamId) {
+        lock(&self.streams).remove(&stream);
+    }
+
+    /// The default stream, and those that were made here and have not ended.
+    pub(crate) fn made_here(&self) -> Vec<StreamId> {
+        lock(&self.streams).iter().copied().collect()
+    }
+
+    /// Gives granules back to the device. On failure they are as they were, and still the pond's. Where the device has
+    /// taken a part and does not give it again, or the pond `must` be rid of them, they are nobody's, and no failure.
+    fn give_up(&self, first: u32, count: u32, must: bool) -> Result<()> {
+        let _c = self.call()?;
+        let (f, n) = (u64::from(first), u64::from(count));
+        let (at, bytes) = (self.granule_at(first), self.granule_at(count));
+        let gone = self.segments.going(self.window_at(at), bytes);
+        let keep = |e: Error| {
+            self.segments.back(&gone);
+            Err(e)
+        };
+        if let Err(e) = self.counted(|d| d.unmap(at, bytes)) {
+            if !must {
+                return keep(e);
+            }
+            self.refused.add(f, n, true);
+        } else if let Err(e) = self.counted(|d| d.granules_release(f, n)) {
+            if !must && self.counted(|d| d.map(at, f, n)).is_ok() {
+                return keep(e);
+            }
+            self.refused.add(f, n, false);
+        }
+        Ok(())
+    }
+
+    /// Asks the device again to take what it has refused.
+    fn ask_again(&self) {
+        // Granules that are shown somewhere cannot go.
+        for (at, run) in self.views.to_ask() {
+            let granule = self.device.granule();
+            let taken = self.counted(|d| d.unmap(at * granule, run.count * granule)).is_ok();
+            self.views.asked(at, taken, true);
+        }
+        for (first, run) in self.refused.to_ask() {
+            let (at, bytes) = (first * self.device.granule(), run.count * self.device.granule());
+            let shown = run.shown && self.counted(|d| d.unmap(at, bytes)).is_err();
+            let taken = !shown && self.counted(|d| d.granules_release(first, run.count)).is_ok();
+            self.refused.asked(first, taken, shown);
+        }
+    }
+
+    fn granule_at(&self, index: u32) -> u64 {
+        u64::from(index) * self.device.granule()
+    }
+
+    /// [address] of an offset in the window, where the device maps.
+    fn window_at(&self, offset: u64) -> u64 {
+        self.places.window() + offset
+    }
+
+    /// A point that is passed when a stream of the device with that number has done its work.
+    pub(crate) fn visit(&self, device: u32, waits: Waits) -> Point {
+        self.points.visit(device, waits)
+    }
+
+    /// Whether a freed block still waits for this event of the caller.
+    pub(crate) fn holds_event(&self, event: EventId) -> Result<bool> {
+        self.points.borrowed.holds(&*self.device, event)
+    }
+
+    /// Fails for an event that the caller has destroyed.
+    pub(crate) fn check_event(&self, event: EventId) -> Result<()> {
+        self.points.borrowed.check(event)
+    }
+
+    /// The caller destroys an event. `true`: it goes later, when no freed block waits for it.
+    pub(crate) fn keep_event(&self, event: EventId) -> Result<bool> {
+        self.points.borrowed.keep(&*self.device, event)
+    }
+
+    /// Destroys the events that were given back since the last call.
+    fn bury(&self, device: &dyn Device) {
+        let dead = std::mem::take(&mut *lock(&self.dead));
+        for e in dead {
+            let _ = device.event_destroy(e); // for the caller it is gone since long
+        }
+    }
+
+    /// An event of ours, which is to be recorded.
+    fn event(&self, device: &dyn Device) -> Result<EventId> {
+        let spare = lock(&self.spare).pop();
+        spare.map_or_else(|| device.event_create(), Ok)
+    }
+
+    /// An event of ours, recorded behind everything that is queued on `stream`; `None`: all of that is over.
+    fn record(&self, device: &dyn Device, stream: StreamId) -> Result<Option<EventId>> {
+        if device.recording_waits() {
+            reentry::may_block()?;
+        }
+        let event = match self.event(device) {
+            Ok(e) => e,
+            Err(e) if e.code() == Code::Unsupported => {
+                // Without events the stream is waited for.
+                reentry::may_block()?;
+                return match stream {
+                    EVERY => device.synchronize(),
+                    s => device.stream_synchronize(s),
+                }
+                .map(|()| None);
+            }
+            Err(e) => return Err(e),
+        };
+        let recorded = match stream {
+            EVERY => device.event_record_all(event),
+            s => match device.event_record(s, event) {
+                // It was the device's own when it was named, so its maker has ended it without a word (or it takes no
+                // event of ours). What it has queued may still run, and nobody else can tell.
+                Err(e)
+                    if matches!(e.code(), Code::UnknownStream | Code::UnknownEvent)
+                        && device.has_foreign_streams() =>
+                {
+                    device.event_record_all(event)
+                }
+                other => other,
+            },
+        };
+        self.recorded(event, recorded).map(Some)
+    }
+
+    /// An event that could not be recorded is spare again.
+    fn recorded(&self, event: EventId, how: Result<()>) -> Result<EventId> {
+        how.map(|()| event).inspect_err(|_| lock(&self.spare).push(event))
+    }
+
+    /// From now on this thread, and no other, may call the device: it has ended for all others.
+    pub(crate) fn begin_close(&self) {
+        self.closer.store(thread_token(), Relaxed);
+    }
+
+    /// Everything goes back: spare events, and the window.
+    pub(crate) fn close(&self) -> Result<()> {
+        self.bury(&*self.device);
+        self.points.borrowed.close(&*self.device);
+        lock(&self.saved).clear();
+        let spare = std::mem::take(&mut *lock(&self.spare));
+        for e in spare {
+            let _ = self.device.event_destroy(e); // a device that is ending may have lost it already
+        }
+        if self.maps && self.places.close_window() {
+            return self.device.map_close();
+        }
+        Ok(())
+    }
+}
+
+impl CorePoints for Supply {
+    fn passed(&self, point: Point) -> Result<bool> {
+        match self.points.get(point)? {
+            Asked::Event(e) => self.call()?.device.event_query(e),
+            Asked::Borrowed(n) => self.points.borrowed.passed(self.call()?.device, n),
+            Asked::Visit(v) => v.passed(),
+            Asked::Answer(answer) => Ok(answer),
+        }
+    }
+
+    fn wait(&self, stream: u64, point: Point) -> Result<()> {
+        let c = self.call()?;
+        if c.device.awaiting_waits() {
+            reentry::may_block()?;
+        }
+        match self.points.get(point)? {
+            Asked::Event(e) => c.device.stream_wait_event(stream, e),
+            Asked::Borrowed(n) => match self.points.borrowed.event(n) {
+                Some(e) => c.device.stream_wait_event(stream, e),
+                None => Ok(()), // it has completed
+            },
+            Asked::Answer(true) => Ok(()),
+            Asked::Visit(_) => fail!(Code::Unsupported, "no stream waits for work of another device"),
+            Asked::Answer(false) => fail!(Code::Unsupported, "no stream waits for other processes"),
+        }
+    }
+
+    fn sync(&self, point: Point) -> Result<()> {
+        match self.points.get(point)? {
+            Asked::Visit(v) => v.sync(),
+            Asked::Event(e) => self.call()?.device.event_synchronize(e),
+            Asked::Borrowed(n) => match self.points.borrowed.event(n) {
+                Some(e) => self.call()?.device.event_synchronize(e),
+                None => Ok(()), // it has completed
+            },
+            Asked::Answer(true) => Ok(()),
+            Asked::Answer(false) => fail!(Code::Unsupported, "nobody waits for other processes"),
+        }
+    }
+
+    fn forget(&self, point: Point) {
+        match self.points.take(point) {
+            Taken::Nothing => {}
+            Taken::Ours(event) => lock(&self.spare).push(event),
+            Taken::Theirs(event) => lock(&self.dead).push(event),
+        }
+    }
+}
+
+impl Backing for Supply {
+    fn create(&self, first: u32, count: u32) -> Result<()> {
+        let (f, n) = (u64::from(first), u64::from(count));
+        self.ask_again();
+        if self.refused.has(f, n) {
+            fail!(Code::Device, "the device has not taken back memory that it is to give again");
+        }
+        self.check_free(self.granule_at(count))?;
+        self.counted(|d| d.granules_create(f, n))?;
+        self.counted(|d| d.map(self.granule_at(first), f, n)).inspect_err(|_| {
+            // As if they had never been made.
+            if self.counted(|d| d.granules_release(f, n)).is_err() {
+                self.refused.add(f, n, false);
+            }
+        })?;
+        let _in = InCall::new(self);
+        self.segments.added(self.window_at(self.granule_at(first)), self.granule_at(count));
+        Ok(())
+    }
+
+    fn release(&self, first: u32, count: u32) -> Result<()> {
+        self.ask_again();
+        self.give_up(first, count, false)
+    }
+
+    fn discard(&self, first: u32, count: u32) {
+        let _ = self.give_up(first, count, true); // what fails is asked again
+    }
+
+    fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()> {
+        self.ask_again();
+        if self.views.has(offset / self.device.granule(), u64::from(count)) {
+            fail!(Code::Device, "the device still shows other memory at addresses that are to be used");
+        }
+        self.counted(|d| d.map(offset, u64::from(first), u64::from(count)))?;
+        let _in = InCall::new(self);
+        self.segments.added(self.window_at(offset), self.granule_at(count));
+        Ok(())
+    }
+
+    fn unalias(&self, offset: u64, bytes: u64) -> Result<()> {
+        let _c = self.call()?;
+        let gone = self.segments.going(self.window_at(offset), bytes);
+        self.counted(|d| d.unmap(offset, bytes)).inspect_err(|_| self.segments.back(&gone))
+    }
+
+    fn discard_view(&self, offset: u64, bytes: u64) {
+        let Ok(_c) = self.call() else { return };
+        self.segments.going(self.window_at(offset), bytes);
+        if self.counted(|d| d.unmap(offset, bytes)).is_err() {
+            let granule = self.device.granule();
+            self.views.add(offset / granule, bytes / granule, true);
+        }
+    }
+
+    fn save(&self, first: u32, count: u32) -> Result<()> {
+        let (addr, bytes) = (self.places.address(self.granule_at(first))?, self.granule_at(count));
+        let mut to = Vec::<u8>::new();
+        if to.try_reserve_exact(bytes as usize).is_err() {
+            fail!(Code::OutOfMemory, "no {bytes} bytes of host memory to keep what sleeps");
+        }
+        to.resize(bytes as usize, 0);
+        let at = to.as_mut_ptr().expose_provenance() as u64;
+        self.call()?.device.copy(CopyKind::DeviceToHost, at, addr, bytes)?;
+        lock(&self.saved).insert(first, to);
+        Ok(())
+    }
+
+    fn load(&self, first: u32, count: u32) -> Result<()> {
+        let (addr, bytes) = (self.places.address(self.granule_at(first))?, self.granule_at(count));
+        // Taken out meanwhile: no lock is held while the device copies.
+        let Some(from) = lock(&self.saved).remove(&first) else {
+            return Err(Error::new(Code::Internal, "what slept was not kept"));
+        };
+        let at = from.as_ptr().expose_provenance() as u64;
+        let done = self.call().and_then(|c| c.device.copy(CopyKind::HostToDevice, addr, at, bytes));
+        lock(&self.saved).insert(first, from);
+        done
+    }
+
+    fn drop_saved(&self, first: u32, _: u32) {
+        lock(&self.saved).remove(&first);
+    }
+
+    fn segment(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check_free(bytes)?;
+        let addr = self.counted(|d| d.alloc(bytes))?;
+        if addr == 0 {
+            fail!(Code::OutOfMemory, "the device has no {bytes} bytes in one piece");
+        }
+        self.places.add(offset, addr, bytes);
+        let _in = InCall::new(self);
+        self.segments.added(addr, bytes);
+        Ok(())
+    }
+
+    fn segment_release(&self, offset: u64, bytes: u64) -> Result<()> {
+        let _c = self.call()?;
+        let Some(addr) = self.places.remove(offset) else {
+            return Err(Error::new(Code::Internal, "a segment without an address"));
+        };
+        let gone = self.segments.going(addr, bytes);
+        // Still the pond's when the device refuses.
+        self.counted(|d| d.free(addr, bytes)).inspect_err(|_| {
+            self.places.add(offset, addr, bytes);
+            self.segments.back(&gone);
+        })
+    }
+
+    fn mark(&self, stream: u64) -> Result<Option<Point>> {
+        let c = self.call()?;
+        self.bury(c.device);
+        Ok(self.record(c.device, stream)?.map(|e| self.points.of_event(e)))
+    }
+
+    fn mark_elsewhere(&self, stream: u64) -> Result<Option<Point>> {
+        let c = self.call()?;
+        self.bury(c.device);
+        let event = self.event(c.device)?;
+        let event = self.recorded(event, c.device.event_record_theirs(stream, event))?;
+        Ok(Some(self.points.of_event(event)))
+    }
+
+    fn borrow_event(&self, event: u64) -> Result<Option<Point>> {
+        self.points.borrow(self.call()?.device, event)
+    }
+
+    fn capturing(&self, stream: u64) -> bool {
+        // A device that fails here fails at the call that follows, too.
+        let Ok(c) = self.call() else { return false };
+        match stream {
+            EVERY => c.device.any_captured().unwrap_or(false),
+            s => matches!(c.device.capture_id(s), Ok(Some(_))),
+        }
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        let c = self.call()?;
+        self.bury(c.device);
+        self.ask_again();
+        c.device.synchronize()
+    }
+
+    fn sync_stream(&self, stream: u64) -> Result<()> {
+        self.call()?.device.stream_synchronize(stream)
+    }
+
+    fn may_wait(&self) -> bool {
+        reentry::may_block().is_ok() && !reentry::is_in_call(self)
+    }
+
+    fn may_change(&self) -> bool {
+        !reentry::is_in_call(self)
+    }
+
+    fn knows(&self, stream: u64) -> bool {
+        stream == 0 || stream != EVERY && self.device.stream_exists(stream)
+    }
+
+    fn lists(&self, stream: u64) -> bool {
+        stream == EVERY || self.device.has_foreign_streams() || lock(&self.streams).contains(&stream)
+    }
+
+    fn owns(&self, stream: u64) -> Result<bool> {
+        Ok(stream == 0 || self.device.stream_owner(stream)? == Whose::Ours)
+    }
+
+    fn is_default(&self, stream: u64) -> bool {
+        self.device.is_default(stream)
+    }
+
+    fn ordered_by(&self, stream: u64) -> bool {
+        !self.device.is_per_thread(stream)
+    }
+
+    fn streams(&self, each: &mut dyn FnMut(u64)) {
+        if self.device.has_foreign_streams() {
+            return each(EVERY);
+        }
+        self.made_here().into_iter().for_each(each);
+    }
+}

@@ -1,0 +1,141 @@
+//! Which address stands for which offset.
+//!
+//! Where the device maps, a pond's offsets are one window of addresses and the translation is an
+//! addition. Elsewhere each segment has its own place; the first, which is usually the only one, is
+//! looked up like a window.
+
+use crate::base::error::{Code, Error, Result};
+use crate::core::Locate;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock};
+
+/// Where offsets lie. Reading the window, or the first segment, takes no lock.
+#[derive(Default)]
+pub(crate) struct Places {
+    addr: AtomicU64,   // of the window or first segment
+    len: AtomicU64,    // 0: none
+    offset: AtomicU64, // that `addr` stands for
+    more: RwLock<More>,
+    ending: AtomicBool,
+}
+
+#[derive(Default)]
+struct More {
+    by_offset: BTreeMap<u64, (u64, u64)>, // offset -> (address, bytes)
+    by_addr: BTreeMap<u64, (u64, u64)>,   // address -> (offset, bytes)
+}
+
+impl Places {
+    /// From now on places may go while requests are under way. Relaxed: who misses a place has read what was stored
+    /// after this, under the lock or by the length.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Relaxed);
+    }
+
+    /// The whole of the pond's offsets is one range of addresses.
+    pub(crate) fn set_window(&self, addr: u64, bytes: u64) {
+        self.addr.store(addr, Relaxed);
+        self.offset.store(0, Relaxed);
+        // Release pairs with the Acquire in the readers: who sees the length sees the rest.
+        self.len.store(bytes, Ordering::Release);
+    }
+
+    /// The first address of the window.
+    pub(super) fn window(&self) -> u64 {
+        self.addr.load(Relaxed)
+    }
+
+    /// No address is in the window any more. Whether there was one.
+    pub(super) fn close_window(&self) -> bool {
+        self.len.swap(0, Relaxed) != 0
+    }
+
+    /// The offset that an address in the window, or the first segment, stands for.
+    #[inline(always)]
+    pub(crate) fn near(&self, addr: u64) -> Option<u64> {
+        let len = self.len.load(Ordering::Acquire);
+        let within = addr.wrapping_sub(self.addr.load(Relaxed));
+        (within < len).then(|| self.offset.load(Relaxed) + within)
+    }
+
+    /// The offset that an address stands for.
+    #[inline(always)]
+    pub(crate) fn offset(&self, addr: u64) -> Option<u64> {
+        self.near(addr).or_else(|| self.offset_far(addr))
+    }
+
+    /// The segment that an offset lies in, where there are segments: its address, and the bytes from there.
+    pub(crate) fn segment_of(&self, offset: u64) -> Option<(u64, u64)> {
+        let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
+        let (&o, &(addr, bytes)) = more.by_offset.range(..=offset).next_back()?;
+        (offset - o < bytes).then_some((addr, offset - o))
+    }
+
+    /// The address of an offset that the pond has handed out.
+    #[inline(always)]
+    pub(crate) fn address(&self, offset: u64) -> Result<u64> {
+        let len = self.len.load(Ordering::Acquire);
+        let within = offset.wrapping_sub(self.offset.load(Relaxed));
+        if within < len { Ok(self.addr.load(Relaxed) + within) } else { self.address_far(offset) }
+    }
+
+    #[cold]
+    fn offset_far(&self, addr: u64) -> Option<u64> {
+        let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
+        let (&a, &(offset, bytes)) = more.by_addr.range(..=addr).next_back()?;
+        (addr - a < bytes).then(|| offset + (addr - a))
+    }
+
+    #[cold]
+    fn address_far(&self, offset: u64) -> Result<u64> {
+        let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
+        match more.by_offset.range(..=offset).next_back() {
+            Some((&o, &(addr, bytes))) if offset - o < bytes => Ok(addr + (offset - o)),
+            // The device has ended while the request was under way.
+            _ if self.ending.load(Relaxed) => {
+                Err(Error::new(Code::NotInitialized, "the device was finalised"))
+            }
+            _ => Err(Error::new(Code::Internal, "a block lies in no segment")),
+        }
+    }
+
+    pub(super) fn add(&self, offset: u64, addr: u64, bytes: u64) {
+        let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
+        more.by_offset.insert(offset, (addr, bytes));
+        more.by_addr.insert(addr, (offset, bytes));
+        if self.addr.load(Relaxed) == 0 {
+            // The first segment ever is read without a lock. It is entered once, so that no reader can see
+            // half of one segment and half of another.
+            self.addr.store(addr, Relaxed);
+            self.offset.store(offset, Relaxed);
+            self.len.store(bytes, Ordering::Release);
+        } else if self.addr.load(Relaxed) == addr
+            && self.offset.load(Relaxed) == offset
+            && self.len.load(Relaxed) == 0
+        {
+            self.len.store(bytes, Ordering::Release);
+        }
+    }
+
+    /// The address of the segment at `offset`, which is none from now on.
+    pub(super) fn remove(&self, offset: u64) -> Option<u64> {
+        let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
+        let (addr, _) = more.by_offset.remove(&offset)?;
+        more.by_addr.remove(&addr);
+        if self.addr.load(Relaxed) == addr {
+            self.len.store(0, Relaxed);
+        }
+        Some(addr)
+    }
+}
+
+impl Locate for Places {
+    /// The address of a block, which lies in some segment for sure.
+    #[inline(always)]
+    fn locate(&self, offset: u64) -> u64 {
+        let len = self.len.load(Ordering::Acquire);
+        let within = offset.wrapping_sub(self.offset.load(Relaxed));
+        if within < len { self.addr.load(Relaxed) + within } else { self.address_far(offset).unwrap_or(0) }
+    }
+}

@@ -1,0 +1,237 @@
+//! What the points are that freed memory waits for: events of ours, events of the caller, tickets of exports, and visits
+//! of other devices.
+//!
+//! A point is a place in this table with the number of its use: after it was given back it leads nowhere, so that one
+//! that is asked about too late is told from one that is passed.
+
+use super::borrowed::Borrowed;
+use crate::base::descriptor::Descriptor;
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::Mutex;
+use crate::core::{Point, Waits};
+use crate::device::{Device, EventId};
+use crate::runtime::{by_id, lock};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// What a point stands for.
+enum What {
+    /// Nothing: the place is free.
+    Nothing,
+    /// An event of ours.
+    Event(EventId),
+    /// An event of the caller, by its number among the borrowed ones.
+    Borrowed(u64),
+    /// The read end of a pipe: passed when nobody has the write end any more, which tells that no other process uses a
+    /// block. The write end goes with the block, and is copied by whoever imports it. Nothing is ever written.
+    Ticket(Descriptor),
+    /// Work of another device's stream, which that device is asked about.
+    Visit(Arc<Visit>),
+}
+
+/// Work of a stream of another device on memory of this one.
+pub(super) struct Visit {
+    device: u32, // whose stream it is
+    waits: Mutex<Waits>,
+}
+
+impl Visit {
+    /// Whether the work is over; with `wait`, waits for it on the host. No lock is held meanwhile: threads that do this
+    /// at a time do it each for itself.
+    fn is_over(&self, wait: bool) -> Result<bool> {
+        // All work of a device that has ended is over.
+        let Some(device) = by_id(self.device) else { return Ok(true) };
+        let order = device.memory().order();
+        let mut waits = lock(&self.waits).clone();
+        let mut over = order.settle(&mut waits);
+        if !over && wait {
+            order.sync_waits(&mut waits)?;
+            over = true;
+        }
+        // What was there is dropped without the lock.
+        let before = std::mem::replace(&mut *lock(&self.waits), waits);
+        drop(before);
+        Ok(over)
+    }
+
+    /// Whether the work is over.
+    pub(super) fn passed(&self) -> Result<bool> {
+        self.is_over(false)
+    }
+
+    /// Waits for it on the host.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.is_over(true).map(drop)
+    }
+}
+
+/// What is to be asked of the device.
+pub(super) enum Asked {
+    Event(EventId),
+    Borrowed(u64),
+    Visit(Arc<Visit>),
+    /// No device is asked; whether it is passed.
+    Answer(bool),
+}
+
+struct Place {
+    generation: u32,
+    what: What,
+}
+
+#[derive(Default)]
+struct Table {
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+/// The points of one device.
+#[derive(Default)]
+pub(crate) struct Points {
+    table: Mutex<Table>,
+    pub(super) borrowed: Borrowed,
+}
+
+fn split(point: Point) -> (usize, u32) {
+    ((point & u64::from(u32::MAX)) as usize, (point >> 32) as u32)
+}
+
+/// Both ends of a new pipe: read, write.
+fn pipe() -> Result<(Descriptor, OwnedFd)> {
+    let mut ends = [-1; 2];
+    // SAFETY: the array has room for the two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        let e = std::io::Error::last_os_error();
+        return Err(Error::new(Code::System, format!("pipe2: {e}")));
+    }
+    // SAFETY: made just now, and nobody else owns it.
+    let read = unsafe { OwnedFd::from_raw_fd(ends[0]) };
+    // SAFETY: as above.
+    let write = unsafe { OwnedFd::from_raw_fd(ends[1]) };
+    Ok((Descriptor::new(read, "the ticket of an export")?, write))
+}
+
+/// Whether the other end of a pipe is closed. Nobody knows it any more where the program has closed this end.
+fn has_hung_up(fd: &Descriptor) -> bool {
+    let Ok(fd) = fd.get() else { return false };
+    let mut ask = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one entry, which is ours; does not wait. The descriptor is open while it is borrowed.
+    let n = unsafe { libc::poll(&mut ask, 1, 0) };
+    n == 1 && ask.revents & libc::POLLHUP != 0
+}
+
+impl Points {
+    fn add(&self, what: What) -> Point {
+        let mut t = lock(&self.table);
+        let at = t.free.pop().unwrap_or_else(|| {
+            t.places.push(Place { generation: 0, what: What::Nothing });
+            t.places.len() as u32 - 1
+        });
+        let place = &mut t.places[at as usize];
+        place.generation = place.generation.wrapping_add(1);
+        place.what = what;
+        u64::from(place.generation) << 32 | u64::from(at)
+    }
+
+    /// A point at an event of ours, which was recorded just now.
+    pub(super) fn of_event(&self, event: EventId) -> Point {
+        self.add(What::Event(event))
+    }
+
+    /// A point at an event of the caller; `None`: it has completed.
+    pub(super) fn borrow(&self, device: &dyn Device, event: EventId) -> Result<Option<Point>> {
+        Ok(self.borrowed.borrow(device, event)?.map(|number| self.add(What::Borrowed(number))))
+    }
+
+    /// A new ticket: its point, and the end that whoever uses the block keeps open.
+    pub(crate) fn issue_ticket(&self) -> Result<(Point, OwnedFd)> {
+        let (read, write) = pipe()?;
+        Ok((self.add(What::Ticket(read)), write))
+    }
+
+    /// A point that is passed when a stream of the device with that number has done its work.
+    pub(super) fn visit(&self, device: u32, waits: Waits) -> Point {
+        self.add(What::Visit(Arc::new(Visit { device, waits: Mutex::new(waits) })))
+    }
+
+    /// What must be asked to learn about a point.
+    pub(super) fn get(&self, point: Point) -> Result<Asked> {
+        let (at, generation) = split(point);
+        let t = lock(&self.table);
+        match t.places.get(at).filter(|p| p.generation == generation).map(|p| &p.what) {
+            Some(What::Event(e)) => Ok(Asked::Event(*e)),
+            Some(What::Borrowed(n)) => Ok(Asked::Borrowed(*n)),
+            Some(What::Visit(v)) => Ok(Asked::Visit(v.clone())),
+            Some(What::Ticket(fd)) => Ok(Asked::Answer(has_hung_up(fd))),
+            Some(What::Nothing) | None => {
+                Err(Error::new(Code::Internal, "a point was asked about after its end"))
+            }
+        }
+    }
+
+    /// Gives a point back: the event of ours that was behind it, or one of the caller's that is to be destroyed now.
+    pub(super) fn take(&self, point: Point) -> Taken {
+        let (at, generation) = split(point);
+        let what = {
+            let mut t = lock(&self.table);
+            let Some(place) = t.places.get_mut(at).filter(|p| p.generation == generation) else {
+                return Taken::Nothing;
+            };
+            let what = std::mem::replace(&mut place.what, What::Nothing);
+            if !matches!(what, What::Nothing) {
+                t.free.push(at as u32);
+            }
+            what
+        };
+        match what {
+            What::Event(e) => Taken::Ours(e),
+            What::Borrowed(n) => self.borrowed.forget(n).map_or(Taken::Nothing, Taken::Theirs),
+            What::Ticket(_) | What::Visit(_) | What::Nothing => Taken::Nothing,
+        }
+    }
+}
+
+/// What was behind a point that was given back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Nothing,
+    /// An event of ours, to be used again.
+    Ours(EventId),
+    /// An event that the caller has destroyed while it was needed.
+    Theirs(EventId),
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+
+    #[test]
+    fn a_ticket_is_passed_when_its_last_copy_is_closed() {
+        let t = Points::default();
+        let passed = |p| matches!(t.get(p), Ok(Asked::Answer(true)));
+        let (point, first) = t.issue_ticket().unwrap();
+        let second = first.try_clone().unwrap();
+        assert!(!passed(point));
+        drop(first);
+        assert!(!passed(point));
+        drop(second);
+        assert!(passed(point));
+        assert_eq!(t.take(point), Taken::Nothing);
+    }
+
+    #[test]
+    fn a_point_that_was_given_back_leads_nowhere() {
+        let t = Points::default();
+        for event in [0x71C7 << 48, 0xCA11 << 48, u64::MAX, 1] {
+            let point = t.of_event(event);
+            assert!(matches!(t.get(point), Ok(Asked::Event(e)) if e == event), "{event:#x}");
+            assert_eq!(t.take(point), Taken::Ours(event));
+            assert_eq!(t.take(point), Taken::Nothing, "it is given back once");
+            let other = t.of_event(7);
+            assert!(t.get(point).is_err(), "its place is another's now");
+            assert_eq!(t.take(point), Taken::Nothing, "nor is that one given back");
+            assert_eq!(t.take(other), Taken::Ours(7));
+        }
+    }
+}

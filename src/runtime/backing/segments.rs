@@ -1,0 +1,188 @@
+//! Who is told of memory that comes and goes: for each range of addresses that gets memory behind it, and, before
+//! it goes away, for each that loses it. Communication libraries register memory with their devices there.
+//!
+//! Callbacks run one at a time, on the thread that needs the change, and no lock is held that anybody else needs: who
+//! has a change of its own to tell of waits for its turn. A range is in the hands of one thread while it changes, so what is told
+//! of it comes in order. The ranges are written down whether anybody listens or not, which costs little beside the call
+//! to the device.
+
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::levels;
+use crate::base::sync::system::Mutex;
+use crate::fail;
+use crate::runtime::{lock, numbers, reentry};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What happens to a range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// It has memory behind it from now on.
+    Added,
+    /// It is about to lose it.
+    Removed,
+}
+
+/// Called with what happens, the first address and the bytes.
+pub(crate) type SegmentCallback = dyn Fn(Segment, u64, u64) + Send + Sync;
+
+fn call(callback: &SegmentCallback, what: Segment, addr: u64, bytes: u64) {
+    reentry::in_segment_callback(|| callback(what, addr, bytes));
+}
+
+#[derive(Default)]
+struct State {
+    live: BTreeMap<u64, u64>, // address -> bytes, as they were added
+    listeners: Listeners,
+    closed: bool,
+}
+
+/// The ranges of one device that have memory, and who listens.
+#[derive(Default)]
+pub(crate) struct Segments {
+    state: Mutex<State>,
+    /// Whose turn it is to call back. Taken before `state`, or without it.
+    turn: Mutex<(), { levels::SEGMENTS_TURN }>,
+}
+
+type Listeners = Vec<(u64, Arc<SegmentCallback>)>;
+
+impl Segments {
+    /// Adds a listener, tells it of everything that is there, and gives its number, never 0 and never used again.
+    pub(crate) fn listen(&self, callback: Arc<SegmentCallback>) -> Result<u64> {
+        // Until this one has heard of all that is there, nobody tells it of a change.
+        let _turn = lock(&self.turn);
+        let (id, live) = {
+            let mut s = lock(&self.state);
+            if s.closed {
+                return Err(Error::new(Code::NotInitialized, "the device was finalised"));
+            }
+            let id = numbers::next();
+            s.listeners.push((id, callback.clone()));
+            (id, s.live.clone())
+        };
+        for (addr, bytes) in live {
+            call(&*callback, Segment::Added, addr, bytes);
+        }
+        Ok(id)
+    }
+
+    /// The listener is told nothing any more, and nobody is in it.
+    pub(crate) fn leave(&self, id: u64) -> Result<()> {
+        let gone = {
+            let mut s = lock(&self.state);
+            let Some(at) = s.listeners.iter().position(|l| l.0 == id) else {
+                fail!(Code::InvalidArgument, "there is no segment callback {id}, or it was removed");
+            };
+            s.listeners.remove(at)
+        };
+        drop(lock(&self.turn)); // who has called it is out
+        drop(gone); // foreign code may run in its destructor
+        Ok(())
+    }
+
+    /// Tells those who listened when the change was made and still do.
+    fn tell(&self, listeners: &Listeners, what: Segment, addr: u64, bytes: u64) {
+        if listeners.is_empty() {
+            return;
+        }
+        let _turn = lock(&self.turn);
+        for (id, callback) in listeners {
+            if lock(&self.state).listeners.iter().any(|l| l.0 == *id) {
+                call(&**callback, what, addr, bytes);
+            }
+        }
+    }
+
+    /// The range has memory now.
+    pub(crate) fn added(&self, addr: u64, bytes: u64) {
+        let listeners = {
+            let mut s = lock(&self.state);
+            s.live.insert(addr, bytes);
+            s.listeners.clone()
+        };
+        self.tell(&listeners, Segment::Added, addr, bytes);
+    }
+
+    /// The range is about to lose its memory, wholly or with others, which were added together or not: each call
+    /// tells of a part of one range that was added. The parts, for [`back`](Self::back).
+    pub(crate) fn going(&self, addr: u64, bytes: u64) -> Vec<(u64, u64)> {
+        let mut parts = Vec::new();
+        let listeners = {
+            let mut s = lock(&self.state);
+            let end = addr + bytes;
+            while let Some((&from, &size)) = s.live.range(..end).next_back() {
+                if from + size <= addr {
+                    break;
+                }
+                s.live.remove(&from);
+                let (start, stop) = (from.max(addr), (from + size).min(end));
+                if from < start {
+                    s.live.insert(from, start - from);
+                }
+                if stop < from + size {
+                    s.live.insert(stop, from + size - stop);
+                }
+                parts.push((start, stop - start));
+                if from < start {
+                    break;
+                }
+            }
+            s.listeners.clone()
+        };
+        parts.reverse(); // in the order of addresses
+        parts.iter().for_each(|&(at, size)| self.tell(&listeners, Segment::Removed, at, size));
+        parts
+    }
+
+    /// The device has refused to take the parts away: they are there again.
+    pub(crate) fn back(&self, parts: &[(u64, u64)]) {
+        parts.iter().for_each(|&(at, size)| self.added(at, size));
+    }
+
+    /// Everything is about to go, and the listeners with it.
+    pub(crate) fn close(&self) {
+        let live = lock(&self.state).live.clone();
+        for (addr, bytes) in live {
+            self.going(addr, bytes);
+        }
+        let gone = {
+            let mut s = lock(&self.state);
+            s.closed = true;
+            std::mem::take(&mut s.listeners)
+        };
+        drop(gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+
+    #[test]
+    fn parts_of_ranges_and_several_at_once() {
+        let s = Segments::default();
+        let log: Arc<Mutex<Vec<(Segment, u64, u64)>>> = Arc::default();
+        let to = log.clone();
+        s.added(100, 50);
+        let id = s.listen(Arc::new(move |what, at, n| lock(&to).push((what, at, n)))).unwrap();
+        s.added(150, 50);
+        s.added(300, 10);
+        let said = || std::mem::take(&mut *lock(&log));
+        let (add, gone) = (Segment::Added, Segment::Removed);
+        assert_eq!(said(), [(add, 100, 50), (add, 150, 50), (add, 300, 10)]);
+        assert_eq!(s.going(120, 50), [(120, 30), (150, 20)]);
+        assert_eq!(said(), [(gone, 120, 30), (gone, 150, 20)]);
+        s.back(&[(120, 30)]);
+        assert_eq!(said(), [(add, 120, 30)]);
+        assert_eq!(s.going(110, 5), [(110, 5)]);
+        assert_eq!(s.going(400, 5), []);
+        assert_eq!(said(), [(gone, 110, 5)]);
+        s.close();
+        let last = [(gone, 100, 10), (gone, 115, 5), (gone, 120, 30), (gone, 170, 30), (gone, 300, 10)];
+        assert_eq!(said(), last);
+        assert_eq!(s.leave(id).unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(s.listen(Arc::new(|_, _, _| ())).unwrap_err().code(), Code::NotInitialized);
+    }
+}

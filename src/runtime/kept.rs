@@ -1,0 +1,95 @@
+//! Frees that could not be done where they came, and whose caller cannot be told so: the deleter of a tensor returns no
+//! status. They are kept, and done by the next call on that memory which may. Until then the block is live.
+//!
+//! Only addresses are kept here, and no device is called: `memory.rs` frees.
+
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::Mutex;
+use crate::runtime::{lock, reentry};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The starts of blocks that are to be freed.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// Whether there may be any. Relaxed: who misses one leaves it to the next call.
+    any: AtomicBool,
+    blocks: Mutex<Vec<u64>>,
+}
+
+/// Whether a free that failed so may succeed later.
+fn may_pass(e: &Error) -> bool {
+    !matches!(
+        e.code(),
+        Code::UnknownPointer | Code::DoubleFree | Code::InvalidArgument | Code::NotInitialized
+    )
+}
+
+impl Kept {
+    /// Frees the block at `addr` with `free`, now or later.
+    pub(crate) fn free(&self, addr: u64, free: impl FnOnce(u64) -> Result<()>) {
+        // In a segment callback the memory is about to change: nothing else of it may.
+        let done = reentry::check_segment_callback().and_then(|()| free(addr));
+        if done.is_err_and(|e| may_pass(&e)) {
+            self.put(&[addr]);
+        }
+    }
+
+    fn put(&self, blocks: &[u64]) {
+        if !blocks.is_empty() {
+            lock(&self.blocks).extend(blocks);
+            self.any.store(true, Relaxed);
+        }
+    }
+
+    /// Whether there may be any.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Relaxed)
+    }
+
+    /// Frees with `free` what is kept, as far as that is possible here. Whether all of it is done.
+    #[cold]
+    pub(crate) fn settle(&self, mut free: impl FnMut(u64) -> Result<()>) -> bool {
+        if reentry::check_segment_callback().is_err() {
+            return !self.any();
+        }
+        // Taken out first: a free may lead here again.
+        let all = {
+            let mut blocks = lock(&self.blocks);
+            self.any.store(false, Relaxed);
+            std::mem::take(&mut *blocks)
+        };
+        let left: Vec<u64> =
+            all.into_iter().filter(|&addr| free(addr).is_err_and(|e| may_pass(&e))).collect();
+        self.put(&left);
+        left.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_kept_until_it_is_done_and_what_is_gone_is_not() {
+        let kept = Kept::default();
+        let fails = |code| move |_| Err(Error::new(code, "no"));
+        kept.free(1, |_| Ok(()));
+        kept.free(2, fails(Code::DoubleFree));
+        assert!(!kept.any());
+        kept.free(3, fails(Code::Device));
+        reentry::in_segment_callback(|| {
+            kept.free(4, |_| Ok(()));
+            assert!(!kept.settle(|_| Ok(())));
+        });
+        let mut seen = Vec::new();
+        let mut half = |addr| {
+            seen.push(addr);
+            if addr == 3 { fails(Code::Busy)(addr) } else { Ok(()) }
+        };
+        assert!(!kept.settle(&mut half) && kept.any());
+        assert!(kept.settle(|addr| if addr == 3 { Ok(()) } else { fails(Code::Busy)(addr) }));
+        assert!(!kept.any());
+        assert_eq!(seen, [3, 4]);
+    }
+}

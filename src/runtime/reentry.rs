@@ -1,0 +1,105 @@
+//! What the calling thread is in the middle of: calls on devices that the library is making right now, and callbacks.
+//!
+//! A plugin may call back into the library from within a call; what needs the same device's memory to change is refused
+//! there. In a callback of a stream, and in one that is told of memory which comes or goes, all that waits is refused: it
+//! could wait for itself. The thread knows where it is; no lock is involved.
+
+use crate::base::error::{Code, Error, Result};
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    /// The devices, by the address of what backs their memory, on which this thread is in a call.
+    static CALLS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// Whether this thread runs a stream callback. No destructor, so it works at thread exit too.
+    static IN_STREAM_CALLBACK: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread runs a segment callback.
+    static IN_SEGMENT_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread is in a call on a device until this is dropped.
+pub(crate) struct InCall(());
+
+impl InCall {
+    /// Notes a call on the device that `of` backs.
+    pub(crate) fn new<T>(of: &T) -> InCall {
+        let at = std::ptr::from_ref(of).addr();
+        // A thread that is ending has no list any more; it makes no calls of plugins that call back either.
+        let _ = CALLS.try_with(|c| c.borrow_mut().push(at));
+        InCall(())
+    }
+}
+
+impl Drop for InCall {
+    fn drop(&mut self) {
+        let _ = CALLS.try_with(|c| c.borrow_mut().pop());
+    }
+}
+
+/// Whether this thread is in a call on the device that `of` backs.
+pub(crate) fn is_in_call<T>(of: &T) -> bool {
+    let at = std::ptr::from_ref(of).addr();
+    CALLS.try_with(|c| c.borrow().contains(&at)).unwrap_or(false)
+}
+
+/// Runs a stream callback, which may be called from within a call on a device: it is in none. A panic in it ends there.
+pub(crate) fn in_stream_callback(callback: impl FnOnce()) {
+    let outer = IN_STREAM_CALLBACK.with(|c| c.replace(true));
+    let calls = CALLS.try_with(RefCell::take).unwrap_or_default();
+    let _ = catch_unwind(AssertUnwindSafe(callback));
+    let _ = CALLS.try_with(|c| c.replace(calls));
+    IN_STREAM_CALLBACK.with(|c| c.set(outer));
+}
+
+/// Runs a segment callback. A panic in it ends there.
+pub(crate) fn in_segment_callback(callback: impl FnOnce()) {
+    let outer = IN_SEGMENT_CALLBACK.with(|c| c.replace(true));
+    let _ = catch_unwind(AssertUnwindSafe(callback));
+    IN_SEGMENT_CALLBACK.with(|c| c.set(outer));
+}
+
+/// `NotPermitted` in a segment callback.
+#[inline]
+pub(crate) fn check_segment_callback() -> Result<()> {
+    if IN_SEGMENT_CALLBACK.with(Cell::get) { in_segments() } else { Ok(()) }
+}
+
+#[cold]
+#[inline(never)]
+fn in_segments() -> Result<()> {
+    Err(Error::new(Code::NotPermitted, "a segment callback must not call the library"))
+}
+
+/// `NotPermitted` on a thread that runs a callback of a stream or of segments: a wait there could wait for itself.
+pub(crate) fn may_block() -> Result<()> {
+    check_segment_callback()?;
+    if IN_STREAM_CALLBACK.with(Cell::get) {
+        return Err(Error::new(Code::NotPermitted, "a stream callback must not make a call that waits"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_nest_and_a_stream_callback_is_in_none_of_them() {
+        let (a, b) = (1u64, 2u64);
+        assert!(!is_in_call(&a) && may_block().is_ok());
+        let outer = InCall::new(&a);
+        let inner = InCall::new(&b);
+        assert!(is_in_call(&a) && is_in_call(&b) && may_block().is_ok());
+        in_stream_callback(|| {
+            assert!(!is_in_call(&a) && may_block().is_err());
+            let _again = InCall::new(&a);
+            assert!(is_in_call(&a));
+        });
+        assert!(is_in_call(&a) && is_in_call(&b));
+        drop(inner);
+        assert!(is_in_call(&a) && !is_in_call(&b));
+        drop(outer);
+        in_segment_callback(|| assert!(may_block().is_err() && check_segment_callback().is_err()));
+        assert!(may_block().is_ok() && check_segment_callback().is_ok());
+    }
+}

@@ -1,0 +1,145 @@
+//! The books of memory that is not pooled: live blocks, freed ones that the device still has, and the sums.
+
+use crate::base::error::{Code, Error, Result};
+use crate::core::{BlockInfo, PoolId, Stats, Stream, Waits};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// How many freed addresses are remembered to tell a double free from a foreign pointer.
+const GRAVES: usize = 1 << 16;
+
+/// A live block.
+#[derive(Clone)]
+pub(super) struct Block {
+    pub info: BlockInfo,
+    /// The stream that orders it; none for a block that every stream may use.
+    pub own: Option<Arc<Stream>>,
+    /// Other streams that have used it (`record_stream`).
+    pub used_by: Vec<Arc<Stream>>,
+}
+
+/// A freed block that the device still has.
+pub(super) struct Freed {
+    pub block: Block,
+    pub waits: Waits,
+}
+
+/// See the file's head.
+#[derive(Default)]
+pub(super) struct Account {
+    pub blocks: BTreeMap<u64, Block>,
+    graves: BTreeSet<u64>,
+    /// Freed where the device could not be called or waited for.
+    pub freed: Vec<Freed>,
+    pub pools: BTreeMap<PoolId, Stats>,
+    pub device: Stats,
+    /// Bytes of requests that are with the device now, by pool: two threads must not pass a limit together.
+    pub claims: BTreeMap<PoolId, u64>,
+    pub next_pool: u32,
+    pub careful: bool,
+    pub closed: bool,
+}
+
+impl Account {
+    pub(super) fn new() -> Account {
+        Account {
+            pools: BTreeMap::from([(PoolId::DEFAULT, Stats::default())]),
+            next_pool: 1,
+            ..Account::default()
+        }
+    }
+
+    pub(super) fn stats(&mut self, pool: PoolId) -> Result<&mut Stats> {
+        match self.pools.get_mut(&pool) {
+            Some(s) => Ok(s),
+            None => Err(Error::new(
+                Code::InvalidArgument,
+                format!("pool {} does not exist, or was destroyed", pool.0),
+            )),
+        }
+    }
+
+    /// The live block that holds `addr`.
+    pub(super) fn holder(&self, addr: u64) -> Option<&Block> {
+        let (_, b) = self.blocks.range(..=addr).next_back()?;
+        (addr - b.info.base < b.info.size).then_some(b)
+    }
+
+    /// Why `addr` is not the start of a live block.
+    pub(super) fn not_live(&self, addr: u64) -> Error {
+        if let Some(b) = self.holder(addr) {
+            let m = format!("{addr:#x} lies inside the block at {:#x}, not at its start", b.info.base);
+            Error::new(Code::UnknownPointer, m)
+        } else if self.graves.contains(&addr) {
+            Error::new(Code::DoubleFree, format!("the block at {addr:#x} was freed before"))
+        } else {
+            Error::new(Code::UnknownPointer, format!("{addr:#x} is not a block of this device"))
+        }
+    }
+
+    fn sums(&mut self, pool: PoolId) -> impl Iterator<Item = &mut Stats> {
+        self.pools.get_mut(&pool).into_iter().chain([&mut self.device])
+    }
+
+    /// A call was made to the device for memory of a pool.
+    pub(super) fn count_call(&mut self, pool: PoolId) {
+        self.sums(pool).for_each(|s| s.driver_calls += 1);
+    }
+
+    /// A request has failed for good.
+    pub(super) fn count_out_of_memory(&mut self, pool: PoolId) {
+        self.sums(pool).for_each(|s| s.out_of_memory_count += 1);
+    }
+
+    /// Enters a new block.
+    pub(super) fn add(&mut self, block: Block) {
+        let info = block.info;
+        for s in self.sums(info.pool) {
+            for (c, n) in [(&mut s.active, info.size), (&mut s.reserved, info.size), (&mut s.segments, 1)] {
+                c.add(n);
+            }
+        }
+        self.revive(block);
+    }
+
+    /// A block lives: it is new, or the device would not take it back.
+    pub(super) fn revive(&mut self, block: Block) {
+        let info = block.info;
+        for s in self.sums(info.pool) {
+            for (c, n) in
+                [(&mut s.requested, info.requested), (&mut s.allocated, info.size), (&mut s.blocks, 1)]
+            {
+                c.add(n);
+            }
+        }
+        self.graves.remove(&info.base);
+        self.blocks.insert(info.base, block);
+    }
+
+    /// The block that starts at `addr` is freed: the device still has it.
+    pub(super) fn end(&mut self, addr: u64) -> Option<Block> {
+        let block = self.blocks.remove(&addr)?;
+        let info = block.info;
+        for s in self.sums(info.pool) {
+            for (c, n) in
+                [(&mut s.requested, info.requested), (&mut s.allocated, info.size), (&mut s.blocks, 1)]
+            {
+                c.sub(n);
+            }
+        }
+        if self.graves.len() >= GRAVES {
+            self.graves.clear();
+        }
+        self.graves.insert(addr);
+        Some(block)
+    }
+
+    /// The device has a freed block no more.
+    pub(super) fn gone(&mut self, info: &BlockInfo) {
+        for s in self.sums(info.pool) {
+            for (c, n) in [(&mut s.active, info.size), (&mut s.reserved, info.size), (&mut s.segments, 1)] {
+                c.sub(n);
+            }
+        }
+    }
+}
