@@ -1,0 +1,45 @@
+//! What programs of others do with the library, and what they may rely on: streams that they made themselves, on
+//! several devices and threads; graphs, pools that sleep, layouts that come back; pinned memory; plugins that are
+//! slow, lack callbacks, call back, or answer badly.
+//!
+//! Each test is written from the header and the documents, over the C API alone, and runs in a process of its own
+//! (`apart.rs`): a call that never returns, or a crash, is a failure of one test. What a test asserts is the
+//! contract. Where a caller's wish may be refused instead of honoured, the test takes either, and nothing between.
+#![cfg(all(feature = "capi", unix))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::undocumented_unsafe_blocks,
+    unreachable_pub,
+    reason = "a test fails by panicking, its helpers too; every unsafe block without a word is a call of a C function under test; \
+              the modules are one program"
+)]
+
+#[path = "../cc/mod.rs"]
+mod cc;
+#[path = "../cuda/mod.rs"]
+mod cuda;
+
+mod apart;
+mod client;
+mod recording;
+mod slow;
+
+mod backends;
+mod dlpack;
+mod failed_streams;
+mod graphs;
+mod other_devices;
+mod paddle_calls;
+mod per_thread;
+mod pinned;
+mod plugin_addresses;
+mod plugin_calls_back;
+mod plugin_ends;
+mod plugin_handles;
+mod plugin_memory;
+mod plugin_streams;
+mod restore;
+mod sleep;

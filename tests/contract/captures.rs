@@ -1,0 +1,126 @@
+//! The last replay of a graph may still run when its capture is released, on whatever stream it was launched. The
+//! memory that the graph used, blocks that were freed while it was recorded included, is nobody else's until then; also
+//! where the device as a whole cannot be waited for, since another stream is being captured.
+
+use crate::apart::*;
+use crate::api::*;
+use millpond::capi::*;
+
+const BYTES: usize = 3 * MIB;
+const CAPACITY: usize = 64 * MIB;
+
+/// A graph that has used `block`, whose last replay is held up on a stream of its own; and a capture that goes on.
+struct World {
+    d: Device,
+    pool: Pool,
+    s: Stream,
+    block: usize,
+    gate: Gate,
+    graph: Capture,
+    recording: Capture,
+}
+
+fn world(block: usize) -> World {
+    let d = host(CAPACITY, true);
+    let (pool, other) = (d.pool(0), d.pool(0));
+    let (s, replays, t) = (d.stream(), d.stream(), d.stream());
+    let graph = pool.capture(s).unwrap();
+    let p = pool.alloc(block, s).unwrap();
+    pool.free(p, s).unwrap();
+    graph.end().unwrap();
+    let gate = d.gate(replays);
+    d.call(replays, move || poke(p, 0xAA, block));
+    gate.open_after(2 * LATE); // who waits for the replay is right, too
+    let recording = other.capture(t).unwrap();
+    World { d, pool, s, block: p, gate, graph, recording }
+}
+
+/// The next owner of what the graph had. `written` says on which stream it writes, or the host itself.
+fn next_owner(w: &World, bytes: usize, take: impl FnOnce() -> Outcome<(Option<Stream>, usize)>) {
+    // There is no other memory: a request that would have to wait may fail while the other capture goes on.
+    let taken = take();
+    if let Ok((stream, q)) = taken {
+        match stream {
+            Some(s) => w.d.fill(s, q, 0x11, bytes),
+            None => poke(q, 0x11, bytes),
+        }
+        std::thread::sleep(LATE / 4);
+        w.gate.open();
+        w.recording.release().unwrap();
+        w.d.synchronize().unwrap();
+        assert_eq!(filled(q, bytes), Some(0x11), "the replay came after the next owner's work");
+        free(q).unwrap();
+    } else {
+        assert_eq!(code(taken), MILLPOND_E_OUT_OF_MEMORY);
+        w.gate.open();
+        w.recording.release().unwrap();
+    }
+    w.d.synchronize().unwrap();
+    w.d.stats();
+    assert_eq!(w.d.room_for(2 * MIB), CAPACITY / (2 * MIB), "memory is lost");
+    w.pool.destroy().unwrap();
+}
+
+/// The stream that was captured asks for memory again.
+#[test]
+fn a_replay_that_still_runs_keeps_the_graphs_memory_from_its_own_stream() {
+    apart(|| {
+        let w = world(BYTES);
+        w.graph.release().unwrap();
+        let (pool, s) = (w.pool, w.s);
+        next_owner(&w, BYTES, || Ok((Some(s), pool.alloc(BYTES, s)?)));
+    });
+}
+
+/// Another pool takes it, since the device has no more.
+#[test]
+fn a_replay_that_still_runs_keeps_the_graphs_memory_from_other_pools() {
+    apart(|| {
+        let w = world(CAPACITY);
+        w.graph.release().unwrap();
+        let (d, s) = (w.d, w.d.stream());
+        next_owner(&w, BYTES, || Ok((Some(s), d.default_pool().alloc(BYTES, s)?)));
+    });
+}
+
+/// A block without a stream is made of it, which the host may use at once.
+#[test]
+fn a_replay_that_still_runs_keeps_the_graphs_memory_from_the_host() {
+    apart(|| {
+        let w = world(CAPACITY);
+        w.graph.release().unwrap();
+        let d = w.d;
+        next_owner(&w, BYTES, || Ok((None, d.alloc(BYTES)?)));
+    });
+}
+
+/// Without another capture the release waits for the replay, or whoever gets the memory does.
+#[test]
+fn a_replay_is_waited_for_where_the_device_can_be() {
+    apart(|| {
+        let w = world(BYTES);
+        w.recording.end().unwrap();
+        w.graph.release().unwrap();
+        let q = w.pool.alloc(BYTES, w.s).unwrap();
+        w.d.fill(w.s, q, 0x11, BYTES);
+        w.d.synchronize().unwrap();
+        assert_eq!(filled(q, BYTES), Some(0x11));
+    });
+}
+
+/// While another capture goes on the pool's end is BUSY, or waits for the replay in its own way; the device's memory is
+/// whole after it.
+#[test]
+fn the_end_of_a_released_pool_beside_a_capture_does_not_take_memory_from_a_replay() {
+    apart(|| {
+        let w = world(BYTES);
+        w.graph.release().unwrap();
+        let ended = w.pool.destroy();
+        if w.gate.is_open() {
+            w.d.synchronize().unwrap();
+        } else {
+            assert_eq!(code(ended), MILLPOND_E_BUSY);
+            poke(w.block, 0x22, BYTES); // it is still there
+        }
+    });
+}

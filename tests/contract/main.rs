@@ -1,0 +1,45 @@
+//! The contract of streams and memory, held against the library where streams end, calls fail, threads meet and work
+//! takes its time: memory is not handed out while earlier work may touch it, it comes back afterwards, no call waits
+//! for what does not concern it, and the account is exact.
+#![cfg(all(feature = "capi", target_os = "linux"))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::undocumented_unsafe_blocks,
+    unreachable_pub,
+    reason = "a test fails by panicking, its helpers too; every block is one call of an interface under test"
+)]
+
+mod apart;
+mod api;
+mod counted;
+mod held;
+mod threads;
+
+#[path = "../cc/mod.rs"]
+mod cc;
+#[path = "../cuda/mod.rs"]
+mod cuda;
+#[path = "../fake/mod.rs"]
+mod fake;
+
+mod accounts;
+mod bystanders;
+mod callbacks;
+mod captures;
+mod descriptors;
+mod double_free;
+mod events;
+mod failing_fences;
+mod last_marks;
+mod membarrier;
+mod peer_copies;
+mod restore;
+mod scattered;
+mod shared_segments;
+mod sizes;
+mod stream_ends;
+mod unload;
+mod waiting_blocks;
+mod waits;
