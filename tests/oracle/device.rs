@@ -1,0 +1,274 @@
+//! The oracle's device written in Rust: memory and mappings are those of the host device, which are real; streams,
+//! events and time are those of the world. What loses its memory is compared with the work that is still queued.
+
+use super::time::{self, enter};
+use super::world::{self, GRANULE, Work, world};
+use millpond::device::host::HostType;
+use millpond::device::*;
+use millpond::{Code, Error, HostOptions, Result, runtime};
+use std::sync::Arc;
+
+pub const NAME: &str = "oracle";
+
+struct Type(HostType);
+struct Sim(Arc<dyn Device>);
+
+/// Registers the type, with one device of so many bytes.
+pub fn register(capacity: usize, mapping: bool) {
+    let options = HostOptions { device_count: 1, capacity: capacity as u64, mapping };
+    runtime::register_type(Arc::new(Type(HostType::new("behind", options)))).unwrap();
+}
+
+impl DeviceType for Type {
+    fn name(&self) -> &str {
+        NAME
+    }
+    fn initialize(&self) -> Result<()> {
+        self.0.initialize()
+    }
+    fn finalize(&self) -> Result<()> {
+        self.0.finalize()
+    }
+    fn device_count(&self) -> Result<usize> {
+        self.0.device_count()
+    }
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
+        Ok(Arc::new(Sim(self.0.open(ordinal)?)))
+    }
+}
+
+fn go(call: &'static str) -> Result<()> {
+    enter(call).map_err(|code| Error::new(code, format!("the program wants {call} to fail")))
+}
+
+fn line(stream: StreamId) -> Result<usize> {
+    let found = world().line_of(stream);
+    found.ok_or_else(|| {
+        world().violate(format!("the device is asked about stream {stream:#x}, which has ended"));
+        Error::new(Code::UnknownStream, "no such stream")
+    })
+}
+
+fn known<T>(answer: Option<T>) -> Result<T> {
+    answer.ok_or_else(|| {
+        world().violate("the device is asked about an event that was destroyed");
+        Error::new(Code::UnknownEvent, "no such event")
+    })
+}
+
+impl Sim {
+    fn queue(&self, stream: StreamId, work: Work) -> Result<()> {
+        let line = line(stream)?;
+        if line == 0 {
+            time::run_all(true);
+        }
+        world().queue(line, work);
+        if line == 0 {
+            time::run_all(true);
+        }
+        Ok(())
+    }
+}
+
+impl Device for Sim {
+    fn ordinal(&self) -> usize {
+        self.0.ordinal()
+    }
+    fn caps(&self) -> Caps {
+        self.0.caps()
+    }
+    fn sizes(&self) -> Sizes {
+        self.0.sizes()
+    }
+    fn segments_grow(&self) -> bool {
+        self.0.segments_grow()
+    }
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        self.0.memory_info()
+    }
+    fn versions(&self) -> Versions {
+        self.0.versions()
+    }
+    fn synchronize(&self) -> Result<()> {
+        go("sync")?;
+        time::run_all(true);
+        Ok(())
+    }
+    fn alloc(&self, bytes: u64) -> Result<u64> {
+        go("alloc")?;
+        let at = self.0.alloc(bytes)?;
+        let mut w = world();
+        w.segments.insert(at as usize, bytes as usize);
+        w.taken += bytes;
+        Ok(at)
+    }
+    fn free(&self, addr: u64, bytes: u64) -> Result<()> {
+        go("free")?;
+        let mut w = world();
+        w.check_addresses(addr as usize, bytes as usize, "given back to the device");
+        w.taken -= bytes;
+        w.segments.remove(&(addr as usize));
+        drop(w);
+        self.0.free(addr, bytes)
+    }
+    fn host_alloc(&self, bytes: u64) -> Result<u64> {
+        self.0.host_alloc(bytes)
+    }
+    fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
+        self.0.host_free(addr, bytes)
+    }
+    fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        go("copy")?;
+        time::run_all(true);
+        self.0.copy(kind, dst, src, bytes)
+    }
+    fn copy_async(&self, stream: StreamId, _: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        go("copy")?;
+        self.queue(stream, Work::Move { to: dst as usize, from: src as usize, bytes: bytes as usize })
+    }
+    fn copy_peer(&self, _: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.copy(CopyKind::DeviceToDevice, dst, src, bytes)
+    }
+    fn copy_peer_async(
+        &self,
+        stream: StreamId,
+        _: &dyn Device,
+        dst: u64,
+        src: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        self.copy_async(stream, CopyKind::DeviceToDevice, dst, src, bytes)
+    }
+    fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
+        go("copy")?;
+        time::run_all(true);
+        self.0.memset(dst, value, bytes)
+    }
+    fn memset_async(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
+        go("copy")?;
+        self.queue(stream, Work::Fill { to: dst as usize, value, bytes: bytes as usize })
+    }
+    fn stream_create(&self) -> Result<StreamId> {
+        go("stream_create")?;
+        Ok(world().stream_create())
+    }
+    fn stream_destroy(&self, stream: StreamId) -> Result<()> {
+        go("stream_destroy")?;
+        known(world().stream_destroy(stream).then_some(()))
+    }
+    fn stream_exists(&self, stream: StreamId) -> bool {
+        world().line_of(stream).is_some()
+    }
+    fn stream_query(&self, stream: StreamId) -> Result<bool> {
+        go("stream_query")?;
+        let line = line(stream)?;
+        let w = world();
+        Ok(w.lines[line].done == w.lines[line].queued())
+    }
+    fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
+        go("sync_stream")?;
+        let line = line(stream)?;
+        if line == 0 {
+            time::run_all(true);
+        }
+        world().not_captured(line, "waited for");
+        let count = world().lines[line].queued();
+        time::run_to(line, count);
+        Ok(())
+    }
+    fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
+        go("wait")?;
+        let line = line(stream)?;
+        let done = world().wait(line, event);
+        known(done.then_some(()))
+    }
+    fn stream_callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()> {
+        go("callback")?;
+        self.queue(stream, Work::Call(Box::new(move || callback(Ok(())))))
+    }
+    fn event_create(&self) -> Result<EventId> {
+        go("event_create")?;
+        Ok(world().event_create())
+    }
+    fn event_destroy(&self, event: EventId) -> Result<()> {
+        go("event_destroy")?;
+        let done = world().event_destroy(event);
+        known(done.then_some(()))
+    }
+    fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
+        go("record")?;
+        let line = line(stream)?;
+        let done = world().record(line, event);
+        known(done.then_some(()))
+    }
+    fn event_query(&self, event: EventId) -> Result<bool> {
+        go("query")?;
+        known(time::ask(event))
+    }
+    fn event_synchronize(&self, event: EventId) -> Result<()> {
+        go("sync_event")?;
+        let clock = world().events.get(&event).cloned();
+        let clock = known(clock)?;
+        if world().lie != world::Lie::NoSync {
+            time::run_clock(&clock);
+        }
+        Ok(())
+    }
+    fn granule_numbers(&self) -> Result<u64> {
+        self.0.granule_numbers()
+    }
+    fn map_window(&self, bytes: u64) -> Result<u64> {
+        let base = self.0.map_window(bytes)?;
+        world().window = Some((base as usize, vec![None; (bytes / GRANULE) as usize]));
+        Ok(base)
+    }
+    fn map_close(&self) -> Result<()> {
+        world().window = None;
+        self.0.map_close()
+    }
+    fn granules_create(&self, first: u64, count: u64) -> Result<()> {
+        go("create")?;
+        self.0.granules_create(first, count)?;
+        world().taken += count * GRANULE;
+        Ok(())
+    }
+    fn granules_release(&self, first: u64, count: u64) -> Result<()> {
+        go("release")?;
+        let mut w = world();
+        if let Some(text) = w.unordered(&[(1 << 60 | (first * GRANULE), count * GRANULE)], None) {
+            w.violate(format!("granules go back to the device before {text} on them"));
+        }
+        let shown = w.window.iter().flat_map(|x| &x.1);
+        if shown.flatten().any(|g| (first..first + count).contains(g)) {
+            w.violate("granules go back to the device that are still mapped");
+        }
+        drop(w);
+        self.0.granules_release(first, count)?;
+        world().taken -= count * GRANULE;
+        Ok(())
+    }
+    fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
+        go("map")?;
+        self.0.map(offset, first, count)?;
+        if let Some((_, shown)) = &mut world().window {
+            for i in 0..count {
+                shown[(offset / GRANULE + i) as usize] = Some(first + i);
+            }
+        }
+        Ok(())
+    }
+    fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
+        go("unmap")?;
+        let mut w = world();
+        let base = w.window.as_ref().map_or(0, |x| x.0);
+        w.check_addresses(base + offset as usize, bytes as usize, "unmapped");
+        drop(w);
+        self.0.unmap(offset, bytes)?;
+        if let Some((_, shown)) = &mut world().window {
+            for i in 0..bytes / GRANULE {
+                shown[(offset / GRANULE + i) as usize] = None;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! The oracle: random programs over the C API, on devices whose time stands still until the program moves it, held
+//! against a small model of docs/streams.md. What fails is made smaller and goes into `corpus/`, which a test replays.
+//!
+//! `MILLPOND_ORACLE_SECONDS` makes the runs longer, `MILLPOND_ORACLE_SEED` begins elsewhere, `MILLPOND_ORACLE_COUNT`
+//! prints how many operations were run. `MILLPOND_ORACLE_FOUND` names a folder to collect every sort of failure in,
+//! instead of ending with the first; `MILLPOND_ORACLE_WITHOUT` leaves operations out (by name, with commas). For one
+//! program: `MILLPOND_ORACLE_FILE=program.txt MILLPOND_ORACLE_TRACE=1 cargo test --test oracle corpus` tells what each
+//! operation and the device do.
+#![cfg(all(feature = "capi", target_os = "linux"))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::undocumented_unsafe_blocks,
+    unreachable_pub,
+    reason = "a test fails by panicking, its helpers too; every block is one call of an interface under test"
+)]
+
+mod accounts;
+mod apart;
+#[path = "../contract/api.rs"]
+#[allow(dead_code, reason = "the contract's tests use all of it")]
+mod api;
+mod blocks;
+mod device;
+mod features;
+mod kept;
+mod model;
+mod plugin;
+mod program;
+mod run;
+mod threads;
+mod time;
+mod world;
+
+#[path = "../cuda/mod.rs"]
+mod cuda;
+#[path = "../fake/mod.rs"]
+mod fake;
+#[path = "../contract/threads.rs"]
+#[allow(dead_code, reason = "the contract's tests use all of it")]
+mod threaded;
+
+use apart::{apart, hunt};
+use run::KINDS;
+use world::Lie;
+
+macro_rules! kinds {
+    ($($(#[$more:meta])* $name:ident)*) => {$(
+        /// Random programs on this kind of device.
+        #[test]
+        $(#[$more])*
+        fn $name() {
+            hunt(stringify!($name));
+        }
+    )*};
+}
+
+kinds! {
+    mapping
+    segments
+    plugin
+    odd_sizes
+    no_events
+    no_synchronize
+    no_queries
+}
+
+macro_rules! several {
+    ($($(#[$more:meta])* $name:ident $kind:literal)*) => {$(
+        /// Programs of several threads, with real time, on this kind of device.
+        #[test]
+        $(#[$more])*
+        fn $name() {
+            apart::several(stringify!($name), $kind);
+        }
+    )*};
+}
+
+several! {
+    threads_mapping "mapping"
+    threads_segments "segments"
+    threads_plugin "plugin"
+    threads_cuda "cuda"
+}
+
+/// Every kind of device has its test above.
+#[test]
+fn all_kinds_are_there() {
+    assert_eq!(KINDS.len(), 7);
+}
+
+/// Programs that failed once.
+#[test]
+fn corpus() {
+    apart::replay("corpus");
+}
+
+/// The oracle sees a device that lies about order.
+#[test]
+fn a_device_that_lies_is_found_out() {
+    apart("a_device_that_lies_is_found_out", 120, || {
+        for lie in [Lie::Passed, Lie::NoWait, Lie::Short, Lie::NoSync] {
+            let seen = (0..3000).find_map(|seed| {
+                let program = program::random(seed, 150);
+                run::run(KINDS[0], &program, lie).err()
+            });
+            let failure = seen.unwrap_or_else(|| panic!("{lie:?} is not seen"));
+            eprintln!("{lie:?}: {}", failure.text);
+        }
+    });
+}

@@ -1,0 +1,256 @@
+//! Runs a program over a kind of device: each operation goes to the library by its C API, and what comes of it is
+//! compared with the model. The first difference ends the program.
+//!
+//! No lock of the oracle is held while the library is in a call: an operation looks what it may do, calls, and then
+//! notes what came of it. So one can be under way while another is held.
+
+use super::api::{self, Device, Failed};
+use super::model::{Model, PoolOf};
+use super::program::{BLOCKS, CALLS, CODES, Op, What};
+use super::time;
+use super::world::{self, Lie, World, world};
+use super::{device, plugin};
+use millpond::Code;
+use millpond::capi::*;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A kind of device.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    pub name: &'static str,
+    pub maps: bool,
+    /// Whether it takes from the device just what is reserved.
+    pub exact: bool,
+    pub capacity: usize,
+    pub plugin: Option<plugin::Manner>,
+}
+
+const MIB: usize = 1 << 20;
+
+pub const KINDS: &[Kind] = &[
+    Kind { name: "mapping", maps: true, exact: true, capacity: 32 * MIB, plugin: None },
+    Kind { name: "segments", maps: false, exact: true, capacity: 48 * MIB, plugin: None },
+    of("plugin", plugin::FULL),
+    of(
+        "odd_sizes",
+        plugin::Manner {
+            min_chunk: 3 << 8,
+            max_chunk: 5 * MIB,
+            init: 3 * MIB,
+            realloc: 7 * MIB,
+            padding: 64,
+            ..plugin::FULL
+        },
+    ),
+    of("no_events", plugin::Manner { events: false, ..plugin::FULL }),
+    of("no_synchronize", plugin::Manner { synchronize: false, ..plugin::FULL }),
+    of("no_queries", plugin::Manner { query: false, callbacks: false, ..plugin::FULL }),
+];
+
+const fn of(name: &'static str, manner: plugin::Manner) -> Kind {
+    let exact = manner.min_chunk.is_power_of_two();
+    Kind { name, maps: false, exact, capacity: manner.capacity, plugin: Some(manner) }
+}
+
+impl Kind {
+    fn start(&self, lie: Lie) -> Device {
+        let _ = millpond_finalize();
+        world::reset(lie);
+        match self.plugin {
+            Some(manner) => plugin::register(manner),
+            None => device::register(self.capacity, self.maps),
+        }
+        Device::get("oracle", 0).unwrap()
+    }
+}
+
+thread_local! {
+    /// The program's own thread, which has its scopes.
+    pub static MAIN: Cell<bool> = const { Cell::new(false) };
+    pub static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+pub struct Run {
+    pub kind: Kind,
+    pub d: Device,
+    pub m: Mutex<Model>,
+    pub join: api::Event,
+}
+
+/// How a program failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub op: usize,
+    pub text: String,
+}
+
+/// Runs it from new; how many operations were done.
+pub fn run(kind: Kind, program: &[Op], lie: Lie) -> Result<u64, Failure> {
+    MAIN.set(true);
+    let fail = |op, text| Failure { op, text };
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let d = kind.start(lie);
+        let mut m = Model { blocks: vec![None; BLOCKS as usize], ..Model::default() };
+        m.streams[0] = Some(0);
+        m.pools[0] = Some(PoolOf { pool: d.default_pool(), number: 0, bound: u64::MAX });
+        m.bound = u64::MAX;
+        let join = d.event();
+        Arc::new(Run { kind, d, m: Mutex::new(m), join })
+    }));
+    let r = caught.map_err(|e| fail(0, format!("the start: {}", said(&*e))))?;
+    let mut i = 0;
+    while i < program.len() {
+        let before = i;
+        let ops = &program[i..];
+        i += 1;
+        let trace = world().trace;
+        if trace {
+            eprintln!("{before}: {}", ops[0]);
+        }
+        if ops[0].what == What::During
+            && ops.len() > 2
+            && ops[2].what != What::During
+            && ops[1].what != What::During
+        {
+            i += 2;
+            if trace {
+                eprintln!("   {}, while this is held: {}", ops[1], ops[2]);
+            }
+            r.beside(ops[0], ops[1], ops[2]);
+        } else {
+            r.guarded(ops[0]);
+        }
+        r.m().done += 1;
+        if let Some(text) = r.settle() {
+            return Err(fail(before, text));
+        }
+    }
+    r.finish();
+    let text = r.settle();
+    let done = r.m().done;
+    match text {
+        Some(text) => Err(fail(program.len(), text)),
+        None => Ok(done),
+    }
+}
+
+pub fn said(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().cloned();
+    text.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default()
+}
+
+impl Run {
+    pub fn m(&self) -> MutexGuard<'_, Model> {
+        self.m.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Threads that were let go on meanwhile end; what was found wrong.
+    fn settle(&self) -> Option<String> {
+        let mut late = false;
+        let held = world().take_held(); // not to hold the world meanwhile
+        for thread in held {
+            let mut rounds = 0;
+            while !thread.is_finished() && rounds < 20_000 {
+                std::thread::sleep(std::time::Duration::from_micros(100));
+                rounds += 1;
+            }
+            late |= !thread.is_finished();
+        }
+        if late {
+            world().violate("a call never comes back");
+        }
+        world().violation.clone()
+    }
+
+    fn guarded(self: &Arc<Run>, op: Op) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.go(op))) {
+            world().violate(format!("{op}: panics: {}", said(&*payload)));
+        }
+    }
+
+    /// `second`, and while it is held in a call of the device, `first`.
+    fn beside(self: &Arc<Run>, hold: Op, first: Op, second: Op) {
+        let me = self.clone();
+        self.m().beside = true;
+        let free =
+            matches!(first.what, What::Alloc | What::AllocAny | What::Free | What::FreeOn | What::Stats);
+        // Waits of its own would make it wait rightly.
+        let free = free && self.kind.plugin.is_none_or(|p| p.events && p.query);
+        let body = move || {
+            me.guarded(first);
+        };
+        world().hold(CALLS[hold.n[0] as usize], hold.n[1], free, Box::new(body));
+        self.guarded(second);
+        let left = world().take_hook();
+        if left.is_some() {
+            self.guarded(first);
+        }
+        let _ = self.settle();
+        self.m().beside = false;
+    }
+
+    /// What a call said that failed: one of these codes, or what the program's faults explain.
+    pub fn refused(&self, what: &str, e: &Failed, right: &[u32]) {
+        let explained = self.m().faulty
+            && matches!(e.code, MILLPOND_E_OUT_OF_MEMORY | MILLPOND_E_DEVICE | MILLPOND_E_SYSTEM);
+        let callback = IN_CALLBACK.get() && e.code == MILLPOND_E_NOT_PERMITTED;
+        if world().trace {
+            eprintln!("    {what}: {} {}", e.code, e.message);
+        }
+        if !right.contains(&e.code) && !explained && !callback {
+            world().violate(format!("{what} fails with code {}: {}", e.code, e.message));
+        }
+    }
+
+    pub fn tell(&self, what: impl Into<String>) {
+        world().violate(what);
+    }
+
+    pub fn go(self: &Arc<Run>, op: Op) {
+        let [a, b, c, ..] = op.n;
+        let (ax, bx) = (a as usize, b as usize);
+        match op.what {
+            What::Alloc => self.alloc(ax, bx, Some(c), op.n[3], op.n[4] > 0),
+            What::AllocAny => self.alloc(ax, 0, None, b, c > 0),
+            What::Free => self.free(ax, None, false),
+            What::FreeOn => self.free(ax, Some(b), false),
+            What::FreeTwice => self.free(ax, None, true),
+            What::Record => self.record(ax, b, None),
+            What::RecordEnd => self.record(ax, b, Some(None)),
+            What::RecordEndAt => self.record(ax, b, Some(Some(c))),
+            What::Use => self.use_block(ax, b),
+            What::Host => self.host(ax),
+            What::Step => {
+                let line = ax % world().lines.len();
+                (0..b).for_each(|_| time::step(line));
+            }
+            What::StepAll => {
+                let all: Vec<u64> = world().lines.iter().map(|l| l.queued()).collect();
+                time::run_clock(&all);
+            }
+            What::Callback => self.callback(ax, b, c),
+            What::Fail => {
+                self.m().faulty = true;
+                let code = [Code::OutOfMemory, Code::Device, Code::System][c as usize % CODES.len()];
+                world().fail(CALLS[ax], b, code);
+            }
+            What::Mend => world().mend(),
+            What::During => {}
+            _ => self.other(op),
+        }
+    }
+}
+
+/// Whether a stream's next work comes after all that a clock counts.
+pub fn after(w: &World, line: usize, clock: &[u64]) -> bool {
+    let now = w.now(line);
+    clock.iter().enumerate().all(|(n, &c)| w.lines[n].done >= c || now.get(n).is_some_and(|&x| x >= c))
+}
+
+pub fn remove<T: PartialEq>(list: &mut Vec<T>, one: &T) {
+    if let Some(at) = list.iter().position(|x| x == one) {
+        list.swap_remove(at);
+    }
+}
