@@ -1,0 +1,55 @@
+//! Which device call fails. The thread that runs an operation arms a fault; the calls that it makes from then on are
+//! counted, and the one that is due fails. Calls of other threads are not concerned.
+
+use millpond::Code;
+use std::cell::RefCell;
+
+/// How a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Once, for lack of memory.
+    NoMemory,
+    /// Once.
+    Passing,
+    /// And so does every call after it.
+    Sticky,
+}
+
+pub const WAYS: [Way; 3] = [Way::NoMemory, Way::Passing, Way::Sticky];
+
+impl Way {
+    pub fn code(self) -> Code {
+        if self == Way::NoMemory { Code::OutOfMemory } else { Code::Device }
+    }
+}
+
+#[derive(Default)]
+struct Plan {
+    due: Option<(usize, Way)>,
+    seen: Vec<String>,
+}
+
+thread_local! {
+    static PLAN: RefCell<Option<Plan>> = const { RefCell::new(None) };
+}
+
+/// From here on calls of this thread are counted, and the one with this number fails, if any; the first is 1.
+pub fn arm(due: Option<(usize, Way)>) {
+    PLAN.set(Some(Plan { due, seen: Vec::new() }));
+}
+
+/// Nothing fails any more. The names of the calls since `arm`.
+pub fn disarm() -> Vec<String> {
+    PLAN.take().unwrap_or_default().seen
+}
+
+/// One call: whether it fails.
+pub fn refused(name: &str) -> Option<Way> {
+    PLAN.with_borrow_mut(|plan| {
+        let plan = plan.as_mut()?;
+        plan.seen.push(name.to_owned());
+        let (due, way) = plan.due?;
+        let now = plan.seen.len();
+        (now == due || (now > due && way == Way::Sticky)).then_some(way)
+    })
+}

@@ -1,0 +1,48 @@
+//! Every device call fails once. Each public operation that can call a device runs on each kind of device, in a world
+//! that has been used before: blocks that live, freed blocks that wait, a stream that has ended with work queued. First
+//! nothing fails, and the device calls of the operation are counted. Then the operation runs again and again in worlds
+//! made anew, and the first, the second, ... the nth call fails: with out of memory, with a failure that passes, with
+//! one that stays until it is healed.
+//!
+//! Whatever fails, the answer is a success or an error with a message, the model (`world.rs`) holds, and once the device
+//! is well again everything comes back.
+//!
+//! The operations are one table (`operations.rs`), the kinds of devices another (`kinds.rs`): a new one is one line, and
+//! the counts that are printed grow by themselves. What is known to be wrong stands in `known.rs`, with the reason.
+#![cfg(all(feature = "capi", target_os = "linux"))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::undocumented_unsafe_blocks,
+    unreachable_pub,
+    reason = "a test fails by panicking, its helpers too; every block is one call of an interface under test"
+)]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../contract/apart.rs"]
+mod apart;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../contract/api.rs"]
+mod api;
+#[path = "../cuda/mod.rs"]
+mod cuda;
+#[allow(dead_code, unused_imports, reason = "other tests use the rest")]
+#[path = "../clients/slow.rs"]
+mod slow;
+
+mod calls;
+mod each;
+mod fault;
+mod kinds;
+mod known;
+mod operations;
+mod seam;
+mod world;
+
+/// What `slow.rs` wants of the program that it is part of.
+mod client {
+    pub use crate::api::{Failed as Refused, outcome as said};
+}
