@@ -171,7 +171,11 @@ impl Run {
             if m.live().any(|x| x.is(b)) {
                 continue;
             }
-            made.push(b.at);
+            // A block of a stream that has ended may be taken for one of the stream that has its memory now, at that place.
+            let of_ended = b.line.is_some_and(|l| !world().lines[l].alive);
+            if !of_ended || told.contains(&b.at) {
+                made.push(b.at);
+            }
             self.restored(m, b);
         }
         let mut told: Vec<usize> = told;

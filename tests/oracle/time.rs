@@ -35,6 +35,7 @@ pub fn enter(call: &'static str) -> Result<(), Code> {
             eprintln!("    held in {call}: another thread goes on");
         }
         let thread = std::thread::spawn(move || {
+            MEANWHILE.with(|m| m.set(true));
             (hook.body)();
             let _ = tell.send(());
         });
@@ -163,4 +164,14 @@ pub fn ask(event: u64) -> Option<bool> {
     let clock = world().events.get(&event).cloned()?;
     run_clock(&clock);
     Some(true)
+}
+
+thread_local! {
+    /// Whether this thread runs an operation while a call of the device is held.
+    static MEANWHILE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether another thread is in a call of the device, which this operation runs beside.
+pub fn meanwhile() -> bool {
+    MEANWHILE.with(std::cell::Cell::get)
 }

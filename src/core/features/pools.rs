@@ -108,7 +108,10 @@ impl Ground {
             streams.orphans.push(heap.index);
             return;
         }
-        self.lock(heap).serve(pool.0, stream, Some(of), 0);
+        let mut h = self.lock(heap);
+        h.inherited |= h.counters.current() != [0; 3];
+        h.serve(pool.0, stream, Some(of), 0);
+        drop(h);
         streams.heaps.insert(stream, heap.index);
     }
 
@@ -130,7 +133,10 @@ impl Ground {
         };
         let unordered = stream == UNORDERED;
         let of = (!unordered).then(|| self.order.stream(stream));
-        self.lock(heap).serve(pool, stream, of, if unordered { USES } else { 0 });
+        let mut h = self.lock(heap);
+        h.inherited = false;
+        h.serve(pool, stream, of, if unordered { USES } else { 0 });
+        drop(h);
         Ok(heap)
     }
 

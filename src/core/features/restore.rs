@@ -233,6 +233,14 @@ impl Ground {
                 }
             }
         }
+        // A block that was made for a stream which has ended is ordered by no stream: it must be idle when it lives again.
+        let inherits = |heap: &u32| heaps.get(heap).is_some_and(|h| h.inherited);
+        let receivers = heaps.keys().copied().filter(&inherits);
+        let givers = change.moves.iter().filter(|m| inherits(&m.to)).map(|m| m.from);
+        for heap in receivers.chain(givers).collect::<BTreeSet<u32>>() {
+            let stream = heaps.get(&heap).and_then(|h| h.stream.clone());
+            missing.streams.extend(stream.filter(|s| !ready.streams.contains(&s.lane)));
+        }
         let orders = change.moves.iter().map(|m| (m.from, m.to));
         missing.orders = orders.filter(|pair| !ready.ordered.contains(pair)).collect();
         Ok(missing)

@@ -95,6 +95,8 @@ pub(crate) struct HeapState {
     /// The stream that orders reuse here, also after its end; none in a heap without a stream and in one that
     /// serves nobody.
     pub stream: Option<Arc<Stream>>,
+    /// Blocks may live in it that were made for another stream, which has ended: the heap's own does not order them.
+    pub inherited: bool,
     /// Streams that live blocks were used on, each once a block.
     pub uses: HashMap<Id, Vec<Use>>,
     /// Freed blocks that still wait.
@@ -123,6 +125,7 @@ impl HeapState {
             ragged: false,
             empty: [false; 2],
             stream: None,
+            inherited: false,
             uses: HashMap::new(),
             waiting: WaitingList::default(),
             exports: HashMap::new(),
