@@ -51,6 +51,8 @@ struct World {
     asked: u32, // questions after marks since the last mark was made
     calls: u64,
     fail_alias: bool,
+    /// It never says that anything is done, and must be waited for: a plugin may be so.
+    mute: bool,
     fail_create: bool,
     fail_release: bool,
     content: HashMap<u32, u64>, // by granule; 0 where there is none
@@ -123,6 +125,9 @@ impl Points for Sim {
     fn passed(&self, mark: Point) -> Result<bool> {
         let mut w = self.world();
         let &(s, q, _) = &w.marks[&mark];
+        if w.mute {
+            return Ok(false);
+        }
         w.asked += 1;
         if w.asked > PATIENCE {
             // Who does nothing but ask waits, and a device works meanwhile.

@@ -6,8 +6,7 @@
 
 use super::super::desc::{DIRECT, Id, USES, kind};
 use super::super::ground::Ground;
-use super::super::heap::Waiting;
-use super::super::heap::{Heap, LockedHeap, Use};
+use super::super::heap::{Heap, LockedHeap, Use, Waiting};
 use super::super::order::{Fence, Stream, Waits};
 use super::super::state::growth::Parts;
 use super::super::types::UNORDERED;
@@ -15,6 +14,10 @@ use super::super::units::Extent;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::pause;
 use std::sync::Arc;
+
+/// Rounds of asking, of at least 50 us each, after which the oldest block is waited for: a plugin's answer "not yet" may
+/// also mean that it cannot be asked, and then it never changes.
+const MOST_ASKED: u32 = 20_000;
 
 impl Ground {
     /// Goes on with the free of a block that other streams have used, or whose memory goes back to the device. `was` is
@@ -230,17 +233,18 @@ impl Ground {
     }
 
     /// Asks again and again until one of several fences, each with the heap that waits for it, is passed. `None`: one of them
-    /// cannot be asked.
+    /// cannot be asked, or none is passed in a second or more.
     fn ask_until_passed(&self, fences: &[(&'static Heap, Fence)], round: &mut u32) -> Option<&'static Heap> {
-        loop {
+        while *round < MOST_ASKED {
             for (heap, fence) in fences {
                 if fence.try_ask()? {
                     return Some(heap);
                 }
             }
             pause(*round);
-            *round = round.saturating_add(1);
+            *round += 1;
         }
+        None
     }
 
     /// Waits for one block after the other, in the order in which they were freed, until one comes back.

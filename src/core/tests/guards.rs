@@ -67,3 +67,21 @@ fn a_free_that_comes_too_late_leaves_the_next_block_alone() {
     pond.free(other, None, None).unwrap();
     assert_eq!(pond.stats(None).unwrap().blocks.current, 0);
 }
+
+#[test]
+fn a_device_that_never_says_that_it_is_done_is_waited_for() {
+    let mut b = Bench::new(config(true, 64 << 20));
+    for user in [2, 3] {
+        queue(&b, user);
+        let used = b.alloc(PoolId::DEFAULT, Some(1), 16 * G).unwrap();
+        b.pond.record_stream(b.live[used].offset, user).unwrap();
+        b.live[used].uses.push(user);
+        b.world.lock().unwrap().mute = true;
+        b.free(used, None);
+        b.world.lock().unwrap().mute = false;
+    }
+    b.world.lock().unwrap().mute = true;
+    b.alloc(PoolId::DEFAULT, Some(1), 16 * G).unwrap();
+    b.world.lock().unwrap().mute = false;
+    b.finish();
+}
