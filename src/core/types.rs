@@ -2,6 +2,9 @@
 //!
 //! Plain data. All sizes are bytes; streams are the bits of the caller's stream, 0 the default one.
 
+use crate::base::error::{Code, Result};
+use crate::fail;
+
 /// A pool of one device. The number is never reused within the device's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub u32);
@@ -113,6 +116,21 @@ pub struct BlockInfo {
     pub stream: Option<u64>,
     /// The pool that it came from.
     pub pool: PoolId,
+}
+
+impl BlockInfo {
+    /// Fails when `bytes` from `addr` on, which lies in the block, pass its end as it was asked for.
+    pub(crate) fn check_room(&self, addr: u64, bytes: u64) -> Result<()> {
+        let room = self.requested.saturating_sub(addr - self.base);
+        if bytes > room {
+            fail!(
+                Code::OutOfRange,
+                "{bytes} bytes at {addr:#x} pass the end of the block by {}",
+                bytes - room
+            );
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

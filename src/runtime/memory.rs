@@ -1,5 +1,5 @@
 //! The memory of one device, as the rest of the library sees it: addresses outside, a pond of offsets
-//! inside. Which device calls back the pond is in `supply.rs`.
+//! inside. Which device calls back the pond is in `backing/`.
 //!
 //! Where the device maps, a pond's offsets are one window of addresses and the translation is an
 //! addition. Elsewhere each segment has its own place; the first, which is usually the only one, is
@@ -7,12 +7,11 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::{
-    BlockInfo, CaptureId, CheckpointId, Config, Ending, Freed, GRANULE, Got, Heap, Order, Pond, Pool, PoolId,
-    Request, Restored, Stats, Waits,
+    BlockInfo, CaptureId, CheckpointId, Ending, Order, Pond, Pool, PoolId, Restored, Stats, Waits,
 };
 use crate::device::{Caps, Device, EventId, StreamId};
 use crate::fail;
-use crate::runtime::backing::{Places, Supply};
+use crate::runtime::backing::Supply;
 use crate::runtime::kept::Kept;
 use crate::runtime::options::Options;
 use crate::runtime::rescue::{OomCallback, Rescue};
@@ -21,17 +20,14 @@ use crate::runtime::unpooled::Unpooled;
 use crate::runtime::usage::Usage;
 use settings::Settings;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+mod pooled;
 mod settings;
 mod sharing;
 
-/// [B] no device has more: a plugin that claims so names no size.
-const MOST_BELIEVED: u64 = 1 << 50;
-/// [B] what such a device is taken for.
-const UNKNOWN_SIZE: u64 = 8 << 40;
-/// [B] segments of a device that maps but must not: its own sizes are made for mapping.
-const SEGMENT: u64 = 64 << 20;
+pub(crate) use pooled::Pooled;
+use pooled::config_of;
 
 /// The memory of one device. All calls may come from any thread.
 pub struct Memory {
@@ -52,70 +48,6 @@ const KEPT: u8 = 2;
 enum How {
     Pooled(Box<Pooled>),
     Unpooled(Box<Unpooled>),
-}
-
-/// A pond, and what lies around it.
-#[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
-pub(crate) struct Pooled {
-    pond: Pond,
-    device: Arc<dyn Device>,
-    supply: Arc<Supply>,
-    places: Arc<Places>,
-    maps: bool,
-    rescue: Arc<Rescue>,
-    kept: Arc<Kept>,
-    closed: AtomicBool,
-}
-
-/// How a pond over `device` is.
-fn config_of(device: &dyn Device, expandable: bool) -> Result<Config> {
-    let sizes = device.sizes();
-    let mut config = Config {
-        min_chunk: sizes.min_chunk.max(1),
-        max_chunk: sizes.max_chunk,
-        max_alloc: sizes.max_alloc,
-        padding: sizes.padding,
-        init_alloc: sizes.init_alloc,
-        realloc: sizes.realloc,
-        mapping: device.caps().contains(Caps::MAPPING) && device.granule() == GRANULE,
-        numbers: 0,
-        growing: device.segments_grow(),
-        window: Pond::WINDOW,
-        most_pieces: device.most_mappings(),
-    };
-    if config.mapping && !expandable {
-        config.mapping = false;
-        config.init_alloc = config.init_alloc.min(SEGMENT);
-        config.realloc = config.realloc.min(SEGMENT);
-        // A larger block is not kept when it is freed: it would lock up much of the device.
-        config.max_chunk = config.max_chunk.min(SEGMENT.max(config.max_alloc / 4));
-    }
-    if config.mapping {
-        // Whole granules only; what the device has beyond the last one cannot be mapped.
-        config.max_alloc =
-            config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
-        config.numbers = device.granule_numbers()?;
-    } else {
-        if config.max_alloc > MOST_BELIEVED {
-            config.max_alloc = UNKNOWN_SIZE;
-        }
-    }
-    Ok(config)
-}
-
-/// Reserves the addresses of a pond: as many as it would like, else fewer.
-fn reserve(device: &dyn Device, config: &mut Config, places: &Places) -> Result<()> {
-    loop {
-        let (real, alias) = Pond::span(config)?;
-        match device.map_window(real + alias) {
-            Ok(window) => {
-                places.set_window(window, real + alias);
-                return Ok(());
-            }
-            Err(e) if config.window <= 1 => return Err(e),
-            Err(_) => config.window /= 2,
-        }
-    }
 }
 
 #[cold]
@@ -253,11 +185,7 @@ impl Memory {
     #[inline]
     pub fn free(&self, addr: u64, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
         match self.open()? {
-            How::Pooled(p) => match p.places.offset(addr) {
-                Some(offset) => p.pond.free(offset, stream, size),
-                None if addr == 0 => Ok(()),
-                None => unknown(addr),
-            },
+            How::Pooled(p) => p.free_at(addr, stream, size),
             How::Unpooled(u) => u.free(addr, stream, size),
         }
     }
@@ -407,25 +335,16 @@ impl Memory {
 
     /// Fails unless `addr .. addr + bytes` lies in one live block, as it was asked for.
     pub fn check_range(&self, addr: u64, bytes: u64) -> Result<()> {
-        let b = match self.open()? {
+        match self.open()? {
             How::Pooled(p) => {
                 let b = self.block(addr)?;
                 if p.pond.sleeps(b.pool) {
                     fail!(Code::NotPermitted, "the pool of the block at {:#x} sleeps", b.base);
                 }
-                b
+                b.check_room(addr, bytes)
             }
-            How::Unpooled(u) => return u.check_range(addr, bytes),
-        };
-        let room = b.requested.saturating_sub(addr - b.base);
-        if bytes > room {
-            fail!(
-                Code::OutOfRange,
-                "{bytes} bytes at {addr:#x} pass the end of the block by {}",
-                bytes - room
-            );
+            How::Unpooled(u) => u.check_range(addr, bytes),
         }
-        Ok(())
     }
 
     /// The pooled memory and one of its pools, for callers that look a pool up once and use it often.
@@ -612,137 +531,5 @@ impl Memory {
         if let How::Pooled(p) = &self.how {
             p.pond.discard();
         }
-    }
-}
-
-#[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
-impl Pooled {
-    fn new(
-        device: Arc<dyn Device>,
-        usage: Arc<Usage>,
-        mut config: Config,
-        rescue: Arc<Rescue>,
-        kept: Arc<Kept>,
-    ) -> Result<Pooled> {
-        let places = Arc::new(Places::default());
-        if config.mapping {
-            reserve(&*device, &mut config, &places)?;
-        }
-        let maps = config.mapping;
-        let supply = Arc::new(Supply::new(device.clone(), usage, places.clone(), maps));
-        match Pond::new(config, supply.clone()) {
-            Ok(pond) => {
-                let closed = AtomicBool::new(false);
-                Ok(Pooled { pond, device, supply, places, maps, rescue, kept, closed })
-            }
-            Err(e) => {
-                if maps {
-                    device.map_close()?;
-                }
-                Err(e)
-            }
-        }
-    }
-
-    /// `Memory::alloc` with the pool at hand, in the usual case: see [`Pond::quick`]. It gives an address, 0 if the
-    /// device has just ended. After the end of the device no pool has a heap. Never panics.
-    #[inline(always)]
-    pub(crate) fn quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
-        if bytes == 0 {
-            return Got::NoHeap;
-        }
-        self.pond.quick(pool, stream, bytes, &*self.places)
-    }
-
-    /// What `quick` asks for now and then.
-    pub(crate) fn settle(&self, heap: &'static Heap) {
-        self.pond.settle(heap);
-    }
-
-    /// What a request needs that `quick` could not serve; `bytes` is not 0.
-    pub(crate) fn request(&self, heap: &'static Heap, bytes: u64) -> Result<Request> {
-        self.pond.request(heap, bytes)
-    }
-
-    /// What comes next: see [`Pond::place`]. It gives an address, as `quick` does.
-    pub(crate) fn place(&self, req: &Request) -> Option<Got> {
-        self.pond.place(req, &*self.places)
-    }
-
-    /// A block where `quick` and `place` gave none, which may have found what the request needs.
-    pub(crate) fn find(
-        &self,
-        pool: &Pool,
-        stream: StreamId,
-        bytes: u64,
-        req: Option<Request>,
-    ) -> Result<u64> {
-        if self.kept.any() {
-            self.kept.settle(|a| self.free_plain(a));
-        }
-        let attempt = |req: Option<Request>| {
-            if self.closed.load(Relaxed) {
-                return ended();
-            }
-            let req = match req {
-                Some(req) => req,
-                None => self.pond.request(self.pond.heap(pool, stream)?, bytes)?,
-            };
-            self.places.address(self.pond.find(&req)?)
-        };
-        let done = attempt(req).or_else(|e| self.rescue.retry(e, bytes, || attempt(None)));
-        done.inspect_err(|e| {
-            if e.code() == Code::OutOfMemory {
-                self.pond.count_out_of_memory(pool.id(), Some(stream));
-            }
-        })
-    }
-
-    fn check_open(&self) -> Result<()> {
-        if self.closed.load(Relaxed) { ended() } else { Ok(()) }
-    }
-
-    /// `Memory::free` with a stream, in the usual case: see [`Pond::free_quick`]. After the end of the device no
-    /// address is near. Never panics.
-    #[inline(always)]
-    pub(crate) fn free_quick(&self, addr: u64, stream: StreamId) -> Freed {
-        match self.places.near(addr) {
-            Some(offset) => self.pond.free_quick(offset, Some(stream)),
-            None => Freed::NotQuick,
-        }
-    }
-
-    /// `Memory::free` with a stream, after `free_quick` found that it is not the usual case.
-    pub(crate) fn free(&self, addr: u64, stream: StreamId, found: Freed) -> Result<()> {
-        self.check_open()?;
-        match self.places.offset(addr) {
-            Some(offset) => match found {
-                Freed::Unowned(heap) if self.pond.free_unowned(heap, offset) => Ok(()),
-                _ => self.pond.free(offset, Some(stream), None),
-            },
-            None if addr == 0 => Ok(()),
-            None => unknown(addr),
-        }
-    }
-
-    /// `Memory::free` with an address only.
-    fn free_plain(&self, addr: u64) -> Result<()> {
-        self.check_open()?;
-        match self.places.offset(addr) {
-            Some(offset) => self.pond.free(offset, None, None),
-            None => unknown(addr),
-        }
-    }
-
-    /// A request of 0 bytes: no block, but its arguments must be right.
-    fn nothing(&self, pool: PoolId, stream: Option<StreamId>) -> Result<u64> {
-        self.pond.check_names(pool, stream)?;
-        Ok(0)
-    }
-
-    fn stats(&self, pool: Option<PoolId>) -> Result<Stats> {
-        let mut s = self.pond.stats(pool)?;
-        s.driver_calls = self.supply.calls();
-        Ok(s)
     }
 }

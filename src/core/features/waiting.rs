@@ -19,6 +19,14 @@ use std::sync::Arc;
 /// also mean that it cannot be asked, and then it never changes.
 const MOST_ASKED: u32 = 20_000;
 
+/// What came of freed blocks that wait for nothing any more.
+struct Returned {
+    /// Whether there were any.
+    any: bool,
+    /// Why the device would not take the caller's own.
+    refused: Option<Error>,
+}
+
 impl Ground {
     /// Goes on with the free of a block that other streams have used, or whose memory goes back to the device. `was` is
     /// the state in which it lived.
@@ -32,7 +40,7 @@ impl Ground {
         let heap = h.heap;
         let d = self.maps.desc(id);
         let (bytes, charged, direct) = (d.requested(), self.charge(id), was & DIRECT != 0);
-        let mut uses = h.uses.remove(&id).unwrap_or_default();
+        let uses = h.uses.remove(&id).unwrap_or_default();
         let exports = h.exports.remove(&id).unwrap_or_default();
         // Out of `allocated`, still in `active`.
         h.counters.count_out_to_wait(charged, bytes);
@@ -66,36 +74,21 @@ impl Ground {
             }
         }
         let over = waits.is_over();
-        let mut h = self.lock(heap);
-        h.waiting.known(ticket, waits);
+        self.lock(heap).waiting.known(ticket, waits);
         if !over {
             return Ok(());
         }
-        let (mut ripe, mut segments) = (Vec::new(), Vec::new());
-        h.waiting.take_ripe(&mut ripe, &mut segments);
-        ripe.iter().for_each(|w| self.ripen(&mut h, w));
-        drop(h);
-        let mut done = Ok(());
-        for w in segments {
-            let released = self.release_direct(heap, &w);
-            match released {
-                Err(e) if w.ticket == ticket => {
-                    // The device would not take it: it is the caller's again.
-                    let mut h = self.lock(heap);
-                    h.waiting.finish(ticket);
-                    h.counters.count_back(charged);
-                    h.counters.count_in(charged, bytes);
-                    if !uses.is_empty() {
-                        h.uses.insert(id, std::mem::take(&mut uses));
-                    }
-                    d.set_state(kind::LIVE | was & !kind::MASK | USES | DIRECT);
-                    done = Err(Error::new(e.code(), format!("the device refused to take a block back: {e}")));
-                }
-                Err(_) => self.lock(heap).waiting.known(w.ticket, Waits::default()), // offered again the next time
-                Ok(()) => {}
-            }
+        let Some(e) = self.take_ripe(heap, Some(ticket)).refused else { return Ok(()) };
+        // The device would not take it: it is the caller's again.
+        let mut h = self.lock(heap);
+        h.waiting.finish(ticket);
+        h.counters.count_back(charged);
+        h.counters.count_in(charged, bytes);
+        if !uses.is_empty() {
+            h.uses.insert(id, uses);
         }
-        done
+        d.set_state(kind::LIVE | was & !kind::MASK | USES | DIRECT);
+        Err(Error::new(e.code(), format!("the device refused to take a block back: {e}")))
     }
 
     /// A block that waits for nothing any more becomes reusable.
@@ -169,11 +162,12 @@ impl Ground {
             fronts = self.look(heap).waiting.fronts();
             fronts.retain(|f| passed.contains(&f.lane()));
         }
-        self.take_ripe(heap)
+        self.take_ripe(heap, None).any
     }
 
-    /// Brings back the freed blocks of a heap that are known to wait for nothing any more. `true` when any came back.
-    fn take_ripe(&self, heap: &'static Heap) -> bool {
+    /// Brings back the freed blocks of a heap that are known to wait for nothing any more. A segment that the device does
+    /// not take is offered again the next time, but for `own`, which is the caller's business.
+    fn take_ripe(&self, heap: &'static Heap, own: Option<u64>) -> Returned {
         let (mut ripe, mut segments) = (Vec::new(), Vec::new());
         {
             let mut h = self.look(heap);
@@ -183,12 +177,15 @@ impl Ground {
             }
             ripe.iter().for_each(|w| self.ripen(&mut h, w));
         }
+        let mut refused = None;
         for w in &segments {
-            if self.release_direct(heap, w).is_err() {
-                self.lock(heap).waiting.known(w.ticket, Waits::default()); // it is offered again the next time
+            match self.release_direct(heap, w) {
+                Err(e) if Some(w.ticket) == own => refused = Some(e),
+                Err(_) => self.lock(heap).waiting.known(w.ticket, Waits::default()),
+                Ok(()) => {}
             }
         }
-        !ripe.is_empty() || !segments.is_empty()
+        Returned { any: !ripe.is_empty() || !segments.is_empty(), refused }
     }
 
     /// The heaps in which freed blocks wait.

@@ -184,15 +184,7 @@ impl Unpooled {
             Code::DoubleFree => Error::new(Code::UnknownPointer, format!("the block at {addr:#x} was freed")),
             _ => e,
         })?;
-        let room = b.requested.saturating_sub(addr - b.base);
-        if bytes > room {
-            fail!(
-                Code::OutOfRange,
-                "{bytes} bytes at {addr:#x} pass the end of the block by {}",
-                bytes - room
-            );
-        }
-        Ok(())
+        b.check_room(addr, bytes)
     }
 
     /// A new pool whose reserved bytes never pass `limit` (0: none).

@@ -1,0 +1,266 @@
+//! The simulated device: which granules exist, what stands behind which address, what each stream has still to do.
+
+use super::*;
+
+/// So many questions in a row, with no new mark, are a wait.
+const PATIENCE: u32 = 300;
+
+#[derive(Default)]
+pub(super) struct World {
+    pub(super) real: u32,
+    pub(super) created: BTreeSet<u32>,
+    pub(super) shown: BTreeMap<u32, u32>, // address granule -> physical granule
+    pub(super) segments: BTreeMap<u64, u64>, // offset -> bytes
+    pub(super) taken: u64,
+    pub(super) capacity: u64,
+    pub(super) streams: BTreeMap<u64, Stream>,
+    pub(super) marks: HashMap<Point, (u64, u64, Waits)>, // stream, queued, what that work waits for
+    pub(super) events: HashMap<u64, (u64, u64, Waits)>,  // the caller's
+    pub(super) recording: BTreeSet<u64>,                 // captured streams
+    pub(super) next_mark: Point,
+    pub(super) asked: u32, // questions after marks since the last mark was made
+    pub(super) calls: u64,
+    pub(super) fail_alias: bool,
+    /// It never says that anything is done, and must be waited for: a plugin may be so.
+    pub(super) mute: bool,
+    pub(super) fail_create: bool,
+    pub(super) fail_release: bool,
+    pub(super) content: HashMap<u32, u64>, // by granule; 0 where there is none
+    pub(super) saved: HashMap<u32, u64>,
+    /// What another thread does while the device is waited for, the nth time from now.
+    pub(super) meanwhile: VecDeque<(u32, Box<dyn FnOnce() + Send>)>,
+    /// Granules that work is on: with what was queued on stream 2 then.
+    pub(super) in_flight: Vec<(u32, u64)>,
+}
+#[derive(Default)]
+pub(super) struct Stream {
+    pub(super) queued: u64,
+    pub(super) done: u64,
+    pub(super) waits: Waits,
+}
+pub(super) type Waits = BTreeMap<u64, u64>; // other stream -> queued there
+impl World {
+    /// Physical ranges behind an address range.
+    pub(super) fn behind(&self, offset: u64, bytes: u64) -> Vec<(u64, u64)> {
+        let mut out: Vec<(u64, u64)> = Vec::new();
+        if !self.segments.is_empty() {
+            let (&o, &n) = self.segments.range(..=offset).next_back().expect("a segment");
+            assert!(offset + bytes <= o + n, "block runs past its segment");
+            return vec![(offset, bytes)];
+        }
+        let (mut at, end) = (offset, offset + bytes);
+        while at < end {
+            let stop = end.min((at / G + 1) * G);
+            let g = (at / G) as u32;
+            let p = if g < self.real { g } else { *self.shown.get(&g).expect("address is mapped") };
+            assert!(self.created.contains(&p), "granule {p} exists");
+            out.push((u64::from(p) * G + at % G, stop - at));
+            at = stop;
+        }
+        out
+    }
+    /// A call on a stream that is captured, or on stream 0 while any is, would spoil the capture.
+    pub(super) fn legal(&self, stream: u64) {
+        assert!(!self.recording.contains(&stream), "a call on captured stream {stream}");
+        assert!(stream != 0 || self.recording.is_empty(), "a call on stream 0 during a capture");
+    }
+    pub(super) fn rests(&self, granule: u32) {
+        let busy = self.in_flight.iter().any(|&(g, q)| g == granule && !self.passed(2, q));
+        assert!(!busy, "granule {granule} is taken away while work is on it");
+    }
+    pub(super) fn passed(&self, s: u64, q: u64) -> bool {
+        self.streams.get(&s).is_none_or(|s| s.done >= q)
+    }
+    /// The stream runs up to `q`, and so does what it waits for.
+    pub(super) fn complete(&mut self, s: u64, q: u64) {
+        let Some(st) = self.streams.get_mut(&s) else { return };
+        if st.done >= q {
+            return;
+        }
+        st.done = q;
+        for (t, v) in st.waits.clone() {
+            self.complete(t, v);
+        }
+    }
+}
+
+pub(super) struct Sim(pub Arc<Mutex<World>>);
+impl Sim {
+    fn world(&self) -> std::sync::MutexGuard<'_, World> {
+        check_unlocked("the backing is called");
+        self.0.lock().unwrap()
+    }
+}
+impl Points for Sim {
+    fn passed(&self, mark: Point) -> Result<bool> {
+        let mut w = self.world();
+        let &(s, q, _) = &w.marks[&mark];
+        if w.mute {
+            return Ok(false);
+        }
+        w.asked += 1;
+        if w.asked > PATIENCE {
+            // Who does nothing but ask waits, and a device works meanwhile.
+            w.asked = 0;
+            w.complete(s, q);
+        }
+        Ok(w.passed(s, q))
+    }
+    fn wait(&self, stream: u64, mark: Point) -> Result<()> {
+        let mut w = self.world();
+        w.legal(stream);
+        let (s, q, mut all) = w.marks[&mark].clone();
+        all.insert(s, q.max(all.get(&s).copied().unwrap_or(0)));
+        let st = w.streams.entry(stream).or_default();
+        st.queued += 1; // the wait itself is work
+        let waits = &mut st.waits;
+        for (s, q) in all {
+            let e = waits.entry(s).or_default();
+            *e = q.max(*e);
+        }
+        Ok(())
+    }
+    fn sync(&self, mark: Point) -> Result<()> {
+        let mut w = self.world();
+        let &(s, q, _) = &w.marks[&mark];
+        w.complete(s, q);
+        Ok(())
+    }
+    fn forget(&self, mark: Point) {
+        assert!(self.0.lock().unwrap().marks.remove(&mark).is_some(), "mark forgotten twice");
+    }
+}
+impl Backing for Sim {
+    fn create(&self, first: u32, count: u32) -> Result<()> {
+        let mut w = self.world();
+        w.calls += 1;
+        if w.fail_create || w.taken + u64::from(count) * G > w.capacity {
+            return Err(Error::new(Code::OutOfMemory, "simulated device is full"));
+        }
+        w.taken += u64::from(count) * G;
+        for g in first..first + count {
+            assert!(g < w.real && w.created.insert(g), "granule {g} made twice");
+            w.content.remove(&g);
+        }
+        Ok(())
+    }
+    fn release(&self, first: u32, count: u32) -> Result<()> {
+        let mut w = self.world();
+        w.calls += 1;
+        if w.fail_release {
+            return Err(Error::new(Code::Device, "simulated release failure"));
+        }
+        w.taken -= u64::from(count) * G;
+        for g in first..first + count {
+            assert!(w.created.remove(&g), "granule {g} released, but it is not there");
+            w.rests(g);
+            assert!(!w.shown.values().any(|&p| p == g), "granule {g} released while shown elsewhere");
+        }
+        Ok(())
+    }
+    fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()> {
+        let mut w = self.world();
+        w.calls += 1;
+        if w.fail_alias {
+            return Err(Error::new(Code::Device, "simulated mapping failure"));
+        }
+        for i in 0..count {
+            assert!(w.created.contains(&(first + i)));
+            assert_eq!(w.shown.insert((offset / G) as u32 + i, first + i), None, "address mapped twice");
+        }
+        Ok(())
+    }
+    fn unalias(&self, offset: u64, bytes: u64) -> Result<()> {
+        let mut w = self.world();
+        w.calls += 1;
+        for i in 0..bytes / G {
+            let shown = w.shown.remove(&((offset / G + i) as u32));
+            w.rests(shown.expect("unmapped what was not mapped"));
+        }
+        Ok(())
+    }
+    fn save(&self, first: u32, count: u32) -> Result<()> {
+        let w = &mut *self.world();
+        for g in first..first + count {
+            assert!(w.created.contains(&g));
+            w.saved.insert(g, w.content.get(&g).copied().unwrap_or(0));
+        }
+        Ok(())
+    }
+    fn load(&self, first: u32, count: u32) -> Result<()> {
+        let w = &mut *self.world();
+        (first..first + count).for_each(|g| _ = w.content.insert(g, w.saved[&g]));
+        Ok(())
+    }
+    fn drop_saved(&self, first: u32, count: u32) {
+        let w = &mut *self.world();
+        (first..first + count).for_each(|g| assert!(w.saved.remove(&g).is_some(), "dropped twice"));
+    }
+    fn segment(&self, offset: u64, bytes: u64) -> Result<()> {
+        let mut w = self.world();
+        w.calls += 1;
+        if w.fail_create || w.taken + bytes > w.capacity {
+            return Err(Error::new(Code::OutOfMemory, "simulated device is full"));
+        }
+        w.taken += bytes;
+        w.segments.insert(offset, bytes);
+        Ok(())
+    }
+    fn segment_release(&self, offset: u64, bytes: u64) -> Result<()> {
+        let mut w = self.world();
+        w.calls += 1;
+        assert_eq!(w.segments.remove(&offset), Some(bytes));
+        w.rests((offset / G) as u32);
+        w.taken -= bytes;
+        Ok(())
+    }
+    fn mark(&self, stream: u64) -> Result<Option<Point>> {
+        let mut w = self.world();
+        w.legal(stream);
+        let st = w.streams.entry(stream).or_default();
+        let known = (stream, st.queued, st.waits.clone());
+        w.next_mark += 1;
+        w.asked = 0;
+        let m = w.next_mark;
+        w.marks.insert(m, known);
+        Ok(Some(m))
+    }
+    fn borrow_event(&self, event: u64) -> Result<Option<Point>> {
+        let mut w = self.world();
+        let known = w.events[&event].clone();
+        w.next_mark += 1;
+        let m = w.next_mark;
+        w.marks.insert(m, known);
+        Ok(Some(m))
+    }
+    fn capturing(&self, stream: u64) -> bool {
+        self.world().recording.contains(&stream)
+    }
+    fn sync_all(&self) -> Result<()> {
+        let mut w = self.world();
+        assert!(w.recording.is_empty(), "the device is waited for during a capture");
+        for s in w.streams.values_mut() {
+            s.done = s.queued;
+        }
+        w.meanwhile.iter_mut().for_each(|m| m.0 -= 1);
+        let due = if w.meanwhile.front().is_some_and(|m| m.0 == 0) { w.meanwhile.pop_front() } else { None };
+        drop(w);
+        if let Some((_, f)) = due {
+            f();
+        }
+        Ok(())
+    }
+    fn sync_stream(&self, stream: u64) -> Result<()> {
+        let mut w = self.world();
+        let q = w.streams.get(&stream).map_or(0, |s| s.queued);
+        w.complete(stream, q);
+        Ok(())
+    }
+    fn knows(&self, _: u64) -> bool {
+        true
+    }
+    fn streams(&self, each: &mut dyn FnMut(u64)) {
+        let all: Vec<u64> = self.world().streams.keys().copied().collect();
+        all.into_iter().for_each(each);
+    }
+}
