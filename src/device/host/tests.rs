@@ -110,6 +110,6 @@ fn alone(name: &str, body: impl FnOnce()) {
         .env("MILLPOND_TEST_ALONE", "1")
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&run.stdout);
-    assert!(run.status.success() && text.contains("1 passed"), "{text}");
+    let (text, errors) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success() && text.contains("1 passed"), "{}\n{text}{errors}", run.status);
 }

@@ -35,6 +35,10 @@ fn without_address_space_calls_fail_and_give_back_what_they_took() {
     alone("failures::without_address_space_calls_fail_and_give_back_what_they_took", || {
         let (host, a, _) = host();
         let stream = a.stream_create().unwrap();
+        // Its thread runs: one that is only starting asks for a signal stack, and ends the process where it gets none.
+        let (tell, told) = std::sync::mpsc::channel();
+        a.stream_callback(stream, Box::new(move |_| tell.send(()).unwrap())).unwrap();
+        told.recv().unwrap();
         limit(libc::RLIMIT_AS, 1 << 20);
         let results = [
             a.alloc(64 * MIB).map(drop),
