@@ -71,62 +71,42 @@ fn a_stream_that_ends_when_no_event_can_be_made_is_waited_for_by_the_host() {
     apart(|| ends_without_a_point(Code::OutOfMemory, |d, _| (NULL, d.alloc(BYTES).unwrap())));
 }
 
-/// A stream that has used blocks of another one ends when no event can be made: the blocks wait for it all the same.
-#[test]
-fn a_use_on_a_stream_that_ends_when_no_event_can_be_made_is_waited_for() {
-    apart(|| {
-        let (d, control, pool) = world();
-        let (a, b) = (d.stream(), d.stream());
-        let p = pool.alloc(BYTES, a).unwrap();
-        record_stream(p, b).unwrap();
-        let gate = d.gate(b);
-        d.fill(b, p, 0xAA, BYTES);
-        gate.open_after(2 * LATE);
-        no_events(&control, Code::OutOfMemory);
-        let ended = d.end_stream(b);
-        control.mend();
+/// A stream that has used a block of another one ends while the device fails as `fail` says. The block waits for its work
+/// all the same.
+fn a_use_ends(fail: impl FnOnce(&Control)) {
+    let (d, control, pool) = world();
+    let (a, b) = (d.stream(), d.stream());
+    let p = pool.alloc(BYTES, a).unwrap();
+    record_stream(p, b).unwrap();
+    let gate = d.gate(b);
+    d.fill(b, p, 0xAA, BYTES);
+    gate.open_after(2 * LATE);
+    fail(&control);
+    let ended = d.end_stream(b);
+    control.mend();
 
-        pool.free(p, a).unwrap();
-        let q = pool.alloc(BYTES, a).unwrap();
-        d.fill(a, q, 0x11, BYTES);
-        std::thread::sleep(LATE / 4);
-        gate.open();
-        d.synchronize().unwrap();
-        assert_eq!(filled(q, BYTES), Some(0x11), "work of the ended stream came after the next owner's");
-        free(q).unwrap();
-        if ended.is_err() {
-            d.end_stream(b).unwrap();
-        }
-        all_is_back(d);
-    });
+    pool.free(p, a).unwrap();
+    let q = pool.alloc(BYTES, a).unwrap();
+    d.fill(a, q, 0x11, BYTES);
+    std::thread::sleep(LATE / 4);
+    gate.open();
+    d.synchronize().unwrap();
+    assert_eq!(filled(q, BYTES), Some(0x11), "work of the ended stream came after the next owner's");
+    free(q).unwrap();
+    if ended.is_err() {
+        d.end_stream(b).unwrap();
+    }
+    all_is_back(d);
 }
 
-/// The same where events can be made, and the wait for one fails.
+/// No event can be made.
+#[test]
+fn a_use_on_a_stream_that_ends_when_no_event_can_be_made_is_waited_for() {
+    apart(|| a_use_ends(|control| no_events(control, Code::OutOfMemory)));
+}
+
+/// Events can be made, and the wait for one fails.
 #[test]
 fn a_use_on_a_stream_whose_end_cannot_be_waited_for_is_not_over() {
-    apart(|| {
-        let (d, control, pool) = world();
-        let (a, b) = (d.stream(), d.stream());
-        let p = pool.alloc(BYTES, a).unwrap();
-        record_stream(p, b).unwrap();
-        let gate = d.gate(b);
-        d.fill(b, p, 0xAA, BYTES);
-        gate.open_after(2 * LATE);
-        control.fail_all("event_synchronize", Code::Device);
-        let ended = d.end_stream(b);
-        control.mend();
-
-        pool.free(p, a).unwrap();
-        let q = pool.alloc(BYTES, a).unwrap();
-        d.fill(a, q, 0x11, BYTES);
-        std::thread::sleep(LATE / 4);
-        gate.open();
-        d.synchronize().unwrap();
-        assert_eq!(filled(q, BYTES), Some(0x11), "work of the ended stream came after the next owner's");
-        free(q).unwrap();
-        if ended.is_err() {
-            d.end_stream(b).unwrap();
-        }
-        all_is_back(d);
-    });
+    apart(|| a_use_ends(|control| control.fail_all("event_synchronize", Code::Device)));
 }
