@@ -394,8 +394,8 @@ fn a_capture_takes_its_stream_over() {
     });
 }
 
-/// A stream with work ends while a block without a stream is freed, which that work may use: the block waits, for its mark or
-/// for what the stream leaves behind.
+/// A stream with work ends while a block without a stream is freed, which that work may use: the block waits, for its
+/// mark or for what the stream leaves behind.
 #[test]
 fn the_end_of_a_stream_beside_a_free() {
     bounded_pond_model(Some(2), || {

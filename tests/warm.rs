@@ -1,8 +1,8 @@
 //! A warm program costs the host nothing: no allocation on the heap, no call into the driver, no growth.
 //!
-//! The traces of the repository are replayed through the C API, on a device that maps and on one that does not. After two
-//! passes and a third, the fourth must not allocate host memory nor call the device. A counting global allocator sees every
-//! host allocation of the process; the host device's own statistics count its calls.
+//! The traces of the repository are replayed through the C API, on a device that maps and on one that does not. After
+//! two passes and a third, the fourth must not allocate host memory nor call the device. A counting global allocator
+//! sees every host allocation of the process; the host device's own statistics count its calls.
 #![cfg(all(feature = "capi", unix))]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the C API under test")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]

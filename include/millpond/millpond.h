@@ -512,9 +512,10 @@ C_Status millpond_device_type_load(const char *path, char *out_name, size_t capa
 /**
  * Ends a registered device type and forgets it. Old handles of its devices get NOT_INITIALIZED.
  *
- * Calls that other threads have under way are waited for, also those that are in a callback of a plugin, and calls that
- * come later get NOT_INITIALIZED. Nobody may allocate on this type meanwhile: a block that is got just before the end
- * ends with the device. Where this returns BUSY, it has disturbed no call.
+ * Calls that other threads have under way are waited for, also those that are in a callback of a plugin, and calls
+ * that come later get NOT_INITIALIZED. Nobody may allocate on this type meanwhile: a block that is got just before the
+ * end ends with the device. Where this returns BUSY, it has disturbed no call.
+ *
  * Errors: BUSY, and the type stays, while blocks, host or unified memory of it live; NOT_PERMITTED for a
  * built-in type and in a stream callback; UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
  */
@@ -587,11 +588,11 @@ C_Status millpond_device_reset_peaks(millpond_device *device);
 C_Status millpond_device_empty_cache(millpond_device *device);
 
 /**
- * From now on a request for memory of the device (of any pool, with or without a stream) that finds none
- * calls `callback` with `user_data`, after everything else was tried: for a framework's own caches. All
- * callbacks are called, the oldest first; when one returns true, the request is tried once more. The number
- * in `out_id` is never 0, and no other callback's, of whichever device. The caller removes it with `millpond_device_remove_oom_callback`; it ends with the
- * device, but may still be running then on another thread.
+ * From now on a request for memory of the device (of any pool, with or without a stream) that finds none calls
+ * `callback` with `user_data`, after everything else was tried: for a framework's own caches. All callbacks are
+ * called, the oldest first; when one returns true, the request is tried once more. The number in `out_id` is never 0,
+ * and no other callback's, of whichever device. The caller removes it with `millpond_device_remove_oom_callback`; it
+ * ends with the device, but may still be running then on another thread.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
@@ -943,8 +944,8 @@ C_Status millpond_alloc(millpond_device *device, size_t size_bytes, void **out_p
  * Frees a block of any pool of any device. A block of `millpond_alloc` is reused when every stream has
  * passed this point; a block of `millpond_pool_alloc` goes back to its stream. NULL: no-op.
  *
- * Devices of plugins may have address spaces of their own. Where blocks of two devices start at `ptr`, nothing is freed:
- * `millpond_pool_free` with a pool of the device, and NULL as stream, frees the one that is meant.
+ * Devices of plugins may have address spaces of their own. Where blocks of two devices start at `ptr`, nothing is
+ * freed: `millpond_pool_free` with a pool of the device, and NULL as stream, frees the one that is meant.
  *
  * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, naming the devices, where
  * several have a block there; NOT_INITIALIZED when no device is open. After an error nothing was freed.
@@ -972,12 +973,12 @@ C_Status millpond_record_stream(void *ptr,
                                 C_Stream stream);
 
 /**
- * The use of the block that starts at `ptr` by work on `stream` has ended: what is queued there *now* is the
- * last. After the free, its reuse waits for this point, and not for what is queued there at the free. It
- * takes the place of an earlier `millpond_record_stream` of that stream, which need not have been called.
- * Work that uses the block and is queued there later needs a new one. Costs nothing at the free when the
- * stream has passed the point by then. Without effect on a block of `stream` itself, and on one of
- * `millpond_alloc`, which waits for all streams of its device. While `stream` is captured, the use ends with the capture.
+ * The use of the block that starts at `ptr` by work on `stream` has ended: what is queued there *now* is the last.
+ * After the free, its reuse waits for this point, and not for what is queued there at the free. It takes the place of
+ * an earlier `millpond_record_stream` of that stream, which need not have been called. Work that uses the block and is
+ * queued there later needs a new one. Costs nothing at the free when the stream has passed the point by then. Without
+ * effect on a block of `stream` itself, and on one of `millpond_alloc`, which waits for all streams of its device.
+ * While `stream` is captured, the use ends with the capture.
  *
  * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
  * the block waits for what it waited for before.
@@ -1003,8 +1004,8 @@ C_Status millpond_record_end_at(void *ptr,
  * The live block that holds `ptr`, which may lie anywhere inside it. The caller sets
  * `inout_info->struct_size`; as much as fits is written.
  *
- * Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL, and where several devices, with address spaces of their own, have
- * a block there; NOT_INITIALIZED when no device is open.
+ * Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL, and where several devices, with address spaces of their own,
+ * have a block there; NOT_INITIALIZED when no device is open.
  */
 C_Status millpond_get_block(const void *ptr,
                             millpond_block_info *inout_info);
@@ -1151,8 +1152,8 @@ C_Status millpond_export_get_size(const void *ptr,
  *
  * Errors: UNKNOWN_POINTER, also inside a block; UNSUPPORTED with the reason where the device cannot share (device
  * types other than "host" and "cuda", memory that is not mapped on "host", the driver's pools), and where
- * `export_handle:fabric` cannot be; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes; SYSTEM when the process may not have so many
- * descriptors; NOT_INITIALIZED; DEVICE.
+ * `export_handle:fabric` cannot be; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes;
+ * SYSTEM when the process may not have so many descriptors; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_export(const void *ptr,
                          void *out_info,
@@ -1235,9 +1236,9 @@ C_Status millpond_device_enable_peer_access(millpond_device *device,
 C_Status millpond_copy(millpond_device *device, uint32_t kind, void *dst, const void *src, size_t size_bytes);
 
 /**
- * Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until
- * the copy is done, but the latter may be freed; other host memory that is read has been read when this returns, other host memory that
- * is written may be written until the copy is done.
+ * Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until the copy is
+ * done, but the latter may be freed; other host memory that is read has been read when this returns, other host memory
+ * that is written may be written until the copy is done.
  *
  * Errors: as `millpond_copy`, and UNKNOWN_STREAM.
  */
@@ -1384,7 +1385,8 @@ C_Status millpond_event_destroy(millpond_device *device, C_Event event);
 /**
  * The event stands for everything queued on `stream` so far.
  *
- * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; BUSY while `millpond_event_is_held`; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; BUSY while `millpond_event_is_held`; INVALID_ARGUMENT; NOT_INITIALIZED;
+ * DEVICE.
  */
 C_Status millpond_event_record(millpond_device *device,
                                C_Stream stream,
@@ -1462,10 +1464,10 @@ C_Status millpond_dlpack_export_legacy(void *ptr,
  * no work uses it any more. The caller sets `inout_view->struct_size`; as much as fits is written; the shape
  * and the strides in it are borrowed from the tensor.
  *
- * Where the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then
- * makes its reuse wait for a stream, and the tensor may be ended while work is queued there. The memory of
- * others may only be given back when the work is done (`millpond_stream_synchronize`). Where several devices have a block
- * there, it is that of the device that the tensor names, else of `device`.
+ * Where the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then makes
+ * its reuse wait for a stream, and the tensor may be ended while work is queued there. The memory of others may only
+ * be given back when the work is done (`millpond_stream_synchronize`). Where several devices have a block there, it is
+ * that of the device that the tensor names, else of `device`.
  *
  * Errors: UNSUPPORTED for another major version than 1 (ending such a tensor is safe, nothing else is);
  * INVALID_ARGUMENT for NULL, a negative or too large number of dimensions (more than 64), a missing shape, a

@@ -369,8 +369,8 @@ mod barrier {
         }
     }
 
-    /// Runs this thread on each processor in turn. Whatever ran there had to give way, and a change of threads is a full
-    /// barrier. Takes milliseconds; since nobody becomes owner any more, it happens once for each lock.
+    /// Runs this thread on each processor in turn. Whatever ran there had to give way, and a change of threads is a
+    /// full barrier. Takes milliseconds; since nobody becomes owner any more, it happens once for each lock.
     #[cold]
     fn heavy_without_the_call() {
         // Where this thread may run on fewer processors than others may, or cannot be moved, this is left: a store

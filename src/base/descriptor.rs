@@ -1,6 +1,6 @@
-//! File descriptors that the library keeps. A program may close any number, as one does that becomes a daemon, and get it
-//! again for a file of its own. So what a descriptor leads to is noted when it is made, and looked at before each use:
-//! a number that has become the program's is neither used nor closed.
+//! File descriptors that the library keeps. A program may close any number, as one does that becomes a daemon, and get
+//! it again for a file of its own. So what a descriptor leads to is noted when it is made, and looked at before each
+//! use: a number that has become the program's is neither used nor closed.
 //!
 //! Between the look and the use the program could still close it; no system call does both.
 

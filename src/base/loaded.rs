@@ -1,6 +1,7 @@
-//! The shared object that this code is in. A program may close it (`dlclose`) at any moment, without a word to us, while a
-//! thread of ours is about to start, or while somebody holds a function of ours to be called later. So before the first
-//! of these, the object is marked to stay for the rest of the process. In a program itself there is nothing to keep.
+//! The shared object that this code is in. A program may close it (`dlclose`) at any moment, without a word to us,
+//! while a thread of ours is about to start, or while somebody holds a function of ours to be called later. So before
+//! the first of these, the object is marked to stay for the rest of the process. In a program itself there is nothing
+//! to keep.
 
 use std::ffi::c_void;
 use std::ptr::{from_mut, null, null_mut};

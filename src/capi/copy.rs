@@ -45,9 +45,9 @@ pub unsafe extern "C" fn millpond_copy(
     })
 }
 
-/// Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until
-/// the copy is done, but the latter may be freed; other host memory that is read has been read when this returns, other host memory that
-/// is written may be written until the copy is done.
+/// Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until the copy is
+/// done, but the latter may be freed; other host memory that is read has been read when this returns, other host memory
+/// that is written may be written until the copy is done.
 ///
 /// Errors: as `millpond_copy`, and UNKNOWN_STREAM.
 #[unsafe(no_mangle)]

@@ -192,11 +192,11 @@ pub unsafe extern "C" fn millpond_device_empty_cache(device: *mut millpond_devic
     })
 }
 
-/// From now on a request for memory of the device (of any pool, with or without a stream) that finds none
-/// calls `callback` with `user_data`, after everything else was tried: for a framework's own caches. All
-/// callbacks are called, the oldest first; when one returns true, the request is tried once more. The number
-/// in `out_id` is never 0, and no other callback's, of whichever device. The caller removes it with `millpond_device_remove_oom_callback`; it ends with the
-/// device, but may still be running then on another thread.
+/// From now on a request for memory of the device (of any pool, with or without a stream) that finds none calls
+/// `callback` with `user_data`, after everything else was tried: for a framework's own caches. All callbacks are
+/// called, the oldest first; when one returns true, the request is tried once more. The number in `out_id` is never 0,
+/// and no other callback's, of whichever device. The caller removes it with `millpond_device_remove_oom_callback`; it
+/// ends with the device, but may still be running then on another thread.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]

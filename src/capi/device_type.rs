@@ -140,9 +140,10 @@ pub unsafe extern "C" fn millpond_device_type_load(
 
 /// Ends a registered device type and forgets it. Old handles of its devices get NOT_INITIALIZED.
 ///
-/// Calls that other threads have under way are waited for, also those that are in a callback of a plugin, and calls that
-/// come later get NOT_INITIALIZED. Nobody may allocate on this type meanwhile: a block that is got just before the end
-/// ends with the device. Where this returns BUSY, it has disturbed no call.
+/// Calls that other threads have under way are waited for, also those that are in a callback of a plugin, and calls
+/// that come later get NOT_INITIALIZED. Nobody may allocate on this type meanwhile: a block that is got just before the
+/// end ends with the device. Where this returns BUSY, it has disturbed no call.
+///
 /// Errors: BUSY, and the type stays, while blocks, host or unified memory of it live; NOT_PERMITTED for a
 /// built-in type and in a stream callback; UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
 #[unsafe(no_mangle)]

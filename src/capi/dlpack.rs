@@ -94,10 +94,10 @@ pub unsafe extern "C" fn millpond_dlpack_export_legacy(
 /// no work uses it any more. The caller sets `inout_view->struct_size`; as much as fits is written; the shape
 /// and the strides in it are borrowed from the tensor.
 ///
-/// Where the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then
-/// makes its reuse wait for a stream, and the tensor may be ended while work is queued there. The memory of
-/// others may only be given back when the work is done (`millpond_stream_synchronize`). Where several devices have a block
-/// there, it is that of the device that the tensor names, else of `device`.
+/// Where the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then makes
+/// its reuse wait for a stream, and the tensor may be ended while work is queued there. The memory of others may only
+/// be given back when the work is done (`millpond_stream_synchronize`). Where several devices have a block there, it is
+/// that of the device that the tensor names, else of `device`.
 ///
 /// Errors: UNSUPPORTED for another major version than 1 (ending such a tensor is safe, nothing else is);
 /// INVALID_ARGUMENT for NULL, a negative or too large number of dimensions (more than 64), a missing shape, a

@@ -24,8 +24,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Whoever calls the deleter learns nothing of what comes of it. So a release is called wherever the deleter is, and
-    /// a block that cannot be freed there is freed by a later call.
+    /// Whoever calls the deleter learns nothing of what comes of it. So a release is called wherever the deleter is,
+    /// and a block that cannot be freed there is freed by a later call.
     fn end(self) {
         if runtime::check_fork().is_err() {
             return; // the memory is the parent's

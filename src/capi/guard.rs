@@ -13,8 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr::NonNull;
 
-/// Runs the body of an export: refused in a forked child and in a segment callback, failures noted for the thread, panics
-/// turned into `C_INTERNAL_ERROR`.
+/// Runs the body of an export: refused in a forked child and in a segment callback, failures noted for the thread,
+/// panics turned into `C_INTERNAL_ERROR`.
 #[inline]
 pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
     // Unwind safe: the locks that the body may leave poisoned are taken whatever their state, and

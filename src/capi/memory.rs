@@ -54,8 +54,8 @@ pub unsafe extern "C" fn millpond_alloc(
 /// Frees a block of any pool of any device. A block of `millpond_alloc` is reused when every stream has
 /// passed this point; a block of `millpond_pool_alloc` goes back to its stream. NULL: no-op.
 ///
-/// Devices of plugins may have address spaces of their own. Where blocks of two devices start at `ptr`, nothing is freed:
-/// `millpond_pool_free` with a pool of the device, and NULL as stream, frees the one that is meant.
+/// Devices of plugins may have address spaces of their own. Where blocks of two devices start at `ptr`, nothing is
+/// freed: `millpond_pool_free` with a pool of the device, and NULL as stream, frees the one that is meant.
 ///
 /// Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, naming the devices, where
 /// several have a block there; NOT_INITIALIZED when no device is open. After an error nothing was freed.
@@ -88,12 +88,12 @@ pub unsafe extern "C" fn millpond_record_stream(ptr: *mut c_void, stream: C_Stre
     })
 }
 
-/// The use of the block that starts at `ptr` by work on `stream` has ended: what is queued there *now* is the
-/// last. After the free, its reuse waits for this point, and not for what is queued there at the free. It
-/// takes the place of an earlier `millpond_record_stream` of that stream, which need not have been called.
-/// Work that uses the block and is queued there later needs a new one. Costs nothing at the free when the
-/// stream has passed the point by then. Without effect on a block of `stream` itself, and on one of
-/// `millpond_alloc`, which waits for all streams of its device. While `stream` is captured, the use ends with the capture.
+/// The use of the block that starts at `ptr` by work on `stream` has ended: what is queued there *now* is the last.
+/// After the free, its reuse waits for this point, and not for what is queued there at the free. It takes the place of
+/// an earlier `millpond_record_stream` of that stream, which need not have been called. Work that uses the block and is
+/// queued there later needs a new one. Costs nothing at the free when the stream has passed the point by then. Without
+/// effect on a block of `stream` itself, and on one of `millpond_alloc`, which waits for all streams of its device.
+/// While `stream` is captured, the use ends with the capture.
 ///
 /// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
 /// the block waits for what it waited for before.
@@ -128,8 +128,8 @@ pub unsafe extern "C" fn millpond_record_end_at(
 /// The live block that holds `ptr`, which may lie anywhere inside it. The caller sets
 /// `inout_info->struct_size`; as much as fits is written.
 ///
-/// Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL, and where several devices, with address spaces of their own, have
-/// a block there; NOT_INITIALIZED when no device is open.
+/// Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL, and where several devices, with address spaces of their own,
+/// have a block there; NOT_INITIALIZED when no device is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_get_block(
     ptr: *const c_void,

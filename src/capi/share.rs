@@ -126,8 +126,8 @@ pub unsafe extern "C" fn millpond_export_get_size(
 ///
 /// Errors: UNKNOWN_POINTER, also inside a block; UNSUPPORTED with the reason where the device cannot share (device
 /// types other than "host" and "cuda", memory that is not mapped on "host", the driver's pools), and where
-/// `export_handle:fabric` cannot be; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes; SYSTEM when the process may not have so many
-/// descriptors; NOT_INITIALIZED; DEVICE.
+/// `export_handle:fabric` cannot be; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes;
+/// SYSTEM when the process may not have so many descriptors; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_export(
     ptr: *const c_void,

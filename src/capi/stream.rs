@@ -163,7 +163,8 @@ pub unsafe extern "C" fn millpond_event_destroy(device: *mut millpond_device, ev
 
 /// The event stands for everything queued on `stream` so far.
 ///
-/// Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; BUSY while `millpond_event_is_held`; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+/// Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; BUSY while `millpond_event_is_held`; INVALID_ARGUMENT; NOT_INITIALIZED;
+/// DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_event_record(
     device: *mut millpond_device,

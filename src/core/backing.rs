@@ -85,14 +85,14 @@ pub trait Backing: Points {
     }
     /// Whether the stream exists; a device that cannot tell answers `true`.
     fn knows(&self, stream: u64) -> bool;
-    /// Whether the stream is still one of those that [`streams`](Self::streams) names, or may be somebody else's; without a
-    /// call to the device. One that is not must not be asked about.
+    /// Whether the stream is still one of those that [`streams`](Self::streams) names, or may be somebody else's;
+    /// without a call to the device. One that is not must not be asked about.
     fn lists(&self, _stream: u64) -> bool {
         true
     }
     /// Whether the stream is one of the device's own. One that is not may use the device's memory all the same, and is
-    /// waited for with none of its calls but for points of [`mark_elsewhere`](Self::mark_elsewhere). `UnknownStream`: it
-    /// does not exist; any other error: it could not be asked.
+    /// waited for with none of its calls but for points of [`mark_elsewhere`](Self::mark_elsewhere). `UnknownStream`:
+    /// it does not exist; any other error: it could not be asked.
     fn owns(&self, stream: u64) -> Result<bool> {
         if self.knows(stream) {
             return Ok(true);

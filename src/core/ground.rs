@@ -276,8 +276,8 @@ impl Ground {
         Since { all: self.growing().transits_ended, own: OWN_TRANSITS.with(Cell::get) }
     }
 
-    /// Whether a search that found nothing should be made again, for the `round`th time: other threads have had memory in
-    /// their hands since it began. Waits for one that has some now.
+    /// Whether a search that found nothing should be made again, for the `round`th time: other threads have had memory
+    /// in their hands since it began. Waits for one that has some now.
     pub(crate) fn look_again(&self, since: Since, round: &mut u32) -> bool {
         *round += 1;
         if *round > MOST_ROUNDS {

@@ -7,8 +7,8 @@
 //! true sums are taken, the peaks raised if they must be, and the ceilings dealt anew. The same is done for bytes,
 //! requested bytes and blocks at once.
 //!
-//! A heap in which nothing happens *rests*: it has no room below its ceiling, what it adds to the sums is kept here, and
-//! nobody looks at it until it says that something happens. So settling costs what the active heaps cost.
+//! A heap in which nothing happens *rests*: it has no room below its ceiling, what it adds to the sums is kept here,
+//! and nobody looks at it until it says that something happens. So settling costs what the active heaps cost.
 
 use super::heap::LockedHeap;
 use super::heap::counters::{Seen, Triple};

@@ -134,7 +134,8 @@ impl DeviceState {
     /// Queues a copy from this device to `to` on a stream of this device or of `to`; 0 is this device's default one.
     ///
     /// A block without a stream may be freed as soon as this has returned, on either device: its memory is not used
-    /// again before the copy is over. So it is for a block of that stream. Any other needs an order of the caller's own.
+    /// again before the copy is over. So it is for a block of that stream. Any other needs an order of the caller's
+    /// own.
     pub fn copy_peer_async(
         &self,
         stream: StreamId,
@@ -159,8 +160,8 @@ impl DeviceState {
             return Ok(());
         }
         match to.device().copy_from_peer_async(stream, self.device(), dst, src, bytes) {
-            // The interface of plugins does not say whose stream such a copy takes, and some know only the source's: it is
-            // made here, when the stream has got there.
+            // The interface of plugins does not say whose stream such a copy takes, and some know only the source's: it
+            // is made here, when the stream has got there.
             Err(e) if e.code() == Code::Unsupported => {
                 may_block()?;
                 to.device().stream_synchronize(stream)?;

@@ -1,8 +1,8 @@
 //! What the calling thread is in the middle of: calls on devices that the library is making right now, and callbacks.
 //!
 //! A plugin may call back into the library from within a call; what needs the same device's memory to change is refused
-//! there. In a callback of a stream, and in one that is told of memory which comes or goes, all that waits is refused: it
-//! could wait for itself. The thread knows where it is; no lock is involved.
+//! there. In a callback of a stream, and in one that is told of memory which comes or goes, all that waits is refused:
+//! it could wait for itself. The thread knows where it is; no lock is involved.
 
 use crate::base::error::{Code, Error, Result};
 use std::cell::{Cell, RefCell};

@@ -175,8 +175,8 @@ pub fn unregister_type(name: &str) -> Result<()> {
 const HELD: Duration = Duration::from_millis(1);
 const OPEN: Duration = Duration::from_millis(4);
 
-/// Shuts the doors of a type's devices, with nobody inside. `Busy` while blocks of them live: then no call of others was
-/// refused, as the devices do not end. What those that are inside do meanwhile decides which it is.
+/// Shuts the doors of a type's devices, with nobody inside. `Busy` while blocks of them live: then no call of others
+/// was refused, as the devices do not end. What those that are inside do meanwhile decides which it is.
 fn shut_unless_used(states: &[Arc<DeviceState>], name: &str) -> Result<()> {
     // The device is not called for it: while the doors are held, that would wait for this thread itself.
     let live = || -> Result<()> {
@@ -370,8 +370,8 @@ pub(crate) fn holders(addr: u64) -> Result<Vec<Held>> {
     if all.is_empty() { Err(worst.unwrap_or_else(not_started)) } else { Ok(all) }
 }
 
-/// The open device that has the live block that holds `addr`, and the block. `InvalidArgument` where several devices have
-/// one there.
+/// The open device that has the live block that holds `addr`, and the block. `InvalidArgument` where several devices
+/// have one there.
 pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
     let mut all = holders(addr)?;
     match all.pop() {

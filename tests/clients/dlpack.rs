@@ -63,7 +63,8 @@ fn open(backend: &str) -> (Fake, Dev) {
     (fake, d)
 }
 
-/// Three tensors come back inside callbacks of a stream: over a block of it, one without a stream, one of another stream.
+/// Three tensors come back inside callbacks of a stream: over a block of it, one without a stream, one of another
+/// stream.
 fn in_a_stream_callback(backend: &str) {
     let (_fake, d) = open(backend);
     let (s, t) = (d.stream(), d.stream());

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-/// What the plugin does in one of its callbacks, once, with a device and its default pool; each of its calls may succeed
-/// or be refused.
+/// What the plugin does in one of its callbacks, once, with a device and its default pool; each of its calls may
+/// succeed or be refused.
 fn calls_back(callback: &'static str, what: impl Fn(Dev, Pool) + Send + Sync + 'static, act: impl Fn(Dev)) {
     slow::register(Manner::default(), |_| ()).unwrap();
     let d = device(slow::NAME, 0);

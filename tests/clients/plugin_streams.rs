@@ -199,7 +199,8 @@ fn a_plugin_with_little_loses_sight_of_no_stream() {
     });
 }
 
-/// Streams come and go for long, and the device is never waited for: what is kept of them does not become more and more.
+/// Streams come and go for long, and the device is never waited for: what is kept of them does not become more and
+/// more.
 #[test]
 fn what_is_kept_of_ended_streams_does_not_grow() {
     apart(60, || {

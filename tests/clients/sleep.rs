@@ -5,8 +5,8 @@ use crate::apart::{apart, step};
 use crate::client::*;
 use crate::cuda::{GRANULE, MIB};
 
-/// Two pools that graphs keep. The first once had a block that was shown over two granules of its own, far apart; one of
-/// the granules has gone to the second pool since.
+/// Two pools that graphs keep. The first once had a block that was shown over two granules of its own, far apart; one
+/// of the granules has gone to the second pool since.
 struct Scene {
     d: Dev,
     first: Pool,

@@ -1,6 +1,6 @@
-//! What a request costs does not depend on how many other streams and pools have memory: with a thousand of them at most
-//! twice what it costs alone. The device only counts and its streams do nothing, so that all that is measured is the
-//! library. The best of several tries counts, each on a device of its own.
+//! What a request costs does not depend on how many other streams and pools have memory: with a thousand of them at
+//! most twice what it costs alone. The device only counts and its streams do nothing, so that all that is measured is
+//! the library. The best of several tries counts, each on a device of its own.
 
 use crate::apart::*;
 use crate::api::*;

@@ -1,5 +1,6 @@
 //! An event belongs to the device that made it, like a stream and a block. A call that names another device of the same
-//! type does not know it: it says so, and the event is as it was. Only a stream may wait for an event of another device.
+//! type does not know it: it says so, and the event is as it was. Only a stream may wait for an event of another
+//! device.
 
 use crate::apart::*;
 use crate::api::*;

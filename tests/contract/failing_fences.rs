@@ -257,8 +257,8 @@ fn the_end_of_a_pool_when_queries_fail_loses_nothing() {
     });
 }
 
-/// Where nothing is pooled, the free itself waits for the block's streams, also for one that has ended when it could not
-/// be waited for: the device takes memory back at once.
+/// Where nothing is pooled, the free itself waits for the block's streams, also for one that has ended when it could
+/// not be waited for: the device takes memory back at once.
 #[test]
 fn without_pooling_a_use_on_a_stream_whose_end_could_not_be_waited_for_is_not_over() {
     apart(|| {

@@ -1,6 +1,6 @@
-//! A shared library that links Millpond's archive is closed by the program that has loaded it, at any moment and without
-//! a word to Millpond: the threads of its streams, which may be about to start, to work or to end, do not run into code
-//! that is gone. Each try is a process of its own, forked by a small program in C.
+//! A shared library that links Millpond's archive is closed by the program that has loaded it, at any moment and
+//! without a word to Millpond: the threads of its streams, which may be about to start, to work or to end, do not run
+//! into code that is gone. Each try is a process of its own, forked by a small program in C.
 
 use crate::apart::*;
 use crate::cc::{self, Scratch};

@@ -4,11 +4,11 @@
 //! made anew, and the first, the second, ... the nth call fails: with out of memory, with a failure that passes, with
 //! one that stays until it is healed.
 //!
-//! Whatever fails, the answer is a success or an error with a message, the model (`world.rs`) holds, and once the device
-//! is well again everything comes back.
+//! Whatever fails, the answer is a success or an error with a message, the model (`world.rs`) holds, and once the
+//! device is well again everything comes back.
 //!
-//! The operations are one table (`operations.rs`), the kinds of devices another (`kinds.rs`): a new one is one line, and
-//! the counts that are printed grow by themselves. What is known to be wrong stands in `known.rs`, with the reason.
+//! The operations are one table (`operations.rs`), the kinds of devices another (`kinds.rs`): a new one is one line,
+//! and the counts that are printed grow by themselves. What is known to be wrong stands in `known.rs`, with the reason.
 #![cfg(all(feature = "capi", target_os = "linux"))]
 #![allow(
     clippy::unwrap_used,

@@ -171,7 +171,8 @@ impl Run {
             if m.live().any(|x| x.is(b)) {
                 continue;
             }
-            // A block of a stream that has ended may be taken for one of the stream that has its memory now, at that place.
+            // A block of a stream that has ended may be taken for one of the stream that has its memory now, at that
+            // place.
             let of_ended = b.line.is_some_and(|l| !world().lines[l].alive);
             if !of_ended || told.contains(&b.at) {
                 made.push(b.at);

@@ -1,5 +1,6 @@
-//! The oracle with real time: several threads, each with blocks, streams and a pool of its own, on devices whose streams
-//! run by themselves. Some frees cross threads; streams end with work queued; now and then two threads free one block.
+//! The oracle with real time: several threads, each with blocks, streams and a pool of its own, on devices whose
+//! streams run by themselves. Some frees cross threads; streams end with work queued; now and then two threads free one
+//! block.
 //!
 //! What is checked: live blocks never overlap, each piece of work finds the tag of its block, of two racing frees one
 //! wins, and in the end everything comes back. On the host device any call may take its time (`Shaky`).

@@ -1,4 +1,5 @@
-//! How the world goes on: what comes before each call of the device, and the work that a step, or a call that waits, runs.
+//! How the world goes on: what comes before each call of the device, and the work that a step, or a call that waits,
+//! runs.
 
 use super::world::{Clock, Item, Work, world};
 use millpond::Code;

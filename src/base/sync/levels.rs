@@ -1,9 +1,10 @@
 //! The order of the library's locks, and, in a debug build, the check of it.
 //!
 //! Each lock has a *level*. A thread takes a lock only while all locks that it holds have lower levels, as listed here
-//! from the outermost to the innermost; two locks of one level are never held together, but for heaps, which are taken in
-//! the order of their numbers. While a device, a plugin or a callback is called, a thread holds no lock at all, or only
-//! that one which keeps such calls in order ([`SEGMENTS_TURN`]). `docs/architecture.md` has the same list for readers.
+//! from the outermost to the innermost; two locks of one level are never held together, but for heaps, which are taken
+//! in the order of their numbers. While a device, a plugin or a callback is called, a thread holds no lock at all, or
+//! only that one which keeps such calls in order ([`SEGMENTS_TURN`]). `docs/architecture.md` has the same list for
+//! readers.
 
 macro_rules! levels {
     ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
@@ -16,8 +17,8 @@ macro_rules! levels {
 }
 
 levels! {
-    /// Whose turn it is to call segment callbacks (`runtime/backing/segments.rs`). Held while they run, so that they come
-    /// in order.
+    /// Whose turn it is to call segment callbacks (`runtime/backing/segments.rs`). Held while they run, so that they
+    /// come in order.
     SEGMENTS_TURN,
     /// The device types that are registered.
     REGISTRY,

@@ -1,6 +1,7 @@
 //! The only door to atomics and locks.
 //!
-//! Under `--cfg loom` the atomics come from loom, and the mutexes of what the models run, so that they run the real code.
+//! Under `--cfg loom` the atomics come from loom, and the mutexes of what the models run, so that they run the real
+//! code.
 
 use std::ops::Deref;
 

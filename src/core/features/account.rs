@@ -23,8 +23,8 @@ impl Ground {
     }
 
     /// Takes the true sums, with every heap locked in which anything may have happened since the last time, raises the
-    /// peaks, lets `f` see the books, and deals what is left below the peaks: to each heap first what it once had and has
-    /// not now, so that a program that repeats itself need not come back; `first` comes first.
+    /// peaks, lets `f` see the books, and deals what is left below the peaks: to each heap first what it once had and
+    /// has not now, so that a program that repeats itself need not come back; `first` comes first.
     fn take_sums<R>(&self, ledger: &mut Ledger, first: Option<&Heap>, f: impl FnOnce(&mut Ledger) -> R) -> R {
         let mut all = recycled(std::mem::take(&mut ledger.scratch));
         self.lock_active(ledger, &mut all);
@@ -99,8 +99,8 @@ impl Ground {
         result
     }
 
-    /// Locks all heaps that do not rest at once, in the order of their numbers. Those that rest stay as they are as long
-    /// as that lasts.
+    /// Locks all heaps that do not rest at once, in the order of their numbers. Those that rest stay as they are as
+    /// long as that lasts.
     fn lock_active<'a>(&'a self, ledger: &mut Ledger, all: &mut Vec<LockedHeap<'a>>) {
         let come_to_life = |into: &mut Vec<u32>| self.changed.take(LEDGER, |i| self.heap(i), into);
         come_to_life(&mut ledger.active);

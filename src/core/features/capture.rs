@@ -114,9 +114,9 @@ impl Ground {
         Ok(())
     }
 
-    /// The graph of the capture is gone, or was never made: ends the capture if it has not ended. With the last capture of
-    /// a pool, what the pool has free goes back to the device, which is waited for. Where that cannot be (another stream is
-    /// captured), the pool's memory serves nobody until what is queued now is over.
+    /// The graph of the capture is gone, or was never made: ends the capture if it has not ended. With the last capture
+    /// of a pool, what the pool has free goes back to the device, which is waited for. Where that cannot be (another
+    /// stream is captured), the pool's memory serves nobody until what is queued now is over.
     pub(crate) fn capture_release(&self, capture: CaptureId) -> Result<()> {
         let (pool, ended) = self.capture(capture)?;
         if !ended {
@@ -148,8 +148,8 @@ impl Ground {
     }
 
     /// A pool, which the caller has a pin of, stays as it is until `waits` is over; without anything to wait for, the
-    /// pin goes now. `fresh`: a replay that began just now may use what is free in its heaps, so that these serve nobody
-    /// until then.
+    /// pin goes now. `fresh`: a replay that began just now may use what is free in its heaps, so that these serve
+    /// nobody until then.
     fn keep_until(&self, p: &Pool, waits: Waits, fresh: bool) {
         let _g = self.growing();
         let mut streams = lock(&p.streams);

@@ -72,7 +72,8 @@ impl Ground {
 
     /// Whether a stream may have a heap that serves nobody.
     fn may_adopt(&self, p: &Pool, stream: u64) -> bool {
-        // A captured stream cannot wait. What is kept for a graph may be in use whenever that is replayed, on any stream.
+        // A captured stream cannot wait. What is kept for a graph may be in use whenever that is replayed, on any
+        // stream.
         let any = || !lock(&p.streams).orphans.is_empty();
         !p.is_pinned() && any() && !self.order.is_captured(stream)
     }

@@ -233,7 +233,8 @@ impl Ground {
                 }
             }
         }
-        // A block that was made for a stream which has ended is ordered by no stream: it must be idle when it lives again.
+        // A block that was made for a stream which has ended is ordered by no stream: it must be idle when it lives
+        // again.
         let inherits = |heap: &u32| heaps.get(heap).is_some_and(|h| h.inherited);
         let receivers = heaps.keys().copied().filter(&inherits);
         let givers = change.moves.iter().filter(|m| inherits(&m.to)).map(|m| m.from);

@@ -1,10 +1,10 @@
 //! Sleep and wake: the physical memory of a pool goes back to the device, its addresses and blocks stay.
 //!
-//! A sleeping pool gives nothing and takes nothing: requests are refused, it is pinned, and ranges of
-//! addresses that show its granules are hidden. Blocks of it may still be freed; that changes numbers only. All calls to
-//! the device are undone when a later one fails; what cannot be undone (the device took memory and will not give
-//! it again) leaves the pool asleep, to be woken later. While its memory is taken away or brought back, with no lock
-//! held, the pool is *moving*: it counts as asleep for everybody, and no other thread puts it to sleep or wakes it.
+//! A sleeping pool gives nothing and takes nothing: requests are refused, it is pinned, and ranges of addresses that
+//! show its granules are hidden. Blocks of it may still be freed; that changes numbers only. All calls to the device
+//! are undone when a later one fails; what cannot be undone (the device took memory and will not give it again) leaves
+//! the pool asleep, to be woken later. While its memory is taken away or brought back, with no lock held, the pool is
+//! *moving*: it counts as asleep for everybody, and no other thread puts it to sleep or wakes it.
 
 use super::super::aliases::Gone;
 use super::super::desc::use_of;

@@ -1,8 +1,8 @@
 //! Freed blocks that wait: how they come to, and when they come back.
 //!
-//! A free that must wait puts its block on the list of its heap, and then makes a mark on each stream concerned, with no
-//! lock held. The block is no longer allocated but still active. It comes back when all that it waits for is
-//! passed; whoever runs short, and every statistic, looks for that.
+//! A free that must wait puts its block on the list of its heap, and then makes a mark on each stream concerned, with
+//! no lock held. The block is no longer allocated but still active. It comes back when all that it waits for is passed;
+//! whoever runs short, and every statistic, looks for that.
 
 use super::super::desc::{DIRECT, Id, USES, kind};
 use super::super::ground::Ground;
@@ -15,8 +15,8 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::pause;
 use std::sync::Arc;
 
-/// Rounds of asking, of at least 50 us each, after which the oldest block is waited for: a plugin's answer "not yet" may
-/// also mean that it cannot be asked, and then it never changes.
+/// Rounds of asking, of at least 50 us each, after which the oldest block is waited for: a plugin's answer "not yet"
+/// may also mean that it cannot be asked, and then it never changes.
 const MOST_ASKED: u32 = 20_000;
 
 /// What came of freed blocks that wait for nothing any more.
@@ -97,8 +97,8 @@ impl Ground {
         self.reuse(h, w.id);
     }
 
-    /// A freed block that is a segment of its own goes back to the device, or, where its pool must stay as it is, becomes
-    /// ordinary free memory. On failure nothing has changed.
+    /// A freed block that is a segment of its own goes back to the device, or, where its pool must stay as it is,
+    /// becomes ordinary free memory. On failure nothing has changed.
     fn release_direct(&self, heap: &'static Heap, w: &Waiting) -> Result<()> {
         self.check_reentry()?;
         let d = self.maps.desc(w.id);
@@ -165,8 +165,8 @@ impl Ground {
         self.take_ripe(heap, None).any
     }
 
-    /// Brings back the freed blocks of a heap that are known to wait for nothing any more. A segment that the device does
-    /// not take is offered again the next time, but for `own`, which is the caller's business.
+    /// Brings back the freed blocks of a heap that are known to wait for nothing any more. A segment that the device
+    /// does not take is offered again the next time, but for `own`, which is the caller's business.
     fn take_ripe(&self, heap: &'static Heap, own: Option<u64>) -> Returned {
         let (mut ripe, mut segments) = (Vec::new(), Vec::new());
         {
@@ -229,8 +229,8 @@ impl Ground {
         }
     }
 
-    /// Asks again and again until one of several fences, each with the heap that waits for it, is passed. `None`: one of them
-    /// cannot be asked, or none is passed in a second or more.
+    /// Asks again and again until one of several fences, each with the heap that waits for it, is passed. `None`: one
+    /// of them cannot be asked, or none is passed in a second or more.
     fn ask_until_passed(&self, fences: &[(&'static Heap, Fence)], round: &mut u32) -> Option<&'static Heap> {
         while *round < MOST_ASKED {
             for (heap, fence) in fences {

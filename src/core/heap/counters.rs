@@ -77,8 +77,8 @@ impl Counters {
         totals
     }
 
-    /// The ledger looks: what the heap adds to its sums now, and whether that has been the same for so long that the heap
-    /// may rest.
+    /// The ledger looks: what the heap adds to its sums now, and whether that has been the same for so long that the
+    /// heap may rest.
     pub(crate) fn look(&mut self) -> (Seen, bool) {
         let now = Seen { now: self.current(), total: self.totals(), waiting: self.waiting, rests: false };
         self.unchanged = if now == self.seen { self.unchanged + 1 } else { 0 };

@@ -84,8 +84,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         Some(FreeBlock { part, id: piece })
     }
 
-    /// Takes all free granules, with a short last one of a segment where that is free too; `segment_end` tells where the
-    /// segment of a granule ends.
+    /// Takes all free granules, with a short last one of a segment where that is free too; `segment_end` tells where
+    /// the segment of a granule ends.
     pub(crate) fn take_all(&mut self, segment_end: impl Fn(u32) -> Option<u32>) -> Vec<FreeBlock> {
         let mut found = Vec::new();
         self.free_list(&mut found);

@@ -5,8 +5,8 @@
 //! ever needed. Freed blocks first wait unmerged, by size, since nearly every request
 //! asks for a size that was just freed; they are merged before the heap asks for more memory.
 //!
-//! [`Heap`] is what any thread may look at, [`HeapState`] what the lock guards, and [`LockedHeap`] the hold of the lock,
-//! on which everything works. The files beside this one add to it, one for each tier or kind of work.
+//! [`Heap`] is what any thread may look at, [`HeapState`] what the lock guards, and [`LockedHeap`] the hold of the
+//! lock, on which everything works. The files beside this one add to it, one for each tier or kind of work.
 
 use super::aliases::Aliases;
 use super::bins::Bins;
@@ -150,8 +150,8 @@ pub(crate) struct Heap {
     stream: AtomicU64,
     /// Whether other threads may free blocks without the lock; set for good by the first that wants to.
     shared: AtomicBool,
-    /// Two bits for each of the [`LOOKERS`]: whether it knows, or is told, that the heap may have changed, and whether the
-    /// heap stands on its list. A looker that has taken the heap off its list has not always looked yet.
+    /// Two bits for each of the [`LOOKERS`]: whether it knows, or is told, that the heap may have changed, and whether
+    /// the heap stands on its list. A looker that has taken the heap off its list has not always looked yet.
     listed: AtomicU32,
     /// The links of those lists.
     next: [AtomicU32; LOOKERS],

@@ -1,11 +1,10 @@
 //! Fences: points in the work of streams, with a life.
 //!
 //! A fence is made once, shared by all who wait for it, and gives its point back once: when it is seen to be passed, or
-//! when the last of them lets go. It counts as passed when the device has said so once, or, if it stands for work of the
-//! device's own streams, when the device as a whole was waited for later than the fence was made. An answer that is an
-//! error says nothing: the fence is not passed then.
-//! (Who asks about a point that another thread gives back at that moment gets an error too: the backing tells a stale
-//! point from all others. The fence is known to be passed by then.)
+//! when the last of them lets go. It counts as passed when the device has said so once, or, if it stands for work of
+//! the device's own streams, when the device as a whole was waited for later than the fence was made. An answer that is
+//! an error says nothing: the fence is not passed then. (Who asks about a point that another thread gives back at that
+//! moment gets an error too: the backing tells a stale point from all others. The fence is known to be passed by then.)
 
 use super::super::backing::{Backing, Point};
 use crate::base::error::Result;

@@ -149,7 +149,8 @@ impl Order {
         }
     }
 
-    /// Adds to `waits` what is queued on the stream now, without asking the device: the mark is made later, and covers it.
+    /// Adds to `waits` what is queued on the stream now, without asking the device: the mark is made later, and covers
+    /// it.
     pub(crate) fn owe(&self, stream: &Arc<Stream>, waits: &mut Waits) {
         waits.owe(stream.clone(), self.source.next());
     }
@@ -285,7 +286,8 @@ impl Order {
         Ok(point.map(|p| self.adopt(p)))
     }
 
-    /// A fence over a point that is not one of a stream of this device, as far as anybody knows. It becomes the fence's.
+    /// A fence over a point that is not one of a stream of this device, as far as anybody knows. It becomes the
+    /// fence's.
     pub fn adopt(&self, point: Point) -> Fence {
         self.source.foreign_fence(self.last_stream.fetch_add(1, Relaxed), point)
     }

@@ -1,7 +1,7 @@
 //! What is taken from the device, where there is room for more, and what is on its way between heaps and the device.
 //!
-//! *In transit* is memory that one operation has taken out of heaps or the device and has not given to anybody yet, while
-//! it asks the device with no lock held. Nobody else sees it; who finds no memory waits for it before giving up.
+//! *In transit* is memory that one operation has taken out of heaps or the device and has not given to anybody yet,
+//! while it asks the device with no lock held. Nobody else sees it; who finds no memory waits for it before giving up.
 
 use super::super::types::{COMMONS, Counter};
 use super::super::units::{Extent, GranuleRun, granule_bytes};

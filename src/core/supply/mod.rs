@@ -276,9 +276,9 @@ impl Search<'_> {
 }
 
 impl Ground {
-    /// Whether small blocks are merged before a large one is scattered. In a lone heap that maps this comes last:
-    /// they are rarely what a large one lacks, and would all have to be cut anew. Where heaps take granules from
-    /// one another, an empty chunk that is kept too long takes granules from other heaps, so that each step remaps them.
+    /// Whether small blocks are merged before a large one is scattered. In a lone heap that maps this comes last: they
+    /// are rarely what a large one lacks, and would all have to be cut anew. Where heaps take granules from one
+    /// another, an empty chunk that is kept too long takes granules from other heaps, so that each step remaps them.
     pub(crate) fn merges_small_first(&self) -> bool {
         !self.config.mapping || self.heap_count.load(Relaxed) > 1
     }

@@ -180,8 +180,9 @@ impl Ground {
 }
 
 impl Search<'_> {
-    /// Shows the pieces in the scratch, which were just taken out of the locked heap, as the block that is asked for; its
-    /// offset. On failure the heap has them again. `worn`: it counts as one more new mapping of a block of this size.
+    /// Shows the pieces in the scratch, which were just taken out of the locked heap, as the block that is asked for;
+    /// its offset. On failure the heap has them again. `worn`: it counts as one more new mapping of a block of this
+    /// size.
     pub(super) fn show(&mut self, h: LockedHeap<'_>, first: Id, worn: bool) -> Result<u64> {
         let (ground, req) = (self.ground, self.req);
         drop(h);

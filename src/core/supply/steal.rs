@@ -100,8 +100,8 @@ impl Search<'_> {
 }
 
 impl Ground {
-    /// Takes up to `most` free granules out of a heap; not `apart`, only so many in one run. They are in the scratch, and
-    /// the answer says whose they were. `None`: it has none. Growth is locked.
+    /// Takes up to `most` free granules out of a heap; not `apart`, only so many in one run. They are in the scratch,
+    /// and the answer says whose they were. `None`: it has none. Growth is locked.
     fn take_runs(&self, giver: &'static Heap, most: u64, apart: bool, scratch: &mut Scratch) -> Option<From> {
         let Scratch { free_runs: runs, taken, .. } = scratch;
         taken.clear();
@@ -134,8 +134,8 @@ impl Ground {
         (free > 0).then(|| From { id: giver.stream(), stream: h.stream.clone() })
     }
 
-    /// Whether memory that was just taken out of a heap, whose stream is this, may go to `taker`; makes the taker wait if
-    /// need be.
+    /// Whether memory that was just taken out of a heap, whose stream is this, may go to `taker`; makes the taker wait
+    /// if need be.
     pub(in crate::core) fn agree(
         &self,
         id: u64,

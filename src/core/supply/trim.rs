@@ -1,7 +1,7 @@
 //! Unused memory back to the device.
 //!
-//! Other threads go on meanwhile. So what goes back is first taken out of its heap, where nobody finds it any more,
-//! and only then is the device waited for: work that was queued before the free may be on it until then. What the device
+//! Other threads go on meanwhile. So what goes back is first taken out of its heap, where nobody finds it any more, and
+//! only then is the device waited for: work that was queued before the free may be on it until then. What the device
 //! would not take, and of segments what is not free as a whole, goes back to the heaps that it was taken from.
 
 use super::super::ground::{Ground, Growing};
@@ -22,7 +22,8 @@ pub(super) struct Taken {
 }
 
 impl Ground {
-    /// Gives unused memory back to the device: of one pool, or of all. Waits for the device first. Whether anything went.
+    /// Gives unused memory back to the device: of one pool, or of all. Waits for the device first. Whether anything
+    /// went.
     pub(crate) fn trim(&self, pool: Option<u32>) -> Result<bool> {
         self.check_reentry()?;
         self.order.sync_device()?;
@@ -154,8 +155,8 @@ impl Ground {
         done
     }
 
-    /// Unmaps all idle ranges of addresses. Those that other threads are unmapping now, and which show granules that were
-    /// taken, are waited for.
+    /// Unmaps all idle ranges of addresses. Those that other threads are unmapping now, and which show granules that
+    /// were taken, are waited for.
     fn unmap_what_shows(&self, taken: &[Taken]) -> Result<()> {
         let granules: HashSet<u32> = taken.iter().flat_map(|t| t.block.part.touched().granules()).collect();
         let mut round = 0;
@@ -188,8 +189,8 @@ impl Ground {
         taken
     }
 
-    /// Gives those segments back to the device of which all was taken, the largest first, as long as `more` says so of the
-    /// next one. Waits for the device. They are not in `taken` any more. `any`: something went.
+    /// Gives those segments back to the device of which all was taken, the largest first, as long as `more` says so of
+    /// the next one. Waits for the device. They are not in `taken` any more. `any`: something went.
     pub(super) fn give_segments_back(
         &self,
         taken: &mut Vec<Taken>,

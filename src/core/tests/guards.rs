@@ -85,3 +85,23 @@ fn a_device_that_never_says_that_it_is_done_is_waited_for() {
     b.world.lock().unwrap().mute = false;
     b.finish();
 }
+
+#[test]
+fn a_segment_that_the_device_does_not_take_back_is_the_callers_again() {
+    let pond = Bench::new(Config { max_chunk: 4 << 20, ..config(false, 64 << 20) });
+    let (pond, world) = (&pond.pond, &pond.world);
+    let sums = || {
+        let s = pond.stats(None).unwrap();
+        [s.requested, s.allocated, s.active, s.reserved, s.blocks].map(|c| c.current)
+    };
+    let block = pond.alloc(PoolId::DEFAULT, 1, 8 * G).unwrap();
+    let live = [8 * G, 8 * G, 8 * G, 8 * G, 1];
+    assert_eq!(sums(), live);
+    world.lock().unwrap().fail_release = true;
+    assert_eq!(pond.free(block, None, None).unwrap_err().code(), Code::Device);
+    assert_eq!(sums(), live);
+    world.lock().unwrap().fail_release = false;
+    pond.free(block, None, None).unwrap();
+    assert_eq!(sums(), [0; 5]);
+    assert!(pond.free(block, None, None).is_err());
+}

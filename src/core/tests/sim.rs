@@ -209,6 +209,9 @@ impl Backing for Sim {
     fn segment_release(&self, offset: u64, bytes: u64) -> Result<()> {
         let mut w = self.world();
         w.calls += 1;
+        if w.fail_release {
+            return Err(Error::new(Code::Device, "simulated release failure"));
+        }
         assert_eq!(w.segments.remove(&offset), Some(bytes));
         w.rests((offset / G) as u32);
         w.taken -= bytes;

@@ -4,9 +4,8 @@
 //! without a device, or with a driver before CUDA 11.4 the type has no devices, and says why
 //! (`DeviceType::absence`). Counting devices does not start CUDA; opening one does.
 //!
-//! `api.rs` finds the driver's functions, `driver.rs` calls them, and no other file does. `context.rs` is
-//! the way in; `device.rs` the front; `memory`, `mapping`, `fabric`, `share`, `streams` do the work. `docs/cuda.md` is for
-//! users.
+//! `api.rs` finds the driver's functions, `driver.rs` calls them, and no other file does. `context.rs` is the way in;
+//! `device.rs` the front; `memory`, `mapping`, `fabric`, `share`, `streams` do the work. `docs/cuda.md` is for users.
 //!
 //! All calls get `NotPermitted` in a forked child of a process that has started CUDA, and in host callbacks
 //! of the driver; after `finalize` `NotInitialized`.

@@ -82,8 +82,8 @@ impl Streams {
         }
     }
 
-    /// Whose the stream is. One that was made here for another device is refused. The driver is asked about one that was not made here; where it cannot be, in a callback,
-    /// its last answer counts.
+    /// Whose the stream is. One that was made here for another device is refused. The driver is asked about one that
+    /// was not made here; where it cannot be, in a callback, its last answer counts.
     pub(super) fn owner(&self, stream: u64, primary: &Primary) -> Result<Whose> {
         {
             let s = lock(&self.streams);

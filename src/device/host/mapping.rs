@@ -6,8 +6,9 @@
 //! one punches its bytes out of the file, so that the memory really goes back and reads as zero later.
 //! System calls run outside the lock; ranges that a call is working on are marked as busy.
 //!
-//! A program that has closed the file's descriptor keeps what it has: granules that are there stay, for requests too. What
-//! needs the file is refused before anything has changed, so memory is not given back either. The next start has a new file.
+//! A program that has closed the file's descriptor keeps what it has: granules that are there stay, for requests too.
+//! What needs the file is refused before anything has changed, so memory is not given back either. The next start has a
+//! new file.
 
 use super::memory::Budget;
 use super::options::GRANULE;

@@ -9,8 +9,8 @@ use crate::fail;
 
 /// Bytes of one physical granule, and the unit of a device's capacity.
 pub(super) const GRANULE: u64 = 2 << 20;
-/// Capacities in bytes that a host device can have: a granule at least, and no more than a file can have on any system that
-/// we run on.
+/// Capacities in bytes that a host device can have: a granule at least, and no more than a file can have on any system
+/// that we run on.
 pub const CAPACITIES: std::ops::RangeInclusive<u64> = GRANULE..=16 << 40;
 /// The same in words, for messages.
 pub const CAPACITIES_WANTED: &str = "2 MiB to 16 TiB";

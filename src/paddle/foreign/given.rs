@@ -1,8 +1,9 @@
 //! The memory that a plugin has given: what it says of a piece is not believed where that cannot be.
 //!
 //! A piece must be somewhere, end before the addresses do, and share no byte with another piece that has not been given
-//! back. What fails that is refused, and not given back either: the plugin has named memory that is not its to give, and
-//! would take it from whoever has it. What is only less aligned than it should be is the plugin's memory all the same.
+//! back. What fails that is refused, and not given back either: the plugin has named memory that is not its to give,
+//! and would take it from whoever has it. What is only less aligned than it should be is the plugin's memory all the
+//! same.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;

@@ -182,8 +182,8 @@ impl ForeignDevice {
         first
     }
 
-    /// A stream is about to be destroyed, and what is queued on it still runs. Where the plugin cannot wait for all of its
-    /// work, an event behind that is kept, or else it is waited for now.
+    /// A stream is about to be destroyed, and what is queued on it still runs. Where the plugin cannot wait for all of
+    /// its work, an event behind that is kept, or else it is waited for now.
     fn keep_end(&self, stream: C_Stream) -> Result<()> {
         if self.plugin.table.synchronize_device.is_some() {
             return Ok(());

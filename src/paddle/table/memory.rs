@@ -163,7 +163,8 @@ pub(super) unsafe extern "C-unwind" fn memory_copy_p2p(
 /// Work of `after`, also what is queued on it by now, comes before work that is queued on `stream` of `of` from now on.
 fn follow(of: &DeviceState, stream: StreamId, after: &DeviceState) -> Result<()> {
     let event = after.event_create()?;
-    // One that ends meanwhile has nobody who queues more on it. The event can be recorded again: waits keep what it was.
+    // One that ends meanwhile has nobody who queues more on it. The event can be recorded again: waits keep what it
+    // was.
     let one = |s| match after.event_record(s, event).and_then(|()| of.stream_wait_event(stream, event)) {
         Err(e) if e.code() == Code::UnknownStream && s != 0 && !after.has_stream(s) => Ok(()),
         other => other,

@@ -1,4 +1,5 @@
-//! A device as what stands behind a pond: which device calls bring memory, and how points in streams are made of events.
+//! A device as what stands behind a pond: which device calls bring memory, and how points in streams are made of
+//! events.
 //!
 //! Every call that is made here holds the device open (`usage.rs`), so that it does not end under a call, and notes on
 //! the thread that it is in one (`reentry.rs`). No lock is held meanwhile.

@@ -1,5 +1,5 @@
-//! What the points are that freed memory waits for: events of ours, events of the caller, tickets of exports, and visits
-//! of other devices.
+//! What the points are that freed memory waits for: events of ours, events of the caller, tickets of exports, and
+//! visits of other devices.
 //!
 //! A point is a place in this table with the number of its use: after it was given back it leads nowhere, so that one
 //! that is asked about too late is told from one that is passed.

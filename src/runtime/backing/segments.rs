@@ -2,9 +2,9 @@
 //! it goes away, for each that loses it. Communication libraries register memory with their devices there.
 //!
 //! Callbacks run one at a time, on the thread that needs the change, and no lock is held that anybody else needs: who
-//! has a change of its own to tell of waits for its turn. A range is in the hands of one thread while it changes, so what is told
-//! of it comes in order. The ranges are written down whether anybody listens or not, which costs little beside the call
-//! to the device.
+//! has a change of its own to tell of waits for its turn. A range is in the hands of one thread while it changes, so
+//! what is told of it comes in order. The ranges are written down whether anybody listens or not, which costs little
+//! beside the call to the device.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels;

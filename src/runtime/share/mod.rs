@@ -1,8 +1,8 @@
 //! Blocks that other processes use, and blocks of other processes: `docs/sharing.md` has the design.
 //!
-//! An export makes bytes ([`info`]) and file descriptors, the first of which is a ticket (`backing/points.rs`) that keeps the
-//! block's memory from being used again; the core keeps the block for it (`core/features/exports.rs`). An import opens the memory
-//! at an address of its own and keeps a copy of the ticket.
+//! An export makes bytes ([`info`]) and file descriptors, the first of which is a ticket (`backing/points.rs`) that
+//! keeps the block's memory from being used again; the core keeps the block for it (`core/features/exports.rs`). An
+//! import opens the memory at an address of its own and keeps a copy of the ticket.
 
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};

@@ -71,8 +71,8 @@ fn a_stream_that_ends_when_no_event_can_be_made_is_waited_for_by_the_host() {
     apart(|| ends_without_a_point(Code::OutOfMemory, |d, _| (NULL, d.alloc(BYTES).unwrap())));
 }
 
-/// A stream that has used a block of another one ends while the device fails as `fail` says. The block waits for its work
-/// all the same.
+/// A stream that has used a block of another one ends while the device fails as `fail` says. The block waits for its
+/// work all the same.
 fn a_use_ends(fail: impl FnOnce(&Control)) {
     let (d, control, pool) = world();
     let (a, b) = (d.stream(), d.stream());

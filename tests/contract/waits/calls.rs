@@ -1,7 +1,7 @@
 //! Each call of the device in turn: a thread is held in it, and the others go on.
 //!
-//! Where the device is asked for memory or given it back there are two tests: for what is served from what is there, and
-//! for what needs more memory from the device itself.
+//! Where the device is asked for memory or given it back there are two tests: for what is served from what is there,
+//! and for what needs more memory from the device itself.
 
 use super::*;
 
