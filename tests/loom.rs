@@ -405,7 +405,7 @@ fn the_end_of_a_stream_beside_a_free() {
         let other = {
             let (pond, giver) = (pond.clone(), giver.clone());
             spawn_big(move || {
-                let ending = pond.order().ending(BUSY);
+                let ending = pond.order().ending(BUSY).unwrap();
                 giver.gone.store(true, SeqCst);
                 pond.stream_ended(ending);
             })

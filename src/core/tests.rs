@@ -49,7 +49,7 @@ struct Block {
 
 /// A stream ends, as the device agrees.
 fn stream_ends(pond: &Pond, stream: u64) {
-    pond.stream_ended(pond.order().ending(stream));
+    pond.stream_ended(pond.order().ending(stream).unwrap());
 }
 
 /// A pond, its device and what the test knows of both.

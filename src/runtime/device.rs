@@ -280,7 +280,7 @@ impl DeviceState {
         }
         self.check_stream(stream)?;
         self.memory.check_stream_end(stream)?;
-        let ending = self.memory.stream_ending(stream);
+        let ending = self.memory.stream_ending(stream)?;
         match self.device.stream_destroy(stream) {
             Ok(()) => {
                 self.memory.stream_ended(ending);
@@ -310,7 +310,7 @@ impl DeviceState {
         if !self.device.is_default(stream) && !self.device.is_per_thread(stream) {
             self.tell_of_end(stream);
             self.memory.check_stream_end(stream)?;
-            let ending = self.memory.stream_ending(stream);
+            let ending = self.memory.stream_ending(stream)?;
             self.device.stream_forgotten(stream);
             self.memory.stream_ended(ending);
         }

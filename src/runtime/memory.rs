@@ -442,6 +442,7 @@ impl Memory {
 
     /// To be called when the device has made `stream`.
     pub fn stream_created(&self, stream: StreamId) {
+        self.order().made(stream);
         self.supply().add_stream(stream);
     }
 
@@ -457,7 +458,8 @@ impl Memory {
 
     /// To be called before the device ends `stream`. What is queued on it goes on counting for the memory that it uses.
     /// To be followed by [`stream_ended`](Self::stream_ended), or by [`stream_not_ended`](Self::stream_not_ended).
-    pub(crate) fn stream_ending(&self, stream: StreamId) -> Ending {
+    /// `UnknownStream` where another thread is ending it.
+    pub(crate) fn stream_ending(&self, stream: StreamId) -> Result<Ending> {
         self.order().ending(stream)
     }
 

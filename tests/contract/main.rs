@@ -25,6 +25,7 @@ mod cuda;
 mod fake;
 
 mod accounts;
+mod boundaries;
 mod bystanders;
 mod callbacks;
 mod captures;

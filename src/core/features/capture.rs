@@ -242,6 +242,23 @@ impl Ground {
         done
     }
 
+    /// Waits on the host until no heap of the pool serves nobody because of a replay that may still run.
+    pub(crate) fn wait_for_replays(&self, pool: PoolId) -> Result<()> {
+        let p = self.live_pool(pool)?;
+        let rests = || !lock(&p.streams).detached.is_empty();
+        while rests() && self.pool(pool).is_some() {
+            match self.take_released(p) {
+                Some(mut waits) => {
+                    let done = self.order.sync_waits(&mut waits);
+                    self.keep_until(p, waits, false);
+                    done?;
+                }
+                None => std::thread::yield_now(), // another thread looks at it now
+            }
+        }
+        Ok(())
+    }
+
     /// Nothing is captured or kept any more: the device ends.
     pub(crate) fn forget_captures(&self) {
         let alive = std::mem::take(&mut lock(&self.captures).alive);

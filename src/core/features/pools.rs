@@ -10,6 +10,9 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{Ordering, Ordering::Relaxed, lock};
 use crate::fail;
 
+/// How often the end of a pool begins anew, since other threads use the pool all the same.
+const TRIES: usize = 8;
+
 impl Ground {
     /// The heap of a stream that the pool's cache does not know: found, adopted or made.
     #[cold]
@@ -78,9 +81,12 @@ impl Ground {
         !p.is_pinned() && any() && !self.order.is_captured(stream)
     }
 
-    /// A heap that serves nobody: of blocks without a stream, whose memory is idle at once, or of a stream.
+    /// A heap that serves nobody: of blocks without a stream, whose memory is idle at once, or of a stream that has ended.
+    /// (One that was put by for a graph may be of a stream that lives, and that goes on using the blocks that live in it.)
     fn take_orphan(&self, streams: &mut PoolStreams, unordered: bool) -> Option<&'static Heap> {
-        let fits = |&i: &u32| self.heap(i).is_some_and(|x| (x.stream() == UNORDERED) == unordered);
+        let has_ended = |x| self.look(x).stream.as_ref().is_none_or(|s| s.end().is_some());
+        let fits =
+            |&i: &u32| self.heap(i).is_some_and(|x| (x.stream() == UNORDERED) == unordered && has_ended(x));
         let at = streams.orphans.iter().rposition(fits)?;
         self.heap(streams.orphans.swap_remove(at))
     }
@@ -177,21 +183,41 @@ impl Ground {
         self.check_reentry()?;
         let p = self.live_pool(id)?;
         self.check_unused(p, id)?;
-        self.discard_asleep(p, id)?;
-        self.wait_for_blocks(id)?;
-        self.trim(Some(id.0))?;
-        let mut g = self.growing();
-        while g.is_in_transit(Some(id.0)) {
-            g = g.wait_for_transit();
+        let slept = self.discard_asleep(p, id)?;
+        let done = self.end_pool(p, id);
+        if slept && done.is_err() {
+            self.sleep_on(p, id);
         }
-        let mut streams = lock(&p.streams);
-        if p.id.load(Relaxed) != id.0 {
-            fail!(Code::InvalidArgument, "the pool was destroyed meanwhile");
+        done
+    }
+
+    fn end_pool(&self, p: &Pool, id: PoolId) -> Result<()> {
+        for _ in 0..TRIES {
+            let before = self.ever_made(id);
+            self.check_unused(p, id)?;
+            self.wait_for_blocks(id)?;
+            self.trim(Some(id.0))?;
+            let mut g = self.growing();
+            while g.is_in_transit(Some(id.0)) {
+                g = g.wait_for_transit();
+            }
+            let mut streams = lock(&p.streams);
+            if p.id.load(Relaxed) != id.0 {
+                fail!(Code::InvalidArgument, "the pool was destroyed meanwhile");
+            }
+            if p.is_pinned() {
+                fail!(Code::Busy, "a capture of the pool has begun meanwhile");
+            }
+            if self.retire_pool(&mut g, p, id, &mut streams, before)? {
+                return Ok(());
+            }
         }
-        if p.is_pinned() {
-            fail!(Code::Busy, "a capture of the pool has begun meanwhile");
-        }
-        self.retire_pool(&mut g, p, id, &mut streams)
+        fail!(Code::Busy, "blocks of the pool come and go while it is to end")
+    }
+
+    /// How many blocks the heaps of a pool have ever made.
+    fn ever_made(&self, id: PoolId) -> u128 {
+        self.heaps_of(id.0).into_iter().map(|x| self.lock(x).counters.totals()[2]).sum()
     }
 
     /// `Busy` while anybody has something of the pool.
@@ -219,22 +245,25 @@ impl Ground {
             if p.is_pinned() {
                 self.wait_for_release(p)?;
             } else if !self.wait_for_one(Some(id.0)) {
-                // What waits is being freed just now by other threads, or cannot be waited for.
+                // What waits is being freed just now by other threads, or cannot be waited for, which tells why.
                 self.order.sync_device()?;
+                self.bring_back(id)?;
                 std::thread::yield_now();
             }
         }
     }
 
     /// The pool has ended. What its heaps still have, parts of segments that others use too and what the device would
-    /// not take, is no pool's from now on.
+    /// not take, is no pool's from now on. `false`: nothing is done, since the device was not waited for with all that
+    /// is there: more blocks than `before` were made.
     fn retire_pool(
         &self,
         g: &mut Growing<'_>,
         p: &Pool,
         id: PoolId,
         streams: &mut PoolStreams,
-    ) -> Result<()> {
+        before: u128,
+    ) -> Result<bool> {
         let heaps: Vec<_> = streams.all().iter().filter_map(|&i| self.heap(i)).collect();
         let needs_commons = heaps.iter().any(|x| self.look(x).granules > 0);
         let commons = if needs_commons { Some(self.commons()?) } else { None };
@@ -247,6 +276,10 @@ impl Ground {
             in_use(&h)
         }) {
             fail!(Code::Busy, "blocks of the pool are still live");
+        }
+        let made: u128 = heaps.iter().map(|x| self.lock(x).counters.totals()[2]).sum();
+        if made != before && heaps.iter().any(|x| self.look(x).granules > 0) {
+            return Ok(false);
         }
         p.id.store(NO_POOL, Relaxed);
         p.forget_heaps();
@@ -276,7 +309,7 @@ impl Ground {
         ledger.pools.remove(&id.0);
         ledger.spare_pools.push(id.0.wrapping_add(POOL_SLOTS));
         g.forget_pool(id.0);
-        Ok(())
+        Ok(true)
     }
 
     /// Sets a pool's limit of reserved bytes; 0: none.

@@ -94,6 +94,7 @@ impl Ground {
             if let Some(s) = want.streams.values().find(|s| s.0 != 0 && self.order.records(s.1)) {
                 fail!(Code::Busy, "stream {:#x} is being captured", s.1);
             }
+            self.wait_for_replays(pool)?;
             self.wait_until_reusable(pool)?;
             let Some(done) = self.try_restore(pool, &want, &mut ready)? else { continue };
             let told = |blocks: &[(u64, u64)]| blocks.iter().map(|b| (place(b.0), b.1)).collect();
@@ -164,8 +165,12 @@ impl Ground {
     /// The heaps of the layout must serve the streams that they served then.
     fn check_streams(&self, want: &Layout) -> Result<()> {
         for (&heap, &(lane, stream)) in &want.streams {
-            let now = self.heap(heap).filter(|x| x.pool() == want.pool.0 && x.stream() != RETIRED);
-            let same = now.is_some_and(|x| self.look(x).stream.as_ref().map_or(0, |s| s.lane) == lane);
+            // One that serves nobody may still be of a stream that lives (`capture.rs`).
+            let lives = |s: &Arc<Stream>| s.lane == lane && s.end().is_none();
+            let same = self.heap(heap).filter(|x| x.pool() == want.pool.0).is_some_and(|x| {
+                let h = self.look(x);
+                h.stream.as_ref().map_or(lane == 0 && x.stream() == UNORDERED, lives)
+            });
             if !same {
                 fail!(Code::UnknownStream, "stream {stream:#x} of the checkpoint has ended");
             }

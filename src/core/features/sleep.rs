@@ -106,7 +106,8 @@ impl Ground {
         }
     }
 
-    /// Waits for what streams of other devices do with memory of the pool: a wait for this device says nothing of them.
+    /// Waits for what streams of other devices do with memory of the pool, in blocks without a stream also unannounced: a
+    /// wait for this device says nothing of them.
     fn wait_for_others(&self, pool: PoolId) -> Result<()> {
         let (mut uses, mut waits) = (Vec::new(), Waits::default());
         for heap in self.heaps_of(pool.0) {
@@ -120,6 +121,7 @@ impl Ground {
             h.waiting.owing().into_iter().for_each(|owed| waits.append(owed.1));
         }
         uses.iter().for_each(|s| self.order.add(s, &mut waits));
+        self.order.add_all(&mut waits);
         self.order.sync_waits(&mut waits)
     }
 
@@ -306,19 +308,33 @@ impl Ground {
         self.pool(pool).is_some_and(|p| p.sleep_state() != Sleep::Awake)
     }
 
-    /// A sleeping pool without blocks is about to end: its granule numbers and addresses are free again.
-    pub(in crate::core) fn discard_asleep(&self, p: &Pool, pool: PoolId) -> Result<()> {
+    /// A sleeping pool without blocks is about to end: its granule numbers and addresses are free again. Whether it slept.
+    pub(in crate::core) fn discard_asleep(&self, p: &Pool, pool: PoolId) -> Result<bool> {
         {
             let _g = self.growing();
             if p.sleep_state() == Sleep::Awake {
-                return Ok(());
+                return Ok(false);
             }
             self.start_to_move(p, Sleep::Asleep)?;
         }
         let done = self.discard_moving(pool);
         let _g = self.growing();
         self.stop_moving(p, if done.is_ok() { Sleep::Awake } else { Sleep::Asleep });
-        done
+        done.map(|()| true)
+    }
+
+    /// The pool could not end after `discard_asleep`: it sleeps as before, though nothing of it is left.
+    pub(in crate::core) fn sleep_on(&self, p: &Pool, pool: PoolId) {
+        {
+            let _g = self.growing();
+            if self.pool(pool).is_none() || self.start_to_move(p, Sleep::Awake).is_err() {
+                return;
+            }
+        }
+        p.evict_all();
+        let _g = self.growing();
+        lock(&self.asleep).insert(pool.0, Asleep::default());
+        self.stop_moving(p, Sleep::Asleep);
     }
 
     fn discard_moving(&self, pool: PoolId) -> Result<()> {

@@ -29,11 +29,15 @@ impl Ground {
         if !self.still_live(f.id, offset) || !f.desc.flag_uses() {
             return freed_meanwhile();
         }
+        let said = self.order.now();
         let uses = h.uses.entry(f.id).or_default();
         let replaced = match uses.iter_mut().find(|u| u.stream.lane == stream.lane) {
-            Some(u) => u.ended.take(), // it goes on: the mark at the free comes later than this one
+            Some(u) => {
+                u.said = said;
+                u.ended.take() // it goes on: the mark at the free comes later than this one
+            }
             None => {
-                uses.push(Use { stream, ended: None });
+                uses.push(Use { stream, ended: None, said });
                 None
             }
         };
@@ -46,6 +50,7 @@ impl Ground {
     /// for what is queued there *now*; or, given an event, for that. Later work there needs a new
     /// `record_stream`.
     pub(crate) fn end_use(&self, offset: u64, stream: u64, event: Option<u64>) -> Result<()> {
+        let since = self.order.now();
         let used = self.order.user(stream)?;
         let (f, heap) = self.live_block(offset)?;
         let own = heap.stream();
@@ -71,9 +76,14 @@ impl Ground {
         let uses = h.uses.entry(f.id).or_default();
         // A later point in the same stream: the earlier one is passed before.
         let at = uses.iter().position(|u| u.stream.lane == used.lane);
+        if at.is_some_and(|i| uses[i].said > since) {
+            drop(h);
+            drop(fence);
+            return Ok(()); // another thread has said something since, of which this end knows nothing: it counts as earlier
+        }
         let replaced = at.map(|i| uses.swap_remove(i));
         if let Some(fence) = fence {
-            uses.push(Use { stream: used, ended: Some(fence) });
+            uses.push(Use { stream: used, ended: Some(fence), said: self.order.now() });
         } else if uses.is_empty() {
             h.uses.remove(&f.id);
             if f.desc.state() & DIRECT == 0 && !h.exports.contains_key(&f.id) {
@@ -90,7 +100,6 @@ impl Ground {
     /// whoever runs short.
     pub(crate) fn stream_ended(&self, ending: Ending) {
         let stream = ending.stream.clone();
-        self.order.ended(ending);
         for pool in self.all_pools() {
             let mut streams = lock(&pool.streams);
             let Some(&index) = streams.heaps.get(&stream.id) else { continue };
@@ -104,5 +113,7 @@ impl Ground {
             streams.heaps.remove(&stream.id);
             streams.orphans.push(index);
         }
+        // Last: then a new stream may have the number.
+        self.order.ended(ending);
     }
 }

@@ -9,7 +9,7 @@ use super::super::ground::Ground;
 use super::super::heap::{Heap, LockedHeap, Use, Waiting};
 use super::super::order::{Fence, Stream, Waits};
 use super::super::state::growth::Parts;
-use super::super::types::UNORDERED;
+use super::super::types::{PoolId, UNORDERED};
 use super::super::units::Extent;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::pause;
@@ -23,8 +23,10 @@ const MOST_ASKED: u32 = 20_000;
 struct Returned {
     /// Whether there were any.
     any: bool,
-    /// Why the device would not take the caller's own.
-    refused: Option<Error>,
+    /// Whether the device took the caller's own.
+    own: Result<()>,
+    /// Whether the device took the others.
+    others: Result<()>,
 }
 
 impl Ground {
@@ -78,7 +80,7 @@ impl Ground {
         if !over {
             return Ok(());
         }
-        let Some(e) = self.take_ripe(heap, Some(ticket)).refused else { return Ok(()) };
+        let Err(e) = self.take_ripe(heap, Some(ticket)).own else { return Ok(()) };
         // The device would not take it: it is the caller's again.
         let mut h = self.lock(heap);
         h.waiting.finish(ticket);
@@ -177,15 +179,19 @@ impl Ground {
             }
             ripe.iter().for_each(|w| self.ripen(&mut h, w));
         }
-        let mut refused = None;
+        let mut back =
+            Returned { any: !ripe.is_empty() || !segments.is_empty(), own: Ok(()), others: Ok(()) };
         for w in &segments {
             match self.release_direct(heap, w) {
-                Err(e) if Some(w.ticket) == own => refused = Some(e),
-                Err(_) => self.lock(heap).waiting.known(w.ticket, Waits::default()),
+                Err(e) if Some(w.ticket) == own => back.own = Err(e),
+                Err(e) => {
+                    self.lock(heap).waiting.known(w.ticket, Waits::default());
+                    back.others = Err(e);
+                }
                 Ok(()) => {}
             }
         }
-        Returned { any: !ripe.is_empty() || !segments.is_empty(), refused }
+        back
     }
 
     /// The heaps in which freed blocks wait.
@@ -258,6 +264,19 @@ impl Ground {
             }
         }
         false
+    }
+
+    /// Where nothing of a pool comes back by itself, waits for what its freed blocks wait for one after the other, and gives
+    /// segments back that wait for nothing. Fails with what stands against it.
+    pub(crate) fn bring_back(&self, pool: PoolId) -> Result<()> {
+        for heap in self.heaps_of(pool.0) {
+            let open = self.look(heap).waiting.first_open();
+            if let Some(mut waits) = open {
+                self.order.sync_waits(&mut waits)?;
+            }
+            self.take_ripe(heap, None).others?;
+        }
+        Ok(())
     }
 
     /// Whether freed blocks of a pool still wait, for streams or because others use them.

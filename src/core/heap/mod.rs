@@ -64,6 +64,8 @@ pub(crate) struct Use {
     pub stream: Arc<Stream>,
     /// Where it ended; `None`: it may go on until the free.
     pub ended: Option<Fence>,
+    /// When that was last said, among all that is numbered in the order of streams.
+    pub said: u64,
 }
 
 /// What the lock guards.

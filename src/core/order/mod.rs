@@ -139,6 +139,11 @@ impl Order {
         }
     }
 
+    /// A number higher than those of all that came before.
+    pub(crate) fn now(&self) -> u64 {
+        self.source.next()
+    }
+
     /// Adds to `waits` what is queued on the stream now.
     pub(crate) fn add(&self, stream: &Arc<Stream>, waits: &mut Waits) {
         let since = self.source.next();

@@ -6,7 +6,9 @@
 use super::fence::Fence;
 use super::{EVERY, Order, Relaxed, lock};
 use crate::base::error::{Code, Result};
-use crate::base::sync::{Mutex, levels};
+use crate::base::sync::{
+    AtomicBool, Mutex, Ordering::AcqRel, Ordering::Acquire, Ordering::Release, levels, pause,
+};
 use crate::fail;
 use std::sync::{Arc, Weak};
 
@@ -17,13 +19,15 @@ pub(crate) struct Stream {
     pub lane: u64,
     /// It is another device's, or another context's: only its points are known here.
     pub elsewhere: bool,
+    /// A thread ends it, or has ended it.
+    ends: AtomicBool,
     /// All its work; set when it is about to end.
     end: Mutex<Option<Fence>, { levels::STREAM_END }>,
 }
 
 impl Stream {
     pub(super) fn new(id: u64, lane: u64) -> Stream {
-        Stream { id, lane, elsewhere: false, end: Mutex::new(None) }
+        Stream { id, lane, elsewhere: false, ends: AtomicBool::new(false), end: Mutex::new(None) }
     }
 
     pub(super) fn elsewhere(id: u64, lane: u64) -> Stream {
@@ -108,11 +112,16 @@ impl Order {
         Ok(())
     }
 
-    /// A stream is about to end: what is queued on it becomes the fence that it leaves behind. Where none can be made,
-    /// the stream is waited for. Nobody queues more on it. To be followed by [`ended`](Self::ended), or by
-    /// [`not_ended`](Self::not_ended).
-    pub fn ending(&self, id: u64) -> Ending {
+    /// A stream is about to end: what is queued on it becomes the fence that it leaves behind, which counts among those of
+    /// ended streams from here on. Where none can be made, the stream is waited for. Nobody queues more on it. To be
+    /// followed by [`ended`](Self::ended), or by [`not_ended`](Self::not_ended). `UnknownStream` where another thread
+    /// is ending it.
+    pub fn ending(&self, id: u64) -> Result<Ending> {
         let stream = self.stream(id);
+        // AcqRel: after an end that was given up, what that has undone is seen.
+        if stream.ends.swap(true, AcqRel) {
+            fail!(Code::UnknownStream, "stream {id:#x} is being ended by another thread");
+        }
         let made: Result<_> = self.mark(&stream);
         let waited = made.is_err() && self.check_wait().and_then(|()| self.backing().sync_stream(id)).is_ok();
         let over = waited || matches!(made, Ok(None));
@@ -121,12 +130,14 @@ impl Order {
         if over {
             fence.set_passed();
         }
+        // It counts before the device lists the stream no more, so that nobody finds neither.
+        lock(&self.streams).ended.push(fence.clone());
         *lock(&stream.end) = Some(fence);
         self.wait_for_askers(id);
-        Ending { stream }
+        Ok(Ending { stream })
     }
 
-    /// The stream has ended.
+    /// The stream has ended, and nothing here but its fence stands for it any more: its number may be another's.
     pub fn ended(&self, ending: Ending) {
         let stream = ending.stream;
         let many = {
@@ -134,7 +145,6 @@ impl Order {
             if s.known.get(&stream.id).is_some_and(|known| Arc::ptr_eq(known, &stream)) {
                 s.known.remove(&stream.id);
             }
-            s.ended.extend(stream.end());
             s.ended.len() > 2 * s.looked + ENDED
         };
         if many {
@@ -147,7 +157,22 @@ impl Order {
     /// The device would not end it: it goes on.
     pub fn not_ended(&self, ending: Ending) {
         let gone = lock(&ending.stream.end).take();
+        if let Some(fence) = &gone {
+            lock(&self.streams).ended.retain(|f| !f.is(fence));
+        }
         drop(gone);
+        ending.stream.ends.store(false, Release);
+    }
+
+    /// The device has made a stream of that number. One that had it before may have ended just now, and another thread is
+    /// about to say so: that is waited for, since memory of the one is not the other's.
+    pub fn made(&self, id: u64) {
+        let mut round = 0;
+        // Acquire: what the other thread has changed until then is seen.
+        while lock(&self.streams).known.get(&id).is_some_and(|s| s.ends.load(Acquire)) {
+            pause(round);
+            round = round.saturating_add(1);
+        }
     }
 
     /// A stream that the device does not know, though nobody said that it ended, is not kept.

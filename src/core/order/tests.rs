@@ -247,7 +247,7 @@ fn what_another_devices_stream_owes_is_not_covered_by_a_wait_for_this_one() {
 fn a_stream_that_has_ended_counts_until_its_work_is_over() {
     let (fake, order) = new();
     let stream = order.stream(7); // not one that the device lists
-    order.ended(order.ending(7));
+    order.ended(order.ending(7).unwrap());
     fake.pass_all();
     fake.0.lock().unwrap().passed.remove(&1);
     assert!(order.fence(&stream).unwrap().is_some());
@@ -271,7 +271,7 @@ fn a_stream_that_cannot_be_marked_is_waited_for_as_it_ends() {
     let (fake, order) = new();
     fake.refuse(&["mark"]);
     let stream = order.stream(7);
-    let ending = order.ending(7);
+    let ending = order.ending(7).unwrap();
     assert_eq!(fake.count("stream"), 1);
     assert!(order.fence(&stream).unwrap().is_none());
     order.not_ended(ending);
@@ -279,7 +279,7 @@ fn a_stream_that_cannot_be_marked_is_waited_for_as_it_ends() {
     assert!(order.fence(&stream).unwrap().is_some(), "it goes on");
 
     fake.refuse(&["mark", "stream"]);
-    order.ended(order.ending(7));
+    order.ended(order.ending(7).unwrap());
     let left = order.fence(&stream).unwrap().unwrap();
     assert!(!left.ask());
     let before = fake.count("device");
@@ -344,4 +344,43 @@ fn a_capture_waits_for_a_mark_that_is_being_made() {
     while !began.load(SeqCst) {
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_stream_that_is_about_to_end_counts_once_the_device_lists_it_no_more() {
+    let (fake, order) = new();
+    let stream = order.stream(7); // not one that the device lists
+    let ending = order.ending(7).unwrap();
+    fake.pass_all();
+    fake.0.lock().unwrap().passed.remove(&1);
+    let mut waits = all(&order);
+    fake.pass_all();
+    fake.0.lock().unwrap().passed.remove(&1);
+    assert!(!order.settle(&mut waits), "what it leaves behind counts before its end is noted");
+    assert_eq!(order.ending(7).err().unwrap().code(), Code::UnknownStream, "it is being ended");
+    order.not_ended(ending);
+    let mut waits = all(&order);
+    fake.pass_all();
+    fake.0.lock().unwrap().passed.remove(&1);
+    assert!(order.settle(&mut waits), "it goes on, and has left nothing behind");
+    assert!(stream.end().is_none());
+    order.ended(order.ending(7).unwrap());
+}
+
+#[test]
+fn a_new_stream_of_a_number_comes_after_the_end_of_the_old_one() {
+    let (_, order) = new();
+    order.made(7); // nobody had it
+    let ending = order.ending(7).unwrap();
+    let came = Arc::new(AtomicBool::new(false));
+    let (there, told) = (order.clone(), came.clone());
+    let maker = std::thread::spawn(move || {
+        there.made(7);
+        told.store(true, SeqCst);
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!came.load(SeqCst), "the old stream's memory would be the new one's");
+    order.ended(ending);
+    maker.join().unwrap();
+    assert!(order.stream(7).end().is_none());
 }
