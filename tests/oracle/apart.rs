@@ -94,7 +94,7 @@ pub fn hunt(name: &str) {
         ];
         (ok, text) = child(name, left + 90, &variables);
         if std::env::var_os("MILLPOND_ORACLE_COUNT").is_some() {
-            text.lines().filter(|l| l.starts_with("oracle:")).for_each(|l| eprintln!("{l}"));
+            text.lines().filter_map(|l| l.find("oracle: ").map(|at| &l[at..])).for_each(|l| eprintln!("{l}"));
         }
         seed += MOST_PROGRAMS;
     }

@@ -40,7 +40,7 @@ impl Search<'_> {
             let (mut taken, transit) = {
                 let mut g = ground.growing();
                 let taken = ground.take_all_free(&mut g, ground.heaps_in(None));
-                (taken, g.begin_transit(Parts::Any))
+                (ground.keep_whole(&g, taken), g.begin_transit(Parts::Any))
             };
             let _ = ground.give_segments_back(&mut taken, |_| over() > 0, &mut went);
             let mut g = ground.growing();

@@ -44,6 +44,8 @@ impl Ground {
             let (mut taken, transit) = {
                 let mut g = self.growing();
                 let taken = self.take_all_free(&mut g, wanted());
+                // What is left of a pool may leave it, and must be in nobody's hands until then.
+                let taken = if pool.is_some() { taken } else { self.keep_whole(&g, taken) };
                 (taken, g.begin_transit(parts))
             };
             let done = self.give_segments_back(&mut taken, |_| true, &mut any);
@@ -234,6 +236,21 @@ impl Ground {
         Ok(())
     }
 
+    /// Of what was taken, the parts of segments of which all was taken: these can go back to the device. The rest is its
+    /// heaps' again, so that nobody has to wait for it.
+    pub(super) fn keep_whole(&self, g: &Growing<'_>, mut taken: Vec<Taken>) -> Vec<Taken> {
+        let runs = joined(taken.iter().map(|t| t.block.part));
+        let whole: Vec<Extent> =
+            g.segments().map(|s| s.part).filter(|p| runs.binary_search(p).is_ok()).collect();
+        let inside = |part: Extent| {
+            let at = whole.partition_point(|s| s.off <= part.off);
+            at > 0 && part.end() <= whole[at - 1].end()
+        };
+        let rest = taken.extract_if(.., |t| !inside(t.block.part)).collect();
+        self.return_all(g, rest);
+        taken
+    }
+
     /// Gives memory that was taken back to the heaps that had it.
     pub(super) fn return_all(&self, _: &Growing<'_>, taken: Vec<Taken>) {
         for Taken { heap, block } in taken {
@@ -281,43 +298,57 @@ impl Search<'_> {
         let (mut taken, transit) = {
             let mut g = ground.growing();
             let taken = ground.take_all_free(&mut g, ground.heaps_in(None));
-            (taken, g.begin_transit(Parts::Any))
+            (ground.keep_whole(&g, taken), g.begin_transit(Parts::Any))
         };
         let mut any = false;
         let released = ground.give_segments_back(&mut taken, |_| true, &mut any);
         let grown = any && self.note_refusal(|s| s.grow(missing));
-        // The wait is over that what goes to another stream needs.
-        let moved = !grown && released.is_ok() && self.move_run(&mut taken);
-        let mut g = ground.growing();
-        ground.return_all(&g, taken);
-        transit.end(&mut g);
-        grown || moved
+        {
+            let mut g = ground.growing();
+            ground.return_all(&g, taken);
+            transit.end(&mut g);
+        }
+        grown || released.is_ok() && self.move_run()
     }
 
-    /// Gives the smallest run that is long enough and that several heaps had to the request's heap, if the limit of its
-    /// pool allows. The device was waited for.
-    fn move_run(&mut self, taken: &mut Vec<Taken>) -> bool {
+    /// Gives the smallest run that is long enough and that several heaps have to the request's heap, if the limit of its
+    /// pool allows. Waits for the device, with nothing but that run in hand.
+    fn move_run(&mut self) -> bool {
         let (ground, req) = (self.ground, self.req);
         let units = if req.is_large() { req.size.units } else { super::LARGE_UNITS };
-        let runs = joined(taken.iter().map(|t| t.block.part));
-        let fits = runs.iter().filter(|r| r.units >= units).min_by_key(|r| r.units);
-        let Some(&run) = fits else { return false };
-        if ground.order.sync_device().is_err() {
-            return false;
-        }
-        let mut g = ground.growing();
         let mine = req.heap.pool();
-        let inside = |part: Extent| run.off <= part.off && part.end() <= run.end();
-        let others = taken.iter().filter(|t| inside(t.block.part) && t.heap.pool() != mine);
-        let bytes: u64 = others.map(|t| g.bytes_of(t.block.part)).sum();
-        if bytes > ground.own_room(&g, mine) {
-            return false;
+        let fits = |g: &Growing<'_>, parts: &[Taken]| {
+            let others = parts.iter().filter(|t| t.heap.pool() != mine);
+            others.map(|t| g.bytes_of(t.block.part)).sum::<u64>() <= ground.own_room(g, mine)
+        };
+        let (parts, transit) = {
+            let mut g = ground.growing();
+            let mut taken = ground.take_all_free(&mut g, ground.heaps_in(None));
+            let runs = joined(taken.iter().map(|t| t.block.part));
+            let run = runs.into_iter().filter(|r| r.units >= units).min_by_key(|r| r.units);
+            let inside = |part: Extent| run.is_some_and(|r| r.off <= part.off && part.end() <= r.end());
+            let parts: Vec<Taken> = taken.extract_if(.., |t| inside(t.block.part)).collect();
+            ground.return_all(&g, taken);
+            if parts.is_empty() || !fits(&g, &parts) {
+                ground.return_all(&g, parts);
+                return false;
+            }
+            (parts, g.begin_transit(Parts::Any))
+        };
+        let idle = ground.order.sync_device().is_ok();
+        let mut g = ground.growing();
+        // The limit is looked at again: the pool may have grown meanwhile.
+        let moves = idle && fits(&g, &parts);
+        if moves {
+            for t in parts {
+                let bytes = g.bytes_of(t.block.part);
+                g.change_pool(t.heap.pool(), mine, bytes, 0);
+                ground.lock(req.heap).give(t.block);
+            }
+        } else {
+            ground.return_all(&g, parts);
         }
-        for t in taken.extract_if(.., |t| inside(t.block.part)) {
-            let bytes = g.bytes_of(t.block.part);
-            g.change_pool(t.heap.pool(), mine, bytes, 0);
-            ground.lock(req.heap).give(t.block);
-        }
-        true
+        transit.end(&mut g);
+        moves
     }
 }
