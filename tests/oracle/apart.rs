@@ -267,11 +267,14 @@ pub fn replay(folder: &str) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/oracle").join(folder);
     let mut files: Vec<PathBuf> = match std::env::var_os("MILLPOND_ORACLE_FILE") {
         Some(file) => vec![file.into()],
-        None => std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect(),
+        None => {
+            let all = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path());
+            all.filter(|f| f.extension().is_some_and(|e| e == "txt")).collect()
+        }
     };
     files.sort();
     let mut failed = String::new();
-    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "txt")) {
+    for file in &files {
         let (ok, text) = child("corpus", 30, &[("MILLPOND_ORACLE_FILE", file.to_str().unwrap())]);
         if !ok {
             failed += &format!("{}:\n{text}\n", file.display());

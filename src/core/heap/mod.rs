@@ -358,8 +358,13 @@ impl LockedHeap<'_> {
     pub(crate) fn serve(&mut self, pool: u32, id: u64, stream: Option<Arc<Stream>>, live_flags: u32) {
         self.state.live_flags = live_flags;
         self.state.stream = stream;
-        self.heap.pool.store(pool, Relaxed);
+        let before = self.heap.pool.swap(pool, Relaxed);
         self.heap.stream.store(id, Relaxed);
+        if before != pool {
+            // Whoever looks for free granules knows the heap by its pool, and forgot it with the one before.
+            self.heap.listed.fetch_and(!(1 << STOCK), SeqCst);
+            self.shared.changed.note(self.heap);
+        }
     }
 
     /// The device has ended: nothing is left in it.

@@ -91,7 +91,8 @@ impl Search<'_> {
         changed.clear();
         let mut g = ground.growing();
         ground.changed.take(STOCK, |i| ground.heap(i), changed);
-        for heap in changed.iter().filter_map(|&i| ground.heap(i)) {
+        let serves = |heap: &&Heap| heap.pool() != NO_POOL; // it is told of anew when it does
+        for heap in changed.iter().filter_map(|&i| ground.heap(i)).filter(serves) {
             g.note_stock(heap.pool(), heap.index);
         }
         g.stock(taker.pool(), same_pool, givers);
