@@ -8,7 +8,7 @@ use super::api::{self, Device, Failed};
 use super::model::{Model, PoolOf};
 use super::program::{BLOCKS, CALLS, CODES, Op, What};
 use super::time;
-use super::world::{self, Lie, World, world};
+use super::world::{self, Hook, Lie, World, world};
 use super::{device, plugin};
 use millpond::Code;
 use millpond::capi::*;
@@ -28,6 +28,8 @@ pub struct Kind {
 }
 
 const MIB: usize = 1 << 20;
+/// [B] Larger blocks may have to wait for memory that somebody else gives back or takes just now.
+const LARGE: u64 = 1 << 20;
 
 pub const KINDS: &[Kind] = &[
     Kind { name: "mapping", maps: true, exact: true, capacity: 32 * MIB, plugin: None },
@@ -178,10 +180,18 @@ impl Run {
             matches!(first.what, What::Alloc | What::AllocAny | What::Free | What::FreeOn | What::Stats);
         // Waits of its own would make it wait rightly.
         let free = free && self.kind.plugin.is_none_or(|p| p.events && p.query);
-        let body = move || {
-            me.guarded(first);
+        let bytes = match first.what {
+            What::Alloc => first.n[3],
+            What::AllocAny => first.n[1],
+            _ => 0,
         };
-        world().hold(CALLS[hold.n[0] as usize], hold.n[1], free, Box::new(body));
+        world().hold(Hook {
+            call: CALLS[hold.n[0] as usize].to_owned(),
+            left: hold.n[1],
+            body: Box::new(move || me.guarded(first)),
+            free,
+            large: bytes > LARGE,
+        });
         self.guarded(second);
         let left = world().take_hook();
         if left.is_some() {

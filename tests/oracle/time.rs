@@ -22,6 +22,7 @@ pub fn enter(call: &'static str) -> Result<(), Code> {
     if w.trace {
         eprintln!("    device: {call}");
     }
+    w.other_waits |= meanwhile() && call.starts_with("sync");
     let due = w.hook.as_mut().is_some_and(|h| {
         let mine = h.call == call;
         h.left -= u64::from(mine);
@@ -29,6 +30,7 @@ pub fn enter(call: &'static str) -> Result<(), Code> {
     });
     if due {
         let hook = w.hook.take().unwrap();
+        w.other_waits = false;
         let trace = w.trace;
         drop(w);
         let (tell, told) = channel();
@@ -51,7 +53,9 @@ pub fn enter(call: &'static str) -> Result<(), Code> {
         }
         w = world();
         w.held.push(thread);
-        if !through && waits {
+        // There was nothing to be had for a large block but by waiting: then it may have to wait for what we hold.
+        let scarce = hook.large && w.other_waits;
+        if !through && waits && !scarce {
             w.violate(format!(
                 "a call that waits ({call}) keeps a request, a free or a statistic from going on"
             ));

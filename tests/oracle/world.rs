@@ -91,6 +91,8 @@ pub struct Hook {
     pub body: Box<dyn FnOnce() + Send>,
     /// It must be through while a call that waits is held here.
     pub free: bool,
+    /// It asks for a large block.
+    pub large: bool,
 }
 
 #[derive(Default)]
@@ -112,6 +114,8 @@ pub struct World {
     pub calls: u64,
     pub faults: Vec<Fault>,
     pub hook: Option<Hook>,
+    /// What runs meanwhile has itself begun to wait.
+    pub other_waits: bool,
     pub held: Vec<JoinHandle<()>>,
     pub trace: bool,
 }
@@ -370,8 +374,8 @@ impl World {
     }
 
     /// Runs `body` on another thread when the nth call of that name stands.
-    pub fn hold(&mut self, call: &str, nth: u64, free: bool, body: Box<dyn FnOnce() + Send>) {
-        self.hook = Some(Hook { call: call.to_owned(), left: nth, body, free });
+    pub fn hold(&mut self, hook: Hook) {
+        self.hook = Some(hook);
     }
 
     /// What was to run and did not.
