@@ -7,7 +7,7 @@
 )]
 #![cfg(unix)]
 
-mod cc;
+mod compilers;
 mod cuda;
 use cuda::*;
 use millpond::runtime::{self, CopyKind, PoolId};
@@ -52,7 +52,7 @@ fn a_library_that_is_no_driver() {
 #[test]
 fn a_driver_that_is_too_old() {
     let fake = Fake::raw(&[("driver", "11030")]);
-    let scratch = cc::Scratch::new("cuda-too-old");
+    let scratch = compilers::Scratch::new("cuda-too-old");
     let copy = scratch.path("link.so");
     std::os::unix::fs::symlink(library(), &copy).unwrap();
     fake.configure(|o| o.library = Some(copy.clone().into()));
@@ -64,7 +64,7 @@ fn a_driver_that_is_too_old() {
 fn a_driver_without_a_function_that_is_needed() {
     // A copy, so that it is loaded anew.
     let fake = Fake::raw(&[("missing", "cuMemCreate,cuMemMap")]);
-    let scratch = cc::Scratch::new("cuda-missing");
+    let scratch = compilers::Scratch::new("cuda-missing");
     let copy = scratch.path("link.so");
     std::os::unix::fs::symlink(library(), &copy).unwrap();
     fake.configure(|o| o.library = Some(copy.clone().into()));
@@ -74,7 +74,7 @@ fn a_driver_without_a_function_that_is_needed() {
 
 #[test]
 fn drivers_that_serve() {
-    let scratch = cc::Scratch::new("cuda-old");
+    let scratch = compilers::Scratch::new("cuda-old");
     for (i, settings) in [
         &[("driver", "11040")][..],
         &[("driver", "12000")],
@@ -129,7 +129,7 @@ fn an_error_that_nobody_knows() {
 }
 
 /// A management library of three GPUs.
-fn nvml(scratch: &cc::Scratch) -> std::path::PathBuf {
+fn nvml(scratch: &compilers::Scratch) -> std::path::PathBuf {
     let source = scratch.write(
         "nvml.c",
         "int nvmlInit_v2(void);\nint nvmlInit_v2(void) { return 0; }\n\
@@ -142,13 +142,13 @@ fn nvml(scratch: &cc::Scratch) -> std::path::PathBuf {
          (void)d; (void)n; to[0] = 'G'; to[1] = 'P'; to[2] = 'U'; to[3] = '-'; to[4] = 'a'; to[5] = 0; return 0; }\n",
     );
     let library = scratch.path("libnvml-test.so");
-    cc::compile_ok("gcc", "-std=c11", &source, &["-shared", "-fPIC", "-o", library.to_str().unwrap()]);
+    compilers::compile_ok("-std=c11", &source, &["-shared", "-fPIC", "-o", library.to_str().unwrap()]);
     library
 }
 
 #[test]
 fn counting_does_not_start_cuda() {
-    let scratch = cc::Scratch::new("cuda-count");
+    let scratch = compilers::Scratch::new("cuda-count");
     let gpus = nvml(&scratch);
     let fake = Fake::new(&[("devices", "2")], |o| o.nvml = Some(gpus.clone().into()));
     fake.calls_reset();
@@ -205,7 +205,7 @@ fn forks() {
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         return;
     }
-    let scratch = cc::Scratch::new("cuda-fork");
+    let scratch = compilers::Scratch::new("cuda-fork");
     let gpus = nvml(&scratch);
     let fake = Fake::new(&[("capacity", "64M")], |o| o.nvml = Some(gpus.clone().into()));
     assert_eq!(runtime::device_count("cuda").unwrap(), 3);

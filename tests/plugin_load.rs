@@ -7,9 +7,9 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
-mod cc;
+mod compilers;
 
-use cc::Scratch;
+use compilers::Scratch;
 use millpond::device::Caps;
 use millpond::paddle::load_plugin;
 use millpond::runtime::{self, PoolId};
@@ -23,12 +23,12 @@ fn load(path: &Path) -> Result<String> {
 
 fn build(scratch: &Scratch, name: &str, flags: &[&str]) -> PathBuf {
     let out = scratch.path(&format!("{name}.so"));
-    let folder = cc::root().join("examples/foreign_plugin");
+    let folder = compilers::root().join("examples/foreign_plugin");
     let (source, streams) = (folder.join("plugin.c"), folder.join("streams.c"));
     let mut all =
         vec!["-shared", "-fPIC", "-pthread", streams.to_str().unwrap(), "-o", out.to_str().unwrap()];
     all.extend(flags);
-    cc::compile_ok("cc", "-std=c11", &source, &all);
+    compilers::compile_ok("-std=c11", &source, &all);
     out
 }
 
@@ -57,7 +57,7 @@ fn the_example_plugin_loads_and_unloads() {
         assert!(runtime::device("example", 0).unwrap().device().caps().contains(Caps::STREAMS));
         round_trip("example");
         runtime::unregister_type("example").unwrap();
-        assert!(!cc::is_mapped("whole.so"), "the object is still loaded");
+        assert!(!compilers::is_mapped("whole.so"), "the object is still loaded");
     }
     let minimal = build(&scratch, "minimal", &["-DEXAMPLE_MINIMAL", "-DEXAMPLE_TYPE=\"small\""]);
     assert_eq!(load(&minimal).unwrap(), "small");
@@ -81,5 +81,5 @@ fn a_refused_object_is_unloaded() {
     let scratch = Scratch::new("plugin-refused");
     let path = build(&scratch, "nameless", &["-DEXAMPLE_TYPE=\"\""]);
     assert_eq!(load(&path).unwrap_err().code(), Code::PluginRefused);
-    assert!(!cc::is_mapped("nameless.so"), "the object is still loaded");
+    assert!(!compilers::is_mapped("nameless.so"), "the object is still loaded");
 }

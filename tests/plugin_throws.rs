@@ -7,9 +7,9 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
-mod cc;
+mod compilers;
 
-use cc::Scratch;
+use compilers::Scratch;
 use millpond::base::error::Code;
 use millpond::paddle::load_plugin;
 use millpond::runtime;
@@ -38,7 +38,7 @@ fn an_exception_from_a_plugin_is_a_failure_of_the_call() {
     let scratch = Scratch::new("throws");
     let source = scratch.write("throws.cc", PLUGIN);
     let object = scratch.path("throws.so");
-    cc::compile_ok("c++", "-std=c++17", &source, &["-shared", "-fPIC", "-o", object.to_str().unwrap()]);
+    compilers::compile_ok("-std=c++17", &source, &["-shared", "-fPIC", "-o", object.to_str().unwrap()]);
     // SAFETY: the object that was just built.
     unsafe { load_plugin(&object) }.unwrap();
     let device = runtime::device("throws", 0).unwrap();

@@ -17,8 +17,8 @@
               the modules are one program"
 )]
 
-#[path = "../cc/mod.rs"]
-mod cc;
+#[path = "../compilers/mod.rs"]
+mod compilers;
 #[path = "../cuda/mod.rs"]
 mod cuda;
 

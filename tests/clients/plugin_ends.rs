@@ -3,8 +3,8 @@
 //! for it, or is refused as BUSY. It never finalises or unmaps the plugin under it.
 
 use crate::apart::{apart, step};
-use crate::cc;
 use crate::client::*;
+use crate::compilers;
 use crate::cuda::MIB;
 use crate::slow::{self, Manner};
 use millpond::capi::*;
@@ -356,11 +356,11 @@ void InitPlugin(CustomRuntimeParams *params) {
 
 /// The end of a plugin in an object, with this min chunk, under a thread that allocates.
 fn object_ends(min_chunk: &str, end: fn() -> Said) {
-    let scratch = cc::Scratch::new("clients-object");
+    let scratch = compilers::Scratch::new("clients-object");
     let (source, object) = (scratch.write("object.c", OBJECT), scratch.path("object.so"));
     let min_chunk = format!("-DMIN_CHUNK={min_chunk}");
     let flags = ["-D_POSIX_C_SOURCE=200809L", &min_chunk, "-shared", "-fPIC", "-o", object.to_str().unwrap()];
-    cc::compile_ok("cc", "-std=c11", &source, &flags);
+    compilers::compile_ok("-std=c11", &source, &flags);
     let path = CString::new(object.to_str().unwrap()).unwrap();
     said(unsafe { millpond_device_type_load(path.as_ptr(), null_mut(), 0) }).unwrap();
     // Its pipe tells when a thread is inside. Only looked up: the handle is given back before the end.
@@ -379,7 +379,7 @@ fn object_ends(min_chunk: &str, end: fn() -> Said) {
         free(got.unwrap()).unwrap();
         end().unwrap();
     }
-    assert!(!cc::is_mapped("object.so"), "the object is still loaded");
+    assert!(!compilers::is_mapped("object.so"), "the object is still loaded");
 }
 
 fn unregister_object() -> Said {

@@ -4,7 +4,7 @@
 
 use crate::apart::*;
 use crate::api::*;
-use crate::cc::Scratch;
+use crate::compilers::Scratch;
 use millpond::capi::*;
 use std::ffi::c_int;
 use std::fs::File;

@@ -17,8 +17,8 @@ mod counted;
 mod held;
 mod threads;
 
-#[path = "../cc/mod.rs"]
-mod cc;
+#[path = "../compilers/mod.rs"]
+mod compilers;
 #[path = "../cuda/mod.rs"]
 mod cuda;
 #[path = "../fake/mod.rs"]

@@ -3,7 +3,7 @@
 //! into code that is gone. Each try is a process of its own, forked by a small program in C.
 
 use crate::apart::*;
-use crate::cc::{self, Scratch};
+use crate::compilers::{self, Scratch};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -101,7 +101,7 @@ fn archive() -> PathBuf {
         .args(["--config", "profile.dev.debug=false"])
         .arg("--target-dir")
         .arg(&target)
-        .current_dir(cc::root())
+        .current_dir(compilers::root())
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -128,12 +128,12 @@ fn tries(streams: u32, what: u32, count: u32) {
         "-o",
         out,
     ];
-    cc::compile_ok("cc", "-std=c11", &scratch.write("user.c", LIBRARY), &flags);
+    compilers::compile_ok("-std=c11", &scratch.write("user.c", LIBRARY), &flags);
     let program = scratch.path("unload");
     let source = scratch.write("unload.c", PROGRAM);
     // A function from `dlsym` is an object pointer for -Wpedantic.
     let flags = ["-Wno-pedantic", "-pthread", "-ldl", "-o", program.to_str().unwrap()];
-    cc::compile_ok("cc", "-std=c11", &source, &flags);
+    compilers::compile_ok("-std=c11", &source, &flags);
     let done = Command::new(&program)
         .arg(&library)
         .args([what.to_string(), count.to_string()])
