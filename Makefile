@@ -1,11 +1,15 @@
 # The commands of the README, and the helpers of CONTRIBUTING. Each is a script or a Cargo command that also works alone.
-.PHONY: demo test bench build format bless clean
+.PHONY: demo check test bench build format bless clean
 
 # Replays a recorded training program on the host device.
 demo:
 	@sh scripts/demo.sh
 
-# Runs every test; the last line counts them.
+# What to run before each commit: three minutes from a warm build.
+check:
+	@sh scripts/test.sh fast
+
+# Runs every test; the last line counts them. `scripts/test.sh` runs single stages of it.
 test:
 	@sh scripts/test.sh
 
@@ -21,8 +25,7 @@ build:
 # Formats everything that the tests check.
 format:
 	cargo fmt --all
-	find include tests cpp_tests examples bench -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
-	  ! -path 'include/millpond/millpond.h' ! -path 'tests/header/*' -exec clang-format -i {} +
+	scripts/format.sh -i
 
 # Writes include/millpond/millpond.h anew from the Rust sources.
 bless:

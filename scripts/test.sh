@@ -1,10 +1,29 @@
 #!/bin/sh
-# Runs every test: formatting, lints, Rust tests, C and C++ tests, packaging. It goes on after a failure, so that one
+# Runs the tests: formatting, lints, Rust tests, C and C++ tests, packaging. It goes on after a failure, so that one
 # run shows them all. The last line is `N passed, N failed`; the exit status is 0 only without failures.
 # A check that is no test suite (formatting, a lint run) counts as one test.
+#
+#   scripts/test.sh [STAGE]...    all of them unless told
+#
+#   fast   what to run before each commit, three minutes: formatting, lints, the contract of streams and memory
+#   rust   every Rust test, and the documentation's build
+#   loom   every interleaving of a few threads, over the library's own locks and lists
+#   c      CMake's build, C and C++ tests, examples, packaging, the checks for a GPU on the fake driver
+#   hosts  PaddlePaddle's released wheels, and a framework beside them; needs c before it
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/setup.sh
+
+all="fast rust loom c hosts"
+for stage in "$@"; do
+  case " $all all " in
+    *" $stage "*) ;;
+    *) fail "there is no stage $stage; the stages are: $all" ;;
+  esac
+done
+stages=${*:-all}
+[ "$stages" != all ] || stages=$all
+wanted() { case " $stages " in *" $1 "*) ;; *) false ;; esac; }
 
 need_rust
 need_rust_component fmt rustfmt
@@ -12,14 +31,16 @@ need_rust_component clippy clippy
 need g++ cxx_compiler_works
 need gcc c_compiler_works
 need libc6-dev c_compiler_works
-need cmake have cmake
-need ninja-build have ninja
-need pkg-config have pkg-config
-need libgtest-dev gtest_is_there
-need clang-format have clang-format
 need python3 have python3
-need python3-venv python_venv_works
-case $(uname -m) in x86_64) need valgrind have valgrind ;; esac
+if wanted rust || wanted c || wanted hosts; then
+  need cmake have cmake
+  need ninja-build have ninja
+  need pkg-config have pkg-config
+  need libgtest-dev gtest_is_there
+  need python3-venv python_venv_works
+  case $(uname -m) in x86_64) need valgrind have valgrind ;; esac
+fi
+need clang-format have clang-format
 install_missing
 
 passed=0
@@ -37,7 +58,15 @@ run() {
   return "$(cat "$logs/status")"
 }
 
-heading() { printf '\n=== %s\n' "$1"; }
+# heading <title>: what follows, until the next one, is timed under that name.
+title=
+heading() {
+  now=$(date +%s)
+  [ -z "$title" ] || printf '%5d s  %s\n' $((now - since)) "$title" >>"$logs/times"
+  title=$1
+  since=$now
+  [ -z "$title" ] || printf '\n=== %s\n' "$title"
+}
 
 fail_one() {
   failed=$((failed + 1))
@@ -53,10 +82,10 @@ check() {
   if run "$@"; then passed=$((passed + 1)); else fail_one "$name"; fi
 }
 
-# count <word> <title> <command...>: a script whose last line is `<word>: N passed, N failed, N skipped`.
+# count <word> <what> <command...>: a script whose last line is `<word>: N passed, N failed, N skipped`.
 count() {
   word=$1
-  title=$2
+  what=$2
   shift 2
   run "$@"
   status=$?
@@ -67,23 +96,18 @@ count() {
     failed=$((failed + $2))
     skipped=$((skipped + $3))
     [ "$2" -eq 0 ] || failures="$failures
-  $title: $2"
+  $what: $2"
   elif [ "$status" -ne 0 ]; then
-    fail_one "$title: the checks did not run to their end"
+    fail_one "$what: the checks did not run to their end"
   fi
 }
 
-# --- Rust
-
-check "cargo fmt" cargo fmt --all --check
-check "clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
-check "clippy, as built into the plugin" cargo clippy --locked --lib --no-default-features --features plugin -- -D warnings
-check "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib -p millpond
-
-# One package at a time: what does not compile in one must not hide the tests of the others.
-for package in millpond millpond-bench millpond-cli millpond-fakecuda; do
+# rust_tests <package> [<option of cargo test>...]
+rust_tests() {
+  package=$1
+  shift
   heading "cargo test: $package"
-  run cargo test --locked --no-fail-fast -p $package
+  run cargo test --locked --no-fail-fast -p "$package" "$@"
   status=$?
   sums=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p' "$log" |
     awk '{ p += $1; f += $2 } END { print p + 0, f + 0 }')
@@ -95,39 +119,60 @@ for package in millpond millpond-bench millpond-cli millpond-fakecuda; do
   elif [ "$status" -ne 0 ]; then
     fail_one "cargo test: $package did not run to its end"
   fi
-done
+}
 
-# Every interleaving of a few threads, over the library's own locks and lists.
-check "loom models" scripts/loom.sh
+fast() {
+  check "cargo fmt" cargo fmt --all --check
+  check "clang-format" scripts/format.sh --dry-run --Werror
+  check "clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
+  check "clippy, as built into the plugin" \
+    cargo clippy --locked --lib --no-default-features --features plugin -- -D warnings
+  # All of the package runs below.
+  wanted rust || rust_tests millpond --lib --test rooms --test header --test contract --test oracle
+}
 
-# Another processor's types differ (c_char is unsigned there); checked only where its standard library is installed.
-other=aarch64-unknown-linux-gnu
-if have rustup && rustup target list --installed 2>/dev/null | grep -q "^$other\$"; then
-  check "cargo check for $other" cargo check --locked --lib --target $other
-fi
+rust() {
+  check "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib -p millpond
+  # One package at a time: what does not compile in one must not hide the tests of the others.
+  for package in millpond millpond-bench millpond-cli millpond-fakecuda; do
+    rust_tests $package
+  done
+  # Another processor's types differ (c_char is unsigned there); checked only where its standard library is installed.
+  other=aarch64-unknown-linux-gnu
+  if have rustup && rustup target list --installed 2>/dev/null | grep -q "^$other\$"; then
+    check "cargo check for $other" cargo check --locked --lib --target $other
+  fi
+}
 
-# --- C and C++. The generated header, and the parts it is made from, have their generator's format.
+loom() {
+  check "loom models" scripts/loom.sh
+}
 
-sources=$(find include tests cpp_tests examples bench fakecuda torch -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
-  ! -path 'include/millpond/millpond.h' ! -path 'tests/header/*' 2>/dev/null)
-check "clang-format" clang-format --dry-run --Werror $sources
-
-# Released PaddlePaddle wheels, in environments of their own: their header is compiled against, and they load the plugin.
-# MILLPOND_TEST_PADDLE names the releases (3.3.1 2.6.2 3.0.0 3.2.2), or is `none`.
+# Released PaddlePaddle wheels, in environments of their own: their header is compiled against, and they load the
+# plugin. MILLPOND_TEST_PADDLE names the releases (3.3.1 2.6.2 3.0.0 3.2.2), or is `none`.
 releases=
-includes=
-if [ "${MILLPOND_TEST_PADDLE:-}" != none ]; then
-  heading "PaddlePaddle: wheels"
-  for release in ${MILLPOND_TEST_PADDLE:-}; do releases="$releases --release $release"; done
-  run python3 tests/paddle/run.py --includes $releases
-  includes=$(sed -n 's/^includes: //p' "$log")
-fi
+for release in ${MILLPOND_TEST_PADDLE:-}; do
+  releases="$releases --release $release"
+done
+has_paddle() { wanted hosts && [ "${MILLPOND_TEST_PADDLE:-}" != none ]; }
 
-heading "CMake: configure, build"
-if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND_BUILD_TESTS=ON \
-  "-DMILLPOND_PADDLE_INCLUDES=$includes" \
-  -DMILLPOND_BUILD_EXAMPLES=ON -DMILLPOND_INSTALL=ON && run cmake --build build; then
-  passed=$((passed + 1))
+c() {
+  includes=
+  if has_paddle; then
+    heading "PaddlePaddle: wheels"
+    run python3 tests/paddle/run.py --includes $releases
+    includes=$(sed -n 's/^includes: //p' "$log")
+  fi
+
+  heading "CMake: configure, build"
+  if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND_BUILD_TESTS=ON \
+    "-DMILLPOND_PADDLE_INCLUDES=$includes" \
+    -DMILLPOND_BUILD_EXAMPLES=ON -DMILLPOND_INSTALL=ON && run cmake --build build; then
+    passed=$((passed + 1))
+  else
+    fail_one "CMake build (and so none of its tests ran)"
+    return
+  fi
 
   heading "ctest"
   run ctest --test-dir build --output-on-failure --no-tests=error -j 2
@@ -147,18 +192,6 @@ if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND
     fail_one "ctest did not run to its end"
   fi
 
-  # A wheel that cannot be had is a line and a count.
-  if [ "${MILLPOND_TEST_PADDLE:-}" != none ]; then
-    heading "PaddlePaddle"
-    count paddle "PaddlePaddle" python3 tests/paddle/run.py build/plugin $releases
-
-    # A framework that links Millpond, with numpy, and in one process with PaddlePaddle and the plugin. The release is
-    # the one that its run.py names, in the environment made above.
-    heading "A framework build beside its clients"
-    count framework "the framework build" python3 tests/framework/run.py \
-      build/tests/packaging/example/framework/libtiny.so clients --plugin-dir build/plugin
-  fi
-
   # What runs on a machine with a GPU, in part on the fake driver.
   check "gpu/build on the fake driver" gpu/build --fake --from build build/gpu-check
   check "gpu/check on the fake driver" build/gpu-check/check --fake
@@ -167,10 +200,28 @@ if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND
   if [ "$(uname -m)" = x86_64 ]; then
     check "instructions of a warm pair" bench/callgrind/count.sh build/rust/libmillpond.a
   fi
-else
-  fail_one "CMake build (and so none of its tests ran)"
-fi
+}
 
+hosts() {
+  has_paddle || return 0
+  # A wheel that cannot be had is a line and a count.
+  heading "PaddlePaddle"
+  count paddle "PaddlePaddle" python3 tests/paddle/run.py build/plugin $releases
+
+  # A framework that links Millpond, with numpy, and in one process with PaddlePaddle and the plugin. The release is
+  # the one that its run.py names, in the environment made above.
+  heading "A framework build beside its clients"
+  count framework "the framework build" python3 tests/framework/run.py \
+    build/tests/packaging/example/framework/libtiny.so clients --plugin-dir build/plugin
+}
+
+for stage in $all; do
+  if wanted "$stage"; then "$stage"; fi
+done
+heading ""
+
+printf '\n=== What it took\n'
+cat "$logs/times"
 [ -z "$failures" ] || printf '\nFailed:%s\n' "$failures"
 [ "$skipped" -eq 0 ] || printf '\n%s skipped: look for SKIPPED and Skipped above\n' "$skipped"
 printf '\n%s passed, %s failed\n' "$passed" "$failed"
