@@ -10,7 +10,7 @@ use crate::capi::types::{
 };
 use crate::fail;
 use crate::paddle::abi::C_Status;
-use crate::runtime::{self, Counter, DeviceInfo, PoolId, Stats};
+use crate::runtime::{self, Counter, DeviceInfo, MAX_TYPE_NAME, PoolId, Stats};
 use std::ffi::{c_char, c_void};
 
 // SAFETY: repr(C), `struct_size` first, integers only.
@@ -44,9 +44,9 @@ impl From<Stats> for millpond_stats {
 
 impl From<DeviceInfo> for millpond_device_info {
     fn from(i: DeviceInfo) -> Self {
-        let mut type_name = [0 as c_char; 32];
-        // The registry bounds names to 31 bytes; the last byte stays 0 whatever comes.
-        for (to, from) in type_name[..31].iter_mut().zip(i.type_name.bytes()) {
+        let mut type_name = [0 as c_char; MAX_TYPE_NAME + 1];
+        // The last byte stays 0 whatever comes.
+        for (to, from) in type_name[..MAX_TYPE_NAME].iter_mut().zip(i.type_name.bytes()) {
             *to = from as c_char;
         }
         millpond_device_info {

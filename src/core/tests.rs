@@ -389,7 +389,7 @@ fn run(mapping: bool, ops: Vec<Op>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 300, ..ProptestConfig::default() })]
     #[test]
     fn random_programs_on_a_mapping_device(ops in prop::collection::vec(op(), 1..300)) { run(true, ops); }
     #[test]

@@ -23,6 +23,9 @@ pub type StreamId = u64;
 /// The bits of a `C_Event`; never 0.
 pub type EventId = u64;
 
+/// [B] The longest name of a device type, without the 0 that ends it in C.
+pub const MAX_TYPE_NAME: usize = 31;
+
 bitflags::bitflags! {
     /// What a device can do beyond the required calls. Asked once, when it is opened.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -56,7 +56,7 @@ pub use crate::core::{BlockInfo, CaptureId, CheckpointId, Counter, PoolId, Resto
 pub(crate) use crate::core::{Freed, Got, Heap, Pool, Request};
 pub use crate::device::cuda::CudaOptions;
 pub use crate::device::host::HostOptions;
-pub use crate::device::{Caps, CopyKind, EventId, StreamCallback, StreamId};
+pub use crate::device::{Caps, CopyKind, EventId, MAX_TYPE_NAME, StreamCallback, StreamId};
 pub use backing::segments::Segment;
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};

@@ -9,7 +9,7 @@ use crate::base::sync::system::Mutex;
 use crate::core::BlockInfo;
 use crate::device::cuda::CudaOptions;
 use crate::device::host::HostOptions;
-use crate::device::{DeviceType, MemoryInfo, Sizes, StreamId, Versions};
+use crate::device::{DeviceType, MAX_TYPE_NAME, MemoryInfo, Sizes, StreamId, Versions};
 use crate::fail;
 use crate::runtime::builtin;
 use crate::runtime::device::DeviceState;
@@ -18,9 +18,6 @@ use crate::runtime::reentry::may_block;
 use crate::runtime::{fork, lock, options, table, usage};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The longest name of a device type, in bytes: it must fit `char[32]` with its end.
-const MAX_NAME: usize = 31;
 
 struct Entry {
     name: String,
@@ -136,8 +133,8 @@ pub fn type_names() -> Result<Vec<String>> {
 pub fn register_type(kind: Arc<dyn DeviceType>) -> Result<()> {
     let _pass = enter()?;
     let name = kind.name().to_owned();
-    if name.is_empty() || name.len() > MAX_NAME || name.contains('\0') {
-        fail!(Code::InvalidArgument, "{name:?} cannot name a device type: 1 to {MAX_NAME} bytes");
+    if name.is_empty() || name.len() > MAX_TYPE_NAME || name.contains('\0') {
+        fail!(Code::InvalidArgument, "{name:?} cannot name a device type: 1 to {MAX_TYPE_NAME} bytes");
     }
     if lock(&REGISTRY).find(&name).is_some() {
         fail!(Code::Busy, "the device type {name:?} exists already");

@@ -9,6 +9,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::foreign;
 use crate::base::sync::system::Mutex;
+use crate::device::MAX_TYPE_NAME;
 use crate::fail;
 use crate::paddle::abi::{
     C_DeviceInterface, C_Status, CustomRuntimeParams, CustomRuntimeVersion, InitPlugin, KnownLayout,
@@ -19,8 +20,6 @@ use std::ffi::c_char;
 use std::mem::size_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The longest name of a device type (bytes); `millpond_device_info.type` holds 32 with its zero.
-pub(super) const NAME_MAX: usize = 31;
 /// Bytes of memory behind each struct that a plugin gets. One that was built for a larger layout
 /// and clears "its" struct hits these bytes, not somebody's heap.
 const SLACK: usize = 4096;
@@ -187,8 +186,8 @@ impl Plugin {
             return refused("device_type is NULL");
         }
         // SAFETY: not null; the caller vouches for a C string.
-        let Some(bytes) = (unsafe { bounded(text, NAME_MAX) }) else {
-            return refused(format_args!("device_type is longer than {NAME_MAX} bytes"));
+        let Some(bytes) = (unsafe { bounded(text, MAX_TYPE_NAME) }) else {
+            return refused(format_args!("device_type is longer than {MAX_TYPE_NAME} bytes"));
         };
         match String::from_utf8(bytes) {
             Ok(name) if name.is_empty() => refused("device_type is empty"),

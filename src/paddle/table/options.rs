@@ -10,12 +10,10 @@
 //! `InitPlugin` has no way to report an error, so a value that cannot be used stands for the default,
 //! except for the served device type: an unknown one has no devices, which the host reports.
 
+use crate::device::MAX_TYPE_NAME;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
-
-/// The longest name that is handed to a host (bytes).
-const NAME_MAX: usize = 31;
 
 pub(super) struct Options {
     /// The name that the host gets.
@@ -33,7 +31,7 @@ pub(super) struct Options {
 fn name(value: Option<&OsStr>, default: &str) -> (CString, String) {
     let text = value
         .and_then(OsStr::to_str)
-        .filter(|v| (1..=NAME_MAX).contains(&v.len()) && !v.chars().any(char::is_control))
+        .filter(|v| (1..=MAX_TYPE_NAME).contains(&v.len()) && !v.chars().any(char::is_control))
         .unwrap_or(default);
     // Control characters, zero among them, are filtered above.
     (CString::new(text).unwrap_or_default(), text.to_owned())
@@ -101,7 +99,7 @@ mod tests {
         assert_eq!(new(&long, "cpu", "status").device_type.to_str(), Ok("millpond"));
         assert_eq!(new("", "", "").device_type.to_str(), Ok("millpond"));
         assert_eq!(new("a\nb", "", "").device_type.to_str(), Ok("millpond"));
-        let longest = "x".repeat(31);
+        let longest = "x".repeat(MAX_TYPE_NAME);
         let o = new(&longest, "cpu", "status");
         assert_eq!((o.device_type.to_str(), o.served.as_str()), (Ok(longest.as_str()), "cpu"));
         assert!(!o.oom_is_null);
