@@ -7,11 +7,14 @@ one build, and src/ is never touched.
 
     test        the suite that must fail, that of the core (CORE) unless told: a test program, "lib" for the tests beside
                 the code, and a filter
+    find, put   lists of the same length change several places at once
     equivalent  why nothing that a test could see changes; it is built but not run
     open        why no test has it yet; it is run, and may survive
 
-Usage: run.py [--look SUITE]... [WORDS]: only mutants whose name has all the words, or whose list has that name. With --look, those suites are tried
-one after the other on each, for a mutant of which it is not known yet who catches it.
+Usage: run.py [--look SUITE]... [--open] [WORDS]: only mutants whose name has all the words, or whose list has that
+name. With --look, those suites are tried
+one after the other on each, for a mutant of which it is not known yet who catches it; with --open, only on those that
+their list calls open.
 """
 
 import argparse
@@ -34,7 +37,7 @@ TREE = WORK / "tree"
 SWITCH = "MILLPOND_MUTANT"
 # Without the tests of huge devices, which take longest.
 CORE = "lib core:: --skip core::tests::scale"
-LONGEST = 60  # [s] of a run that hangs
+LONGEST = 300  # [s] of a run that hangs
 ON = f"""
 /// Whether the mutant of that number is switched on.
 #[allow(missing_docs, unreachable_pub)]
@@ -69,9 +72,14 @@ def load():
     return mutants
 
 
-def place(mutant, text):
+def changes(mutant):
+    """What is replaced, and by what: one place, or several at once."""
+    find, put = mutant["find"], mutant["put"]
+    return [(find, put)] if isinstance(find, str) else list(zip(find, put, strict=True))
+
+
+def place(mutant, find, text):
     """Where the replaced text begins and ends."""
-    find = mutant["find"]
     bare = find.replace("«", "").replace("»", "")
     if text.count(bare) != 1:
         fail(f"{mutant['file']}: the text of {mutant['name']!r} occurs {text.count(bare)} times, not once")
@@ -85,7 +93,7 @@ def place(mutant, text):
 def switched(was, there):
     """The text with its mutants, which are all for the same place, behind their switches."""
     is_statement = was.endswith(";") or was.startswith("for ")
-    out = "".join(f"if crate::mutants::on({m['number']}) {{ {m['put']} }} else " for m in there)
+    out = "".join(f"if crate::mutants::on({m['number']}) {{ {put} }} else " for m, put in there)
     out += f"{{ {was} }}"
     return out if is_statement else f"({out})"
 
@@ -94,11 +102,12 @@ def with_switches(mutants, file):
     text = (ROOT / file).read_text()
     places = {}
     for mutant in mutants:
-        places.setdefault(place(mutant, text), []).append(mutant)
+        for find, put in changes(mutant):
+            places.setdefault(place(mutant, find, text), []).append((mutant, put))
     before = len(text) + 1
     for (begin, end), there in sorted(places.items(), reverse=True):
         if end > before:
-            fail(f"{file}: {there[0]['name']!r} overlaps the next one")
+            fail(f"{file}: {there[0][0]['name']!r} overlaps the next one")
         text = text[:begin] + switched(text[begin:end], there) + text[end:]
         before = begin
     return text
@@ -128,10 +137,19 @@ def write_tree(mutants):
 
 def build(suites):
     """The test programs of the suites, by name."""
-    programs = sorted({s.split()[0] for s in suites})
+    programs = {s.split()[0] for s in suites}
+    found = build_programs(sorted(programs - {"loom"}), "build", "-Awarnings") if programs - {"loom"} else {}
+    if "loom" in programs:
+        # As scripts/loom.sh builds it.
+        found |= build_programs(["loom"], "loom", "-Awarnings --cfg loom", "--release")
+    return found
+
+
+def build_programs(programs, folder, flags, *options):
     wanted = [w for p in programs for w in (["--lib"] if p == "lib" else ["--test", p])]
-    command = ["cargo", "test", "--locked", "-p", "millpond", "--no-run", "--message-format=json", *wanted]
-    env = dict(os.environ, CARGO_TARGET_DIR=str(WORK / "build"), RUSTFLAGS="-Awarnings")
+    command = ["cargo", "test", "--locked", "-p", "millpond", "--no-run", "--message-format=json", *options, *wanted]
+    env = dict(os.environ, CARGO_TARGET_DIR=str(WORK / folder), RUSTFLAGS=flags)
+    env |= {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
     done = subprocess.run(command, cwd=TREE, env=env, stdout=subprocess.PIPE, text=True)
     found = {}
     for line in done.stdout.splitlines():
@@ -150,6 +168,7 @@ def run(programs, suite, number):
     """Runs a suite until its first failure. What failed, or None."""
     program, *words = suite.split()
     env = dict(os.environ, CARGO_TARGET_DIR=str(WORK / "build"), **{SWITCH: str(number)})
+    env.setdefault("LOOM_MAX_PREEMPTIONS", "3")
     child = subprocess.Popen(
         [programs[program], *words, "--nocapture"],
         cwd=TREE, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -190,11 +209,13 @@ def run(programs, suite, number):
 def main():
     parse = argparse.ArgumentParser()
     parse.add_argument("--look", action="append", default=[])
+    parse.add_argument("--open", action="store_true")
     parse.add_argument("words", nargs="*")
     args = parse.parse_args()
     mutants = load()
     write_tree(mutants)
     chosen = [m for m in mutants if all(w in m["name"] or w == m["list"] for w in args.words)]
+    chosen = [m for m in chosen if "open" in m or not args.open]
     to_run = [m for m in chosen if "equivalent" not in m]
     suites_of = lambda m: args.look or [m.get("test", CORE)]
     suites = sorted({s for m in to_run for s in suites_of(m)})
