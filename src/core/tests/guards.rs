@@ -7,6 +7,13 @@ fn queue(b: &Bench, stream: u64) {
     b.world.lock().unwrap().streams.entry(stream).or_default().queued += 1;
 }
 
+/// All that is queued on the stream gets done.
+fn run(b: &Bench, stream: u64) {
+    let mut w = b.world.lock().unwrap();
+    let queued = w.streams[&stream].queued;
+    w.complete(stream, queued);
+}
+
 #[test]
 fn what_waits_counts_in_the_active_peak() {
     let mut b = Bench::new(config(true, 64 << 20));
@@ -104,4 +111,76 @@ fn a_segment_that_the_device_does_not_take_back_is_the_callers_again() {
     pond.free(block, None, None).unwrap();
     assert_eq!(sums(), [0; 5]);
     assert!(pond.free(block, None, None).is_err());
+}
+
+/// A block of a stream is used by another one; the use ends, and goes on with more work.
+#[test]
+fn a_use_that_goes_on_is_not_over_where_it_once_ended() {
+    let mut b = Bench::new(config(true, 64 << 20));
+    let used = b.alloc(PoolId::DEFAULT, Some(1), G).unwrap();
+    let offset = b.live[used].offset;
+    b.pond.record_stream(offset, 2).unwrap();
+    queue(&b, 2);
+    b.pond.end_use(offset, 2, None).unwrap();
+    b.pond.record_stream(offset, 2).unwrap();
+    run(&b, 2);
+    queue(&b, 2);
+    b.live[used].uses.push(2);
+    b.free(used, None);
+    assert_eq!(b.pond.stats(None).unwrap().active.current, G, "the work that was queued last is not over");
+    run(&b, 2);
+    assert_eq!(b.pond.stats(None).unwrap().active.current, 0);
+    b.finish();
+}
+
+/// The peaks of bytes and of blocks are reached at different times: both are exact.
+#[test]
+fn the_peak_of_blocks_is_looked_at_below_the_peak_of_bytes() {
+    let pond = Bench::new(config(true, 64 << 20)).pond;
+    let large = pond.alloc(PoolId::DEFAULT, 1, 8 << 20).unwrap();
+    pond.free(large, None, None).unwrap();
+    assert_eq!(pond.stats(None).unwrap().blocks.peak, 1);
+    let many: Vec<u64> = (0..10).map(|_| pond.alloc(PoolId::DEFAULT, 1, 512).unwrap()).collect();
+    many.into_iter().for_each(|p| pond.free(p, None, None).unwrap());
+    let s = pond.stats(None).unwrap();
+    assert_eq!((s.blocks.peak, s.allocated.peak), (10, 8 << 20));
+}
+
+/// A heap rests, and others get the room below the peak: when it goes on, it asks.
+#[test]
+fn a_heap_that_rested_has_no_room_left_below_the_peak() {
+    let pond = Bench::new(config(true, 64 << 20)).pond;
+    let take = |stream: u64, n: usize| -> Vec<u64> {
+        (0..n).map(|_| pond.alloc(PoolId::DEFAULT, stream, 1 << 20).unwrap()).collect()
+    };
+    let give = |all: Vec<u64>| all.into_iter().for_each(|p| pond.free(p, None, None).unwrap());
+    give(take(1, 8));
+    give(take(2, 1));
+    for _ in 0..40 {
+        give(take(2, 1)); // this one changes, the other comes to rest
+        pond.stats(None).unwrap();
+    }
+    let second = take(2, 7);
+    let first = take(1, 6);
+    give(first);
+    give(second);
+    assert_eq!(pond.stats(None).unwrap().blocks.peak, 13);
+}
+
+/// What heaps of a pool had allocated stays in the device's sums when the pool ends, once; whether they rested or not.
+#[test]
+fn sums_stay_when_a_pool_ends() {
+    for rests in [false, true] {
+        let pond = Bench::new(config(true, 64 << 20)).pond;
+        let own = pond.pool_create(0).unwrap();
+        let block = pond.alloc(own, 1, 1 << 20).unwrap();
+        pond.free(block, None, None).unwrap();
+        let looks = if rests { 40 } else { 1 };
+        let before = (0..looks).map(|_| pond.stats(None).unwrap()).last().unwrap();
+        assert_eq!((before.blocks.total, before.allocated.total), (1, 1 << 20));
+        pond.pool_destroy(own).unwrap();
+        let after = pond.stats(None).unwrap();
+        assert_eq!((after.blocks.total, after.allocated.total), (1, 1 << 20), "{rests}");
+        assert_eq!(after.blocks.current, 0);
+    }
 }
