@@ -30,6 +30,8 @@ pub(crate) struct Control {
     faults: Vec<Fault>,
     /// No stream runs anything while this is set.
     pub(crate) hold: bool,
+    /// Streams run what they are let run, and what is waited for.
+    pub(crate) paced: bool,
 }
 
 impl Control {
@@ -43,6 +45,7 @@ impl Control {
             file: log.and_then(open),
             faults: Vec::new(),
             hold: false,
+            paced: false,
         }
     }
 

@@ -36,6 +36,7 @@ pub(crate) enum Work {
     Callback(unsafe extern "C" fn(*mut CUstream_st, u32, *mut c_void), u64, *mut c_void),
     Many(std::rc::Rc<[Work]>), // a graph; shared under the one lock only
     Give(u64),                 // memory of a pool
+    Kernel(unsafe extern "C" fn(*mut c_void), *mut c_void), // a test's
 }
 
 pub(crate) struct Job {
@@ -68,27 +69,33 @@ fn is_ready(world: &World, stream: &Stream) -> bool {
         && stream
             .queue
             .front()
+            .filter(|job| !world.control.paced || job.seq <= stream.allowed || job.work.takes_no_time())
             .is_some_and(|job| job.after.iter().all(|(stream, seq)| has_run(world, *stream, *seq)))
+}
+
+/// The jobs of other streams that the next one of a stream has to wait for in any case: the legacy stream's work waits
+/// for all earlier work of blocking streams, and theirs for its.
+pub(crate) fn coupled(world: &World, key: u64) -> Vec<(u64, u64)> {
+    let Some(stream) = world.streams.get(&key) else { return Vec::new() };
+    if stream.non_blocking && !stream.is_legacy {
+        return Vec::new();
+    }
+    let couples = |other: &Stream| (other.is_legacy || stream.is_legacy) && !other.non_blocking;
+    world
+        .streams
+        .iter()
+        .filter(|(other_key, other)| **other_key != key && other.context == stream.context && couples(other))
+        .filter(|(_, other)| other.completed < other.submitted)
+        .map(|(key, other)| (*key, other.submitted))
+        .collect()
 }
 
 /// Queues work and returns its number in the stream. `after` are waits besides the stream's own order.
 pub(crate) fn submit(world: &mut Guard, key: u64, mut after: Vec<(u64, u64)>, work: Work) -> u64 {
-    let Some(stream) = world.streams.get(&key) else { return 0 };
-    let (context, is_legacy, non_blocking) = (stream.context, stream.is_legacy, stream.non_blocking);
-    // Legacy stream semantics: its work waits for all earlier work of blocking streams, and theirs for its.
-    if is_legacy || !non_blocking {
-        for (other_key, other) in &world.streams {
-            let couples = other.is_legacy || is_legacy;
-            if *other_key != key
-                && other.context == context
-                && !other.non_blocking
-                && couples
-                && other.completed < other.submitted
-            {
-                after.push((*other_key, other.submitted));
-            }
-        }
+    if !world.streams.contains_key(&key) {
+        return 0;
     }
+    after.extend(coupled(world, key));
     after.retain(|(stream, seq)| !has_run(world, *stream, *seq));
     let instant = work.takes_no_time() && after.is_empty() && !world.control.hold;
     let Some(stream) = world.streams.get_mut(&key) else { return 0 };
@@ -108,7 +115,7 @@ pub(crate) fn submit(world: &mut Guard, key: u64, mut after: Vec<(u64, u64)>, wo
 
 /// Makes sure that somebody looks for ready jobs.
 pub(crate) fn kick(world: &mut World) {
-    if world.control.hold {
+    if world.control.hold || world.control.paced && !needs_a_thread(world) {
         return;
     }
     if world.executors.idle > 0 {
@@ -123,6 +130,12 @@ pub(crate) fn kick(world: &mut World) {
             world.executors.threads += 1;
         }
     }
+}
+
+/// Whether something is to run that who waits does not run.
+fn needs_a_thread(world: &World) -> bool {
+    let call = |stream: &Stream| stream.queue.front().is_some_and(|job| job.work.has_callback());
+    !world.farewells.is_empty() || world.streams.values().any(|stream| call(stream) && is_ready(world, stream))
 }
 
 fn executor() {
@@ -187,7 +200,7 @@ fn finish(world: &mut Guard, key: u64, seq: u64) {
         }
     }
     Condition::Done.broadcast();
-    if !world.farewells.is_empty() {
+    if !world.farewells.is_empty() || world.control.paced {
         kick(world);
     } else if world.executors.idle > 0 {
         Condition::Work.broadcast();
@@ -226,6 +239,12 @@ fn run(world: &mut Guard, work: &Work) {
             }
             Ok(())
         }
+        Work::Kernel(function, data) => {
+            let (function, data) = (*function, *data);
+            // SAFETY: the C caller of fakecuda_launch promises that it may be called with this data.
+            world.unlocked(|| unsafe { function(data) });
+            Ok(())
+        }
         Work::Give(at) => {
             crate::pool::given_back(world, *at);
             Ok(())
@@ -241,11 +260,16 @@ fn run(world: &mut Guard, work: &Work) {
 
 /// Waits until a stream has run this job; helps meanwhile. A moment at which pools give memory back, as documented.
 pub(crate) fn wait_for(world: &mut Guard, stream: u64, seq: u64) {
+    if world.control.paced {
+        crate::pace::allow(world, stream, seq);
+    }
     while !has_run(world, stream, seq) {
         if !run_one(world, false) {
             world.wait(Condition::Done, None);
         }
     }
+    // What takes no time has run, too.
+    while world.control.paced && run_one(world, false) {}
     crate::pool::trim_all(world);
 }
 

@@ -49,8 +49,9 @@ pub(crate) fn call(
     if crate::world::forked() && class != Class::Always {
         return NOT_INITIALIZED;
     }
+    let told = crate::pace::tell(name);
     let mut world = lock();
-    let result = passed(&mut world, name, since, class, body);
+    let result = passed(&mut world, name, since, told, class, body);
     let code = result.err().unwrap_or(0);
     if world.control.logs() {
         world.control.log_call(name, &describe(), code);
@@ -62,13 +63,14 @@ fn passed(
     world: &mut Guard,
     name: &'static str,
     since: i32,
+    told: Option<u32>,
     class: Class,
     body: impl FnOnce(&mut Guard) -> Answer,
 ) -> Answer {
     if world.config.lacks(name, since) {
         return Err(NOT_FOUND);
     }
-    let fault = world.control.count(name);
+    let fault = world.control.count(name).or(told);
     if world.deinitialised {
         return Err(DEINITIALIZED);
     }

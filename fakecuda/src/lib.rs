@@ -23,6 +23,7 @@ mod graph;
 mod host;
 mod mapping;
 mod memory;
+mod pace;
 mod physical;
 mod pointer;
 mod pool;

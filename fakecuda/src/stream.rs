@@ -26,6 +26,7 @@ pub(crate) struct Stream {
     pub(crate) queue: VecDeque<Job>,
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
+    pub(crate) allowed: u64, // may run this far where a test sets the pace
     pub(crate) running: bool,
     pub(crate) destroyed: bool, // the handle is gone, its work goes on
     pub(crate) capture: Option<u64>,
@@ -57,6 +58,7 @@ fn new_stream(context: u64, device: i32) -> Stream {
         queue: VecDeque::new(),
         submitted: 0,
         completed: 0,
+        allowed: 0,
         running: false,
         destroyed: false,
         capture: None,

@@ -53,25 +53,35 @@ impl Fake {
     pub fn raw(settings: &[(&str, &str)]) -> Fake {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let fake = Fake(turn);
+        fake.reset(settings);
+        fake
+    }
+
+    fn reset(&self, settings: &[(&str, &str)]) {
         let _ = runtime::finalize();
         control::<extern "C" fn()>("fakecuda_reset")();
-        let fake = Fake(turn);
-        fake.unset_current();
+        self.unset_current();
         for (name, value) in settings {
-            assert_eq!(fake.set(name, value), 0, "{name}={value}");
+            assert_eq!(self.set(name, value), 0, "{name}={value}");
         }
-        fake
     }
 
     /// The same, and the library told to use it.
     pub fn new(settings: &[(&str, &str)], change: impl FnOnce(&mut CudaOptions)) -> Fake {
-        let fake = Fake::raw(settings);
+        let fake = Fake::raw(&[]);
+        fake.renew(settings, change);
+        fake
+    }
+
+    /// As `new`, within the same turn.
+    pub fn renew(&self, settings: &[(&str, &str)], change: impl FnOnce(&mut CudaOptions)) {
+        self.reset(settings);
         let version = settings.iter().find(|s| s.0 == "driver").map(|s| s.1);
-        fake.configure(|o| {
+        self.configure(|o| {
             o.library = Some(version.map_or_else(library, library_of).into());
             change(o);
         });
-        fake
     }
 
     pub fn configure(&self, change: impl FnOnce(&mut CudaOptions)) {

@@ -24,8 +24,14 @@ impl Run {
                     m.making.remove(&slot);
                     return;
                 };
-                (target, native) = (Some(line), handle);
-                m.using_lines.push(line);
+                if world().lines[line].device != 0 {
+                    m.making.remove(&slot);
+                    return;
+                }
+                // On a thread's own default stream it is memory without a stream.
+                let thread = world().lines[line].thread;
+                (target, native) = ((!thread).then_some(line), handle);
+                m.using_lines.extend(target);
             }
             let asked = m.served_by(p.number, target, MAIN.get());
             if m.own_pools.contains(&asked) {
@@ -56,7 +62,7 @@ impl Run {
                 if e.code == MILLPOND_E_OUT_OF_MEMORY && !asleep {
                     *m.refused.entry(asked).or_default() += 1;
                     let free = m.limited || m.beside || m.faulty || m.options || !self.kind.maps;
-                    let kept = m.captures.iter().any(Option::is_some) || !m.asleep.is_empty() || m.released;
+                    let kept = m.captures.iter().any(Option::is_some) || !m.exports.is_empty() || !m.asleep.is_empty() || m.released;
                     let need = m.footprint() + bytes.next_multiple_of(world::GRANULE);
                     if !free && !kept && !IN_CALLBACK.get() && need <= self.kind.capacity as u64 {
                         self.tell(format!(
@@ -83,19 +89,10 @@ impl Run {
         let tag = 0x7A6_0000_0000 + m.number();
         let capture = target.and_then(|l| m.recorded(l)).map(|c| c.number);
         let mut b = Block {
-            at,
-            bytes: bytes as usize,
-            pool: asked,
             line: target,
             born: target.map_or(Vec::new(), |l| w.now(l)),
-            tag,
-            written: false,
             capture,
-            uses: Default::default(),
-            open: Default::default(),
-            ended: Default::default(),
-            sure: Default::default(),
-            busy: false,
+            ..Block::new(at, bytes as usize, asked, tag)
         };
         let unit = self.kind.plugin.map_or(512, |p| p.min_chunk.next_power_of_two());
         if at % unit != 0 {
@@ -110,8 +107,9 @@ impl Run {
         if w.violation.is_none() && write {
             match target {
                 // Work of the NULL stream would wait for all; the host may write where no stream is named.
-                Some(0) => {}
+                Some(0) if self.kind.cuda.is_none() => {}
                 Some(line) => self.queue(m, &mut w, &mut b, line),
+                None if self.kind.cuda.is_some() => {}
                 None => self.host_writes(&mut w, &mut b),
             }
             if let Some(line) = b.line {
@@ -164,6 +162,7 @@ impl Run {
                     None => return,
                 },
             };
+            let stream = stream.filter(|_| !b.pinned);
             if !self.tell_uses(m, w, slot, stream.map(|s| s.0)) {
                 return;
             }
@@ -174,10 +173,11 @@ impl Run {
             (m.blocks[slot].take().unwrap(), stream)
         };
         let done = match stream {
+            _ if b.pinned => api::outcome(unsafe { millpond_host_free(api::ptr(self.d.0), api::ptr(b.at)) }),
             Some((_, handle)) => self.d_pool().free(b.at, Stream(handle as usize)),
             None => api::free(b.at),
         };
-        if twice && done.is_ok() && !self.m().beside {
+        if twice && !b.pinned && done.is_ok() && !self.m().beside {
             match api::free(b.at) {
                 Ok(()) => self.tell("a second free of the same block succeeds"),
                 Err(e) => {
@@ -206,17 +206,22 @@ impl Run {
     fn tell_uses(&self, m: &mut Model, w: world::Held, slot: usize, on: Option<usize>) -> bool {
         let b = m.blocks[slot].as_ref().unwrap();
         let open = b.open_uses(&w, on);
-        let handles: Vec<_> = open.iter().map(|&l| (l, w.lines[l].alive, w.lines[l].handle)).collect();
-        let at = b.at;
+        let handles: Vec<_> = open
+            .iter()
+            .map(|&l| (w.meant(l), w.lines[l].alive, w.lines[l].handle))
+            .collect();
+        let (at, pinned) = (b.at, b.pinned);
         drop(w);
-        for (line, alive, handle) in handles {
-            // This calls no device.
-            if !alive || api::record_stream(at, Stream(handle as usize)).is_err() {
+        for (lines, alive, handle) in handles {
+            // On most devices this calls none.
+            if !alive || self.tell_use(at, Stream(handle as usize), pinned).is_err() {
                 return false;
             }
             let b = m.blocks[slot].as_mut().unwrap();
-            b.open.insert(line);
-            b.ended.remove(&line);
+            for line in lines {
+                b.open.insert(line);
+                b.ended.remove(&line);
+            }
         }
         true
     }
@@ -243,7 +248,8 @@ impl Run {
             (b, line, handle)
         };
         let ready = self.order(&b, line, handle);
-        if ready && line == 0 {
+        let at_once = line == 0 && self.kind.cuda.is_none();
+        if ready && at_once {
             time::run_all(true);
         }
         let mut m = self.m();
@@ -256,16 +262,16 @@ impl Run {
             self.queue(m, &mut w, &mut b, line);
         }
         m.blocks[slot] = Some(b);
-        if ready && line == 0 {
+        if ready && at_once {
             let count = world().lines[0].queued();
             time::run_to(0, count);
         }
     }
 
     /// Makes the stream wait for a block's own, unless it has; whether its next work comes after the block's birth.
-    fn order(&self, b: &Block, line: usize, handle: u64) -> bool {
+    pub fn order(&self, b: &Block, line: usize, handle: u64) -> bool {
         let Some(own) = b.line.filter(|&l| l != line) else { return true };
-        let from = {
+        let (from, far) = {
             let m = self.m();
             let w = world();
             if after(&w, line, &b.born) {
@@ -280,10 +286,11 @@ impl Run {
             if !w.lines[own].alive || m.beside {
                 return false;
             }
-            w.lines[own].handle
+            (w.lines[own].handle, w.lines[line].device != 0)
         };
+        let at = if far { self.second.unwrap() } else { self.d };
         let done = self.d.event_record(Stream(from as usize), self.join);
-        let done = done.and_then(|()| self.d.stream_wait(Stream(handle as usize), self.join));
+        let done = done.and_then(|()| at.stream_wait(Stream(handle as usize), self.join));
         if let Err(e) = done {
             self.refused("an order of two streams", &e, &[MILLPOND_E_BUSY]);
             return false;
@@ -293,7 +300,7 @@ impl Run {
         if !ordered && line != 0 {
             w.violate("a stream was made to wait for another, and does not");
         }
-        ordered || line == 0
+        ordered || line == 0 && self.kind.cuda.is_none()
     }
 
     pub fn host(&self, slot: usize) {
@@ -304,6 +311,9 @@ impl Run {
         else {
             return;
         };
+        if self.kind.cuda.is_some() {
+            return;
+        }
         let mut w = world();
         if b.written && b.bytes >= 16 {
             let p: *const u64 = std::ptr::with_exposed_provenance(b.at);
@@ -317,6 +327,7 @@ impl Run {
     }
 
     pub fn record(&self, slot: usize, s: u64, end: Option<Option<u64>>) {
+        let pinned;
         let (at, stream, line, point, event) = {
             let mut m = self.m();
             let m = &mut *m;
@@ -330,6 +341,9 @@ impl Run {
             else {
                 return;
             };
+            if b.pinned && end.is_some() {
+                return;
+            }
             let last = b.uses.get(&line).copied().unwrap_or(0);
             let (point, event) = match end {
                 None => (None, None),
@@ -344,10 +358,11 @@ impl Run {
                 }
             };
             b.busy = true;
+            pinned = b.pinned;
             (b.at, Stream(handle as usize), line, point, event)
         };
         let done = match (point, event) {
-            (None, _) => api::record_stream(at, stream),
+            (None, _) => self.tell_use(at, stream, pinned),
             (_, None) => api::record_end(at, stream),
             (_, Some(event)) => api::record_end_at(at, stream, event),
         };
@@ -357,17 +372,34 @@ impl Run {
         let mut m = self.m();
         let Some(b) = m.blocks[slot].as_mut() else { return };
         b.busy = false;
-        match point {
-            _ if done.is_err() || b.line.is_none_or(|l| l == line) => {}
-            None => {
-                b.open.insert(line);
-                b.ended.remove(&line);
-            }
-            Some(point) => {
-                b.open.remove(&line);
-                b.ended.insert(line, point);
+        let w = world();
+        // A block without a stream waits for all of its device anyhow.
+        let nothing = b.line.is_none() && !b.pinned && w.lines[line].device == 0;
+        if done.is_err() || nothing || b.line == Some(line) {
+            return;
+        }
+        for other in w.meant(line) {
+            match point {
+                None => {
+                    b.open.insert(other);
+                    b.ended.remove(&other);
+                }
+                Some(point) => {
+                    b.open.remove(&other);
+                    let thread = w.lines[line].thread;
+                    b.ended.insert(other, if thread { w.lines[other].queued() } else { point });
+                }
             }
         }
+    }
+
+    pub fn tell_use(&self, at: usize, stream: Stream, pinned: bool) -> api::Outcome<()> {
+        if !pinned {
+            return api::record_stream(at, stream);
+        }
+        api::outcome(unsafe {
+            millpond_host_record_stream(api::ptr(self.d.0), api::ptr(at), api::ptr(stream.0))
+        })
     }
 
     /// A stream calls the host, which frees the block of the slot, if it has no stream, or makes one.
@@ -376,7 +408,7 @@ impl Run {
             let m = self.m();
             let w = world();
             let Some((line, handle)) = m.stream_of(&w, s) else { return };
-            if line == 0 || m.recorded(line).is_some() || m.beside {
+            if line == 0 || w.lines[line].device != 0 || m.recorded(line).is_some() || m.beside {
                 return;
             }
             handle

@@ -1,9 +1,10 @@
 //! What a program does beside taking, using and freeing blocks: streams, events, pools, scopes and limits.
 
 use super::api::{self, Event, Stream};
+use super::gpu;
 use super::model::{EventOf, PoolOf};
 use super::program::{OPTIONS, Op, What};
-use super::run::{Run, after, remove};
+use super::run::{MAIN, Run, after, remove};
 use super::world::{Clock, world};
 use millpond::capi::*;
 use std::sync::Arc;
@@ -12,11 +13,16 @@ const BUSY: &[u32] = &[MILLPOND_E_BUSY];
 
 impl Run {
     pub fn other(self: &Arc<Run>, op: Op) {
+        // These are a thread's own.
+        let own = [What::ScopeBegin, What::ScopeEnd, What::CaptureBegin, What::CaptureEnd, What::CaptureRelease];
+        if own.contains(&op.what) && self.kind.cuda.is_some() && !MAIN.get() {
+            return;
+        }
         let [a, b, c, ..] = op.n;
         let slot = a as usize;
         match op.what {
             What::StreamNew if slot > 0 => self.stream_new(slot),
-            What::StreamEnd if slot > 0 => self.stream_end(slot),
+            What::StreamEnd if slot > 0 => self.stream_end(slot, true),
             What::StreamSync => self.stream_sync(a),
             What::StreamQuery => self.stream_query(a),
             What::EventNew => self.event_new(slot),
@@ -54,6 +60,9 @@ impl Run {
             What::Sleep => self.sleep(slot, b > 0),
             What::Wake => self.wake(slot),
             What::Stats => self.stats(),
+            What::Foreign if slot > 0 => self.foreign(slot, b, c == 0),
+            What::ThreadStream if slot > 0 => self.thread_stream(slot),
+            What::Vanish if slot > 0 => self.stream_end(slot, false),
             _ => {}
         }
     }
@@ -65,7 +74,10 @@ impl Run {
         match self.d.try_stream() {
             Ok(s) => {
                 let mut m = self.m();
-                let line = world().line_of(s.0 as u64);
+                let cuda = self.kind.cuda.is_some();
+                let known = cuda.then(|| gpu::key(0, s.0 as u64));
+                let made = known.map(|key| world().adopt(s.0 as u64, 0, key, false));
+                let line = made.or_else(|| world().line_of(s.0 as u64));
                 if line.is_none() {
                     world().violate("a stream is made that the device does not know");
                 }
@@ -77,38 +89,50 @@ impl Run {
         }
     }
 
-    fn stream_end(&self, slot: usize) {
+    fn stream_end(&self, slot: usize, told: bool) {
         let (line, handle) = {
             let mut m = self.m();
             let m = &mut *m;
             let w = world();
             let Some((line, handle)) = m.stream_of(&w, slot as u64) else { return };
-            if m.using_lines.contains(&line) || m.recorded(line).is_some() {
+            if m.using_lines.contains(&line) || m.recorded(line).is_some() || !told && !w.lines[line].foreign {
+                return;
+            }
+            if w.lines[line].thread {
+                m.streams[slot] = None;
                 return;
             }
             let mut tell = Vec::new();
-            for b in m.blocks.iter_mut().flatten() {
+            for b in m.blocks.iter().flatten() {
                 if b.line != Some(line) && b.open_uses(&w, None).contains(&line) {
                     if b.busy {
                         return;
                     }
-                    tell.push(b);
+                    tell.push((b.at, b.pinned));
                 }
             }
             drop(w);
-            for b in tell {
-                if api::record_stream(b.at, Stream(handle as usize)).is_err() {
+            for (at, pinned) in tell {
+                if self.tell_use(at, Stream(handle as usize), pinned).is_err() {
                     return;
                 }
+                let b = m.blocks.iter_mut().flatten().find(|b| b.at == at).unwrap();
                 b.open.insert(line);
                 b.ended.remove(&line);
             }
             m.streams[slot] = None;
             (line, handle)
         };
-        let done = self.d.end_stream(Stream(handle as usize));
+        let foreign = world().lines[line].foreign;
+        let done = match foreign {
+            true => self.end_foreign(line, handle, told),
+            false => self.d.end_stream(Stream(handle as usize)),
+        };
         if let Err(e) = &done {
             self.refused("the end of a stream", e, &[]);
+        }
+        if self.kind.cuda.is_some() {
+            world().lines[line].ended = done.is_ok();
         }
         let mut m = self.m();
         // A device that fails may have ended it or not.
@@ -135,7 +159,7 @@ impl Run {
     pub fn stream(&self, s: u64) -> Option<(usize, Stream)> {
         let mut m = self.m();
         let (line, handle) = m.stream_of(&world(), s)?;
-        if m.recorded(line).is_some() || m.any_recorded() && line == 0 {
+        if world().lines[line].device != 0 || m.recorded(line).is_some() || m.any_recorded() && line == 0 {
             return None;
         }
         m.using_lines.push(line);
@@ -254,7 +278,7 @@ impl Run {
         if self.m().any_recorded() {
             return;
         }
-        let all: Clock = world().lines.iter().map(|l| l.queued()).collect();
+        let all = world().all();
         match self.d.synchronize() {
             Ok(()) if !world().is_over(&all) => self.violate("the device was waited for, and is not done"),
             Ok(()) => {}
@@ -312,7 +336,7 @@ impl Run {
                 return;
             }
             let scoped = m.scopes.iter().any(|s| s.1 == p.number);
-            let excused = scoped || m.keeps(p.number) || m.any_recorded() || m.beside;
+            let excused = scoped || !m.exports.is_empty() || m.keeps(p.number) || m.any_recorded() || m.beside;
             if release && (m.beside || scoped || m.keeps(p.number)) {
                 return;
             }

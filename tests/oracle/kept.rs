@@ -2,12 +2,16 @@
 
 use super::api::{self, Stream};
 use super::model::{Block, CaptureOf, CheckpointOf, Model};
+use super::gpu;
 use super::run::{Run, remove};
 use super::world::{self, Clock, world};
 use millpond::capi::*;
 
 impl Run {
     pub fn capture(&self, slot: usize, pool: usize, s: u64) {
+        if self.kind.backend() {
+            return;
+        }
         {
             let m = self.m();
             let asleep = m.pools[pool].is_some_and(|p| m.asleep.contains(&p.number));
@@ -16,7 +20,7 @@ impl Run {
             }
         }
         let Some((line, stream)) = self.stream(s) else { return };
-        if let Some(p) = self.pool(pool) {
+        if let Some(p) = self.pool(pool).filter(|_| !world().lines[line].thread) {
             match p.pool.capture(stream) {
                 Ok(capture) => {
                     let mut m = self.m();
@@ -32,6 +36,9 @@ impl Run {
                     };
                     m.captures[slot] = Some(made);
                     world().lines[line].captured = true;
+                    if self.kind.cuda.is_some() {
+                        gpu::capture_begin(stream.0 as u64);
+                    }
                 }
                 Err(e) => self.refused("a capture", &e, &[]),
             }
@@ -41,18 +48,30 @@ impl Run {
     }
 
     pub fn capture_end(&self, slot: usize) {
-        let capture = {
+        let (capture, line) = {
             let mut m = self.m();
             if m.beside {
                 return;
             }
             let Some(c) = m.captures[slot].as_mut().filter(|c| !c.ended) else { return };
             c.ended = true;
-            world().lines[c.line].captured = false;
-            c.capture
+            (c.capture, c.line)
         };
+        self.recorded(line);
         if let Err(e) = capture.end() {
             self.refused("the end of a capture", &e, &[]);
+        }
+    }
+
+    /// A stream is captured no more.
+    fn recorded(&self, line: usize) {
+        let handle = {
+            let mut w = world();
+            w.lines[line].captured = false;
+            w.lines[line].handle
+        };
+        if self.kind.cuda.is_some() && !gpu::capture_end(handle) {
+            self.violate("a capture was ended by a call that it forbids");
         }
     }
 
@@ -81,7 +100,9 @@ impl Run {
                 return;
             }
             let Some(c) = m.captures[slot].take() else { return };
-            world().lines[c.line].captured &= c.ended;
+            if !c.ended {
+                self.recorded(c.line);
+            }
             for b in m.blocks.iter_mut().flatten().filter(|b| b.capture == Some(c.number)) {
                 b.written = false;
             }
@@ -95,7 +116,8 @@ impl Run {
     // ---- checkpoints -------------------------------------------------------------------------------------------
 
     pub fn checkpoint(&self, slot: usize, pool: usize) {
-        if self.m().checkpoints[slot].is_some() || self.m().beside {
+        // Backends that keep no memory have none.
+        if self.m().checkpoints[slot].is_some() || self.m().beside || self.kind.backend() {
             return;
         }
         let Some(p) = self.pool(pool) else { return };
@@ -138,7 +160,7 @@ impl Run {
                 self.kind.plugin.map_or(usize::MAX, |p| if p.max_chunk == 0 { 8 << 20 } else { p.max_chunk });
             let fits = k.blocks.iter().all(|b| b.bytes < large);
             let easy =
-                !m.any_recorded() && !m.asleep.contains(&k.pool) && !m.faulty && !m.beside && !m.limited;
+                !m.any_recorded() && !m.asleep.contains(&k.pool) && !m.faulty && !m.beside && !m.limited && m.exports.is_empty();
             m.own_pools.push(k.pool);
             (k, pool, kept && alive && fits && easy)
         };
@@ -154,6 +176,7 @@ impl Run {
                     MILLPOND_E_BUSY,
                     MILLPOND_E_OUT_OF_MEMORY,
                     MILLPOND_E_UNKNOWN_STREAM,
+                    MILLPOND_E_UNSUPPORTED,
                 ];
                 if must || !RIGHT.contains(&e.code) && !m.faulty {
                     self.violate(format!("a restore fails with code {}: {}", e.code, e.message));
@@ -216,6 +239,16 @@ impl Run {
             return;
         }
         let Some(p) = self.pool(slot) else { return };
+        // Of other devices' work on live blocks, the program must see the end itself.
+        let far = {
+            let m = self.m();
+            let w = world();
+            let busy = |(&l, &last): (&usize, &u64)| w.lines[l].device != 0 && w.lines[l].done < last;
+            m.live().any(|b| b.pool == p.number && b.uses.iter().any(busy))
+        };
+        if far {
+            return self.pool_done(p);
+        }
         let asleep = self.m().asleep.contains(&p.number);
         let recorded = self.m().any_recorded();
         match p.pool.sleep(keep) {
@@ -237,6 +270,7 @@ impl Run {
                 let mut right = vec![MILLPOND_E_OUT_OF_MEMORY];
                 right.extend((!self.kind.maps).then_some(MILLPOND_E_UNSUPPORTED));
                 right.extend(asleep.then_some(MILLPOND_E_NOT_PERMITTED));
+                right.extend((!self.m().exports.is_empty()).then_some(MILLPOND_E_BUSY));
                 right.extend(recorded.then_some(MILLPOND_E_BUSY));
                 self.refused("a sleep", &e, &right);
                 let slept = p.pool.stats().sleeping_bytes.current > 0;

@@ -23,8 +23,10 @@ mod apart;
 #[allow(dead_code, reason = "the contract's tests use all of it")]
 mod api;
 mod blocks;
+mod cuda_only;
 mod device;
 mod features;
+mod gpu;
 mod kept;
 mod model;
 mod plugin;
@@ -65,6 +67,12 @@ kinds! {
     no_events
     no_synchronize
     no_queries
+    cuda
+    cuda_two
+    cuda_old
+    cuda_segments
+    cuda_none
+    cuda_async
 }
 
 macro_rules! several {
@@ -88,7 +96,7 @@ several! {
 /// Every kind of device has its test above.
 #[test]
 fn all_kinds_are_there() {
-    assert_eq!(KINDS.len(), 7);
+    assert_eq!(KINDS.len(), 13);
 }
 
 /// Programs that failed once.
@@ -103,7 +111,7 @@ fn a_device_that_lies_is_found_out() {
     apart("a_device_that_lies_is_found_out", 120, || {
         for lie in [Lie::Passed, Lie::NoWait, Lie::Short, Lie::NoSync] {
             let seen = (0..3000).find_map(|seed| {
-                let program = program::random(seed, 150);
+                let program = program::random(seed, 150, false);
                 run::run(KINDS[0], &program, lie).err()
             });
             let failure = seen.unwrap_or_else(|| panic!("{lie:?} is not seen"));

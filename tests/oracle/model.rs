@@ -10,7 +10,7 @@ use super::world::{Clock, Place, World};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A live block.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Block {
     pub at: usize,
     pub bytes: usize,
@@ -33,20 +33,31 @@ pub struct Block {
     /// Streams that ended when they were recorded.
     pub sure: BTreeSet<usize>,
     pub busy: bool,
+    /// It is pinned memory of the host.
+    pub pinned: bool,
 }
 
 impl Block {
+    /// One that is just there, without a stream.
+    pub fn new(at: usize, bytes: usize, pool: u64, tag: u64) -> Block {
+        Block { at, bytes, pool, tag, ..Block::default() }
+    }
+
     /// Streams that use it in ways that the library has not been told of.
     pub fn open_uses(&self, w: &World, freed_on: Option<usize>) -> Vec<usize> {
-        let Some(own) = self.line else { return Vec::new() };
-        let now = w.now(own);
+        // Without a stream, it waits for those of its own device.
+        let now = self.line.map(|own| w.now(own)).unwrap_or_default();
         let mut open = Vec::new();
         for (&line, &last) in &self.uses {
             let over = w.lines[line].done >= last;
             let told = self.open.contains(&line) || self.sure.contains(&line);
             let ended = self.ended.get(&line).is_some_and(|&e| e >= last);
-            let ordered = line == own || now.get(line).is_some_and(|&c| c >= last);
-            if !(over || told || ended || ordered || freed_on == Some(line)) {
+            let ordered = match self.line {
+                Some(own) => line == own || now.get(line).is_some_and(|&c| c >= last),
+                None => !self.pinned && w.lines[line].device == 0,
+            };
+            let freed_on = freed_on.is_some_and(|l| w.meant(l).contains(&line));
+            if !(over || told || ended || ordered || freed_on) {
                 open.push(line);
             }
         }
@@ -108,6 +119,8 @@ pub struct Model {
     pub asleep: BTreeSet<u64>,
     /// Pools that were released with blocks.
     pub released: bool,
+    /// What others have, by its line, and the ticket that says so.
+    pub exports: Vec<(usize, std::os::fd::OwnedFd)>,
     pub scopes: Vec<(Pool, u64)>,
     /// Lines and pools that calls under way name, and pools that one has for itself.
     pub using_lines: Vec<usize>,
@@ -153,13 +166,18 @@ impl Model {
         self.pools.iter().flatten().find(|p| p.number == number)
     }
 
+    /// Live blocks of the device.
     pub fn live(&self) -> impl Iterator<Item = &Block> {
-        self.blocks.iter().flatten()
+        self.blocks.iter().flatten().filter(|b| !b.pinned)
     }
 
     pub fn stream_of(&self, w: &World, slot: u64) -> Option<(usize, u64)> {
         let line = self.streams[slot as usize]?;
-        Some((line, w.lines[line].handle))
+        if !w.lines[line].thread {
+            return Some((line, w.lines[line].handle));
+        }
+        let own = *w.meant(line).get(super::gpu::THREAD.get()?)?;
+        Some((own, w.lines[own].handle))
     }
 
     /// The pool that serves a request, by its number.
@@ -179,7 +197,7 @@ impl Model {
         if places.contains(&(0, 0)) {
             return Some("a block is handed out that no memory stands behind".to_owned());
         }
-        for b in self.live() {
+        for b in self.blocks.iter().flatten() {
             if made.at < b.at + b.bytes && b.at < made.at + made.bytes {
                 return Some(format!("a block is handed out that overlaps a live one: {made:?} and {b:?}"));
             }

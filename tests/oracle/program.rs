@@ -127,7 +127,26 @@ operations! {
     Fail "fail" 10 [Call Few Code];
     /// From here on nothing fails.
     Mend "mend" 5 [];
+    // From here on: of CUDA alone.
+    /// The next operation is another thread's.
+    Elsewhere "elsewhere" 60 [];
+    /// A stream that a framework has made; with the first flag not blocking, without the second on another device.
+    Foreign "foreign" 40 [Stream Flag Flag];
+    /// The own default stream of whichever thread names it.
+    ThreadStream "thread_stream" 12 [Stream];
+    /// A framework ends its stream and tells nobody.
+    Vanish "vanish" 6 [Stream];
+    /// Pinned memory of the host.
+    AllocHost "alloc_host" 80 [Block Bytes];
+    /// An asynchronous copy from the second block to the first.
+    Copy "copy" 60 [Block Block Stream];
+    /// Others get a block, and let go of the oldest that they have.
+    Export "export" 10 [Block];
+    ExportEnd "end_export" 15 [];
 }
+
+/// How many of them only CUDA has.
+const OF_CUDA: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Op {
@@ -239,8 +258,9 @@ struct Bent {
     streams: u64,
 }
 
-fn bend(r: &mut Random) -> Bent {
+fn bend(r: &mut Random, cuda: bool) -> Bent {
     let mut weights: Vec<u64> = ALL.iter().map(|row| row.2).collect();
+    let own = ALL.len() - OF_CUDA;
     let mut set = |what: What, by: u64| {
         let at = ALL.iter().position(|row| row.0 == what).unwrap();
         weights[at] = weights[at] * by / 4;
@@ -263,9 +283,21 @@ fn bend(r: &mut Random) -> Bent {
         &[What::Step],
         &[What::EmptyCache, What::EmptyPool],
     ];
-    for group in groups {
+    let groups_of_cuda: &[&[What]] = &[
+        &[What::Elsewhere],
+        &[What::Foreign],
+        &[What::ThreadStream],
+        &[What::Vanish],
+        &[What::AllocHost, What::Copy],
+        &[What::Export, What::ExportEnd],
+    ];
+    let more = if cuda { groups_of_cuda } else { &[] };
+    for group in groups.iter().chain(more) {
         let by = [0, 0, 2, 4, 4, 12][r.below(6) as usize];
         group.iter().for_each(|&w| set(w, by));
+    }
+    if !cuda {
+        weights[own..].fill(0);
     }
     let at = |what| ALL.iter().position(|row| row.0 == what).unwrap();
     weights[at(What::StreamNew)] = weights[at(What::StreamNew)].max(20);
@@ -285,9 +317,9 @@ fn bytes(r: &mut Random, sizes: u64) -> u64 {
 }
 
 /// A program of so many operations.
-pub fn random(seed: u64, length: usize) -> Program {
+pub fn random(seed: u64, length: usize, cuda: bool) -> Program {
     let mut r = Random(seed);
-    let bent = bend(&mut r);
+    let bent = bend(&mut r, cuda);
     let total: u64 = bent.weights.iter().sum();
     let mut one = || {
         let mut dart = r.below(total);

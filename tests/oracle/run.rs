@@ -9,7 +9,7 @@ use super::model::{Model, PoolOf};
 use super::program::{BLOCKS, CALLS, CODES, Op, What};
 use super::time;
 use super::world::{self, Hook, Lie, World, world};
-use super::{device, plugin};
+use super::{device, gpu, plugin};
 use millpond::Code;
 use millpond::capi::*;
 use std::cell::Cell;
@@ -25,6 +25,7 @@ pub struct Kind {
     pub exact: bool,
     pub capacity: usize,
     pub plugin: Option<plugin::Manner>,
+    pub cuda: Option<gpu::Manner>,
 }
 
 const MIB: usize = 1 << 20;
@@ -32,8 +33,8 @@ const MIB: usize = 1 << 20;
 const LARGE: u64 = 1 << 20;
 
 pub const KINDS: &[Kind] = &[
-    Kind { name: "mapping", maps: true, exact: true, capacity: 32 * MIB, plugin: None },
-    Kind { name: "segments", maps: false, exact: true, capacity: 48 * MIB, plugin: None },
+    Kind { name: "mapping", maps: true, capacity: 32 * MIB, ..PLAIN },
+    Kind { name: "segments", capacity: 48 * MIB, ..PLAIN },
     of("plugin", plugin::FULL),
     of(
         "odd_sizes",
@@ -49,22 +50,46 @@ pub const KINDS: &[Kind] = &[
     of("no_events", plugin::Manner { events: false, ..plugin::FULL }),
     of("no_synchronize", plugin::Manner { synchronize: false, ..plugin::FULL }),
     of("no_queries", plugin::Manner { query: false, callbacks: false, ..plugin::FULL }),
+    Kind { maps: true, ..cuda("cuda", ONE) },
+    Kind { maps: true, ..cuda("cuda_two", gpu::Manner { devices: 2, ..ONE }) },
+    // Without an event of all streams, and much else that is newer.
+    Kind { maps: true, ..cuda("cuda_old", gpu::Manner { settings: &[("driver", "12000")], ..ONE }) },
+    cuda("cuda_segments", gpu::Manner { options: "expandable_segments:False", ..ONE }),
+    Kind { exact: false, ..cuda("cuda_none", gpu::Manner { devices: 2, options: "backend:none", ..ONE }) },
+    Kind { exact: false, ..cuda("cuda_async", gpu::Manner { devices: 2, options: "backend:cudaMallocAsync", ..ONE }) },
 ];
+
+const PLAIN: Kind = Kind { name: "", maps: false, exact: true, capacity: 0, plugin: None, cuda: None };
+const ONE: gpu::Manner = gpu::Manner { devices: 1, settings: &[], options: "" };
+
+const fn cuda(name: &'static str, manner: gpu::Manner) -> Kind {
+    Kind { name, capacity: 48 * MIB, cuda: Some(manner), ..PLAIN }
+}
 
 const fn of(name: &'static str, manner: plugin::Manner) -> Kind {
     let exact = manner.min_chunk.is_power_of_two();
-    Kind { name, maps: false, exact, capacity: manner.capacity, plugin: Some(manner) }
+    Kind { name, exact, capacity: manner.capacity, plugin: Some(manner), ..PLAIN }
 }
 
 impl Kind {
+    /// Whether somebody else keeps the memory.
+    pub fn backend(&self) -> bool {
+        self.cuda.is_some() && !self.exact
+    }
+
     fn start(&self, lie: Lie) -> Device {
         let _ = millpond_finalize();
         world::reset(lie);
-        match self.plugin {
-            Some(manner) => plugin::register(manner),
-            None => device::register(self.capacity, self.maps),
+        match (self.plugin, self.cuda) {
+            (Some(manner), _) => plugin::register(manner),
+            (_, Some(manner)) => gpu::register(manner, self.capacity),
+            _ => device::register(self.capacity, self.maps),
         }
-        Device::get("oracle", 0).unwrap()
+        let d = Device::get(if self.cuda.is_some() { "cuda" } else { "oracle" }, 0).unwrap();
+        if self.cuda.is_some() {
+            gpu::begin();
+        }
+        d
     }
 }
 
@@ -77,6 +102,8 @@ thread_local! {
 pub struct Run {
     pub kind: Kind,
     pub d: Device,
+    /// Where there is another: the second device.
+    pub second: Option<Device>,
     pub m: Mutex<Model>,
     pub join: api::Event,
 }
@@ -99,7 +126,9 @@ pub fn run(kind: Kind, program: &[Op], lie: Lie) -> Result<u64, Failure> {
         m.pools[0] = Some(PoolOf { pool: d.default_pool(), number: 0, bound: u64::MAX });
         m.bound = u64::MAX;
         let join = d.event();
-        Arc::new(Run { kind, d, m: Mutex::new(m), join })
+        let two = kind.cuda.is_some_and(|c| c.devices > 1);
+        let second = two.then(|| Device::get("cuda", 1).unwrap());
+        Arc::new(Run { kind, d, second, m: Mutex::new(m), join })
     }));
     let r = caught.map_err(|e| fail(0, format!("the start: {}", said(&*e))))?;
     let mut i = 0;
@@ -121,6 +150,9 @@ pub fn run(kind: Kind, program: &[Op], lie: Lie) -> Result<u64, Failure> {
                 eprintln!("   {}, while this is held: {}", ops[1], ops[2]);
             }
             r.beside(ops[0], ops[1], ops[2]);
+        } else if ops[0].what == What::Elsewhere && ops.len() > 1 {
+            i += 1;
+            gpu::elsewhere(|| r.guarded(ops[1]));
         } else {
             r.guarded(ops[0]);
         }
@@ -247,7 +279,11 @@ impl Run {
                 world().fail(CALLS[ax], b, code);
             }
             What::Mend => world().mend(),
-            What::During => {}
+            What::During | What::Elsewhere => {}
+            What::AllocHost => self.alloc_host(ax, b),
+            What::Copy => self.copy(ax, bx, c),
+            What::Export => self.export(ax),
+            What::ExportEnd => self.export_end(),
             _ => self.other(op),
         }
     }

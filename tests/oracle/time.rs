@@ -1,7 +1,8 @@
 //! How the world goes on: what comes before each call of the device, and the work that a step, or a call that waits,
 //! runs.
 
-use super::world::{Clock, Item, Work, world};
+use super::gpu;
+use super::world::{Clock, Item, Line, Work, world};
 use millpond::Code;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -115,8 +116,15 @@ fn run_one(line: usize) -> Result<bool, Clock> {
 
 /// Runs the first pieces of work of a stream, and what they wait for.
 pub fn run_to(line: usize, count: u64) {
+    let (key, done) = {
+        let l = &world().lines[line];
+        (l.key, l.done)
+    };
+    if key != 0 && done < count {
+        return gpu::run(key, count);
+    }
     loop {
-        if world().lines[line].done >= count {
+        if world().lines[line].done >= count || world().lines[line].importer {
             return;
         }
         match run_one(line) {
@@ -142,6 +150,16 @@ pub fn run_clock(clock: &[u64]) {
 
 /// One piece of work, if it can run now.
 pub fn step(line: usize) {
+    let (key, over) = {
+        let l = &world().lines[line];
+        (l.key, l.importer || l.done == Line::GONE)
+    };
+    if key != 0 && !over {
+        return gpu::run(key, 0);
+    }
+    if over {
+        return;
+    }
     let _ = run_one(line);
 }
 

@@ -6,6 +6,7 @@
 //! one. An event is a copy of a clock. So it can be told of any memory whether unfinished work may touch it that is not
 //! ordered before somebody's next work. Nothing here knows the library.
 
+use super::gpu;
 use millpond::Code;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -42,6 +43,7 @@ pub enum Work {
 }
 
 pub struct Item {
+    pub number: u64,
     pub work: Work,
     spans: Vec<(usize, usize)>,
     places: Vec<Place>,
@@ -56,11 +58,25 @@ pub struct Line {
     pub handle: u64,
     pub alive: bool,
     pub captured: bool,
+    /// On CUDA: how the driver knows it, and how much it was given; the device, and who has made it.
+    pub key: u64,
+    pub submitted: u64,
+    pub device: i32,
+    pub foreign: bool,
+    /// The library has ended it, and may give it out again.
+    pub ended: bool,
+    /// It is the own default stream of a thread.
+    pub thread: bool,
+    /// It is no stream, but somebody else who has the memory.
+    pub importer: bool,
 }
 
 impl Line {
+    /// On CUDA: of a stream that is gone.
+    pub const GONE: u64 = u64::MAX;
+
     pub fn queued(&self) -> u64 {
-        self.done + self.running + self.items.len() as u64
+        if self.key != 0 { self.submitted } else { self.done + self.running + self.items.len() as u64 }
     }
 }
 
@@ -118,6 +134,8 @@ pub struct World {
     pub other_waits: bool,
     pub held: Vec<JoinHandle<()>>,
     pub trace: bool,
+    /// The driver has the streams, and tells of them.
+    pub cuda: bool,
 }
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
@@ -139,7 +157,10 @@ impl std::ops::DerefMut for Held {
 
 pub fn world() -> Held {
     let mut w = WORLD.lock().unwrap_or_else(|e| e.into_inner());
-    w.get_or_insert_with(World::default);
+    let now = w.get_or_insert_with(World::default);
+    if now.cuda {
+        gpu::refresh(now);
+    }
     Held(w)
 }
 
@@ -170,6 +191,42 @@ impl World {
             eprintln!("  VIOLATION {what}");
         }
         self.violation.get_or_insert(what);
+    }
+
+    /// The line of a stream that the driver has made.
+    pub fn adopt(&mut self, handle: u64, device: i32, key: u64, foreign: bool) -> usize {
+        for old in self.lines.iter_mut().filter(|l| l.key == key) {
+            (old.submitted, old.done) = (Line::GONE, Line::GONE);
+        }
+        let alive = true;
+        self.lines.push(Line { handle, key, device, foreign, alive, ..Line::default() });
+        self.lines.len() - 1
+    }
+
+    /// Whoever has memory of the device but none of its streams: a line that ends when he lets go.
+    pub fn import(&mut self, at: usize, bytes: usize) -> usize {
+        let places = self.places(at, bytes);
+        let item = Item { number: 1, work: Work::Wait(Clock::new()), spans: vec![(at, bytes)], places };
+        self.lines.push(Line { items: [item].into(), importer: true, ..Line::default() });
+        self.lines.len() - 1
+    }
+
+    pub fn let_go(&mut self, line: usize) {
+        self.lines[line].items.clear();
+        self.lines[line].done = 1;
+    }
+
+    /// The streams that the library takes a stream for: the own default stream of a thread is that of all.
+    pub fn meant(&self, line: usize) -> Vec<usize> {
+        if !self.lines[line].thread {
+            return vec![line];
+        }
+        (0..self.lines.len()).filter(|&n| self.lines[n].thread).collect()
+    }
+
+    /// All that is queued on the device.
+    pub fn all(&self) -> Clock {
+        self.lines.iter().map(|l| if l.device == 0 && !l.importer { l.queued() } else { 0 }).collect()
     }
 
     pub fn line_of(&self, handle: u64) -> Option<usize> {
@@ -219,6 +276,9 @@ impl World {
 
     /// What comes before the next work of a stream.
     pub fn now(&self, line: usize) -> Clock {
+        if self.cuda {
+            return gpu::now(self, line);
+        }
         let mut clock = self.lines[line].clock.clone();
         if clock.len() <= line {
             clock.resize(line + 1, 0);
@@ -271,6 +331,9 @@ impl World {
 
     /// Bytes of the hardware behind addresses.
     pub fn places(&self, at: usize, bytes: usize) -> Vec<Place> {
+        if self.cuda {
+            return gpu::behind(at, bytes);
+        }
         let Some((base, shown)) = &self.window else { return vec![(at as u64, bytes as u64)] };
         let Some(mut off) = at.checked_sub(*base).map(|o| o as u64) else {
             return vec![(at as u64, bytes as u64)];
@@ -300,15 +363,29 @@ impl World {
         if places.contains(&(0, 0)) {
             self.violate("work is queued on memory of a live block that nothing stands behind");
         }
-        self.lines[line].items.push_back(Item { work, spans, places });
+        let l = &mut self.lines[line];
+        let (mut number, mut work) = (l.queued() + 1, work);
+        if l.key != 0 {
+            number = gpu::launch(l.key, std::mem::replace(&mut work, Work::Wait(Clock::new())));
+            l.submitted = number;
+        }
+        l.items.push_back(Item { number, work, spans, places });
+    }
+
+    /// Work that the driver has in the stream already.
+    pub fn queued(&mut self, line: usize, spans: Vec<(usize, usize)>) {
+        let places = spans.iter().flat_map(|&(a, b)| self.places(a, b)).collect();
+        let l = &mut self.lines[line];
+        let number = l.queued();
+        l.items.push_back(Item { number, work: Work::Wait(Clock::new()), spans, places });
     }
 
     /// The first unfinished work on any of these places that is not ordered before work that comes after `clock`.
     pub fn unordered(&self, places: &[Place], clock: Option<&Clock>) -> Option<String> {
         for (n, line) in self.lines.iter().enumerate() {
             let before = clock.map_or(0, |c| at(c, n));
-            for (i, item) in line.items.iter().enumerate() {
-                let number = line.done + line.running + i as u64 + 1;
+            for item in &line.items {
+                let number = item.number;
                 let touches =
                     item.places.iter().any(|a| places.iter().any(|b| a.0 < b.0 + b.1 && b.0 < a.0 + a.1));
                 if touches && before < number {
