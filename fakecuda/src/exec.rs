@@ -135,7 +135,8 @@ pub(crate) fn kick(world: &mut World) {
 /// Whether something is to run that who waits does not run.
 fn needs_a_thread(world: &World) -> bool {
     let call = |stream: &Stream| stream.queue.front().is_some_and(|job| job.work.has_callback());
-    !world.farewells.is_empty() || world.streams.values().any(|stream| call(stream) && is_ready(world, stream))
+    !world.farewells.is_empty()
+        || world.streams.values().any(|stream| call(stream) && is_ready(world, stream))
 }
 
 fn executor() {

@@ -88,7 +88,11 @@ pub unsafe extern "C" fn fakecuda_launch(
 /// # Safety
 /// Both can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fakecuda_stream_state(stream: u64, submitted: *mut u64, completed: *mut u64) -> c_int {
+pub unsafe extern "C" fn fakecuda_stream_state(
+    stream: u64,
+    submitted: *mut u64,
+    completed: *mut u64,
+) -> c_int {
     let world = lock();
     let Some(stream) = world.streams.get(&stream) else { return 0 };
     // SAFETY: the caller's.
@@ -118,7 +122,9 @@ pub extern "C" fn fakecuda_stream_run(stream: u64, seq: u64) {
     let mut world = lock();
     let number = match (seq, world.streams.get(&stream).and_then(|stream| stream.queue.front())) {
         (0, None) => return,
-        (0, Some(Job { after, .. })) if after.iter().any(|(key, seq)| !exec::has_run(&world, *key, *seq)) => return,
+        (0, Some(Job { after, .. })) if after.iter().any(|(key, seq)| !exec::has_run(&world, *key, *seq)) => {
+            return;
+        }
         (0, Some(job)) => job.seq,
         _ => seq,
     };

@@ -62,7 +62,10 @@ impl Run {
                 if e.code == MILLPOND_E_OUT_OF_MEMORY && !asleep {
                     *m.refused.entry(asked).or_default() += 1;
                     let free = m.limited || m.beside || m.faulty || m.options || !self.kind.maps;
-                    let kept = m.captures.iter().any(Option::is_some) || !m.exports.is_empty() || !m.asleep.is_empty() || m.released;
+                    let kept = m.captures.iter().any(Option::is_some)
+                        || !m.exports.is_empty()
+                        || !m.asleep.is_empty()
+                        || m.released;
                     let need = m.footprint() + bytes.next_multiple_of(world::GRANULE);
                     if !free && !kept && !IN_CALLBACK.get() && need <= self.kind.capacity as u64 {
                         self.tell(format!(
@@ -206,10 +209,8 @@ impl Run {
     fn tell_uses(&self, m: &mut Model, w: world::Held, slot: usize, on: Option<usize>) -> bool {
         let b = m.blocks[slot].as_ref().unwrap();
         let open = b.open_uses(&w, on);
-        let handles: Vec<_> = open
-            .iter()
-            .map(|&l| (w.meant(l), w.lines[l].alive, w.lines[l].handle))
-            .collect();
+        let handles: Vec<_> =
+            open.iter().map(|&l| (w.meant(l), w.lines[l].alive, w.lines[l].handle)).collect();
         let (at, pinned) = (b.at, b.pinned);
         drop(w);
         for (lines, alive, handle) in handles {
@@ -240,7 +241,10 @@ impl Run {
                 return;
             }
             let recorded = m.recorded(line).map(|c| c.number);
-            if b.capture.is_some() && b.line != Some(line) || recorded.is_some() && b.capture != recorded {
+            // A block of the capture's stream and pool may be older than the capture.
+            let older = m.recorded(line).is_some_and(|c| b.line == Some(line) && b.pool == c.pool);
+            let other = recorded.is_some() && b.capture != recorded && !older;
+            if b.capture.is_some() && b.line != Some(line) || other {
                 return;
             }
             m.blocks[slot].as_mut().unwrap().busy = true;

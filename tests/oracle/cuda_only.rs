@@ -78,7 +78,10 @@ impl Run {
             let m = self.m();
             let fit = |slot: usize| {
                 m.blocks[slot].clone().filter(|b| {
-                    !b.busy && b.capture.is_none() && !m.asleep.contains(&b.pool) && !m.own_pools.contains(&b.pool)
+                    !b.busy
+                        && b.capture.is_none()
+                        && !m.asleep.contains(&b.pool)
+                        && !m.own_pools.contains(&b.pool)
                 })
             };
             fit(to).zip(fit(from))
@@ -90,7 +93,8 @@ impl Run {
             let now = w.now(line);
             b.uses.iter().all(|(&l, &last)| l == line || w.lines[l].done >= last || now[l] >= last)
         };
-        let ready = |a: &Block, b: &Block| self.order(a, line, handle) && self.order(b, line, handle) && alone(a);
+        let ready =
+            |a: &Block, b: &Block| self.order(a, line, handle) && self.order(b, line, handle) && alone(a);
         if let Some((a, b)) = two.filter(|(a, b)| ready(a, b)) {
             let kind = match (a.pinned, b.pinned) {
                 (true, true) => return self.done_with(line),

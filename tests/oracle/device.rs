@@ -92,7 +92,8 @@ impl Device for Sim {
     fn synchronize(&self) -> Result<()> {
         go("sync")?;
         time::run_all(true);
-        Ok(())
+        // The wait is over, and has not returned yet.
+        go("sync")
     }
     fn alloc(&self, bytes: u64) -> Result<u64> {
         go("alloc")?;

@@ -14,7 +14,8 @@ const BUSY: &[u32] = &[MILLPOND_E_BUSY];
 impl Run {
     pub fn other(self: &Arc<Run>, op: Op) {
         // These are a thread's own.
-        let own = [What::ScopeBegin, What::ScopeEnd, What::CaptureBegin, What::CaptureEnd, What::CaptureRelease];
+        let own =
+            [What::ScopeBegin, What::ScopeEnd, What::CaptureBegin, What::CaptureEnd, What::CaptureRelease];
         if own.contains(&op.what) && self.kind.cuda.is_some() && !MAIN.get() {
             return;
         }
@@ -48,7 +49,8 @@ impl Run {
             What::ScopeEnd => self.scope(None),
             What::CaptureBegin if b > 0 && c > 0 => self.capture(slot, b as usize, c),
             What::CaptureEnd => self.capture_end(slot),
-            What::Replay => self.replay(slot),
+            What::Replay => self.replay(slot, None),
+            What::ReplayOn => self.replay(slot, Some(b)),
             What::CaptureRelease => self.capture_release(slot),
             What::CheckpointNew => self.checkpoint(slot, b as usize),
             What::Restore => self.restore(slot),
@@ -95,7 +97,8 @@ impl Run {
             let m = &mut *m;
             let w = world();
             let Some((line, handle)) = m.stream_of(&w, slot as u64) else { return };
-            if m.using_lines.contains(&line) || m.recorded(line).is_some() || !told && !w.lines[line].foreign {
+            if m.using_lines.contains(&line) || m.recorded(line).is_some() || !told && !w.lines[line].foreign
+            {
                 return;
             }
             if w.lines[line].thread {
@@ -336,7 +339,8 @@ impl Run {
                 return;
             }
             let scoped = m.scopes.iter().any(|s| s.1 == p.number);
-            let excused = scoped || !m.exports.is_empty() || m.keeps(p.number) || m.any_recorded() || m.beside;
+            let excused =
+                scoped || !m.exports.is_empty() || m.keeps(p.number) || m.any_recorded() || m.beside;
             if release && (m.beside || scoped || m.keeps(p.number)) {
                 return;
             }

@@ -1,8 +1,8 @@
 //! What a program does with pools that are kept: captures and replays, checkpoints, sleep.
 
 use super::api::{self, Stream};
-use super::model::{Block, CaptureOf, CheckpointOf, Model};
 use super::gpu;
+use super::model::{Block, CaptureOf, CheckpointOf, Model};
 use super::run::{Run, remove};
 use super::world::{self, Clock, world};
 use millpond::capi::*;
@@ -31,6 +31,7 @@ impl Run {
                         pool: p.number,
                         line,
                         ended: false,
+                        replays: Vec::new(),
                         spans: Vec::new(),
                         places: Vec::new(),
                     };
@@ -75,22 +76,44 @@ impl Run {
         }
     }
 
-    /// The graph's work, on the stream that was captured.
-    pub fn replay(&self, slot: usize) {
-        let m = self.m();
+    /// The graph's work, on the stream that was captured or on another.
+    pub fn replay(&self, slot: usize, on: Option<u64>) {
+        let mut m = self.m();
+        let m = &mut *m;
         let Some(c) = m.captures[slot].as_ref().filter(|c| c.ended) else { return };
+        let line = match on {
+            None => c.line,
+            Some(s) => match m.stream_of(&world(), s) {
+                Some((line, _)) if line != 0 => line,
+                _ => return,
+            },
+        };
         let mut w = world();
         let asleep = m.asleep.contains(&c.pool) || m.own_pools.contains(&c.pool);
-        if asleep || !w.lines[c.line].alive || w.lines[c.line].captured {
+        let here = w.lines[line].device == 0 && w.lines[line].alive && !w.lines[line].captured;
+        // One replay comes after the other, and after the work that was recorded before it.
+        let now = w.now(line);
+        let after =
+            |&(l, last): &(usize, u64)| w.lines[l].done >= last || now.get(l).is_some_and(|&n| n >= last);
+        if asleep || !here || !c.replays.iter().all(after) {
             return;
         }
         for &(at, bytes) in &c.spans {
-            if w.places(at, bytes).iter().any(|p| !c.places.contains(p)) {
+            let taken = w.segments.range(..=at).next_back().is_some_and(|(a, b)| at + bytes <= a + b);
+            let lost = !self.kind.maps && !w.cuda && !taken;
+            if lost || w.places(at, bytes).iter().any(|p| !c.places.contains(p)) {
                 w.violate("memory of a graph is not what it was");
                 return;
             }
-            w.queue(c.line, world::Work::Use { at, bytes, tag: 0, look: false, check: false });
+            w.queue(line, world::Work::Use { at, bytes, tag: 0, look: false, check: false });
         }
+        let (number, last) = (c.number, w.lines[line].queued());
+        if line != c.line {
+            for b in m.blocks.iter_mut().flatten().filter(|b| b.capture == Some(number)) {
+                b.uses.insert(line, last);
+            }
+        }
+        m.captures[slot].as_mut().unwrap().replays.push((line, last));
     }
 
     pub fn capture_release(&self, slot: usize) {
@@ -159,8 +182,12 @@ impl Run {
             let large =
                 self.kind.plugin.map_or(usize::MAX, |p| if p.max_chunk == 0 { 8 << 20 } else { p.max_chunk });
             let fits = k.blocks.iter().all(|b| b.bytes < large);
-            let easy =
-                !m.any_recorded() && !m.asleep.contains(&k.pool) && !m.faulty && !m.beside && !m.limited && m.exports.is_empty();
+            let easy = !m.any_recorded()
+                && !m.asleep.contains(&k.pool)
+                && !m.faulty
+                && !m.beside
+                && !m.limited
+                && m.exports.is_empty();
             m.own_pools.push(k.pool);
             (k, pool, kept && alive && fits && easy)
         };
@@ -173,12 +200,13 @@ impl Run {
             Err(e) => {
                 const RIGHT: &[u32] = &[
                     MILLPOND_E_NOT_PERMITTED,
-                    MILLPOND_E_BUSY,
                     MILLPOND_E_OUT_OF_MEMORY,
                     MILLPOND_E_UNKNOWN_STREAM,
                     MILLPOND_E_UNSUPPORTED,
                 ];
-                if must || !RIGHT.contains(&e.code) && !m.faulty {
+                let busy =
+                    e.code == MILLPOND_E_BUSY && (m.any_recorded() || m.beside || !m.exports.is_empty());
+                if must || !RIGHT.contains(&e.code) && !busy && !m.faulty {
                     self.violate(format!("a restore fails with code {}: {}", e.code, e.message));
                 }
                 return;
@@ -239,12 +267,12 @@ impl Run {
             return;
         }
         let Some(p) = self.pool(slot) else { return };
-        // Of other devices' work on live blocks, the program must see the end itself.
+        // Of other devices' work on live blocks that nobody told of, the program must see the end itself.
         let far = {
             let m = self.m();
             let w = world();
-            let busy = |(&l, &last): (&usize, &u64)| w.lines[l].device != 0 && w.lines[l].done < last;
-            m.live().any(|b| b.pool == p.number && b.uses.iter().any(busy))
+            let far = |b: &Block| b.open_uses(&w, None).iter().any(|&l| w.lines[l].device != 0);
+            m.live().any(|b| b.pool == p.number && far(b))
         };
         if far {
             return self.pool_done(p);

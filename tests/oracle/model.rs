@@ -90,6 +90,8 @@ pub struct CaptureOf {
     pub pool: u64,
     pub line: usize,
     pub ended: bool,
+    /// The last work of each replay.
+    pub replays: Vec<(usize, u64)>,
     /// What the graph's work uses, by addresses and by places.
     pub spans: Vec<(usize, usize)>,
     pub places: Vec<Place>,

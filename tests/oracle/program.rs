@@ -143,10 +143,12 @@ operations! {
     /// Others get a block, and let go of the oldest that they have.
     Export "export" 10 [Block];
     ExportEnd "end_export" 15 [];
+    /// The graph's work, on another stream than the one that was captured.
+    ReplayOn "replay_on" 12 [Capture Stream];
 }
 
 /// How many of them only CUDA has.
-const OF_CUDA: usize = 8;
+const OF_CUDA: usize = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Op {

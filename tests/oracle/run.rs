@@ -56,7 +56,10 @@ pub const KINDS: &[Kind] = &[
     Kind { maps: true, ..cuda("cuda_old", gpu::Manner { settings: &[("driver", "12000")], ..ONE }) },
     cuda("cuda_segments", gpu::Manner { options: "expandable_segments:False", ..ONE }),
     Kind { exact: false, ..cuda("cuda_none", gpu::Manner { devices: 2, options: "backend:none", ..ONE }) },
-    Kind { exact: false, ..cuda("cuda_async", gpu::Manner { devices: 2, options: "backend:cudaMallocAsync", ..ONE }) },
+    Kind {
+        exact: false,
+        ..cuda("cuda_async", gpu::Manner { devices: 2, options: "backend:cudaMallocAsync", ..ONE })
+    },
 ];
 
 const PLAIN: Kind = Kind { name: "", maps: false, exact: true, capacity: 0, plugin: None, cuda: None };

@@ -86,7 +86,8 @@ impl Ground {
             uses.push(Use { stream: used, ended: Some(fence), said: self.order.now() });
         } else if uses.is_empty() {
             h.uses.remove(&f.id);
-            if f.desc.state() & DIRECT == 0 && !h.exports.contains_key(&f.id) {
+            // That of a block without a stream looks in any case: every stream of its device may use it.
+            if own != UNORDERED && f.desc.state() & DIRECT == 0 && !h.exports.contains_key(&f.id) {
                 // As if it had never been used elsewhere: its free need not look.
                 f.desc.set_state(f.desc.state() & !USES);
             }
