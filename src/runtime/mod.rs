@@ -78,5 +78,6 @@ pub use table::by_id;
 pub(crate) use fork::check as check_fork;
 #[cfg(feature = "capi")]
 pub(crate) use reentry::check_segment_callback;
+pub(crate) use reentry::may_block;
 
 pub(crate) use crate::base::sync::system::lock;

@@ -39,6 +39,7 @@ mod plugin_addresses;
 mod plugin_calls_back;
 mod plugin_ends;
 mod plugin_handles;
+mod plugin_lacks;
 mod plugin_memory;
 mod plugin_streams;
 mod restore;

@@ -11,6 +11,7 @@ use crate::device::{
 };
 use crate::fail;
 use crate::paddle::abi::{C_Device, C_Device_st, C_Status};
+use crate::runtime::may_block;
 use std::alloc::Layout;
 use std::any::Any;
 use std::ffi::c_int;
@@ -353,6 +354,7 @@ impl Device for ForeignDevice {
     }
 
     fn synchronize(&self) -> Result<()> {
+        may_block()?;
         if let Some(result) = call!(self, synchronize_device()) {
             return result;
         }

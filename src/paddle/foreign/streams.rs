@@ -9,11 +9,12 @@
 use super::device::{ForeignDevice, call};
 use crate::base::error::{Code, Error, Result};
 use crate::base::loaded;
+use crate::base::sync::system::Mutex;
 use crate::device::{Caps, Device, EventId, StreamCallback, StreamId};
 use crate::fail;
 use crate::paddle::abi::{C_Device, C_Event, C_Status, C_Stream};
-use crate::runtime::lock;
-use std::collections::HashMap;
+use crate::runtime::{lock, may_block};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -156,6 +157,7 @@ impl ForeignDevice {
 
     /// Waits for a stream of the plugin.
     pub(super) fn wait_stream(&self, native: C_Stream) -> Result<()> {
+        may_block()?;
         call!(self, synchronize_stream(native))
             .or_else(|| call!(self, synchronize_device()))
             // `Caps::STREAMS` is only set where one of them is there.
@@ -276,17 +278,17 @@ impl ForeignDevice {
         };
         let mut device = self.enter()?;
         loaded::keep(); // the plugin calls `run_callback` from a thread of its own
-        let user_data = Box::into_raw(Box::new(callback)).cast::<c_void>();
-        // SAFETY: the plugin's contract: `run_callback` is called once with `user_data`, unless the
-        // status is a failure. A plugin that throws may have kept it: it stays.
-        let status = self.plugin.run("stream_add_callback", || unsafe {
-            stream_add_callback(&mut device, native.handle(), Some(run_callback), user_data)
-        })?;
-        if status != C_Status::SUCCESS {
-            // SAFETY: from `into_raw` above; the plugin does not call back after a failure.
-            drop(unsafe { Box::from_raw(user_data.cast::<StreamCallback>()) });
-        }
-        self.plugin.check("stream_add_callback", status)
+        let number = lock(&CALLBACKS).add(callback);
+        // SAFETY: the plugin's contract; the stream is live, and `run_callback` may be called with any number.
+        let queued = self.plugin.run("stream_add_callback", || unsafe {
+            stream_add_callback(&mut device, native.handle(), Some(run_callback), number as *mut c_void)
+        });
+        let queued = queued.and_then(|status| self.plugin.check("stream_add_callback", status));
+        queued.inspect_err(|_| {
+            // Whatever the plugin does with the number, it is not called after a failure.
+            let refused = lock(&CALLBACKS).waiting.remove(&number);
+            drop(refused); // not under the lock: the caller's own code may run in it
+        })
     }
 
     /// Whether the plugin has all that events need.
@@ -378,6 +380,7 @@ impl ForeignDevice {
     }
 
     fn wait_native(&self, native: u64) -> Result<()> {
+        may_block()?;
         if let Some(result) = call!(self, synchronize_event(native as usize as C_Event)) {
             return result;
         }
@@ -402,6 +405,24 @@ fn unknown_event(event: EventId) -> Error {
     Error::new(Code::UnknownEvent, format!("event {event:#x} is unknown or was destroyed"))
 }
 
+/// Callbacks that plugins have not called yet.
+#[derive(Default)]
+struct Callbacks {
+    last: usize,
+    waiting: BTreeMap<usize, StreamCallback>,
+}
+
+impl Callbacks {
+    fn add(&mut self, callback: StreamCallback) -> usize {
+        self.last += 1;
+        self.waiting.insert(self.last, callback);
+        self.last
+    }
+}
+
+/// By number, which is what a plugin gets instead of a pointer: one that calls twice, or after a failure, finds nothing.
+static CALLBACKS: Mutex<Callbacks> = Mutex::new(Callbacks { last: 0, waiting: BTreeMap::new() });
+
 /// What the plugin calls when the stream gets there.
 unsafe extern "C-unwind" fn run_callback(
     _device: C_Device,
@@ -409,11 +430,8 @@ unsafe extern "C-unwind" fn run_callback(
     user_data: *mut c_void,
     status: *mut C_Status,
 ) {
-    if user_data.is_null() {
-        return;
-    }
-    // SAFETY: from `queue_callback`; a plugin calls back once.
-    let callback = unsafe { Box::from_raw(user_data.cast::<StreamCallback>()) };
+    let found = lock(&CALLBACKS).waiting.remove(&user_data.addr());
+    let Some(callback) = found else { return };
     // SAFETY: null, or a status of the plugin's that lives for this call.
     let status = unsafe { status.as_ref() }.copied().unwrap_or(C_Status::SUCCESS);
     let result = match status {
