@@ -123,9 +123,11 @@ impl Memory {
     /// [`scope_end`](Self::scope_end). Scopes nest; a scope of the default pool ends the effect of outer ones.
     /// A scope that a thread leaves open ends with the thread.
     pub fn scope_begin(&self, pool: PoolId) -> Result<()> {
-        self.scopes.begin(pool, || match self.open()? {
+        // Before the look at the pool, which is under a lock: this may have frees to do.
+        let how = self.open()?;
+        self.scopes.begin(pool, || match how {
             How::Pooled(p) => p.pond.check_names(pool, None),
-            How::Unpooled(u) => u.pool_stats(pool).map(drop),
+            How::Unpooled(u) => u.check_pool(pool),
         })
     }
 

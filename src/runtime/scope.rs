@@ -72,7 +72,7 @@ impl Scopes {
         STACK.try_with(innermost).ok().flatten().unwrap_or(PoolId::DEFAULT)
     }
 
-    /// Opens a scope of `pool` for this thread; `exists` tells whether there is such a pool.
+    /// Opens a scope of `pool` for this thread; `exists` tells whether there is such a pool, and calls no device.
     pub(crate) fn begin(self: &Arc<Self>, pool: PoolId, exists: impl FnOnce() -> Result<()>) -> Result<()> {
         let push = |stack: &RefCell<Vec<Scope>>| {
             {

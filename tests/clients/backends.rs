@@ -7,6 +7,8 @@ use crate::client::*;
 use crate::cuda::{Fake, MIB};
 use crate::recording::*;
 use millpond::capi::*;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 const LATER: &[u32] = &[MILLPOND_E_BUSY, MILLPOND_E_NOT_PERMITTED];
 
@@ -158,6 +160,64 @@ fn a_block_without_a_stream_leaves_a_capture_whole_beside_the_drivers_pool() {
         }
         if freed.is_err() {
             free(before).unwrap();
+        }
+    });
+}
+
+/// A block is freed in a callback of its stream, where the driver cannot be called: it is put off. Another stream, which
+/// comes to its work soon, has used it.
+fn put_off(d: Dev, pool: Pool, bytes: u64) {
+    let (s, t) = (d.stream(), d.stream());
+    let p = pool.alloc(bytes, s).unwrap();
+    record_stream(p, t).unwrap();
+    let gate = Gate::hold(d, t);
+    let (tell, told) = channel();
+    d.callback(s, move |_| tell.send(free(p)).unwrap()).unwrap();
+    told.recv().unwrap().unwrap();
+    gate.open_after(Duration::from_millis(300));
+    std::mem::forget(gate);
+}
+
+/// A request that would have to fail waits for memory that is freed and only not yet the driver's again.
+fn a_request_beside_a_free(backend: &str) {
+    let (_fake, d) = open(backend);
+    step("the device is full");
+    put_off(d, d.pool(), 48 * MIB);
+    free(d.pool().alloc(48 * MIB, 0).unwrap()).unwrap();
+    step("the pool is full");
+    let pool = d.new_pool();
+    said(unsafe { millpond_pool_set_limit(pool.0, 4 * MIB) }).unwrap();
+    put_off(d, pool, 3 * MIB);
+    let start = Instant::now();
+    refused(pool.alloc(5 * MIB, 0), &[MILLPOND_E_OUT_OF_MEMORY]);
+    assert!(start.elapsed() < Duration::from_millis(200), "it waited in vain");
+    free(pool.alloc(3 * MIB, 0).unwrap()).unwrap();
+    pool.destroy().unwrap();
+    assert_eq!(d.stats().unwrap().active_bytes.current, 0);
+}
+
+#[test]
+fn a_request_waits_for_a_free_that_was_put_off_without_a_pool() {
+    apart(60, || a_request_beside_a_free("none"));
+}
+
+#[test]
+fn a_request_waits_for_a_free_that_was_put_off_beside_the_drivers_pool() {
+    apart(60, || a_request_beside_a_free("cudaMallocAsync"));
+}
+
+/// A scope begins, and frees that were put off can be done by now.
+#[test]
+fn a_scope_begins_after_a_free_that_was_put_off() {
+    apart(60, || {
+        for backend in ["none", "cudaMallocAsync"] {
+            let (_fake, d) = open(backend);
+            let pool = d.new_pool();
+            put_off(d, d.pool(), MIB);
+            d.synchronize().unwrap();
+            said(unsafe { millpond_scope_begin(pool.0) }).unwrap();
+            said(unsafe { millpond_scope_end(pool.0) }).unwrap();
+            pool.destroy().unwrap();
         }
     });
 }

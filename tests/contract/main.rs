@@ -42,5 +42,6 @@ mod shared_segments;
 mod sizes;
 mod stream_ends;
 mod unload;
+mod unpooled;
 mod waiting_blocks;
 mod waits;

@@ -2,7 +2,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::{BlockInfo, PoolId, Stats, Stream, Waits};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// How many freed addresses are remembered to tell a double free from a foreign pointer.
@@ -30,7 +30,13 @@ pub(super) struct Account {
     pub blocks: BTreeMap<u64, Block>,
     graves: BTreeSet<u64>,
     /// Freed where the device could not be called or waited for.
-    pub freed: Vec<Freed>,
+    pub freed: VecDeque<Freed>,
+    /// Freed blocks that threads give to the device now, by pool.
+    pub in_hand: BTreeMap<PoolId, u64>,
+    /// How many threads take a block from the device now.
+    pub taking: u64,
+    /// How many blocks the device has got back.
+    pub given: u64,
     pub pools: BTreeMap<PoolId, Stats>,
     pub device: Stats,
     /// Bytes of requests that are with the device now, by pool: two threads must not pass a limit together.
@@ -134,8 +140,17 @@ impl Account {
         Some(block)
     }
 
+    /// How many freed blocks threads have in hand, of a pool or of all.
+    pub(super) fn hands(&self, pool: Option<PoolId>) -> u64 {
+        match pool {
+            Some(p) => self.in_hand.get(&p).copied().unwrap_or(0),
+            None => self.in_hand.values().sum(),
+        }
+    }
+
     /// The device has a freed block no more.
     pub(super) fn gone(&mut self, info: &BlockInfo) {
+        self.given += 1;
         for s in self.sums(info.pool) {
             for (c, n) in [(&mut s.active, info.size), (&mut s.reserved, info.size), (&mut s.segments, 1)] {
                 c.sub(n);

@@ -1,13 +1,41 @@
 //! Frees of memory that is not pooled: what a block waits for, and when the device gets it back.
 
 use super::Unpooled;
-use super::account::{Block, Freed};
+use super::account::{Account, Block, Freed};
 use crate::base::error::{Code, Error, Result};
-use crate::core::{BlockInfo, Stream, Waits};
+use crate::base::sync::pause;
+use crate::core::{BlockInfo, PoolId, Stream, Waits};
 use crate::device::StreamId;
 use crate::fail;
 use crate::runtime::{lock, reentry};
 use std::sync::Arc;
+
+/// Rounds of asking, of at least 50 us each, after which freed blocks are waited for in turn.
+const MOST_ASKED: u32 = 20_000;
+
+/// A block that its thread gives to the device, or takes from it: neither live nor waiting, and not lost.
+pub(super) struct InHand<'a> {
+    memory: &'a Unpooled,
+    /// `None`: it is taken.
+    given: Option<PoolId>,
+}
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        let mut a = lock(&self.memory.account);
+        match self.given {
+            None => a.taking -= 1,
+            Some(pool) => {
+                if let Some(n) = a.in_hand.get_mut(&pool) {
+                    *n -= 1;
+                }
+                a.in_hand.retain(|_, n| *n != 0);
+            }
+        }
+        drop(a);
+        self.memory.put_down.notify_all();
+    }
+}
 
 /// Whether the device cannot be asked or waited for now, but may be later.
 fn not_now(e: &Error) -> bool {
@@ -26,7 +54,7 @@ impl Unpooled {
         let own = own.filter(|s| s.end().is_none()).map(|s| s.id);
         let given = stream.filter(|&s| Some(s) != own).map(|s| self.order.user(s)).transpose()?;
         self.settle_freed();
-        let block = {
+        let (block, _hand) = {
             let mut a = self.lock()?;
             let Some(block) = a.blocks.get(&addr) else {
                 return Err(a.not_live(addr));
@@ -35,7 +63,8 @@ impl Unpooled {
                 fail!(Code::WrongSize, "{s} bytes given at free, {} at allocation", block.info.requested);
             }
             let Some(block) = a.end(addr) else { return Err(a.not_live(addr)) };
-            block
+            let hand = self.hand(&mut a, block.info.pool);
+            (block, hand)
         };
         let waits = self.waits_of(&block, given);
         let mut freed = Freed { block, waits };
@@ -45,7 +74,7 @@ impl Unpooled {
             Ok(()) => Ok(()),
             // It is freed for the caller, and the device gets it later.
             Err(e) if not_now(&e) => {
-                a.freed.push(freed);
+                a.freed.push_back(freed);
                 Ok(())
             }
             Err(e) => {
@@ -54,6 +83,18 @@ impl Unpooled {
                 Err(e)
             }
         }
+    }
+
+    /// This thread has a freed block of the pool in hand until what it gets is dropped.
+    fn hand(&self, a: &mut Account, pool: PoolId) -> InHand<'_> {
+        *a.in_hand.entry(pool).or_default() += 1;
+        InHand { memory: self, given: Some(pool) }
+    }
+
+    /// This thread takes a block from the device until then.
+    pub(super) fn taking(&self, a: &mut Account) -> InHand<'_> {
+        a.taking += 1;
+        InHand { memory: self, given: None }
     }
 
     /// What must have passed before the device gets the block back, beside what its own stream orders.
@@ -121,31 +162,103 @@ impl Unpooled {
         }
     }
 
-    /// Gives freed blocks to the device that wait for nothing any more.
-    pub(super) fn settle_freed(&self) {
-        if lock(&self.account).freed.is_empty() || reentry::may_block().is_err() {
-            return;
-        }
-        let all = std::mem::take(&mut lock(&self.account).freed);
-        for mut freed in all {
-            if !self.order.settle(&mut freed.waits) || self.give_back(&mut freed).is_err() {
-                lock(&self.account).freed.push(freed);
-            }
-        }
+    /// A freed block that the device still has, of a pool or of any.
+    fn take_freed(&self, pool: Option<PoolId>) -> Option<(Freed, InHand<'_>)> {
+        let mut a = lock(&self.account);
+        let at = a.freed.iter().position(|f| pool.is_none_or(|p| f.block.info.pool == p))?;
+        let freed = a.freed.remove(at)?;
+        let hand = self.hand(&mut a, freed.block.info.pool);
+        Some((freed, hand))
     }
 
-    /// Waits on the host until the device has all freed blocks.
-    pub(super) fn wait_for_freed(&self) -> Result<()> {
-        let all = std::mem::take(&mut lock(&self.account).freed);
+    /// Gives freed blocks to the device that wait for nothing any more. Whether it has got any.
+    pub(super) fn settle_freed(&self) -> bool {
+        let mut any = false;
+        let count = lock(&self.account).freed.len();
+        if count == 0 || reentry::may_block().is_err() {
+            return false;
+        }
+        for _ in 0..count {
+            let Some((mut freed, _hand)) = self.take_freed(None) else { break };
+            if self.order.settle(&mut freed.waits) && self.give_back(&mut freed).is_ok() {
+                any = true;
+            } else {
+                lock(&self.account).freed.push_back(freed);
+            }
+        }
+        any
+    }
+
+    /// Waits on the host until the device has all freed blocks of a pool, or of all pools.
+    pub(super) fn wait_for_freed(&self, pool: Option<PoolId>) -> Result<()> {
         let mut first = Ok(());
-        for mut freed in all {
+        let mut left = usize::MAX; // once one has failed, the others have one try each
+        while left > 0 {
+            let Some((mut freed, _hand)) = self.take_freed(pool) else {
+                if first.is_err() || !self.wait_for_hands(pool) {
+                    break;
+                }
+                continue;
+            };
+            left -= 1;
             let done = self.order.sync_waits(&mut freed.waits).and_then(|()| self.give_back(&mut freed));
             if done.is_err() {
-                lock(&self.account).freed.push(freed);
+                let mut a = lock(&self.account);
+                left = left.min(a.freed.len());
+                a.freed.push_back(freed);
             }
             first = first.and(done);
         }
         first
+    }
+
+    /// Waits until another thread that has a block in hand, of a pool or of any, has done something with it. `false`: none
+    /// has, or it may not be waited for here.
+    fn wait_for_hands(&self, pool: Option<PoolId>) -> bool {
+        if self.order.check_wait().is_err() {
+            return false;
+        }
+        let a = lock(&self.account);
+        if a.hands(pool) == 0 {
+            return false;
+        }
+        drop(self.put_down.wait(a));
+        true
+    }
+
+    /// Waits on the host until the device gets a freed block back, of a pool or of any: whichever is the first.
+    /// `false`: none can be waited for.
+    pub(super) fn wait_for_one(&self, pool: Option<PoolId>) -> bool {
+        if self.order.check_wait().is_err() {
+            return false;
+        }
+        let of_pool = |f: &&Freed| pool.is_none_or(|p| f.block.info.pool == p);
+        let count = || {
+            let a = lock(&self.account);
+            (a.freed.iter().filter(of_pool).count(), a.hands(pool), a.given)
+        };
+        let before = count().2;
+        for round in 0..MOST_ASKED {
+            if self.settle_freed() {
+                return true;
+            }
+            match count() {
+                (.., given) if given != before => return true,
+                (0, 0, _) => return false,
+                (0, ..) => _ = self.wait_for_hands(pool),
+                (1, 0, _) => break,
+                _ => pause(round),
+            }
+        }
+        for _ in 0..count().0 {
+            let Some((mut freed, _hand)) = self.take_freed(pool) else { break };
+            let done = self.order.sync_waits(&mut freed.waits).and_then(|()| self.give_back(&mut freed));
+            if done.is_ok() {
+                return true;
+            }
+            lock(&self.account).freed.push_back(freed);
+        }
+        count().2 != before
     }
 
     /// Gives everything back to the device; every later call gets `NotInitialized`. Idempotent.
@@ -153,6 +266,10 @@ impl Unpooled {
         let (blocks, freed) = {
             let Ok(mut a) = self.lock() else { return Ok(()) };
             a.closed = true;
+            // Who is in the middle of something finds the device ended, and leaves the block here.
+            while a.hands(None) != 0 || a.taking != 0 {
+                a = self.put_down.wait(a);
+            }
             let live: Vec<u64> = a.blocks.keys().copied().collect();
             let blocks: Vec<Block> = live.into_iter().filter_map(|addr| a.end(addr)).collect();
             (blocks, std::mem::take(&mut a.freed))

@@ -9,7 +9,7 @@
 //! captured), a freed block stays the device's until it can be (`frees.rs`).
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::{Mutex, MutexGuard};
+use crate::base::sync::system::{Condvar, Mutex, MutexGuard};
 use crate::core::{BlockInfo, Order, PoolId, Stats};
 use crate::device::{Device, Sizes, StreamId};
 use crate::fail;
@@ -22,6 +22,19 @@ use std::sync::Arc;
 mod account;
 mod frees;
 
+/// How often a request that finds too little looks again after other blocks have gone back: others may take what comes.
+const TRIES: u32 = 1000;
+
+/// Where a request has too little.
+enum Short {
+    /// In its pool.
+    OfPool,
+    /// In the device.
+    OfDevice,
+    /// It would have too little even if there were no blocks.
+    Hopeless,
+}
+
 /// The unpooled memory of one device. All calls may come from any thread.
 pub(crate) struct Unpooled {
     device: Arc<dyn Device>,
@@ -30,6 +43,8 @@ pub(crate) struct Unpooled {
     sizes: Sizes,
     by_driver: bool,
     account: Mutex<Account>,
+    /// A thread has no block in hand any more that it had.
+    put_down: Condvar,
 }
 
 impl Unpooled {
@@ -38,7 +53,8 @@ impl Unpooled {
         let sizes = device.sizes();
         let supply = Arc::new(Supply::new(device.clone(), usage, Arc::<Places>::default(), false));
         let order = Order::new(supply.clone());
-        Ok(Unpooled { device, supply, order, sizes, by_driver, account: Mutex::new(Account::new()) })
+        let (account, put_down) = (Mutex::new(Account::new()), Condvar::new());
+        Ok(Unpooled { device, supply, order, sizes, by_driver, account, put_down })
     }
 
     /// The order of the device's streams.
@@ -80,6 +96,22 @@ impl Unpooled {
 
     fn take(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
         self.settle_freed();
+        for _ in 0..TRIES {
+            let mut short = Short::Hopeless;
+            match self.try_take(pool, stream, bytes, &mut short) {
+                Err(e) if e.code() == Code::OutOfMemory => match short {
+                    // What is freed, and only not yet the device's, may be what is missing.
+                    Short::OfPool if self.wait_for_one(Some(pool)) => {}
+                    Short::OfDevice if self.wait_for_one(None) => {}
+                    _ => return Err(e),
+                },
+                other => return other,
+            }
+        }
+        self.try_take(pool, stream, bytes, &mut Short::Hopeless)
+    }
+
+    fn try_take(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64, short: &mut Short) -> Result<u64> {
         let mut a = self.lock()?;
         let limit_pool = a.stats(pool)?.limit;
         if bytes == 0 {
@@ -90,11 +122,16 @@ impl Unpooled {
         let pool_now = a.stats(pool)?.reserved.current + a.claims.get(&pool).copied().unwrap_or(0);
         let device_now = a.device.reserved.current + a.claims.values().sum::<u64>();
         let limit_device = a.device.limit;
-        let size = self.rounded(bytes).filter(|&n| {
-            within(n, limit_pool, pool_now)
-                && within(n, limit_device, device_now)
-                && within(n, self.sizes.max_alloc, device_now)
-        });
+        let fits = |n: u64, pool: u64, device: u64| {
+            within(n, limit_pool, pool)
+                && within(n, limit_device, device)
+                && within(n, self.sizes.max_alloc, device)
+        };
+        let size = self.rounded(bytes).filter(|&n| fits(n, 0, 0));
+        if let Some(n) = size {
+            *short = if within(n, limit_pool, pool_now) { Short::OfDevice } else { Short::OfPool };
+        }
+        let size = size.filter(|&n| fits(n, pool_now, device_now));
         let Some(size) = size else {
             fail!(
                 Code::OutOfMemory,
@@ -104,6 +141,7 @@ impl Unpooled {
             );
         };
         *a.claims.entry(pool).or_default() += size;
+        let _taking = self.taking(&mut a);
         let careful = a.careful;
         drop(a);
 
@@ -124,12 +162,11 @@ impl Unpooled {
         }
         let base = taken?;
         let info = BlockInfo { base, size, requested: bytes, stream, pool };
+        a.add(Block { info, own, used_by: Vec::new() });
         if a.closed {
-            drop(a);
-            self.device_free(&info, stream.unwrap_or(0))?;
+            // With everything else that is left, it goes back.
             fail!(Code::NotInitialized, "the device was finalised");
         }
-        a.add(Block { info, own, used_by: Vec::new() });
         Ok(base)
     }
 
@@ -198,7 +235,7 @@ impl Unpooled {
 
     /// Ends a pool. `Busy` while blocks of it live.
     pub(crate) fn pool_destroy(&self, pool: PoolId) -> Result<()> {
-        self.wait_for_freed()?;
+        self.wait_for_freed(Some(pool))?;
         let mut a = self.lock()?;
         let live = a.stats(pool)?.blocks.current;
         if pool == PoolId::DEFAULT {
@@ -224,6 +261,11 @@ impl Unpooled {
         Ok(*self.lock()?.stats(pool)?)
     }
 
+    /// Fails unless there is such a pool.
+    pub(crate) fn check_pool(&self, pool: PoolId) -> Result<()> {
+        self.lock()?.stats(pool).map(drop)
+    }
+
     /// The peaks of a pool start again.
     pub(crate) fn pool_reset_peaks(&self, pool: PoolId) -> Result<()> {
         self.lock()?.stats(pool)?.reset_peaks();
@@ -233,7 +275,7 @@ impl Unpooled {
     /// Unused memory of one pool, or of all, goes back to the device.
     pub(crate) fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
         pool.map_or(Ok(()), |p| self.lock()?.stats(p).map(|_| ()))?;
-        self.wait_for_freed()?;
+        self.wait_for_freed(pool)?;
         if self.by_driver {
             // What was freed is unused only when the streams have got there.
             self.order.sync_device()?;
