@@ -8,7 +8,7 @@
 
 use crate::base::error::{Code, Result};
 use crate::base::numa;
-use crate::base::sync::system::Mutex;
+use crate::base::sync::system::{Condvar, Mutex};
 use crate::core::Stream;
 use crate::device::{HostWish, StreamId};
 use crate::fail;
@@ -32,6 +32,8 @@ mod waits;
 const LOOK: usize = 64;
 /// The same for a free: more than one, so that they become fewer.
 const LOOK_AT_FREE: usize = 2;
+/// How often a request that finds none looks again after memory has come back: others may take what comes.
+const TRIES: u32 = 1000;
 
 /// Live ranges of unified memory.
 #[derive(Default)]
@@ -53,6 +55,8 @@ impl Table {
 #[derive(Default)]
 pub(crate) struct HostCache {
     state: Mutex<State>,
+    /// A thread has nothing in hand any more that it had.
+    put_down: Condvar,
     /// Options, each read by itself.
     most_cached: AtomicU64, // [B]
     exact_above: AtomicU64, // [B]
@@ -101,25 +105,25 @@ impl DeviceState {
         if let Some(addr) = self.host_reuse(bytes, size) {
             return Ok(addr);
         }
-        if self.host_settle(LOOK, false)
+        if self.host_settle(LOOK)
             && let Some(addr) = self.host_reuse(bytes, size)
         {
             return Ok(addr);
         }
         let mut got = self.host_take(bytes, size);
-        // What the cache holds in other sizes may be what is missing.
-        for wait in [false, true] {
-            let short = matches!(&got, Err(e) if e.code() == Code::OutOfMemory);
-            if !short || wait && may_block().is_err() {
+        for _ in 0..TRIES {
+            if !matches!(&got, Err(e) if e.code() == Code::OutOfMemory) {
                 break;
             }
-            self.host_settle(usize::MAX, wait);
-            let freed = self.host_shrink(0);
+            self.host_settle(usize::MAX);
+            // Before it goes back to the device with what the cache holds in other sizes, which may be what is missing.
             if let Some(addr) = self.host_reuse(bytes, size) {
                 return Ok(addr);
             }
-            if freed.unwrap_or(false) {
+            if self.host_shrink(0).unwrap_or(false) {
                 got = self.host_take(bytes, size);
+            } else if !self.host_wait_for_one() {
+                break;
             }
         }
         got
@@ -135,10 +139,12 @@ impl DeviceState {
         if addr == 0 {
             return Ok(());
         }
-        let ended = lock(&self.host.state).end(addr)?;
-        let waits = self.waits_of(&ended.uses);
-        let size = ended.size;
         {
+            let mut s = lock(&self.host.state);
+            let ended = s.end(addr)?;
+            let _hand = self.host.hand(s);
+            let waits = self.waits_of(&ended.uses);
+            let size = ended.size;
             let mut s = lock(&self.host.state);
             if waits.is_empty() {
                 s.give(addr, size);
@@ -147,7 +153,7 @@ impl DeviceState {
                 s.waiting.push_back(Waiting { addr, size, waits });
             }
         }
-        self.host_settle(LOOK_AT_FREE, false);
+        self.host_settle(LOOK_AT_FREE);
         // What the device does not take back now stays for the next request.
         let _ = self.host_shrink(self.host.most_cached.load(Relaxed));
         Ok(())
@@ -184,7 +190,7 @@ impl DeviceState {
     /// The account of the device's pinned host memory.
     pub fn host_stats(&self) -> Result<HostStats> {
         let _pass = self.enter()?;
-        self.host_settle(usize::MAX, false);
+        self.host_settle(usize::MAX);
         let mut stats = lock(&self.host.state).stats;
         stats.numa_node = self.device().numa_node();
         Ok(stats)
@@ -205,7 +211,11 @@ impl DeviceState {
     pub fn host_empty_cache(&self) -> Result<()> {
         let _pass = self.enter()?;
         may_block()?;
-        self.host_settle(usize::MAX, true);
+        self.host_wait_in_turn(true);
+        // What others look at meanwhile comes back to be waited for.
+        while self.host_wait_for_hands() {
+            self.host_wait_in_turn(true);
+        }
         self.host_shrink(0).map(drop)
     }
 
@@ -228,45 +238,15 @@ impl DeviceState {
         Ok(lock(&self.host.state).enter(addr, bytes, size))
     }
 
-    /// Looks at up to `most` freed blocks that wait, or waits for them. `true` when any can be used again.
-    fn host_settle(&self, most: usize, wait: bool) -> bool {
-        let mut some: Vec<Waiting> = {
-            let mut s = lock(&self.host.state);
-            let n = s.waiting.len().min(most);
-            if n == 0 {
-                return false;
-            }
-            s.waiting.drain(..n).collect()
-        };
-        let mut any = false;
-        for w in &mut some {
-            w.waits.retain_mut(|(device, waits)| !self.is_over(*device, waits, wait));
-        }
-        let mut s = lock(&self.host.state);
-        for w in some {
-            if w.waits.is_empty() {
-                s.stats.pending -= w.size;
-                s.give(w.addr, w.size);
-                any = true;
-            } else {
-                // To the end: the next look is at others.
-                s.waiting.push_back(w);
-            }
-        }
-        any
-    }
-
     /// Gives free memory back to the device until at most `most` bytes are cached, as far as whole blocks and
     /// slabs go. `true` when any went.
     fn host_shrink(&self, most: u64) -> Result<bool> {
         let mut any = false;
         loop {
-            let Some(Span { addr, bytes, piece }) = ({
-                let mut s = lock(&self.host.state);
-                if s.stats.cached > most { s.idle() } else { None }
-            }) else {
-                return Ok(any);
-            };
+            let mut s = lock(&self.host.state);
+            let span = if s.stats.cached > most { s.idle() } else { None };
+            let Some(Span { addr, bytes, piece }) = span else { return Ok(any) };
+            let _hand = self.host.hand(s);
             let given = self.device().host_free(addr, bytes);
             let mut s = lock(&self.host.state);
             s.stats.driver_calls += 1;
@@ -275,6 +255,7 @@ impl DeviceState {
                 return Err(e);
             }
             s.stats.reserved.sub(bytes);
+            s.returns += 1;
             any = true;
         }
     }

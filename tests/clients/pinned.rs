@@ -8,6 +8,7 @@ use crate::cuda::{Fake, MIB};
 use crate::recording::*;
 use millpond::capi::*;
 use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 200;
 /// What a program that has one block of a MiB at a time may have taken in the end.
@@ -136,5 +137,63 @@ fn pinned_memory_comes_back() {
             x.d.copy_async(s, MILLPOND_COPY_H2D, x.p, h, MIB).unwrap();
             x.d.host_free(h).unwrap();
         });
+    });
+}
+
+/// Two pinned blocks that are freed and wait: one for long, one for a moment.
+fn two_that_wait(d: Dev, slow_first: bool) -> (Gate, Gate) {
+    let (slow, quick) = (d.stream(), d.stream());
+    let order = if slow_first { [slow, quick] } else { [quick, slow] };
+    let blocks = order.map(|s| {
+        let h = d.host_alloc(MIB).unwrap();
+        d.host_record_stream(h, s).unwrap();
+        h
+    });
+    let gates = (Gate::hold(d, slow), Gate::hold(d, quick));
+    blocks.map(|h| d.host_free(h).unwrap());
+    gates
+}
+
+/// A request for which the driver has nothing waits for the block that is ready first, and has that: it does not go back
+/// to the driver before.
+#[test]
+fn pinned_memory_that_is_ready_first_serves_a_request() {
+    apart(60, || {
+        for slow_first in [true, false] {
+            let fake = cuda("1", &[]);
+            let d = device("cuda", 0);
+            let (slow, quick) = two_that_wait(d, slow_first);
+            fake.fail("cuMemHostAlloc", 1, 2, true);
+            quick.open_after(Duration::from_millis(200));
+            slow.open_after(Duration::from_secs(8));
+            let start = Instant::now();
+            d.host_alloc(MIB).unwrap();
+            assert!(start.elapsed() < Duration::from_secs(4), "it waited for {:?}", start.elapsed());
+            fake.fail_clear();
+        }
+    });
+}
+
+/// One thread empties the cache, and waits for the slow stream. What is ready meanwhile serves another thread.
+#[test]
+fn pinned_memory_serves_beside_a_thread_that_empties_the_cache() {
+    apart(60, || {
+        let fake = cuda("1", &[]);
+        let d = device("cuda", 0);
+        let (slow, quick) = two_that_wait(d, true);
+        let other = std::thread::spawn(move || d.empty_host_cache());
+        std::thread::sleep(Duration::from_millis(300));
+        fake.fail("cuMemHostAlloc", 1, 2, true);
+        quick.open_after(Duration::from_millis(200));
+        slow.open_after(Duration::from_secs(8));
+        let start = Instant::now();
+        let h = d.host_alloc(MIB).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(4), "it waited for {:?}", start.elapsed());
+        fake.fail_clear();
+        slow.open();
+        other.join().unwrap().unwrap();
+        d.host_free(h).unwrap();
+        d.empty_host_cache().unwrap();
+        assert_eq!(d.host_stats().reserved_bytes.current, 0);
     });
 }

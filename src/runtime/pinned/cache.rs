@@ -80,6 +80,10 @@ pub struct HostStats {
 pub(super) struct State {
     pub live: Ranges<Live>,
     pub waiting: VecDeque<Waiting>,
+    /// Freed blocks that threads look at now, or give to the device.
+    pub in_hand: u64,
+    /// How often memory has become free, or the device's.
+    pub returns: u64,
     pub stats: HostStats,
     free: BTreeMap<u64, Vec<u64>>, // by size; the last freed is used first
     slabs: BTreeMap<u64, Slab>,
@@ -145,6 +149,7 @@ impl State {
         }
         self.free.entry(size).or_default().push(addr);
         self.stats.cached += size;
+        self.returns += 1;
     }
 
     /// Memory that the device would not take back is free again.
