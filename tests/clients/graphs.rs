@@ -7,6 +7,7 @@ use crate::apart::{apart, step};
 use crate::client::*;
 use crate::cuda::{Fake, MIB};
 use crate::recording::*;
+use millpond::capi::*;
 
 /// How the captured stream was made, and so ends.
 #[derive(Clone, Copy)]
@@ -162,4 +163,25 @@ fn a_large_block_that_is_taken_and_freed_in_a_capture_stays_for_its_graph() {
 #[test]
 fn a_large_result_that_is_freed_stays_for_its_graph() {
     apart(60, || large_block(Large::Result));
+}
+
+/// A framework's own non-blocking stream is captured, in the mode that forbids most, and Millpond was told. The device is
+/// not waited for meanwhile, although the driver names no such capture by itself.
+#[test]
+fn the_device_is_not_waited_for_while_a_framework_records() {
+    apart(60, || {
+        let fake = cuda("1", &[]);
+        let d = device("cuda", 0);
+        let (pool, s) = (d.new_pool(), fake.foreign_stream(0, 1));
+        let recording = pool.capture(s).unwrap();
+        let begin: extern "C" fn(u64, u32) -> u32 = fake.driver("cuStreamBeginCapture_v2");
+        assert_eq!(driver(&fake, || begin(s, 0)), 0);
+        refused(d.synchronize(), &[MILLPOND_E_NOT_PERMITTED, MILLPOND_E_BUSY]);
+        refused(d.empty_cache(), &[MILLPOND_E_NOT_PERMITTED, MILLPOND_E_BUSY]);
+        let exec = graph(&fake, s);
+        graph_end(&fake, exec);
+        recording.end().unwrap();
+        recording.release().unwrap();
+        d.synchronize().unwrap();
+    });
 }

@@ -93,6 +93,8 @@ impl Ground {
     fn route_requests(&self, stream: u64) {
         self.order.wait_for_marks(stream);
         self.all_pools().for_each(|p| p.evict(stream));
+        // A device that must not be waited for meanwhile looks at the streams that it was asked about.
+        self.backing.capturing(stream);
     }
 
     /// The streams of the capture are ordinary ones again; the capture goes on keeping its pool. To be called
