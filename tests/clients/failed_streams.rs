@@ -123,3 +123,38 @@ fn a_callback_may_allocate_when_a_request_finds_the_failure() {
         });
     });
 }
+
+/// After a failure that stays, a request says what is wrong, and not that there is too little memory. Our own pools take
+/// frees; the other backends cannot, and the block stays as it was. The library ends, and says it too.
+#[test]
+fn requests_and_frees_after_a_failure() {
+    apart(60, || {
+        for backend in ["native", "none", "cudaMallocAsync"] {
+            step(backend);
+            let fake = cuda("1", &[]);
+            default_options("cuda", &format!("backend:{backend}"));
+            let d = device("cuda", 0);
+            let (s, t) = (d.stream(), d.stream());
+            let blocks = [d.pool().alloc(3 * MIB, s), d.alloc(3 * MIB), d.pool().alloc(3 * MIB, s)];
+            let blocks = blocks.map(|p| p.unwrap());
+            record_stream(blocks[2], t).unwrap();
+            fake.sticky(ILLEGAL_ADDRESS);
+            for p in blocks {
+                match free(p) {
+                    Ok(()) => refused(free(p), &[MILLPOND_E_DOUBLE_FREE]),
+                    Err(e) => {
+                        assert!(backend != "native" && e.code == MILLPOND_E_DEVICE, "{e:?}");
+                        block(p).unwrap();
+                    }
+                }
+            }
+            let before = d.stats().unwrap().out_of_memory_count;
+            for said in [d.pool().alloc(40 * MIB, s), d.alloc(40 * MIB)] {
+                let e = said.unwrap_err();
+                assert!(e.code == MILLPOND_E_DEVICE && e.message.contains("ILLEGAL_ADDRESS"), "{e:?}");
+            }
+            assert_eq!(d.stats().unwrap().out_of_memory_count, before);
+            refused(said(millpond_finalize()), &[MILLPOND_E_DEVICE]);
+        }
+    });
+}

@@ -97,7 +97,9 @@ impl Ground {
             }
             match got {
                 Err(e) if e.code() != Code::OutOfMemory => return Err(e),
-                Err(e) if !self.look_again(since, &mut round) => return self.out_of_memory(req, Some(e)),
+                Err(e) if !self.look_again(since, &mut round) => {
+                    return self.out_of_memory(req, Code::OutOfMemory, Some(e));
+                }
                 Err(_) => {}
                 Ok(offset) => return Ok(offset),
             }

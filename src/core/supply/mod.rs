@@ -98,6 +98,9 @@ struct Search<'a> {
     /// Why the device would not give anything, the last time that it was asked. That something is wrong with it tells
     /// more than that it has no more.
     refused: Option<Error>,
+    /// What the request fails for: lack of memory, or what is wrong with a device that gave none for another reason when
+    /// it was asked last.
+    lacks: Code,
 }
 
 impl Ground {
@@ -110,22 +113,22 @@ impl Ground {
         loop {
             let since = self.now();
             let scratch = std::mem::take(&mut *self.scratch.lock());
-            let mut search = Search { ground: self, req, scratch, refused: None };
+            let mut search = Search { ground: self, req, scratch, refused: None, lacks: Code::OutOfMemory };
             if let Some(offset) = search.run()? {
                 return Ok(offset);
             }
             if !self.look_again(since, &mut round) {
-                return self.out_of_memory(req, search.refused.take());
+                return self.out_of_memory(req, search.lacks, search.refused.take());
             }
         }
     }
 
     #[cold]
-    fn out_of_memory(&self, req: &Request, why: Option<Error>) -> Result<u64> {
+    fn out_of_memory(&self, req: &Request, code: Code, why: Option<Error>) -> Result<u64> {
         let reserved = self.growing().device.reserved.current;
         let why = why.map_or(String::new(), |e| format!("; {e}"));
         fail!(
-            Code::OutOfMemory,
+            code,
             "no room for {} bytes ({} after rounding): {reserved} of {} bytes are reserved{why}",
             req.bytes,
             req.charged,
@@ -251,6 +254,10 @@ impl Search<'_> {
         match step(self) {
             Ok(()) => true,
             Err(e) => {
+                self.lacks = match e.code() {
+                    code @ (Code::Device | Code::System) => code,
+                    _ => Code::OutOfMemory,
+                };
                 let says_more = |before: &Error| before.code() != Code::OutOfMemory;
                 if e.code() != Code::OutOfMemory || !self.refused.as_ref().is_some_and(says_more) {
                     self.refused = Some(e);

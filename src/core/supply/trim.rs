@@ -266,11 +266,13 @@ impl Ground {
         let _ = self.trim(None);
         self.forget_uses();
         let segments: Vec<Segment> = self.growing().segments().copied().collect();
+        // Also after a failure: the device may take the others.
+        let mut first = Ok(());
         for s in segments {
             self.growing().take_segment(s.part.touched().first);
-            self.backing.segment_release(s.offset(), s.bytes)?;
+            first = first.and(self.backing.segment_release(s.offset(), s.bytes));
         }
-        Ok(())
+        first
     }
 
     /// After `close`, and so long after it that hardly a thread is still in a call that had begun before: the tables of
