@@ -41,6 +41,7 @@ mod plugin_ends;
 mod plugin_handles;
 mod plugin_lacks;
 mod plugin_memory;
+mod plugin_sizes;
 mod plugin_streams;
 mod restore;
 mod sleep;

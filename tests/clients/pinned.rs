@@ -150,7 +150,7 @@ fn two_that_wait(d: Dev, slow_first: bool) -> (Gate, Gate) {
         h
     });
     let gates = (Gate::hold(d, slow), Gate::hold(d, quick));
-    blocks.map(|h| d.host_free(h).unwrap());
+    blocks.into_iter().for_each(|h| d.host_free(h).unwrap());
     gates
 }
 

@@ -343,29 +343,29 @@ unsafe extern "C-unwind" fn initialize() -> C_Status {
     call("initialize", || C_Status::SUCCESS)
 }
 
-/// Everything must be over by now.
-fn check_end(name: &str) {
+/// Everything must be over by now, of all devices or of one.
+fn check_end(name: &str, device: Option<i32>) {
     let mut s = lock();
-    if s.inside > 1 {
+    if s.inside > 1 && device.is_none() {
         let others = s.inside - 1;
         s.fault(format!("{name} comes while {others} threads are in callbacks"));
     }
-    if s.busy() {
+    if s.streams.values().any(|s| s.completed < s.submitted && device.is_none_or(|d| s.device == d)) {
         s.fault(format!("{name} comes while work is queued"));
     }
 }
 
 unsafe extern "C-unwind" fn finalize() -> C_Status {
     call("finalize", || {
-        check_end("finalize");
+        check_end("finalize", None);
         lock().ended = true;
         C_Status::SUCCESS
     })
 }
 
-unsafe extern "C-unwind" fn deinit_device(_: C_Device) -> C_Status {
+unsafe extern "C-unwind" fn deinit_device(d: C_Device) -> C_Status {
     call("deinit_device", || {
-        check_end("deinit_device");
+        check_end("deinit_device", Some(id(d)));
         C_Status::SUCCESS
     })
 }

@@ -28,6 +28,8 @@ const MAX_ALLOC_UNKNOWN: u64 = 768 << 30;
 const CHUNK_UNKNOWN: u64 = 64 << 20;
 /// A min chunk beyond this is a mistake (bytes).
 const MIN_CHUNK_MOST: u64 = 1 << 40;
+/// A padding beyond this is one, too (bytes).
+const PADDING_MOST: u64 = 1 << 40;
 /// Alignment of host memory that stands in for pinned memory (bytes).
 const HOST_ALIGN: usize = 64;
 
@@ -109,7 +111,9 @@ impl ForeignDevice {
         };
         call!(device, init_device()).transpose()?;
         device.versions = versions::query(&device.plugin, device.id());
-        (device.sizes, device.unit) = device.ask_sizes()?;
+        (device.sizes, device.unit) = device.ask_sizes().inspect_err(|_| {
+            let _ = device.end(); // as if it had never begun
+        })?;
         Ok(device)
     }
 
@@ -195,12 +199,20 @@ impl ForeignDevice {
             self.ask("device_max_alloc_size", table.device_max_alloc_size)?.or(free.filter(|&f| f > 0));
         let chunk_default = max_alloc.unwrap_or(CHUNK_UNKNOWN);
         let max_alloc = max_alloc.unwrap_or(MAX_ALLOC_UNKNOWN);
+        let padding = self.ask("device_extra_padding_size", table.device_extra_padding_size)?.unwrap_or(0);
+        if padding > PADDING_MOST {
+            fail!(
+                Code::PluginRefused,
+                "plugin {:?}: device_extra_padding_size says {padding} bytes",
+                self.plugin.name()
+            );
+        }
         let chunk = |asked: Option<u64>, otherwise: u64| asked.unwrap_or(otherwise).min(max_alloc);
         let sizes = Sizes {
             min_chunk,
             max_chunk: chunk(self.ask("device_max_chunk_size", table.device_max_chunk_size)?, max_alloc),
             max_alloc,
-            padding: self.ask("device_extra_padding_size", table.device_extra_padding_size)?.unwrap_or(0),
+            padding,
             init_alloc: chunk(
                 self.ask("device_init_alloc_size", table.device_init_alloc_size)?,
                 chunk_default,
