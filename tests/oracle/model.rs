@@ -46,7 +46,9 @@ impl Block {
     /// Streams that use it in ways that the library has not been told of.
     pub fn open_uses(&self, w: &World, freed_on: Option<usize>) -> Vec<usize> {
         // Without a stream, it waits for those of its own device.
-        let now = self.line.map(|own| w.now(own)).unwrap_or_default();
+        // CUDA's NULL stream is in the order of streams that are there: it is not in that of one that has ended.
+        let own = self.line.filter(|&own| w.lines[own].alive || !w.cuda);
+        let now = own.map(|own| w.now(own)).unwrap_or_default();
         let mut open = Vec::new();
         for (&line, &last) in &self.uses {
             let over = w.lines[line].done >= last;

@@ -2,8 +2,8 @@
 //!
 //! A handle of the driver for each granule, so that any granule can be shown anywhere and given back alone.
 //! Every call here is a transaction: when the driver refuses a step, what was done is undone, and all is as
-//! before. (If it refuses to undo too, the device has failed; what it still shows is then written down as
-//! it is, and no granule is lost.)
+//! before. What it refuses to undo is written down (`Arrears`) and tried again with the next call, so that a device
+//! that recovers has everything back.
 //!
 //! Work in flight: `map` touches no address that is in use. `unmap` takes addresses away, and the driver
 //! does not wait: the caller has waited for the device. The core does (`sync_all` before idle ranges are
@@ -17,7 +17,7 @@ use super::fabric::{self, Fabric};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::fail;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -34,6 +34,28 @@ enum Granule {
         /// It was made for fabric handles too.
         fabric: bool,
     },
+    /// The driver has the memory back, in a call that failed later on: made anew when it is to be shown.
+    Hollow,
+}
+
+/// What the driver has refused to undo. Empty, but for devices that fail.
+#[derive(Default)]
+struct Arrears {
+    /// Places that show something and are to show nothing.
+    stale: BTreeSet<usize>,
+    /// Places that are to show a granule, and do not, or without access.
+    bare: BTreeMap<usize, usize>,
+    /// Handles that stand for nothing any more.
+    handles: Vec<u64>,
+}
+
+/// Memory of another process, at an address of its own.
+struct Opened {
+    bytes: u64,
+    /// [B] of it that is shown, from the front.
+    shown: u64,
+    /// Nobody has it: it could not be opened as a whole.
+    orphan: bool,
 }
 
 struct State {
@@ -41,8 +63,9 @@ struct State {
     granules: Vec<Granule>,
     /// The granule that each place of the window shows, plus one; 0: none.
     slots: Vec<u32>,
-    /// Memory of other processes that is shown: address -> bytes.
-    opened: BTreeMap<u64, u64>,
+    arrears: Arrears,
+    /// Memory of other processes that is shown, by address.
+    opened: BTreeMap<u64, Opened>,
     /// Devices that may use the memory; this one first.
     readers: Vec<i32>,
     fabric: Fabric,
@@ -73,6 +96,7 @@ impl Mapping {
             // Twice as many numbers as memory: what sleeps keeps its numbers.
             granules: vec![Granule::Absent; (2 * capacity / GRANULE) as usize],
             slots: Vec::new(),
+            arrears: Arrears::default(),
             opened: BTreeMap::new(),
             readers: vec![physical.device],
             fabric: Fabric::default(),
@@ -119,8 +143,14 @@ impl Mapping {
                 note(self.driver.unmap(s.window + i as u64 * GRANULE, GRANULE));
             }
         }
-        for (addr, bytes) in std::mem::take(&mut s.opened) {
-            note(self.hide_opened(addr, bytes, bytes));
+        for (addr, o) in std::mem::take(&mut s.opened) {
+            for at in (0..o.shown).step_by(GRANULE as usize) {
+                note(self.driver.unmap(addr + at, GRANULE));
+            }
+            note(self.driver.reserve_end(addr, o.bytes));
+        }
+        for handle in std::mem::take(&mut s.arrears).handles {
+            note(self.driver.physical_release(handle));
         }
         for g in &mut s.granules {
             if let Granule::Present { handle, .. } = std::mem::replace(g, Granule::Absent) {
@@ -138,6 +168,7 @@ impl Mapping {
     pub(super) fn create(&self, first: u64, count: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
+        let _ = self.settle(&mut s);
         let range = s.granules(first, count)?;
         if let Some(at) = range.clone().find(|i| s.granules[*i] != Granule::Absent) {
             fail!(Code::InvalidArgument, "granule {at} exists already");
@@ -167,74 +198,118 @@ impl Mapping {
         let mut refused = None;
         if s.fabric.tries(self.driver, &self.physical) {
             match make(&Physical { fabric: true, ..self.physical }) {
-                Ok(handle) => return Ok(Granule::Present { handle, shown: 0, fabric: true }),
+                Ok(handle) => {
+                    s.arrears.handles.retain(|&h| h != handle);
+                    return Ok(Granule::Present { handle, shown: 0, fabric: true });
+                }
                 Err(f) if fabric::may_refuse(f) => refused = Some(f),
                 Err(f) => return self.driver.check(Err(f)),
             }
         }
         let handle = self.driver.check(make(&self.physical))?;
+        s.arrears.handles.retain(|&h| h != handle); // it was taken back after all
         if let Some(f) = refused {
             s.fabric.refuse(&self.driver.error(f, About::Other));
         }
         Ok(Granule::Present { handle, shown: 0, fabric: false })
     }
 
-    /// One granule back to the driver. A handle that it does not take is dead: there is no second try.
+    /// One granule back to the driver, now or later.
     fn release_one(&self, s: &mut State, at: usize) {
         if let Granule::Present { handle, .. } = std::mem::replace(&mut s.granules[at], Granule::Absent) {
-            let _ = self.driver.physical_release(handle);
+            self.release_handle(s, handle);
         }
     }
 
+    fn release_handle(&self, s: &mut State, handle: u64) {
+        if self.driver.physical_release(handle).is_err() {
+            s.arrears.handles.push(handle);
+        }
+    }
+
+    /// Tries again what the driver has refused to undo. Why it still does.
+    fn settle(&self, s: &mut State) -> Result<()> {
+        let mut done = Ok(());
+        for slot in std::mem::take(&mut s.arrears.stale) {
+            if let Err(e) = self.hide(s, slot) {
+                s.arrears.stale.insert(slot);
+                done = Err(e);
+            }
+        }
+        for (slot, granule) in std::mem::take(&mut s.arrears.bare) {
+            let shown = if s.slots[slot] == 0 { self.show(s, granule, slot) } else { Ok(()) };
+            let at = s.window + slot as u64 * GRANULE;
+            if let Err(e) = shown.and_then(|()| self.open(&s.readers, at, GRANULE)) {
+                s.arrears.bare.insert(slot, granule);
+                done = Err(e);
+            }
+        }
+        for handle in std::mem::take(&mut s.arrears.handles) {
+            self.release_handle(s, handle);
+        }
+        let orphans: Vec<u64> = s.opened.iter().filter(|o| o.1.orphan).map(|o| *o.0).collect();
+        for addr in orphans {
+            done = done.and(self.end_opened(s, addr));
+        }
+        done
+    }
+
+    /// Those of the range that the driver has taken when it refuses one are hollow, and the caller's as before.
     pub(super) fn release(&self, first: u64, count: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
+        let settled = self.settle(&mut s);
         let range = s.granules(first, count)?;
         for at in range.clone() {
             match s.granules[at] {
-                Granule::Present { shown: 0, .. } => {}
-                Granule::Present { .. } => fail!(Code::Busy, "granule {at} is still mapped"),
+                Granule::Present { shown: 0, .. } | Granule::Hollow => {}
+                Granule::Present { .. } => {
+                    settled?; // where it is shown only since the driver does not take that back
+                    fail!(Code::Busy, "granule {at} is still mapped");
+                }
                 Granule::Absent => fail!(Code::InvalidArgument, "granule {at} does not exist"),
             }
         }
         for at in range.clone() {
-            let Granule::Present { handle, .. } = s.granules[at] else { continue };
-            if let Err(e) = self.driver.physical_release(handle) {
-                // Those before are gone: made anew, all is as before but for their content, which is
-                // nobody's.
-                for back in range.start..at {
-                    s.granules[back] = self.make_one(&mut s).unwrap_or(Granule::Absent);
-                }
-                return Err(e);
+            if let Granule::Present { handle, .. } = s.granules[at] {
+                self.driver.physical_release(handle)?;
+                s.granules[at] = Granule::Hollow;
             }
-            s.granules[at] = Granule::Absent;
         }
+        s.granules[range].fill(Granule::Absent);
         Ok(())
     }
 
     pub(super) fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
+        let settled = self.settle(&mut s);
         let granules = s.granules(first, count)?;
         let slots = s.slots(offset, count.checked_mul(GRANULE))?;
         if let Some(at) = granules.clone().find(|i| s.granules[*i] == Granule::Absent) {
             fail!(Code::InvalidArgument, "granule {at} does not exist");
         }
-        if let Some(at) = slots.clone().find(|i| s.slots[*i] != 0) {
+        if let Some(at) = slots.clone().find(|i| s.slots[*i] != 0 || s.arrears.bare.contains_key(i)) {
+            if s.arrears.stale.contains(&at) {
+                settled?;
+            }
             fail!(Code::Busy, "offset {} of the window is mapped already", at as u64 * GRANULE);
         }
+        let mut done = Ok(());
         for (granule, slot) in granules.zip(slots.clone()) {
-            if let Err(e) = self.show(&mut s, granule, slot) {
-                self.hide_all(&mut s, slots.start..slot);
-                return Err(e);
+            done = self.show(&mut s, granule, slot);
+            if done.is_err() {
+                break;
             }
         }
         let (at, bytes) = (s.window + offset, count * GRANULE);
-        if let Err(e) = self.open(&s.readers, at, bytes) {
-            self.hide_all(&mut s, slots);
-            return Err(e);
+        done = done.and_then(|()| self.open(&s.readers, at, bytes));
+        if done.is_err() {
+            let shown: Vec<usize> = slots.filter(|&i| s.slots[i] != 0).collect();
+            s.arrears.stale.extend(shown);
+            let _ = self.settle(&mut s);
         }
-        Ok(())
+        done
     }
 
     /// All devices that may use the memory get access; a peer that cannot have it any more does without.
@@ -243,6 +318,9 @@ impl Mapping {
     }
 
     fn show(&self, s: &mut State, granule: usize, slot: usize) -> Result<()> {
+        if s.granules[granule] == Granule::Hollow {
+            s.granules[granule] = self.make_one(s)?;
+        }
         let Granule::Present { handle, shown, .. } = &mut s.granules[granule] else {
             return Err(Error::new(Code::Internal, "a granule without memory"));
         };
@@ -261,29 +339,26 @@ impl Mapping {
         Ok(())
     }
 
-    /// Undoes `show`. A place that the driver does not take back stays written down as shown.
-    fn hide_all(&self, s: &mut State, slots: Range<usize>) {
-        for slot in slots {
-            let _ = self.hide(s, slot);
-        }
-    }
-
     pub(super) fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
+        let _ = self.settle(&mut s);
         let slots = s.slots(offset, Some(bytes))?;
-        if let Some(at) = slots.clone().find(|i| s.slots[*i] == 0) {
-            fail!(Code::InvalidArgument, "offset {} of the window is not mapped", at as u64 * GRANULE);
-        }
-        let before: Vec<u32> = s.slots[slots.clone()].to_vec();
+        let mut granules = Vec::new();
         for slot in slots.clone() {
-            let Err(e) = self.hide(&mut s, slot) else { continue };
-            let back = slots.start..slot;
-            for (i, slot) in back.clone().enumerate() {
-                let _ = self.show(&mut s, before[i] as usize - 1, slot);
+            let Some(granule) = s.meant_for(slot) else {
+                fail!(Code::InvalidArgument, "offset {} of the window is not mapped", slot as u64 * GRANULE);
+            };
+            granules.push(granule);
+        }
+        for slot in slots.clone() {
+            let hidden = if s.slots[slot] == 0 { Ok(()) } else { self.hide(&mut s, slot) };
+            if hidden.is_err() {
+                s.arrears.bare.extend((slots.start..slot).zip(granules));
+                let _ = self.settle(&mut s);
+                return hidden;
             }
-            let _ = self.open(&s.readers, s.window + offset, back.len() as u64 * GRANULE);
-            return Err(e);
+            s.arrears.bare.remove(&slot);
         }
         Ok(())
     }
@@ -312,52 +387,65 @@ impl Mapping {
     pub(super) fn open_foreign(&self, sources: &[Source<'_>]) -> Result<u64> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
+        let _ = self.settle(&mut s);
         let bytes = sources.len() as u64 * GRANULE;
         let addr = self.driver.reserve(bytes, GRANULE)?;
-        for (i, source) in sources.iter().enumerate() {
-            let at = i as u64 * GRANULE;
-            if let Err(e) = self.show_foreign(*source, addr + at) {
-                let _ = self.hide_opened(addr, at, bytes);
-                return Err(e);
+        s.opened.insert(addr, Opened { bytes, shown: 0, orphan: true });
+        let mut done = Ok(());
+        for source in sources {
+            done = done.and_then(|()| self.show_foreign(&mut s, *source, addr));
+        }
+        match done.and_then(|()| self.open(&s.readers, addr, bytes)) {
+            Ok(()) => {
+                if let Some(o) = s.opened.get_mut(&addr) {
+                    o.orphan = false;
+                }
+                Ok(addr)
+            }
+            Err(e) => {
+                let _ = self.settle(&mut s);
+                Err(e)
             }
         }
-        if let Err(e) = self.open(&s.readers, addr, bytes) {
-            let _ = self.hide_opened(addr, bytes, bytes);
-            return Err(e);
-        }
-        s.opened.insert(addr, bytes);
-        Ok(addr)
     }
 
-    fn show_foreign(&self, source: Source<'_>, addr: u64) -> Result<()> {
+    /// Shows one more granule of another process in the range at `addr`.
+    fn show_foreign(&self, s: &mut State, source: Source<'_>, addr: u64) -> Result<()> {
         let handle = match source {
             Source::Fd(fd) => self.driver.physical_import(fd)?,
             Source::Fabric(bytes) => self.driver.fabric_import(bytes)?,
         };
-        let shown = self.driver.map(addr, GRANULE, handle);
+        let Some(o) = s.opened.get_mut(&addr) else {
+            return Err(Error::new(Code::Internal, "addresses of an import are missing"));
+        };
+        let shown = self.driver.map(addr + o.shown, GRANULE, handle);
+        if shown.is_ok() {
+            o.shown += GRANULE;
+        }
         // What is mapped keeps the memory.
-        let released = self.driver.physical_release(handle);
-        if shown.is_ok() && released.is_err() {
-            let _ = self.driver.unmap(addr, GRANULE);
-        }
-        shown.and(released)
+        self.release_handle(s, handle);
+        shown
     }
 
-    /// Takes away the first `shown` of the `bytes` that were reserved. Goes on after a failure, returns the first.
-    fn hide_opened(&self, addr: u64, shown: u64, bytes: u64) -> Result<()> {
-        let mut first = Ok(());
-        for at in (0..shown).step_by(GRANULE as usize) {
-            first = first.and(self.driver.unmap(addr + at, GRANULE));
+    /// Takes away what is shown at `addr` and gives the addresses back. After a failure the rest is left.
+    fn end_opened(&self, s: &mut State, addr: u64) -> Result<()> {
+        let Some(o) = s.opened.get_mut(&addr) else { return Ok(()) };
+        while o.shown > 0 {
+            self.driver.unmap(addr + o.shown - GRANULE, GRANULE)?;
+            o.shown -= GRANULE;
         }
-        first.and(self.driver.reserve_end(addr, bytes))
+        self.driver.reserve_end(addr, o.bytes)?;
+        s.opened.remove(&addr);
+        Ok(())
     }
 
-    /// Ends what `open_foreign` shows. `None`: nothing of it.
+    /// Ends what `open_foreign` shows; after a failure it can be tried again. `None`: nothing of it.
     pub(super) fn close_foreign(&self, addr: u64) -> Option<Result<()>> {
         let mut s = self.lock();
-        let bytes = s.opened.remove(&addr)?;
+        s.opened.get(&addr).filter(|o| !o.orphan)?;
         let _relaxed = self.driver.relaxed();
-        Some(self.hide_opened(addr, bytes, bytes))
+        let _ = self.settle(&mut s);
+        Some(self.end_opened(&mut s, addr))
     }
 
     /// From now on `peer` may use the memory, also what is mapped later. All or nothing.
@@ -430,9 +518,16 @@ impl State {
         }
     }
 
+    /// The granule that a place is to show.
+    fn meant_for(&self, slot: usize) -> Option<usize> {
+        let shown = self.slots[slot].checked_sub(1).filter(|_| !self.arrears.stale.contains(&slot));
+        self.arrears.bare.get(&slot).copied().or(shown.map(|g| g as usize))
+    }
+
     /// The runs of addresses that show something: (address, bytes).
     fn shown_runs(&self) -> Vec<(u64, u64)> {
-        let mut runs: Vec<(u64, u64)> = self.opened.iter().map(|(&a, &n)| (a, n)).collect();
+        let shown = self.opened.iter().filter(|o| o.1.shown > 0);
+        let mut runs: Vec<(u64, u64)> = shown.map(|(&a, o)| (a, o.shown)).collect();
         for (i, _) in self.slots.iter().enumerate().filter(|(_, s)| **s != 0) {
             let addr = self.window + i as u64 * GRANULE;
             match runs.last_mut() {

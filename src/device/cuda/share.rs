@@ -115,7 +115,9 @@ impl CudaDevice {
                 segments.remove(&addr);
             }
         }
-        self.driver().ipc_close(addr)
+        self.driver().ipc_close(addr).inspect_err(|_| {
+            *lock(self.foreign_segments()).entry(addr).or_default() += 1; // it is still open
+        })
     }
 
     /// The end of the device: all of them. The first failure is returned.

@@ -99,13 +99,17 @@ impl Account {
 
     /// Enters a new block.
     pub(super) fn add(&mut self, block: Block) {
-        let info = block.info;
+        self.reserve(&block.info);
+        self.revive(block);
+    }
+
+    /// The device has given memory.
+    pub(super) fn reserve(&mut self, info: &BlockInfo) {
         for s in self.sums(info.pool) {
             for (c, n) in [(&mut s.active, info.size), (&mut s.reserved, info.size), (&mut s.segments, 1)] {
                 c.add(n);
             }
         }
-        self.revive(block);
     }
 
     /// A block lives: it is new, or the device would not take it back.

@@ -10,13 +10,13 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex, MutexGuard};
-use crate::core::{BlockInfo, Order, PoolId, Stats};
+use crate::core::{BlockInfo, Order, PoolId, Stats, Waits};
 use crate::device::{Device, Sizes, StreamId};
 use crate::fail;
 use crate::runtime::backing::{Places, Supply, check_free};
 use crate::runtime::lock;
 use crate::runtime::usage::Usage;
-use account::{Account, Block};
+use account::{Account, Block, Freed};
 use std::sync::Arc;
 
 mod account;
@@ -160,8 +160,17 @@ impl Unpooled {
         if let Some(c) = a.claims.get_mut(&pool) {
             *c -= size;
         }
-        let base = taken?;
+        let (base, ready) = taken?;
         let info = BlockInfo { base, size, requested: bytes, stream, pool };
+        if let Err(e) = ready {
+            // Nobody had it; the device has it back as soon as it takes it.
+            a.reserve(&info);
+            let block = Block { info, own: None, used_by: Vec::new() };
+            a.freed.push_back(Freed { block, waits: Waits::default() });
+            drop(a);
+            self.settle_freed();
+            return Err(e);
+        }
         a.add(Block { info, own, used_by: Vec::new() });
         if a.closed {
             // With everything else that is left, it goes back.
@@ -175,21 +184,18 @@ impl Unpooled {
         lock(&self.account).count_out_of_memory(pool);
     }
 
-    fn device_alloc(&self, stream: Option<StreamId>, size: u64) -> Result<u64> {
+    /// Memory of the device, and whether it can be used: if not, the device has it to be given back.
+    fn device_alloc(&self, stream: Option<StreamId>, size: u64) -> Result<(u64, Result<()>)> {
         if !self.by_driver {
             return match self.device.alloc(size)? {
                 0 => fail!(Code::OutOfMemory, "the device has no {size} bytes in one piece"),
-                addr => Ok(addr),
+                addr => Ok((addr, Ok(()))),
             };
         }
         let addr = self.device.pool_alloc(stream.unwrap_or(0), size)?;
-        if stream.is_none() {
-            // Every stream may use it at once.
-            self.device.stream_synchronize(0).inspect_err(|_| {
-                let _ = self.device.pool_free(addr, 0);
-            })?;
-        }
-        Ok(addr)
+        // Every stream may use a block without one at once.
+        let ready = if stream.is_none() { self.device.stream_synchronize(0) } else { Ok(()) };
+        Ok((addr, ready))
     }
 
     /// The block is also used by `stream`: its reuse waits for what is queued there at the free.
