@@ -107,7 +107,7 @@ impl Ground {
 
     /// Waits on the host for the freed blocks of the pool that still wait for streams.
     fn wait_until_reusable(&self, pool: PoolId) -> Result<()> {
-        self.heaps_of(pool.0).into_iter().for_each(|x| _ = self.poll(x));
+        self.exported(Some(pool)); // polls, and asks whether others still use live blocks
         while self.wait_for_one(Some(pool.0)) {}
         let heaps = || self.heaps_of(pool.0).into_iter().map(|x| self.look(x));
         if heaps().any(|h| h.waiting.exported().next().is_some()) {
