@@ -64,31 +64,32 @@ size_t fakecuda_leaks(char* to, size_t size);
  * waits meanwhile, waits. */
 void fakecuda_hold(int on);
 
-/* With 1, a stream runs only what fakecuda_stream_run lets it run, and what a call waits for: just that,
- * with what it waits for itself. Events and waits take no time. */
+/* With 1, a stream runs only what fakecuda_stream_run lets it run, and what a call waits for: just
+ * that, with what it waits for itself. Events and waits take no time. */
 void fakecuda_pace(int on);
 
-/* Calls a function with the name of each driver call, and the name's length, before it begins, without any
- * lock: it may take its time. What it returns is the call's failure, unless 0. NULL ends that. */
+/* Calls a function with the name of each driver call, and the name's length, before it begins,
+ * without any lock: it may take its time. What it returns is the call's failure, unless 0. NULL
+ * ends that. */
 void fakecuda_observe(uint32_t (*observer)(const char* name, size_t length));
 
-/* Queues a function in a stream as a kernel (any thread runs it, also one that waits) and returns its
- * number there. These four know streams by what cuStreamGetId says. */
+/* Queues a function in a stream as a kernel (any thread runs it, also one that waits) and returns
+ * its number there. These four know streams by what cuStreamGetId says. */
 uint64_t fakecuda_launch(uint64_t stream, void (*kernel)(void*), void* data);
 
-/* How many jobs a stream was given, and how many have run. 0: the stream is gone, and all has run; 1: it
- * was destroyed, and its work goes on; 2: it is open. */
+/* How many jobs a stream was given, and how many have run. 0: the stream is gone, and all has run;
+ * 1: it was destroyed, and its work goes on; 2: it is open. */
 int fakecuda_stream_state(uint64_t stream, uint64_t* submitted, uint64_t* completed);
 
-/* What must have run before the next job of a stream: pairs of a stream and a number. Writes `count` at
- * the most, and returns how many there are. */
+/* What must have run before the next job of a stream: pairs of a stream and a number. Writes
+ * `count` at the most, and returns how many there are. */
 size_t fakecuda_stream_before(uint64_t stream, uint64_t (*to)[2], size_t count);
 
 /* Runs a stream up to a job, and what that waits for. 0: its next job, if that need not wait. */
 void fakecuda_stream_run(uint64_t stream, uint64_t number);
 
-/* Where the bytes of device memory are, whatever addresses show them: pairs of a place and a length. 0:
- * nothing stands behind them. */
+/* Where the bytes of device memory are, whatever addresses show them: pairs of a place and a
+ * length. 0: nothing stands behind them. */
 size_t fakecuda_behind(int device, uint64_t from, size_t size, uint64_t (*to)[2], size_t count);
 
 /* Physical memory that is in use on a device, in bytes, and the most that was. */
