@@ -3,6 +3,7 @@
 
 mod common;
 use common::*;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
@@ -188,15 +189,25 @@ fn the_log_tells_calls_and_the_leaks_what_is_left() {
     assert_eq!(fake.leaks(), "");
 }
 
+/// The words of a text that begin with `fakecuda_` and stand between these two.
+fn functions<'a>(text: &'a str, before: &str, after: char) -> BTreeSet<&'a str> {
+    let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+    let found = text.match_indices("fakecuda_").filter_map(|(at, _)| {
+        let end = at + text[at..].find(|c| !is_name(c))?;
+        (text[..at].ends_with(before) && text[end..].starts_with(after)).then_some(&text[at..end])
+    });
+    found.collect()
+}
+
 #[test]
 fn the_c_header_names_what_there_is() {
-    let header = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/include/fakecuda.h")).unwrap();
-    let names: Vec<&str> = header
-        .lines()
-        .filter(|line| line.ends_with(");") && line.contains(" fakecuda_"))
-        .map(|line| line.split('(').next().unwrap().rsplit(' ').next().unwrap())
-        .collect();
-    assert_eq!(names.len(), 16);
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let header = std::fs::read_to_string(root.join("include/fakecuda.h")).unwrap();
+    let files = std::fs::read_dir(root.join("src")).unwrap();
+    let source: String = files.map(|f| std::fs::read_to_string(f.unwrap().path()).unwrap()).collect();
+    let names = functions(&header, " ", '(');
+    assert_eq!(names, functions(&source, "extern \"C\" fn ", '('));
+    assert!(names.len() > 20);
     for name in names {
         assert!(!symbol(name).is_null(), "{name}");
     }
