@@ -6,7 +6,7 @@
 #   scripts/test.sh [STAGE]...    all of them unless told
 #
 #   fast   what to run before each commit, three minutes: formatting, lints, the contract of streams and memory
-#   rust   every Rust test, and the documentation's build
+#   rust   every Rust test
 #   loom   every interleaving of a few threads, over the library's own locks and lists
 #   c      CMake's build, C and C++ tests, examples, packaging, the checks for a GPU on the fake driver
 #   hosts  PaddlePaddle's released wheels, and a framework beside them; needs c before it
@@ -127,12 +127,12 @@ fast() {
   check "clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
   check "clippy, as built into the plugin" \
     cargo clippy --locked --lib --no-default-features --features plugin -- -D warnings
+  check "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib -p millpond
   # All of the package runs below.
   wanted rust || rust_tests millpond --lib --test rooms --test header --test contract --test oracle
 }
 
 rust() {
-  check "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib -p millpond
   # One package at a time: what does not compile in one must not hide the tests of the others.
   for package in millpond millpond-bench millpond-cli millpond-fakecuda; do
     rust_tests $package

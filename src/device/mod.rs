@@ -23,7 +23,7 @@ pub type StreamId = u64;
 /// The bits of a `C_Event`; never 0.
 pub type EventId = u64;
 
-/// [B] The longest name of a device type, without the 0 that ends it in C.
+/// The longest name of a device type, in bytes, without the 0 that ends it in C.
 pub const MAX_TYPE_NAME: usize = 31;
 
 bitflags::bitflags! {

@@ -217,14 +217,12 @@ impl Mapping {
     /// One granule back to the driver, now or later.
     fn release_one(&self, s: &mut State, at: usize) {
         if let Granule::Present { handle, .. } = std::mem::replace(&mut s.granules[at], Granule::Absent) {
-            self.release_handle(s, handle);
+            let _ = self.release_handle(s, handle);
         }
     }
 
-    fn release_handle(&self, s: &mut State, handle: u64) {
-        if self.driver.physical_release(handle).is_err() {
-            s.arrears.handles.push(handle);
-        }
+    fn release_handle(&self, s: &mut State, handle: u64) -> Result<()> {
+        self.driver.physical_release(handle).inspect_err(|_| s.arrears.handles.push(handle))
     }
 
     /// Tries again what the driver has refused to undo. Why it still does.
@@ -245,7 +243,7 @@ impl Mapping {
             }
         }
         for handle in std::mem::take(&mut s.arrears.handles) {
-            self.release_handle(s, handle);
+            let _ = self.release_handle(s, handle);
         }
         let orphans: Vec<u64> = s.opened.iter().filter(|o| o.1.orphan).map(|o| *o.0).collect();
         for addr in orphans {
@@ -423,8 +421,7 @@ impl Mapping {
             o.shown += GRANULE;
         }
         // What is mapped keeps the memory.
-        self.release_handle(s, handle);
-        shown
+        shown.and(self.release_handle(s, handle))
     }
 
     /// Takes away what is shown at `addr` and gives the addresses back. After a failure the rest is left.
