@@ -43,8 +43,6 @@ enum Granule {
 struct Arrears {
     /// Places that show something and are to show nothing.
     stale: BTreeSet<usize>,
-    /// Places that are to show a granule, and do not, or without access.
-    bare: BTreeMap<usize, usize>,
     /// Handles that stand for nothing any more.
     handles: Vec<u64>,
 }
@@ -234,14 +232,6 @@ impl Mapping {
                 done = Err(e);
             }
         }
-        for (slot, granule) in std::mem::take(&mut s.arrears.bare) {
-            let shown = if s.slots[slot] == 0 { self.show(s, granule, slot) } else { Ok(()) };
-            let at = s.window + slot as u64 * GRANULE;
-            if let Err(e) = shown.and_then(|()| self.open(&s.readers, at, GRANULE)) {
-                s.arrears.bare.insert(slot, granule);
-                done = Err(e);
-            }
-        }
         for handle in std::mem::take(&mut s.arrears.handles) {
             let _ = self.release_handle(s, handle);
         }
@@ -287,7 +277,7 @@ impl Mapping {
         if let Some(at) = granules.clone().find(|i| s.granules[*i] == Granule::Absent) {
             fail!(Code::InvalidArgument, "granule {at} does not exist");
         }
-        if let Some(at) = slots.clone().find(|i| s.slots[*i] != 0 || s.arrears.bare.contains_key(i)) {
+        if let Some(at) = slots.clone().find(|i| s.slots[*i] != 0) {
             if s.arrears.stale.contains(&at) {
                 settled?;
             }
@@ -337,26 +327,33 @@ impl Mapping {
         Ok(())
     }
 
+    /// Where the driver refuses a place, and to show again those before it, the caller has none of them any more: what is
+    /// still shown is unwanted.
     pub(super) fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
         let _ = self.settle(&mut s);
         let slots = s.slots(offset, Some(bytes))?;
-        let mut granules = Vec::new();
-        for slot in slots.clone() {
-            let Some(granule) = s.meant_for(slot) else {
-                fail!(Code::InvalidArgument, "offset {} of the window is not mapped", slot as u64 * GRANULE);
-            };
-            granules.push(granule);
+        if let Some(at) = slots.clone().find(|i| s.slots[*i] == 0 || s.arrears.stale.contains(i)) {
+            fail!(Code::InvalidArgument, "offset {} of the window is not mapped", at as u64 * GRANULE);
         }
+        let before: Vec<u32> = s.slots[slots.clone()].to_vec();
         for slot in slots.clone() {
-            let hidden = if s.slots[slot] == 0 { Ok(()) } else { self.hide(&mut s, slot) };
-            if hidden.is_err() {
-                s.arrears.bare.extend((slots.start..slot).zip(granules));
-                let _ = self.settle(&mut s);
-                return hidden;
+            let Err(e) = self.hide(&mut s, slot) else { continue };
+            let hidden = (slot - slots.start) as u64 * GRANULE;
+            let mut again = Ok(());
+            for (slot, granule) in (slots.start..slot).zip(&before) {
+                again = again.and_then(|()| self.show(&mut s, *granule as usize - 1, slot));
             }
-            s.arrears.bare.remove(&slot);
+            if hidden > 0 {
+                again = again.and_then(|()| self.open(&s.readers, s.window + offset, hidden));
+            }
+            if again.is_ok() {
+                return Err(e);
+            }
+            let shown: Vec<usize> = slots.filter(|&i| s.slots[i] != 0).collect();
+            s.arrears.stale.extend(shown);
+            return Ok(());
         }
         Ok(())
     }
@@ -513,12 +510,6 @@ impl State {
             Some(end) if end <= self.slots.len() as u64 => Ok(first as usize..end as usize),
             _ => outside(&format!("{bytes} bytes at offset {offset} run past the window")),
         }
-    }
-
-    /// The granule that a place is to show.
-    fn meant_for(&self, slot: usize) -> Option<usize> {
-        let shown = self.slots[slot].checked_sub(1).filter(|_| !self.arrears.stale.contains(&slot));
-        self.arrears.bare.get(&slot).copied().or(shown.map(|g| g as usize))
     }
 
     /// The runs of addresses that show something: (address, bytes).
