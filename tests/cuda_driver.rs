@@ -412,14 +412,14 @@ fn the_numbers_of_default_streams_mean_what_cuda_says() {
 fn captures_are_told_and_not_disturbed() {
     let (fake, d) = one(&[]);
     let s = d.stream_create().unwrap();
-    let device = d.device();
-    assert_eq!(device.capture_id(s).unwrap(), None);
-    assert_eq!(device.capture_id(0).unwrap(), None);
+    let external = d.device().external_streams().unwrap();
+    assert_eq!(external.capture_id(s).unwrap(), None);
+    assert_eq!(external.capture_id(0).unwrap(), None);
     let begin: extern "C" fn(u64, u32) -> u32 = fake.driver("cuStreamBeginCapture_v2");
     let end: extern "C" fn(u64, *mut u64) -> u32 = fake.driver("cuStreamEndCapture");
     let destroy: extern "C" fn(u64) -> u32 = fake.driver("cuGraphDestroy");
     with_primary(&fake, || assert_eq!(begin(s, 0), 0));
-    let id = device.capture_id(s).unwrap().unwrap();
+    let id = external.capture_id(s).unwrap().unwrap();
     // Calls that the driver forbids while any thread captures, made by this and by another thread.
     let work = {
         let d = d.clone();
@@ -441,10 +441,10 @@ fn captures_are_told_and_not_disturbed() {
     };
     let t = work();
     std::thread::spawn(work).join().unwrap();
-    assert_eq!(device.capture_id(s).unwrap(), Some(id));
-    assert_eq!(device.capture_id(t).unwrap(), None);
+    assert_eq!(external.capture_id(s).unwrap(), Some(id));
+    assert_eq!(external.capture_id(t).unwrap(), None);
     assert_eq!(
-        device.capture_id(0).unwrap(),
+        external.capture_id(0).unwrap(),
         Some(u64::MAX),
         "a blocking stream's capture forbids work on NULL"
     );
@@ -453,7 +453,7 @@ fn captures_are_told_and_not_disturbed() {
         assert_eq!(end(s, &mut graph), 0, "the capture was disturbed");
         assert_eq!(destroy(graph), 0);
     });
-    assert_eq!(device.capture_id(s).unwrap(), None);
+    assert_eq!(external.capture_id(s).unwrap(), None);
     d.synchronize().unwrap();
     fake.end();
 }

@@ -1,5 +1,5 @@
-//! What a device says of memory that another process is to use, and gets from there. The bytes may come from
-//! anywhere: a device trusts none of them.
+//! The facet of devices whose memory other processes can use: what a device says of such memory, and gets from there.
+//! The bytes may come from anywhere: a device trusts none of them.
 
 use crate::base::error::{Code, Result};
 use crate::fail;
@@ -55,10 +55,43 @@ pub struct Shared<F> {
     pub fds: Vec<F>,
 }
 
-/// From `Device::share_granules` and `Device::share_segment`.
+/// From [`Sharing::granules`], [`Sharing::segment`] and [`Fabric::granules`].
 pub type Exported = Shared<OwnedFd>;
-/// For `Device::open_shared`.
+/// For [`Sharing::open`].
 pub type Imported<'a> = Shared<BorrowedFd<'a>>;
+
+/// A run of granules: the first, and how many.
+pub type Run = (u64, u64);
+
+/// Memory for other processes, and from them.
+pub trait Sharing: Send + Sync {
+    /// Whether each granule that is shared is a file descriptor of its own.
+    fn by_granule(&self) -> bool;
+    /// What another process needs to use these granules, in the order of addresses.
+    fn granules(&self, granules: &[Run]) -> Result<Exported>;
+    /// What another process needs to use memory of [`Device::alloc`](super::Device::alloc). `Unsupported` where only
+    /// granules can be shared.
+    fn segment(&self, addr: u64) -> Result<Exported>;
+    /// Opens what a device of this type has shared, in this or another process: its address. Trusts nothing.
+    fn open(&self, memory: &Imported<'_>) -> Result<u64>;
+    /// Ends what `open` has opened. Waits for the device first.
+    fn close(&self, addr: u64) -> Result<()>;
+    /// Fabric handles, which reach processes of other machines.
+    fn fabric(&self) -> Option<&dyn Fabric> {
+        None
+    }
+}
+
+/// Granules that go by handles and without descriptors.
+pub trait Fabric: Send + Sync {
+    /// From now on granules are made so that fabric handles can share them too, where device and driver have that, or
+    /// are not.
+    fn make(&self, on: bool);
+    /// `Unsupported`, with the reason, unless fabric handles can share these granules.
+    fn check(&self, granules: &[Run]) -> Result<()>;
+    /// What another process needs to use these granules, in the order of addresses.
+    fn granules(&self, granules: &[Run]) -> Result<Exported>;
+}
 
 impl<F> Shared<F> {
     /// The sum of the pieces, which must each be whole granules of a descriptor or handle that is there.

@@ -4,7 +4,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::Waits;
-use crate::device::{CopyKind, StreamId};
+use crate::device::{CopyKind, Peers, StreamId};
 use crate::runtime::device::DeviceState;
 use crate::runtime::reentry::may_block;
 
@@ -56,6 +56,11 @@ impl DeviceState {
             return Ok(());
         }
         to.check_range(dst, bytes).and(self.check_range(src, bytes))
+    }
+
+    fn peers(&self) -> Result<&dyn Peers> {
+        let none = || Error::new(Code::Unsupported, "this device makes no copies to and from others");
+        self.device().peers().ok_or_else(none)
     }
 
     /// Copies `from` to the device address `dst`, and returns when the bytes have arrived.
@@ -128,7 +133,7 @@ impl DeviceState {
         if bytes == 0 {
             return Ok(());
         }
-        self.device().copy_peer(to.device(), dst, src, bytes)
+        self.peers()?.copy(to.device(), dst, src, bytes)
     }
 
     /// Queues a copy from this device to `to` on a stream of this device or of `to`; 0 is this device's default one.
@@ -155,17 +160,17 @@ impl DeviceState {
             return Ok(());
         }
         if by_source {
-            self.device().copy_peer_async(stream, to.device(), dst, src, bytes)?;
+            self.peers()?.copy_async(stream, to.device(), dst, src, bytes)?;
             to.visited_by(self, stream);
             return Ok(());
         }
-        match to.device().copy_from_peer_async(stream, self.device(), dst, src, bytes) {
+        match to.peers()?.copy_from_async(stream, self.device(), dst, src, bytes) {
             // The interface of plugins does not say whose stream such a copy takes, and some know only the source's: it
             // is made here, when the stream has got there.
             Err(e) if e.code() == Code::Unsupported => {
                 may_block()?;
-                to.device().stream_synchronize(stream)?;
-                self.device().copy_peer(to.device(), dst, src, bytes)
+                to.device().streams().synchronize(stream)?;
+                self.peers()?.copy(to.device(), dst, src, bytes)
             }
             done => {
                 done?;

@@ -265,7 +265,7 @@ impl DeviceState {
     /// A new stream. The caller ends it with [`stream_destroy`](Self::stream_destroy).
     pub fn stream_create(&self) -> Result<StreamId> {
         let _pass = self.enter()?;
-        let stream = self.device.stream_create()?;
+        let stream = self.device.streams().create()?;
         self.memory.stream_created(stream);
         Ok(stream)
     }
@@ -281,7 +281,7 @@ impl DeviceState {
         self.check_stream(stream)?;
         self.memory.check_stream_end(stream)?;
         let ending = self.memory.stream_ending(stream)?;
-        match self.device.stream_destroy(stream) {
+        match self.device.streams().destroy(stream) {
             Ok(()) => {
                 self.memory.stream_ended(ending);
                 Ok(())
@@ -301,7 +301,7 @@ impl DeviceState {
         may_block()?;
         match self.check_stream(stream) {
             // The word comes late: the driver does not know it any more, but the memory may.
-            Err(e) if self.device.stream_owner(stream).is_err() && self.device.stream_exists(stream) => {
+            Err(e) if self.device.stream_owner(stream).is_err() && self.device.streams().exists(stream) => {
                 drop(e)
             }
             other => other?,
@@ -311,7 +311,9 @@ impl DeviceState {
             self.tell_of_end(stream);
             self.memory.check_stream_end(stream)?;
             let ending = self.memory.stream_ending(stream)?;
-            self.device.stream_forgotten(stream);
+            if let Some(external) = self.device.external_streams() {
+                external.forget(stream);
+            }
             self.memory.stream_ended(ending);
         }
         Ok(())
@@ -321,7 +323,7 @@ impl DeviceState {
     pub fn stream_query(&self, stream: StreamId) -> Result<bool> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
-        self.device.stream_query(stream)
+        self.device.streams().query(stream)
     }
 
     /// Waits on the host for the stream.
@@ -330,7 +332,7 @@ impl DeviceState {
         may_block()?;
         self.check_stream(stream)?;
         self.memory.free_kept();
-        self.device.stream_synchronize(stream)
+        self.device.streams().synchronize(stream)
     }
 
     /// Work queued on `stream` from now on waits for what `event` has recorded. Does not wait on
@@ -339,10 +341,10 @@ impl DeviceState {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
         self.check_awaited(event)?;
-        if self.device.awaiting_waits() {
+        if self.device.streams().awaiting_waits() {
             may_block()?;
         }
-        self.device.stream_wait_event(stream, event)
+        self.device.streams().wait_event(stream, event)
     }
 
     /// Runs `callback` on a thread of the device when the stream gets there. It must not make calls
@@ -350,16 +352,15 @@ impl DeviceState {
     pub fn stream_callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
-        self.device.stream_callback(
-            stream,
-            Box::new(move |status| reentry::in_stream_callback(move || callback(status))),
-        )
+        self.device
+            .streams()
+            .callback(stream, Box::new(move |status| reentry::in_stream_callback(move || callback(status))))
     }
 
     /// A new event, as if completed. The caller ends it with [`event_destroy`](Self::event_destroy).
     pub fn event_create(&self) -> Result<EventId> {
         let _pass = self.enter()?;
-        self.device.event_create()
+        self.device.streams().event_create()
     }
 
     /// Ends an event. Waits on it that are queued still hold.
@@ -369,7 +370,7 @@ impl DeviceState {
         if self.memory.keep_event(event)? {
             return Ok(());
         }
-        self.device.event_destroy(event)
+        self.device.streams().event_destroy(event)
     }
 
     /// The event stands for everything queued on `stream` so far. `Busy` while a block waits for what it has
@@ -381,17 +382,17 @@ impl DeviceState {
         if self.memory.holds_event(event)? {
             fail!(Code::Busy, "a block still waits for what event {event:#x} has recorded");
         }
-        if self.device.recording_waits() {
+        if self.device.streams().recording_waits() {
             may_block()?;
         }
-        self.device.event_record(stream, event)
+        self.device.streams().event_record(stream, event)
     }
 
     /// `true` when what the event recorded is done, or it never recorded.
     pub fn event_query(&self, event: EventId) -> Result<bool> {
         let _pass = self.enter()?;
         self.check_event(event)?;
-        self.device.event_query(event)
+        self.device.streams().event_query(event)
     }
 
     /// Waits on the host for the event.
@@ -399,7 +400,7 @@ impl DeviceState {
         let _pass = self.enter()?;
         may_block()?;
         self.check_event(event)?;
-        self.device.event_synchronize(event)
+        self.device.streams().event_synchronize(event)
     }
 
     /// Waits for the work of a device that is about to end. The state must have been marked as ended before.

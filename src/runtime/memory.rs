@@ -9,7 +9,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::core::{
     BlockInfo, CaptureId, CheckpointId, Ending, Order, Pond, Pool, PoolId, Restored, Stats, Waits,
 };
-use crate::device::{Caps, Device, EventId, StreamId};
+use crate::device::{Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::backing::Supply;
 use crate::runtime::kept::Kept;
@@ -83,7 +83,7 @@ impl Memory {
         }
         let pooled = match Pooled::new(device.clone(), usage.clone(), config, rescue.clone(), kept.clone()) {
             // A device that says now that it cannot map after all gives segments.
-            Err(_) if config.mapping && !device.caps().contains(Caps::MAPPING) => {
+            Err(_) if config.mapping && device.mapping().is_none() => {
                 let config = config_of(&**device, expandable)?;
                 Pooled::new(device.clone(), usage.clone(), config, rescue.clone(), kept.clone())?
             }

@@ -6,11 +6,11 @@
 //!
 //! No lock is held while a device is called.
 
-use crate::base::error::{Code, Result};
+use crate::base::error::{Code, Error, Result};
 use crate::base::numa;
 use crate::base::sync::system::{Condvar, Mutex};
 use crate::core::Stream;
-use crate::device::{HostWish, StreamId};
+use crate::device::{HostWish, StreamId, Unified};
 use crate::fail;
 use crate::runtime::device::DeviceState;
 use crate::runtime::options::{Key, Options, Value};
@@ -234,7 +234,7 @@ impl DeviceState {
         };
         lock(&self.host.state).stats.driver_calls += 1;
         let node = self.device().numa_node();
-        let addr = numa::near(node, || self.device().host_alloc_as(span_of(size), wish))?;
+        let addr = numa::near(node, || self.device().host_alloc(span_of(size), wish))?;
         Ok(lock(&self.host.state).enter(addr, bytes, size))
     }
 
@@ -260,6 +260,11 @@ impl DeviceState {
         }
     }
 
+    fn managed(&self) -> Result<&dyn Unified> {
+        let none = || Error::new(Code::Unsupported, "this device has no unified memory");
+        self.device().unified().ok_or_else(none)
+    }
+
     /// Memory that host and device address alike. 0 bytes give address 0. `Unsupported` where the
     /// device has none. The caller gives it back with [`unified_free`](Self::unified_free).
     pub fn unified_alloc(&self, bytes: u64) -> Result<u64> {
@@ -268,7 +273,7 @@ impl DeviceState {
         if bytes == 0 {
             return Ok(0);
         }
-        let addr = self.device().unified_alloc(bytes)?;
+        let addr = self.managed()?.alloc(bytes)?;
         lock(&self.unified.0).put(addr, bytes, ());
         Ok(addr)
     }
@@ -281,7 +286,8 @@ impl DeviceState {
             return Ok(());
         }
         let (bytes, ()) = lock(&self.unified.0).take(addr, "unified")?;
-        self.device().unified_free(addr, bytes).inspect_err(|_| lock(&self.unified.0).put(addr, bytes, ()))
+        let freed = self.managed().and_then(|u| u.free(addr, bytes));
+        freed.inspect_err(|_| lock(&self.unified.0).put(addr, bytes, ()))
     }
 
     /// Gives back all host and unified memory that is left. For the end of the device, whose work is done.
@@ -293,7 +299,7 @@ impl DeviceState {
         }
         let unified: Vec<_> = lock(&self.unified.0).drain().collect();
         for (addr, bytes, ()) in unified {
-            first = first.and(self.device().unified_free(addr, bytes));
+            first = first.and(self.managed().and_then(|u| u.free(addr, bytes)));
         }
         first
     }

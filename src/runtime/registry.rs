@@ -396,7 +396,7 @@ pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {
         all.retain(|(_, b)| b.base == addr);
     }
     // A device that takes streams that were made elsewhere cannot tell that one is not its own.
-    let takes = |h: &Held| h.0.device().has_foreign_streams() || h.0.check_stream(stream).is_ok();
+    let takes = |h: &Held| h.0.device().external_streams().is_some() || h.0.check_stream(stream).is_ok();
     match meant(&all, &|_| true).or_else(|| meant(&all, &takes)) {
         Some(d) => Ok(d),
         None => ambiguous(addr, &all),

@@ -162,10 +162,8 @@ impl Device for CountedDevice {
     fn ordinal(&self) -> usize {
         self.ordinal
     }
-    fn caps(&self) -> Caps {
-        let mut caps = Caps::STREAMS | Caps::CALLBACKS;
-        caps.set(Caps::MAPPING, self.how.mapping);
-        caps
+    fn traits(&self) -> Caps {
+        Caps::STREAMS | Caps::CALLBACKS
     }
     fn sizes(&self) -> Sizes {
         Sizes {
@@ -202,7 +200,7 @@ impl Device for CountedDevice {
         s.taken -= bytes;
         Ok(())
     }
-    fn host_alloc(&self, _: u64) -> Result<u64> {
+    fn host_alloc(&self, _: u64, _: HostWish) -> Result<u64> {
         Err(Error::new(Code::OutOfMemory, "the counted device has no host memory"))
     }
     fn host_free(&self, _: u64, _: u64) -> Result<()> {
@@ -214,44 +212,50 @@ impl Device for CountedDevice {
     fn copy_async(&self, _: StreamId, _: CopyKind, _: u64, _: u64, _: u64) -> Result<()> {
         Ok(())
     }
-    fn copy_peer(&self, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn copy_peer_async(&self, _: StreamId, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
     fn memset(&self, _: u64, _: u8, _: u64) -> Result<()> {
         Ok(())
     }
     fn memset_async(&self, _: StreamId, _: u64, _: u8, _: u64) -> Result<()> {
         Ok(())
     }
-    fn stream_create(&self) -> Result<StreamId> {
+    fn streams(&self) -> &dyn Streams {
+        self
+    }
+    fn mapping(&self) -> Option<&dyn Mapping> {
+        self.how.mapping.then_some(self)
+    }
+    fn peers(&self) -> Option<&dyn Peers> {
+        Some(self)
+    }
+}
+
+impl Streams for CountedDevice {
+    fn create(&self) -> Result<StreamId> {
         let mut s = self.state();
         s.handles += 16;
         Ok(s.handles)
     }
-    fn stream_destroy(&self, _: StreamId) -> Result<()> {
+    fn destroy(&self, _: StreamId) -> Result<()> {
         Ok(())
     }
-    fn stream_exists(&self, _: StreamId) -> bool {
+    fn exists(&self, _: StreamId) -> bool {
         true
     }
-    fn stream_query(&self, _: StreamId) -> Result<bool> {
+    fn query(&self, _: StreamId) -> Result<bool> {
         Ok(true)
     }
-    fn stream_synchronize(&self, _: StreamId) -> Result<()> {
+    fn synchronize(&self, _: StreamId) -> Result<()> {
         Ok(())
     }
-    fn stream_wait_event(&self, _: StreamId, _: EventId) -> Result<()> {
+    fn wait_event(&self, _: StreamId, _: EventId) -> Result<()> {
         Ok(())
     }
-    fn stream_callback(&self, _: StreamId, callback: StreamCallback) -> Result<()> {
+    fn callback(&self, _: StreamId, callback: StreamCallback) -> Result<()> {
         callback(Ok(()));
         Ok(())
     }
     fn event_create(&self) -> Result<EventId> {
-        self.stream_create()
+        Streams::create(self)
     }
     fn event_destroy(&self, _: EventId) -> Result<()> {
         Ok(())
@@ -265,23 +269,26 @@ impl Device for CountedDevice {
     fn event_synchronize(&self, _: EventId) -> Result<()> {
         Ok(())
     }
-    fn granule_numbers(&self) -> Result<u64> {
-        Ok(2 * self.how.capacity / GRANULE)
+}
+
+impl Mapping for CountedDevice {
+    fn numbers(&self) -> u64 {
+        2 * self.how.capacity / GRANULE
     }
     fn most_mappings(&self) -> u64 {
         self.how.mappings
     }
-    fn map_window(&self, _: u64) -> Result<u64> {
+    fn open_window(&self, _: u64) -> Result<u64> {
         Ok(WINDOW)
     }
-    fn map_close(&self) -> Result<()> {
+    fn close_window(&self) -> Result<()> {
         let s = &mut *self.state();
         let present: u64 = std::mem::take(&mut s.granules).into_values().sum();
         s.taken -= present * GRANULE;
         s.shown.clear();
         Ok(())
     }
-    fn granules_create(&self, first: u64, count: u64) -> Result<()> {
+    fn create(&self, first: u64, count: u64) -> Result<()> {
         let s = &mut *self.state();
         if overlaps(&s.granules, first, count) {
             return wrong("a granule is there already");
@@ -290,7 +297,7 @@ impl Device for CountedDevice {
         s.granules.insert(first, count);
         Ok(())
     }
-    fn granules_release(&self, first: u64, count: u64) -> Result<()> {
+    fn release(&self, first: u64, count: u64) -> Result<()> {
         let s = &mut *self.state();
         if !cut(&mut s.granules, first, count) {
             return wrong("a granule is not there");
@@ -315,5 +322,26 @@ impl Device for CountedDevice {
             return wrong("nothing is mapped there");
         }
         Ok(())
+    }
+}
+
+impl Peers for CountedDevice {
+    fn copy(&self, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn copy_async(&self, _: StreamId, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn copy_from_async(&self, _: StreamId, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
+        Err(Error::new(Code::Unsupported, "only the source's streams make copies between devices"))
+    }
+    fn can_admit(&self, peer: &dyn Device) -> Result<bool> {
+        Ok(peer.ordinal() == self.ordinal())
+    }
+    fn admit(&self, peer: &dyn Device) -> Result<()> {
+        match self.can_admit(peer)? {
+            true => Ok(()),
+            false => Err(Error::new(Code::Unsupported, "no access")),
+        }
     }
 }

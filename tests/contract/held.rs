@@ -6,11 +6,10 @@
 
 use crate::apart::soon;
 use crate::api::Device as Handle;
+use crate::seam::{Hook, SeamType};
+use millpond::device::DeviceType;
 use millpond::device::host::HostType;
-use millpond::device::share::{Exported, Imported};
-use millpond::device::*;
 use millpond::{Code, Error, HostOptions, Result, runtime};
-use std::any::Any;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -111,25 +110,6 @@ impl Control {
         self.state().calls.get(name).copied().unwrap_or(0)
     }
 
-    /// One call: counted, held and failed as the rules say.
-    fn pass<T>(&self, name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        *self.state().calls.entry(name).or_default() += 1;
-        self.stop(name, Step::Before);
-        self.refuse(name)?;
-        let done = call();
-        self.stop(name, Step::After);
-        done
-    }
-
-    /// One call that cannot fail.
-    fn look<T>(&self, name: &'static str, call: impl FnOnce() -> T) -> T {
-        *self.state().calls.entry(name).or_default() += 1;
-        self.stop(name, Step::Before);
-        let answer = call();
-        self.stop(name, Step::After);
-        answer
-    }
-
     fn stop(&self, call: &str, at: Step) {
         let mut s = self.state();
         let due = s.rules.iter_mut().find_map(|(&id, r)| match r {
@@ -172,6 +152,27 @@ impl Control {
     }
 }
 
+impl Hook for Control {
+    /// One call: counted, held and failed as the rules say.
+    fn pass<T>(&self, name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        *self.state().calls.entry(name).or_default() += 1;
+        self.stop(name, Step::Before);
+        self.refuse(name)?;
+        let done = call();
+        self.stop(name, Step::After);
+        done
+    }
+
+    /// One call that cannot fail.
+    fn look<T>(&self, name: &'static str, call: impl FnOnce() -> T) -> T {
+        *self.state().calls.entry(name).or_default() += 1;
+        self.stop(name, Step::Before);
+        let answer = call();
+        self.stop(name, Step::After);
+        answer
+    }
+}
+
 impl Hold {
     /// Whether a thread stands there.
     pub fn is_reached(&self) -> bool {
@@ -201,16 +202,6 @@ impl Drop for Hold {
 
 // ---- the type and its devices ----------------------------------------------------------------------------------
 
-struct HeldType {
-    inner: Arc<dyn DeviceType>,
-    control: Arc<Control>,
-}
-
-struct Held {
-    inner: Arc<dyn Device>,
-    control: Arc<Control>,
-}
-
 /// The type's name.
 pub const NAME: &str = "held";
 
@@ -239,132 +230,7 @@ pub fn host_with(capacity: usize, mapping: bool, options: &str) -> (Handle, Arc<
 
 fn register(inner: Arc<dyn DeviceType>) -> Arc<Control> {
     let control = Arc::new(Control::default());
-    runtime::register_type(Arc::new(HeldType { inner, control: control.clone() })).unwrap();
+    let held = SeamType { name: NAME, inner, hook: control.clone() };
+    runtime::register_type(Arc::new(held)).unwrap();
     control
-}
-
-impl DeviceType for HeldType {
-    fn name(&self) -> &str {
-        NAME
-    }
-    fn initialize(&self) -> Result<()> {
-        self.inner.initialize()
-    }
-    fn finalize(&self) -> Result<()> {
-        self.control.pass("finalize", || self.inner.finalize())
-    }
-    fn device_count(&self) -> Result<usize> {
-        self.inner.device_count()
-    }
-    fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
-        Ok(Arc::new(Held { inner: self.inner.open(ordinal)?, control: self.control.clone() }))
-    }
-}
-
-/// The device behind another held one.
-fn behind(peer: &dyn Device) -> &dyn Device {
-    (peer as &dyn Any).downcast_ref::<Held>().map_or(peer, |h| &*h.inner)
-}
-
-macro_rules! hand_on {
-    ($($name:ident ( $($arg:ident : $type:ty),* ) -> $answer:ty;)*) => {$(
-        fn $name(&self, $($arg: $type),*) -> Result<$answer> {
-            self.control.pass(stringify!($name), || self.inner.$name($($arg),*))
-        }
-    )*};
-}
-
-macro_rules! answer {
-    ($($name:ident ( $($arg:ident : $type:ty),* ) -> $answer:ty;)*) => {$(
-        fn $name(&self, $($arg: $type),*) -> $answer {
-            self.control.look(stringify!($name), || self.inner.$name($($arg),*))
-        }
-    )*};
-}
-
-impl Device for Held {
-    answer! {
-        ordinal() -> usize;
-        caps() -> Caps;
-        sizes() -> Sizes;
-        segments_grow() -> bool;
-        versions() -> Versions;
-        numa_node() -> Option<u32>;
-        stream_exists(stream: StreamId) -> bool;
-        has_foreign_streams() -> bool;
-        is_default(stream: StreamId) -> bool;
-        stream_forgotten(stream: StreamId) -> ();
-        is_per_thread(stream: StreamId) -> bool;
-        has_driver_pool() -> bool;
-        shares_by_granule() -> bool;
-        make_for_fabric(on: bool) -> ();
-        granule() -> u64;
-        most_mappings() -> u64;
-    }
-    hand_on! {
-        memory_info() -> MemoryInfo;
-        set_current() -> ();
-        synchronize() -> ();
-        alloc(bytes: u64) -> u64;
-        free(addr: u64, bytes: u64) -> ();
-        host_alloc(bytes: u64) -> u64;
-        host_alloc_as(bytes: u64, wish: HostWish) -> u64;
-        host_free(addr: u64, bytes: u64) -> ();
-        unified_alloc(bytes: u64) -> u64;
-        unified_free(addr: u64, bytes: u64) -> ();
-        copy(kind: CopyKind, dst: u64, src: u64, bytes: u64) -> ();
-        copy_async(stream: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> ();
-        memset(dst: u64, value: u8, bytes: u64) -> ();
-        memset_async(stream: StreamId, dst: u64, value: u8, bytes: u64) -> ();
-        stream_create() -> StreamId;
-        stream_destroy(stream: StreamId) -> ();
-        stream_query(stream: StreamId) -> bool;
-        stream_synchronize(stream: StreamId) -> ();
-        stream_wait_event(stream: StreamId, event: EventId) -> ();
-        stream_callback(stream: StreamId, callback: StreamCallback) -> ();
-        event_create() -> EventId;
-        event_destroy(event: EventId) -> ();
-        event_record(stream: StreamId, event: EventId) -> ();
-        event_query(event: EventId) -> bool;
-        event_synchronize(event: EventId) -> ();
-        capture_id(stream: StreamId) -> Option<u64>;
-        any_captured() -> bool;
-        event_record_all(event: EventId) -> ();
-        pool_alloc(stream: StreamId, bytes: u64) -> u64;
-        pool_free(addr: u64, stream: StreamId) -> ();
-        pool_trim(keep: u64) -> ();
-        pool_stats() -> DriverPoolStats;
-        check_fabric(granules: &[(u64, u64)]) -> ();
-        share_granules(granules: &[(u64, u64)], fabric: bool) -> Exported;
-        share_segment(addr: u64) -> Exported;
-        open_shared(memory: &Imported<'_>) -> u64;
-        close_shared(addr: u64) -> ();
-        granule_numbers() -> u64;
-        map_window(bytes: u64) -> u64;
-        map_close() -> ();
-        granules_create(first: u64, count: u64) -> ();
-        granules_release(first: u64, count: u64) -> ();
-        map(offset: u64, first: u64, count: u64) -> ();
-        unmap(offset: u64, bytes: u64) -> ();
-    }
-    fn copy_peer(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        self.control.pass("copy_peer", || self.inner.copy_peer(behind(to), dst, src, bytes))
-    }
-    fn copy_peer_async(
-        &self,
-        stream: StreamId,
-        to: &dyn Device,
-        dst: u64,
-        src: u64,
-        bytes: u64,
-    ) -> Result<()> {
-        let call = || self.inner.copy_peer_async(stream, behind(to), dst, src, bytes);
-        self.control.pass("copy_peer_async", call)
-    }
-    fn can_admit(&self, peer: &dyn Device) -> Result<bool> {
-        self.control.pass("can_admit", || self.inner.can_admit(behind(peer)))
-    }
-    fn admit(&self, peer: &dyn Device) -> Result<()> {
-        self.control.pass("admit", || self.inner.admit(behind(peer)))
-    }
 }

@@ -23,6 +23,8 @@ mod compilers;
 mod cuda;
 #[path = "../fake/mod.rs"]
 mod fake;
+#[path = "../seam/mod.rs"]
+mod seam;
 
 mod accounts;
 mod boundaries;

@@ -4,7 +4,7 @@
 use crate::api::{Device, MIB};
 use crate::cuda::{Fake, library};
 use crate::fault::{self, Way};
-use crate::seam::{self, FaultyType, Shared, look};
+use crate::faulty::{self, Shared, look};
 use crate::slow::{self, Manner};
 use millpond::capi::millpond_finalize;
 use millpond::device::host::HostType;
@@ -48,13 +48,12 @@ fn small_segments(own: Sizes) -> Sizes {
 
 fn behind_seam(inner: Arc<dyn DeviceType>, sizes: Option<fn(Sizes) -> Sizes>, options: &str) -> Opened {
     let _ = millpond_finalize();
-    let book = Shared::default();
-    runtime::register_type(Arc::new(FaultyType { inner, book: book.clone(), sizes })).unwrap();
+    let book = faulty::register(inner, sizes);
     if !options.is_empty() {
-        runtime::set_default_options(Some(seam::NAME), None, options).unwrap();
+        runtime::set_default_options(Some(faulty::NAME), None, options).unwrap();
     }
-    let device = Device::get(seam::NAME, 0).unwrap();
-    Opened { device, type_name: seam::NAME, truth: Truth::Seam(book) }
+    let device = Device::get(faulty::NAME, 0).unwrap();
+    Opened { device, type_name: faulty::NAME, truth: Truth::Seam(book) }
 }
 
 fn host(mapping: bool) -> Arc<dyn DeviceType> {

@@ -29,6 +29,8 @@ mod apart;
 mod api;
 #[path = "../cuda/mod.rs"]
 mod cuda;
+#[path = "../seam/mod.rs"]
+mod seam;
 #[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 #[path = "../clients/slow.rs"]
 mod slow;
@@ -36,10 +38,10 @@ mod slow;
 mod calls;
 mod each;
 mod fault;
+mod faulty;
 mod kinds;
 mod known;
 mod operations;
-mod seam;
 mod world;
 
 /// What `slow.rs` wants of the program that it is part of.

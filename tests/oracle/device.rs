@@ -70,12 +70,18 @@ impl Sim {
     }
 }
 
+impl Sim {
+    fn real(&self) -> &dyn Mapping {
+        self.0.mapping().unwrap()
+    }
+}
+
 impl Device for Sim {
     fn ordinal(&self) -> usize {
         self.0.ordinal()
     }
-    fn caps(&self) -> Caps {
-        self.0.caps()
+    fn traits(&self) -> Caps {
+        self.0.traits()
     }
     fn sizes(&self) -> Sizes {
         self.0.sizes()
@@ -112,8 +118,8 @@ impl Device for Sim {
         drop(w);
         self.0.free(addr, bytes)
     }
-    fn host_alloc(&self, bytes: u64) -> Result<u64> {
-        self.0.host_alloc(bytes)
+    fn host_alloc(&self, bytes: u64, wish: HostWish) -> Result<u64> {
+        self.0.host_alloc(bytes, wish)
     }
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
         self.0.host_free(addr, bytes)
@@ -127,19 +133,6 @@ impl Device for Sim {
         go("copy")?;
         self.queue(stream, Work::Move { to: dst as usize, from: src as usize, bytes: bytes as usize })
     }
-    fn copy_peer(&self, _: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        self.copy(CopyKind::DeviceToDevice, dst, src, bytes)
-    }
-    fn copy_peer_async(
-        &self,
-        stream: StreamId,
-        _: &dyn Device,
-        dst: u64,
-        src: u64,
-        bytes: u64,
-    ) -> Result<()> {
-        self.copy_async(stream, CopyKind::DeviceToDevice, dst, src, bytes)
-    }
     fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
         go("copy")?;
         time::run_all(true);
@@ -149,24 +142,36 @@ impl Device for Sim {
         go("copy")?;
         self.queue(stream, Work::Fill { to: dst as usize, value, bytes: bytes as usize })
     }
-    fn stream_create(&self) -> Result<StreamId> {
+    fn streams(&self) -> &dyn Streams {
+        self
+    }
+    fn mapping(&self) -> Option<&dyn Mapping> {
+        self.0.mapping().map(|_| self as _)
+    }
+    fn peers(&self) -> Option<&dyn Peers> {
+        Some(self)
+    }
+}
+
+impl Streams for Sim {
+    fn create(&self) -> Result<StreamId> {
         go("stream_create")?;
         Ok(world().stream_create())
     }
-    fn stream_destroy(&self, stream: StreamId) -> Result<()> {
+    fn destroy(&self, stream: StreamId) -> Result<()> {
         go("stream_destroy")?;
         known(world().stream_destroy(stream).then_some(()))
     }
-    fn stream_exists(&self, stream: StreamId) -> bool {
+    fn exists(&self, stream: StreamId) -> bool {
         world().line_of(stream).is_some()
     }
-    fn stream_query(&self, stream: StreamId) -> Result<bool> {
+    fn query(&self, stream: StreamId) -> Result<bool> {
         go("stream_query")?;
         let line = line(stream)?;
         let w = world();
         Ok(w.lines[line].done == w.lines[line].queued())
     }
-    fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
+    fn synchronize(&self, stream: StreamId) -> Result<()> {
         go("sync_stream")?;
         let line = line(stream)?;
         if line == 0 {
@@ -177,13 +182,13 @@ impl Device for Sim {
         time::run_to(line, count);
         Ok(())
     }
-    fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
+    fn wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         go("wait")?;
         let line = line(stream)?;
         let done = world().wait(line, event);
         known(done.then_some(()))
     }
-    fn stream_callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()> {
+    fn callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()> {
         go("callback")?;
         self.queue(stream, Work::Call(Box::new(move || callback(Ok(())))))
     }
@@ -215,25 +220,31 @@ impl Device for Sim {
         }
         Ok(())
     }
-    fn granule_numbers(&self) -> Result<u64> {
-        self.0.granule_numbers()
+}
+
+impl Mapping for Sim {
+    fn most_mappings(&self) -> u64 {
+        u64::MAX
     }
-    fn map_window(&self, bytes: u64) -> Result<u64> {
-        let base = self.0.map_window(bytes)?;
+    fn numbers(&self) -> u64 {
+        self.real().numbers()
+    }
+    fn open_window(&self, bytes: u64) -> Result<u64> {
+        let base = self.real().open_window(bytes)?;
         world().window = Some((base as usize, vec![None; (bytes / GRANULE) as usize]));
         Ok(base)
     }
-    fn map_close(&self) -> Result<()> {
+    fn close_window(&self) -> Result<()> {
         world().window = None;
-        self.0.map_close()
+        self.real().close_window()
     }
-    fn granules_create(&self, first: u64, count: u64) -> Result<()> {
+    fn create(&self, first: u64, count: u64) -> Result<()> {
         go("create")?;
-        self.0.granules_create(first, count)?;
+        self.real().create(first, count)?;
         world().taken += count * GRANULE;
         Ok(())
     }
-    fn granules_release(&self, first: u64, count: u64) -> Result<()> {
+    fn release(&self, first: u64, count: u64) -> Result<()> {
         go("release")?;
         let mut w = world();
         if let Some(text) = w.unordered(&[(1 << 60 | (first * GRANULE), count * GRANULE)], None) {
@@ -244,13 +255,13 @@ impl Device for Sim {
             w.violate("granules go back to the device that are still mapped");
         }
         drop(w);
-        self.0.granules_release(first, count)?;
+        self.real().release(first, count)?;
         world().taken -= count * GRANULE;
         Ok(())
     }
     fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
         go("map")?;
-        self.0.map(offset, first, count)?;
+        self.real().map(offset, first, count)?;
         if let Some((_, shown)) = &mut world().window {
             for i in 0..count {
                 shown[(offset / GRANULE + i) as usize] = Some(first + i);
@@ -264,12 +275,33 @@ impl Device for Sim {
         let base = w.window.as_ref().map_or(0, |x| x.0);
         w.check_addresses(base + offset as usize, bytes as usize, "unmapped");
         drop(w);
-        self.0.unmap(offset, bytes)?;
+        self.real().unmap(offset, bytes)?;
         if let Some((_, shown)) = &mut world().window {
             for i in 0..bytes / GRANULE {
                 shown[(offset / GRANULE + i) as usize] = None;
             }
         }
         Ok(())
+    }
+}
+
+impl Peers for Sim {
+    fn copy(&self, _: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        Device::copy(self, CopyKind::DeviceToDevice, dst, src, bytes)
+    }
+    fn copy_async(&self, stream: StreamId, _: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        Device::copy_async(self, stream, CopyKind::DeviceToDevice, dst, src, bytes)
+    }
+    fn copy_from_async(&self, _: StreamId, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
+        Err(Error::new(Code::Unsupported, "only the source's streams make copies between devices"))
+    }
+    fn can_admit(&self, peer: &dyn Device) -> Result<bool> {
+        Ok(peer.ordinal() == self.ordinal())
+    }
+    fn admit(&self, peer: &dyn Device) -> Result<()> {
+        match self.can_admit(peer)? {
+            true => Ok(()),
+            false => Err(Error::new(Code::Unsupported, "no access")),
+        }
     }
 }

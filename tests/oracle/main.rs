@@ -40,6 +40,8 @@ mod world;
 mod cuda;
 #[path = "../fake/mod.rs"]
 mod fake;
+#[path = "../seam/mod.rs"]
+mod seam;
 #[path = "../contract/threads.rs"]
 #[allow(dead_code, reason = "the contract's tests use all of it")]
 mod threaded;

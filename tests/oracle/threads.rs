@@ -7,12 +7,11 @@
 
 use super::api::{self, Device, Pool, Stream};
 use super::program::Random;
+use super::seam::{Hook, SeamType};
 use super::{cuda, fake, threaded};
 use millpond::HostOptions;
 use millpond::capi::*;
 use millpond::device::host::HostType;
-use millpond::device::share::{Exported, Imported};
-use millpond::device::*;
 use millpond::{Result, runtime};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -37,83 +36,17 @@ fn dawdle() {
 
 // ---- a host device whose calls take their time -----------------------------------------------------------------
 
-struct ShakyType(HostType);
-struct Shaky(Arc<dyn Device_>);
-use millpond::device::Device as Device_;
+struct Shaky;
 
-impl DeviceType for ShakyType {
-    fn name(&self) -> &str {
-        "shaky"
+impl Hook for Shaky {
+    fn pass<T>(&self, _: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.look("", call)
     }
-    fn initialize(&self) -> Result<()> {
-        self.0.initialize()
-    }
-    fn finalize(&self) -> Result<()> {
-        self.0.finalize()
-    }
-    fn device_count(&self) -> Result<usize> {
-        self.0.device_count()
-    }
-    fn open(&self, ordinal: usize) -> Result<Arc<dyn Device_>> {
-        Ok(Arc::new(Shaky(self.0.open(ordinal)?)))
-    }
-}
-
-macro_rules! hand_on {
-    ($($name:ident ( $($arg:ident : $type:ty),* ) -> $answer:ty;)*) => {$(
-        fn $name(&self, $($arg: $type),*) -> $answer {
-            dawdle();
-            let done = self.0.$name($($arg),*);
-            dawdle();
-            done
-        }
-    )*};
-}
-
-impl Device_ for Shaky {
-    hand_on! {
-        ordinal() -> usize;
-        caps() -> Caps;
-        sizes() -> Sizes;
-        segments_grow() -> bool;
-        versions() -> Versions;
-        stream_exists(stream: StreamId) -> bool;
-        is_default(stream: StreamId) -> bool;
-        granule() -> u64;
-        most_mappings() -> u64;
-        memory_info() -> Result<MemoryInfo>;
-        synchronize() -> Result<()>;
-        alloc(bytes: u64) -> Result<u64>;
-        free(addr: u64, bytes: u64) -> Result<()>;
-        host_alloc(bytes: u64) -> Result<u64>;
-        host_free(addr: u64, bytes: u64) -> Result<()>;
-        copy(kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()>;
-        copy_async(stream: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()>;
-        copy_peer(to: &dyn Device_, dst: u64, src: u64, bytes: u64) -> Result<()>;
-        copy_peer_async(stream: StreamId, to: &dyn Device_, dst: u64, src: u64, bytes: u64) -> Result<()>;
-        memset(dst: u64, value: u8, bytes: u64) -> Result<()>;
-        memset_async(stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()>;
-        stream_create() -> Result<StreamId>;
-        stream_destroy(stream: StreamId) -> Result<()>;
-        stream_query(stream: StreamId) -> Result<bool>;
-        stream_synchronize(stream: StreamId) -> Result<()>;
-        stream_wait_event(stream: StreamId, event: EventId) -> Result<()>;
-        stream_callback(stream: StreamId, callback: StreamCallback) -> Result<()>;
-        event_create() -> Result<EventId>;
-        event_destroy(event: EventId) -> Result<()>;
-        event_record(stream: StreamId, event: EventId) -> Result<()>;
-        event_query(event: EventId) -> Result<bool>;
-        event_synchronize(event: EventId) -> Result<()>;
-        share_granules(granules: &[(u64, u64)], fabric: bool) -> Result<Exported>;
-        open_shared(memory: &Imported<'_>) -> Result<u64>;
-        close_shared(addr: u64) -> Result<()>;
-        granule_numbers() -> Result<u64>;
-        map_window(bytes: u64) -> Result<u64>;
-        map_close() -> Result<()>;
-        granules_create(first: u64, count: u64) -> Result<()>;
-        granules_release(first: u64, count: u64) -> Result<()>;
-        map(offset: u64, first: u64, count: u64) -> Result<()>;
-        unmap(offset: u64, bytes: u64) -> Result<()>;
+    fn look<T>(&self, _: &'static str, call: impl FnOnce() -> T) -> T {
+        dawdle();
+        let answer = call();
+        dawdle();
+        answer
     }
 }
 
@@ -410,7 +343,9 @@ pub fn hunt(kind: &str, seconds: u64, seed: u64) {
             }
             _ => {
                 let options = HostOptions { device_count: 1, capacity: 48 << 20, mapping: kind == "mapping" };
-                runtime::register_type(Arc::new(ShakyType(HostType::new("behind", options)))).unwrap();
+                let inner = Arc::new(HostType::new("behind", options));
+                let shaky = SeamType { name: "shaky", inner, hook: Arc::new(Shaky) };
+                runtime::register_type(Arc::new(shaky)).unwrap();
                 Device::get("shaky", 0).unwrap()
             }
         };

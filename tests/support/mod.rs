@@ -101,8 +101,8 @@ impl Device for TestDevice {
     fn ordinal(&self) -> usize {
         self.ordinal
     }
-    fn caps(&self) -> Caps {
-        Caps::HOST_ACCESS | Caps::UNIFIED | Caps::STREAMS | Caps::CALLBACKS
+    fn traits(&self) -> Caps {
+        Caps::HOST_ACCESS | Caps::STREAMS | Caps::CALLBACKS
     }
     fn sizes(&self) -> Sizes {
         Sizes {
@@ -150,32 +150,23 @@ impl Device for TestDevice {
         unsafe { dealloc(std::ptr::with_exposed_provenance_mut(addr as usize), layout(bytes)?) };
         Ok(())
     }
-    fn host_alloc(&self, bytes: u64) -> Result<u64> {
+    fn host_alloc(&self, bytes: u64, wish: HostWish) -> Result<u64> {
+        *self.knobs.host_wish.lock().unwrap() = Some(wish);
         let limit = self.knobs.host_limit.load(SeqCst);
         if limit != 0 && self.knobs.host_bytes.load(SeqCst) + bytes > limit {
             return Err(Error::new(Code::OutOfMemory, "the test has no more host memory"));
         }
-        let addr = self.alloc(bytes)?;
+        let addr = Device::alloc(self, bytes)?;
         self.knobs.host_bytes.fetch_add(bytes, SeqCst);
         Ok(addr)
-    }
-    fn host_alloc_as(&self, bytes: u64, wish: HostWish) -> Result<u64> {
-        *self.knobs.host_wish.lock().unwrap() = Some(wish);
-        self.host_alloc(bytes)
     }
     fn numa_node(&self) -> Option<u32> {
         self.knobs.node_plus_one.load(SeqCst).checked_sub(1).map(|n| n as u32)
     }
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
-        self.free(addr, bytes)?;
+        Device::free(self, addr, bytes)?;
         self.knobs.host_bytes.fetch_sub(bytes, SeqCst);
         Ok(())
-    }
-    fn unified_alloc(&self, bytes: u64) -> Result<u64> {
-        self.alloc(bytes)
-    }
-    fn unified_free(&self, addr: u64, bytes: u64) -> Result<()> {
-        self.free(addr, bytes)
     }
     fn copy(&self, _: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
         let (d, s) = (std::ptr::with_exposed_provenance_mut::<u8>(dst as usize), src as usize);
@@ -184,13 +175,7 @@ impl Device for TestDevice {
         Ok(())
     }
     fn copy_async(&self, _: StreamId, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        self.copy(kind, dst, src, bytes)
-    }
-    fn copy_peer(&self, _: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        self.copy(CopyKind::DeviceToDevice, dst, src, bytes)
-    }
-    fn copy_peer_async(&self, _: StreamId, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        self.copy_peer(to, dst, src, bytes)
+        Device::copy(self, kind, dst, src, bytes)
     }
     fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
         // SAFETY: the runtime checked the range.
@@ -202,33 +187,45 @@ impl Device for TestDevice {
     fn memset_async(&self, _: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
         self.memset(dst, value, bytes)
     }
-    fn stream_create(&self) -> Result<StreamId> {
+    fn streams(&self) -> &dyn Streams {
+        self
+    }
+    fn unified(&self) -> Option<&dyn Unified> {
+        Some(self)
+    }
+    fn peers(&self) -> Option<&dyn Peers> {
+        Some(self)
+    }
+}
+
+impl Streams for TestDevice {
+    fn create(&self) -> Result<StreamId> {
         let s = self.next.fetch_add(16, SeqCst);
         self.streams.lock().unwrap().insert(s);
         Ok(s)
     }
-    fn stream_destroy(&self, stream: StreamId) -> Result<()> {
+    fn destroy(&self, stream: StreamId) -> Result<()> {
         self.streams.lock().unwrap().remove(&stream);
         Ok(())
     }
-    fn stream_exists(&self, stream: StreamId) -> bool {
+    fn exists(&self, stream: StreamId) -> bool {
         self.streams.lock().unwrap().contains(&stream)
     }
-    fn stream_query(&self, _: StreamId) -> Result<bool> {
+    fn query(&self, _: StreamId) -> Result<bool> {
         Ok(true)
     }
-    fn stream_synchronize(&self, _: StreamId) -> Result<()> {
+    fn synchronize(&self, _: StreamId) -> Result<()> {
         Ok(())
     }
-    fn stream_wait_event(&self, _: StreamId, _: EventId) -> Result<()> {
+    fn wait_event(&self, _: StreamId, _: EventId) -> Result<()> {
         Ok(())
     }
-    fn stream_callback(&self, _: StreamId, callback: StreamCallback) -> Result<()> {
+    fn callback(&self, _: StreamId, callback: StreamCallback) -> Result<()> {
         callback(Ok(()));
         Ok(())
     }
     fn event_create(&self) -> Result<EventId> {
-        self.stream_create()
+        self.create()
     }
     fn event_destroy(&self, _: EventId) -> Result<()> {
         Ok(())
@@ -241,5 +238,35 @@ impl Device for TestDevice {
     }
     fn event_synchronize(&self, _: EventId) -> Result<()> {
         Ok(())
+    }
+}
+
+impl Unified for TestDevice {
+    fn alloc(&self, bytes: u64) -> Result<u64> {
+        Device::alloc(self, bytes)
+    }
+    fn free(&self, addr: u64, bytes: u64) -> Result<()> {
+        Device::free(self, addr, bytes)
+    }
+}
+
+impl Peers for TestDevice {
+    fn copy(&self, _: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        Device::copy(self, CopyKind::DeviceToDevice, dst, src, bytes)
+    }
+    fn copy_async(&self, _: StreamId, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        Peers::copy(self, to, dst, src, bytes)
+    }
+    fn copy_from_async(&self, _: StreamId, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
+        Err(Error::new(Code::Unsupported, "only the source's streams make copies between devices"))
+    }
+    fn can_admit(&self, peer: &dyn Device) -> Result<bool> {
+        Ok(peer.ordinal() == self.ordinal())
+    }
+    fn admit(&self, peer: &dyn Device) -> Result<()> {
+        match self.can_admit(peer)? {
+            true => Ok(()),
+            false => Err(Error::new(Code::Unsupported, "no access")),
+        }
     }
 }

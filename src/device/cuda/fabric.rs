@@ -5,7 +5,7 @@
 //! and the reason is kept for who asks for handles.
 
 use super::driver::{Driver, Failure, Physical, status};
-use super::mapping::GRANULE;
+use super::granules::GRANULE;
 use crate::base::error::{Code, Error};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 

@@ -77,7 +77,7 @@ pub(super) enum Source<'a> {
 }
 
 /// The mapped memory of one device.
-pub(super) struct Mapping {
+pub(super) struct Granules {
     driver: Driver,
     physical: Physical,
     state: Mutex<State>,
@@ -87,8 +87,8 @@ fn outside<T>(what: &str) -> Result<T> {
     Err(Error::new(Code::OutOfRange, what.to_owned()))
 }
 
-impl Mapping {
-    pub(super) fn new(driver: Driver, physical: Physical, capacity: u64) -> Mapping {
+impl Granules {
+    pub(super) fn new(driver: Driver, physical: Physical, capacity: u64) -> Granules {
         let state = State {
             window: 0,
             // Twice as many numbers as memory: what sleeps keeps its numbers.
@@ -99,7 +99,7 @@ impl Mapping {
             readers: vec![physical.device],
             fabric: Fabric::default(),
         };
-        Mapping { driver, physical, state: Mutex::new(state) }
+        Granules { driver, physical, state: Mutex::new(state) }
     }
 
     /// How many numbers there are for granules.

@@ -1,4 +1,4 @@
-//! Streams and events of a device, and host callbacks.
+//! The streams and events of a device, by their handles.
 //!
 //! Anybody's `CUstream` of the primary context is a stream here, and 0, 1 and 2 mean what CUDA says: the
 //! legacy default stream (NULL, `CU_STREAM_LEGACY`) and the calling thread's own (`CU_STREAM_PER_THREAD`).
@@ -12,16 +12,13 @@
 //! orders nothing here; but a point in its work can be marked, by an event of that context and a stream of ours that
 //! waits for it.
 
-use super::context::{CallbackMark, Primary};
+use super::context::Primary;
 use super::driver::{Context, Driver};
 use crate::base::error::{Code, Error, Result};
-use crate::base::loaded;
 use crate::base::sync::system::{Mutex, lock};
-use crate::device::{StreamCallback, Whose};
+use crate::device::Whose;
 use crate::fail;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// `CU_STREAM_LEGACY`, another name of NULL.
@@ -51,7 +48,7 @@ pub(super) struct MadeBy {
 pub(super) type Makers = Arc<MadeBy>;
 
 /// What a device has in streams and events.
-pub(super) struct Streams {
+pub(super) struct HandleTable {
     driver: Driver,
     ordinal: usize,
     makers: Makers,
@@ -67,9 +64,9 @@ pub(super) struct Streams {
     bridges: Mutex<VecDeque<u64>>,
 }
 
-impl Streams {
-    pub(super) fn new(driver: Driver, ordinal: usize, makers: Makers) -> Streams {
-        Streams {
+impl HandleTable {
+    pub(super) fn new(driver: Driver, ordinal: usize, makers: Makers) -> HandleTable {
+        HandleTable {
             driver,
             ordinal,
             makers,
@@ -379,63 +376,4 @@ fn take(of: &Mutex<Handles>, idle: impl Fn(u64) -> bool, make: impl Fn() -> Resu
     let it = make()?;
     lock(of).live.insert(it);
     Ok(it)
-}
-
-// ---- host callbacks ---------------------------------------------------------------------------
-
-/// A callback that the driver has not called yet, and whose it is.
-struct Waiting {
-    owner: usize,
-    call: StreamCallback,
-}
-
-struct Callbacks {
-    next: usize,
-    waiting: BTreeMap<usize, Waiting>,
-}
-
-/// By number, which is what the driver gets instead of a pointer: a callback that the driver calls late,
-/// or never since its stream failed, touches nothing that is gone.
-static CALLBACKS: Mutex<Callbacks> = Mutex::new(Callbacks { next: 1, waiting: BTreeMap::new() });
-
-/// What the driver calls, with the number as its data.
-unsafe extern "C" fn arrive(data: *mut c_void) {
-    let number = data as usize;
-    let found = lock(&CALLBACKS).waiting.remove(&number);
-    if let Some(w) = found {
-        let _mark = CallbackMark::new();
-        // The caller's panics end before the driver's frames.
-        let _ = catch_unwind(AssertUnwindSafe(move || (w.call)(Ok(()))));
-    }
-}
-
-/// Queues a callback of a device, which `owner` names.
-pub(super) fn queue_callback(driver: Driver, owner: usize, stream: u64, call: StreamCallback) -> Result<()> {
-    loaded::keep(); // the driver calls `arrive` from a thread of its own
-    let number = {
-        let mut c = lock(&CALLBACKS);
-        let number = c.next;
-        c.next += 1;
-        c.waiting.insert(number, Waiting { owner, call });
-        number
-    };
-    driver.launch_host(stream, arrive, number as *mut c_void).inspect_err(|_| {
-        let refused = lock(&CALLBACKS).waiting.remove(&number);
-        drop(refused); // not under the lock: the caller's own code may run in it
-    })
-}
-
-/// The driver does not call back on a stream that has failed: those that wait hear it from here.
-pub(super) fn fail_callbacks(owner: usize, why: &Error) {
-    let all: Vec<StreamCallback> = {
-        let mut c = lock(&CALLBACKS);
-        let numbers: Vec<usize> =
-            c.waiting.iter().filter(|(_, w)| w.owner == owner).map(|(n, _)| *n).collect();
-        numbers.into_iter().filter_map(|n| c.waiting.remove(&n)).map(|w| w.call).collect()
-    };
-    for call in all {
-        let why = why.clone();
-        let _mark = CallbackMark::new();
-        let _ = catch_unwind(AssertUnwindSafe(move || call(Err(why))));
-    }
 }

@@ -4,22 +4,29 @@
 //! without a device, or with a driver before CUDA 11.4 the type has no devices, and says why
 //! (`DeviceType::absence`). Counting devices does not start CUDA; opening one does.
 //!
-//! `api.rs` finds the driver's functions, `driver.rs` calls them, and no other file does. `context.rs` is the way in;
-//! `device.rs` the front; `memory`, `mapping`, `fabric`, `share`, `streams` do the work. `docs/cuda.md` is for users.
+//! `api.rs` finds the driver's functions, `driver.rs` calls them, and no other file does. `context.rs` is the way in,
+//! `card.rs` what all facets share; `device.rs` is the front, `streams`, `mapping`, `pool`, `sharing` and `peers` are its
+//! facets; `memory`, `granules`, `fabric`, `handles` and `callbacks` do the work. `docs/cuda.md` is for users.
 //!
 //! All calls get `NotPermitted` in a forked child of a process that has started CUDA, and in host callbacks
 //! of the driver; after `finalize` `NotInitialized`.
 
 mod api;
+mod callbacks;
+mod card;
 mod context;
 mod device;
 mod driver;
 mod fabric;
+mod granules;
+mod handles;
 mod mapping;
 mod memory;
 mod nvml;
+mod peers;
+mod pool;
 mod probe;
-mod share;
+mod sharing;
 mod streams;
 
 use crate::base::error::{Code, Error, Result};
@@ -56,9 +63,15 @@ impl Default for CudaOptions {
 struct Started {
     driver: Driver,
     count: usize,
-    born: u64, // `fork::count()` when CUDA was started
     devices: Vec<Option<Arc<CudaDevice>>>,
-    makers: streams::Makers,
+    family: Family,
+}
+
+/// What the devices of the type have in common.
+struct Family {
+    born: u64, // `fork::count()` when CUDA was started
+    makers: handles::Makers,
+    siblings: peers::Siblings,
 }
 
 enum State {
@@ -97,7 +110,8 @@ impl CudaType {
         if count == 0 {
             fail!(Code::UnknownDevice, "the CUDA driver shows no device{}", hint());
         }
-        Ok(Started { driver, count, born: fork::count(), devices: vec![None; count], makers: Arc::default() })
+        let family = Family { born: fork::count(), makers: Arc::default(), siblings: Arc::default() };
+        Ok(Started { driver, count, devices: vec![None; count], family })
     }
 
     /// How many devices there will be, as far as that can be told without starting CUDA.
@@ -195,13 +209,7 @@ impl DeviceType for CudaType {
         let device = match slot {
             Some(d) => d.clone(),
             None => {
-                let d = CudaDevice::open(
-                    started.driver,
-                    ordinal,
-                    started.born,
-                    started.makers.clone(),
-                    &self.options,
-                )?;
+                let d = CudaDevice::open(started.driver, ordinal, &started.family, &self.options)?;
                 slot.insert(Arc::new(d)).clone()
             }
         };

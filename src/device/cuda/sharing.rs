@@ -1,13 +1,14 @@
-//! Memory of a CUDA device for other processes, and theirs here: granules as file descriptors or by fabric handles
-//! where the device maps, else whole segments by the driver's older handles. And memory for other devices of the
-//! process.
+//! The facet of memory for other processes, and of theirs here: granules as file descriptors or by fabric handles
+//! where the device maps, else whole segments by the driver's older handles.
 
-use super::device::CudaDevice;
-use super::mapping::{GRANULE, Source};
+use super::card::Card;
+use super::granules::{GRANULE, Granules, Source};
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::lock;
-use crate::device::share::{Exported, Imported, Piece, SharedKind};
+use crate::base::sync::system::{Mutex, lock};
+use crate::device::sharing::{self, Exported, Fabric, Imported, Piece, Run, SharedKind};
 use crate::fail;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 fn one_each(granules: usize) -> Vec<Piece> {
     (0..granules).map(|i| Piece { fd: i as u32, offset: 0, bytes: GRANULE }).collect()
@@ -22,10 +23,60 @@ fn check_granules(memory: &Imported<'_>) -> Result<()> {
     Err(Error::new(Code::InvalidArgument, "each piece must be a granule of its own"))
 }
 
-impl CudaDevice {
-    pub(super) fn export_granules(&self, granules: &[(u64, u64)]) -> Result<Exported> {
-        let identity = self.driver().uuid(self.primary().device)?;
-        let fds = self.mapping()?.export(granules)?;
+/// What a device shares.
+pub(super) struct Sharing {
+    card: Arc<Card>,
+    granules: Option<Arc<Granules>>,
+    /// Segments of other processes that are open: address -> how often.
+    segments: Mutex<BTreeMap<u64, u32>>,
+}
+
+impl Sharing {
+    pub(super) fn new(card: Arc<Card>, granules: Option<Arc<Granules>>) -> Sharing {
+        Sharing { card, granules, segments: Mutex::default() }
+    }
+
+    fn mapped(&self) -> Result<&Granules> {
+        let none = || Error::new(Code::Unsupported, "this CUDA device cannot map memory");
+        self.granules.as_deref().ok_or_else(none)
+    }
+
+    fn open_fabric(&self, memory: &Imported<'_>) -> Result<u64> {
+        check_granules(memory)?;
+        let handle = |p: &Piece| Source::Fabric(&memory.fabric[p.fd as usize]);
+        let sources: Vec<_> = memory.pieces.iter().map(handle).collect();
+        self.mapped()?.open_foreign(&sources).map_err(|e| {
+            if e.code() != Code::NotPermitted {
+                return e;
+            }
+            let hint = "this process needs the IMEX channel of the exporter's";
+            Error::new(e.code(), format!("{e}; {hint}"))
+        })
+    }
+
+    /// The end of the device: all of them. The first failure is returned.
+    pub(super) fn clear(&self) -> Result<()> {
+        let all = {
+            let mut segments = lock(&self.segments);
+            std::mem::take(&mut *segments)
+        };
+        let mut first = Ok(());
+        for addr in all.into_iter().flat_map(|(addr, n)| (0..n).map(move |_| addr)) {
+            first = first.and(self.card.driver().ipc_close(addr));
+        }
+        first
+    }
+}
+
+impl sharing::Sharing for Sharing {
+    fn by_granule(&self) -> bool {
+        true
+    }
+
+    fn granules(&self, granules: &[Run]) -> Result<Exported> {
+        let _in = self.card.enter()?;
+        let identity = self.card.driver().uuid(self.card.primary.device)?;
+        let fds = self.mapped()?.export(granules)?;
         Ok(Exported {
             kind: SharedKind::CudaGranules,
             identity,
@@ -36,77 +87,54 @@ impl CudaDevice {
         })
     }
 
-    /// Without the card's identity: the memory may be used from other cards, and from those of other machines.
-    pub(super) fn export_fabric(&self, granules: &[(u64, u64)]) -> Result<Exported> {
-        let fabric = self.mapping()?.export_fabric(granules)?;
-        Ok(Exported {
-            kind: SharedKind::CudaFabric,
-            identity: [0; 16],
-            pieces: one_each(fabric.len()),
-            handle: [0; 64],
-            fabric,
-            fds: Vec::new(),
-        })
-    }
-
-    pub(super) fn export_segment(&self, addr: u64) -> Result<Exported> {
+    fn segment(&self, addr: u64) -> Result<Exported> {
+        let _in = self.card.enter()?;
         Ok(Exported {
             kind: SharedKind::CudaSegment,
-            identity: self.driver().uuid(self.primary().device)?,
+            identity: self.card.driver().uuid(self.card.primary.device)?,
             pieces: Vec::new(),
-            handle: self.driver().ipc_handle(addr)?,
+            handle: self.card.driver().ipc_handle(addr)?,
             fabric: Vec::new(),
             fds: Vec::new(),
         })
     }
 
-    pub(super) fn open_foreign(&self, memory: &Imported<'_>) -> Result<u64> {
+    fn open(&self, memory: &Imported<'_>) -> Result<u64> {
+        let _in = self.card.enter()?;
         if memory.kind == SharedKind::HostFile {
             return Err(Error::new(Code::InvalidArgument, "this is memory of a host device"));
         }
         if memory.kind == SharedKind::CudaFabric {
             return self.open_fabric(memory);
         }
-        if memory.identity != self.driver().uuid(self.primary().device)? {
+        if memory.identity != self.card.driver().uuid(self.card.primary.device)? {
             return Err(Error::new(
                 Code::InvalidArgument,
                 "the memory lies on another card than this device",
             ));
         }
         if memory.kind == SharedKind::CudaSegment {
-            let addr = self.driver().ipc_open(memory.handle).map_err(|e| {
+            let addr = self.card.driver().ipc_open(memory.handle).map_err(|e| {
                 let hint = "the driver opens this in another process than its own only";
                 Error::new(e.code(), format!("{e}; {hint}"))
             })?;
-            let mut segments = lock(self.foreign_segments());
+            let mut segments = lock(&self.segments);
             *segments.entry(addr).or_default() += 1;
             return Ok(addr);
         }
         check_granules(memory)?;
         let fd = |p: &Piece| Source::Fd(memory.fds[p.fd as usize]);
-        self.mapping()?.open_foreign(&memory.pieces.iter().map(fd).collect::<Vec<_>>())
+        self.mapped()?.open_foreign(&memory.pieces.iter().map(fd).collect::<Vec<_>>())
     }
 
-    fn open_fabric(&self, memory: &Imported<'_>) -> Result<u64> {
-        check_granules(memory)?;
-        let handle = |p: &Piece| Source::Fabric(&memory.fabric[p.fd as usize]);
-        let sources: Vec<_> = memory.pieces.iter().map(handle).collect();
-        self.mapping()?.open_foreign(&sources).map_err(|e| {
-            if e.code() != Code::NotPermitted {
-                return e;
-            }
-            let hint = "this process needs the IMEX channel of the exporter's";
-            Error::new(e.code(), format!("{e}; {hint}"))
-        })
-    }
-
-    /// The device was waited for.
-    pub(super) fn close_foreign(&self, addr: u64) -> Result<()> {
-        if let Some(done) = self.mapping().ok().and_then(|m| m.close_foreign(addr)) {
+    fn close(&self, addr: u64) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.card.rest()?;
+        if let Some(done) = self.granules.as_ref().and_then(|g| g.close_foreign(addr)) {
             return done;
         }
         {
-            let mut segments = lock(self.foreign_segments());
+            let mut segments = lock(&self.segments);
             let Some(n) = segments.get_mut(&addr) else {
                 fail!(Code::UnknownPointer, "{addr:#x} is not memory of another process");
             };
@@ -115,42 +143,39 @@ impl CudaDevice {
                 segments.remove(&addr);
             }
         }
-        self.driver().ipc_close(addr).inspect_err(|_| {
-            *lock(self.foreign_segments()).entry(addr).or_default() += 1; // it is still open
+        self.card.driver().ipc_close(addr).inspect_err(|_| {
+            *lock(&self.segments).entry(addr).or_default() += 1; // it is still open
         })
     }
 
-    /// The end of the device: all of them. The first failure is returned.
-    pub(super) fn close_foreign_segments(&self) -> Result<()> {
-        let all = {
-            let mut segments = lock(self.foreign_segments());
-            std::mem::take(&mut *segments)
-        };
-        let mut first = Ok(());
-        for addr in all.into_iter().flat_map(|(addr, n)| (0..n).map(move |_| addr)) {
-            first = first.and(self.driver().ipc_close(addr));
+    fn fabric(&self) -> Option<&dyn Fabric> {
+        self.granules.is_some().then_some(self)
+    }
+}
+
+impl Fabric for Sharing {
+    fn make(&self, on: bool) {
+        if let Some(g) = &self.granules {
+            g.set_fabric(on);
         }
-        first
     }
 
-    pub(super) fn could_admit(&self, peer: &CudaDevice) -> Result<bool> {
-        Ok(self.is(peer) || self.driver().can_access_peer(peer.primary().device, self.primary().device)?)
+    fn check(&self, granules: &[Run]) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.mapped()?.check_fabric(granules)
     }
 
-    /// The peer's context is current.
-    pub(super) fn admit_peer(&self, peer: &CudaDevice) -> Result<()> {
-        if !self.could_admit(peer)? {
-            return Err(Error::new(Code::Unsupported, "the driver gives that device no access to this one"));
-        }
-        if self.is(peer) || peer.reach(self) {
-            return Ok(());
-        }
-        // Tried before in vain, or refused now: the driver tells why.
-        self.driver().enable_peer(self.primary().context)?;
-        if let Ok(m) = self.mapping() {
-            m.admit(peer.primary().device)?;
-        }
-        peer.note_reach(self);
-        Ok(())
+    /// Without the card's identity: the memory may be used from other cards, and from those of other machines.
+    fn granules(&self, granules: &[Run]) -> Result<Exported> {
+        let _in = self.card.enter()?;
+        let fabric = self.mapped()?.export_fabric(granules)?;
+        Ok(Exported {
+            kind: SharedKind::CudaFabric,
+            identity: [0; 16],
+            pieces: one_each(fabric.len()),
+            handle: [0; 64],
+            fabric,
+            fds: Vec::new(),
+        })
     }
 }

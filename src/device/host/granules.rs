@@ -16,7 +16,7 @@ use super::pages;
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
-use crate::device::share::{Exported, Imported, Piece, SharedKind};
+use crate::device::sharing::{Exported, Imported, Piece, SharedKind};
 use crate::fail;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,7 +46,7 @@ struct State {
 }
 
 /// The physical memory of one device, and its window.
-pub(super) struct Mapping {
+pub(super) struct Granules {
     state: Mutex<State>,
 }
 
@@ -96,9 +96,9 @@ impl State {
     }
 }
 
-impl Mapping {
+impl Granules {
     /// A sparse file for granules of `capacity` bytes; an error where the system has none to give.
-    pub(super) fn new(capacity: u64) -> Result<Mapping> {
+    pub(super) fn new(capacity: u64) -> Result<Granules> {
         // A file above this limit would not be an error but a signal that ends the process.
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is valid for writes.
@@ -118,7 +118,7 @@ impl Mapping {
             slots: Vec::new(),
             working: 0,
         };
-        Ok(Mapping { state: Mutex::new(state) })
+        Ok(Granules { state: Mutex::new(state) })
     }
 
     /// Bytes of physical memory that the system has committed.

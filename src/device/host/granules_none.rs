@@ -1,14 +1,14 @@
-//! Stands in for `mapping.rs` where the system has no `memfd_create`: no device can map, so that
+//! Stands in for `granules.rs` where the system has no `memfd_create`: no device can map, so that
 //! the type has no values, and the host device offers segments only.
 
 use super::memory::Budget;
 use crate::base::error::{Code, Error, Result};
-use crate::device::share::{Exported, Imported};
+use crate::device::sharing::{Exported, Imported};
 
-pub(super) enum Mapping {}
+pub(super) enum Granules {}
 
-impl Mapping {
-    pub(super) fn new(_capacity: u64) -> Result<Mapping> {
+impl Granules {
+    pub(super) fn new(_capacity: u64) -> Result<Granules> {
         Err(Error::new(Code::Unsupported, "this system has no memory files"))
     }
     pub(super) fn committed(&self) -> u64 {

@@ -2,8 +2,8 @@
 //!
 //! It is a real device, not a mock: capacity that is committed as it is touched, physical granules
 //! apart from addresses, streams with a thread each, events across streams and devices. `device.rs`
-//! is the front; `memory`, `mapping`, `stream`, `event` and `copy` do the work; `shared.rs` holds them
-//! together. Every call of a forked child gets `NotPermitted`, and every call after `finalize`
+//! is the front, `streams`, `mapping`, `sharing` and `peers` are its facets; `memory`, `granules`, `stream`, `event` and
+//! `copy` do the work; `shared.rs` holds them together. Every call of a forked child gets `NotPermitted`, and every call after `finalize`
 //! `NotInitialized`. Lock order, where two are held: `Streams`, then a stream's queue. Nothing here
 //! knows pools.
 //!
@@ -18,17 +18,21 @@ mod copy;
 mod device;
 mod event;
 #[cfg(target_os = "linux")]
-mod mapping;
+mod granules;
 #[cfg(not(target_os = "linux"))]
-#[path = "mapping_none.rs"]
+#[path = "granules_none.rs"]
+mod granules;
 mod mapping;
 mod memory;
 mod options;
 mod pages;
+mod peers;
 mod process;
 mod shared;
+mod sharing;
 mod slots;
 mod stream;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -99,7 +103,7 @@ impl HostType {
             pinned_blocks: pinned.blocks,
             pinned_bytes: pinned.bytes,
             locked_bytes: pinned.locked_bytes,
-            committed_bytes: state.mapping.as_ref().map_or(0, mapping::Mapping::committed),
+            committed_bytes: state.granules.as_ref().map_or(0, granules::Granules::committed),
             callback_panics: shared.panics.load(Ordering::Relaxed),
         })
     }

@@ -5,7 +5,7 @@
 
 use super::copy::Staging;
 use super::event::Event;
-use super::mapping::Mapping;
+use super::granules::Granules;
 use super::memory::{Blocks, Budget};
 use super::options::HostOptions;
 use super::process::{self};
@@ -39,7 +39,7 @@ impl Drop for Streams {
 /// The state of one device.
 pub(super) struct State {
     pub(super) budget: Budget,
-    pub(super) mapping: Option<Mapping>,
+    pub(super) granules: Option<Granules>,
     pub(super) staging: Arc<Staging>,
     streams: Mutex<Streams, { levels::HOST_STREAMS }>,
     default_waits: Mutex<Vec<Point>>, // what the next work on stream 0 waits for
@@ -60,8 +60,8 @@ impl Shared {
     pub(super) fn new(options: HostOptions, born: u64) -> Arc<Shared> {
         let devices = (0..options.device_count).map(|ordinal| State {
             budget: Budget::new(ordinal, options.capacity),
-            // Where the system refuses a memory file, the device gives segments and says so in `caps`.
-            mapping: if options.mapping { Mapping::new(options.capacity).ok() } else { None },
+            // Where the system refuses a memory file, the device gives segments and has no mapping.
+            granules: if options.mapping { Granules::new(options.capacity).ok() } else { None },
             staging: Staging::new(),
             streams: Mutex::new(Streams { live: Slots::new(), threads: Vec::new(), born }),
             default_waits: Mutex::new(Vec::new()),
@@ -108,9 +108,9 @@ impl Shared {
         unsafe { self.blocks.clear() };
         let mut result = Ok(());
         for device in &self.devices {
-            if let Some(mapping) = &device.mapping {
-                result = result.and(mapping.close_window(&device.budget));
-                mapping.end();
+            if let Some(granules) = &device.granules {
+                result = result.and(granules.close_window(&device.budget));
+                granules.end();
             }
         }
         result

@@ -11,13 +11,15 @@ mod threads;
 
 use super::{HostOptions, HostType};
 use crate::base::error::{Code, Result};
-use crate::device::{Device, DeviceType};
+use crate::device::{Device, DeviceType, HostWish};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const GRANULE: u64 = 2 * MIB;
+/// Host memory as any device gives it.
+const PLAIN: HostWish = HostWish { register: false, threads: 0 };
 
 /// An initialised type of two devices with 256 MiB each.
 fn host() -> (HostType, Arc<dyn Device>, Arc<dyn Device>) {
@@ -54,7 +56,8 @@ impl Plug {
     fn new(device: &dyn Device, stream: u64) -> Plug {
         let (open, wait): (_, Receiver<()>) = channel();
         device
-            .stream_callback(
+            .streams()
+            .callback(
                 stream,
                 Box::new(move |_| {
                     let _ = wait.recv();
@@ -81,7 +84,7 @@ impl Notes {
             std::thread::sleep(Duration::from_millis(pause_ms));
             notes.0.lock().unwrap().push(number);
         };
-        device.stream_callback(stream, Box::new(note)).unwrap();
+        device.streams().callback(stream, Box::new(note)).unwrap();
     }
 
     fn read(&self) -> Vec<u32> {

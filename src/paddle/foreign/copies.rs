@@ -1,11 +1,10 @@
-//! Copies and fills, with what stands in for callbacks that a plugin leaves null: an asynchronous
+//! Copies and fills of one device, with what stands in for callbacks that a plugin leaves null: an asynchronous
 //! copy becomes a synchronous one once the stream is empty; device to device, peer copies and fills
 //! go through host memory in pieces.
 
 use super::device::{ForeignDevice, call};
 use crate::base::error::{Code, Error, Result};
-use crate::device::{CopyKind, Device, StreamId, as_ptr};
-use crate::paddle::abi::C_Device_st;
+use crate::device::{CopyKind, Device, StreamId, Streams, as_ptr};
 
 /// The largest piece of a copy that goes through the host (bytes).
 const PIECE: u64 = 4 << 20;
@@ -50,7 +49,7 @@ impl ForeignDevice {
 
     /// From this device to `to`, which may be this one, in pieces. Copies h2d and d2h are required
     /// of a plugin, so only device-to-device copies get here.
-    fn copy_through_host(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
+    pub(super) fn copy_through_host(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
         let mut buffer = staging(bytes, 0)?;
         let same = to.ordinal() == self.ordinal();
         // Ranges of one device may overlap; from the end no byte is overwritten before it is read.
@@ -85,61 +84,8 @@ impl ForeignDevice {
                 return result;
             }
         }
-        self.stream_synchronize(stream)?;
+        Streams::synchronize(self, stream)?;
         self.copy_now(kind, dst, src, bytes)
-    }
-
-    /// A blocking copy to another device of the type; the caller has waited for earlier work.
-    pub(super) fn copy_peer_now(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        let mut target = C_Device_st { id: self.peer(to)? };
-        if to.ordinal() == self.ordinal() {
-            return self.copy_now(CopyKind::DeviceToDevice, dst, src, bytes);
-        }
-        match self.plugin.table.memory_copy_p2p {
-            Some(memory_copy_p2p) => {
-                let mut device = self.enter()?;
-                // SAFETY: the plugin's contract; the runtime checked both ranges.
-                let status = self.plugin.run("memory_copy_p2p", || unsafe {
-                    memory_copy_p2p(&mut target, &mut device, as_ptr(dst), as_ptr(src), bytes as usize)
-                })?;
-                self.plugin.check("memory_copy_p2p", status)
-            }
-            None => self.copy_through_host(to, dst, src, bytes),
-        }
-    }
-
-    /// A copy to another device on a stream of this one.
-    pub(super) fn queue_copy_peer(
-        &self,
-        stream: StreamId,
-        to: &dyn Device,
-        dst: u64,
-        src: u64,
-        bytes: u64,
-    ) -> Result<()> {
-        let native = self.native_stream(stream)?;
-        let mut target = C_Device_st { id: self.peer(to)? };
-        if to.ordinal() == self.ordinal() {
-            return self.queue_copy(stream, CopyKind::DeviceToDevice, dst, src, bytes);
-        }
-        if let (Some(native), Some(async_memory_copy_p2p)) = (native, self.plugin.table.async_memory_copy_p2p)
-        {
-            let mut device = self.enter()?;
-            // SAFETY: the plugin's contract; the runtime checked both ranges and the stream.
-            let status = self.plugin.run("async_memory_copy_p2p", || unsafe {
-                async_memory_copy_p2p(
-                    &mut target,
-                    &mut device,
-                    native.handle(),
-                    as_ptr(dst),
-                    as_ptr(src),
-                    bytes as usize,
-                )
-            })?;
-            return self.plugin.check("async_memory_copy_p2p", status);
-        }
-        self.stream_synchronize(stream)?;
-        self.copy_peer_now(to, dst, src, bytes)
     }
 
     /// A fill on a stream. The interface has none, so the bytes come from the host, on the stream:
@@ -148,7 +94,7 @@ impl ForeignDevice {
     pub(super) fn queue_fill(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
         let table = &self.plugin.table;
         if bytes == 0 || stream == 0 || table.async_memory_copy_h2d.is_none() {
-            self.stream_synchronize(stream)?;
+            Streams::synchronize(self, stream)?;
             return self.fill_now(dst, value, bytes);
         }
         let doubles = table.async_memory_copy_d2d.is_some();

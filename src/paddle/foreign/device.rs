@@ -1,19 +1,18 @@
 //! One device of a plugin: its sizes, its memory, and the way into its callbacks.
 
 use super::given::{Piece, Pieces};
+use super::handles::Handles;
 use super::plugin::Plugin;
-use super::streams::Handles;
 use super::versions;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::device::{
-    Caps, CopyKind, Device, EventId, MemoryInfo, Sizes, StreamCallback, StreamId, Versions, as_ptr,
+    Caps, CopyKind, Device, HostWish, MemoryInfo, Peers, Sizes, StreamId, Streams, Unified, Versions, as_ptr,
 };
 use crate::fail;
 use crate::paddle::abi::{C_Device, C_Device_st, C_Status};
 use crate::runtime::may_block;
 use std::alloc::Layout;
-use std::any::Any;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, Ordering::Relaxed};
@@ -57,7 +56,7 @@ pub(super) struct ForeignDevice {
     pub(super) ids: Arc<[c_int]>,
     ordinal: usize,
     alive: Arc<AtomicBool>,
-    caps: Caps,
+    traits: Caps,
     sizes: Sizes,
     /// The plugin's own min chunk, of which `sizes.min_chunk` is the next power of two (bytes).
     unit: u64,
@@ -83,24 +82,20 @@ impl ForeignDevice {
         host: Arc<Pieces>,
     ) -> Result<ForeignDevice> {
         let table = &plugin.table;
-        let mut caps = Caps::CALLBACKS;
-        caps.set(
-            Caps::UNIFIED,
-            table.unified_memory_allocate.is_some() && table.unified_memory_deallocate.is_some(),
-        );
-        caps.set(
+        let mut traits = Caps::CALLBACKS;
+        traits.set(
             Caps::PINNED,
             table.host_memory_allocate.is_some() && table.host_memory_deallocate.is_some(),
         );
         // A stream that nobody can wait for is of no use.
         let waits = table.synchronize_stream.is_some() || table.synchronize_device.is_some();
-        caps.set(Caps::STREAMS, table.create_stream.is_some() && waits);
+        traits.set(Caps::STREAMS, table.create_stream.is_some() && waits);
         let mut device = ForeignDevice {
             plugin,
             ids,
             ordinal,
             alive,
-            caps,
+            traits,
             sizes: Sizes { min_chunk: 1, max_chunk: 1, max_alloc: 1, padding: 0, init_alloc: 1, realloc: 1 },
             unit: 1,
             versions: Versions::default(),
@@ -121,19 +116,6 @@ impl ForeignDevice {
     fn id(&self) -> c_int {
         // `open` is only called for ordinals that `ids` has.
         self.ids.get(self.ordinal).copied().unwrap_or(0)
-    }
-
-    /// The plugin's id of another of its devices.
-    pub(super) fn peer(&self, to: &dyn Device) -> Result<c_int> {
-        let other = (to as &dyn Any).downcast_ref::<ForeignDevice>();
-        match other.filter(|d| Arc::ptr_eq(&d.plugin, &self.plugin)) {
-            Some(d) => Ok(d.id()),
-            None => fail!(
-                Code::InvalidArgument,
-                "a peer copy to a device that is not of {:?}",
-                self.plugin.name()
-            ),
-        }
     }
 
     /// What comes before each callback: the type is alive, and the device is the thread's current one.
@@ -264,7 +246,7 @@ impl ForeignDevice {
         if addr.is_multiple_of(self.sizes.min_chunk) {
             return Ok(Some(addr));
         }
-        self.free(addr, piece.bytes).map(|()| None)
+        Device::free(self, addr, piece.bytes).map(|()| None)
     }
 
     /// The same, from the first aligned address on.
@@ -325,8 +307,8 @@ impl Device for ForeignDevice {
         self.ordinal
     }
 
-    fn caps(&self) -> Caps {
-        self.caps
+    fn traits(&self) -> Caps {
+        self.traits
     }
 
     fn sizes(&self) -> Sizes {
@@ -351,14 +333,6 @@ impl Device for ForeignDevice {
 
     fn has_own_addresses(&self) -> bool {
         true // unless the plugin knows better, which it cannot say
-    }
-
-    fn recording_waits(&self) -> bool {
-        self.plugin.table.create_event.is_none() || self.plugin.table.record_event.is_none()
-    }
-
-    fn awaiting_waits(&self) -> bool {
-        self.recording_waits() || self.plugin.table.stream_wait_event.is_none()
     }
 
     fn set_current(&self) -> Result<()> {
@@ -393,9 +367,9 @@ impl Device for ForeignDevice {
         self.give_device(piece).inspect_err(|_| self.given.put_back(piece, addr))
     }
 
-    fn host_alloc(&self, bytes: u64) -> Result<u64> {
+    fn host_alloc(&self, bytes: u64, _: HostWish) -> Result<u64> {
         let layout = Self::host_layout(bytes)?;
-        if self.caps.contains(Caps::PINNED)
+        if self.traits.contains(Caps::PINNED)
             && let Some(callback) = self.plugin.table.host_memory_allocate
         {
             return self.take_host("host_memory_allocate", "pinned memory", callback, layout.size());
@@ -410,7 +384,7 @@ impl Device for ForeignDevice {
 
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
         let layout = Self::host_layout(bytes)?;
-        if self.caps.contains(Caps::PINNED) {
+        if self.traits.contains(Caps::PINNED) {
             return self.give_host(addr, || {
                 call!(self, host_memory_deallocate(as_ptr(addr), layout.size()))
                     .unwrap_or_else(|| Err(missing("host_memory_deallocate")))
@@ -422,24 +396,8 @@ impl Device for ForeignDevice {
         Ok(())
     }
 
-    fn unified_alloc(&self, bytes: u64) -> Result<u64> {
-        let size = Self::host_layout(bytes)?.size();
-        match self.plugin.table.unified_memory_allocate.filter(|_| self.caps.contains(Caps::UNIFIED)) {
-            Some(callback) => self.take_host("unified_memory_allocate", "unified memory", callback, size),
-            None => Err(missing("unified memory")),
-        }
-    }
-
-    fn unified_free(&self, addr: u64, bytes: u64) -> Result<()> {
-        let bytes = Self::host_layout(bytes)?.size();
-        self.give_host(addr, || {
-            call!(self, unified_memory_deallocate(as_ptr(addr), bytes))
-                .unwrap_or_else(|| Err(missing("unified memory")))
-        })
-    }
-
     fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        self.synchronize()?;
+        Device::synchronize(self)?;
         self.copy_now(kind, dst, src, bytes)
     }
 
@@ -447,25 +405,8 @@ impl Device for ForeignDevice {
         self.queue_copy(stream, kind, dst, src, bytes)
     }
 
-    fn copy_peer(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        self.synchronize()?;
-        to.synchronize()?;
-        self.copy_peer_now(to, dst, src, bytes)
-    }
-
-    fn copy_peer_async(
-        &self,
-        stream: StreamId,
-        to: &dyn Device,
-        dst: u64,
-        src: u64,
-        bytes: u64,
-    ) -> Result<()> {
-        self.queue_copy_peer(stream, to, dst, src, bytes)
-    }
-
     fn memset(&self, dst: u64, value: u8, bytes: u64) -> Result<()> {
-        self.synchronize()?;
+        Device::synchronize(self)?;
         self.fill_now(dst, value, bytes)
     }
 
@@ -473,54 +414,35 @@ impl Device for ForeignDevice {
         self.queue_fill(stream, dst, value, bytes)
     }
 
-    fn stream_create(&self) -> Result<StreamId> {
-        self.make_stream()
+    fn streams(&self) -> &dyn Streams {
+        self
     }
 
-    fn stream_destroy(&self, stream: StreamId) -> Result<()> {
-        self.end_stream(stream)
+    fn unified(&self) -> Option<&dyn Unified> {
+        let table = &self.plugin.table;
+        let whole = table.unified_memory_allocate.is_some() && table.unified_memory_deallocate.is_some();
+        whole.then_some(self)
     }
 
-    fn stream_exists(&self, stream: StreamId) -> bool {
-        stream == 0 || self.has_stream(stream)
+    fn peers(&self) -> Option<&dyn Peers> {
+        Some(self)
     }
+}
 
-    fn stream_query(&self, stream: StreamId) -> Result<bool> {
-        self.query_stream(stream)
-    }
-
-    fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
-        match self.native_stream(stream)? {
-            None => self.synchronize(),
-            Some(native) => self.wait_stream(native.handle()),
+impl Unified for ForeignDevice {
+    fn alloc(&self, bytes: u64) -> Result<u64> {
+        let size = Self::host_layout(bytes)?.size();
+        match self.plugin.table.unified_memory_allocate {
+            Some(callback) => self.take_host("unified_memory_allocate", "unified memory", callback, size),
+            None => Err(missing("unified memory")),
         }
     }
 
-    fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
-        self.wait_event_on(stream, event)
-    }
-
-    fn stream_callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()> {
-        self.queue_callback(stream, callback)
-    }
-
-    fn event_create(&self) -> Result<EventId> {
-        self.make_event()
-    }
-
-    fn event_destroy(&self, event: EventId) -> Result<()> {
-        self.end_event(event)
-    }
-
-    fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
-        self.record(stream, event)
-    }
-
-    fn event_query(&self, event: EventId) -> Result<bool> {
-        self.query_event(event)
-    }
-
-    fn event_synchronize(&self, event: EventId) -> Result<()> {
-        self.wait_event(event)
+    fn free(&self, addr: u64, bytes: u64) -> Result<()> {
+        let bytes = Self::host_layout(bytes)?.size();
+        self.give_host(addr, || {
+            call!(self, unified_memory_deallocate(as_ptr(addr), bytes))
+                .unwrap_or_else(|| Err(missing("unified memory")))
+        })
     }
 }

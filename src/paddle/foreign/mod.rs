@@ -5,9 +5,12 @@
 //! Before each call the plugin's `set_device` makes the device the calling thread's current one. No
 //! lock is held across a callback.
 
+mod callbacks;
 mod copies;
 mod device;
 mod given;
+mod handles;
+mod peers;
 mod plugin;
 mod streams;
 mod versions;

@@ -7,7 +7,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
-use crate::device::{Device, EventId};
+use crate::device::{EventId, Streams};
 use crate::fail;
 use crate::runtime::lock;
 use std::collections::BTreeMap;
@@ -47,12 +47,12 @@ fn destroyed<T>(event: EventId) -> Result<T> {
 impl Borrowed {
     /// A number that stands for the event until [`forget`](Self::forget), once for each call; `None` when it has
     /// completed.
-    pub(super) fn borrow(&self, device: &dyn Device, event: EventId) -> Result<Option<u64>> {
+    pub(super) fn borrow(&self, streams: &dyn Streams, event: EventId) -> Result<Option<u64>> {
         if event == 0 {
             return Err(Error::new(Code::InvalidArgument, "the event is NULL"));
         }
         self.check(event)?;
-        if device.event_query(event)? {
+        if streams.event_query(event)? {
             return Ok(None);
         }
         let mut s = lock(&self.state);
@@ -74,11 +74,11 @@ impl Borrowed {
     }
 
     /// Whether the event of the number has completed; if so, we let go of it.
-    pub(super) fn passed(&self, device: &dyn Device, number: u64) -> Result<bool> {
+    pub(super) fn passed(&self, streams: &dyn Streams, number: u64) -> Result<bool> {
         let Some(event) = self.event(number) else { return Ok(true) };
-        let done = device.event_query(event)?;
+        let done = streams.event_query(event)?;
         if done && let Some(e) = self.let_go(number, false) {
-            let _ = device.event_destroy(e); // for the caller it is gone since long
+            let _ = streams.event_destroy(e); // for the caller it is gone since long
         }
         Ok(done)
     }
@@ -108,12 +108,12 @@ impl Borrowed {
     }
 
     /// Whether we still need the event as it is.
-    pub(super) fn holds(&self, device: &dyn Device, event: EventId) -> Result<bool> {
+    pub(super) fn holds(&self, streams: &dyn Streams, event: EventId) -> Result<bool> {
         if self.count.load(Relaxed) == 0 {
             return Ok(false);
         }
         let Some(number) = lock(&self.state).of(event).map(|(number, _)| number) else { return Ok(false) };
-        Ok(!self.passed(device, number)?)
+        Ok(!self.passed(streams, number)?)
     }
 
     /// Fails for an event that the caller has destroyed, though we still have it.
@@ -125,9 +125,9 @@ impl Borrowed {
     }
 
     /// The caller destroys the event. `true`: we need it, and destroy it ourselves later.
-    pub(super) fn keep(&self, device: &dyn Device, event: EventId) -> Result<bool> {
+    pub(super) fn keep(&self, streams: &dyn Streams, event: EventId) -> Result<bool> {
         self.check(event)?;
-        if !self.holds(device, event)? {
+        if !self.holds(streams, event)? {
             return Ok(false);
         }
         let mut s = lock(&self.state);
@@ -142,11 +142,11 @@ impl Borrowed {
     }
 
     /// The device ends: events that the caller has destroyed go.
-    pub(super) fn close(&self, device: &dyn Device) {
+    pub(super) fn close(&self, streams: &dyn Streams) {
         let s = std::mem::take(&mut *lock(&self.state));
         self.count.store(0, Relaxed);
         for e in s.by_number.into_values().filter(|h| h.destroyed).filter_map(|h| h.event) {
-            let _ = device.event_destroy(e); // a device that is ending may have lost it already
+            let _ = streams.event_destroy(e); // a device that is ending may have lost it already
         }
     }
 }

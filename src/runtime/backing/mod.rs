@@ -8,8 +8,8 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels::check_unlocked;
 use crate::base::sync::system::Mutex;
 use crate::base::sync::thread_token;
-use crate::core::{Backing, EVERY, Point, Points as CorePoints, Waits};
-use crate::device::{CopyKind, Device, EventId, StreamId, Whose};
+use crate::core::{Backing, EVERY, GRANULE, Point, Points as CorePoints, Waits};
+use crate::device::{CopyKind, Device, EventId, ExternalStreams, Mapping, StreamId, Whose};
 use crate::fail;
 use crate::runtime::lock;
 use crate::runtime::reentry::{self, InCall};
@@ -40,6 +40,13 @@ pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
         // A device that cannot tell is asked for the memory itself.
         _ => Ok(()),
     }
+}
+
+/// Only a device that may have streams of others is asked about all of them, or about such a one.
+fn external(device: &dyn Device) -> Result<&dyn ExternalStreams> {
+    device
+        .external_streams()
+        .ok_or_else(|| Error::new(Code::Unsupported, "this device knows all its streams"))
 }
 
 /// What stands behind the memory of one device.
@@ -106,6 +113,14 @@ impl Supply {
         call(c.device)
     }
 
+    /// The same, of a device that maps.
+    fn mapped<T>(&self, call: impl FnOnce(&dyn Mapping) -> Result<T>) -> Result<T> {
+        self.counted(|d| match d.mapping() {
+            Some(m) => call(m),
+            None => Err(Error::new(Code::Internal, "the device does not map any more")),
+        })
+    }
+
     /// Calls made to the device's memory management so far.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Relaxed)
@@ -144,13 +159,13 @@ impl Supply {
             self.segments.back(&gone);
             Err(e)
         };
-        if let Err(e) = self.counted(|d| d.unmap(at, bytes)) {
+        if let Err(e) = self.mapped(|m| m.unmap(at, bytes)) {
             if !must {
                 return keep(e);
             }
             self.refused.add(f, n, true);
-        } else if let Err(e) = self.counted(|d| d.granules_release(f, n)) {
-            if !must && self.counted(|d| d.map(at, f, n)).is_ok() {
+        } else if let Err(e) = self.mapped(|m| m.release(f, n)) {
+            if !must && self.mapped(|m| m.map(at, f, n)).is_ok() {
                 return keep(e);
             }
             self.refused.add(f, n, false);
@@ -162,20 +177,19 @@ impl Supply {
     fn ask_again(&self) {
         // Granules that are shown somewhere cannot go.
         for (at, run) in self.views.to_ask() {
-            let granule = self.device.granule();
-            let taken = self.counted(|d| d.unmap(at * granule, run.count * granule)).is_ok();
+            let taken = self.mapped(|m| m.unmap(at * GRANULE, run.count * GRANULE)).is_ok();
             self.views.asked(at, taken, true);
         }
         for (first, run) in self.refused.to_ask() {
-            let (at, bytes) = (first * self.device.granule(), run.count * self.device.granule());
-            let shown = run.shown && self.counted(|d| d.unmap(at, bytes)).is_err();
-            let taken = !shown && self.counted(|d| d.granules_release(first, run.count)).is_ok();
+            let (at, bytes) = (first * GRANULE, run.count * GRANULE);
+            let shown = run.shown && self.mapped(|m| m.unmap(at, bytes)).is_err();
+            let taken = !shown && self.mapped(|m| m.release(first, run.count)).is_ok();
             self.refused.asked(first, taken, shown);
         }
     }
 
     fn granule_at(&self, index: u32) -> u64 {
-        u64::from(index) * self.device.granule()
+        u64::from(index) * GRANULE
     }
 
     /// [address] of an offset in the window, where the device maps.
@@ -190,7 +204,7 @@ impl Supply {
 
     /// Whether a freed block still waits for this event of the caller.
     pub(crate) fn holds_event(&self, event: EventId) -> Result<bool> {
-        self.points.borrowed.holds(&*self.device, event)
+        self.points.borrowed.holds(self.device.streams(), event)
     }
 
     /// Fails for an event that the caller has destroyed.
@@ -200,26 +214,26 @@ impl Supply {
 
     /// The caller destroys an event. `true`: it goes later, when no freed block waits for it.
     pub(crate) fn keep_event(&self, event: EventId) -> Result<bool> {
-        self.points.borrowed.keep(&*self.device, event)
+        self.points.borrowed.keep(self.device.streams(), event)
     }
 
     /// Destroys the events that were given back since the last call.
     fn bury(&self, device: &dyn Device) {
         let dead = std::mem::take(&mut *lock(&self.dead));
         for e in dead {
-            let _ = device.event_destroy(e); // for the caller it is gone since long
+            let _ = device.streams().event_destroy(e); // for the caller it is gone since long
         }
     }
 
     /// An event of ours, which is to be recorded.
     fn event(&self, device: &dyn Device) -> Result<EventId> {
         let spare = lock(&self.spare).pop();
-        spare.map_or_else(|| device.event_create(), Ok)
+        spare.map_or_else(|| device.streams().event_create(), Ok)
     }
 
     /// An event of ours, recorded behind everything that is queued on `stream`; `None`: all of that is over.
     fn record(&self, device: &dyn Device, stream: StreamId) -> Result<Option<EventId>> {
-        if device.recording_waits() {
+        if device.streams().recording_waits() {
             reentry::may_block()?;
         }
         let event = match self.event(device) {
@@ -229,22 +243,19 @@ impl Supply {
                 reentry::may_block()?;
                 return match stream {
                     EVERY => device.synchronize(),
-                    s => device.stream_synchronize(s),
+                    s => device.streams().synchronize(s),
                 }
                 .map(|()| None);
             }
             Err(e) => return Err(e),
         };
         let recorded = match stream {
-            EVERY => device.event_record_all(event),
-            s => match device.event_record(s, event) {
+            EVERY => external(device).and_then(|e| e.record_all(event)),
+            s => match device.streams().event_record(s, event) {
                 // It was the device's own when it was named, so its maker has ended it without a word (or it takes no
                 // event of ours). What it has queued may still run, and nobody else can tell.
-                Err(e)
-                    if matches!(e.code(), Code::UnknownStream | Code::UnknownEvent)
-                        && device.has_foreign_streams() =>
-                {
-                    device.event_record_all(event)
+                Err(e) if matches!(e.code(), Code::UnknownStream | Code::UnknownEvent) => {
+                    device.external_streams().map_or(Err(e), |x| x.record_all(event))
                 }
                 other => other,
             },
@@ -265,14 +276,14 @@ impl Supply {
     /// Everything goes back: spare events, and the window.
     pub(crate) fn close(&self) -> Result<()> {
         self.bury(&*self.device);
-        self.points.borrowed.close(&*self.device);
+        self.points.borrowed.close(self.device.streams());
         lock(&self.saved).clear();
         let spare = std::mem::take(&mut *lock(&self.spare));
         for e in spare {
-            let _ = self.device.event_destroy(e); // a device that is ending may have lost it already
+            let _ = self.device.streams().event_destroy(e); // a device that is ending may have lost it already
         }
         if self.maps && self.places.close_window() {
-            return self.device.map_close();
+            return self.device.mapping().map_or(Ok(()), Mapping::close_window);
         }
         Ok(())
     }
@@ -281,8 +292,8 @@ impl Supply {
 impl CorePoints for Supply {
     fn passed(&self, point: Point) -> Result<bool> {
         match self.points.get(point)? {
-            Asked::Event(e) => self.call()?.device.event_query(e),
-            Asked::Borrowed(n) => self.points.borrowed.passed(self.call()?.device, n),
+            Asked::Event(e) => self.call()?.device.streams().event_query(e),
+            Asked::Borrowed(n) => self.points.borrowed.passed(self.call()?.device.streams(), n),
             Asked::Visit(v) => v.passed(),
             Asked::Answer(answer) => Ok(answer),
         }
@@ -290,13 +301,13 @@ impl CorePoints for Supply {
 
     fn wait(&self, stream: u64, point: Point) -> Result<()> {
         let c = self.call()?;
-        if c.device.awaiting_waits() {
+        if c.device.streams().awaiting_waits() {
             reentry::may_block()?;
         }
         match self.points.get(point)? {
-            Asked::Event(e) => c.device.stream_wait_event(stream, e),
+            Asked::Event(e) => c.device.streams().wait_event(stream, e),
             Asked::Borrowed(n) => match self.points.borrowed.event(n) {
-                Some(e) => c.device.stream_wait_event(stream, e),
+                Some(e) => c.device.streams().wait_event(stream, e),
                 None => Ok(()), // it has completed
             },
             Asked::Answer(true) => Ok(()),
@@ -308,9 +319,9 @@ impl CorePoints for Supply {
     fn sync(&self, point: Point) -> Result<()> {
         match self.points.get(point)? {
             Asked::Visit(v) => v.sync(),
-            Asked::Event(e) => self.call()?.device.event_synchronize(e),
+            Asked::Event(e) => self.call()?.device.streams().event_synchronize(e),
             Asked::Borrowed(n) => match self.points.borrowed.event(n) {
-                Some(e) => self.call()?.device.event_synchronize(e),
+                Some(e) => self.call()?.device.streams().event_synchronize(e),
                 None => Ok(()), // it has completed
             },
             Asked::Answer(true) => Ok(()),
@@ -335,10 +346,10 @@ impl Backing for Supply {
             fail!(Code::Device, "the device has not taken back memory that it is to give again");
         }
         self.check_free(self.granule_at(count))?;
-        self.counted(|d| d.granules_create(f, n))?;
-        self.counted(|d| d.map(self.granule_at(first), f, n)).inspect_err(|_| {
+        self.mapped(|m| m.create(f, n))?;
+        self.mapped(|m| m.map(self.granule_at(first), f, n)).inspect_err(|_| {
             // As if they had never been made.
-            if self.counted(|d| d.granules_release(f, n)).is_err() {
+            if self.mapped(|m| m.release(f, n)).is_err() {
                 self.refused.add(f, n, false);
             }
         })?;
@@ -358,10 +369,10 @@ impl Backing for Supply {
 
     fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()> {
         self.ask_again();
-        if self.views.has(offset / self.device.granule(), u64::from(count)) {
+        if self.views.has(offset / GRANULE, u64::from(count)) {
             fail!(Code::Device, "the device still shows other memory at addresses that are to be used");
         }
-        self.counted(|d| d.map(offset, u64::from(first), u64::from(count)))?;
+        self.mapped(|m| m.map(offset, u64::from(first), u64::from(count)))?;
         let _in = InCall::new(self);
         self.segments.added(self.window_at(offset), self.granule_at(count));
         Ok(())
@@ -370,15 +381,14 @@ impl Backing for Supply {
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()> {
         let _c = self.call()?;
         let gone = self.segments.going(self.window_at(offset), bytes);
-        self.counted(|d| d.unmap(offset, bytes)).inspect_err(|_| self.segments.back(&gone))
+        self.mapped(|m| m.unmap(offset, bytes)).inspect_err(|_| self.segments.back(&gone))
     }
 
     fn discard_view(&self, offset: u64, bytes: u64) {
         let Ok(_c) = self.call() else { return };
         self.segments.going(self.window_at(offset), bytes);
-        if self.counted(|d| d.unmap(offset, bytes)).is_err() {
-            let granule = self.device.granule();
-            self.views.add(offset / granule, bytes / granule, true);
+        if self.mapped(|m| m.unmap(offset, bytes)).is_err() {
+            self.views.add(offset / GRANULE, bytes / GRANULE, true);
         }
     }
 
@@ -446,20 +456,22 @@ impl Backing for Supply {
         let c = self.call()?;
         self.bury(c.device);
         let event = self.event(c.device)?;
-        let event = self.recorded(event, c.device.event_record_theirs(stream, event))?;
+        let recorded = external(c.device).and_then(|e| e.record_theirs(stream, event));
+        let event = self.recorded(event, recorded)?;
         Ok(Some(self.points.of_event(event)))
     }
 
     fn borrow_event(&self, event: u64) -> Result<Option<Point>> {
-        self.points.borrow(self.call()?.device, event)
+        self.points.borrow(self.call()?.device.streams(), event)
     }
 
     fn capturing(&self, stream: u64) -> bool {
         // A device that fails here fails at the call that follows, too.
         let Ok(c) = self.call() else { return false };
+        let Some(external) = c.device.external_streams() else { return false };
         match stream {
-            EVERY => c.device.any_captured().unwrap_or(false),
-            s => matches!(c.device.capture_id(s), Ok(Some(_))),
+            EVERY => external.any_captured().unwrap_or(false),
+            s => matches!(external.capture_id(s), Ok(Some(_))),
         }
     }
 
@@ -471,7 +483,7 @@ impl Backing for Supply {
     }
 
     fn sync_stream(&self, stream: u64) -> Result<()> {
-        self.call()?.device.stream_synchronize(stream)
+        self.call()?.device.streams().synchronize(stream)
     }
 
     fn may_wait(&self) -> bool {
@@ -483,11 +495,11 @@ impl Backing for Supply {
     }
 
     fn knows(&self, stream: u64) -> bool {
-        stream == 0 || stream != EVERY && self.device.stream_exists(stream)
+        stream == 0 || stream != EVERY && self.device.streams().exists(stream)
     }
 
     fn lists(&self, stream: u64) -> bool {
-        stream == EVERY || self.device.has_foreign_streams() || lock(&self.streams).contains(&stream)
+        stream == EVERY || self.device.external_streams().is_some() || lock(&self.streams).contains(&stream)
     }
 
     fn owns(&self, stream: u64) -> Result<bool> {
@@ -503,7 +515,7 @@ impl Backing for Supply {
     }
 
     fn streams(&self, each: &mut dyn FnMut(u64)) {
-        if self.device.has_foreign_streams() {
+        if self.device.external_streams().is_some() {
             return each(EVERY);
         }
         self.made_here().into_iter().for_each(each);

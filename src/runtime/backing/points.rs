@@ -9,7 +9,7 @@ use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::core::{Point, Waits};
-use crate::device::{Device, EventId};
+use crate::device::{EventId, Streams};
 use crate::runtime::{by_id, lock};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -139,8 +139,8 @@ impl Points {
     }
 
     /// A point at an event of the caller; `None`: it has completed.
-    pub(super) fn borrow(&self, device: &dyn Device, event: EventId) -> Result<Option<Point>> {
-        Ok(self.borrowed.borrow(device, event)?.map(|number| self.add(What::Borrowed(number))))
+    pub(super) fn borrow(&self, streams: &dyn Streams, event: EventId) -> Result<Option<Point>> {
+        Ok(self.borrowed.borrow(streams, event)?.map(|number| self.add(What::Borrowed(number))))
     }
 
     /// A new ticket: its point, and the end that whoever uses the block keeps open.

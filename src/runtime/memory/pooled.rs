@@ -3,7 +3,7 @@
 use super::{ended, unknown};
 use crate::base::error::{Code, Result};
 use crate::core::{Config, Freed, GRANULE, Got, Heap, Pond, Pool, PoolId, Request, Stats};
-use crate::device::{Caps, Device, StreamId};
+use crate::device::{Device, Mapping, StreamId};
 use crate::runtime::backing::{Places, Supply};
 use crate::runtime::kept::Kept;
 use crate::runtime::rescue::Rescue;
@@ -41,24 +41,23 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
         padding: sizes.padding,
         init_alloc: sizes.init_alloc,
         realloc: sizes.realloc,
-        mapping: device.caps().contains(Caps::MAPPING) && device.granule() == GRANULE,
+        mapping: device.mapping().is_some() && expandable,
         numbers: 0,
         growing: device.segments_grow(),
         window: Pond::WINDOW,
-        most_pieces: device.most_mappings(),
+        most_pieces: u64::MAX,
     };
-    if config.mapping && !expandable {
-        config.mapping = false;
+    if device.mapping().is_some() && !expandable {
         config.init_alloc = config.init_alloc.min(SEGMENT);
         config.realloc = config.realloc.min(SEGMENT);
         // A larger block is not kept when it is freed: it would lock up much of the device.
         config.max_chunk = config.max_chunk.min(SEGMENT.max(config.max_alloc / 4));
     }
-    if config.mapping {
+    if let Some(mapping) = device.mapping().filter(|_| expandable) {
         // Whole granules only; what the device has beyond the last one cannot be mapped.
-        config.max_alloc =
-            config.max_alloc.min(device.memory_info()?.total) / device.granule() * device.granule();
-        config.numbers = device.granule_numbers()?;
+        config.max_alloc = config.max_alloc.min(device.memory_info()?.total) / GRANULE * GRANULE;
+        config.numbers = mapping.numbers();
+        config.most_pieces = mapping.most_mappings();
     } else if config.max_alloc > MOST_BELIEVED {
         config.max_alloc = UNKNOWN_SIZE;
     }
@@ -66,10 +65,10 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
 }
 
 /// Reserves the addresses of a pond: as many as it would like, else fewer.
-fn reserve(device: &dyn Device, config: &mut Config, places: &Places) -> Result<()> {
+fn reserve(mapping: &dyn Mapping, config: &mut Config, places: &Places) -> Result<()> {
     loop {
         let (real, alias) = Pond::span(config)?;
-        match device.map_window(real + alias) {
+        match mapping.open_window(real + alias) {
             Ok(window) => {
                 places.set_window(window, real + alias);
                 return Ok(());
@@ -90,10 +89,10 @@ impl Pooled {
         kept: Arc<Kept>,
     ) -> Result<Pooled> {
         let places = Arc::new(Places::default());
-        if config.mapping {
-            reserve(&*device, &mut config, &places)?;
-        }
         let maps = config.mapping;
+        if let Some(mapping) = device.mapping().filter(|_| maps) {
+            reserve(mapping, &mut config, &places)?;
+        }
         let supply = Arc::new(Supply::new(device.clone(), usage, places.clone(), maps));
         match Pond::new(config, supply.clone()) {
             Ok(pond) => {
@@ -101,8 +100,8 @@ impl Pooled {
                 Ok(Pooled { pond, device, supply, places, maps, rescue, kept, closed })
             }
             Err(e) => {
-                if maps {
-                    device.map_close()?;
+                if let Some(mapping) = device.mapping().filter(|_| maps) {
+                    mapping.close_window()?;
                 }
                 Err(e)
             }

@@ -5,7 +5,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
 use crate::core::Tuning;
-use crate::device::Device;
+use crate::device::{Device, Sharing};
 use crate::runtime::kept::Kept;
 use crate::runtime::lock;
 use crate::runtime::options::{Backend, ExportHandle, Key, Options, Strictness, Value, parse};
@@ -26,6 +26,13 @@ struct Asked {
     limit: u64, // [B] of `set_limit`; 0: none
 }
 
+/// From now on granules are made so that they can go out as the options want.
+fn make_for_fabric(device: &dyn Device, options: &Options) {
+    if let Some(fabric) = device.sharing().and_then(Sharing::fabric) {
+        fabric.make(options.export_handle() != ExportHandle::PosixFd);
+    }
+}
+
 impl Memory {
     /// The memory of `device` with these options. `Unsupported` for a backend that the device does not have.
     pub(crate) fn with_options(
@@ -34,7 +41,7 @@ impl Memory {
         mut options: Options,
     ) -> Result<Memory> {
         let (rescue, kept) = (Arc::new(Rescue::default()), Arc::new(Kept::default()));
-        if options.backend() == Backend::Driver && !device.has_driver_pool() {
+        if options.backend() == Backend::Driver && device.driver_pool().is_none() {
             if !options.backend_is_wish {
                 return Err(Error::new(
                     Code::Unsupported,
@@ -45,7 +52,7 @@ impl Memory {
             options.set(Key::Backend, Value::Backend(Backend::Native));
         }
         // Before there is any memory.
-        device.make_for_fabric(options.export_handle() != ExportHandle::PosixFd);
+        make_for_fabric(&*device, &options);
         let how = match options.backend() {
             Backend::None => How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, false)?)),
             Backend::Driver => How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, true)?)),
@@ -81,7 +88,7 @@ impl Memory {
                 let threshold = o.fraction(Key::GarbageCollectionThreshold);
                 p.pond.set_limit(limit);
                 p.supply.set_careful(careful);
-                p.device.make_for_fabric(o.export_handle() != ExportHandle::PosixFd);
+                make_for_fabric(&*p.device, o);
                 p.pond.tune(Tuning {
                     max_split: o.bytes(Key::MaxSplitSizeMb).unwrap_or(0),
                     max_round: o.bytes(Key::MaxNonSplitRoundingMb).unwrap_or(0),

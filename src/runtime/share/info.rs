@@ -19,7 +19,7 @@
 //! | then | 64 each | with fabric handles: as many as pieces |
 
 use crate::base::error::{Code, Error, Result};
-use crate::device::share::{Piece, Shared, SharedKind};
+use crate::device::sharing::{Piece, Shared, SharedKind};
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"millpond");
 const VERSION: u32 = 2;

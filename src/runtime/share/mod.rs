@@ -8,7 +8,7 @@ use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
 use crate::core::Pieces;
 use crate::device::Device;
-use crate::device::share::{Imported, SharedKind};
+use crate::device::sharing::{Fabric, Imported, Run, SharedKind, Sharing};
 use crate::fail;
 use crate::runtime::device::DeviceState;
 use crate::runtime::options::ExportHandle;
@@ -70,7 +70,7 @@ impl DeviceState {
         let _pass = self.enter()?;
         let (granules, maps, fabric) = self.memory().export_pieces(addr)?;
         let count: usize = granules.granules.iter().map(|g| g.count as usize).sum();
-        Ok(match (maps, self.device().shares_by_granule()) {
+        Ok(match (maps, sharing(self.device())?.by_granule()) {
             (true, _) if fabric => (Info::length(count, true), 1),
             (true, true) => (Info::length(count, false), 1 + count),
             (true, false) => (Info::length(granules.granules.len(), false), 2),
@@ -105,7 +105,7 @@ impl DeviceState {
             fabric: m.fabric,
             fds: files.to_vec(),
         };
-        let at = self.device().open_shared(&memory)?;
+        let at = sharing_in(self.device())?.open(&memory)?;
         self.imports.add(at + told.skip, told.bytes, at, ticket);
         Ok(at + told.skip)
     }
@@ -115,7 +115,7 @@ impl DeviceState {
         let _pass = self.enter()?;
         may_block()?;
         let (bytes, memory, ticket) = self.imports.take(addr)?;
-        match self.device().close_shared(memory) {
+        match sharing_in(self.device()).and_then(|s| s.close(memory)) {
             Ok(()) => Ok(()),
             Err(e) => {
                 self.imports.add(addr, bytes, memory, ticket);
@@ -140,7 +140,10 @@ impl DeviceState {
     pub fn can_access(&self, peer: &DeviceState) -> Result<bool> {
         let _pass = self.enter()?;
         let _there = peer.enter()?;
-        Ok(self.type_name() == peer.type_name() && self.device().can_admit(peer.device())?)
+        if self.id() == peer.id() || self.type_name() != peer.type_name() {
+            return Ok(self.id() == peer.id());
+        }
+        self.device().peers().map_or(Ok(false), |p| p.can_admit(peer.device()))
     }
 
     /// From now on work on `peer` may use all pooled memory of this device at its address, what comes later too.
@@ -151,7 +154,11 @@ impl DeviceState {
         if self.type_name() != peer.type_name() {
             fail!(Code::Unsupported, "{:?} and {:?} share no memory", self.type_name(), peer.type_name());
         }
-        self.device().admit(peer.device())
+        match self.device().peers() {
+            Some(peers) => peers.admit(peer.device()),
+            None if self.id() == peer.id() => Ok(()),
+            None => fail!(Code::Unsupported, "that device cannot use memory of this one"),
+        }
     }
 
     /// The device ends.
@@ -160,8 +167,26 @@ impl DeviceState {
     }
 }
 
+/// How memory of the device goes to other processes.
+fn sharing(device: &dyn Device) -> Result<&dyn Sharing> {
+    let none =
+        || Error::new(Code::Unsupported, "memory of this device cannot be shared with other processes");
+    device.sharing().ok_or_else(none)
+}
+
+/// How memory of other processes comes to the device.
+fn sharing_in(device: &dyn Device) -> Result<&dyn Sharing> {
+    let none = || Error::new(Code::Unsupported, "this device cannot use memory of other processes");
+    device.sharing().ok_or_else(none)
+}
+
+fn fabric(device: &dyn Device) -> Result<&dyn Fabric> {
+    let none = || Error::new(Code::Unsupported, "no fabric handles: the memory of this device has none");
+    device.sharing().and_then(Sharing::fabric).ok_or_else(none)
+}
+
 /// The granules, as a device wants them.
-fn wide(pieces: &Pieces) -> Vec<(u64, u64)> {
+fn wide(pieces: &Pieces) -> Vec<Run> {
     pieces.granules.iter().map(|g| (g.first.into(), g.count.into())).collect()
 }
 
@@ -176,7 +201,7 @@ pub(super) fn by_fabric(
         return Ok(false);
     }
     let can = if maps {
-        device.check_fabric(&wide(pieces))
+        fabric(device).and_then(|f| f.check(&wide(pieces)))
     } else {
         Err(Error::new(Code::Unsupported, "no fabric handles: the memory is not mapped"))
     };
@@ -191,16 +216,17 @@ pub(super) fn export_of(
     device: &dyn Device,
     pieces: &Pieces,
     segment: Option<(u64, u64)>,
-    fabric: bool,
+    by_fabric: bool,
     ticket: OwnedFd,
 ) -> Result<Export> {
     let (shared, skip) = match segment {
-        Some((addr, skip)) => (device.share_segment(addr)?, skip),
-        None => (device.share_granules(&wide(pieces), fabric)?, pieces.skip),
+        Some((addr, skip)) => (sharing(device)?.segment(addr)?, skip),
+        None if by_fabric => (fabric(device)?.granules(&wide(pieces))?, pieces.skip),
+        None => (sharing(device)?.granules(&wide(pieces))?, pieces.skip),
     };
     let mut fds = vec![ticket];
     fds.extend(shared.fds);
-    let memory = crate::device::share::Shared {
+    let memory = crate::device::sharing::Shared {
         kind: shared.kind,
         identity: shared.identity,
         pieces: shared.pieces,

@@ -156,7 +156,7 @@ impl Unpooled {
         let _call = self.supply.call()?;
         lock(&self.account).count_call(info.pool);
         if self.by_driver {
-            self.device.pool_free(info.base, home)
+            self.driver_pool()?.free(info.base, home)
         } else {
             self.device.free(info.base, info.size)
         }

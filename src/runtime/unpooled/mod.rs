@@ -11,7 +11,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex, MutexGuard};
 use crate::core::{BlockInfo, Order, PoolId, Stats, Waits};
-use crate::device::{Device, Sizes, StreamId};
+use crate::device::{Device, DriverPool, Sizes, StreamId};
 use crate::fail;
 use crate::runtime::backing::{Places, Supply, check_free};
 use crate::runtime::lock;
@@ -55,6 +55,12 @@ impl Unpooled {
         let order = Order::new(supply.clone());
         let (account, put_down) = (Mutex::new(Account::new()), Condvar::new());
         Ok(Unpooled { device, supply, order, sizes, by_driver, account, put_down })
+    }
+
+    /// The pool of the device's driver, where blocks come from it.
+    fn driver_pool(&self) -> Result<&dyn DriverPool> {
+        let none = || Error::new(Code::Unsupported, "this device's driver has no pool");
+        self.device.driver_pool().ok_or_else(none)
     }
 
     /// The order of the device's streams.
@@ -192,9 +198,9 @@ impl Unpooled {
                 addr => Ok((addr, Ok(()))),
             };
         }
-        let addr = self.device.pool_alloc(stream.unwrap_or(0), size)?;
+        let addr = self.driver_pool()?.alloc(stream.unwrap_or(0), size)?;
         // Every stream may use a block without one at once.
-        let ready = if stream.is_none() { self.device.stream_synchronize(0) } else { Ok(()) };
+        let ready = if stream.is_none() { self.device.streams().synchronize(0) } else { Ok(()) };
         Ok((addr, ready))
     }
 
@@ -286,7 +292,7 @@ impl Unpooled {
             // What was freed is unused only when the streams have got there.
             self.order.sync_device()?;
             let _call = self.supply.call()?;
-            self.device.pool_trim(0)?;
+            self.driver_pool()?.trim(0)?;
         }
         Ok(())
     }
@@ -297,7 +303,7 @@ impl Unpooled {
         let mut s = lock(&self.account).device;
         if self.by_driver
             && let Ok(_call) = self.supply.call()
-            && let Ok(d) = self.device.pool_stats()
+            && let Ok(d) = self.driver_pool().and_then(|p| p.stats())
         {
             // The pool's own numbers: what it keeps is taken from the device too.
             s.reserved.current = d.reserved;

@@ -24,7 +24,7 @@ fn without_a_memory_file_the_device_gives_segments() {
             // Restored first: the harness wants to write its report.
             limit(which, u64::MAX);
             assert!(!a.caps().contains(Caps::MAPPING));
-            refused(a.map_window(GRANULE), Code::Unsupported);
+            assert!(a.mapping().is_none() && a.sharing().is_none());
             a.free(a.alloc(GRANULE).unwrap(), GRANULE).unwrap();
         }
     });
@@ -34,19 +34,19 @@ fn without_a_memory_file_the_device_gives_segments() {
 fn without_address_space_calls_fail_and_give_back_what_they_took() {
     alone("failures::without_address_space_calls_fail_and_give_back_what_they_took", || {
         let (host, a, _) = host();
-        let stream = a.stream_create().unwrap();
+        let stream = a.streams().create().unwrap();
         // Its thread runs: one that is only starting asks for a signal stack, and ends the process where it gets none.
         let (tell, told) = std::sync::mpsc::channel();
-        a.stream_callback(stream, Box::new(move |_| tell.send(()).unwrap())).unwrap();
+        a.streams().callback(stream, Box::new(move |_| tell.send(()).unwrap())).unwrap();
         told.recv().unwrap();
         limit(libc::RLIMIT_AS, 1 << 20);
         let results = [
             a.alloc(64 * MIB).map(drop),
-            a.unified_alloc(64 * MIB).map(drop),
-            a.host_alloc(64 * MIB).map(drop),
-            a.map_window(64 * MIB).map(drop),
+            a.unified().unwrap().alloc(64 * MIB).map(drop),
+            a.host_alloc(64 * MIB, PLAIN).map(drop),
+            a.mapping().unwrap().open_window(64 * MIB).map(drop),
         ];
-        let thread = a.stream_create();
+        let thread = a.streams().create();
         limit(libc::RLIMIT_AS, u64::MAX);
         for result in results {
             refused(result, Code::OutOfMemory);
@@ -55,8 +55,8 @@ fn without_address_space_calls_fail_and_give_back_what_they_took() {
         assert_eq!(a.memory_info().unwrap().free, 256 * MIB);
         let stats = host.stats(0).unwrap();
         assert_eq!((stats.stream_threads, stats.pinned_blocks), (1, 0));
-        a.stream_synchronize(stream).unwrap();
-        a.map_window(64 * MIB).unwrap();
+        a.streams().synchronize(stream).unwrap();
+        a.mapping().unwrap().open_window(64 * MIB).unwrap();
     });
 }
 
@@ -89,23 +89,24 @@ impl Drop for Splinters {
 fn without_mappings_map_and_unmap_change_nothing() {
     alone("failures::without_mappings_map_and_unmap_change_nothing", || {
         let (_host, a, _) = host();
-        let window = a.map_window(16 * GRANULE).unwrap();
-        a.granules_create(0, 6).unwrap();
-        a.map(8 * GRANULE, 0, 3).unwrap();
+        let window = a.mapping().unwrap().open_window(16 * GRANULE).unwrap();
+        a.mapping().unwrap().create(0, 6).unwrap();
+        a.mapping().unwrap().map(8 * GRANULE, 0, 3).unwrap();
         bytes(window + 9 * GRANULE, 1)[0] = 77;
         let splinters = Splinters::new();
-        let (mapped, unmapped) = (a.map(2 * GRANULE, 4, 1), a.unmap(9 * GRANULE, GRANULE));
+        let (mapped, unmapped) =
+            (a.mapping().unwrap().map(2 * GRANULE, 4, 1), a.mapping().unwrap().unmap(9 * GRANULE, GRANULE));
         drop(splinters);
         refused(mapped, Code::OutOfMemory);
         refused(unmapped, Code::OutOfMemory);
         assert_eq!(bytes(window + 9 * GRANULE, 1), [77], "still mapped");
-        refused(a.granules_release(1, 1), Code::Busy);
-        a.granules_release(4, 1).unwrap(); // not mapped after all
-        a.granules_create(4, 1).unwrap();
-        a.map(2 * GRANULE, 4, 1).unwrap();
-        a.unmap(9 * GRANULE, GRANULE).unwrap();
-        a.granules_release(1, 1).unwrap();
-        a.map_close().unwrap();
+        refused(a.mapping().unwrap().release(1, 1), Code::Busy);
+        a.mapping().unwrap().release(4, 1).unwrap(); // not mapped after all
+        a.mapping().unwrap().create(4, 1).unwrap();
+        a.mapping().unwrap().map(2 * GRANULE, 4, 1).unwrap();
+        a.mapping().unwrap().unmap(9 * GRANULE, GRANULE).unwrap();
+        a.mapping().unwrap().release(1, 1).unwrap();
+        a.mapping().unwrap().close_window().unwrap();
         assert_eq!(a.memory_info().unwrap().free, 256 * MIB);
     });
 }
@@ -120,7 +121,7 @@ fn pinned_memory_that_may_not_be_locked_is_plain_memory() {
             assert_eq!(unsafe { libc::setuid(65534) }, 0);
         }
         let (host, a, _) = host();
-        let block = a.host_alloc(MIB).unwrap();
+        let block = a.host_alloc(MIB, PLAIN).unwrap();
         bytes(block, 1 << 20).fill(1);
         let stats = host.stats(0).unwrap();
         assert_eq!((stats.pinned_blocks, stats.pinned_bytes, stats.locked_bytes), (1, MIB, 0));

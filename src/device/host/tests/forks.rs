@@ -30,7 +30,7 @@ fn in_child(child: impl FnOnce() -> i32) -> i32 {
 #[test]
 fn every_call_of_a_child_is_refused_at_once() {
     let (host, a, b) = host();
-    let (s, event) = (a.stream_create().unwrap(), a.event_create().unwrap());
+    let (s, event) = (a.streams().create().unwrap(), a.streams().event_create().unwrap());
     let block = a.alloc(4096).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -38,12 +38,12 @@ fn every_call_of_a_child_is_refused_at_once() {
         for _ in 0..3 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let (t, e) = (a.stream_create().unwrap(), a.event_create().unwrap());
+                    let (t, e) = (a.streams().create().unwrap(), a.streams().event_create().unwrap());
                     let p = a.alloc(512).unwrap();
-                    a.event_record(s, e).unwrap();
+                    a.streams().event_record(s, e).unwrap();
                     a.memset_async(s, block, 1, 4096).unwrap();
-                    a.event_destroy(e).unwrap();
-                    a.stream_destroy(t).unwrap();
+                    a.streams().event_destroy(e).unwrap();
+                    a.streams().destroy(t).unwrap();
                     a.free(p, 512).unwrap();
                     let _ = host.stats(0);
                 }
@@ -57,33 +57,33 @@ fn every_call_of_a_child_is_refused_at_once() {
                     a.synchronize(),
                     a.alloc(512).map(drop),
                     a.free(block, 4096),
-                    a.host_alloc(512).map(drop),
+                    a.host_alloc(512, PLAIN).map(drop),
                     a.host_free(block, 512),
-                    a.unified_alloc(512).map(drop),
-                    a.unified_free(block, 512),
+                    a.unified().unwrap().alloc(512).map(drop),
+                    a.unified().unwrap().free(block, 512),
                     a.copy(CopyKind::DeviceToDevice, block, block, 1),
                     a.copy_async(s, CopyKind::DeviceToDevice, block, block, 1),
-                    a.copy_peer(&*b, block, block, 1),
-                    a.copy_peer_async(s, &*b, block, block, 1),
+                    a.peers().unwrap().copy(&*b, block, block, 1),
+                    a.peers().unwrap().copy_async(s, &*b, block, block, 1),
                     a.memset(block, 1, 1),
                     a.memset_async(s, block, 1, 1),
-                    a.stream_create().map(drop),
-                    a.stream_destroy(s),
-                    a.stream_query(s).map(drop),
-                    a.stream_synchronize(s),
-                    a.stream_wait_event(s, event),
-                    a.stream_callback(s, Box::new(|_| ())),
-                    a.event_create().map(drop),
-                    a.event_destroy(event),
-                    a.event_record(s, event),
-                    a.event_query(event).map(drop),
-                    a.event_synchronize(event),
-                    a.map_window(GRANULE).map(drop),
-                    a.map_close(),
-                    a.granules_create(0, 1),
-                    a.granules_release(0, 1),
-                    a.map(0, 0, 1),
-                    a.unmap(0, GRANULE),
+                    a.streams().create().map(drop),
+                    a.streams().destroy(s),
+                    a.streams().query(s).map(drop),
+                    a.streams().synchronize(s),
+                    a.streams().wait_event(s, event),
+                    a.streams().callback(s, Box::new(|_| ())),
+                    a.streams().event_create().map(drop),
+                    a.streams().event_destroy(event),
+                    a.streams().event_record(s, event),
+                    a.streams().event_query(event).map(drop),
+                    a.streams().event_synchronize(event),
+                    a.mapping().unwrap().open_window(GRANULE).map(drop),
+                    a.mapping().unwrap().close_window(),
+                    a.mapping().unwrap().create(0, 1),
+                    a.mapping().unwrap().release(0, 1),
+                    a.mapping().unwrap().map(0, 0, 1),
+                    a.mapping().unwrap().unmap(0, GRANULE),
                     host.initialize(),
                     host.finalize(),
                     host.device_count().map(drop),
@@ -93,7 +93,7 @@ fn every_call_of_a_child_is_refused_at_once() {
                 let bad = |r: &Result<()>| !matches!(r, Err(e) if e.code() == Code::NotPermitted);
                 match calls.iter().position(bad) {
                     Some(at) => 100 + at as i32,
-                    None => i32::from(a.stream_exists(s)),
+                    None => i32::from(a.streams().exists(s)),
                 }
             });
             assert_eq!(code, 0);
@@ -107,12 +107,12 @@ fn every_call_of_a_child_is_refused_at_once() {
 #[test]
 fn a_child_may_drop_everything_and_start_its_own_type() {
     let (host, a, b) = host();
-    let s = a.stream_create().unwrap();
+    let s = a.streams().create().unwrap();
     let block = a.alloc(4096).unwrap();
     if a.caps().contains(crate::device::Caps::MAPPING) {
-        let window = a.map_window(GRANULE).unwrap();
-        a.granules_create(0, 1).unwrap();
-        a.map(0, 0, 1).unwrap();
+        let window = a.mapping().unwrap().open_window(GRANULE).unwrap();
+        a.mapping().unwrap().create(0, 1).unwrap();
+        a.mapping().unwrap().map(0, 0, 1).unwrap();
         bytes(window, 8).fill(1);
     }
     let before = host.stats(0).unwrap();
@@ -123,10 +123,10 @@ fn a_child_may_drop_everything_and_start_its_own_type() {
         let own = HostType::new("own", HostOptions { device_count: 1, capacity: 4 * MIB, mapping: true });
         let works = own.initialize().and_then(|()| {
             let device = own.open(0)?;
-            let s = device.stream_create()?;
+            let s = device.streams().create()?;
             let p = device.alloc(512)?;
             device.memset_async(s, p, 5, 512)?;
-            device.stream_synchronize(s)?;
+            device.streams().synchronize(s)?;
             let right = bytes(p, 512) == [5; 512];
             own.finalize()?;
             Ok(right)
@@ -137,6 +137,6 @@ fn a_child_may_drop_everything_and_start_its_own_type() {
     let (host, a, _b) = slot.into_inner().unwrap().unwrap();
     assert_eq!(host.stats(0).unwrap(), before, "the child took nothing away from the parent");
     plug.open();
-    a.stream_synchronize(s).unwrap();
+    a.streams().synchronize(s).unwrap();
     a.free(block, 4096).unwrap();
 }

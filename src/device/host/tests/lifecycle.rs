@@ -34,8 +34,7 @@ fn capabilities_tell_segments_from_mapping() {
     let all = Caps::all();
     let (_host, a, _) = host_with(16 * MIB, false);
     assert_eq!(a.caps(), all - Caps::MAPPING);
-    refused(a.map_window(GRANULE), Code::Unsupported);
-    refused(a.granules_create(0, 1), Code::Unsupported);
+    assert!(a.mapping().is_none() && a.sharing().is_none());
     #[cfg(target_os = "linux")]
     assert_eq!(host().1.caps(), all);
 }
@@ -43,8 +42,8 @@ fn capabilities_tell_segments_from_mapping() {
 #[test]
 fn after_finalize_everything_is_refused_and_a_new_start_works() {
     let (host, old, _) = host();
-    let stream = old.stream_create().unwrap();
-    let event = old.event_create().unwrap();
+    let stream = old.streams().create().unwrap();
+    let event = old.streams().event_create().unwrap();
     let block = old.alloc(GRANULE).unwrap();
     host.finalize().unwrap();
 
@@ -54,19 +53,19 @@ fn after_finalize_everything_is_refused_and_a_new_start_works() {
     refused(old.synchronize(), none);
     refused(old.alloc(512), none);
     refused(old.free(block, GRANULE), none);
-    refused(old.host_alloc(512), none);
+    refused(old.host_alloc(512, PLAIN), none);
     refused(old.host_free(block, 512), none);
-    refused(old.unified_alloc(512), none);
-    refused(old.unified_free(block, 512), none);
+    refused(old.unified().unwrap().alloc(512), none);
+    refused(old.unified().unwrap().free(block, 512), none);
     refused(old.memset(block, 0, 1), none);
     refused(old.memset_async(0, block, 0, 1), none);
-    refused(old.stream_create(), none);
-    refused(old.stream_query(stream), none);
-    refused(old.stream_callback(stream, Box::new(|_| ())), none);
-    refused(old.event_record(stream, event), none);
-    refused(old.map_window(GRANULE), none);
-    refused(old.map_close(), none);
-    assert!(!old.stream_exists(stream) && !old.stream_exists(0));
+    refused(old.streams().create(), none);
+    refused(old.streams().query(stream), none);
+    refused(old.streams().callback(stream, Box::new(|_| ())), none);
+    refused(old.streams().event_record(stream, event), none);
+    refused(old.mapping().unwrap().open_window(GRANULE), none);
+    refused(old.mapping().unwrap().close_window(), none);
+    assert!(!old.streams().exists(stream) && !old.streams().exists(0));
     refused(host.finalize(), none);
 
     host.initialize().unwrap();
@@ -74,10 +73,10 @@ fn after_finalize_everything_is_refused_and_a_new_start_works() {
     assert!(!Arc::ptr_eq(&old, &new));
     refused(old.memory_info(), none);
     // Handles of the former life are not mistaken for new ones.
-    let fresh = new.stream_create().unwrap();
+    let fresh = new.streams().create().unwrap();
     assert_ne!(fresh, stream);
-    refused(new.stream_query(stream), Code::UnknownStream);
-    refused(new.event_query(event), Code::UnknownEvent);
+    refused(new.streams().query(stream), Code::UnknownStream);
+    refused(new.streams().event_query(event), Code::UnknownEvent);
     assert_eq!(new.memory_info().unwrap().free, 256 * MIB);
 }
 
@@ -85,13 +84,13 @@ fn after_finalize_everything_is_refused_and_a_new_start_works() {
 fn finalize_finishes_queued_work_of_live_and_destroyed_streams() {
     let (host, a, b) = host();
     let notes = Notes::default();
-    let (s, t) = (a.stream_create().unwrap(), b.stream_create().unwrap());
+    let (s, t) = (a.streams().create().unwrap(), b.streams().create().unwrap());
     notes.add(&*a, s, 1, 50);
-    let event = a.event_create().unwrap();
-    a.event_record(s, event).unwrap();
-    b.stream_wait_event(t, event).unwrap();
+    let event = a.streams().event_create().unwrap();
+    a.streams().event_record(s, event).unwrap();
+    b.streams().wait_event(t, event).unwrap();
     notes.add(&*b, t, 2, 20);
-    b.stream_destroy(t).unwrap();
+    b.streams().destroy(t).unwrap();
     host.finalize().unwrap();
     assert_eq!(notes.read(), [1, 2]);
 }
@@ -99,11 +98,11 @@ fn finalize_finishes_queued_work_of_live_and_destroyed_streams() {
 #[test]
 fn finalize_lets_running_calls_end() {
     let (host, a, _) = host();
-    let s = a.stream_create().unwrap();
+    let s = a.streams().create().unwrap();
     let plug = Plug::new(&*a, s);
     let waiter = {
         let a = Arc::clone(&a);
-        std::thread::spawn(move || a.stream_synchronize(s))
+        std::thread::spawn(move || a.streams().synchronize(s))
     };
     std::thread::sleep(Duration::from_millis(20));
     let ender = std::thread::spawn(move || host.finalize());
@@ -126,7 +125,7 @@ fn finalize_lets_work_on_the_default_stream_end() {
             let _: Result<(), _> = wait.recv();
             bytes(block, 4096).fill(1);
         };
-        std::thread::spawn(move || a.stream_callback(0, Box::new(touch)))
+        std::thread::spawn(move || a.streams().callback(0, Box::new(touch)))
     };
     std::thread::sleep(Duration::from_millis(20));
     let ender = std::thread::spawn(move || host.finalize());
@@ -141,12 +140,12 @@ fn finalize_lets_work_on_the_default_stream_end() {
 #[test]
 fn dropping_the_type_in_its_own_callback_does_not_hang() {
     let (host, a, _) = host();
-    let s = a.stream_create().unwrap();
+    let s = a.streams().create().unwrap();
     let (sent, got) = channel();
     let last = move |_: Result<()>| {
         drop(host);
         sent.send(()).unwrap();
     };
-    a.stream_callback(s, Box::new(last)).unwrap();
+    a.streams().callback(s, Box::new(last)).unwrap();
     got.recv_timeout(Duration::from_secs(10)).unwrap();
 }

@@ -24,15 +24,15 @@ fn blocks_are_aligned_zeroed_and_counted() {
 fn the_capacity_holds_for_plain_unified_and_granules_together() {
     let (_host, a, b) = host_with(8 * MIB, cfg!(target_os = "linux"));
     let plain = a.alloc(4 * MIB).unwrap();
-    let unified = a.unified_alloc(MIB).unwrap();
+    let unified = a.unified().unwrap().alloc(MIB).unwrap();
     refused(a.alloc(3 * MIB + 512), Code::OutOfMemory);
-    refused(a.unified_alloc(4 * MIB), Code::OutOfMemory);
+    refused(a.unified().unwrap().alloc(4 * MIB), Code::OutOfMemory);
     refused(a.alloc(u64::MAX - 511), Code::OutOfMemory);
     if cfg!(target_os = "linux") {
-        a.granules_create(0, 1).unwrap();
-        refused(a.granules_create(1, 1), Code::OutOfMemory);
+        a.mapping().unwrap().create(0, 1).unwrap();
+        refused(a.mapping().unwrap().create(1, 1), Code::OutOfMemory);
         assert_eq!(a.memory_info().unwrap().free, MIB);
-        a.granules_release(0, 1).unwrap();
+        a.mapping().unwrap().release(0, 1).unwrap();
     }
     assert_eq!(a.memory_info().unwrap().free, 3 * MIB);
     let rest = a.alloc(3 * MIB).unwrap();
@@ -40,7 +40,7 @@ fn the_capacity_holds_for_plain_unified_and_granules_together() {
     refused(a.alloc(512), Code::OutOfMemory);
     b.free(b.alloc(8 * MIB).unwrap(), 8 * MIB).unwrap();
     a.free(plain, 4 * MIB).unwrap();
-    a.unified_free(unified, MIB).unwrap();
+    a.unified().unwrap().free(unified, MIB).unwrap();
     a.free(rest, 3 * MIB).unwrap();
     assert_eq!(a.memory_info().unwrap().free, 8 * MIB);
 }
@@ -50,17 +50,17 @@ fn bad_sizes_and_bad_frees_are_errors_and_change_nothing() {
     let (_host, a, b) = host();
     refused(a.alloc(0), Code::InvalidArgument);
     refused(a.alloc(1000), Code::InvalidArgument);
-    refused(a.host_alloc(0), Code::InvalidArgument);
-    refused(a.host_alloc(u64::MAX), Code::OutOfMemory);
-    refused(a.host_alloc(1 << 62), Code::OutOfMemory);
-    refused(a.unified_alloc(0), Code::InvalidArgument);
+    refused(a.host_alloc(0, PLAIN), Code::InvalidArgument);
+    refused(a.host_alloc(u64::MAX, PLAIN), Code::OutOfMemory);
+    refused(a.host_alloc(1 << 62, PLAIN), Code::OutOfMemory);
+    refused(a.unified().unwrap().alloc(0), Code::InvalidArgument);
     let block = a.alloc(1024).unwrap();
     refused(a.free(block + 512, 512), Code::UnknownPointer);
     refused(a.free(0, 0), Code::UnknownPointer);
     refused(a.free(block, 512), Code::WrongSize);
     refused(b.free(block, 1024), Code::UnknownPointer);
     refused(a.host_free(block, 1024), Code::UnknownPointer);
-    refused(a.unified_free(block, 1024), Code::UnknownPointer);
+    refused(a.unified().unwrap().free(block, 1024), Code::UnknownPointer);
     assert_eq!(a.memory_info().unwrap().free, 256 * MIB - 1024);
     bytes(block, 1024).fill(1);
     a.free(block, 1024).unwrap();
@@ -71,9 +71,9 @@ fn bad_sizes_and_bad_frees_are_errors_and_change_nothing() {
 #[test]
 fn pinned_memory_is_the_hosts_and_tells_whether_it_is_locked() {
     let (host, a, _) = host_with(4 * MIB, false);
-    let small = a.host_alloc(100).unwrap();
+    let small = a.host_alloc(100, PLAIN).unwrap();
     // More than the device has: it counts against nobody. Locked or not, it must work.
-    let big = a.host_alloc(8 * MIB).unwrap();
+    let big = a.host_alloc(8 * MIB, PLAIN).unwrap();
     bytes(small, 100).fill(1);
     bytes(big, 8 << 20).fill(2);
     let stats = host.stats(0).unwrap();
@@ -92,9 +92,9 @@ fn pinned_memory_is_the_hosts_and_tells_whether_it_is_locked() {
 fn pinned_memory_beyond_the_machine_is_refused_and_not_touched() {
     let (host, a, _) = host_with(4 * MIB, false);
     for bytes in [crate::device::host::machine_memory() + 1, 1 << 46, u64::MAX] {
-        refused(a.host_alloc(bytes), Code::OutOfMemory);
+        refused(a.host_alloc(bytes, PLAIN), Code::OutOfMemory);
         let touched = HostWish { register: true, threads: 2 };
-        refused(a.host_alloc_as(bytes, touched), Code::OutOfMemory);
+        refused(a.host_alloc(bytes, touched), Code::OutOfMemory);
     }
     assert_eq!(host.stats(0).unwrap().pinned_blocks, 0);
 }
@@ -110,7 +110,7 @@ fn locked_memory_is_what_the_system_says_it_is() {
             line.split_whitespace().nth(1).unwrap().parse().unwrap()
         };
         let (host, a, _) = host();
-        let block = a.host_alloc(MIB).unwrap();
+        let block = a.host_alloc(MIB, PLAIN).unwrap();
         assert_eq!(locked_kib() * 1024, host.stats(0).unwrap().locked_bytes);
         a.host_free(block, MIB).unwrap();
         assert_eq!(locked_kib(), 0);
@@ -120,8 +120,8 @@ fn locked_memory_is_what_the_system_says_it_is() {
 #[test]
 fn host_free_waits_for_copies_that_read_the_memory() {
     let (_host, a, b) = host();
-    let s = b.stream_create().unwrap();
-    let pinned = a.host_alloc(MIB).unwrap();
+    let s = b.streams().create().unwrap();
+    let pinned = a.host_alloc(MIB, PLAIN).unwrap();
     bytes(pinned, 1 << 20).fill(9);
     let target = b.alloc(MIB).unwrap();
     let plug = Plug::new(&*b, s);

@@ -29,27 +29,31 @@ fn journey(devices: [&Arc<dyn Device>; 2], streams: &[[u64; 4]; 2], random: &mut
 
     let (one, two) = (near.alloc(len).unwrap(), near.alloc(len).unwrap());
     let there = far.alloc(len).unwrap();
-    let event = [near.event_create().unwrap(), near.event_create().unwrap(), far.event_create().unwrap()];
+    let event = [
+        near.streams().event_create().unwrap(),
+        near.streams().event_create().unwrap(),
+        far.streams().event_create().unwrap(),
+    ];
     let mut data: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(value | 1)).collect();
     let want = data.clone();
     let back = vec![0u8; len as usize];
 
     near.copy_async(up, HostToDevice, one, addr_of(&data), len).unwrap();
     data.fill(!value);
-    near.event_record(up, event[0]).unwrap();
-    near.stream_wait_event(across, event[0]).unwrap();
+    near.streams().event_record(up, event[0]).unwrap();
+    near.streams().wait_event(across, event[0]).unwrap();
     near.copy_async(across, DeviceToDevice, two, one, len).unwrap();
-    near.copy_peer_async(across, &**far, there, two, len).unwrap();
-    near.event_record(across, event[1]).unwrap();
-    far.stream_wait_event(fill, event[1]).unwrap();
+    near.peers().unwrap().copy_async(across, &**far, there, two, len).unwrap();
+    near.streams().event_record(across, event[1]).unwrap();
+    far.streams().wait_event(fill, event[1]).unwrap();
     far.memset_async(fill, there, value, 256).unwrap();
-    far.event_record(fill, event[2]).unwrap();
-    far.stream_wait_event(down, event[2]).unwrap();
+    far.streams().event_record(fill, event[2]).unwrap();
+    far.streams().wait_event(down, event[2]).unwrap();
     far.copy_async(down, DeviceToHost, addr_of(&back), there, len).unwrap();
-    near.event_destroy(event[0]).unwrap();
-    near.event_destroy(event[1]).unwrap();
-    far.event_destroy(event[2]).unwrap();
-    far.stream_synchronize(down).unwrap();
+    near.streams().event_destroy(event[0]).unwrap();
+    near.streams().event_destroy(event[1]).unwrap();
+    far.streams().event_destroy(event[2]).unwrap();
+    far.streams().synchronize(down).unwrap();
     let back = bytes(addr_of(&back), len as usize);
     assert!(back[..256].iter().all(|b| *b == value) && back[256..] == want[256..]);
     near.free(one, len).unwrap();
@@ -62,7 +66,7 @@ fn eight_threads_four_streams_two_devices() {
     let (host, a, b) = host();
     let seconds = std::env::var("MILLPOND_STRESS_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let four = |d: &Arc<dyn Device>| [0; 4].map(|_| d.stream_create().unwrap());
+    let four = |d: &Arc<dyn Device>| [0; 4].map(|_| d.streams().create().unwrap());
     let streams = [four(&a), four(&b)];
     let rounds: u64 = std::thread::scope(|scope| {
         let threads = [1u64, 2, 3, 4, 5, 6, 7, 8].map(|seed| {
@@ -75,7 +79,7 @@ fn eight_threads_four_streams_two_devices() {
                     rounds += 1;
                     match random.below(64) {
                         0 => a.synchronize().unwrap(),
-                        1 => b.stream_destroy(b.stream_create().unwrap()).unwrap(),
+                        1 => b.streams().destroy(b.streams().create().unwrap()).unwrap(),
                         2 => assert!(host_memory(&**a)),
                         _ => {}
                     }
@@ -96,7 +100,7 @@ fn eight_threads_four_streams_two_devices() {
 }
 
 fn host_memory(device: &dyn Device) -> bool {
-    let p = device.host_alloc(5000).unwrap();
+    let p = device.host_alloc(5000, PLAIN).unwrap();
     bytes(p, 5000).fill(1);
     device.host_free(p, 5000).is_ok()
 }

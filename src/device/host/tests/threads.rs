@@ -6,12 +6,12 @@ use crate::device::CopyKind;
 #[test]
 fn a_stream_works_in_order_and_streams_beside_each_other() {
     let (_host, a, _) = host();
-    let (s, t) = (a.stream_create().unwrap(), a.stream_create().unwrap());
+    let (s, t) = (a.streams().create().unwrap(), a.streams().create().unwrap());
     let notes = Notes::default();
     for n in 0..20 {
         notes.add(&*a, s, n, u64::from(n % 3));
     }
-    a.stream_synchronize(s).unwrap();
+    a.streams().synchronize(s).unwrap();
     assert_eq!(notes.read(), (0..20).collect::<Vec<_>>());
     // Each of two streams waits for the other's callback: only possible side by side.
     let (to_t, from_s) = channel();
@@ -27,114 +27,117 @@ fn a_stream_works_in_order_and_streams_beside_each_other() {
         to_s.send(()).unwrap();
         second.send(from_s.recv_timeout(limit).is_ok()).unwrap();
     };
-    a.stream_callback(s, Box::new(ping)).unwrap();
-    a.stream_callback(t, Box::new(pong)).unwrap();
+    a.streams().callback(s, Box::new(ping)).unwrap();
+    a.streams().callback(t, Box::new(pong)).unwrap();
     assert_eq!([both.recv().unwrap(), both.recv().unwrap()], [true, true]);
 }
 
 #[test]
 fn events_order_work_across_streams_and_devices() {
     let (_host, a, b) = host();
-    let (s, t, far) = (a.stream_create().unwrap(), a.stream_create().unwrap(), b.stream_create().unwrap());
-    let (first, second) = (a.event_create().unwrap(), a.event_create().unwrap());
+    let (s, t, far) =
+        (a.streams().create().unwrap(), a.streams().create().unwrap(), b.streams().create().unwrap());
+    let (first, second) = (a.streams().event_create().unwrap(), a.streams().event_create().unwrap());
     let notes = Notes::default();
     notes.add(&*a, s, 1, 40);
-    a.event_record(s, first).unwrap();
-    a.stream_wait_event(t, first).unwrap();
+    a.streams().event_record(s, first).unwrap();
+    a.streams().wait_event(t, first).unwrap();
     notes.add(&*a, t, 2, 40);
-    a.event_record(t, second).unwrap();
-    b.stream_wait_event(far, second).unwrap();
+    a.streams().event_record(t, second).unwrap();
+    b.streams().wait_event(far, second).unwrap();
     notes.add(&*b, far, 3, 0);
-    assert!(!a.event_query(second).unwrap());
-    b.stream_synchronize(far).unwrap();
+    assert!(!a.streams().event_query(second).unwrap());
+    b.streams().synchronize(far).unwrap();
     assert_eq!(notes.read(), [1, 2, 3]);
-    assert!(a.event_query(first).unwrap() && a.event_query(second).unwrap());
+    assert!(a.streams().event_query(first).unwrap() && a.streams().event_query(second).unwrap());
 }
 
 #[test]
 fn an_event_is_complete_until_recorded_and_then_waits_for_its_record_only() {
     let (_host, a, _) = host();
-    let s = a.stream_create().unwrap();
-    let event = a.event_create().unwrap();
-    assert!(a.event_query(event).unwrap());
-    a.event_synchronize(event).unwrap();
+    let s = a.streams().create().unwrap();
+    let event = a.streams().event_create().unwrap();
+    assert!(a.streams().event_query(event).unwrap());
+    a.streams().event_synchronize(event).unwrap();
     let first = Plug::new(&*a, s);
-    a.event_record(s, event).unwrap();
+    a.streams().event_record(s, event).unwrap();
     let second = Plug::new(&*a, s);
-    assert!(!a.event_query(event).unwrap());
+    assert!(!a.streams().event_query(event).unwrap());
     first.open();
-    a.event_synchronize(event).unwrap();
-    assert!(a.event_query(event).unwrap());
-    assert!(!a.stream_query(s).unwrap(), "what came after the record still runs");
+    a.streams().event_synchronize(event).unwrap();
+    assert!(a.streams().event_query(event).unwrap());
+    assert!(!a.streams().query(s).unwrap(), "what came after the record still runs");
     second.open();
 }
 
 #[test]
 fn a_wait_keeps_what_the_event_had_recorded_when_it_was_queued() {
     let (_host, a, _) = host();
-    let (s, t, u) = (a.stream_create().unwrap(), a.stream_create().unwrap(), a.stream_create().unwrap());
-    let event = a.event_create().unwrap();
+    let (s, t, u) =
+        (a.streams().create().unwrap(), a.streams().create().unwrap(), a.streams().create().unwrap());
+    let event = a.streams().event_create().unwrap();
     let early = Plug::new(&*a, s);
-    a.event_record(s, event).unwrap();
-    a.stream_wait_event(t, event).unwrap();
+    a.streams().event_record(s, event).unwrap();
+    a.streams().wait_event(t, event).unwrap();
     let notes = Notes::default();
     notes.add(&*a, t, 1, 0);
     // Recorded anew behind something that ends later, then destroyed: the queued wait stays as it was.
     let late = Plug::new(&*a, u);
-    a.event_record(u, event).unwrap();
-    a.event_destroy(event).unwrap();
+    a.streams().event_record(u, event).unwrap();
+    a.streams().event_destroy(event).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(notes.read(), [0; 0]);
     early.open();
-    a.stream_synchronize(t).unwrap();
+    a.streams().synchronize(t).unwrap();
     assert_eq!(notes.read(), [1]);
-    assert!(!a.stream_query(u).unwrap());
+    assert!(!a.streams().query(u).unwrap());
     late.open();
-    refused(a.event_query(event), Code::UnknownEvent);
+    refused(a.streams().event_query(event), Code::UnknownEvent);
 }
 
 #[test]
 fn the_default_stream_waits_for_all_others_and_is_done_on_return() {
     let (_host, a, b) = host();
-    let (s, gone) = (a.stream_create().unwrap(), a.stream_create().unwrap());
+    let (s, gone) = (a.streams().create().unwrap(), a.streams().create().unwrap());
     let block = a.alloc(4096).unwrap();
     let notes = Notes::default();
     notes.add(&*a, s, 1, 30);
-    a.stream_destroy(gone).unwrap();
-    assert!(!a.stream_query(0).unwrap());
+    a.streams().destroy(gone).unwrap();
+    assert!(!a.streams().query(0).unwrap());
     a.memset_async(0, block, 6, 4096).unwrap();
     assert_eq!((notes.read(), bytes(block, 1)[0]), (vec![1], 6));
-    assert!(a.stream_query(0).unwrap());
+    assert!(a.streams().query(0).unwrap());
     notes.add(&*a, s, 2, 30);
     let here = std::thread::current().id();
     let same = Arc::new(Mutex::new(false));
     let seen = Arc::clone(&same);
     let callback = move |_| *seen.lock().unwrap() = std::thread::current().id() == here;
-    a.stream_callback(0, Box::new(callback)).unwrap();
+    a.streams().callback(0, Box::new(callback)).unwrap();
     assert_eq!(notes.read(), [1, 2]);
     assert!(*same.lock().unwrap(), "runs on the calling thread");
     notes.add(&*a, s, 3, 30);
-    a.stream_synchronize(0).unwrap();
+    a.streams().synchronize(0).unwrap();
     assert_eq!(notes.read(), [1, 2, 3]);
     // An event recorded on it is complete at once, though another stream is held up.
-    let event = a.event_create().unwrap();
+    let event = a.streams().event_create().unwrap();
     let plug = Plug::new(&*a, s);
-    a.event_record(0, event).unwrap();
-    assert!(a.event_query(event).unwrap());
+    a.streams().event_record(0, event).unwrap();
+    assert!(a.streams().event_query(event).unwrap());
     plug.open();
     // A wait for another device's event holds for the next work on it, and does not block itself.
-    let far = b.stream_create().unwrap();
-    let (plug, event, after) = (Plug::new(&*b, far), b.event_create().unwrap(), a.event_create().unwrap());
-    b.event_record(far, event).unwrap();
-    a.stream_wait_event(0, event).unwrap();
-    a.event_record(0, after).unwrap();
-    assert!(!a.event_query(after).unwrap(), "stands for the wait as well");
+    let far = b.streams().create().unwrap();
+    let (plug, event, after) =
+        (Plug::new(&*b, far), b.streams().event_create().unwrap(), a.streams().event_create().unwrap());
+    b.streams().event_record(far, event).unwrap();
+    a.streams().wait_event(0, event).unwrap();
+    a.streams().event_record(0, after).unwrap();
+    assert!(!a.streams().event_query(after).unwrap(), "stands for the wait as well");
     let late = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(30));
         plug.open();
     });
     a.memset_async(0, block, 7, 4096).unwrap();
-    assert!(b.event_query(event).unwrap() && a.event_query(after).unwrap());
+    assert!(b.streams().event_query(event).unwrap() && a.streams().event_query(after).unwrap());
     late.join().unwrap();
 }
 
@@ -143,13 +146,13 @@ fn synchronize_waits_for_every_stream() {
     let (_host, a, b) = host();
     let notes = Notes::default();
     for n in 0..4 {
-        let s = a.stream_create().unwrap();
+        let s = a.streams().create().unwrap();
         notes.add(&*a, s, 0, 10 * n);
         if n % 2 == 0 {
-            a.stream_destroy(s).unwrap();
+            a.streams().destroy(s).unwrap();
         }
     }
-    let far = b.stream_create().unwrap();
+    let far = b.streams().create().unwrap();
     let plug = Plug::new(&*b, far);
     a.synchronize().unwrap(); // does not wait for the other device
     assert_eq!(notes.read(), [0; 4]);
@@ -159,46 +162,46 @@ fn synchronize_waits_for_every_stream() {
 #[test]
 fn dead_and_foreign_handles_are_told_apart() {
     let (_host, a, b) = host();
-    let (s, event) = (a.stream_create().unwrap(), a.event_create().unwrap());
-    assert!(a.stream_exists(s) && a.stream_exists(0) && !b.stream_exists(s));
+    let (s, event) = (a.streams().create().unwrap(), a.streams().event_create().unwrap());
+    assert!(a.streams().exists(s) && a.streams().exists(0) && !b.streams().exists(s));
     for bad in [1, s + 1, u64::MAX, event] {
-        assert!(!a.stream_exists(bad));
-        refused(a.stream_query(bad), Code::UnknownStream);
-        refused(a.stream_synchronize(bad), Code::UnknownStream);
-        refused(a.stream_destroy(bad), Code::UnknownStream);
-        refused(a.stream_wait_event(bad, event), Code::UnknownStream);
-        refused(a.event_record(bad, event), Code::UnknownStream);
-        refused(a.stream_callback(bad, Box::new(|_| ())), Code::UnknownStream);
+        assert!(!a.streams().exists(bad));
+        refused(a.streams().query(bad), Code::UnknownStream);
+        refused(a.streams().synchronize(bad), Code::UnknownStream);
+        refused(a.streams().destroy(bad), Code::UnknownStream);
+        refused(a.streams().wait_event(bad, event), Code::UnknownStream);
+        refused(a.streams().event_record(bad, event), Code::UnknownStream);
+        refused(a.streams().callback(bad, Box::new(|_| ())), Code::UnknownStream);
     }
-    refused(a.stream_destroy(0), Code::UnknownStream);
+    refused(a.streams().destroy(0), Code::UnknownStream);
     for bad in [0, s, event + 1] {
-        refused(a.event_query(bad), Code::UnknownEvent);
-        refused(a.event_synchronize(bad), Code::UnknownEvent);
-        refused(a.event_record(s, bad), Code::UnknownEvent);
-        refused(a.stream_wait_event(s, bad), Code::UnknownEvent);
-        refused(a.event_destroy(bad), Code::UnknownEvent);
+        refused(a.streams().event_query(bad), Code::UnknownEvent);
+        refused(a.streams().event_synchronize(bad), Code::UnknownEvent);
+        refused(a.streams().event_record(s, bad), Code::UnknownEvent);
+        refused(a.streams().wait_event(s, bad), Code::UnknownEvent);
+        refused(a.streams().event_destroy(bad), Code::UnknownEvent);
     }
-    let far = b.stream_create().unwrap();
-    refused(b.event_record(far, event), Code::UnknownEvent);
-    refused(b.event_query(event), Code::UnknownEvent);
-    refused(b.event_synchronize(event), Code::UnknownEvent);
-    refused(b.event_destroy(event), Code::UnknownEvent);
-    b.stream_wait_event(far, event).unwrap();
-    a.stream_destroy(s).unwrap();
-    refused(a.stream_query(s), Code::UnknownStream);
-    refused(a.stream_destroy(s), Code::UnknownStream);
-    a.event_destroy(event).unwrap();
-    refused(a.event_destroy(event), Code::UnknownEvent);
+    let far = b.streams().create().unwrap();
+    refused(b.streams().event_record(far, event), Code::UnknownEvent);
+    refused(b.streams().event_query(event), Code::UnknownEvent);
+    refused(b.streams().event_synchronize(event), Code::UnknownEvent);
+    refused(b.streams().event_destroy(event), Code::UnknownEvent);
+    b.streams().wait_event(far, event).unwrap();
+    a.streams().destroy(s).unwrap();
+    refused(a.streams().query(s), Code::UnknownStream);
+    refused(a.streams().destroy(s), Code::UnknownStream);
+    a.streams().event_destroy(event).unwrap();
+    refused(a.streams().event_destroy(event), Code::UnknownEvent);
 }
 
 #[test]
 fn destroying_a_stream_returns_at_once_and_loses_no_work() {
     let (host, a, _) = host();
-    let s = a.stream_create().unwrap();
+    let s = a.streams().create().unwrap();
     let notes = Notes::default();
     let plug = Plug::new(&*a, s);
     notes.add(&*a, s, 1, 0);
-    a.stream_destroy(s).unwrap();
+    a.streams().destroy(s).unwrap();
     assert_eq!(notes.read(), [0; 0]);
     plug.open();
     eventually("the queued work is done", || notes.read() == [1]);
@@ -208,15 +211,15 @@ fn destroying_a_stream_returns_at_once_and_loses_no_work() {
 #[test]
 fn a_stream_may_be_destroyed_in_its_own_callback() {
     let (host, a, _) = host();
-    let s = a.stream_create().unwrap();
+    let s = a.streams().create().unwrap();
     let (sent, got) = channel();
     let device = Arc::clone(&a);
     let callback = move |_| {
-        let first = device.stream_destroy(s);
-        let second = device.stream_destroy(s).map_err(|e| e.code());
+        let first = device.streams().destroy(s);
+        let second = device.streams().destroy(s).map_err(|e| e.code());
         sent.send((first, second)).unwrap();
     };
-    a.stream_callback(s, Box::new(callback)).unwrap();
+    a.streams().callback(s, Box::new(callback)).unwrap();
     let limit = Duration::from_secs(10);
     assert_eq!(got.recv_timeout(limit).unwrap(), (Ok(()), Err(Code::UnknownStream)));
     eventually("the thread ends", || host.stats(0).unwrap().stream_threads == 0);
@@ -226,10 +229,10 @@ fn a_stream_may_be_destroyed_in_its_own_callback() {
 #[test]
 fn blocking_calls_in_a_callback_are_refused_and_others_work() {
     let (host, a, b) = host();
-    let (s, t) = (a.stream_create().unwrap(), a.stream_create().unwrap());
-    let event = a.event_create().unwrap();
-    let (block, pinned) = (a.alloc(4096).unwrap(), a.host_alloc(512).unwrap());
-    let unified = a.unified_alloc(512).unwrap();
+    let (s, t) = (a.streams().create().unwrap(), a.streams().create().unwrap());
+    let event = a.streams().event_create().unwrap();
+    let (block, pinned) = (a.alloc(4096).unwrap(), a.host_alloc(512, PLAIN).unwrap());
+    let unified = a.unified().unwrap().alloc(512).unwrap();
     let host = Arc::new(host);
     for stream in [s, 0] {
         let (sent, got) = channel();
@@ -238,33 +241,33 @@ fn blocking_calls_in_a_callback_are_refused_and_others_work() {
         let callback = move |_| {
             let blocked = [
                 a.synchronize(),
-                a.stream_synchronize(s),
-                a.stream_synchronize(0),
-                a.event_synchronize(event),
+                a.streams().synchronize(s),
+                a.streams().synchronize(0),
+                a.streams().event_synchronize(event),
                 a.copy(CopyKind::DeviceToDevice, block, block + 2048, 1),
                 a.copy_async(0, CopyKind::DeviceToDevice, block, block + 2048, 1),
-                a.copy_peer(&*b, block, block + 2048, 1),
-                a.copy_peer_async(0, &*b, block, block + 2048, 1),
+                a.peers().unwrap().copy(&*b, block, block + 2048, 1),
+                a.peers().unwrap().copy_async(0, &*b, block, block + 2048, 1),
                 a.memset(block, 1, 1),
                 a.memset_async(0, block, 1, 1),
-                a.stream_callback(0, Box::new(|_| ())),
+                a.streams().callback(0, Box::new(|_| ())),
                 a.host_free(pinned, 512),
-                a.unified_free(unified, 512),
-                a.map_close(),
+                a.unified().unwrap().free(unified, 512),
+                a.mapping().unwrap().close_window(),
                 host.finalize(),
             ];
             let codes: Vec<_> = blocked.into_iter().map(|r| r.map_err(|e| e.code())).collect();
             let data = vec![3u8; 4096];
             let fine = [
-                a.event_record(t, event),
-                a.stream_wait_event(t, event),
+                a.streams().event_record(t, event),
+                a.streams().wait_event(t, event),
                 a.copy_async(t, CopyKind::HostToDevice, block, addr_of(&data), 4096),
-                a.stream_query(t).map(drop),
+                a.streams().query(t).map(drop),
                 a.alloc(512).and_then(|p| a.free(p, 512)),
             ];
             sent.send((codes, fine)).unwrap();
         };
-        device.stream_callback(stream, Box::new(callback)).unwrap();
+        device.streams().callback(stream, Box::new(callback)).unwrap();
         let (codes, fine) = got.recv_timeout(Duration::from_secs(10)).unwrap();
         assert_eq!(codes, vec![Err(Code::NotPermitted); codes.len()]);
         assert!(fine.iter().all(Result::is_ok), "{fine:?}");
@@ -276,14 +279,14 @@ fn blocking_calls_in_a_callback_are_refused_and_others_work() {
 #[test]
 fn a_panic_in_a_callback_ends_the_callback_only() {
     let (host, a, _) = host();
-    let s = a.stream_create().unwrap();
+    let s = a.streams().create().unwrap();
     let notes = Notes::default();
     for stream in [s, 0] {
         // resume_unwind: a panic that prints nothing.
-        a.stream_callback(stream, Box::new(|_| std::panic::resume_unwind(Box::new("boom")))).unwrap();
+        a.streams().callback(stream, Box::new(|_| std::panic::resume_unwind(Box::new("boom")))).unwrap();
         notes.add(&*a, stream, 1, 0);
     }
-    a.stream_synchronize(s).unwrap();
+    a.streams().synchronize(s).unwrap();
     assert_eq!(notes.read(), [1, 1]);
     assert_eq!(host.stats(0).unwrap().callback_panics, 2);
     a.synchronize().unwrap();
@@ -298,22 +301,22 @@ fn threads_come_with_the_first_stream_and_go_with_the_last() {
         let (host, a, b) = host();
         let block = a.alloc(4096).unwrap();
         a.memset_async(0, block, 1, 4096).unwrap();
-        a.stream_callback(0, Box::new(|_| ())).unwrap();
-        let event = a.event_create().unwrap();
-        a.event_record(0, event).unwrap();
+        a.streams().callback(0, Box::new(|_| ())).unwrap();
+        let event = a.streams().event_create().unwrap();
+        a.streams().event_record(0, event).unwrap();
         assert_eq!(tasks(), before, "no thread before the first stream");
-        let streams = [a.stream_create().unwrap(), a.stream_create().unwrap()];
-        let far = b.stream_create().unwrap();
+        let streams = [a.streams().create().unwrap(), a.streams().create().unwrap()];
+        let far = b.streams().create().unwrap();
         assert_eq!(tasks(), before + 3);
         assert_eq!(host.stats(0).unwrap().stream_threads, 2);
         let plug = Plug::new(&*b, far);
-        b.stream_destroy(far).unwrap();
-        streams.iter().for_each(|s| a.stream_destroy(*s).unwrap());
+        b.streams().destroy(far).unwrap();
+        streams.iter().for_each(|s| a.streams().destroy(*s).unwrap());
         eventually("idle streams end", || tasks() == before + 1);
         plug.open();
         eventually("none after the last", || tasks() == before);
         for _ in 0..100 {
-            a.stream_create().unwrap();
+            a.streams().create().unwrap();
         }
         assert_eq!(tasks(), before + 100);
         host.finalize().unwrap();
@@ -325,14 +328,14 @@ fn threads_come_with_the_first_stream_and_go_with_the_last() {
 #[cfg(target_os = "linux")]
 fn stream_threads_take_no_signals() {
     let (_host, a, _) = host();
-    let s = a.stream_create().unwrap();
+    let s = a.streams().create().unwrap();
     let (sent, got) = channel();
     let read = move |_| sent.send(std::fs::read_to_string("/proc/thread-self/status").unwrap()).unwrap();
     let mask = |status: &str| {
         let line = status.lines().find(|l| l.starts_with("SigBlk:")).unwrap().to_owned();
         u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap()
     };
-    a.stream_callback(s, Box::new(read)).unwrap();
+    a.streams().callback(s, Box::new(read)).unwrap();
     let theirs = mask(&got.recv().unwrap());
     let ours = mask(&std::fs::read_to_string("/proc/thread-self/status").unwrap());
     let term = 1 << (libc::SIGTERM - 1);

@@ -1,0 +1,79 @@
+//! One card: its primary context, and the streams and events in it. All facets of a device work with it.
+
+use super::callbacks;
+use super::context::{Inside, Primary};
+use super::driver::Driver;
+use super::handles::{HandleTable, Makers};
+use crate::base::error::{Code, Error, Result};
+use crate::device::StreamId;
+use crate::fail;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// One card.
+pub(super) struct Card {
+    pub(super) primary: Primary,
+    pub(super) ordinal: usize,
+    /// Tells its callbacks from those of other devices.
+    pub(super) number: usize,
+    pub(super) handles: HandleTable,
+}
+
+impl Card {
+    pub(super) fn new(primary: Primary, ordinal: usize, makers: Makers) -> Card {
+        static NUMBER: AtomicUsize = AtomicUsize::new(1);
+        let handles = HandleTable::new(primary.driver, ordinal, makers);
+        Card { primary, ordinal, number: NUMBER.fetch_add(1, Relaxed), handles }
+    }
+
+    pub(super) fn driver(&self) -> Driver {
+        self.primary.driver
+    }
+
+    /// Lets a call in: see [`Primary::enter`].
+    #[inline]
+    pub(super) fn enter(&self) -> Result<Inside<'_>> {
+        self.primary.enter()
+    }
+
+    /// Waits for the context. A stream that is captured makes that impossible, and the driver would end the
+    /// capture for the attempt, so it is not tried.
+    pub(super) fn rest(&self) -> Result<()> {
+        self.not_captured()?;
+        self.driver().context_synchronize().inspect_err(|e| {
+            if e.code() == Code::Device {
+                callbacks::fail(self.number, e);
+            }
+        })
+    }
+
+    pub(super) fn not_captured(&self) -> Result<()> {
+        match self.handles.captured()? {
+            None => Ok(()),
+            Some(0) => Err(Error::new(
+                Code::NotPermitted,
+                "a blocking stream is being captured: the device cannot be waited for",
+            )),
+            Some(s) => {
+                fail!(Code::NotPermitted, "stream {s:#x} is being captured: the device cannot be waited for")
+            }
+        }
+    }
+
+    /// Work on NULL would end the capture of a blocking stream: it is refused before.
+    pub(super) fn null_is_free(&self) -> Result<()> {
+        if self.handles.capture_id(0)?.is_some() {
+            return Err(Error::new(
+                Code::NotPermitted,
+                "a blocking stream is being captured: nothing can be done on the default stream",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn known(&self, stream: StreamId) -> Result<()> {
+        if self.handles.exists(stream) {
+            return Ok(());
+        }
+        fail!(Code::UnknownStream, "stream {stream:#x} is not a stream of this device, or was destroyed")
+    }
+}

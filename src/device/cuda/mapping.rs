@@ -1,0 +1,72 @@
+//! The facet of mapped memory.
+
+use super::card::Card;
+use super::granules::Granules;
+use crate::base::error::Result;
+use crate::device;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The granules of a device, as its ponds see them.
+pub(super) struct Mapping {
+    card: Arc<Card>,
+    granules: Arc<Granules>,
+    /// The driver would not reserve the window: the device gives segments instead.
+    refused: AtomicBool,
+}
+
+impl Mapping {
+    pub(super) fn new(card: Arc<Card>, granules: Arc<Granules>) -> Mapping {
+        Mapping { card, granules, refused: AtomicBool::new(false) }
+    }
+
+    /// Whether the driver has not refused the window.
+    pub(super) fn works(&self) -> bool {
+        !self.refused.load(Relaxed)
+    }
+}
+
+impl device::Mapping for Mapping {
+    fn numbers(&self) -> u64 {
+        self.granules.numbers()
+    }
+
+    fn most_mappings(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn open_window(&self, bytes: u64) -> Result<u64> {
+        let _in = self.card.enter()?;
+        let opened = self.granules.open_window(bytes);
+        self.refused.store(opened.is_err(), Relaxed);
+        opened
+    }
+
+    /// Waits for all work queued on the device, which may still use the memory. Completes on a failed
+    /// device too.
+    fn close_window(&self) -> Result<()> {
+        let _in = self.card.enter()?;
+        let _ = self.card.rest();
+        self.granules.close_window()
+    }
+
+    fn create(&self, first: u64, count: u64) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.granules.create(first, count)
+    }
+
+    fn release(&self, first: u64, count: u64) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.granules.release(first, count)
+    }
+
+    fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.granules.map(offset, first, count)
+    }
+
+    fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.granules.unmap(offset, bytes)
+    }
+}

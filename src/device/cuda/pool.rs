@@ -1,0 +1,74 @@
+//! The facet of the driver's own pool, behind `backend:cudaMallocAsync`.
+
+use super::card::Card;
+use crate::base::error::Result;
+use crate::base::sync::system::{Mutex, lock};
+use crate::device::{DriverPool, DriverPoolStats, ExternalStreams, StreamId};
+use cudarc::driver::sys::CUmemPool_attribute as OfPool;
+use std::sync::Arc;
+
+/// A pool of ours, made when it is first needed.
+pub(super) struct Pool {
+    card: Arc<Card>,
+    /// 0: none yet.
+    handle: Mutex<u64>,
+    release_threshold: u64,
+}
+
+impl Pool {
+    pub(super) fn new(card: Arc<Card>, release_threshold: u64) -> Pool {
+        Pool { card, handle: Mutex::new(0), release_threshold }
+    }
+
+    fn pool(&self) -> Result<u64> {
+        let mut handle = lock(&self.handle);
+        if *handle == 0 {
+            *handle = self.card.driver().pool_create(self.card.primary.device, self.release_threshold)?;
+        }
+        Ok(*handle)
+    }
+
+    /// The end of the device.
+    pub(super) fn clear(&self) -> Result<()> {
+        match std::mem::take(&mut *lock(&self.handle)) {
+            0 => Ok(()),
+            pool => self.card.driver().pool_destroy(pool),
+        }
+    }
+}
+
+impl DriverPool for Pool {
+    fn alloc(&self, stream: StreamId, bytes: u64) -> Result<u64> {
+        let _in = self.card.enter()?;
+        self.card.known(stream)?;
+        if self.card.is_default(stream) {
+            self.card.null_is_free()?;
+        }
+        self.card.driver().pool_alloc(self.pool()?, stream, bytes)
+    }
+
+    fn free(&self, addr: u64, stream: StreamId) -> Result<()> {
+        let _in = self.card.enter()?;
+        if self.card.is_default(stream) {
+            self.card.null_is_free()?;
+        }
+        self.card.driver().pool_free(addr, stream)
+    }
+
+    fn trim(&self, keep: u64) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.card.driver().pool_trim(self.pool()?, keep)
+    }
+
+    fn stats(&self) -> Result<DriverPoolStats> {
+        let _in = self.card.enter()?;
+        let pool = self.pool()?;
+        let number = |which| self.card.driver().pool_number(pool, which);
+        Ok(DriverPoolStats {
+            reserved: number(OfPool::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
+            reserved_peak: number(OfPool::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?,
+            used: number(OfPool::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
+            used_peak: number(OfPool::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! The facets of streams: the driver's own, which anybody may make, capture and end.
+
+use super::callbacks;
+use super::card::Card;
+use super::handles::{LEGACY, PER_THREAD};
+use crate::base::error::{Code, Error, Result};
+use crate::device::{EventId, ExternalStreams, StreamCallback, StreamId, Streams, Whose};
+
+impl Streams for Card {
+    fn create(&self) -> Result<StreamId> {
+        let _in = self.enter()?;
+        self.handles.create()
+    }
+
+    fn destroy(&self, stream: StreamId) -> Result<()> {
+        let _in = self.enter()?;
+        self.handles.destroy(stream)
+    }
+
+    fn exists(&self, stream: StreamId) -> bool {
+        self.handles.exists(stream)
+    }
+
+    fn query(&self, stream: StreamId) -> Result<bool> {
+        let _in = self.enter()?;
+        self.known(stream)?;
+        self.driver().stream_query(stream)
+    }
+
+    fn synchronize(&self, stream: StreamId) -> Result<()> {
+        let _in = self.enter()?;
+        self.known(stream)?;
+        self.driver().stream_synchronize(stream)
+    }
+
+    fn wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
+        let _in = self.enter()?;
+        self.known(stream)?;
+        self.handles.check_awaited(event)?;
+        self.driver().stream_wait(stream, event)
+    }
+
+    fn callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()> {
+        let _in = self.enter()?;
+        self.known(stream)?;
+        callbacks::queue(self.driver(), self.number, stream, callback)
+    }
+
+    fn event_create(&self) -> Result<EventId> {
+        let _in = self.enter()?;
+        self.handles.event_create()
+    }
+
+    fn event_destroy(&self, event: EventId) -> Result<()> {
+        let _in = self.enter()?;
+        self.handles.event_destroy(event)
+    }
+
+    fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
+        let _in = self.enter()?;
+        self.known(stream)?;
+        self.handles.check_event(event)?;
+        self.driver().event_record(event, stream).map_err(|e| {
+            // The driver does not say which of both handles it refuses.
+            let alive = || self.driver().stream_context(stream) == Ok(self.primary.context);
+            if e.code() == Code::UnknownStream && alive() {
+                let what = "is not one of this device's context, or has ended";
+                return Error::new(Code::UnknownEvent, format!("event {event:#x} {what} ({e})"));
+            }
+            e
+        })
+    }
+
+    fn event_query(&self, event: EventId) -> Result<bool> {
+        let _in = self.enter()?;
+        self.handles.check_event(event)?;
+        self.driver().event_query(event)
+    }
+
+    fn event_synchronize(&self, event: EventId) -> Result<()> {
+        let _in = self.enter()?;
+        self.handles.check_event(event)?;
+        self.driver().event_synchronize(event)
+    }
+}
+
+impl ExternalStreams for Card {
+    fn owner(&self, stream: StreamId) -> Result<Whose> {
+        self.handles.owner(stream, &self.primary)
+    }
+
+    fn is_default(&self, stream: StreamId) -> bool {
+        stream <= LEGACY
+    }
+
+    fn is_per_thread(&self, stream: StreamId) -> bool {
+        stream == PER_THREAD
+    }
+
+    fn forget(&self, stream: StreamId) {
+        self.handles.forget(stream);
+    }
+
+    fn record_theirs(&self, stream: StreamId, event: EventId) -> Result<()> {
+        let _in = self.enter()?;
+        self.handles.record_theirs(stream, event, self.primary.context)
+    }
+
+    fn record_all(&self, event: EventId) -> Result<()> {
+        let _in = self.enter()?;
+        self.not_captured()?;
+        if self.driver().records_contexts() {
+            return self.driver().context_record(self.primary.context, event);
+        }
+        // The event may have been recorded before; that is over then too.
+        self.rest()
+    }
+
+    fn capture_id(&self, stream: StreamId) -> Result<Option<u64>> {
+        let _in = self.enter()?;
+        self.known(stream)?;
+        self.handles.capture_id(stream)
+    }
+
+    fn any_captured(&self) -> Result<bool> {
+        let _in = self.enter()?;
+        Ok(self.handles.captured()?.is_some())
+    }
+}

@@ -1,0 +1,36 @@
+//! The facet of shared memory: granules of the memory file, whose descriptor goes to the other process.
+
+use super::device::HostDevice;
+use super::shared::State;
+use crate::base::error::{Code, Error, Result};
+use crate::device::sharing::{Exported, Imported, Run, Sharing};
+
+impl Sharing for HostDevice {
+    fn by_granule(&self) -> bool {
+        false // all in one file
+    }
+
+    fn granules(&self, granules: &[Run]) -> Result<Exported> {
+        let _pass = self.shared.enter()?;
+        self.granules()?.share(granules)
+    }
+
+    fn segment(&self, _addr: u64) -> Result<Exported> {
+        Err(Error::new(
+            Code::Unsupported,
+            "memory of this device that is not mapped cannot be shared with other processes",
+        ))
+    }
+
+    fn open(&self, memory: &Imported<'_>) -> Result<u64> {
+        let _pass = self.shared.enter()?;
+        self.granules()?.open(memory)
+    }
+
+    fn close(&self, addr: u64) -> Result<()> {
+        let _pass = self.shared.enter_blocking()?;
+        let granules = self.granules()?;
+        self.shared.devices.iter().for_each(State::drain);
+        granules.close(addr)
+    }
+}

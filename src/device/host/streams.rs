@@ -1,0 +1,123 @@
+//! The facet of streams and events. A stream has a thread of its own; stream 0 runs on the calling one.
+
+use super::device::HostDevice;
+use super::event::Event;
+use super::stream::{Point, Work};
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::lock;
+use crate::device::{EventId, StreamCallback, StreamId, Streams};
+use crate::fail;
+use std::sync::Arc;
+
+impl HostDevice {
+    /// An event of any device of the type: what a stream may wait for.
+    fn any_event(&self, event: EventId) -> Result<Arc<Event>> {
+        let found = lock(&self.shared.events).get(event).map(Arc::clone);
+        found.ok_or_else(|| Error::new(Code::UnknownEvent, format!("event {event:#x} is not a live event")))
+    }
+
+    /// An event of this device.
+    fn event(&self, event: EventId) -> Result<Arc<Event>> {
+        let found = self.any_event(event)?;
+        if found.ordinal() != self.ordinal {
+            let (own, other) = (self.ordinal, found.ordinal());
+            fail!(Code::UnknownEvent, "event {event:#x} is one of device {other}, not of device {own}");
+        }
+        Ok(found)
+    }
+}
+
+impl Streams for HostDevice {
+    fn create(&self) -> Result<StreamId> {
+        let _pass = self.shared.enter()?;
+        self.state().add_stream(Arc::clone(&self.shared.panics))
+    }
+
+    /// Returns at once; what is queued still completes, and then the stream's thread ends.
+    fn destroy(&self, stream: StreamId) -> Result<()> {
+        let _pass = self.shared.enter()?;
+        self.state().remove_stream(stream)
+    }
+
+    fn exists(&self, stream: StreamId) -> bool {
+        self.shared.enter().is_ok_and(|_pass| self.check_stream(stream).is_ok())
+    }
+
+    fn query(&self, stream: StreamId) -> Result<bool> {
+        let _pass = self.shared.enter()?;
+        if stream == 0 {
+            return Ok(self.state().pending().is_empty());
+        }
+        Ok(self.state().stream(stream)?.point().done())
+    }
+
+    fn synchronize(&self, stream: StreamId) -> Result<()> {
+        let _pass = self.shared.enter_blocking()?;
+        if stream == 0 {
+            self.state().drain();
+        } else {
+            self.state().stream(stream)?.point().wait();
+        }
+        Ok(())
+    }
+
+    /// On stream 0 the wait holds for the next work on stream 0; this call itself never blocks.
+    fn wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
+        let _pass = self.shared.enter()?;
+        let points = self.any_event(event)?.pending();
+        if points.is_empty() {
+            return self.check_stream(stream);
+        }
+        if stream == 0 {
+            self.state().default_wait(points);
+            return Ok(());
+        }
+        self.queue(stream, Work::Wait(points)).map(drop)
+    }
+
+    fn callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()> {
+        let _pass = self.shared.enter()?;
+        self.queue(stream, Work::Call(callback)).map(drop)
+    }
+
+    fn event_create(&self) -> Result<EventId> {
+        let _pass = self.shared.enter()?;
+        lock(&self.shared.events).insert(Arc::new(Event::new(self.ordinal)))
+    }
+
+    fn event_destroy(&self, event: EventId) -> Result<()> {
+        let _pass = self.shared.enter()?;
+        self.event(event)?;
+        let gone = lock(&self.shared.events).remove(event);
+        match gone {
+            Some(_) => Ok(()),
+            None => fail!(Code::UnknownEvent, "event {event:#x} is not a live event"),
+        }
+    }
+
+    /// On stream 0 it completes at once, unless stream 0 was told to wait for an event: the work on stream 0 is
+    /// complete whenever a call returns.
+    fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
+        let _pass = self.shared.enter()?;
+        let event = self.event(event)?;
+        match stream {
+            0 => event.record_all(self.state().default_pending()),
+            _ => {
+                let point = self.state().stream(stream)?.point();
+                event.record(point);
+            }
+        }
+        Ok(())
+    }
+
+    fn event_query(&self, event: EventId) -> Result<bool> {
+        let _pass = self.shared.enter()?;
+        Ok(self.event(event)?.is_done())
+    }
+
+    fn event_synchronize(&self, event: EventId) -> Result<()> {
+        let _pass = self.shared.enter_blocking()?;
+        self.event(event)?.pending().iter().for_each(Point::wait);
+        Ok(())
+    }
+}
