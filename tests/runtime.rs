@@ -146,3 +146,76 @@ fn failures_of_a_device_at_its_end_do_not_stop_the_end() {
     assert_eq!(d.synchronize().unwrap_err().code(), Code::NotInitialized);
     assert_eq!(d.memory().alloc(PoolId::DEFAULT, 0, 64).unwrap_err().code(), Code::NotInitialized);
 }
+
+#[test]
+fn a_handle_of_a_pool_serves_as_long_as_the_pool() {
+    let _first = fresh();
+    let d = runtime::device("t", 0).unwrap();
+    let m = d.memory();
+    let code = |r: millpond::Result<u64>| r.unwrap_err().code();
+    assert_eq!(d.pool(PoolId(7)).err().map(|e| e.code()), Some(Code::InvalidArgument));
+    let own = d.pool(m.pool_create(0).unwrap()).unwrap();
+    for round in 0..3 {
+        let a = own.alloc(0, 1000).unwrap();
+        let b = own.alloc(0, 3 << 20).unwrap();
+        assert_eq!(m.block(a).unwrap().pool, own.id(), "{round}");
+        own.free(b, 0).unwrap();
+        assert_eq!(own.free(b, 0).unwrap_err().code(), Code::DoubleFree);
+        own.free(a, 0).unwrap();
+    }
+    assert_eq!((own.alloc(0, 0), own.free(0, 0)), (Ok(0), Ok(())));
+    assert_eq!(code(own.alloc(0, 1 << 40)), Code::OutOfMemory);
+    assert_eq!(m.pool_stats(own.id()).unwrap().blocks.total, 6);
+    assert_eq!(own.device().id(), d.id());
+    m.pool_destroy(own.id()).unwrap();
+    // The next pool of the slot is another one.
+    let next = m.pool_create(0).unwrap();
+    assert_eq!(code(own.alloc(0, 1000)), Code::InvalidArgument);
+    assert_eq!(m.pool_stats(next).unwrap().blocks.total, 0);
+    let default = d.pool(PoolId::DEFAULT).unwrap();
+    default.free(default.alloc(0, 1000).unwrap(), 0).unwrap();
+    runtime::finalize().unwrap();
+    assert_eq!(code(default.alloc(0, 1000)), Code::NotInitialized);
+}
+
+#[test]
+fn a_handle_of_the_default_pool_is_routed_by_scopes() {
+    let _first = fresh();
+    let d = runtime::device("t", 0).unwrap();
+    let (m, default) = (d.memory(), d.pool(PoolId::DEFAULT).unwrap());
+    let pool_of = |addr| m.block(addr).unwrap().pool;
+    let a = default.alloc(0, 1000).unwrap();
+    default.free(a, 0).unwrap(); // found from here on
+    let own = m.pool_create(0).unwrap();
+    m.scope_begin(own).unwrap();
+    let b = default.alloc(0, 1000).unwrap();
+    assert_eq!(pool_of(b), own);
+    m.scope_end(own).unwrap();
+    let c = default.alloc(0, 1000).unwrap();
+    assert_eq!(pool_of(c), PoolId::DEFAULT);
+    [b, c].into_iter().for_each(|x| default.free(x, 0).unwrap());
+}
+
+#[test]
+fn a_released_pool_takes_no_more_requests_and_ends_with_its_last_block() {
+    let _first = fresh();
+    let d = runtime::device("t", 0).unwrap();
+    let (m, pool) = (d.memory(), d.memory().pool_create(0).unwrap());
+    let own = d.pool(pool).unwrap();
+    let a = own.alloc(0, 1000).unwrap();
+    own.free(own.alloc(0, 1000).unwrap(), 0).unwrap(); // found from here on
+    assert!(!m.pool_release(pool).unwrap());
+    let refused: [millpond::Result<()>; 4] = [
+        own.alloc(0, 1000).map(drop),
+        m.alloc(pool, 0, 1000).map(drop),
+        m.scope_begin(pool),
+        m.capture_begin(pool, 0).map(drop),
+    ];
+    assert_eq!(refused.map(|r| r.unwrap_err().code()), [Code::NotPermitted; 4]);
+    assert_eq!(m.end_released(), []);
+    own.free(a, 0).unwrap();
+    assert_eq!(m.end_released(), [pool]);
+    assert_eq!(own.alloc(0, 1000).unwrap_err().code(), Code::InvalidArgument);
+    assert!(m.pool_release(m.pool_create(0).unwrap()).unwrap(), "an empty pool ends at once");
+    assert_eq!(m.pool_release(PoolId::DEFAULT).unwrap_err().code(), Code::InvalidArgument);
+}

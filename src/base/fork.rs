@@ -25,7 +25,6 @@ extern "C" fn in_child() {
 
 /// What else happens in a forked child: `forget` is called there, before the fork returns. It may do nothing
 /// but store to atomics. The first one stays.
-#[cfg(feature = "capi")]
 pub(crate) fn in_children(forget: fn()) {
     let _ = FORGET.set(forget);
 }

@@ -37,7 +37,6 @@ pub unsafe extern "C" fn millpond_capture_begin(
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_capture, "out_capture") }?;
         let (device, id) = handles::pool(pool)?;
-        handles::check_kept(device, id)?;
         let capture = device.memory().capture_begin(id, stream_id(stream))?;
         let handle = handles::of_numbered(device, capture).inspect_err(|_| {
             // Without a handle nobody could end it.

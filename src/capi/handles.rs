@@ -6,12 +6,10 @@
 //! generation. A look-up is a few loads, takes no lock and follows no pointer that C has seen.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::fork;
-use crate::base::slots::AtomicRef;
 use crate::base::sync::system::Mutex;
 use crate::capi::types::{millpond_capture, millpond_checkpoint, millpond_device, millpond_pool};
-use crate::runtime::{self, DeviceState, Pool, PoolId, Pooled, lock};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::runtime::{self, DeviceState, Pool, PoolId, Pooled, handle_cache, lock};
+use std::collections::BTreeMap;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -46,21 +44,10 @@ struct Book {
     used: u32,
     handles: BTreeMap<(u32, PoolId), u64>,
     names: BTreeMap<u64, String>,
-    /// Pools that end when their last block is freed.
-    released: BTreeSet<(u32, PoolId)>,
-    lanes: BTreeMap<u64, &'static Lane>,
-    old_lanes: VecDeque<&'static Lane>,
 }
 
-static BOOK: Mutex<Book> = Mutex::new(Book {
-    free: Vec::new(),
-    used: 0,
-    handles: BTreeMap::new(),
-    names: BTreeMap::new(),
-    released: BTreeSet::new(),
-    lanes: BTreeMap::new(),
-    old_lanes: VecDeque::new(),
-});
+static BOOK: Mutex<Book> =
+    Mutex::new(Book { free: Vec::new(), used: 0, handles: BTreeMap::new(), names: BTreeMap::new() });
 
 fn invalid<T>(message: &'static str) -> Result<T> {
     Err(Error::new(Code::InvalidArgument, message))
@@ -202,144 +189,41 @@ pub(crate) fn of_pool(device: &DeviceState, pool: PoolId) -> Result<*mut millpon
     Ok(to_ptr(POOL_MARK, bits))
 }
 
-/// A pool handle that was looked up lately, with what it leads to. Never changed once it is entered, so that a
-/// reader needs no second look; entries of ended pools are used again, but only long after.
-struct Lane {
-    handle: AtomicU64, // 0: leads nowhere
-    memory: AtomicRef<Pooled>,
-    pool: AtomicRef<Pool>,
-}
-
-static NO_LANE: Lane = Lane { handle: AtomicU64::new(0), memory: AtomicRef::none(), pool: AtomicRef::none() };
-
-const LANE_COUNT: usize = 64;
-/// By the low bits of the handle.
-static LANES: [AtomicRef<Lane>; LANE_COUNT] = [const { AtomicRef::to(&NO_LANE) }; LANE_COUNT];
-
+/// The number of a pool in the cache of look-ups.
 #[inline(always)]
-fn lane_of(bits: u64) -> &'static AtomicRef<Lane> {
-    &LANES[bits as usize % LANE_COUNT]
+fn number_of<T>(handle: *const T) -> u64 {
+    handle.addr() as u64
 }
 
 /// What a pool handle leads to, if it was looked up lately; nothing in a forked child. Whoever finds nothing asks
 /// [`pool`].
 #[inline(always)]
-pub(crate) fn lane(handle: *const millpond_pool) -> Option<(&'static Pooled, &'static Pool)> {
-    let bits = handle.addr() as u64;
-    let lane = lane_of(bits).get()?;
-    if lane.handle.load(Ordering::Relaxed) != bits {
-        return None;
-    }
-    Some((lane.memory.get()?, lane.pool.get()?))
+pub(crate) fn cached(handle: *const millpond_pool) -> Option<(&'static Pooled, &'static Pool)> {
+    handle_cache::find(number_of(handle))
 }
 
 /// Enters a pool handle that [`pool`] has just found.
 #[cold]
-pub(crate) fn open_lane(handle: *const millpond_pool, device: &'static DeviceState, id: PoolId) {
-    let Some((memory, pool)) = device.memory().lane(id) else { return };
-    fork::in_children(forget_lanes);
-    let bits = handle.addr() as u64;
-    let mut book = lock(&BOOK);
-    // Looked at under the book's lock: see `detour` and `release`.
-    if split(handle).0 == DEFAULT_POOL_MARK && device.memory().has_scopes() {
-        return;
-    }
-    if book.released.contains(&(device.id(), id)) {
-        return;
-    }
-    let known = book.lanes.get(&bits).copied();
-    let lane = known.unwrap_or_else(|| {
-        let lane: &'static Lane = if book.old_lanes.len() > OLD_LANES {
-            // Forgotten so long ago that no reader can still be looking at it.
-            book.old_lanes.pop_front().unwrap_or(&NO_LANE)
-        } else {
-            Box::leak(Box::new(Lane {
-                handle: AtomicU64::new(0),
-                memory: AtomicRef::none(),
-                pool: AtomicRef::none(),
-            }))
-        };
-        lane.memory.set(Some(memory));
-        lane.pool.set(Some(pool));
-        lane.handle.store(bits, Ordering::Release);
-        book.lanes.insert(bits, lane);
-        lane
-    });
-    lane_of(bits).set(Some(lane));
+pub(crate) fn cache(handle: *const millpond_pool, device: &'static DeviceState, id: PoolId) {
+    handle_cache::enter(number_of(handle), device.memory(), id);
 }
 
-/// The device's default pool is looked up anew at each request while the device has scopes (see
-/// `runtime/scope.rs`). To be called when one has begun: a lane that was opened before is closed here, and
-/// none is opened after.
-#[cold]
-pub(crate) fn detour(device: &DeviceState) {
-    let handle: *mut millpond_pool = to_ptr(DEFAULT_POOL_MARK, device.id().into());
-    let bits = handle.addr() as u64;
-    let _book = lock(&BOOK);
-    if lane_of(bits).get().is_some_and(|l| l.handle.load(Ordering::Relaxed) == bits) {
-        lane_of(bits).set(Some(&NO_LANE));
-    }
-}
-
-/// In a forked child no handle leads anywhere: the slow way refuses.
-fn forget_lanes() {
-    LANES.iter().for_each(|l| l.set(Some(&NO_LANE)));
-}
-
-/// Lanes that rest before they are used again.
-const OLD_LANES: usize = 4096;
-
-/// The handle leads nowhere any more.
-fn close_lane(book: &mut Book, bits: u64) {
-    if let Some(lane) = book.lanes.remove(&(POOL_MARK << MARK_SHIFT | bits)) {
-        lane.handle.store(0, Ordering::Release);
-        // NULL has the number 0 too: without these it would still lead here.
-        lane.memory.set(None);
-        lane.pool.set(None);
-        book.old_lanes.push_back(lane);
-    }
-}
-
-/// The pool takes no more requests, and [`end_released`] ends it when it can.
-pub(crate) fn release(device: &DeviceState, pool: PoolId) {
-    let mut book = lock(&BOOK);
-    if let Some(&bits) = book.handles.get(&(device.id(), pool)) {
-        book.released.insert((device.id(), pool));
-        close_lane(&mut book, bits);
-    }
-}
-
-/// Fails for a pool that was released. The default pool, whose requests come by here while there are scopes, never is.
-#[cold]
-pub(crate) fn check_kept(device: &DeviceState, pool: PoolId) -> Result<()> {
-    if pool != PoolId::DEFAULT && lock(&BOOK).released.contains(&(device.id(), pool)) {
-        return Err(Error::new(Code::NotPermitted, "the pool was released: it takes no more requests"));
-    }
-    Ok(())
-}
-
-/// Ends the device's released pools that have no live blocks any more.
+/// Ends the handles of the device's released pools that have no live blocks any more, with the pools.
 pub(crate) fn end_released(device: &DeviceState) {
-    let of_device = (device.id(), PoolId(0))..=(device.id(), PoolId(u32::MAX));
-    let waiting: Vec<_> = lock(&BOOK).released.range(of_device).map(|r| r.1).collect();
-    for pool in waiting {
-        if device.memory().pool_destroy(pool).is_ok() {
-            end_pool(device, pool);
-        }
+    for pool in device.memory().end_released() {
+        end_pool(device, pool);
     }
 }
 
 /// Ends the handle of a pool that was destroyed.
 pub(crate) fn end_pool(device: &DeviceState, pool: PoolId) {
     let mut book = lock(&BOOK);
-    book.released.remove(&(device.id(), pool));
     if let Some(bits) = book.handles.remove(&(device.id(), pool)) {
         retire(&mut book, bits);
     }
 }
 
 fn retire(book: &mut Book, bits: u64) {
-    close_lane(book, bits);
     book.names.remove(&bits);
     if let Some(s) = slot(bits & SLOT_MASK) {
         let even = s.generation.load(Ordering::Relaxed).wrapping_add(1) & 0xFF_FFFF;
@@ -359,9 +243,7 @@ pub(crate) fn end_pools_of_ended_devices() {
     let gone: Vec<_> = book.handles.keys().copied().filter(|k| ended(k.0)).collect();
     for key in gone {
         if let Some(bits) = book.handles.remove(&key) {
-            close_lane(&mut book, bits);
             book.names.remove(&bits);
-            book.released.remove(&key);
         }
     }
 }

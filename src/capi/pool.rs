@@ -1,6 +1,5 @@
 //! Pools: stream-ordered memory.
 
-use crate::base::error::Code;
 use crate::capi::guard::{Out, OutStruct, Versioned, caught, read_struct, run, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
@@ -89,9 +88,9 @@ pub unsafe extern "C" fn millpond_pool_release(pool: *mut millpond_pool) -> C_St
             return Ok(());
         }
         let (device, id) = handles::pool(pool)?;
-        match device.memory().pool_destroy(id) {
-            Ok(()) => handles::end_pool(device, id),
-            Err(e) if matches!(e.code(), Code::Busy | Code::NotPermitted) => handles::release(device, id),
+        match device.memory().pool_release(id) {
+            Ok(true) => handles::end_pool(device, id),
+            Ok(false) => {}
             Err(e) => return Err(handles::with_name(pool, e)),
         }
         handles::end_released(device);
@@ -129,7 +128,7 @@ pub unsafe extern "C" fn millpond_pool_alloc(
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
     if let Some(out) = NonNull::new(out_ptr).filter(|p| p.is_aligned())
-        && let Some((memory, lane)) = handles::lane(pool)
+        && let Some((memory, lane)) = handles::cached(pool)
     {
         match memory.quick(lane, stream_id(stream), size_bytes as u64) {
             // 0: the device has just ended.
@@ -151,7 +150,7 @@ pub unsafe extern "C" fn millpond_pool_alloc(
 }
 
 /// `millpond_pool_alloc` where no block of this size waits. It may be inside a segment callback, as it needs nothing
-/// from the device; in a forked child no pool has a lane.
+/// from the device; in a forked child no pool is found.
 ///
 /// # Safety
 /// As there.
@@ -210,7 +209,7 @@ unsafe fn alloc_slow(
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
         let (stream, bytes) = (stream_id(stream), size_bytes as u64);
-        let got = match handles::lane(pool) {
+        let got = match handles::cached(pool) {
             Some((memory, lane)) if bytes != 0 => memory.find(lane, stream, bytes, req),
             _ => alloc_first(pool, stream, bytes),
         };
@@ -237,7 +236,7 @@ pub unsafe extern "C" fn millpond_pool_free(
     ptr: *mut c_void,
     stream: C_Stream,
 ) -> C_Status {
-    let found = match handles::lane(pool) {
+    let found = match handles::cached(pool) {
         Some((memory, _)) => memory.free_quick(ptr.addr() as u64, stream_id(stream)),
         None => Freed::NotQuick,
     };
@@ -249,7 +248,7 @@ pub unsafe extern "C" fn millpond_pool_free(
 fn free_slow(pool: *mut millpond_pool, ptr: *mut c_void, stream: C_Stream, found: Freed) -> C_Status {
     run(|| {
         let (addr, stream) = (ptr.addr() as u64, stream_id(stream));
-        match handles::lane(pool) {
+        match handles::cached(pool) {
             Some((memory, _)) => memory.free(addr, stream, found),
             None => handles::pool(pool)?.0.memory().free(addr, Some(stream), None),
         }
@@ -260,9 +259,8 @@ fn free_slow(pool: *mut millpond_pool, ptr: *mut c_void, stream: C_Stream, found
 #[cold]
 fn alloc_first(pool: *mut millpond_pool, stream: u64, bytes: u64) -> crate::Result<u64> {
     let (device, id) = handles::pool(pool)?;
-    handles::check_kept(device, id)?;
     let addr = device.memory().alloc(id, stream, bytes)?;
-    handles::open_lane(pool, device, id);
+    handles::cache(pool, device, id);
     Ok(addr)
 }
 

@@ -17,10 +17,7 @@ use crate::paddle::abi::C_Status;
 pub unsafe extern "C" fn millpond_scope_begin(pool: *mut millpond_pool) -> C_Status {
     run(|| {
         let (device, id) = handles::pool(pool)?;
-        handles::check_kept(device, id)?;
-        device.memory().scope_begin(id)?;
-        handles::detour(device);
-        Ok(())
+        device.memory().scope_begin(id)
     })
 }
 

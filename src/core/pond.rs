@@ -39,7 +39,6 @@ pub(crate) enum Got {
     /// A block, and where it starts, as `Locate` says; and its heap, if [`Pond::settle`] is due.
     Block(u64, Option<&'static Heap>),
     /// Nothing is done; this heap serves such requests: go on with [`Pond::request`].
-    #[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
     Missed(&'static Heap),
     /// Nothing is done, and no heap is known for it: go on with [`Pond::heap`].
     NoHeap,

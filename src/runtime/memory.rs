@@ -12,17 +12,20 @@ use crate::core::{
 use crate::device::{Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::backing::Supply;
+use crate::runtime::handle_cache;
 use crate::runtime::kept::Kept;
 use crate::runtime::options::Options;
 use crate::runtime::rescue::{OomCallback, Rescue};
 use crate::runtime::scope::Scopes;
 use crate::runtime::unpooled::Unpooled;
 use crate::runtime::usage::Usage;
+use released::Released;
 use settings::Settings;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 mod pooled;
+mod released;
 mod settings;
 mod sharing;
 
@@ -34,6 +37,7 @@ pub struct Memory {
     how: How,
     rescue: Arc<Rescue>,
     scopes: Arc<Scopes>,
+    released: Released,
     /// [`CLOSED`] and [`KEPT`]; 0 in the usual case.
     marks: AtomicU8,
     kept: Arc<Kept>,
@@ -123,12 +127,18 @@ impl Memory {
     /// [`scope_end`](Self::scope_end). Scopes nest; a scope of the default pool ends the effect of outer ones.
     /// A scope that a thread leaves open ends with the thread.
     pub fn scope_begin(&self, pool: PoolId) -> Result<()> {
+        self.released.check(pool)?;
         // Before the look at the pool, which is under a lock: this may have frees to do.
         let how = self.open()?;
         self.scopes.begin(pool, || match how {
             How::Pooled(p) => p.pond.check_names(pool, None),
             How::Unpooled(u) => u.check_pool(pool),
-        })
+        })?;
+        // From here on requests to the default pool must come by `route`.
+        if let Some((_, default)) = self.pooled_pool(PoolId::DEFAULT) {
+            handle_cache::bypass(default);
+        }
+        Ok(())
     }
 
     /// Ends this thread's innermost scope, which must be one of `pool`; else `NotPermitted`.
@@ -137,7 +147,6 @@ impl Memory {
     }
 
     /// Whether any thread has a scope open here: then the default pool is not the same for all threads.
-    #[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
     pub(crate) fn has_scopes(&self) -> bool {
         self.scopes.any()
     }
@@ -154,6 +163,7 @@ impl Memory {
     }
 
     fn alloc_for(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
+        self.released.check(pool)?;
         let pool = self.route(pool);
         let attempt = || self.try_alloc(pool, stream, bytes);
         let got = attempt().or_else(|e| self.rescue.retry(e, bytes, attempt));
@@ -194,8 +204,7 @@ impl Memory {
 
     /// [`free`](Self::free) for who can neither be told that it failed nor come again: where the block cannot be freed
     /// here and now, that is done by a later call.
-    #[cfg_attr(not(feature = "capi"), expect(dead_code, reason = "only C has such callers"))]
-    pub(crate) fn free_for_good(&self, addr: u64) {
+    pub fn free_for_good(&self, addr: u64) {
         self.kept.free(addr, |a| self.free(a, None, None));
         if self.kept.any() {
             self.marks.fetch_or(KEPT, Relaxed);
@@ -257,6 +266,7 @@ impl Memory {
     /// From now on all requests of `stream`, whatever pool they name, come from `pool`, until
     /// [`capture_end`](Self::capture_end); see the core's `capture.rs`.
     pub fn capture_begin(&self, pool: PoolId, stream: StreamId) -> Result<CaptureId> {
+        self.released.check(pool)?;
         self.pond()?.capture_begin(pool, stream)
     }
 
@@ -350,8 +360,7 @@ impl Memory {
     }
 
     /// The pooled memory and one of its pools, for callers that look a pool up once and use it often.
-    #[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
-    pub(crate) fn lane(&self, pool: PoolId) -> Option<(&Pooled, &'static Pool)> {
+    pub(crate) fn pooled_pool(&self, pool: PoolId) -> Option<(&Pooled, &'static Pool)> {
         match &self.how {
             How::Pooled(p) => Some((p, p.pond.pool(pool)?)),
             How::Unpooled(_) => None,
@@ -369,10 +378,16 @@ impl Memory {
     /// Ends a pool. `Busy` while blocks of it live, and while a thread is in a scope of it.
     pub fn pool_destroy(&self, pool: PoolId) -> Result<()> {
         let how = self.open()?;
+        let cached = self.pooled_pool(pool);
         self.scopes.unless_used(pool, || match how {
             How::Pooled(p) => p.pond.pool_destroy(pool),
             How::Unpooled(u) => u.pool_destroy(pool),
-        })
+        })?;
+        if let Some((_, ended)) = cached {
+            handle_cache::remove(ended);
+        }
+        self.forget_released(pool);
+        Ok(())
     }
 
     /// Bounds what the pool reserves from now on; 0 is no bound.
@@ -521,6 +536,7 @@ impl Memory {
         match &self.how {
             How::Pooled(p) => {
                 p.closed.store(true, Relaxed);
+                handle_cache::remove_all(p);
                 p.places.end();
                 let closed = p.pond.close();
                 p.supply.segments.close();

@@ -60,6 +60,8 @@ levels! {
     CUDA_TYPE,
     /// The streams of the host device.
     HOST_STREAMS,
+    /// Pools that were looked up lately (`runtime/handle_cache.rs`).
+    HANDLE_CACHE,
     /// Everything else: nothing is locked under such a lock.
     LEAF,
 }

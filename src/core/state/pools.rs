@@ -87,7 +87,6 @@ impl Pool {
     }
 
     /// The id that it goes by.
-    #[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
     pub(crate) fn id(&self) -> PoolId {
         PoolId(self.id.load(Relaxed))
     }

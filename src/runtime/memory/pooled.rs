@@ -19,7 +19,6 @@ const UNKNOWN_SIZE: u64 = 8 << 40;
 const SEGMENT: u64 = 64 << 20;
 
 /// A pond, and what lies around it.
-#[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
 pub(crate) struct Pooled {
     pub(super) pond: Pond,
     pub(super) device: Arc<dyn Device>,
@@ -79,7 +78,6 @@ fn reserve(mapping: &dyn Mapping, config: &mut Config, places: &Places) -> Resul
     }
 }
 
-#[cfg_attr(not(feature = "capi"), allow(dead_code, reason = "the C API's way of a request"))]
 impl Pooled {
     pub(super) fn new(
         device: Arc<dyn Device>,

@@ -1,5 +1,6 @@
 //! What was asked of a device's memory, by options and by a limit, and how that becomes what its pond does.
 
+use super::released::Released;
 use super::{How, Memory};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels;
@@ -69,7 +70,15 @@ impl Memory {
         // A device that cannot tell has what it would give at most.
         let total = device.memory_info().map_or(device.sizes().max_alloc, |m| m.total);
         let settings = Settings { total, asked: Mutex::new(Asked { options, limit: 0 }) };
-        let memory = Memory { how, rescue, scopes: Arc::default(), marks: AtomicU8::new(0), kept, settings };
+        let memory = Memory {
+            how,
+            rescue,
+            scopes: Arc::default(),
+            released: Released::default(),
+            marks: AtomicU8::new(0),
+            kept,
+            settings,
+        };
         memory.act_on(&lock(&memory.settings.asked));
         Ok(memory)
     }

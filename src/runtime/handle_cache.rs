@@ -1,0 +1,137 @@
+//! The pools that were looked up lately: from a number that its caller gives a pool (the C API gives the bits of its
+//! handle) to the memory and the pool in a few loads, with no lock.
+//!
+//! What a number leads to must not change while a thread follows it. So an entry is never changed once it can be found,
+//! and that of a pool that has ended is used again only long after. A pool that ends, or takes no more requests, is
+//! removed before that is final; the default pool of a device cannot be found while the device has scopes.
+
+use crate::base::fork;
+use crate::base::slots::AtomicRef;
+use crate::base::sync::levels;
+use crate::base::sync::system::Mutex;
+use crate::core::{Pool, PoolId};
+use crate::runtime::lock;
+use crate::runtime::memory::{Memory, Pooled};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Entry {
+    number: AtomicU64, // 0: leads nowhere
+    memory: AtomicRef<Pooled>,
+    pool: AtomicRef<Pool>,
+}
+
+impl Entry {
+    const fn empty() -> Entry {
+        Entry { number: AtomicU64::new(0), memory: AtomicRef::none(), pool: AtomicRef::none() }
+    }
+}
+
+static NONE: Entry = Entry::empty();
+
+const SLOTS: usize = 64;
+/// By the low bits of the number.
+static CACHE: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
+
+/// Entries that rest before they are used again.
+const RESTING: usize = 4096;
+
+/// All entries there are.
+struct Entries {
+    by_number: BTreeMap<u64, &'static Entry>,
+    /// By the address of the pool.
+    by_pool: BTreeMap<usize, Vec<u64>>,
+    resting: VecDeque<&'static Entry>,
+}
+
+static ENTRIES: Mutex<Entries, { levels::HANDLE_CACHE }> =
+    Mutex::new(Entries { by_number: BTreeMap::new(), by_pool: BTreeMap::new(), resting: VecDeque::new() });
+
+fn key(pool: &'static Pool) -> usize {
+    std::ptr::from_ref(pool).addr()
+}
+
+#[inline(always)]
+fn slot_of(number: u64) -> &'static AtomicRef<Entry> {
+    &CACHE[number as usize % SLOTS]
+}
+
+/// What a number leads to, if it was entered lately; nothing in a forked child.
+#[inline(always)]
+pub(crate) fn find(number: u64) -> Option<(&'static Pooled, &'static Pool)> {
+    let entry = slot_of(number).get()?;
+    if entry.number.load(Ordering::Relaxed) != number {
+        return None;
+    }
+    Some((entry.memory.get()?, entry.pool.get()?))
+}
+
+/// Enters a pool, which may be found from now on by this number. It is not 0, and no other pool ever has it.
+#[cold]
+pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
+    fork::in_children(forget_all);
+    let mut entries = lock(&ENTRIES);
+    // Looked at under the lock: whoever changes one of these comes by `bypass` or `remove` afterwards.
+    if id == PoolId::DEFAULT && memory.has_scopes() || memory.is_released(id) {
+        return;
+    }
+    let Some((pooled, pool)) = memory.pooled_pool(id) else { return };
+    let known = entries.by_number.get(&number).copied();
+    let entry = known.unwrap_or_else(|| {
+        let entry: &'static Entry = if entries.resting.len() > RESTING {
+            // Forgotten so long ago that no reader can still be looking at it.
+            entries.resting.pop_front().unwrap_or(&NONE)
+        } else {
+            Box::leak(Box::new(Entry::empty()))
+        };
+        entry.memory.set(Some(pooled));
+        entry.pool.set(Some(pool));
+        entry.number.store(number, Ordering::Release);
+        entries.by_number.insert(number, entry);
+        entries.by_pool.entry(key(pool)).or_default().push(number);
+        entry
+    });
+    slot_of(number).set(Some(entry));
+}
+
+/// The pool is not found until it is entered again.
+#[cold]
+pub(crate) fn bypass(pool: &'static Pool) {
+    let entries = lock(&ENTRIES);
+    for &number in entries.by_pool.get(&key(pool)).into_iter().flatten() {
+        if slot_of(number).get().is_some_and(|e| e.number.load(Ordering::Relaxed) == number) {
+            slot_of(number).set(Some(&NONE));
+        }
+    }
+}
+
+/// The numbers of the pool lead nowhere any more.
+#[cold]
+pub(crate) fn remove(pool: &'static Pool) {
+    let mut entries = lock(&ENTRIES);
+    for number in entries.by_pool.remove(&key(pool)).into_iter().flatten() {
+        if let Some(entry) = entries.by_number.remove(&number) {
+            entry.number.store(0, Ordering::Release);
+            // NULL has the number 0 too: without these it would still lead here.
+            entry.memory.set(None);
+            entry.pool.set(None);
+            entries.resting.push_back(entry);
+        }
+    }
+}
+
+/// The device of the memory has ended: no number leads to any of its pools any more.
+#[cold]
+pub(crate) fn remove_all(memory: &Pooled) {
+    let pools: Vec<&'static Pool> = {
+        let entries = lock(&ENTRIES);
+        let of_it = |e: &&&'static Entry| e.memory.get().is_some_and(|m| std::ptr::eq(m, memory));
+        entries.by_number.values().filter(of_it).filter_map(|e| e.pool.get()).collect()
+    };
+    pools.into_iter().for_each(remove);
+}
+
+/// In a forked child no number leads anywhere: the slow way refuses.
+fn forget_all() {
+    CACHE.iter().for_each(|slot| slot.set(Some(&NONE)));
+}
