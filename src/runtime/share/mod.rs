@@ -70,7 +70,8 @@ impl DeviceState {
         let _pass = self.enter()?;
         let (granules, maps, fabric) = self.memory().export_pieces(addr)?;
         let count: usize = granules.granules.iter().map(|g| g.count as usize).sum();
-        Ok(match (maps, sharing(self.device())?.by_granule()) {
+        let by_granule = self.device().sharing().is_some_and(Sharing::by_granule);
+        Ok(match (maps, by_granule) {
             (true, _) if fabric => (Info::length(count, true), 1),
             (true, true) => (Info::length(count, false), 1 + count),
             (true, false) => (Info::length(granules.granules.len(), false), 2),
