@@ -8,12 +8,15 @@
 //! ```text
 //! plugin.rs    the exported InitPlugin            -> paddle
 //! capi/        the millpond_* C exports           -> paddle, runtime
-//! paddle/      the custom-runtime ABI, both ways  -> runtime
+//! paddle/      the custom-runtime ABI, both ways  -> runtime, device
 //! runtime/     devices, streams, copies, lifetime -> core, device
 //! core/        the offset-only allocator          -> base
-//! device/      host and foreign devices           -> base
-//! base/        sizes, errors, locks, atomics
+//! device/      what a device is; host and cuda    -> base
+//! base/        errors, locks, cells, forks: nothing of ours
 //! ```
+
+// A package that is declared and not used is a failure of `cargo clippy`.
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod base;
 pub mod core;

@@ -4,6 +4,9 @@
 //! once for each point, in an order that rotates, so that a slow moment of the machine falls on all; the tables have
 //! the medians over the repetitions and half the range between their quartiles.
 
+// A package that is declared and not used is a failure of `cargo clippy`.
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 mod plot;
 mod report;
 mod run;

@@ -4,6 +4,9 @@
 //! Exit status: 0 done; 1 an error; 2 wrong arguments; 3 out of memory (also: the device or the
 //! machine is too small to try).
 
+// A package that is declared and not used is a failure of `cargo clippy`.
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 mod api;
 mod bisect;
 mod chart;

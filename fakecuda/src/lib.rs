@@ -8,6 +8,9 @@
 //! One lock guards everything (`sync.rs`, raw pthread, so that thread sanitizers see it). Every export goes through
 //! one gate (`gate.rs`) that counts, logs and injects faults, and checks that the driver may be called at all.
 
+// A package that is declared and not used is a failure of `cargo clippy`.
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 mod capture;
 mod code;
 mod config;

@@ -265,15 +265,14 @@ unsafe fn describe(
     if block.base != addr {
         fail!(Code::UnknownPointer, "{addr:#x} lies inside the block at {:#x}: give its start", block.base);
     }
-    let flags = o.flags;
-    if flags & !(dl::READ_ONLY | dl::IS_COPIED | dl::SUBBYTE_PADDED) != 0 {
-        fail!(Code::InvalidArgument, "unknown DLPack flags in {flags:#x}");
-    }
+    let Some(flags) = dl::Flags::from_bits(o.flags) else {
+        fail!(Code::InvalidArgument, "unknown DLPack flags in {:#x}", o.flags);
+    };
     let dtype = match (o.dtype_code, o.dtype_bits, o.dtype_lanes) {
         (0, 0, 0) => DlType { code: 1, bits: 8, lanes: 1 },
         (code, bits, lanes) => DlType { code, bits, lanes: lanes.max(1) },
     };
-    let padded = flags & dl::SUBBYTE_PADDED != 0;
+    let padded = flags.contains(dl::Flags::SUBBYTE_PADDED);
     let Some(room) = block.requested.checked_sub(o.byte_offset) else {
         fail!(Code::OutOfRange, "byte_offset {} passes the block's {} bytes", o.byte_offset, block.requested);
     };
@@ -318,7 +317,7 @@ unsafe fn describe(
         user_data: o.user_data,
         extents: shape.iter().copied().chain(strides).collect(),
     };
-    Ok((tensor, flags, share))
+    Ok((tensor, flags.bits(), share))
 }
 
 fn export_device(device: &DeviceState, wanted: u32) -> Result<DlDevice> {
@@ -368,8 +367,12 @@ unsafe fn view(device: *const millpond_device, t: &DlTensor, flags: u64) -> Resu
     let wanted = if device.is_null() { None } else { Some(handles::device(device)?) };
     // SAFETY: the caller's promise.
     let (shape, strides) = unsafe { extents(t.ndim, t.shape, t.strides) }?;
-    let Span { before, after, count, compact } =
-        dl::span(t.dtype, shape, strides, flags & dl::SUBBYTE_PADDED != 0)?;
+    let Span { before, after, count, compact } = dl::span(
+        t.dtype,
+        shape,
+        strides,
+        dl::Flags::from_bits_retain(flags).contains(dl::Flags::SUBBYTE_PADDED),
+    )?;
     let first = (t.data.addr() as u64).checked_add(t.byte_offset);
     let bounds = first.and_then(|f| f.checked_sub(before).zip(f.checked_add(after)));
     let (Some(first), Some((start, end))) = (first, bounds) else {

@@ -24,9 +24,15 @@ pub(crate) const ROCM_HOST: i32 = 11;
 pub(crate) const EXT_DEV: i32 = 12;
 pub(crate) const CUDA_MANAGED: i32 = 13;
 
-pub(crate) const READ_ONLY: u64 = 1;
-pub(crate) const IS_COPIED: u64 = 2;
-pub(crate) const SUBBYTE_PADDED: u64 = 4;
+bitflags::bitflags! {
+    /// `DLPACK_FLAG_BITMASK_*`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Flags: u64 {
+        const READ_ONLY = 1;
+        const IS_COPIED = 2;
+        const SUBBYTE_PADDED = 4;
+    }
+}
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

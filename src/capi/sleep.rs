@@ -9,11 +9,17 @@ use crate::paddle::abi::C_Status;
 use crate::runtime::{DeviceState, PoolId};
 use std::ffi::c_char;
 
-fn keeps(flags: u32) -> Result<bool> {
-    if flags & !MILLPOND_SLEEP_KEEP != 0 {
-        fail!(Code::InvalidArgument, "{flags:#x} has flags that there are not (MILLPOND_SLEEP_*)");
+bitflags::bitflags! {
+    struct SleepFlags: u32 {
+        const KEEP = MILLPOND_SLEEP_KEEP;
     }
-    Ok(flags & MILLPOND_SLEEP_KEEP != 0)
+}
+
+fn keeps(flags: u32) -> Result<bool> {
+    match SleepFlags::from_bits(flags) {
+        Some(flags) => Ok(flags.contains(SleepFlags::KEEP)),
+        None => fail!(Code::InvalidArgument, "{flags:#x} has flags that there are not (MILLPOND_SLEEP_*)"),
+    }
 }
 
 fn named(device: &DeviceState, name: &str) -> Result<Vec<PoolId>> {

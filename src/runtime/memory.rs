@@ -38,16 +38,21 @@ pub struct Memory {
     rescue: Arc<Rescue>,
     scopes: Arc<Scopes>,
     released: Released,
-    /// [`CLOSED`] and [`KEPT`]; 0 in the usual case.
+    /// [`Marks`]; 0 in the usual case.
     marks: AtomicU8,
     kept: Arc<Kept>,
     settings: Settings,
 }
 
-/// The device has ended.
-const CLOSED: u8 = 1;
-/// There are frees to be done.
-const KEPT: u8 = 2;
+bitflags::bitflags! {
+    /// What a call must look at first.
+    struct Marks: u8 {
+        /// The device has ended.
+        const CLOSED = 1;
+        /// There are frees to be done.
+        const KEPT = 2;
+    }
+}
 
 enum How {
     Pooled(Box<Pooled>),
@@ -108,13 +113,13 @@ impl Memory {
         if self.is_closed() {
             return ended();
         }
-        self.marks.fetch_and(!KEPT, Relaxed); // set again where any is left
+        self.marks.fetch_and(!Marks::KEPT.bits(), Relaxed); // set again where any is left
         self.free_kept();
         Ok(&self.how)
     }
 
     fn is_closed(&self) -> bool {
-        self.marks.load(Relaxed) & CLOSED != 0
+        self.marks.load(Relaxed) & Marks::CLOSED.bits() != 0
     }
 
     /// The pool that a request to `pool` is for: of the thread's scope, if it names the default pool.
@@ -207,7 +212,7 @@ impl Memory {
     pub fn free_for_good(&self, addr: u64) {
         self.kept.free(addr, |a| self.free(a, None, None));
         if self.kept.any() {
-            self.marks.fetch_or(KEPT, Relaxed);
+            self.marks.fetch_or(Marks::KEPT.bits(), Relaxed);
         }
     }
 
@@ -216,9 +221,9 @@ impl Memory {
         if !self.kept.any() {
             return;
         }
-        self.marks.fetch_and(!KEPT, Relaxed); // the frees come by here
+        self.marks.fetch_and(!Marks::KEPT.bits(), Relaxed); // the frees come by here
         if !self.kept.settle(|a| self.free(a, None, None)) {
-            self.marks.fetch_or(KEPT, Relaxed);
+            self.marks.fetch_or(Marks::KEPT.bits(), Relaxed);
         }
     }
 
@@ -528,7 +533,7 @@ impl Memory {
 
     /// Gives everything back to the device; every later call gets `NotInitialized`. Idempotent.
     pub fn close(&self) -> Result<()> {
-        if self.marks.fetch_or(CLOSED, Relaxed) & CLOSED != 0 {
+        if self.marks.fetch_or(Marks::CLOSED.bits(), Relaxed) & Marks::CLOSED.bits() != 0 {
             return Ok(());
         }
         self.rescue.close();
