@@ -21,6 +21,26 @@ class Pools : public DeviceTest {
 };
 MILLPOND_FOR_ALL_DEVICES(Pools);
 
+TEST_P(Pools, AWalkTellsEveryBlock) {
+  const millpond::Pool own(device(), 0, "own");
+  std::vector<millpond::Buffer> buffers;
+  for (std::size_t n = 1; n <= 100; ++n) buffers.push_back(own.allocate(n * 1000));
+  const auto blocks = own.blocks();
+  ASSERT_EQ(blocks.size(), buffers.size());
+  std::size_t sum = 0;
+  for (const auto& block : blocks) {
+    EXPECT_EQ(block.pool, own.get());
+    EXPECT_EQ(block.state, MILLPOND_BLOCK_LIVE);
+    EXPECT_EQ(pool_of(block.ptr), own.get());
+    sum += block.size_bytes;
+  }
+  EXPECT_EQ(sum, own.stats().allocated_bytes.current);
+  EXPECT_GE(device().blocks().size(), blocks.size());
+  EXPECT_GE(device().blocks(MILLPOND_BLOCK_ANY).size(), device().blocks().size());
+  buffers.clear();
+  EXPECT_TRUE(own.blocks().empty());
+}
+
 TEST_P(Pools, AScopeRoutesUnnamedRequestsOfItsThread) {
   millpond::Pool own(device(), 0, "own");
   const millpond::PoolView usual(pool_);

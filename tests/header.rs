@@ -13,7 +13,7 @@ mod compilers;
 use std::path::{Path, PathBuf};
 
 /// One section of the header: its title, and the file of `src/capi` that has it.
-const SECTIONS: [(&str, &str); 16] = [
+const SECTIONS: [(&str, &str); 17] = [
     ("Constants and structs", "types.rs"),
     ("Last error", "last_error.rs"),
     ("Library", "library.rs"),
@@ -26,6 +26,7 @@ const SECTIONS: [(&str, &str); 16] = [
     ("Checkpoints: layouts of pools", "checkpoint.rs"),
     ("Sleep: pools without physical memory", "sleep.rs"),
     ("Memory without a pool in hand", "memory.rs"),
+    ("Seeing memory: every block", "walk.rs"),
     ("Sharing: other processes, other devices", "share.rs"),
     ("Copies and fills", "copy.rs"),
     ("Streams and events", "stream.rs"),

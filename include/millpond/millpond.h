@@ -115,6 +115,14 @@ extern "C" {
 #define MILLPOND_SEGMENT_ADDED 1
 /** The same: the range is about to lose its memory. */
 #define MILLPOND_SEGMENT_REMOVED 2
+/** A block that is in the caller's hands: of `millpond_device_walk_blocks`, as the next two. */
+#define MILLPOND_BLOCK_LIVE 1
+/** A block that is freed, and not used again before some streams, or other processes, have passed what was queued. */
+#define MILLPOND_BLOCK_WAITING 2
+/** Memory that is free: the next request may have it. */
+#define MILLPOND_BLOCK_FREE 4
+/** All of these. */
+#define MILLPOND_BLOCK_ANY 7
 /** Copy from host memory to device memory. */
 #define MILLPOND_COPY_H2D 0
 /** Copy from device memory to host memory. */
@@ -295,6 +303,38 @@ typedef struct millpond_block_info {
   /** The device it lies on; borrowed. */
   struct millpond_device *device;
 } millpond_block_info;
+
+/** One block of a walk: live, waiting or free. */
+typedef struct millpond_block_record {
+  /** sizeof(millpond_block_record), or as much of it as was written. */
+  size_t struct_size;
+  /** First address. */
+  void *ptr;
+  /** Bytes after rounding, as `allocated_bytes` and `active_bytes` count them; of free memory, its length. */
+  size_t size_bytes;
+  /** Bytes that were asked for; 0 for free memory. */
+  size_t requested_bytes;
+  /**
+   * The stream that orders its reuse, or whose requests free memory serves; NULL for the default stream, for all
+   * streams (`millpond_alloc`), and for one that has ended.
+   */
+  C_Stream stream;
+  /** The pool that it is of; borrowed. NULL for free memory of a pool that has ended. */
+  struct millpond_pool *pool;
+  /**
+   * Where the piece of memory begins that was taken from the device with one call, and that it lies in. NULL where
+   * the device maps: it takes granules of 2 MiB, and a block may lie across any of them.
+   */
+  void *segment;
+  /** One MILLPOND_BLOCK_* bit. */
+  uint32_t state;
+} millpond_block_record;
+
+/**
+ * Called for each block of `millpond_device_walk_blocks`, with the pointer given there. The record lives for the call.
+ * On the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+ */
+typedef bool (*millpond_walk_callback)(void *user_data, const struct millpond_block_record *record);
 
 /**
  * Called on a thread of the device when a stream gets there, with the pointer given at
@@ -1085,6 +1125,40 @@ C_Status millpond_unified_alloc(millpond_device *device, size_t size_bytes, void
  * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
  */
 C_Status millpond_unified_free(millpond_device *device, void *ptr);
+
+/* ---- Seeing memory: every block ------------------------------------------------------------------------ */
+
+/**
+ * Tells `callback` each block of the device, or of one of its pools (`pool` not NULL), that is in one of `states`
+ * (MILLPOND_BLOCK_* bits), by address, until it returns false. All of them as they are at one moment: nobody allocates
+ * or frees on the device while they are collected, which takes some 20 ms for a million blocks (docs/performance.md);
+ * no device is called. `callback` runs after that, with no lock held, and may call Millpond; a block may have gone by
+ * then. MILLPOND_BLOCK_WAITING is told as it was when it was last asked about: a statistic asks.
+ *
+ * Errors: INVALID_ARGUMENT, also for NULL as `callback` and a pool of another device; OUT_OF_MEMORY for the list;
+ * NOT_INITIALIZED.
+ */
+C_Status millpond_device_walk_blocks(const millpond_device *device,
+                                     const millpond_pool *pool,
+                                     uint32_t states,
+                                     millpond_walk_callback callback,
+                                     void *user_data);
+
+/**
+ * Writes the same blocks into an array of the caller's, the first `capacity` of them, and their number, also of those
+ * that had no room, to `out_count`. `record_size` is sizeof(millpond_block_record). `records` may be NULL where
+ * `capacity` is 0.
+ *
+ * Errors: INVALID_ARGUMENT, also for a `record_size` that is no size of this struct; OUT_OF_MEMORY for the list;
+ * NOT_INITIALIZED. After an error nothing was written.
+ */
+C_Status millpond_device_list_blocks(const millpond_device *device,
+                                     const millpond_pool *pool,
+                                     uint32_t states,
+                                     millpond_block_record *records,
+                                     size_t record_size,
+                                     size_t capacity,
+                                     size_t *out_count);
 
 /* ---- Sharing: other processes, other devices ----------------------------------------------------------- */
 

@@ -208,6 +208,16 @@ pub(crate) fn cache(handle: *const millpond_pool, device: &'static DeviceState, 
     handle_cache::enter(number_of(handle), device.memory(), id);
 }
 
+/// The handle of a pool of `device` that may have ended meanwhile: then there is none.
+pub(crate) fn of_live_pool(device: &DeviceState, pool: PoolId) -> Option<*mut millpond_pool> {
+    let known = lock(&BOOK).handles.get(&(device.id(), pool)).copied();
+    match known {
+        Some(bits) => Some(to_ptr(POOL_MARK, bits)),
+        None if device.memory().has_pool(pool) => of_pool(device, pool).ok(),
+        None => None,
+    }
+}
+
 /// Ends the handles of the device's released pools that have no live blocks any more, with the pools.
 pub(crate) fn end_released(device: &DeviceState) {
     for pool in device.memory().end_released() {

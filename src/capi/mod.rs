@@ -30,6 +30,7 @@ mod share;
 mod sleep;
 mod stream;
 mod types;
+mod walk;
 
 pub use capture::*;
 pub use checkpoint::*;
@@ -47,5 +48,6 @@ pub use share::*;
 pub use sleep::*;
 pub use stream::*;
 pub use types::*;
+pub use walk::*;
 
 pub use crate::paddle::abi::{C_Event, C_Status, C_Stream, CustomRuntimeParams, InitPlugin};

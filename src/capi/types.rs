@@ -69,6 +69,15 @@ pub const MILLPOND_SEGMENT_ADDED: u32 = 1;
 /// The same: the range is about to lose its memory.
 pub const MILLPOND_SEGMENT_REMOVED: u32 = 2;
 
+/// A block that is in the caller's hands: of `millpond_device_walk_blocks`, as the next two.
+pub const MILLPOND_BLOCK_LIVE: u32 = 1;
+/// A block that is freed, and not used again before some streams, or other processes, have passed what was queued.
+pub const MILLPOND_BLOCK_WAITING: u32 = 2;
+/// Memory that is free: the next request may have it. Pools that sleep have none.
+pub const MILLPOND_BLOCK_FREE: u32 = 4;
+/// All of these.
+pub const MILLPOND_BLOCK_ANY: u32 = 7;
+
 /// All codes with their names, by number.
 pub(crate) const CODES: [(Code, &std::ffi::CStr, u32); 17] = [
     (Code::InvalidArgument, c"MILLPOND_E_INVALID_ARGUMENT", MILLPOND_E_INVALID_ARGUMENT),
@@ -277,6 +286,35 @@ pub struct millpond_block_info {
     /// The device it lies on; borrowed.
     pub device: *mut millpond_device,
 }
+
+/// One block of a walk: live, waiting or free.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct millpond_block_record {
+    /// sizeof(millpond_block_record), or as much of it as was written.
+    pub struct_size: usize,
+    /// First address.
+    pub ptr: *mut c_void,
+    /// Bytes after rounding, as `allocated_bytes` and `active_bytes` count them; of free memory, its length.
+    pub size_bytes: usize,
+    /// Bytes that were asked for; 0 for free memory.
+    pub requested_bytes: usize,
+    /// The stream that orders its reuse, or whose requests free memory serves; NULL for the default stream, for all
+    /// streams (`millpond_alloc`), and for one that has ended.
+    pub stream: C_Stream,
+    /// The pool that it is of; borrowed. NULL for free memory of a pool that has ended.
+    pub pool: *mut millpond_pool,
+    /// Where the piece of memory begins that was taken from the device with one call, and that it lies in. NULL where
+    /// the device maps: it takes granules of 2 MiB, and a block may lie across any of them.
+    pub segment: *mut c_void,
+    /// One MILLPOND_BLOCK_* bit.
+    pub state: u32,
+}
+
+/// Called for each block of `millpond_device_walk_blocks`, with the pointer given there. The record lives for the call.
+/// On the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+pub type millpond_walk_callback =
+    Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, record: *const millpond_block_record) -> bool>;
 
 /// Called on a thread of the device when a stream gets there, with the pointer given at
 /// `millpond_stream_add_callback` and the state of the stream (C_SUCCESS, or the failure of work before).

@@ -48,7 +48,7 @@ pub use state::checkpoints::CheckpointId;
 pub use state::pools::Pool;
 pub use state::tuned::Tuning;
 pub(crate) use types::EVERY;
-pub use types::{BlockInfo, Counter, PoolId, Stats};
+pub use types::{BlockInfo, BlockRecord, BlockState, BlockStates, Counter, PoolId, Stats};
 pub use units::GranuleRun;
 pub(crate) use {
     heap::Heap,

@@ -13,7 +13,7 @@ use super::state::checkpoints::CheckpointId;
 use super::state::pools::Pool;
 use super::state::tuned::Tuning;
 use super::supply::Request;
-use super::types::{BlockInfo, PoolId, Stats, UNORDERED};
+use super::types::{BlockInfo, BlockRecord, BlockStates, PoolId, Stats, UNORDERED};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Relaxed;
 use std::sync::Arc;
@@ -289,6 +289,12 @@ impl Pond {
     /// The live block that holds `offset`.
     pub fn block(&self, offset: u64) -> Result<BlockInfo> {
         self.ground.block(offset)
+    }
+
+    /// The blocks of one pool, or of all, that are in one of these states, all as they are at one moment, by offset.
+    /// Other threads allocate and free again once they are collected.
+    pub fn walk(&self, pool: Option<PoolId>, states: BlockStates) -> Result<Vec<BlockRecord>> {
+        self.ground.walk(pool, states)
     }
 
     /// See `Ground::record_stream`.

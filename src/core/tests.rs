@@ -28,6 +28,7 @@ mod scattered;
 mod sim;
 mod sleep;
 mod tuned;
+mod walk;
 
 use capture::Graphs;
 use checkpoint::Saved;
@@ -368,6 +369,7 @@ fn run(mapping: bool, ops: Vec<Op>) {
         assert_eq!(sum, s.allocated.current);
         let sizes: u64 = b.live.iter().map(|x| b.pond.block(x.offset).unwrap().size).sum();
         assert_eq!(sizes, s.allocated.current, "what is told of the blocks is what is counted");
+        b.check_walk(&pools);
         for (i, x) in b.live.iter().enumerate() {
             let inside = x.offset + (x.bytes - 1) / 4 * (i as u64 % 5);
             assert_eq!(b.pond.block(inside).unwrap().base, x.offset, "{} bytes into it", inside - x.offset);

@@ -133,6 +133,57 @@ impl BlockInfo {
     }
 }
 
+/// What a block is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum BlockState {
+    /// In the caller's hands.
+    Live = 1,
+    /// Freed, and not to be used again before some streams, or other processes, have passed what was queued there.
+    Waiting = 2,
+    /// Free: the next request may have it. Pools that sleep have none.
+    Free = 4,
+}
+
+bitflags::bitflags! {
+    /// Several [`BlockState`]s.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct BlockStates: u32 {
+        /// See [`BlockState::Live`].
+        const LIVE = BlockState::Live as u32;
+        /// See [`BlockState::Waiting`].
+        const WAITING = BlockState::Waiting as u32;
+        /// See [`BlockState::Free`].
+        const FREE = BlockState::Free as u32;
+    }
+}
+
+impl From<BlockState> for BlockStates {
+    fn from(state: BlockState) -> BlockStates {
+        BlockStates::from_bits_retain(state as u32)
+    }
+}
+
+/// One block of a walk: live, waiting or free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRecord {
+    /// Its first address.
+    pub base: u64,
+    /// [B] its size after rounding, as the account counts it; of a free one, its length.
+    pub size: u64,
+    /// [B] the size that was asked for; 0 for a free one.
+    pub requested: u64,
+    /// The stream that orders its reuse, or whose requests a free one serves. `None`: every stream; or that stream has
+    /// ended.
+    pub stream: Option<u64>,
+    /// The pool that it is of; `None` for free memory that is no pool's.
+    pub pool: Option<PoolId>,
+    /// What it is.
+    pub state: BlockState,
+    /// Where the segment begins that it lies in; `None` where the device maps, which takes memory by the granule.
+    pub segment: Option<u64>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -53,7 +53,10 @@ mod table;
 mod unpooled;
 mod usage;
 
-pub use crate::core::{BlockInfo, CaptureId, CheckpointId, Counter, PoolId, Restored, Stats};
+pub use crate::core::{
+    BlockInfo, BlockRecord, BlockState, BlockStates, CaptureId, CheckpointId, Counter, PoolId, Restored,
+    Stats,
+};
 #[cfg(feature = "capi")]
 pub(crate) use crate::core::{Freed, Got, Heap, Pool, Request};
 pub use crate::device::cuda::CudaOptions;

@@ -47,3 +47,4 @@ mod unload;
 mod unpooled;
 mod waiting_blocks;
 mod waits;
+mod walk;

@@ -21,6 +21,27 @@ class PoolView;
 class StreamView;
 class Buffer;
 
+namespace detail {
+inline std::vector<millpond_block_record> list_blocks(const millpond_device* device,
+                                                      const millpond_pool* pool,
+                                                      std::uint32_t states) {
+  std::vector<millpond_block_record> all(64);
+  // More may have come since they were counted.
+  for (;;) {
+    std::size_t count = 0;
+    if (check(millpond_device_list_blocks(device, pool, states, all.data(), sizeof all[0], all.size(),
+                                          &count)) != C_SUCCESS) {
+      return {};
+    }
+    if (count <= all.size()) {
+      all.resize(count);
+      return all;
+    }
+    all.resize(count + count / 8);
+  }
+}
+}  // namespace detail
+
 /// Bytes that a device type's name takes at most, with the terminating NUL.
 inline constexpr std::size_t kTypeNameCapacity = sizeof(millpond_device_info::type);
 
@@ -117,6 +138,11 @@ class Device {
     char out[MILLPOND_OPTIONS_BYTES] = {};
     check(millpond_device_get_options(raw_, out, sizeof out));
     return out;
+  }
+  /// Every block that is in one of `states` (MILLPOND_BLOCK_* bits), by address, all as they are at
+  /// one moment; see millpond_device_walk_blocks.
+  std::vector<millpond_block_record> blocks(std::uint32_t states = MILLPOND_BLOCK_LIVE) const {
+    return detail::list_blocks(raw_, nullptr, states);
   }
   /// Counters of all pools together, in bytes.
   millpond_stats stats() const {

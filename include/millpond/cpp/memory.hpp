@@ -8,6 +8,7 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "millpond/cpp/device.hpp"
 #include "millpond/cpp/stream.hpp"
@@ -151,6 +152,12 @@ class PoolView {
       return Buffer();
     }
     return Buffer::adopt(raw_, block, size_bytes, stream.get());
+  }
+  /// Every block of the pool that is in one of `states`, as Device::blocks() tells them.
+  std::vector<millpond_block_record> blocks(std::uint32_t states = MILLPOND_BLOCK_LIVE) const {
+    millpond_device* device = nullptr;
+    if (check(millpond_pool_get_device(raw_, &device)) != C_SUCCESS) return {};
+    return detail::list_blocks(device, raw_, states);
   }
   /// The pool's counters, in bytes.
   millpond_stats stats() const {

@@ -3,13 +3,12 @@
 //! A graph that is replayed leaves its results where they were when it was captured. A program that goes back
 //! to an earlier graph needs the allocator to think what it thought then.
 
-use super::super::desc::{DIRECT, Id, kind, use_of};
+use super::super::desc::{DIRECT, Id, kind};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::LockedHeap;
-use super::super::shape::Tier;
 use super::super::state::checkpoints::{Block, CheckpointId, Layout};
 use super::super::types::PoolId;
-use super::super::units::{Extent, GRANULE_SHIFT, LARGE_UNITS_SHIFT};
+use super::super::units::Extent;
 use crate::base::error::{Code, Result};
 use crate::base::sync::lock;
 use crate::fail;
@@ -58,45 +57,7 @@ impl Ground {
                 });
             }
         };
-        for run in g.occupied(self.real) {
-            let mut unit = 0;
-            for granule in run.granules() {
-                let u = self.maps.granule(granule);
-                if !heaps.contains_key(&u.heap()) {
-                    continue;
-                }
-                match u.use_() {
-                    use_of::LARGE => {
-                        unit = unit.max(granule << LARGE_UNITS_SHIFT);
-                        while unit < (granule + 1) << LARGE_UNITS_SHIFT {
-                            let id = self.maps.large_at(unit);
-                            let d = self.maps.desc(id);
-                            if id == 0 || d.off() != unit || d.tier_bits() != Tier::Large as u32 {
-                                break; // a segment ends inside this granule
-                            }
-                            note(id, u.heap(), &[]);
-                            unit += d.units();
-                        }
-                    }
-                    use_of::SMALL | use_of::MEDIUM => {
-                        let mask = (1u32 << (GRANULE_SHIFT - u.shift())) - 1;
-                        let mut at = 0;
-                        while at <= mask {
-                            let id = self.maps.at(u.low() + at);
-                            note(id, u.heap(), &[]);
-                            at += self.maps.desc(id).units().max(1);
-                        }
-                    }
-                    _ => {}
-                }
-            }
-        }
-        self.aliases.lock().in_use(|id, granule, pieces| {
-            let heap = self.maps.granule(granule).heap();
-            if heaps.contains_key(&heap) {
-                note(id, heap, pieces);
-            }
-        });
+        self.each_block(g, |heap| heaps.contains_key(&heap), |id, heap, pieces| note(id, heap, pieces));
         blocks
     }
 

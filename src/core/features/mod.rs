@@ -11,6 +11,7 @@ mod sleep;
 mod streams;
 mod tuning;
 mod waiting;
+mod walk;
 
 pub use checkpoint::Restored;
 pub use exports::{Exported, Pieces};

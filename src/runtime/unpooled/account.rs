@@ -1,7 +1,7 @@
 //! The books of memory that is not pooled: live blocks, freed ones that the device still has, and the sums.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{BlockInfo, PoolId, Stats, Stream, Waits};
+use crate::core::{BlockInfo, BlockRecord, BlockState, PoolId, Stats, Stream, Waits};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -16,6 +16,14 @@ pub(super) struct Block {
     pub own: Option<Arc<Stream>>,
     /// Other streams that have used it (`record_stream`).
     pub used_by: Vec<Arc<Stream>>,
+}
+
+impl Block {
+    /// What a walk tells of it. Each is a segment of its own.
+    pub(super) fn record(&self, state: BlockState) -> BlockRecord {
+        let BlockInfo { base, size, requested, stream, pool } = self.info;
+        BlockRecord { base, size, requested, stream, pool: Some(pool), state, segment: Some(base) }
+    }
 }
 
 /// A freed block that the device still has.

@@ -10,7 +10,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex, MutexGuard};
-use crate::core::{BlockInfo, Order, PoolId, Stats, Waits};
+use crate::core::{BlockInfo, BlockRecord, BlockState, BlockStates, Order, PoolId, Stats, Waits};
 use crate::device::{Device, DriverPool, Sizes, StreamId};
 use crate::fail;
 use crate::runtime::backing::{Places, Supply, check_free};
@@ -225,6 +225,20 @@ impl Unpooled {
             Some(b) => Ok(b.info),
             None => Err(a.not_live(addr)),
         }
+    }
+
+    /// The blocks of one pool, or of all, that are in one of these states, by address.
+    pub(crate) fn blocks(&self, pool: Option<PoolId>, states: BlockStates) -> Result<Vec<BlockRecord>> {
+        let mut a = self.lock()?;
+        pool.map_or(Ok(()), |p| a.stats(p).map(drop))?;
+        let waiting = a.freed.iter().map(|f| (&f.block, BlockState::Waiting));
+        let all = a.blocks.values().map(|b| (b, BlockState::Live)).chain(waiting);
+        let wanted =
+            all.filter(|(b, s)| states.contains((*s).into()) && pool.is_none_or(|p| b.info.pool == p));
+        let mut records: Vec<_> = wanted.map(|(b, state)| b.record(state)).collect();
+        drop(a);
+        records.sort_unstable_by_key(|r| r.base);
+        Ok(records)
     }
 
     /// Fails unless `addr .. addr + bytes` lies in one live block, as it was asked for.

@@ -1,0 +1,156 @@
+//! Every block of a device, told at one moment.
+
+use crate::base::error::{Code, Error, Result};
+use crate::base::foreign;
+use crate::capi::guard::{Out, run};
+use crate::capi::handles;
+use crate::capi::pool::to_ptr;
+use crate::capi::types::{
+    MILLPOND_BLOCK_ANY, MILLPOND_BLOCK_FREE, MILLPOND_BLOCK_LIVE, MILLPOND_BLOCK_WAITING,
+    millpond_block_record, millpond_device, millpond_pool, millpond_walk_callback,
+};
+use crate::fail;
+use crate::paddle::abi::C_Status;
+use crate::runtime::{BlockRecord, BlockStates, DeviceState, PoolId};
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+
+const _: () = {
+    assert!(BlockStates::LIVE.bits() == MILLPOND_BLOCK_LIVE);
+    assert!(BlockStates::WAITING.bits() == MILLPOND_BLOCK_WAITING);
+    assert!(BlockStates::FREE.bits() == MILLPOND_BLOCK_FREE);
+    assert!(BlockStates::all().bits() == MILLPOND_BLOCK_ANY);
+};
+
+/// The blocks that C asks for, and what it is told of each.
+struct Walk {
+    device: &'static DeviceState,
+    blocks: Vec<BlockRecord>,
+    /// The handle that was made last, and of which pool: most blocks beside each other are of one.
+    last: Option<(PoolId, *mut millpond_pool)>,
+}
+
+impl Walk {
+    fn new(device: *const millpond_device, pool: *const millpond_pool, states: u32) -> Result<Walk> {
+        let device = handles::device(device)?;
+        let Some(states) = BlockStates::from_bits(states).filter(|s| !s.is_empty()) else {
+            fail!(Code::InvalidArgument, "{states:#x} is not a set of MILLPOND_BLOCK_* bits");
+        };
+        let mut only = None;
+        if !pool.is_null() {
+            let (of, id) = handles::pool(pool)?;
+            if of.id() != device.id() {
+                return Err(Error::new(Code::InvalidArgument, "the pool is one of another device"));
+            }
+            only = Some(id);
+        }
+        Ok(Walk { device, blocks: device.memory().blocks(only, states)?, last: None })
+    }
+
+    fn pool(&mut self, pool: PoolId) -> *mut millpond_pool {
+        if let Some((id, handle)) = self.last
+            && id == pool
+        {
+            return handle;
+        }
+        // A pool that has ended since has none.
+        let handle = handles::of_live_pool(self.device, pool).unwrap_or(null_mut());
+        self.last = Some((pool, handle));
+        handle
+    }
+
+    fn record(&mut self, b: &BlockRecord) -> millpond_block_record {
+        millpond_block_record {
+            struct_size: size_of::<millpond_block_record>(),
+            ptr: to_ptr(b.base),
+            size_bytes: b.size as usize,
+            requested_bytes: b.requested as usize,
+            stream: to_ptr(b.stream.unwrap_or(0)).cast(),
+            pool: b.pool.map_or(null_mut(), |p| self.pool(p)),
+            segment: to_ptr(b.segment.unwrap_or(0)),
+            state: b.state as u32,
+        }
+    }
+}
+
+/// Tells `callback` each block of the device, or of one of its pools (`pool` not NULL), that is in one of `states`
+/// (MILLPOND_BLOCK_* bits), by address, until it returns false. All of them as they are at one moment: nobody allocates
+/// or frees on the device while they are collected, which takes some 20 ms for a million blocks (docs/performance.md);
+/// no device is called. `callback` runs after that, with no lock held, and may call Millpond; a block may have gone by
+/// then. MILLPOND_BLOCK_WAITING is told as it was when it was last asked about: a statistic asks.
+///
+/// Errors: INVALID_ARGUMENT, also for NULL as `callback` and a pool of another device; OUT_OF_MEMORY for the list;
+/// NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_walk_blocks(
+    device: *const millpond_device,
+    pool: *const millpond_pool,
+    states: u32,
+    callback: millpond_walk_callback,
+    user_data: *mut c_void,
+) -> C_Status {
+    run(|| {
+        let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
+        let mut walk = Walk::new(device, pool, states)?;
+        for b in std::mem::take(&mut walk.blocks) {
+            let record = walk.record(&b);
+            // What a callback throws ends the walk, and nothing else.
+            let told = catch_unwind(AssertUnwindSafe(|| {
+                foreign::caught(|| {
+                    // SAFETY: the caller gave a function for exactly this call with this pointer.
+                    unsafe { call(user_data, &record) }
+                })
+            }));
+            if !matches!(told, Ok(Ok(true))) {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Writes the same blocks into an array of the caller's, the first `capacity` of them, and their number, also of those
+/// that had no room, to `out_count`. `record_size` is sizeof(millpond_block_record). `records` may be NULL where
+/// `capacity` is 0.
+///
+/// Errors: INVALID_ARGUMENT, also for a `record_size` that is no size of this struct; OUT_OF_MEMORY for the list;
+/// NOT_INITIALIZED. After an error nothing was written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_list_blocks(
+    device: *const millpond_device,
+    pool: *const millpond_pool,
+    states: u32,
+    records: *mut millpond_block_record,
+    record_size: usize,
+    capacity: usize,
+    out_count: *mut usize,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_count, "out_count") }?;
+        if capacity > 0 && (records.is_null() || !records.is_aligned()) {
+            fail!(Code::InvalidArgument, "records is NULL, or not aligned");
+        }
+        if record_size < size_of::<usize>()
+            || !record_size.is_multiple_of(align_of::<millpond_block_record>())
+        {
+            fail!(Code::InvalidArgument, "record_size is {record_size}: no size of a millpond_block_record");
+        }
+        let mut walk = Walk::new(device, pool, states)?;
+        let blocks = std::mem::take(&mut walk.blocks);
+        let count = record_size.min(size_of::<millpond_block_record>());
+        for (n, b) in blocks.iter().take(capacity).enumerate() {
+            let record = millpond_block_record { struct_size: count, ..walk.record(b) };
+            let from = (&raw const record).cast::<u8>();
+            // SAFETY: the caller has room for `capacity` records of `record_size` bytes each, of which this writes at
+            // most so many; ours is no shorter.
+            unsafe {
+                let to = records.cast::<u8>().add(n * record_size);
+                std::ptr::copy_nonoverlapping(from, to, count);
+            }
+        }
+        out.set(blocks.len());
+        Ok(())
+    })
+}

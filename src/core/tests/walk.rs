@@ -1,0 +1,48 @@
+//! A walk tells of every block what the model knows, and counts what the account counts.
+
+use super::super::types::{BlockRecord, BlockState, BlockStates};
+use super::*;
+
+impl Bench {
+    pub(super) fn check_walk(&self, pools: &[PoolId]) {
+        let s = self.pond.stats(None).unwrap(); // which asks about what waits
+        let all = self.pond.walk(None, BlockStates::all()).unwrap();
+        assert!(all.is_sorted_by_key(|r| r.base));
+        let of = |state| all.iter().filter(move |r: &&BlockRecord| r.state == state);
+        let sum = |state| of(state).map(|r| r.size).sum::<u64>();
+        let mut told: Vec<_> = of(BlockState::Live).map(|r| (r.base, r.requested, r.pool)).collect();
+        let mut known: Vec<_> = self.live.iter().map(|b| (b.offset, b.bytes, Some(b.pool))).collect();
+        told.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(told, known, "live blocks");
+        for r in of(BlockState::Live) {
+            assert_eq!((r.size, r.stream), self.pond.block(r.base).map(|b| (b.size, b.stream)).unwrap());
+        }
+        assert_eq!(sum(BlockState::Live), s.allocated.current);
+        assert_eq!(sum(BlockState::Live) + sum(BlockState::Waiting), s.active.current);
+        // What is free is there, and neither live nor free twice.
+        let w = self.world.lock().unwrap();
+        let mut taken = self.taken.clone();
+        for r in of(BlockState::Free) {
+            for (a, n) in w.behind(r.base, r.size) {
+                let before = taken.range(..a + n).next_back();
+                assert!(before.is_none_or(|(_, &end)| end <= a), "{r:?} overlaps {before:?}");
+                taken.insert(a, a + n);
+            }
+        }
+        drop(w);
+        // A part is what the whole says of it.
+        for &pool in pools {
+            let part = self.pond.walk(Some(pool), BlockStates::LIVE | BlockStates::FREE).unwrap();
+            let same = all.iter().filter(|r| r.pool == Some(pool) && r.state != BlockState::Waiting);
+            assert!(part.iter().eq(same), "pool {pool:?}");
+        }
+    }
+}
+
+#[test]
+fn a_walk_of_no_pool_is_refused() {
+    let b = Bench::new(config(true, 96 << 20));
+    assert_eq!(b.pond.walk(Some(PoolId(9)), BlockStates::all()).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(b.pond.walk(None, BlockStates::all()), Ok(vec![]));
+}
