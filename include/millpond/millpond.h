@@ -119,7 +119,7 @@ extern "C" {
 #define MILLPOND_BLOCK_LIVE 1
 /** A block that is freed, and not used again before some streams, or other processes, have passed what was queued. */
 #define MILLPOND_BLOCK_WAITING 2
-/** Memory that is free: the next request may have it. */
+/** Memory that is free: the next request may have it. Pools that sleep have none. */
 #define MILLPOND_BLOCK_FREE 4
 /** All of these. */
 #define MILLPOND_BLOCK_ANY 7

@@ -2,7 +2,7 @@
 
 use super::super::desc::{Id, kind, use_of};
 use super::super::ground::{Ground, Growing};
-use super::super::heap::LockedHeap;
+use super::super::heap::{Heap, LockedHeap};
 use super::super::shape::{Tier, shift_of};
 use super::super::state::growth::Segment;
 use super::super::types::{BlockRecord, BlockState, BlockStates, PoolId, RETIRED, UNORDERED};
@@ -77,57 +77,103 @@ impl Ground {
     /// The blocks of one pool, or of all, that are in one of these states, by offset. Nothing is allocated or freed
     /// while they are collected; the device is not called.
     pub(crate) fn walk(&self, pool: Option<PoolId>, states: BlockStates) -> Result<Vec<BlockRecord>> {
-        let mut records = Vec::new();
-        let none = |_| Error::new(Code::OutOfMemory, "no host memory for the list of blocks");
+        let none = || Error::new(Code::OutOfMemory, "no host memory for the list of blocks");
+        let (mut seen, mut full) = (Vec::<Seen>::new(), false);
         // Room beforehand, so that hardly any is sought while everybody waits.
-        records.try_reserve(2 * self.live_blocks() as usize + 64).map_err(none)?;
-        let mut room = Ok(());
+        seen.try_reserve(2 * self.live_blocks() as usize + 64).map_err(|_| none())?;
+        let mut heaps: Vec<Option<Owner>> = Vec::new(); // by number
+        let segments: Vec<Segment>;
         {
             let g = self.growing();
             pool.map(|p| self.live_pool(p)).transpose()?;
-            let mut heaps = self.lock_all();
-            heaps.iter_mut().for_each(|h| self.drain(h));
-            let whose = |heap: u32| self.heap(heap).map(|x| x.pool());
-            let wanted = |heap: u32| pool.is_none_or(|p| whose(heap) == Some(p.0));
+            let mut locked = self.lock_all();
+            locked.iter_mut().for_each(|h| self.drain(h));
+            for h in &locked {
+                heaps.resize_with(h.heap.index as usize, || None);
+                heaps.push(Some(self.owner(h.heap)));
+            }
+            segments = if self.config.mapping { Vec::new() } else { g.segments().copied().collect() };
+            let of_pool = |o: &Owner| pool.is_none_or(|p| o.pool == Some(p));
+            let wanted = |heap: u32| heaps.get(heap as usize).and_then(Option::as_ref).is_some_and(of_pool);
             self.each_block(&g, wanted, |id, heap, _| {
-                if let Some(record) = self.record(&g, id, heap).filter(|r| states.contains(r.state.into())) {
-                    match records.try_reserve(1) {
-                        Ok(()) => records.push(record),
-                        Err(e) => room = Err(e),
-                    }
+                let d = self.maps.desc(id);
+                let Some(state) = told_as(d.kind()).filter(|&s| states.contains(s.into())) else { return };
+                full = full || seen.len() == seen.capacity() && seen.try_reserve(seen.len()).is_err();
+                if !full {
+                    let (off, units, requested) = (d.off(), d.units(), d.requested());
+                    seen.push(Seen { off, units, heap, tier_bits: d.tier_bits(), requested, state });
                 }
             });
         }
-        room.map_err(none)?;
+        if full {
+            return Err(none());
+        }
+        let mut records = Vec::new();
+        records.try_reserve_exact(seen.len()).map_err(|_| none())?;
+        records.extend(
+            seen.iter().filter_map(|s| self.record(s, heaps.get(s.heap as usize)?.as_ref()?, &segments)),
+        );
         records.sort_unstable_by_key(|r| r.base);
         Ok(records)
     }
 
-    /// What a walk tells of a block.
-    fn record(&self, g: &Growing<'_>, id: Id, heap: u32) -> Option<BlockRecord> {
-        let d = self.maps.desc(id);
-        let state = match d.kind() {
-            // One that another thread has claimed is live until its heap has it back.
-            kind::LIVE | kind::REMOTE => BlockState::Live,
-            kind::WAITING => BlockState::Waiting,
-            kind::FREE | kind::FREED => BlockState::Free,
-            _ => return None,
-        };
-        let base = self.offset(id);
-        let taken = state != BlockState::Free;
-        let heap = self.heap(heap)?;
-        if !taken && self.sleeps(PoolId(heap.pool())) {
-            return None; // there is nothing behind it
+    /// Whose the memory of a heap is.
+    fn owner(&self, heap: &Heap) -> Owner {
+        let pool = Some(PoolId(heap.pool())).filter(|&p| self.pool(p).is_some());
+        Owner {
+            stream: Some(heap.stream()).filter(|&s| s != UNORDERED && s != RETIRED),
+            pool,
+            sleeps: pool.is_some_and(|p| self.sleeps(p)),
         }
-        let segment = g.segment_of((base >> GRANULE_SHIFT) as u32).map(Segment::offset);
+    }
+
+    /// What is told of a block. What is free in a pool that sleeps has nothing behind it, and is not told.
+    fn record(&self, s: &Seen, owner: &Owner, segments: &[Segment]) -> Option<BlockRecord> {
+        let taken = s.state != BlockState::Free;
+        if !taken && owner.sleeps {
+            return None;
+        }
+        let base = u64::from(s.off) << shift_of(s.tier_bits);
+        let after = segments.partition_point(|x| x.offset() <= base);
         Some(BlockRecord {
             base,
-            size: if taken { self.charge(id) } else { u64::from(d.units()) << shift_of(d.tier_bits()) },
-            requested: if taken { d.requested() } else { 0 },
-            stream: Some(heap.stream()).filter(|&s| s != UNORDERED && s != RETIRED),
-            pool: Some(PoolId(heap.pool())).filter(|&p| self.pool(p).is_some()),
-            state,
-            segment: segment.filter(|_| !self.config.mapping),
+            size: match taken {
+                true => self.charge_of(s.tier_bits, s.units, s.requested),
+                false => u64::from(s.units) << shift_of(s.tier_bits),
+            },
+            requested: if taken { s.requested } else { 0 },
+            stream: owner.stream,
+            pool: owner.pool,
+            state: s.state,
+            segment: after.checked_sub(1).and_then(|n| Some(segments.get(n)?.offset())),
         })
+    }
+}
+
+/// What is read of a block while everybody waits.
+struct Seen {
+    off: u32, // as in its descriptor
+    units: u32,
+    heap: u32,
+    tier_bits: u32,
+    requested: u64,
+    state: BlockState,
+}
+
+/// Whose the memory of a heap was then.
+struct Owner {
+    stream: Option<u64>,
+    pool: Option<PoolId>,
+    sleeps: bool,
+}
+
+/// What a block of that kind is for the caller.
+fn told_as(kind: u32) -> Option<BlockState> {
+    match kind {
+        // One that another thread has claimed is live until its heap has it back.
+        kind::LIVE | kind::REMOTE => Some(BlockState::Live),
+        kind::WAITING => Some(BlockState::Waiting),
+        kind::FREE | kind::FREED => Some(BlockState::Free),
+        _ => None,
     }
 }
