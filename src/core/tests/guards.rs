@@ -184,3 +184,164 @@ fn sums_stay_when_a_pool_ends() {
         assert_eq!(after.blocks.current, 0);
     }
 }
+
+/// A pond that several threads have, and its device.
+fn shared(config: Config) -> (Arc<Pond>, Arc<Mutex<World>>) {
+    let Bench { pond, world, .. } = Bench::new(config);
+    (Arc::new(pond), world)
+}
+
+/// Something is queued on the stream; what has been queued there by then.
+fn queued(world: &Mutex<World>, stream: u64) -> u64 {
+    let mut w = world.lock().unwrap();
+    let st = w.streams.entry(stream).or_default();
+    st.queued += 1;
+    st.queued
+}
+
+/// A stream that cannot be made to wait for the one whose memory it gets is waited for on the host.
+#[test]
+fn memory_of_a_stream_goes_to_one_that_cannot_wait_when_its_work_is_over() {
+    let mut b = Bench::new(config(true, 64 << 20));
+    let used = b.alloc(PoolId::DEFAULT, Some(1), 64 << 20).unwrap();
+    queue(&b, 1);
+    b.free(used, None);
+    b.world.lock().unwrap().fail_wait = true;
+    let next = b.alloc(PoolId::DEFAULT, Some(2), 64 << 20).unwrap();
+    b.free(next, None);
+    b.finish();
+}
+
+/// What a pool leaves in a segment of others is anybody's: work that was queued while the pool was emptied is over.
+#[test]
+fn a_part_of_a_segment_that_becomes_nobodys_has_no_work_on_it() {
+    let (pond, world) = shared(config(false, 64 << 20));
+    let own = pond.pool_create(0).unwrap();
+    let stays = pond.alloc(PoolId::DEFAULT, 1, G).unwrap();
+    let used = pond.alloc(own, 1, G).unwrap();
+    let (there, device) = (pond.clone(), world.clone());
+    let another = move || {
+        queued(&device, 1);
+        there.free(used, None, None).unwrap();
+    };
+    world.lock().unwrap().meanwhile.push_back((1, Box::new(another)));
+    pond.empty_cache(Some(own)).unwrap();
+    assert_eq!(pond.stats(Some(own)).unwrap().reserved.current, 0);
+    let next = pond.alloc_unordered(PoolId::DEFAULT, G).unwrap();
+    let w = world.lock().unwrap();
+    assert!(w.passed(1, 1), "work is queued that uses the memory");
+    drop(w);
+    [next, stays].into_iter().for_each(|p| pond.free(p, None, None).unwrap());
+}
+
+/// A run of segment memory that two heaps had goes to a third when what was queued meanwhile is over, too.
+#[test]
+fn a_run_of_two_heaps_has_no_work_on_it_when_it_goes_to_a_third() {
+    let mut moved = 0;
+    for nth in 1..6 {
+        let (pond, world) = shared(Config { max_chunk: 8 << 20, ..config(false, 8 << 20) });
+        let stays = pond.alloc(PoolId::DEFAULT, 1, G).unwrap();
+        let used = [1, 1, 2].map(|stream| pond.alloc(PoolId::DEFAULT, stream, G).unwrap());
+        let (there, device) = (pond.clone(), world.clone());
+        let another = move || {
+            [1, 2].into_iter().for_each(|s| _ = queued(&device, s));
+            used.into_iter().for_each(|p| there.free(p, None, None).unwrap());
+        };
+        world.lock().unwrap().meanwhile.push_back((nth, Box::new(another)));
+        let third = pond.alloc(PoolId::DEFAULT, 3, 3 * G);
+        let w = world.lock().unwrap();
+        if w.meanwhile.is_empty() && third.is_ok() {
+            moved += 1;
+            let waits = |s| w.streams.get(&3).is_some_and(|t| t.waits.contains_key(&s));
+            assert!(
+                [1, 2].into_iter().all(|s| w.passed(s, 1) || waits(s)),
+                "{nth}: work is queued that uses it"
+            );
+        }
+        drop(w);
+        let _ = third.map(|p| pond.free(p, None, None).unwrap());
+        pond.free(stays, None, None).unwrap();
+    }
+    assert!(moved > 0);
+}
+
+/// The fences of a block are being made when another thread looks for memory: it is not ready.
+#[test]
+fn a_block_whose_fences_are_being_made_is_not_ready() {
+    let (pond, world) = shared(config(true, 64 << 20));
+    let used = pond.alloc(PoolId::DEFAULT, 1, 64 << 20).unwrap();
+    pond.record_stream(used, 2).unwrap();
+    queued(&world, 2);
+    let there = pond.clone();
+    let look = move || assert_eq!(there.stats(None).unwrap().active.current, 64 << 20);
+    world.lock().unwrap().amid = Some(("mark", Box::new(look)));
+    pond.free(used, None, None).unwrap();
+    assert!(world.lock().unwrap().amid.is_none());
+    assert_eq!(pond.stats(None).unwrap().active.current, 64 << 20);
+    world.lock().unwrap().complete(2, 1);
+    assert_eq!(pond.stats(None).unwrap().active.current, 0);
+}
+
+/// A segment is on its way back to the device when a capture begins, which keeps what its pool has: not this one.
+#[test]
+fn a_segment_on_its_way_back_is_in_one_threads_hands() {
+    let (pond, world) = shared(Config { max_chunk: 4 << 20, ..config(false, 64 << 20) });
+    let own = pond.pool_create(0).unwrap();
+    let block = pond.alloc(own, 1, 8 * G).unwrap();
+    let there = pond.clone();
+    let capture = move || {
+        there.capture_begin(own, 5).unwrap();
+        assert_eq!(there.stats(None).unwrap().blocks.current, 0);
+    };
+    world.lock().unwrap().amid = Some(("segment_release", Box::new(capture)));
+    pond.free(block, None, None).unwrap();
+    assert!(world.lock().unwrap().amid.is_none());
+    let s = pond.stats(None).unwrap();
+    assert_eq!((s.active.current, s.reserved.current, world.lock().unwrap().taken), (0, 0, 0));
+    pond.ground().check();
+}
+
+/// The last use of a block that is a segment of its own has ended: its free gives the segment back all the same.
+#[test]
+fn a_segment_whose_last_use_ended_goes_back() {
+    let pond = Bench::new(Config { max_chunk: 4 << 20, ..config(false, 64 << 20) });
+    let (pond, world) = (&pond.pond, &pond.world);
+    let block = pond.alloc(PoolId::DEFAULT, 1, 8 * G).unwrap();
+    pond.record_stream(block, 2).unwrap();
+    pond.end_use(block, 2, None).unwrap();
+    pond.free(block, None, None).unwrap();
+    assert_eq!(world.lock().unwrap().taken, 0);
+}
+
+/// Of the blocks that wait for one stream, the one that is ready first is waited for, not the last.
+#[test]
+fn a_wait_for_any_block_asks_for_the_first_of_each_stream() {
+    let mut b = Bench::new(config(true, 64 << 20));
+    (0..4).for_each(|_| _ = b.alloc(PoolId::DEFAULT, Some(1), 8 * G).unwrap());
+    for user in [3, 3, 2, 2] {
+        let last = b.live.len() - 1;
+        b.pond.record_stream(b.live[last].offset, user).unwrap();
+        b.live[last].uses.push(user);
+        b.free(last, None);
+    }
+    b.alloc(PoolId::DEFAULT, Some(1), 8 * G).unwrap();
+    let w = b.world.lock().unwrap();
+    assert!(!w.passed(2, 2) && !w.passed(3, 2), "more was waited for than was needed");
+    drop(w);
+    b.finish();
+}
+
+/// A heap that was looked at in vain, or has not changed for long: a free by another thread tells who looks.
+#[test]
+fn a_free_by_another_thread_is_seen_in_a_heap_that_rests() {
+    let (pond, _) = shared(config(true, 64 << 20));
+    let all: Vec<u64> = (0..32).map(|_| pond.alloc(PoolId::DEFAULT, 1, G).unwrap()).collect();
+    pond.alloc(PoolId::DEFAULT, 2, G).unwrap_err();
+    (0..40).for_each(|_| assert_eq!(pond.stats(None).unwrap().blocks.current, 32));
+    let there = pond.clone();
+    let frees = move || all.into_iter().for_each(|p| there.free(p, None, None).unwrap());
+    std::thread::spawn(frees).join().unwrap();
+    assert_eq!(pond.stats(None).unwrap().blocks.current, 0);
+    let next = pond.alloc(PoolId::DEFAULT, 2, 32 * G).unwrap();
+    pond.free(next, None, None).unwrap();
+}
