@@ -5,6 +5,9 @@ use super::*;
 /// So many questions in a row, with no new mark, are a wait.
 const PATIENCE: u32 = 300;
 
+/// What another thread does.
+pub(super) type Meanwhile = Box<dyn FnOnce() + Send>;
+
 #[derive(Default)]
 pub(super) struct World {
     pub(super) real: u32,
@@ -30,9 +33,9 @@ pub(super) struct World {
     pub(super) content: HashMap<u32, u64>, // by granule; 0 where there is none
     pub(super) saved: HashMap<u32, u64>,
     /// What another thread does while the device is waited for, the nth time from now.
-    pub(super) meanwhile: VecDeque<(u32, Box<dyn FnOnce() + Send>)>,
+    pub(super) meanwhile: VecDeque<(u32, Meanwhile)>,
     /// What another thread does in the midst of the next call of that name.
-    pub(super) amid: Option<(&'static str, Box<dyn FnOnce() + Send>)>,
+    pub(super) amid: Option<(&'static str, Meanwhile)>,
     /// Granules that work is on: with what was queued on stream 2 then.
     pub(super) in_flight: Vec<(u32, u64)>,
 }
