@@ -116,6 +116,8 @@ fn each_call_of_a_backend_fails_once() {
         let t = d.stream_create().unwrap();
         fake.calls_reset();
         fake.fail(name, 1, 719, false);
+        let waits_on_the_host = ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"].contains(&name);
+        let first = std::cell::Cell::new(true);
         let program = || {
             let at = d.memory().alloc(POOL, 0, MIB)?;
             d.memory().record_stream(at, t)?;
@@ -126,7 +128,11 @@ fn each_call_of_a_backend_fails_once() {
                     std::thread::sleep(std::time::Duration::from_millis(10));
                     fake.hold(false);
                 });
-                d.memory().free(at, Some(0), None)
+                let freed = d.memory().free(at, Some(0), None);
+                let over = d.stream_query(t);
+                let fine = !first.take() || !waits_on_the_host || over == Ok(true);
+                assert!(fine, "{name}: freed under work that is queued");
+                freed
             });
             freed.inspect_err(|_| {
                 d.memory().free(at, Some(0), None).unwrap(); // it is still there
@@ -138,7 +144,7 @@ fn each_call_of_a_backend_fails_once() {
         let result = program();
         let ended = if name == "cuMemPoolDestroy" { runtime::finalize() } else { program().and(result) };
         assert!(fake.calls(name) > 0);
-        if ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"].contains(&name) {
+        if waits_on_the_host {
             ended.unwrap(); // what cannot be ordered on the device is waited for on the host
         } else {
             let e = ended.expect_err(name);
@@ -151,4 +157,70 @@ fn each_call_of_a_backend_fails_once() {
             fake.end();
         }
     }
+}
+
+#[test]
+fn a_wrong_size_is_refused() {
+    for backend in ["none", "cudaMallocAsync"] {
+        let (fake, d) = open(backend, 0);
+        let at = d.memory().alloc(POOL, 0, 5000).unwrap();
+        for size in [0, 4999, 5001] {
+            assert_eq!(
+                d.memory().free(at, Some(0), Some(size)).unwrap_err().code(),
+                Code::WrongSize,
+                "{size}"
+            );
+        }
+        d.memory().free(at, Some(0), Some(5000)).unwrap();
+        fake.end();
+    }
+}
+
+/// NULL, on which the driver's pool gets a block without a stream back, does not wait for non-blocking streams.
+#[test]
+fn a_block_without_a_stream_goes_to_the_drivers_pool_after_all_streams() {
+    let (fake, d) = open("cudaMallocAsync", u64::MAX);
+    let (s, t) = (fake.foreign_stream(0, 1), d.stream_create().unwrap());
+    let at = d.memory().alloc_unordered(POOL, 40 * MIB).unwrap();
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    fake.launch_host(0, s, move || _ = gate.recv());
+    d.memset_async(s, at, 9, 40 * MIB).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            drop(open);
+        });
+        d.memory().free(at, None, None).unwrap();
+        let next = d.memory().alloc(POOL, t, 40 * MIB).unwrap();
+        d.memset_async(t, next, 1, 40 * MIB).unwrap();
+        d.stream_synchronize(t).unwrap();
+        d.synchronize().unwrap();
+        assert_eq!(
+            fake.read(0, next, 1).unwrap(),
+            [1],
+            "overwritten by work that was queued before the free"
+        );
+        d.memory().free(next, Some(t), None).unwrap();
+    });
+    fake.foreign_stream_end(s);
+    fake.end();
+}
+
+/// The NULL streams of two devices have one number, and pinned memory waits for both.
+#[test]
+fn pinned_memory_waits_for_the_same_number_on_each_device() {
+    let fake = Fake::new(&[("devices", "2")], |_| {});
+    let [near, far] = [0, 1].map(|n| runtime::device("cuda", n).unwrap());
+    let block = near.host_alloc(MIB).unwrap();
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    fake.launch_host(1, 0, move || _ = gate.recv());
+    for d in [&near, &far] {
+        d.host_record_stream(block, 0).unwrap();
+    }
+    near.host_free(block).unwrap();
+    assert_eq!(near.host_stats().unwrap().pending, MIB);
+    drop(open);
+    far.synchronize().unwrap();
+    assert_eq!(near.host_stats().unwrap().pending, 0);
+    fake.end();
 }

@@ -84,6 +84,25 @@ fn a_freed_source_is_not_used_again_before_its_copy_is_done() {
     }
 }
 
+/// Each of the streams that use a block is waited for, whichever was named first.
+#[test]
+fn a_freed_block_waits_for_each_stream_that_uses_it() {
+    let (d, _alone) = host(true);
+    for swapped in [false, true] {
+        let ((first, open_first), (second, open_second)) = (blocked(&d), blocked(&d));
+        let block = d.host_alloc(MIB).unwrap();
+        let named = if swapped { [second, first] } else { [first, second] };
+        named.iter().for_each(|s| d.host_record_stream(block, *s).unwrap());
+        d.host_free(block).unwrap();
+        drop(open_first);
+        d.stream_synchronize(first).unwrap();
+        assert_eq!(d.host_stats().unwrap().pending, MIB, "the second stream stands still");
+        drop(open_second);
+        d.stream_synchronize(second).unwrap();
+        assert_eq!(d.host_stats().unwrap().pending, 0);
+    }
+}
+
 #[test]
 fn a_freed_destination_and_recorded_streams_are_waited_for() {
     let (d, _alone) = host(true);

@@ -6,6 +6,7 @@ use crate::apart::*;
 use crate::api::*;
 use crate::held::{self, Control};
 use millpond::Code;
+use millpond::capi::*;
 use std::sync::Arc;
 
 mod ends;
@@ -332,5 +333,29 @@ fn failures_at_any_call_neither_lose_memory_nor_hand_it_out_early() {
             }
         }
         assert!(wrong.is_empty(), "{wrong:#?}");
+    });
+}
+
+/// Pinned memory that a stream still uses: a wait for it that fails is not over.
+#[test]
+fn pinned_memory_whose_wait_fails_is_kept() {
+    apart(|| {
+        let (d, control, _) = world();
+        let s = d.stream();
+        let mut p: *mut u8 = std::ptr::null_mut();
+        outcome(unsafe { millpond_host_alloc(ptr(d.0), BYTES, (&raw mut p).cast()) }).unwrap();
+        let gate = d.gate(s);
+        outcome(unsafe { millpond_host_record_stream(ptr(d.0), p.cast(), ptr(s.0)) }).unwrap();
+        outcome(unsafe { millpond_host_free(ptr(d.0), p.cast()) }).unwrap();
+        for name in ["event_synchronize", "stream_synchronize", "synchronize"] {
+            control.fail_all(name, Code::Device);
+        }
+        let freed = control.calls("host_free");
+        let _ = outcome(unsafe { millpond_device_empty_host_cache(ptr(d.0)) });
+        assert_eq!(control.calls("host_free"), freed, "it went back under work that is still queued");
+        control.mend();
+        gate.open();
+        outcome(unsafe { millpond_device_empty_host_cache(ptr(d.0)) }).unwrap();
+        assert!(control.calls("host_free") > freed);
     });
 }

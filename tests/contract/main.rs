@@ -38,6 +38,7 @@ mod failing_fences;
 mod last_marks;
 mod membarrier;
 mod peer_copies;
+mod refused;
 mod restore;
 mod scattered;
 mod shared_segments;

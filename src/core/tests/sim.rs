@@ -5,6 +5,9 @@ use super::*;
 /// So many questions in a row, with no new mark, are a wait.
 const PATIENCE: u32 = 300;
 
+/// What another thread does.
+pub(super) type Meanwhile = Box<dyn FnOnce() + Send>;
+
 #[derive(Default)]
 pub(super) struct World {
     pub(super) real: u32,
@@ -25,10 +28,14 @@ pub(super) struct World {
     pub(super) mute: bool,
     pub(super) fail_create: bool,
     pub(super) fail_release: bool,
+    /// No stream can be made to wait for another one.
+    pub(super) fail_wait: bool,
     pub(super) content: HashMap<u32, u64>, // by granule; 0 where there is none
     pub(super) saved: HashMap<u32, u64>,
     /// What another thread does while the device is waited for, the nth time from now.
-    pub(super) meanwhile: VecDeque<(u32, Box<dyn FnOnce() + Send>)>,
+    pub(super) meanwhile: VecDeque<(u32, Meanwhile)>,
+    /// What another thread does in the midst of the next call of that name.
+    pub(super) amid: Option<(&'static str, Meanwhile)>,
     /// Granules that work is on: with what was queued on stream 2 then.
     pub(super) in_flight: Vec<(u32, u64)>,
 }
@@ -90,6 +97,12 @@ impl Sim {
         check_unlocked("the backing is called");
         self.0.lock().unwrap()
     }
+    fn amid(&self, call: &str) {
+        let due = self.world().amid.take_if(|a| a.0 == call);
+        if let Some((_, f)) = due {
+            std::thread::spawn(f).join().unwrap();
+        }
+    }
 }
 impl Points for Sim {
     fn passed(&self, mark: Point) -> Result<bool> {
@@ -109,6 +122,9 @@ impl Points for Sim {
     fn wait(&self, stream: u64, mark: Point) -> Result<()> {
         let mut w = self.world();
         w.legal(stream);
+        if w.fail_wait {
+            return Err(Error::new(Code::Device, "simulated failure to wait"));
+        }
         let (s, q, mut all) = w.marks[&mark].clone();
         all.insert(s, q.max(all.get(&s).copied().unwrap_or(0)));
         let st = w.streams.entry(stream).or_default();
@@ -207,6 +223,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn segment_release(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.amid("segment_release");
         let mut w = self.world();
         w.calls += 1;
         if w.fail_release {
@@ -218,6 +235,7 @@ impl Backing for Sim {
         Ok(())
     }
     fn mark(&self, stream: u64) -> Result<Option<Point>> {
+        self.amid("mark");
         let mut w = self.world();
         w.legal(stream);
         let st = w.streams.entry(stream).or_default();

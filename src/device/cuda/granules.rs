@@ -3,7 +3,8 @@
 //! A handle of the driver for each granule, so that any granule can be shown anywhere and given back alone.
 //! Every call here is a transaction: when the driver refuses a step, what was done is undone, and all is as
 //! before. What it refuses to undo is written down (`Arrears`) and tried again with the next call, so that a device
-//! that recovers has everything back.
+//! that recovers has everything back. (Whole calls that were refused are the caller's to make again:
+//! `runtime/backing/refused.rs`, which says why there are two such lists.)
 //!
 //! Work in flight: `map` touches no address that is in use. `unmap` takes addresses away, and the driver
 //! does not wait: the caller has waited for the device. The core does (`sync_all` before idle ranges are
@@ -300,7 +301,7 @@ impl Granules {
         done
     }
 
-    /// All devices that may use the memory get access; a peer that cannot have it any more does without.
+    /// All devices that may use the memory get access.
     fn open(&self, readers: &[i32], addr: u64, bytes: u64) -> Result<()> {
         self.driver.set_access(addr, bytes, readers, true)
     }
@@ -512,13 +513,17 @@ impl State {
         }
     }
 
-    /// The runs of addresses that show something: (address, bytes).
+    /// The runs of addresses that show something to somebody: (address, bytes). Each lies in one reservation.
     fn shown_runs(&self) -> Vec<(u64, u64)> {
-        let shown = self.opened.iter().filter(|o| o.1.shown > 0);
+        let shown = self.opened.iter().filter(|o| o.1.shown > 0 && !o.1.orphan);
         let mut runs: Vec<(u64, u64)> = shown.map(|(&a, o)| (a, o.shown)).collect();
+        let others = runs.len();
         for (i, _) in self.slots.iter().enumerate().filter(|(_, s)| **s != 0) {
+            if self.arrears.stale.contains(&i) {
+                continue;
+            }
             let addr = self.window + i as u64 * GRANULE;
-            match runs.last_mut() {
+            match runs[others..].last_mut() {
                 Some(last) if last.0 + last.1 == addr => last.1 += GRANULE,
                 _ => runs.push((addr, GRANULE)),
             }

@@ -15,7 +15,7 @@ use crate::runtime::lock;
 use crate::runtime::reentry::{self, InCall};
 use crate::runtime::usage::{Pass, Usage};
 use points::{Asked, Points, Taken};
-use refused::Refused;
+use refused::{Refused, Run};
 use segments::Segments;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -163,12 +163,12 @@ impl Supply {
             if !must {
                 return keep(e);
             }
-            self.refused.add(f, n, true);
+            self.refused.add(f, Run { count: n, shown: true }, e);
         } else if let Err(e) = self.mapped(|m| m.release(f, n)) {
             if !must && self.mapped(|m| m.map(at, f, n)).is_ok() {
                 return keep(e);
             }
-            self.refused.add(f, n, false);
+            self.refused.add(f, Run { count: n, shown: false }, e);
         }
         Ok(())
     }
@@ -177,14 +177,15 @@ impl Supply {
     fn ask_again(&self) {
         // Granules that are shown somewhere cannot go.
         for (at, run) in self.views.to_ask() {
-            let taken = self.mapped(|m| m.unmap(at * GRANULE, run.count * GRANULE)).is_ok();
-            self.views.asked(at, taken, true);
+            let answer = self.mapped(|m| m.unmap(at * GRANULE, run.count * GRANULE));
+            self.views.asked(at, answer, true);
         }
         for (first, run) in self.refused.to_ask() {
             let (at, bytes) = (first * GRANULE, run.count * GRANULE);
-            let shown = run.shown && self.mapped(|m| m.unmap(at, bytes)).is_err();
-            let taken = !shown && self.mapped(|m| m.release(first, run.count)).is_ok();
-            self.refused.asked(first, taken, shown);
+            let hidden = if run.shown { self.mapped(|m| m.unmap(at, bytes)) } else { Ok(()) };
+            let shown = hidden.is_err();
+            let answer = hidden.and_then(|()| self.mapped(|m| m.release(first, run.count)));
+            self.refused.asked(first, answer, shown);
         }
     }
 
@@ -342,15 +343,13 @@ impl Backing for Supply {
     fn create(&self, first: u32, count: u32) -> Result<()> {
         let (f, n) = (u64::from(first), u64::from(count));
         self.ask_again();
-        if self.refused.has(f, n) {
-            fail!(Code::Device, "the device has not taken back memory that it is to give again");
-        }
+        self.refused.check(f, n)?;
         self.check_free(self.granule_at(count))?;
         self.mapped(|m| m.create(f, n))?;
         self.mapped(|m| m.map(self.granule_at(first), f, n)).inspect_err(|_| {
             // As if they had never been made.
-            if self.mapped(|m| m.release(f, n)).is_err() {
-                self.refused.add(f, n, false);
+            if let Err(e) = self.mapped(|m| m.release(f, n)) {
+                self.refused.add(f, Run { count: n, shown: false }, e);
             }
         })?;
         let _in = InCall::new(self);
@@ -360,7 +359,12 @@ impl Backing for Supply {
 
     fn release(&self, first: u32, count: u32) -> Result<()> {
         self.ask_again();
-        self.give_up(first, count, false)
+        // What still shows granules keeps them from going.
+        let views = self.views.check(0, u64::MAX);
+        self.give_up(first, count, false).map_err(|e| match views {
+            Err(why) if e.code() == Code::Busy => why,
+            _ => e,
+        })
     }
 
     fn discard(&self, first: u32, count: u32) {
@@ -369,9 +373,7 @@ impl Backing for Supply {
 
     fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()> {
         self.ask_again();
-        if self.views.has(offset / GRANULE, u64::from(count)) {
-            fail!(Code::Device, "the device still shows other memory at addresses that are to be used");
-        }
+        self.views.check(offset / GRANULE, u64::from(count))?;
         self.mapped(|m| m.map(offset, u64::from(first), u64::from(count)))?;
         let _in = InCall::new(self);
         self.segments.added(self.window_at(offset), self.granule_at(count));
@@ -387,8 +389,8 @@ impl Backing for Supply {
     fn discard_view(&self, offset: u64, bytes: u64) {
         let Ok(_c) = self.call() else { return };
         self.segments.going(self.window_at(offset), bytes);
-        if self.mapped(|m| m.unmap(offset, bytes)).is_err() {
-            self.views.add(offset / GRANULE, bytes / GRANULE, true);
+        if let Err(e) = self.mapped(|m| m.unmap(offset, bytes)) {
+            self.views.add(offset / GRANULE, Run { count: bytes / GRANULE, shown: true }, e);
         }
     }
 
