@@ -420,6 +420,11 @@ pub trait Device: Any + Send + Sync {
     fn most_mappings(&self) -> u64 {
         u64::MAX
     }
+    /// How many blocks the library keeps track of at a time at most, free ones included; it needs 32 bytes of host memory
+    /// for each. It never has use for more than one for each 512 bytes, and some.
+    fn most_blocks(&self) -> u64 {
+        u64::MAX
+    }
     /// Reserves `bytes` of addresses, aligned to the granule. At most one window a device; released
     /// with `map_close`.
     fn map_window(&self, _bytes: u64) -> Result<u64> {

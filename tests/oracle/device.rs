@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 pub const NAME: &str = "oracle";
 
-struct Type(HostType);
-struct Sim(Arc<dyn Device>);
+struct Type(HostType, Option<u64>);
+struct Sim(Arc<dyn Device>, Option<u64>);
 
-/// Registers the type, with one device of so many bytes.
-pub fn register(capacity: usize, mapping: bool) {
+/// Registers the type, with one device of so many bytes; with `numbers`, only so many blocks can be told apart, and few
+/// pieces be shown.
+pub fn register(capacity: usize, mapping: bool, numbers: Option<u64>) {
     let options = HostOptions { device_count: 1, capacity: capacity as u64, mapping };
-    runtime::register_type(Arc::new(Type(HostType::new("behind", options)))).unwrap();
+    runtime::register_type(Arc::new(Type(HostType::new("behind", options), numbers))).unwrap();
 }
 
 impl DeviceType for Type {
@@ -33,7 +34,7 @@ impl DeviceType for Type {
         self.0.device_count()
     }
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
-        Ok(Arc::new(Sim(self.0.open(ordinal)?)))
+        Ok(Arc::new(Sim(self.0.open(ordinal)?, self.1)))
     }
 }
 
@@ -214,6 +215,12 @@ impl Device for Sim {
             time::run_clock(&clock);
         }
         Ok(())
+    }
+    fn most_mappings(&self) -> u64 {
+        if self.1.is_some() { 6 } else { u64::MAX }
+    }
+    fn most_blocks(&self) -> u64 {
+        self.1.unwrap_or(u64::MAX)
     }
     fn granule_numbers(&self) -> Result<u64> {
         self.0.granule_numbers()

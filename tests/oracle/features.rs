@@ -135,7 +135,8 @@ impl Run {
             self.refused("the end of a stream", e, &[]);
         }
         if self.kind.cuda.is_some() {
-            world().lines[line].ended = done.is_ok();
+            let mut w = world();
+            (w.lines[line].ended, w.lines[line].vanished) = (done.is_ok(), foreign && !told);
         }
         let mut m = self.m();
         // A device that fails may have ended it or not.

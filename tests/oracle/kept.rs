@@ -195,6 +195,7 @@ impl Run {
         let mut m = self.m();
         let m = &mut *m;
         remove(&mut m.own_pools, &k.pool);
+        m.restored = true;
         let told = match done {
             Ok(told) => told,
             Err(e) => {

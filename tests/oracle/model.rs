@@ -138,6 +138,9 @@ pub struct Model {
     pub limited: bool,
     pub options: bool,
     pub faulty: bool,
+    /// Blocks are there again that had gone.
+    pub restored: bool,
+    pub granules: super::waits::Granules,
     /// Two operations are under way at a time.
     pub beside: bool,
     pub done: u64,
@@ -193,6 +196,16 @@ impl Model {
             Some(s) if asked == 0 && scopes => s.1,
             _ => asked,
         }
+    }
+
+    /// Whether a graph of the pool and stream was replayed elsewhere, and the stream does not come after it.
+    pub fn disordered(&self, w: &World, pool: u64, line: Option<usize>) -> bool {
+        let Some(line) = line else { return false };
+        let now = w.now(line);
+        let after =
+            |&(l, last): &(usize, u64)| w.lines[l].done >= last || now.get(l).is_some_and(|&n| n >= last);
+        let mut graphs = self.captures.iter().flatten().filter(|c| c.pool == pool && c.line == line);
+        graphs.any(|c| !c.replays.iter().all(after))
     }
 
     /// Why a block that was just made must not be where it is.

@@ -108,6 +108,7 @@ impl Ground {
             self.drain(&mut h);
             h.give_up_whole();
             h.flush();
+            h.give_ids_up(); // others may need some to take apart what they have
         }
         heaps
     }

@@ -139,6 +139,11 @@ impl Supply {
         let _c = self.call()?;
         let (f, n) = (u64::from(first), u64::from(count));
         let (at, bytes) = (self.granule_at(first), self.granule_at(count));
+        // Granules that are shown somewhere cannot go, and addresses that the device would not hide may show these.
+        let may_be_shown = !self.views.is_empty();
+        if may_be_shown && !must {
+            fail!(Code::Device, "the device still shows memory at addresses that it was to hide");
+        }
         let gone = self.segments.going(self.window_at(at), bytes);
         let keep = |e: Error| {
             self.segments.back(&gone);
@@ -149,6 +154,8 @@ impl Supply {
                 return keep(e);
             }
             self.refused.add(f, n, true);
+        } else if may_be_shown {
+            self.refused.add(f, n, false);
         } else if let Err(e) = self.counted(|d| d.granules_release(f, n)) {
             if !must && self.counted(|d| d.map(at, f, n)).is_ok() {
                 return keep(e);
@@ -160,11 +167,13 @@ impl Supply {
 
     /// Asks the device again to take what it has refused.
     fn ask_again(&self) {
-        // Granules that are shown somewhere cannot go.
         for (at, run) in self.views.to_ask() {
             let granule = self.device.granule();
             let taken = self.counted(|d| d.unmap(at * granule, run.count * granule)).is_ok();
             self.views.asked(at, taken, true);
+        }
+        if !self.views.is_empty() {
+            return; // granules that are shown somewhere cannot go
         }
         for (first, run) in self.refused.to_ask() {
             let (at, bytes) = (first * self.device.granule(), run.count * self.device.granule());

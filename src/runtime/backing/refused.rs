@@ -45,6 +45,10 @@ impl Refused {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
     /// Whether any of these granules is among them.
     pub(super) fn has(&self, first: u64, count: u64) -> bool {
         lock(&self.0).range(..first + count).next_back().is_some_and(|(f, run)| f + run.count > first)

@@ -46,6 +46,7 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
         growing: device.segments_grow(),
         window: Pond::WINDOW,
         most_pieces: device.most_mappings(),
+        most_blocks: device.most_blocks(),
     };
     if config.mapping && !expandable {
         config.mapping = false;
