@@ -352,6 +352,8 @@ impl Run {
         let mut m = self.m();
         match done {
             Ok(()) => {
+                // Another thread may have freed them meanwhile.
+                let live = live && m.live().any(|b| b.pool == p.number);
                 if live && !release {
                     self.violate("a pool with live blocks was destroyed");
                 }

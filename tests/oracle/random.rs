@@ -95,7 +95,12 @@ fn bend(r: &mut Random, taste: Taste) -> Bent {
     weights[at(What::Step)] = weights[at(What::Step)].max(20);
     let (blocks, streams) = (3 + r.below(BLOCKS - 2), 2 + r.below(STREAMS - 1));
     let most = if taste.small { 3 } else { 6 };
-    Bent { weights, sizes: r.below(4), most, blocks, streams, constant: r.below(4) }
+    let (mut sizes, mut streams) = (r.below(4), streams);
+    if taste.repeats {
+        // Whole granules in few heaps, each of which has some numbers at hand.
+        (sizes, streams, weights[at(What::PoolNew)]) = (2, 1 + r.below(2), 0);
+    }
+    Bent { weights, sizes, most, blocks, streams, constant: r.below(4) }
 }
 
 fn bytes(r: &mut Random, sizes: u64, most: u64) -> u64 {
@@ -109,6 +114,36 @@ fn bytes(r: &mut Random, sizes: u64, most: u64) -> u64 {
     }
 }
 
+/// What programs often do in a row, with one thing.
+const HABITS: &[&[What]] = &[
+    &[What::CaptureBegin, What::Alloc, What::Use, What::Free, What::CaptureEnd],
+    &[What::CaptureBegin, What::Alloc, What::Use, What::CaptureEnd, What::ReplayOn],
+    &[What::CaptureBegin, What::CaptureEnd],
+    &[What::Alloc, What::Alloc, What::Alloc, What::Free],
+    &[What::Alloc, What::Use, What::Free],
+    &[What::Use, What::Free],
+    &[What::Use, What::StreamEnd],
+    &[What::CheckpointNew, What::Use, What::Free],
+    &[What::Sleep, What::Free],
+];
+
+/// What calls the device, more often than not.
+const CALLERS: &[What] = &[
+    What::EmptyCache,
+    What::EmptyPool,
+    What::Alloc,
+    What::AllocAny,
+    What::FreeOn,
+    What::Free,
+    What::PoolEnd,
+    What::CaptureRelease,
+    What::Sleep,
+    What::Wake,
+    What::Restore,
+    What::StreamEnd,
+    What::StreamNew,
+];
+
 /// What is in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
@@ -118,14 +153,15 @@ enum Slot {
     Recording,
 }
 
-/// The slots of one sort, and the one that was named last.
-struct Slots(Vec<Slot>, usize);
+/// The slots of one sort, the one that was named last, and which pool and stream each has.
+struct Slots(Vec<Slot>, usize, Vec<(usize, usize)>);
 
 impl Slots {
     fn new(count: u64, first: Slot) -> Slots {
         let mut all = vec![Slot::Empty; count as usize];
         all[0] = first;
-        Slots(all, 0)
+        let homes = vec![(0, 0); all.len()];
+        Slots(all, 0, homes)
     }
 
     /// A slot in one of these states, if there is any; with `again` the one that was named last, if it is.
@@ -184,17 +220,23 @@ impl Account {
     }
 
     /// An operation with numbers; `None` where it would have nothing to do.
-    fn draw(&mut self, r: &mut Random, bent: &Bent, row: &(What, &str, u64, &[Arg])) -> Option<Op> {
+    fn draw(
+        &mut self,
+        r: &mut Random,
+        bent: &Bent,
+        row: &(What, &str, u64, &[Arg]),
+        habit: bool,
+    ) -> Option<Op> {
         let what = row.0;
         let sloppy = r.below(16) == 0;
-        let again = r.below(4) < bent.constant;
+        let again = habit || r.below(4) < bent.constant;
         let mut n = [0; 5];
         let mut n_before = u64::MAX;
         for (n, &arg) in n.iter_mut().zip(row.3) {
             *n = match arg {
                 Arg::Block | Arg::Stream | Arg::Pool | Arg::Event | Arg::Capture | Arg::Checkpoint => {
                     let slots = self.of(arg).unwrap();
-                    let again = again && r.below(3) > 0;
+                    let again = again && (habit || r.below(3) > 0);
                     let known = slots.find(r, Account::rule(what, arg).0, again);
                     match known {
                         Some(slot) if !sloppy => slot,
@@ -208,11 +250,15 @@ impl Account {
                 Arg::Option => r.below(OPTIONS.len() as u64),
                 Arg::Flag => u64::from(r.below(4) > 0),
                 Arg::Few if what == What::Repeat => 2 + r.below(10),
-                Arg::Few if n_before == CALLS.len() as u64 - 1 => 1 + r.below(8),
+                Arg::Few if n_before == CALLS.len() as u64 - 1 => {
+                    let far = 1 + r.below(7);
+                    1 + r.below(far)
+                }
                 Arg::Few => 1 + r.below(1 + r.0 % 4),
                 Arg::Times => [3, 30, 300, 5000][r.below(4) as usize],
                 // Any call, and further on: where it is held, or fails, depends on the operation.
-                Arg::Call if r.below(2) == 0 => CALLS.len() as u64 - 1,
+                Arg::Call if r.below(4) > 0 => CALLS.len() as u64 - 1,
+                Arg::Call if r.below(2) > 0 => r.below(4), // those that ask, mark and wait
                 Arg::Call => r.below(CALLS.len() as u64 - 1),
                 Arg::Code => r.below(CODES.len() as u64),
             };
@@ -227,8 +273,49 @@ impl Account {
                 }
             }
         }
+        self.go_on_with(what, n, row.3);
         Some(Op { what, n })
     }
+
+    /// What comes next is as likely as not about the pool and the stream of the same block, capture or checkpoint.
+    fn go_on_with(&mut self, what: What, n: [u64; 5], args: &[Arg]) {
+        let home = (self.pools.1, self.streams.1);
+        let makes = matches!(what, What::Alloc | What::CaptureBegin | What::CheckpointNew);
+        let Some(&arg @ (Arg::Block | Arg::Capture | Arg::Checkpoint)) = args.first() else { return };
+        let slots = self.of(arg).unwrap();
+        if makes {
+            slots.2[n[0] as usize] = home;
+            return;
+        }
+        let (pool, stream) = slots.2[n[0] as usize];
+        self.pools.1 = pool;
+        if !args.contains(&Arg::Stream) {
+            self.streams.1 = stream;
+        }
+    }
+}
+
+/// What comes many times: blocks come and go, and in the end it is mostly as before.
+fn body(account: &mut Account, r: &mut Random, bent: &Bent) -> Program {
+    let row = |what: What| ALL.iter().find(|row| row.0 == what).unwrap();
+    let mut body = Program::new();
+    let mut made = Vec::new();
+    for _ in 0..2 + r.below(9) {
+        let what = [What::Alloc, What::Alloc, What::Alloc, What::Free, What::Free, What::EmptyCache];
+        let what = what[r.below(6) as usize];
+        let Some(op) = account.draw(r, bent, row(what), false) else { continue };
+        match op.what {
+            What::Alloc => made.push(op.n[0]),
+            What::Free => made.retain(|&b| b != op.n[0]),
+            _ => {}
+        }
+        body.push(op);
+    }
+    for b in made.into_iter().filter(|_| r.below(8) > 0) {
+        account.blocks.0[b as usize] = Slot::Empty;
+        body.push(Op { what: What::Free, n: [b, 0, 0, 0, 0] });
+    }
+    body
 }
 
 /// A program of so many operations.
@@ -243,37 +330,62 @@ pub fn random(seed: u64, length: usize, taste: Taste) -> Program {
         captures: Slots::new(CAPTURES, Slot::Empty),
         checkpoints: Slots::new(CHECKPOINTS, Slot::Empty),
     };
-    let mut draw = |r: &mut Random, weights: &[u64]| loop {
+    let draw = |account: &mut Account, r: &mut Random, weights: &[u64]| loop {
         let mut dart = r.below(weights.iter().sum());
         let row = ALL.iter().zip(weights).find(|(_, w)| {
             let hit = dart < **w;
             dart = dart.saturating_sub(**w);
             hit
         });
-        if let Some(op) = account.draw(r, &bent, row.unwrap().0) {
+        if let Some(op) = account.draw(r, &bent, row.unwrap().0, false) {
             return op;
         }
     };
+    let row = |what: What| ALL.iter().position(|row| row.0 == what).unwrap();
+    let known = |habit: &&&[What]| habit.iter().all(|&w| bent.weights[row(w)] > 0);
+    let habits: Vec<&[What]> = HABITS.iter().filter(known).copied().collect();
     // What runs beside a call that is held is as often a rare operation as a common one.
     let even: Vec<u64> = bent.weights.iter().map(|&w| u64::from(w > 0)).collect();
+    // What is held there makes calls, as a rule.
+    let mut callers = vec![0; ALL.len()];
+    CALLERS.iter().for_each(|&w| callers[row(w)] = even[row(w)]);
+    callers[row(What::Stats)] = 1;
     let mut program = Program::new();
     while program.len() < length {
-        let op = draw(&mut r, &bent.weights);
+        if !habits.is_empty() && r.below(16) == 0 {
+            let habit = habits[r.below(habits.len() as u64) as usize];
+            program.extend(habit.iter().filter_map(|&w| account.draw(&mut r, &bent, &ALL[row(w)], true)));
+            continue;
+        }
+        let op = draw(&mut account, &mut r, &bent.weights);
         program.push(op);
+        if op.what == What::Repeat {
+            let body = body(&mut account, &mut r, &bent);
+            program.last_mut().unwrap().n[0] = body.len() as u64;
+            program.extend(body);
+        }
         if op.what != What::During {
             continue;
         }
+        if !habits.is_empty() && r.below(3) == 0 {
+            let habit = habits[r.below(habits.len() as u64) as usize];
+            let ops: Vec<Op> =
+                habit.iter().filter_map(|&w| account.draw(&mut r, &bent, &ALL[row(w)], true)).collect();
+            for op in ops {
+                program.extend([op, Op { what: What::Also, n: [0; 5] }]);
+            }
+        }
         loop {
             let weights = if r.below(2) == 0 { &even } else { &bent.weights };
-            let beside = draw(&mut r, weights);
+            let beside = draw(&mut account, &mut r, weights);
             program.push(beside);
             if r.below(2) == 0 {
                 break;
             }
             program.push(Op { what: What::Also, n: [0; 5] });
         }
-        let weights = if r.below(2) == 0 { &even } else { &bent.weights };
-        let held = draw(&mut r, weights);
+        let weights = if r.below(4) > 0 { &callers } else { &bent.weights };
+        let held = draw(&mut account, &mut r, weights);
         program.push(held);
     }
     program

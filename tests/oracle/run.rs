@@ -37,7 +37,7 @@ const LARGE: u64 = 1 << 20;
 
 pub const KINDS: &[Kind] = &[
     Kind { name: "mapping", maps: true, capacity: 32 * MIB, ..PLAIN },
-    Kind { name: "few_numbers", maps: true, capacity: 32 * MIB, numbers: Some(4000), ..PLAIN },
+    Kind { name: "few_numbers", maps: true, capacity: 32 * MIB, numbers: Some(1000), ..PLAIN },
     Kind { name: "small", maps: true, capacity: 14 * MIB, ..PLAIN },
     Kind { name: "segments", capacity: 48 * MIB, ..PLAIN },
     of("plugin", plugin::FULL),
