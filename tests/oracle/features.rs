@@ -323,7 +323,8 @@ impl Run {
     }
 
     fn pool_new(&self, slot: usize) {
-        if self.m().pools[slot].is_some() {
+        // The slot may be that of a pool that another thread is about to end, and cannot.
+        if self.m().pools[slot].is_some() || self.m().beside {
             return;
         }
         let pool = self.d.pool(0);

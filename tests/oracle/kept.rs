@@ -129,6 +129,9 @@ impl Run {
             for b in m.blocks.iter_mut().flatten().filter(|b| b.capture == Some(c.number)) {
                 b.written = false;
             }
+            if m.keeps(c.pool) {
+                m.shared.push(c.clone());
+            }
             c
         };
         if let Err(e) = c.capture.release() {

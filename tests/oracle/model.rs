@@ -118,6 +118,8 @@ pub struct Model {
     pub pools: [Option<PoolOf>; POOLS as usize],
     pub events: [Option<EventOf>; EVENTS as usize],
     pub captures: [Option<CaptureOf>; CAPTURES as usize],
+    /// Captures that were released while another one keeps their pool, with which they shared its memory.
+    pub shared: Vec<CaptureOf>,
     pub checkpoints: [Option<CheckpointOf>; CHECKPOINTS as usize],
     /// Pools, by number, that sleep.
     pub asleep: BTreeSet<u64>,
@@ -204,8 +206,8 @@ impl Model {
         let now = w.now(line);
         let after =
             |&(l, last): &(usize, u64)| w.lines[l].done >= last || now.get(l).is_some_and(|&n| n >= last);
-        let mut graphs = self.captures.iter().flatten().filter(|c| c.pool == pool && c.line == line);
-        graphs.any(|c| !c.replays.iter().all(after))
+        let mut graphs = self.captures.iter().flatten().chain(&self.shared);
+        graphs.any(|c| (c.pool, c.line) == (pool, line) && !c.replays.iter().all(after))
     }
 
     /// Why a block that was just made must not be where it is.

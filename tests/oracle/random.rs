@@ -90,8 +90,8 @@ fn bend(r: &mut Random, taste: Taste) -> Bent {
     if !taste.repeats {
         weights[at(What::Repeat)] = 0;
     }
-    weights[at(What::StreamNew)] = weights[at(What::StreamNew)].max(20);
-    weights[at(What::PoolNew)] = weights[at(What::PoolNew)].max(12);
+    weights[at(What::StreamNew)] = weights[at(What::StreamNew)].max(60);
+    weights[at(What::PoolNew)] = weights[at(What::PoolNew)].max(60);
     weights[at(What::Step)] = weights[at(What::Step)].max(20);
     let (blocks, streams) = (3 + r.below(BLOCKS - 2), 2 + r.below(STREAMS - 1));
     let most = if taste.small { 3 } else { 6 };
