@@ -294,6 +294,7 @@ fn pond_over(giver: Arc<Giver>, blocks: usize) -> (Arc<Pond>, Vec<u64>) {
         numbers: 0,
         window: Pond::WINDOW,
         most_pieces: 16_000,
+        most_blocks: u64::MAX,
     };
     let pond = Arc::new(Pond::new(config, giver).unwrap());
     // One more, that goes back: the next request of that size is a hit.

@@ -216,7 +216,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn maps() -> Maps {
-        Maps::new(Shape::new(512, 0, 1 << 40, Fine { small: true, medium: true }).unwrap(), 16, 0).unwrap()
+        Maps::new(Shape::new(512, 0, 1 << 40, Fine { small: true, medium: true }).unwrap(), 16, 0, u64::MAX)
+            .unwrap()
     }
 
     #[test]

@@ -308,8 +308,8 @@ impl UseRecord<'_> {
 }
 
 impl Maps {
-    /// Maps for `real` granules of memory, followed by `alias` granules of addresses only.
-    pub(crate) fn new(shape: Shape, real: u32, alias: u32) -> Result<Maps> {
+    /// Maps for `real` granules of memory, followed by `alias` granules of addresses only, with no more than `most` blocks.
+    pub(crate) fn new(shape: Shape, real: u32, alias: u32, most: u64) -> Result<Maps> {
         // One for each granule, so that a device can be full of blocks of one tier; on very large ones fewer, as an
         // index has 32 bits. Only what is touched costs memory.
         let small_slots = real.clamp(1, 1 << 17);
@@ -324,7 +324,7 @@ impl Maps {
             + u64::from(medium_slots) * u64::from(medium_size);
         let capacity = granule_bytes(real);
         // There are twice as many granules as memory where the device maps: a block for each 512 bytes of memory.
-        let ids = (capacity / 1024 + (1 << 20)).min(1 << 28);
+        let ids = (capacity / 1024 + (1 << 20)).min(1 << 28).min(most);
         let medium_base = large as u32 + small_slots * small_size;
         let slots = |base, size, end| Lock::new(ChunkSlots { free: Vec::new(), fresh: 0, end, base, size });
         Ok(Maps {

@@ -55,6 +55,8 @@ pub struct Config {
     pub window: u32,
     /// How many pieces of scattered blocks may be shown at a time, also those of freed blocks.
     pub most_pieces: u64,
+    /// How many blocks are kept track of at a time at most, free ones included.
+    pub most_blocks: u64,
 }
 
 /// Granule numbers at most: 32 TiB of memory. A unit of the large tier has a number of 32 bits also in the table that
@@ -226,7 +228,7 @@ impl Ground {
     pub(crate) fn new(config: Config, backing: Arc<dyn Backing>) -> Result<Ground> {
         let (real, alias) = config.granules()?;
         Ok(Ground {
-            maps: Maps::new(config.shape()?, real, alias)?,
+            maps: Maps::new(config.shape()?, real, alias, config.most_blocks)?,
             config,
             order: Order::new(backing.clone()),
             backing,

@@ -77,6 +77,7 @@ fn config(mapping: bool, capacity: u64) -> Config {
         numbers: 2 * capacity / G,
         window: Pond::WINDOW,
         most_pieces: 16_000,
+        most_blocks: u64::MAX,
     }
 }
 

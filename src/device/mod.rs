@@ -168,6 +168,11 @@ pub trait Device: Send + Sync {
     fn has_own_addresses(&self) -> bool {
         false
     }
+    /// How many blocks the library keeps track of at a time at most, free ones included; it needs 32 bytes of host memory
+    /// for each. It never has use for more than one for each 512 bytes, and some.
+    fn most_blocks(&self) -> u64 {
+        u64::MAX
+    }
     /// Total and free memory.
     fn memory_info(&self) -> Result<MemoryInfo>;
     /// Version numbers.

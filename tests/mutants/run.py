@@ -7,7 +7,7 @@ one build, and src/ is never touched.
 
     test        the suite that must fail, that of the core (CORE) unless told: a test program, "lib" for the tests beside
                 the code, and a filter
-    find, put   lists of the same length change several places at once
+    find, put   lists of the same length change several places at once; with a list of files, each in its own
     equivalent  why nothing that a test could see changes; it is built but not run
     open        why no test has it yet; it is run, and may survive
 
@@ -73,17 +73,24 @@ def load():
     return mutants
 
 
-def changes(mutant):
-    """What is replaced, and by what: one place, or several at once."""
+def files(mutant):
+    return [mutant["file"]] if isinstance(mutant["file"], str) else mutant["file"]
+
+
+def changes(mutant, file):
+    """What is replaced in a file, and by what: one place, or several at once."""
     find, put = mutant["find"], mutant["put"]
-    return [(find, put)] if isinstance(find, str) else list(zip(find, put, strict=True))
+    if isinstance(find, str):
+        return [(find, put)]
+    there = files(mutant) if isinstance(mutant["file"], list) else [file] * len(find)
+    return [(f, p) for at, f, p in zip(there, find, put, strict=True) if at == file]
 
 
-def place(mutant, find, text):
+def place(mutant, file, find, text):
     """Where the replaced text begins and ends."""
     bare = find.replace("«", "").replace("»", "")
     if text.count(bare) != 1:
-        fail(f"{mutant['file']}: the text of {mutant['name']!r} occurs {text.count(bare)} times, not once")
+        fail(f"{file}: the text of {mutant['name']!r} occurs {text.count(bare)} times, not once")
     at = text.index(bare)
     if "«" not in find:
         return at, at + len(bare)
@@ -103,8 +110,8 @@ def with_switches(mutants, file):
     text = (ROOT / file).read_text()
     places = {}
     for mutant in mutants:
-        for find, put in changes(mutant):
-            places.setdefault(place(mutant, find, text), []).append((mutant, put))
+        for find, put in changes(mutant, file):
+            places.setdefault(place(mutant, file, find, text), []).append((mutant, put))
     before = len(text) + 1
     for (begin, end), there in sorted(places.items(), reverse=True):
         if end > before:
@@ -117,14 +124,14 @@ def with_switches(mutants, file):
 def write_tree(mutants):
     """The copy of the sources. What has not changed keeps its time, so that little is built anew."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
-    files = {f for f in listed.decode().split("\0") if f and (ROOT / f).is_file()}
-    broken = {m["file"] for m in mutants}
-    if not broken <= files:
-        fail(f"no such file: {sorted(broken - files)}")
-    for file in sorted(files):
+    tracked = {f for f in listed.decode().split("\0") if f and (ROOT / f).is_file()}
+    broken = {f for m in mutants for f in files(m)}
+    if not broken <= tracked:
+        fail(f"no such file: {sorted(broken - tracked)}")
+    for file in sorted(tracked):
         to = TREE / file
         if file in broken:
-            new = with_switches([m for m in mutants if m["file"] == file], file).encode()
+            new = with_switches([m for m in mutants if file in files(m)], file).encode()
         else:
             new = (ROOT / file).read_bytes() + (ON.encode() if file == "src/lib.rs" else b"")
         if not to.is_file() or to.read_bytes() != new:
@@ -132,7 +139,7 @@ def write_tree(mutants):
             to.write_bytes(new)
             shutil.copymode(ROOT / file, to)
     for old in [p for p in TREE.rglob("*") if p.is_file()]:
-        if str(old.relative_to(TREE)) not in files:
+        if str(old.relative_to(TREE)) not in tracked:
             old.unlink()
 
 
@@ -242,7 +249,7 @@ def main():
           f"{len(chosen) - len(to_run)} equivalent")
     bad = [m for m in survivors if "open" not in m]
     for m in bad:
-        print(f"SURVIVED: {m['name']} ({m['file']})")
+        print(f"SURVIVED: {m['name']} ({', '.join(files(m))})")
     sys.exit(1 if bad else 0)
 
 

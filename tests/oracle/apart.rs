@@ -159,7 +159,7 @@ fn hunt_here(kind: Kind, seconds: u64, last: &Path) {
     let found = std::env::var_os("MILLPOND_ORACLE_FOUND").map(PathBuf::from);
     let mut known = std::collections::BTreeMap::new();
     while Instant::now() < until && seed < start + MOST_PROGRAMS {
-        let mut program = program::random(seed, length, kind.cuda.is_some());
+        let mut program = super::random::random(seed, length, kind.taste());
         program.retain(|op| !without.split(',').any(|name| name == op.name()));
         save(last, kind, &program, &format!("seed {seed}: did not come to an end"));
         PROGRAMS.fetch_add(1, Relaxed);

@@ -34,7 +34,9 @@ impl Run {
                 m.using_lines.extend(target);
             }
             let asked = m.served_by(p.number, target, MAIN.get());
-            if m.own_pools.contains(&asked) {
+            // A graph's stream may get what its replays use: they come before.
+            let disordered = m.disordered(&world(), asked, target);
+            if m.own_pools.contains(&asked) || disordered {
                 m.making.remove(&slot);
                 if target.is_some() {
                     m.using_lines.pop();
@@ -44,10 +46,12 @@ impl Run {
             m.using_pools.push(asked);
             (p.pool, asked, target, native)
         };
+        let slow = self.slow_before(bytes, target.is_none());
         let got = match stream {
             Some(_) => handle.alloc(bytes as usize, Stream(native as usize)),
             None => self.d.alloc(bytes as usize),
         };
+        self.slow_after(slow);
         let mut m = self.m();
         let m = &mut *m;
         m.making.remove(&slot);
@@ -59,6 +63,7 @@ impl Run {
             Ok(at) => at,
             Err(e) => {
                 let asleep = m.asleep.contains(&asked);
+                m.granules.refused(target);
                 if e.code == MILLPOND_E_OUT_OF_MEMORY && !asleep {
                     *m.refused.entry(asked).or_default() += 1;
                     let free = m.limited || m.beside || m.faulty || m.options || !self.kind.maps;
@@ -66,6 +71,13 @@ impl Run {
                         || !m.exports.is_empty()
                         || !m.asleep.is_empty()
                         || m.released;
+                    // Where few pieces can be shown, there may be no place for those that are missing; and freed blocks
+                    // that wait need numbers, too.
+                    let numbers = self.kind.numbers.is_some_and(|most| {
+                        let waiting = m.granules.waiting(&world()) as u64;
+                        !e.message.contains("keep track") || waiting > most / 8
+                    });
+                    let kept = kept || numbers;
                     let need = m.footprint() + bytes.next_multiple_of(world::GRANULE);
                     if !free && !kept && !IN_CALLBACK.get() && need <= self.kind.capacity as u64 {
                         self.tell(format!(
@@ -104,6 +116,7 @@ impl Run {
         if let Some(text) = m.wrong_place(&w, &b) {
             w.violate(text);
         }
+        m.granules.made(&w, &b);
         if w.trace {
             eprintln!("    -> {at:#x} of pool {asked}");
         }
@@ -173,6 +186,10 @@ impl Run {
             m.using_lines.extend(stream.map(|s| s.0));
             // From here on its memory may be another's.
             m.making.insert(slot);
+            let freed = m.blocks[slot].as_ref().filter(|b| !b.pinned).cloned();
+            let now = world();
+            freed.into_iter().for_each(|b| m.granules.freed(&now, &b, stream.map(|s| s.0)));
+            drop(now);
             (m.blocks[slot].take().unwrap(), stream)
         };
         let done = match stream {
@@ -420,6 +437,7 @@ impl Run {
         let me = self.clone();
         let body = move || {
             IN_CALLBACK.set(true);
+            world().asked = 0; // the callback before this one does not wait
             let there = me.m().blocks[slot].as_ref().map(|b| b.line.is_none() && !b.busy);
             let work = || match there {
                 Some(true) => me.free(slot, None, false),

@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 pub const NAME: &str = "oracle";
 
-struct Type(HostType);
-struct Sim(Arc<dyn Device>);
+struct Type(HostType, Option<u64>);
+struct Sim(Arc<dyn Device>, Option<u64>);
 
-/// Registers the type, with one device of so many bytes.
-pub fn register(capacity: usize, mapping: bool) {
+/// Registers the type, with one device of so many bytes; with `numbers`, only so many blocks can be told apart, and few
+/// pieces be shown.
+pub fn register(capacity: usize, mapping: bool, numbers: Option<u64>) {
     let options = HostOptions { device_count: 1, capacity: capacity as u64, mapping };
-    runtime::register_type(Arc::new(Type(HostType::new("behind", options)))).unwrap();
+    runtime::register_type(Arc::new(Type(HostType::new("behind", options), numbers))).unwrap();
 }
 
 impl DeviceType for Type {
@@ -33,7 +34,7 @@ impl DeviceType for Type {
         self.0.device_count()
     }
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
-        Ok(Arc::new(Sim(self.0.open(ordinal)?)))
+        Ok(Arc::new(Sim(self.0.open(ordinal)?, self.1)))
     }
 }
 
@@ -88,6 +89,9 @@ impl Device for Sim {
     }
     fn segments_grow(&self) -> bool {
         self.0.segments_grow()
+    }
+    fn most_blocks(&self) -> u64 {
+        self.1.unwrap_or(u64::MAX)
     }
     fn memory_info(&self) -> Result<MemoryInfo> {
         self.0.memory_info()
@@ -224,7 +228,7 @@ impl Streams for Sim {
 
 impl Mapping for Sim {
     fn most_mappings(&self) -> u64 {
-        u64::MAX
+        if self.1.is_some() { 6 } else { u64::MAX }
     }
     fn numbers(&self) -> u64 {
         self.real().numbers()

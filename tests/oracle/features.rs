@@ -135,7 +135,8 @@ impl Run {
             self.refused("the end of a stream", e, &[]);
         }
         if self.kind.cuda.is_some() {
-            world().lines[line].ended = done.is_ok();
+            let mut w = world();
+            (w.lines[line].ended, w.lines[line].vanished) = (done.is_ok(), foreign && !told);
         }
         let mut m = self.m();
         // A device that fails may have ended it or not.
@@ -322,7 +323,8 @@ impl Run {
     }
 
     fn pool_new(&self, slot: usize) {
-        if self.m().pools[slot].is_some() {
+        // The slot may be that of a pool that another thread is about to end, and cannot.
+        if self.m().pools[slot].is_some() || self.m().beside {
             return;
         }
         let pool = self.d.pool(0);
@@ -351,6 +353,8 @@ impl Run {
         let mut m = self.m();
         match done {
             Ok(()) => {
+                // Another thread may have freed them meanwhile.
+                let live = live && m.live().any(|b| b.pool == p.number);
                 if live && !release {
                     self.violate("a pool with live blocks was destroyed");
                 }

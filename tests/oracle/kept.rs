@@ -129,6 +129,9 @@ impl Run {
             for b in m.blocks.iter_mut().flatten().filter(|b| b.capture == Some(c.number)) {
                 b.written = false;
             }
+            if m.keeps(c.pool) {
+                m.shared.push(c.clone());
+            }
             c
         };
         if let Err(e) = c.capture.release() {
@@ -195,6 +198,7 @@ impl Run {
         let mut m = self.m();
         let m = &mut *m;
         remove(&mut m.own_pools, &k.pool);
+        m.restored = true;
         let told = match done {
             Ok(told) => told,
             Err(e) => {

@@ -31,9 +31,11 @@ mod kept;
 mod model;
 mod plugin;
 mod program;
+mod random;
 mod run;
 mod threads;
 mod time;
+mod waits;
 mod world;
 
 #[path = "../cuda/mod.rs"]
@@ -63,6 +65,8 @@ macro_rules! kinds {
 
 kinds! {
     mapping
+    few_numbers
+    small
     segments
     plugin
     odd_sizes
@@ -98,7 +102,7 @@ several! {
 /// Every kind of device has its test above.
 #[test]
 fn all_kinds_are_there() {
-    assert_eq!(KINDS.len(), 13);
+    assert_eq!(KINDS.len(), 15);
 }
 
 /// Programs that failed once.
@@ -113,7 +117,7 @@ fn a_device_that_lies_is_found_out() {
     apart("a_device_that_lies_is_found_out", 120, || {
         for lie in [Lie::Passed, Lie::NoWait, Lie::Short, Lie::NoSync] {
             let seen = (0..3000).find_map(|seed| {
-                let program = program::random(seed, 150, false);
+                let program = random::random(seed, 150, KINDS[0].taste());
                 run::run(KINDS[0], &program, lie).err()
             });
             let failure = seen.unwrap_or_else(|| panic!("{lie:?} is not seen"));

@@ -118,6 +118,8 @@ pub struct Model {
     pub pools: [Option<PoolOf>; POOLS as usize],
     pub events: [Option<EventOf>; EVENTS as usize],
     pub captures: [Option<CaptureOf>; CAPTURES as usize],
+    /// Captures that were released while another one keeps their pool, with which they shared its memory.
+    pub shared: Vec<CaptureOf>,
     pub checkpoints: [Option<CheckpointOf>; CHECKPOINTS as usize],
     /// Pools, by number, that sleep.
     pub asleep: BTreeSet<u64>,
@@ -138,6 +140,9 @@ pub struct Model {
     pub limited: bool,
     pub options: bool,
     pub faulty: bool,
+    /// Blocks are there again that had gone.
+    pub restored: bool,
+    pub granules: super::waits::Granules,
     /// Two operations are under way at a time.
     pub beside: bool,
     pub done: u64,
@@ -193,6 +198,16 @@ impl Model {
             Some(s) if asked == 0 && scopes => s.1,
             _ => asked,
         }
+    }
+
+    /// Whether a graph of the pool and stream was replayed elsewhere, and the stream does not come after it.
+    pub fn disordered(&self, w: &World, pool: u64, line: Option<usize>) -> bool {
+        let Some(line) = line else { return false };
+        let now = w.now(line);
+        let after =
+            |&(l, last): &(usize, u64)| w.lines[l].done >= last || now.get(l).is_some_and(|&n| n >= last);
+        let mut graphs = self.captures.iter().flatten().chain(&self.shared);
+        graphs.any(|c| (c.pool, c.line) == (pool, line) && !c.replays.iter().all(after))
     }
 
     /// Why a block that was just made must not be where it is.

@@ -1,4 +1,4 @@
-//! Programs: lists of operations on numbered slots, made at random from a seed, written as text, and made smaller.
+//! Programs: lists of operations on numbered slots, written as text, and made smaller.
 //!
 //! An operation on a slot that is empty (or taken, where it needs an empty one) does nothing. So every part of a
 //! program is a program, and a failing one is made smaller by leaving operations out.
@@ -22,6 +22,7 @@ pub enum Arg {
     Option,
     Flag,
     Few,
+    Times,
     Call,
     Code,
 }
@@ -33,7 +34,7 @@ pub const EVENTS: u64 = 3;
 pub const CAPTURES: u64 = 2;
 pub const CHECKPOINTS: u64 = 2;
 
-/// Calls of the device that can be held or made to fail.
+/// Calls of the device that can be held or made to fail; the last word stands for all of them.
 pub const CALLS: &[&str] = &[
     "record",
     "query",
@@ -53,6 +54,7 @@ pub const CALLS: &[&str] = &[
     "stream_destroy",
     "callback",
     "copy",
+    "any",
 ];
 pub const CODES: &[&str] = &["oom", "device", "system"];
 pub const OPTIONS: &[&str] = &[
@@ -123,10 +125,18 @@ operations! {
     Callback "callback" 8 [Block Stream Bytes];
     /// The next operation comes while the one after it is held in the nth such call of the device.
     During "during" 25 [Call Few];
+    /// Between those two: the next operation comes while that is held, too.
+    Also "also" 0 [];
+    /// The next operations come so often.
+    Repeat "repeat" 4 [Few Times];
+    /// A stream whose work takes its time: who waits for it waits longest.
+    Slow "slow" 25 [Stream];
     /// The nth such call of the device fails.
     Fail "fail" 10 [Call Few Code];
     /// From here on nothing fails.
     Mend "mend" 5 [];
+    /// The graph's work, on another stream than the one that was captured.
+    ReplayOn "replay_on" 12 [Capture Stream];
     // From here on: of CUDA alone.
     /// The next operation is another thread's.
     Elsewhere "elsewhere" 60 [];
@@ -143,12 +153,10 @@ operations! {
     /// Others get a block, and let go of the oldest that they have.
     Export "export" 10 [Block];
     ExportEnd "end_export" 15 [];
-    /// The graph's work, on another stream than the one that was captured.
-    ReplayOn "replay_on" 12 [Capture Stream];
 }
 
 /// How many of them only CUDA has.
-const OF_CUDA: usize = 9;
+pub const OF_CUDA: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Op {
@@ -163,7 +171,7 @@ impl Op {
         self.row().1
     }
 
-    fn row(&self) -> &'static (What, &'static str, u64, &'static [Arg]) {
+    pub fn row(&self) -> &'static (What, &'static str, u64, &'static [Arg]) {
         ALL.iter().find(|r| r.0 == self.what).unwrap()
     }
 }
@@ -185,7 +193,7 @@ impl Display for Op {
                 Arg::Call => f.write_str(CALLS[n as usize]),
                 Arg::Code => f.write_str(CODES[n as usize]),
                 Arg::Option => f.write_str(OPTIONS[n as usize]),
-                Arg::Bytes | Arg::Limit | Arg::Flag | Arg::Few => write!(f, "{n}"),
+                Arg::Bytes | Arg::Limit | Arg::Flag | Arg::Few | Arg::Times => write!(f, "{n}"),
             }?;
         }
         Ok(())
@@ -236,123 +244,24 @@ pub fn from_text(text: &str) -> Result<(String, Program), String> {
     Ok((kind, program))
 }
 
-/// A small generator of numbers (splitmix64).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
-/// What a program leans to, so that not all are alike.
-struct Bent {
-    weights: Vec<u64>,
-    sizes: u64,
-    blocks: u64,
-    streams: u64,
-}
-
-fn bend(r: &mut Random, cuda: bool) -> Bent {
-    let mut weights: Vec<u64> = ALL.iter().map(|row| row.2).collect();
-    let own = ALL.len() - OF_CUDA;
-    let mut set = |what: What, by: u64| {
-        let at = ALL.iter().position(|row| row.0 == what).unwrap();
-        weights[at] = weights[at] * by / 4;
-    };
-    // Most programs do without some features; some have much of one.
-    let groups: &[&[What]] = &[
-        &[What::CaptureBegin, What::CaptureEnd, What::Replay, What::CaptureRelease],
-        &[What::CheckpointNew, What::Restore],
-        &[What::Sleep, What::Wake],
-        &[What::Fail, What::Mend],
-        &[What::During],
-        &[What::Limit, What::PoolLimit],
-        &[What::SetOption],
-        &[What::PoolNew, What::PoolEnd, What::PoolRelease],
-        &[What::ScopeBegin, What::ScopeEnd],
-        &[What::Record, What::RecordEnd, What::RecordEndAt, What::EventRecord],
-        &[What::Callback],
-        &[What::StreamEnd, What::StreamNew],
-        &[What::AllocAny],
-        &[What::Step],
-        &[What::EmptyCache, What::EmptyPool],
-    ];
-    let groups_of_cuda: &[&[What]] = &[
-        &[What::Elsewhere],
-        &[What::Foreign],
-        &[What::ThreadStream],
-        &[What::Vanish],
-        &[What::AllocHost, What::Copy],
-        &[What::Export, What::ExportEnd],
-    ];
-    let more = if cuda { groups_of_cuda } else { &[] };
-    for group in groups.iter().chain(more) {
-        let by = [0, 0, 2, 4, 4, 12][r.below(6) as usize];
-        group.iter().for_each(|&w| set(w, by));
-    }
-    if !cuda {
-        weights[own..].fill(0);
-    }
-    let at = |what| ALL.iter().position(|row| row.0 == what).unwrap();
-    weights[at(What::StreamNew)] = weights[at(What::StreamNew)].max(20);
-    weights[at(What::Step)] = weights[at(What::Step)].max(20);
-    Bent { weights, sizes: r.below(4), blocks: 3 + r.below(BLOCKS - 2), streams: 2 + r.below(STREAMS - 1) }
-}
-
-fn bytes(r: &mut Random, sizes: u64) -> u64 {
-    const MIB: u64 = 1 << 20;
-    let class = if r.below(4) == 0 { r.below(4) } else { sizes };
-    match class {
-        0 => 1 + r.below(2048),
-        1 => 1 + r.below(600 << 10),
-        2 => 2 * MIB * (1 + r.below(6)) - r.below(3) * 512 * r.below(2),
-        _ => 1 + r.below(12 * MIB),
-    }
-}
-
-/// A program of so many operations.
-pub fn random(seed: u64, length: usize, cuda: bool) -> Program {
-    let mut r = Random(seed);
-    let bent = bend(&mut r, cuda);
-    let total: u64 = bent.weights.iter().sum();
-    let mut one = || {
-        let mut dart = r.below(total);
-        let row = ALL.iter().zip(&bent.weights).find(|(_, w)| {
-            let hit = dart < **w;
-            dart = dart.saturating_sub(**w);
-            hit
-        });
-        let row = row.unwrap().0;
-        let mut n = [0; 5];
-        for (n, arg) in n.iter_mut().zip(row.3) {
-            *n = match arg {
-                Arg::Block => r.below(bent.blocks),
-                Arg::Stream => r.below(bent.streams + 1) % (bent.streams + 1),
-                Arg::Line => r.below(16),
-                Arg::Pool => r.below(POOLS),
-                Arg::Event => r.below(EVENTS),
-                Arg::Capture => r.below(CAPTURES),
-                Arg::Checkpoint => r.below(CHECKPOINTS),
-                Arg::Bytes => bytes(&mut r, bent.sizes),
-                Arg::Limit => [0, 4, 8, 16, 32][r.below(5) as usize] << 20,
-                Arg::Option => r.below(OPTIONS.len() as u64),
-                Arg::Flag => u64::from(r.below(4) > 0),
-                Arg::Few => 1 + r.below(1 + r.0 % 4),
-                Arg::Call => r.below(CALLS.len() as u64),
-                Arg::Code => r.below(CODES.len() as u64),
-            };
+/// With what comes several times as often as it comes; each with its place in the program.
+pub fn unrolled(program: &[Op]) -> Vec<(usize, Op)> {
+    let mut all = Vec::new();
+    let mut at = 0;
+    while at < program.len() {
+        let op = program[at];
+        at += 1;
+        if op.what != What::Repeat {
+            all.push((at - 1, op));
+            continue;
         }
-        Op { what: row.0, n }
-    };
-    (0..length).map(|_| one()).collect()
+        let end = program.len().min(at + op.n[0] as usize);
+        let part = (at..end).map(|i| (i, program[i])).filter(|p| p.1.what != What::Repeat);
+        let part: Vec<_> = part.collect();
+        (0..op.n[1]).for_each(|_| all.extend(&part));
+        at = end;
+    }
+    all
 }
 
 /// The smallest program that is found to fail still, by leaving out operations and making numbers small.
@@ -383,6 +292,7 @@ pub fn shrink(program: &[Op], mut fails: impl FnMut(&[Op]) -> bool) -> Program {
                     Arg::Bytes => &[512, 1 << 20, 2 << 20, 4 << 20],
                     Arg::Call | Arg::Code | Arg::Option | Arg::Limit => &[],
                     Arg::Few => &[1],
+                    Arg::Times => &[1, 10, 30, 100],
                     _ => &[0, 1],
                 };
                 for &n in tries {

@@ -6,7 +6,8 @@
 
 use super::api::{self, Device, Failed};
 use super::model::{Model, PoolOf};
-use super::program::{BLOCKS, CALLS, CODES, Op, What};
+use super::program::{BLOCKS, CALLS, CODES, Op, What, unrolled};
+use super::random::Taste;
 use super::time;
 use super::world::{self, Hook, Lie, World, world};
 use super::{device, gpu, plugin};
@@ -26,6 +27,8 @@ pub struct Kind {
     pub capacity: usize,
     pub plugin: Option<plugin::Manner>,
     pub cuda: Option<gpu::Manner>,
+    /// Where that is little: for how many blocks there are numbers.
+    pub numbers: Option<u64>,
 }
 
 const MIB: usize = 1 << 20;
@@ -34,6 +37,8 @@ const LARGE: u64 = 1 << 20;
 
 pub const KINDS: &[Kind] = &[
     Kind { name: "mapping", maps: true, capacity: 32 * MIB, ..PLAIN },
+    Kind { name: "few_numbers", maps: true, capacity: 32 * MIB, numbers: Some(1000), ..PLAIN },
+    Kind { name: "small", maps: true, capacity: 14 * MIB, ..PLAIN },
     Kind { name: "segments", capacity: 48 * MIB, ..PLAIN },
     of("plugin", plugin::FULL),
     of(
@@ -62,7 +67,8 @@ pub const KINDS: &[Kind] = &[
     },
 ];
 
-const PLAIN: Kind = Kind { name: "", maps: false, exact: true, capacity: 0, plugin: None, cuda: None };
+const PLAIN: Kind =
+    Kind { name: "", maps: false, exact: true, capacity: 0, plugin: None, cuda: None, numbers: None };
 const ONE: gpu::Manner = gpu::Manner { devices: 1, settings: &[], options: "" };
 
 const fn cuda(name: &'static str, manner: gpu::Manner) -> Kind {
@@ -80,13 +86,17 @@ impl Kind {
         self.cuda.is_some() && !self.exact
     }
 
+    pub fn taste(&self) -> Taste {
+        Taste { cuda: self.cuda.is_some(), repeats: self.numbers.is_some(), small: self.capacity < 16 * MIB }
+    }
+
     fn start(&self, lie: Lie) -> Device {
         let _ = millpond_finalize();
         world::reset(lie);
         match (self.plugin, self.cuda) {
             (Some(manner), _) => plugin::register(manner),
             (_, Some(manner)) => gpu::register(manner, self.capacity),
-            _ => device::register(self.capacity, self.maps),
+            _ => device::register(self.capacity, self.maps, self.numbers),
         }
         let d = Device::get(if self.cuda.is_some() { "cuda" } else { "oracle" }, 0).unwrap();
         if self.cuda.is_some() {
@@ -134,25 +144,23 @@ pub fn run(kind: Kind, program: &[Op], lie: Lie) -> Result<u64, Failure> {
         Arc::new(Run { kind, d, second, m: Mutex::new(m), join })
     }));
     let r = caught.map_err(|e| fail(0, format!("the start: {}", said(&*e))))?;
+    let (places, all): (Vec<usize>, Vec<Op>) = unrolled(program).into_iter().unzip();
     let mut i = 0;
-    while i < program.len() {
-        let before = i;
-        let ops = &program[i..];
+    while i < all.len() {
+        let before = places[i];
+        let ops = &all[i..];
         i += 1;
         let trace = world().trace;
         if trace {
             eprintln!("{before}: {}", ops[0]);
         }
-        if ops[0].what == What::During
-            && ops.len() > 2
-            && ops[2].what != What::During
-            && ops[1].what != What::During
-        {
-            i += 2;
+        if let Some((beside, held)) = held(ops) {
+            i += 2 * beside.len();
             if trace {
-                eprintln!("   {}, while this is held: {}", ops[1], ops[2]);
+                let beside: Vec<String> = beside.iter().map(ToString::to_string).collect();
+                eprintln!("   {}, while this is held: {held}", beside.join(", "));
             }
-            r.beside(ops[0], ops[1], ops[2]);
+            r.beside(ops[0], beside, held);
         } else if ops[0].what == What::Elsewhere && ops.len() > 1 {
             i += 1;
             gpu::elsewhere(|| r.guarded(ops[1]));
@@ -171,6 +179,18 @@ pub fn run(kind: Kind, program: &[Op], lie: Lie) -> Result<u64, Failure> {
         Some(text) => Err(fail(program.len(), text)),
         None => Ok(done),
     }
+}
+
+/// Where the first operation says so: those that come while another one is held, and that one.
+fn held(ops: &[Op]) -> Option<(Vec<Op>, Op)> {
+    let mut at = 1;
+    while ops.get(at + 1).is_some_and(|op| op.what == What::Also) {
+        at += 2;
+    }
+    let held = *ops.get(at + 1)?;
+    let beside: Vec<Op> = ops[1..=at].iter().step_by(2).copied().collect();
+    let parts = |op: &Op| matches!(op.what, What::During | What::Also);
+    (ops[0].what == What::During && !parts(&held) && !beside.iter().any(parts)).then_some((beside, held))
 }
 
 pub fn said(payload: &(dyn std::any::Any + Send)) -> String {
@@ -207,30 +227,34 @@ impl Run {
         }
     }
 
-    /// `second`, and while it is held in a call of the device, `first`.
-    fn beside(self: &Arc<Run>, hold: Op, first: Op, second: Op) {
+    /// `second`, and while it is held in a call of the device, all of `first`.
+    fn beside(self: &Arc<Run>, hold: Op, first: Vec<Op>, second: Op) {
         let me = self.clone();
         self.m().beside = true;
-        let free =
-            matches!(first.what, What::Alloc | What::AllocAny | What::Free | What::FreeOn | What::Stats);
+        const FREE: &[What] = &[What::Alloc, What::AllocAny, What::Free, What::FreeOn, What::Stats];
+        let free = first.iter().all(|op| FREE.contains(&op.what));
         // Waits of its own would make it wait rightly.
         let free = free && self.kind.plugin.is_none_or(|p| p.events && p.query);
-        let bytes = match first.what {
-            What::Alloc => first.n[3],
-            What::AllocAny => first.n[1],
+        let bytes = first.iter().map(|op| match op.what {
+            What::Alloc => op.n[3],
+            What::AllocAny => op.n[1],
             _ => 0,
-        };
+        });
+        let most = bytes.max().unwrap_or(0);
+        let late = first.clone();
         world().hold(Hook {
             call: CALLS[hold.n[0] as usize].to_owned(),
             left: hold.n[1],
-            body: Box::new(move || me.guarded(first)),
+            body: Box::new(move || first.into_iter().for_each(|op| me.guarded(op))),
             free,
-            large: bytes > LARGE,
+            large: most > LARGE,
+            bytes: most.next_multiple_of(world::GRANULE),
+            capacity: self.kind.capacity as u64,
         });
         self.guarded(second);
         let left = world().take_hook();
         if left.is_some() {
-            self.guarded(first);
+            late.into_iter().for_each(|op| self.guarded(op));
         }
         let _ = self.settle();
         self.m().beside = false;
@@ -282,7 +306,8 @@ impl Run {
                 world().fail(CALLS[ax], b, code);
             }
             What::Mend => world().mend(),
-            What::During | What::Elsewhere => {}
+            What::During | What::Also | What::Repeat | What::Elsewhere => {}
+            What::Slow => self.slow(a),
             What::AllocHost => self.alloc_host(ax, b),
             What::Copy => self.copy(ax, bx, c),
             What::Export => self.export(ax),

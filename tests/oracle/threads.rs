@@ -6,7 +6,7 @@
 //! wins, and in the end everything comes back. On the host device any call may take its time (`Shaky`).
 
 use super::api::{self, Device, Pool, Stream};
-use super::program::Random;
+use super::random::Random;
 use super::seam::{Hook, SeamType};
 use super::{cuda, fake, threaded};
 use millpond::HostOptions;
@@ -16,7 +16,7 @@ use millpond::{Result, runtime};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Barrier, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
 thread_local! {
@@ -53,6 +53,8 @@ impl Hook for Shaky {
 // ---- the program -----------------------------------------------------------------------------------------------
 
 const MIB: usize = 1 << 20;
+/// Blocks that two threads free at a time.
+const RACES: usize = 16;
 
 /// In place of a stream that has ended.
 const ENDED: Stream = Stream(usize::MAX);
@@ -253,25 +255,39 @@ fn worker(s: &Arc<Shared>, seed: u64, no_streams: bool) {
     s.check("the end of a pool", own.destroy());
 }
 
-/// Two threads free one block.
+/// Two threads free the same blocks, one after the other, each as nearly at the same moment as can be.
 fn race(s: &Arc<Shared>, stream: Stream, r: &mut Random) {
     let _closed = s.open.write().unwrap();
-    let bytes = if r.below(2) == 0 { 3 * MIB } else { 4096 };
-    let Ok(at) = s.d.default_pool().alloc(bytes, stream) else { return };
-    let gate = Barrier::new(2);
-    let one = || {
-        gate.wait();
-        api::free(at)
+    let bytes = [4096, 64 << 10, 256 << 10, 3 * MIB][r.below(4) as usize];
+    let pool = s.d.default_pool();
+    let all: Vec<usize> = (0..RACES).map_while(|_| pool.alloc(bytes, stream).ok()).collect();
+    let there = AtomicU64::new(0);
+    let one = |late: u64| {
+        let mut done = Vec::new();
+        for (n, &at) in all.iter().enumerate() {
+            there.fetch_add(1, Relaxed);
+            let mut spins = 0_u64;
+            while there.load(Relaxed) < 2 * (n as u64 + 1) {
+                spins += 1;
+                if spins > 2000 { std::thread::yield_now() } else { std::hint::spin_loop() }
+            }
+            (0..late * n as u64 % 97).for_each(|_| std::hint::spin_loop());
+            done.push(api::free(at));
+        }
+        done
     };
-    let (a, b) = std::thread::scope(|scope| {
-        let first = scope.spawn(one);
-        let second = one();
+    let late = [r.below(40), r.below(40)];
+    let (first, second) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| one(late[0]));
+        let second = one(late[1]);
         (first.join().unwrap(), second)
     });
-    match (&a, &b) {
-        (Ok(()), Err(e)) | (Err(e), Ok(()))
-            if matches!(e.code, MILLPOND_E_DOUBLE_FREE | MILLPOND_E_UNKNOWN_POINTER) => {}
-        _ => s.violate(format!("of two racing frees: {a:?} and {b:?}")),
+    for (a, b) in first.iter().zip(&second) {
+        match (a, b) {
+            (Ok(()), Err(e)) | (Err(e), Ok(()))
+                if matches!(e.code, MILLPOND_E_DOUBLE_FREE | MILLPOND_E_UNKNOWN_POINTER) => {}
+            _ => return s.violate(format!("of two racing frees: {a:?} and {b:?}")),
+        }
     }
 }
 

@@ -67,6 +67,10 @@ pub struct Line {
     pub ended: bool,
     /// It is the own default stream of a thread.
     pub thread: bool,
+    /// Others have ended it and told nobody.
+    pub vanished: bool,
+    /// Who waits for it waits longest.
+    pub slow: bool,
     /// It is no stream, but somebody else who has the memory.
     pub importer: bool,
 }
@@ -109,6 +113,9 @@ pub struct Hook {
     pub free: bool,
     /// It asks for a large block.
     pub large: bool,
+    /// [B] the largest block that it asks for, and what the device has.
+    pub bytes: u64,
+    pub capacity: u64,
 }
 
 #[derive(Default)]
@@ -303,6 +310,17 @@ impl World {
     pub fn query(&self, event: u64) -> Option<bool> {
         let clock = self.events.get(&event)?;
         Some(self.lie == Lie::Passed || self.is_over(clock))
+    }
+
+    /// Whether unfinished work of a slow stream is among what a clock counts.
+    pub fn is_held_up(&self, clock: &[u64]) -> bool {
+        clock.iter().zip(&self.lines).any(|(&c, l)| l.slow && l.done < c)
+    }
+
+    /// What slow streams have to do next: by line, the number of the work.
+    pub fn slow_left(&self) -> Vec<(usize, u64)> {
+        let lines = self.lines.iter().enumerate().filter(|(_, l)| l.slow);
+        lines.filter_map(|(n, l)| Some((n, l.items.front()?.number))).collect()
     }
 
     /// Whether a thread asks again and again, with no other call between: it waits.

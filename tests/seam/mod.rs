@@ -119,6 +119,7 @@ impl<H: Hook> Device for Seam<H> {
         caps as traits() -> Caps;
         segments_grow as segments_grow() -> bool;
         has_own_addresses as has_own_addresses() -> bool;
+        most_blocks as most_blocks() -> u64;
         versions as versions() -> Versions;
         numa_node as numa_node() -> Option<u32>;
     }

@@ -160,7 +160,7 @@ mod tests {
         fn what_waits_is_counted_and_comes_back_by_size(
             steps in prop::collection::vec((any::<bool>(), 4u32..200), 1..400), mapping: bool
         ) {
-            let m = Maps::new(Shape::new(512, 0, 1 << 40, Fine { small: true, medium: true }).unwrap(), 16, 0).unwrap();
+            let m = Maps::new(Shape::new(512, 0, 1 << 40, Fine { small: true, medium: true }).unwrap(), 16, 0, u64::MAX).unwrap();
             let mut q = Quick::new(mapping);
             let mut waiting: Vec<(u32, Id)> = Vec::new();
             for (i, &(push, units)) in steps.iter().enumerate() {

@@ -16,7 +16,7 @@ impl Rig {
         let shape = Shape::new(512, 0, 64 << 20, fine).unwrap();
         let none = crate::core::units::GranuleRun::new(32, 0);
         Rig {
-            maps: Maps::new(shape, 32, 0).unwrap(),
+            maps: Maps::new(shape, 32, 0, u64::MAX).unwrap(),
             aliases: Lock::new(Aliases::new(none, 0)),
             changed: Changed::default(),
             heaps: (0..3).map(|i| &*Box::leak(Box::new(Heap::new(i, false)))).collect(),

@@ -10,6 +10,7 @@ use super::desc::Id;
 use super::ground::Ground;
 use super::heap::{Heap, LockedHeap, Scratch, Unscattered};
 use super::shape::{Size, Tier};
+use super::types::UNORDERED;
 use super::units::LARGE_UNITS;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Relaxed;
@@ -77,15 +78,36 @@ const DEVICE: usize = 2;
 /// The step to go on from when blocks that waited have come back: they may be in any heap.
 const AFTER_WAITING: usize = 4;
 
+/// The same for a request without a stream, which waits on the host where others make their stream wait: what is ready
+/// somewhere comes before any wait.
+const UNORDERED_STEPS: [Step; 10] = [
+    Step::Steal { same_pool: true, terms: Terms::Idle },
+    Step::Collect,
+    Step::Device,
+    Step::Whole,
+    Step::Ready,
+    Step::Steal { same_pool: false, terms: Terms::Idle },
+    Step::Steal { same_pool: true, terms: Terms::Wait },
+    Step::Waiting,
+    Step::Steal { same_pool: false, terms: Terms::Wait },
+    Step::Trim,
+];
+
 /// For a stream that is captured: it can neither be marked nor wait.
 const CAPTURED: [Step; 1] = [Step::Device];
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Steal { same_pool: bool, terms: Terms },
+    Steal {
+        same_pool: bool,
+        terms: Terms,
+    },
     Collect,
     Device,
     Whole,
+    /// Freed blocks that wait for nothing any more.
+    Ready,
+    /// Freed blocks, the first that is ready.
     Waiting,
     Trim,
 }
@@ -215,7 +237,12 @@ impl Search<'_> {
             }
             drop(h);
             let captured = || ground.order.records(req.heap.stream());
-            let steps = *steps.get_or_insert_with(|| if captured() { &CAPTURED } else { &STEPS });
+            let unordered = req.heap.stream() == UNORDERED;
+            let steps = *steps.get_or_insert_with(|| match () {
+                () if unordered => &UNORDERED_STEPS,
+                () if captured() => &CAPTURED,
+                () => &STEPS,
+            });
             if step > DEVICE && missing < refused_for {
                 step = DEVICE; // others gave a part, and the device may have the rest
             }
@@ -226,8 +253,8 @@ impl Search<'_> {
             // A step that brought something is tried again only while it goes on bringing.
             if !self.take(what, missing, scattering) {
                 step += 1;
-            } else if matches!(what, Step::Waiting) {
-                step = AFTER_WAITING;
+            } else if matches!(what, Step::Ready | Step::Waiting) {
+                step = if unordered { 0 } else { AFTER_WAITING };
             }
             if let Some(e) = self.refused.take_if(|e| e.code() == Code::NotInitialized) {
                 return Err(e); // the device has ended
@@ -243,6 +270,7 @@ impl Search<'_> {
             Step::Device => self.note_refusal(|s| s.grow_tuned(missing)),
             Step::Collect => self.collect(missing),
             Step::Whole => ground.give_up_whole(),
+            Step::Ready => ground.poll_all(),
             Step::Waiting => ground.poll_all() || ground.wait_for_one(None),
             // Giving idle segments back may let the device serve one that is large enough.
             Step::Trim => !ground.config.mapping && self.trim_and_grow(missing),

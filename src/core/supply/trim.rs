@@ -35,10 +35,14 @@ impl Ground {
             let (taken, transit) = {
                 let mut g = self.growing();
                 let taken = self.take_free(&mut g, wanted(), u64::MAX);
-                (taken, g.begin_transit(parts))
+                // Who has nothing in hand is waited for by nobody.
+                let transit = (!taken.is_empty()).then(|| g.begin_transit(parts));
+                (taken, transit)
             };
             let done = self.give_granules_back(taken, &mut any);
-            transit.end(&mut self.growing());
+            if let Some(transit) = transit {
+                transit.end(&mut self.growing());
+            }
             done?;
         } else {
             let (mut taken, transit) = {
@@ -46,7 +50,8 @@ impl Ground {
                 let taken = self.take_all_free(&mut g, wanted());
                 // What is left of a pool may leave it, and must be in nobody's hands until then.
                 let taken = if pool.is_some() { taken } else { self.keep_whole(&g, taken) };
-                (taken, g.begin_transit(parts))
+                let transit = (!taken.is_empty()).then(|| g.begin_transit(parts));
+                (taken, transit)
             };
             let done = self.give_segments_back(&mut taken, |_| true, &mut any);
             // Parts of segments that others use: a pool without blocks does not keep them.
@@ -62,7 +67,9 @@ impl Ground {
                 }
                 None => self.return_all(&g, taken),
             }
-            transit.end(&mut g);
+            if let Some(transit) = transit {
+                transit.end(&mut g);
+            }
             done?;
         }
         Ok(any)
@@ -108,6 +115,7 @@ impl Ground {
             self.drain(&mut h);
             h.give_up_whole();
             h.flush();
+            h.give_ids_up(); // others may need some to take apart what they have
         }
         heaps
     }

@@ -154,6 +154,11 @@ impl Supply {
         let _c = self.call()?;
         let (f, n) = (u64::from(first), u64::from(count));
         let (at, bytes) = (self.granule_at(first), self.granule_at(count));
+        // Granules that are shown somewhere cannot go, and addresses that the device would not hide may show these.
+        let may_be_shown = self.views.check(0, u64::MAX);
+        if !must {
+            may_be_shown.clone()?;
+        }
         let gone = self.segments.going(self.window_at(at), bytes);
         let keep = |e: Error| {
             self.segments.back(&gone);
@@ -164,7 +169,7 @@ impl Supply {
                 return keep(e);
             }
             self.refused.add(f, Run { count: n, shown: true }, e);
-        } else if let Err(e) = self.mapped(|m| m.release(f, n)) {
+        } else if let Err(e) = may_be_shown.and_then(|()| self.mapped(|m| m.release(f, n))) {
             if !must && self.mapped(|m| m.map(at, f, n)).is_ok() {
                 return keep(e);
             }
@@ -175,10 +180,12 @@ impl Supply {
 
     /// Asks the device again to take what it has refused.
     fn ask_again(&self) {
-        // Granules that are shown somewhere cannot go.
         for (at, run) in self.views.to_ask() {
             let answer = self.mapped(|m| m.unmap(at * GRANULE, run.count * GRANULE));
             self.views.asked(at, answer, true);
+        }
+        if !self.views.is_empty() {
+            return; // granules that are shown somewhere cannot go
         }
         for (first, run) in self.refused.to_ask() {
             let (at, bytes) = (first * GRANULE, run.count * GRANULE);
@@ -359,12 +366,7 @@ impl Backing for Supply {
 
     fn release(&self, first: u32, count: u32) -> Result<()> {
         self.ask_again();
-        // What still shows granules keeps them from going.
-        let views = self.views.check(0, u64::MAX);
-        self.give_up(first, count, false).map_err(|e| match views {
-            Err(why) if e.code() == Code::Busy => why,
-            _ => e,
-        })
+        self.give_up(first, count, false)
     }
 
     fn discard(&self, first: u32, count: u32) {

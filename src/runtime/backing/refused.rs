@@ -67,6 +67,10 @@ impl Refused {
         self.answered.notify_all();
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.all).is_empty()
+    }
+
     /// Fails, with what the device says, when any of these granules is among them. Waits for those who ask for one.
     pub(super) fn check(&self, first: u64, count: u64) -> Result<()> {
         let mut all = lock(&self.all);

@@ -45,6 +45,7 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
         growing: device.segments_grow(),
         window: Pond::WINDOW,
         most_pieces: u64::MAX,
+        most_blocks: device.most_blocks(),
     };
     if device.mapping().is_some() && !expandable {
         config.init_alloc = config.init_alloc.min(SEGMENT);
