@@ -340,6 +340,10 @@ impl Run {
                     self.violate("a pool wakes that does not sleep");
                 }
                 m.asleep.remove(&p.number);
+                let w = world();
+                for c in m.captures.iter_mut().flatten().filter(|c| w.cuda && c.pool == p.number) {
+                    c.places = c.spans.iter().flat_map(|&(at, bytes)| w.places(at, bytes)).collect();
+                }
             }
             Err(e) => {
                 let mut right = vec![];

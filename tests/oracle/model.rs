@@ -229,7 +229,9 @@ impl Model {
         }
         for c in self.captures.iter().flatten() {
             let same = c.pool == made.pool && made.line == Some(c.line);
-            if !same && touch(&c.places, &places) {
+            // While it sleeps, `cuda` gives the memory itself back, and not only the right to it.
+            let gone = w.cuda && self.asleep.contains(&c.pool);
+            if !same && !gone && touch(&c.places, &places) {
                 return Some(format!(
                     "memory that a graph keeps is handed out: {made:?}, and the graph's {c:x?}"
                 ));
