@@ -16,7 +16,7 @@
 //! ```
 
 // A package that is declared and not used is a failure of `cargo clippy`.
-#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(not(any(test, loom)), warn(unused_crate_dependencies))]
 
 pub mod base;
 pub mod core;

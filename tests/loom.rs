@@ -11,6 +11,7 @@
 
 use loom::thread;
 use millpond::base::biased::Biased;
+use millpond::base::changed::{Changed, Listed};
 use millpond::base::error::Result;
 use millpond::base::error::{Code, Error};
 use millpond::base::remote::Remote;
@@ -140,6 +141,43 @@ impl Members {
         }
         found
     }
+}
+
+/// A member that changes again, for one who has seen it meanwhile, while its list is being taken: it is on the next
+/// list, and takes nobody off this one.
+#[test]
+fn who_changes_while_its_list_is_taken_loses_nobody() {
+    loom::model(|| {
+        let both = Arc::new((Changed::<2>::default(), [Listed::<2>::default(), Listed::default()]));
+        for n in 0..2 {
+            both.0.note(n, &both.1[n as usize]);
+        }
+        let other = {
+            let both = both.clone();
+            thread::spawn(move || {
+                // The first of the list, whose link leads to the other.
+                both.1[1].is_seen_by(0);
+                both.0.note(1, &both.1[1]);
+            })
+        };
+        let (mut told, steps) = (Vec::new(), std::cell::Cell::new(0));
+        let mut take = || {
+            both.0.take(
+                0,
+                |n| {
+                    steps.set(steps.get() + 1);
+                    assert!(steps.get() < 9, "the list bites its tail");
+                    Some(&both.1[n as usize])
+                },
+                &mut told,
+            );
+        };
+        take();
+        other.join().unwrap();
+        take();
+        assert_eq!(told.iter().filter(|&&n| n == 0).count(), 1, "{told:?}");
+        assert!(told.contains(&1), "{told:?}");
+    });
 }
 
 #[test]

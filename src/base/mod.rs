@@ -1,6 +1,7 @@
 //! What every room may use and that uses no room: sizes, errors, locks, atomics.
 
 pub mod biased;
+pub mod changed;
 pub(crate) mod descriptor;
 pub mod error;
 pub(crate) mod foreign;

@@ -102,7 +102,8 @@ impl Ground {
     /// Locks all heaps that do not rest at once, in the order of their numbers. Those that rest stay as they are as
     /// long as that lasts.
     fn lock_active<'a>(&'a self, ledger: &mut Ledger, all: &mut Vec<LockedHeap<'a>>) {
-        let come_to_life = |into: &mut Vec<u32>| self.changed.take(LEDGER, |i| self.heap(i), into);
+        let come_to_life =
+            |into: &mut Vec<u32>| self.changed.take(LEDGER, |i| self.heap(i).map(Heap::listed), into);
         come_to_life(&mut ledger.active);
         loop {
             ledger.active.sort_unstable();

@@ -15,11 +15,11 @@ use super::order::{Fence, Stream};
 use super::shape::{Size, Tier, list_of};
 
 use crate::base::biased::{Biased, Guard, OwnerGuard};
+use crate::base::changed::Listed;
 use crate::base::remote::Remote;
 use crate::base::sync::levels::Held;
 use crate::base::sync::{
-    AtomicBool, AtomicU32, AtomicU64, Lock, Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst, Padded,
-    levels, thread_token,
+    AtomicBool, AtomicU32, AtomicU64, Lock, Ordering::Relaxed, Ordering::SeqCst, Padded, levels, thread_token,
 };
 use counters::Counters;
 use quick::Quick;
@@ -56,8 +56,6 @@ pub(crate) const LOOKERS: usize = 2;
 pub(crate) const LEDGER: usize = 0;
 /// Who looks for free granules, among the [`LOOKERS`].
 pub(crate) const STOCK: usize = 1;
-/// In [`Heap::listed`]: these are told, or know, that the heap may have changed.
-const ALL_TOLD: u32 = (1 << LOOKERS) - 1;
 
 /// A live block's use on another stream than its own.
 pub(crate) struct Use {
@@ -152,47 +150,12 @@ pub(crate) struct Heap {
     stream: AtomicU64,
     /// Whether other threads may free blocks without the lock; set for good by the first that wants to.
     shared: AtomicBool,
-    /// Two bits for each of the [`LOOKERS`]: whether it knows, or is told, that the heap may have changed, and whether
-    /// the heap stands on its list. A looker that has taken the heap off its list has not always looked yet.
-    listed: AtomicU32,
-    /// The links of those lists.
-    next: [AtomicU32; LOOKERS],
+    /// Who is told when it changes.
+    listed: Listed<LOOKERS>,
 }
 
-/// The lists of heaps that have come to life since somebody looked, one a looker.
-#[derive(Default)]
-pub(crate) struct Changed([Remote; LOOKERS]);
-
-impl Changed {
-    /// The heap may have changed: it goes to each list on which it is missing.
-    fn note(&self, heap: &Heap) {
-        // SeqCst: see `LockedHeap::rest`.
-        let before = heap.listed.fetch_or(ALL_TOLD, SeqCst);
-        for (looker, list) in self.0.iter().enumerate() {
-            let (told, listed) = (1 << looker, 1 << (LOOKERS + looker));
-            if before & told == 0 && heap.listed.fetch_or(listed, AcqRel) & listed == 0 {
-                list.push(heap.index + 1, |next| heap.next[looker].store(next, Relaxed));
-            }
-        }
-    }
-
-    /// Takes the heaps on a looker's list, by number, into `into`.
-    pub(crate) fn take(
-        &self,
-        looker: usize,
-        get: impl Fn(u32) -> Option<&'static Heap>,
-        into: &mut Vec<u32>,
-    ) {
-        let mut at = self.0[looker].take();
-        while at != 0 {
-            into.push(at - 1);
-            let Some(heap) = get(at - 1) else { return };
-            at = heap.next[looker].load(Relaxed);
-            // AcqRel, in `note` too: the link is read before the next one who lists the heap writes it.
-            heap.listed.fetch_and(!(1 << (LOOKERS + looker)), AcqRel);
-        }
-    }
-}
+/// The lists of heaps that have come to life since somebody looked.
+pub(crate) type Changed = crate::base::changed::Changed<LOOKERS>;
 
 /// What a heap's blocks are described by, and who is told when it changes: the same for all heaps of a device.
 #[derive(Clone, Copy)]
@@ -203,6 +166,11 @@ pub(crate) struct Shared<'a> {
 }
 
 impl Heap {
+    /// For who takes the list of heaps that have changed.
+    pub(crate) fn listed(&self) -> &Listed<LOOKERS> {
+        &self.listed
+    }
+
     pub(crate) fn new(index: u32, mapping: bool) -> Heap {
         Heap {
             state: Padded(Biased::new(HeapState::new(mapping))),
@@ -212,8 +180,7 @@ impl Heap {
             pool: AtomicU32::new(u32::MAX),
             stream: AtomicU64::new(u64::MAX),
             shared: AtomicBool::new(false),
-            listed: AtomicU32::new(0),
-            next: [AtomicU32::new(0), AtomicU32::new(0)],
+            listed: Listed::default(),
         }
     }
 
@@ -291,8 +258,8 @@ impl Heap {
         {
             self.remote.push(f.id, |next| d.set_prev(next));
             // SeqCst: see `LockedHeap::rest`.
-            if self.listed.load(SeqCst) & ALL_TOLD != ALL_TOLD {
-                shared.changed.note(self);
+            if !self.listed.is_known() {
+                shared.changed.note(self.index, &self.listed);
             }
             return true;
         }
@@ -341,16 +308,16 @@ impl LockedHeap<'_> {
         self.state.rest();
         // SeqCst, here and where blocks are freed remotely: either that thread finds the bit cleared, or this one
         // finds its block.
-        self.heap.listed.fetch_and(!(1 << looker), SeqCst);
+        self.heap.listed.is_seen_by(looker);
         if !self.heap.remote.is_empty_now() {
-            self.shared.changed.note(self.heap);
+            self.shared.changed.note(self.heap.index, &self.heap.listed);
         }
     }
 
     /// The heap, which was only to be looked at, changes all the same.
     pub(crate) fn wake(&mut self) {
         if std::mem::take(&mut self.state.rests) {
-            self.shared.changed.note(self.heap);
+            self.shared.changed.note(self.heap.index, &self.heap.listed);
         }
     }
 
@@ -362,8 +329,8 @@ impl LockedHeap<'_> {
         self.heap.stream.store(id, Relaxed);
         if before != pool {
             // Whoever looks for free granules knows the heap by its pool, and forgot it with the one before.
-            self.heap.listed.fetch_and(!(1 << STOCK), SeqCst);
-            self.shared.changed.note(self.heap);
+            self.heap.listed.is_seen_by(STOCK);
+            self.shared.changed.note(self.heap.index, &self.heap.listed);
         }
     }
 

@@ -33,7 +33,7 @@ impl Rig {
         let left = std::cell::Cell::new(100);
         let get = |i| {
             left.set(left.get() - 1);
-            (left.get() > 0).then(|| self.heaps[i as usize])
+            (left.get() > 0).then(|| self.heaps[i as usize].listed())
         };
         self.changed.take(looker, get, &mut into);
         into.sort_unstable();

@@ -90,7 +90,7 @@ impl Search<'_> {
         let Scratch { changed, givers, .. } = &mut self.scratch;
         changed.clear();
         let mut g = ground.growing();
-        ground.changed.take(STOCK, |i| ground.heap(i), changed);
+        ground.changed.take(STOCK, |i| ground.heap(i).map(Heap::listed), changed);
         let serves = |heap: &&Heap| heap.pool() != NO_POOL; // it is told of anew when it does
         for heap in changed.iter().filter_map(|&i| ground.heap(i)).filter(serves) {
             g.note_stock(heap.pool(), heap.index);

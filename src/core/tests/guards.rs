@@ -1,7 +1,7 @@
 //! Guards that random programs hardly ever need: each of these tests fails without one of them (`tests/mutants`).
 
 use super::super::desc::kind;
-use super::super::heap::STOCK;
+use super::super::heap::{Heap, STOCK};
 use super::*;
 
 /// Something is queued on the stream.
@@ -358,7 +358,7 @@ fn a_free_while_a_heap_comes_to_rest_is_seen() {
     };
     let listed = || {
         let mut all = Vec::new();
-        ground.changed.take(STOCK, |i| ground.heap(i), &mut all);
+        ground.changed.take(STOCK, |i| ground.heap(i).map(Heap::listed), &mut all);
         all.contains(&heap.index)
     };
     free(one); // from here on without the lock
