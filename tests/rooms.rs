@@ -114,3 +114,17 @@ fn the_lock_table_of_the_documentation_is_the_one_that_is_checked() {
         table.lines().skip(2).map_while(|l| l.strip_prefix("| `")?.split('`').next()).collect();
     assert_eq!(told, millpond::base::sync::levels::NAMES);
 }
+
+/// Nobody reads a file of a thousand lines.
+#[test]
+fn no_file_is_longer_than_six_hundred_lines() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    ["src", "tests", "cli/src", "bench/src", "fakecuda/src"]
+        .iter()
+        .for_each(|f| sources(&root.join(f), &mut files));
+    assert!(files.len() > 200, "only {} files found: the test has lost its eyes", files.len());
+    let long: Vec<_> =
+        files.iter().map(|(f, text)| (text.lines().count(), f)).filter(|f| f.0 > 600).collect();
+    assert!(long.is_empty(), "{long:?}");
+}

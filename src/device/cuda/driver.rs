@@ -8,8 +8,7 @@
 use super::api::{self, Table};
 use crate::base::error::{Code, Error, Result};
 use cudarc::driver::sys::*;
-use std::ffi::{OsStr, c_char, c_int, c_void};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ffi::{OsStr, c_void};
 use std::ptr::null_mut;
 
 /// A context, as an integer. 0: none.
@@ -62,6 +61,9 @@ macro_rules! call {
         }
     };
 }
+
+mod physical;
+pub(super) use physical::Physical;
 
 /// Not a status of the driver: it lacks the function.
 const ABSENT: u32 = u32::MAX;
@@ -452,154 +454,10 @@ impl Driver {
         self.check(call!(self.cuMemPoolGetAttribute(pool, which, value.cast())))?;
         Ok(n)
     }
-
-    // ---- mapping: the caller is `relaxed` over all the calls that belong together ---------------
-
-    pub(super) fn reserve(&self, bytes: u64, align: u64) -> Result<u64> {
-        let mut at = 0;
-        self.check(call!(self.cuMemAddressReserve(&mut at, bytes as usize, align as usize, 0, 0)))?;
-        Ok(at)
-    }
-    pub(super) fn reserve_end(&self, addr: u64, bytes: u64) -> Result<()> {
-        self.check(call!(self.cuMemAddressFree(addr, bytes as usize)))
-    }
-    /// [B] the smallest piece of physical memory.
-    pub(super) fn granularity(&self, kind: &Physical) -> Result<u64> {
-        let mut bytes = 0;
-        let least = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-        self.check(call!(self.cuMemGetAllocationGranularity(&mut bytes, &kind.properties(), least)))?;
-        Ok(bytes as u64)
-    }
-    pub(super) fn physical_create(&self, bytes: u64, kind: &Physical) -> Outcome<u64> {
-        let mut handle = 0;
-        call!(self.cuMemCreate(&mut handle, bytes as usize, &kind.properties(), 0))?;
-        Ok(handle)
-    }
-    pub(super) fn physical_release(&self, handle: u64) -> Result<()> {
-        self.check(call!(self.cuMemRelease(handle)))
-    }
-    pub(super) fn map(&self, addr: u64, bytes: u64, handle: u64) -> Result<()> {
-        self.check(call!(self.cuMemMap(addr, bytes as usize, 0, handle, 0)))
-    }
-    pub(super) fn unmap(&self, addr: u64, bytes: u64) -> Result<()> {
-        self.check(call!(self.cuMemUnmap(addr, bytes as usize)))
-    }
-    /// The devices may read and write the range from now on, or (`open` false) not touch it.
-    pub(super) fn set_access(&self, addr: u64, bytes: u64, devices: &[i32], open: bool) -> Result<()> {
-        let flags = if open {
-            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        } else {
-            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE
-        };
-        let of = |&id| CUmemAccessDesc { location: location(id), flags };
-        let descriptions: Vec<CUmemAccessDesc> = devices.iter().map(of).collect();
-        let (at, n) = (descriptions.as_ptr(), descriptions.len());
-        self.check(call!(self.cuMemSetAccess(addr, bytes as usize, at, n)))
-    }
 }
-
-/// Sharing between processes.
-impl Driver {
-    /// Which card it is, of all there are.
-    pub(super) fn uuid(&self, device: i32) -> Result<[u8; 16]> {
-        let mut uuid = CUuuid { bytes: [0; 16] };
-        self.check(call!(self.cuDeviceGetUuid_v2(&mut uuid, device)))?;
-        Ok(uuid.bytes.map(|b| b as u8))
-    }
-    /// A new file descriptor of a granule.
-    pub(super) fn physical_export(&self, handle: u64) -> Result<OwnedFd> {
-        let mut fd: c_int = -1;
-        let out: *mut c_int = &mut fd;
-        self.check(call!(self.cuMemExportToShareableHandle(out.cast(), handle, POSIX_FD, 0)))?;
-        // SAFETY: the driver has made the descriptor for this call; nobody else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // Not for programs that this process starts.
-        // SAFETY: changes a flag of our own descriptor.
-        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
-        Ok(fd)
-    }
-    /// A handle of a granule of another process; the descriptor stays the caller's.
-    pub(super) fn physical_import(&self, fd: BorrowedFd<'_>) -> Result<u64> {
-        let mut handle = 0;
-        let source = std::ptr::without_provenance_mut(fd.as_raw_fd() as usize);
-        self.check(call!(self.cuMemImportFromShareableHandle(&mut handle, source, POSIX_FD)))?;
-        Ok(handle)
-    }
-    /// The fabric handle of a granule that was made for one: bytes that name it, and keep nothing.
-    pub(super) fn fabric_export(&self, handle: u64) -> Result<[u8; 64]> {
-        let mut bytes = [0; 64];
-        let out: *mut [u8; 64] = &mut bytes;
-        self.check(call!(self.cuMemExportToShareableHandle(out.cast(), handle, FABRIC, 0)))?;
-        Ok(bytes)
-    }
-    /// A handle of a granule of another process, maybe on another machine.
-    pub(super) fn fabric_import(&self, bytes: &[u8; 64]) -> Result<u64> {
-        let mut handle = 0;
-        // The driver wants it without `const`, and only reads.
-        let source = std::ptr::from_ref(bytes).cast_mut().cast();
-        self.check(call!(self.cuMemImportFromShareableHandle(&mut handle, source, FABRIC)))?;
-        Ok(handle)
-    }
-    /// A handle of a whole block of `alloc`.
-    pub(super) fn ipc_handle(&self, addr: u64) -> Result<[u8; 64]> {
-        let mut handle = CUipcMemHandle { reserved: [0; 64] };
-        self.check(call!(self.cuIpcGetMemHandle(&mut handle, addr)))?;
-        Ok(handle.reserved.map(|b| b as u8))
-    }
-    /// Opens such a handle of another process. Opened again, it has the same address, and is counted.
-    pub(super) fn ipc_open(&self, handle: [u8; 64]) -> Result<u64> {
-        let handle = CUipcMemHandle { reserved: handle.map(|b| b as c_char) };
-        let lazy = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
-        let mut at = 0;
-        self.check(call!(self.cuIpcOpenMemHandle_v2(&mut at, handle, lazy)))?;
-        Ok(at)
-    }
-    pub(super) fn ipc_close(&self, addr: u64) -> Result<()> {
-        self.check(call!(self.cuIpcCloseMemHandle(addr)))
-    }
-}
-
-const POSIX_FD: CUmemAllocationHandleType =
-    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-
-const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
-const _: () = assert!(size_of::<CUmemFabricHandle>() == 64);
 
 fn location(device: i32) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
-}
-
-/// What physical memory is like.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Physical {
-    /// On which device it lies.
-    pub device: i32,
-    /// It can be given to another process as a file descriptor.
-    pub exportable: bool,
-    /// It can be given to processes that the fabric reaches, by a handle.
-    pub fabric: bool,
-    /// Other devices on the bus may be given access (GPUDirect RDMA).
-    pub rdma: bool,
-}
-
-impl Physical {
-    fn properties(&self) -> CUmemAllocationProp {
-        // A mask, though its type is that of one kind.
-        let part = |on: bool, kind: CUmemAllocationHandleType| if on { kind.0 } else { 0 };
-        let handles = CUmemAllocationHandleType(part(self.exportable, POSIX_FD) | part(self.fabric, FABRIC));
-        CUmemAllocationProp {
-            type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-            requestedHandleTypes: handles,
-            location: location(self.device),
-            win32HandleMetaData: null_mut(),
-            allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
-                compressionType: 0,
-                gpuDirectRDMACapable: u8::from(self.rdma),
-                usage: 0,
-                reserved: [0; 4],
-            },
-        }
-    }
 }
 
 /// See [`Driver::relaxed`].
