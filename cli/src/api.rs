@@ -175,6 +175,22 @@ pub(crate) struct Stats {
     pub(crate) out_of_memory_count: u64, // requests that failed for lack of memory
 }
 
+impl Stats {
+    /// The same, with totals that begin where `before` ended. Peaks are those since they were last reset.
+    pub(crate) fn since(mut self, before: &Stats) -> Stats {
+        let own = |now: &mut Counter, then: Counter| now.total = now.total.saturating_sub(then.total);
+        own(&mut self.requested, before.requested);
+        own(&mut self.allocated, before.allocated);
+        own(&mut self.active, before.active);
+        own(&mut self.reserved, before.reserved);
+        own(&mut self.blocks, before.blocks);
+        own(&mut self.segments, before.segments);
+        self.driver_calls = self.driver_calls.saturating_sub(before.driver_calls);
+        self.out_of_memory_count = self.out_of_memory_count.saturating_sub(before.out_of_memory_count);
+        self
+    }
+}
+
 /// What a device is and can; see `millpond_device_info` in the header. Sizes in bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Info {

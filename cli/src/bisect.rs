@@ -14,9 +14,18 @@ const MOST_DOUBLINGS: u32 = 24;
 /// Exit status of a replay that ran out of memory.
 pub(crate) const EXIT_OUT_OF_MEMORY: u8 = 3;
 
-/// The smallest multiple of `step` from `from` up at which `completes` holds, if it is monotone.
-pub(crate) fn smallest(from: u64, step: u64, mut completes: impl FnMut(u64) -> Result<bool>) -> Result<u64> {
+/// The smallest multiple of `step` from `from` up, and `most` at most, at which `completes` holds, if it is monotone.
+pub(crate) fn smallest(
+    from: u64,
+    most: u64,
+    step: u64,
+    mut completes: impl FnMut(u64) -> Result<bool>,
+) -> Result<u64> {
     let first = from.div_ceil(step).max(1);
+    let last = most / step;
+    if first > last {
+        bail!("it needs {} at least, and the device has {}", units::bytes(first * step), units::bytes(most));
+    }
     if completes(first * step)? {
         return Ok(first * step);
     }
@@ -25,7 +34,10 @@ pub(crate) fn smallest(from: u64, step: u64, mut completes: impl FnMut(u64) -> R
     let mut distance = (first / 64).max(1);
     let mut high = None;
     for _ in 0..MOST_DOUBLINGS {
-        let at = low + distance;
+        let at = low.saturating_add(distance).min(last);
+        if at == low {
+            break;
+        }
         if completes(at * step)? {
             high = Some(at);
             break;
@@ -47,16 +59,18 @@ pub(crate) fn smallest(from: u64, step: u64, mut completes: impl FnMut(u64) -> R
     Ok(high * step)
 }
 
-/// Finds the smallest capacity of `device` for the trace at `path`, which holds `peak` bytes at its peak.
+/// Finds the smallest capacity of `device`, which has `most` bytes, for the trace at `path`, which holds `peak` bytes at
+/// its peak.
 pub(crate) fn bisect(
     path: &Path,
     peak: u64,
+    most: u64,
     device: &str,
     plugin: Option<&Path>,
     quiet: bool,
 ) -> Result<u64> {
     let program = std::env::current_exe().context("this program's own file is not known")?;
-    smallest(peak, STEP, |capacity| {
+    smallest(peak, most, STEP, |capacity| {
         let mut command = Command::new(&program);
         command.arg("replay").arg(path).args(["--quiet", "--touch", "none", "--device", device]);
         command.arg("--capacity").arg(capacity.to_string());
@@ -92,7 +106,7 @@ mod tests {
         for peak in [1u64, 10, 1000, 945 * 2] {
             for needed in [0, peak, peak + 1, peak + 2, peak + 13, peak * 2, peak * 7 + 3] {
                 let mut probes = 0;
-                let found = smallest(peak, 2, |c| {
+                let found = smallest(peak, u64::MAX, 2, |c| {
                     probes += 1;
                     Ok(c >= needed)
                 });
@@ -104,8 +118,23 @@ mod tests {
     }
 
     #[test]
+    fn does_not_look_beyond_the_device() {
+        let mut asked = Vec::new();
+        let found = smallest(100, 1000, 2, |c| {
+            asked.push(c);
+            Ok(c >= 980)
+        });
+        assert_eq!(found.unwrap(), 980);
+        assert!(smallest(100, 1000, 2, |_| Ok(false)).unwrap_err().to_string().contains("1000 B"));
+        assert!(asked.iter().all(|&c| c <= 1000), "{asked:?}");
+        assert!(smallest(2000, 1000, 2, |_| Ok(true)).unwrap_err().to_string().contains("needs"));
+    }
+
+    #[test]
     fn gives_up_where_nothing_is_enough_and_passes_errors_on() {
-        assert!(smallest(100, 2, |_| Ok(false)).is_err());
-        assert!(format!("{}", smallest(100, 2, |_| bail!("broken")).unwrap_err()).contains("broken"));
+        assert!(smallest(100, u64::MAX, 2, |_| Ok(false)).is_err());
+        assert!(
+            format!("{}", smallest(100, u64::MAX, 2, |_| bail!("broken")).unwrap_err()).contains("broken")
+        );
     }
 }

@@ -216,7 +216,7 @@ fn label(s: &mut String, class: &str, x: f64, y: f64, text: &str) {
     );
 }
 
-/// A dot and a label at the highest reserved and allocated values: the one above its dot, the other beside it.
+/// A dot and a label at the highest reserved and allocated values: the one above its dot, the other below it.
 fn peaks(s: &mut String, frame: &Frame<'_>) {
     for (curve, what, colour) in
         [(RESERVED, "reserved", "--reserved-line"), (ALLOCATED, "allocated", "--allocated")]
@@ -235,13 +235,8 @@ fn peaks(s: &mut String, frame: &Frame<'_>) {
             label(s, "peak", x, y - 11.0, &text);
             continue;
         }
-        let fits = x + 11.0 + text.len() as f64 * LETTER < LEFT + PLOT_WIDTH;
-        let (anchor, text_x) = if fits { ("start", x + 11.0) } else { ("end", x - 11.0) };
-        let _ = writeln!(
-            s,
-            "<text class=\"peak\" x=\"{text_x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{text}</text>",
-            y + 4.5
-        );
+        // Below both lines, where none goes through it.
+        label(s, "peak", x, y + 24.0, &text);
     }
 }
 

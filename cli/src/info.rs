@@ -4,8 +4,10 @@ use crate::api::{self, Device};
 use crate::units::bytes;
 use std::fmt::Write;
 
-/// A text with a paragraph for each device. A type or device that fails says so in its place.
-pub(crate) fn describe() -> api::ApiResult<String> {
+/// A text with a paragraph for each device, and how many types and devices could not be asked, which say so in their
+/// places.
+pub(crate) fn describe() -> api::ApiResult<(String, usize)> {
+    let mut failed = 0;
     let mut out = format!("Millpond {}\n", api::version());
     for name in api::type_names()? {
         match api::device_count(&name) {
@@ -14,30 +16,43 @@ pub(crate) fn describe() -> api::ApiResult<String> {
                 let why = if why.is_empty() { why } else { format!(" ({why})") };
                 let _ = writeln!(out, "\n{name}: {n} device{}{why}", if n == 1 { "" } else { "s" });
                 for ordinal in 0..n {
-                    device(&mut out, &name, ordinal);
+                    failed += usize::from(!device(&mut out, &name, ordinal));
                 }
             }
             Err(e) => {
                 let _ = writeln!(out, "\n{name}: {e}");
+                failed += 1;
             }
         }
     }
-    Ok(out)
+    Ok((out, failed))
 }
 
-fn device(out: &mut String, name: &str, ordinal: usize) {
+/// What there is to have. Memory of the processor's is taken as it is touched, and others take it too.
+fn memory(info: &api::Info) -> String {
+    let (total, free) = (bytes(info.total), bytes(info.free));
+    match crate::machine::available_memory() {
+        Some(most) if info.host_access() && most < info.free => {
+            format!("{total}, {free} not taken; the machine has {} to spare", bytes(most))
+        }
+        _ => format!("{total}, {free} free"),
+    }
+}
+
+/// `false`: the device could not be asked.
+fn device(out: &mut String, name: &str, ordinal: usize) -> bool {
     let info = match Device::get(name, ordinal as i32).and_then(|d| d.info()) {
         Ok(info) => info,
         Err(e) => {
             let _ = writeln!(out, "  {name}:{ordinal}  {e}");
-            return;
+            return false;
         }
     };
     let _ = writeln!(out, "  {name}:{ordinal}");
     let most = |n: u64| if n == u64::MAX { "no bound".to_string() } else { bytes(n) };
     let caps = info.cap_names();
     let rows = [
-        ("memory", format!("{}, {} free", bytes(info.total), bytes(info.free))),
+        ("memory", memory(&info)),
         ("capabilities", if caps.is_empty() { "none".to_string() } else { caps.join(", ") }),
         ("min chunk", bytes(info.min_chunk)),
         ("max chunk", most(info.max_chunk)),
@@ -56,4 +71,5 @@ fn device(out: &mut String, name: &str, ordinal: usize) {
     for (label, value) in rows {
         let _ = writeln!(out, "    {label:<14} {value}");
     }
+    true
 }

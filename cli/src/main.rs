@@ -56,7 +56,7 @@ enum Command {
     Demo(DemoArgs),
     /// Find the smallest device on which a trace completes
     Bisect(BisectArgs),
-    /// List device types and devices, their memory and what they can
+    /// List device types and devices, their memory and what they can (exit status 1 when one cannot be asked)
     Info(InfoArgs),
 }
 
@@ -96,7 +96,7 @@ struct ReplayArgs {
     /// The same as an SVG file (one trace only)
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write the results as JSON: an array with an object for each trace
+    /// Write the results as JSON: an array with an object for each trace (`-`: to standard output, and nothing else)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Print nothing but errors
@@ -190,10 +190,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints. A reader that has gone away (`millpond info | head -1`) is no reason to fail.
-fn say(text: &str) {
+/// Prints. A reader that has gone away (`millpond info | head -1`) is no reason to fail; a full disk is.
+fn say(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        said => said.context("standard output cannot be written"),
+    }
+}
+
+/// Whether `-` stands for standard output.
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
 }
 
 /// Loads the plugin, if any, and names the device that is meant.
@@ -228,12 +236,23 @@ fn open_device(name: &DeviceName, capacity: Option<u64>, traces: &[Trace]) -> Re
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
+    if is_stdout(path) {
+        return say(text);
+    }
     std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
 fn replay_command(args: &ReplayArgs) -> Result<(), Failure> {
     if args.svg.is_some() && args.traces.len() > 1 {
         return Err(anyhow::anyhow!("--svg takes one trace; --html draws any number").into());
+    }
+    let files = || args.html.iter().chain(&args.svg).chain(&args.json);
+    // What goes to standard output goes there alone.
+    let quiet = args.quiet || files().any(|f| is_stdout(f));
+    if files().filter(|f| is_stdout(f)).count() > 1 {
+        return Err(
+            anyhow::anyhow!("only one of --html, --svg and --json can be `-`, standard output").into()
+        );
     }
     let traces = args.traces.iter().map(|p| Trace::read(p)).collect::<Result<Vec<_>>>()?;
     let name = choose_device(&args.device)?;
@@ -244,7 +263,7 @@ fn replay_command(args: &ReplayArgs) -> Result<(), Failure> {
         picture: args.html.is_some() || args.svg.is_some(),
     };
     let mut shortages = Vec::new();
-    let outcomes = replay_all(&traces, &name, args.capacity, plan, args.quiet, &mut shortages)?;
+    let outcomes = replay_all(&traces, &name, args.capacity, plan, quiet, &mut shortages)?;
     let runs: Vec<Run<'_>> = outcomes
         .iter()
         .map(|(trace, outcome, capacity)| Run {
@@ -266,9 +285,9 @@ fn replay_command(args: &ReplayArgs) -> Result<(), Failure> {
     if let (Some(path), Some(svg)) = (&args.svg, runs.first().and_then(picture::svg)) {
         write(path, &svg)?;
     }
-    if !args.quiet {
-        for path in args.html.iter().chain(&args.svg).chain(&args.json) {
-            say(&format!("wrote {}\n", path.display()));
+    if !quiet {
+        for path in files() {
+            say(&format!("wrote {}\n", path.display()))?;
         }
     }
     if shortages.is_empty() { Ok(()) } else { Err(Failure::OutOfMemory(shortages.join("\n"))) }
@@ -304,7 +323,7 @@ fn replay_all<'t>(
             touch: plan.touch,
         };
         if !quiet {
-            say(&format!("{}\n", run.table(&api::version())));
+            say(&format!("{}\n", run.table(&api::version())))?;
         }
         if let Some(s) = &outcome.shortage {
             shortages.push(format!("{}: out of memory at operation {}", trace.name, units::count(s.event)));
@@ -320,10 +339,18 @@ fn demo_command(args: &DemoArgs) -> Result<(), Failure> {
     let name = choose_device(&args.device)?;
     // Reading all of it back too would double the time, and is what `replay --check` is for.
     let plan = Plan { touch: args.touch, check: Check::Ends, passes: 1, picture: true };
+    let time = match args.touch {
+        Touch::All => format!(
+            "Every byte of every block is written, {} in all, which takes most of the time, up to a minute; the calls \
+             of the allocator take a fraction of a second (`--touch edges` leaves the writing out).\n",
+            units::bytes(trace.total_bytes)
+        ),
+        Touch::Edges | Touch::None => String::new(),
+    };
     say(&format!(
-        "A recorded training run: {} allocations and frees, replayed through Millpond's C API on device {name}.\n\n",
+        "A recorded training run: {} allocations and frees, replayed through Millpond's C API on device {name}.\n{time}\n",
         units::count(trace.events.len() as u64)
-    ));
+    ))?;
     let traces = [trace];
     let mut shortages = Vec::new();
     let outcomes = replay_all(&traces, &name, None, plan, false, &mut shortages)?;
@@ -346,7 +373,7 @@ fn demo_command(args: &DemoArgs) -> Result<(), Failure> {
         "The picture is in {}\nOpen it in a browser: file://{}\n",
         args.out.display(),
         path.display()
-    ));
+    ))?;
     Ok(())
 }
 
@@ -354,22 +381,33 @@ fn bisect_command(args: &BisectArgs) -> Result<()> {
     let trace = Trace::read(&args.trace)?;
     let plugin = args.device.plugin.as_deref();
     let device = args.device.device.to_string();
-    let capacity = bisect::bisect(&args.trace, trace.peak_live_bytes, &device, plugin, args.quiet)?;
+    // The embedded host device is made to measure.
+    let most = match args.device.device.type_name.as_str() {
+        "host" if plugin.is_none() => u64::MAX,
+        _ => {
+            let name = choose_device(&args.device)?;
+            open_device(&name, None, &[])?.1.total
+        }
+    };
+    let capacity = bisect::bisect(&args.trace, trace.peak_live_bytes, most, &device, plugin, args.quiet)?;
     say(&format!(
         "{}: completes on {device} with {} ({capacity} bytes), {:.4} of its peak of live bytes ({})\n",
         trace.name,
         units::bytes(capacity),
         capacity as f64 / trace.peak_live_bytes.max(1) as f64,
         units::bytes(trace.peak_live_bytes)
-    ));
-    Ok(())
+    ))
 }
 
 fn info_command(args: &InfoArgs) -> Result<()> {
     if let Some(path) = &args.plugin {
         api::load_plugin(path).with_context(|| path.display().to_string())?;
     }
-    say(&info::describe()?);
+    let (text, failed) = info::describe()?;
+    say(&text)?;
+    if failed > 0 {
+        bail!("{failed} of these could not be asked");
+    }
     Ok(())
 }
 

@@ -110,8 +110,8 @@ fn figure(h: &mut String, run: &Run<'_>, series: &Series<3>) {
     }
     let _ = write!(
         h,
-        "<span><i style=\"background: var(--allocated)\"></i>allocated: in live blocks (pale: highest, full: lowest within \
-         a point)</span>"
+        "<span><i style=\"background: var(--allocated)\"></i>allocated: in live blocks. A point stands for several \
+         operations: dark up to the least that was allocated in them, pale up to the most</span>"
     );
     if !run.trace.step_starts.is_empty() {
         let _ = write!(

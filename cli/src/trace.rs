@@ -126,15 +126,15 @@ impl Trace {
                         live_bytes -= bytes;
                         Event::Free { block }
                     }
-                    Some(other) => bail!("a line starts with `a`, `f` or `#`, not with `{other:.20}`"),
+                    Some(other) => {
+                        bail!("a line starts with `a`, `f` or `#`, not with `{}`", shortened(other, 40))
+                    }
                     None => bail!("the line is empty"),
                 };
                 ensure!(words.next().is_none(), "there is more on the line than belongs there");
                 Ok(event)
             })()
-            .with_context(|| {
-                format!("line {line_number}: `{}`", line.chars().take(60).collect::<String>())
-            })?;
+            .with_context(|| format!("line {line_number}: `{}`", shortened(line, 60)))?;
             trace.events.push(event);
             trace.lines.push(u32::try_from(line_number).unwrap_or(u32::MAX));
         }
@@ -155,7 +155,18 @@ impl Trace {
 /// The next word of a line as a number.
 fn number(word: Option<&str>, what: &str) -> Result<u64> {
     let word = word.with_context(|| format!("the {what} is missing"))?;
-    word.parse().map_err(|_| anyhow!("the {what} `{word:.20}` is not a whole number"))
+    word.parse().map_err(|_| match word.bytes().all(|b| b.is_ascii_digit()) {
+        true => anyhow!("the {what} `{}` is 2^64 or more", shortened(word, 40)),
+        false => anyhow!("the {what} `{}` is not a whole number", shortened(word, 40)),
+    })
+}
+
+/// A text for a message, with its end marked where it is not all of it.
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -203,6 +214,7 @@ mod tests {
             ("# x\na 1 8 0\nq 1\n", "line 3: `q 1`: a line starts with"),
             ("a 1 8\n", "line 1: `a 1 8`: the stream is missing"),
             ("a 1 -8 0\n", "the bytes `-8` is not a whole number"),
+            ("a 1 18446744073709551616 0\n", "the bytes `18446744073709551616` is 2^64 or more"),
             ("a 1 8 0 9\n", "more on the line"),
             ("a 1 8 0\na 1 8 0\n", "line 2: `a 1 8 0`: block 1 is allocated twice"),
             ("a 1 8 0\nf 2\n", "line 2: `f 2`: block 2 is freed, but it is not live"),

@@ -205,3 +205,59 @@ fn info_lists_the_built_in_devices() {
         assert!(text.contains(wants), "`{wants}` is not in\n{text}");
     }
 }
+
+/// Each trace has totals of its own.
+#[test]
+fn traces_of_one_replay_do_not_run_into_each_other() {
+    let folder = Folder::new("several");
+    let trace = folder.file("t.trace", &small_trace());
+    let path = trace.to_str().unwrap();
+    let o = millpond(&["replay", path, path, path, "--json", "-"]);
+    assert!(o.status.success(), "{}", err(&o));
+    // Nothing else is on standard output, and no file has that name.
+    let all: serde_json::Value = serde_json::from_str(&out(&o)).unwrap();
+    assert_eq!(all.as_array().map(Vec::len), Some(3));
+    for run in all.as_array().unwrap() {
+        for counter in ["requested_bytes", "allocated_bytes", "blocks"] {
+            assert_eq!(run[counter], all[0][counter], "{counter}");
+        }
+    }
+    assert_eq!(all[0]["blocks"]["total"], 300);
+    assert!(!Path::new("-").exists());
+    let both = millpond(&["replay", path, "--json", "-", "--html", "-"]);
+    assert_eq!(both.status.code(), Some(1), "{}", err(&both));
+}
+
+#[test]
+fn bisect_ends_where_the_device_does() {
+    let folder = Folder::new("beyond");
+    let trace = folder.file("t.trace", "a 1 1000000000000000 0\nf 1\n");
+    let o = millpond(&["bisect", trace.to_str().unwrap(), "--device", "cpu"]);
+    assert_eq!(o.status.code(), Some(1), "{}", out(&o));
+    assert!(err(&o).contains("it needs 909.5 TiB at least, and the device has"), "{}", err(&o));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told() {
+    let folder = Folder::new("full");
+    let trace = folder.file("t.trace", &small_trace());
+    for args in [
+        &["info"][..],
+        &["replay", trace.to_str().unwrap()],
+        &["replay", trace.to_str().unwrap(), "--json", "-"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let o = Command::new(env!("CARGO_BIN_EXE_millpond")).args(args).stdout(full).output().unwrap();
+        assert_eq!(o.status.code(), Some(1), "{args:?}");
+        assert!(err(&o).contains("standard output cannot be written"), "{args:?}: {}", err(&o));
+    }
+}
+
+#[test]
+fn numbers_that_are_too_large_are_quoted_whole() {
+    let folder = Folder::new("large");
+    let trace = folder.file("t.trace", "a 1 123456789012345678901234567890 0\n");
+    let o = millpond(&["replay", trace.to_str().unwrap()]);
+    assert!(err(&o).contains("the bytes `123456789012345678901234567890` is 2^64 or more"), "{}", err(&o));
+}
