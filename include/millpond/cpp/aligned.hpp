@@ -13,6 +13,7 @@
 #if MILLPOND_CPP_EXCEPTIONS
 
 namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
 
 /// A failed allocation, for code that catches std::bad_alloc: what() is the library's message,
 /// shortened to what fits. Copying it cannot fail.
@@ -74,6 +75,7 @@ inline void* block_start(void* address, std::size_t alignment, std::size_t sure)
 }
 
 }  // namespace detail
+}  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 
 #endif  // MILLPOND_CPP_EXCEPTIONS

@@ -16,6 +16,7 @@
 #include "millpond/cpp/error.hpp"
 
 namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
 
 class PoolView;
 class StreamView;
@@ -29,8 +30,8 @@ inline std::vector<millpond_block_record> list_blocks(const millpond_device* dev
   // More may have come since they were counted.
   for (;;) {
     std::size_t count = 0;
-    if (check(millpond_device_list_blocks(device, pool, states, all.data(), sizeof all[0], all.size(),
-                                          &count)) != C_SUCCESS) {
+    if (check(millpond_device_list_blocks(device, pool, states, all.data(), sizeof all[0],
+                                          all.size(), &count)) != C_SUCCESS) {
       return {};
     }
     if (count <= all.size()) {
@@ -212,7 +213,7 @@ namespace detail {
 /// and the two calls: `add(device, user_data, out_id)` and `remove(device, id)`. Moves, does not
 /// copy.
 template <typename Calls>
-class Registration {
+class [[nodiscard]] Registration {
  public:
   using Function = typename Calls::Function;
 
@@ -265,7 +266,7 @@ class Registration {
 
 /// A function that is called while this object lives when a request for memory of the device finds
 /// none, after everything else was tried. Moves, does not copy; its end is as reset().
-class OomCallback {
+class [[nodiscard]] OomCallback {
  public:
   /// Gets the size of the request in bytes; returns true when it has freed something, and the
   /// request is tried once more. Runs on the thread of the request, with no lock held, perhaps on
@@ -372,6 +373,7 @@ class DeviceTypes {
   }
 };
 
+}  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 
 #endif  // MILLPOND_CPP_DEVICE_HPP

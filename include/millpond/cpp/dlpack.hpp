@@ -19,6 +19,7 @@
 #include "millpond/cpp/stream.hpp"
 
 namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
 
 /// Gives a tensor back to its producer.
 struct DlpackDelete {
@@ -82,7 +83,7 @@ inline DlpackLegacyTensor export_dlpack_legacy(Buffer& block,
 }
 
 /// A tensor that another library made, in this object's care. Moves, does not copy.
-class ImportedTensor {
+class [[nodiscard]] ImportedTensor {
  public:
   /// Owns nothing.
   ImportedTensor() noexcept = default;
@@ -158,6 +159,7 @@ class ImportedTensor {
   std::vector<StreamView> streams_;  // to wait for, where the memory is not ours
 };
 
+}  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 
 #endif  // MILLPOND_CPP_DLPACK_HPP

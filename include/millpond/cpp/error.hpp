@@ -4,6 +4,10 @@
 // returns the failure, a call that returns an object or a pointer returns an empty one, and
 // millpond_last_error_code() / _message() hold the reason on the same thread. With exceptions on, a
 // returned C_Status is always C_SUCCESS, since everything else is thrown.
+//
+// The two forms are different types, in an inline namespace each, so that a program may have files
+// of both. What crosses from one to the other crosses as a handle of the C API. For the same reason
+// nothing of this namespace can be declared beforehand: include the header.
 #ifndef MILLPOND_CPP_ERROR_HPP
 #define MILLPOND_CPP_ERROR_HPP
 
@@ -15,11 +19,14 @@
 
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define MILLPOND_CPP_EXCEPTIONS 1
+#define MILLPOND_CPP_ABI exceptions
 #else
 #define MILLPOND_CPP_EXCEPTIONS 0
+#define MILLPOND_CPP_ABI no_exceptions
 #endif
 
 namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
 
 /// A failed call: what() is the library's message for a person.
 class Error : public std::runtime_error {
@@ -69,6 +76,7 @@ inline C_Status refuse(std::uint32_t code, const char* message) {
 /// The version of the linked library, "major.minor.patch". Static storage.
 inline const char* version() noexcept { return millpond_version(); }
 
+}  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 
 #endif  // MILLPOND_CPP_ERROR_HPP

@@ -14,13 +14,14 @@
 #include "millpond/cpp/stream.hpp"
 
 namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
 
 /// A block of device memory that this object owns. Moves, does not copy.
 ///
 /// A block made on a stream (PoolView::allocate) is usable by work queued on that stream from then
 /// on, and is freed on it. A block made without one (Device::allocate) is usable at once from
 /// everywhere, and is reused when every stream has passed the point of its free.
-class Buffer {
+class [[nodiscard]] Buffer {
  public:
   /// Owns nothing.
   Buffer() noexcept = default;
@@ -190,7 +191,7 @@ class PoolView {
 
 /// A pool that this object owns. Moves, does not copy; a copy of its PoolView part is a view.
 /// Its blocks may outlive it: the pool then takes no more requests, and ends after the last one.
-class Pool : public PoolView {
+class [[nodiscard]] Pool : public PoolView {
  public:
   /// The empty handle.
   Pool() noexcept = default;
@@ -207,6 +208,7 @@ class Pool : public PoolView {
   Pool(Pool&& other) noexcept : PoolView(std::exchange(other.raw_, nullptr)) {}
   /// Ends its own pool, then takes the other's over.
   Pool& operator=(Pool&& other) noexcept {
+    if (this == &other) return *this;
     Pool old(std::move(*this));
     raw_ = std::exchange(other.raw_, nullptr);
     return *this;
@@ -230,7 +232,7 @@ namespace detail {
 /// Host-side memory that a device hands out: the two kinds differ in the pair of C calls only.
 template <C_Status (*AllocCall)(millpond_device*, std::size_t, void**),
           C_Status (*FreeCall)(millpond_device*, void*)>
-class HostBuffer {
+class [[nodiscard]] HostBuffer {
  public:
   /// Owns nothing.
   HostBuffer() noexcept = default;
@@ -247,6 +249,7 @@ class HostBuffer {
         size_(std::exchange(other.size_, 0u)) {}
   /// Frees its own memory, then takes the other's over.
   HostBuffer& operator=(HostBuffer&& other) noexcept {
+    if (this == &other) return *this;
     HostBuffer old(std::move(*this));
     device_ = std::exchange(other.device_, Device());
     data_ = std::exchange(other.data_, nullptr);
@@ -330,6 +333,7 @@ inline Buffer Device::allocate(std::size_t size_bytes) const {
   return Buffer::adopt_unordered(block, size_bytes);
 }
 
+}  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 
 #endif  // MILLPOND_CPP_MEMORY_HPP

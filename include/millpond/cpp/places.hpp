@@ -24,6 +24,7 @@
 #include "millpond/cpp/stream.hpp"
 
 namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
 
 /// The name of a device: a type and an ordinal. A value; owns nothing.
 class Place {
@@ -252,6 +253,7 @@ inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, 
 }
 
 }  // namespace memory
+}  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 
 #endif  // MILLPOND_CPP_PLACES_HPP

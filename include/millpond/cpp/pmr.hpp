@@ -15,6 +15,7 @@
 #if MILLPOND_CPP_EXCEPTIONS
 
 namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
 namespace detail {
 
 /// Throws MILLPOND_E_UNSUPPORTED unless the host can touch the device's memory.
@@ -110,6 +111,7 @@ class Allocator {
   Device device_;
 };
 
+}  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 
 #endif  // MILLPOND_CPP_EXCEPTIONS

@@ -10,12 +10,13 @@
 #include "millpond/cpp/memory.hpp"
 
 namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
 
 /// While it lives, requests of the thread that made it to the default pool of the pool's device
 /// come from the pool: Device::allocate(), memory::Alloc(), MemoryResource, and allocations on the
 /// default pool. Scopes nest. It must end on its thread, the innermost first, as a local variable
 /// does.
-class PoolScope {
+class [[nodiscard]] PoolScope {
  public:
   /// Throws MILLPOND_E_INVALID_ARGUMENT for a pool that does not exist.
   explicit PoolScope(PoolView pool) : pool_(pool) {
@@ -37,7 +38,7 @@ class PoolScope {
 
 /// A capture of work into a graph, and then the right to the graph's memory: as long as it lives,
 /// the pool keeps all its memory at its addresses. Keep it beside the graph. Moves, does not copy.
-class Capture {
+class [[nodiscard]] Capture {
  public:
   /// Holds nothing.
   Capture() noexcept = default;
@@ -51,6 +52,7 @@ class Capture {
   Capture(Capture&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
   /// Releases its own capture, then takes the other's over.
   Capture& operator=(Capture&& other) noexcept {
+    if (this == &other) return *this;
     Capture old(std::move(*this));
     raw_ = std::exchange(other.raw_, nullptr);
     return *this;
@@ -93,7 +95,7 @@ struct RestoredBlock {
 /// Which blocks of a pool were live at one moment. Moves, does not copy. The blocks that it makes
 /// live again have no owner: adopt them (Buffer::adopt) or free them. Those that it frees must be
 /// released (Buffer::release) by their owners, who would free what another has by then.
-class Checkpoint {
+class [[nodiscard]] Checkpoint {
  public:
   /// Holds nothing.
   Checkpoint() noexcept = default;
@@ -106,6 +108,7 @@ class Checkpoint {
       : pool_(other.pool_), raw_(std::exchange(other.raw_, nullptr)) {}
   /// Ends its own checkpoint, then takes the other's over.
   Checkpoint& operator=(Checkpoint&& other) noexcept {
+    if (this == &other) return *this;
     Checkpoint old(std::move(*this));
     pool_ = other.pool_;
     raw_ = std::exchange(other.raw_, nullptr);
@@ -137,6 +140,7 @@ class Checkpoint {
   millpond_checkpoint* raw_ = nullptr;  // NULL: empty
 };
 
+}  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 
 #endif  // MILLPOND_CPP_POOLS_HPP

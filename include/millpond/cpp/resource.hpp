@@ -22,6 +22,7 @@
 #if MILLPOND_CPP_EXCEPTIONS
 
 namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
 namespace detail {
 
 template <typename T, typename = void>
@@ -255,6 +256,7 @@ class VirtualResource final : public Base {
   StreamResource<> resource_;
 };
 
+}  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 
 #endif  // MILLPOND_CPP_EXCEPTIONS

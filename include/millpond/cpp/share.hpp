@@ -16,12 +16,13 @@
 #include "millpond/cpp/device.hpp"
 
 namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
 
 /// What another process needs to use a block: bytes and file descriptors, to be sent together and
 /// in this order. Closes its descriptors when it ends, which does not end the export: whoever has
 /// received them holds the memory. For importers that get the bytes alone, by fabric handles, this
 /// object itself holds it: keep it until they are done. Moves, does not copy.
-class Export {
+class [[nodiscard]] Export {
  public:
   /// Nothing.
   Export() noexcept = default;
@@ -43,6 +44,7 @@ class Export {
       : info_(std::exchange(other.info_, {})), fds_(std::exchange(other.fds_, {})) {}
   /// Closes its own descriptors, then takes the other's over.
   Export& operator=(Export&& other) noexcept {
+    if (this == &other) return *this;
     Export old(std::move(*this));
     info_ = std::exchange(other.info_, {});
     fds_ = std::exchange(other.fds_, {});
@@ -71,7 +73,7 @@ class Export {
 };
 
 /// A block of another process, open here at an address of its own. Moves, does not copy.
-class Import {
+class [[nodiscard]] Import {
  public:
   /// Nothing.
   Import() noexcept = default;
@@ -87,6 +89,7 @@ class Import {
   Import(Import&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
   /// Ends its own import, then takes the other's over.
   Import& operator=(Import&& other) noexcept {
+    if (this == &other) return *this;
     Import old(std::move(*this));
     data_ = std::exchange(other.data_, nullptr);
     return *this;
@@ -148,7 +151,7 @@ inline C_Status enable_peer_access(Device owner, Device peer) {
 /// A function that is called while this object lives for each range of a device's addresses that
 /// gets memory behind it, and, before it goes away, for each that loses it. Moves, does not copy;
 /// its end is as reset().
-class SegmentCallback {
+class [[nodiscard]] SegmentCallback {
  public:
   /// Gets whether the range was added (else it is about to be removed), its first address and its
   /// bytes. Runs with the lock of the device's memory held: it must not call Millpond, nor wait for
@@ -194,6 +197,7 @@ class SegmentCallback {
   detail::Registration<Calls> held_;
 };
 
+}  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 
 #endif  // MILLPOND_CPP_SHARE_HPP

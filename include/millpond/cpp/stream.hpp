@@ -13,9 +13,10 @@
 #include "millpond/cpp/device.hpp"
 
 namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
 
 /// A point in a stream's work. Owns the event; moves, does not copy.
-class Event {
+class [[nodiscard]] Event {
  public:
   /// The empty handle.
   Event() noexcept = default;
@@ -26,6 +27,7 @@ class Event {
       : device_(std::exchange(other.device_, Device())), raw_(std::exchange(other.raw_, nullptr)) {}
   /// Ends its own event, then takes the other's over.
   Event& operator=(Event&& other) noexcept {
+    if (this == &other) return *this;
     Event old(std::move(*this));
     device_ = std::exchange(other.device_, Device());
     raw_ = std::exchange(other.raw_, nullptr);
@@ -142,13 +144,15 @@ class StreamView {
 };
 
 /// A stream that this object owns. Moves, does not copy; a copy of its StreamView part is a view.
-class Stream : public StreamView {
+class [[nodiscard]] Stream : public StreamView {
  public:
   /// The empty handle; as a view it names the default stream of no device.
   Stream() noexcept = default;
-  /// A new stream. Throws when the device refuses.
-  explicit Stream(Device on) : StreamView(on, nullptr) {
-    check(millpond_stream_create(on.get(), &raw_));
+  /// A new stream. Throws when the device refuses; without exceptions the handle is false then, and
+  /// every call that is given it gets MILLPOND_E_UNKNOWN_STREAM: it is no default stream.
+  explicit Stream(Device on) : StreamView(on, none()) {
+    C_Stream made = nullptr;
+    if (check(millpond_stream_create(on.get(), &made)) == C_SUCCESS) raw_ = made;
   }
   /// Takes the stream over; `other` is left empty.
   Stream(Stream&& other) noexcept : StreamView(other) {
@@ -156,6 +160,7 @@ class Stream : public StreamView {
   }
   /// Ends its own stream, then takes the other's over.
   Stream& operator=(Stream&& other) noexcept {
+    if (this == &other) return *this;
     Stream old(std::move(*this));
     static_cast<StreamView&>(*this) = std::exchange(static_cast<StreamView&>(other), StreamView());
     return *this;
@@ -164,14 +169,19 @@ class Stream : public StreamView {
   Stream& operator=(const Stream&) = delete;
   /// Ends the stream. Work queued on it still completes, and its blocks stay valid. Never throws.
   ~Stream() {
-    if (raw_ != nullptr) (void)millpond_stream_destroy(device_.get(), raw_);
+    if (*this) (void)millpond_stream_destroy(device_.get(), raw_);
   }
   /// Whether there is a stream behind this handle.
-  explicit operator bool() const noexcept { return raw_ != nullptr; }
+  explicit operator bool() const noexcept { return raw_ != nullptr && raw_ != none(); }
+
+ private:
+  /// What no device has as a stream: no address, and no name of a default stream.
+  static C_Stream none() noexcept { return reinterpret_cast<C_Stream>(std::uintptr_t{3}); }
 };
 
 inline StreamView Device::default_stream() const noexcept { return StreamView(*this, nullptr); }
 
+}  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 
 #endif  // MILLPOND_CPP_STREAM_HPP

@@ -26,6 +26,9 @@ pub(super) const LEGACY: u64 = 1;
 /// `CU_STREAM_PER_THREAD`.
 pub(super) const PER_THREAD: u64 = 2;
 
+/// Handles are addresses, of which a process has none below.
+const LOWEST: u64 = 4096;
+
 /// Ended handles that are kept; beyond that the oldest is really destroyed.
 const KEPT: usize = 1024;
 
@@ -170,10 +173,12 @@ impl HandleTable {
         }
     }
 
-    /// False for a stream that was made here and has ended, and for one of another device of the type.
+    /// False for a stream that was made here and has ended, for one of another device of the type, and for what can be
+    /// no handle: the driver would look there.
     pub(super) fn exists(&self, stream: u64) -> bool {
         stream <= PER_THREAD
-            || !lock(&self.streams).ended.contains(&stream)
+            || stream >= LOWEST
+                && !lock(&self.streams).ended.contains(&stream)
                 && lock(&self.makers.streams).get(&stream).is_none_or(|&o| o == self.ordinal)
     }
 
