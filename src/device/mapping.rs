@@ -2,6 +2,9 @@
 
 use crate::base::error::Result;
 
+/// [B] one granule of physical memory, on every device.
+pub const GRANULE: u64 = 2 << 20;
+
 /// Physical memory in granules of 2 MiB, numbered from 0, and a window of addresses to show them in. A granule may stand
 /// behind several addresses at once. All numbers and counts are of granules, all other sizes in bytes.
 pub trait Mapping: Send + Sync {

@@ -23,7 +23,7 @@ mod pool;
 pub mod sharing;
 mod streams;
 
-pub use mapping::Mapping;
+pub use mapping::{GRANULE, Mapping};
 pub use peers::Peers;
 pub use pool::{DriverPool, DriverPoolStats};
 pub use sharing::Sharing;

@@ -229,9 +229,6 @@ impl<H: Hook> Mapping for Seam<H> {
     }
 }
 
-/// [B]
-const GRANULE: u64 = 2 << 20;
-
 impl<H: Hook> Sharing for Seam<H> {
     questions! { in_sharing;
         shares_by_granule as by_granule() -> bool;

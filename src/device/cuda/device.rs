@@ -8,7 +8,7 @@ use super::callbacks;
 use super::card::Card;
 use super::context::Primary;
 use super::driver::{Driver, Physical};
-use super::granules::{GRANULE, Granules};
+use super::granules::Granules;
 use super::mapping::Mapping;
 use super::memory::{Blocks, Kind};
 use super::peers::Peers;
@@ -17,8 +17,8 @@ use super::sharing::Sharing;
 use super::{CudaOptions, Family};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
-    self, Caps, CopyKind, Device, DriverPool, ExternalStreams, HostWish, MemoryInfo, Sizes, StreamId,
-    Streams, Unified, Versions,
+    self, Caps, CopyKind, Device, DriverPool, ExternalStreams, GRANULE, HostWish, MemoryInfo, Sizes,
+    StreamId, Streams, Unified, Versions,
 };
 use crate::fail;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;

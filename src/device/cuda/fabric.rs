@@ -5,8 +5,8 @@
 //! and the reason is kept for who asks for handles.
 
 use super::driver::{Driver, Failure, Physical, status};
-use super::granules::GRANULE;
 use crate::base::error::{Code, Error};
+use crate::device::GRANULE;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
 /// What is known.

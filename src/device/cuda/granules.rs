@@ -17,13 +17,11 @@ use super::driver::{About, Driver, Physical};
 use super::fabric::{self, Fabric};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
+use crate::device::GRANULE;
 use crate::fail;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
-
-/// [B]
-pub(super) const GRANULE: u64 = 2 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Granule {

@@ -2,9 +2,10 @@
 //! where the device maps, else whole segments by the driver's older handles.
 
 use super::card::Card;
-use super::granules::{GRANULE, Granules, Source};
+use super::granules::{Granules, Source};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
+use crate::device::GRANULE;
 use crate::device::sharing::{self, Exported, Fabric, Imported, Piece, Run, SharedKind};
 use crate::fail;
 use std::collections::BTreeMap;

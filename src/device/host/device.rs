@@ -8,14 +8,13 @@
 use super::copy;
 use super::granules::Granules;
 use super::memory::Kind;
-use super::options::GRANULE;
 use super::process;
 use super::shared::{Shared, State, unknown_stream};
 use super::stream::{Point, Stream, Work};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
-    Caps, CopyKind, Device, HostWish, Mapping, MemoryInfo, Peers, Sharing, Sizes, StreamId, Streams, Unified,
-    Versions,
+    Caps, CopyKind, Device, GRANULE, HostWish, Mapping, MemoryInfo, Peers, Sharing, Sizes, StreamId, Streams,
+    Unified, Versions,
 };
 use crate::fail;
 use std::sync::Arc;

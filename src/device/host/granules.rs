@@ -11,11 +11,11 @@
 //! new file.
 
 use super::memory::Budget;
-use super::options::GRANULE;
 use super::pages;
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
+use crate::device::GRANULE;
 use crate::device::sharing::{Exported, Imported, Piece, SharedKind};
 use crate::fail;
 use std::collections::BTreeMap;

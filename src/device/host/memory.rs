@@ -5,10 +5,11 @@
 //! may be read later. System calls are made outside its lock. Granules are in `mapping.rs`; they
 //! count against the same budget.
 
-use super::options::{GRANULE, machine_memory};
+use super::options::machine_memory;
 use super::pages;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
+use crate::device::GRANULE;
 use crate::fail;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

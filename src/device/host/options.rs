@@ -5,10 +5,9 @@
 //! memory; a capacity is only an upper bound, committed page by page as it is touched.
 
 use crate::base::error::{Code, Result};
+use crate::device::GRANULE;
 use crate::fail;
 
-/// Bytes of one physical granule, and the unit of a device's capacity.
-pub(super) const GRANULE: u64 = 2 << 20;
 /// Capacities in bytes that a host device can have: a granule at least, and no more than a file can have on any system
 /// that we run on.
 pub const CAPACITIES: std::ops::RangeInclusive<u64> = GRANULE..=16 << 40;
