@@ -291,10 +291,16 @@ impl Pond {
         self.ground.block(offset)
     }
 
-    /// The blocks of one pool, or of all, that are in one of these states, all as they are at one moment, by offset.
-    /// Other threads allocate and free again once they are collected.
-    pub fn walk(&self, pool: Option<PoolId>, states: BlockStates) -> Result<Vec<BlockRecord>> {
-        self.ground.walk(pool, states)
+    /// The blocks of one pool, or of all, that are in one of these states, all as they are at one moment, by where
+    /// `locate` says that they are; it is called with locks held. Other threads allocate and free again once they are
+    /// collected.
+    pub fn walk(
+        &self,
+        pool: Option<PoolId>,
+        states: BlockStates,
+        locate: impl Fn(u64) -> Result<u64>,
+    ) -> Result<Vec<BlockRecord>> {
+        self.ground.walk(pool, states, locate)
     }
 
     /// See `Ground::record_stream`.
