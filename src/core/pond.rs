@@ -139,6 +139,7 @@ impl Pond {
             return None;
         }
         let mut h: OwnedHeap<'_> = self.ground.enter(req.heap)?;
+        req.check_pool().ok()?;
         let id = self.ground.place_owned(&mut h, req);
         if id == 0 {
             return None;
@@ -173,7 +174,7 @@ impl Pond {
             None if bytes > self.ground.config.max_alloc => return self.ground.too_large(bytes),
             None => self.ground.charged_tuned(bytes),
         };
-        Ok(Request { heap, size: shape.size(charged), charged, bytes })
+        Ok(Request { heap, pool: heap.pool(), size: shape.size(charged), charged, bytes })
     }
 
     /// A block, whatever it takes; its offset.
@@ -183,6 +184,7 @@ impl Pond {
             Some(h) => h.into(),
             None => req.heap.lock_to_allocate(ground.shared()),
         };
+        req.check_pool()?;
         let mut id = 0;
         if req.bytes > ground.maps.shape.largest() {
             h.counters.totals(); // such sizes could make the sums wrap more than once

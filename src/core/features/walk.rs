@@ -134,14 +134,15 @@ impl Ground {
 
     /// Where the offsets are: those of each segment, or all of them where the device maps.
     fn pieces_taken(&self, g: &Growing<'_>, locate: impl Fn(u64) -> Result<u64>) -> Result<Vec<Piece>> {
-        let piece = |offset| Ok(Piece { offset, at: locate(offset)? });
+        let piece = |offset, end| Ok(Piece { offset, end, at: locate(offset)? });
         match self.config.mapping {
-            true => Ok(vec![piece(0)?]),
-            false => g.segments().map(|s| piece(s.offset())).collect(),
+            true => Ok(vec![piece(0, u64::MAX)?]),
+            false => g.segments().map(|s| piece(s.offset(), s.offset() + s.part.bytes())).collect(),
         }
     }
 
-    /// What is told of a block. What is free in a pool that sleeps has nothing behind it, and is not told.
+    /// What is told of a block. What is free in a pool that sleeps has nothing behind it, and is not
+    /// told; nor is a block that was a segment of its own, while that goes back to the device.
     fn record(&self, s: &Seen, owner: &Owner, pieces: &[Piece]) -> Option<BlockRecord> {
         let taken = s.state != BlockState::Free;
         if !taken && owner.sleeps {
@@ -149,7 +150,7 @@ impl Ground {
         }
         let offset = u64::from(s.off) << shift_of(s.tier_bits);
         let after = pieces.partition_point(|x| x.offset <= offset);
-        let piece = pieces.get(after.checked_sub(1)?)?;
+        let piece = pieces.get(after.checked_sub(1)?).filter(|p| offset < p.end)?;
         Some(BlockRecord {
             base: piece.at + (offset - piece.offset),
             size: match taken {
@@ -178,6 +179,7 @@ struct Seen {
 /// Offsets that lie side by side: where they were then.
 struct Piece {
     offset: u64,
+    end: u64,
     at: u64,
 }
 
