@@ -30,7 +30,7 @@ pub(crate) use steal::Terms;
 pub(crate) struct Request {
     /// The heap that serves it.
     pub heap: &'static Heap,
-    /// The pool that the heap was of then: if that ends, the heap serves nobody, or another pool.
+    /// The pool that the heap was found for: if that ends, the heap serves nobody, or another pool.
     pub pool: u32,
     pub size: Size,
     pub charged: u64, // [B]
