@@ -140,9 +140,10 @@ pub unsafe extern "C" fn millpond_pool_alloc(
                 }
                 return C_Status::SUCCESS;
             }
-            // SAFETY: as here.
             Got::Missed(heap) => {
-                return unsafe { alloc_missed(pool, size_bytes, stream, out, (memory, lane), heap) };
+                let lane = (memory, lane);
+                // SAFETY: as here.
+                return unsafe { alloc_missed(pool, size_bytes, stream, out, lane, heap) };
             }
             _ => {}
         }
