@@ -4,7 +4,7 @@ use crate::capi::guard::{Out, OutStruct, Versioned, caught, read_struct, run, te
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
 use crate::paddle::abi::{C_Status, C_Stream};
-use crate::runtime::{Freed, Got, Heap, Pooled, Request};
+use crate::runtime::{Freed, Got, Heap, Pool, Pooled, Request};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
@@ -140,8 +140,11 @@ pub unsafe extern "C" fn millpond_pool_alloc(
                 }
                 return C_Status::SUCCESS;
             }
-            // SAFETY: as here.
-            Got::Missed(heap) => return unsafe { alloc_missed(pool, size_bytes, stream, out, memory, heap) },
+            Got::Missed(heap) => {
+                let lane = (memory, lane);
+                // SAFETY: as here.
+                return unsafe { alloc_missed(pool, size_bytes, stream, out, lane, heap) };
+            }
             _ => {}
         }
     }
@@ -160,11 +163,11 @@ unsafe fn alloc_missed(
     size_bytes: usize,
     stream: C_Stream,
     out: NonNull<*mut c_void>,
-    memory: &Pooled,
+    (memory, of): (&Pooled, &Pool),
     heap: &'static Heap,
 ) -> C_Status {
     let placed = caught(|| {
-        let req = memory.request(heap, size_bytes as u64).ok();
+        let req = memory.request(heap, of, size_bytes as u64).ok();
         (req.as_ref().and_then(|r| memory.place(r)), req)
     });
     let req = match placed {

@@ -13,7 +13,7 @@
 use super::heap::LockedHeap;
 use super::heap::counters::{Seen, Triple};
 use super::types::Counter;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// Peaks of one pool or device: allocated, requested, blocks; and of active bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,7 +59,7 @@ pub(crate) struct Ledger {
     /// Heaps that serve nobody.
     pub spare_heaps: Vec<u32>,
     /// Ids for the pools that come next in the slots of those that have ended.
-    pub spare_pools: Vec<u32>,
+    pub spare_pools: VecDeque<u32>,
 }
 
 impl Sums {

@@ -85,7 +85,8 @@ impl Pond {
         let mut got = self.quick(p, stream, bytes, &Offsets);
         let mut req = None;
         if !matches!(got, Got::Block(..)) {
-            let request = self.request(self.heap(p, stream)?, bytes)?;
+            let heap = self.heap(p, stream)?;
+            let request = self.request(heap, PoolId(heap.pool()), bytes)?;
             got = self.place(&request, &Offsets).unwrap_or(Got::NoHeap);
             req = Some(request);
         }
@@ -116,6 +117,10 @@ impl Pond {
         let Some(charged) = shape.charged(bytes) else { return Got::Missed(heap) };
         let place = shape.place(charged);
         let Some(mut h) = self.ground.enter(heap) else { return Got::Missed(heap) };
+        // The pool may have ended since the look, and the heap may be another's: under its lock it is seen.
+        if heap.pool() != pool.id.load(Relaxed) {
+            return Got::NoHeap;
+        }
         let (d, shift) = match place {
             Some(p) if p.list() != 0 => match h.pop_fine(p.list()) {
                 Some((_, d)) => (d, p.shift()),
@@ -139,6 +144,7 @@ impl Pond {
             return None;
         }
         let mut h: OwnedHeap<'_> = self.ground.enter(req.heap)?;
+        req.check_pool().ok()?;
         let id = self.ground.place_owned(&mut h, req);
         if id == 0 {
             return None;
@@ -165,15 +171,15 @@ impl Pond {
         self.ground.make_heap(PoolId(pool.id.load(Relaxed)), stream)
     }
 
-    /// What a request of `bytes` to a heap needs. `OutOfMemory` for more than the device could ever give.
-    pub(crate) fn request(&self, heap: &'static Heap, bytes: u64) -> Result<Request> {
+    /// What a request of `bytes` to a heap of a pool needs. `OutOfMemory` for more than the device could ever give.
+    pub(crate) fn request(&self, heap: &'static Heap, pool: PoolId, bytes: u64) -> Result<Request> {
         let shape = &self.ground.maps.shape;
         let charged = match shape.charged(bytes) {
             Some(charged) => charged,
             None if bytes > self.ground.config.max_alloc => return self.ground.too_large(bytes),
             None => self.ground.charged_tuned(bytes),
         };
-        Ok(Request { heap, size: shape.size(charged), charged, bytes })
+        Ok(Request { heap, pool: pool.0, size: shape.size(charged), charged, bytes })
     }
 
     /// A block, whatever it takes; its offset.
@@ -183,6 +189,7 @@ impl Pond {
             Some(h) => h.into(),
             None => req.heap.lock_to_allocate(ground.shared()),
         };
+        req.check_pool()?;
         let mut id = 0;
         if req.bytes > ground.maps.shape.largest() {
             h.counters.totals(); // such sizes could make the sums wrap more than once
@@ -291,10 +298,16 @@ impl Pond {
         self.ground.block(offset)
     }
 
-    /// The blocks of one pool, or of all, that are in one of these states, all as they are at one moment, by offset.
-    /// Other threads allocate and free again once they are collected.
-    pub fn walk(&self, pool: Option<PoolId>, states: BlockStates) -> Result<Vec<BlockRecord>> {
-        self.ground.walk(pool, states)
+    /// The blocks of one pool, or of all, that are in one of these states, all as they are at one moment, by where
+    /// `locate` says that they are; it is called with locks held. Other threads allocate and free again once they are
+    /// collected.
+    pub fn walk(
+        &self,
+        pool: Option<PoolId>,
+        states: BlockStates,
+        locate: impl Fn(u64) -> Result<u64>,
+    ) -> Result<Vec<BlockRecord>> {
+        self.ground.walk(pool, states, locate)
     }
 
     /// See `Ground::record_stream`.

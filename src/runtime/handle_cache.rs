@@ -2,8 +2,9 @@
 //! handle) to the memory and the pool in a few loads, with no lock.
 //!
 //! What a number leads to must not change while a thread follows it. So an entry is never changed once it can be found,
-//! and that of a pool that has ended is used again only long after. A pool that ends, or takes no more requests, is
-//! removed before that is final; the default pool of a device cannot be found while the device has scopes.
+//! and that of a pool that has ended is used again only long after, as is the pool's slot in the core. A pool that ends,
+//! or takes no more requests, is removed before whoever wanted that is told so; the default pool of a device cannot be
+//! found while the device has scopes.
 
 use crate::base::fork;
 use crate::base::slots::AtomicRef;

@@ -356,17 +356,7 @@ impl Memory {
     /// device is not called. What waits is told as it was when it was last asked about.
     pub fn blocks(&self, pool: Option<PoolId>, states: BlockStates) -> Result<Vec<BlockRecord>> {
         match self.open()? {
-            How::Pooled(p) => {
-                let mut all = p.pond.walk(pool, states)?;
-                for b in &mut all {
-                    b.base = p.places.address(b.base)?;
-                    b.segment = b.segment.map(|s| p.places.address(s)).transpose()?;
-                }
-                if !p.maps {
-                    all.sort_unstable_by_key(|b| b.base); // segments lie in any order
-                }
-                Ok(all)
-            }
+            How::Pooled(p) => p.pond.walk(pool, states, |offset| p.places.address(offset)),
             How::Unpooled(u) => u.blocks(pool, states),
         }
     }
@@ -412,6 +402,10 @@ impl Memory {
     /// Ends a pool. `Busy` while blocks of it live, and while a thread is in a scope of it.
     pub fn pool_destroy(&self, pool: PoolId) -> Result<()> {
         let how = self.open()?;
+        if pool == PoolId::DEFAULT {
+            // Whoever is in a scope of it: it is there as long as the device.
+            fail!(Code::InvalidArgument, "the default pool of a device cannot be destroyed");
+        }
         let cached = self.pooled_pool(pool);
         self.scopes.unless_used(pool, || match how {
             How::Pooled(p) => p.pond.pool_destroy(pool),

@@ -62,7 +62,7 @@ impl PoolHandle {
                 }
                 return Ok(addr);
             }
-            Got::Missed(heap) => memory.request(heap, bytes).ok(),
+            Got::Missed(heap) => memory.request(heap, pool, bytes).ok(),
             _ => None,
         };
         match request.as_ref().and_then(|r| memory.place(r)) {

@@ -39,6 +39,7 @@ mod last_marks;
 mod membarrier;
 mod peer_copies;
 mod refused;
+mod released;
 mod restore;
 mod scattered;
 mod shared_segments;

@@ -281,3 +281,180 @@ fn a_walk_of_many_blocks_is_quick() {
         assert!(walked < made * 2, "made in {made:?}, walked in {walked:?}");
     });
 }
+
+/// Blocks side by side, each in its segment.
+fn in_order(w: &[millpond_block_record]) -> bool {
+    let end = w[0].ptr.addr() + w[0].size_bytes;
+    let next = if w[0].segment == w[1].segment { w[1].ptr } else { w[1].segment };
+    w[0].segment <= w[0].ptr && end <= next.addr() && next <= w[1].ptr
+}
+
+/// Where each block lies in a segment of its own that comes and goes with it: a walk fails for none of them, and tells
+/// each where it was.
+#[test]
+fn a_walk_beside_segments_that_come_and_go() {
+    apart(|| {
+        let d = host(GIB, false);
+        let (pool, s) = (d.default_pool(), d.stream());
+        let stays = pool.alloc(1000, s).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for n in 0..2 {
+                let stop = &stop;
+                scope.spawn(move || {
+                    let s = d.stream();
+                    while !stop.load(Relaxed) {
+                        for bytes in [300 * MIB, 257 * MIB + n * 4096] {
+                            if let Ok(p) = pool.alloc(bytes, s) {
+                                pool.free(p, s).unwrap();
+                            }
+                        }
+                        if n == 1 {
+                            d.empty_cache().unwrap();
+                        }
+                    }
+                });
+            }
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(3);
+            let mut wrong = None;
+            while wrong.is_none() && std::time::Instant::now() < until {
+                wrong = match list(d, None, MILLPOND_BLOCK_ANY) {
+                    Err(e) => Some(format!("{e:?}")),
+                    Ok(all) => all.windows(2).find(|w| !in_order(w)).map(|w| format!("{w:?}")),
+                };
+            }
+            stop.store(true, Relaxed);
+            assert_eq!(wrong, None);
+        });
+        pool.free(stays, s).unwrap();
+    });
+}
+
+fn addresses(all: &[millpond_block_record]) -> Vec<usize> {
+    all.iter().map(|r| r.ptr.addr()).collect()
+}
+
+/// A walk while another thread's call is held on the device: it does not wait, and tells what lives.
+#[test]
+fn a_walk_waits_for_no_call_of_the_device() {
+    apart(|| {
+        let calls: [(bool, &[&str]); 2] =
+            [(true, &["granules_create", "map", "unmap", "granules_release"]), (false, &["alloc", "free"])];
+        for (mapping, names) in calls {
+            for &name in names {
+                let (d, control) = crate::held::host(GIB, mapping);
+                let (pool, s) = (d.pool(0), d.stream());
+                let mut mine: Vec<usize> =
+                    [1000, 40 * KIB, 3 * MIB, 5 * MIB].map(|b| pool.alloc(b, s).unwrap()).to_vec();
+                mine.sort_unstable();
+                let hold = control.hold_before(name, 1);
+                let other = crate::held::victim(move || {
+                    let s = d.stream();
+                    let blocks: Vec<usize> = (0..6).map(|_| pool.alloc(90 * MIB, s).unwrap()).collect();
+                    for p in [0, 2, 4] {
+                        pool.free(blocks[p], s).unwrap();
+                    }
+                    let wide = pool.alloc(250 * MIB, s).unwrap();
+                    pool.free(wide, s).unwrap();
+                    for p in [1, 3, 5] {
+                        pool.free(blocks[p], s).unwrap();
+                    }
+                    pool.empty_cache().unwrap();
+                });
+                hold.reached();
+                let (took, told) = timed(|| list(d, Some(pool), MILLPOND_BLOCK_ANY).unwrap());
+                assert!(took < LATE, "{name}: {took:?}");
+                let live: Vec<_> = told.iter().filter(|r| r.state == MILLPOND_BLOCK_LIVE).copied().collect();
+                let live = addresses(&live);
+                assert!(mine.iter().all(|p| live.contains(p)), "{name}: {mine:x?} of {live:x?}");
+                let sum: usize =
+                    told.iter().filter(|r| r.state == MILLPOND_BLOCK_LIVE).map(|r| r.size_bytes).sum();
+                assert_eq!(sum as u64, pool.stats().allocated_bytes.current, "{name}");
+                hold.let_go();
+                other.join().unwrap();
+                assert_eq!(addresses(&list(d, Some(pool), MILLPOND_BLOCK_LIVE).unwrap()), mine, "{name}");
+                mine.into_iter().for_each(|p| pool.free(p, s).unwrap());
+                pool.destroy().unwrap();
+            }
+        }
+    });
+}
+
+/// In callbacks, of pools that sleep, are captured, restored or released, and of devices that have ended.
+#[test]
+fn a_walk_from_anywhere() {
+    apart(|| {
+        let d = host(256 * MIB, true);
+        let (pool, s) = (d.pool(0), d.stream());
+        let count = move |states| list(d, Some(pool), states).map(|all| all.len());
+        let (a, b) = (pool.alloc(3 * MIB, s).unwrap(), pool.alloc(1000, s).unwrap());
+        let (to, from) = std::sync::mpsc::channel();
+        d.call(s, move || to.send(count(MILLPOND_BLOCK_LIVE).unwrap()).unwrap());
+        assert_eq!(from.recv().unwrap(), 2);
+        d.synchronize().unwrap();
+
+        let point = pool.checkpoint();
+        pool.free(a, s).unwrap();
+        assert_eq!(count(MILLPOND_BLOCK_LIVE).unwrap(), 1);
+        assert_eq!(pool.restore(point).unwrap(), [a]);
+        assert_eq!(count(MILLPOND_BLOCK_LIVE).unwrap(), 2);
+
+        let capture = pool.capture(s).unwrap();
+        let c = d.default_pool().alloc(5000, s).unwrap();
+        assert_eq!(count(MILLPOND_BLOCK_LIVE).unwrap(), 3, "what a capture has taken is of its pool");
+        capture.end().unwrap();
+        capture.release().unwrap();
+        free(c).unwrap();
+
+        pool.sleep(true).unwrap();
+        assert_eq!(count(MILLPOND_BLOCK_LIVE).unwrap(), 2);
+        assert_eq!(count(MILLPOND_BLOCK_FREE).unwrap(), 0);
+        pool.wake().unwrap();
+        assert!(count(MILLPOND_BLOCK_FREE).unwrap() > 0);
+
+        pool.release().unwrap();
+        assert_eq!(count(MILLPOND_BLOCK_LIVE).unwrap(), 2);
+        assert!(live(d).iter().all(|r| r.pool.addr() == pool.0));
+        free(a).unwrap();
+        free(b).unwrap();
+        d.empty_cache().unwrap();
+        assert_eq!(code(count(MILLPOND_BLOCK_LIVE)), MILLPOND_E_INVALID_ARGUMENT);
+
+        // A stream that has ended is not told of.
+        let t = d.stream();
+        let e = d.default_pool().alloc(1000, t).unwrap();
+        d.end_stream(t).unwrap();
+        assert_eq!(live(d)[0].stream.addr(), 0);
+        free(e).unwrap();
+        for _ in 0..1000 {
+            let t = d.stream();
+            let e = d.default_pool().alloc(100_000, t).unwrap();
+            d.default_pool().free(e, t).unwrap();
+            d.end_stream(t).unwrap();
+        }
+        assert_eq!(live(d).len(), 0);
+
+        outcome(millpond_finalize()).unwrap();
+        assert_eq!(code(list(d, None, MILLPOND_BLOCK_ANY)), MILLPOND_E_NOT_INITIALIZED);
+    });
+}
+
+#[test]
+fn an_exception_of_a_walk_ends_it() {
+    unsafe extern "C-unwind" fn throws(user_data: *mut c_void, _: *const millpond_block_record) -> bool {
+        unsafe { *user_data.cast::<u32>() += 1 };
+        panic!("enough");
+    }
+    apart(|| {
+        let d = host(256 * MIB, true);
+        let blocks = [d.alloc(1000).unwrap(), d.alloc(2000).unwrap()];
+        let mut calls = 0u32;
+        let user_data = (&raw mut calls).cast();
+        outcome(unsafe {
+            millpond_device_walk_blocks(ptr(d.0), null(), MILLPOND_BLOCK_LIVE, Some(throws), user_data)
+        })
+        .unwrap();
+        assert_eq!((calls, live(d).len()), (1, 2));
+        blocks.into_iter().for_each(|b| free(b).unwrap());
+    });
+}

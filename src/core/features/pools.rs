@@ -13,6 +13,10 @@ use crate::fail;
 /// How often the end of a pool begins anew, since other threads use the pool all the same.
 const TRIES: usize = 8;
 
+/// Slots of pools that rest before they are used again: whoever looked a pool up just before it ended may still be on the
+/// way, and must not come to another.
+const RESTING: usize = 64;
+
 impl Ground {
     /// The heap of a stream that the pool's cache does not know: found, adopted or made.
     #[cold]
@@ -155,10 +159,14 @@ impl Ground {
     /// A new pool; `limit` bounds what it reserves, 0 is no limit.
     pub(crate) fn pool_create(&self, limit: u64) -> Result<PoolId> {
         let mut ledger = lock(&self.ledger);
-        let id = match ledger.spare_pools.pop() {
+        let i = self.pool_count.load(Relaxed);
+        let spare = match ledger.spare_pools.len() > RESTING || i >= POOL_SLOTS - 1 {
+            true => ledger.spare_pools.pop_front(),
+            false => None,
+        };
+        let id = match spare {
             Some(id) => id,
             None => {
-                let i = self.pool_count.load(Relaxed);
                 if i >= POOL_SLOTS - 1 || self.pools.put(i as usize, Pool::new()).is_err() {
                     fail!(Code::OutOfMemory, "more than {} pools on one device", POOL_SLOTS - 1);
                 }
@@ -211,6 +219,8 @@ impl Ground {
             if self.retire_pool(&mut g, p, id, &mut streams, before)? {
                 return Ok(());
             }
+            drop((streams, g));
+            std::thread::yield_now();
         }
         fail!(Code::Busy, "blocks of the pool come and go while it is to end")
     }
@@ -254,8 +264,8 @@ impl Ground {
     }
 
     /// The pool has ended. What its heaps still have, parts of segments that others use too and what the device would
-    /// not take, is no pool's from now on. `false`: nothing is done, since the device was not waited for with all that
-    /// is there: more blocks than `before` were made.
+    /// not take, is no pool's from now on. `false`: nothing is done, since a request goes on, or the device was not waited
+    /// for with all that is there: more blocks than `before` were made.
     fn retire_pool(
         &self,
         g: &mut Growing<'_>,
@@ -264,50 +274,46 @@ impl Ground {
         streams: &mut PoolStreams,
         before: u128,
     ) -> Result<bool> {
-        let heaps: Vec<_> = streams.all().iter().filter_map(|&i| self.heap(i)).collect();
+        let mut heaps: Vec<_> = streams.all().iter().filter_map(|&i| self.heap(i)).collect();
+        heaps.sort_unstable_by_key(|x| x.index);
         let needs_commons = heaps.iter().any(|x| self.look(x).granules > 0);
         let commons = if needs_commons { Some(self.commons()?) } else { None };
         let mut ledger = lock(&self.ledger);
-        // Looked at before anything is changed: a thread may have come by since.
-        let in_use = |h: &LockedHeap<'_>| !h.waiting.is_empty() || h.counters.current() != [0; 3];
-        if heaps.iter().any(|x| {
-            let mut h = self.lock(x);
-            self.drain(&mut h);
-            in_use(&h)
-        }) {
+        // All of them at once: a thread that has found one of them may come by at any moment.
+        let mut locked: Vec<LockedHeap<'_>> = heaps.iter().map(|x| self.lock(x)).collect();
+        locked.iter_mut().for_each(|h| self.drain(h));
+        if locked.iter().any(|h| !h.waiting.is_empty() || h.counters.current() != [0; 3]) {
             fail!(Code::Busy, "blocks of the pool are still live");
         }
-        let made: u128 = heaps.iter().map(|x| self.lock(x).counters.totals()[2]).sum();
-        if made != before && heaps.iter().any(|x| self.look(x).granules > 0) {
+        let made: u128 = locked.iter_mut().map(|h| h.counters.totals()[2]).sum();
+        let has_more = (made != before || commons.is_none()) && locked.iter().any(|h| h.granules > 0);
+        if has_more || locked.iter().any(|h| h.requests > 0) {
             return Ok(false);
         }
         p.id.store(NO_POOL, Relaxed);
         p.forget_heaps();
-        for heap in heaps {
-            let mut left = Vec::new();
-            {
-                let mut h = self.lock(heap);
-                h.give_up_whole();
-                h.flush();
-                if h.granules > 0 {
-                    left = h.take_all(|granule| g.segment_end(granule));
-                }
-                h.give_ids_up();
-                self.leave_ledger(&mut ledger, &mut h);
-                h.serve(NO_POOL, RETIRED, None, 0);
+        let mut left = Vec::new();
+        for h in &mut locked {
+            h.give_up_whole();
+            h.flush();
+            if h.granules > 0 {
+                left.extend(h.take_all(|granule| g.segment_end(granule)));
             }
-            for block in left {
-                let Some(commons) = commons else { continue };
-                self.give_to_nobody(g, id.0, commons, block);
-            }
-            ledger.spare_heaps.push(heap.index);
+            h.give_ids_up();
+            self.leave_ledger(&mut ledger, h);
+            h.serve(NO_POOL, RETIRED, None, 0);
+            ledger.spare_heaps.push(h.heap.index);
+        }
+        drop(locked);
+        for (block, commons) in left.into_iter().zip(commons.into_iter().cycle()) {
+            self.give_to_nobody(g, id.0, commons, block);
         }
         streams.heaps.clear();
         streams.orphans.clear();
         streams.detached.clear();
         streams.moving.clear();
         ledger.pools.remove(&id.0);
-        ledger.spare_pools.push(id.0.wrapping_add(POOL_SLOTS));
+        ledger.spare_pools.push_back(id.0.wrapping_add(POOL_SLOTS));
         g.forget_pool(id.0);
         Ok(true)
     }

@@ -4,7 +4,6 @@ use super::super::desc::{Id, kind, use_of};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::{Heap, LockedHeap};
 use super::super::shape::{Tier, shift_of};
-use super::super::state::growth::Segment;
 use super::super::types::{BlockRecord, BlockState, BlockStates, PoolId, RETIRED, UNORDERED};
 use super::super::units::{Extent, GRANULE_SHIFT, LARGE_UNITS_SHIFT};
 use crate::base::error::{Code, Error, Result};
@@ -74,15 +73,21 @@ impl Ground {
         }
     }
 
-    /// The blocks of one pool, or of all, that are in one of these states, by offset. Nothing is allocated or freed
-    /// while they are collected; the device is not called.
-    pub(crate) fn walk(&self, pool: Option<PoolId>, states: BlockStates) -> Result<Vec<BlockRecord>> {
+    /// The blocks of one pool, or of all, that are in one of these states, by where they are. Nothing is allocated or
+    /// freed while they are collected; the device is not called. `locate` says where an offset is: that may change as
+    /// soon as a segment goes back to the device, so it is asked while none can.
+    pub(crate) fn walk(
+        &self,
+        pool: Option<PoolId>,
+        states: BlockStates,
+        locate: impl Fn(u64) -> Result<u64>,
+    ) -> Result<Vec<BlockRecord>> {
         let none = || Error::new(Code::OutOfMemory, "no host memory for the list of blocks");
         let (mut seen, mut full) = (Vec::<Seen>::new(), false);
         // Room beforehand, so that hardly any is sought while everybody waits.
         seen.try_reserve(2 * self.live_blocks() as usize + 64).map_err(|_| none())?;
         let mut heaps: Vec<Option<Owner>> = Vec::new(); // by number
-        let segments: Vec<Segment>;
+        let pieces: Vec<Piece>;
         {
             let g = self.growing();
             pool.map(|p| self.live_pool(p)).transpose()?;
@@ -92,7 +97,7 @@ impl Ground {
                 heaps.resize_with(h.heap.index as usize, || None);
                 heaps.push(Some(self.owner(h.heap)));
             }
-            segments = if self.config.mapping { Vec::new() } else { g.segments().copied().collect() };
+            pieces = self.pieces_taken(&g, locate)?;
             let of_pool = |o: &Owner| pool.is_none_or(|p| o.pool == Some(p));
             let wanted = |heap: u32| heaps.get(heap as usize).and_then(Option::as_ref).is_some_and(of_pool);
             self.each_block(&g, wanted, |id, heap, _| {
@@ -111,7 +116,7 @@ impl Ground {
         let mut records = Vec::new();
         records.try_reserve_exact(seen.len()).map_err(|_| none())?;
         records.extend(
-            seen.iter().filter_map(|s| self.record(s, heaps.get(s.heap as usize)?.as_ref()?, &segments)),
+            seen.iter().filter_map(|s| self.record(s, heaps.get(s.heap as usize)?.as_ref()?, &pieces)),
         );
         records.sort_unstable_by_key(|r| r.base);
         Ok(records)
@@ -127,16 +132,27 @@ impl Ground {
         }
     }
 
-    /// What is told of a block. What is free in a pool that sleeps has nothing behind it, and is not told.
-    fn record(&self, s: &Seen, owner: &Owner, segments: &[Segment]) -> Option<BlockRecord> {
+    /// Where the offsets are: those of each segment, or all of them where the device maps.
+    fn pieces_taken(&self, g: &Growing<'_>, locate: impl Fn(u64) -> Result<u64>) -> Result<Vec<Piece>> {
+        let piece = |offset, end| Ok(Piece { offset, end, at: locate(offset)? });
+        match self.config.mapping {
+            true => Ok(vec![piece(0, u64::MAX)?]),
+            false => g.segments().map(|s| piece(s.offset(), s.offset() + s.part.bytes())).collect(),
+        }
+    }
+
+    /// What is told of a block. What is free in a pool that sleeps has nothing behind it, and is not
+    /// told; nor is a block that was a segment of its own, while that goes back to the device.
+    fn record(&self, s: &Seen, owner: &Owner, pieces: &[Piece]) -> Option<BlockRecord> {
         let taken = s.state != BlockState::Free;
         if !taken && owner.sleeps {
             return None;
         }
-        let base = u64::from(s.off) << shift_of(s.tier_bits);
-        let after = segments.partition_point(|x| x.offset() <= base);
+        let offset = u64::from(s.off) << shift_of(s.tier_bits);
+        let after = pieces.partition_point(|x| x.offset <= offset);
+        let piece = pieces.get(after.checked_sub(1)?).filter(|p| offset < p.end)?;
         Some(BlockRecord {
-            base,
+            base: piece.at + (offset - piece.offset),
             size: match taken {
                 true => self.charge_of(s.tier_bits, s.units, s.requested),
                 false => u64::from(s.units) << shift_of(s.tier_bits),
@@ -145,7 +161,7 @@ impl Ground {
             stream: owner.stream,
             pool: owner.pool,
             state: s.state,
-            segment: after.checked_sub(1).and_then(|n| Some(segments.get(n)?.offset())),
+            segment: (!self.config.mapping).then_some(piece.at),
         })
     }
 }
@@ -158,6 +174,13 @@ struct Seen {
     tier_bits: u32,
     requested: u64,
     state: BlockState,
+}
+
+/// Offsets that lie side by side: where they were then.
+struct Piece {
+    offset: u64,
+    end: u64,
+    at: u64,
 }
 
 /// Whose the memory of a heap was then.

@@ -88,6 +88,8 @@ pub(crate) struct HeapState {
     ids: Id,
     /// Granules owned.
     pub granules: u64,
+    /// Requests that go on without the lock: they may have memory of the heap in hand, or bring some.
+    pub requests: u32,
     /// Whether much of what is free lies in granules that are partly used, when that was last asked.
     pub ragged: bool,
     /// Whether an empty chunk is kept for the next small or medium request.
@@ -122,6 +124,7 @@ impl HeapState {
             large: Bins::new(),
             ids: 0,
             granules: 0,
+            requests: 0,
             ragged: false,
             empty: [false; 2],
             stream: None,

@@ -48,6 +48,7 @@ impl Ground {
     pub(crate) fn alloc_missed<'a>(&'a self, mut h: LockedHeap<'a>, req: &Request) -> Result<u64> {
         let size = req.size;
         if self.is_direct(req.charged) && !self.is_pinned(req.heap) {
+            let _asking = self.asking(&mut h);
             drop(h);
             return self.alloc_direct(req);
         }
@@ -59,19 +60,24 @@ impl Ground {
         let mut id = self.place(&mut h, size);
         let all = self.merges_small_first();
         if id == 0 && h.ragged && size.tier == Tier::Large && is_spared(&h, size.units) {
+            let _asking = self.asking(&mut h);
             drop(h);
             return self.refill(req);
         }
         if id == 0 {
             id = self.fit_merged(&mut h, size, all);
         }
-        if id == 0 && !h.waiting.is_empty() {
-            drop(h);
-            self.poll(req.heap);
-            h = self.lock(req.heap);
-            id = self.fit_merged(&mut h, size, all);
-        }
         if id == 0 {
+            let _asking = self.asking(&mut h);
+            if !h.waiting.is_empty() {
+                drop(h);
+                self.poll(req.heap);
+                h = self.lock(req.heap);
+                id = self.fit_merged(&mut h, size, all);
+            }
+            if id != 0 {
+                return Ok(self.finish(h, id, size.tier as u32, req));
+            }
             drop(h);
             return self.refill(req);
         }

@@ -10,7 +10,7 @@ use super::desc::Id;
 use super::ground::Ground;
 use super::heap::{Heap, LockedHeap, Scratch, Unscattered};
 use super::shape::{Size, Tier};
-use super::types::UNORDERED;
+use super::types::{NO_POOL, UNORDERED};
 use super::units::LARGE_UNITS;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Relaxed;
@@ -30,12 +30,22 @@ pub(crate) use steal::Terms;
 pub(crate) struct Request {
     /// The heap that serves it.
     pub heap: &'static Heap,
+    /// The pool that the heap was found for: if that ends, the heap serves nobody, or another pool.
+    pub pool: u32,
     pub size: Size,
     pub charged: u64, // [B]
     pub bytes: u64,   // [B] as asked for
 }
 
 impl Request {
+    /// Fails where the pool of the request has ended. The heap is locked.
+    pub(crate) fn check_pool(&self) -> Result<()> {
+        if self.heap.pool() != self.pool || self.pool == NO_POOL {
+            return Err(Error::new(Code::InvalidArgument, "the pool was destroyed meanwhile"));
+        }
+        Ok(())
+    }
+
     /// Whether it is one for the large tier.
     fn is_large(&self) -> bool {
         self.size.tier == Tier::Large
@@ -125,7 +135,26 @@ struct Search<'a> {
     lacks: Code,
 }
 
+/// A request that goes on without the lock of its heap: the heap's pool does not end meanwhile.
+pub(super) struct Asking<'a> {
+    ground: &'a Ground,
+    heap: &'static Heap,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut h = self.ground.look(self.heap);
+        h.requests = h.requests.saturating_sub(1); // 0 where the device has ended
+    }
+}
+
 impl Ground {
+    /// Notes that a request goes on when the heap is open.
+    fn asking(&self, h: &mut LockedHeap<'_>) -> Asking<'_> {
+        h.requests += 1;
+        Asking { ground: self, heap: h.heap }
+    }
+
     /// A block for a request of whose heap nothing fits; its offset.
     #[cold]
     #[inline(never)]

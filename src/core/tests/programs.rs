@@ -129,7 +129,8 @@ fn limits_hold_and_pools_come_and_go() {
         b.free(i, None);
         b.pond.pool_destroy(q).unwrap();
     }
-    assert!(b.pond.ground().pool_count.load(crate::base::sync::Ordering::Relaxed) < 4);
+    // Slots rest for a while, and are used again then.
+    assert!(b.pond.ground().pool_count.load(crate::base::sync::Ordering::Relaxed) < 80);
     b.pond.set_limit(6 << 20);
     b.alloc(PoolId::DEFAULT, Some(0), 5 << 20).unwrap();
     assert_eq!(b.alloc(PoolId::DEFAULT, Some(0), 3 << 20).unwrap_err().code(), Code::OutOfMemory);

@@ -6,7 +6,7 @@ use super::*;
 impl Bench {
     pub(super) fn check_walk(&self, pools: &[PoolId]) {
         let s = self.pond.stats(None).unwrap(); // which asks about what waits
-        let all = self.pond.walk(None, BlockStates::all()).unwrap();
+        let all = self.pond.walk(None, BlockStates::all(), Ok).unwrap();
         assert!(all.is_sorted_by_key(|r| r.base));
         let of = |state| all.iter().filter(move |r: &&BlockRecord| r.state == state);
         let sum = |state| of(state).map(|r| r.size).sum::<u64>();
@@ -33,7 +33,7 @@ impl Bench {
         drop(w);
         // A part is what the whole says of it.
         for &pool in pools {
-            let part = self.pond.walk(Some(pool), BlockStates::LIVE | BlockStates::FREE).unwrap();
+            let part = self.pond.walk(Some(pool), BlockStates::LIVE | BlockStates::FREE, Ok).unwrap();
             let same = all.iter().filter(|r| r.pool == Some(pool) && r.state != BlockState::Waiting);
             assert!(part.iter().eq(same), "pool {pool:?}");
         }
@@ -43,6 +43,9 @@ impl Bench {
 #[test]
 fn a_walk_of_no_pool_is_refused() {
     let b = Bench::new(config(true, 96 << 20));
-    assert_eq!(b.pond.walk(Some(PoolId(9)), BlockStates::all()).unwrap_err().code(), Code::InvalidArgument);
-    assert_eq!(b.pond.walk(None, BlockStates::all()), Ok(vec![]));
+    assert_eq!(
+        b.pond.walk(Some(PoolId(9)), BlockStates::all(), Ok).unwrap_err().code(),
+        Code::InvalidArgument
+    );
+    assert_eq!(b.pond.walk(None, BlockStates::all(), Ok), Ok(vec![]));
 }

@@ -180,19 +180,21 @@ impl Supply {
 
     /// Asks the device again to take what it has refused.
     fn ask_again(&self) {
-        for (at, run) in self.views.to_ask() {
+        let mut asking = self.views.to_ask();
+        while let Some((at, run)) = asking.next() {
             let answer = self.mapped(|m| m.unmap(at * GRANULE, run.count * GRANULE));
-            self.views.asked(at, answer, true);
+            asking.answered(answer, true);
         }
         if !self.views.is_empty() {
             return; // granules that are shown somewhere cannot go
         }
-        for (first, run) in self.refused.to_ask() {
+        let mut asking = self.refused.to_ask();
+        while let Some((first, run)) = asking.next() {
             let (at, bytes) = (first * GRANULE, run.count * GRANULE);
             let hidden = if run.shown { self.mapped(|m| m.unmap(at, bytes)) } else { Ok(()) };
             let shown = hidden.is_err();
             let answer = hidden.and_then(|()| self.mapped(|m| m.release(first, run.count)));
-            self.refused.asked(first, answer, shown);
+            asking.answered(answer, shown);
         }
     }
 

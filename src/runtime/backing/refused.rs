@@ -41,30 +41,18 @@ impl Refused {
         lock(&self.all).insert(first, Entry { run, why, asked: false });
     }
 
-    /// Those that nobody asks for now; whoever gets them does, and says `asked` of each.
-    pub(super) fn to_ask(&self) -> Vec<(u64, Run)> {
+    /// Those that nobody asks for now; whoever gets them does.
+    pub(super) fn to_ask(&self) -> Asking<'_> {
         let mut all = lock(&self.all);
         let free = all.iter_mut().filter(|e| !e.1.asked);
-        free.map(|(&first, e)| {
-            e.asked = true;
-            (first, e.run)
-        })
-        .collect()
-    }
-
-    /// The device has taken a run back, or has still not; then, whether it is shown.
-    pub(super) fn asked(&self, first: u64, answer: Result<()>, shown: bool) {
-        let mut all = lock(&self.all);
-        match answer {
-            Ok(()) => _ = all.remove(&first),
-            Err(why) => {
-                if let Some(e) = all.get_mut(&first) {
-                    (e.run.shown, e.why, e.asked) = (shown, why, false);
-                }
-            }
-        }
-        drop(all);
-        self.answered.notify_all();
+        let mut open: Vec<_> = free
+            .map(|(&first, e)| {
+                e.asked = true;
+                (first, e.run)
+            })
+            .collect();
+        open.reverse();
+        Asking { of: self, open }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -85,5 +73,79 @@ impl Refused {
                 Some(_) => all = self.answered.wait(all),
             }
         }
+    }
+}
+
+/// Runs that one thread asks the device for. Those that it has no answer for when this is dropped, since a call has
+/// panicked, are anybody's to ask for.
+pub(super) struct Asking<'a> {
+    of: &'a Refused,
+    open: Vec<(u64, Run)>, // the next one last
+}
+
+impl Asking<'_> {
+    /// The next one to ask for, until it is `answered`.
+    pub(super) fn next(&self) -> Option<(u64, Run)> {
+        self.open.last().copied()
+    }
+
+    /// The device has taken it back, or has still not; then, whether it is shown.
+    pub(super) fn answered(&mut self, answer: Result<()>, shown: bool) {
+        let Some((first, _)) = self.open.pop() else { return };
+        let mut all = lock(&self.of.all);
+        match answer {
+            Ok(()) => _ = all.remove(&first),
+            Err(why) => {
+                if let Some(e) = all.get_mut(&first) {
+                    (e.run.shown, e.why, e.asked) = (shown, why, false);
+                }
+            }
+        }
+        drop(all);
+        self.of.answered.notify_all();
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        let mut all = lock(&self.of.all);
+        for (first, _) in &self.open {
+            if let Some(e) = all.get_mut(first) {
+                e.asked = false;
+            }
+        }
+        drop(all);
+        self.of.answered.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn who_panics_asks_for_nothing_any_more() {
+        let refused = Refused::default();
+        for first in [10, 20, 30] {
+            refused.add(first, Run { count: 5, shown: true }, Error::new(Code::Device, "not now"));
+        }
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let mut asking = refused.to_ask();
+            assert_eq!(asking.next().map(|r| r.0), Some(10));
+            asking.answered(Ok(()), false);
+            std::panic::resume_unwind(Box::new(()));
+        }));
+        assert!(panicked.is_err());
+        assert!(refused.check(10, 5).is_ok());
+        assert_eq!(refused.check(24, 1).unwrap_err().code(), Code::Device); // and not: waits for ever
+        let mut again = refused.to_ask();
+        while again.next().is_some() {
+            again.answered(Ok(()), false);
+        }
+        assert!(refused.is_empty());
     }
 }

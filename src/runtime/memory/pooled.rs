@@ -122,9 +122,9 @@ impl Pooled {
         self.pond.settle(heap);
     }
 
-    /// What a request needs that `quick` could not serve; `bytes` is not 0.
-    pub(crate) fn request(&self, heap: &'static Heap, bytes: u64) -> Result<Request> {
-        self.pond.request(heap, bytes)
+    /// What a request needs that `quick` could not serve from that heap of the pool; `bytes` is not 0.
+    pub(crate) fn request(&self, heap: &'static Heap, pool: &Pool, bytes: u64) -> Result<Request> {
+        self.pond.request(heap, pool.id(), bytes)
     }
 
     /// What comes next: see [`Pond::place`]. It gives an address, as `quick` does.
@@ -149,7 +149,10 @@ impl Pooled {
             }
             let req = match req {
                 Some(req) => req,
-                None => self.pond.request(self.pond.heap(pool, stream)?, bytes)?,
+                None => {
+                    let heap = self.pond.heap(pool, stream)?;
+                    self.pond.request(heap, PoolId(heap.pool()), bytes)?
+                }
             };
             self.places.address(self.pond.find(&req)?)
         };
