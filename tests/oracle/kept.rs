@@ -2,7 +2,7 @@
 
 use super::api::{self, Stream};
 use super::gpu;
-use super::model::{Block, CaptureOf, CheckpointOf, Model};
+use super::model::{Block, CaptureOf, CheckpointOf, Model, touch};
 use super::run::{Run, remove};
 use super::world::{self, Clock, world};
 use millpond::capi::*;
@@ -31,6 +31,7 @@ impl Run {
                         pool: p.number,
                         line,
                         ended: false,
+                        lost: false,
                         replays: Vec::new(),
                         spans: Vec::new(),
                         places: Vec::new(),
@@ -80,7 +81,7 @@ impl Run {
     pub fn replay(&self, slot: usize, on: Option<u64>) {
         let mut m = self.m();
         let m = &mut *m;
-        let Some(c) = m.captures[slot].as_ref().filter(|c| c.ended) else { return };
+        let Some(c) = m.captures[slot].as_ref().filter(|c| c.ended && !c.lost) else { return };
         let line = match on {
             None => c.line,
             Some(s) => match m.stream_of(&world(), s) {
@@ -253,6 +254,13 @@ impl Run {
         b.ended.clear();
         b.sure.clear();
         b.tag = 0x7A6_0000_0000 + m.number();
+        // A graph of another stream that was captured since then has lost the memory, and is not replayed.
+        let places = w.places(b.at, b.bytes);
+        let others = m.captures.iter_mut().flatten().filter(|c| c.pool == b.pool && b.line != Some(c.line));
+        for c in others.filter(|c| touch(&c.places, &places)) {
+            c.lost = true;
+            c.places.clear();
+        }
         // Its own graph has used the memory.
         if let Some(text) = m.wrong_place(&w, &b) {
             w.violate(format!("restored: {text}"));
