@@ -272,6 +272,18 @@ impl Run {
         }
     }
 
+    /// A pool has been asleep, or may have: on CUDA other hardware stands behind its addresses.
+    fn seen_anew(&self, pool: u64) {
+        let mut m = self.m();
+        if self.kind.cuda.is_none() || m.asleep.contains(&pool) {
+            return;
+        }
+        let w = world();
+        for c in m.captures.iter_mut().flatten().filter(|c| c.pool == pool && !c.lost) {
+            c.places = c.spans.iter().flat_map(|&(at, bytes)| w.places(at, bytes)).collect();
+        }
+    }
+
     // ---- sleep -------------------------------------------------------------------------------------------------
 
     pub fn sleep(&self, slot: usize, keep: bool) {
@@ -331,6 +343,7 @@ impl Run {
                 }
             }
         }
+        self.seen_anew(p.number);
         self.pool_done(p);
     }
 
@@ -358,6 +371,7 @@ impl Run {
                 self.refused("a wake", &e, &right);
             }
         }
+        self.seen_anew(p.number);
         self.pool_done(p);
     }
 }

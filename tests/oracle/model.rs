@@ -231,7 +231,9 @@ impl Model {
         }
         for c in self.captures.iter().flatten() {
             let same = c.pool == made.pool && made.line == Some(c.line);
-            if !same && touch(&c.places, &places) {
+            // What is free in a pool that sleeps sleeps too.
+            let awake = !w.cuda || !self.asleep.contains(&c.pool);
+            if !same && awake && touch(&c.places, &places) {
                 return Some(format!(
                     "memory that a graph keeps is handed out: {made:?}, and the graph's {c:x?}"
                 ));
