@@ -2,7 +2,7 @@
 
 use super::api::{self, Stream};
 use super::gpu;
-use super::model::{Block, CaptureOf, CheckpointOf, Model};
+use super::model::{Block, CaptureOf, CheckpointOf, Model, touch};
 use super::run::{Run, remove};
 use super::world::{self, Clock, world};
 use millpond::capi::*;
@@ -31,6 +31,7 @@ impl Run {
                         pool: p.number,
                         line,
                         ended: false,
+                        lost: false,
                         replays: Vec::new(),
                         spans: Vec::new(),
                         places: Vec::new(),
@@ -80,7 +81,7 @@ impl Run {
     pub fn replay(&self, slot: usize, on: Option<u64>) {
         let mut m = self.m();
         let m = &mut *m;
-        let Some(c) = m.captures[slot].as_ref().filter(|c| c.ended) else { return };
+        let Some(c) = m.captures[slot].as_ref().filter(|c| c.ended && !c.lost) else { return };
         let line = match on {
             None => c.line,
             Some(s) => match m.stream_of(&world(), s) {
@@ -253,6 +254,13 @@ impl Run {
         b.ended.clear();
         b.sure.clear();
         b.tag = 0x7A6_0000_0000 + m.number();
+        // A graph of another stream that was captured since then has lost the memory, and is not replayed.
+        let places = w.places(b.at, b.bytes);
+        let others = m.captures.iter_mut().flatten().filter(|c| c.pool == b.pool && b.line != Some(c.line));
+        for c in others.filter(|c| touch(&c.places, &places)) {
+            c.lost = true;
+            c.places.clear();
+        }
         // Its own graph has used the memory.
         if let Some(text) = m.wrong_place(&w, &b) {
             w.violate(format!("restored: {text}"));
@@ -261,6 +269,18 @@ impl Run {
         match free {
             Some(slot) => m.blocks[slot] = Some(b),
             None => m.blocks.push(Some(b)),
+        }
+    }
+
+    /// A pool has been asleep, or may have: on CUDA other hardware stands behind its addresses.
+    fn seen_anew(&self, pool: u64) {
+        let mut m = self.m();
+        if self.kind.cuda.is_none() || m.asleep.contains(&pool) {
+            return;
+        }
+        let w = world();
+        for c in m.captures.iter_mut().flatten().filter(|c| c.pool == pool && !c.lost) {
+            c.places = c.spans.iter().flat_map(|&(at, bytes)| w.places(at, bytes)).collect();
         }
     }
 
@@ -323,6 +343,7 @@ impl Run {
                 }
             }
         }
+        self.seen_anew(p.number);
         self.pool_done(p);
     }
 
@@ -340,10 +361,6 @@ impl Run {
                     self.violate("a pool wakes that does not sleep");
                 }
                 m.asleep.remove(&p.number);
-                let w = world();
-                for c in m.captures.iter_mut().flatten().filter(|c| w.cuda && c.pool == p.number) {
-                    c.places = c.spans.iter().flat_map(|&(at, bytes)| w.places(at, bytes)).collect();
-                }
             }
             Err(e) => {
                 let mut right = vec![];
@@ -354,6 +371,7 @@ impl Run {
                 self.refused("a wake", &e, &right);
             }
         }
+        self.seen_anew(p.number);
         self.pool_done(p);
     }
 }

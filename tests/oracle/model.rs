@@ -92,6 +92,8 @@ pub struct CaptureOf {
     pub pool: u64,
     pub line: usize,
     pub ended: bool,
+    /// A restore has made blocks of other streams live in its memory.
+    pub lost: bool,
     /// The last work of each replay.
     pub replays: Vec<(usize, u64)>,
     /// What the graph's work uses, by addresses and by places.

@@ -41,6 +41,15 @@ struct Bent {
     constant: u64,
 }
 
+/// Things that meddle with each other, by the first operation of each.
+const THEMES: &[&[What]] = &[
+    &[What::During, What::StreamEnd, What::EmptyCache, What::AllocAny],
+    &[What::CaptureBegin, What::Sleep, What::EmptyCache],
+    &[What::CaptureBegin, What::During, What::EmptyCache, What::StreamEnd],
+    &[What::PoolNew, What::Sleep, What::Fail, What::EmptyCache],
+    &[What::CheckpointNew, What::Sleep, What::During],
+];
+
 fn bend(r: &mut Random, taste: Taste) -> Bent {
     let mut weights: Vec<u64> = ALL.iter().map(|row| row.2).collect();
     let own = ALL.len() - OF_CUDA;
@@ -74,12 +83,16 @@ fn bend(r: &mut Random, taste: Taste) -> Bent {
     ];
     let more = if taste.cuda { groups_of_cuda } else { &[] };
     let all: Vec<_> = groups.iter().chain(more).collect();
-    // Some are about two to four things, and nothing else.
+    // Some are about two to four things, and nothing else; of those, some about things that meddle with each other.
     let narrow = r.below(2) == 0;
+    let theme = Some(THEMES[r.below(THEMES.len() as u64) as usize]).filter(|_| r.below(3) == 0);
     let about: Vec<u64> = (0..2 + r.below(3)).map(|_| r.below(all.len() as u64)).collect();
     for (n, group) in all.iter().enumerate() {
+        let is_about = theme.map_or(about.contains(&(n as u64)), |theme| theme.contains(&group[0]));
         let by = match narrow {
-            true => 24 * u64::from(about.contains(&(n as u64))),
+            // Whatever is to meddle is not to be emptied away first.
+            true if theme.is_some() && group[0] == What::EmptyCache => 4 * u64::from(is_about),
+            true => 24 * u64::from(is_about),
             false => [0, 0, 2, 4, 4, 12][r.below(6) as usize],
         };
         group.iter().for_each(|&w| weights[at(w)] = weights[at(w)] * by / 4);
@@ -96,6 +109,11 @@ fn bend(r: &mut Random, taste: Taste) -> Bent {
     let (blocks, streams) = (3 + r.below(BLOCKS - 2), 2 + r.below(STREAMS - 1));
     let most = if taste.small { 3 } else { 6 };
     let (mut sizes, mut streams) = (r.below(4), streams);
+    if narrow && theme.is_some_and(|theme| theme.contains(&What::Sleep)) {
+        sizes = 2; // what sleeps is granules
+        weights[at(What::CaptureEnd)] *= 4; // nothing sleeps before
+        streams = 1 + r.below(2); // of whose granules blocks are scattered
+    }
     if taste.repeats {
         // Whole granules in few heaps, each of which has some numbers at hand.
         (sizes, streams, weights[at(What::PoolNew)]) = (2, 1 + r.below(2), 0);
@@ -124,8 +142,30 @@ const HABITS: &[&[What]] = &[
     &[What::Use, What::Free],
     &[What::Use, What::StreamEnd],
     &[What::CheckpointNew, What::Use, What::Free],
+    &[What::Use, What::StreamEnd, What::Free],
+    &[What::Free, What::Alloc],
+    &[What::Free, What::AllocAny],
     &[What::Sleep, What::Free],
+    &[What::Sleep, What::Free, What::EmptyCache, What::Wake],
+    &[What::Sleep, What::Free, What::CaptureRelease, What::EmptyCache, What::Wake],
+    &[What::CaptureRelease, What::EmptyCache],
+    &[What::PoolNew, What::Alloc, What::CaptureBegin, What::CaptureEnd],
 ];
+
+/// What waits for the device, once or more often.
+const WAITERS: &[What] = &[
+    What::EmptyCache,
+    What::EmptyPool,
+    What::PoolEnd,
+    What::CaptureRelease,
+    What::Sleep,
+    What::Wake,
+    What::Restore,
+    What::AllocAny,
+];
+
+/// The wait for the device, among the calls.
+const SYNC: u64 = 3;
 
 /// What calls the device, more often than not.
 const CALLERS: &[What] = &[
@@ -151,6 +191,8 @@ enum Slot {
     Taken,
     /// Of a capture: it records.
     Recording,
+    /// Of a pool.
+    Asleep,
 }
 
 /// The slots of one sort, the one that was named last, and which pool and stream each has.
@@ -182,6 +224,8 @@ struct Account {
     events: Slots,
     captures: Slots,
     checkpoints: Slots,
+    /// What the last request was for.
+    bytes: u64,
 }
 
 impl Account {
@@ -199,7 +243,7 @@ impl Account {
 
     /// What an operation needs of a slot that it names, and what becomes of it.
     fn rule(what: What, arg: Arg) -> (&'static [Slot], Option<Slot>) {
-        use Slot::{Empty, Recording, Taken};
+        use Slot::{Asleep, Empty, Recording, Taken};
         match (what, arg) {
             (What::Alloc | What::AllocAny | What::AllocHost, Arg::Block)
             | (What::StreamNew | What::Foreign | What::ThreadStream, Arg::Stream)
@@ -211,9 +255,12 @@ impl Account {
             (What::CaptureRelease, Arg::Capture) => (&[Taken, Taken, Recording], Some(Empty)),
             (What::Free | What::FreeOn | What::FreeTwice, Arg::Block)
             | (What::StreamEnd | What::Vanish, Arg::Stream)
-            | (What::PoolEnd | What::PoolRelease, Arg::Pool)
             | (What::EventEnd, Arg::Event)
             | (What::CheckpointEnd, Arg::Checkpoint) => (&[Taken], Some(Empty)),
+            (What::PoolEnd | What::PoolRelease, Arg::Pool) => (&[Taken, Asleep], Some(Empty)),
+            (What::Sleep, Arg::Pool) => (&[Taken], Some(Asleep)),
+            (What::Wake, Arg::Pool) => (&[Asleep], Some(Taken)),
+            (What::Restore | What::EmptyPool | What::CheckpointNew, Arg::Pool) => (&[Taken, Asleep], None),
             (What::Callback, Arg::Block) => (&[Empty, Taken], None),
             _ => (&[Taken], None),
         }
@@ -245,11 +292,19 @@ impl Account {
                     }
                 }
                 Arg::Line => r.below(16),
+                // As a rule of the size of another one, where it is about the same thing.
+                Arg::Bytes if again && self.bytes > 0 && r.below(3) == 0 => self.bytes,
                 Arg::Bytes => bytes(r, bent.sizes, bent.most),
                 Arg::Limit => [0, 4, 8, 16, 32][r.below(5) as usize] << 20,
                 Arg::Option => r.below(OPTIONS.len() as u64),
+                // To keep what sleeps takes long.
+                Arg::Flag if what == What::Sleep => u64::from(r.below(4) == 0),
                 Arg::Flag => u64::from(r.below(4) > 0),
                 Arg::Few if what == What::Repeat => 2 + r.below(10),
+                // Device and call may see the beginning and the end of a wait, and some wait twice.
+                Arg::Few if what == What::During && n_before == SYNC => {
+                    [1, 2, 2, 3, 4, 4][r.below(6) as usize]
+                }
                 Arg::Few if n_before == CALLS.len() as u64 - 1 => {
                     let far = 1 + r.below(7);
                     1 + r.below(far)
@@ -257,6 +312,7 @@ impl Account {
                 Arg::Few => 1 + r.below(1 + r.0 % 4),
                 Arg::Times => [3, 30, 300, 5000][r.below(4) as usize],
                 // Any call, and further on: where it is held, or fails, depends on the operation.
+                Arg::Call if what == What::During && r.below(4) == 0 => SYNC,
                 Arg::Call if r.below(4) > 0 => CALLS.len() as u64 - 1,
                 Arg::Call if r.below(2) > 0 => r.below(4), // those that ask, mark and wait
                 Arg::Call => r.below(CALLS.len() as u64 - 1),
@@ -265,10 +321,13 @@ impl Account {
             n_before = if arg == Arg::Call { *n } else { u64::MAX };
         }
         for (&n, &arg) in n.iter().zip(row.3) {
+            if arg == Arg::Bytes {
+                self.bytes = n;
+            }
             if let Some(slots) = self.of(arg) {
                 slots.1 = n as usize;
                 let fixed = n == 0 && matches!(arg, Arg::Stream | Arg::Pool);
-                if let Some(now) = Account::rule(what, arg).1.filter(|_| !fixed) {
+                if let Some(now) = Account::rule(what, arg).1.filter(|&now| !fixed || now != Slot::Empty) {
                     slots.0[n as usize] = now;
                 }
             }
@@ -329,6 +388,7 @@ pub fn random(seed: u64, length: usize, taste: Taste) -> Program {
         events: Slots::new(EVENTS, Slot::Empty),
         captures: Slots::new(CAPTURES, Slot::Empty),
         checkpoints: Slots::new(CHECKPOINTS, Slot::Empty),
+        bytes: 0,
     };
     let draw = |account: &mut Account, r: &mut Random, weights: &[u64]| loop {
         let mut dart = r.below(weights.iter().sum());
@@ -342,6 +402,11 @@ pub fn random(seed: u64, length: usize, taste: Taste) -> Program {
         }
     };
     let row = |what: What| ALL.iter().position(|row| row.0 == what).unwrap();
+    // Now and then with another thing.
+    let go_on = |account: &mut Account, r: &mut Random, what: What| {
+        let same = r.below(8) > 0;
+        account.draw(r, &bent, &ALL[row(what)], same)
+    };
     let known = |habit: &&&[What]| habit.iter().all(|&w| bent.weights[row(w)] > 0);
     let habits: Vec<&[What]> = HABITS.iter().filter(known).copied().collect();
     // What runs beside a call that is held is as often a rare operation as a common one.
@@ -350,11 +415,14 @@ pub fn random(seed: u64, length: usize, taste: Taste) -> Program {
     let mut callers = vec![0; ALL.len()];
     CALLERS.iter().for_each(|&w| callers[row(w)] = even[row(w)]);
     callers[row(What::Stats)] = 1;
+    let mut waiters = vec![0; ALL.len()];
+    WAITERS.iter().for_each(|&w| waiters[row(w)] = even[row(w)]);
+    waiters[row(What::Stats)] = 1;
     let mut program = Program::new();
     while program.len() < length {
         if !habits.is_empty() && r.below(16) == 0 {
             let habit = habits[r.below(habits.len() as u64) as usize];
-            program.extend(habit.iter().filter_map(|&w| account.draw(&mut r, &bent, &ALL[row(w)], true)));
+            program.extend(habit.iter().filter_map(|&w| go_on(&mut account, &mut r, w)));
             continue;
         }
         let op = draw(&mut account, &mut r, &bent.weights);
@@ -367,10 +435,10 @@ pub fn random(seed: u64, length: usize, taste: Taste) -> Program {
         if op.what != What::During {
             continue;
         }
-        if !habits.is_empty() && r.below(3) == 0 {
+        let waits = op.n[0] == SYNC;
+        if !habits.is_empty() && r.below(if waits { 2 } else { 3 }) == 0 {
             let habit = habits[r.below(habits.len() as u64) as usize];
-            let ops: Vec<Op> =
-                habit.iter().filter_map(|&w| account.draw(&mut r, &bent, &ALL[row(w)], true)).collect();
+            let ops: Vec<Op> = habit.iter().filter_map(|&w| go_on(&mut account, &mut r, w)).collect();
             for op in ops {
                 program.extend([op, Op { what: What::Also, n: [0; 5] }]);
             }
@@ -384,7 +452,8 @@ pub fn random(seed: u64, length: usize, taste: Taste) -> Program {
             }
             program.push(Op { what: What::Also, n: [0; 5] });
         }
-        let weights = if r.below(4) > 0 { &callers } else { &bent.weights };
+        let some = if waits { &waiters } else { &callers };
+        let weights = if r.below(4) > 0 { some } else { &bent.weights };
         let held = draw(&mut account, &mut r, weights);
         program.push(held);
     }

@@ -241,6 +241,11 @@ impl Run {
             _ => 0,
         });
         let most = bytes.max().unwrap_or(0);
+        // A limit makes memory as scarce as a small device.
+        let bound = {
+            let m = self.m();
+            m.pools.iter().flatten().map(|p| p.bound).fold(m.bound, u64::min)
+        };
         let late = first.clone();
         world().hold(Hook {
             call: CALLS[hold.n[0] as usize].to_owned(),
@@ -249,7 +254,7 @@ impl Run {
             free,
             large: most > LARGE,
             bytes: most.next_multiple_of(world::GRANULE),
-            capacity: self.kind.capacity as u64,
+            capacity: bound.min(self.kind.capacity as u64),
         });
         self.guarded(second);
         let left = world().take_hook();
