@@ -4,7 +4,7 @@ use crate::capi::guard::{Out, OutStruct, Versioned, caught, read_struct, run, te
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
 use crate::paddle::abi::{C_Status, C_Stream};
-use crate::runtime::{Freed, Got, Heap, Pool, Pooled, Request};
+use crate::runtime::{Freed, Got, Heap, PoolRef, Pooled, Request};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
@@ -163,7 +163,7 @@ unsafe fn alloc_missed(
     size_bytes: usize,
     stream: C_Stream,
     out: NonNull<*mut c_void>,
-    (memory, of): (&Pooled, &Pool),
+    (memory, of): (&Pooled, PoolRef),
     heap: &'static Heap,
 ) -> C_Status {
     let placed = caught(|| {

@@ -46,6 +46,7 @@ pub use pond::Pond;
 pub use state::captures::CaptureId;
 pub use state::checkpoints::CheckpointId;
 pub use state::pools::Pool;
+pub(crate) use state::pools::PoolRef;
 pub use state::tuned::Tuning;
 pub(crate) use types::EVERY;
 pub use types::{BlockInfo, BlockRecord, BlockState, BlockStates, Counter, PoolId, Stats};

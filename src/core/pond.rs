@@ -10,7 +10,7 @@ use super::order::{Ending, Order};
 use super::shape::{large_units, shift_of};
 use super::state::captures::CaptureId;
 use super::state::checkpoints::CheckpointId;
-use super::state::pools::Pool;
+use super::state::pools::{Pool, PoolRef};
 use super::state::tuned::Tuning;
 use super::supply::Request;
 use super::types::{BlockInfo, BlockRecord, BlockStates, PoolId, Stats, UNORDERED};
@@ -81,12 +81,12 @@ impl Pond {
 
     /// A block of at least `bytes` (not 0) for work on `stream`; its offset.
     pub fn alloc(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
-        let p = self.ground.live_pool(pool)?;
+        let p = PoolRef { place: self.ground.live_pool(pool)?, id: pool };
         let mut got = self.quick(p, stream, bytes, &Offsets);
         let mut req = None;
         if !matches!(got, Got::Block(..)) {
-            let heap = self.heap(p, stream)?;
-            let request = self.request(heap, PoolId(heap.pool()), bytes)?;
+            let (heap, served) = self.heap(p, stream)?;
+            let request = self.request(heap, served, bytes)?;
             got = self.place(&request, &Offsets).unwrap_or(Got::NoHeap);
             req = Some(request);
         }
@@ -111,14 +111,14 @@ impl Pond {
     ///
     /// Never panics: the C API runs it unguarded.
     #[inline(always)]
-    pub(crate) fn quick(&self, pool: &Pool, stream: u64, bytes: u64, to: &impl Locate) -> Got {
-        let Some(heap) = pool.heap_of(stream) else { return Got::NoHeap };
+    pub(crate) fn quick(&self, pool: PoolRef, stream: u64, bytes: u64, to: &impl Locate) -> Got {
+        let Some(heap) = pool.place.heap_of(stream) else { return Got::NoHeap };
         let shape = &self.ground.maps.shape;
         let Some(charged) = shape.charged(bytes) else { return Got::Missed(heap) };
         let place = shape.place(charged);
         let Some(mut h) = self.ground.enter(heap) else { return Got::Missed(heap) };
         // The pool may have ended since the look, and the heap may be another's: under its lock it is seen.
-        if heap.pool() != pool.id.load(Relaxed) {
+        if heap.pool() != pool.id.0 {
             return Got::NoHeap;
         }
         let (d, shift) = match place {
@@ -156,10 +156,10 @@ impl Pond {
         Some(Got::Block(at, full.then_some(req.heap)))
     }
 
-    /// The heap that serves a stream's requests to a pool.
-    pub(crate) fn heap(&self, pool: &Pool, stream: u64) -> Result<&'static Heap> {
-        if let Some(heap) = pool.heap_of(stream) {
-            return Ok(heap);
+    /// The heap that serves a stream's requests to a pool, and the pool that it was of when it was found.
+    pub(crate) fn heap(&self, pool: PoolRef, stream: u64) -> Result<(&'static Heap, PoolId)> {
+        if let Some(heap) = pool.place.heap_of(stream) {
+            return Ok((heap, pool.id));
         }
         let mut stream = stream;
         if stream != UNORDERED {
@@ -168,7 +168,7 @@ impl Pond {
                 stream = UNORDERED;
             }
         }
-        self.ground.make_heap(PoolId(pool.id.load(Relaxed)), stream)
+        self.ground.make_heap(pool.id, stream)
     }
 
     /// What a request of `bytes` to a heap of a pool needs. `OutOfMemory` for more than the device could ever give.

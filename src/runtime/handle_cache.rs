@@ -10,21 +10,27 @@ use crate::base::fork;
 use crate::base::slots::AtomicRef;
 use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
-use crate::core::{Pool, PoolId};
+use crate::core::{Pool, PoolId, PoolRef};
 use crate::runtime::lock;
 use crate::runtime::memory::{Memory, Pooled};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 struct Entry {
     number: AtomicU64, // 0: leads nowhere
     memory: AtomicRef<Pooled>,
     pool: AtomicRef<Pool>,
+    id: AtomicU32,
 }
 
 impl Entry {
     const fn empty() -> Entry {
-        Entry { number: AtomicU64::new(0), memory: AtomicRef::none(), pool: AtomicRef::none() }
+        Entry {
+            number: AtomicU64::new(0),
+            memory: AtomicRef::none(),
+            pool: AtomicRef::none(),
+            id: AtomicU32::new(0),
+        }
     }
 }
 
@@ -59,12 +65,13 @@ fn slot_of(number: u64) -> &'static AtomicRef<Entry> {
 
 /// What a number leads to, if it was entered lately; nothing in a forked child.
 #[inline(always)]
-pub(crate) fn find(number: u64) -> Option<(&'static Pooled, &'static Pool)> {
+pub(crate) fn find(number: u64) -> Option<(&'static Pooled, PoolRef)> {
     let entry = slot_of(number).get()?;
     if entry.number.load(Ordering::Relaxed) != number {
         return None;
     }
-    Some((entry.memory.get()?, entry.pool.get()?))
+    let id = PoolId(entry.id.load(Ordering::Relaxed));
+    Some((entry.memory.get()?, PoolRef { place: entry.pool.get()?, id }))
 }
 
 /// Enters a pool, which may be found from now on by this number. It is not 0, and no other pool ever has it.
@@ -87,6 +94,7 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         };
         entry.memory.set(Some(pooled));
         entry.pool.set(Some(pool));
+        entry.id.store(id.0, Ordering::Relaxed);
         entry.number.store(number, Ordering::Release);
         entries.by_number.insert(number, entry);
         entries.by_pool.entry(key(pool)).or_default().push(number);

@@ -58,7 +58,7 @@ pub use crate::core::{
     Stats,
 };
 #[cfg(feature = "capi")]
-pub(crate) use crate::core::{Freed, Got, Heap, Pool, Request};
+pub(crate) use crate::core::{Freed, Got, Heap, PoolRef, Request};
 pub use crate::device::cuda::CudaOptions;
 pub use crate::device::host::HostOptions;
 pub use crate::device::{Caps, CopyKind, EventId, MAX_TYPE_NAME, StreamCallback, StreamId};

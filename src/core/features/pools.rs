@@ -18,9 +18,9 @@ const TRIES: usize = 8;
 const RESTING: usize = 64;
 
 impl Ground {
-    /// The heap of a stream that the pool's cache does not know: found, adopted or made.
+    /// The heap of a stream that the pool's cache does not know: found, adopted or made; and the pool that it is of.
     #[cold]
-    pub(crate) fn make_heap(&self, pool: PoolId, stream: u64) -> Result<&'static Heap> {
+    pub(crate) fn make_heap(&self, pool: PoolId, stream: u64) -> Result<(&'static Heap, PoolId)> {
         let mut tried = false;
         self.poll_released(); // a heap may serve its stream again
         loop {
@@ -73,7 +73,7 @@ impl Ground {
                 return Err(Error::new(Code::Internal, "a heap is missing"));
             };
             p.remember(stream, heap);
-            return Ok(heap);
+            return Ok((heap, served));
         }
     }
 

@@ -63,6 +63,13 @@ fn cache_index(stream: u64) -> usize {
     (stream.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize
 }
 
+/// A pool that was looked up, and which it was then: its place may be another pool's by now.
+#[derive(Clone, Copy)]
+pub(crate) struct PoolRef {
+    pub place: &'static Pool,
+    pub id: PoolId,
+}
+
 impl Pool {
     pub(crate) fn new() -> Pool {
         Pool {
@@ -84,11 +91,6 @@ impl Pool {
         let heap = self.cache[cache_index(stream)].get()?;
         // Only heaps of this pool are ever entered, and they leave with it: the stream tells.
         (heap.stream() == stream).then_some(heap)
-    }
-
-    /// The id that it goes by.
-    pub(crate) fn id(&self) -> PoolId {
-        PoolId(self.id.load(Relaxed))
     }
 
     /// Remembers the heap that serves a stream. The pool's streams are locked.

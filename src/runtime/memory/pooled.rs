@@ -2,7 +2,7 @@
 
 use super::{ended, unknown};
 use crate::base::error::{Code, Result};
-use crate::core::{Config, Freed, GRANULE, Got, Heap, Pond, Pool, PoolId, Request, Stats};
+use crate::core::{Config, Freed, GRANULE, Got, Heap, Pond, PoolId, PoolRef, Request, Stats};
 use crate::device::{Device, Mapping, StreamId};
 use crate::runtime::backing::{Places, Supply};
 use crate::runtime::kept::Kept;
@@ -110,7 +110,7 @@ impl Pooled {
     /// `Memory::alloc` with the pool at hand, in the usual case: see [`Pond::quick`]. It gives an address, 0 if the
     /// device has just ended. After the end of the device no pool has a heap. Never panics.
     #[inline(always)]
-    pub(crate) fn quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
+    pub(crate) fn quick(&self, pool: PoolRef, stream: StreamId, bytes: u64) -> Got {
         if bytes == 0 {
             return Got::NoHeap;
         }
@@ -123,8 +123,8 @@ impl Pooled {
     }
 
     /// What a request needs that `quick` could not serve from that heap of the pool; `bytes` is not 0.
-    pub(crate) fn request(&self, heap: &'static Heap, pool: &Pool, bytes: u64) -> Result<Request> {
-        self.pond.request(heap, pool.id(), bytes)
+    pub(crate) fn request(&self, heap: &'static Heap, pool: PoolRef, bytes: u64) -> Result<Request> {
+        self.pond.request(heap, pool.id, bytes)
     }
 
     /// What comes next: see [`Pond::place`]. It gives an address, as `quick` does.
@@ -135,7 +135,7 @@ impl Pooled {
     /// A block where `quick` and `place` gave none, which may have found what the request needs.
     pub(crate) fn find(
         &self,
-        pool: &Pool,
+        pool: PoolRef,
         stream: StreamId,
         bytes: u64,
         req: Option<Request>,
@@ -150,8 +150,8 @@ impl Pooled {
             let req = match req {
                 Some(req) => req,
                 None => {
-                    let heap = self.pond.heap(pool, stream)?;
-                    self.pond.request(heap, PoolId(heap.pool()), bytes)?
+                    let (heap, served) = self.pond.heap(pool, stream)?;
+                    self.pond.request(heap, served, bytes)?
                 }
             };
             self.places.address(self.pond.find(&req)?)
@@ -159,7 +159,7 @@ impl Pooled {
         let done = attempt(req).or_else(|e| self.rescue.retry(e, bytes, || attempt(None)));
         done.inspect_err(|e| {
             if e.code() == Code::OutOfMemory {
-                self.pond.count_out_of_memory(pool.id(), Some(stream));
+                self.pond.count_out_of_memory(pool.id, Some(stream));
             }
         })
     }
