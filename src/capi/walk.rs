@@ -76,7 +76,7 @@ impl Walk {
 
 /// Tells `callback` each block of the device, or of one of its pools (`pool` not NULL), that is in one of `states`
 /// (MILLPOND_BLOCK_* bits), by address, until it returns false. All of them as they are at one moment: nobody allocates
-/// or frees on the device while they are collected, which takes some 20 ms for a million blocks (docs/performance.md);
+/// or frees on the device while they are collected, which takes some 25 ms for a million blocks (docs/seeing.md);
 /// no device is called. `callback` runs after that, with no lock held, and may call Millpond; a block may have gone by
 /// then. MILLPOND_BLOCK_WAITING is told as it was when it was last asked about: a statistic asks.
 ///

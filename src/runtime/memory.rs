@@ -352,7 +352,7 @@ impl Memory {
     }
 
     /// The blocks of one pool, or of all, that are in one of these states, by address. It is one moment for all of
-    /// them: nobody allocates or frees while they are collected, which takes some 20 ms for a million blocks. The
+    /// them: nobody allocates or frees while they are collected, which takes some 25 ms for a million blocks. The
     /// device is not called. What waits is told as it was when it was last asked about.
     pub fn blocks(&self, pool: Option<PoolId>, states: BlockStates) -> Result<Vec<BlockRecord>> {
         match self.open()? {
