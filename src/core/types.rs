@@ -169,9 +169,9 @@ impl From<BlockState> for BlockStates {
 pub struct BlockRecord {
     /// Its first address.
     pub base: u64,
-    /// [B] its size after rounding, as the account counts it; of a free one, its length.
+    /// Its size after rounding, in bytes, as the account counts it; of a free one, its length.
     pub size: u64,
-    /// [B] the size that was asked for; 0 for a free one.
+    /// The size that was asked for, in bytes; 0 for a free one.
     pub requested: u64,
     /// The stream that orders its reuse, or whose requests a free one serves. `None`: every stream; or that stream has
     /// ended.

@@ -2,7 +2,7 @@
 
 use crate::base::error::Result;
 
-/// [B] one granule of physical memory, on every device.
+/// Bytes of one granule of physical memory, on every device.
 pub const GRANULE: u64 = 2 << 20;
 
 /// Physical memory in granules of 2 MiB, numbered from 0, and a window of addresses to show them in. A granule may stand

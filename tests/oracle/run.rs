@@ -254,7 +254,8 @@ impl Run {
             free,
             large: most > LARGE,
             bytes: most.next_multiple_of(world::GRANULE),
-            capacity: bound.min(self.kind.capacity as u64),
+            // Where only few pieces can be shown, memory that is there may not be to be had.
+            capacity: if self.kind.numbers.is_some() { 0 } else { bound.min(self.kind.capacity as u64) },
         });
         self.guarded(second);
         let left = world().take_hook();
