@@ -86,8 +86,8 @@ impl Run {
         }
     }
 
-    /// Whether a wait that need not be is a failure: on the smallest device, and in programs that are kept. Elsewhere it is
-    /// known to happen, about once in four million operations (`corpus/open`).
+    /// Whether a wait that need not be is a failure: on the smallest device, and in programs that are kept. Elsewhere one
+    /// is known that is not understood yet, seen once in twelve million operations (`corpus/open`).
     fn held_to_waits(&self) -> bool {
         static KEPT: OnceLock<bool> = OnceLock::new();
         self.kind.capacity < 16 << 20

@@ -141,7 +141,7 @@ impl Ground {
         &self,
         id: u64,
         stream: Option<Arc<Stream>>,
-        taker: &Heap,
+        taker: &'static Heap,
         terms: Terms,
     ) -> bool {
         if id == UNORDERED {
@@ -149,6 +149,9 @@ impl Ground {
         }
         let Some(stream) = stream else { return false };
         let to = taker.stream();
+        if self.look(taker).stream.as_ref().is_some_and(|own| Arc::ptr_eq(own, &stream)) {
+            return true; // of another pool, and of the same stream: its work is ordered by itself
+        }
         match self.order.fence(&stream) {
             Ok(None) => true,
             _ if terms == Terms::Idle => false,
