@@ -8,7 +8,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::capi::types::{millpond_capture, millpond_checkpoint, millpond_device, millpond_pool};
-use crate::runtime::{self, DeviceState, PoolId, PoolRef, Pooled, handle_cache, lock};
+use crate::runtime::{self, DeviceState, PoolId, Pooled, handle_cache, handle_cache::Cached, lock};
 use std::collections::BTreeMap;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -198,7 +198,7 @@ fn number_of<T>(handle: *const T) -> u64 {
 /// What a pool handle leads to, if it was looked up lately; nothing in a forked child. Whoever finds nothing asks
 /// [`pool`].
 #[inline(always)]
-pub(crate) fn cached(handle: *const millpond_pool) -> Option<(&'static Pooled, PoolRef)> {
+pub(crate) fn cached(handle: *const millpond_pool) -> Option<(&'static Pooled, Cached)> {
     handle_cache::find(number_of(handle))
 }
 

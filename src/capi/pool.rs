@@ -128,9 +128,9 @@ pub unsafe extern "C" fn millpond_pool_alloc(
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
     if let Some(out) = NonNull::new(out_ptr).filter(|p| p.is_aligned())
-        && let Some((memory, lane)) = handles::cached(pool)
+        && let Some((memory, found)) = handles::cached(pool)
     {
-        match memory.quick(lane, stream_id(stream), size_bytes as u64) {
+        match memory.quick(found.place, stream_id(stream), size_bytes as u64) {
             // 0: the device has just ended.
             Got::Block(addr, full) if addr != 0 => {
                 // SAFETY: C's promise, as the header states it.
@@ -141,9 +141,9 @@ pub unsafe extern "C" fn millpond_pool_alloc(
                 return C_Status::SUCCESS;
             }
             Got::Missed(heap) => {
-                let lane = (memory, lane);
+                let of = (memory, found.pool());
                 // SAFETY: as here.
-                return unsafe { alloc_missed(pool, size_bytes, stream, out, lane, heap) };
+                return unsafe { alloc_missed(pool, size_bytes, stream, out, of, heap) };
             }
             _ => {}
         }
@@ -213,7 +213,7 @@ unsafe fn alloc_slow(
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
         let (stream, bytes) = (stream_id(stream), size_bytes as u64);
         let got = match handles::cached(pool) {
-            Some((memory, lane)) if bytes != 0 => memory.find(lane, stream, bytes, req),
+            Some((memory, found)) if bytes != 0 => memory.find(found.pool(), stream, bytes, req),
             _ => alloc_first(pool, stream, bytes),
         };
         match got {

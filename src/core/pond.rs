@@ -82,7 +82,7 @@ impl Pond {
     /// A block of at least `bytes` (not 0) for work on `stream`; its offset.
     pub fn alloc(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
         let p = PoolRef { place: self.ground.live_pool(pool)?, id: pool };
-        let mut got = self.quick(p, stream, bytes, &Offsets);
+        let mut got = self.quick(p.place, stream, bytes, &Offsets);
         let mut req = None;
         if !matches!(got, Got::Block(..)) {
             let (heap, served) = self.heap(p, stream)?;
@@ -111,16 +111,14 @@ impl Pond {
     ///
     /// Never panics: the C API runs it unguarded.
     #[inline(always)]
-    pub(crate) fn quick(&self, pool: PoolRef, stream: u64, bytes: u64, to: &impl Locate) -> Got {
-        let Some(heap) = pool.place.heap_of(stream) else { return Got::NoHeap };
+    pub(crate) fn quick(&self, pool: &Pool, stream: u64, bytes: u64, to: &impl Locate) -> Got {
+        let Some(heap) = pool.heap_of(stream) else { return Got::NoHeap };
         let shape = &self.ground.maps.shape;
         let Some(charged) = shape.charged(bytes) else { return Got::Missed(heap) };
         let place = shape.place(charged);
         let Some(mut h) = self.ground.enter(heap) else { return Got::Missed(heap) };
-        // The pool may have ended since the look, and the heap may be another's: under its lock it is seen.
-        if heap.pool() != pool.id.0 {
-            return Got::NoHeap;
-        }
+        // The heap is still the pool's. Whoever ends a pool, or gives its heap to another, takes the heap's lock, and so
+        // ends the ownership of every other thread; and this one has done nothing else since it looked.
         let (d, shift) = match place {
             Some(p) if p.list() != 0 => match h.pop_fine(p.list()) {
                 Some((_, d)) => (d, p.shift()),

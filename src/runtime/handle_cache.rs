@@ -63,15 +63,28 @@ fn slot_of(number: u64) -> &'static AtomicRef<Entry> {
     &CACHE[number as usize % SLOTS]
 }
 
+/// A pool that was found.
+#[derive(Clone, Copy)]
+pub(crate) struct Cached {
+    pub place: &'static Pool,
+    entry: &'static Entry,
+}
+
+impl Cached {
+    /// The pool, and which it is.
+    pub(crate) fn pool(self) -> PoolRef {
+        PoolRef { place: self.place, id: PoolId(self.entry.id.load(Ordering::Relaxed)) }
+    }
+}
+
 /// What a number leads to, if it was entered lately; nothing in a forked child.
 #[inline(always)]
-pub(crate) fn find(number: u64) -> Option<(&'static Pooled, PoolRef)> {
+pub(crate) fn find(number: u64) -> Option<(&'static Pooled, Cached)> {
     let entry = slot_of(number).get()?;
     if entry.number.load(Ordering::Relaxed) != number {
         return None;
     }
-    let id = PoolId(entry.id.load(Ordering::Relaxed));
-    Some((entry.memory.get()?, PoolRef { place: entry.pool.get()?, id }))
+    Some((entry.memory.get()?, Cached { place: entry.pool.get()?, entry }))
 }
 
 /// Enters a pool, which may be found from now on by this number. It is not 0, and no other pool ever has it.

@@ -51,10 +51,10 @@ impl PoolHandle {
     /// Memory for work queued on `stream` from now on. 0 bytes give address 0.
     #[inline]
     pub fn alloc(&self, stream: StreamId, bytes: u64) -> Result<u64> {
-        let Some((memory, pool)) = handle_cache::find(self.number()) else {
+        let Some((memory, found)) = handle_cache::find(self.number()) else {
             return self.alloc_first(stream, bytes);
         };
-        let request = match memory.quick(pool, stream, bytes) {
+        let request = match memory.quick(found.place, stream, bytes) {
             // 0: the device has just ended.
             Got::Block(addr, full) if addr != 0 => {
                 if let Some(heap) = full {
@@ -62,7 +62,7 @@ impl PoolHandle {
                 }
                 return Ok(addr);
             }
-            Got::Missed(heap) => memory.request(heap, pool, bytes).ok(),
+            Got::Missed(heap) => memory.request(heap, found.pool(), bytes).ok(),
             _ => None,
         };
         match request.as_ref().and_then(|r| memory.place(r)) {
@@ -73,7 +73,7 @@ impl PoolHandle {
                 Ok(addr)
             }
             _ if bytes == 0 => self.alloc_first(stream, bytes),
-            _ => memory.find(pool, stream, bytes, request),
+            _ => memory.find(found.pool(), stream, bytes, request),
         }
     }
 

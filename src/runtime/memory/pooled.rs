@@ -2,7 +2,7 @@
 
 use super::{ended, unknown};
 use crate::base::error::{Code, Result};
-use crate::core::{Config, Freed, GRANULE, Got, Heap, Pond, PoolId, PoolRef, Request, Stats};
+use crate::core::{Config, Freed, GRANULE, Got, Heap, Pond, Pool, PoolId, PoolRef, Request, Stats};
 use crate::device::{Device, Mapping, StreamId};
 use crate::runtime::backing::{Places, Supply};
 use crate::runtime::kept::Kept;
@@ -110,7 +110,7 @@ impl Pooled {
     /// `Memory::alloc` with the pool at hand, in the usual case: see [`Pond::quick`]. It gives an address, 0 if the
     /// device has just ended. After the end of the device no pool has a heap. Never panics.
     #[inline(always)]
-    pub(crate) fn quick(&self, pool: PoolRef, stream: StreamId, bytes: u64) -> Got {
+    pub(crate) fn quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
         if bytes == 0 {
             return Got::NoHeap;
         }
