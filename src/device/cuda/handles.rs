@@ -26,7 +26,8 @@ pub(super) const LEGACY: u64 = 1;
 /// `CU_STREAM_PER_THREAD`.
 pub(super) const PER_THREAD: u64 = 2;
 
-/// Handles are addresses, of which a process has none below.
+/// Smaller numbers, NULL and the two above aside, are taken for no stream: handles should be addresses, and Linux maps
+/// nothing in a process's first page. CUDA's documentation does not promise this, and no hardware has shown it yet.
 const LOWEST: u64 = 4096;
 
 /// Ended handles that are kept; beyond that the oldest is really destroyed.
