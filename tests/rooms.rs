@@ -69,7 +69,7 @@ const CORE: [&[&str]; 10] = [
     &["supply"],
 ];
 /// Above all of these.
-const TOP: [&str; 2] = ["features", "pond"];
+const TOP: [&str; 3] = ["features", "ladder", "pond"];
 
 fn floor_of(room: &str) -> Option<usize> {
     let top = TOP.iter().position(|&r| r == room).map(|i| CORE.len() + i);

@@ -6,7 +6,7 @@
 
 use crate::base::{foreign, loaded};
 use crate::capi::dlpack_abi::{DlTensor, Legacy, MAJOR, MINOR, Versioned};
-use crate::capi::guard::caught;
+use crate::capi::guard::guarded;
 use crate::capi::types::millpond_dlpack_release;
 use crate::runtime::{self, DeviceState};
 use std::ffi::c_void;
@@ -30,12 +30,15 @@ impl Share {
         if runtime::check_fork().is_err() {
             return; // the memory is the parent's
         }
-        let _ = caught(|| match self.release {
-            Some(release) => {
-                // SAFETY: the exporter gave a function for one call with this pointer, from any thread.
-                let _ = foreign::caught(|| unsafe { release(self.user_data) });
+        let _ = guarded(|| {
+            match self.release {
+                Some(release) => {
+                    // SAFETY: the exporter gave a function for one call with this pointer, from any thread.
+                    let _ = foreign::caught(|| unsafe { release(self.user_data) });
+                }
+                None => self.device.memory().free_for_good(self.addr),
             }
-            None => self.device.memory().free_for_good(self.addr),
+            Ok(())
         });
     }
 }

@@ -17,14 +17,27 @@ use std::ptr::NonNull;
 /// panics turned into `C_INTERNAL_ERROR`.
 #[inline]
 pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
+    match guarded(|| may_call().and_then(|()| body())) {
+        Ok(()) => C_Status::SUCCESS,
+        Err(status) => status,
+    }
+}
+
+/// `NotPermitted` in a forked child and in a segment callback.
+#[inline]
+pub(crate) fn may_call() -> Result<()> {
+    runtime::check_fork().and_then(|()| runtime::check_segment_callback())
+}
+
+/// [`run`] without that look, for a body that gives something and looks itself.
+#[inline]
+pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T>) -> std::result::Result<T, C_Status> {
     // Unwind safe: the locks that the body may leave poisoned are taken whatever their state, and
     // everything under them is whole between two steps.
-    match catch_unwind(AssertUnwindSafe(|| {
-        runtime::check_fork().and_then(|()| runtime::check_segment_callback()).and_then(|()| body())
-    })) {
-        Ok(Ok(())) => C_Status::SUCCESS,
-        Ok(Err(e)) => failed(&e),
-        Err(payload) => panicked(payload),
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(e)) => Err(failed(&e)),
+        Err(payload) => Err(panicked(payload)),
     }
 }
 
@@ -32,13 +45,6 @@ pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
 pub(crate) fn run_first(body: impl FnOnce() -> Result<()>) -> C_Status {
     quiet::panics();
     run(body)
-}
-
-/// Only turns a panic into a status, for a body that needs nothing else of `run`.
-#[inline]
-pub(crate) fn caught<T>(body: impl FnOnce() -> T) -> std::result::Result<T, C_Status> {
-    // Unwind safe: as above.
-    catch_unwind(AssertUnwindSafe(body)).map_err(panicked)
 }
 
 #[cold]

@@ -7,8 +7,11 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
+use crate::capi::guard;
 use crate::capi::types::{millpond_capture, millpond_checkpoint, millpond_device, millpond_pool};
-use crate::runtime::{self, DeviceState, PoolId, Pooled, handle_cache, handle_cache::Cached, lock};
+use crate::paddle::abi::C_Status;
+use crate::runtime::ladder::Caller;
+use crate::runtime::{self, DeviceState, PoolId, lock};
 use std::collections::BTreeMap;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -189,23 +192,33 @@ pub(crate) fn of_pool(device: &DeviceState, pool: PoolId) -> Result<*mut millpon
     Ok(to_ptr(POOL_MARK, bits))
 }
 
-/// The number of a pool in the cache of look-ups.
-#[inline(always)]
-fn number_of<T>(handle: *const T) -> u64 {
-    handle.addr() as u64
-}
+/// A pool, as C names it in a request or a free.
+#[derive(Clone, Copy)]
+pub(crate) struct Named(pub *const millpond_pool);
 
-/// What a pool handle leads to, if it was looked up lately; nothing in a forked child. Whoever finds nothing asks
-/// [`pool`].
-#[inline(always)]
-pub(crate) fn cached(handle: *const millpond_pool) -> Option<(&'static Pooled, Cached)> {
-    handle_cache::find(number_of(handle))
-}
+impl Caller for Named {
+    type Failure = C_Status;
 
-/// Enters a pool handle that [`pool`] has just found.
-#[cold]
-pub(crate) fn cache(handle: *const millpond_pool, device: &'static DeviceState, id: PoolId) {
-    handle_cache::enter(number_of(handle), device.memory(), id);
+    #[inline(always)]
+    fn number(self) -> u64 {
+        self.0.addr() as u64
+    }
+
+    fn pool(self) -> Result<(&'static Arc<DeviceState>, PoolId)> {
+        pool(self.0)
+    }
+
+    fn may_call(self) -> Result<()> {
+        guard::may_call()
+    }
+
+    fn refused(self, e: Error) -> Error {
+        with_name(self.0, e)
+    }
+
+    fn guard<T>(self, body: impl FnOnce() -> Result<T>) -> Result<T, C_Status> {
+        guard::guarded(body)
+    }
 }
 
 /// The handle of a pool of `device` that may have ended meanwhile: then there is none.

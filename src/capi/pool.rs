@@ -1,10 +1,10 @@
 //! Pools: stream-ordered memory.
 
-use crate::capi::guard::{Out, OutStruct, Versioned, caught, read_struct, run, text};
-use crate::capi::handles;
+use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, text};
+use crate::capi::handles::{self, Named};
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
 use crate::paddle::abi::{C_Status, C_Stream};
-use crate::runtime::{Freed, Got, Heap, PoolRef, Pooled, Request};
+use crate::runtime::ladder;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
@@ -127,103 +127,18 @@ pub unsafe extern "C" fn millpond_pool_alloc(
     stream: C_Stream,
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
-    if let Some(out) = NonNull::new(out_ptr).filter(|p| p.is_aligned())
-        && let Some((memory, found)) = handles::cached(pool)
-    {
-        match memory.quick(found.place, stream_id(stream), size_bytes as u64) {
-            // 0: the device has just ended.
-            Got::Block(addr, full) if addr != 0 => {
-                // SAFETY: C's promise, as the header states it.
-                unsafe { out.write(to_ptr(addr)) };
-                if let Some(heap) = full {
-                    settle(memory, heap);
-                }
-                return C_Status::SUCCESS;
-            }
-            Got::Missed(heap) => {
-                let of = (memory, found.pool());
-                // SAFETY: as here.
-                return unsafe { alloc_missed(pool, size_bytes, stream, out, of, heap) };
-            }
-            _ => {}
-        }
-    }
-    // SAFETY: as here.
-    unsafe { alloc_slow(pool, size_bytes, stream, out_ptr, None) }
-}
-
-/// `millpond_pool_alloc` where no block of this size waits. It may be inside a segment callback, as it needs nothing
-/// from the device; in a forked child no pool is found.
-///
-/// # Safety
-/// As there.
-#[inline(never)]
-unsafe fn alloc_missed(
-    pool: *mut millpond_pool,
-    size_bytes: usize,
-    stream: C_Stream,
-    out: NonNull<*mut c_void>,
-    (memory, of): (&Pooled, PoolRef),
-    heap: &'static Heap,
-) -> C_Status {
-    let placed = caught(|| {
-        let req = memory.request(heap, of, size_bytes as u64).ok();
-        (req.as_ref().and_then(|r| memory.place(r)), req)
-    });
-    let req = match placed {
-        Ok((Some(Got::Block(addr, full)), _)) if addr != 0 => {
+    let Some(out) = NonNull::new(out_ptr).filter(|p| p.is_aligned()) else {
+        // SAFETY: nothing is written through it.
+        return run(|| unsafe { Out::new(out_ptr, "out_ptr") }.map(drop));
+    };
+    match ladder::alloc(Named(pool), stream_id(stream), size_bytes as u64) {
+        Ok(addr) => {
             // SAFETY: C's promise, as the header states it.
             unsafe { out.write(to_ptr(addr)) };
-            if let Some(heap) = full {
-                settle(memory, heap);
-            }
-            return C_Status::SUCCESS;
+            C_Status::SUCCESS
         }
-        Ok((_, req)) => req,
-        Err(status) => return status,
-    };
-    // SAFETY: as here.
-    unsafe { alloc_slow(pool, size_bytes, stream, out.as_ptr(), req) }
-}
-
-#[cold]
-#[inline(never)]
-fn settle(memory: &Pooled, heap: &'static Heap) {
-    // The block is the caller's, whatever comes of this.
-    let _ = run(|| {
-        memory.settle(heap);
-        Ok(())
-    });
-}
-
-/// `millpond_pool_alloc` where no block of this size is at hand.
-///
-/// # Safety
-/// As there.
-#[inline(never)]
-unsafe fn alloc_slow(
-    pool: *mut millpond_pool,
-    size_bytes: usize,
-    stream: C_Stream,
-    out_ptr: *mut *mut c_void,
-    req: Option<Request>,
-) -> C_Status {
-    run(|| {
-        // SAFETY: C's promise, as the header states it.
-        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
-        let (stream, bytes) = (stream_id(stream), size_bytes as u64);
-        let got = match handles::cached(pool) {
-            Some((memory, found)) if bytes != 0 => memory.find(found.pool(), stream, bytes, req),
-            _ => alloc_first(pool, stream, bytes),
-        };
-        match got {
-            Ok(addr) => {
-                out.set(to_ptr(addr));
-                Ok(())
-            }
-            Err(e) => Err(handles::with_name(pool, e)),
-        }
-    })
+        Err(status) => status,
+    }
 }
 
 /// Frees a block in stream order: at once reusable by work queued later on `stream`. If that is not the
@@ -239,32 +154,10 @@ pub unsafe extern "C" fn millpond_pool_free(
     ptr: *mut c_void,
     stream: C_Stream,
 ) -> C_Status {
-    let found = match handles::cached(pool) {
-        Some((memory, _)) => memory.free_quick(ptr.addr() as u64, stream_id(stream)),
-        None => Freed::NotQuick,
-    };
-    if let Freed::Done = found { C_Status::SUCCESS } else { free_slow(pool, ptr, stream, found) }
-}
-
-/// `millpond_pool_free` where it is not the usual case.
-#[inline(never)]
-fn free_slow(pool: *mut millpond_pool, ptr: *mut c_void, stream: C_Stream, found: Freed) -> C_Status {
-    run(|| {
-        let (addr, stream) = (ptr.addr() as u64, stream_id(stream));
-        match handles::cached(pool) {
-            Some((memory, _)) => memory.free(addr, stream, found),
-            None => handles::pool(pool)?.0.memory().free(addr, Some(stream), None),
-        }
-    })
-}
-
-/// An allocation whose pool was not used lately.
-#[cold]
-fn alloc_first(pool: *mut millpond_pool, stream: u64, bytes: u64) -> crate::Result<u64> {
-    let (device, id) = handles::pool(pool)?;
-    let addr = device.memory().alloc(id, stream, bytes)?;
-    handles::cache(pool, device, id);
-    Ok(addr)
+    match ladder::free(Named(pool), ptr.addr() as u64, stream_id(stream)) {
+        Ok(()) => C_Status::SUCCESS,
+        Err(status) => status,
+    }
 }
 
 /// Memory of the pool that no block uses goes back to the device.

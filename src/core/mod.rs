@@ -4,7 +4,8 @@
 //! State stands below, what acts on it above; each file names only those below it:
 //!
 //! ```text
-//! pond        the calls: the way of a request and of a free
+//! pond        the calls
+//! ladder      the way of a request and of a free, step by step
 //! features/   pools, frees that wait, capture, checkpoint, sleep, exports, tuning, statistics
 //! supply/     growth, theft, scatter, pressure, memory back to the device
 //! ground      the state, whole, with its locks in their order
@@ -26,6 +27,7 @@ mod desc;
 mod features;
 mod ground;
 mod heap;
+mod ladder;
 mod ledger;
 mod order;
 mod pond;
@@ -48,12 +50,11 @@ pub use state::checkpoints::CheckpointId;
 pub use state::pools::Pool;
 pub(crate) use state::pools::PoolRef;
 pub use state::tuned::Tuning;
-pub(crate) use types::EVERY;
 pub use types::{BlockInfo, BlockRecord, BlockState, BlockStates, Counter, PoolId, Stats};
+pub(crate) use types::{EVERY, UNORDERED};
 pub use units::GranuleRun;
 pub(crate) use {
     heap::Heap,
-    pond::{Freed, Got, Locate},
-    supply::Request,
+    ladder::{Freed, Got, Locate},
     units::GRANULE,
 };

@@ -1,58 +1,19 @@
-//! The pond: one device's memory behind a few calls. What they do stands in the files below; here is the way of a
-//! request and of a free, as far as it is the usual case.
+//! The pond: one device's memory behind a few calls. What they do stands in the files below.
 
 use super::backing::Backing;
-use super::desc::kind;
 use super::features::{Exported, Pieces, Restored};
 use super::ground::{Config, Ground};
-use super::heap::{Heap, OwnedHeap};
+use super::heap::Heap;
+use super::ladder::{Freed, Got, Locate};
 use super::order::{Ending, Order};
-use super::shape::{large_units, shift_of};
 use super::state::captures::CaptureId;
 use super::state::checkpoints::CheckpointId;
 use super::state::pools::{Pool, PoolRef};
 use super::state::tuned::Tuning;
-use super::supply::Request;
-use super::types::{BlockInfo, BlockRecord, BlockStates, PoolId, Stats, UNORDERED};
-use crate::base::error::{Code, Error, Result};
+use super::types::{BlockInfo, BlockRecord, BlockStates, PoolId, Stats};
+use crate::base::error::Result;
 use crate::base::sync::Ordering::Relaxed;
 use std::sync::Arc;
-
-/// What the caller of [`Pond::quick`] wants to have for an offset.
-pub(crate) trait Locate {
-    /// Never panics.
-    fn locate(&self, offset: u64) -> u64;
-}
-
-/// The offset itself.
-struct Offsets;
-
-impl Locate for Offsets {
-    #[inline(always)]
-    fn locate(&self, offset: u64) -> u64 {
-        offset
-    }
-}
-
-/// What became of [`Pond::quick`].
-pub(crate) enum Got {
-    /// A block, and where it starts, as `Locate` says; and its heap, if [`Pond::settle`] is due.
-    Block(u64, Option<&'static Heap>),
-    /// Nothing is done; this heap serves such requests: go on with [`Pond::request`].
-    Missed(&'static Heap),
-    /// Nothing is done, and no heap is known for it: go on with [`Pond::heap`].
-    NoHeap,
-}
-
-/// What became of [`Pond::free_quick`].
-pub(crate) enum Freed {
-    /// The block is freed.
-    Done,
-    /// Nothing is done: the heap may be another thread's; go on with [`Pond::free_unowned`].
-    Unowned(&'static Heap),
-    /// Nothing is done: go on with [`Pond::free`], which tells why.
-    NotQuick,
-}
 
 /// One device's allocator. Any thread may call anything.
 pub struct Pond {
@@ -77,131 +38,36 @@ impl Pond {
         Ok(Pond { ground })
     }
 
-    // ---- the way of a request ------------------------------------------------------------------------
+    // ---- requests and frees: see `ladder.rs` ---------------------------------------------------------
 
     /// A block of at least `bytes` (not 0) for work on `stream`; its offset.
     pub fn alloc(&self, pool: PoolId, stream: u64, bytes: u64) -> Result<u64> {
-        let p = PoolRef { place: self.ground.live_pool(pool)?, id: pool };
-        let mut got = self.quick(p.place, stream, bytes, &Offsets);
-        let mut req = None;
-        if !matches!(got, Got::Block(..)) {
-            let (heap, served) = self.heap(p, stream)?;
-            let request = self.request(heap, served, bytes)?;
-            got = self.place(&request, &Offsets).unwrap_or(Got::NoHeap);
-            req = Some(request);
-        }
-        match (got, req) {
-            (Got::Block(at, full), _) => {
-                if let Some(heap) = full {
-                    self.settle(heap);
-                }
-                Ok(at)
-            }
-            (_, Some(req)) => self.find(&req),
-            (_, None) => Err(Error::new(Code::Internal, "a request was lost")),
-        }
+        let pool = PoolRef { place: self.ground.live_pool(pool)?, id: pool };
+        self.ground.alloc_from(pool, stream, bytes, None, || Ok(()))
     }
 
-    /// A block that every stream and the host may use at once.
-    pub fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
-        self.alloc(pool, UNORDERED, bytes)
-    }
-
-    /// A block, in the usual case: a block of the same size was freed, and the calling thread owns the heap.
-    ///
-    /// Never panics: the C API runs it unguarded.
+    /// The first step of a request. Never panics.
     #[inline(always)]
-    pub(crate) fn quick(&self, pool: &Pool, stream: u64, bytes: u64, to: &impl Locate) -> Got {
-        let Some(heap) = pool.heap_of(stream) else { return Got::NoHeap };
-        let shape = &self.ground.maps.shape;
-        let Some(charged) = shape.charged(bytes) else { return Got::Missed(heap) };
-        let place = shape.place(charged);
-        let Some(mut h) = self.ground.enter(heap) else { return Got::Missed(heap) };
-        // The heap is still the pool's. Whoever ends a pool, or gives its heap to another, takes the heap's lock, and so
-        // ends the ownership of every other thread; and this one has done nothing else since it looked.
-        let (d, shift) = match place {
-            Some(p) if p.list() != 0 => match h.pop_fine(p.list()) {
-                Some((_, d)) => (d, p.shift()),
-                None => return Got::Missed(heap),
-            },
-            other => match h.pop_large(other.map_or_else(|| large_units(charged), |p| p.units())) {
-                Some((_, d)) => (d, shift_of(d.tier_bits())),
-                None => return Got::Missed(heap),
-            },
-        };
-        let at = to.locate(u64::from(d.off()) << shift);
-        h.revive(d, bytes);
-        let full = h.counters.count_in(charged, bytes);
-        Got::Block(at, full.then_some(heap))
+    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: u64, bytes: u64, to: &impl Locate) -> Got {
+        self.ground.alloc_quick(pool, stream, bytes, to)
     }
 
-    /// A block cut from what is free in the heap, in the usual case: the calling thread owns the heap, and something
-    /// fits. It needs nothing from the device. `None`: nothing is done; go on with [`find`](Self::find).
-    pub(crate) fn place(&self, req: &Request, to: &impl Locate) -> Option<Got> {
-        if req.bytes > self.ground.maps.shape.largest() {
-            return None;
-        }
-        let mut h: OwnedHeap<'_> = self.ground.enter(req.heap)?;
-        req.check_pool().ok()?;
-        let id = self.ground.place_owned(&mut h, req);
-        if id == 0 {
-            return None;
-        }
-        let tier = req.size.tier as u32;
-        h.make_live(id, tier, req.bytes);
-        let at = to.locate(u64::from(self.ground.maps.desc(id).off()) << shift_of(tier));
-        let full = h.counters.count_in(req.charged, req.bytes);
-        Some(Got::Block(at, full.then_some(req.heap)))
+    /// All other steps of a request; its offset. `heap` is what the first step said. What may lead to the device is
+    /// done only if `leave` gives leave.
+    pub(crate) fn alloc_from(
+        &self,
+        pool: PoolRef,
+        stream: u64,
+        bytes: u64,
+        heap: Option<&'static Heap>,
+        leave: impl Fn() -> Result<()>,
+    ) -> Result<u64> {
+        self.ground.alloc_from(pool, stream, bytes, heap, leave)
     }
 
-    /// The heap that serves a stream's requests to a pool, and the pool that it was of when it was found.
-    pub(crate) fn heap(&self, pool: PoolRef, stream: u64) -> Result<(&'static Heap, PoolId)> {
-        if let Some(heap) = pool.place.heap_of(stream) {
-            return Ok((heap, pool.id));
-        }
-        let mut stream = stream;
-        if stream != UNORDERED {
-            self.ground.known(stream)?;
-            if !self.ground.backing.ordered_by(stream) {
-                stream = UNORDERED;
-            }
-        }
-        self.ground.make_heap(pool.id, stream)
-    }
-
-    /// What a request of `bytes` to a heap of a pool needs. `OutOfMemory` for more than the device could ever give.
-    pub(crate) fn request(&self, heap: &'static Heap, pool: PoolId, bytes: u64) -> Result<Request> {
-        let shape = &self.ground.maps.shape;
-        let charged = match shape.charged(bytes) {
-            Some(charged) => charged,
-            None if bytes > self.ground.config.max_alloc => return self.ground.too_large(bytes),
-            None => self.ground.charged_tuned(bytes),
-        };
-        Ok(Request { heap, pool: pool.0, size: shape.size(charged), charged, bytes })
-    }
-
-    /// A block, whatever it takes; its offset.
-    pub(crate) fn find(&self, req: &Request) -> Result<u64> {
-        let ground = &self.ground;
-        let mut h = match ground.enter(req.heap) {
-            Some(h) => h.into(),
-            None => req.heap.lock_to_allocate(ground.shared()),
-        };
-        req.check_pool()?;
-        let mut id = 0;
-        if req.bytes > ground.maps.shape.largest() {
-            h.counters.totals(); // such sizes could make the sums wrap more than once
-            id = ground.take_whole(&mut h, req.charged, req.size.units);
-        }
-        if id == 0 {
-            id = h.pop(req.size).unwrap_or(0);
-        }
-        if id == 0 {
-            return ground.alloc_missed(h, req);
-        }
-        let d = ground.maps.desc(id);
-        let charged = ground.charge_of(d.tier_bits(), d.units(), req.bytes);
-        Ok(ground.finish(h, id, d.tier_bits(), &Request { charged, ..*req }))
+    /// What is due where the first step says so.
+    pub(crate) fn settle(&self, heap: &Heap) {
+        self.ground.settle(heap);
     }
 
     /// A request has failed for lack of memory, whatever was tried.
@@ -213,69 +79,31 @@ impl Pond {
         }
     }
 
-    /// A heap has passed its ceiling.
-    pub(crate) fn settle(&self, heap: &Heap) {
-        self.ground.settle(heap);
-    }
-
-    // ---- the way of a free ---------------------------------------------------------------------------
-
     /// Frees the block at `offset`. With a stream, the block is reusable once that stream has passed
     /// this point as well; with a size, that must be the size that was asked for.
     #[inline]
     pub fn free(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Result<()> {
-        if size.is_none() {
-            match self.free_quick(offset, stream) {
-                Freed::Done => return Ok(()),
-                Freed::Unowned(heap) if self.free_unowned(heap, offset) => return Ok(()),
-                _ => {}
-            }
+        match self.ground.free_quick(offset, stream, size) {
+            Freed::Done => Ok(()),
+            Freed::Missed(heap) => self.ground.free_from(offset, stream, size, heap),
         }
-        self.ground.free_slow(offset, stream, size)
     }
 
-    /// Frees the block in the usual case: it is live, was used on its own stream only, `stream` is that, and
-    /// the calling thread owns the heap. Never panics: the C API runs it unguarded.
+    /// The first step of a free. Never panics.
     #[inline(always)]
-    pub(crate) fn free_quick(&self, offset: u64, stream: Option<u64>) -> Freed {
-        let maps = &self.ground.maps;
-        let Some(record) = maps.record_of(offset) else { return Freed::NotQuick };
-        let g = record.now();
-        let Some(heap) = self.ground.heap(g.heap()) else { return Freed::NotQuick };
-        if stream.is_some_and(|s| s != heap.stream()) {
-            return Freed::NotQuick;
-        }
-        let Some(mut h) = self.ground.enter(heap) else { return Freed::Unowned(heap) };
-        let Some((id, d, was)) = maps.plainly_live(record, g, offset) else { return Freed::NotQuick };
-        let bytes = d.requested();
-        if !h.end_life(d, was, kind::FREED) {
-            return Freed::NotQuick; // another thread was first
-        }
-        h.counters.count_out(maps.shape.charged_of(bytes), bytes);
-        h.shelve(id, d, was);
-        Freed::Done
+    pub(crate) fn free_quick(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Freed {
+        self.ground.free_quick(offset, stream, size)
     }
 
-    /// Goes on after `free_quick` found a heap that the calling thread does not own. `false`: nothing done.
-    pub(crate) fn free_unowned(&self, heap: &'static Heap, offset: u64) -> bool {
-        let maps = &self.ground.maps;
-        let Some(f) = maps.find(offset).filter(|f| f.heap == heap.index) else { return false };
-        if !heap.is_this_threads() {
-            return heap.free_remotely(self.ground.shared(), f, offset);
-        }
-        // This thread allocates here, but does not own the lock.
-        let mut h = self.ground.lock(heap);
-        let record = maps.record_of(offset).filter(|r| r.now().heap() == heap.index);
-        let Some((id, d, was)) = record.and_then(|r| maps.plainly_live(r, r.now(), offset)) else {
-            return false;
-        };
-        let bytes = d.requested();
-        if !h.end_life(d, was, kind::FREED) {
-            return false;
-        }
-        h.counters.count_out(maps.shape.charged_of(bytes), bytes);
-        h.shelve(id, d, was);
-        true
+    /// All other steps of a free; `heap` is what the first step said.
+    pub(crate) fn free_from(
+        &self,
+        offset: u64,
+        stream: Option<u64>,
+        size: Option<u64>,
+        heap: Option<&'static Heap>,
+    ) -> Result<()> {
+        self.ground.free_from(offset, stream, size, heap)
     }
 
     // ---- everything else -----------------------------------------------------------------------------

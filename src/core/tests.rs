@@ -13,7 +13,7 @@ use super::backing::{Backing, Point, Points};
 use super::ground::Config;
 use super::pond::Pond;
 use super::state::tuned::Tuning;
-use super::types::PoolId;
+use super::types::{PoolId, UNORDERED};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels::check_unlocked;
 use proptest::prelude::*;
@@ -98,7 +98,7 @@ impl Bench {
     fn alloc_as(&mut self, named: PoolId, pool: PoolId, stream: Option<u64>, bytes: u64) -> Result<usize> {
         let offset = match stream {
             Some(s) => self.pond.alloc(named, s, bytes)?,
-            None => self.pond.alloc_unordered(named, bytes)?,
+            None => self.pond.alloc(named, UNORDERED, bytes)?,
         };
         self.enter(Block {
             offset,

@@ -16,9 +16,11 @@ use crate::runtime::memory::{Memory, Pooled};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-struct Entry {
+/// A pool that was looked up.
+pub(crate) struct Entry {
     number: AtomicU64, // 0: leads nowhere
-    memory: AtomicRef<Pooled>,
+    pooled: AtomicRef<Pooled>,
+    memory: AtomicRef<Memory>, // that it is part of
     pool: AtomicRef<Pool>,
     id: AtomicU32,
 }
@@ -27,6 +29,7 @@ impl Entry {
     const fn empty() -> Entry {
         Entry {
             number: AtomicU64::new(0),
+            pooled: AtomicRef::none(),
             memory: AtomicRef::none(),
             pool: AtomicRef::none(),
             id: AtomicU32::new(0),
@@ -63,33 +66,34 @@ fn slot_of(number: u64) -> &'static AtomicRef<Entry> {
     &CACHE[number as usize % SLOTS]
 }
 
-/// A pool that was found.
-#[derive(Clone, Copy)]
-pub(crate) struct Cached {
-    pub place: &'static Pool,
-    entry: &'static Entry,
-}
+impl Entry {
+    /// The memory of the pool's device, also after the end of the pool.
+    pub(crate) fn memory(&self) -> Option<&'static Memory> {
+        self.memory.get()
+    }
 
-impl Cached {
     /// The pool, and which it is.
-    pub(crate) fn pool(self) -> PoolRef {
-        PoolRef { place: self.place, id: PoolId(self.entry.id.load(Ordering::Relaxed)) }
+    pub(crate) fn pool(&self) -> Option<PoolRef> {
+        Some(PoolRef { place: self.pool.get()?, id: PoolId(self.id.load(Ordering::Relaxed)) })
     }
 }
 
 /// What a number leads to, if it was entered lately; nothing in a forked child.
 #[inline(always)]
-pub(crate) fn find(number: u64) -> Option<(&'static Pooled, Cached)> {
+pub(crate) fn find(number: u64) -> Option<(&'static Entry, &'static Pooled, &'static Pool)> {
     let entry = slot_of(number).get()?;
     if entry.number.load(Ordering::Relaxed) != number {
         return None;
     }
-    Some((entry.memory.get()?, Cached { place: entry.pool.get()?, entry }))
+    Some((entry, entry.pooled.get()?, entry.pool.get()?))
 }
 
-/// Enters a pool, which may be found from now on by this number. It is not 0, and no other pool ever has it.
+/// Enters a pool, which may be found from now on by this number, unless that is 0. No other pool ever has it.
 #[cold]
 pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
+    if number == 0 {
+        return;
+    }
     fork::in_children(forget_all);
     let mut entries = lock(&ENTRIES);
     // Looked at under the lock: whoever changes one of these comes by `bypass` or `remove` afterwards.
@@ -105,7 +109,8 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         } else {
             Box::leak(Box::new(Entry::empty()))
         };
-        entry.memory.set(Some(pooled));
+        entry.pooled.set(Some(pooled));
+        entry.memory.set(Some(memory));
         entry.pool.set(Some(pool));
         entry.id.store(id.0, Ordering::Relaxed);
         entry.number.store(number, Ordering::Release);
@@ -135,7 +140,7 @@ pub(crate) fn remove(pool: &'static Pool) {
         if let Some(entry) = entries.by_number.remove(&number) {
             entry.number.store(0, Ordering::Release);
             // NULL has the number 0 too: without these it would still lead here.
-            entry.memory.set(None);
+            entry.pooled.set(None);
             entry.pool.set(None);
             entries.resting.push_back(entry);
         }
@@ -147,7 +152,7 @@ pub(crate) fn remove(pool: &'static Pool) {
 pub(crate) fn remove_all(memory: &Pooled) {
     let pools: Vec<&'static Pool> = {
         let entries = lock(&ENTRIES);
-        let of_it = |e: &&&'static Entry| e.memory.get().is_some_and(|m| std::ptr::eq(m, memory));
+        let of_it = |e: &&&'static Entry| e.pooled.get().is_some_and(|m| std::ptr::eq(m, memory));
         entries.by_number.values().filter(of_it).filter_map(|e| e.pool.get()).collect()
     };
     pools.into_iter().for_each(remove);

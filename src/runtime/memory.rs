@@ -27,21 +27,22 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 mod pooled;
 mod released;
+mod requests;
 mod settings;
 mod sharing;
 
-pub(crate) use pooled::Pooled;
 use pooled::config_of;
+pub(crate) use pooled::{Block, Pooled};
 
 /// The memory of one device. All calls may come from any thread.
 pub struct Memory {
     how: How,
-    rescue: Arc<Rescue>,
+    rescue: Rescue,
     scopes: Arc<Scopes>,
     released: Released,
     /// [`Marks`]; 0 in the usual case.
     marks: AtomicU8,
-    kept: Arc<Kept>,
+    kept: Kept,
     settings: Settings,
 }
 
@@ -80,43 +81,20 @@ impl Memory {
     }
 
     /// A pond over the device, where its sizes allow.
-    fn pool(
-        device: &Arc<dyn Device>,
-        usage: &Arc<Usage>,
-        expandable: bool,
-        rescue: &Arc<Rescue>,
-        kept: &Arc<Kept>,
-    ) -> Result<How> {
+    fn pool(device: &Arc<dyn Device>, usage: &Arc<Usage>, expandable: bool) -> Result<How> {
         let config = config_of(&**device, expandable)?;
         if Pond::span(&config).is_err() {
             return Ok(How::Unpooled(Box::new(Unpooled::new(device.clone(), usage.clone(), false)?)));
         }
-        let pooled = match Pooled::new(device.clone(), usage.clone(), config, rescue.clone(), kept.clone()) {
+        let pooled = match Pooled::new(device.clone(), usage.clone(), config) {
             // A device that says now that it cannot map after all gives segments.
             Err(_) if config.mapping && device.mapping().is_none() => {
                 let config = config_of(&**device, expandable)?;
-                Pooled::new(device.clone(), usage.clone(), config, rescue.clone(), kept.clone())?
+                Pooled::new(device.clone(), usage.clone(), config)?
             }
             other => other?,
         };
         Ok(How::Pooled(Box::new(pooled)))
-    }
-
-    #[inline]
-    fn open(&self) -> Result<&How> {
-        // Relaxed: calls that race with the end of the device may come before it.
-        if self.marks.load(Relaxed) == 0 { Ok(&self.how) } else { self.open_marked() }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn open_marked(&self) -> Result<&How> {
-        if self.is_closed() {
-            return ended();
-        }
-        self.marks.fetch_and(!Marks::KEPT.bits(), Relaxed); // set again where any is left
-        self.free_kept();
-        Ok(&self.how)
     }
 
     fn is_closed(&self) -> bool {
@@ -155,77 +133,6 @@ impl Memory {
     /// Whether any thread has a scope open here: then the default pool is not the same for all threads.
     pub(crate) fn has_scopes(&self) -> bool {
         self.scopes.any()
-    }
-
-    /// Memory for work queued on `stream` from now on. 0 bytes give address 0.
-    #[inline]
-    pub fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
-        self.alloc_for(pool, Some(stream), bytes)
-    }
-
-    /// Memory that every stream and the host may use at once. 0 bytes give address 0.
-    pub fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
-        self.alloc_for(pool, None, bytes)
-    }
-
-    fn alloc_for(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
-        self.released.check(pool)?;
-        let pool = self.route(pool);
-        let attempt = || self.try_alloc(pool, stream, bytes);
-        let got = attempt().or_else(|e| self.rescue.retry(e, bytes, attempt));
-        got.inspect_err(|e| self.count_failure(pool, stream, e))
-    }
-
-    /// A request has failed for good, whatever was tried.
-    fn count_failure(&self, pool: PoolId, stream: Option<StreamId>, e: &Error) {
-        if e.code() == Code::OutOfMemory {
-            match &self.how {
-                How::Pooled(p) => p.pond.count_out_of_memory(pool, stream),
-                How::Unpooled(u) => u.count_out_of_memory(pool),
-            }
-        }
-    }
-
-    #[inline]
-    fn try_alloc(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
-        match (self.open()?, stream) {
-            (How::Pooled(p), _) if bytes == 0 => p.nothing(pool, stream),
-            (How::Pooled(p), Some(s)) => p.places.address(p.pond.alloc(pool, s, bytes)?),
-            (How::Pooled(p), None) => p.places.address(p.pond.alloc_unordered(pool, bytes)?),
-            (How::Unpooled(u), Some(s)) => u.alloc(pool, s, bytes),
-            (How::Unpooled(u), None) => u.alloc_unordered(pool, bytes),
-        }
-    }
-
-    /// Ends the block that starts at `addr`; work queued so far may still use it. With a stream, reuse
-    /// also waits for what is queued there now. With `size`, that must be the size of the request. 0 is
-    /// no block and does nothing.
-    #[inline]
-    pub fn free(&self, addr: u64, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
-        match self.open()? {
-            How::Pooled(p) => p.free_at(addr, stream, size),
-            How::Unpooled(u) => u.free(addr, stream, size),
-        }
-    }
-
-    /// [`free`](Self::free) for who can neither be told that it failed nor come again: where the block cannot be freed
-    /// here and now, that is done by a later call.
-    pub fn free_for_good(&self, addr: u64) {
-        self.kept.free(addr, |a| self.free(a, None, None));
-        if self.kept.any() {
-            self.marks.fetch_or(Marks::KEPT.bits(), Relaxed);
-        }
-    }
-
-    /// Does the frees that could not be done where they came, as far as they can be here.
-    pub(crate) fn free_kept(&self) {
-        if !self.kept.any() {
-            return;
-        }
-        self.marks.fetch_and(!Marks::KEPT.bits(), Relaxed); // the frees come by here
-        if !self.kept.settle(|a| self.free(a, None, None)) {
-            self.marks.fetch_or(Marks::KEPT.bits(), Relaxed);
-        }
     }
 
     /// The block is also used by `stream`: its reuse waits for what is queued there at the free.
@@ -563,7 +470,6 @@ impl Memory {
         self.supply().begin_close();
         match &self.how {
             How::Pooled(p) => {
-                p.closed.store(true, Relaxed);
                 handle_cache::remove_all(p);
                 p.places.end();
                 let closed = p.pond.close();

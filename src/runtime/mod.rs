@@ -37,8 +37,9 @@ mod copies;
 mod device;
 mod fork;
 mod gate;
-pub(crate) mod handle_cache;
+mod handle_cache;
 mod kept;
+pub(crate) mod ladder;
 mod memory;
 mod numbers;
 mod options;
@@ -57,8 +58,6 @@ pub use crate::core::{
     BlockInfo, BlockRecord, BlockState, BlockStates, CaptureId, CheckpointId, Counter, PoolId, Restored,
     Stats,
 };
-#[cfg(feature = "capi")]
-pub(crate) use crate::core::{Freed, Got, Heap, PoolRef, Request};
 pub use crate::device::cuda::CudaOptions;
 pub use crate::device::host::HostOptions;
 pub use crate::device::{Caps, CopyKind, EventId, MAX_TYPE_NAME, StreamCallback, StreamId};
@@ -66,8 +65,6 @@ pub use backing::segments::Segment;
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use memory::Memory;
-#[cfg(feature = "capi")]
-pub(crate) use memory::Pooled;
 pub use options::set_default_options;
 pub use pinned::HostStats;
 pub use pool_handle::PoolHandle;

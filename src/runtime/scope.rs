@@ -2,7 +2,7 @@
 //! from the scope's pool.
 //!
 //! Scopes of one thread form a stack, the innermost of a device counts. The hot path knows nothing of this:
-//! whoever looks a default pool up once and keeps it (`capi::handles`) forgets it while any scope of the
+//! whoever looks a default pool up once and keeps it (`handle_cache.rs`) forgets it while any scope of the
 //! device is open, so that requests come by here. A scope counts as a user of its pool: a pool does not end
 //! while a thread is in a scope of it.
 

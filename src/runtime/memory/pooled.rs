@@ -1,15 +1,12 @@
 //! A pond over a device, and the way of a request and of a free from addresses to offsets and back.
 
-use super::{ended, unknown};
-use crate::base::error::{Code, Result};
-use crate::core::{Config, Freed, GRANULE, Got, Heap, Pond, Pool, PoolId, PoolRef, Request, Stats};
+use super::unknown;
+use crate::base::error::Result;
+use crate::core::{Config, Freed, GRANULE, Got, Heap, Pond, Pool, PoolId, PoolRef, Stats};
 use crate::device::{Device, Mapping, StreamId};
 use crate::runtime::backing::{Places, Supply};
-use crate::runtime::kept::Kept;
-use crate::runtime::rescue::Rescue;
 use crate::runtime::usage::Usage;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// [B] no device has more: a plugin that claims so names no size.
 const MOST_BELIEVED: u64 = 1 << 50;
@@ -25,9 +22,15 @@ pub(crate) struct Pooled {
     pub(super) supply: Arc<Supply>,
     pub(super) places: Arc<Places>,
     pub(super) maps: bool,
-    pub(super) rescue: Arc<Rescue>,
-    pub(super) kept: Arc<Kept>,
-    pub(super) closed: AtomicBool,
+}
+
+/// What is to be freed.
+#[derive(Clone, Copy)]
+pub(crate) enum Block {
+    /// The block at this address.
+    At(u64),
+    /// The block at this offset, which the first step has missed: `heap` is what [`Pond::free_quick`] said.
+    Missed { offset: u64, heap: Option<&'static Heap> },
 }
 
 /// How a pond over `device` is.
@@ -80,13 +83,7 @@ fn reserve(mapping: &dyn Mapping, config: &mut Config, places: &Places) -> Resul
 }
 
 impl Pooled {
-    pub(super) fn new(
-        device: Arc<dyn Device>,
-        usage: Arc<Usage>,
-        mut config: Config,
-        rescue: Arc<Rescue>,
-        kept: Arc<Kept>,
-    ) -> Result<Pooled> {
+    pub(super) fn new(device: Arc<dyn Device>, usage: Arc<Usage>, mut config: Config) -> Result<Pooled> {
         let places = Arc::new(Places::default());
         let maps = config.mapping;
         if let Some(mapping) = device.mapping().filter(|_| maps) {
@@ -94,10 +91,7 @@ impl Pooled {
         }
         let supply = Arc::new(Supply::new(device.clone(), usage, places.clone(), maps));
         match Pond::new(config, supply.clone()) {
-            Ok(pond) => {
-                let closed = AtomicBool::new(false);
-                Ok(Pooled { pond, device, supply, places, maps, rescue, kept, closed })
-            }
+            Ok(pond) => Ok(Pooled { pond, device, supply, places, maps }),
             Err(e) => {
                 if let Some(mapping) = device.mapping().filter(|_| maps) {
                     mapping.close_window()?;
@@ -107,88 +101,56 @@ impl Pooled {
         }
     }
 
-    /// `Memory::alloc` with the pool at hand, in the usual case: see [`Pond::quick`]. It gives an address, 0 if the
-    /// device has just ended. After the end of the device no pool has a heap. Never panics.
+    /// The first step of a request: see [`Pond::alloc_quick`]. It gives an address, 0 if the device has just ended.
+    /// After the end of the device no pool has a heap. Never panics.
     #[inline(always)]
-    pub(crate) fn quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
+    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
         if bytes == 0 {
-            return Got::NoHeap;
+            return Got::Missed(None);
         }
-        self.pond.quick(pool, stream, bytes, &*self.places)
+        self.pond.alloc_quick(pool, stream, bytes, &*self.places)
     }
 
-    /// What `quick` asks for now and then.
+    /// What the first step asks for now and then.
     pub(crate) fn settle(&self, heap: &'static Heap) {
         self.pond.settle(heap);
     }
 
-    /// What a request needs that `quick` could not serve from that heap of the pool; `bytes` is not 0.
-    pub(crate) fn request(&self, heap: &'static Heap, pool: PoolRef, bytes: u64) -> Result<Request> {
-        self.pond.request(heap, pool.id, bytes)
-    }
-
-    /// What comes next: see [`Pond::place`]. It gives an address, as `quick` does.
-    pub(crate) fn place(&self, req: &Request) -> Option<Got> {
-        self.pond.place(req, &*self.places)
-    }
-
-    /// A block where `quick` and `place` gave none, which may have found what the request needs.
-    pub(crate) fn find(
+    /// All other steps of a request: see [`Pond::alloc_from`].
+    pub(super) fn alloc_from(
         &self,
         pool: PoolRef,
         stream: StreamId,
         bytes: u64,
-        req: Option<Request>,
+        heap: Option<&'static Heap>,
+        leave: impl Fn() -> Result<()>,
     ) -> Result<u64> {
-        if self.kept.any() {
-            self.kept.settle(|a| self.check_open().and_then(|()| self.free_at(a, None, None)));
-        }
-        let attempt = |req: Option<Request>| {
-            if self.closed.load(Relaxed) {
-                return ended();
-            }
-            let req = match req {
-                Some(req) => req,
-                None => {
-                    let (heap, served) = self.pond.heap(pool, stream)?;
-                    self.pond.request(heap, served, bytes)?
-                }
-            };
-            self.places.address(self.pond.find(&req)?)
-        };
-        let done = attempt(req).or_else(|e| self.rescue.retry(e, bytes, || attempt(None)));
-        done.inspect_err(|e| {
-            if e.code() == Code::OutOfMemory {
-                self.pond.count_out_of_memory(pool.id, Some(stream));
-            }
-        })
+        self.places.address(self.pond.alloc_from(pool, stream, bytes, heap, leave)?)
     }
 
-    fn check_open(&self) -> Result<()> {
-        if self.closed.load(Relaxed) { ended() } else { Ok(()) }
+    /// All steps of a request.
+    pub(super) fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
+        self.places.address(self.pond.alloc(pool, stream, bytes)?)
     }
 
-    /// `Memory::free` with a stream, in the usual case: see [`Pond::free_quick`]. After the end of the device no
-    /// address is near. Never panics.
+    /// The offset of an address, in the usual case. After the end of the device no address is near.
     #[inline(always)]
-    pub(crate) fn free_quick(&self, addr: u64, stream: StreamId) -> Freed {
-        match self.places.near(addr) {
-            Some(offset) => self.pond.free_quick(offset, Some(stream)),
-            None => Freed::NotQuick,
-        }
+    pub(crate) fn near(&self, addr: u64) -> Option<u64> {
+        self.places.near(addr)
     }
 
-    /// `Memory::free` with a stream, after `free_quick` found that it is not the usual case.
-    pub(crate) fn free(&self, addr: u64, stream: StreamId, found: Freed) -> Result<()> {
-        self.check_open()?;
-        match (found, self.places.offset(addr)) {
-            (Freed::Unowned(heap), Some(offset)) if self.pond.free_unowned(heap, offset) => Ok(()),
-            _ => self.free_at(addr, Some(stream), None),
-        }
+    /// The first step of a free: see [`Pond::free_quick`]. Never panics.
+    #[inline(always)]
+    pub(crate) fn free_quick(&self, offset: u64, stream: StreamId) -> Freed {
+        self.pond.free_quick(offset, Some(stream), None)
     }
 
-    /// `Memory::free`, where nothing is known of the block.
-    pub(super) fn free_at(&self, addr: u64, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
+    /// A free: all other steps where the first has missed, else all.
+    pub(super) fn free(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
+        let addr = match block {
+            Block::At(addr) => addr,
+            Block::Missed { offset, heap } => return self.pond.free_from(offset, stream, size, heap),
+        };
         match self.places.offset(addr) {
             Some(offset) => self.pond.free(offset, stream, size),
             None if addr == 0 => Ok(()),

@@ -41,7 +41,6 @@ impl Memory {
         usage: Arc<Usage>,
         mut options: Options,
     ) -> Result<Memory> {
-        let (rescue, kept) = (Arc::new(Rescue::default()), Arc::new(Kept::default()));
         if options.backend() == Backend::Driver && device.driver_pool().is_none() {
             if !options.backend_is_wish {
                 return Err(Error::new(
@@ -57,9 +56,7 @@ impl Memory {
         let how = match options.backend() {
             Backend::None => How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, false)?)),
             Backend::Driver => How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, true)?)),
-            Backend::Native => {
-                Self::pool(&device, &usage, options.on(Key::ExpandableSegments), &rescue, &kept)?
-            }
+            Backend::Native => Self::pool(&device, &usage, options.on(Key::ExpandableSegments))?,
         };
         // From here on the options say what is, not what was wished for.
         let maps = matches!(&how, How::Pooled(p) if p.maps);
@@ -72,11 +69,11 @@ impl Memory {
         let settings = Settings { total, asked: Mutex::new(Asked { options, limit: 0 }) };
         let memory = Memory {
             how,
-            rescue,
+            rescue: Rescue::default(),
             scopes: Arc::default(),
             released: Released::default(),
             marks: AtomicU8::new(0),
-            kept,
+            kept: Kept::default(),
             settings,
         };
         memory.act_on(&lock(&memory.settings.asked));

@@ -1,0 +1,150 @@
+//! The way of a request and of a free from a caller who names a pool: what the C API and
+//! [`PoolHandle`](super::PoolHandle) have in common.
+//!
+//! The first step looks the pool up in `handle_cache.rs` and takes a block from the calling thread's own heap, or puts
+//! one back. It never panics, and runs unguarded. All else passes [`Memory::alloc_from`] or [`Memory::free_block`],
+//! as does all of those who have a device's [`Memory`] in hand (`memory/requests.rs`).
+
+use crate::base::error::{Code, Error, Result};
+use crate::core::{Freed, Got, Heap, PoolId};
+use crate::device::StreamId;
+use crate::runtime::device::DeviceState;
+use crate::runtime::handle_cache::{self, Entry};
+#[cfg(doc)]
+use crate::runtime::memory::Memory;
+use crate::runtime::memory::{Block, Pooled};
+use std::sync::Arc;
+
+/// Who names a pool.
+pub(crate) trait Caller: Copy {
+    /// What it has for an error.
+    type Failure;
+
+    /// The number that it has for the pool, which no other pool ever has; 0: none.
+    fn number(self) -> u64;
+
+    /// The pool, and its device, which is open.
+    fn pool(self) -> Result<(&'static Arc<DeviceState>, PoolId)>;
+
+    /// Fails where the thread must not make calls that may lead to the device.
+    fn may_call(self) -> Result<()>;
+
+    /// The error of a request to the pool.
+    fn refused(self, e: Error) -> Error {
+        e
+    }
+
+    /// Runs what may fail or panic.
+    fn guard<T>(self, body: impl FnOnce() -> Result<T>) -> Result<T, Self::Failure>;
+}
+
+/// Memory for work queued on `stream` from now on. 0 bytes give address 0.
+#[inline(always)]
+pub(crate) fn alloc<C: Caller>(caller: C, stream: StreamId, bytes: u64) -> Result<u64, C::Failure> {
+    let Some((entry, pooled, pool)) = handle_cache::find(caller.number()) else {
+        return alloc_first(caller, stream, bytes);
+    };
+    match pooled.alloc_quick(pool, stream, bytes) {
+        // 0: the device has just ended.
+        Got::Block(addr, full) if addr != 0 => {
+            if let Some(heap) = full {
+                settle(caller, pooled, heap);
+            }
+            Ok(addr)
+        }
+        Got::Block(..) => alloc_rest(caller, entry, None, stream, bytes),
+        Got::Missed(heap) => alloc_rest(caller, entry, heap, stream, bytes),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn settle<C: Caller>(caller: C, pooled: &Pooled, heap: &'static Heap) {
+    // The block is the caller's, whatever comes of this.
+    let _ = caller.guard(|| {
+        pooled.settle(heap);
+        Ok(())
+    });
+}
+
+/// All other steps.
+#[inline(never)]
+fn alloc_rest<C: Caller>(
+    caller: C,
+    entry: &Entry,
+    heap: Option<&'static Heap>,
+    stream: StreamId,
+    bytes: u64,
+) -> Result<u64, C::Failure> {
+    let (Some(memory), Some(pool), 1..) = (entry.memory(), entry.pool(), bytes) else {
+        return alloc_first(caller, stream, bytes);
+    };
+    caller.guard(|| {
+        let got = memory.alloc_from(pool, stream, bytes, heap, || caller.may_call());
+        // Where the call itself is refused, nothing else is to be said.
+        got.map_err(|e| caller.may_call().err().unwrap_or_else(|| caller.refused(e)))
+    })
+}
+
+/// A request to a pool that was not named lately, or of nothing.
+#[cold]
+#[inline(never)]
+fn alloc_first<C: Caller>(caller: C, stream: StreamId, bytes: u64) -> Result<u64, C::Failure> {
+    caller.guard(|| {
+        caller.may_call()?;
+        let first = || {
+            let (device, pool) = caller.pool()?;
+            let addr = device.memory().alloc(pool, stream, bytes)?;
+            handle_cache::enter(caller.number(), device.memory(), pool);
+            Ok(addr)
+        };
+        first().map_err(|e| caller.refused(e))
+    })
+}
+
+/// Frees a block of the pool's device in stream order. Address 0 does nothing.
+#[inline(always)]
+pub(crate) fn free<C: Caller>(caller: C, addr: u64, stream: StreamId) -> Result<(), C::Failure> {
+    let Some((entry, pooled, _)) = handle_cache::find(caller.number()) else {
+        return free_first(caller, addr, stream);
+    };
+    let Some(offset) = pooled.near(addr) else { return free_rest(caller, entry, Block::At(addr), stream) };
+    match pooled.free_quick(offset, stream) {
+        Freed::Done => Ok(()),
+        Freed::Missed(heap) => free_missed(caller, entry, offset, heap, stream),
+    }
+}
+
+/// All other steps, with what the first step said; by the one below, so that nothing lies in memory until here.
+#[inline(never)]
+fn free_missed<C: Caller>(
+    caller: C,
+    entry: &Entry,
+    offset: u64,
+    heap: Option<&'static Heap>,
+    stream: StreamId,
+) -> Result<(), C::Failure> {
+    free_rest(caller, entry, Block::Missed { offset, heap }, stream)
+}
+
+/// All other steps.
+#[inline(never)]
+fn free_rest<C: Caller>(caller: C, entry: &Entry, block: Block, stream: StreamId) -> Result<(), C::Failure> {
+    caller.guard(|| {
+        caller.may_call()?;
+        match entry.memory() {
+            Some(memory) => memory.free_block(block, Some(stream), None),
+            None => Err(Error::new(Code::Internal, "a pool without memory")),
+        }
+    })
+}
+
+/// A free that names a pool that was not named lately.
+#[cold]
+#[inline(never)]
+fn free_first<C: Caller>(caller: C, addr: u64, stream: StreamId) -> Result<(), C::Failure> {
+    caller.guard(|| {
+        caller.may_call()?;
+        caller.pool()?.0.memory().free(addr, Some(stream), None)
+    })
+}

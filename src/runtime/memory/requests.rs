@@ -1,0 +1,133 @@
+//! Requests and frees of one device, but for what the first step of `ladder.rs` does for callers who name a pool by a
+//! number.
+//!
+//! Every request ends in [`Memory::alloc_with`] and every free in [`Memory::free_block`]. Whoever must see each of them
+//! stands there, and sees to it that `handle_cache` finds none of the device's pools meanwhile, as is the case for the
+//! default pool while there are scopes: then the first step serves nobody.
+
+use super::pooled::Block;
+use super::{How, Marks, Memory, ended};
+use crate::base::error::{Code, Error, Result};
+use crate::core::{Heap, PoolId, PoolRef, UNORDERED};
+use crate::device::StreamId;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Memory {
+    /// Memory for work queued on `stream` from now on. 0 bytes give address 0.
+    #[inline]
+    pub fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
+        self.alloc_for(pool, Some(stream), bytes)
+    }
+
+    /// Memory that every stream and the host may use at once. 0 bytes give address 0.
+    pub fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
+        self.alloc_for(pool, None, bytes)
+    }
+
+    fn alloc_for(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
+        self.released.check(pool)?;
+        let pool = self.route(pool);
+        self.alloc_with(pool, stream, bytes, || match self.open()? {
+            How::Pooled(p) if bytes == 0 => p.nothing(pool, stream),
+            How::Pooled(p) => p.alloc(pool, stream.unwrap_or(UNORDERED), bytes),
+            How::Unpooled(u) => match stream {
+                Some(s) => u.alloc(pool, s, bytes),
+                None => u.alloc_unordered(pool, bytes),
+            },
+        })
+    }
+
+    /// [`alloc`](Self::alloc) of a pooled device after the first step of the ladder has given nothing, with what that
+    /// step said; `bytes` is not 0.
+    pub(crate) fn alloc_from(
+        &self,
+        pool: PoolRef,
+        stream: StreamId,
+        bytes: u64,
+        mut heap: Option<&'static Heap>,
+        leave: impl Fn() -> Result<()>,
+    ) -> Result<u64> {
+        self.alloc_with(pool.id, Some(stream), bytes, || {
+            self.pooled()?.alloc_from(pool, stream, bytes, heap.take(), &leave)
+        })
+    }
+
+    /// Every request comes by here: one attempt, and another where an out-of-memory callback has freed something.
+    #[inline]
+    fn alloc_with(
+        &self,
+        pool: PoolId,
+        stream: Option<StreamId>,
+        bytes: u64,
+        mut attempt: impl FnMut() -> Result<u64>,
+    ) -> Result<u64> {
+        let got = attempt().or_else(|e| self.rescue.retry(e, bytes, attempt));
+        got.inspect_err(|e| self.count_failure(pool, stream, e))
+    }
+
+    /// A request has failed for good, whatever was tried.
+    #[cold]
+    fn count_failure(&self, pool: PoolId, stream: Option<StreamId>, e: &Error) {
+        if e.code() == Code::OutOfMemory {
+            match &self.how {
+                How::Pooled(p) => p.pond.count_out_of_memory(pool, stream),
+                How::Unpooled(u) => u.count_out_of_memory(pool),
+            }
+        }
+    }
+
+    /// Ends the block that starts at `addr`; work queued so far may still use it. With a stream, reuse
+    /// also waits for what is queued there now. With `size`, that must be the size of the request. 0 is
+    /// no block and does nothing.
+    #[inline]
+    pub fn free(&self, addr: u64, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
+        self.free_block(Block::At(addr), stream, size)
+    }
+
+    /// Every free comes by here.
+    #[inline]
+    pub(crate) fn free_block(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
+        match (self.open()?, block) {
+            (How::Pooled(p), block) => p.free(block, stream, size),
+            (How::Unpooled(u), Block::At(addr)) => u.free(addr, stream, size),
+            (How::Unpooled(_), Block::Missed { .. }) => self.pooled().map(drop),
+        }
+    }
+
+    /// [`free`](Self::free) for who can neither be told that it failed nor come again: where the block cannot be freed
+    /// here and now, that is done by a later call.
+    pub fn free_for_good(&self, addr: u64) {
+        self.kept.free(addr, |a| self.free(a, None, None));
+        if self.kept.any() {
+            self.marks.fetch_or(Marks::KEPT.bits(), Relaxed);
+        }
+    }
+
+    /// Does the frees that could not be done where they came, as far as they can be here.
+    pub(crate) fn free_kept(&self) {
+        if !self.kept.any() {
+            return;
+        }
+        self.marks.fetch_and(!Marks::KEPT.bits(), Relaxed); // the frees come by here
+        if !self.kept.settle(|a| self.free(a, None, None)) {
+            self.marks.fetch_or(Marks::KEPT.bits(), Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn open(&self) -> Result<&How> {
+        // Relaxed: calls that race with the end of the device may come before it.
+        if self.marks.load(Relaxed) == 0 { Ok(&self.how) } else { self.open_marked() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open_marked(&self) -> Result<&How> {
+        if self.is_closed() {
+            return ended();
+        }
+        self.marks.fetch_and(!Marks::KEPT.bits(), Relaxed); // set again where any is left
+        self.free_kept();
+        Ok(&self.how)
+    }
+}
