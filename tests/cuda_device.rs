@@ -188,6 +188,32 @@ fn peer_copies_where_the_devices_do_not_reach_each_other() {
     peers(&[("no_peer", "1")], false);
 }
 
+/// Copies go the long way while access cannot be had, and directly once it can; `call` fails once.
+fn peers_after_a_failure(call: &str) {
+    let (fake, d0) = one(&[("devices", "2")]);
+    let d1 = runtime::device("cuda", 1).unwrap();
+    let a = d0.memory().alloc(POOL, 0, 5 * MIB).unwrap();
+    let b = d1.memory().alloc(POOL, 0, 5 * MIB).unwrap();
+    d0.memset(a, 42, 5 * MIB).unwrap();
+    fake.fail(call, 1, 2, false);
+    d0.copy_peer(&d1, b, a, 5 * MIB).unwrap();
+    assert_eq!(fake.read(1, b, 3).unwrap(), [42; 3]);
+    assert_eq!(fake.calls("cuMemcpyPeerAsync"), 1, "{call} fails: the driver has another way");
+    for round in 1..3 {
+        d0.copy_peer(&d1, b, a, 5 * MIB).unwrap();
+        assert_eq!(fake.calls("cuMemcpyPeerAsync"), 1, "round {round} after {call} failed once");
+    }
+    assert_eq!(fake.calls("cuDeviceCanAccessPeer"), 2, "what is certain is not asked again");
+    fake.end();
+}
+
+#[test]
+fn peer_copies_go_directly_once_they_can() {
+    for call in ["cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuMemSetAccess"] {
+        peers_after_a_failure(call);
+    }
+}
+
 #[test]
 fn host_and_managed_memory() {
     for threads in [0, 1, 4] {
