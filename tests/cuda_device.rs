@@ -149,6 +149,45 @@ fn copies_and_fills() {
     fake.end();
 }
 
+/// Handles are opaque: nothing but 0, 1, 2 and what stands for no stream is told apart by its number.
+#[test]
+fn streams_have_any_handles() {
+    let (fake, d) = one(&[("low_handles", "1")]);
+    let own = d.stream_create().unwrap();
+    let theirs = fake.foreign_stream(0, 1);
+    assert!(own.max(theirs) < 4096, "{own}, {theirs}");
+    for s in [own, theirs] {
+        let p = d.memory().alloc(POOL, s, MIB).unwrap();
+        d.memset_async(s, p, 1, MIB).unwrap();
+        d.memory().record_stream(p, own).unwrap();
+        d.memory().record_stream(p, theirs).unwrap();
+        d.memory().free(p, Some(s), None).unwrap();
+        d.stream_synchronize(s).unwrap();
+    }
+    let p = d.memory().alloc(POOL, own, MIB).unwrap();
+    // What stands for no stream does not come so far.
+    for name in
+        ["cuMemsetD8Async", "cuStreamSynchronize", "cuStreamQuery", "cuStreamGetCtx_v2", "cuStreamDestroy_v2"]
+    {
+        fake.fail(name, 1, 999, true);
+    }
+    let none = u64::MAX;
+    let refused = [
+        d.memory().alloc(POOL, none, MIB).unwrap_err(),
+        d.memory().record_stream(p, none).unwrap_err(),
+        d.memory().free(p, Some(none), None).unwrap_err(),
+        d.memset_async(none, p, 1, MIB).unwrap_err(),
+        d.stream_synchronize(none).unwrap_err(),
+        d.stream_query(none).unwrap_err(),
+        d.stream_destroy(none).unwrap_err(),
+    ];
+    assert!(refused.iter().all(|e| e.code() == Code::UnknownStream), "{refused:?}");
+    fake.fail_clear();
+    d.memory().free(p, None, None).unwrap();
+    fake.foreign_stream_end(theirs);
+    fake.end();
+}
+
 fn peers(settings: &[(&str, &str)], direct: bool) {
     let mut all = vec![("devices", "2")];
     all.extend_from_slice(settings);
