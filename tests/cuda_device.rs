@@ -149,6 +149,45 @@ fn copies_and_fills() {
     fake.end();
 }
 
+/// Handles are opaque: nothing but 0, 1, 2 and what stands for no stream is told apart by its number.
+#[test]
+fn streams_have_any_handles() {
+    let (fake, d) = one(&[("low_handles", "1")]);
+    let own = d.stream_create().unwrap();
+    let theirs = fake.foreign_stream(0, 1);
+    assert!(own.max(theirs) < 4096, "{own}, {theirs}");
+    for s in [own, theirs] {
+        let p = d.memory().alloc(POOL, s, MIB).unwrap();
+        d.memset_async(s, p, 1, MIB).unwrap();
+        d.memory().record_stream(p, own).unwrap();
+        d.memory().record_stream(p, theirs).unwrap();
+        d.memory().free(p, Some(s), None).unwrap();
+        d.stream_synchronize(s).unwrap();
+    }
+    let p = d.memory().alloc(POOL, own, MIB).unwrap();
+    // What stands for no stream does not come so far.
+    for name in
+        ["cuMemsetD8Async", "cuStreamSynchronize", "cuStreamQuery", "cuStreamGetCtx_v2", "cuStreamDestroy_v2"]
+    {
+        fake.fail(name, 1, 999, true);
+    }
+    let none = u64::MAX;
+    let refused = [
+        d.memory().alloc(POOL, none, MIB).unwrap_err(),
+        d.memory().record_stream(p, none).unwrap_err(),
+        d.memory().free(p, Some(none), None).unwrap_err(),
+        d.memset_async(none, p, 1, MIB).unwrap_err(),
+        d.stream_synchronize(none).unwrap_err(),
+        d.stream_query(none).unwrap_err(),
+        d.stream_destroy(none).unwrap_err(),
+    ];
+    assert!(refused.iter().all(|e| e.code() == Code::UnknownStream), "{refused:?}");
+    fake.fail_clear();
+    d.memory().free(p, None, None).unwrap();
+    fake.foreign_stream_end(theirs);
+    fake.end();
+}
+
 fn peers(settings: &[(&str, &str)], direct: bool) {
     let mut all = vec![("devices", "2")];
     all.extend_from_slice(settings);
@@ -186,6 +225,32 @@ fn peer_copies_of_segments() {
 #[test]
 fn peer_copies_where_the_devices_do_not_reach_each_other() {
     peers(&[("no_peer", "1")], false);
+}
+
+/// Copies go the long way while access cannot be had, and directly once it can; `call` fails once.
+fn peers_after_a_failure(call: &str) {
+    let (fake, d0) = one(&[("devices", "2")]);
+    let d1 = runtime::device("cuda", 1).unwrap();
+    let a = d0.memory().alloc(POOL, 0, 5 * MIB).unwrap();
+    let b = d1.memory().alloc(POOL, 0, 5 * MIB).unwrap();
+    d0.memset(a, 42, 5 * MIB).unwrap();
+    fake.fail(call, 1, 2, false);
+    d0.copy_peer(&d1, b, a, 5 * MIB).unwrap();
+    assert_eq!(fake.read(1, b, 3).unwrap(), [42; 3]);
+    assert_eq!(fake.calls("cuMemcpyPeerAsync"), 1, "{call} fails: the driver has another way");
+    for round in 1..3 {
+        d0.copy_peer(&d1, b, a, 5 * MIB).unwrap();
+        assert_eq!(fake.calls("cuMemcpyPeerAsync"), 1, "round {round} after {call} failed once");
+    }
+    assert_eq!(fake.calls("cuDeviceCanAccessPeer"), 2, "what is certain is not asked again");
+    fake.end();
+}
+
+#[test]
+fn peer_copies_go_directly_once_they_can() {
+    for call in ["cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuMemSetAccess"] {
+        peers_after_a_failure(call);
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -315,7 +316,12 @@ void* millpond_torch_base_alloc(void* ptr, std::size_t* size) {
 }
 
 void millpond_torch_record_stream(void* ptr, Stream stream) {
-  if (ptr != nullptr) (void)failed(millpond_record_stream(ptr, stream_of(stream)));
+  if (ptr == nullptr || !failed(millpond_record_stream(ptr, stream_of(stream)))) return;
+  // PyTorch does not look whose memory it is. What is not ours is not ours to keep.
+  if (millpond_last_error_code() == MILLPOND_E_UNKNOWN_POINTER) return;
+  // Unheard, the block would be used again while the stream still works on it.
+  throw std::runtime_error("Millpond cannot keep a block for another stream that uses it: " +
+                           last_error);
 }
 
 void millpond_torch_begin_allocate_to_pool(int device, PoolId id, Filter filter) {

@@ -57,6 +57,8 @@ MILLPOND_TORCH_EXPORT void millpond_torch_reset();
 MILLPOND_TORCH_EXPORT void millpond_torch_memory_fraction(double fraction, int device);
 // The start of the block that holds `ptr`, and its bytes.
 MILLPOND_TORCH_EXPORT void* millpond_torch_base_alloc(void* ptr, std::size_t* size);
+// The block is not used again before the stream is done with it. Other memory is left alone. Throws
+// std::runtime_error where the use cannot be noted.
 MILLPOND_TORCH_EXPORT void millpond_torch_record_stream(void* ptr, millpond_torch::Stream stream);
 // From now on requests of streams that the filter accepts come from a pool of their own, as
 // captured graphs and torch.cuda.use_mem_pool ask for it.

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// The names of all settings.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "devices",
     "capacity",
     "driver",
@@ -20,6 +20,7 @@ const NAMES: [&str; 16] = [
     "no_pools",
     "no_fd",
     "no_peer",
+    "low_handles",
     "fabric",
     "imex",
     "staged",
@@ -38,9 +39,10 @@ pub(crate) struct Config {
     pub(crate) no_pools: bool,
     pub(crate) no_fd: bool,
     pub(crate) no_peer: bool,
-    pub(crate) fabric: bool,        // the devices know fabric handles
-    pub(crate) imex: Option<i32>,   // the IMEX channel that this process may use
-    pub(crate) staged: bool,        // pageable memory is read before an asynchronous copy returns
+    pub(crate) low_handles: bool, // handles count from 3, the first number that means no stream
+    pub(crate) fabric: bool,      // the devices know fabric handles
+    pub(crate) imex: Option<i32>, // the IMEX channel that this process may use
+    pub(crate) staged: bool,      // pageable memory is read before an asynchronous copy returns
     pub(crate) log: Option<String>, // a file that gets a line for each call
 }
 
@@ -58,6 +60,7 @@ impl Config {
             no_pools: false,
             no_fd: false,
             no_peer: false,
+            low_handles: false,
             fabric: false,
             imex: Some(0),
             staged: false,
@@ -102,6 +105,7 @@ impl Config {
             "no_fd" => self.no_fd = switch(value)?,
             "staged" => self.staged = switch(value)?,
             "no_peer" => self.no_peer = switch(value)?,
+            "low_handles" => self.low_handles = switch(value)?,
             "fabric" => self.fabric = switch(value)?,
             "imex" if value == "none" => self.imex = None,
             "imex" => self.imex = Some(value.parse().ok().filter(|channel| *channel >= 0)?),

@@ -103,9 +103,13 @@ impl World {
         self.executors = executors;
     }
 
-    /// A new handle. The numbers lie where no pointer of a process can be, and are multiples of 64.
+    /// A new handle. The numbers lie where no pointer of a process can be, and are multiples of 64; or, where that is
+    /// wanted, they are as low as can be.
     pub(crate) fn new_handle(&mut self) -> u64 {
         self.next += 1;
+        if self.config.low_handles {
+            return self.next + 1;
+        }
         (0xfa << 52) | (self.next << 6)
     }
 

@@ -31,6 +31,8 @@ pub use streams::{ExternalStreams, StreamCallback, Streams, Whose};
 
 /// The bits of a `C_Stream`; 0 is the device's default stream.
 pub type StreamId = u64;
+/// No stream of any device: what the C++ header holds of one that could not be made.
+pub const NO_STREAM: StreamId = StreamId::MAX;
 /// The bits of a `C_Event`; never 0.
 pub type EventId = u64;
 

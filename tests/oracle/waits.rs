@@ -9,7 +9,6 @@ use super::model::{Block, Model};
 use super::run::{IN_CALLBACK, Run};
 use super::world::{Clock, GRANULE, World, join, world};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::OnceLock;
 
 /// What the device's granules were used for.
 #[derive(Default)]
@@ -86,19 +85,8 @@ impl Run {
         }
     }
 
-    /// Whether a wait that need not be is a failure: on the smallest device, and in programs that are kept. Elsewhere one
-    /// is known that is not understood yet, seen once in twelve million operations (`corpus/open`).
-    fn held_to_waits(&self) -> bool {
-        static KEPT: OnceLock<bool> = OnceLock::new();
-        self.kind.capacity < 16 << 20
-            || *KEPT.get_or_init(|| std::env::var_os("MILLPOND_ORACLE_FILE").is_some())
-    }
-
     /// Before a request: what slow streams have to do next. None where anything else may make it wait.
     pub fn slow_before(&self, bytes: u64, unordered: bool) -> Option<Vec<(usize, u64)>> {
-        if !self.held_to_waits() {
-            return None;
-        }
         let m = self.m();
         let free = m.limited || m.beside || m.faulty || m.options || m.released || m.restored;
         let kept = m.captures.iter().any(Option::is_some) || !m.exports.is_empty() || !m.asleep.is_empty();

@@ -8,9 +8,11 @@
 #include <millpond/millpond.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -102,6 +104,17 @@ TEST_F(Pluggable, StreamsHaveTheirOwnOrder) {
   millpond_torch_record_stream(a, two);
   millpond_torch_free(a, 3 * kMiB, 0, one);
   millpond_torch_free(b, 3 * kMiB, 0, two);
+}
+
+TEST_F(Pluggable, AUseThatCannotBeNotedIsHeardOf) {
+  void* a = millpond_torch_alloc(1000, 0, nullptr);
+  const auto no_stream = reinterpret_cast<Stream>(UINTPTR_MAX);
+  EXPECT_THROW(millpond_torch_record_stream(a, no_stream), std::runtime_error);
+  EXPECT_STRNE("", millpond_torch_last_error());
+  // A tensor of memory from elsewhere.
+  int elsewhere = 0;
+  EXPECT_NO_THROW(millpond_torch_record_stream(&elsewhere, stream()));
+  millpond_torch_free(a, 1000, 0, nullptr);
 }
 
 TEST_F(Pluggable, OutOfMemoryThrowsWhatPyTorchCanShow) {

@@ -175,8 +175,8 @@ class [[nodiscard]] Stream : public StreamView {
   explicit operator bool() const noexcept { return raw_ != nullptr && raw_ != none(); }
 
  private:
-  /// What no device has as a stream: no address, and no name of a default stream.
-  static C_Stream none() noexcept { return reinterpret_cast<C_Stream>(std::uintptr_t{3}); }
+  /// What no device takes for a stream.
+  static C_Stream none() noexcept { return reinterpret_cast<C_Stream>(UINTPTR_MAX); }
 };
 
 inline StreamView Device::default_stream() const noexcept { return StreamView(*this, nullptr); }

@@ -97,6 +97,10 @@ impl Search<'_> {
         }
         g.stock(taker.pool(), same_pool, givers);
         givers.retain(|&i| i != taker.index);
+        drop(g);
+        // A mark on the default stream comes after the work of others, and theirs after it: those that are asked behind it
+        // would not be idle either.
+        givers.sort_by_key(|&i| ground.heap(i).is_some_and(|x| ground.backing.is_default(x.stream())));
     }
 }
 

@@ -16,7 +16,7 @@ use super::context::Primary;
 use super::driver::{Context, Driver};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
-use crate::device::Whose;
+use crate::device::{NO_STREAM, Whose};
 use crate::fail;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,10 +25,6 @@ use std::sync::Arc;
 pub(super) const LEGACY: u64 = 1;
 /// `CU_STREAM_PER_THREAD`.
 pub(super) const PER_THREAD: u64 = 2;
-
-/// Smaller numbers, NULL and the two above aside, are taken for no stream: handles should be addresses, and Linux maps
-/// nothing in a process's first page. CUDA's documentation does not promise this, and no hardware has shown it yet.
-const LOWEST: u64 = 4096;
 
 /// Ended handles that are kept; beyond that the oldest is really destroyed.
 const KEPT: usize = 1024;
@@ -174,11 +170,11 @@ impl HandleTable {
         }
     }
 
-    /// False for a stream that was made here and has ended, for one of another device of the type, and for what can be
-    /// no handle: the driver would look there.
+    /// False for a stream that was made here and has ended, for one of another device of the type, and for `NO_STREAM`:
+    /// the driver would look there. Nothing else is known of what handles are.
     pub(super) fn exists(&self, stream: u64) -> bool {
         stream <= PER_THREAD
-            || stream >= LOWEST
+            || stream != NO_STREAM
                 && !lock(&self.streams).ended.contains(&stream)
                 && lock(&self.makers.streams).get(&stream).is_none_or(|&o| o == self.ordinal)
     }

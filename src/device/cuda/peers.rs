@@ -15,7 +15,7 @@ pub(super) type Siblings = Arc<Mutex<BTreeMap<usize, Weak<Peers>>>>;
 pub(super) struct Peers {
     card: Arc<Card>,
     granules: Option<Arc<Granules>>,
-    /// Whether this device's context reaches another device's memory, by ordinal.
+    /// Whether this device's context reaches another device's memory, by ordinal, where that is certain.
     reaches: Mutex<BTreeMap<usize, bool>>,
     siblings: Siblings,
 }
@@ -37,22 +37,32 @@ impl Peers {
         self.card.ordinal == other.card.ordinal
     }
 
-    /// Whether this device's context, which is current, can use the other's memory directly. Tried once.
-    fn reach(&self, to: &Peers) -> bool {
+    /// Whether this device's context, which is current, can use the other's memory directly. What the driver says of the
+    /// devices holds; where only the attempt failed, the next one may not.
+    fn reach(&self, to: &Peers) -> Result<bool> {
         if let Some(&known) = lock(&self.reaches).get(&to.card.ordinal) {
-            return known;
+            return Ok(known);
         }
         let driver = self.card.driver();
-        let can = driver.can_access_peer(self.card.primary.device, to.card.primary.device).unwrap_or(false)
-            && driver.enable_peer(to.card.primary.context).is_ok()
-            && to.granules.as_ref().is_none_or(|g| g.admit(self.card.primary.device).is_ok());
+        let can = driver.can_access_peer(self.card.primary.device, to.card.primary.device)?;
+        if can {
+            driver.enable_peer(to.card.primary.context)?;
+            if let Some(g) = &to.granules {
+                g.admit(self.card.primary.device)?;
+            }
+        }
         lock(&self.reaches).insert(to.card.ordinal, can);
-        can
+        Ok(can)
+    }
+
+    /// Whether a copy may go directly; the driver has another way.
+    fn goes_directly(&self, other: &Peers) -> bool {
+        self.is(other) || self.reach(other).unwrap_or(false)
     }
 
     fn queue_to(&self, stream: StreamId, to: &Peers, dst: u64, src: u64, bytes: u64) -> Result<()> {
         let driver = self.card.driver();
-        if self.is(to) || self.reach(to) {
+        if self.goes_directly(to) {
             return driver.copy_within_async(dst, src, bytes, stream);
         }
         let (there, here) = (to.card.primary.context, self.card.primary.context);
@@ -62,7 +72,7 @@ impl Peers {
     /// As `queue_to`, but on a stream of this device, which the bytes go to.
     fn queue_from(&self, stream: StreamId, from: &Peers, dst: u64, src: u64, bytes: u64) -> Result<()> {
         let driver = self.card.driver();
-        if self.is(from) || self.reach(from) {
+        if self.goes_directly(from) {
             return driver.copy_within_async(dst, src, bytes, stream);
         }
         let (here, there) = (self.card.primary.context, from.card.primary.context);
@@ -131,18 +141,9 @@ impl device::Peers for Peers {
         let peer = self.sibling(peer)?;
         let _here = self.card.enter()?;
         let _in = peer.card.enter()?; // its context is current
-        if !self.could_admit(&peer)? {
-            return Err(Error::new(Code::Unsupported, "the driver gives that device no access to this one"));
-        }
-        if self.is(&peer) || peer.reach(self) {
+        if self.is(&peer) || peer.reach(self)? {
             return Ok(());
         }
-        // Tried before in vain, or refused now: the driver tells why.
-        self.card.driver().enable_peer(self.card.primary.context)?;
-        if let Some(g) = &self.granules {
-            g.admit(peer.card.primary.device)?;
-        }
-        lock(&peer.reaches).insert(self.card.ordinal, true);
-        Ok(())
+        Err(Error::new(Code::Unsupported, "the driver gives that device no access to this one"))
     }
 }
