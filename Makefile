@@ -29,7 +29,7 @@ format:
 
 # Writes include/millpond/millpond.h anew from the Rust sources.
 bless:
-	MILLPOND_BLESS=1 cargo test --test header
+	MILLPOND_BLESS=1 cargo test --test sources
 
 clean:
 	rm -rf build target

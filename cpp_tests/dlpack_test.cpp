@@ -1,5 +1,5 @@
 // DLPack in C++: what a consumer gets, whose the memory is, and what waits for what. Bad tensors
-// are in tests/capi_dlpack.rs.
+// are in tests/api/dlpack.rs.
 #include <chrono>
 #include <complex>
 #include <cstdint>

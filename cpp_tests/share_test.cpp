@@ -1,5 +1,5 @@
 // Sharing through the C++ header, on every device type: what owns what, in one process. Two
-// processes are in tests/share.rs and examples/cpp/share.cpp.
+// processes are in tests/api/share.rs and examples/cpp/share.cpp.
 #include <fcntl.h>
 
 #include <vector>

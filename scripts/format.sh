@@ -5,4 +5,4 @@ set -eu
 cd "$(dirname "$0")/.."
 find include tests cpp_tests examples bench fakecuda torch -type f \
   \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' \) \
-  ! -path 'include/millpond/millpond.h' ! -path 'tests/header/*' -exec clang-format "$@" {} +
+  ! -path 'include/millpond/millpond.h' ! -path 'tests/sources/*' -exec clang-format "$@" {} +

@@ -129,7 +129,7 @@ fast() {
     cargo clippy --locked --lib --no-default-features --features plugin -- -D warnings
   check "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib -p millpond
   # All of the package runs below.
-  wanted rust || rust_tests millpond --lib --test rooms --test header --test contract --test oracle
+  wanted rust || rust_tests millpond --lib --test sources --test contract --test oracle
 }
 
 rust() {

@@ -2,7 +2,7 @@
 //! of: a framework records a graph, and Millpond was not told. What would end the capture is refused as BUSY or
 //! NOT_PERMITTED, as it is with Millpond's own pools, or put off; the capture comes to its good end.
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::{Fake, MIB};
 use crate::recording::*;
@@ -43,28 +43,28 @@ fn an_end(backend: &str, here: bool, used: bool) {
 /// `millpond_stream_destroy` of a stream that is captured is BUSY.
 #[test]
 fn a_captured_stream_does_not_end_without_a_pool() {
-    apart(60, || an_end("none", true, false));
+    apart_for(60, || an_end("none", true, false));
 }
 
 #[test]
 fn a_captured_stream_with_a_block_does_not_end_without_a_pool() {
-    apart(60, || an_end("none", true, true));
+    apart_for(60, || an_end("none", true, true));
 }
 
 #[test]
 fn a_captured_stream_does_not_end_beside_the_drivers_pool() {
-    apart(60, || an_end("cudaMallocAsync", true, false));
+    apart_for(60, || an_end("cudaMallocAsync", true, false));
 }
 
 #[test]
 fn a_captured_stream_with_a_block_does_not_end_beside_the_drivers_pool() {
-    apart(60, || an_end("cudaMallocAsync", true, true));
+    apart_for(60, || an_end("cudaMallocAsync", true, true));
 }
 
 /// `millpond_stream_forget` of a stream that is captured is BUSY.
 #[test]
 fn a_captured_stream_of_a_framework_is_not_forgotten() {
-    apart(60, || {
+    apart_for(60, || {
         for backend in ["none", "cudaMallocAsync"] {
             for used in [false, true] {
                 step(&format!("{backend}, used: {used}"));
@@ -78,7 +78,7 @@ fn a_captured_stream_of_a_framework_is_not_forgotten() {
 /// Millpond's own pools do so already.
 #[test]
 fn a_captured_stream_does_not_end_beside_our_pools() {
-    apart(60, || {
+    apart_for(60, || {
         for (here, used) in [(true, false), (true, true), (false, true)] {
             an_end("native", here, used);
             said(millpond_finalize()).unwrap();
@@ -124,23 +124,23 @@ fn a_free(backend: &str, own: bool) {
 
 #[test]
 fn a_free_of_a_captured_streams_block_leaves_the_capture_whole_without_a_pool() {
-    apart(60, || a_free("none", true));
+    apart_for(60, || a_free("none", true));
 }
 
 #[test]
 fn a_free_of_a_block_that_a_captured_stream_uses_leaves_the_capture_whole_without_a_pool() {
-    apart(60, || a_free("none", false));
+    apart_for(60, || a_free("none", false));
 }
 
 #[test]
 fn a_free_of_a_block_that_a_captured_stream_uses_leaves_the_capture_whole_beside_the_drivers_pool() {
-    apart(60, || a_free("cudaMallocAsync", false));
+    apart_for(60, || a_free("cudaMallocAsync", false));
 }
 
 /// A block without a stream, while a blocking stream is captured: served, or refused, without harm to the capture.
 #[test]
 fn a_block_without_a_stream_leaves_a_capture_whole_beside_the_drivers_pool() {
-    apart(60, || {
+    apart_for(60, || {
         let (fake, d) = open("cudaMallocAsync");
         let s = d.stream();
         let before = d.alloc(MIB).unwrap();
@@ -198,18 +198,18 @@ fn a_request_beside_a_free(backend: &str) {
 
 #[test]
 fn a_request_waits_for_a_free_that_was_put_off_without_a_pool() {
-    apart(60, || a_request_beside_a_free("none"));
+    apart_for(60, || a_request_beside_a_free("none"));
 }
 
 #[test]
 fn a_request_waits_for_a_free_that_was_put_off_beside_the_drivers_pool() {
-    apart(60, || a_request_beside_a_free("cudaMallocAsync"));
+    apart_for(60, || a_request_beside_a_free("cudaMallocAsync"));
 }
 
 /// A scope begins, and frees that were put off can be done by now.
 #[test]
 fn a_scope_begins_after_a_free_that_was_put_off() {
-    apart(60, || {
+    apart_for(60, || {
         for backend in ["none", "cudaMallocAsync"] {
             let (_fake, d) = open(backend);
             let pool = d.new_pool();

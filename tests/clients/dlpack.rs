@@ -1,7 +1,7 @@
 //! The deleter of an exported tensor. Its consumer calls it once, when it likes and from where it likes, and a deleter
 //! cannot say no: DLPack gives it no status. So a block whose free is not possible there is freed later, by itself.
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::{Fake, MIB};
 use crate::slow::{self, Manner};
@@ -87,17 +87,17 @@ fn in_a_stream_callback(backend: &str) {
 /// In a stream callback CUDA allows no call of its driver, which each free of this backend is.
 #[test]
 fn a_block_whose_tensor_comes_back_in_a_stream_callback_is_freed_without_a_pool() {
-    apart(60, || in_a_stream_callback("none"));
+    apart_for(60, || in_a_stream_callback("none"));
 }
 
 #[test]
 fn a_block_whose_tensor_comes_back_in_a_stream_callback_is_freed_by_the_drivers_pool() {
-    apart(60, || in_a_stream_callback("cudaMallocAsync"));
+    apart_for(60, || in_a_stream_callback("cudaMallocAsync"));
 }
 
 #[test]
 fn a_block_whose_tensor_comes_back_in_a_stream_callback_is_freed_by_our_pools() {
-    apart(60, || in_a_stream_callback("native"));
+    apart_for(60, || in_a_stream_callback("native"));
 }
 
 /// A tensor comes back in a segment callback: a library that registers memory drops what it had cached of the range.
@@ -130,12 +130,12 @@ fn in_a_segment_callback(kind: &str) {
 
 #[test]
 fn a_block_whose_tensor_comes_back_in_a_segment_callback_is_freed() {
-    apart(60, || in_a_segment_callback("cuda"));
+    apart_for(60, || in_a_segment_callback("cuda"));
 }
 
 #[test]
 fn a_block_of_the_host_whose_tensor_comes_back_in_a_segment_callback_is_freed() {
-    apart(60, || in_a_segment_callback("host"));
+    apart_for(60, || in_a_segment_callback("host"));
 }
 
 /// The exporter's own release is called there as anywhere: what it may do is its own affair.
@@ -152,7 +152,7 @@ fn a_release_is_called_in_a_segment_callback() {
     unsafe extern "C-unwind" fn release(data: *mut c_void) {
         RELEASED.store(data.addr(), SeqCst);
     }
-    apart(60, || {
+    apart_for(60, || {
         configure_host(64 * MIB, true);
         let d = device("host", 0);
         let p = d.alloc(3 * MIB).unwrap();
@@ -180,7 +180,7 @@ fn a_tensor_that_came_back_does_not_keep_its_pool_or_its_type_busy() {
         let all = std::mem::take(&mut *TENSORS.lock().unwrap());
         all.into_iter().for_each(delete);
     }
-    apart(60, || {
+    apart_for(60, || {
         for min_chunk in [512, 4 << 20] {
             slow::register(Manner { min_chunk, ..Manner::default() }, |_| ()).unwrap();
             let d = device(slow::NAME, 0);
@@ -245,18 +245,18 @@ fn the_device_refuses_once(manner: Manner, bytes: u64) {
 
 #[test]
 fn a_large_block_whose_tensor_comes_back_while_the_device_refuses_is_freed_later() {
-    apart(60, || the_device_refuses_once(Manner::default(), 20 * MIB));
+    apart_for(60, || the_device_refuses_once(Manner::default(), 20 * MIB));
 }
 
 #[test]
 fn an_unpooled_block_whose_tensor_comes_back_while_the_device_refuses_is_freed_later() {
-    apart(60, || the_device_refuses_once(Manner { min_chunk: 4 << 20, ..Manner::default() }, 8 * MIB));
+    apart_for(60, || the_device_refuses_once(Manner { min_chunk: 4 << 20, ..Manner::default() }, 8 * MIB));
 }
 
 /// Many threads give tensors back at a time, beside requests of their device.
 #[test]
 fn tensors_come_back_on_many_threads() {
-    apart(60, || {
+    apart_for(60, || {
         let (_fake, d) = open("native");
         let d = Arc::new(d);
         std::thread::scope(|threads| {

@@ -2,7 +2,7 @@
 //! thread finds it out. A callback may allocate and free; it gets a status there, and nobody waits for itself.
 //! (docs/streams.md, "Callbacks"; docs/cuda.md, "Failures of the device")
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::{Fake, GRANULE, MIB};
 use millpond::capi::*;
@@ -74,49 +74,49 @@ fn finds_out(call: impl FnOnce(&Scene) -> Said) {
 /// `millpond_device_empty_cache` finds it out.
 #[test]
 fn a_callback_may_allocate_when_emptying_the_cache_finds_the_failure() {
-    apart(20, || finds_out(|x| x.d.empty_cache()));
+    apart_for(20, || finds_out(|x| x.d.empty_cache()));
 }
 
 /// `millpond_pool_empty_cache` finds it out.
 #[test]
 fn a_callback_may_allocate_when_emptying_a_pool_finds_the_failure() {
-    apart(20, || finds_out(|x| x.pool.empty_cache()));
+    apart_for(20, || finds_out(|x| x.pool.empty_cache()));
 }
 
 /// `millpond_pool_sleep` finds it out.
 #[test]
 fn a_callback_may_allocate_when_a_pool_that_goes_to_sleep_finds_the_failure() {
-    apart(20, || finds_out(|x| x.pool.sleep()));
+    apart_for(20, || finds_out(|x| x.pool.sleep()));
 }
 
 /// `millpond_pool_destroy` finds it out.
 #[test]
 fn a_callback_may_allocate_when_the_end_of_a_pool_finds_the_failure() {
-    apart(20, || finds_out(|x| x.d.new_pool().destroy()));
+    apart_for(20, || finds_out(|x| x.d.new_pool().destroy()));
 }
 
 /// `millpond_capture_release` finds it out.
 #[test]
 fn a_callback_may_allocate_when_the_end_of_a_graph_finds_the_failure() {
-    apart(20, || finds_out(|x| x.graph.release()));
+    apart_for(20, || finds_out(|x| x.graph.release()));
 }
 
 /// `millpond_device_synchronize` finds it out, with no lock held.
 #[test]
 fn a_callback_may_allocate_when_a_wait_for_the_device_finds_the_failure() {
-    apart(20, || finds_out(|x| x.d.synchronize()));
+    apart_for(20, || finds_out(|x| x.d.synchronize()));
 }
 
 /// Nobody finds it out before the end of the library.
 #[test]
 fn a_callback_may_allocate_when_the_end_of_the_library_finds_the_failure() {
-    apart(20, || finds_out(|_| Ok(())));
+    apart_for(20, || finds_out(|_| Ok(())));
 }
 
 /// A request that waits for streams under pressure finds it out.
 #[test]
 fn a_callback_may_allocate_when_a_request_finds_the_failure() {
-    apart(20, || {
+    apart_for(20, || {
         finds_out(|x| {
             let s = x.d.stream();
             x.d.pool().alloc(64 * MIB, s).map(drop).or(Ok(())) // out of memory, too
@@ -128,7 +128,7 @@ fn a_callback_may_allocate_when_a_request_finds_the_failure() {
 /// frees; the other backends cannot, and the block stays as it was. The library ends, and says it too.
 #[test]
 fn requests_and_frees_after_a_failure() {
-    apart(60, || {
+    apart_for(60, || {
         for backend in ["native", "none", "cudaMallocAsync"] {
             step(backend);
             let fake = cuda("1", &[]);

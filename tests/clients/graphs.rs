@@ -3,7 +3,7 @@
 //! replayed on any stream and beside each other, so two of different streams that share an address destroy each
 //! other's data, though the program has done nothing wrong. (docs/pools.md, "Graph capture")
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::{Fake, MIB};
 use crate::recording::*;
@@ -73,7 +73,7 @@ fn two_graphs(settings: &[(&str, &str)], made: Made) {
 /// had ended before the second one's was first seen.
 #[test]
 fn graphs_of_different_streams_share_no_memory_when_the_first_stream_has_ended() {
-    apart(60, || {
+    apart_for(60, || {
         two_graphs(&[], Made::Here);
     });
 }
@@ -81,13 +81,13 @@ fn graphs_of_different_streams_share_no_memory_when_the_first_stream_has_ended()
 /// The same for streams of the framework, which says that they end.
 #[test]
 fn graphs_of_different_streams_share_no_memory_when_a_framework_has_ended_the_first_stream() {
-    apart(60, || two_graphs(&[], Made::Elsewhere));
+    apart_for(60, || two_graphs(&[], Made::Elsewhere));
 }
 
 /// The same on a device that gives segments.
 #[test]
 fn graphs_of_different_streams_share_no_memory_in_segments() {
-    apart(60, || two_graphs(&[("no_vmm", "1"), ("capacity", "320M")], Made::Here));
+    apart_for(60, || two_graphs(&[("no_vmm", "1"), ("capacity", "320M")], Made::Here));
 }
 
 /// When the memory of a block that is a segment of its own is taken and freed, beside a capture.
@@ -144,32 +144,32 @@ fn large_block(when: Large) {
 /// A block above the max chunk that the pool had before the capture, and that is freed in it, stays for the replays.
 #[test]
 fn a_large_block_of_before_that_is_freed_in_a_capture_stays_for_its_graph() {
-    apart(60, || large_block(Large::Before));
+    apart_for(60, || large_block(Large::Before));
 }
 
 /// The same for one that is freed after the capture, while the graph is alive.
 #[test]
 fn a_large_block_of_before_that_is_freed_after_a_capture_stays_for_its_graph() {
-    apart(60, || large_block(Large::BeforeAndAfter));
+    apart_for(60, || large_block(Large::BeforeAndAfter));
 }
 
 /// The same for one that was taken in the capture, too.
 #[test]
 fn a_large_block_that_is_taken_and_freed_in_a_capture_stays_for_its_graph() {
-    apart(60, || large_block(Large::Within));
+    apart_for(60, || large_block(Large::Within));
 }
 
 /// The same for a graph's result, freed while the graph is alive.
 #[test]
 fn a_large_result_that_is_freed_stays_for_its_graph() {
-    apart(60, || large_block(Large::Result));
+    apart_for(60, || large_block(Large::Result));
 }
 
 /// A framework's own non-blocking stream is captured, in the mode that forbids most, and Millpond was told. The device is
 /// not waited for meanwhile, although the driver names no such capture by itself.
 #[test]
 fn the_device_is_not_waited_for_while_a_framework_records() {
-    apart(60, || {
+    apart_for(60, || {
         let fake = cuda("1", &[]);
         let d = device("cuda", 0);
         let (pool, s) = (d.new_pool(), fake.foreign_stream(0, 1));

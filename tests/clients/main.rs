@@ -3,7 +3,7 @@
 //! slow, lack callbacks, call back, or answer badly.
 //!
 //! Each test is written from the header and the documents, over the C API alone, and runs in a process of its own
-//! (`apart.rs`): a call that never returns, or a crash, is a failure of one test. What a test asserts is the
+//! (`tests/apart`): a call that never returns, or a crash, is a failure of one test. What a test asserts is the
 //! contract. Where a caller's wish may be refused instead of honoured, the test takes either, and nothing between.
 #![cfg(all(feature = "capi", unix))]
 #![allow(
@@ -17,12 +17,13 @@
               the modules are one program"
 )]
 
+#[path = "../apart/mod.rs"]
+mod apart;
 #[path = "../compilers/mod.rs"]
 mod compilers;
-#[path = "../cuda/mod.rs"]
+#[path = "../fakecuda/mod.rs"]
 mod cuda;
 
-mod apart;
 mod client;
 mod recording;
 mod slow;

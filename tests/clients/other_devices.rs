@@ -7,7 +7,7 @@
 //! does for a stream that has ended; copies and waits it takes. (CUDA C++ Programming Guide, "Stream and Event
 //! Behavior" of multi-device systems; `cuEventRecord` in the driver API.)
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::{Fake, MIB};
 use crate::recording::*;
@@ -139,37 +139,37 @@ fn a_recorded_use(backend: &str, whose: Whose, tell: impl Fn(&Scene, u64) -> Sai
 /// `millpond_record_stream` with a stream of another device: refused, or the block's reuse waits for it.
 #[test]
 fn a_recorded_stream_of_another_device_is_waited_for_or_refused() {
-    apart(60, || a_recorded_use("native", OtherDevice, |s, p| record_stream(p, s.far)));
+    apart_for(60, || a_recorded_use("native", OtherDevice, |s, p| record_stream(p, s.far)));
 }
 
 /// The same for a stream of the same device that is one of another context than the primary one.
 #[test]
 fn a_recorded_stream_of_another_context_is_waited_for_or_refused() {
-    apart(60, || a_recorded_use("native", OtherContext, |s, p| record_stream(p, s.far)));
+    apart_for(60, || a_recorded_use("native", OtherContext, |s, p| record_stream(p, s.far)));
 }
 
 /// The same where the driver's own pool keeps the memory.
 #[test]
 fn a_recorded_stream_of_another_device_is_waited_for_by_the_drivers_pool() {
-    apart(60, || a_recorded_use("cudaMallocAsync", OtherDevice, |s, p| record_stream(p, s.far)));
+    apart_for(60, || a_recorded_use("cudaMallocAsync", OtherDevice, |s, p| record_stream(p, s.far)));
 }
 
 /// The same where nobody keeps the memory, and each free gives it to the driver.
 #[test]
 fn a_recorded_stream_of_another_device_is_waited_for_without_a_pool() {
-    apart(60, || a_recorded_use("none", OtherDevice, |s, p| record_stream(p, s.far)));
+    apart_for(60, || a_recorded_use("none", OtherDevice, |s, p| record_stream(p, s.far)));
 }
 
 /// `millpond_record_end`: the use ends where the other device's stream is now, and that point is waited for.
 #[test]
 fn an_end_of_use_on_another_device_is_waited_for_or_refused() {
-    apart(60, || a_recorded_use("native", OtherDevice, |s, p| record_end(p, s.far)));
+    apart_for(60, || a_recorded_use("native", OtherDevice, |s, p| record_end(p, s.far)));
 }
 
 /// `millpond_record_end_at` with an event of the other device, which can be asked from anywhere.
 #[test]
 fn an_end_of_use_at_an_event_of_another_device_is_waited_for_or_refused() {
-    apart(60, || {
+    apart_for(60, || {
         a_recorded_use("native", OtherDevice, |s, p| {
             let create: extern "C" fn(*mut u64, u32) -> u32 = s.fake.driver("cuEventCreate");
             let record: extern "C" fn(u64, u64) -> u32 = s.fake.driver("cuEventRecord");
@@ -199,19 +199,19 @@ fn a_free_on(backend: &str, whose: Whose) {
 /// `millpond_pool_free` that names a stream of another device is the free and the record in one.
 #[test]
 fn a_free_on_a_stream_of_another_device_waits_for_it_or_is_refused() {
-    apart(60, || a_free_on("native", OtherDevice));
+    apart_for(60, || a_free_on("native", OtherDevice));
 }
 
 /// The same for a stream of another context of the same device.
 #[test]
 fn a_free_on_a_stream_of_another_context_waits_for_it_or_is_refused() {
-    apart(60, || a_free_on("native", OtherContext));
+    apart_for(60, || a_free_on("native", OtherContext));
 }
 
 /// The same where the driver's own pool keeps the memory.
 #[test]
 fn a_free_on_a_stream_of_another_device_waits_for_it_in_the_drivers_pool() {
-    apart(60, || a_free_on("cudaMallocAsync", OtherDevice));
+    apart_for(60, || a_free_on("cudaMallocAsync", OtherDevice));
 }
 
 fn a_block_of(backend: &str, whose: Whose) {
@@ -235,13 +235,13 @@ fn a_block_of(backend: &str, whose: Whose) {
 /// A block that was allocated for a stream of another device is ordered by that stream, or there is none.
 #[test]
 fn a_block_for_a_stream_of_another_device_is_ordered_by_it_or_refused() {
-    apart(60, || a_block_of("native", OtherDevice));
+    apart_for(60, || a_block_of("native", OtherDevice));
 }
 
 /// The same for a stream of another context of the same device.
 #[test]
 fn a_block_for_a_stream_of_another_context_is_ordered_by_it_or_refused() {
-    apart(60, || a_block_of("native", OtherContext));
+    apart_for(60, || a_block_of("native", OtherContext));
 }
 
 /// A block without a stream waits for all streams of its device, which the framework's is not. So a record of it means
@@ -267,19 +267,19 @@ fn a_block_without_a_stream(whose: Whose) {
 /// `millpond_record_stream` of a block of `millpond_alloc` with a stream of another device.
 #[test]
 fn a_recorded_stream_of_another_device_is_waited_for_by_a_block_without_a_stream_or_refused() {
-    apart(60, || a_block_without_a_stream(OtherDevice));
+    apart_for(60, || a_block_without_a_stream(OtherDevice));
 }
 
 /// The same for a stream of another context of the same device.
 #[test]
 fn a_recorded_stream_of_another_context_is_waited_for_by_a_block_without_a_stream_or_refused() {
-    apart(60, || a_block_without_a_stream(OtherContext));
+    apart_for(60, || a_block_without_a_stream(OtherContext));
 }
 
 /// The same where the stream is named by the free.
 #[test]
 fn a_free_of_a_block_without_a_stream_on_a_stream_of_another_device_waits_for_it_or_is_refused() {
-    apart(60, || {
+    apart_for(60, || {
         for backend in ["native", "none", "cudaMallocAsync"] {
             step(backend);
             let s = scene(backend, OtherDevice);
@@ -332,7 +332,7 @@ fn fill(h: u64, value: u8) {
 /// `millpond_host_record_stream` with a stream of another device than the one that is named: refused, or waited for.
 #[test]
 fn pinned_memory_waits_for_a_stream_of_another_device_or_the_record_is_refused() {
-    apart(60, || {
+    apart_for(60, || {
         pinned(OtherDevice, |s, h| {
             s.fake.copy_in_async(1, s.target, h, BYTES, s.far);
             s.d0.host_record_stream(h, s.far)
@@ -343,7 +343,7 @@ fn pinned_memory_waits_for_a_stream_of_another_device_or_the_record_is_refused()
 /// The same for a stream of another context of the device that is named.
 #[test]
 fn pinned_memory_waits_for_a_stream_of_another_context_or_the_record_is_refused() {
-    apart(60, || {
+    apart_for(60, || {
         pinned(OtherContext, |s, h| {
             s.fake.copy_in_async(0, s.target, h, BYTES, s.far);
             s.d0.host_record_stream(h, s.far)
@@ -354,7 +354,7 @@ fn pinned_memory_waits_for_a_stream_of_another_context_or_the_record_is_refused(
 /// Pinned memory of one device, used on a stream of the other and recorded there as it should be.
 #[test]
 fn pinned_memory_waits_for_a_stream_that_is_named_with_its_own_device() {
-    apart(60, || {
+    apart_for(60, || {
         pinned(OtherDevice, |s, h| {
             s.fake.copy_in_async(1, s.target, h, BYTES, s.far);
             device("cuda", 1).host_record_stream(h, s.far)
@@ -365,7 +365,7 @@ fn pinned_memory_waits_for_a_stream_that_is_named_with_its_own_device() {
 /// `millpond_copy_async` on a stream of another device: refused, or its pinned end is kept until the copy is done.
 #[test]
 fn a_copy_on_a_stream_of_another_device_keeps_its_pinned_memory_or_is_refused() {
-    apart(60, || {
+    apart_for(60, || {
         pinned(OtherDevice, |s, h| {
             let p = s.d0.alloc(BYTES).unwrap();
             // Device 1 may use memory of device 0.
@@ -380,7 +380,7 @@ fn a_copy_on_a_stream_of_another_device_keeps_its_pinned_memory_or_is_refused() 
 /// A stream of another device is no stream of this one: what is not the record of a use is refused.
 #[test]
 fn a_stream_of_another_device_is_refused_where_it_would_order_something() {
-    apart(60, || {
+    apart_for(60, || {
         for whose in [OtherDevice, OtherContext] {
             let s = scene("native", whose);
             let p = s.d0.alloc(BYTES).unwrap();
@@ -420,7 +420,7 @@ impl Scene {
 /// The recorded stream is ended by its maker, who has not told, before the block is freed. Its work is waited for.
 #[test]
 fn the_work_of_a_recorded_stream_of_another_device_is_waited_for_that_has_ended_without_a_word() {
-    apart(60, || {
+    apart_for(60, || {
         for (whose, driver) in [(OtherDevice, "12080"), (OtherContext, "12080"), (OtherDevice, "11040")] {
             step(driver);
             let s = scene_with("native", whose, &[("driver", driver)]);
@@ -452,7 +452,7 @@ fn the_work_of_a_recorded_stream_of_another_device_is_waited_for_that_has_ended_
 /// Its maker tells the device that it belongs to, and a new stream may get its number.
 #[test]
 fn the_work_of_a_recorded_stream_of_another_device_is_waited_for_that_was_forgotten_there() {
-    apart(60, || {
+    apart_for(60, || {
         let s = scene("native", OtherDevice);
         let d1 = device("cuda", 1);
         let p = s.block(s.d0.pool(), s.near).unwrap();
@@ -468,7 +468,7 @@ fn the_work_of_a_recorded_stream_of_another_device_is_waited_for_that_was_forgot
 /// While it is captured no mark is made, and the capture comes to its good end; after it, the memory serves again.
 #[test]
 fn a_captured_stream_of_another_device_is_left_alone_and_its_memory_comes_back() {
-    apart(60, || {
+    apart_for(60, || {
         for backend in ["native", "none", "cudaMallocAsync"] {
             step(backend);
             let s = scene(backend, OtherDevice);
@@ -492,7 +492,7 @@ fn a_captured_stream_of_another_device_is_left_alone_and_its_memory_comes_back()
 /// In a stream callback the driver cannot be asked: its last answer counts, and without one the record is refused.
 #[test]
 fn a_stream_of_another_device_is_recorded_in_a_callback_once_it_is_known() {
-    apart(60, || {
+    apart_for(60, || {
         let s = scene("native", OtherDevice);
         let (p, q) = (s.block(s.d0.pool(), s.near).unwrap(), s.d0.pool().alloc(MIB, s.near).unwrap());
         let (tell, told) = std::sync::mpsc::channel();
@@ -514,7 +514,7 @@ fn a_stream_of_another_device_is_recorded_in_a_callback_once_it_is_known() {
 /// Nothing of what marks other devices' streams is left in the driver.
 #[test]
 fn marks_of_other_devices_streams_leave_nothing_in_the_driver() {
-    apart(60, || {
+    apart_for(60, || {
         let s = scene("native", OtherDevice);
         let calls = |of: &str| s.fake.calls(of);
         for _ in 0..200 {
@@ -534,7 +534,7 @@ fn marks_of_other_devices_streams_leave_nothing_in_the_driver() {
 /// A pool sleeps when the other device's stream has done its work on the blocks, live or freed.
 #[test]
 fn a_pool_goes_to_sleep_after_the_work_of_a_stream_of_another_device() {
-    apart(60, || {
+    apart_for(60, || {
         for freed in [false, true] {
             let s = scene("native", OtherDevice);
             let pool = s.d0.new_pool();
@@ -556,7 +556,7 @@ fn a_pool_goes_to_sleep_after_the_work_of_a_stream_of_another_device() {
 /// The end of the library waits for the work of all devices before it takes memory from any.
 #[test]
 fn the_end_of_the_library_waits_for_the_work_of_another_devices_stream() {
-    apart(60, || {
+    apart_for(60, || {
         let s = scene("native", OtherDevice);
         s.fake.set("keep_log", "1");
         let p = s.block(s.d0.pool(), s.near).unwrap();

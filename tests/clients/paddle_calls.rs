@@ -9,7 +9,7 @@
 //! it on the tensor's stream and asks for it, in a destructor; a status other than `C_SUCCESS` is an exception
 //! there, which ends the process (seen with the released wheel of 2.6.2).
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::Gate;
 use millpond::paddle::abi::*;
 use millpond::paddle::init_plugin;
@@ -107,7 +107,7 @@ fn copy_p2p(t: Table, to: (i32, *mut c_void), from: (i32, *mut c_void), s: C_Str
 /// The copy runs on the destination's stream, in its order: after what was queued there, before what comes.
 #[test]
 fn a_copy_between_devices_runs_on_the_destinations_stream() {
-    apart(60, || {
+    apart_for(60, || {
         let t = table();
         let (from, to, s) = (alloc(t, 0), alloc(t, 1), stream(t, 1));
         upload(t, 0, from, 7);
@@ -135,7 +135,7 @@ fn a_copy_between_devices_runs_on_the_destinations_stream() {
 /// memory is not used again before the copy has read it.
 #[test]
 fn the_source_of_a_copy_between_devices_may_be_freed_at_once() {
-    apart(60, || {
+    apart_for(60, || {
         let t = table();
         let (from, to, s) = (alloc(t, 0), alloc(t, 1), stream(t, 1));
         upload(t, 0, from, 7);
@@ -156,7 +156,7 @@ fn the_source_of_a_copy_between_devices_may_be_freed_at_once() {
 /// The same for the destination: freed before the copy has run, it is not used again before that.
 #[test]
 fn the_destination_of_a_copy_between_devices_may_be_freed_at_once() {
-    apart(60, || {
+    apart_for(60, || {
         let t = table();
         let (from, to, s) = (alloc(t, 0), alloc(t, 1), stream(t, 1));
         upload(t, 0, from, 7);
@@ -176,7 +176,7 @@ fn the_destination_of_a_copy_between_devices_may_be_freed_at_once() {
 /// know nothing of the copy: what comes next on the source's device, of whichever kind, comes after it.
 #[test]
 fn what_comes_next_on_the_sources_device_comes_after_a_copy_on_the_destinations_stream() {
-    apart(60, || {
+    apart_for(60, || {
         let t = table();
         let (from, to, s, near) = (alloc(t, 0), alloc(t, 1), stream(t, 1), stream(t, 0));
         for queued in [false, true] {
@@ -207,7 +207,7 @@ fn what_comes_next_on_the_sources_device_comes_after_a_copy_on_the_destinations_
 /// And what is queued there already makes the bytes that are copied.
 #[test]
 fn a_copy_on_the_destinations_stream_comes_after_work_on_the_sources_device() {
-    apart(60, || {
+    apart_for(60, || {
         let t = table();
         let (from, to, s, near) = (alloc(t, 0), alloc(t, 1), stream(t, 1), stream(t, 0));
         upload(t, 0, from, 1);
@@ -227,7 +227,7 @@ fn a_copy_on_the_destinations_stream_comes_after_work_on_the_sources_device() {
 /// The source's stream and the default one serve as well; that of a third device does not.
 #[test]
 fn a_copy_between_devices_runs_on_the_sources_stream_too() {
-    apart(60, || {
+    apart_for(60, || {
         let t = table();
         let (from, to) = (alloc(t, 0), alloc(t, 1));
         let s = stream(t, 0);
@@ -274,7 +274,7 @@ fn in_child(checks: impl FnOnce() -> Vec<(&'static str, bool)>) -> Vec<&'static 
 /// succeeds. PaddlePaddle makes these calls while such a child leaves.
 #[test]
 fn what_only_waits_or_ends_succeeds_in_a_forked_child() {
-    apart(60, || {
+    apart_for(60, || {
         let t = table();
         let (p, s) = (alloc(t, 0), stream(t, 0));
         let (mut e, mut other, mut pinned) = (null_mut(), null_mut(), null_mut());
@@ -335,7 +335,7 @@ fn what_only_waits_or_ends_succeeds_in_a_forked_child() {
 /// A child that was forked while other threads are inside the plugin: nothing there may hang on a lock of theirs.
 #[test]
 fn a_forked_child_does_not_hang_on_the_locks_of_threads_that_it_has_not() {
-    apart(60, || {
+    apart_for(60, || {
         let t = table();
         let s = stream(t, 0) as usize;
         let (stop, stopped) = channel::<()>();

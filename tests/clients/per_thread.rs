@@ -5,7 +5,7 @@
 //! (CUDA driver API, "Stream synchronization behavior": the per-thread default stream is local to the thread, and it
 //! synchronises with the legacy default stream.)
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::{Fake, MIB};
 use millpond::capi::*;
@@ -90,19 +90,19 @@ fn pinned(record: bool, between: impl Fn(&Scene)) {
 /// Pinned memory of a copy on one thread's own stream, freed by another thread, stays until the copy is done.
 #[test]
 fn pinned_memory_of_a_copy_waits_for_the_thread_that_queued_it() {
-    apart(60, || pinned(false, |_| ()));
+    apart_for(60, || pinned(false, |_| ()));
 }
 
 /// The same for a use that the program has recorded.
 #[test]
 fn a_recorded_use_of_pinned_memory_waits_for_the_thread_that_recorded_it() {
-    apart(60, || pinned(true, |_| ()));
+    apart_for(60, || pinned(true, |_| ()));
 }
 
 /// A thread that says that its own stream is about to end says nothing of another thread's.
 #[test]
 fn forgetting_the_own_stream_leaves_the_uses_of_other_threads() {
-    apart(60, || {
+    apart_for(60, || {
         pinned(false, |s| {
             let _ = s.d.stream_forget(PER_THREAD); // it may be refused
         });
@@ -131,13 +131,13 @@ fn device_block(backend: &str, between: impl Fn(&Scene)) {
 /// A block of the driver's pool that one thread's own stream uses, freed by another thread.
 #[test]
 fn a_block_of_the_drivers_pool_waits_for_the_thread_that_recorded_it() {
-    apart(60, || device_block("cudaMallocAsync", |_| ()));
+    apart_for(60, || device_block("cudaMallocAsync", |_| ()));
 }
 
 /// The same after another thread has said that *its* own stream ends.
 #[test]
 fn a_block_of_the_drivers_pool_keeps_its_uses_when_another_thread_forgets_its_stream() {
-    apart(60, || {
+    apart_for(60, || {
         device_block("cudaMallocAsync", |s| {
             let _ = s.d.stream_forget(PER_THREAD);
         });
@@ -147,5 +147,5 @@ fn a_block_of_the_drivers_pool_keeps_its_uses_when_another_thread_forgets_its_st
 /// The same where Millpond keeps the memory.
 #[test]
 fn a_block_waits_for_the_thread_that_recorded_it() {
-    apart(60, || device_block("native", |s| _ = s.d.stream_forget(PER_THREAD)));
+    apart_for(60, || device_block("native", |s| _ = s.d.stream_forget(PER_THREAD)));
 }

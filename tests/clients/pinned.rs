@@ -2,7 +2,7 @@
 //! that goes on does not need more and more of it: also where a stream has ended without a word, was captured at the
 //! free, or could not be marked for a moment.
 
-use crate::apart::apart;
+use crate::apart::apart_for;
 use crate::client::*;
 use crate::cuda::{Fake, MIB};
 use crate::recording::*;
@@ -44,7 +44,7 @@ fn rounds(mut round: impl FnMut(&Scene, u64)) {
 /// The stream of a copy was ended by its maker, who has not told.
 #[test]
 fn pinned_memory_comes_back_when_its_stream_has_ended_without_a_word() {
-    apart(60, || {
+    apart_for(60, || {
         rounds(|x, h| {
             let s = x.fake.foreign_stream(0, 1);
             x.d.copy_async(s, MILLPOND_COPY_H2D, x.p, h, MIB).unwrap();
@@ -58,7 +58,7 @@ fn pinned_memory_comes_back_when_its_stream_has_ended_without_a_word() {
 /// The copy was recorded into a graph, and the memory freed meanwhile; then the graph is gone.
 #[test]
 fn pinned_memory_comes_back_when_its_graph_has_gone() {
-    apart(60, || {
+    apart_for(60, || {
         let mut s = 0;
         let mut pool = None;
         rounds(|x, h| {
@@ -80,7 +80,7 @@ fn pinned_memory_comes_back_when_its_graph_has_gone() {
 /// The same where only the driver knows of the capture.
 #[test]
 fn pinned_memory_comes_back_after_a_capture_that_only_the_driver_knew() {
-    apart(60, || {
+    apart_for(60, || {
         let mut s = 0;
         rounds(|x, h| {
             s = if s == 0 { x.d.stream() } else { s };
@@ -97,7 +97,7 @@ fn pinned_memory_comes_back_after_a_capture_that_only_the_driver_knew() {
 /// The memory was freed in a stream callback, where the driver cannot be asked.
 #[test]
 fn pinned_memory_comes_back_that_was_freed_in_a_stream_callback() {
-    apart(60, || {
+    apart_for(60, || {
         let mut s = 0;
         rounds(|x, h| {
             s = if s == 0 { x.d.stream() } else { s };
@@ -113,7 +113,7 @@ fn pinned_memory_comes_back_that_was_freed_in_a_stream_callback() {
 /// The driver could not mark the stream at that moment: its events were used up.
 #[test]
 fn pinned_memory_comes_back_whose_stream_could_not_be_marked_at_once() {
-    apart(60, || {
+    apart_for(60, || {
         let mut s = 0;
         rounds(|x, h| {
             s = if s == 0 { x.d.stream() } else { s };
@@ -130,7 +130,7 @@ fn pinned_memory_comes_back_whose_stream_could_not_be_marked_at_once() {
 /// What was used as it should be, for comparison.
 #[test]
 fn pinned_memory_comes_back() {
-    apart(60, || {
+    apart_for(60, || {
         let mut s = 0;
         rounds(|x, h| {
             s = if s == 0 { x.d.stream() } else { s };
@@ -158,7 +158,7 @@ fn two_that_wait(d: Dev, slow_first: bool) -> (Gate, Gate) {
 /// to the driver before.
 #[test]
 fn pinned_memory_that_is_ready_first_serves_a_request() {
-    apart(60, || {
+    apart_for(60, || {
         for slow_first in [true, false] {
             let fake = cuda("1", &[]);
             let d = device("cuda", 0);
@@ -177,7 +177,7 @@ fn pinned_memory_that_is_ready_first_serves_a_request() {
 /// One thread empties the cache, and waits for the slow stream. What is ready meanwhile serves another thread.
 #[test]
 fn pinned_memory_serves_beside_a_thread_that_empties_the_cache() {
-    apart(60, || {
+    apart_for(60, || {
         let fake = cuda("1", &[]);
         let d = device("cuda", 0);
         let (slow, quick) = two_that_wait(d, true);

@@ -2,7 +2,7 @@
 //! that name a device or a pool do the right thing. Calls that name only a pointer are refused where it is not clear
 //! whose block is meant, with nothing changed, and find the right block where it is.
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::MIB;
 use crate::slow::{self, Manner};
@@ -70,7 +70,7 @@ fn ambiguous<T: std::fmt::Debug>(said: Said<T>) {
 /// `millpond_free` of an address that two devices have.
 #[test]
 fn a_free_of_an_address_that_two_devices_have_is_refused() {
-    apart(60, || {
+    apart_for(60, || {
         let x = scene();
         ambiguous(free(x.p));
         ambiguous(said(unsafe { millpond_free_sized(pointer(x.p), BYTES as usize) }));
@@ -85,7 +85,7 @@ fn pointer(p: u64) -> *mut std::ffi::c_void {
 /// `millpond_get_block` and `millpond_dlpack_export` of such an address.
 #[test]
 fn a_look_at_an_address_that_two_devices_have_is_refused() {
-    apart(60, || {
+    apart_for(60, || {
         let x = scene();
         ambiguous(block(x.p));
         ambiguous(block(x.p + 100));
@@ -122,29 +122,29 @@ fn a_use(same_handles: bool, tell: fn(u64, u64) -> Said) {
 /// whose block is meant; or the call is refused for the address.
 #[test]
 fn a_record_at_an_address_that_two_devices_have_is_right_or_refused() {
-    apart(60, || a_use(false, record_stream));
+    apart_for(60, || a_use(false, record_stream));
 }
 
 #[test]
 fn an_end_of_use_at_an_address_that_two_devices_have_is_right_or_refused() {
-    apart(60, || a_use(false, record_end));
+    apart_for(60, || a_use(false, record_end));
 }
 
 /// The stream's number is one of both devices: nothing tells whose block is meant.
 #[test]
 fn a_record_at_an_address_and_of_a_stream_that_two_devices_have_is_refused() {
-    apart(60, || a_use(true, record_stream));
+    apart_for(60, || a_use(true, record_stream));
 }
 
 #[test]
 fn an_end_of_use_at_an_address_and_of_a_stream_that_two_devices_have_is_refused() {
-    apart(60, || a_use(true, record_end));
+    apart_for(60, || a_use(true, record_end));
 }
 
 /// A tensor tells its device, so what it lies in is found, and its deleter frees that.
 #[test]
 fn a_tensor_over_an_address_that_two_devices_have_is_of_its_own_device() {
-    apart(60, || {
+    apart_for(60, || {
         let x = scene();
         let other = x.d[0].pool();
         other.free(x.p, x.s[0]).unwrap();
@@ -173,7 +173,7 @@ fn a_tensor_over_an_address_that_two_devices_have_is_of_its_own_device() {
 /// The error names both devices; without a stream of its own, too, such a block can be freed.
 #[test]
 fn the_error_names_both_devices_and_a_pool_frees_a_block_without_a_stream() {
-    apart(60, || {
+    apart_for(60, || {
         let x = scene();
         let e = free(x.p).unwrap_err();
         assert!(e.message.contains("slow:0") && e.message.contains("slow:1"), "{e:?}");
@@ -194,7 +194,7 @@ fn the_error_names_both_devices_and_a_pool_frees_a_block_without_a_stream() {
 /// Calls that name the pool or the device find their own block.
 #[test]
 fn calls_that_name_a_pool_find_their_own_block() {
-    apart(60, || {
+    apart_for(60, || {
         let x = scene();
         x.d[1].pool().free(x.p, x.s[1]).unwrap();
         assert_eq!(x.blocks(), [1, 0]);
@@ -210,7 +210,7 @@ fn calls_that_name_a_pool_find_their_own_block() {
 /// one had there before.
 #[test]
 fn an_address_that_one_device_has_is_enough() {
-    apart(60, || {
+    apart_for(60, || {
         for keeps in [0, 1] {
             let x = scene();
             let other = 1 - keeps;
@@ -229,7 +229,7 @@ fn an_address_that_one_device_has_is_enough() {
 /// A block of one device begins where one of the other device goes on: a free names a beginning, so it is clear which.
 #[test]
 fn the_start_of_a_block_inside_another_devices_block_is_freed() {
-    apart(60, || {
+    apart_for(60, || {
         let x = scene();
         x.d[0].pool().free(x.p, x.s[0]).unwrap();
         let whole = x.d[0].pool().alloc(BYTES + MIB, x.s[0]).unwrap();

@@ -1,7 +1,7 @@
 //! Plugins that call back into the library from within a callback. Each such call succeeds or gets a status, whatever
 //! the thread is in the middle of; none of them hangs, and what was under way goes on.
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::MIB;
 use crate::slow::{self, Manner};
@@ -49,7 +49,7 @@ fn grow(d: Dev) {
 /// A request from within `device_memory_allocate` is served, or gets a status.
 #[test]
 fn a_plugin_may_ask_for_memory_while_it_is_asked_for_memory() {
-    apart(20, || {
+    apart_for(20, || {
         calls_back(
             "device_memory_allocate",
             |d, pool| {
@@ -64,7 +64,7 @@ fn a_plugin_may_ask_for_memory_while_it_is_asked_for_memory() {
 /// Statistics from within `device_memory_allocate`: they are told, or refused with a status.
 #[test]
 fn a_plugin_may_ask_for_statistics_while_it_is_asked_for_memory() {
-    apart(20, || {
+    apart_for(20, || {
         calls_back(
             "device_memory_allocate",
             |d, pool| {
@@ -82,7 +82,7 @@ fn a_plugin_may_ask_for_statistics_while_it_is_asked_for_memory() {
 /// takes its time in `device_memory_allocate`.
 #[test]
 fn other_threads_get_statistics_while_a_plugin_is_asked_for_memory() {
-    apart(20, || {
+    apart_for(20, || {
         calls_back(
             "device_memory_allocate",
             |d, _| {
@@ -102,7 +102,7 @@ fn other_threads_get_statistics_while_a_plugin_is_asked_for_memory() {
 /// Frees, look-ups, streams, and events from within `device_memory_allocate`.
 #[test]
 fn a_plugin_may_free_and_look_up_while_it_is_asked_for_memory() {
-    apart(20, || {
+    apart_for(20, || {
         calls_back(
             "device_memory_allocate",
             |d, pool| {
@@ -123,7 +123,7 @@ fn a_plugin_may_free_and_look_up_while_it_is_asked_for_memory() {
 /// Calls that give memory back or wait, from within `device_memory_allocate`.
 #[test]
 fn a_plugin_may_empty_the_cache_while_it_is_asked_for_memory() {
-    apart(20, || {
+    apart_for(20, || {
         calls_back(
             "device_memory_allocate",
             |d, pool| {
@@ -139,7 +139,7 @@ fn a_plugin_may_empty_the_cache_while_it_is_asked_for_memory() {
 /// The end of its own type from within `device_memory_allocate`: a status.
 #[test]
 fn a_plugin_may_not_end_itself_while_it_is_asked_for_memory() {
-    apart(20, || {
+    apart_for(20, || {
         calls_back(
             "device_memory_allocate",
             |_, _| {
@@ -154,7 +154,7 @@ fn a_plugin_may_not_end_itself_while_it_is_asked_for_memory() {
 /// The end of the library from within `device_memory_allocate`: a status, and the library goes on.
 #[test]
 fn a_plugin_may_not_end_the_library_while_it_is_asked_for_memory() {
-    apart(20, || {
+    apart_for(20, || {
         calls_back("device_memory_allocate", |_, _| assert!(said(millpond_finalize()).is_err()), grow);
     });
 }
@@ -162,7 +162,7 @@ fn a_plugin_may_not_end_the_library_while_it_is_asked_for_memory() {
 /// A request from within `device_memory_deallocate`.
 #[test]
 fn a_plugin_may_ask_for_memory_while_it_takes_memory_back() {
-    apart(20, || {
+    apart_for(20, || {
         calls_back(
             "device_memory_deallocate",
             |d, pool| {
@@ -181,7 +181,7 @@ fn a_plugin_may_ask_for_memory_while_it_takes_memory_back() {
 /// A request from within `synchronize_device`, which comes before memory goes back.
 #[test]
 fn a_plugin_may_ask_for_memory_while_it_waits_for_the_device() {
-    apart(20, || {
+    apart_for(20, || {
         calls_back(
             "synchronize_device",
             |d, pool| {

@@ -2,7 +2,7 @@
 //! callbacks. A thread that is waiting in `device_memory_allocate` has code of the plugin on its stack: the end waits
 //! for it, or is refused as BUSY. It never finalises or unmaps the plugin under it.
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::compilers;
 use crate::cuda::MIB;
@@ -173,84 +173,84 @@ fn finalize() -> Said {
 /// A thread is in `device_memory_allocate`, for a request that found nothing.
 #[test]
 fn unregistering_waits_for_a_thread_that_allocates() {
-    apart(60, || ends_while_inside(&ALLOCATES, unregister_it));
+    apart_for(60, || ends_while_inside(&ALLOCATES, unregister_it));
 }
 
 /// The same where each request is the plugin's.
 #[test]
 fn unregistering_waits_for_a_thread_that_allocates_without_pooling() {
-    apart(60, || ends_while_inside(&ALLOCATES_UNPOOLED, unregister_it));
+    apart_for(60, || ends_while_inside(&ALLOCATES_UNPOOLED, unregister_it));
 }
 
 /// A thread is in `device_memory_deallocate`, or waits for the device before: it empties the cache.
 #[test]
 fn unregistering_waits_for_a_thread_that_gives_memory_back() {
-    apart(60, || ends_while_inside(&GIVES_BACK, unregister_it));
+    apart_for(60, || ends_while_inside(&GIVES_BACK, unregister_it));
 }
 
 #[test]
 fn unregistering_waits_for_a_thread_that_waits_for_the_device() {
-    apart(60, || ends_while_inside(&WAITS_FOR_THE_DEVICE, unregister_it));
+    apart_for(60, || ends_while_inside(&WAITS_FOR_THE_DEVICE, unregister_it));
 }
 
 /// A thread frees a block that another stream has used.
 #[test]
 fn unregistering_waits_for_a_thread_that_frees() {
-    apart(60, || ends_while_inside(&RECORDS, unregister_it));
+    apart_for(60, || ends_while_inside(&RECORDS, unregister_it));
 }
 
 #[test]
 fn unregistering_waits_for_a_thread_that_makes_an_event() {
-    apart(60, || ends_while_inside(&MAKES_AN_EVENT, unregister_it));
+    apart_for(60, || ends_while_inside(&MAKES_AN_EVENT, unregister_it));
 }
 
 #[test]
 fn unregistering_waits_for_a_thread_that_asks_for_an_event() {
-    apart(60, || ends_while_inside(&ASKS_FOR_AN_EVENT, unregister_it));
+    apart_for(60, || ends_while_inside(&ASKS_FOR_AN_EVENT, unregister_it));
 }
 
 /// A thread makes its stream wait for one that has ended.
 #[test]
 fn unregistering_waits_for_a_thread_that_takes_over_memory() {
-    apart(60, || ends_while_inside(&WAITS_FOR_AN_EVENT, unregister_it));
+    apart_for(60, || ends_while_inside(&WAITS_FOR_AN_EVENT, unregister_it));
 }
 
 /// Threads in the calls that have nothing to do with memory.
 #[test]
 fn unregistering_waits_for_threads_in_other_calls() {
-    apart(60, || OTHERS.iter().for_each(|case| ends_while_inside(case, unregister_it)));
+    apart_for(60, || OTHERS.iter().for_each(|case| ends_while_inside(case, unregister_it)));
 }
 
 /// The same for the end of the whole library, which takes live blocks with it.
 #[test]
 fn the_end_of_the_library_waits_for_a_thread_that_allocates() {
-    apart(60, || ends_while_inside(&ALLOCATES, finalize));
+    apart_for(60, || ends_while_inside(&ALLOCATES, finalize));
 }
 
 #[test]
 fn the_end_of_the_library_waits_for_a_thread_that_allocates_without_pooling() {
-    apart(60, || ends_while_inside(&ALLOCATES_UNPOOLED, finalize));
+    apart_for(60, || ends_while_inside(&ALLOCATES_UNPOOLED, finalize));
 }
 
 #[test]
 fn the_end_of_the_library_waits_for_a_thread_that_gives_memory_back() {
-    apart(60, || ends_while_inside(&GIVES_BACK, finalize));
+    apart_for(60, || ends_while_inside(&GIVES_BACK, finalize));
 }
 
 #[test]
 fn the_end_of_the_library_waits_for_a_thread_that_frees() {
-    apart(60, || ends_while_inside(&RECORDS, finalize));
+    apart_for(60, || ends_while_inside(&RECORDS, finalize));
 }
 
 #[test]
 fn the_end_of_the_library_waits_for_a_thread_that_takes_over_memory() {
-    apart(60, || ends_while_inside(&WAITS_FOR_AN_EVENT, finalize));
+    apart_for(60, || ends_while_inside(&WAITS_FOR_AN_EVENT, finalize));
 }
 
 /// An end that is refused, as blocks live, is none: calls of other threads meanwhile succeed, or wait for its answer.
 #[test]
 fn a_refused_end_disturbs_no_other_thread() {
-    apart(60, || {
+    apart_for(60, || {
         slow::register(Manner::default(), |_| ()).unwrap();
         let d = device(slow::NAME, 0);
         let (pool, s) = (d.pool(), d.stream());
@@ -290,7 +290,7 @@ fn a_refused_end_disturbs_no_other_thread() {
 /// Other threads never stop calling: the end comes all the same, and no call is refused before.
 #[test]
 fn an_end_comes_while_other_threads_call_without_end() {
-    apart(60, || {
+    apart_for(60, || {
         slow::register(Manner::default(), |_| ()).unwrap();
         let d = device(slow::NAME, 0);
         let last = d.pool().alloc(MIB, 0).unwrap();
@@ -389,21 +389,21 @@ fn unregister_object() -> Said {
 /// The object is not unmapped while a thread runs in it.
 #[test]
 fn an_object_is_not_unmapped_under_a_thread_when_its_type_is_unregistered() {
-    apart(60, || object_ends("4096", unregister_object));
+    apart_for(60, || object_ends("4096", unregister_object));
 }
 
 #[test]
 fn an_object_that_is_not_pooled_is_not_unmapped_under_a_thread_when_its_type_is_unregistered() {
-    apart(60, || object_ends("(4 << 20)", unregister_object));
+    apart_for(60, || object_ends("(4 << 20)", unregister_object));
 }
 
 /// The same at the end of the library.
 #[test]
 fn an_object_is_not_unmapped_under_a_thread_at_the_end_of_the_library() {
-    apart(60, || object_ends("4096", finalize));
+    apart_for(60, || object_ends("4096", finalize));
 }
 
 #[test]
 fn an_object_that_is_not_pooled_is_not_unmapped_under_a_thread_at_the_end_of_the_library() {
-    apart(60, || object_ends("(4 << 20)", finalize));
+    apart_for(60, || object_ends("(4 << 20)", finalize));
 }

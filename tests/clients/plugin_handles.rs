@@ -1,7 +1,7 @@
 //! The handles that plugins give to their streams and events are numbers of their own, and mean nothing to the library:
 //! a block waits for a stream whatever number stands for it, and for the point in its work.
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::MIB;
 use crate::slow::{self, Manner};
@@ -54,29 +54,29 @@ fn handles(handle: fn(u64) -> u64) {
 /// Handles whose top bits are those of numbers that the library has for itself.
 #[test]
 fn handles_that_begin_as_our_own_tickets_do_are_handles() {
-    apart(60, || handles(|n| 0x71C7 << 48 | n));
+    apart_for(60, || handles(|n| 0x71C7 << 48 | n));
 }
 
 #[test]
 fn handles_that_begin_as_our_own_borrowed_events_do_are_handles() {
-    apart(60, || handles(|n| 0xCA11 << 48 | n));
+    apart_for(60, || handles(|n| 0xCA11 << 48 | n));
 }
 
 /// The largest numbers there are, and the smallest.
 #[test]
 fn handles_may_be_the_largest_numbers() {
-    apart(60, || handles(|n| u64::MAX - (n - 1)));
+    apart_for(60, || handles(|n| u64::MAX - (n - 1)));
 }
 
 #[test]
 fn handles_may_be_the_smallest_numbers() {
-    apart(60, || handles(|n| n));
+    apart_for(60, || handles(|n| n));
 }
 
 /// Numbers with each pattern of top bits.
 #[test]
 fn handles_may_have_any_top_bits() {
-    apart(120, || {
+    apart_for(120, || {
         static TOP: AtomicU32 = AtomicU32::new(0);
         for top in [0x0001, 0x7fff, 0x8000, 0xffff, 0x71c6, 0x71c7, 0x71c8, 0xca10, 0xca11, 0xca12] {
             TOP.store(top, SeqCst);

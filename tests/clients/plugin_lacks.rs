@@ -2,7 +2,7 @@
 //! Millpond's own on a plugin's device, may have to wait for a stream: in a callback of that stream such a call gets a
 //! status, as every call there that waits. It does not wait for itself.
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::MIB;
 use crate::slow::{self, Manner};
@@ -44,7 +44,7 @@ fn in_a_callback(
 
 #[test]
 fn work_on_null_in_a_callback_is_refused() {
-    apart(60, || {
+    apart_for(60, || {
         const NO: &[u32] = &[MILLPOND_E_NOT_PERMITTED];
         step("a fill");
         refused(in_a_callback(|_| (), |d, _, p, _| d.memset_async(0, p, 1, MIB)), NO);
@@ -68,7 +68,7 @@ fn work_on_null_in_a_callback_is_refused() {
 
 #[test]
 fn questions_in_a_callback_of_a_plugin_that_cannot_be_asked_come_back() {
-    apart(60, || {
+    apart_for(60, || {
         step("a stream");
         let ask = |d: Dev, s, _, _| {
             let mut done = false;
@@ -82,7 +82,7 @@ fn questions_in_a_callback_of_a_plugin_that_cannot_be_asked_come_back() {
 
 #[test]
 fn copies_in_a_callback_of_a_plugin_without_queued_ones_are_refused() {
-    apart(60, || {
+    apart_for(60, || {
         let less = |t: &mut C_DeviceInterface| {
             t.async_memory_copy_h2d = None;
             t.async_memory_copy_d2h = None;
@@ -100,7 +100,7 @@ fn copies_in_a_callback_of_a_plugin_without_queued_ones_are_refused() {
 /// A freed block waits for the stream that is in the callback; a request there looks whether it is over.
 #[test]
 fn a_request_in_a_callback_of_a_plugin_without_questions_comes_back() {
-    apart(60, || {
+    apart_for(60, || {
         let _ = in_a_callback(
             |t| t.query_event = None,
             |d, s, _, _| {
@@ -145,7 +145,7 @@ fn a_callback_that_a_plugin_calls_twice_runs_once() {
         unsafe { callback.unwrap()(d, s, data, &mut status) };
         C_Status::FAILED
     }
-    apart(60, || {
+    apart_for(60, || {
         for (f, runs) in [(twice as unsafe extern "C-unwind" fn(_, _, _, _) -> _, 1), (both, 1)] {
             RUNS.store(0, SeqCst);
             slow::register(Manner::default(), move |t| t.stream_add_callback = Some(f)).unwrap();

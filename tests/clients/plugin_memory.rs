@@ -1,7 +1,7 @@
 //! Plugins that give bad memory: overlapping, given twice, not aligned to their own min chunk, or past the end of all
 //! addresses. It is refused with a status, nothing that the library has is lost for it, and good memory goes back.
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::MIB;
 use crate::slow::{self, Answer, Manner};
@@ -95,29 +95,29 @@ fn unpooled() -> Manner {
 /// The plugin gives the same memory twice.
 #[test]
 fn memory_that_is_given_twice_is_refused() {
-    apart(60, || memory_that_is_refused(pooled(), |_| first()));
+    apart_for(60, || memory_that_is_refused(pooled(), |_| first()));
 }
 
 #[test]
 fn memory_that_is_given_twice_is_refused_without_pooling() {
-    apart(60, || memory_that_is_refused(unpooled(), |_| first()));
+    apart_for(60, || memory_that_is_refused(unpooled(), |_| first()));
 }
 
 /// The plugin gives memory that begins inside other memory of it.
 #[test]
 fn memory_that_overlaps_from_above_is_refused() {
-    apart(60, || memory_that_is_refused(pooled(), |_| first() + MIB));
+    apart_for(60, || memory_that_is_refused(pooled(), |_| first() + MIB));
 }
 
 /// The plugin gives memory that runs into other memory of it.
 #[test]
 fn memory_that_overlaps_from_below_is_refused() {
-    apart(60, || memory_that_is_refused(pooled(), |_| first() - MIB));
+    apart_for(60, || memory_that_is_refused(pooled(), |_| first() - MIB));
 }
 
 #[test]
 fn memory_that_overlaps_is_refused_without_pooling() {
-    apart(60, || {
+    apart_for(60, || {
         memory_that_is_refused(unpooled(), |_| first() - MIB);
         memory_that_is_refused(unpooled(), |_| first() + 4 * MIB);
     });
@@ -126,18 +126,18 @@ fn memory_that_overlaps_is_refused_without_pooling() {
 /// The plugin gives memory that passes the end of all addresses.
 #[test]
 fn memory_that_wraps_around_is_refused() {
-    apart(60, || memory_that_is_refused(pooled(), |size| (size as u64 / 2).wrapping_neg() / 512 * 512));
+    apart_for(60, || memory_that_is_refused(pooled(), |size| (size as u64 / 2).wrapping_neg() / 512 * 512));
 }
 
 #[test]
 fn memory_that_wraps_around_is_refused_without_pooling() {
-    apart(60, || memory_that_is_refused(unpooled(), |_| (4 * MIB).wrapping_neg()));
+    apart_for(60, || memory_that_is_refused(unpooled(), |_| (4 * MIB).wrapping_neg()));
 }
 
 /// The plugin gives nothing and calls it a success, as PaddlePaddle has it: out of memory.
 #[test]
 fn nothing_is_out_of_memory() {
-    apart(60, || {
+    apart_for(60, || {
         memory_that_is_refused(pooled(), |_| 0);
         memory_that_is_refused(unpooled(), |_| 0);
     });
@@ -181,18 +181,18 @@ fn misaligned(manner: Manner) {
 
 #[test]
 fn memory_that_is_not_aligned_is_refused() {
-    apart(60, || misaligned(pooled()));
+    apart_for(60, || misaligned(pooled()));
 }
 
 #[test]
 fn memory_that_is_not_aligned_is_refused_without_pooling() {
-    apart(60, || misaligned(unpooled()));
+    apart_for(60, || misaligned(unpooled()));
 }
 
 /// Pinned and unified memory that the plugin gives twice.
 #[test]
 fn pinned_memory_that_is_given_twice_is_refused() {
-    apart(60, || {
+    apart_for(60, || {
         bad_answer(pooled(), "host_memory_allocate", |_| first());
         let d = device(slow::NAME, 0);
         let h = d.host_alloc(MIB).unwrap();
@@ -208,7 +208,7 @@ fn pinned_memory_that_is_given_twice_is_refused() {
 
 #[test]
 fn unified_memory_that_is_given_twice_is_refused() {
-    apart(60, || {
+    apart_for(60, || {
         bad_answer(pooled(), "unified_memory_allocate", |_| first());
         let d = device(slow::NAME, 0);
         let u = d.unified_alloc(MIB).unwrap();
@@ -223,7 +223,7 @@ fn unified_memory_that_is_given_twice_is_refused() {
 /// Pinned and unified memory are host memory, and so are those of the plugin's other device: none of them overlap.
 #[test]
 fn pinned_and_unified_memory_of_both_devices_do_not_overlap() {
-    apart(60, || {
+    apart_for(60, || {
         bad_answer(pooled(), "unified_memory_allocate", |_| first() + 4096);
         let (d, other) = (device(slow::NAME, 0), device(slow::NAME, 1));
         let _good = d.unified_alloc(MIB).unwrap();
@@ -237,13 +237,13 @@ fn pinned_and_unified_memory_of_both_devices_do_not_overlap() {
 /// A min chunk that is no power of two, and addresses that are multiples of it: blocks are aligned to the power above.
 #[test]
 fn memory_that_is_aligned_to_an_odd_min_chunk_is_aligned_up() {
-    apart(60, || misaligned(Manner { min_chunk: 1536, ..pooled() }));
+    apart_for(60, || misaligned(Manner { min_chunk: 1536, ..pooled() }));
 }
 
 /// Memory that was refused is named with its plugin, its device and what it overlaps.
 #[test]
 fn the_error_says_what_is_wrong() {
-    apart(60, || {
+    apart_for(60, || {
         bad_answer(unpooled(), "device_memory_allocate", |_| first() + MIB);
         let d = device(slow::NAME, 0);
         let p = d.pool().alloc(ONE, 0).unwrap();

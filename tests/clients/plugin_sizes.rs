@@ -1,7 +1,7 @@
 //! A plugin's own numbers and refusals: sizes that no device has, an opening that fails, memory that is not taken back at
 //! the end.
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::MIB;
 use crate::slow::{self, Manner};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 /// A plugin refuses to take one segment back at the end: it has all others back.
 #[test]
 fn memory_that_a_plugin_does_not_take_at_the_end_keeps_nothing_else_there() {
-    apart(30, || {
+    apart_for(30, || {
         for refuse_first in [true, false] {
             slow::register(Manner::default(), |_| ()).unwrap();
             let d = device(slow::NAME, 0);
@@ -54,7 +54,7 @@ unsafe extern "C-unwind" fn min_chunk(_: C_Device, out: *mut usize) -> C_Status 
 /// A device that began and could then not be opened ends again.
 #[test]
 fn a_device_whose_opening_fails_has_ended() {
-    apart(30, || {
+    apart_for(30, || {
         slow::register(Manner::default(), |t| {
             t.init_device = Some(init_device);
             t.deinit_device = Some(deinit_device);
@@ -84,7 +84,7 @@ size_fn!(s_min 0, s_max 1, s_alloc 2, s_pad 3, s_init 4, s_re 5);
 /// Odd sizes of a plugin, in all combinations: it is refused, or serves, or has no memory; nothing else.
 #[test]
 fn odd_sizes_of_a_plugin_are_refused_or_served() {
-    apart(60, || {
+    apart_for(60, || {
         let odd = [
             0usize,
             1,

@@ -2,7 +2,7 @@
 //! the stream was destroyed, and it is work of the device like any other: whatever waits for the device waits for
 //! it, and memory under it is given to nobody before.
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::MIB;
 use crate::slow::{self, Manner};
@@ -95,7 +95,7 @@ fn without_a_stream(d: Dev, _: u64) -> u64 {
 /// A block was freed on the stream before that ended, and the cache is emptied: the next stream waits for that work.
 #[test]
 fn emptying_the_cache_does_not_lose_sight_of_a_stream_that_has_ended() {
-    apart(60, || {
+    apart_for(60, || {
         let (x, _) = ended_stream(of_the_stream, |d, a, p| d.pool().free(p, a).unwrap());
         x.d.empty_cache().unwrap();
         x.check_next_owner(Some(x.d.stream()));
@@ -105,7 +105,7 @@ fn emptying_the_cache_does_not_lose_sight_of_a_stream_that_has_ended() {
 /// The same without that call.
 #[test]
 fn the_next_stream_waits_for_one_that_has_ended() {
-    apart(60, || {
+    apart_for(60, || {
         let (x, _) = ended_stream(of_the_stream, |d, a, p| d.pool().free(p, a).unwrap());
         x.check_next_owner(Some(x.d.stream()));
     });
@@ -114,7 +114,7 @@ fn the_next_stream_waits_for_one_that_has_ended() {
 /// A block without a stream is freed when the stream that uses it has ended.
 #[test]
 fn a_block_without_a_stream_waits_for_a_stream_that_has_ended() {
-    apart(60, || {
+    apart_for(60, || {
         let (x, p) = ended_stream(without_a_stream, |_, _, _| ());
         free(p).unwrap();
         x.check_next_owner(None);
@@ -124,7 +124,7 @@ fn a_block_without_a_stream_waits_for_a_stream_that_has_ended() {
 /// Memory of a stream that has ended serves blocks without a stream only when its work is over.
 #[test]
 fn memory_of_a_stream_that_has_ended_is_idle_before_it_needs_no_stream() {
-    apart(60, || {
+    apart_for(60, || {
         let (x, _) = ended_stream(of_the_stream, |d, a, p| d.pool().free(p, a).unwrap());
         x.d.empty_cache().unwrap();
         // More than is left in the plugin's segments beside that block.
@@ -137,7 +137,7 @@ fn memory_of_a_stream_that_has_ended_is_idle_before_it_needs_no_stream() {
 /// `millpond_device_synchronize` waits for all work that is queued on the device.
 #[test]
 fn waiting_for_the_device_includes_a_stream_that_has_ended() {
-    apart(60, || {
+    apart_for(60, || {
         let (x, _) = ended_stream(of_the_stream, |_, _, _| ());
         x.d.synchronize().unwrap();
         x.check_over("millpond_device_synchronize");
@@ -147,7 +147,7 @@ fn waiting_for_the_device_includes_a_stream_that_has_ended() {
 /// A blocking copy comes after all work that is queued on the device.
 #[test]
 fn a_blocking_copy_comes_after_the_work_of_a_stream_that_has_ended() {
-    apart(60, || {
+    apart_for(60, || {
         let (x, p) = ended_stream(of_the_stream, |_, _, _| ());
         assert_eq!(x.d.read(p, 4).unwrap(), [7; 4]);
         x.check_over("millpond_copy");
@@ -157,7 +157,7 @@ fn a_blocking_copy_comes_after_the_work_of_a_stream_that_has_ended() {
 /// The plugin's devices and the plugin end when that work is over.
 #[test]
 fn unregistering_waits_for_the_work_of_a_stream_that_has_ended() {
-    apart(60, || {
+    apart_for(60, || {
         let (x, p) = ended_stream(of_the_stream, |_, _, _| ());
         free(p).unwrap();
         free(x._other).unwrap();
@@ -170,7 +170,7 @@ fn unregistering_waits_for_the_work_of_a_stream_that_has_ended() {
 /// The same at the end of the library.
 #[test]
 fn the_end_of_the_library_waits_for_the_work_of_a_stream_that_has_ended() {
-    apart(60, || {
+    apart_for(60, || {
         let (x, _) = ended_stream(of_the_stream, |_, _, _| ());
         said(millpond_finalize()).unwrap();
         assert_eq!(slow::faults(), [""; 0]);
@@ -181,7 +181,7 @@ fn the_end_of_the_library_waits_for_the_work_of_a_stream_that_has_ended() {
 /// A plugin that has less than that: no events, or only one of the two ways to ask for them.
 #[test]
 fn a_plugin_with_little_loses_sight_of_no_stream() {
-    apart(60, || {
+    apart_for(60, || {
         let lacks: [fn(&mut C_DeviceInterface); 4] = [
             |t| t.create_event = None,
             |t| t.query_event = None,
@@ -203,7 +203,7 @@ fn a_plugin_with_little_loses_sight_of_no_stream() {
 /// more.
 #[test]
 fn what_is_kept_of_ended_streams_does_not_grow() {
-    apart(60, || {
+    apart_for(60, || {
         for lacks in [|t: &mut C_DeviceInterface| t.query_event = None, |_: &mut C_DeviceInterface| ()] {
             slow::register(Manner::default(), move |t| {
                 t.synchronize_device = None;
@@ -232,7 +232,7 @@ fn what_is_kept_of_ended_streams_does_not_grow() {
 /// stream that it has destroyed.
 #[test]
 fn a_stream_is_not_destroyed_under_a_thread_that_waits_for_the_device() {
-    apart(60, || {
+    apart_for(60, || {
         slow::register(Manner::default(), |t| t.synchronize_device = None).unwrap();
         let (d, inside) = (device(slow::NAME, 0), Arc::new(AtomicBool::new(false)));
         let a = d.stream();

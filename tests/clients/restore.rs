@@ -2,7 +2,7 @@
 //! what has gone. When those streams are at rest, nothing stands in its way, however often blocks have come and gone
 //! at one address in between. (docs/pools.md, "Checkpoint and restore")
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::MIB;
 use std::time::{Duration, Instant};
@@ -44,24 +44,24 @@ fn another_block_at_the_address(kind: &str, busy: bool) {
 
 #[test]
 fn a_layout_comes_back_where_another_block_lies_that_a_stream_has_used() {
-    apart(60, || another_block_at_the_address("cuda", false));
+    apart_for(60, || another_block_at_the_address("cuda", false));
 }
 
 #[test]
 fn a_layout_of_the_host_device_comes_back_where_another_block_lies_that_a_stream_has_used() {
-    apart(60, || another_block_at_the_address("host", false));
+    apart_for(60, || another_block_at_the_address("host", false));
 }
 
 /// The stream still uses that other block: the restore waits for it, and succeeds.
 #[test]
 fn a_restore_waits_for_the_stream_that_uses_another_block_at_the_address() {
-    apart(60, || another_block_at_the_address("host", true));
+    apart_for(60, || another_block_at_the_address("host", true));
 }
 
 /// A block of the checkpoint that is still the same one keeps its uses: nobody waits for them.
 #[test]
 fn a_restore_does_not_wait_for_blocks_that_stay() {
-    apart(60, || {
+    apart_for(60, || {
         configure_host(64 * MIB, true);
         let d = device("host", 0);
         let (s, t, pool) = (d.stream(), d.stream(), d.new_pool());

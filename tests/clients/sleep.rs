@@ -1,7 +1,7 @@
 //! Pools that sleep. A pool gives its memory away and has it again at the same addresses with the same contents,
 //! whatever other pools do meanwhile: end, lose their graphs, or sleep themselves.
 
-use crate::apart::{apart, step};
+use crate::apart::{apart_for, step};
 use crate::client::*;
 use crate::cuda::{GRANULE, MIB};
 
@@ -84,12 +84,12 @@ fn the_other_pool_ends(kind: &str) {
 
 #[test]
 fn a_pool_wakes_after_another_pool_has_ended() {
-    apart(60, || the_other_pool_ends("cuda"));
+    apart_for(60, || the_other_pool_ends("cuda"));
 }
 
 #[test]
 fn a_pool_of_the_host_device_wakes_after_another_pool_has_ended() {
-    apart(60, || the_other_pool_ends("host"));
+    apart_for(60, || the_other_pool_ends("host"));
 }
 
 /// A pool wakes while another one sleeps that had taken a granule from it before, and that one wakes after it.
@@ -107,18 +107,18 @@ fn both_sleep(kind: &str) {
 
 #[test]
 fn a_pool_wakes_while_another_one_sleeps() {
-    apart(60, || both_sleep("cuda"));
+    apart_for(60, || both_sleep("cuda"));
 }
 
 #[test]
 fn a_pool_of_the_host_device_wakes_while_another_one_sleeps() {
-    apart(60, || both_sleep("host"));
+    apart_for(60, || both_sleep("host"));
 }
 
 /// The other way round: the pool that took the granule sleeps over the end of the one that had it.
 #[test]
 fn a_pool_wakes_after_the_end_of_the_one_that_it_took_memory_from() {
-    apart(60, || {
+    apart_for(60, || {
         let x = scene("cuda");
         x.d.memset(x.taken, 0x44, GRANULE).unwrap();
         x.second.sleep().unwrap();

@@ -11,15 +11,16 @@
     reason = "a test fails by panicking, its helpers too; every block is one call of an interface under test"
 )]
 
-mod apart;
 mod api;
 mod counted;
 mod held;
 mod threads;
 
+#[path = "../apart/mod.rs"]
+mod apart;
 #[path = "../compilers/mod.rs"]
 mod compilers;
-#[path = "../cuda/mod.rs"]
+#[path = "../fakecuda/mod.rs"]
 mod cuda;
 #[path = "../fake/mod.rs"]
 mod fake;

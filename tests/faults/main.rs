@@ -21,13 +21,12 @@
     reason = "a test fails by panicking, its helpers too; every block is one call of an interface under test"
 )]
 
-#[allow(dead_code, reason = "other tests use the rest")]
-#[path = "../contract/apart.rs"]
+#[path = "../apart/mod.rs"]
 mod apart;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../contract/api.rs"]
 mod api;
-#[path = "../cuda/mod.rs"]
+#[path = "../fakecuda/mod.rs"]
 mod cuda;
 #[path = "../seam/mod.rs"]
 mod seam;

@@ -38,7 +38,7 @@ mod time;
 mod waits;
 mod world;
 
-#[path = "../cuda/mod.rs"]
+#[path = "../fakecuda/mod.rs"]
 mod cuda;
 #[path = "../fake/mod.rs"]
 mod fake;

@@ -11,7 +11,7 @@ use millpond::capi::*;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::ptr::null_mut;
 
 const INFO: &str = "MILLPOND_TEST_INFO";
@@ -104,14 +104,13 @@ pub struct Importer {
 }
 
 impl Importer {
-    /// A child that has imported the block, of `bytes` bytes, on device 0 of the type. The descriptors here are
-    /// closed.
+    /// A child that runs the test of that name, and has imported the block, of `bytes` bytes, on device 0 of the type.
+    /// The descriptors here are closed.
     #[track_caller]
     pub fn start(test: &str, kind: &str, sent: Sent, bytes: usize, vars: &[(&str, &str)]) -> Importer {
         let text: String = sent.info.iter().map(|b| format!("{b:02x}")).collect();
         let fds = sent.fds.clone();
-        let mut c = Command::new(std::env::current_exe().unwrap());
-        c.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+        let mut c = crate::apart::program(test);
         c.env(INFO, text).env(COUNT, fds.len().to_string()).env(KIND, kind).envs(vars.iter().copied());
         c.stdin(Stdio::piped()).stdout(Stdio::piped());
         unsafe {

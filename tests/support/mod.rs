@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What the tests of one file can change about the device, and see of it.
+/// What a test can change about the device, and see of it.
 #[derive(Default)]
 pub struct Knobs {
     pub panic_on_synchronize: AtomicBool,
@@ -55,7 +55,7 @@ pub fn test_type(name: &str) -> (Arc<TestType>, Arc<Knobs>) {
     (Arc::new(TestType { name: name.to_owned(), knobs: knobs.clone() }), knobs)
 }
 
-/// Tests of one file share the process's registry where the runner gives them one process.
+/// The turn to use the library, which is one for the process: whoever begins it anew holds this meanwhile.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|e| e.into_inner())

@@ -1,0 +1,48 @@
+//! The C API, and the Rust API of `runtime` where that has more to say, as a user sees them: on the host device, and on
+//! a test device that does what a test wants of it.
+//!
+//! The library is one for a process. Tests begin it anew and take turns (`support::alone`); what must hold for a process
+//! as a whole, or counts what a process does, runs apart.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::undocumented_unsafe_blocks,
+    unreachable_pub,
+    reason = "a test fails by panicking, its helpers too; every block is one call of the interface under test, \
+              or a copy of memory that the test owns"
+)]
+
+#[cfg(unix)]
+#[path = "../apart/mod.rs"]
+mod apart;
+#[cfg(all(feature = "capi", target_os = "linux"))]
+#[path = "../sharing/mod.rs"]
+mod sharing;
+#[path = "../support/mod.rs"]
+mod support;
+
+#[cfg(feature = "capi")]
+mod bad_input;
+#[cfg(feature = "capi")]
+mod dlpack;
+#[cfg(all(feature = "capi", unix))]
+mod hammer;
+#[cfg(feature = "capi")]
+mod life;
+#[cfg(feature = "capi")]
+mod oom_callbacks;
+#[cfg(all(feature = "capi", unix))]
+mod options;
+mod pinned;
+#[cfg(feature = "capi")]
+mod pools;
+#[cfg(all(feature = "capi", unix))]
+mod process;
+mod runtime;
+#[cfg(all(feature = "capi", target_os = "linux"))]
+mod segments;
+#[cfg(all(feature = "capi", target_os = "linux"))]
+mod share;
+#[cfg(all(feature = "capi", unix))]
+mod warm;

@@ -1,0 +1,233 @@
+//! Callbacks of a device that has run out of memory: when they are called, what they may do, and when
+//! the request has its second attempt.
+
+use crate::support::capi::*;
+use millpond::capi::*;
+use millpond::runtime::{self, PoolId};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+/// A cache of one block, as a framework keeps it, and what its callback has seen.
+#[derive(Default)]
+struct Cache {
+    device: AtomicU64,
+    block: AtomicU64,
+    calls: Mutex<Vec<u64>>,
+}
+
+unsafe extern "C-unwind" fn drop_cache(data: *mut c_void, bytes: u64) -> bool {
+    let cache = unsafe { &*data.cast::<Cache>() };
+    cache.calls.lock().unwrap().push(bytes);
+    // A request that fails in here calls nobody, and a small one works.
+    let device = std::ptr::with_exposed_provenance_mut(cache.device.load(SeqCst) as usize);
+    let mut p = null_mut();
+    let failed = unsafe { millpond_alloc(device, 16 * MIB, &mut p) };
+    assert_ne!(failed, C_Status::SUCCESS);
+    let block = cache.block.swap(0, SeqCst);
+    if block == 0 {
+        return false;
+    }
+    unsafe { millpond_free(std::ptr::with_exposed_provenance_mut(block as usize)) == C_Status::SUCCESS }
+}
+
+fn cache(device: *mut millpond_device) -> (Box<Cache>, u64) {
+    let c = Box::<Cache>::default();
+    c.device.store(device.expose_provenance() as u64, SeqCst);
+    let mut id = 0;
+    let data = (&raw const *c).cast_mut().cast();
+    ok(unsafe { millpond_device_add_oom_callback(device, Some(drop_cache), data, &mut id) });
+    assert_ne!(id, 0);
+    (c, id)
+}
+
+fn hold(c: &Cache, device: *mut millpond_device, bytes: usize) {
+    let mut p = null_mut();
+    ok(unsafe { millpond_alloc(device, bytes, &mut p) });
+    c.block.store(p.expose_provenance() as u64, SeqCst);
+}
+
+#[test]
+fn a_cache_is_dropped_and_the_request_works() {
+    let f = fixture();
+    let (c, id) = cache(f.device);
+    ok(unsafe { millpond_device_set_limit(f.device, (8 * MIB) as u64) });
+    let mut pool = null_mut();
+    ok(unsafe { millpond_pool_create(f.device, null(), &mut pool) });
+    // Stream-ordered, through the path of a pool that was used before and of one that was not, and
+    // unordered.
+    for _ in 0..2 {
+        for p in [f.pool, pool] {
+            hold(&c, f.device, 6 * MIB);
+            let mut block = null_mut();
+            ok(unsafe { millpond_pool_alloc(p, 5 * MIB, null_mut(), &mut block) });
+            assert_eq!(std::mem::take(&mut *c.calls.lock().unwrap()), [5 << 20]);
+            ok(unsafe { millpond_free(block) });
+        }
+    }
+    hold(&c, f.device, 6 * MIB);
+    let mut block = null_mut();
+    ok(unsafe { millpond_alloc(f.device, 5 * MIB, &mut block) });
+    assert_eq!(std::mem::take(&mut *c.calls.lock().unwrap()), [5 << 20]);
+    // Nothing in the cache: one call, no success.
+    fails(unsafe { millpond_alloc(f.device, 5 * MIB, &mut null_mut()) }, MILLPOND_E_OUT_OF_MEMORY);
+    assert_eq!(c.calls.lock().unwrap().len(), 1);
+    // Not a lack of memory: no call.
+    fails(
+        unsafe { millpond_pool_alloc(f.pool, 64, without(12345), &mut null_mut()) },
+        MILLPOND_E_UNKNOWN_STREAM,
+    );
+    assert_eq!(c.calls.lock().unwrap().len(), 1);
+
+    ok(unsafe { millpond_device_remove_oom_callback(f.device, id) });
+    fails(unsafe { millpond_alloc(f.device, 5 * MIB, &mut null_mut()) }, MILLPOND_E_OUT_OF_MEMORY);
+    assert_eq!(c.calls.lock().unwrap().len(), 1);
+    ok(unsafe { millpond_free(block) });
+}
+
+fn without(stream: usize) -> C_Stream {
+    std::ptr::without_provenance_mut(stream)
+}
+
+#[test]
+fn bad_arguments_get_a_status() {
+    let f = fixture();
+    let mut id = 7;
+    let none = null_mut();
+    fails(
+        unsafe { millpond_device_add_oom_callback(f.device, None, none, &mut id) },
+        MILLPOND_E_INVALID_ARGUMENT,
+    );
+    fails(
+        unsafe { millpond_device_add_oom_callback(f.device, Some(drop_cache), none, null_mut()) },
+        MILLPOND_E_INVALID_ARGUMENT,
+    );
+    fails(
+        unsafe { millpond_device_add_oom_callback(null_mut(), Some(drop_cache), none, &mut id) },
+        MILLPOND_E_INVALID_ARGUMENT,
+    );
+    assert_eq!(id, 7);
+    for bad in [0, 1, u64::MAX] {
+        fails(unsafe { millpond_device_remove_oom_callback(f.device, bad) }, MILLPOND_E_INVALID_ARGUMENT);
+    }
+    let (_c, id) = cache(f.device);
+    ok(unsafe { millpond_device_remove_oom_callback(f.device, id) });
+    fails(unsafe { millpond_device_remove_oom_callback(f.device, id) }, MILLPOND_E_INVALID_ARGUMENT);
+    // Those that are left end with the device.
+    let (_c, id) = cache(f.device);
+    ok(millpond_finalize());
+    fails(unsafe { millpond_device_remove_oom_callback(f.device, id) }, MILLPOND_E_NOT_INITIALIZED);
+}
+
+#[test]
+fn all_are_called_in_order_and_the_request_is_tried_once_more() {
+    let f = fixture();
+    let device = runtime::device("testdev", 0).unwrap();
+    let memory = device.memory();
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let note = |n: u32, answer: bool| {
+        let calls = calls.clone();
+        move |_| {
+            calls.lock().unwrap().push(n);
+            if n == 2 {
+                panic!("a callback that panics frees nothing");
+            }
+            answer
+        }
+    };
+    let ids: Vec<_> =
+        [(1, true), (2, true), (3, false)].map(|(n, a)| memory.add_oom_callback(note(n, a)).unwrap()).into();
+    f.knobs.fail_alloc.store(true, SeqCst);
+    let tries = memory.stats().out_of_memory_count;
+    assert!(memory.alloc_unordered(PoolId::DEFAULT, 64).is_err());
+    assert_eq!(*calls.lock().unwrap(), [1, 2, 3]);
+    assert_eq!(memory.stats().out_of_memory_count, tries + 1, "requests are counted, not their attempts");
+    // Nobody claims to have freed anything: no second attempt.
+    memory.remove_oom_callback(ids[0]).unwrap();
+    assert!(memory.alloc(PoolId::DEFAULT, 0, 64).is_err());
+    assert_eq!(*calls.lock().unwrap(), [1, 2, 3, 2, 3]);
+    assert_eq!(memory.stats().out_of_memory_count, tries + 2);
+    // One that removes itself, and adds another, which has its turn at the next request.
+    memory.remove_oom_callback(ids[1]).unwrap();
+    memory.remove_oom_callback(ids[2]).unwrap();
+    let (own, added) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (id, flag, again) = (own.clone(), added.clone(), device.clone());
+    let id_of = memory
+        .add_oom_callback(move |_| {
+            again.memory().remove_oom_callback(id.load(SeqCst)).unwrap();
+            let flag = flag.clone();
+            again.memory().add_oom_callback(move |_| !flag.swap(true, SeqCst)).unwrap();
+            false
+        })
+        .unwrap();
+    own.store(id_of, SeqCst);
+    assert!(memory.alloc(PoolId::DEFAULT, 0, 64).is_err());
+    assert!(!added.load(SeqCst));
+    assert!(memory.alloc(PoolId::DEFAULT, 0, 64).is_err());
+    assert!(added.load(SeqCst));
+}
+
+#[test]
+fn a_removal_waits_for_the_threads_inside() {
+    let f = fixture();
+    let device = runtime::device("testdev", 0).unwrap();
+    let (entered, wait_entered) = channel();
+    let left = Arc::new(AtomicBool::new(false));
+    let leaving = left.clone();
+    let id = device
+        .memory()
+        .add_oom_callback(move |_| {
+            entered.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+            leaving.store(true, SeqCst);
+            false
+        })
+        .unwrap();
+    f.knobs.fail_alloc.store(true, SeqCst);
+    std::thread::scope(|s| {
+        s.spawn(|| assert!(device.memory().alloc(PoolId::DEFAULT, 0, 64).is_err()));
+        wait_entered.recv().unwrap();
+        // No lock is held meanwhile.
+        let other = device.memory().add_oom_callback(|_| false).unwrap();
+        device.memory().remove_oom_callback(other).unwrap();
+        assert!(!left.load(SeqCst));
+        device.memory().remove_oom_callback(id).unwrap();
+        assert!(left.load(SeqCst), "it was still inside");
+    });
+}
+
+#[test]
+fn memory_without_pooling_calls_back_too() {
+    let _alone = crate::support::alone();
+    let _ = runtime::finalize();
+    let (kind, knobs) = crate::support::test_type("unpooled");
+    knobs.min_chunk.store(96, SeqCst);
+    runtime::register_type(kind).unwrap();
+    let device = runtime::device("unpooled", 0).unwrap();
+    let (calls, failing) = (Arc::new(AtomicU64::new(0)), knobs.clone());
+    let counter = calls.clone();
+    device
+        .memory()
+        .add_oom_callback(move |bytes| {
+            counter.fetch_add(bytes, SeqCst);
+            failing.fail_alloc.swap(false, SeqCst)
+        })
+        .unwrap();
+    for stream in [Some(0), None] {
+        knobs.fail_alloc.store(true, SeqCst);
+        calls.store(0, SeqCst);
+        let block = match stream {
+            Some(s) => device.memory().alloc(PoolId::DEFAULT, s, 1000),
+            None => device.memory().alloc_unordered(PoolId::DEFAULT, 1000),
+        };
+        let block = block.unwrap();
+        assert_eq!(calls.load(SeqCst), 1000);
+        device.memory().free(block, stream, None).unwrap();
+    }
+    assert_eq!(knobs.live_bytes.load(SeqCst), 0, "a device that is not pooled keeps nothing");
+}

@@ -1,0 +1,35 @@
+//! The device type `cuda` over the fake driver. Driver and library are one for a process: tests take turns
+//! (`fakecuda::Fake`), and each begins both anew.
+#![cfg(unix)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::undocumented_unsafe_blocks,
+    unreachable_pub,
+    reason = "a test fails by panicking, its helpers too; a child answers on its standard output; every block is one \
+              call of the library, of the fake or of fork"
+)]
+
+#[path = "../apart/mod.rs"]
+mod apart;
+#[path = "../compilers/mod.rs"]
+mod compilers;
+#[path = "../fakecuda/mod.rs"]
+mod cuda;
+#[cfg(feature = "capi")]
+#[path = "../sharing/mod.rs"]
+mod sharing;
+
+mod backends;
+mod device;
+mod driver;
+#[cfg(feature = "capi")]
+mod fabric;
+mod faults;
+#[cfg(feature = "capi")]
+mod on_cuda;
+mod pools;
+mod refusals;
+#[cfg(feature = "capi")]
+mod share;

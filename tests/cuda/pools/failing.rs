@@ -1,0 +1,116 @@
+//! Each call of the driver fails once.
+
+use super::sleep::full_pool;
+use super::*;
+
+/// CUDA_ERROR_LAUNCH_FAILED, here as an ordinary failure; and CUDA_ERROR_OUT_OF_MEMORY.
+const FAILED: u32 = 719;
+const NO_MEMORY: u32 = 2;
+
+/// Every call of the driver in `step` fails once: what it leaves is as it was, or as it should be.
+fn step_fails(settings: &[(&str, &str)], step: impl Fn(&DeviceState, PoolId, u64) -> Result<()>) {
+    let mut all = vec![("keep_log", "1")];
+    all.extend_from_slice(settings);
+    let mut seen = 0;
+    for code in [FAILED, NO_MEMORY] {
+        // The second code ends in the same places: some of them.
+        for call in (0..).step_by(if code == FAILED { 1 } else { 7 }) {
+            let (fake, d) = one(&all);
+            let m = d.memory();
+            let s = d.stream_create().unwrap();
+            let (p, content) = full_pool(&fake, &d, s, true);
+            // One that sleeps, for steps that wake.
+            let (q, asleep) = {
+                let q = m.pool_create(0).unwrap();
+                let mut c = Others { sparse: true, ..Others::default() };
+                c.put(&fake, m.alloc(q, s, 5 * MIB).unwrap(), 5 * MIB);
+                (q, c)
+            };
+            d.pools_sleep(&[q], true).unwrap();
+            fake.calls_reset();
+            fake.fail("*", call + 1, code, false);
+            let done = step(&d, p, s);
+            let made = fake.all_calls();
+            fake.fail_clear();
+            if made <= call {
+                done.unwrap();
+                fake.end_quietly();
+                assert!(call > 3, "too few calls to call this a test");
+                break;
+            }
+            seen += u32::from(done.is_err());
+            if m.pool_sleeps(p) {
+                d.pools_wake(&[p]).unwrap_or_else(|e| panic!("call {call} ({code}): {done:?}, then {e}"));
+            }
+            content.check(&fake);
+            d.pools_wake(&[q]).unwrap_or_else(|e| panic!("call {call} ({code}): {done:?}, then {e}"));
+            asleep.check(&fake);
+            // And the step can be done now.
+            step(&d, p, s).unwrap_or_else(|e| panic!("call {call} ({code}): {done:?}, again: {e}"));
+            if m.pool_sleeps(p) {
+                d.pools_wake(&[p]).unwrap();
+            }
+            content.check(&fake);
+            content.free(&d);
+            asleep.free(&d);
+            m.empty_cache(None).unwrap();
+            assert_eq!((m.stats().reserved.current, fake.used(0)), (0, 0), "call {call} ({code}): {done:?}");
+            fake.end();
+        }
+    }
+    assert!(seen > 3, "only {seen} failures came out");
+}
+
+#[test]
+fn every_call_of_a_sleep_may_fail() {
+    step_fails(&[], |d, p, _| d.pools_sleep(&[p], true));
+}
+
+#[test]
+fn every_call_of_a_wake_may_fail() {
+    step_fails(&[], |d, p, _| {
+        if !d.memory().pool_sleeps(p) {
+            d.pools_sleep(&[p], true)?;
+        }
+        d.pools_wake(&[p])
+    });
+}
+
+#[test]
+fn every_call_of_a_capture_may_fail() {
+    step_fails(&[], |d, _, s| {
+        let m = d.memory();
+        let p = m.pool_create(0)?;
+        let t = d.stream_create()?;
+        let c = m.capture_begin(p, s)?;
+        let work = || {
+            m.capture_add(c, t)?;
+            let a = m.alloc(POOL, s, 3 * MIB)?;
+            let b = m.alloc(POOL, t, 70_000);
+            let x = m.alloc_unordered(POOL, 5000);
+            let freed = x.and_then(|x| m.free(x, None, None)).and(m.free(a, Some(t), None));
+            b.and_then(|b| m.free(b, Some(t), None)).and(freed)
+        };
+        let done = work();
+        m.capture_end(c)?;
+        m.capture_release(c)?;
+        let ended = d.stream_destroy(t);
+        done.and(ended).and(m.pool_destroy(p))
+    });
+}
+
+#[test]
+fn every_call_of_a_restore_may_fail() {
+    step_fails(&[], |d, p, s| {
+        let m = d.memory();
+        let t = d.stream_create()?;
+        let saved = m.checkpoint(p)?;
+        let a = m.alloc(p, s, 70_000)?;
+        let done = m.record_stream(a, t).and_then(|()| d.restore(p, saved)).map(drop);
+        if done.is_err() {
+            m.free(a, Some(s), None)?;
+        }
+        m.checkpoint_destroy(saved)?;
+        done.and(d.stream_destroy(t))
+    });
+}

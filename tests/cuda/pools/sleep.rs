@@ -1,0 +1,146 @@
+//! Pools that sleep, and layouts that come back.
+
+use super::*;
+
+/// A pool with small blocks, a large one and a scattered one, all with content of their own.
+pub(crate) fn full_pool(fake: &Fake, d: &DeviceState, s: u64, sparse: bool) -> (PoolId, Others) {
+    let m = d.memory();
+    let p = m.pool_create(24 * MIB).unwrap();
+    let singles: Vec<u64> = (0..12).map(|_| m.alloc(p, s, GRANULE).unwrap()).collect();
+    let mut content = Others { sparse, ..Others::default() };
+    for pair in singles.chunks(2).take(5) {
+        content.put(fake, pair[0], GRANULE);
+        m.free(pair[1], Some(s), None).unwrap();
+    }
+    m.free(singles[10], Some(s), None).unwrap();
+    m.free(singles[11], Some(s), None).unwrap();
+    content.put(fake, m.alloc(p, s, 10 * MIB + 5000).unwrap(), 10 * MIB + 5000);
+    for bytes in [100, 70_000] {
+        content.put(fake, m.alloc(p, s, bytes).unwrap(), bytes);
+    }
+    (p, content)
+}
+
+#[test]
+fn memory_sleeps_and_wakes_at_its_addresses() {
+    for save in [true, false] {
+        let (fake, d) = one(&[]);
+        let m = d.memory();
+        let s = d.stream_create().unwrap();
+        let (p, content) = full_pool(&fake, &d, s, false);
+        assert_eq!(fake.used(0), 24 * MIB);
+        d.pools_sleep(&[p], save).unwrap();
+        assert_eq!(fake.used(0), 0, "the memory is the device's again");
+        assert_eq!(m.pool_stats(p).unwrap().sleeping.current, 24 * MIB);
+        assert!(
+            fake.read(0, content.blocks[0].0, 1).is_err() || fake.read(0, content.blocks[5].0, 1).is_err()
+        );
+        assert_eq!(d.memset_async(s, content.blocks[0].0, 1, 1).unwrap_err().code(), Code::NotPermitted);
+        // Others have all of the device meanwhile: a wake is not possible, and loses nothing.
+        let mut others = Others::default();
+        others.take_all(&fake, &d, POOL, s);
+        assert_eq!(fake.used(0), 64 * MIB);
+        assert_eq!(d.pools_wake(&[p]).unwrap_err().code(), Code::OutOfMemory);
+        others.check(&fake);
+        assert_eq!(m.pool_stats(p).unwrap().sleeping.current, 24 * MIB);
+        others.free(&d); // idle memory is given back for the wake
+        d.pools_wake(&[p]).unwrap();
+        let st = m.pool_stats(p).unwrap();
+        assert_eq!(
+            (st.sleeping.current, st.reserved.current, fake.used(0)),
+            (0, 24 * MIB, 64 * MIB - 40 * MIB)
+        );
+        if save {
+            content.check(&fake);
+        }
+        (0..content.blocks.len()).for_each(|i| content.fill(&fake, i)); // all can be written
+        content.check(&fake);
+        content.free(&d);
+        m.pool_destroy(p).unwrap();
+        fake.end();
+    }
+}
+
+#[test]
+fn a_pool_that_a_graph_keeps_may_sleep_between_replays() {
+    for made in [Here, ElsewhereNonBlocking] {
+        let (fake, d) = one(&[]);
+        let m = d.memory();
+        let s = stream(&fake, &d, made);
+        let p = m.pool_create(0).unwrap();
+        let c = m.capture_begin(p, s).unwrap();
+        record(&fake, s, GLOBAL);
+        let result = m.alloc(POOL, s, 2000).unwrap();
+        work(&d, s, p, result, 1);
+        let e = d.pools_sleep(&[p], true).unwrap_err();
+        assert!(matches!(e.code(), Code::Busy | Code::NotPermitted), "{e}");
+        let exec = graph(&fake, s);
+        m.capture_end(c).unwrap();
+        for round in 0..3 {
+            replay(&fake, exec, s);
+            check_result(&fake, result, 1);
+            let (used, held) = (fake.used(0), reserved(&d, p));
+            assert!(held > 9 * MIB);
+            d.pools_sleep(&[p], round != 1).unwrap();
+            assert_eq!(fake.used(0), used - held);
+            let x = m.alloc(POOL, 0, 40 * MIB).unwrap();
+            d.memset(x, 5, 40 * MIB).unwrap();
+            m.free(x, Some(0), None).unwrap();
+            d.pools_wake(&[p]).unwrap();
+        }
+        replay(&fake, exec, s);
+        check_result(&fake, result, 1);
+        graph_end(&fake, exec);
+        m.free(result, Some(s), None).unwrap();
+        m.capture_release(c).unwrap();
+        m.pool_destroy(p).unwrap();
+        stream_end(&fake, &d, made, s);
+        fake.end();
+    }
+}
+
+#[test]
+fn a_layout_comes_back_between_replays() {
+    for settings in [MAPPED, SEGMENTS] {
+        let (fake, d) = one(settings);
+        let m = d.memory();
+        let s = d.stream_create().unwrap();
+        let p = m.pool_create(0).unwrap();
+        let capture = |value: u8| {
+            let c = m.capture_begin(p, s).unwrap();
+            record(&fake, s, GLOBAL);
+            let result = m.alloc(POOL, s, 2000).unwrap();
+            work(&d, s, p, result, value);
+            let exec = graph(&fake, s);
+            m.capture_end(c).unwrap();
+            (c, exec, result)
+        };
+        let (c1, exec_1, result_1) = capture(1);
+        let saved = m.checkpoint(p).unwrap();
+        m.free(result_1, Some(s), None).unwrap();
+        let (c2, exec_2, result_2) = capture(21);
+        assert_eq!(result_1, result_2, "the second graph puts its result where the first one's was");
+        let eager = m.alloc(p, s, 3 * MIB).unwrap();
+        replay(&fake, exec_2, s);
+        check_result(&fake, result_2, 21);
+        let back = d.restore(p, saved).unwrap();
+        assert_eq!((back.freed, back.live), (vec![(eager, 3 * MIB)], vec![]));
+        replay(&fake, exec_1, s);
+        check_result(&fake, result_1, 1);
+        m.free(result_1, Some(s), None).unwrap();
+        let back = d.restore(p, saved).unwrap();
+        assert_eq!((back.freed, back.live), (vec![], vec![(result_1, 2000)]));
+        // Not while the stream is captured: the capture stays whole.
+        let c3 = m.capture_begin(p, s).unwrap();
+        record(&fake, s, GLOBAL);
+        assert_eq!(d.restore(p, saved).unwrap_err().code(), Code::Busy);
+        graph_end(&fake, graph(&fake, s));
+        m.capture_end(c3).unwrap();
+        [exec_1, exec_2].into_iter().for_each(|x| graph_end(&fake, x));
+        m.free(result_1, Some(s), None).unwrap();
+        [c1, c2, c3].into_iter().for_each(|c| m.capture_release(c).unwrap());
+        m.checkpoint_destroy(saved).unwrap();
+        m.pool_destroy(p).unwrap();
+        fake.end();
+    }
+}

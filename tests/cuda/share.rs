@@ -1,0 +1,240 @@
+//! Sharing on the device type `cuda`, over the fake driver: two processes with granules and with segments, every
+//! call that fails, and access from other devices.
+
+use crate::cuda::{Fake, GRANULE};
+use crate::on_cuda::*;
+use crate::sharing::*;
+use millpond::capi::*;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+const INVALID_VALUE: u32 = 1;
+const OUT_OF_MEMORY: u32 = 2;
+
+const MAPPED: [(&str, &str); 1] = [("capacity", "256M")];
+const SEGMENTS: &str = "MILLPOND_TEST_SEGMENTS";
+
+/// No test here: what the child of the others does.
+#[test]
+fn importer() {
+    if !is_importer() {
+        return;
+    }
+    let mut fake = None;
+    obey(|| {
+        let maps = std::env::var_os(SEGMENTS).is_none();
+        fake = Some(Fake::new(&MAPPED, |o| o.mapping = maps));
+    });
+    fake.unwrap().end();
+}
+
+#[test]
+fn granules_between_two_processes() {
+    two_processes("share::importer", Fake::new(&MAPPED, |_| {}), &[], &[1000, 5 * MIB + 100]);
+}
+
+#[test]
+fn segments_between_two_processes() {
+    // The last one is a segment of its own.
+    let fake = Fake::new(&MAPPED, |o| o.mapping = false);
+    two_processes("share::importer", fake, &[(SEGMENTS, "1")], &[1000, 5 * MIB + 100, 70 * MIB]);
+}
+
+#[test]
+fn a_segment_is_not_opened_in_its_own_process() {
+    let fake = Fake::new(&MAPPED, |o| o.mapping = false);
+    let d = device(0);
+    let p = take(d, 1000);
+    let sent = export(p);
+    assert_ne!(import(d, &sent), C_Status::SUCCESS);
+    assert!(message().contains("another process"), "{}", message());
+    drop(sent);
+    free(p);
+    assert_eq!(held(d), 0);
+    fake.end();
+}
+
+#[test]
+fn every_call_may_fail() {
+    let fake = Fake::new(&MAPPED, |_| {});
+    let d = device(0);
+    let p = take(d, 5 * MIB);
+    write(d, p, &pattern(1, 5 * MIB));
+    let (mut bytes, mut count) = (0, 0);
+    ok(unsafe { millpond_export_get_size(p, &mut bytes, &mut count) });
+    assert!(count > 3, "a descriptor for each granule and one more");
+    let (mut info, mut fds) = (vec![0u8; bytes], vec![-1; count]);
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    for name in ["cuMemExportToShareableHandle", "cuDeviceGetUuid_v2"] {
+        let before = descriptors();
+        for nth in 1..=if name.starts_with("cuMem") { 3 } else { 1 } {
+            fake.fail(name, nth, INVALID_VALUE, false);
+            let to = info.as_mut_ptr().cast();
+            let status = unsafe { millpond_export(p, to, bytes, fds.as_mut_ptr(), count) };
+            fails(status, MILLPOND_E_INVALID_ARGUMENT);
+            assert!(message().contains("CUDA_ERROR_INVALID_VALUE"), "{}", message());
+            fake.fail_clear();
+        }
+        assert_eq!(descriptors(), before, "{name}");
+    }
+    let sent = export(p);
+    let calls = [
+        "cuDeviceGetUuid_v2",
+        "cuMemAddressReserve",
+        "cuMemImportFromShareableHandle",
+        "cuMemMap",
+        "cuMemSetAccess",
+    ];
+    for name in calls {
+        for nth in 1..=if ["cuMemImportFromShareableHandle", "cuMemMap"].contains(&name) { 3 } else { 1 } {
+            let before = descriptors();
+            fake.fail(name, nth, OUT_OF_MEMORY, false);
+            fails(import(d, &sent), MILLPOND_E_OUT_OF_MEMORY);
+            assert!(message().contains(name.trim_end_matches("_v2")), "{}", message());
+            fake.fail_clear();
+            assert_eq!(descriptors(), before, "{name} {nth}");
+        }
+    }
+    let mut q = null_mut();
+    ok(import_to(d, &sent.info, &sent.fds, &mut q));
+    assert_eq!(read(d, q, 5 * MIB), pattern(1, 5 * MIB));
+    free(p);
+    drop(sent);
+    assert_eq!(held(d), 1);
+    // One that stays open goes with the device.
+    fake.end();
+}
+
+#[test]
+fn wrong_cards_and_drivers_that_cannot() {
+    let fake = Fake::new(&[("capacity", "64M"), ("devices", "2")], |_| {});
+    let p = take(device(0), 5 * MIB);
+    let sent = export(p);
+    fails(import(device(1), &sent), MILLPOND_E_INVALID_ARGUMENT);
+    assert!(message().contains("card"), "{}", message());
+    let mut host = null_mut();
+    ok(unsafe { millpond_device_get(c"host".as_ptr(), 0, &mut host) });
+    fails(import(host, &sent), MILLPOND_E_INVALID_ARGUMENT);
+    // A descriptor that the driver does not know; one granule behind several addresses is allowed.
+    let mut fds = sent.fds.clone();
+    fds[2] = fds[0];
+    let mut out = null_mut();
+    assert_ne!(import_to(device(0), &sent.info, &fds, &mut out), C_Status::SUCCESS);
+    drop(sent);
+    // What the host shares is not for this device.
+    let q = take(host, 100);
+    fails(import(device(0), &export(q)), MILLPOND_E_INVALID_ARGUMENT);
+    fake.end();
+
+    let fake = Fake::new(&[("capacity", "64M"), ("no_fd", "1")], |_| {});
+    let p = take(device(0), 100);
+    let (mut bytes, mut count) = (0, 0);
+    ok(unsafe { millpond_export_get_size(p, &mut bytes, &mut count) });
+    let (mut info, mut fds) = (vec![0u8; bytes], vec![-1; count]);
+    let status = unsafe { millpond_export(p, info.as_mut_ptr().cast(), bytes, fds.as_mut_ptr(), count) };
+    fails(status, MILLPOND_E_UNSUPPORTED);
+    free(p);
+    assert_eq!(held(device(0)), 0);
+    fake.end();
+}
+
+#[test]
+fn access_from_another_device() {
+    for maps in [true, false] {
+        let fake = Fake::new(&[("capacity", "64M"), ("devices", "2")], |o| o.mapping = maps);
+        let (near, far) = (device(0), device(1));
+        let p = take(near, 3 * MIB);
+        write(near, p, &pattern(2, 3 * MIB));
+        let seen = |p: *mut c_void| fake.read(1, p.addr() as u64, 64);
+        // The fake's `cuMemAlloc` memory is open to copies, and so to this, at any time.
+        let closed = |p| !maps || seen(p).is_err();
+        assert!(closed(p), "no access yet");
+        let mut can = false;
+        ok(unsafe { millpond_device_can_access_peer(near, far, &mut can) });
+        assert!(can && closed(p), "asking opens nothing");
+        let call = if maps { "cuMemSetAccess" } else { "cuCtxEnablePeerAccess" };
+        fake.fail(call, 1, OUT_OF_MEMORY, true);
+        fails(unsafe { millpond_device_enable_peer_access(near, far) }, MILLPOND_E_OUT_OF_MEMORY);
+        fake.fail_clear();
+        assert!(closed(p));
+        fake.calls_reset();
+        for _ in 0..2 {
+            ok(unsafe { millpond_device_enable_peer_access(near, far) });
+            assert_eq!(seen(p).unwrap(), pattern(2, 64));
+        }
+        assert!(fake.calls("cuCtxEnablePeerAccess") > 0);
+        let later = take(near, 7 * MIB);
+        write(near, later, &pattern(3, 7 * MIB));
+        let end = later.wrapping_byte_add(6 * MIB); // its start lies in a granule that was there
+        assert_eq!(seen(end).unwrap(), pattern(3, 7 * MIB)[6 * MIB..][..64], "memory that came later");
+        assert!(!maps || fake.read(0, take(far, 100).addr() as u64, 64).is_err(), "not the other way");
+        ok(unsafe { millpond_device_enable_peer_access(near, near) });
+        let mut host = null_mut();
+        ok(unsafe { millpond_device_get(c"host".as_ptr(), 0, &mut host) });
+        fails(unsafe { millpond_device_enable_peer_access(near, host) }, MILLPOND_E_UNSUPPORTED);
+        fake.end();
+    }
+    let fake = Fake::new(&[("capacity", "64M"), ("devices", "2"), ("no_peer", "1")], |_| {});
+    let mut can = true;
+    ok(unsafe { millpond_device_can_access_peer(device(0), device(1), &mut can) });
+    assert!(!can);
+    fails(unsafe { millpond_device_enable_peer_access(device(0), device(1)) }, MILLPOND_E_UNSUPPORTED);
+    fake.end();
+}
+
+#[test]
+fn imported_memory_is_open_to_the_same_peers() {
+    let fake = Fake::new(&[("capacity", "64M"), ("devices", "2")], |_| {});
+    let (near, far) = (device(0), device(1));
+    let p = take(near, 1000);
+    write(near, p, &pattern(6, 1000));
+    let (sent, mut early, mut late) = (export(p), null_mut(), null_mut());
+    ok(import_to(near, &sent.info, &sent.fds, &mut early));
+    ok(unsafe { millpond_device_enable_peer_access(near, far) });
+    ok(import_to(near, &sent.info, &sent.fds, &mut late));
+    for q in [early, late] {
+        assert_eq!(fake.read(1, q.addr() as u64, 64).unwrap(), pattern(6, 64));
+        ok(unsafe { millpond_import_close(q) });
+    }
+    assert!(GRANULE as usize > 1000);
+    fake.end();
+}
+
+#[test]
+fn segment_callbacks_see_what_the_driver_refuses() {
+    let fake = Fake::new(&MAPPED, |_| {});
+    let d = device(0);
+    unsafe extern "C-unwind" fn count(data: *mut c_void, event: u32, _: *mut c_void, bytes: usize) {
+        let live = unsafe { &mut *data.cast::<i64>() };
+        *live += if event == MILLPOND_SEGMENT_ADDED { bytes as i64 } else { -(bytes as i64) };
+    }
+    let live = Box::into_raw(Box::new(0i64));
+    let mut id = 0;
+    ok(unsafe { millpond_device_add_segment_callback(d, Some(count), live.cast(), &mut id) });
+    let now = || unsafe { live.read() };
+    let p = take(d, 5 * MIB);
+    assert_eq!(now(), 6 * MIB as i64);
+    for name in ["cuMemCreate", "cuMemMap", "cuMemSetAccess"] {
+        fake.fail(name, 2, OUT_OF_MEMORY, true);
+        let mut q = null_mut();
+        let failed = unsafe { millpond_alloc(d, 7 * MIB, &mut q) } != C_Status::SUCCESS;
+        fake.fail_clear();
+        if !failed {
+            free(q);
+        }
+        ok(unsafe { millpond_device_empty_cache(d) });
+        assert_eq!(now(), 6 * MIB as i64, "{name}");
+    }
+    free(p);
+    for name in ["cuMemUnmap", "cuMemRelease"] {
+        fake.fail(name, 2, INVALID_VALUE, false);
+        assert_ne!(unsafe { millpond_device_empty_cache(d) }, C_Status::SUCCESS);
+        fake.fail_clear();
+        assert_eq!(now(), 6 * MIB as i64, "{name}: it is there again");
+    }
+    ok(unsafe { millpond_device_empty_cache(d) });
+    assert_eq!(now(), 0);
+    ok(unsafe { millpond_device_remove_segment_callback(d, id) });
+    drop(unsafe { Box::from_raw(live) });
+    fake.end();
+}

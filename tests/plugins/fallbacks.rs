@@ -1,0 +1,308 @@
+//! What stands in for the callbacks that a plugin leaves null, and how plugins are called.
+
+use crate::fake::*;
+use millpond::Code;
+use millpond::device::{Caps, CopyKind};
+use millpond::paddle::abi::*;
+use millpond::runtime::{self, PoolId};
+
+fn addr<T>(p: *const T) -> u64 {
+    p as usize as u64
+}
+
+fn pattern(n: usize) -> Vec<u8> {
+    let mut bytes = (0..=250u8).collect::<Vec<_>>().repeat(n / 251 + 1);
+    bytes.truncate(n);
+    bytes
+}
+
+/// Sizes around the piece of a copy that goes through the host.
+const ALL: [usize; 4] = [1, 4 << 20, (4 << 20) + 1, (9 << 20) - 3];
+
+/// Every kind of copy and fill, blocking and on a stream, then streams and events.
+fn exercise(name: &str, sizes: &[usize]) {
+    let (d0, d1) = (runtime::device(name, 0).unwrap(), runtime::device(name, 1).unwrap());
+    let stream = match d0.device().caps().contains(Caps::STREAMS) {
+        true => d0.stream_create().unwrap(),
+        false => {
+            assert_eq!(d0.stream_create().unwrap_err().code(), Code::Unsupported);
+            0
+        }
+    };
+    for &n in sizes {
+        let source = pattern(n);
+        let bytes = n as u64;
+        let a = d0.memory().alloc_unordered(PoolId::DEFAULT, bytes).unwrap();
+        let b = d0.memory().alloc_unordered(PoolId::DEFAULT, bytes).unwrap();
+        let c = d1.memory().alloc_unordered(PoolId::DEFAULT, bytes).unwrap();
+        let read = |d: &runtime::DeviceState, from: u64| {
+            let mut back = vec![0u8; n];
+            d.read(from, &mut back).unwrap();
+            back
+        };
+        d0.memset(a, 0x5a, bytes).unwrap();
+        assert!(read(&d0, a) == vec![0x5a; n]);
+        d0.write(a, &source).unwrap();
+        // SAFETY: both ends are device memory.
+        unsafe { d0.copy(CopyKind::DeviceToDevice, b, a, bytes) }.unwrap();
+        assert!(read(&d0, b) == source);
+        d0.copy_peer(&d1, c, b, bytes).unwrap();
+        assert!(read(&d1, c) == source);
+
+        d1.memset(c, 0, bytes).unwrap();
+        d0.memset_async(stream, b, 3, bytes).unwrap();
+        d0.stream_synchronize(stream).unwrap();
+        assert!(read(&d0, b) == vec![3; n]);
+        // SAFETY: both ends are device memory.
+        unsafe { d0.copy_async(stream, CopyKind::DeviceToDevice, b, a, bytes) }.unwrap();
+        d0.copy_peer_async(stream, &d1, c, b, bytes).unwrap();
+        let mut back = vec![0u8; n];
+        // SAFETY: `back` is not touched before the stream was waited for.
+        unsafe { d0.copy_async(stream, CopyKind::DeviceToHost, addr(back.as_mut_ptr()), b, bytes) }.unwrap();
+        d0.stream_synchronize(stream).unwrap();
+        assert!(back == source && read(&d1, c) == source);
+        for (d, p) in [(&d0, a), (&d0, b), (&d1, c)] {
+            d.memory().free(p, None, Some(bytes)).unwrap();
+        }
+    }
+    let event = d0.event_create().unwrap();
+    assert!(d0.event_query(event).unwrap());
+    d0.event_record(stream, event).unwrap();
+    d0.stream_wait_event(stream, event).unwrap();
+    d0.event_synchronize(event).unwrap();
+    assert!(d0.event_query(event).unwrap() && d0.stream_query(stream).unwrap());
+    d0.event_destroy(event).unwrap();
+    assert_eq!(d0.event_record(stream, event).unwrap_err().code(), Code::UnknownEvent);
+    let (tell, told) = std::sync::mpsc::channel();
+    d0.stream_callback(stream, Box::new(move |r| tell.send(r).unwrap())).unwrap();
+    told.recv().unwrap().unwrap();
+    if stream != 0 {
+        d0.stream_destroy(stream).unwrap();
+        assert_eq!(d0.stream_synchronize(stream).unwrap_err().code(), Code::UnknownStream);
+    }
+    let host = d0.host_alloc(1000).unwrap();
+    // SAFETY: 1000 bytes of host memory that this test owns.
+    unsafe { std::ptr::write_bytes(host as usize as *mut u8, 1, 1000) };
+    d0.host_free(host).unwrap();
+}
+
+#[test]
+fn a_plugin_with_every_callback() {
+    register("full", |_, _| ()).unwrap();
+    exercise("full", &ALL);
+    runtime::unregister_type("full").unwrap();
+}
+
+#[test]
+fn a_plugin_with_no_more_than_is_required() {
+    register("bare", |_, t| minimal(t)).unwrap();
+    let caps = runtime::device("bare", 0).unwrap().device().caps();
+    assert_eq!(caps, Caps::CALLBACKS);
+    exercise("bare", &ALL);
+    assert_eq!(runtime::device("bare", 0).unwrap().unified_alloc(8).unwrap_err().code(), Code::Unsupported);
+}
+
+#[test]
+fn streams_and_events_that_are_all_null_still_have_names() {
+    register("nulls", |_, t| {
+        t.create_stream = Some(null_stream);
+        t.create_event = Some(null_event);
+    })
+    .unwrap();
+    let d = runtime::device("nulls", 0).unwrap();
+    let (a, b) = (d.stream_create().unwrap(), d.stream_create().unwrap());
+    assert!(a != 0 && b != 0 && a != b);
+    d.stream_destroy(a).unwrap();
+    d.stream_synchronize(b).unwrap();
+    assert_eq!(d.stream_synchronize(a).unwrap_err().code(), Code::UnknownStream);
+    exercise("nulls", &[1, 5000]);
+}
+
+#[test]
+fn each_optional_callback_can_be_left_out_alone() {
+    type Leave = fn(&mut C_DeviceInterface);
+    let leave: [Leave; 18] = [
+        |t| t.set_device = None,
+        |t| t.create_stream = None,
+        |t| t.destroy_stream = None,
+        |t| t.synchronize_stream = None,
+        |t| t.query_stream = None,
+        |t| t.create_event = None,
+        |t| t.record_event = None,
+        |t| t.destroy_event = None,
+        |t| t.synchronize_event = None,
+        |t| t.synchronize_device = None,
+        |t| t.device_memory_set = None,
+        |t| t.memory_copy_d2d = None,
+        |t| t.memory_copy_p2p = None,
+        |t| t.async_memory_copy_h2d = None,
+        |t| t.async_memory_copy_d2h = None,
+        |t| t.async_memory_copy_d2d = None,
+        |t| t.get_device_list = None,
+        |t| t.device_memory_stats = None,
+    ];
+    for (i, leave) in leave.into_iter().enumerate() {
+        let name = format!("without{i}");
+        register(&name, move |_, t| leave(t)).unwrap();
+        exercise(&name, &[1, (4 << 20) + 1]);
+    }
+}
+
+#[test]
+fn the_current_device_is_set_on_each_thread() {
+    register("threads", |_, _| ()).unwrap();
+    std::thread::scope(|scope| {
+        for i in 0..4 {
+            scope.spawn(move || {
+                let d = runtime::device("threads", i % 2).unwrap();
+                for _ in 0..100 {
+                    let s = d.stream_create().unwrap();
+                    d.stream_synchronize(s).unwrap();
+                    d.stream_destroy(s).unwrap();
+                    // Both devices on one thread, so that each call must make its own current.
+                    runtime::device("threads", 1 - i % 2).unwrap().synchronize().unwrap();
+                }
+                assert_eq!(WRONG_DEVICE.get(), 0);
+            });
+        }
+    });
+}
+
+macro_rules! size_callback {
+    ($name:ident, $value:expr) => {
+        unsafe extern "C-unwind" fn $name(_d: C_Device, out: *mut usize) -> C_Status {
+            // SAFETY: the host's place for the answer.
+            unsafe { *out = $value };
+            C_Status::SUCCESS
+        }
+    };
+}
+size_callback!(says_0, 0);
+size_callback!(says_1000, 1000);
+size_callback!(says_4096, 4096);
+size_callback!(says_1m, 1 << 20);
+size_callback!(says_16m, 16 << 20);
+
+#[test]
+fn sizes_have_their_defaults() {
+    let sizes = |name: &str| runtime::device(name, 0).unwrap().device().sizes();
+    // What is free stands for what is left out: `stats` says 32 MiB.
+    register("sizes0", |_, t| t.device_min_chunk_size = None).unwrap();
+    let s = sizes("sizes0");
+    assert_eq!((s.min_chunk, s.padding, s.max_alloc), (256, 0, 32 << 20));
+    assert_eq!((s.max_chunk, s.init_alloc, s.realloc), (32 << 20, 32 << 20, 32 << 20));
+    register("sizes1", |_, t| {
+        t.device_min_chunk_size = Some(says_0);
+        t.device_max_alloc_size = Some(says_16m);
+        t.device_realloc_size = Some(says_0);
+    })
+    .unwrap();
+    let s = sizes("sizes1");
+    assert_eq!((s.min_chunk, s.max_alloc, s.max_chunk), (256, 16 << 20, 16 << 20));
+    assert_eq!((s.init_alloc, s.realloc), (16 << 20, 16 << 20));
+    register("sizes2", |_, t| {
+        t.device_min_chunk_size = Some(says_4096);
+        t.device_max_chunk_size = Some(says_1m);
+        t.device_extra_padding_size = Some(says_1000);
+        t.device_init_alloc_size = Some(says_16m);
+        t.device_realloc_size = Some(says_1m);
+    })
+    .unwrap();
+    let s = sizes("sizes2");
+    assert_eq!((s.min_chunk, s.max_chunk, s.padding), (4096, 1 << 20, 1000));
+    assert_eq!((s.init_alloc, s.realloc), (16 << 20, 1 << 20));
+    // Nothing is known: no size is 0.
+    register("sizes3", |_, t| minimal(t)).unwrap();
+    let s = sizes("sizes3");
+    assert!(s.max_alloc >= 512 << 30 && s.init_alloc > 0 && s.realloc > 0 && s.max_chunk > 0);
+}
+
+#[test]
+fn a_min_chunk_that_is_no_power_of_two_is_kept_towards_the_plugin() {
+    unsafe extern "C-unwind" fn picky(d: C_Device, out: *mut *mut std::ffi::c_void, size: usize) -> C_Status {
+        if !size.is_multiple_of(1000) {
+            return C_Status::ERROR;
+        }
+        // SAFETY: the host's contract, handed on.
+        unsafe { allocate(d, out, size) }
+    }
+    register("picky", |_, t| {
+        t.device_min_chunk_size = Some(says_1000);
+        t.device_memory_allocate = Some(picky);
+    })
+    .unwrap();
+    let d = runtime::device("picky", 0).unwrap();
+    assert_eq!(d.device().sizes().min_chunk, 1024);
+    let p = d.device().alloc(1024).unwrap();
+    // The fake fails unless the size is that of the allocation.
+    d.device().free(p, 1024).unwrap();
+}
+
+#[test]
+fn both_ways_to_say_out_of_memory_are_understood() {
+    unsafe extern "C-unwind" fn fails(_: C_Device, _: *mut *mut std::ffi::c_void, _: usize) -> C_Status {
+        C_Status::FAILED
+    }
+    unsafe extern "C-unwind" fn null(_: C_Device, out: *mut *mut std::ffi::c_void, _: usize) -> C_Status {
+        // SAFETY: the host's place for the answer.
+        unsafe { *out = std::ptr::null_mut() };
+        C_Status::SUCCESS
+    }
+    unsafe extern "C-unwind" fn broken(_: C_Device, _: *mut *mut std::ffi::c_void, _: usize) -> C_Status {
+        C_Status(4711)
+    }
+    register("oom0", |_, t| t.device_memory_allocate = Some(fails)).unwrap();
+    register("oom1", |_, t| t.device_memory_allocate = Some(null)).unwrap();
+    register("oom2", |_, t| t.device_memory_allocate = Some(broken)).unwrap();
+    let code = |name: &str| runtime::device(name, 0).unwrap().device().alloc(4096).unwrap_err().code();
+    assert_eq!(code("oom0"), Code::OutOfMemory);
+    assert_eq!(code("oom1"), Code::OutOfMemory);
+    assert_eq!(code("oom2"), Code::Device);
+    let error = runtime::device("oom2", 0).unwrap().device().alloc(4096).unwrap_err();
+    assert!(
+        error.message().contains("device_memory_allocate") && error.message().contains("4711"),
+        "{error}"
+    );
+}
+
+#[test]
+fn both_forms_of_the_version_queries_are_understood() {
+    unsafe extern "C-unwind" fn modern(d: C_Device, out: *mut usize) -> C_Status {
+        // SAFETY: the host's device and place for the answer.
+        unsafe { *out = 90 + (*d).id as usize };
+        C_Status::SUCCESS
+    }
+    // Built for 3.0: one argument, which is the place for the answer.
+    unsafe extern "C-unwind" fn old(out: C_Device, _: *mut usize) -> C_Status {
+        // SAFETY: the host keeps room for an answer there.
+        unsafe { out.cast::<usize>().write(75) };
+        C_Status::SUCCESS
+    }
+    register("cap0", |_, t| {
+        t.get_compute_capability = Some(modern);
+        t.get_driver_version = Some(modern);
+    })
+    .unwrap();
+    let v = runtime::device("cap0", 1).unwrap().device().versions();
+    assert_eq!((v.compute_capability, v.runtime, v.driver), (91, 0, 91));
+    register("cap1", |_, t| {
+        t.get_compute_capability = Some(old);
+        t.get_runtime_version = Some(old);
+    })
+    .unwrap();
+    let v = runtime::device("cap1", 1).unwrap().device().versions();
+    assert_eq!((v.compute_capability, v.runtime, v.driver), (75, 0, 75));
+    register("cap2", |_, t| t.get_driver_version = Some(modern)).unwrap();
+    assert_eq!(runtime::device("cap2", 0).unwrap().device().versions(), Default::default());
+}
+
+#[test]
+fn after_the_end_devices_answer_with_a_status() {
+    register("ends", |_, _| ()).unwrap();
+    let d = runtime::device("ends", 0).unwrap();
+    runtime::unregister_type("ends").unwrap();
+    assert_eq!(d.device().alloc(512).unwrap_err().code(), Code::NotInitialized);
+    assert_eq!(d.device().synchronize().unwrap_err().code(), Code::NotInitialized);
+    register("ends", |_, _| ()).unwrap();
+    runtime::device("ends", 0).unwrap();
+}
