@@ -1,4 +1,4 @@
-//! A pond over a device, and the way of a request and of a free from addresses to offsets and back.
+//! A pond over a device: allocations and frees are translated from addresses to offsets and back.
 
 use super::{ended, unknown};
 use crate::base::error::{Code, Result};
@@ -11,14 +11,14 @@ use crate::runtime::usage::Usage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// [B] no device has more: a plugin that claims so names no size.
+/// [B] more than any device has: a plugin that reports more does not report a size.
 const MOST_BELIEVED: u64 = 1 << 50;
-/// [B] what such a device is taken for.
+/// [B] the size that is assumed for such a device.
 const UNKNOWN_SIZE: u64 = 8 << 40;
-/// [B] segments of a device that maps but must not: its own sizes are made for mapping.
+/// [B] the segment size of a device that could map but must not: its own sizes are meant for mapping.
 const SEGMENT: u64 = 64 << 20;
 
-/// A pond, and what lies around it.
+/// A pond, with its device, backing and address translation.
 pub(crate) struct Pooled {
     pub(super) pond: Pond,
     pub(super) device: Arc<dyn Device>,
@@ -30,7 +30,7 @@ pub(crate) struct Pooled {
     pub(super) closed: AtomicBool,
 }
 
-/// How a pond over `device` is.
+/// The configuration of a pond over `device`.
 pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config> {
     let sizes = device.sizes();
     let mut config = Config {
@@ -50,7 +50,7 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
     if device.mapping().is_some() && !expandable {
         config.init_alloc = config.init_alloc.min(SEGMENT);
         config.realloc = config.realloc.min(SEGMENT);
-        // A larger block is not kept when it is freed: it would lock up much of the device.
+        // A larger block is not kept when it is freed: it would make much of the device unusable for other sizes.
         config.max_chunk = config.max_chunk.min(SEGMENT.max(config.max_alloc / 4));
     }
     if let Some(mapping) = device.mapping().filter(|_| expandable) {
@@ -64,7 +64,7 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
     Ok(config)
 }
 
-/// Reserves the addresses of a pond: as many as it would like, else fewer.
+/// Reserves the addresses of a pond: as many as it wants, otherwise fewer.
 fn reserve(mapping: &dyn Mapping, config: &mut Config, places: &Places) -> Result<()> {
     loop {
         let (real, alias) = Pond::span(config)?;
@@ -107,8 +107,8 @@ impl Pooled {
         }
     }
 
-    /// `Memory::alloc` with the pool at hand, in the usual case: see [`Pond::quick`]. It gives an address, 0 if the
-    /// device has just ended. After the end of the device no pool has a heap. Never panics.
+    /// `Memory::alloc` on a pool that was looked up before, in the usual case: see [`Pond::quick`]. Returns an address,
+    /// 0 if the device has just ended. After the end of the device no pool has a heap. Never panics.
     #[inline(always)]
     pub(crate) fn quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
         if bytes == 0 {
@@ -117,22 +117,22 @@ impl Pooled {
         self.pond.quick(pool, stream, bytes, &*self.places)
     }
 
-    /// What `quick` asks for now and then.
+    /// Settles the heap's account, when `quick` asks for it.
     pub(crate) fn settle(&self, heap: &'static Heap) {
         self.pond.settle(heap);
     }
 
-    /// What a request needs that `quick` could not serve from that heap of the pool; `bytes` is not 0.
+    /// The request that `quick` could not serve from that heap of the pool; `bytes` is not 0.
     pub(crate) fn request(&self, heap: &'static Heap, pool: PoolRef, bytes: u64) -> Result<Request> {
         self.pond.request(heap, pool.id, bytes)
     }
 
-    /// What comes next: see [`Pond::place`]. It gives an address, as `quick` does.
+    /// The next step: see [`Pond::place`]. Returns an address, as `quick` does.
     pub(crate) fn place(&self, req: &Request) -> Option<Got> {
         self.pond.place(req, &*self.places)
     }
 
-    /// A block where `quick` and `place` gave none, which may have found what the request needs.
+    /// Allocates a block when `quick` and `place` returned none; they may have prepared the request.
     pub(crate) fn find(
         &self,
         pool: PoolRef,
@@ -169,7 +169,7 @@ impl Pooled {
     }
 
     /// `Memory::free` with a stream, in the usual case: see [`Pond::free_quick`]. After the end of the device no
-    /// address is near. Never panics.
+    /// address is found. Never panics.
     #[inline(always)]
     pub(crate) fn free_quick(&self, addr: u64, stream: StreamId) -> Freed {
         match self.places.near(addr) {
@@ -178,7 +178,7 @@ impl Pooled {
         }
     }
 
-    /// `Memory::free` with a stream, after `free_quick` found that it is not the usual case.
+    /// `Memory::free` with a stream, after `free_quick` found that this is not the usual case.
     pub(crate) fn free(&self, addr: u64, stream: StreamId, found: Freed) -> Result<()> {
         self.check_open()?;
         match (found, self.places.offset(addr)) {
@@ -187,7 +187,7 @@ impl Pooled {
         }
     }
 
-    /// `Memory::free`, where nothing is known of the block.
+    /// `Memory::free`, when nothing is known of the block.
     pub(super) fn free_at(&self, addr: u64, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
         match self.places.offset(addr) {
             Some(offset) => self.pond.free(offset, stream, size),
@@ -196,7 +196,7 @@ impl Pooled {
         }
     }
 
-    /// A request of 0 bytes: no block, but its arguments must be right.
+    /// A request of 0 bytes: allocates nothing, but its arguments must be right.
     pub(super) fn nothing(&self, pool: PoolId, stream: Option<StreamId>) -> Result<u64> {
         self.pond.check_names(pool, stream)?;
         Ok(0)
