@@ -1,22 +1,22 @@
 //! A lock that costs its usual owner no atomic operation.
 //!
-//! A thread that takes the lock again and again, with nobody else asking, becomes its *owner*: from then
-//! on it enters with two plain stores and a few loads. Another thread that wants the lock takes the right
-//! away first: it clears the owner, makes every thread of the process pass a memory barrier (the
-//! `membarrier` system call of Linux), and waits until the owner is out. That costs microseconds, so a
-//! lock that changes hands often stops making owners: each loss doubles how long it waits to make one.
+//! A thread that takes the lock again and again, with no other thread asking for it, becomes its *owner*: from then
+//! on it enters with two plain stores and a few loads. Another thread that wants the lock first revokes the
+//! ownership: it clears `owner`, makes every thread of the process pass a memory barrier (the `membarrier` system
+//! call of Linux), and waits until the owner has left. That costs microseconds, so a lock that changes hands often
+//! stops making owners: each revocation doubles the number of entries before the next owner is made.
 //!
-//! Why this excludes. The owner writes `inside` of its seat, then reads `owner`; who takes the right away
-//! writes `owner`, then reads `inside`. With a full barrier between the two steps on both sides, at least
-//! one of them sees the other. The owner's side has only a compiler barrier; the system call is a full
-//! barrier on the owner's processor too, wherever the owner was at that moment. Where the call is missing,
-//! nobody ever becomes owner, and this is a plain spin lock; where it is refused later (a sandbox that was
-//! set up after us), `barrier::heavy` has another way, and nobody becomes owner any more.
+//! Why two threads are never inside together: the owner writes `inside` in its seat and then reads `owner`; a thread
+//! that revokes writes `owner` and then reads `inside`. With a full barrier between the two steps on both sides, at
+//! least one of them sees the other. The owner's side has only a compiler barrier; the system call acts as a full
+//! barrier on the owner's processor too, wherever the owner was at that moment. Where the system call is missing,
+//! no thread ever becomes owner, and this is a plain spin lock. Where it is refused later (a sandbox that was
+//! set up after us), `barrier::heavy` falls back to another way, and no thread becomes owner any more.
 //!
-//! Each thread that was ever made owner has a *seat* of its own in the lock, which no other thread writes.
-//! A thread that lost the lock may have been stopped between its look at `owner` and its store to `inside`;
-//! when it goes on, it finds out and clears `inside` of its own seat, which nobody looks at. So it disturbs no
-//! later owner, however long it was away, also when it never comes back.
+//! Each thread that was ever owner has a *seat* of its own in the lock, which no other thread writes. A thread whose
+//! ownership was revoked may have been stopped between reading `owner` and storing `inside`. When it goes on, it
+//! notices and clears `inside` in its own seat, which nobody reads by then. So it never disturbs a later owner,
+//! however long it was stopped, even if it never runs again.
 
 use crate::base::sync::{AtomicBool, AtomicPtr, Ordering, UnsafeCell, pause, set_flag, thread_token};
 use std::ops::{Deref, DerefMut};
@@ -27,38 +27,38 @@ mod barrier;
 #[path = "biased/barrier_none.rs"]
 mod barrier;
 
-/// Entries in a row by one thread that make it the owner, at first.
+/// A thread that enters more often than this in a row becomes the owner; doubled by each revocation.
 const STREAK: u32 = if cfg!(loom) { 1 } else { 32 };
-/// The doubling of that stops here.
+/// The number of revocations after which that no longer doubles.
 const MAX_LOSSES: u32 = if cfg!(loom) { 0 } else { 12 };
 
-/// What the lock has of one thread that was its owner at some time. On a cache line of its own, as its thread
-/// writes it at each entry.
+/// The lock's record of a thread that is or was its owner. It has a cache line of its own, since the thread writes
+/// it at each entry.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Seat {
-    token: u64,         // of the thread; 0: nobody's
+    token: u64,         // of the thread; 0: of no thread
     inside: AtomicBool, // the thread holds the lock as its owner. Only the thread writes it
 }
 
-/// See the module's text.
+/// A lock that is biased to one thread, its owner: see the head of this file.
 #[derive(Debug)]
 pub struct Biased<T> {
-    /// The seat of the owner, or `nobody`. Changed only by who holds `taken`, and by the owner itself when it rests
-    /// the lock ([`Guard::rest`]). What it points to lives as long as the lock.
+    /// The seat of the owner, or `nobody`. Changed only by the thread that holds `taken`, and by the owner itself in
+    /// [`Guard::rest`]. What it points to lives as long as the lock.
     owner: AtomicPtr<Seat>,
-    taken: AtomicBool, // somebody holds it the usual way
+    taken: AtomicBool, // the lock is held the usual way, not by its owner
     value: UnsafeCell<Guarded<T>>,
 }
 
 #[derive(Debug)]
 struct Guarded<T> {
-    last: u64,   // token of who held it last the usual way
-    streak: u32, // how often in a row
-    losses: u32, // how often an owner lost it
-    rested: u64, // token of an owner that lost it only because the lock was rested; 0: none
+    last: u64,   // token of the last thread that took the lock the usual way
+    streak: u32, // how often in a row that thread did
+    losses: u32, // how often an owner was revoked
+    rested: u64, // token of the owner that gave the lock up by `rest`; 0: none
     #[expect(clippy::vec_box, reason = "the owner word points to them: they must not move")]
-    seats: Vec<Box<Seat>>, // of every thread that was ever made owner
+    seats: Vec<Box<Seat>>, // of every thread that was ever owner
     value: T,
 }
 
@@ -67,7 +67,7 @@ unsafe impl<T: Send> Sync for Biased<T> {}
 // SAFETY: the lock owns the value and the seats; moving it moves them.
 unsafe impl<T: Send> Send for Biased<T> {}
 
-/// Holds a [`Biased`] lock for its owner until dropped.
+/// Holds a [`Biased`] lock on behalf of its owner until dropped.
 #[derive(Debug)]
 pub struct OwnerGuard<'a, T> {
     lock: &'a Biased<T>,
@@ -78,8 +78,8 @@ pub struct OwnerGuard<'a, T> {
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     lock: &'a Biased<T>,
-    seat: Option<&'a Seat>, // it is held by the owner, whose seat this is
-    rest: bool,             // nobody owns the lock after this
+    seat: Option<&'a Seat>, // set if the owner holds it: the owner's seat
+    rest: bool,             // clear the owner when this is dropped
 }
 
 /// The seat of no thread.
@@ -110,7 +110,7 @@ impl<T> Biased<T> {
         }
     }
 
-    /// The seat behind a pointer that `owner` had.
+    /// The seat that a pointer read from `owner` leads to.
     #[inline(always)]
     fn seat(&self, at: *mut Seat) -> Option<&Seat> {
         #[cfg(loom)]
@@ -121,20 +121,20 @@ impl<T> Biased<T> {
         Some(unsafe { &*at })
     }
 
-    /// Takes the lock if the calling thread owns it, at the price of a few plain instructions.
+    /// Takes the lock if the calling thread is its owner, at the cost of a few plain instructions.
     #[inline(always)]
     pub fn enter(&self) -> Option<OwnerGuard<'_, T>> {
-        // Acquire pairs with the Release in `make_owner`: the seat is whole.
+        // Acquire pairs with the Release in `make_owner`: the seat is fully initialised.
         let at = self.owner.load(Ordering::Acquire);
         let seat = self.seat(at)?;
         if seat.token != thread_token() || seat.inside.load(Ordering::Relaxed) {
-            return None; // not the owner's, or this very thread is inside already
+            return None; // another thread is the owner, or this thread already holds the lock
         }
         seat.inside.store(true, Ordering::Relaxed);
         barrier::light();
         if self.owner.load(Ordering::Relaxed) == at {
-            // What earlier holders did is visible: this thread became owner while it held `taken`, and all
-            // that came since was its own.
+            // What earlier holders did is visible: this thread became owner while it held `taken`, and only it has
+            // held the lock since.
             return Some(OwnerGuard { lock: self, seat });
         }
         seat.inside.store(false, Ordering::Release);
@@ -150,7 +150,7 @@ impl<T> Biased<T> {
         }
     }
 
-    /// Takes the lock to look at what it guards. Unlike [`lock`](Self::lock) it never makes the thread the owner.
+    /// Takes the lock to read what it guards. Unlike [`lock`](Self::lock), it never makes the thread the owner.
     pub fn look(&self) -> Guard<'_, T> {
         match self.enter() {
             Some(g) => g.into(),
@@ -158,7 +158,7 @@ impl<T> Biased<T> {
         }
     }
 
-    /// Takes the lock the usual way, and from its owner if it has one.
+    /// Takes the lock the usual way, and revokes its owner if it has one.
     #[inline(never)]
     fn take_plainly(&self) -> Guard<'_, T> {
         let mut round = 0;
@@ -168,12 +168,12 @@ impl<T> Biased<T> {
             round = round.saturating_add(1);
         }
         let mut guard = Guard { lock: self, seat: None, rest: false };
-        // Acquire pairs with the Release of an owner that rests the lock: what it did inside is visible.
+        // Acquire pairs with the Release of an owner that called `rest`: what it did under the lock is visible.
         let owner = self.seat(self.owner.load(Ordering::Acquire)).filter(|s| s.token != 0);
         if let Some(seat) = owner {
             let me = thread_token();
             if seat.token == me {
-                // The calling thread is inside: as with any lock that is not reentrant, it waits for itself.
+                // The calling thread holds the lock: as with any lock that is not reentrant, it deadlocks.
                 Self::wait_until_out(seat);
                 return guard.make_owner(me);
             }
@@ -187,7 +187,7 @@ impl<T> Biased<T> {
         guard
     }
 
-    /// The same for a thread that may come again, and may own the lock then.
+    /// As `take_plainly`, but counts the entry, and may make the calling thread the owner.
     #[inline(never)]
     fn take(&self) -> Guard<'_, T> {
         let mut guard = self.take_plainly();
@@ -209,11 +209,11 @@ impl<T> Biased<T> {
         guard
     }
 
-    /// Waits until an owner, or who was one, is out. `taken` is held.
+    /// Waits until the owner, or a former one, has left. The caller holds `taken`.
     #[cold]
     fn wait_until_out(seat: &Seat) {
         let mut round = 0;
-        // Acquire pairs with the owner's Release when it leaves: its writes are visible then.
+        // Acquire pairs with the owner's Release when it leaves: its writes are visible afterwards.
         while seat.inside.load(Ordering::Acquire) {
             pause(round);
             round = round.saturating_add(1);
@@ -263,8 +263,8 @@ impl<T> Drop for OwnerGuard<'_, T> {
 }
 
 impl<'a, T> Guard<'a, T> {
-    /// Makes the calling thread, whose token this is and which holds `taken`, the owner. It is inside as one then, and
-    /// `taken` is free for others to queue on.
+    /// Makes the calling thread (`me` is its token) the owner. The thread holds `taken`; afterwards it holds the lock
+    /// as owner instead, and `taken` is free for others to queue on.
     fn make_owner(mut self, me: u64) -> Self {
         let seats = &mut self.parts().seats;
         let at = seats.iter().position(|s| s.token == me).unwrap_or_else(|| {
@@ -276,15 +276,15 @@ impl<'a, T> Guard<'a, T> {
         let seat: &'a Seat = unsafe { &*seat };
         seat.inside.store(true, Ordering::Relaxed);
         self.seat = Some(seat);
-        // Release: who reads the pointer finds the seat whole.
+        // Release: a thread that reads the pointer finds the seat initialised.
         self.lock.owner.store(std::ptr::from_ref(seat).cast_mut(), Ordering::Release);
-        // Release: who takes `taken` next and then looks at `inside` finds it set.
+        // Release: the next thread that takes `taken` and then reads `inside` finds it set.
         self.lock.taken.store(false, Ordering::Release);
         self
     }
 
-    /// From the end of this hold on nobody owns the lock, so that the next entry of any thread comes by
-    /// [`Biased::lock`]; if that is the thread that owns it now, it is the owner again at once.
+    /// Clears the owner when this guard is dropped, so that the next entry of any thread goes through
+    /// [`Biased::lock`]. If that thread is the former owner, it becomes owner again at once.
     pub fn rest(&mut self) {
         let owner = self.seat.map(|s| s.token);
         self.rest = owner.is_some();
@@ -332,8 +332,8 @@ impl<T> Drop for Guard<'_, T> {
             return self.lock.taken.store(false, Ordering::Release);
         };
         if self.rest {
-            // Nothing under the lock is touched from here on. Release pairs with the Acquire in `take`: who finds no
-            // owner does not wait for this seat.
+            // Nothing under the lock is touched from here on. Release pairs with the Acquire in `take_plainly`: a
+            // thread that finds no owner does not wait for this seat.
             self.lock.owner.store(nobody(), Ordering::Release);
         }
         // Release pairs with the Acquire in `wait_until_out`.
@@ -437,7 +437,7 @@ mod tests {
                 t.join().unwrap()
             })
         };
-        // This thread lost it and may be on its way in, for all that the others know.
+        // This thread lost the lock and may be on its way in, for all that the others know.
         for _ in 0..3 {
             assert_eq!(owns_there(), barrier::works());
         }

@@ -1,17 +1,20 @@
-//! Who has changed since somebody looked: lists that any thread enters a member on, and that their looker takes whole.
+//! Change lists: which members have changed since a looker last looked. Any thread enters a member; the looker takes
+//! its whole list.
 //!
-//! Several lookers look at the same members, each by a list of its own, and each member stands on a list at most once.
-//! A looker that has seen all there is to see of a member says so, and is told of its next change from then on.
+//! Several lookers watch the same members, each through a list of its own, and a member is on each list at most once.
+//! A looker that has seen everything in a member says so ([`Listed::is_seen_by`]); the next change of that member
+//! enters it on the looker's list again.
 
 use super::remote::Remote;
 use super::sync::AtomicU32;
 use super::sync::Ordering::{AcqRel, Relaxed, SeqCst};
 
-/// What is kept in a member, for so many lookers.
+/// The part of this that is stored in a member, for `LOOKERS` lookers.
 #[derive(Debug)]
 pub struct Listed<const LOOKERS: usize> {
-    /// Two bits for each looker: whether it knows, or is told, that the member may have changed, and whether the member
-    /// stands on its list. A looker that has taken the member off its list has not always looked yet.
+    /// Two bits for each looker. The first says that the looker knows, or will find out, that the member may have
+    /// changed; the second that the member is on its list. A looker that has taken a member off its list may not have
+    /// looked at it yet.
     bits: AtomicU32,
     /// The links of those lists.
     next: [AtomicU32; LOOKERS],
@@ -26,21 +29,22 @@ impl<const LOOKERS: usize> Default for Listed<LOOKERS> {
 impl<const LOOKERS: usize> Listed<LOOKERS> {
     const ALL_TOLD: u32 = (1 << LOOKERS) - 1;
 
-    /// Whether all lookers know, or are told, that the member may have changed.
+    /// Whether all lookers know, or will find out, that the member may have changed.
     #[inline(always)]
     pub fn is_known(&self) -> bool {
         self.bits.load(SeqCst) & Self::ALL_TOLD == Self::ALL_TOLD
     }
 
-    /// The looker has seen all, and is to be told of the next change. Whoever changes the member either finds this, or is
-    /// found by what the looker reads of the member afterwards, as far as both are sequentially consistent.
+    /// The looker has seen everything and wants to hear of the next change. A thread that changes the member either
+    /// sees this bit cleared, or its change is seen by what the looker reads afterwards, provided that both sides use
+    /// sequentially consistent accesses.
     #[inline(always)]
     pub fn is_seen_by(&self, looker: usize) {
         self.bits.fetch_and(!(1 << looker), SeqCst);
     }
 }
 
-/// The lists, one a looker.
+/// The lists, one for each looker.
 #[derive(Debug)]
 pub struct Changed<const LOOKERS: usize>([Remote; LOOKERS]);
 
@@ -51,7 +55,7 @@ impl<const LOOKERS: usize> Default for Changed<LOOKERS> {
 }
 
 impl<const LOOKERS: usize> Changed<LOOKERS> {
-    /// The member of that number may have changed: it goes on each list on which it is missing.
+    /// Member `number` may have changed: enters it on each list that needs it.
     pub fn note(&self, number: u32, member: &Listed<LOOKERS>) {
         let before = member.bits.fetch_or(Listed::<LOOKERS>::ALL_TOLD, SeqCst);
         for (looker, list) in self.0.iter().enumerate() {
@@ -62,7 +66,7 @@ impl<const LOOKERS: usize> Changed<LOOKERS> {
         }
     }
 
-    /// Takes the members on a looker's list, by number, into `into`.
+    /// Takes the numbers of all members on a looker's list and appends them to `into`.
     pub fn take<'a>(
         &self,
         looker: usize,
@@ -74,7 +78,7 @@ impl<const LOOKERS: usize> Changed<LOOKERS> {
             into.push(at - 1);
             let Some(member) = get(at - 1) else { return };
             at = member.next[looker].load(Relaxed);
-            // AcqRel, in `note` too: the link is read before the next one who lists the member writes it.
+            // AcqRel, in `note` too: the link is read before the next thread that lists the member overwrites it.
             member.bits.fetch_and(!(1 << (LOOKERS + looker)), AcqRel);
         }
     }

@@ -1,15 +1,15 @@
-//! File descriptors that the library keeps. A program may close any number, as one does that becomes a daemon, and get
-//! it again for a file of its own. So what a descriptor leads to is noted when it is made, and looked at before each
-//! use: a number that has become the program's is neither used nor closed.
+//! File descriptors that the library keeps. The program may close any descriptor number, as a daemon does at its start,
+//! and then get the same number for a file of its own. So the identity of the file is stored when a descriptor is
+//! made, and compared before each use: a number that now belongs to the program is neither used nor closed.
 //!
-//! Between the look and the use the program could still close it; no system call does both.
+//! The program could still close it between the comparison and the use; no system call does both.
 
 use super::error::{Code, Error, Result};
 use crate::fail;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// What a descriptor leads to: no two files that exist at a time have the same numbers.
+/// The file behind a descriptor. No two files that exist at the same time have equal identities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     device: libc::dev_t,
@@ -26,7 +26,7 @@ fn identity(fd: BorrowedFd<'_>) -> std::io::Result<Identity> {
     Ok(Identity { device: about.st_dev, inode: about.st_ino })
 }
 
-/// A descriptor of the library's own; closed when dropped, as long as it still is.
+/// A descriptor of the library's own. Dropping it closes it, unless the number belongs to somebody else by then.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     fd: ManuallyDrop<OwnedFd>,
@@ -35,7 +35,7 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Keeps a descriptor that was made just now; `what` it is goes into errors.
+    /// Keeps a descriptor that was just made; error messages name it by `what`.
     pub(crate) fn new(fd: OwnedFd, what: &'static str) -> Result<Descriptor> {
         match identity(fd.as_fd()) {
             Ok(identity) => Ok(Descriptor { fd: ManuallyDrop::new(fd), identity, what }),
@@ -43,12 +43,12 @@ impl Descriptor {
         }
     }
 
-    /// Whether the number still leads where it led.
+    /// Whether the number still leads to the same file.
     pub(crate) fn is_ours(&self) -> bool {
         identity(self.fd.as_fd()).is_ok_and(|now| now == self.identity)
     }
 
-    /// The descriptor, to be used at once. `System` when the program has closed it.
+    /// The descriptor, for immediate use. `System` if the program has closed it.
     pub(crate) fn get(&self) -> Result<BorrowedFd<'_>> {
         if self.is_ours() {
             return Ok(self.fd.as_fd());

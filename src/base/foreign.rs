@@ -1,16 +1,16 @@
-//! Calls into code that may throw a C++ exception. Rust lets one pass through its frames, but cannot take it over:
-//! `catch_unwind` ends the process. So such calls go through a frame of our own, whose personality routine takes
-//! over whatever is thrown, as `catch (...)` does, but for Rust's panics and the end of a thread.
+//! Calls into code that may throw a C++ exception. Rust lets an exception pass through its frames but cannot catch it:
+//! `catch_unwind` ends the process. So such calls go through a frame of our own, whose personality routine catches
+//! everything as `catch (...)` does, except Rust's panics and the forced unwinding of a thread that ends.
 //!
-//! The contract is that of the Itanium C++ ABI, "Exception Handling", level I. On other systems than Linux on
-//! x86-64 and aarch64 nothing is caught: there an exception ends the process.
+//! The contract is that of the Itanium C++ ABI, "Exception Handling", level I. On systems other than Linux on x86-64
+//! and aarch64 nothing is caught: there an exception ends the process.
 
 use std::fmt;
 
-/// The body threw something. It is gone already.
+/// The body threw an exception, which has been caught and destroyed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Thrown {
-    /// What C++ calls the type, mangled; empty where that is not known.
+    /// The mangled name of the C++ type; empty if unknown.
     kind: String,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for Thrown {
     }
 }
 
-/// Runs the body; an exception that leaves it ends here. Panics pass.
+/// Runs the body and catches an exception that leaves it. Panics pass through.
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub(crate) fn caught<R>(body: impl FnOnce() -> R) -> Result<R, Thrown> {
     Ok(body())
@@ -39,7 +39,7 @@ mod taken_over {
     use std::arch::naked_asm;
     use std::ffi::{CStr, c_char, c_int, c_void};
 
-    /// The start of every exception, for the unwinder.
+    /// The head of every exception object, as the unwinder defines it.
     #[repr(C)]
     struct Exception {
         class: u64,
@@ -53,16 +53,16 @@ mod taken_over {
     }
 
     const SEARCH_PHASE: c_int = 1;
-    /// The thread ends, or is cancelled: that must not be stopped.
+    /// The thread is ending or being cancelled, which must not be stopped.
     const FORCE_UNWIND: c_int = 8;
     const HANDLER_FOUND: c_int = 6;
     const INSTALL_CONTEXT: c_int = 7;
     const CONTINUE_UNWIND: c_int = 8;
-    /// Where the landing pad finds the exception: register 0, rax and x0.
+    /// The register in which the landing pad finds the exception: number 0, rax or x0.
     const EXCEPTION_REGISTER: c_int = 0;
 
     const RUST: u64 = u64::from_ne_bytes(*b"MOZ\0RUST");
-    /// GNU and LLVM; the last byte tells a copied exception.
+    /// GNU and LLVM. The last byte says whether the exception is a copy.
     const CXX: [u64; 2] = [u64::from_be_bytes(*b"GNUCC++\0"), u64::from_be_bytes(*b"CLNGC++\0")];
 
     struct Call<F, R> {
@@ -70,7 +70,7 @@ mod taken_over {
         result: Option<R>,
     }
 
-    /// Runs the body; an exception that leaves it ends here. Panics pass.
+    /// Runs the body and catches an exception that leaves it. Panics pass through.
     pub(crate) fn caught<R>(body: impl FnOnce() -> R) -> Result<R, Thrown> {
         unsafe extern "C-unwind" fn run<F: FnOnce() -> R, R>(call: *mut c_void) {
             // SAFETY: `caught` gives its own `Call` of these types, which it does not touch meanwhile.
@@ -93,7 +93,7 @@ mod taken_over {
         }
     }
 
-    /// Calls `run(data)`. The answer is the exception that came out of it, or null.
+    /// Calls `run(data)`. Returns the exception that left it, or null.
     ///
     /// # Safety
     ///
@@ -107,7 +107,7 @@ mod taken_over {
         naked_asm!(
             ".cfi_startproc",
             ".hidden {personality}",
-            ".cfi_personality 0x1b, {personality}", // relative to here, four bytes
+            ".cfi_personality 0x1b, {personality}", // PC-relative, four bytes
             "endbr64",
             "push rbp",
             ".cfi_def_cfa_offset 16",
@@ -126,7 +126,7 @@ mod taken_over {
         )
     }
 
-    /// Where `enter` goes on after an exception: its frame as it was at the call, the exception in rax.
+    /// Where `enter` continues after an exception: with its frame as it was at the call, and the exception in rax.
     #[cfg(target_arch = "x86_64")]
     #[unsafe(naked)]
     unsafe extern "C" fn landing() {
@@ -173,7 +173,7 @@ mod taken_over {
         naked_asm!("ldp x29, x30, [sp], #16", "ret")
     }
 
-    /// What the unwinder asks about the frame of `enter`.
+    /// The personality routine of `enter`: tells the unwinder what to do at its frame.
     unsafe extern "C" fn personality(
         version: c_int,
         actions: c_int,
@@ -195,11 +195,11 @@ mod taken_over {
         INSTALL_CONTEXT
     }
 
-    /// Ends an exception.
+    /// Destroys a caught exception.
     ///
     /// # Safety
     ///
-    /// It is null, or was caught, and nobody else ends it.
+    /// `exception` is null, or was caught here and is destroyed by nobody else.
     unsafe fn take_over(exception: *mut Exception) -> Thrown {
         let mut thrown = Thrown { kind: String::new() };
         if exception.is_null() {
@@ -207,22 +207,22 @@ mod taken_over {
         }
         // SAFETY: a caught exception is readable.
         let Exception { class, cleanup } = unsafe { exception.read() };
-        // SAFETY: its own cleanup belongs to the library that made it.
+        // SAFETY: this class has a cleanup function, which lies in the library that made the exception.
         let handler = CXX.contains(&(class & !0xff)).then(|| unsafe { Handler::of(cleanup) }).flatten();
         match handler {
-            // SAFETY: an exception of C++, begun and ended by the library that made it.
+            // SAFETY: a C++ exception, caught and released by the library that made it.
             Some(h) => unsafe {
                 (h.begin)(exception);
                 thrown.kind = h.kind();
                 (h.end)();
             },
-            // SAFETY: as `catch (...)` of another language ends it.
+            // SAFETY: this is how `catch (...)` of another language destroys it.
             None => unsafe { _Unwind_DeleteException(exception) },
         }
         thrown
     }
 
-    /// The C++ runtime that made an exception: it counts how many are thrown and not caught.
+    /// The C++ runtime that made an exception. It counts uncaught exceptions, so it has to catch and release its own.
     struct Handler {
         begin: unsafe extern "C" fn(*mut Exception) -> *mut c_void,
         end: unsafe extern "C-unwind" fn(),
@@ -258,7 +258,7 @@ mod taken_over {
             let find = |name: &CStr| {
                 // SAFETY: a live handle and a C string.
                 let at = unsafe { libc::dlsym(handle, name.as_ptr()) }.cast_const();
-                // The name may be found in another library, which has other books.
+                // The name may resolve to another library, which counts exceptions of its own.
                 library(at).filter(|l| !at.is_null() && l.dli_fbase == from.dli_fbase).map(|_| at)
             };
             let all = find(c"__cxa_begin_catch").zip(find(c"__cxa_end_catch"));
@@ -281,7 +281,7 @@ mod taken_over {
             }
         }
 
-        /// The mangled name of the type, between begin and end.
+        /// The mangled name of the exception's type. Valid between `begin` and `end`.
         unsafe fn kind(&self) -> String {
             // SAFETY: the caller's promise.
             let Some(info) = self.kind.map(|k| unsafe { k() }).filter(|i| !i.is_null()) else {

@@ -1,21 +1,21 @@
 //! Forks of the process: a number that changes in every forked child.
 //!
-//! A child has the parent's memory but none of its threads, and locks may be held by threads that do
-//! not exist there. So users of this file keep the number of the process that they started in, and look
-//! at it before they touch any lock.
+//! A child has the parent's memory but none of its threads, and a lock may be held by a thread that does not exist
+//! there. So users of this file remember the number that was current when they started, and compare it before they
+//! touch any lock.
 
 use super::error::{Code, Error, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How often this process was forked from one that watched: 0 in the first process.
+/// How many forks, of processes that watched, lie between the first process and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 static WATCHED: AtomicBool = AtomicBool::new(false);
-/// See `in_children`. Looking at it is one atomic load.
+/// Set by `in_children`; reading it is one atomic load.
 static FORGET: OnceLock<fn()> = OnceLock::new();
 
 extern "C" fn in_child() {
-    // Little more than this: the child of a process with threads may not do much here.
+    // Little more is allowed here: this is the child of a process that may have several threads.
     // Relaxed: the child has one thread, and later ones are started after this.
     FORKS.fetch_add(1, Ordering::Relaxed);
     if let Some(forget) = FORGET.get() {
@@ -23,17 +23,16 @@ extern "C" fn in_child() {
     }
 }
 
-/// What else happens in a forked child: `forget` is called there, before the fork returns. It may do nothing
-/// but store to atomics. The first one stays.
+/// Registers `forget` to be called in each forked child before the fork returns. It may only store to atomics. Only the
+/// first registration counts.
 pub(crate) fn in_children(forget: fn()) {
     let _ = FORGET.set(forget);
 }
 
-/// From now on a fork changes [`count`]. A fork before needs no notice: there is nothing to inherit, and
-/// the child starts for itself.
+/// From now on a fork changes [`count`]. Earlier forks do not matter: their children inherit nothing and start for
+/// themselves.
 pub(crate) fn watch() -> Result<()> {
-    // Two threads that come first together do not both register; a second entry would only count a
-    // fork twice.
+    // If two threads call this at once, only one registers: a second handler would count each fork twice.
     if WATCHED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }

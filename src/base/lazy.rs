@@ -1,5 +1,5 @@
-//! Arrays that are as long as they may ever get from the start, and cost memory only where they are
-//! touched: the metadata of a device of any size, without a resize, a copy or a pointer chase.
+//! Arrays that are allocated at their maximum length and use memory only for the pages that are touched: they hold
+//! the metadata of a device of any size without a resize, a copy or an extra pointer.
 
 use crate::base::error::Result;
 #[cfg(not(loom))]
@@ -13,7 +13,7 @@ use std::{marker::PhantomData, ops::Deref};
 /// # Safety
 /// The implementor guarantees both.
 pub unsafe trait Zeroable: Sync {
-    /// A zero. Loom's atomics are more than their bits, and have to be made.
+    /// A zero. Loom's atomics are more than their bits and have to be constructed.
     #[cfg(loom)]
     fn zero() -> Self;
 }
@@ -39,11 +39,11 @@ unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {
     }
 }
 
-/// Six words and a wide one, 32 bytes, half a cache line: the shape of a block descriptor.
+/// Six 32-bit words and a 64-bit one, 32 bytes in all, half a cache line: the shape of a block descriptor.
 #[derive(Debug)]
 #[repr(C, align(32))]
 pub struct Record {
-    /// Six 32-bit words; what they mean is the user's business.
+    /// Six 32-bit words; the user gives them their meaning.
     pub word: [AtomicU32; 6],
     /// One 64-bit word.
     pub wide: AtomicU64,
@@ -56,7 +56,7 @@ unsafe impl Zeroable for Record {
     }
 }
 
-/// A fixed-length array, zero at first, committed by the page as it is touched.
+/// An array of fixed length, zero at first; pages are committed as they are touched.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub struct LazyArray<T: Zeroable> {
@@ -88,8 +88,8 @@ impl<T: Zeroable> LazyArray<T> {
         Ok(LazyArray { ptr: ptr.cast(), len, bytes, _own: PhantomData })
     }
 
-    /// Every value is zero again and costs no memory until it is touched. Others may be reading and writing
-    /// meanwhile: each value that they see is one that was written, or zero.
+    /// Sets every value back to zero; until touched again, none costs memory. Other threads may read and write
+    /// meanwhile: each value they see is one that was written, or zero.
     pub fn discard(&self) {
         raw::discard(self.ptr.cast(), self.bytes);
     }
@@ -140,7 +140,7 @@ mod raw {
         }
         #[cfg(target_os = "linux")]
         if bytes >= HUGE {
-            // Only a hint: look-ups by address are scattered, and each would miss the TLB.
+            // Only a hint. Lookups by address are scattered; with small pages each would miss the TLB.
             // SAFETY: the range was just mapped by this call.
             unsafe {
                 libc::madvise(p, bytes, libc::MADV_HUGEPAGE);
@@ -150,7 +150,7 @@ mod raw {
     }
 
     pub(super) fn discard(ptr: *mut u8, bytes: usize) {
-        // Elsewhere this call is only a hint, and what was written may stay; the array lives on as it is.
+        // On other systems this call is only a hint that may leave the old values; there the array is left as it is.
         #[cfg(target_os = "linux")]
         // SAFETY: `take` returned this range, and its owner lives; private anonymous pages read as zero afterwards.
         unsafe {
@@ -171,14 +171,14 @@ mod raw {
 #[cfg(loom)]
 pub use modelled::LazyArray;
 
-/// What can be indexed in a `LazyArray` that was looked up once: all its values.
+/// All values of a `LazyArray`, to be indexed without looking it up again.
 #[cfg(not(loom))]
 pub type View<T> = [T];
 /// Under loom there is no slice.
 #[cfg(loom)]
 pub type View<T> = LazyArray<T>;
 
-/// Under loom an element is made when it is first looked at: a model touches a few of millions.
+/// Under loom an element is made when it is first accessed: a model touches few of the millions.
 #[cfg(loom)]
 mod modelled {
     use super::{Result, Zeroable};
@@ -199,11 +199,11 @@ mod modelled {
         }
         /// No model looks at what comes after the end of a device.
         pub fn discard(&self) {}
-        /// How many there are.
+        /// The number of elements.
         pub fn len(&self) -> usize {
             self.len
         }
-        /// One of them.
+        /// One element.
         pub fn get(&self, index: usize) -> Option<&T> {
             if index >= self.len {
                 return None;
@@ -241,7 +241,7 @@ mod raw {
         if p.is_null() { Err(Error::new(Code::System, "no memory for metadata")) } else { Ok(p) }
     }
 
-    /// There is no call for it: the memory stays as it is.
+    /// This system has no such call: the memory stays as it is.
     pub(super) fn discard(_ptr: *mut u8, _bytes: usize) {}
 
     pub(super) fn give_back(ptr: *mut u8, bytes: usize) {

@@ -1,14 +1,14 @@
-//! The shared object that this code is in. A program may close it (`dlclose`) at any moment, without a word to us,
-//! while a thread of ours is about to start, or while somebody holds a function of ours to be called later. So before
-//! the first of these, the object is marked to stay for the rest of the process. In a program itself there is nothing
-//! to keep.
+//! The shared object that contains this code. A program may unload it (`dlclose`) at any moment without telling us:
+//! while a thread of ours is starting, or while somebody holds a function of ours to be called later. So before the
+//! first of these happens, the object is marked to stay for the rest of the process. If this code is linked into the
+//! program itself, there is nothing to mark.
 
 use std::ffi::c_void;
 use std::ptr::{from_mut, null, null_mut};
 use std::sync::Once;
 
-/// From now on this code stays loaded. Cheap after the first time. To be called before a thread is started, and before
-/// a function of ours is handed out that may be called after the call in which it was.
+/// Keeps this code loaded from now on. Cheap after the first call. Must be called before a thread is started, and
+/// before a function of ours is handed out that may be called after the current call has returned.
 pub(crate) fn keep() {
     static ONCE: Once = Once::new();
     ONCE.call_once(mark);
@@ -24,10 +24,10 @@ fn mark() {
         return;
     }
     let how = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-    // SAFETY: the loader's own name of a loaded object; with NOLOAD nothing new is run.
+    // SAFETY: the name comes from the loader and is that of a loaded object; with NOLOAD no new code runs.
     let handle = unsafe { libc::dlopen(about.dli_fname, how) };
     if !handle.is_null() {
-        // SAFETY: the handle from above; the mark NODELETE stays.
+        // SAFETY: the handle from above; the NODELETE mark outlives it.
         let _ = unsafe { libc::dlclose(handle) };
     }
 }

@@ -1,4 +1,4 @@
-//! What every room may use and that uses no room: sizes, errors, locks, atomics.
+//! What every room may use and what uses no room itself: errors, locks, atomics, lazily committed tables.
 
 pub mod biased;
 pub mod changed;

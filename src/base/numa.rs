@@ -1,17 +1,17 @@
-//! Memory near a NUMA node: what a thread first touches, or a driver takes for it, while it runs a function.
+//! Takes memory from a NUMA node: memory that a thread first touches, or that a driver takes for it, during a function.
 
-/// Runs `f` with the calling thread's memory taken from `node` where it has room, elsewhere otherwise. Where the
+/// Runs `f` while the calling thread's memory comes from `node` if that has room, from elsewhere otherwise. If the
 /// system has no nodes, or does not allow this, `f` runs all the same.
 pub(crate) fn near<R>(node: Option<u32>, f: impl FnOnce() -> R) -> R {
     let _policy = node.and_then(Policy::prefer);
     f()
 }
 
-/// Nodes that the system may have, in words of 64.
+/// The nodes that the system may have, in 64-bit words.
 #[cfg(target_os = "linux")]
 const WORDS: usize = 16;
 
-/// The thread's policy of before, to which it returns when this is dropped.
+/// A memory policy of the thread. Dropping it makes it the current one again.
 #[cfg(target_os = "linux")]
 struct Policy {
     mode: libc::c_int,
@@ -59,7 +59,7 @@ impl Policy {
 #[cfg(target_os = "linux")]
 impl Drop for Policy {
     fn drop(&mut self) {
-        // What the kernel told is what it takes; were it refused, the thread would only prefer a node.
+        // The kernel accepts the policy that it reported. Were it refused, the thread would merely prefer a node.
         let _ = self.set();
     }
 }

@@ -1,9 +1,9 @@
-//! No output unasked: a panic in this library's own code becomes a status with its text, so Rust's hook, which would
-//! print it to the process's standard error first, does not see it. Panics of other code go to the hook as before.
+//! Silences the library's own panics. The C interfaces turn such a panic into a status with its text; Rust's panic hook
+//! would print it to standard error first. Panics of other code reach the hook as before.
 
 use std::panic::Location;
 
-/// What the paths of this library's sources begin with, as the compiler notes them in a panic.
+/// The path prefix of this library's sources, as panics report it.
 const OURS: &str = {
     let here = file!().as_bytes();
     let (head, _) = here.split_at(here.len() - "base/quiet.rs".len());
@@ -17,7 +17,7 @@ fn ours(at: Option<&Location<'_>>) -> bool {
     at.is_some_and(|l| l.file().starts_with(OURS))
 }
 
-/// From here on this library's own panics print nothing. For the C interfaces, which turn each into a status; a
+/// From now on this library's own panics print nothing. Called by the C interfaces, which turn each into a status; a
 /// Rust caller gets the panic itself and wants its text.
 pub(crate) fn panics() {
     // Not in the library's unit tests: their failures are panics in these very files.
@@ -28,9 +28,9 @@ pub(crate) fn panics() {
     }
 }
 
-/// Puts itself before the hook that is there now.
+/// Installs a hook in front of the current one.
 fn hush() {
-    // A thread that panics may not touch the hook, and would be ended for it.
+    // A panicking thread may not change the hook; the attempt would end the process.
     if std::thread::panicking() {
         return;
     }
@@ -64,7 +64,7 @@ mod tests {
         hush();
         let mine = catch_unwind(|| panic!("ours"));
         let seen_of_mine = SEEN.load(Ordering::Relaxed);
-        // No caller of this library's in its place: as in code of another crate.
+        // The location is one in the standard library, as for code of another crate.
         let theirs = catch_unwind(|| "x".repeat(usize::MAX / 2 + 1).repeat(2).len());
         let seen_of_theirs = SEEN.load(Ordering::Relaxed);
         std::panic::set_hook(before);

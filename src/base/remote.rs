@@ -1,12 +1,12 @@
-//! A list that any thread pushes to and one takes whole: how a freed block reaches the heap of another thread.
+//! A list to which any thread pushes and which one thread takes whole. Blocks freed by other threads reach their heap
+//! through it.
 //!
-//! It names its members by number and keeps no memory of its own: the link of a member is the user's. Since
-//! nobody ever takes a single member, a head that comes back meanwhile (ABA) does no harm: the push that finds
-//! it links to what is then on the list.
+//! Members are numbers, and the list has no memory of its own: the user stores each member's link. Since nobody removes
+//! a single member, ABA does no harm: a push that finds the same head again links to whatever is on the list by then.
 
 use crate::base::sync::{AtomicU32, Ordering};
 
-/// The head of such a list. Members are numbers other than 0.
+/// The head of such a list. A member is a number other than 0.
 #[derive(Debug, Default)]
 pub struct Remote(AtomicU32);
 
@@ -16,28 +16,28 @@ impl Remote {
         Remote(AtomicU32::new(0))
     }
 
-    /// Whether it was empty at some time around the call. A hint.
+    /// Whether the list was empty at some moment around the call. A hint.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether it is empty, in the one order that all threads see of this call, of pushes, and of other accesses that
-    /// are sequentially consistent.
+    /// Whether the list is empty, in the single total order of this call, of pushes, and of all other sequentially
+    /// consistent accesses.
     pub fn is_empty_now(&self) -> bool {
         self.0.load(Ordering::SeqCst) == 0
     }
 
-    /// Puts `id` in front, which the caller hands over: it is on no list, and nobody else will push it.
-    /// `link` sets which member comes after it (0: none); it may be called again with another one. What the
-    /// caller wrote before is visible to who takes the list.
+    /// Pushes `id`, which must be on no list and must not be pushed by anybody else meanwhile. `link` stores which
+    /// member follows it (0: none); it may be called more than once, with different members. What the caller wrote
+    /// before is visible to the thread that takes the list.
     #[inline(always)]
     pub fn push(&self, id: u32, link: impl Fn(u32)) {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
             link(head);
-            // The Release in it pairs with the Acquire exchange in `take`: the link is visible there. Those of earlier
-            // pushes are too, since an exchange continues the release sequence of the one it replaces. SeqCst for
+            // Its Release pairs with the Acquire in `take`: the link is visible there. So are those of earlier
+            // pushes, since an exchange continues the release sequence of the one it replaces. SeqCst is for
             // `is_empty_now`.
             match self.0.compare_exchange_weak(head, id, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return,
@@ -46,10 +46,10 @@ impl Remote {
         }
     }
 
-    /// Takes the whole list: its first member, which leads to the others; 0 when it was empty.
+    /// Takes the whole list. Returns its first member, from which links lead to the others; 0 if it was empty.
     #[inline(always)]
     pub fn take(&self) -> u32 {
-        // Acquire pairs with the Release exchange in `push`: the links are whole.
+        // Acquire pairs with the Release exchange in `push`: the links are complete.
         self.0.swap(0, Ordering::Acquire)
     }
 }

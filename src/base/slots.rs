@@ -1,6 +1,5 @@
-//! Values that are made once, never move and live as long as the process: reading one is a single load,
-//! from any thread, with no lock. What is put here is leaked on purpose; the users reuse their values
-//! and make only as many as they ever need at one time.
+//! Values that are made once, never move, and live as long as the process: reading one is a single load, from any
+//! thread, with no lock. They are leaked on purpose; users reuse them and make only as many as they need at one time.
 
 use crate::base::error::Result;
 use crate::base::lazy::{LazyArray, Zeroable};
@@ -14,7 +13,7 @@ unsafe impl<T: Sync> Zeroable for AtomicPtr<T> {
     }
 }
 
-/// A reference that may be absent, and may be set from any thread.
+/// A reference that may be absent and can be set from any thread.
 #[derive(Debug)]
 pub struct AtomicRef<T: Sync + 'static>(AtomicPtr<T>);
 
@@ -24,7 +23,7 @@ impl<T: Sync + 'static> AtomicRef<T> {
         AtomicRef(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    /// A reference from the start.
+    /// A reference that is set from the start.
     pub const fn to(it: &'static T) -> Self {
         AtomicRef(AtomicPtr::new(std::ptr::from_ref(it).cast_mut()))
     }
@@ -32,37 +31,37 @@ impl<T: Sync + 'static> AtomicRef<T> {
     /// The reference, if there is one.
     #[inline(always)]
     pub fn get(&self) -> Option<&'static T> {
-        // Acquire pairs with the Release store in `set`: what the reference leads to is whole.
+        // Acquire pairs with the Release store in `set`: the referenced value is fully initialised.
         let p = self.0.load(Ordering::Acquire);
         // SAFETY: only `set` stores a pointer that is not null, and it came from a `&'static T`.
         unsafe { p.as_ref() }
     }
 
-    /// Sets it.
+    /// Sets or clears it.
     pub fn set(&self, to: Option<&'static T>) {
         let p = to.map_or(std::ptr::null_mut(), |t| std::ptr::from_ref(t).cast_mut());
         self.0.store(p, Ordering::Release);
     }
 }
 
-/// One value that was leaked, in the chain of all.
+/// A node in the chain of all leaked values.
 struct Kept {
     _value: *const (),
     next: *mut Kept,
 }
 
-/// The chain of everything in all tables. Nobody reads it but leak checkers (LeakSanitizer), which look for pointers
-/// in static data and on the heap, and not in the mappings in which the tables lie.
+/// The chain of all values in all tables. Only leak checkers (LeakSanitizer) read it: they look for pointers in static
+/// data and on the heap, but not in the mappings that hold the tables.
 static KEPT: AtomicPtr<Kept> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Chains a value that is never freed.
+/// Adds a value that is never freed to the chain.
 fn keep_reachable(value: *const ()) {
     let node = Box::into_raw(Box::new(Kept { _value: value, next: std::ptr::null_mut() }));
     let mut head = KEPT.load(Ordering::Relaxed);
     loop {
         // SAFETY: the box was just leaked, and nobody else sees it before the exchange.
         unsafe { (*node).next = head };
-        // Release: who follows the chain finds whole nodes.
+        // Release: a reader of the chain finds complete nodes.
         match KEPT.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
             Err(now) => head = now,
@@ -70,7 +69,7 @@ fn keep_reachable(value: *const ()) {
     }
 }
 
-/// A table of values, each put in once.
+/// A table whose slots are each filled at most once.
 #[derive(Debug)]
 pub struct Slots<T: Sync + 'static> {
     slot: LazyArray<AtomicPtr<T>>,
@@ -101,7 +100,7 @@ impl<T: Sync + Send + 'static> Slots<T> {
         unsafe { p.as_ref() }
     }
 
-    /// Puts a value into an empty slot; gives it back when the slot is taken or does not exist.
+    /// Puts a value into an empty slot; returns the value if the slot is taken or does not exist.
     pub fn put(&self, index: usize, value: T) -> std::result::Result<&'static T, T> {
         let Some(slot) = self.slot.get(index) else { return Err(value) };
         let p = Box::into_raw(Box::new(value));

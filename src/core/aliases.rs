@@ -1,27 +1,27 @@
-//! Addresses at which scattered granules are shown side by side.
+//! The alias cache: ranges of addresses at which scattered granules are mapped side by side.
 //!
-//! Showing them costs driver calls, so a range of addresses stays as it is after its block is freed: the
-//! next block that needs the very same pieces in the same order takes it at no cost. A program
-//! that repeats itself therefore makes few driver calls, or none, once it is warm.
+//! Mapping them costs driver calls, so a range stays mapped after its block is freed: the next block that needs exactly
+//! the same pieces in the same order reuses it at no cost. A program that repeats itself therefore makes few driver
+//! calls, or none, once it is warm.
 //!
-//! A range is in use, idle, or *leaving*: on its way to be unmapped, which takes calls that are made with no lock
-//! held. Nobody finds a range that is leaving; its addresses are free again when it is forgotten.
+//! A range is in use, idle, or *leaving*, which means that it is being unmapped, by calls that are made with no lock
+//! held. No search finds a range that is leaving; its addresses are free again when it is forgotten.
 
 use super::desc::Id;
 use super::units::{Extent, GranuleRun, LARGE_UNITS, every_granule};
 use std::collections::{BTreeMap, HashMap};
 
 /// Where one block lies, in the order of its addresses. Only the first piece may begin inside a granule, and only the
-/// last may end in one.
+/// last may end inside one.
 pub(crate) type Pieces = Box<[Extent]>;
 
-/// A range of addresses that shows a block.
+/// A range of addresses at which a block is mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub entry: u32,
     pub id: Id,
-    pub granule: u32, // first granule of its addresses
-    pub head: u32,    // units before the block starts
+    pub granule: u32, // the first granule of its addresses
+    pub head: u32,    // units from there to the start of the block
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +36,8 @@ struct Entry {
     id: Id,
     shown: GranuleRun, // its addresses
     state: State,
-    hidden: bool, // its granules sleep: it shows nothing now
-    last: u64,    // when it was last taken
+    hidden: bool, // its granules sleep: nothing is mapped here now
+    last: u64,    // the time of its last use, by `clock`
 }
 
 impl Entry {
@@ -59,7 +59,7 @@ pub(crate) struct Aliases {
     spare: Vec<u32>,
     by_pieces: HashMap<Pieces, u32>,
     by_units: HashMap<u32, Vec<u32>>,
-    gaps: BTreeMap<u32, u32>, // addresses that show nothing: first granule -> count, never two side by side
+    gaps: BTreeMap<u32, u32>, // addresses where nothing is mapped: first granule -> count; adjacent ones are joined
     clock: u64,
     mapped_pieces: u64,
     most_pieces: u64,
@@ -73,17 +73,17 @@ pub(crate) struct Gone {
     pub id: Id,
 }
 
-/// What becomes of ranges when granules go to sleep.
+/// What is to be done with ranges whose granules go to sleep.
 #[derive(Debug, Default)]
 pub(crate) struct Showing {
-    /// They show nothing but what sleeps, and show it again at the same addresses later: addresses and pieces.
+    /// Ranges of sleeping granules only, which are mapped again at the same addresses later: addresses and pieces.
     pub hide: Vec<(GranuleRun, Pieces)>,
-    /// Idle ones that show other granules too. Nobody can need them any more; they are leaving.
+    /// Idle ranges that contain other granules too. No block can need them again; they are leaving.
     pub leave: Vec<Gone>,
 }
 
 impl Aliases {
-    /// Over the granules of addresses in `room`; at most `most_pieces` are shown at a time.
+    /// A cache over the addresses in `room`, which maps at most `most_pieces` pieces at a time.
     pub(crate) fn new(room: GranuleRun, most_pieces: u64) -> Self {
         Aliases {
             entries: Vec::new(),
@@ -106,7 +106,7 @@ impl Aliases {
         Some((at as u32, self.entries[at].as_ref()?))
     }
 
-    /// An idle range that shows exactly these pieces. It is in use then.
+    /// Takes an idle range with exactly these pieces, which is in use from then on.
     pub(crate) fn take(&mut self, pieces: &[Extent]) -> Option<Range> {
         let &index = self.by_pieces.get(pieces)?;
         self.use_entry(index)
@@ -121,7 +121,7 @@ impl Aliases {
         Some(e.range(index))
     }
 
-    /// Idle ranges for blocks of `units`, the latest used first, at most `most`, in `into`.
+    /// Stores up to `most` idle ranges for blocks of `units` in `into`, the most recently used first.
     pub(crate) fn idle_for(&self, units: u32, most: usize, into: &mut Vec<u32>) {
         into.clear();
         let Some(all) = self.by_units.get(&units) else { return };
@@ -134,32 +134,32 @@ impl Aliases {
         self.entry(index).map_or(&[], |e| &e.pieces)
     }
 
-    /// The range that starts at this granule of addresses: its number and its pieces.
+    /// The range whose addresses start at this granule: its index and its pieces.
     pub(crate) fn at(&self, granule: u32) -> Option<(u32, &[Extent])> {
         let (index, e) = self.find(|e| e.shown.first == granule && e.state != State::Leaving)?;
         Some((index, &e.pieces))
     }
 
-    /// Calls `each` with the id, the first granule of addresses and the pieces of every range that is in use.
+    /// Calls `each` with the id, the first granule of addresses and the pieces of every range in use.
     pub(crate) fn in_use(&self, mut each: impl FnMut(Id, u32, &[Extent])) {
         let used = self.entries.iter().flatten().filter(|e| e.state == State::InUse);
         used.for_each(|e| each(e.id, e.shown.first, &e.pieces));
     }
 
-    /// Takes an idle range by its number, as `take` does.
+    /// Takes an idle range by its index, as `take` does.
     pub(crate) fn take_index(&mut self, index: u32) -> Option<Range> {
         let found = self.use_entry(index)?;
         let units = self.entry(index).map_or(0, Entry::units);
         if let Some(all) = self.by_units.get_mut(&units)
             && let Some(at) = all.iter().position(|&i| i == index)
         {
-            all[at..].rotate_left(1); // the latest used is tried first
+            all[at..].rotate_left(1); // the most recently used range is tried first
         }
         Some(found)
     }
 
-    /// Room for a new range of `count` granules of addresses. `None`: too much is mapped, or the window
-    /// is full; forget some first.
+    /// Takes room for a new range of `count` granules of addresses. `None`: too much is mapped, or the window is full;
+    /// forget some ranges first.
     pub(crate) fn room(&mut self, count: u32, pieces: usize) -> Option<u32> {
         if self.mapped_pieces + pieces as u64 > self.most_pieces {
             return None;
@@ -173,7 +173,7 @@ impl Aliases {
         Some(at)
     }
 
-    /// Gives room for so many pieces back that was not used.
+    /// Returns room that was taken for so many pieces and not used.
     pub(crate) fn give_room(&mut self, room: GranuleRun, pieces: usize) {
         self.mapped_pieces -= pieces as u64;
         let GranuleRun { mut first, mut count } = room;
@@ -188,7 +188,7 @@ impl Aliases {
         self.gaps.insert(first, count);
     }
 
-    /// Enters a range in room that was taken for it, mapped and in use.
+    /// Enters a range, mapped and in use, in room that was taken for it.
     pub(crate) fn enter(&mut self, pieces: &[Extent], id: Id, shown: GranuleRun) -> Range {
         self.clock += 1;
         let (state, last) = (State::InUse, self.clock);
@@ -203,7 +203,7 @@ impl Aliases {
         range
     }
 
-    /// Makes a range one that can be found.
+    /// Makes a range findable.
     fn index(&mut self, index: u32) {
         let Some(e) = self.entries.get(index as usize).and_then(Option::as_ref) else { return };
         self.by_pieces.insert(e.pieces.clone(), index);
@@ -238,8 +238,9 @@ impl Aliases {
         Some(e.gone(index))
     }
 
-    /// Idle ranges, the longest unused first, but for the `keep` last ones and for those whose pieces are `kept`.
-    /// They are leaving.
+    /// Takes idle ranges, the least recently used first, except the `keep` most recently used and those whose pieces
+    /// are
+    /// `kept`. The ranges are leaving from then on.
     pub(crate) fn take_idle(&mut self, keep: usize, kept: impl Fn(&[Extent]) -> bool) -> Vec<Gone> {
         let may_go = |e: &&Entry| e.state == State::Idle && !e.hidden && !kept(&e.pieces);
         let entries = self.entries.iter().enumerate();
@@ -250,7 +251,7 @@ impl Aliases {
         idle.into_iter().filter_map(|(_, index)| self.leave(index)).collect()
     }
 
-    /// A range that was leaving could not be unmapped: it is idle again.
+    /// A leaving range could not be unmapped: makes it idle again.
     pub(crate) fn stay(&mut self, index: u32) {
         if let Some(Some(e)) = self.entries.get_mut(index as usize) {
             e.state = State::Idle;
@@ -258,14 +259,14 @@ impl Aliases {
         self.index(index);
     }
 
-    /// Forgets a range that was leaving and shows nothing any more; its addresses may be used for another.
+    /// Forgets a leaving range that has been unmapped; its addresses are free.
     pub(crate) fn forget(&mut self, index: u32) {
         let Some(e) = self.entries.get_mut(index as usize).and_then(Option::take) else { return };
         self.spare.push(index);
         self.give_room(e.shown, e.pieces.len());
     }
 
-    /// What becomes of the ranges that show any granule which `sleeps`.
+    /// What is to be done with the ranges that contain any granule for which `sleeps` is true.
     pub(crate) fn showing(&mut self, sleeps: impl Fn(u32) -> bool) -> Showing {
         let mut out = Showing::default();
         let mut leave = Vec::new();
@@ -281,7 +282,7 @@ impl Aliases {
         out
     }
 
-    /// The range at this granule of addresses shows nothing for now, or shows its pieces again.
+    /// Sets whether the range at this granule of addresses is hidden, which means that its granules sleep.
     pub(crate) fn set_hidden(&mut self, granule: u32, hidden: bool) {
         let mut all = self.entries.iter_mut().flatten();
         if let Some(e) = all.find(|e| e.shown.first == granule && e.state != State::Leaving) {
@@ -289,14 +290,14 @@ impl Aliases {
         }
     }
 
-    /// The range at this granule of addresses, if it is hidden and idle. It is leaving then.
+    /// Takes the range at this granule of addresses if it is hidden and idle; it is leaving from then on.
     pub(crate) fn take_hidden(&mut self, granule: u32) -> Option<Gone> {
         let hidden = |e: &Entry| e.shown.first == granule && e.hidden && e.state == State::Idle;
         let index = self.find(hidden)?.0;
         self.leave(index)
     }
 
-    /// Whether a range that no block needs, also one that is leaving, shows any of these granules.
+    /// Whether any of these granules is mapped in a range that no block needs, including ranges that are leaving.
     pub(crate) fn shows_unused(&self, is_wanted: impl Fn(u32) -> bool) -> bool {
         let unused = |e: &&Entry| e.state != State::InUse && !e.hidden;
         self.entries.iter().flatten().filter(unused).any(|e| every_granule(&e.pieces).any(&is_wanted))
@@ -346,7 +347,7 @@ mod tests {
         let mut found = Vec::new();
         a.idle_for(256, 9, &mut found);
         assert!(a.take(&pieces).is_none() && found.is_empty() && a.at(at).is_none());
-        // Another range for the same pieces comes meanwhile, and stays when the first one is forgotten.
+        // Another range for the same pieces is entered meanwhile, and stays when the first one is forgotten.
         let other = a.room(2, 2).unwrap();
         let second = a.enter(&pieces, 8, GranuleRun::new(other, 2));
         a.forget(gone[0].index);

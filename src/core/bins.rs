@@ -1,14 +1,14 @@
-//! Free blocks of one tier by size: a bitmap of bitmaps over lists, so that a fit is found with two
-//! bit scans however many blocks there are. Sizes below 32 units have a list each; above, each power
-//! of two has 32 lists. In the large tier the lists are kept in order of size, then offset, so that the
-//! first that fits is the best fit at the lowest offset. Each step along a list may be a cache miss, so
-//! no more than `LOOK` are made, and the fine tiers, where placement matters little, make none.
+//! Free blocks of one tier by size: a bitmap of bitmaps over lists, so that a fit is found with two bit scans however
+//! many blocks there are. Sizes below 32 units have a list each; above, each power of two has 32 lists. In the large
+//! tier the lists are sorted by size, then offset, so that the first block that fits is the best fit at the lowest
+//! offset. Each step along a list may be a cache miss, so at most `LOOK` are made; the fine tiers, where placement
+//! matters little, make none.
 
 use super::desc::{Descs, Id, Maps};
 
-/// log2 of the lists a power of two has.
+/// log2 of the number of lists for each power of two.
 const COLS_SHIFT: u32 = 5;
-/// Lists a power of two has.
+/// The number of lists for each power of two.
 const COLS: usize = 1 << COLS_SHIFT;
 
 /// The free blocks of one tier. `ROWS` = log2 of the largest block in units - 3.
@@ -34,14 +34,14 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         Bins { rows: 0, cols: [0; ROWS], head: [[0; COLS]; ROWS] }
     }
 
-    /// Puts a block in. Its size must be set.
+    /// Inserts a block, whose size must be set.
     pub(crate) fn insert(&mut self, maps: &Maps, id: Id) {
         let descs = maps.descs();
         let d = descs.of(id);
         let (r, c) = class(d.units());
         let (mut before, mut next) = (0, self.head[r][c]);
         if LOOK > 1 && next != 0 {
-            // In order of size, then offset, as far as `LOOK` steps reach.
+            // Sorted by size, then offset, as far as `LOOK` steps reach.
             let mine = (d.units(), d.off());
             for _ in 0..LOOK {
                 let n = descs.of(next);
@@ -68,7 +68,7 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         self.rows |= 1 << r;
     }
 
-    /// Takes a block out that is in.
+    /// Removes a block.
     pub(crate) fn remove(&mut self, maps: &Maps, id: Id) {
         let descs = maps.descs();
         let d = descs.of(id);
@@ -84,7 +84,7 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         self.behead(descs, r, c, next);
     }
 
-    /// Takes the first block of a list out, whose next is `next`.
+    /// Removes the first block of a list; `next` is the one after it.
     #[inline(always)]
     fn behead(&mut self, descs: Descs<'_>, r: usize, c: usize, next: Id) {
         self.head[r][c] = next;
@@ -98,7 +98,7 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         }
     }
 
-    /// Changes a block's place and size; it stays in its list where that may be.
+    /// Changes a block's offset and size; it keeps its place in its list if possible.
     pub(crate) fn resize(&mut self, maps: &Maps, id: Id, off: u32, units: u32) {
         let d = maps.desc(id);
         let stays = LOOK <= 1 && class(d.units()) == class(units);
@@ -112,7 +112,7 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         }
     }
 
-    /// The first of the first entries of a list that holds `units`.
+    /// The first of the leading entries of a list that holds `units`.
     #[inline]
     fn first(&self, descs: Descs<'_>, r: usize, c: usize, units: u32) -> Id {
         let mut id = self.head[r][c];
@@ -129,7 +129,7 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         0
     }
 
-    /// A block of at least `units`, still in the bins, and its list if it is the first there; 0 when there is none.
+    /// A block of at least `units`, left in the bins, and its list if it is the first there; 0 if there is none.
     #[inline(always)]
     fn look(&self, descs: Descs<'_>, units: u32) -> (Id, usize, usize) {
         let (r, c) = class(units);
@@ -139,7 +139,7 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
                 return (id, r, c);
             }
         }
-        // Every list above holds only blocks that fit.
+        // Every list above contains only blocks that fit.
         let right = self.cols[r] & (!1u32 << c);
         if right != 0 {
             let c = right.trailing_zeros() as usize % COLS;
@@ -154,13 +154,13 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         (self.head[r][c], r, c)
     }
 
-    /// A block of at least `units`, still in the bins; 0 when there is none.
+    /// A block of at least `units`, left in the bins; 0 if there is none.
     #[inline]
     pub(crate) fn find(&self, maps: &Maps, units: u32) -> Id {
         self.look(maps.descs(), units).0
     }
 
-    /// The same, taken out.
+    /// The same, removed from the bins.
     #[inline]
     pub(crate) fn take(&mut self, maps: &Maps, units: u32) -> Id {
         let descs = maps.descs();
@@ -201,7 +201,7 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         }
     }
 
-    /// Whether there is nothing in.
+    /// Whether the bins are empty.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.rows == 0
@@ -249,7 +249,7 @@ mod tests {
             if found != 0 {
                 prop_assert!(m.desc(found).units() >= want);
             }
-            // Taken out is what was found.
+            // The block that `take` removes is the one that `find` returned.
             prop_assert_eq!(b.take(&m, want), found);
             for id in (1..=sizes.len() as u32).filter(|&id| id != found) { b.remove(&m, id); }
             prop_assert!(b.is_empty());

@@ -1,12 +1,12 @@
 //! Block descriptors and the maps that lead from an offset to one.
 //!
-//! A descriptor is 32 bytes, named by a 32-bit id that is never 0. A granule's record tells whose it
-//! is and how its offsets are looked up; a table entry at the first and at the last unit of each
-//! block holds the block's id, so that both neighbours of a block are one load away. Entries inside a
-//! block are stale; a lookup therefore believes an entry only if the descriptor agrees.
+//! A descriptor has 32 bytes and is named by a 32-bit id that is never 0. A granule's record says which heap owns the
+//! granule and how its offsets are looked up. The table entries at the first and the last unit of each block hold the
+//! block's id, so that both neighbours of a block are one load away. Entries inside a block are stale; a lookup
+//! therefore trusts an entry only if the descriptor agrees.
 //!
-//! All words are atomics used `Relaxed`: they are written under the heap's lock, and read without
-//! it by frees from other threads, whose only decision is the compare-exchange on the state.
+//! All words are atomics used `Relaxed`: they are written under the heap's lock, and read without it by frees from
+//! other threads, which decide only by the compare-exchange on the state.
 
 use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Shape, Tier, shift_of, unit_shift};
 use super::units::{GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, granule_bytes};
@@ -16,16 +16,16 @@ use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed, levels};
 
 mod find;
 
-/// Names a block. 0 is none.
+/// The number of a block's descriptor. 0: none.
 pub(crate) type Id = u32;
 
-/// What a block is at the moment: the low four bits of its state word.
+/// What a block currently is: the low four bits of its state word.
 pub(crate) mod kind {
     /// The id is not in use.
     pub(crate) const UNUSED: u32 = 0;
     /// In the bins of its heap.
     pub(crate) const FREE: u32 = 1;
-    /// In the caller's hands.
+    /// Allocated: the caller owns it.
     pub(crate) const LIVE: u32 = 2;
     /// Freed, not merged yet: on a list of its size in its heap.
     pub(crate) const FREED: u32 = 3;
@@ -33,26 +33,26 @@ pub(crate) mod kind {
     pub(crate) const REMOTE: u32 = 4;
     /// Freed, waiting for streams.
     pub(crate) const WAITING: u32 = 5;
-    /// A granule that serves a finer tier.
+    /// A granule that holds the blocks of a finer tier.
     pub(crate) const CHUNK: u32 = 6;
     /// A piece of a scattered block.
     pub(crate) const EXTENT: u32 = 7;
-    /// The mask of these.
+    /// The mask of these bits.
     pub(crate) const MASK: u32 = 15;
 }
-/// The state's tier bits: the [`Tier`], or this for a block of scattered granules.
+/// The tier bits of the state: the [`Tier`], or this for a scattered block.
 pub(crate) const ALIAS: u32 = 3;
 /// Where the tier bits are.
 const TIER_SHIFT: u32 = 4;
-/// A live block whose free must take the slow way: it waits for streams, or is a segment of its own.
+/// A live block whose free must take the slow path: it waits for streams, or is a segment of its own.
 pub(crate) const USES: u32 = 1 << 8;
-/// A live block that is a whole segment, taken for it and given back with it.
+/// A live block that is a whole segment, taken for it and given back when it is freed.
 pub(crate) const DIRECT: u32 = 1 << 9;
-/// A live block whose charge is not that of its size alone (`tuned`): its free takes the slow way.
+/// A live block whose charge does not follow from its size alone (`tuned`): its free takes the slow path.
 pub(crate) const TUNED: u32 = 1 << 10;
 
-/// How a granule is used: bits 56.. of its record. Where blocks can start in it, bit 2 is set and the low
-/// two bits are the blocks' tier bits.
+/// How a granule is used: bits 56.. of its record. If blocks can start in it, bit 2 is set and the low two bits are the
+/// blocks' tier bits.
 pub(crate) mod use_of {
     /// A chunk of the small tier.
     pub(crate) const SMALL: u64 = 4;
@@ -60,19 +60,19 @@ pub(crate) mod use_of {
     pub(crate) const MEDIUM: u64 = 5;
     /// Blocks of the large tier.
     pub(crate) const LARGE: u64 = 6;
-    /// The first granule of addresses that show scattered granules.
+    /// The first granule of addresses at which scattered granules are mapped.
     pub(crate) const ALIAS: u64 = 7;
     /// A later granule of such addresses; the low word is the block's id.
     pub(crate) const ALIAS_REST: u64 = 1;
 }
 
-/// A granule's record, unpacked: what is needed to find a block in it without a branch. From the low bits
-/// up: where its table entries start (32 bits), its heap (16), log2 of its unit in bytes (8), its use (8).
+/// A granule's record, unpacked: what is needed to find a block in it without a branch. From the low bits up: where its
+/// table entries start (32 bits), its heap (16), log2 of its unit in bytes (8), its use (8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GranuleUse(pub u64);
 
 impl GranuleUse {
-    /// Nobody's granule.
+    /// The granule belongs to nobody.
     pub(crate) const NONE: GranuleUse = GranuleUse(0);
 
     #[inline(always)]
@@ -139,14 +139,14 @@ impl<'a> Desc<'a> {
     pub(crate) fn set_state(self, v: u32) {
         #[cfg(not(loom))]
         self.0.word[2].store(v, Relaxed);
-        // A store that races with the exchange of `claim_remote`, after a load that saw what that replaces, comes
-        // after it: nothing comes between what an exchange reads and what it writes. Loom knows that of two
-        // exchanges only.
+        // A store that races with the exchange of `claim_remote`, after a load that saw the value which that exchange
+        // replaces, is ordered after it: nothing comes between the read and the write of an exchange. Loom knows this
+        // only of two exchanges.
         #[cfg(loom)]
         self.0.word[2].swap(v, Relaxed);
     }
 
-    /// [B] what the caller asked for.
+    /// [B] the size that was requested.
     #[inline(always)]
     pub(crate) fn requested(self) -> u64 {
         self.0.wide.load(Relaxed)
@@ -174,11 +174,11 @@ impl<'a> Desc<'a> {
     pub(crate) fn set_kind(self, kind: u32) {
         self.set_state(kind | self.state() & (3 << TIER_SHIFT));
     }
-    /// Flags a live block so that its free takes the slow way. `false`: it is not live any more.
+    /// Flags a live block so that its free takes the slow path. `false`: it is no longer live.
     pub(crate) fn flag_uses(self) -> bool {
         let mut was = self.state();
         while was & kind::MASK == kind::LIVE {
-            // The exchange decides against a free from another thread, which takes the state too.
+            // The exchange decides between this and a free from another thread, which changes the state too.
             match self.0.word[2].compare_exchange(was, was | USES, Relaxed, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => was = now,
@@ -186,8 +186,9 @@ impl<'a> Desc<'a> {
         }
         false
     }
-    /// Ends the life of a block whose state, seen under its heap's lock, was `was`. Where other threads free blocks of
-    /// the heap (`shared`), an exchange decides against one that frees the same block now; `false`: that one was first.
+    /// Ends the life of a block whose state, seen under its heap's lock, was `was`. If other threads free blocks of the
+    /// heap (`shared`), an exchange decides between this and a concurrent free of the same block; `false`: the other
+    /// was first.
     #[inline(always)]
     pub(crate) fn end_life(self, was: u32, kind: u32, shared: bool) -> bool {
         let to = kind | was & (3 << TIER_SHIFT);
@@ -197,17 +198,18 @@ impl<'a> Desc<'a> {
         self.set_state(to);
         true
     }
-    /// From plain live (no flag) to `REMOTE`, by whoever comes first. `false`: it was not plain live.
+    /// Claims a plainly live block (no flag) for a remote free. `false`: it was not plainly live, or another thread was
+    /// first.
     #[inline]
     pub(crate) fn claim_remote(self) -> bool {
         let was = self.state();
         let tier = was & (3 << TIER_SHIFT);
         was == (kind::LIVE | tier)
-            // Release publishes nothing by itself; the push on the remote list does. The exchange
-            // only decides between two frees of the same block.
+            // Nothing is published here; the Release is in the push on the remote list. The exchange only decides
+            // between two frees of the same block.
             && self.0.word[2].compare_exchange(was, kind::REMOTE | tier, Relaxed, Relaxed).is_ok()
     }
-    /// Takes `claim_remote` back. If the block's own heap has ended its life meanwhile, that stays.
+    /// Undoes `claim_remote`. If the block's own heap has ended its life meanwhile, that stays.
     pub(crate) fn unclaim_remote(self) {
         let was = self.state();
         if was & kind::MASK == kind::REMOTE {
@@ -217,7 +219,7 @@ impl<'a> Desc<'a> {
     }
 }
 
-/// All descriptors, for code that looks at several: where they lie is read once, and not again after each store.
+/// All descriptors, for code that reads several: their base address is loaded once, and not again after each store.
 #[derive(Clone, Copy)]
 pub(crate) struct Descs<'a>(&'a View<Record>);
 
@@ -228,7 +230,7 @@ impl<'a> Descs<'a> {
     }
 }
 
-/// The ids at the units of the large tier, likewise.
+/// The ids at the units of the large tier; for the same reason.
 #[derive(Clone, Copy)]
 pub(crate) struct LargeTags<'a>(&'a View<AtomicU32>);
 
@@ -249,7 +251,7 @@ impl LargeTags<'_> {
     }
 }
 
-/// A live-or-not answer of [`Maps::find`].
+/// The result of [`Maps::find`]: a block, in whatever state.
 #[derive(Clone, Copy)]
 pub(crate) struct Found<'a> {
     pub id: Id,
@@ -263,23 +265,23 @@ pub(crate) struct Maps {
     descs: LazyArray<Record>,
     granules: LazyArray<AtomicU64>,
     table: LazyArray<AtomicU32>,
-    /// For each granule of memory, the large block from before that was last found to hold an address in it.
+    /// For each granule, the large block that was last found to contain an address in it, though it starts before it.
     holders: LazyArray<AtomicU32>,
     next_id: AtomicU32,
-    /// Ids that heaps gave back: the first, the others follow through `next`.
+    /// Ids that heaps gave back: the first; `next` links to the others.
     spare_ids: Lock<Id, { levels::SPARE_IDS }>,
     slots: [Lock<ChunkSlots, { levels::TABLE_SLOTS }>; 2],
-    real: u32,       // granules of memory
+    real: u32,       // granules of memory; those from here on are addresses only
     alias_base: u32, // table index of the first alias granule
 }
 
-/// Free table slots of a fine tier, one a chunk.
+/// Free table slots of a fine tier; each chunk has one.
 struct ChunkSlots {
     free: Vec<u32>,
     fresh: u32, // the next slot that was never used
     end: u32,   // one past the last slot
     base: u32,  // table index of slot 0
-    size: u32,  // entries a slot
+    size: u32,  // entries in a slot
 }
 
 impl ChunkSlots {
@@ -302,7 +304,7 @@ impl ChunkSlots {
 pub(crate) struct UseRecord<'a>(&'a AtomicU64);
 
 impl UseRecord<'_> {
-    /// What it is used for now.
+    /// Its current use.
     #[inline(always)]
     pub(crate) fn now(self) -> GranuleUse {
         GranuleUse(self.0.load(Relaxed))
@@ -310,10 +312,10 @@ impl UseRecord<'_> {
 }
 
 impl Maps {
-    /// Maps for `real` granules of memory, followed by `alias` granules of addresses only, with no more than `most` blocks.
+    /// Maps for `real` granules of memory, followed by `alias` granules of addresses only, with at most `most` blocks.
     pub(crate) fn new(shape: Shape, real: u32, alias: u32, most: u64) -> Result<Maps> {
-        // One for each granule, so that a device can be full of blocks of one tier; on very large ones fewer, as an
-        // index has 32 bits. Only what is touched costs memory.
+        // One slot for each granule, so that a device can be full of blocks of one tier; on very large devices fewer,
+        // as an index has 32 bits. Only what is touched costs memory.
         let small_slots = real.clamp(1, 1 << 17);
         let medium_slots = real.clamp(1, 1 << 18);
         let small_size = 1u32 << (GRANULE_SHIFT - SMALL_SHIFT);
@@ -325,7 +327,8 @@ impl Maps {
             + u64::from(small_slots) * u64::from(small_size)
             + u64::from(medium_slots) * u64::from(medium_size);
         let capacity = granule_bytes(real);
-        // There are twice as many granules as memory where the device maps: a block for each 512 bytes of memory.
+        // Where the device maps, there are twice as many granule numbers as memory; so this is a block for each 512
+        // bytes.
         let ids = (capacity / 1024 + (1 << 20)).min(1 << 28).min(most);
         let medium_base = large as u32 + small_slots * small_size;
         let slots = |base, size, end| Lock::new(ChunkSlots { free: Vec::new(), fresh: 0, end, base, size });
@@ -346,7 +349,7 @@ impl Maps {
         })
     }
 
-    /// The memory of all tables goes back to the system; they are empty from now on. See `Pond::discard`.
+    /// Gives the memory of all tables back to the system; the tables are empty from now on. See `Pond::discard`.
     pub(crate) fn discard(&self) {
         self.descs.discard();
         self.granules.discard();
@@ -369,13 +372,13 @@ impl Maps {
         LargeTags(&self.table)
     }
 
-    /// The same where an id may be out of range.
+    /// The same for an id that may be out of range.
     #[inline(always)]
     pub(crate) fn get(&self, id: Id) -> Option<Desc<'_>> {
         self.descs.get(id as usize).map(Desc)
     }
 
-    /// Up to `want` ids that no block has, in a list through `next`: the first; 0 when there are none left.
+    /// Takes up to `want` unused ids, as a list linked by `next`; returns the first, or 0 if none are left.
     pub(crate) fn take_ids(&self, want: u32) -> Id {
         {
             let mut spare = self.spare_ids.lock();
@@ -408,7 +411,7 @@ impl Maps {
         first
     }
 
-    /// Gives a list of ids back, for any heap.
+    /// Gives a list of ids back, for use by any heap.
     pub(crate) fn give_ids(&self, first: Id) {
         if first == 0 {
             return;
@@ -450,7 +453,7 @@ impl Maps {
         self.table[index as usize].store(id, Relaxed);
     }
 
-    /// A table slot for a chunk of a fine tier.
+    /// Takes a table slot for a chunk of a fine tier.
     pub(crate) fn take_slot(&self, tier: Tier) -> Option<u32> {
         self.slots.get(tier as usize)?.lock().take()
     }
@@ -471,8 +474,8 @@ impl Maps {
         GranuleUse::new(use_, unit_shift(tier), heap, slot)
     }
 
-    /// Enters a block of scattered granules at its first granule of addresses, `head` units behind its start. The
-    /// granule has one entry in the table: it is met by the block's own start, and no other offset fits to the block.
+    /// Enters a scattered block at the first granule of its addresses, of which it skips `head` units. That granule has
+    /// a single table entry: the block's own start leads to it, and no other offset passes the check against the block.
     pub(crate) fn set_alias(&self, granule: u32, head: u32, heap: u32, id: Id) {
         let entry = self.alias_entry(granule);
         self.set_at(entry, id);
@@ -483,7 +486,7 @@ impl Maps {
         self.alias_base + (granule - self.real)
     }
 
-    /// The record of the granule in which `offset` lies.
+    /// The record of the granule that contains `offset`.
     #[inline(always)]
     pub(crate) fn granule_of(&self, offset: u64) -> Option<GranuleUse> {
         self.record_of(offset).map(|r| r.now())
@@ -495,7 +498,7 @@ impl Maps {
         self.granules.get((offset >> GRANULE_SHIFT) as usize).map(UseRecord)
     }
 
-    /// [B] that a block's units span; `None` for an id out of use.
+    /// [B] the size of a block by its units; `None` for an unused id.
     pub(crate) fn bytes(&self, id: Id) -> Option<u64> {
         let d = self.desc(id);
         let shift = shift_of(d.tier_bits());

@@ -1,8 +1,8 @@
-//! The state of one pond, whole, and the locks that it is under. What acts on it stands above.
+//! The complete state of one pond, with its locks. The code that acts on it is on the floors above.
 //!
-//! The order of the locks is that of `base/sync/levels.rs`.
-//! None of them is held while the backing is called or a thread waits for another's work: what an operation needs
-//! meanwhile it takes out of the heaps, and holds as memory in transit ([`Transit`]).
+//! `base/sync/levels.rs` has the order of the locks. None of them is held while the backing is called or a thread waits
+//! for another: what an operation needs meanwhile it takes out of the heaps and holds as memory in transit
+//! ([`Transit`]).
 
 use super::aliases::Aliases;
 use super::backing::Backing;
@@ -35,52 +35,52 @@ use std::sync::Arc;
 pub struct Config {
     /// Rounding and alignment of requests; a power of two.
     pub min_chunk: u64,
-    /// Larger requests get a segment of their own. Without effect where the device maps.
+    /// Larger requests get a segment of their own. Ignored if the device maps.
     pub max_chunk: u64,
-    /// Never more than this from the device.
+    /// The maximum that is taken from the device.
     pub max_alloc: u64,
     /// Added to each request.
     pub padding: u64,
-    /// The first segment.
+    /// The size of the first segment.
     pub init_alloc: u64,
-    /// Later segments.
+    /// The size of later segments.
     pub realloc: u64,
-    /// Physical granules can be put behind any address.
+    /// Physical granules can be mapped at any address.
     pub mapping: bool,
-    /// How many numbers there are for granules; fewer than `max_alloc` has count as that many.
+    /// How many granule numbers there are; at least as many as `max_alloc` has granules.
     pub numbers: u64,
-    /// Later segments grow with what is reserved already.
+    /// Later segments grow with what is already reserved.
     pub growing: bool,
-    /// Granules of addresses for scattered blocks, for each granule of memory that is mapped.
+    /// Granules of addresses for scattered blocks, for each granule of memory; only where the device maps.
     pub window: u32,
-    /// How many pieces of scattered blocks may be shown at a time, also those of freed blocks.
+    /// The maximum number of mapped pieces of scattered blocks at a time, including those of freed blocks.
     pub most_pieces: u64,
-    /// How many blocks are kept track of at a time at most, free ones included.
+    /// The maximum number of blocks that are kept track of at a time, including free ones.
     pub most_blocks: u64,
 }
 
-/// Granule numbers at most: 32 TiB of memory. A unit of the large tier has a number of 32 bits also in the table that
-/// leads to blocks, behind those of the other tiers.
+/// The maximum number of granules: 32 TiB of memory. A large unit needs a 32-bit index also in the block table, where
+/// the units of the large tier share the indices with those of the other tiers.
 const MOST_GRANULES: u64 = 1 << 24;
-/// Granules of which all small units, and one past the last, have numbers of 32 bits.
+/// The number of granules whose small units, and one past the last, still have 32-bit numbers.
 const MOST_WITH_SMALL: u64 = (1 << 20) - 1;
 /// The same for medium units.
 const MOST_WITH_MEDIUM: u64 = (1 << 23) - 1;
 
 impl Config {
-    /// Whether segments may be smaller than a granule: a plugin's init or realloc size is.
+    /// Whether segments may be smaller than a granule, because a plugin's init or realloc size is.
     fn has_small_segments(&self) -> bool {
         !self.mapping && self.init_alloc.min(self.realloc) < granule_bytes(1)
     }
 
-    /// Granules of memory, and of addresses that show scattered ones.
+    /// The number of granules of memory, and of granules of addresses for scattered blocks.
     fn granules(&self) -> Result<(u32, u32)> {
         let most = self.max_alloc >> GRANULE_SHIFT;
         let real = if self.mapping {
-            // Rather fewer spare numbers than no small blocks.
+            // Fewer spare numbers are better than no small blocks.
             most.max(self.numbers.min(MOST_WITH_SMALL))
         } else {
-            // Segments start at a granule each and keep a gap; small ones waste offsets, not memory.
+            // Each segment starts at a granule and keeps a gap; small ones waste offsets, not memory.
             let whole = most.saturating_mul(2).saturating_add(65_536).min(most.max(MOST_GRANULES));
             if self.has_small_segments() {
                 let segments = self.max_alloc / self.init_alloc.min(self.realloc).max(1);
@@ -106,16 +106,16 @@ impl Config {
         Shape::new(self.min_chunk, self.padding, self.max_alloc, fine)
     }
 
-    /// How many bytes of offsets a pond of this configuration spans: the memory's own, then the window
-    /// for scattered granules.
+    /// [B] the ranges of offsets that a pond of this configuration needs: for the memory, and for the window of
+    /// scattered blocks.
     pub(crate) fn span(&self) -> Result<(u64, u64)> {
-        self.shape()?; // fails where pooling cannot be
+        self.shape()?; // fails if pooling is impossible
         let (real, alias) = self.granules()?;
         Ok((granule_bytes(real), granule_bytes(alias)))
     }
 }
 
-/// See the file's head.
+/// The state of a pond; see the head of this file.
 pub(crate) struct Ground {
     pub maps: Maps,
     pub config: Config,
@@ -129,12 +129,12 @@ pub(crate) struct Ground {
     transit_ended: Condvar,
     pub ledger: Mutex<Ledger, { levels::LEDGER }>,
     pub aliases: Lock<Aliases, { levels::ALIASES }>,
-    /// Lists of the last search for memory, for the next one.
+    /// Lists of the last search for memory, kept for reuse.
     pub scratch: Lock<Scratch>,
     pub changed: Changed,
-    /// Heaps in which freed blocks wait, by number. A hint: one may be missing that is just being entered.
+    /// The heaps in which freed blocks wait, by number. A hint: one that is just being entered may be missing.
     pub waiting: Lock<BTreeSet<u32>, { levels::WAITING }>,
-    /// How many pools have captures that were released and may still run; see `Pool::released`.
+    /// How many pools have released captures whose graphs may still run; see `Pool::released`.
     pub released: AtomicU32,
     pub captures: Mutex<Captures, { levels::CAPTURES }>,
     pub checkpoints: Mutex<Checkpoints, { levels::CHECKPOINTS }>,
@@ -142,14 +142,14 @@ pub(crate) struct Ground {
     pub limit: AtomicU64, // [B] 0: none
     pub oom_count: AtomicU64,
     pub tuned: Tuned,
-    /// [units of the large tier] how much of a heap may be free in granules that are partly used; `u64::MAX` as long as
-    /// there is more to be had from the device, as far as was seen last. A hint.
+    /// [units of the large tier] how much of a heap may be free in partly used granules; `u64::MAX` as long as the
+    /// device has more memory to give, as far as was last seen. A hint.
     pub most_ragged: AtomicU64,
-    /// Granules of memory; addresses from here on show scattered granules.
+    /// Granules of memory; granule numbers from here on are addresses for scattered blocks.
     pub real: u32,
 }
 
-/// The growth lock, held until this is dropped. Nothing is waited for and no device is called meanwhile.
+/// The growth lock, held until this is dropped. Meanwhile nothing is waited for and no device is called.
 pub(crate) struct Growing<'a> {
     pub ground: &'a Ground,
     state: MutexGuard<'a, Growth, { levels::GROWTH }>,
@@ -169,12 +169,12 @@ impl DerefMut for Growing<'_> {
 }
 
 impl<'a> Growing<'a> {
-    /// Memory is in the caller's hands until the answer is ended or dropped.
+    /// Begins a transit: the operation owns memory until the result is ended or dropped.
     pub(crate) fn begin_transit(&mut self, parts: Parts) -> Transit<'a> {
         Transit { ground: self.ground, number: self.state.begin_transit(parts) }
     }
 
-    /// Waits until an operation of another thread has given its memory to somebody, with the lock open meanwhile.
+    /// Waits until another thread's operation has placed its memory; the lock is released meanwhile.
     pub(crate) fn wait_for_transit(self) -> Growing<'a> {
         let ground = self.ground;
         Growing { ground, state: ground.transit_ended.wait(self.state) }
@@ -182,23 +182,22 @@ impl<'a> Growing<'a> {
 }
 
 thread_local! {
-    /// Operations of this thread that have had memory in their hands, on any device. No destructor, so it works at
-    /// thread exit too.
+    /// The number of this thread's operations that have had memory in transit, on any device. It has no destructor, so
+    /// it works at thread exit too.
     static OWN_TRANSITS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How many operations had ended, when a search for memory began: all that had memory in their hands, and the thread's
-/// own among them.
+/// How many transits had ended when a search for memory began: of all threads, and of the calling thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Since {
     all: u64,
     own: u64,
 }
 
-/// How often a request that found nothing looks again because memory was in the hands of other threads meanwhile.
+/// How often a request that found nothing searches again because other threads had memory in transit meanwhile.
 const MOST_ROUNDS: u32 = 1000;
 
-/// Memory in one operation's hands. To be ended with the growth lock held, once all of it is somebody's again.
+/// Memory in transit, owned by one operation. To be ended under the growth lock, once all of it has been placed.
 pub(crate) struct Transit<'a> {
     ground: &'a Ground,
     number: u64,
@@ -224,7 +223,7 @@ impl Drop for Transit<'_> {
 }
 
 impl Ground {
-    /// The state of an empty pond over `backing`. Takes nothing from it yet.
+    /// The state of an empty pond over `backing`, from which nothing is taken yet.
     pub(crate) fn new(config: Config, backing: Arc<dyn Backing>) -> Result<Ground> {
         let (real, alias) = config.granules()?;
         Ok(Ground {
@@ -261,8 +260,8 @@ impl Ground {
         Growing { ground: self, state: lock(&self.growth) }
     }
 
-    /// `NotPermitted` inside a call that the device, a plugin or a segment callback makes while memory comes or goes:
-    /// what would change memory there could go on for ever.
+    /// `NotPermitted` inside a call that the device, a plugin or a segment callback makes while memory is taken or
+    /// released: a call that changes memory there could recurse for ever.
     pub(crate) fn check_reentry(&self) -> Result<()> {
         if !self.backing.may_change() {
             fail!(
@@ -273,13 +272,13 @@ impl Ground {
         Ok(())
     }
 
-    /// To be called before a search for memory begins.
+    /// Must be called before a search for memory begins.
     pub(crate) fn now(&self) -> Since {
         Since { all: self.growing().transits_ended, own: OWN_TRANSITS.with(Cell::get) }
     }
 
-    /// Whether a search that found nothing should be made again, for the `round`th time: other threads have had memory
-    /// in their hands since it began. Waits for one that has some now.
+    /// Whether a search that found nothing should be repeated, for the `round`th time: other threads have had memory in
+    /// transit since it began. Waits for one that has some now.
     pub(crate) fn look_again(&self, since: Since, round: &mut u32) -> bool {
         *round += 1;
         if *round > MOST_ROUNDS {
@@ -322,12 +321,12 @@ impl Ground {
         all.into_iter().filter_map(|i| self.heap(i)).filter(|x| x.pool() == pool).collect()
     }
 
-    /// All heaps but this one.
+    /// All heaps except this one.
     pub(crate) fn heaps_but(&self, heap: &Heap) -> Vec<&'static Heap> {
         self.all_heaps().filter(|x| x.index != heap.index).collect()
     }
 
-    /// The heaps of a pool, or of all.
+    /// The heaps of a pool, or all heaps.
     pub(crate) fn heaps_in(&self, pool: Option<PoolId>) -> Vec<&'static Heap> {
         pool.map_or_else(|| self.all_heaps().collect(), |p| self.heaps_of(p.0))
     }
@@ -338,7 +337,7 @@ impl Ground {
         heap.lock(self.shared())
     }
 
-    /// Takes a heap's lock only to look at it; see [`Heap::look`].
+    /// Takes a heap's lock only to read; see [`Heap::look`].
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn look(&self, heap: &'static Heap) -> LockedHeap<'_> {
         heap.look(self.shared())
@@ -353,12 +352,12 @@ impl Ground {
 
     // ---- pools ---------------------------------------------------------------------------------------
 
-    /// The pool of that id, if it lives.
+    /// The pool with that id, if it is live.
     pub(crate) fn pool(&self, id: PoolId) -> Option<&'static Pool> {
         self.pools.get((id.0 % POOL_SLOTS) as usize).filter(|p| p.id.load(Relaxed) == id.0)
     }
 
-    /// The same, or the error that there is none.
+    /// The same; an error if there is none.
     pub(crate) fn live_pool(&self, id: PoolId) -> Result<&'static Pool> {
         match self.pool(id) {
             Some(p) => Ok(p),
@@ -366,7 +365,7 @@ impl Ground {
         }
     }
 
-    /// All pools, also slots of those that have ended.
+    /// All pools, including slots of pools that have ended.
     pub(crate) fn all_pools(&self) -> impl Iterator<Item = &'static Pool> {
         (0..self.pool_count.load(Ordering::Acquire)).filter_map(|i| self.pools.get(i as usize))
     }
@@ -394,19 +393,19 @@ impl Ground {
         }
     }
 
-    /// Whether the block that was found before is still live. The heap is locked.
+    /// Whether a block that was found earlier is still live. The heap is locked.
     pub(crate) fn still_live(&self, id: Id, offset: u64) -> bool {
         self.maps.desc(id).kind() == kind::LIVE && self.offset(id) == offset
     }
 
-    /// The charge of a block that is live or waits.
+    /// The charge of a live or waiting block.
     pub(crate) fn charge(&self, id: Id) -> u64 {
         let d = self.maps.desc(id);
         self.charge_of(d.tier_bits(), d.units(), d.requested())
     }
 
-    /// The charge of a request of `bytes` in a block of so many units: that of its size, or, where the block is larger
-    /// than the size needs, of the units.
+    /// The charge of a request of `bytes` in a block of so many units: the charge of its size or, if the block is
+    /// larger than that size needs, of the units.
     pub(crate) fn charge_of(&self, tier_bits: u32, units: u32, bytes: u64) -> u64 {
         let shape = &self.maps.shape;
         let plain = shape.charged_of(bytes);
@@ -420,7 +419,7 @@ impl Ground {
 
 #[cfg(test)]
 impl Ground {
-    /// Checks every heap's invariants. Nothing else may run.
+    /// Checks every heap's invariants. Nothing else may run meanwhile.
     pub(crate) fn check(&self) {
         let used = self.growing().occupied(self.real).last().map_or(0, |run| run.end());
         for heap in self.all_heaps() {

@@ -1,21 +1,21 @@
-//! Exact peaks without a shared counter on the hot path: the sums of a device and of its pools, and how what is left
-//! below the peaks is dealt to the heaps.
+//! Exact peaks without a shared counter on the hot path: the sums of a device and of its pools, and how the room below
+//! the peaks is shared among the heaps.
 //!
-//! Each heap may allocate up to its *ceiling* without asking. The ceilings of all heaps of a device
-//! together never exceed the device's peak, and those of a pool never the pool's; so as long as no heap
-//! passes its own, no peak can have been passed. A heap that passes its ceiling is settled (`features/account.rs`): the
-//! true sums are taken, the peaks raised if they must be, and the ceilings dealt anew. The same is done for bytes,
+//! Each heap may allocate up to its *ceiling* without asking. The ceilings of all heaps of a device together never
+//! exceed the device's peak, and those of a pool never the pool's; so as long as no heap passes its ceiling, no peak
+//! can have been passed. A heap that would pass its ceiling is settled (`features/account.rs`): the true sums are
+//! taken, the peaks are raised if necessary, and the ceilings are distributed again. The same is done for bytes,
 //! requested bytes and blocks at once.
 //!
-//! A heap in which nothing happens *rests*: it has no room below its ceiling, what it adds to the sums is kept here,
-//! and nobody looks at it until it says that something happens. So settling costs what the active heaps cost.
+//! A heap in which nothing happens *rests*: it has no room below its ceiling, its part of the sums is kept here, and it
+//! is not visited until it reports activity. So settling costs only as much as there are active heaps.
 
 use super::heap::LockedHeap;
 use super::heap::counters::{Seen, Triple};
 use super::types::Counter;
 use std::collections::{HashMap, VecDeque};
 
-/// Peaks of one pool or device: allocated, requested, blocks; and of active bytes.
+/// The peaks of one pool or device: allocated, requested, blocks; and of active bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peaks {
     peak: Triple,
@@ -29,41 +29,41 @@ pub(crate) struct Sums {
     pub total: [u128; 3],
     pub waiting: i64,
     pub heaps: i64,
-    /// How far heaps are below their own peaks.
+    /// How far the heaps are below their own peaks.
     pub need: Triple,
 }
 
-/// The books of one pool or of the device.
+/// The account of one pool or of the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Account {
     pub peaks: Peaks,
-    /// Of the heaps that rest.
+    /// The sums of resting heaps.
     pub resting: Sums,
-    /// Of all heaps, as they were last taken.
+    /// The sums of all heaps, when last taken.
     pub sums: Sums,
     /// How far the sums are below the peaks.
     pub below: Triple,
 }
 
-/// All books of a device.
+/// All accounts of a device.
 #[derive(Default)]
 pub(crate) struct Ledger {
     pub device: Account,
     pub pools: HashMap<u32, Account>,
-    /// Heaps that do not rest, by number.
+    /// The heaps that do not rest, by number.
     pub active: Vec<u32>,
-    /// A list that is kept to be filled again.
+    /// An empty list, kept for reuse.
     pub scratch: Vec<LockedHeap<'static>>,
-    /// Totals of heaps that served pools which have ended.
+    /// The totals of heaps of pools that have ended.
     pub gone: [u128; 3],
-    /// Heaps that serve nobody.
+    /// Heaps that serve no pool.
     pub spare_heaps: Vec<u32>,
-    /// Ids for the pools that come next in the slots of those that have ended.
+    /// The ids of the next pools in the slots of pools that have ended.
     pub spare_pools: VecDeque<u32>,
 }
 
 impl Sums {
-    /// Adds what a heap shows.
+    /// Adds the counters of a heap.
     pub(crate) fn add(&mut self, seen: &Seen) {
         for d in 0..3 {
             self.now[d] += seen.now[d];
@@ -72,7 +72,7 @@ impl Sums {
         self.waiting += seen.waiting;
     }
 
-    /// Takes away what was added.
+    /// Subtracts what was added.
     pub(crate) fn sub(&mut self, seen: &Seen) {
         for d in 0..3 {
             self.now[d] -= seen.now[d];
@@ -83,7 +83,7 @@ impl Sums {
 }
 
 impl Account {
-    /// The sums start again from those of the resting heaps.
+    /// Resets the sums to those of the resting heaps.
     pub(crate) fn start(&mut self) {
         self.sums = self.resting;
     }
@@ -95,29 +95,29 @@ impl Account {
 }
 
 impl Peaks {
-    /// Raises the peaks to the sums; the answer is how far each quantity is below its peak.
+    /// Raises the peaks to the sums; returns how far each quantity is below its peak.
     fn raise(&mut self, s: &Sums) -> Triple {
         for d in 0..3 {
             self.peak[d] = self.peak[d].max(s.now[d]);
         }
         self.active = self.active.max(s.now[0] + s.waiting);
         let below = |d: usize| self.peak[d] - s.now[d];
-        // Bytes are free to grow only where neither the allocated nor the active peak would be passed.
+        // Bytes may grow only as long as neither the allocated nor the active peak would be passed.
         [below(0).min(self.active - s.now[0] - s.waiting), below(1), below(2)]
     }
 
-    /// Peaks start again from what is there now.
+    /// Resets the peaks to the current values.
     pub(crate) fn reset(&mut self, s: &Sums) {
         self.peak = s.now;
         self.active = s.now[0] + s.waiting;
     }
 
-    /// [B] the most that was ever allocated.
+    /// [B] the maximum that was ever allocated.
     pub(crate) fn allocated(&self) -> u64 {
         self.peak[0] as u64
     }
 
-    /// As counters: allocated, requested, blocks, active; `gone` is added to the totals.
+    /// The counters for allocated, requested, blocks and active; `gone` is added to the totals.
     pub(crate) fn counters(&self, s: &Sums, gone: [u128; 3]) -> [Counter; 4] {
         let total = |d: usize| u64::try_from(s.total[d] + gone[d]).unwrap_or(u64::MAX);
         let c = |d: usize| Counter { current: s.now[d] as u64, peak: self.peak[d] as u64, total: total(d) };
@@ -127,10 +127,10 @@ impl Peaks {
     }
 }
 
-/// The part that one heap gets of `left`, which is to be dealt among the heaps of `sums`: what it needs to
-/// come back to its own peak, and an equal part of the rest. Where there is not enough for all, the one that
-/// asks gets what it needs, at least half, and the others in proportion to their needs. The parts never
-/// add up to more than `left`.
+/// The part of `left` that one heap gets, when `left` is shared among the heaps of `sums`: what it needs to return to
+/// its own peak, plus an equal part of the rest. If there is not enough for all, the heap that asks gets what it needs,
+/// but at least half, and the others share the rest in proportion to their needs. The parts never add up to more than
+/// `left`.
 pub(crate) fn share(left: i64, sums: &Sums, d: usize, need: i64, urgent: Option<(Triple, bool)>) -> i64 {
     let (left, all) = (left.max(0), sums.need[d]);
     if all <= left {

@@ -1,7 +1,7 @@
-//! The allocator: a *pond* for each device. It deals in offsets and ids and never touches the memory
-//! that it hands out; what it needs from outside it declares in [`Backing`].
+//! The allocator: a *pond* for each device. It works with offsets and ids and never touches the memory that it hands
+//! out; what it needs from outside is declared in [`Backing`].
 //!
-//! State stands below, what acts on it above; each file names only those below it:
+//! State is below, the code that acts on it above; each file names only those below it:
 //!
 //! ```text
 //! pond        the calls

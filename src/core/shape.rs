@@ -1,14 +1,14 @@
 //! Sizes: how a request becomes a number of units in one of three tiers.
 //!
-//! Large blocks live in units of 16 KiB, side by side in the granules themselves. Medium and small ones live in
-//! chunks, one granule each, in units of 4 KiB and 512 B. What a request is *charged* is its size plus the device's
-//! padding, rounded up to the device's min chunk; units only place it.
+//! Large blocks are placed in units of 16 KiB, side by side in the granules themselves. Medium and small blocks are
+//! placed in chunks, one granule each, in units of 4 KiB and 512 B. What a request is *charged* is its size plus the
+//! device's padding, rounded up to the device's min chunk; units only matter for placement.
 
 use super::units::{GRANULE_SHIFT, LARGE_SHIFT};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 
-/// Which kind of granule a block lives in.
+/// Which kind of granule a block is placed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Tier {
@@ -28,10 +28,10 @@ pub(crate) const MEDIUM_SHIFT: u32 = 12;
 const SMALL_MAX: u64 = 4096;
 /// [B] largest charged size in the medium tier.
 const MEDIUM_MAX: u64 = 60 << 10;
-/// log2 of the bytes that a block's offset counts in, by tier bits; scattered blocks count as large ones do.
+/// log2 of the unit in bytes of a block's offset, by tier bits; scattered blocks count as large ones.
 const OFFSET_SHIFTS: [u8; 4] = [SMALL_SHIFT as u8, MEDIUM_SHIFT as u8, LARGE_SHIFT as u8, LARGE_SHIFT as u8];
 
-/// The charged sizes that are looked up, in small units; larger ones are all in the large tier.
+/// The number of charged sizes in the lookup table, in small units; larger ones are all in the large tier.
 const LOOKED_UP: usize = (MEDIUM_MAX >> SMALL_SHIFT) as usize + 1;
 
 /// log2 of the bytes of a tier's unit.
@@ -40,44 +40,44 @@ pub(crate) fn unit_shift(tier: Tier) -> u32 {
     u32::from(OFFSET_SHIFTS[tier as usize])
 }
 
-/// log2 of what a block's offset counts, by its tier bits: the [`Tier`], or 3 for a scattered block.
+/// log2 of the unit of a block's offset, by its tier bits: the [`Tier`], or 3 for a scattered block.
 #[inline(always)]
 pub(crate) fn shift_of(tier_bits: u32) -> u32 {
     u32::from(OFFSET_SHIFTS[tier_bits as usize & 3])
 }
 
-/// [units] of the large tier that a charged size takes.
+/// [units] of the large tier that a charged size needs.
 #[inline(always)]
 pub(crate) fn large_units(charged: u64) -> u32 {
     ((charged + (1 << LARGE_SHIFT) - 1) >> LARGE_SHIFT) as u32
 }
 
-/// What a request takes: so many units of a tier.
+/// What a request needs: a number of units of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
     pub tier: Tier,
     pub units: u32,
 }
 
-/// The sizes of one device, reduced to what the hot path needs.
+/// The device's size rules, reduced to what the hot path needs.
 #[derive(Debug)]
 pub(crate) struct Shape {
-    /// [B] charged sizes up to this are small; 0 where the tier is off.
+    /// [B] charged sizes up to this are small; 0 if the tier is off.
     small_max: u64,
-    /// [B] charged sizes up to this are medium; 0 where the tier is off.
+    /// [B] charged sizes up to this are medium; 0 if the tier is off.
     medium_max: u64,
-    /// [B] padding plus min chunk less one: what is added before rounding down.
+    /// [B] padding plus min chunk minus one: added before rounding down.
     add: u64,
     /// The bits that rounding down to the min chunk keeps.
     keep: u64,
-    /// [B] the largest request that the hot path serves: all that the device could, or less (`tuned`).
+    /// [B] the largest request that the hot path serves: the device's maximum, or less (`tuned`).
     largest: AtomicU64,
     /// Where charged sizes up to `MEDIUM_MAX` are found, by small units.
     places: [Place; LOOKED_UP],
 }
 
-/// Where blocks of a charged size are found. For the fine tiers: units, the list of such freed blocks, and log2 of
-/// the unit; in one word, so that the hot path reads it once. For the large tier the list is 0.
+/// Where blocks of a charged size are found. For the fine tiers: the units, the list of freed blocks of that size, and
+/// log2 of the unit, in one word, so that the hot path reads it once. For the large tier the list is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(u32);
 
@@ -121,7 +121,7 @@ pub(crate) struct Fine {
 }
 
 impl Shape {
-    /// Fails where the min chunk is not a power of two: such a device is served without pooling.
+    /// Fails if the min chunk is not a power of two: such a device is served without pooling.
     pub(crate) fn new(min_chunk: u64, padding: u64, capacity: u64, fine: Fine) -> Result<Shape> {
         if !min_chunk.is_power_of_two() || min_chunk > 1 << GRANULE_SHIFT {
             return Err(Error::new(Code::Unsupported, "pooling needs a min chunk that divides 2 MiB"));
@@ -150,16 +150,16 @@ impl Shape {
         self.largest.store(bytes, Relaxed);
     }
 
-    /// What a request of `bytes` is charged; `None` when the hot path does not serve it.
+    /// What a request of `bytes` is charged; `None` if the hot path does not serve it.
     #[inline]
     pub(crate) fn charged(&self, bytes: u64) -> Option<u64> {
         if bytes > self.largest() {
-            return None; // which also keeps the sum below from passing 2^64
+            return None; // this also keeps the sum below from overflowing
         }
         Some(self.charged_of(bytes))
     }
 
-    /// The same for a size that was served before.
+    /// The same for a size that has passed that check before.
     #[inline]
     pub(crate) fn charged_of(&self, bytes: u64) -> u64 {
         (bytes + self.add) & self.keep

@@ -1,6 +1,6 @@
-//! The words that the allocator and its users share: pools, counters, what is known of one block.
+//! The terms that the allocator and its users share: pools, counters, and what is known of one block.
 //!
-//! Plain data. All sizes are bytes; streams are the bits of the caller's stream, 0 the default one.
+//! Plain data. All sizes are in bytes; streams are the bits of the caller's stream, 0 the default one.
 
 use crate::base::error::{Code, Result};
 use crate::fail;
@@ -21,12 +21,12 @@ pub(crate) const UNORDERED: u64 = u64::MAX - 1;
 /// The stream of a heap whose stream has ended, or that serves nobody yet.
 pub(crate) const RETIRED: u64 = u64::MAX;
 
-/// Pools at one time: the low half of a [`PoolId`]; the high half counts the uses of a slot.
+/// The maximum number of pools at one time: the low half of a [`PoolId`]; the high half counts the uses of a slot.
 pub(crate) const POOL_SLOTS: u32 = 1 << 16;
 /// The pool of a heap that has none.
 pub(crate) const NO_POOL: u32 = u32::MAX;
-/// The pool of memory that is no pool's, and counts for the device alone: free parts of segments whose pool has ended.
-/// No pool has this id, since none has the last slot.
+/// The pool of memory that belongs to no pool and counts for the device alone: free parts of segments whose pool has
+/// ended. No pool has this id, since none has the last slot.
 pub(crate) const COMMONS: u32 = u32::MAX - POOL_SLOTS;
 
 /// One quantity over time.
@@ -36,7 +36,7 @@ pub struct Counter {
     pub current: u64,
     /// The highest value since the start or the last reset of the peaks.
     pub peak: u64,
-    /// The sum of everything ever added; never goes down, and stays at the highest number that there is.
+    /// The sum of everything ever added; never decreases, and stops at the maximum of its type.
     pub total: u64,
 }
 
@@ -49,13 +49,13 @@ impl Counter {
         self.peak = self.peak.max(self.current);
     }
 
-    /// Takes from the current value what an earlier [`add`](Counter::add) brought.
+    /// Subtracts from the current value what an earlier [`add`](Counter::add) has added.
     #[inline]
     pub fn sub(&mut self, n: u64) {
         self.current -= n;
     }
 
-    /// The peak starts again from the current value.
+    /// Resets the peak to the current value.
     pub fn reset_peak(&mut self) {
         self.peak = self.current;
     }
@@ -64,7 +64,7 @@ impl Counter {
 /// The exact account of a pool or a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Bytes in live blocks as they were asked for.
+    /// Bytes in live blocks, as requested.
     pub requested: Counter,
     /// Bytes in live blocks after rounding.
     pub allocated: Counter,
@@ -74,20 +74,20 @@ pub struct Stats {
     pub reserved: Counter,
     /// Live blocks.
     pub blocks: Counter,
-    /// Pieces of memory held from the device.
+    /// Pieces of memory taken from the device.
     pub segments: Counter,
     /// Calls into the memory management of the device so far.
     pub driver_calls: u64,
-    /// Requests that failed for lack of memory, a limit included.
+    /// Requests that failed for lack of memory, including those that hit a limit.
     pub out_of_memory_count: u64,
-    /// The limit of `reserved`, in bytes; 0 is none.
+    /// The limit of `reserved`, in bytes; 0 means none.
     pub limit: u64,
-    /// Bytes of live blocks' memory that was given back to the device until their pool wakes.
+    /// Bytes of live blocks whose memory was given back to the device until their pool wakes.
     pub sleeping: Counter,
 }
 
 impl Stats {
-    /// All peaks start again from the current values.
+    /// Resets all peaks to the current values.
     pub fn reset_peaks(&mut self) {
         for c in [
             &mut self.requested,
@@ -110,16 +110,16 @@ pub struct BlockInfo {
     pub base: u64,
     /// Its size after rounding, in bytes.
     pub size: u64,
-    /// The size that was asked for, in bytes.
+    /// The requested size, in bytes.
     pub requested: u64,
     /// The stream that orders its reuse; `None` for a block that every stream may use at once.
     pub stream: Option<u64>,
-    /// The pool that it came from.
+    /// The pool from which it was allocated.
     pub pool: PoolId,
 }
 
 impl BlockInfo {
-    /// Fails when `bytes` from `addr` on, which lies in the block, pass its end as it was asked for.
+    /// Fails if `bytes` from `addr` on, which lies in the block, exceed its requested size.
     pub(crate) fn check_room(&self, addr: u64, bytes: u64) -> Result<()> {
         let room = self.requested.saturating_sub(addr - self.base);
         if bytes > room {
@@ -133,15 +133,15 @@ impl BlockInfo {
     }
 }
 
-/// What a block is at the moment.
+/// What a block currently is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum BlockState {
-    /// In the caller's hands.
+    /// Allocated: the caller owns it.
     Live = 1,
-    /// Freed, and not to be used again before some streams, or other processes, have passed what was queued there.
+    /// Freed, but not reusable before some streams, or other processes, have passed what was queued there.
     Waiting = 2,
-    /// Free: the next request may have it. Pools that sleep have none.
+    /// Free: the next request may get it. Pools that sleep have none.
     Free = 4,
 }
 
@@ -169,18 +169,18 @@ impl From<BlockState> for BlockStates {
 pub struct BlockRecord {
     /// Its first address.
     pub base: u64,
-    /// Its size after rounding, in bytes, as the account counts it; of a free one, its length.
+    /// Its size after rounding, in bytes, as the account counts it; for a free block its length.
     pub size: u64,
-    /// The size that was asked for, in bytes; 0 for a free one.
+    /// The requested size, in bytes; 0 for a free block.
     pub requested: u64,
-    /// The stream that orders its reuse, or whose requests a free one serves. `None`: every stream; or that stream has
-    /// ended.
+    /// The stream that orders its reuse or, for a free block, the stream whose requests it serves. `None`: every
+    /// stream; or that stream has ended.
     pub stream: Option<u64>,
-    /// The pool that it is of; `None` for free memory that is no pool's.
+    /// The pool to which it belongs; `None` for free memory that belongs to no pool.
     pub pool: Option<PoolId>,
     /// What it is.
     pub state: BlockState,
-    /// Where the segment begins that it lies in; `None` where the device maps, which takes memory by the granule.
+    /// Where its segment begins; `None` if the device maps, and thus takes memory by the granule.
     pub segment: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The quanta that the pond counts memory in, and stretches of memory in each of them.
+//! The quanta in which the pond counts memory, and ranges of memory in each of them.
 //!
 //! A *granule* (2 MiB) is the quantum of ownership and of mapping. A *unit* of the large tier is 1/128 of it
 //! (16 KiB). Offsets of units and numbers of granules have 32 bits.
@@ -24,7 +24,7 @@ pub(crate) const fn granule_at(offset: u64) -> u32 {
     (offset >> GRANULE_SHIFT) as u32
 }
 
-/// Granules side by side.
+/// A range of granules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GranuleRun {
     /// The number of the first one.
@@ -69,7 +69,7 @@ impl GranuleRun {
     }
 }
 
-/// Memory side by side, in units of the large tier.
+/// A range of memory, in units of the large tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Extent {
     pub off: u32,
@@ -91,20 +91,20 @@ impl Extent {
         (self.units as u64) << LARGE_SHIFT
     }
 
-    /// Every granule that it has a part in.
+    /// Every granule that it overlaps.
     pub(crate) const fn touched(self) -> GranuleRun {
         let first = self.off >> LARGE_UNITS_SHIFT;
         GranuleRun { first, count: self.end().div_ceil(LARGE_UNITS) - first }
     }
 
-    /// The granules that it has wholly, if there are any.
+    /// The granules that it contains completely, if any.
     pub(crate) fn whole(self) -> Option<GranuleRun> {
         let (first, end) = (self.off.div_ceil(LARGE_UNITS), self.end() >> LARGE_UNITS_SHIFT);
         (first < end).then(|| GranuleRun { first, count: end - first })
     }
 }
 
-/// Every granule that any of the pieces has a part in, with repetitions.
+/// Every granule that any of the pieces overlaps, with repetitions.
 pub(crate) fn every_granule(pieces: &[Extent]) -> impl Iterator<Item = u32> {
     pieces.iter().flat_map(|p| p.touched().granules())
 }

@@ -1,13 +1,13 @@
 //! The device seam: what a kind of memory must be able to do so that the rest of the library can
 //! serve it. `host`, `cuda` and `paddle/foreign` implement it; nothing here knows pools or blocks.
 //!
-//! [`Device`] is what every device has: who it is, its memory, copies, streams. What only some have is a facet, a trait
-//! of its own, and a facet that is missing is the answer to whether the device can do it: [`Mapping`], [`Unified`],
-//! [`ExternalStreams`], [`DriverPool`], [`Sharing`], [`Peers`].
+//! [`Device`] is what every device has: identity, memory, copies, streams. What only some devices have is a facet, a
+//! trait of its own; a device that lacks the facet cannot do it: [`Mapping`], [`Unified`], [`ExternalStreams`],
+//! [`DriverPool`], [`Sharing`], [`Peers`].
 //!
-//! Addresses are `u64` device addresses, never dereferenced on this side of the seam. Streams and
-//! events are `u64` too: the bits of the `C_Stream` / `C_Event` that the caller holds; 0 is the
-//! default stream. Every call may come from any thread at any time.
+//! Addresses are `u64` device addresses and never dereferenced on this side of the seam. Streams and events are
+//! `u64` too: the bits of the `C_Stream` or `C_Event` that the caller holds; 0 is the default stream. Every call may
+//! come from any thread at any time.
 
 use crate::base::error::{Code, Result};
 use crate::fail;
@@ -36,36 +36,36 @@ pub const NO_STREAM: StreamId = StreamId::MAX;
 /// The bits of a `C_Event`; never 0.
 pub type EventId = u64;
 
-/// The longest name of a device type, in bytes, without the 0 that ends it in C.
+/// The maximum length of a device type's name, in bytes, without the terminating 0 of C.
 pub const MAX_TYPE_NAME: usize = 31;
 
 bitflags::bitflags! {
-    /// What a device can do beyond the required calls. Asked once, when it is opened.
+    /// What a device can do beyond the required calls. Read once, when the device is opened.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Caps: u32 {
-        /// Physical granules are separate from addresses: there is [`Device::mapping`].
+        /// Physical granules are separate from addresses: [`Device::mapping`] is present.
         const MAPPING = 1;
         /// The host can read and write device memory at its device address.
         const HOST_ACCESS = 1 << 1;
-        /// There is [`Device::unified`].
+        /// [`Device::unified`] is present.
         const UNIFIED = 1 << 2;
-        /// `host_alloc` returns page-locked memory (where the limit allows).
+        /// `host_alloc` returns page-locked memory (as far as the system's limit allows).
         const PINNED = 1 << 3;
-        /// Streams can be created; without it all work runs on the default stream, blocking.
+        /// Streams can be created. Without this all work runs on the default stream, and calls block until it is done.
         const STREAMS = 1 << 4;
         /// Stream callbacks work.
         const CALLBACKS = 1 << 5;
     }
 }
 
-/// The sizes that shape how memory is taken from the device. All in bytes, none 0 but `padding`.
+/// The sizes that govern how memory is taken from the device. All in bytes; only `padding` may be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Requests are rounded up to a multiple of this; addresses are aligned to it.
     pub min_chunk: u64,
     /// A request that takes more than this goes to the device directly and is not pooled.
     pub max_chunk: u64,
-    /// The library never takes more than this from the device in all.
+    /// The library never takes more than this from the device in total.
     pub max_alloc: u64,
     /// Added to each request before rounding.
     pub padding: u64,
@@ -75,7 +75,7 @@ pub struct Sizes {
     pub realloc: u64,
 }
 
-/// Total and free bytes of a device, as it tells itself.
+/// Total and free bytes of a device, as it reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
     /// Bytes the device has.
@@ -84,7 +84,7 @@ pub struct MemoryInfo {
     pub free: u64,
 }
 
-/// The three numbers that a custom runtime reports of itself.
+/// The three version numbers that a custom runtime reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
     /// Compute capability, `major * 10 + minor`.
@@ -107,18 +107,18 @@ pub enum CopyKind {
     DeviceToDevice = 2,
 }
 
-/// How host memory is wanted; a device does what it can of it.
+/// How host memory should be allocated; a device honours what it can.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostWish {
-    /// Ordinary memory that is touched and then locked, instead of memory of the driver's own.
+    /// Ordinary memory that is touched and then locked, instead of memory from the driver.
     pub register: bool,
-    /// With `register`: so many threads touch the pages, at least 1.
+    /// With `register`: how many threads touch the pages, at least 1.
     pub threads: u32,
 }
 
 /// A named kind of device.
 pub trait DeviceType: Send + Sync {
-    /// The name that users give, as in `"host"`.
+    /// The name that users give, such as `"host"`.
     fn name(&self) -> &str;
     /// A finer name, or an empty string.
     fn sub_name(&self) -> &str {
@@ -126,26 +126,26 @@ pub trait DeviceType: Send + Sync {
     }
     /// Makes the type ready. Called once before any other call, and again only after `finalize`.
     fn initialize(&self) -> Result<()>;
-    /// Ends the type: threads joined, memory given back. Devices opened from it answer
-    /// `NotInitialized` from then on.
+    /// Ends the type: joins threads and gives memory back. Devices that were opened from it answer `NotInitialized`
+    /// from then on.
     fn finalize(&self) -> Result<()>;
     /// How many devices there are; ordinals are `0..count`.
     fn device_count(&self) -> Result<usize>;
-    /// Gets ready to open devices, once somebody wants one: from here on `device_count` is exact. Until then
-    /// a type may answer it without starting its driver, so that a later fork still can use it. A type that
-    /// cannot start has no devices, which is no failure here; see `absence`.
+    /// Prepares to open devices, once somebody wants one; from here on `device_count` is exact. Until then a type may
+    /// answer `device_count` without starting its driver, so that a forked child can still use the driver. A type that
+    /// cannot start has no devices; that is no error here, see `absence`.
     fn wake(&self) {}
-    /// Why there are no devices, where that needs a reason.
+    /// Why there are no devices, if there is a reason to tell.
     fn absence(&self) -> Option<String> {
         None
     }
-    /// One device. Each call for the same ordinal returns the same device.
+    /// Opens a device. Each call for the same ordinal returns the same device.
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>>;
 }
 
-/// Memory that host and device address alike.
+/// Memory that host and device access at the same address.
 pub trait Unified: Send + Sync {
-    /// Takes such memory.
+    /// Allocates such memory.
     fn alloc(&self, bytes: u64) -> Result<u64>;
     /// Gives back what `alloc` returned. Waits for the work that may still use it.
     fn free(&self, addr: u64, bytes: u64) -> Result<()>;
@@ -157,21 +157,22 @@ pub trait Unified: Send + Sync {
 pub trait Device: Send + Sync {
     /// Its ordinal within the type.
     fn ordinal(&self) -> usize;
-    /// What it can do that no facet says: of [`Caps`], all but `MAPPING` and `UNIFIED`.
+    /// Its capabilities that no facet implies: all of [`Caps`] but `MAPPING` and `UNIFIED`.
     fn traits(&self) -> Caps;
     /// The sizes that shape allocation.
     fn sizes(&self) -> Sizes;
-    /// Whether [`Sizes::realloc`] is only the least size of a later segment, which may grow with what is taken
-    /// already. A plugin's sizes are kept to the byte.
+    /// Whether [`Sizes::realloc`] is only the minimum size of a later segment, which may grow with what is already
+    /// taken. A plugin's sizes are kept to the byte.
     fn segments_grow(&self) -> bool {
         false
     }
-    /// Whether an address of this device may be one of another device too, or of the host, and mean other memory there.
+    /// Whether an address of this device may also be an address of another device or of the host, with other memory
+    /// there.
     fn has_own_addresses(&self) -> bool {
         false
     }
-    /// How many blocks the library keeps track of at a time at most, free ones included; it needs 32 bytes of host memory
-    /// for each. It never has use for more than one for each 512 bytes, and some.
+    /// The maximum number of blocks that the library keeps track of at a time, including free ones; each needs 32 bytes
+    /// of host memory. More than about one for each 512 bytes of memory is of no use.
     fn most_blocks(&self) -> u64 {
         u64::MAX
     }
@@ -179,11 +180,11 @@ pub trait Device: Send + Sync {
     fn memory_info(&self) -> Result<MemoryInfo>;
     /// Version numbers.
     fn versions(&self) -> Versions;
-    /// The NUMA node that the device is near to, where it tells one.
+    /// The NUMA node nearest to the device, if the device knows it.
     fn numa_node(&self) -> Option<u32> {
         None
     }
-    /// Makes this the calling thread's current device, where the driver has such a notion.
+    /// Makes this the calling thread's current device, if the driver has such a concept.
     fn set_current(&self) -> Result<()> {
         Ok(())
     }
@@ -194,7 +195,7 @@ pub trait Device: Send + Sync {
     fn alloc(&self, bytes: u64) -> Result<u64>;
     /// Gives back what `alloc` returned, with the same size. Waits for nothing.
     fn free(&self, addr: u64, bytes: u64) -> Result<()>;
-    /// Host memory that copies to and from this device fast (pinned).
+    /// Host memory that is fast to copy to and from this device (pinned).
     fn host_alloc(&self, bytes: u64, wish: HostWish) -> Result<u64>;
     /// Gives back what `host_alloc` returned.
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()>;
@@ -210,34 +211,34 @@ pub trait Device: Send + Sync {
 
     /// Its streams and events.
     fn streams(&self) -> &dyn Streams;
-    /// Streams that others make, where there can be any.
+    /// Streams that others create, if the device can have any.
     fn external_streams(&self) -> Option<&dyn ExternalStreams> {
         None
     }
-    /// Physical memory apart from addresses. May become `None` until the window is open, not after.
+    /// Physical memory that is separate from addresses. May become `None` before the window is open, but not after.
     fn mapping(&self) -> Option<&dyn Mapping> {
         None
     }
-    /// Memory that host and device address alike.
+    /// Memory that host and device access at the same address.
     fn unified(&self) -> Option<&dyn Unified> {
         None
     }
-    /// The pool of the device's driver.
+    /// The stream-ordered pool of the device's driver.
     fn driver_pool(&self) -> Option<&dyn DriverPool> {
         None
     }
-    /// Memory for other processes, and from them.
+    /// Sharing memory with other processes.
     fn sharing(&self) -> Option<&dyn Sharing> {
         None
     }
-    /// Other devices of the type.
+    /// Copies to other devices of the type, and access to their memory.
     fn peers(&self) -> Option<&dyn Peers> {
         None
     }
 }
 
 impl<'a> dyn Device + 'a {
-    /// What the device can do, as users are told.
+    /// What the device can do, as reported to users.
     pub fn caps(&self) -> Caps {
         let mut caps = self.traits();
         caps.set(Caps::MAPPING, self.mapping().is_some());
@@ -245,7 +246,7 @@ impl<'a> dyn Device + 'a {
         caps
     }
 
-    /// Whose a stream is: see [`ExternalStreams::owner`].
+    /// To whom a stream belongs: see [`ExternalStreams::owner`].
     pub(crate) fn stream_owner(&self, stream: StreamId) -> Result<Whose> {
         match self.external_streams() {
             Some(external) => external.owner(stream),
@@ -257,18 +258,18 @@ impl<'a> dyn Device + 'a {
         }
     }
 
-    /// Whether `stream` is a name of the default stream.
+    /// Whether `stream` denotes the default stream.
     pub(crate) fn is_default(&self, stream: StreamId) -> bool {
         self.external_streams().map_or(stream == 0, |e| e.is_default(stream))
     }
 
-    /// Whether `stream` stands for another stream on each thread.
+    /// Whether `stream` denotes a different stream on each thread.
     pub(crate) fn is_per_thread(&self, stream: StreamId) -> bool {
         self.external_streams().is_some_and(|e| e.is_per_thread(stream))
     }
 }
 
-/// A pointer argument that a foreign callback wants, from an address.
+/// An address as the pointer argument that a foreign function expects.
 pub(crate) fn as_ptr(addr: u64) -> *mut c_void {
     addr as usize as *mut c_void
 }

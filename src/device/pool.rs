@@ -3,16 +3,16 @@
 use super::StreamId;
 use crate::base::error::Result;
 
-/// What a driver's own pool tells, in bytes.
+/// Statistics of a driver's own pool, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverPoolStats {
-    /// Taken from the device now.
+    /// Currently taken from the device.
     pub reserved: u64,
-    /// The most that was, since the pool was made.
+    /// The maximum of that since the pool was made.
     pub reserved_peak: u64,
-    /// In blocks now.
+    /// Currently in blocks.
     pub used: u64,
-    /// The most that was.
+    /// The maximum of that since the pool was made.
     pub used_peak: u64,
 }
 
@@ -22,8 +22,8 @@ pub trait DriverPool: Send + Sync {
     fn alloc(&self, stream: StreamId, bytes: u64) -> Result<u64>;
     /// Gives back what `alloc` returned, after the work queued on `stream` so far. Waits for nothing.
     fn free(&self, addr: u64, stream: StreamId) -> Result<()>;
-    /// Unused memory beyond `keep` bytes goes back to the device.
+    /// Gives unused memory beyond `keep` bytes back to the device.
     fn trim(&self, keep: u64) -> Result<()>;
-    /// What it tells of itself.
+    /// Its statistics.
     fn stats(&self) -> Result<DriverPoolStats>;
 }

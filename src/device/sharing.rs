@@ -1,11 +1,11 @@
-//! The facet of devices whose memory other processes can use: what a device says of such memory, and gets from there.
-//! The bytes may come from anywhere: a device trusts none of them.
+//! The facet of devices that share memory with other processes: what a device exports for them, and what it imports.
+//! Imported descriptions may have been made by anybody: a device trusts none of their bytes.
 
 use crate::base::error::{Code, Result};
 use crate::fail;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// How memory is shared. The numbers are sent between processes: never used again for another.
+/// How memory is shared. The numbers are sent between processes: a number is never reused for another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SharedKind {
@@ -15,86 +15,88 @@ pub enum SharedKind {
     CudaGranules = 2,
     /// `cuIpcGetMemHandle` of a whole segment.
     CudaSegment = 3,
-    /// A fabric handle of the CUDA driver for each granule: also for other machines.
+    /// A fabric handle of the CUDA driver for each granule, which also works on other machines.
     CudaFabric = 4,
 }
 
 impl SharedKind {
-    /// The kind of a number.
+    /// The kind with this number.
     pub fn of(number: u32) -> Option<SharedKind> {
         use SharedKind::{CudaFabric, CudaGranules, CudaSegment, HostFile};
         [HostFile, CudaGranules, CudaSegment, CudaFabric].into_iter().find(|k| *k as u32 == number)
     }
 }
 
-/// A run of memory, in the order of addresses.
+/// A run of memory. Pieces are listed in the order of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which of the descriptors, or of the fabric handles, has it.
+    /// The index of the descriptor, or of the fabric handle, that contains it.
     pub fd: u32,
-    /// Where it starts there, in bytes.
+    /// Its offset in there, in bytes.
     pub offset: u64,
     /// Its length, in bytes.
     pub bytes: u64,
 }
 
-/// Memory that can be opened elsewhere. It stays as long as somebody has it open.
+/// Memory that another process can open. It exists as long as anybody has it open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shared<F> {
-    /// How.
+    /// How it is shared.
     pub kind: SharedKind,
-    /// Which device it lies on; zeros where any of the type can open it.
+    /// The device that it lies on; zeros if any device of the type can open it.
     pub identity: [u8; 16],
-    /// Its runs. Empty with a handle.
+    /// Its runs. Empty if there is a `handle`.
     pub pieces: Vec<Piece>,
-    /// The driver's own handle; zeros without one.
+    /// The driver's handle of a segment; zeros if there is none.
     pub handle: [u8; 64],
-    /// Fabric handles. Empty with any other kind.
+    /// Fabric handles. Empty for any other kind.
     pub fabric: Vec<[u8; 64]>,
     /// The descriptors.
     pub fds: Vec<F>,
 }
 
-/// From [`Sharing::granules`], [`Sharing::segment`] and [`Fabric::granules`].
+/// Returned by [`Sharing::granules`], [`Sharing::segment`] and [`Fabric::granules`].
 pub type Exported = Shared<OwnedFd>;
-/// For [`Sharing::open`].
+/// Passed to [`Sharing::open`].
 pub type Imported<'a> = Shared<BorrowedFd<'a>>;
 
 /// A run of granules: the first, and how many.
 pub type Run = (u64, u64);
 
-/// Memory for other processes, and from them.
+/// Exports memory to other processes and imports theirs.
 pub trait Sharing: Send + Sync {
-    /// Whether each granule that is shared is a file descriptor of its own.
+    /// Whether each shared granule is a file descriptor of its own.
     fn by_granule(&self) -> bool;
-    /// What another process needs to use these granules, in the order of addresses.
+    /// Exports these granules, given in the order of addresses.
     fn granules(&self, granules: &[Run]) -> Result<Exported>;
-    /// What another process needs to use memory of [`Device::alloc`](super::Device::alloc). `Unsupported` where only
-    /// granules can be shared.
+    /// Exports a segment that [`Device::alloc`](super::Device::alloc) returned. `Unsupported` if only granules can be
+    /// shared.
     fn segment(&self, addr: u64) -> Result<Exported>;
-    /// Opens what a device of this type has shared, in this or another process: its address. Trusts nothing.
+    /// Opens what a device of this type has exported, in this or another process; returns its address. Trusts nothing
+    /// in it.
     fn open(&self, memory: &Imported<'_>) -> Result<u64>;
-    /// Ends what `open` has opened. Waits for the device first.
+    /// Closes what `open` has opened. Waits for the device first.
     fn close(&self, addr: u64) -> Result<()>;
-    /// Fabric handles, which reach processes of other machines.
+    /// Fabric handles, which reach processes on other machines.
     fn fabric(&self) -> Option<&dyn Fabric> {
         None
     }
 }
 
-/// Granules that go by handles and without descriptors.
+/// Shares granules by fabric handles instead of descriptors.
 pub trait Fabric: Send + Sync {
-    /// From now on granules are made so that fabric handles can share them too, where device and driver have that, or
-    /// are not.
+    /// Says whether granules that are made from now on should be shareable by fabric handles, provided that device and
+    /// driver support it.
     fn make(&self, on: bool);
-    /// `Unsupported`, with the reason, unless fabric handles can share these granules.
+    /// Succeeds if these granules can be shared by fabric handles; otherwise `Unsupported`, with the reason.
     fn check(&self, granules: &[Run]) -> Result<()>;
-    /// What another process needs to use these granules, in the order of addresses.
+    /// Exports these granules, given in the order of addresses.
     fn granules(&self, granules: &[Run]) -> Result<Exported>;
 }
 
 impl<F> Shared<F> {
-    /// The sum of the pieces, which must each be whole granules of a descriptor or handle that is there.
+    /// The total size of the pieces, after checking that each consists of whole granules of an existing descriptor or
+    /// handle.
     pub fn check_pieces(&self, granule: u64) -> Result<u64> {
         let files = if self.kind == SharedKind::CudaFabric { self.fabric.len() } else { self.fds.len() };
         let mut sum = 0u64;

@@ -19,7 +19,7 @@ unsafe impl Send for Library {}
 // SAFETY: as above; `&Library` only allows look-ups.
 unsafe impl Sync for Library {}
 
-/// What the loader says of the calling thread's last failure.
+/// The loader's message for the calling thread's last failure.
 fn loader_error() -> String {
     // SAFETY: dlerror has no preconditions.
     let text = unsafe { libc::dlerror() };
@@ -31,11 +31,11 @@ fn loader_error() -> String {
 }
 
 impl Library {
-    /// Loads the object with all symbols bound now and none given to other objects.
+    /// Loads the object; binds all its symbols now, and makes none available to other objects.
     pub(super) fn open(path: &Path) -> Result<Library> {
         let shown = path.display().to_string();
         if shown.is_empty() {
-            // An empty name would be the program itself.
+            // An empty name would mean the program itself.
             return Err(Error::new(Code::InvalidArgument, "the path of the plugin is empty"));
         }
         let Ok(c_path) = CString::new(path.as_os_str().as_bytes()) else {

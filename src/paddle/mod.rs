@@ -1,7 +1,7 @@
-//! The custom-runtime interface, both ways: `table` serves hosts that load Millpond as a plugin,
-//! `foreign` brings other people's plugins into the runtime as device types.
+//! The custom-runtime interface, both ways: `table` serves hosts that load Millpond as a plugin, `foreign` makes other
+//! people's plugins device types of the runtime.
 //!
-//! Only this room and `capi` know status numbers; only this room calls foreign callbacks.
+//! Only this room and `capi` know status numbers, and only this room calls foreign callbacks.
 
 pub mod abi;
 mod foreign;
@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 /// Registers the device type of a plugin that is linked into the process, and returns its name.
 ///
-/// `init` runs once, at once, and then the plugin's `initialize`. The errors name what is wrong:
-/// `PluginRefused` for a version below 0.1.1, a wrong struct size, a missing required function, or a
-/// bad name; `Busy` when the name is taken; `Device` when the plugin's own `initialize` fails.
+/// `init` runs once, immediately, and then the plugin's `initialize`. The error says what is wrong: `PluginRefused` for
+/// a version below 0.1.1, a wrong struct size, a missing required function, or a bad name; `Busy` if the name is taken;
+/// `Device` if the plugin's own `initialize` fails.
 ///
 /// # Safety
 ///
@@ -34,10 +34,9 @@ pub unsafe fn register_init(init: abi::InitPlugin) -> Result<String> {
 
 /// Loads a plugin from a shared object and registers its device type; returns the type's name.
 ///
-/// A path without a slash is searched for as the dynamic loader does. Errors: as
-/// [`register_init`]; `System` with the loader's own words when the file cannot be loaded;
-/// `PluginRefused` when it does not export `InitPlugin`. A refused object is unloaded again, an
-/// accepted one stays loaded until its type ends.
+/// A path without a slash is searched for as the dynamic loader does. Errors: those of [`register_init`]; `System` with
+/// the loader's message if the file cannot be loaded; `PluginRefused` if it does not export `InitPlugin`. A refused
+/// object is unloaded again; an accepted one stays loaded until its type ends.
 ///
 /// # Safety
 ///

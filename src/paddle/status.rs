@@ -1,11 +1,11 @@
-//! Errors as status numbers, and the guard that keeps panics on our side of the border.
+//! Errors as status numbers, and the guard that keeps our panics out of foreign frames.
 
 use super::abi::C_Status;
 use crate::base::error::{Code, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The status of a failed call: `C_FAILED` where the device or the system could not, `C_ERROR` for
-/// the caller's mistakes, `C_INTERNAL_ERROR` for our own.
+/// The status of a failed call: `C_FAILED` if the device or the system failed, `C_ERROR` for a mistake of the caller,
+/// `C_INTERNAL_ERROR` for one of ours.
 pub(crate) fn of(error: &Error) -> C_Status {
     match error.code() {
         Code::OutOfMemory | Code::Device | Code::System => C_Status::FAILED,
@@ -23,7 +23,7 @@ pub(super) fn guard(body: impl FnOnce() -> Result<C_Status>) -> C_Status {
     }
 }
 
-/// [`guard`] for a body that has nothing but success to tell.
+/// [`guard`] for a body that returns no status of its own.
 pub(super) fn done(body: impl FnOnce() -> Result<()>) -> C_Status {
     guard(|| body().map(|()| C_Status::SUCCESS))
 }

@@ -1,5 +1,4 @@
-//! The device types that are there from the start: `cpu`, `host` and `cuda`, and the environment variables
-//! that set their defaults:
+//! The built-in device types `cpu`, `host` and `cuda`, and the environment variables that set their defaults:
 //!
 //! - `MILLPOND_HOST_DEVICES`: how many devices `host` has
 //! - `MILLPOND_HOST_CAPACITY`: bytes of each, with an optional suffix K, M or G (powers of 1024)
@@ -8,8 +7,8 @@
 //! - `MILLPOND_NVML_LIBRARY`: the management library to count GPUs with instead of the system's
 //! - `MILLPOND_CUDA_MAPPING`: 0 or 1, whether `cuda` maps where it can
 //!
-//! An unset or empty variable is the built-in default. A bad value fails the first use of the library
-//! and names the variable.
+//! An unset or empty variable means the built-in default. A bad value makes the first use of the library fail, with an
+//! error that names the variable.
 
 use crate::base::error::{Code, Error, Result};
 use crate::device::DeviceType;
@@ -40,7 +39,7 @@ fn parse_devices(text: &str) -> Option<usize> {
     text.parse().ok().filter(|n| (1..=MAX_DEVICES).contains(n))
 }
 
-/// `"512M"` and the like, in bytes; not 0.
+/// Parses `"512M"` and the like into bytes; not 0.
 fn parse_bytes(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
         b'K' => (&text[..text.len() - 1], 10),
@@ -64,7 +63,7 @@ fn mapping_of_environment() -> Result<bool> {
     Ok(read(MAPPING, parse_switch, "0 or 1")?.unwrap_or(true))
 }
 
-/// The options of `cuda` as the environment has them.
+/// The options of `cuda` from the environment.
 fn cuda_options() -> Result<CudaOptions> {
     let path = |name| std::env::var_os(name).filter(|v| !v.is_empty());
     Ok(CudaOptions {
@@ -75,8 +74,8 @@ fn cuda_options() -> Result<CudaOptions> {
     })
 }
 
-/// The options of `host` with the environment's defaults for what is 0 here. `disable_mapping` is 0
-/// or 1. The C API's way to [`configure_host`](super::configure_host).
+/// The options of `host`; the environment's defaults replace zeros. `disable_mapping` is 0 or 1. The C API uses this
+/// for [`configure_host`](super::configure_host).
 pub fn host_options(device_count: u32, capacity: u64, disable_mapping: u32) -> Result<HostOptions> {
     let device_count = match device_count as usize {
         0 => {
@@ -101,7 +100,7 @@ pub fn host_options(device_count: u32, capacity: u64, disable_mapping: u32) -> R
     Ok(HostOptions { device_count, capacity, mapping })
 }
 
-/// Fails for options that no host device can have, before they are kept.
+/// Fails for options that no host device can have.
 pub(crate) fn check(options: &HostOptions) -> Result<()> {
     if options.device_count > MAX_DEVICES {
         fail!(
@@ -120,7 +119,7 @@ pub(crate) fn check(options: &HostOptions) -> Result<()> {
     Ok(())
 }
 
-/// The built-in types, with the options that the user gave or the environment's.
+/// The built-in types, with the options that the user set, or those of the environment.
 pub(crate) fn types(
     host: Option<HostOptions>,
     cuda: Option<CudaOptions>,
@@ -130,8 +129,7 @@ pub(crate) fn types(
         None => host_options(0, 0, 0)?,
     };
     check(&host)?;
-    // Without mapping, so that a forked child has its own copy of what the parent had there, as it has of
-    // all other host memory.
+    // Without mapping, so that a forked child has its own copy of the parent's blocks, as of all other host memory.
     let cpu = HostOptions { device_count: 1, capacity: machine_memory(), mapping: false };
     let cuda = match cuda {
         Some(o) => o,

@@ -1,6 +1,6 @@
-//! Copies and fills. The device end of each must lie in one live block (or unified memory) of its
-//! device; that is checked here, once for all devices. The host end cannot be checked: it is the caller's
-//! promise, and so `copy` and `copy_async` are unsafe. `read` and `write` take slices instead.
+//! Copies and fills. The device end of each must lie in one live block (or unified memory) of its device; that is
+//! checked here, once for all devices. The host end cannot be checked: the caller vouches for it, so `copy` and
+//! `copy_async` are unsafe. `read` and `write` take slices instead.
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::Waits;
@@ -70,22 +70,21 @@ impl DeviceState {
         unsafe { self.copy(CopyKind::HostToDevice, dst, at, from.len() as u64) }
     }
 
-    /// Fills `to` from the device address `src`; waits for work queued on the device before.
+    /// Copies from the device address `src` into `to`; waits for work queued on the device before.
     pub fn read(&self, src: u64, to: &mut [u8]) -> Result<()> {
         let at = to.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: the slice is ours alone to write for the call, after which the copy is done.
         unsafe { self.copy(CopyKind::DeviceToHost, at, src, to.len() as u64) }
     }
 
-    /// Copies `bytes`, and returns when they have arrived; waits for work queued on the device
-    /// before. 0 bytes do nothing. Errors: `UnknownPointer` and `OutOfRange` for a device end that
-    /// is not inside one live block, `InvalidArgument` for a host end of NULL, `NotPermitted` in a stream
-    /// callback.
+    /// Copies `bytes`, and returns when they have arrived; waits for work queued on the device before. 0 bytes do
+    /// nothing. Errors: `UnknownPointer` and `OutOfRange` for a device end that is not inside one live block,
+    /// `InvalidArgument` for a host end of NULL, `NotPermitted` in a stream callback.
     ///
     /// # Safety
     ///
-    /// The host end, where `kind` has one, must be valid for `bytes` until this returns: for reads as a
-    /// source, for writes as a destination, which nobody else may read or write meanwhile.
+    /// The host end, if `kind` has one, must be valid for `bytes` until this returns: for reads if it is the source;
+    /// for writes if it is the destination, which nobody else may read or write meanwhile.
     pub unsafe fn copy(&self, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
         let _pass = self.enter()?;
         may_block()?;
@@ -100,8 +99,8 @@ impl DeviceState {
     ///
     /// # Safety
     ///
-    /// As [`copy`](Self::copy), but until the stream has done the copy: a host destination always, a source
-    /// that is pinned or unified memory of the device. Any other source has been read when this returns.
+    /// As for [`copy`](Self::copy), but until the stream has done the copy: for a host destination always, for a source
+    /// if it is pinned or unified memory of the device. Any other source has been read when this returns.
     pub unsafe fn copy_async(
         &self,
         stream: StreamId,
@@ -116,7 +115,7 @@ impl DeviceState {
             return Ok(());
         }
         self.check_copy(kind, dst, src, bytes)?;
-        // Before it is queued, so that a free that comes next knows of it.
+        // Noted before the copy is queued, so that a free that follows knows of it.
         match kind {
             CopyKind::HostToDevice => self.host_note(src, stream),
             CopyKind::DeviceToHost => self.host_note(dst, stream),
@@ -136,11 +135,11 @@ impl DeviceState {
         self.peers()?.copy(to.device(), dst, src, bytes)
     }
 
-    /// Queues a copy from this device to `to` on a stream of this device or of `to`; 0 is this device's default one.
+    /// Queues a copy from this device to `to` on a stream of this device or of `to`; 0 is this device's default stream.
     ///
-    /// A block without a stream may be freed as soon as this has returned, on either device: its memory is not used
-    /// again before the copy is over. So it is for a block of that stream. Any other needs an order of the caller's
-    /// own.
+    /// A block without a stream may be freed as soon as this has returned, on either device: its memory is not reused
+    /// before the copy is done. The same holds for a block of that stream. Any other block must be ordered with the
+    /// copy by the caller.
     pub fn copy_peer_async(
         &self,
         stream: StreamId,
@@ -165,8 +164,8 @@ impl DeviceState {
             return Ok(());
         }
         match to.peers()?.copy_from_async(stream, self.device(), dst, src, bytes) {
-            // The interface of plugins does not say whose stream such a copy takes, and some know only the source's: it
-            // is made here, when the stream has got there.
+            // The interface of plugins does not say whose stream such a copy takes, and some accept only the source's:
+            // the copy is made here, once the stream has finished its work.
             Err(e) if e.code() == Code::Unsupported => {
                 may_block()?;
                 to.device().streams().synchronize(stream)?;
@@ -180,7 +179,7 @@ impl DeviceState {
         }
     }
 
-    /// What is queued on `stream` of another device now uses memory of this one.
+    /// Notes that what is queued on `stream` of another device uses memory of this one.
     fn visited_by(&self, other: &DeviceState, stream: StreamId) {
         if self.id() == other.id() {
             return;

@@ -1,21 +1,21 @@
-//! What a forked child may do: nothing but get a status, once its parent had a device. Every entry asks
-//! here before anything else. A child of a parent that has only asked what devices there are starts anew.
+//! What a forked child may do: once its parent has used a device, nothing but get a status. Every entry point checks
+//! this first. If the parent has only asked which devices there are, the child starts anew.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One more than `fork::count()` in the process that used a device first; 0 before.
+/// One more than `fork::count()` in the process that used a device first; 0 before that.
 static USED_IN: AtomicU64 = AtomicU64::new(0);
 
-/// From now on a fork is noticed. The number of this process among forks.
+/// Watches forks from now on. Returns this process's number among forks.
 pub(crate) fn watch() -> u64 {
-    // A failure comes up again, and is reported, when a built-in type starts.
+    // A failure happens again, and is reported, when a built-in type starts.
     let _ = fork::watch();
     fork::count()
 }
 
-/// A device or a registered type is in use: children are refused from now on.
+/// A device or a registered type is in use: forked children are refused from now on.
 pub(crate) fn used() {
     // Relaxed: a child's only thread sees what its parent's forking thread had seen.
     let _ = USED_IN.compare_exchange(0, fork::count() + 1, Ordering::Relaxed, Ordering::Relaxed);

@@ -1,21 +1,21 @@
 //! The gate: one thread at a time may start, open, register or end devices.
 //!
-//! Those steps call into devices and plugins, which may block or call back into the library, so a
-//! plain mutex would be held across foreign code. The gate holds no lock meanwhile: others wait on a
-//! condition variable, and a thread that comes back through it from inside gets `Busy`.
+//! Those steps call into devices and plugins, which may block or call back into the library, so a plain mutex would be
+//! held across foreign code. A thread inside the gate holds no lock: others wait on a condition variable, and a thread
+//! that is inside and comes back to the gate gets `Busy`.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex};
 use crate::runtime::lock;
 use std::thread::{self, ThreadId};
 
-/// See the head of the file.
+/// See the head of this file.
 pub(crate) struct Gate {
     inside: Mutex<Option<ThreadId>>,
     left: Condvar,
 }
 
-/// The right to be inside, until it is dropped.
+/// Being inside the gate; dropping it leaves.
 pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Gate {
@@ -23,7 +23,7 @@ impl Gate {
         Gate { inside: Mutex::new(None), left: Condvar::new() }
     }
 
-    /// Waits until nobody is inside, and goes in.
+    /// Waits until nobody is inside, and enters.
     pub(crate) fn enter(&self) -> Result<Pass<'_>> {
         let me = thread::current().id();
         let mut inside = lock(&self.inside);
@@ -44,7 +44,7 @@ impl Gate {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         *lock(&self.0.inside) = None;
-        // One waiter can go in; the others would only wait again.
+        // Only one waiter can enter; the others would wait again.
         self.0.left.notify_one();
     }
 }

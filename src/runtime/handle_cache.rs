@@ -1,10 +1,10 @@
-//! The pools that were looked up lately: from a number that its caller gives a pool (the C API gives the bits of its
-//! handle) to the memory and the pool in a few loads, with no lock.
+//! The handle cache: pools that were looked up recently. It leads from a number that the caller gives a pool (the C API
+//! uses the bits of its handle) to the memory and the pool, in a few loads and with no lock.
 //!
-//! What a number leads to must not change while a thread follows it. So an entry is never changed once it can be found,
-//! and that of a pool that has ended is used again only long after, as is the pool's slot in the core. A pool that ends,
-//! or takes no more requests, is removed before whoever wanted that is told so; the default pool of a device cannot be
-//! found while the device has scopes.
+//! What a number leads to must not change while a thread follows it. So an entry never changes while it can be found,
+//! and the entry of a pool that has ended is reused only long after, as is the pool's slot in the core. A pool that
+//! ends, or stops taking requests, is removed before the caller is told so; a device's default pool is not found while
+//! the device has open scopes.
 
 use crate::base::fork;
 use crate::base::slots::AtomicRef;
@@ -43,10 +43,10 @@ const SLOTS: usize = 64;
 /// By the low bits of the number.
 static CACHE: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
 
-/// Entries that rest before they are used again.
+/// How many entries are retired before the oldest is reused.
 const RESTING: usize = 4096;
 
-/// All entries there are.
+/// All entries.
 struct Entries {
     by_number: BTreeMap<u64, &'static Entry>,
     /// By the address of the pool.
@@ -78,7 +78,7 @@ impl Entry {
     }
 }
 
-/// What a number leads to, if it was entered lately; nothing in a forked child.
+/// What a number leads to, if it was entered recently; nothing in a forked child.
 #[inline(always)]
 pub(crate) fn find(number: u64) -> Option<(&'static Entry, &'static Pooled, &'static Pool)> {
     let entry = slot_of(number).get()?;
@@ -96,7 +96,7 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
     }
     fork::in_children(forget_all);
     let mut entries = lock(&ENTRIES);
-    // Looked at under the lock: whoever changes one of these comes by `bypass` or `remove` afterwards.
+    // Checked under the lock: a thread that changes one of these calls `bypass` or `remove` afterwards.
     if id == PoolId::DEFAULT && memory.has_scopes() || memory.is_released(id) {
         return;
     }
@@ -104,7 +104,7 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
     let known = entries.by_number.get(&number).copied();
     let entry = known.unwrap_or_else(|| {
         let entry: &'static Entry = if entries.resting.len() > RESTING {
-            // Forgotten so long ago that no reader can still be looking at it.
+            // Retired so long ago that no reader can still be using it.
             entries.resting.pop_front().unwrap_or(&NONE)
         } else {
             Box::leak(Box::new(Entry::empty()))
@@ -132,7 +132,7 @@ pub(crate) fn bypass(pool: &'static Pool) {
     }
 }
 
-/// The numbers of the pool lead nowhere any more.
+/// Removes all numbers of the pool.
 #[cold]
 pub(crate) fn remove(pool: &'static Pool) {
     let mut entries = lock(&ENTRIES);
@@ -147,7 +147,7 @@ pub(crate) fn remove(pool: &'static Pool) {
     }
 }
 
-/// The device of the memory has ended: no number leads to any of its pools any more.
+/// The device has ended: removes all numbers of its pools.
 #[cold]
 pub(crate) fn remove_all(memory: &Pooled) {
     let pools: Vec<&'static Pool> = {
@@ -158,7 +158,7 @@ pub(crate) fn remove_all(memory: &Pooled) {
     pools.into_iter().for_each(remove);
 }
 
-/// In a forked child no number leads anywhere: the slow way refuses.
+/// In a forked child no number leads anywhere: the slow path refuses the call.
 fn forget_all() {
     CACHE.iter().for_each(|slot| slot.set(Some(&NONE)));
 }

@@ -1,22 +1,23 @@
-//! Frees that could not be done where they came, and whose caller cannot be told so: the deleter of a tensor returns no
-//! status. They are kept, and done by the next call on that memory which may. Until then the block is live.
+//! Deferred frees: frees that were impossible where they were requested, by a caller that cannot be told so, since the
+//! deleter of a tensor returns no status. They are done by the next call on that memory that can. Until then the block
+//! is live.
 //!
-//! Only addresses are kept here, and no device is called: `memory.rs` frees.
+//! Only addresses are kept here, and no device is called: `memory.rs` frees the blocks.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::runtime::{lock, reentry};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The starts of blocks that are to be freed.
+/// The addresses of blocks that are still to be freed.
 #[derive(Default)]
 pub(crate) struct Kept {
-    /// Whether there may be any. Relaxed: who misses one leaves it to the next call.
+    /// Whether there may be any. Relaxed: a thread that misses one leaves it to the next call.
     any: AtomicBool,
     blocks: Mutex<Vec<u64>>,
 }
 
-/// Whether a free that failed so may succeed later.
+/// Whether a free that failed with this error may succeed later.
 fn may_pass(e: &Error) -> bool {
     !matches!(
         e.code(),
@@ -27,7 +28,7 @@ fn may_pass(e: &Error) -> bool {
 impl Kept {
     /// Frees the block at `addr` with `free`, now or later.
     pub(crate) fn free(&self, addr: u64, free: impl FnOnce(u64) -> Result<()>) {
-        // In a segment callback the memory is about to change: nothing else of it may.
+        // In a segment callback memory is about to change, so no other memory may change.
         let done = reentry::check_segment_callback().and_then(|()| free(addr));
         if done.is_err_and(|e| may_pass(&e)) {
             self.put(&[addr]);
@@ -47,13 +48,13 @@ impl Kept {
         self.any.load(Relaxed)
     }
 
-    /// Frees with `free` what is kept, as far as that is possible here. Whether all of it is done.
+    /// Frees the deferred blocks with `free`, as far as that is possible here. Returns whether none is left.
     #[cold]
     pub(crate) fn settle(&self, mut free: impl FnMut(u64) -> Result<()>) -> bool {
         if reentry::check_segment_callback().is_err() {
             return !self.any();
         }
-        // Taken out first: a free may lead here again.
+        // Taken out first: a free may call this again.
         let all = {
             let mut blocks = lock(&self.blocks);
             self.any.store(false, Relaxed);

@@ -1,9 +1,5 @@
-//! The memory of one device, as the rest of the library sees it: addresses outside, a pond of offsets
-//! inside. Which device calls back the pond is in `backing/`.
-//!
-//! Where the device maps, a pond's offsets are one window of addresses and the translation is an
-//! addition. Elsewhere each segment has its own place; the first, which is usually the only one, is
-//! looked up like a window.
+//! The memory of one device, as the rest of the library sees it: addresses outside, a pond of offsets inside.
+//! `backing/` has the device calls behind the pond, and the translation between addresses and offsets.
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::{
@@ -40,18 +36,18 @@ pub struct Memory {
     rescue: Rescue,
     scopes: Arc<Scopes>,
     released: Released,
-    /// [`Marks`]; 0 in the usual case.
+    /// [`Marks`]; usually 0.
     marks: AtomicU8,
     kept: Kept,
     settings: Settings,
 }
 
 bitflags::bitflags! {
-    /// What a call must look at first.
+    /// What a call must handle first.
     struct Marks: u8 {
         /// The device has ended.
         const CLOSED = 1;
-        /// There are frees to be done.
+        /// There are deferred frees.
         const KEPT = 2;
     }
 }
@@ -101,36 +97,36 @@ impl Memory {
         self.marks.load(Relaxed) & Marks::CLOSED.bits() != 0
     }
 
-    /// The pool that a request to `pool` is for: of the thread's scope, if it names the default pool.
+    /// The pool that serves a request to `pool`: that of the thread's scope, if the request names the default pool.
     #[inline]
     fn route(&self, pool: PoolId) -> PoolId {
         if pool == PoolId::DEFAULT && self.scopes.any() { self.scopes.route() } else { pool }
     }
 
-    /// From now on requests of this thread to the default pool come from `pool`, until
-    /// [`scope_end`](Self::scope_end). Scopes nest; a scope of the default pool ends the effect of outer ones.
-    /// A scope that a thread leaves open ends with the thread.
+    /// Serves this thread's requests to the default pool from `pool` from now on, until [`scope_end`](Self::scope_end).
+    /// Scopes nest; a scope of the default pool ends the effect of outer ones. A scope that a thread leaves open ends
+    /// with the thread.
     pub fn scope_begin(&self, pool: PoolId) -> Result<()> {
         self.released.check(pool)?;
-        // Before the look at the pool, which is under a lock: this may have frees to do.
+        // Before the check of the pool, which is made under a lock: this may have deferred frees to do.
         let how = self.open()?;
         self.scopes.begin(pool, || match how {
             How::Pooled(p) => p.pond.check_names(pool, None),
             How::Unpooled(u) => u.check_pool(pool),
         })?;
-        // From here on requests to the default pool must come by `route`.
+        // From here on requests to the default pool must go through `route`.
         if let Some((_, default)) = self.pooled_pool(PoolId::DEFAULT) {
             handle_cache::bypass(default);
         }
         Ok(())
     }
 
-    /// Ends this thread's innermost scope, which must be one of `pool`; else `NotPermitted`.
+    /// Ends this thread's innermost scope, which must be one of `pool`; otherwise `NotPermitted`.
     pub fn scope_end(&self, pool: PoolId) -> Result<()> {
         self.scopes.end(pool)
     }
 
-    /// Whether any thread has a scope open here: then the default pool is not the same for all threads.
+    /// Whether any thread has a scope open here, so that the default pool differs between threads.
     pub(crate) fn has_scopes(&self) -> bool {
         self.scopes.any()
     }
@@ -146,9 +142,9 @@ impl Memory {
         }
     }
 
-    /// What `stream` has done with the block so far ends here, or, given an event of the caller, there: after
-    /// the free, reuse waits for that point and not for the free. Without effect on a block of `stream` itself
-    /// and on one without a stream; where the device is not pooled, as `record_stream`.
+    /// Ends the use of the block by `stream`, here or, given an event of the caller, there: after the free, reuse waits
+    /// for that point and not for what is queued at the free. Without effect on a block of `stream` itself and on one
+    /// without a stream; if the device is not pooled, as `record_stream`.
     pub fn record_end(&self, addr: u64, stream: StreamId, event: Option<EventId>) -> Result<()> {
         match self.open()? {
             How::Pooled(p) => match p.places.offset(addr) {
@@ -159,36 +155,36 @@ impl Memory {
         }
     }
 
-    /// Whether a freed block, or one whose use has ended there, still waits for this event of the caller.
+    /// Whether a freed block, or one whose use has ended at the event, still waits for this event of the caller.
     pub fn holds_event(&self, event: EventId) -> Result<bool> {
         self.open()?;
         self.supply().holds_event(event)
     }
 
-    /// Fails for an event that [`keep_event`](Self::keep_event) has kept: for the caller it is destroyed.
+    /// Fails for an event that [`keep_event`](Self::keep_event) has kept: the caller has destroyed it.
     pub(crate) fn check_event(&self, event: EventId) -> Result<()> {
         self.supply().check_event(event)
     }
 
-    /// To be called before the device ends an event; `true`: it must not, it is ended here later.
+    /// Must be called before the device destroys an event; `true`: it must not, the event is destroyed here later.
     pub(crate) fn keep_event(&self, event: EventId) -> Result<bool> {
         self.open()?;
         self.supply().keep_event(event)
     }
 
-    /// From now on all requests of `stream`, whatever pool they name, come from `pool`, until
+    /// Serves all requests of `stream`, whatever pool they name, from `pool` from now on, until
     /// [`capture_end`](Self::capture_end); see the core's `capture.rs`.
     pub fn capture_begin(&self, pool: PoolId, stream: StreamId) -> Result<CaptureId> {
         self.released.check(pool)?;
         self.pond()?.capture_begin(pool, stream)
     }
 
-    /// One more stream belongs to the capture.
+    /// Adds a stream to the capture.
     pub fn capture_add(&self, capture: CaptureId, stream: StreamId) -> Result<()> {
         self.pond()?.capture_add(capture, stream)
     }
 
-    /// The capture's streams are ordinary ones again; its pool is kept as it is.
+    /// Makes the capture's streams ordinary ones again; its pool is still kept as it is.
     pub fn capture_end(&self, capture: CaptureId) -> Result<()> {
         self.pond()?.capture_end(capture)
     }
@@ -198,8 +194,8 @@ impl Memory {
         self.pond()?.capture_release(capture)
     }
 
-    /// Gives the pool's physical memory back to the device; its addresses and blocks stay. With `save`, what it
-    /// holds is kept in host memory.
+    /// Gives the pool's physical memory back to the device; its addresses and blocks stay. With `save`, the contents
+    /// are kept in host memory.
     pub fn pool_sleep(&self, pool: PoolId, save: bool) -> Result<()> {
         self.pond()?.sleep(pool, save)
     }
@@ -214,18 +210,18 @@ impl Memory {
         matches!(&self.how, How::Pooled(p) if p.pond.sleeps(pool))
     }
 
-    /// Notes which blocks of the pool are live now.
+    /// Records which blocks of the pool are live now.
     pub fn checkpoint(&self, pool: PoolId) -> Result<CheckpointId> {
         self.pond()?.checkpoint(pool)
     }
 
-    /// The checkpoint is not needed any more.
+    /// Drops a checkpoint.
     pub fn checkpoint_destroy(&self, checkpoint: CheckpointId) -> Result<()> {
         self.pond()?.checkpoint_destroy(checkpoint)
     }
 
-    /// Makes exactly those blocks of the pool live that were at the checkpoint, at the same addresses. All or
-    /// nothing. The answer has addresses.
+    /// Makes exactly those blocks of the pool live that were live at the checkpoint, at the same addresses. All or
+    /// nothing. The result has addresses.
     pub fn restore(&self, pool: PoolId, checkpoint: CheckpointId) -> Result<Restored> {
         let How::Pooled(p) = self.open()? else { return self.pond().and(Ok(Restored::default())) };
         // Every block that is or was live has an address.
@@ -243,7 +239,7 @@ impl Memory {
         }
     }
 
-    /// The live block that holds `addr`.
+    /// The live block that contains `addr`.
     pub fn block(&self, addr: u64) -> Result<BlockInfo> {
         match self.open()? {
             How::Pooled(p) => match p.places.offset(addr) {
@@ -258,9 +254,9 @@ impl Memory {
         }
     }
 
-    /// The blocks of one pool, or of all, that are in one of these states, by address. It is one moment for all of
-    /// them: nobody allocates or frees while they are collected, which takes some 25 ms for a million blocks. The
-    /// device is not called. What waits is told as it was when it was last asked about.
+    /// The blocks of one pool, or of all, that are in one of these states, sorted by address, all as of the same
+    /// moment: nobody allocates or frees while they are collected, which takes some 25 ms for a million blocks. The
+    /// device is not called. A waiting block is reported as of the last time that its fences were queried.
     pub fn blocks(&self, pool: Option<PoolId>, states: BlockStates) -> Result<Vec<BlockRecord>> {
         match self.open()? {
             How::Pooled(p) => p.pond.walk(pool, states, |offset| p.places.address(offset)),
@@ -268,7 +264,7 @@ impl Memory {
         }
     }
 
-    /// Fails unless `addr .. addr + bytes` lies in one live block, as it was asked for.
+    /// Fails unless `addr .. addr + bytes` lies within the requested size of one live block.
     pub fn check_range(&self, addr: u64, bytes: u64) -> Result<()> {
         match self.open()? {
             How::Pooled(p) => {
@@ -298,7 +294,7 @@ impl Memory {
         }
     }
 
-    /// A new pool whose reserved bytes never pass `limit` (0: none).
+    /// A new pool whose reserved bytes never exceed `limit` (0: none).
     pub fn pool_create(&self, limit: u64) -> Result<PoolId> {
         match self.open()? {
             How::Pooled(p) => p.pond.pool_create(limit),
@@ -306,11 +302,11 @@ impl Memory {
         }
     }
 
-    /// Ends a pool. `Busy` while blocks of it live, and while a thread is in a scope of it.
+    /// Ends a pool. `Busy` while it has live blocks, and while a thread is in a scope of it.
     pub fn pool_destroy(&self, pool: PoolId) -> Result<()> {
         let how = self.open()?;
         if pool == PoolId::DEFAULT {
-            // Whoever is in a scope of it: it is there as long as the device.
+            // Even if a thread is in a scope of it: it exists as long as the device.
             fail!(Code::InvalidArgument, "the default pool of a device cannot be destroyed");
         }
         let cached = self.pooled_pool(pool);
@@ -325,7 +321,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Bounds what the pool reserves from now on; 0 is no bound.
+    /// Limits what the pool reserves from now on; 0 means no limit.
     pub fn pool_set_limit(&self, pool: PoolId, bytes: u64) -> Result<()> {
         match self.open()? {
             How::Pooled(p) => p.pond.pool_set_limit(pool, bytes),
@@ -341,7 +337,7 @@ impl Memory {
         }
     }
 
-    /// The peaks of a pool start again.
+    /// Resets the peaks of a pool to the current values.
     pub fn pool_reset_peaks(&self, pool: PoolId) -> Result<()> {
         match self.open()? {
             How::Pooled(p) => p.pond.reset_peaks(Some(pool)),
@@ -349,7 +345,7 @@ impl Memory {
         }
     }
 
-    /// Unused memory of one pool, or of all, goes back to the device. Waits for the device first.
+    /// Gives unused memory of one pool, or of all, back to the device. Waits for the device first.
     pub fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
         match self.open()? {
             How::Pooled(p) => p.pond.empty_cache(pool),
@@ -366,7 +362,7 @@ impl Memory {
         }
     }
 
-    /// The peaks of the device start again.
+    /// Resets the peaks of the device to the current values.
     pub fn reset_peaks(&self) {
         match &self.how {
             How::Pooled(p) => {
@@ -376,46 +372,46 @@ impl Memory {
         }
     }
 
-    /// From now on a request that finds no memory calls `callback` with its bytes, on its own thread and
-    /// with no lock held, after everything else was tried. When a callback returns true, for having freed
-    /// something, the request is tried once more. Callbacks are called oldest first; they may allocate and
-    /// free, and a request that fails inside one calls none. A panic counts as false. Gives the number to
-    /// remove it with. Callbacks end with the device.
+    /// Registers a callback for requests that find no memory: it is called with the request's bytes, on the request's
+    /// thread and with no lock held, after everything else was tried. If a callback returns true, since it has freed
+    /// something, the request is tried once more. Callbacks are called oldest first; they may allocate and free, and a
+    /// request that fails inside one calls none. A panic counts as false. Returns the number with which to remove it.
+    /// Callbacks end with the device.
     pub fn add_oom_callback(&self, callback: impl Fn(u64) -> bool + Send + Sync + 'static) -> Result<u64> {
         let callback: Arc<OomCallback> = Arc::new(callback);
         self.rescue.add(callback)
     }
 
-    /// Removes a callback; waits for threads that are in it, except where it is called from within an
-    /// out-of-memory callback. `InvalidArgument` for a number that is none.
+    /// Removes a callback; waits for threads that are in it, unless called from within an out-of-memory callback.
+    /// `InvalidArgument` if there is no callback with that number.
     pub fn remove_oom_callback(&self, id: u64) -> Result<()> {
         self.rescue.remove(id)
     }
 
-    /// To be called when the device has made `stream`.
+    /// Must be called when the device has created `stream`.
     pub fn stream_created(&self, stream: StreamId) {
         self.order().made(stream);
         self.supply().add_stream(stream);
     }
 
-    /// The default stream, and those that the device has made and that have not ended.
+    /// The default stream, and the streams that the device has created and that have not ended.
     pub(crate) fn streams(&self) -> Vec<StreamId> {
         self.supply().made_here()
     }
 
-    /// Fails while the stream is captured: it cannot end then.
+    /// Fails while the stream is being captured: it must not end then.
     pub fn check_stream_end(&self, stream: StreamId) -> Result<()> {
         self.order().check_end(stream)
     }
 
-    /// To be called before the device ends `stream`. What is queued on it goes on counting for the memory that it uses.
-    /// To be followed by [`stream_ended`](Self::stream_ended), or by [`stream_not_ended`](Self::stream_not_ended).
-    /// `UnknownStream` where another thread is ending it.
+    /// Must be called before the device ends `stream`. What is queued on it still counts for the memory that it uses.
+    /// Must be followed by [`stream_ended`](Self::stream_ended) or [`stream_not_ended`](Self::stream_not_ended).
+    /// `UnknownStream` if another thread is ending it.
     pub(crate) fn stream_ending(&self, stream: StreamId) -> Result<Ending> {
         self.order().ending(stream)
     }
 
-    /// To be called when the device has ended the stream.
+    /// Must be called when the device has ended the stream.
     pub(crate) fn stream_ended(&self, ending: Ending) {
         self.supply().drop_stream(ending.id());
         match &self.how {
@@ -424,13 +420,13 @@ impl Memory {
         }
     }
 
-    /// To be called when the device would not end the stream.
+    /// Must be called when the device refused to end the stream.
     pub(crate) fn stream_not_ended(&self, ending: Ending) {
         self.order().not_ended(ending);
     }
 
-    /// A stream of the device with that number uses memory of this one, as far as `waits` says: blocks without a stream
-    /// that are freed from now on wait for that, too.
+    /// A stream of the device with that id uses memory of this one until `waits` is over: blocks without a stream that
+    /// are freed from now on wait for that, too.
     pub(crate) fn visited(&self, device: u32, waits: Waits) {
         if !waits.is_over() {
             self.order().visit(self.supply().visit(device, waits));
@@ -452,7 +448,7 @@ impl Memory {
         }
     }
 
-    /// Blocks that are live. Makes no call on the device.
+    /// The number of live blocks. Makes no call on the device.
     pub fn live_blocks(&self) -> u64 {
         match &self.how {
             How::Pooled(p) if !self.is_closed() => p.pond.live_blocks(),
@@ -461,7 +457,7 @@ impl Memory {
         }
     }
 
-    /// Gives everything back to the device; every later call gets `NotInitialized`. Idempotent.
+    /// Gives everything back to the device; every later call returns `NotInitialized`. Idempotent.
     pub fn close(&self) -> Result<()> {
         if self.marks.fetch_or(Marks::CLOSED.bits(), Relaxed) & Marks::CLOSED.bits() != 0 {
             return Ok(());
@@ -480,7 +476,7 @@ impl Memory {
         }
     }
 
-    /// After `close`, when no thread is still in a call that had begun before: what is left takes a few KiB.
+    /// Called after `close`, when no thread is still in a call that began before: what is left takes a few KiB.
     pub(crate) fn discard(&self) {
         if let How::Pooled(p) = &self.how {
             p.pond.discard();

@@ -1,5 +1,5 @@
-//! Joins pools to devices: which device types there are, opening and ending devices, and each call
-//! on a device with its arguments checked.
+//! Joins pools to devices: the device types, opening and ending devices, and each call on a device with its arguments
+//! checked.
 //!
 //! ```
 //! use millpond::runtime::{self, PoolId};
@@ -23,13 +23,14 @@
 //! # }
 //! ```
 //!
-//! No lock is held while a device, a plugin or a callback runs, but for the gate (`gate.rs`), the turn in which devices
-//! start and end. The order of locks is that of `base/sync/levels.rs`.
+//! No lock is held while a device, a plugin or a callback runs, except the turn of segment callbacks, and the gate
+//! (`gate.rs`), which lets one thread at a time start and end devices and is no mutex. `base/sync/levels.rs` has the
+//! order of the locks.
 //!
-//! A pass (`usage.rs`) is a count, not a lock: the end of a device waits for it inside the gate, so who
-//! holds one never goes through the gate (`outside` refuses it).
+//! A pass (`usage.rs`) is a count, not a lock: the end of a device waits, inside the gate, for all passes, so a thread
+//! that holds one never goes through the gate (`outside` refuses it).
 //!
-//! Nothing here is ever destroyed: a static destructor that comes late gets a status.
+//! Nothing here is ever destroyed: a static destructor that runs late gets a status.
 
 mod backing;
 mod builtin;

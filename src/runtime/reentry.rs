@@ -1,15 +1,15 @@
-//! What the calling thread is in the middle of: calls on devices that the library is making right now, and callbacks.
+//! What the calling thread is in the middle of: calls on devices, and callbacks.
 //!
-//! A plugin may call back into the library from within a call; what needs the same device's memory to change is refused
-//! there. In a callback of a stream, and in one that is told of memory which comes or goes, all that waits is refused:
-//! it could wait for itself. The thread knows where it is; no lock is involved.
+//! A plugin may call back into the library during a call; whatever would change memory of the same device is refused
+//! there. In a stream callback and in a segment callback, every call that waits is refused, since it could wait for
+//! itself. All of this is thread-local; no lock is involved.
 
 use crate::base::error::{Code, Error, Result};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// The devices, by the address of what backs their memory, on which this thread is in a call.
+    /// The devices on which this thread is in a call, by the address of the object that backs their memory.
     static CALLS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
     /// Whether this thread runs a stream callback. No destructor, so it works at thread exit too.
     static IN_STREAM_CALLBACK: Cell<bool> = const { Cell::new(false) };
@@ -24,7 +24,7 @@ impl InCall {
     /// Notes a call on the device that `of` backs.
     pub(crate) fn new<T>(of: &T) -> InCall {
         let at = std::ptr::from_ref(of).addr();
-        // A thread that is ending has no list any more; it makes no calls of plugins that call back either.
+        // A thread that is ending has no list any more; nor does it make plugin calls that call back.
         let _ = CALLS.try_with(|c| c.borrow_mut().push(at));
         InCall(())
     }
@@ -42,7 +42,7 @@ pub(crate) fn is_in_call<T>(of: &T) -> bool {
     CALLS.try_with(|c| c.borrow().contains(&at)).unwrap_or(false)
 }
 
-/// Runs a stream callback, which may be called from within a call on a device: it is in none. A panic in it ends there.
+/// Runs a stream callback. It may be called during a call on a device, but counts as outside of it. Catches panics.
 pub(crate) fn in_stream_callback(callback: impl FnOnce()) {
     let outer = IN_STREAM_CALLBACK.with(|c| c.replace(true));
     let calls = CALLS.try_with(RefCell::take).unwrap_or_default();
@@ -51,7 +51,7 @@ pub(crate) fn in_stream_callback(callback: impl FnOnce()) {
     IN_STREAM_CALLBACK.with(|c| c.set(outer));
 }
 
-/// Runs a segment callback. A panic in it ends there.
+/// Runs a segment callback. Catches panics.
 pub(crate) fn in_segment_callback(callback: impl FnOnce()) {
     let outer = IN_SEGMENT_CALLBACK.with(|c| c.replace(true));
     let _ = catch_unwind(AssertUnwindSafe(callback));
@@ -70,7 +70,7 @@ fn in_segments() -> Result<()> {
     Err(Error::new(Code::NotPermitted, "a segment callback must not call the library"))
 }
 
-/// `NotPermitted` on a thread that runs a callback of a stream or of segments: a wait there could wait for itself.
+/// `NotPermitted` on a thread that runs a stream or segment callback: a wait there could wait for itself.
 pub(crate) fn may_block() -> Result<()> {
     check_segment_callback()?;
     if IN_STREAM_CALLBACK.with(Cell::get) {

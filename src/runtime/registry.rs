@@ -1,7 +1,7 @@
 //! Device types by name, and the devices that were opened from them.
 //!
-//! The table is a leaked static: it outlives every destructor of the process. Everything that starts
-//! or ends a type goes through the gate; looking up an open device takes only the table's lock.
+//! The table is a leaked static: it outlives every destructor of the process. Everything that starts or ends a type
+//! goes through the gate; looking up an open device takes only the table's lock.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels;
@@ -23,7 +23,7 @@ struct Entry {
     name: String,
     kind: Arc<dyn DeviceType>,
     builtin: bool,
-    /// Whether `initialize` has been called and `finalize` not yet.
+    /// Whether `initialize` has been called, and `finalize` has not been called since.
     initialized: bool,
     /// Open devices by ordinal.
     devices: Vec<Option<Arc<DeviceState>>>,
@@ -32,7 +32,7 @@ struct Entry {
 struct Registry {
     entries: Vec<Entry>,
     started: bool,
-    /// `fork::watch()` when it was started.
+    /// The value of `fork::watch()` when it was started.
     born: u64,
     host: Option<HostOptions>,
     cuda: Option<CudaOptions>,
@@ -52,7 +52,7 @@ fn unknown_type<T>(name: &str) -> Result<T> {
     Err(Error::new(Code::UnknownDevice, format!("there is no device type {name:?}")))
 }
 
-/// Goes through the gate, with the built-in types in the table.
+/// Enters the gate, and makes sure that the built-in types are in the table.
 fn enter() -> Result<Pass<'static>> {
     fork::check()?;
     may_block()?;
@@ -64,8 +64,8 @@ fn enter() -> Result<Pass<'static>> {
         if r.started && r.born == process {
             return Ok(pass);
         }
-        // A forked child whose parent had no device yet, or it had not come here: what the parent's types
-        // have asked of the system is theirs.
+        // This is a forked child, whose parent had no device yet or had not come here. What the parent's types have
+        // acquired from the system belongs to the parent.
         std::mem::forget(std::mem::take(&mut r.entries));
         (r.host, r.cuda.clone())
     };
@@ -97,7 +97,7 @@ fn ready_type(name: &str) -> Result<Arc<dyn DeviceType>> {
     Ok(kind)
 }
 
-/// Sets how the built-in device type `host` will be. `Busy` once the library was used.
+/// Configures the built-in device type `host`. `Busy` once the library was used.
 pub fn configure_host(options: HostOptions) -> Result<()> {
     fork::check()?;
     let _pass = GATE.enter()?;
@@ -110,7 +110,7 @@ pub fn configure_host(options: HostOptions) -> Result<()> {
     Ok(())
 }
 
-/// Sets how the built-in device type `cuda` will be. `Busy` once the library was used.
+/// Configures the built-in device type `cuda`. `Busy` once the library was used.
 pub fn configure_cuda(options: CudaOptions) -> Result<()> {
     fork::check()?;
     let _pass = GATE.enter()?;
@@ -128,8 +128,8 @@ pub fn type_names() -> Result<Vec<String>> {
     Ok(lock(&REGISTRY).entries.iter().map(|e| e.name.clone()).collect())
 }
 
-/// Adds a device type and initialises it. `Busy` when its name is taken, `InvalidArgument` when the
-/// name is empty or longer than 31 bytes; else what its `initialize` returns.
+/// Adds a device type and initialises it. `Busy` if its name is taken, `InvalidArgument` if the name is empty or longer
+/// than 31 bytes; otherwise what its `initialize` returns.
 pub fn register_type(kind: Arc<dyn DeviceType>) -> Result<()> {
     let _pass = enter()?;
     let name = kind.name().to_owned();
@@ -146,8 +146,7 @@ pub fn register_type(kind: Arc<dyn DeviceType>) -> Result<()> {
     Ok(())
 }
 
-/// Ends a registered device type and forgets it. `Busy` while blocks of it live; `NotPermitted` for
-/// a built-in type.
+/// Ends a registered device type and removes it. `Busy` while it has live blocks; `NotPermitted` for a built-in type.
 pub fn unregister_type(name: &str) -> Result<()> {
     let _pass = enter()?;
     let states: Vec<_> = {
@@ -168,14 +167,14 @@ pub fn unregister_type(name: &str) -> Result<()> {
     taken.map_or(Ok(()), end)
 }
 
-/// How long the doors of devices are held at most to see everybody out, and for how long they are open in between.
+/// How long the doors of devices are held at most until everybody has left, and how long they are open in between.
 const HELD: Duration = Duration::from_millis(1);
 const OPEN: Duration = Duration::from_millis(4);
 
-/// Shuts the doors of a type's devices, with nobody inside. `Busy` while blocks of them live: then no call of others
-/// was refused, as the devices do not end. What those that are inside do meanwhile decides which it is.
+/// Shuts the doors of a type's devices, with nobody inside. `Busy` while they have live blocks: then the devices do not
+/// end, and no other thread's call was refused. What the threads inside do meanwhile decides between the two.
 fn shut_unless_used(states: &[Arc<DeviceState>], name: &str) -> Result<()> {
-    // The device is not called for it: while the doors are held, that would wait for this thread itself.
+    // Must not call the device: while the doors are held, that would wait for this thread itself.
     let live = || -> Result<()> {
         match states.iter().map(|s| s.live()).sum::<u64>() {
             0 => Ok(()),
@@ -188,7 +187,7 @@ fn shut_unless_used(states: &[Arc<DeviceState>], name: &str) -> Result<()> {
         states.iter().for_each(|s| s.door().hold());
         let moment = Instant::now() + HELD;
         if states.iter().all(|s| s.door().is_left_by(moment)) {
-            // Nobody comes in now. Requests that are served from what is at hand need not.
+            // Nobody enters now, except requests that are served from a heap's own free memory, which need no pass.
             let unused = live();
             match &unused {
                 Ok(()) => states.iter().for_each(|s| s.shut()),
@@ -201,22 +200,22 @@ fn shut_unless_used(states: &[Arc<DeviceState>], name: &str) -> Result<()> {
     }
 }
 
-/// Devices that have ended, and still have their tables: a thread may be in a call that began before.
+/// Devices that have ended but still have their tables: a thread may be in a call that began before.
 static ENDED: Mutex<Vec<Arc<DeviceState>>> = Mutex::new(Vec::new());
 
-/// Notes the devices of a type that has ended. Their tables go when the next types end, which is long after any
-/// call that had begun before; so a program that ends and starts the library again and again does not grow.
+/// Notes the devices of a type that has ended. Their tables are released when the next types end, which is long after
+/// any call that began before; so a program that ends and starts the library repeatedly does not grow.
 fn note_ended(states: impl Iterator<Item = Arc<DeviceState>>) {
     let before = std::mem::replace(&mut *lock(&ENDED), states.collect());
     before.iter().for_each(|s| s.memory().discard());
 }
 
-/// Ends one type that is no longer in the table. Goes on after an error and returns the first.
+/// Ends one type that is no longer in the table. Continues after an error and returns the first.
 fn end(entry: Entry) -> Result<()> {
     let mut first = Ok(());
     let open: Vec<_> = entry.devices.iter().flatten().collect();
     open.iter().for_each(|state| state.shut());
-    // All of them before any memory goes: work on one of them may use memory of another.
+    // For all of them before any memory is released: work on one may use memory of another.
     for state in &open {
         first = first.and(state.rest());
     }
@@ -235,13 +234,13 @@ pub fn device_count(name: &str) -> Result<usize> {
     ready_type(name)?.device_count()
 }
 
-/// Why the type has no devices; `None` when it has some, or none without a particular reason.
+/// Why the type has no devices; `None` if it has some, or none without a particular reason.
 pub fn absence(name: &str) -> Result<Option<String>> {
     let _pass = enter()?;
     Ok(ready_type(name)?.absence())
 }
 
-/// What the device tells about itself, without making memory of ours for it.
+/// What the device reports about itself, without creating its memory.
 pub(crate) fn device_facts(name: &str, ordinal: usize) -> Result<(Sizes, Versions, MemoryInfo)> {
     let _pass = enter()?;
     fork::used();
@@ -284,8 +283,8 @@ fn opened(name: &str, ordinal: usize) -> Option<Arc<DeviceState>> {
     lock(&REGISTRY).find(name)?.devices.get(ordinal)?.clone()
 }
 
-/// Ends every device type; live blocks are lost. Registered types are forgotten; the next use starts
-/// anew. Goes on after an error and returns the first. `NotInitialized` when nothing was started.
+/// Ends every device type; live blocks are lost. Registered types are forgotten; the next use starts anew. Continues
+/// after an error and returns the first. `NotInitialized` if nothing was started.
 pub fn finalize() -> Result<()> {
     fork::check()?;
     may_block()?;
@@ -316,8 +315,8 @@ fn not_started() -> Error {
     Error::new(Code::NotInitialized, "no device is open")
 }
 
-/// The open device whose memory (a live block of it, unified memory, or an import) holds `addr`; none where several
-/// devices, with address spaces of their own, have it.
+/// The open device whose memory (a live block, unified memory, or an import) contains `addr`; none if several devices,
+/// with address spaces of their own, have it.
 pub fn owner(addr: u64) -> Option<Arc<DeviceState>> {
     let has = |d: &&Arc<DeviceState>| {
         d.memory().block(addr).is_ok() || d.unified.check(addr, 0).is_some() || d.has_import(addr)
@@ -328,7 +327,7 @@ pub fn owner(addr: u64) -> Option<Arc<DeviceState>> {
     (!another).then(|| first.clone())
 }
 
-/// A block, and the device that has it.
+/// A block, and its device.
 pub(crate) type Held = (Arc<DeviceState>, BlockInfo);
 
 /// `InvalidArgument`, with the names of the devices.
@@ -343,7 +342,7 @@ fn ambiguous<T>(addr: u64, all: &[Held]) -> Result<T> {
     );
 }
 
-/// The blocks that hold `addr`, one of each device that has one; mostly one. Why none, where there is none.
+/// The blocks that contain `addr`, at most one for each device; usually one. An error if there is none.
 pub(crate) fn holders(addr: u64) -> Result<Vec<Held>> {
     fork::check()?;
     if addr == 0 {
@@ -367,8 +366,8 @@ pub(crate) fn holders(addr: u64) -> Result<Vec<Held>> {
     if all.is_empty() { Err(worst.unwrap_or_else(not_started)) } else { Ok(all) }
 }
 
-/// The open device that has the live block that holds `addr`, and the block. `InvalidArgument` where several devices
-/// have one there.
+/// The open device with the live block that contains `addr`, and the block. `InvalidArgument` if several devices have
+/// one there.
 pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
     let mut all = holders(addr)?;
     match all.pop() {
@@ -381,8 +380,8 @@ pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
     }
 }
 
-/// The open device that is meant by a use of the block that starts at `addr` by `stream`: where several devices have a
-/// block there, the one whose stream it is, if it is one device's only.
+/// The open device that is meant when `stream` uses the block that starts at `addr`: if several devices have a block
+/// there, the one to which the stream belongs, if it belongs to one only.
 pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {
     let mut all = holders(addr)?;
     let meant = |all: &[Held], is: &dyn Fn(&Held) -> bool| {
@@ -395,7 +394,7 @@ pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {
     if all.iter().any(|(_, b)| b.base == addr) {
         all.retain(|(_, b)| b.base == addr);
     }
-    // A device that takes streams that were made elsewhere cannot tell that one is not its own.
+    // A device that accepts streams that were created elsewhere cannot tell that a stream is not its own.
     let takes = |h: &Held| h.0.device().external_streams().is_some() || h.0.check_stream(stream).is_ok();
     match meant(&all, &|_| true).or_else(|| meant(&all, &takes)) {
         Some(d) => Ok(d),
@@ -403,7 +402,7 @@ pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {
     }
 }
 
-/// Ends the import at `addr` of whichever device has it; see [`DeviceState::import_close`].
+/// Closes the import at `addr` of whichever device has it; see [`DeviceState::import_close`].
 pub fn import_close(addr: u64) -> Result<()> {
     fork::check()?;
     match table::open_devices().find(|d| d.has_import(addr)) {
@@ -412,7 +411,7 @@ pub fn import_close(addr: u64) -> Result<()> {
     }
 }
 
-/// Frees a block of whichever device holds it; `size` as in [`Memory::free`](super::Memory::free).
+/// Frees a block of whichever device has it; `size` as in [`Memory::free`](super::Memory::free).
 /// Address 0 does nothing.
 pub fn free(addr: u64, size: Option<u64>) -> Result<()> {
     fork::check()?;
@@ -423,7 +422,7 @@ pub fn free(addr: u64, size: Option<u64>) -> Result<()> {
     if table::own_addresses()
         && let Ok(mut all) = holders(addr)
     {
-        // What is freed is named by its start. A pointer inside of blocks only is refused below.
+        // A free names a block by its start. A pointer into the middle of blocks is refused below.
         all.retain(|(_, b)| b.base == addr);
         match &all[..] {
             [] => {}
@@ -434,7 +433,7 @@ pub fn free(addr: u64, size: Option<u64>) -> Result<()> {
     for d in table::open_devices() {
         match d.memory().free(addr, None, size) {
             Ok(()) => return Ok(()),
-            // Not live there; another device may have it. A double free tells more than a stranger.
+            // Not live there; another device may have it. A double free says more than an unknown pointer.
             Err(e) if e.code() == Code::UnknownPointer => {
                 if d.memory().block(addr).is_ok() {
                     return Err(e);

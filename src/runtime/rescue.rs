@@ -1,8 +1,8 @@
-//! Callbacks for a device that has run out of memory: the last thing that is tried before a request
-//! fails. A framework frees its own caches there.
+//! Out-of-memory callbacks: the last thing that is tried before a request fails. A framework frees its own caches
+//! there.
 //!
-//! They run on the thread of the request and without any lock, so they may allocate and free. A request
-//! that fails inside one calls none: the thread is marked meanwhile.
+//! They run on the request's thread without any lock, so they may allocate and free. A request that fails inside one
+//! calls none: the thread is marked meanwhile.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex};
@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Called with the bytes of the request; true when it freed something.
+/// Called with the bytes of the request; returns true if it freed something.
 pub(crate) type OomCallback = dyn Fn(u64) -> bool + Send + Sync;
 
 thread_local! {
@@ -24,7 +24,7 @@ thread_local! {
 struct State {
     /// In the order of their numbers, which is that of their registration.
     callbacks: Vec<(u64, Arc<OomCallback>)>,
-    /// The number of each callback that runs now, once for each thread in it.
+    /// The number of each callback that is running, once for each thread in it.
     running: Vec<u64>,
     last: u64, // the newest number
     closed: bool,
@@ -38,7 +38,7 @@ pub(crate) struct Rescue {
 }
 
 impl Rescue {
-    /// Adds a callback and gives its number, never 0 and never another's.
+    /// Adds a callback and returns its number, never 0 and never reused.
     pub(crate) fn add(&self, callback: Arc<OomCallback>) -> Result<u64> {
         let mut s = lock(&self.state);
         if s.closed {
@@ -50,8 +50,8 @@ impl Rescue {
         Ok(id)
     }
 
-    /// Takes a callback away. It is not called any more, and on return no thread is in it, unless this
-    /// is called from within a callback: two of them could wait for each other.
+    /// Removes a callback. It is not called any more, and when this returns no thread is in it, unless this is called
+    /// from within a callback: two of them could wait for each other.
     pub(crate) fn remove(&self, id: u64) -> Result<()> {
         let mut s = lock(&self.state);
         let Some(at) = s.callbacks.iter().position(|c| c.0 == id) else {
@@ -66,7 +66,7 @@ impl Rescue {
         Ok(())
     }
 
-    /// No callback starts any more. Does not wait for those that run: one of them may have led here.
+    /// Starts no more callbacks. Does not wait for those that are running: one of them may have led here.
     pub(crate) fn close(&self) {
         let gone = {
             let mut s = lock(&self.state);
@@ -76,8 +76,9 @@ impl Rescue {
         drop(gone);
     }
 
-    /// Where a request for `bytes` ended with `error`: calls back when it lacked memory, and gives it a
-    /// second `attempt` when a callback has freed something.
+    /// Called when a request for `bytes` failed with `error`: if it lacked memory, calls the callbacks, and makes a
+    /// second
+    /// `attempt` if one of them has freed something.
     #[cold]
     #[inline(never)]
     pub(crate) fn retry(
@@ -89,12 +90,12 @@ impl Rescue {
         if error.code() == Code::OutOfMemory && self.call_all(bytes) { attempt() } else { Err(error) }
     }
 
-    /// Calls each callback that is there now, the oldest first. Whether one of them freed something.
+    /// Calls each callback that exists now, the oldest first. Returns whether one of them freed something.
     fn call_all(&self, bytes: u64) -> bool {
         if INSIDE.with(Cell::get) {
             return false;
         }
-        // One that a callback adds has its turn at the next request.
+        // A callback that is added meanwhile gets its turn at the next request.
         let end = lock(&self.state).last;
         let (mut at, mut freed) = (0, false);
         loop {
@@ -106,9 +107,9 @@ impl Rescue {
                 next
             };
             INSIDE.with(|i| i.set(true));
-            // A panic frees nothing, and must not leave the count wrong.
+            // A panicking callback has freed nothing, and must not leave the count wrong.
             freed |= catch_unwind(AssertUnwindSafe(|| callback(bytes))).unwrap_or(false);
-            // Dropped before it counts as returned: `remove` promises that nothing of it is left.
+            // Dropped before it counts as returned: `remove` guarantees that nothing of it is left.
             drop(callback);
             INSIDE.with(|i| i.set(false));
             let mut s = lock(&self.state);

@@ -1,10 +1,9 @@
-//! Routing by thread: while a *scope* is open, requests of its thread to the default pool of the device come
-//! from the scope's pool.
+//! Routing by thread: while a *scope* is open, requests of its thread to the default pool of the device are served from
+//! the scope's pool.
 //!
-//! Scopes of one thread form a stack, the innermost of a device counts. The hot path knows nothing of this:
-//! whoever looks a default pool up once and keeps it (`handle_cache.rs`) forgets it while any scope of the
-//! device is open, so that requests come by here. A scope counts as a user of its pool: a pool does not end
-//! while a thread is in a scope of it.
+//! The scopes of one thread form a stack; the innermost of a device counts. The hot path does not know them: the handle
+//! cache does not find a default pool while any scope of its device is open, so such requests come here. A scope counts
+//! as a user of its pool: a pool does not end while a thread is in a scope of it.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels;
@@ -17,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// What a pool's entry says while the pool is being destroyed.
+/// The count of a pool that is being destroyed.
 const ENDING: u64 = u64::MAX;
 
 /// The open scopes of one device's memory.
@@ -41,7 +40,7 @@ impl Drop for Scope {
                 pools.remove(&self.pool);
             }
         }
-        // SeqCst with `any`: under the lock, so that the count is never behind the map.
+        // SeqCst with `any`; changed under the lock, so that the count never lags behind the map.
         self.of.open.fetch_sub(1, SeqCst);
     }
 }
@@ -62,7 +61,7 @@ impl Scopes {
         self.open.load(SeqCst) != 0
     }
 
-    /// The pool that this thread's requests to the default pool come from.
+    /// The pool that serves this thread's requests to the default pool.
     #[cold]
     pub(crate) fn route(self: &Arc<Self>) -> PoolId {
         let innermost = |stack: &RefCell<Vec<Scope>>| {
@@ -72,7 +71,7 @@ impl Scopes {
         STACK.try_with(innermost).ok().flatten().unwrap_or(PoolId::DEFAULT)
     }
 
-    /// Opens a scope of `pool` for this thread; `exists` tells whether there is such a pool, and calls no device.
+    /// Opens a scope of `pool` for this thread; `exists` checks that the pool exists, and calls no device.
     pub(crate) fn begin(self: &Arc<Self>, pool: PoolId, exists: impl FnOnce() -> Result<()>) -> Result<()> {
         let push = |stack: &RefCell<Vec<Scope>>| {
             {
@@ -109,7 +108,7 @@ impl Scopes {
         STACK.try_with(pop).unwrap_or_else(|_| at_thread_exit())
     }
 
-    /// Runs `destroy` unless a thread is in a scope of the pool; none can enter one meanwhile.
+    /// Runs `destroy` unless a thread is in a scope of the pool; none can be opened meanwhile.
     pub(crate) fn unless_used(&self, pool: PoolId, destroy: impl FnOnce() -> Result<()>) -> Result<()> {
         match lock(&self.pools).entry(pool).or_default() {
             n @ 0 => *n = ENDING,

@@ -1,10 +1,10 @@
-//! Who is inside a device now, so that its end can wait for them.
+//! Counts who is inside a device, so that its end can wait for them.
 //!
-//! Every call on a device but the allocation path holds a pass: a copy that has been checked against
-//! the live blocks must not find them gone. (The allocation path is the business of `memory.rs`.)
+//! Every call on a device except the allocation path holds a pass: memory that a copy has been checked against must not
+//! disappear. (`memory.rs` takes care of the allocation path.)
 //!
-//! The door is open or shut. Who wants to shut it only if nobody is inside holds it for a moment: who comes then waits
-//! for that moment at most, and learns nothing else of it.
+//! The door is open or shut. A thread that wants to shut it only if nobody is inside holds it for a moment: others that
+//! arrive wait for that moment at most, and notice nothing else.
 
 use crate::base::error::{Code, Error, Result};
 use std::cell::Cell;
@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// Passes that this thread holds. No destructor, so it works at thread exit too.
+    /// The number of passes that this thread holds. It has no destructor, so it works at thread exit too.
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Between two looks at who is inside.
+/// The time between two checks whether anybody is inside.
 const LOOK: Duration = Duration::from_micros(50);
 
 const OPEN: u8 = 0;
-/// Somebody looks whether the door can be shut.
+/// A thread is checking whether the door can be shut.
 const HELD_SHUT: u8 = 1;
 const SHUT: u8 = 2;
 
@@ -45,7 +45,7 @@ impl Usage {
         self.door.load(Ordering::Relaxed) != SHUT
     }
 
-    /// Goes in; `NotInitialized` once the door is shut.
+    /// Enters; `NotInitialized` once the door is shut.
     pub(crate) fn enter(&self) -> Result<Pass<'_>> {
         loop {
             // SeqCst with `hold` and `shut`: either they see this count, or this sees the door.
@@ -54,7 +54,7 @@ impl Usage {
             let pass = Pass(self);
             match self.door.load(Ordering::SeqCst) {
                 OPEN => return Ok(pass),
-                // Who is inside some device already may be what is waited for.
+                // This thread is already inside a device, and the holder of the door may be waiting for it.
                 HELD_SHUT if outer != 0 => return Ok(pass),
                 HELD_SHUT => {
                     drop(pass);
@@ -65,7 +65,7 @@ impl Usage {
         }
     }
 
-    /// Shuts the door and waits until everybody is out.
+    /// Shuts the door and waits until everybody has left.
     pub(crate) fn shut(&self) {
         self.door.store(SHUT, Ordering::SeqCst);
         while self.inside.load(Ordering::SeqCst) != 0 {
@@ -74,13 +74,13 @@ impl Usage {
         }
     }
 
-    /// Holds the door, to be opened or shut soon: who comes waits for that. Nobody may be waited for meanwhile who is
-    /// not inside, so this is for a moment only.
+    /// Holds the door, to be opened or shut soon: threads that arrive wait for that. Meanwhile the caller must not wait
+    /// for anybody who is not inside, so this is for a moment only.
     pub(crate) fn hold(&self) {
         self.door.store(HELD_SHUT, Ordering::SeqCst);
     }
 
-    /// Whether everybody comes out before that moment. The door is held.
+    /// Whether everybody has left by that moment. The door is held.
     pub(crate) fn is_left_by(&self, moment: Instant) -> bool {
         loop {
             if self.inside.load(Ordering::SeqCst) == 0 {
@@ -102,13 +102,13 @@ impl Usage {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         HELD.with(|h| h.set(h.get() - 1));
-        // SeqCst: what was done inside is seen by whoever sees the count go down.
+        // SeqCst: a thread that sees the count decrease sees what was done inside.
         self.0.inside.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// `NotPermitted` on a thread that is inside a device (a plugin that calls back): at the gate it could
-/// wait for an end of devices that waits for it.
+/// `NotPermitted` on a thread that is inside a device (a plugin that calls back): at the gate it could wait for an end
+/// of devices that waits for it.
 pub(crate) fn outside() -> Result<()> {
     if HELD.with(Cell::get) != 0 {
         return Err(Error::new(

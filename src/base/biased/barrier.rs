@@ -1,5 +1,5 @@
-//! The two sides of an asymmetric barrier: `light` costs nothing, `heavy` makes every thread of the process pass a full
-//! one (the `membarrier` system call of Linux).
+//! The two sides of an asymmetric barrier: `light` costs nothing; `heavy` makes every thread of the process pass a full
+//! barrier (the `membarrier` system call of Linux).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
@@ -17,26 +17,26 @@ fn membarrier(command: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// The side that runs often: nothing but an order for the compiler.
+/// The frequent side: only a compiler barrier.
 #[inline(always)]
 pub(super) fn light() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// The side that runs seldom: a full barrier on every processor that runs a thread of this process.
+/// The rare side: a full barrier on every processor that runs a thread of this process.
 pub(super) fn heavy() {
-    // A process that has registered is refused only where a sandbox was set up after that.
+    // Once registered, a process is refused only if a sandbox was set up since.
     if !membarrier(PRIVATE_EXPEDITED) {
         REFUSED.store(true, Ordering::Relaxed);
         heavy_without_the_call();
     }
 }
 
-/// Runs this thread on each processor in turn. Whatever ran there had to give way, and a change of threads is a
-/// full barrier. Takes milliseconds; since nobody becomes owner any more, it happens once for each lock.
+/// Runs this thread on each processor in turn. Whatever ran there had to give way, and a context switch is a full
+/// barrier. Takes milliseconds, but only once for each lock, since no thread becomes owner any more.
 #[cold]
 fn heavy_without_the_call() {
-    // Where this thread may run on fewer processors than others may, or cannot be moved, this is left: a store
+    // If this thread may run on fewer processors than others, or cannot be moved, this sleep must do: a store
     // leaves a processor's store buffer after microseconds, and with the next timer interrupt at the latest.
     std::thread::sleep(Duration::from_millis(20));
     // SAFETY: all zero bits are an empty set.
@@ -58,14 +58,14 @@ fn heavy_without_the_call() {
     unsafe { libc::sched_setaffinity(0, size, &before) };
 }
 
-/// Whether the system has the call, and lets this process use it.
+/// Whether the system call exists and this process may use it.
 pub(super) fn works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED))
         && !REFUSED.load(Ordering::Relaxed)
 }
 
-/// For a test: as if a sandbox refused the call from now on, or not any more.
+/// For a test: does what `heavy` does once the system call is refused.
 #[cfg(test)]
 pub(super) fn heavy_as_if_refused() {
     heavy_without_the_call();

@@ -1,5 +1,5 @@
-//! Stands in for `barrier.rs` where there is no such call, and so no owner. Under loom both sides are full fences: the
-//! same guarantee, which is what the model is about.
+//! Stands in for `barrier.rs` where there is no such system call, and therefore no owner. Under loom both sides are
+//! full fences, which give the same guarantee; the models check what is built on it.
 
 use crate::base::sync::{Ordering, fence};
 

@@ -1,10 +1,10 @@
-//! The order of the library's locks, and, in a debug build, the check of it.
+//! The order of the library's locks and, in debug builds, the check of it.
 //!
-//! Each lock has a *level*. A thread takes a lock only while all locks that it holds have lower levels, as listed here
-//! from the outermost to the innermost; two locks of one level are never held together, but for heaps, which are taken
-//! in the order of their numbers. While a device, a plugin or a callback is called, a thread holds no lock at all, or
-//! only that one which keeps such calls in order ([`SEGMENTS_TURN`]). `docs/architecture.md` has the same list for
-//! readers.
+//! Each lock has a *level*. The levels are listed here from the outermost lock to the innermost; a thread may take a
+//! lock only if all locks that it holds have lower levels. Two locks of one level are never held together, except
+//! heaps, which are taken in ascending order of their numbers. While a device, a plugin or a callback is called, the
+//! thread holds no lock at all, or only [`SEGMENTS_TURN`], which keeps such calls in order. `docs/architecture.md` has
+//! the same list for readers.
 
 macro_rules! levels {
     ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
@@ -17,56 +17,56 @@ macro_rules! levels {
 }
 
 levels! {
-    /// Whose turn it is to call segment callbacks (`runtime/backing/segments.rs`). Held while they run, so that they
-    /// come in order.
+    /// The turn to call segment callbacks (`runtime/backing/segments.rs`). Held while they run, so that they are called
+    /// in order.
     SEGMENTS_TURN,
     /// The device types that are registered.
     REGISTRY,
     /// The options of one device, and its limit.
     SETTINGS,
-    /// Pools that allocation scopes name.
+    /// The pools named by allocation scopes.
     SCOPES,
-    /// What is taken from a device, and which memory is in transit (`core/state/growth.rs`).
+    /// Memory that is taken from a device, and memory in transit (`core/state/growth.rs`).
     GROWTH,
-    /// The heaps of a pool, by stream.
+    /// The heaps of one pool, by stream.
     POOL_STREAMS,
-    /// What waits for the end of captures that were released, of a pool.
+    /// What the memory of one pool's released captures waits for.
     POOL_RELEASED,
-    /// Captures that are alive.
+    /// Live captures.
     CAPTURES,
-    /// Layouts of pools that were noted.
+    /// Checkpoints: the recorded layouts of pools.
     CHECKPOINTS,
-    /// What of the pools sleeps.
+    /// Which memory of the pools sleeps.
     ASLEEP,
     /// Sums and peaks of the device and its pools.
     LEDGER,
-    /// One heap. Several are taken in the order of their numbers.
+    /// One heap. Several are taken in ascending order of their numbers.
     HEAP,
-    /// Heaps in which freed blocks wait.
+    /// Which heaps contain freed blocks that wait.
     WAITING,
-    /// Addresses of scattered blocks.
+    /// The addresses of scattered blocks.
     ALIASES,
-    /// Free table slots of one tier.
+    /// Free slots in the tables of one tier.
     TABLE_SLOTS,
-    /// Ids of blocks that no heap has.
+    /// Block ids that no heap holds.
     SPARE_IDS,
-    /// Streams that were named, and what ended ones left behind.
+    /// Streams that have been used, and the fences that ended streams left behind.
     STREAMS,
-    /// Which streams are captured, and on which marks are being made.
+    /// Which streams are being captured, and on which ones fences are being recorded.
     RECORDING,
-    /// What one stream left behind.
+    /// The fences that one ended stream left behind.
     STREAM_END,
     /// The driver that the type `cuda` has loaded.
     CUDA_TYPE,
     /// The streams of the host device.
     HOST_STREAMS,
-    /// Pools that were looked up lately (`runtime/handle_cache.rs`).
+    /// Pools that were looked up recently (`runtime/handle_cache.rs`).
     HANDLE_CACHE,
-    /// Everything else: nothing is locked under such a lock.
+    /// Every other lock: no lock is taken while one of these is held.
     LEAF,
 }
 
-/// Notes that the calling thread holds a lock, until it is dropped. Costs nothing in a release build.
+/// Records that the calling thread holds a lock, until dropped. Costs nothing in a release build.
 #[derive(Debug)]
 pub(crate) struct Held {
     #[cfg(all(debug_assertions, not(loom)))]
@@ -80,7 +80,7 @@ mod check {
     use std::panic::Location;
 
     thread_local! {
-        /// The locks that this thread holds: their levels, numbers within the level, and where they were taken.
+        /// The locks that this thread holds: the level, the number within the level, and where each was taken.
         static HELD: RefCell<Vec<(u8, u32, &'static Location<'static>)>> = const { RefCell::new(Vec::new()) };
     }
 
@@ -128,7 +128,7 @@ mod check {
 }
 
 impl Held {
-    /// The calling thread is about to take lock `number` of a level.
+    /// Records that the calling thread is about to take lock `number` of a level.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn new(level: u8, number: u32) -> Held {
@@ -152,7 +152,7 @@ impl Drop for Held {
     }
 }
 
-/// In a debug build, checks that the calling thread holds no lock but that of the turn of segment callbacks.
+/// In a debug build, checks that the calling thread holds no lock other than `SEGMENTS_TURN`.
 #[inline(always)]
 pub(crate) fn check_unlocked(doing: &str) {
     #[cfg(all(debug_assertions, not(loom)))]

@@ -1,7 +1,7 @@
 //! The only door to atomics and locks.
 //!
-//! Under `--cfg loom` the atomics come from loom, and the mutexes of what the models run, so that they run the real
-//! code.
+//! Under `--cfg loom` the atomics come from loom, and so do the mutexes of the code that the models run: the models run
+//! the real code.
 
 use std::ops::Deref;
 
@@ -25,17 +25,17 @@ pub use std::{
     sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
-/// Mutexes of the system under every configuration: for what no model runs, and for statics.
+/// Mutexes of the system in every configuration: for code that no model runs, and for statics.
 pub(crate) mod system {
     pub(crate) use super::mutex::system::{Condvar, Mutex, MutexGuard, lock};
 }
 
-/// Atomics that a `static` or a constant can hold, which those of loom cannot: no model looks into them.
+/// Atomics that a `static` or a constant can hold. Loom's cannot be held there; no model looks into these.
 pub mod static_atomics {
     pub use std::sync::atomic::AtomicPtr;
 }
 
-/// A value on cache lines of its own. Two lines, since processors fetch lines in pairs.
+/// A value on cache lines of its own: two lines, since processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Padded<T>(pub T);
@@ -48,8 +48,8 @@ impl<T> Deref for Padded<T> {
     }
 }
 
-/// A number that is always read and written by itself. A compiler may join neighbouring plain fields into one
-/// wide access; a processor that just stored them one by one then stalls for some 15 cycles.
+/// A number that is always read and written on its own. A compiler may join neighbouring plain fields into one wide
+/// access; a processor that has just stored them one by one then stalls for some 15 cycles.
 #[derive(Debug, Default)]
 pub struct Word(AtomicI64);
 
@@ -63,12 +63,12 @@ impl Word {
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
-    /// Sets it. Not atomic with a `get`: whoever writes holds the lock that it lies under.
+    /// Sets it. Not atomic together with a `get`: a writer holds the lock that guards the number.
     #[inline(always)]
     pub fn set(&self, v: i64) {
         self.0.store(v, Ordering::Relaxed);
     }
-    /// Adds, and gives the new value, which may wrap; not atomic, see `set`.
+    /// Adds `v` and returns the new value. Wraps on overflow. Not atomic, see `set`.
     #[inline(always)]
     pub fn add(&self, v: i64) -> i64 {
         let n = self.get().wrapping_add(v);
@@ -77,20 +77,19 @@ impl Word {
     }
 }
 
-/// Sets a flag that says that a lock is taken; whether it was set before. Acquire: what was written before
-/// the flag was cleared, with Release, is visible.
+/// Sets a flag that means that a lock is taken; returns whether it was set before. Acquire: whatever was written before
+/// the flag was last cleared, with Release, is visible.
 #[inline(always)]
 pub(crate) fn set_flag(flag: &AtomicBool) -> bool {
     #[cfg(not(loom))]
     return flag.swap(true, Ordering::Acquire);
-    // Loom takes a store that nobody has seen yet for one that may as well come before an exchange that it did
-    // not precede; a failed exchange would then undo the clearing. One that writes nothing when it fails is the
-    // same lock.
+    // Loom lets a swap be ordered before a store that no thread has seen yet, even where it came later; a failed swap
+    // would then undo the clearing of the flag. An exchange that writes nothing when it fails makes the same lock.
     #[cfg(loom)]
     flag.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
 }
 
-/// One step of waiting for another thread: a spin hint at first, then the time slice, then a nap.
+/// One step of waiting for another thread: at first a spin hint, then giving up the time slice, then a short sleep.
 pub fn pause(round: u32) {
     #[cfg(loom)]
     {
@@ -105,7 +104,7 @@ pub fn pause(round: u32) {
     }
 }
 
-/// A number that tells the calling thread from every other live thread. Never 0.
+/// A number that distinguishes the calling thread from every other live thread. Never 0.
 #[inline(always)]
 pub fn thread_token() -> u64 {
     #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
@@ -120,7 +119,7 @@ pub fn thread_token() -> u64 {
     }
     #[cfg(loom)]
     {
-        // The threads of a model are coroutines of one thread of the system, and only loom tells them apart.
+        // The threads of a model are coroutines on one system thread, and only loom can tell them apart.
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         loom::thread_local!(static TOKEN: u64 = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
         TOKEN.with(|t| *t)

@@ -1,6 +1,6 @@
-//! Mutexes with a level ([`levels`](super::levels)).
+//! Mutexes with a lock level ([`levels`](super::levels)).
 //!
-//! They are never poisoned: each user leaves its data whole before anything that can panic.
+//! They are never poisoned: each user leaves its data consistent before anything that can panic.
 
 use super::levels::{Held, LEAF};
 use std::ops::{Deref, DerefMut};
@@ -10,7 +10,7 @@ macro_rules! mutexes {
     ($from:path $(, $const:ident)?) => {
         use $from as raw;
 
-        /// A mutex of a level of the order of locks.
+        /// A mutex with a level in the lock order.
         #[derive(Debug, Default)]
         pub struct Mutex<T, const LEVEL: u8 = LEAF>(raw::Mutex<T>);
 
@@ -27,7 +27,7 @@ macro_rules! mutexes {
             }
         }
 
-        /// Locks, whatever a panicking thread left behind.
+        /// Locks the mutex, even if a thread has panicked while holding it.
         #[cfg_attr(debug_assertions, track_caller)]
         pub fn lock<T, const LEVEL: u8>(m: &Mutex<T, LEVEL>) -> MutexGuard<'_, T, LEVEL> {
             let held = Held::new(LEVEL, 0);
@@ -47,7 +47,7 @@ macro_rules! mutexes {
             }
         }
 
-        /// A condition that threads wait for with a [`Mutex`] open meanwhile.
+        /// A condition variable: a thread that waits releases the [`Mutex`] meanwhile.
         #[derive(Debug, Default)]
         pub struct Condvar(raw::Condvar);
 
@@ -57,7 +57,7 @@ macro_rules! mutexes {
                 Condvar(raw::Condvar::new())
             }
 
-            /// Waits until somebody notifies, or without a reason.
+            /// Waits until notified; may return spuriously.
             pub fn wait<'a, T, const LEVEL: u8>(
                 &self,
                 guard: MutexGuard<'a, T, LEVEL>,
@@ -66,12 +66,12 @@ macro_rules! mutexes {
                 MutexGuard { value: self.0.wait(value).unwrap_or_else(PoisonError::into_inner), held }
             }
 
-            /// Wakes one of those that wait.
+            /// Wakes one waiting thread.
             pub fn notify_one(&self) {
                 self.0.notify_one();
             }
 
-            /// Wakes all that wait.
+            /// Wakes all waiting threads.
             pub fn notify_all(&self) {
                 self.0.notify_all();
             }
@@ -79,14 +79,14 @@ macro_rules! mutexes {
     };
 }
 
-/// For what models run: loom's under `--cfg loom`.
+/// For code that models run: loom's under `--cfg loom`.
 #[cfg(loom)]
 pub(super) mod modelled {
     use super::*;
     mutexes!(loom::sync);
 }
 
-/// The system's, which a `static` can hold.
+/// The system's mutexes, which a `static` can hold.
 #[cfg_attr(loom, allow(unreachable_pub, reason = "only the models' ones are public then"))]
 pub(super) mod system {
     use super::*;

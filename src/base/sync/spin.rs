@@ -1,7 +1,7 @@
 //! A spin lock for critical sections of tens of nanoseconds: uncontended it costs one atomic exchange and one store.
 //!
-//! A waiter spins for a moment, then yields its time slice, and now and then sleeps, so that threads that outnumber the
-//! cores, or have different priorities, cannot make it collapse.
+//! A waiter spins for a moment, then yields its time slice, and sleeps briefly now and then, so that the lock does not
+//! collapse when threads outnumber the cores or have different priorities.
 
 use super::levels::{Held, LEAF};
 use std::ops::{Deref, DerefMut};
@@ -14,7 +14,7 @@ type Inner<T> = ::spin::mutex::SpinMutex<T, Pause>;
 #[cfg(not(loom))]
 type InnerGuard<'a, T> = ::spin::mutex::SpinMutexGuard<'a, T, Pause>;
 
-/// How a waiter passes its time.
+/// What a waiter does between two attempts.
 #[cfg(not(loom))]
 #[derive(Debug)]
 struct Pause;
@@ -37,7 +37,7 @@ impl ::spin::RelaxStrategy for Pause {
     }
 }
 
-/// A spin lock around a value, of a level of the order of locks. Not fair, not reentrant, not poisoned by a panic.
+/// A spin lock around a value, with a level in the lock order. Not fair, not reentrant, not poisoned by a panic.
 #[derive(Debug)]
 pub struct Lock<T, const LEVEL: u8 = LEAF>(Inner<T>);
 

@@ -1,4 +1,4 @@
-//! From an offset to the block that starts there, or that holds it.
+//! Finds the block that starts at an offset, or that contains it.
 
 use super::super::shape::shift_of;
 use super::super::units::{GRANULE, GRANULE_SHIFT, LARGE_SHIFT};
@@ -6,8 +6,8 @@ use super::{Desc, Found, GranuleUse, Id, Maps, TIER_SHIFT, UseRecord, kind, use_
 use crate::base::sync::Ordering::Relaxed;
 
 impl Maps {
-    /// The plainly live block (no flag) that starts at `offset`, if there is one and its granule's record is
-    /// still `g`. The heap that `g` names is locked.
+    /// The plainly live block (no flag) that starts at `offset`, if there is one and its granule's record is still `g`.
+    /// The caller has locked the heap that `g` names.
     #[inline(always)]
     pub(crate) fn plainly_live(
         &self,
@@ -22,7 +22,7 @@ impl Maps {
         let id = self.table.get(entry)?.load(Relaxed);
         let d = self.get(id)?;
         let state = d.state();
-        // The tier that the granule serves, with bit 2 of its use; a use without that bit is met by no state.
+        // The tier that the granule serves, plus bit 2 of its use; a use without that bit matches no state.
         let want = kind::LIVE | ((g.use_() as u32) << TIER_SHIFT);
         if state | (4 << TIER_SHIFT) != want || u64::from(d.off()) << g.shift() != offset {
             return None;
@@ -30,7 +30,7 @@ impl Maps {
         Some((id, d, state))
     }
 
-    /// Whether that block starts at `offset`, whatever its state.
+    /// Whether block `id` starts at `offset`, whatever its state.
     pub(crate) fn starts_at(&self, id: Id, offset: u64) -> bool {
         let d = self.desc(id);
         u64::from(d.off()) << shift_of(d.tier_bits()) == offset
@@ -44,16 +44,16 @@ impl Maps {
         let entry = g.low() as usize + ((offset & (GRANULE - 1)) >> shift) as usize;
         let id = self.table.get(entry)?.load(Relaxed);
         let desc = Desc(self.descs.get(id as usize)?);
-        // The entry may be stale, or the granule nobody's (its use is 0): believe the entry only if the
-        // block says that it starts here, in the tier that the granule serves.
+        // The entry may be stale, or the granule unowned (its use is 0): trust the entry only if the block says that it
+        // starts here, in the tier that the granule serves.
         if u64::from(desc.off()) << shift != offset || u64::from(desc.tier_bits()) | 4 != g.use_() {
             return None;
         }
         Some(Found { id, heap: g.heap(), desc })
     }
 
-    /// The block that holds `offset`, by walking back to its start. A walk through a large block is remembered, so
-    /// that the parts of a block of gigabytes are found one after the other in a few steps each.
+    /// The block that contains `offset`, found by walking back to its start. A walk through a large block is
+    /// remembered, so that addresses within a block of gigabytes are found one after the other in a few steps each.
     pub(crate) fn find_holding(&self, offset: u64) -> Option<Found<'_>> {
         let index = (offset >> GRANULE_SHIFT).min(u64::from(u32::MAX)) as u32;
         let g = self.granule(index);
@@ -113,8 +113,8 @@ impl Maps {
         }
     }
 
-    /// The block that starts at `at`, if there is one and it holds `offset`. A stale entry may name a block that is
-    /// elsewhere, or ends before.
+    /// The block that starts at `at`, if there is one and it contains `offset`. A stale entry may name a block that
+    /// lies elsewhere, or ends before.
     fn holding_from(&self, at: u64, offset: u64) -> Option<Found<'_>> {
         let holds = |b: u64| at <= offset && offset - at < b;
         self.find(at).filter(|f| self.bytes(f.id).is_some_and(holds))

@@ -1,4 +1,4 @@
-//! The pond's account: statistics and peaks, exact at any moment, and the rooms that heaps have below the peaks.
+//! The pond's account: statistics and peaks, exact at any moment, and how the room below the peaks is shared out.
 
 use super::super::ground::Ground;
 use super::super::heap::{Heap, LEDGER, LockedHeap};
@@ -7,14 +7,14 @@ use super::super::types::{PoolId, Stats};
 use crate::base::error::Result;
 use crate::base::sync::{Ordering::Relaxed, lock};
 
-/// An empty list in the room of another one: the library collects in place.
+/// Empties a list and changes its lifetime; the standard library reuses the allocation.
 #[expect(clippy::unnecessary_filter_map, reason = "the lifetime changes")]
 fn recycled<'b>(list: Vec<LockedHeap<'_>>) -> Vec<LockedHeap<'b>> {
     list.into_iter().filter_map(|_| None).collect()
 }
 
 impl Ground {
-    /// A heap has passed its ceiling: the peaks are raised if they must be, and the ceilings dealt anew.
+    /// A heap has passed its ceiling: raises the peaks if necessary, and distributes the ceilings again.
     #[cold]
     #[inline(never)]
     pub(crate) fn settle(&self, heap: &Heap) {
@@ -23,8 +23,8 @@ impl Ground {
     }
 
     /// Takes the true sums, with every heap locked in which anything may have happened since the last time, raises the
-    /// peaks, lets `f` see the books, and deals what is left below the peaks: to each heap first what it once had and
-    /// has not now, so that a program that repeats itself need not come back; `first` comes first.
+    /// peaks, calls `f` with the ledger, and shares out the room below the peaks: each heap first gets what it once had
+    /// and has not now, so that a program that repeats itself need not ask again; `first` is served first.
     fn take_sums<R>(&self, ledger: &mut Ledger, first: Option<&Heap>, f: impl FnOnce(&mut Ledger) -> R) -> R {
         let mut all = recycled(std::mem::take(&mut ledger.scratch));
         self.lock_active(ledger, &mut all);
@@ -99,8 +99,7 @@ impl Ground {
         result
     }
 
-    /// Locks all heaps that do not rest at once, in the order of their numbers. Those that rest stay as they are as
-    /// long as that lasts.
+    /// Locks all heaps that do not rest, in the order of their numbers. Meanwhile the resting ones do not change.
     fn lock_active<'a>(&'a self, ledger: &mut Ledger, all: &mut Vec<LockedHeap<'a>>) {
         let come_to_life =
             |into: &mut Vec<u32>| self.changed.take(LEDGER, |i| self.heap(i).map(Heap::listed), into);
@@ -117,7 +116,7 @@ impl Ground {
         }
     }
 
-    /// A heap leaves its pool, whose sums keep what it had allocated. The ledger and the heap are locked.
+    /// A heap leaves its pool, whose sums keep what the heap has allocated. The ledger and the heap are locked.
     pub(crate) fn leave_ledger(&self, ledger: &mut Ledger, h: &mut LockedHeap<'_>) {
         let seen = h.counters.seen;
         if seen.rests {
@@ -139,7 +138,7 @@ impl Ground {
         let named = pool.map(|p| self.live_pool(p)).transpose()?;
         let (account, gone) = self.take_sums(&mut ledger, None, |ledger| match pool {
             None => (ledger.device, ledger.gone),
-            // Where nothing has happened since its sums were taken, they still hold.
+            // If nothing has happened since its sums were taken, they are still right.
             Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), [0; 3]),
         });
         let held = pool.map_or(growth.device, |p| growth.held(p.0));
@@ -158,7 +157,7 @@ impl Ground {
         })
     }
 
-    /// Live blocks of the device. The device is not asked anything.
+    /// The number of live blocks. Does not query the device.
     pub(crate) fn live_blocks(&self) -> u64 {
         let mut ledger = lock(&self.ledger);
         let (account, gone) = self.take_sums(&mut ledger, None, |ledger| (ledger.device, ledger.gone));
@@ -166,7 +165,7 @@ impl Ground {
         blocks.current
     }
 
-    /// Peaks start again from the current values, of the device or of one pool.
+    /// Resets the peaks of the device, or of one pool, to the current values.
     pub(crate) fn reset_peaks(&self, pool: Option<PoolId>) -> Result<()> {
         let mut growth = self.growing();
         let mut ledger = lock(&self.ledger);

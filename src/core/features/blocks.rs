@@ -1,4 +1,4 @@
-//! Frees that are not the usual case, and what is known of a block.
+//! Frees that need the slow path, and information about a block.
 
 use super::super::desc::{DIRECT, Found, Id, USES, kind};
 use super::super::ground::Ground;
@@ -10,7 +10,7 @@ use crate::fail;
 use std::ops::DerefMut;
 
 impl Ground {
-    /// Why the block that starts at `offset`, if there is one, cannot be freed.
+    /// The error for a free of `offset`, where no live block starts.
     #[cold]
     #[inline(never)]
     fn not_live<T>(&self, offset: u64) -> Result<T> {
@@ -27,7 +27,7 @@ impl Ground {
         fail!(Code::UnknownPointer, "no live block starts at this address (it may have been freed before)")
     }
 
-    /// Frees the block at `offset`, whatever the case.
+    /// Frees the block at `offset` in every case that the hot path does not handle.
     #[inline(never)]
     pub(crate) fn free_slow(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Result<()> {
         let mut round = 0;
@@ -78,7 +78,7 @@ impl Ground {
         self.order.check_own(stream)
     }
 
-    /// Makes a block that nobody waits for reusable. Its life has ended, and its heap is locked.
+    /// Makes a block reusable that nobody waits for. Its life has ended, and its heap is locked.
     pub(crate) fn reuse<G: DerefMut<Target = HeapState>>(&self, h: &mut LockedHeap<'_, G>, id: Id) {
         let d = self.maps.desc(id);
         if self.stays_whole(id) {
@@ -88,7 +88,7 @@ impl Ground {
         h.shelve(id, d, d.state());
     }
 
-    /// Takes in what other threads have freed.
+    /// Takes over what other threads have freed.
     pub(crate) fn drain<G: DerefMut<Target = HeapState>>(&self, h: &mut LockedHeap<'_, G>) {
         h.take_remote(|h, id| {
             let bytes = self.maps.desc(id).requested();
@@ -97,7 +97,7 @@ impl Ground {
         });
     }
 
-    /// The live block that holds `offset`.
+    /// The live block that contains `offset`.
     pub(crate) fn block(&self, offset: u64) -> Result<BlockInfo> {
         let live = |f: &Found<'_>| f.desc.kind() == kind::LIVE;
         let at = self.maps.find(offset).filter(live);

@@ -1,14 +1,14 @@
 //! Graph capture: streams whose work is recorded now and run later, perhaps many times.
 //!
-//! From its begin to its end, a capture's streams are served by the capture's own pool, whatever pool a
-//! request names. Nothing is asked of a captured stream: no mark is made there (what needs one waits until the
-//! capture has ended), it is not made to wait, no heap gives to it or takes from it; it only grows. While any
-//! stream is captured, the device as a whole is not waited for (`order/captured.rs`).
+//! From its begin to its end, a capture's streams are served by the capture's own pool, whatever pool a request names.
+//! A captured stream is left alone: no point is made on it (a block that needs one waits until the capture has ended),
+//! it is not made to wait, and its heaps neither give memory to others nor take any; they only grow. While any stream
+//! is captured, the device as a whole is not waited for (`order/captured.rs`).
 //!
-//! A capture then lives on, as the graph does that came of it: its pool is *kept*, which means that nothing leaves it
-//! and nothing of it is shown elsewhere, so that a replay finds all addresses as they were, freed blocks included. When
-//! the last capture of the pool is released, a replay may still run, on any stream: so the pool stays as it is until
-//! everything has passed that was queued anywhere by then.
+//! A capture lives on with the graph that it made: its pool is *kept*, which means that no memory leaves the pool or is
+//! mapped elsewhere, so that a replay finds all addresses as they were, freed blocks included. When the last capture of
+//! the pool is released, a replay may still be running, on any stream: so the pool stays as it is until all work has
+//! finished that was queued anywhere by then.
 
 use super::super::ground::Ground;
 use super::super::order::Waits;
@@ -24,14 +24,14 @@ fn no_capture<T>() -> Result<T> {
 }
 
 impl Ground {
-    /// A capture of `stream`, served by `pool` from now on. To be called before the device starts to record.
+    /// Starts a capture of `stream`, served by `pool` from now on. Must be called before the device starts to record.
     pub(crate) fn capture_begin(&self, pool: PoolId, stream: u64) -> Result<CaptureId> {
         if pool == PoolId::DEFAULT {
             fail!(Code::InvalidArgument, "a capture needs a pool of its own, not the default pool");
         }
         self.check_capture(pool, stream)?;
         let id = {
-            // With this lock nobody takes memory out of the pool who found it unpinned before.
+            // Under this lock: no other thread takes memory out of the pool having found it unpinned before.
             let _g = self.growing();
             let p = self.live_pool(pool)?;
             if p.sleep_state() != Sleep::Awake {
@@ -46,7 +46,7 @@ impl Ground {
         Ok(id)
     }
 
-    /// Another stream belongs to a capture that has not ended.
+    /// Adds another stream to a capture that has not ended.
     pub(crate) fn capture_add(&self, capture: CaptureId, stream: u64) -> Result<()> {
         let (pool, _) = self.capture(capture)?;
         self.check_capture(pool, stream)?;
@@ -88,17 +88,17 @@ impl Ground {
         }
     }
 
-    /// Waits until nobody makes a mark any more who looked before the stream was captured: marks must be there before
-    /// the device starts to record. Then its requests go where the capture is served.
+    /// Waits for all threads that make a point on the stream and began before it was captured: their points must exist
+    /// before the device starts to record. Then routes the stream's requests to the capture's pool.
     fn route_requests(&self, stream: u64) {
         self.order.wait_for_marks(stream);
         self.all_pools().for_each(|p| p.evict(stream));
-        // A device that must not be waited for meanwhile looks at the streams that it was asked about.
+        // A device that cannot be waited for during captures watches the streams that it was asked about.
         self.backing.capturing(stream);
     }
 
-    /// The streams of the capture are ordinary ones again; the capture goes on keeping its pool. To be called
-    /// when the device records no more, whether that went well or not.
+    /// Makes the streams of the capture ordinary ones again; the capture still keeps its pool. Must be called when the
+    /// device has stopped recording, successfully or not.
     pub(crate) fn capture_end(&self, capture: CaptureId) -> Result<()> {
         let streams = match lock(&self.captures).alive.get_mut(&capture) {
             Some(c) => std::mem::take(&mut c.streams),
@@ -111,14 +111,14 @@ impl Ground {
         for &s in &streams {
             self.all_pools().for_each(|p| p.evict(s));
         }
-        // What waited for this.
+        // Blocks may have waited for this.
         self.poll_all();
         Ok(())
     }
 
-    /// The graph of the capture is gone, or was never made: ends the capture if it has not ended. With the last capture
-    /// of a pool, what the pool has free goes back to the device, which is waited for. Where that cannot be (another
-    /// stream is captured), the pool's memory serves nobody until what is queued now is over.
+    /// The graph of the capture is gone, or was never made: ends the capture if it has not ended. When the last capture
+    /// of a pool is released, the pool's free memory goes back to the device, which is waited for. If it cannot be
+    /// (another stream is captured), the pool's memory serves nobody until what is queued now is done.
     pub(crate) fn capture_release(&self, capture: CaptureId) -> Result<()> {
         let (pool, ended) = self.capture(capture)?;
         if !ended {
@@ -139,18 +139,18 @@ impl Ground {
         let mut waits = Waits::default();
         self.order.add_all(&mut waits);
         if !waits.is_over() && !self.order.any_captured() {
-            let _ = self.order.sync_waits(&mut waits); // where that cannot be, the memory waits
+            let _ = self.order.sync_waits(&mut waits); // if that is impossible, the memory waits
         }
         let over = waits.is_over();
         self.keep_until(p, waits, true);
         if over && !p.is_pinned() {
-            let _ = self.trim(Some(pool.0)); // else it is ordinary free memory, and goes when anybody needs it
+            let _ = self.trim(Some(pool.0)); // if that fails, it is ordinary free memory and goes when needed
         }
         Ok(())
     }
 
-    /// A pool, which the caller has a pin of, stays as it is until `waits` is over; without anything to wait for, the
-    /// pin goes now. `fresh`: a replay that began just now may use what is free in its heaps, so that these serve
+    /// Keeps a pool, on which the caller has a pin, as it is until `waits` is over; if there is nothing to wait for,
+    /// the pin is removed now. `fresh`: a replay that has just begun may use what is free in its heaps, so these serve
     /// nobody until then.
     fn keep_until(&self, p: &Pool, waits: Waits, fresh: bool) {
         let _g = self.growing();
@@ -160,7 +160,7 @@ impl Ground {
         }
         let mut released = lock(&p.released);
         match released.as_mut() {
-            Some(more) => more.append(waits), // that has a pin already
+            Some(more) => more.append(waits), // this has a pin already
             None if !waits.is_over() => {
                 *released = Some(waits);
                 self.released.fetch_add(1, Relaxed);
@@ -174,7 +174,7 @@ impl Ground {
         p.pins.fetch_sub(1, Relaxed);
     }
 
-    /// The heaps of a pool serve nobody.
+    /// Makes the heaps of a pool serve no stream.
     fn detach(&self, p: &Pool, streams: &mut PoolStreams) {
         let PoolStreams { heaps, detached, .. } = streams;
         for (stream, index) in heaps.drain() {
@@ -186,7 +186,7 @@ impl Ground {
         p.forget_heaps();
     }
 
-    /// They serve their streams again, but for those whose stream has ended or got another heap.
+    /// Makes them serve their streams again, except those whose stream has ended or has another heap.
     fn attach(&self, streams: &mut PoolStreams) {
         for index in std::mem::take(&mut streams.detached) {
             let Some(heap) = self.heap(index) else { continue };
@@ -206,7 +206,7 @@ impl Ground {
         }
     }
 
-    /// What a pool waits for since its captures were released; it is the caller's, with the pin.
+    /// Takes what a pool waits for since its captures were released; the caller owns it, with the pin.
     fn take_released(&self, p: &Pool) -> Option<Waits> {
         let waits = lock(&p.released).take();
         if waits.is_some() {
@@ -215,7 +215,7 @@ impl Ground {
         waits
     }
 
-    /// Looks whether pools whose captures were released are ordinary ones again. `true` when any is.
+    /// Checks whether pools whose captures were released are ordinary ones again. Returns whether any has become so.
     pub(crate) fn poll_released(&self) -> bool {
         if self.released.load(Relaxed) == 0 {
             return false;
@@ -236,7 +236,7 @@ impl Ground {
             if p.kept.load(Relaxed) > 0 {
                 fail!(Code::Busy, "a capture of the pool is still alive");
             }
-            std::thread::yield_now(); // another thread looks at it now
+            std::thread::yield_now(); // another thread is checking it
             return Ok(());
         };
         let done = self.order.sync_waits(&mut waits);
@@ -244,7 +244,7 @@ impl Ground {
         done
     }
 
-    /// Waits on the host until no heap of the pool serves nobody because of a replay that may still run.
+    /// Waits on the host until all heaps of the pool that a replay may still use serve their streams again.
     pub(crate) fn wait_for_replays(&self, pool: PoolId) -> Result<()> {
         let p = self.live_pool(pool)?;
         let rests = || !lock(&p.streams).detached.is_empty();
@@ -255,13 +255,13 @@ impl Ground {
                     self.keep_until(p, waits, false);
                     done?;
                 }
-                None => std::thread::yield_now(), // another thread looks at it now
+                None => std::thread::yield_now(), // another thread is checking it
             }
         }
         Ok(())
     }
 
-    /// Nothing is captured or kept any more: the device ends.
+    /// The device ends: nothing is captured or kept any more.
     pub(crate) fn forget_captures(&self) {
         let alive = std::mem::take(&mut lock(&self.captures).alive);
         for c in alive.into_values() {

@@ -1,7 +1,8 @@
-//! A pool's layout, noted: which blocks are live, where, of which size and stream. `restore.rs` brings it back.
+//! Checkpoints: recorded layouts of a pool, which say which blocks are live, with their place, size and stream.
+//! `restore.rs` restores one.
 //!
-//! A graph that is replayed leaves its results where they were when it was captured. A program that goes back
-//! to an earlier graph needs the allocator to think what it thought then.
+//! A graph that is replayed leaves its results where they were when it was captured. A program that goes back to an
+//! earlier graph needs the allocator in the state of that time.
 
 use super::super::desc::{DIRECT, Id, kind};
 use super::super::ground::{Ground, Growing};
@@ -14,20 +15,20 @@ use crate::base::sync::lock;
 use crate::fail;
 use std::collections::BTreeMap;
 
-/// Blocks that a restore has freed, and those that it has made live: (place, bytes as asked for).
+/// The blocks that a restore has freed, and those that it has made live: (address, requested bytes).
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// They were live and are not any more.
+    /// They were live before and are not now.
     pub freed: Vec<(u64, u64)>,
-    /// They were not live (or were of another size) and are now.
+    /// They were not live before (or had another size) and are now.
     pub live: Vec<(u64, u64)>,
 }
 
-/// The heaps of a pool, locked, by their numbers.
+/// The locked heaps of a pool, by number.
 pub(super) type PoolHeaps<'a> = BTreeMap<u32, LockedHeap<'a>>;
 
 impl Ground {
-    /// All heaps of a pool, locked in order, with everything merged that was freed.
+    /// Locks all heaps of a pool in order, and merges everything that was freed.
     pub(super) fn lock_pool(&self, pool: PoolId) -> PoolHeaps<'_> {
         let locked = |x| {
             let mut h = self.lock(x);
@@ -61,7 +62,7 @@ impl Ground {
         blocks
     }
 
-    /// Notes which blocks of the pool are live now.
+    /// Records which blocks of the pool are live now.
     pub(crate) fn checkpoint(&self, pool: PoolId) -> Result<CheckpointId> {
         let g = self.growing();
         self.live_pool(pool)?;
@@ -82,7 +83,7 @@ impl Ground {
         Ok(lock(&self.checkpoints).add(layout))
     }
 
-    /// The checkpoint is not needed any more.
+    /// Drops a checkpoint.
     pub(crate) fn checkpoint_destroy(&self, checkpoint: CheckpointId) -> Result<()> {
         match lock(&self.checkpoints).all.remove(&checkpoint) {
             Some(_) => Ok(()),

@@ -1,9 +1,9 @@
-//! Blocks that are exported: others beside this process may use their memory. The fence of an export is passed when
-//! nobody does any more, which may be never.
+//! Exported blocks: others outside this process may use their memory. The fence of an export is passed once nobody does
+//! any more, which may be never.
 //!
-//! So nothing ever waits for such a fence. An exported block that is freed stays on the list of those that wait until
-//! nobody uses it, and is looked at now and then. What would take the memory from under others (sleep, restore, the end
-//! of the pool) is refused meanwhile.
+//! So nothing ever waits for such a fence. An exported block that is freed stays on the list of waiting blocks until
+//! nobody uses it, and is checked now and then. Whatever would take the memory away from others (sleep, restore, the
+//! end of the pool) is refused meanwhile.
 
 use super::super::desc::ALIAS;
 use super::super::ground::Ground;
@@ -17,11 +17,11 @@ use crate::fail;
 /// Where the memory of a block is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pieces {
-    /// Its bytes, as they were asked for.
+    /// The requested bytes.
     pub bytes: u64,
     /// Bytes from the start of the first granule to the block.
     pub skip: u64,
-    /// Granules in the order of addresses. Empty where the device does not map.
+    /// Its granules in the order of addresses. Empty if the device does not map.
     pub granules: Vec<GranuleRun>,
 }
 
@@ -60,11 +60,12 @@ impl Ground {
         Ok(Pieces { bytes, skip, granules })
     }
 
-    /// The live block at `offset` is used by others until the fence is passed.
+    /// Marks the live block at `offset` as used by others until the fence is passed.
     pub(crate) fn export(&self, offset: u64, fence: Fence) -> Result<()> {
         let (f, heap) = self.live_block(offset)?;
         let before = self.look(heap).exports.get(&f.id).cloned().unwrap_or_default();
-        // A block that is exported again and again keeps no more than twice what is still in use, at a constant cost.
+        // At powers of two: a block that is exported repeatedly keeps at most twice the exports in use, at constant
+        // cost.
         if before.len().is_power_of_two() {
             before.iter().for_each(|f| _ = f.ask());
         }
@@ -79,7 +80,7 @@ impl Ground {
         Ok(())
     }
 
-    /// What others still use, of all pools or of one.
+    /// The blocks that others still use, of all pools or of one.
     pub(crate) fn exported(&self, pool: Option<PoolId>) -> Exported {
         let mut out = Exported::default();
         for heap in self.heaps_in(pool) {

@@ -1,4 +1,4 @@
-//! What the pond can do beside giving memory out and taking it back.
+//! What the pond can do besides allocating and freeing.
 
 mod account;
 mod blocks;

@@ -1,4 +1,4 @@
-//! Pools and their heaps: which heap serves a stream, and how the sums of a pool outlive its heaps.
+//! Pools and their heaps: which heap serves a stream, and how a pool's sums outlive its heaps.
 
 use super::super::desc::USES;
 use super::super::ground::{Ground, Growing};
@@ -10,22 +10,23 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{Ordering, Ordering::Relaxed, lock};
 use crate::fail;
 
-/// How often the end of a pool begins anew, since other threads use the pool all the same.
+/// How often the end of a pool is tried again because other threads still use the pool.
 const TRIES: usize = 8;
 
-/// Slots of pools that rest before they are used again: whoever looked a pool up just before it ended may still be on the
-/// way, and must not come to another.
+/// How many other pools must end before a pool's slot is reused: a thread that looked the pool up just before its end
+/// may still be on its way, and must not get another pool.
 const RESTING: usize = 64;
 
 impl Ground {
-    /// The heap of a stream that the pool's cache does not know: found, adopted or made; and the pool that it is of.
+    /// Finds, adopts or makes the heap for a stream that is not in the pool's cache; also returns the pool that it is
+    /// of.
     #[cold]
     pub(crate) fn make_heap(&self, pool: PoolId, stream: u64) -> Result<(&'static Heap, PoolId)> {
         let mut tried = false;
-        self.poll_released(); // a heap may serve its stream again
+        self.poll_released(); // after this, a heap may serve its stream again
         loop {
-            // Of a captured stream, the capture's pool serves all requests. The pool that was named does not
-            // remember the heap, so that each request comes by here.
+            // The capture's pool serves all requests of a captured stream. The named pool does not cache the heap, so
+            // that each request comes here.
             let served = self.order.route(stream).unwrap_or(pool);
             let p = self.live_pool(served)?;
             let may_adopt = !tried && self.may_adopt(p, stream);
@@ -37,8 +38,8 @@ impl Ground {
                 fail!(Code::NotPermitted, "the pool sleeps");
             }
             if self.order.route(stream).is_some_and(|to| to != served) {
-                // A capture has begun meanwhile. Under the lock that its begin takes to evict the stream: what is
-                // remembered below is forgotten there.
+                // A capture has begun meanwhile. Its begin takes this lock to evict the stream, so whatever is cached
+                // below before that is removed again.
                 continue;
             }
             let index = match streams.heaps.get(&stream) {
@@ -77,16 +78,17 @@ impl Ground {
         }
     }
 
-    /// Whether a stream may have a heap that serves nobody.
+    /// Whether a stream may adopt a heap that serves no stream.
     fn may_adopt(&self, p: &Pool, stream: u64) -> bool {
-        // A captured stream cannot wait. What is kept for a graph may be in use whenever that is replayed, on any
+        // A captured stream cannot wait. Memory kept for a graph may be in use whenever the graph is replayed, on any
         // stream.
         let any = || !lock(&p.streams).orphans.is_empty();
         !p.is_pinned() && any() && !self.order.is_captured(stream)
     }
 
-    /// A heap that serves nobody: of blocks without a stream, whose memory is idle at once, or of a stream that has ended.
-    /// (One that was put by for a graph may be of a stream that lives, and that goes on using the blocks that live in it.)
+    /// Takes a heap that serves no stream: with `unordered` one of blocks without a stream, whose memory is idle at
+    /// once, otherwise one whose stream has ended. (A heap that was detached for a graph may belong to a live stream,
+    /// which goes on using the blocks that live in it.)
     fn take_orphan(&self, streams: &mut PoolStreams, unordered: bool) -> Option<&'static Heap> {
         let has_ended = |x| self.look(x).stream.as_ref().is_none_or(|s| s.end().is_some());
         let fits =
@@ -95,8 +97,8 @@ impl Ground {
         self.heap(streams.orphans.swap_remove(at))
     }
 
-    /// Gives a new stream the heap of one that has ended, with all that is free in it; the new stream
-    /// waits on the device for the old one's work. Where that cannot be, the heap goes on serving nobody.
+    /// Gives a new stream the heap of one that has ended, with all its free memory; the new stream waits on the device
+    /// for the old one's work. If that is impossible, the heap goes on serving no stream.
     fn adopt(&self, p: &Pool, pool: PoolId, heap: &'static Heap, stream: u64) {
         let before = self.look(heap).stream.clone();
         let is_over = match before.map(|s| self.order.fence(&s)) {
@@ -137,7 +139,7 @@ impl Ground {
                 let Ok(heap) = self.heaps.put(i as usize, Heap::new(i, self.config.mapping)) else {
                     fail!(Code::OutOfMemory, "more than {} streams in use on one device", self.heaps.len());
                 };
-                // Release: who sees the count sees the heap.
+                // Release: a thread that sees the count sees the heap.
                 self.heap_count.store(i + 1, Ordering::Release);
                 heap
             }
@@ -151,12 +153,12 @@ impl Ground {
         Ok(heap)
     }
 
-    /// No request finds a heap the quick way from now on.
+    /// Clears all caches of heaps.
     pub(crate) fn forget_heaps(&self) {
         self.all_pools().for_each(Pool::forget_heaps);
     }
 
-    /// A new pool; `limit` bounds what it reserves, 0 is no limit.
+    /// A new pool; `limit` bounds its reserved bytes, 0 means no limit.
     pub(crate) fn pool_create(&self, limit: u64) -> Result<PoolId> {
         let mut ledger = lock(&self.ledger);
         let i = self.pool_count.load(Relaxed);
@@ -183,7 +185,7 @@ impl Ground {
         Ok(PoolId(id))
     }
 
-    /// Ends a pool and gives its memory back. `Busy` while blocks of it live; the default pool stays.
+    /// Ends a pool and gives its memory back. `Busy` while it has live blocks; the default pool cannot be destroyed.
     pub(crate) fn pool_destroy(&self, id: PoolId) -> Result<()> {
         if id == PoolId::DEFAULT {
             fail!(Code::InvalidArgument, "the default pool of a device cannot be destroyed");
@@ -225,12 +227,12 @@ impl Ground {
         fail!(Code::Busy, "blocks of the pool come and go while it is to end")
     }
 
-    /// How many blocks the heaps of a pool have ever made.
+    /// The number of blocks that were ever allocated in the heaps of a pool.
     fn ever_made(&self, id: PoolId) -> u128 {
         self.heaps_of(id.0).into_iter().map(|x| self.lock(x).counters.totals()[2]).sum()
     }
 
-    /// `Busy` while anybody has something of the pool.
+    /// `Busy` while anybody uses the pool.
     fn check_unused(&self, p: &Pool, id: PoolId) -> Result<()> {
         let live = self.stats(Some(id))?.blocks.current;
         if live > 0 {
@@ -242,7 +244,7 @@ impl Ground {
         }
     }
 
-    /// Waits on the host until no freed block of the pool waits any more.
+    /// Waits on the host until the pool has no waiting blocks.
     fn wait_for_blocks(&self, id: PoolId) -> Result<()> {
         loop {
             self.heaps_of(id.0).into_iter().for_each(|x| _ = self.poll(x));
@@ -255,7 +257,7 @@ impl Ground {
             if p.is_pinned() {
                 self.wait_for_release(p)?;
             } else if !self.wait_for_one(Some(id.0)) {
-                // What waits is being freed just now by other threads, or cannot be waited for, which tells why.
+                // Other threads are just freeing the rest, or it cannot be waited for; then the error says why.
                 self.order.sync_device()?;
                 self.bring_back(id)?;
                 std::thread::yield_now();
@@ -263,9 +265,10 @@ impl Ground {
         }
     }
 
-    /// The pool has ended. What its heaps still have, parts of segments that others use too and what the device would
-    /// not take, is no pool's from now on. `false`: nothing is done, since a request goes on, or the device was not waited
-    /// for with all that is there: more blocks than `before` were made.
+    /// Ends the pool. Memory that its heaps still own (parts of segments that others use too, and what the device
+    /// refused to take back) belongs to no pool from now on. `false`: nothing was done, because a request is in
+    /// progress, or because the device was not waited for since the last allocation: more blocks than `before` were
+    /// made.
     fn retire_pool(
         &self,
         g: &mut Growing<'_>,
@@ -279,7 +282,7 @@ impl Ground {
         let needs_commons = heaps.iter().any(|x| self.look(x).granules > 0);
         let commons = if needs_commons { Some(self.commons()?) } else { None };
         let mut ledger = lock(&self.ledger);
-        // All of them at once: a thread that has found one of them may come by at any moment.
+        // All of them at once: a thread that has found one of them may lock it at any moment.
         let mut locked: Vec<LockedHeap<'_>> = heaps.iter().map(|x| self.lock(x)).collect();
         locked.iter_mut().for_each(|h| self.drain(h));
         if locked.iter().any(|h| !h.waiting.is_empty() || h.counters.current() != [0; 3]) {

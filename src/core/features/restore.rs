@@ -1,9 +1,10 @@
-//! A noted layout brought back: what has come since is freed, and what has gone is live again, at the same addresses.
+//! Restores a checkpoint: blocks allocated since are freed, and blocks freed since are live again, at the same
+//! addresses.
 //!
-//! It is a transaction. First, with no lock held, everything is waited for that may use what will be freed, and streams
-//! are ordered between which memory will move. Then the growth lock and all heaps of the pool are taken. Everything is
-//! looked at again, and whatever can be missing is taken (ids, table slots, the right to free). Only then the layout is
-//! changed, which cannot fail. If the second look finds more to wait for, it begins anew.
+//! It is a transaction. First, with no lock held, it waits for everything that may use what will be freed, and orders
+//! the streams between which memory will move. Then it takes the growth lock and all heaps of the pool, checks
+//! everything again, and acquires whatever could run out or be refused (ids, table slots, the right to free). Only then
+//! it changes the layout, which cannot fail. If the second check finds more to wait for, it starts again.
 
 use super::super::desc::{ALIAS, DIRECT, Id, TUNED, USES, kind, use_of};
 use super::super::ground::{Ground, Growing};
@@ -23,10 +24,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::DerefMut;
 use std::sync::Arc;
 
-/// How often a restore begins anew.
+/// How often a restore starts again.
 const TRIES: usize = 8;
 
-/// A granule of the layout, or the end of a segment in it, that another heap of the pool has now.
+/// A granule of the layout, or the end of a segment in it, that another heap of the pool owns now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Move {
     part: Extent,
@@ -34,7 +35,7 @@ struct Move {
     to: u32,
 }
 
-/// What was waited for, since the restore began: nobody uses the pool meanwhile.
+/// What has been waited for since the restore began; nobody uses the pool meanwhile.
 #[derive(Default)]
 struct Ready {
     /// Streams, by lane.
@@ -45,7 +46,7 @@ struct Ready {
     ordered: BTreeSet<(u32, u32)>,
 }
 
-/// What must be waited for first.
+/// What must still be waited for.
 #[derive(Default)]
 struct Missing {
     streams: Vec<Arc<Stream>>,
@@ -60,7 +61,7 @@ impl Missing {
     }
 }
 
-/// The blocks that differ from the layout.
+/// The difference between the pool and the layout.
 struct Change<'a> {
     keep: BTreeSet<u64>,
     gone: Vec<Block>,
@@ -73,9 +74,9 @@ fn impossible<T>(why: &str) -> Result<T> {
 }
 
 impl Ground {
-    /// Makes exactly those blocks of the pool live that were at the checkpoint. The caller promises that
-    /// nobody uses the pool meanwhile. Waits on the host for other streams' uses of what it frees. `place` says
-    /// what the answer has for an offset.
+    /// Makes exactly those blocks of the pool live that were live at the checkpoint. The caller guarantees that nobody
+    /// uses the pool meanwhile. Waits on the host for other streams' uses of what it frees. `place` translates offsets
+    /// for the result.
     pub(crate) fn restore(
         &self,
         pool: PoolId,
@@ -99,15 +100,15 @@ impl Ground {
             let Some(done) = self.try_restore(pool, &want, &mut ready)? else { continue };
             let told = |blocks: &[(u64, u64)]| blocks.iter().map(|b| (place(b.0), b.1)).collect();
             let restored = Restored { freed: told(&done.freed), live: told(&done.live) };
-            self.poll_all(); // segments that were blocks of their own go back
+            self.poll_all(); // gives back the segments of freed blocks
             return Ok(restored);
         }
         fail!(Code::Busy, "the pool was used while it was being restored")
     }
 
-    /// Waits on the host for the freed blocks of the pool that still wait for streams.
+    /// Waits on the host until no freed block of the pool waits for streams.
     fn wait_until_reusable(&self, pool: PoolId) -> Result<()> {
-        self.exported(Some(pool)); // polls, and asks whether others still use live blocks
+        self.exported(Some(pool)); // polls, and checks whether others still use live blocks
         while self.wait_for_one(Some(pool.0)) {}
         let heaps = || self.heaps_of(pool.0).into_iter().map(|x| self.look(x));
         if heaps().any(|h| h.waiting.exported().next().is_some()) {
@@ -119,7 +120,7 @@ impl Ground {
         Ok(())
     }
 
-    /// One try. `None`: there was something to wait for first, and it was waited for, as `ready` says.
+    /// One attempt. `None`: something had to be waited for first; it was, and `ready` says so.
     fn try_restore(&self, pool: PoolId, want: &Layout, ready: &mut Ready) -> Result<Option<Restored>> {
         let mut g = self.growing();
         while g.is_in_transit(Some(pool.0)) {
@@ -131,7 +132,7 @@ impl Ground {
         self.check_streams(want)?;
         let mut heaps = self.lock_pool(pool);
         if heaps.values().any(|h| !h.waiting.is_empty()) {
-            return Ok(None); // freed since it was looked at
+            return Ok(None); // freed since the check above
         }
         let change = self.find_change(&g, pool, want, &heaps)?;
         let missing = self.find_missing(&heaps, &change, ready)?;
@@ -147,7 +148,7 @@ impl Ground {
             self.give_slots(slots);
             return Err(e);
         }
-        // From here on nothing fails.
+        // From here on nothing can fail.
         let dropped = self.free_all(&mut heaps, &change.gone);
         self.move_all(&mut heaps, &change.moves);
         self.place_all(&mut heaps, &change.new, &mut slots, &entries);
@@ -162,10 +163,10 @@ impl Ground {
         Ok(Some(Restored { freed, live }))
     }
 
-    /// The heaps of the layout must serve the streams that they served then.
+    /// Fails unless the heaps of the layout still serve the streams that they served then.
     fn check_streams(&self, want: &Layout) -> Result<()> {
         for (&heap, &(lane, stream)) in &want.streams {
-            // One that serves nobody may still be of a stream that lives (`capture.rs`).
+            // A detached heap serves no stream, but may belong to a live one (`capture.rs`).
             let lives = |s: &Arc<Stream>| s.lane == lane && s.end().is_none();
             let same = self.heap(heap).filter(|x| x.pool() == want.pool.0).is_some_and(|x| {
                 let h = self.look(x);
@@ -178,7 +179,7 @@ impl Ground {
         Ok(())
     }
 
-    /// What must change, as far as that can be.
+    /// Finds what must change. Fails if that is impossible.
     fn find_change<'w>(
         &self,
         g: &Growing<'_>,
@@ -223,7 +224,7 @@ impl Ground {
         Ok(Change { keep, gone, new, moves: moves.into_values().collect() })
     }
 
-    /// What must be waited for before the change may be made.
+    /// Finds what must be waited for before the change.
     fn find_missing(&self, heaps: &PoolHeaps<'_>, change: &Change<'_>, ready: &Ready) -> Result<Missing> {
         let mut missing = Missing::default();
         for b in &change.gone {
@@ -238,8 +239,7 @@ impl Ground {
                 }
             }
         }
-        // A block that was made for a stream which has ended is ordered by no stream: it must be idle when it lives
-        // again.
+        // A block whose stream has ended is ordered by no stream: it must be idle when it becomes live again.
         let inherits = |heap: &u32| heaps.get(heap).is_some_and(|h| h.inherited);
         let receivers = heaps.keys().copied().filter(&inherits);
         let givers = change.moves.iter().filter(|m| inherits(&m.to)).map(|m| m.from);
@@ -283,7 +283,7 @@ impl Ground {
         Ok(())
     }
 
-    /// Everything that the change needs beside table slots; the ranges of addresses for scattered blocks.
+    /// Acquires everything that the change needs besides table slots; returns the address ranges for scattered blocks.
     fn check_change(&self, heaps: &mut PoolHeaps<'_>, change: &Change<'_>) -> Result<HashMap<u64, u32>> {
         for b in &change.gone {
             let Some((h, f)) = heaps.get(&b.heap).zip(self.maps.find(b.offset)) else { continue };
@@ -311,7 +311,7 @@ impl Ground {
         Ok(entries)
     }
 
-    /// Table slots for the chunks that must be made anew, by granule: those in which no block stays.
+    /// Takes table slots for the chunks that must be made, by granule: those in which no block stays.
     fn take_slots(&self, change: &Change<'_>, want: &Layout) -> Result<BTreeMap<u32, (Tier, u32)>> {
         let fine = want.blocks.iter().filter(|b| b.is_fine());
         let stays: BTreeSet<u32> =
@@ -334,11 +334,11 @@ impl Ground {
         slots.into_values().for_each(|(tier, slot)| self.maps.give_slot(tier, slot));
     }
 
-    /// Takes the right to free the blocks, against frees from other threads. All or none.
+    /// Acquires the right to free the blocks, in competition with frees from other threads. All or none.
     fn claim_all(&self, gone: &[Block]) -> Result<()> {
         for (i, b) in gone.iter().enumerate() {
             let d = self.maps.find(b.offset).map(|f| f.desc);
-            // What has flags is freed under its heap's lock only, which is held.
+            // Blocks with flags are freed only under their heap's lock, which is held.
             if d.is_some_and(|d| d.state() & (USES | DIRECT | TUNED) != 0 || d.claim_remote()) {
                 continue;
             }
@@ -352,8 +352,8 @@ impl Ground {
         Ok(())
     }
 
-    /// Frees claimed blocks; segments of their own wait to go back to the device. The answer is to be dropped when no
-    /// lock is held any more.
+    /// Frees claimed blocks; segments of their own wait to go back to the device. The result must be dropped when no
+    /// lock is held.
     fn free_all(&self, heaps: &mut PoolHeaps<'_>, gone: &[Block]) -> Vec<Use> {
         let mut dropped = Vec::new();
         for b in gone {
@@ -363,7 +363,7 @@ impl Ground {
             dropped.extend(h.uses.remove(&f.id).unwrap_or_default());
             h.exports.remove(&f.id); // nobody uses it any more
             if b.direct {
-                // What its own stream does with it is still to be waited for; all streams were, where it has none.
+                // The work of its own stream must still be waited for; for a block without a stream, all streams were.
                 f.desc.set_kind(kind::WAITING);
                 h.counters.count_out_to_wait(b.charged, b.requested);
                 let ticket = h.waiting.begin(f.id, Vec::new(), true);
@@ -378,11 +378,11 @@ impl Ground {
             h.counters.count_out(b.charged, b.requested);
             h.merge(f.id);
         }
-        heaps.values_mut().for_each(LockedHeap::flush); // chunks that have become empty are granules again
+        heaps.values_mut().for_each(LockedHeap::flush); // turns empty chunks into granules
         dropped
     }
 
-    /// Granules of the layout go to the heaps that had them, from the highest down.
+    /// Moves granules of the layout to the heaps that had them, from the highest down.
     fn move_all(&self, heaps: &mut PoolHeaps<'_>, moves: &[Move]) {
         for m in moves.iter().rev() {
             let taken = heaps.get_mut(&m.from).and_then(|h| {
@@ -407,7 +407,7 @@ impl Ground {
     ) {
         for (&index, h) in heaps.iter_mut() {
             let mine = || new.iter().copied().filter(|b| b.heap == index);
-            // What lies in the granules themselves, from the highest down; for a chunk, not a block.
+            // What lies in the granules themselves, from the highest down: blocks (`false`) and chunks (`true`).
             let mut coarse: Vec<(Extent, bool)> = Vec::new();
             let mut fine: BTreeMap<u32, Vec<&Block>> = BTreeMap::new();
             for b in mine() {
@@ -458,7 +458,7 @@ impl Ground {
         }
     }
 
-    /// A scattered block over pieces that were cut out, at addresses that show them already.
+    /// Makes a scattered block over pieces that were cut out, in a range where they are mapped already.
     fn show_again(&self, heap: &Heap, b: &Block, entry: u32, pieces: &[Id]) -> Option<Id> {
         let mut next = 0;
         for &piece in pieces.iter().rev() {

@@ -1,10 +1,10 @@
-//! Sleep and wake: the physical memory of a pool goes back to the device, its addresses and blocks stay.
+//! Sleep and wake: the physical memory of a pool goes back to the device; its addresses and blocks stay.
 //!
-//! A sleeping pool gives nothing and takes nothing: requests are refused, it is pinned, and ranges of addresses that
-//! show its granules are hidden. Blocks of it may still be freed; that changes numbers only. All calls to the device
-//! are undone when a later one fails; what cannot be undone (the device took memory and will not give it again) leaves
-//! the pool asleep, to be woken later. While its memory is taken away or brought back, with no lock held, the pool is
-//! *moving*: it counts as asleep for everybody, and no other thread puts it to sleep or wakes it.
+//! A sleeping pool neither gives nor takes memory: requests are refused, it is pinned, and the address ranges of its
+//! granules are hidden. Its blocks may still be freed; that only changes bookkeeping. If a call to the device fails,
+//! all earlier ones are undone; if that is impossible too (the device took memory and does not give it again), the pool
+//! stays asleep, to be woken later. While its memory is taken away or brought back, with no lock held, the pool is
+//! *moving*: it counts as asleep, and no other thread puts it to sleep or wakes it.
 
 use super::super::aliases::Gone;
 use super::super::desc::use_of;
@@ -19,7 +19,8 @@ use crate::base::sync::{Ordering::Relaxed, lock};
 use crate::fail;
 
 impl Ground {
-    /// From `Awake` or `Asleep` to moving; `NotPermitted` from anything else. Growth is locked.
+    /// Changes the state from `from` (`Awake` or `Asleep`) to moving; `NotPermitted` if it is another. Growth is
+    /// locked.
     fn start_to_move(&self, p: &Pool, from: Sleep) -> Result<()> {
         let mut sleep = lock(&p.sleep);
         match (*sleep, from) {
@@ -35,7 +36,7 @@ impl Ground {
         Ok(())
     }
 
-    /// The pool moves no more. Growth is locked.
+    /// Ends the moving state. Growth is locked.
     fn stop_moving(&self, p: &Pool, to: Sleep) {
         if to == Sleep::Awake {
             p.pins.fetch_sub(1, Relaxed);
@@ -43,8 +44,8 @@ impl Ground {
         *lock(&p.sleep) = to;
     }
 
-    /// Gives the pool's memory back to the device until `wake`; with `save`, what it holds is kept in host
-    /// memory, else it is lost. Waits for the device.
+    /// Gives the pool's memory back to the device until `wake`; with `save`, its contents are kept in host memory,
+    /// otherwise they are lost. Waits for the device.
     pub(crate) fn sleep(&self, pool: PoolId, save: bool) -> Result<()> {
         self.check_reentry()?;
         if !self.config.mapping {
@@ -54,7 +55,7 @@ impl Ground {
         if p.sleep_state() != Sleep::Awake {
             fail!(Code::NotPermitted, "the pool sleeps already");
         }
-        // What is free need not sleep. (Of a pool that a graph keeps, it must: nothing is trimmed there.)
+        // Free memory need not sleep. (In a pool that a graph keeps it must: nothing is trimmed there.)
         self.trim(Some(pool.0))?;
         self.check_exports(pool, false)?;
         {
@@ -89,12 +90,12 @@ impl Ground {
         }
     }
 
-    /// Takes the memory away. On failure, what sleeps all the same, if anything does.
+    /// Takes the memory away. On failure also returns what sleeps all the same, if anything.
     fn fall_asleep(&self, pool: PoolId, save: bool) -> Result<Asleep, (Error, Option<Asleep>)> {
         // Work that was queued before a free may still be on what is free now.
         self.order.sync_device().map_err(|e| (e, None))?;
         self.wait_for_others(pool).map_err(|e| (e, None))?;
-        // Others may have used blocks since they were asked about.
+        // Others may have started to use blocks since the last check.
         self.check_exports(pool, false).map_err(|e| (e, None))?;
         let (mut asleep, leaving) = self.what_sleeps(pool);
         self.unmap_ranges(leaving).map_err(|e| (e, None))?;
@@ -106,8 +107,8 @@ impl Ground {
         }
     }
 
-    /// Waits for what streams of other devices do with memory of the pool, in blocks without a stream also unannounced: a
-    /// wait for this device says nothing of them.
+    /// Waits for what streams of other devices do with memory of the pool, including unannounced use of blocks without
+    /// a stream: a wait for this device does not cover them.
     fn wait_for_others(&self, pool: PoolId) -> Result<()> {
         let (mut uses, mut waits) = (Vec::new(), Waits::default());
         for heap in self.heaps_of(pool.0) {
@@ -125,8 +126,8 @@ impl Ground {
         self.order.sync_waits(&mut waits)
     }
 
-    /// The granules that the pool's heaps own, and what shows them; and ranges that show them beside others', which
-    /// nobody needs.
+    /// The granules that the pool's heaps own and the ranges where they are mapped; also idle ranges that contain
+    /// other granules too.
     fn what_sleeps(&self, pool: PoolId) -> (Asleep, Vec<Gone>) {
         let g = self.growing();
         let heaps = self.lock_pool(pool);
@@ -147,7 +148,7 @@ impl Ground {
         (asleep, showing.leave)
     }
 
-    /// Takes the memory away. On failure, whether all is as it was; if not, `a` says what sleeps.
+    /// Takes the memory away. On failure returns whether everything is as it was; if not, `a` says what sleeps.
     fn lay_down(&self, a: &mut Asleep) -> (Result<()>, bool) {
         if a.saved {
             for (n, run) in a.runs.iter().enumerate() {
@@ -171,7 +172,7 @@ impl Ground {
         let mut lost = false;
         for run in a.runs.iter().take_while(|_| failed.is_none()) {
             if let Err(e) = self.backing.release(run.first, run.count) {
-                // Memory that the device took and had to give again is there, but empty.
+                // Memory that the device took and had to give back is there, but empty.
                 lost = a.saved && self.backing.load(run.first, run.count).is_err();
                 failed = Some(e);
                 break;
@@ -195,7 +196,7 @@ impl Ground {
         runs.iter().for_each(|run| self.backing.drop_saved(run.first, run.count));
     }
 
-    /// Brings the memory back, with what it held, and shows it where it was shown. All or nothing.
+    /// Brings the memory back, with its contents, and maps it where it was mapped. All or nothing.
     fn raise(&self, a: &Asleep) -> Result<()> {
         for (n, run) in a.runs.iter().enumerate() {
             let back = self.backing.create(run.first, run.count).and_then(|()| match a.saved {
@@ -223,7 +224,7 @@ impl Ground {
         Ok(())
     }
 
-    /// Undoes the first `shown` ranges and the first `runs` of `raise`, whose memory nobody has used.
+    /// Undoes the first `shown` ranges and the first `runs` runs of `raise`; nobody has used that memory.
     fn put_back(&self, a: &Asleep, runs: usize, shown: usize) {
         for (at, _) in &a.shown[..shown] {
             self.backing.discard_view(at.offset(), at.bytes());
@@ -233,14 +234,14 @@ impl Ground {
         }
     }
 
-    /// Shows pieces side by side from a granule of addresses on. All or none.
+    /// Maps pieces side by side from a granule of addresses on, all or none.
     pub(in crate::core) fn show_pieces(&self, granule: u32, pieces: &[Extent]) -> Result<()> {
         let mut at = granule;
         for piece in pieces {
             let run = piece.touched();
             if let Err(e) = self.backing.alias(granule_bytes(at), run.first, run.count) {
                 if at > granule {
-                    // Nobody has seen these addresses: nothing can be using them.
+                    // Nobody knows these addresses yet, so nothing can be using them.
                     self.backing.discard_view(granule_bytes(granule), granule_bytes(at - granule));
                 }
                 return Err(e);
@@ -250,8 +251,8 @@ impl Ground {
         Ok(())
     }
 
-    /// Brings the pool's memory back, at the same addresses. Idle memory of others is given back for it, if it
-    /// must be. All or nothing.
+    /// Brings the pool's memory back, at the same addresses. If necessary, idle memory of other pools is given back for
+    /// it. All or nothing.
     pub(crate) fn wake(&self, pool: PoolId) -> Result<()> {
         self.check_reentry()?;
         self.order.check_wait()?;
@@ -289,7 +290,7 @@ impl Ground {
         }
     }
 
-    /// Brings the memory back as far as the limits let it. On success it is still only claimed.
+    /// Brings the memory back as far as the limits allow. On success it is still only claimed.
     fn try_to_wake(&self, pool: PoolId, asleep: &Asleep) -> Result<()> {
         let bytes = asleep.granules() * GRANULE;
         {
@@ -308,7 +309,8 @@ impl Ground {
         self.pool(pool).is_some_and(|p| p.sleep_state() != Sleep::Awake)
     }
 
-    /// A sleeping pool without blocks is about to end: its granule numbers and addresses are free again. Whether it slept.
+    /// A sleeping pool without blocks is about to end: frees its granule numbers and addresses. Returns whether it
+    /// slept.
     pub(in crate::core) fn discard_asleep(&self, p: &Pool, pool: PoolId) -> Result<bool> {
         {
             let _g = self.growing();
@@ -323,7 +325,7 @@ impl Ground {
         done.map(|()| true)
     }
 
-    /// The pool could not end after `discard_asleep`: it sleeps as before, though nothing of it is left.
+    /// The pool could not end after `discard_asleep`: it sleeps as before, though no memory of it is left.
     pub(in crate::core) fn sleep_on(&self, p: &Pool, pool: PoolId) {
         {
             let _g = self.growing();
@@ -338,10 +340,10 @@ impl Ground {
     }
 
     fn discard_moving(&self, pool: PoolId) -> Result<()> {
-        // The end of a pool waits for the device. Where that cannot be, the pool sleeps on.
+        // The end of a pool waits for the device. If that is impossible, the pool stays asleep.
         self.order.sync_device()?;
         self.heaps_of(pool.0).into_iter().for_each(|x| _ = self.poll(x));
-        // With what was freed merged, all that sleeps is free; but for what waits for a captured stream.
+        // Once freed blocks are merged, all sleeping memory is free, unless blocks wait for a captured stream.
         {
             let heaps = self.lock_pool(pool);
             let is_free = |h: &super::super::heap::LockedHeap<'_>| h.free_runs(&mut Vec::new()) == h.granules;
@@ -353,7 +355,7 @@ impl Ground {
         let hidden: Vec<Gone> =
             a.shown.iter().filter_map(|s| self.aliases.lock().take_hidden(s.0.first)).collect();
         self.forget_ranges(&hidden);
-        // After a sleep that failed half way some are awake.
+        // After a sleep that failed half way, some granules are awake.
         let mut awake = Vec::new();
         {
             let mut g = self.growing();

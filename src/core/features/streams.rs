@@ -1,4 +1,4 @@
-//! Uses of live blocks on other streams than their own, and the end of streams.
+//! Uses of live blocks on streams other than their own, and the end of streams.
 
 use super::super::desc::{DIRECT, USES};
 use super::super::ground::Ground;
@@ -15,8 +15,8 @@ fn freed_meanwhile<T>() -> Result<T> {
 }
 
 impl Ground {
-    /// The live block at `offset` is also used by work on `stream`: its free will wait for what is queued
-    /// there then. A block without a stream waits for all of its device's anyway.
+    /// Records that work on `stream` also uses the live block at `offset`: its free will wait for what is queued there
+    /// by then. A block without a stream waits for all streams of its device anyway.
     pub(crate) fn record_stream(&self, offset: u64, stream: u64) -> Result<()> {
         let stream = self.order.user(stream)?;
         let (f, heap) = self.live_block(offset)?;
@@ -34,7 +34,7 @@ impl Ground {
         let replaced = match uses.iter_mut().find(|u| u.stream.lane == stream.lane) {
             Some(u) => {
                 u.said = said;
-                u.ended.take() // it goes on: the mark at the free comes later than this one
+                u.ended.take() // it continues: the fence made at the free is later than this one
             }
             None => {
                 uses.push(Use { stream, ended: None, said });
@@ -46,25 +46,25 @@ impl Ground {
         Ok(())
     }
 
-    /// What `stream` has done with the live block at `offset` so far ends here: after the free, its reuse waits
-    /// for what is queued there *now*; or, given an event, for that. Later work there needs a new
-    /// `record_stream`.
+    /// Ends the use of the live block at `offset` by `stream`: after the free, its reuse waits for what is queued there
+    /// *now* or, given an event, for that. Later work there needs a new `record_stream`.
     pub(crate) fn end_use(&self, offset: u64, stream: u64, event: Option<u64>) -> Result<()> {
         let since = self.order.now();
         let used = self.order.user(stream)?;
         let (f, heap) = self.live_block(offset)?;
         let own = heap.stream();
-        // Also where there is nothing to wait for, the arguments must be right.
+        // The arguments must be right even if there is nothing to wait for.
         let borrowed = event.map(|e| self.order.borrow(e)).transpose()?;
         if !used.elsewhere && (stream == own || used.id == own || own == UNORDERED) {
             return Ok(());
         }
         let fence = match borrowed {
-            // Of a stream that is each thread's own, the end is now: the default stream has uses of its own.
+            // For a stream that differs on each thread the end is now: the default stream, which stands for it, has
+            // other uses.
             Some(fence) if used.elsewhere || used.id == stream && !self.order.is_captured(stream) => fence,
             _ => match self.order.fence(&used) {
                 Ok(fence) => fence,
-                // It cannot be marked now: the use goes on until the free.
+                // No fence can be made now: the use continues until the free.
                 Err(_) => return self.record_stream(offset, stream),
             },
         };
@@ -74,21 +74,21 @@ impl Ground {
             return freed_meanwhile();
         }
         let uses = h.uses.entry(f.id).or_default();
-        // A later point in the same stream: the earlier one is passed before.
+        // This point is later in the same stream, so it covers the earlier one.
         let at = uses.iter().position(|u| u.stream.lane == used.lane);
         if at.is_some_and(|i| uses[i].said > since) {
             drop(h);
             drop(fence);
-            return Ok(()); // another thread has said something since, of which this end knows nothing: it counts as earlier
+            return Ok(()); // another thread has recorded something later: this end counts as earlier
         }
         let replaced = at.map(|i| uses.swap_remove(i));
         if let Some(fence) = fence {
             uses.push(Use { stream: used, ended: Some(fence), said: self.order.now() });
         } else if uses.is_empty() {
             h.uses.remove(&f.id);
-            // That of a block without a stream looks in any case: every stream of its device may use it.
+            // The free of a block without a stream must check in any case: every stream of its device may use it.
             if own != UNORDERED && f.desc.state() & DIRECT == 0 && !h.exports.contains_key(&f.id) {
-                // As if it had never been used elsewhere: its free need not look.
+                // As if it had never been used elsewhere: its free can take the fast path again.
                 f.desc.set_state(f.desc.state() & !USES);
             }
         }
@@ -97,8 +97,8 @@ impl Ground {
         Ok(())
     }
 
-    /// The stream has ended. Its live blocks stay valid; what is free in its heaps goes to the next new stream, or to
-    /// whoever runs short.
+    /// The stream has ended. Its live blocks stay valid; the free memory of its heaps goes to the next new stream, or
+    /// to a heap that runs short.
     pub(crate) fn stream_ended(&self, ending: Ending) {
         let stream = ending.stream.clone();
         for pool in self.all_pools() {
@@ -107,14 +107,14 @@ impl Ground {
             let Some(heap) = self.heap(index) else { continue };
             let mut h = self.lock(heap);
             if !h.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, &stream)) {
-                continue; // of another stream of that number
+                continue; // it serves another stream with that id
             }
             h.go_by(RETIRED);
             drop(h);
             streams.heaps.remove(&stream.id);
             streams.orphans.push(index);
         }
-        // Last: then a new stream may have the number.
+        // Last: afterwards a new stream may get the id.
         self.order.ended(ending);
     }
 }

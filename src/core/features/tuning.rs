@@ -1,9 +1,9 @@
-//! Requests that the tuning concerns (`state/tuned.rs`).
+//! Requests that the tuning affects (`state/tuned.rs`).
 //!
-//! The hot path knows nothing of the tuning but one number that it compares with anyway: the largest request that it
-//! serves itself. Requests above that come here. A flag sends the free of what they get the slow way, and its charge is
-//! that of its units where those are more than the request needs. So a block is charged the same at its free as at its
-//! allocation, whatever was changed in between.
+//! The hot path knows only one number of the tuning, which it compares with anyway: the largest request that it serves
+//! itself. Larger requests come here. A flag makes the frees of their blocks take the slow path, and their charge is
+//! that of their units if those are more than the request needs. So a block is charged the same at its free as at its
+//! allocation, whatever has changed in between.
 
 use super::super::desc::{Id, TUNED};
 use super::super::ground::Ground;
@@ -13,7 +13,7 @@ use super::super::state::tuned::Tuning;
 use super::super::units::LARGE_SHIFT;
 use std::ops::DerefMut;
 
-/// [B] larger requests are never served by the hot path: sums of bytes that have 64 bits are looked at in time.
+/// [B] the hot path never serves larger requests, so that 64-bit sums of bytes are checked in time.
 const LARGEST: u64 = 1 << 30;
 
 impl Ground {
@@ -30,18 +30,18 @@ impl Ground {
         }
     }
 
-    /// What a request that may be rounded is charged.
+    /// The charge of a request that may be rounded.
     pub(crate) fn charged_tuned(&self, bytes: u64) -> u64 {
         let shape = &self.maps.shape;
         let plain = shape.charged_of(bytes);
         let rounded = shape.charged_of(self.tuned.get().round_up(bytes));
-        // More than the device has helps nobody.
+        // Rounding beyond the device's size would only make the request fail.
         let charged = if rounded > self.config.max_alloc { plain } else { rounded };
         let size = shape.size(charged);
         self.charge_of(size.tier as u32, size.units, bytes)
     }
 
-    /// A kept block that was freed whole and serves a request of so many units of the large tier; 0: none.
+    /// A kept whole block that serves a request of so many units of the large tier; 0: none.
     pub(crate) fn take_whole(&self, h: &mut LockedHeap<'_>, charged: u64, units: u32) -> Id {
         let t = self.tuned.get();
         if t.max_split == 0 || charged < t.max_split {
@@ -51,8 +51,7 @@ impl Ground {
         h.take_whole(units, units.saturating_add(more))
     }
 
-    /// Flags a block that has just become live with this charge, if its free must look at the tuning. Its heap is
-    /// locked.
+    /// Flags a block that has just become live with this charge, if its free must check the tuning. Its heap is locked.
     pub(crate) fn flag_tuned<G: DerefMut<Target = HeapState>>(
         &self,
         h: &LockedHeap<'_, G>,
@@ -65,7 +64,7 @@ impl Ground {
         }
     }
 
-    /// Whether a freed block is one that stays whole.
+    /// Whether a freed block stays whole.
     pub(crate) fn stays_whole(&self, id: Id) -> bool {
         let max_split = self.tuned.max_split();
         let d = self.maps.desc(id);
@@ -74,7 +73,7 @@ impl Ground {
             && u64::from(d.units()) << shift_of(d.tier_bits()) >= max_split
     }
 
-    /// Merges the whole blocks of all heaps, so that they may be split. `true` when there were any.
+    /// Merges the whole blocks of all heaps, so that they may be split. Returns whether there were any.
     pub(crate) fn give_up_whole(&self) -> bool {
         let mut any = false;
         for heap in self.all_heaps() {

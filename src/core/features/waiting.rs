@@ -1,8 +1,8 @@
-//! Freed blocks that wait: how they come to, and when they come back.
+//! Freed blocks that wait: how they start waiting, and when they become reusable.
 //!
-//! A free that must wait puts its block on the list of its heap, and then makes a mark on each stream concerned, with
-//! no lock held. The block is no longer allocated but still active. It comes back when all that it waits for is passed;
-//! whoever runs short, and every statistic, looks for that.
+//! A free that must wait puts its block on the list of its heap, and then makes a fence on each stream concerned, with
+//! no lock held. The block is no longer allocated but still active. It becomes reusable when all its fences are passed;
+//! every request that runs short checks for that, and every statistic does.
 
 use super::super::desc::{DIRECT, Id, USES, kind};
 use super::super::ground::Ground;
@@ -15,23 +15,23 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::pause;
 use std::sync::Arc;
 
-/// Rounds of asking, of at least 50 us each, after which the oldest block is waited for: a plugin's answer "not yet"
-/// may also mean that it cannot be asked, and then it never changes.
+/// The number of rounds of queries, at least 50 us each, after which the oldest block is waited for: a plugin's answer
+/// "not yet" may also mean that it cannot tell, and then it never changes.
 const MOST_ASKED: u32 = 20_000;
 
-/// What came of freed blocks that wait for nothing any more.
+/// The outcome for freed blocks whose wait is over.
 struct Returned {
     /// Whether there were any.
     any: bool,
-    /// Whether the device took the caller's own.
+    /// Whether the device took back the caller's own block.
     own: Result<()>,
-    /// Whether the device took the others.
+    /// Whether the device took back the others.
     others: Result<()>,
 }
 
 impl Ground {
-    /// Goes on with the free of a block that other streams have used, or whose memory goes back to the device. `was` is
-    /// the state in which it lived.
+    /// Continues the free of a block that other streams have used, or whose memory goes back to the device. `was` is
+    /// the state that it had while live.
     pub(crate) fn free_after(
         &self,
         mut h: LockedHeap<'_>,
@@ -57,13 +57,13 @@ impl Ground {
         if unordered {
             self.order.add_all(&mut waits);
         }
-        // Device memory must not go while work of the block's own stream may use it.
+        // Device memory must not be released while work of the block's own stream may use it.
         if let Some(own) = own.filter(|_| direct && !unordered) {
             self.order.add(&own, &mut waits);
         }
         let mut seen = None;
         if let Some(stream) = other.filter(|s| s.elsewhere || !unordered) {
-            // What the stream did before is covered by a mark that is made now.
+            // A fence that is made now covers what the stream did before.
             self.order.add(&stream, &mut waits);
             seen = Some(stream.lane);
         }
@@ -81,7 +81,7 @@ impl Ground {
             return Ok(());
         }
         let Err(e) = self.take_ripe(heap, Some(ticket)).own else { return Ok(()) };
-        // The device would not take it: it is the caller's again.
+        // The device refused to take it: it is the caller's again.
         let mut h = self.lock(heap);
         h.waiting.finish(ticket);
         h.counters.count_back(charged);
@@ -93,14 +93,14 @@ impl Ground {
         Err(Error::new(e.code(), format!("the device refused to take a block back: {e}")))
     }
 
-    /// A block that waits for nothing any more becomes reusable.
+    /// Makes a block reusable whose wait is over.
     fn ripen(&self, h: &mut LockedHeap<'_>, w: &Waiting) {
         h.counters.count_back(self.charge(w.id));
         self.reuse(h, w.id);
     }
 
-    /// A freed block that is a segment of its own goes back to the device, or, where its pool must stay as it is,
-    /// becomes ordinary free memory. On failure nothing has changed.
+    /// Gives a freed block that is a segment of its own back to the device or, if its pool must stay as it is, makes it
+    /// ordinary free memory. On failure nothing has changed.
     fn release_direct(&self, heap: &'static Heap, w: &Waiting) -> Result<()> {
         self.check_reentry()?;
         let d = self.maps.desc(w.id);
@@ -136,7 +136,7 @@ impl Ground {
         done
     }
 
-    /// Looks whether freed blocks of a heap wait for nothing any more. Waits for nothing. `true` when any came back.
+    /// Makes freed blocks of a heap whose wait is over reusable. Waits for nothing. Returns whether there were any.
     pub(crate) fn poll(&self, heap: &'static Heap) -> bool {
         let (mut fronts, mut owing) = {
             let mut h = self.look(heap);
@@ -159,7 +159,7 @@ impl Ground {
             if fronts.is_empty() {
                 break;
             }
-            // The next ones behind those that are passed.
+            // The next fences behind those that are passed.
             let passed: Vec<u64> = fronts.iter().map(Fence::lane).collect();
             fronts = self.look(heap).waiting.fronts();
             fronts.retain(|f| passed.contains(&f.lane()));
@@ -167,8 +167,8 @@ impl Ground {
         self.take_ripe(heap, None).any
     }
 
-    /// Brings back the freed blocks of a heap that are known to wait for nothing any more. A segment that the device
-    /// does not take is offered again the next time, but for `own`, which is the caller's business.
+    /// Makes the freed blocks of a heap reusable that are known to wait for nothing. A segment that the device refuses
+    /// is offered again the next time; a refusal of `own` is left to the caller.
     fn take_ripe(&self, heap: &'static Heap, own: Option<u64>) -> Returned {
         let (mut ripe, mut segments) = (Vec::new(), Vec::new());
         {
@@ -200,7 +200,7 @@ impl Ground {
         all.iter().filter_map(|&i| self.heap(i)).collect()
     }
 
-    /// `poll` for every heap, and for the pools whose captures were released. `true` when anything came back.
+    /// `poll` for every heap, and for the pools whose captures were released. Returns whether anything became reusable.
     pub(crate) fn poll_all(&self) -> bool {
         let mut any = self.poll_released();
         for heap in self.waiting_heaps() {
@@ -209,8 +209,8 @@ impl Ground {
         any
     }
 
-    /// Waits on the host until a freed block of the device, or of a pool, comes back: whichever is the first. `false`:
-    /// none waits for streams that can be waited for.
+    /// Waits on the host until a freed block of the device, or of a pool, becomes reusable, whichever is first.
+    /// `false`: none waits for streams that can be waited for.
     pub(crate) fn wait_for_one(&self, pool: Option<u32>) -> bool {
         if self.order.check_wait().is_err() {
             return false;
@@ -229,14 +229,14 @@ impl Ground {
             }
             match self.ask_until_passed(&fences, &mut round) {
                 Some(heap) if self.poll(heap) => return true,
-                Some(_) => {} // its block waits for others, too
+                Some(_) => {} // its block waits for other streams too
                 None => return self.wait_in_turn(heaps),
             }
         }
     }
 
-    /// Asks again and again until one of several fences, each with the heap that waits for it, is passed. `None`: one
-    /// of them cannot be asked, or none is passed in a second or more.
+    /// Queries several fences, each with the heap that waits for it, until one is passed. `None`: one cannot be
+    /// queried, or none is passed within a second or more.
     fn ask_until_passed(&self, fences: &[(&'static Heap, Fence)], round: &mut u32) -> Option<&'static Heap> {
         while *round < MOST_ASKED {
             for (heap, fence) in fences {
@@ -250,7 +250,7 @@ impl Ground {
         None
     }
 
-    /// Waits for one block after the other, in the order in which they were freed, until one comes back.
+    /// Waits for one block after the other, in the order of their frees, until one becomes reusable.
     fn wait_in_turn(&self, heaps: Vec<&'static Heap>) -> bool {
         let open = |heap: &'static Heap| {
             let first = self.look(heap).waiting.first_open()?;
@@ -266,8 +266,8 @@ impl Ground {
         false
     }
 
-    /// Where nothing of a pool comes back by itself, waits for what its freed blocks wait for one after the other, and gives
-    /// segments back that wait for nothing. Fails with what stands against it.
+    /// If no block of a pool becomes reusable by itself: waits for each of its freed blocks, and gives back segments
+    /// that wait for nothing. Fails with the reason if that is impossible.
     pub(crate) fn bring_back(&self, pool: PoolId) -> Result<()> {
         for heap in self.heaps_of(pool.0) {
             let open = self.look(heap).waiting.first_open();

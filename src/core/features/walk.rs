@@ -1,4 +1,4 @@
-//! Every block of the pond, as all of them are at one moment.
+//! Lists every block of the pond, all at the same moment.
 
 use super::super::desc::{Id, kind, use_of};
 use super::super::ground::{Ground, Growing};
@@ -10,8 +10,8 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Acquire;
 
 impl Ground {
-    /// Calls `each` with the id, the number of the heap and the pieces (of a scattered block) of every block whose heap
-    /// is `wanted`, whatever its state. Those heaps are locked.
+    /// Calls `each` with the id, the heap's number and the pieces (of a scattered block) of every block whose heap is
+    /// `wanted`, whatever its state. Those heaps are locked.
     pub(super) fn each_block(
         &self,
         g: &Growing<'_>,
@@ -59,13 +59,13 @@ impl Ground {
         });
     }
 
-    /// All heaps that there are, locked in the order of their numbers.
+    /// Locks all heaps in the order of their numbers.
     fn lock_all(&self) -> Vec<LockedHeap<'_>> {
         let mut all: Vec<LockedHeap<'_>> = Vec::new();
         loop {
             let count = self.heap_count.load(Acquire);
             all.extend((0..count).filter_map(|i| self.heap(i)).map(|x| self.look(x)));
-            // One that was made meanwhile may have taken memory from one that was not locked yet.
+            // A heap that was made meanwhile may have taken memory from one that was not locked yet.
             if self.heap_count.load(Acquire) == count {
                 return all;
             }
@@ -73,9 +73,9 @@ impl Ground {
         }
     }
 
-    /// The blocks of one pool, or of all, that are in one of these states, by where they are. Nothing is allocated or
-    /// freed while they are collected; the device is not called. `locate` says where an offset is: that may change as
-    /// soon as a segment goes back to the device, so it is asked while none can.
+    /// The blocks of one pool, or of all, that are in one of these states, sorted by address. Nothing is allocated or
+    /// freed while they are collected; the device is not called. `locate` translates an offset into an address: that
+    /// may change as soon as a segment goes back to the device, so it is called while none can.
     pub(crate) fn walk(
         &self,
         pool: Option<PoolId>,
@@ -84,7 +84,7 @@ impl Ground {
     ) -> Result<Vec<BlockRecord>> {
         let none = || Error::new(Code::OutOfMemory, "no host memory for the list of blocks");
         let (mut seen, mut full) = (Vec::<Seen>::new(), false);
-        // Room beforehand, so that hardly any is sought while everybody waits.
+        // Reserved beforehand, so that hardly anything is allocated while everybody waits.
         seen.try_reserve(2 * self.live_blocks() as usize + 64).map_err(|_| none())?;
         let mut heaps: Vec<Option<Owner>> = Vec::new(); // by number
         let pieces: Vec<Piece>;
@@ -122,7 +122,7 @@ impl Ground {
         Ok(records)
     }
 
-    /// Whose the memory of a heap is.
+    /// The owner of a heap's memory.
     fn owner(&self, heap: &Heap) -> Owner {
         let pool = Some(PoolId(heap.pool())).filter(|&p| self.pool(p).is_some());
         Owner {
@@ -132,7 +132,7 @@ impl Ground {
         }
     }
 
-    /// Where the offsets are: those of each segment, or all of them where the device maps.
+    /// The addresses of the offsets: of each segment, or of all if the device maps.
     fn pieces_taken(&self, g: &Growing<'_>, locate: impl Fn(u64) -> Result<u64>) -> Result<Vec<Piece>> {
         let piece = |offset, end| Ok(Piece { offset, end, at: locate(offset)? });
         match self.config.mapping {
@@ -141,8 +141,8 @@ impl Ground {
         }
     }
 
-    /// What is told of a block. What is free in a pool that sleeps has nothing behind it, and is not
-    /// told; nor is a block that was a segment of its own, while that goes back to the device.
+    /// What is reported of a block. Free memory in a sleeping pool has nothing behind it and is not reported; nor is a
+    /// block that was a segment of its own, while it goes back to the device.
     fn record(&self, s: &Seen, owner: &Owner, pieces: &[Piece]) -> Option<BlockRecord> {
         let taken = s.state != BlockState::Free;
         if !taken && owner.sleeps {
@@ -166,7 +166,7 @@ impl Ground {
     }
 }
 
-/// What is read of a block while everybody waits.
+/// What is read from a block while everybody waits.
 struct Seen {
     off: u32, // as in its descriptor
     units: u32,
@@ -176,24 +176,24 @@ struct Seen {
     state: BlockState,
 }
 
-/// Offsets that lie side by side: where they were then.
+/// A range of offsets, and its address at that moment.
 struct Piece {
     offset: u64,
     end: u64,
     at: u64,
 }
 
-/// Whose the memory of a heap was then.
+/// The owner of a heap's memory at that moment.
 struct Owner {
     stream: Option<u64>,
     pool: Option<PoolId>,
     sleeps: bool,
 }
 
-/// What a block of that kind is for the caller.
+/// The state that is reported for a block of that kind.
 fn told_as(kind: u32) -> Option<BlockState> {
     match kind {
-        // One that another thread has claimed is live until its heap has it back.
+        // A block that another thread has claimed counts as live until its heap has taken it over.
         kind::LIVE | kind::REMOTE => Some(BlockState::Live),
         kind::WAITING => Some(BlockState::Waiting),
         kind::FREE | kind::FREED => Some(BlockState::Free),

@@ -1,4 +1,4 @@
-//! What must always hold in a heap. For tests.
+//! The invariants of a heap, checked by tests.
 
 use super::super::desc::{GranuleUse, kind, use_of};
 use super::super::shape::{Tier, unit_shift};
@@ -8,7 +8,7 @@ use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
-    /// Walks all granules of this heap, of which the device has fewer than `granules`.
+    /// Walks all granules of this heap. All granules with memory have numbers below `granules`.
     pub(crate) fn check(&self, granules: u32) {
         let maps = self.maps();
         let mut owned = 0;

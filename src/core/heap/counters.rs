@@ -1,41 +1,41 @@
-//! What a heap counts: charged bytes, requested bytes and blocks, of everything that was ever allocated in it, and of
-//! what is live now.
+//! The counters of a heap: charged bytes, requested bytes and blocks, both of everything that was ever allocated in it
+//! and of what is live now.
 //!
-//! The hot path adds to `total` at an allocation and to `bound` at a free, and looks whether `total` has passed
-//! `bound`. The difference is all that it needs: `bound - total` is how much may still be allocated before the peaks
-//! must be looked at (`ledger`), and `ceiling` less that is what is allocated. Both words may wrap; their difference
+//! The hot path adds to `total` at an allocation and to `bound` at a free, and checks whether `total` has passed
+//! `bound`. Everything else follows from these two: `bound - total` is how much may still be allocated before the peaks
+//! must be checked (`ledger`), and `ceiling` minus that is what is allocated. Both words may wrap; their difference
 //! never does.
 
 use crate::base::sync::Word;
 
-/// How often in a row the ledger must see the same before a heap rests. Once would do for the sums; but a program whose
-/// streams take turns would come by at each turn.
+/// How many times in a row the ledger must see no change before a heap rests. Once would be enough for the sums; but
+/// then the heaps of a program whose streams take turns would be settled at each turn.
 const LOOKS_UNTIL_REST: u32 = 16;
 
 /// Charged bytes, requested bytes, blocks.
 pub(crate) type Triple = [i64; 3];
 
-/// See the file's head.
+/// The counters of a heap; see the head of this file.
 #[derive(Default)]
 pub(crate) struct Counters {
     total: [Word; 3],
     bound: [Word; 3],
-    /// What may be allocated at one time.
+    /// The maximum that may be allocated at one time.
     ceiling: Triple,
-    /// The most that was allocated here when anybody looked.
+    /// The maximum that was allocated here whenever somebody checked.
     peak: Triple,
     /// [B] charged bytes of freed blocks that wait.
     waiting: i64,
-    /// `total` when it was last folded, and the sum of all that was folded.
+    /// The value of `total` when it was last folded, and the sum of all that was folded.
     folded_at: Triple,
     folded: [u128; 3],
-    /// What the ledger saw when it last looked.
+    /// What the ledger saw at its last visit.
     pub seen: Seen,
-    /// How often in a row it saw the same.
+    /// For how many visits in a row it has been the same.
     unchanged: u32,
 }
 
-/// What a heap adds to the sums of its pool and device.
+/// What a heap contributes to the sums of its pool and device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub now: Triple,
@@ -46,12 +46,12 @@ pub(crate) struct Seen {
 }
 
 impl Counters {
-    /// [triple] what is allocated now.
+    /// [triple] what is currently allocated.
     pub(crate) fn current(&self) -> Triple {
         std::array::from_fn(|d| self.ceiling[d] - self.bound[d].get().wrapping_sub(self.total[d].get()))
     }
 
-    /// Lets the heap allocate `room` more, beyond what it has now, before it must ask.
+    /// Lets the heap allocate `room` more than it has now before it must ask.
     pub(crate) fn set_room(&mut self, room: Triple) {
         let now = self.current();
         for d in 0..3 {
@@ -60,7 +60,7 @@ impl Counters {
         }
     }
 
-    /// Everything that was ever counted in.
+    /// The totals of everything that was ever allocated.
     pub(crate) fn totals(&mut self) -> [u128; 3] {
         for d in 0..3 {
             let total = self.total[d].get();
@@ -70,15 +70,15 @@ impl Counters {
         self.folded
     }
 
-    /// The heap serves nobody from now on: its totals, which start again from 0.
+    /// The heap serves no pool from now on: returns its totals, which restart from 0.
     pub(crate) fn take_totals(&mut self) -> [u128; 3] {
         let totals = self.totals();
         *self = Counters::default();
         totals
     }
 
-    /// The ledger looks: what the heap adds to its sums now, and whether that has been the same for so long that the
-    /// heap may rest.
+    /// A visit of the ledger: returns what the heap contributes to the sums now, and whether that has been the same for
+    /// so long that the heap may rest.
     pub(crate) fn look(&mut self) -> (Seen, bool) {
         let now = Seen { now: self.current(), total: self.totals(), waiting: self.waiting, rests: false };
         self.unchanged = if now == self.seen { self.unchanged + 1 } else { 0 };
@@ -86,7 +86,7 @@ impl Counters {
         (now, self.unchanged >= LOOKS_UNTIL_REST)
     }
 
-    /// Remembers what is allocated now, if it was never more.
+    /// Raises the heap's own peak to what is allocated now.
     pub(crate) fn note_peak(&mut self) {
         let now = self.current();
         for (peak, now) in self.peak.iter_mut().zip(now) {
@@ -100,7 +100,7 @@ impl Counters {
         std::array::from_fn(|d| (self.peak[d] - now[d]).max(0))
     }
 
-    /// Counts a block in. `true`: the peaks must be looked at.
+    /// Counts an allocated block. `true`: the peaks must be checked.
     #[inline(always)]
     pub(crate) fn count_in(&mut self, charged: u64, requested: u64) -> bool {
         let all =
@@ -109,12 +109,12 @@ impl Counters {
         (left(0) | left(1) | left(2)) < 0
     }
 
-    /// Whether more is allocated than the ceilings allow: the peaks must be looked at.
+    /// Whether more is allocated than the ceilings allow, so that the peaks must be checked.
     pub(crate) fn over(&self) -> bool {
         (0..3).any(|d| self.bound[d].get().wrapping_sub(self.total[d].get()) < 0)
     }
 
-    /// Counts a block out.
+    /// Counts a freed block.
     #[inline(always)]
     pub(crate) fn count_out(&mut self, charged: u64, requested: u64) {
         self.bound[0].add(charged as i64);
@@ -122,7 +122,7 @@ impl Counters {
         self.bound[2].add(1);
     }
 
-    /// Counts a block out that goes on being active until it stops waiting: the ceiling goes down with it.
+    /// Counts a freed block that stays active until it stops waiting: the ceiling decreases with it.
     pub(crate) fn count_out_to_wait(&mut self, charged: u64, requested: u64) {
         self.ceiling[0] -= charged as i64;
         self.bound[1].add(requested as i64);
@@ -130,7 +130,7 @@ impl Counters {
         self.waiting += charged as i64;
     }
 
-    /// A block waits no more.
+    /// A block waits no longer.
     pub(crate) fn count_back(&mut self, charged: u64) {
         self.waiting -= charged as i64;
         self.ceiling[0] += charged as i64;

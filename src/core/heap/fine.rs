@@ -1,5 +1,5 @@
-//! The small and medium tiers of a heap: blocks in chunks, each chunk one granule of the large tier. Blocks
-//! merge within their chunk; a chunk that is wholly free goes back, but for one a tier.
+//! The small and medium tiers of a heap: blocks in chunks, each chunk one granule of the large tier. Blocks merge
+//! within their chunk; a chunk that is completely free is given up, except one for each tier.
 
 use super::super::desc::{Id, Maps, kind};
 use super::super::shape::{Tier, unit_shift};
@@ -7,19 +7,19 @@ use super::super::units::{Extent, GRANULE_SHIFT, GranuleRun, LARGE_UNITS, LARGE_
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
-/// Units of a chunk of the tier, less one.
+/// The number of units in a chunk of the tier, minus one.
 #[inline]
 pub(super) fn chunk_mask(tier: Tier) -> u32 {
     (1 << (GRANULE_SHIFT - unit_shift(tier))) - 1
 }
 
-/// Enters a block at its first and its last unit of a chunk whose table entries start at `base`.
+/// Enters a block at its first and its last unit, in a chunk whose table entries start at `base`.
 pub(super) fn tag_fine(maps: &Maps, base: u32, mask: u32, off: u32, units: u32, id: Id) {
     maps.set_at(base + (off & mask), id);
     maps.set_at(base + ((off + units - 1) & mask), id);
 }
 
-/// The granule in which a unit of a fine tier lies.
+/// The granule that contains a unit of a fine tier.
 fn granule_of(tier: Tier, off: u32) -> u32 {
     off >> (GRANULE_SHIFT - unit_shift(tier))
 }
@@ -52,7 +52,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             self.state.medium.resize(maps, id, off, units)
         }
     }
-    /// A block of a fine tier from the bins; 0 when none fits (or ids ran out).
+    /// A block of a fine tier from the bins; 0 if none fits (or ids ran out).
     pub(super) fn fine_alloc(&mut self, tier: Tier, units: u32) -> Id {
         let maps = self.maps();
         let id = if tier == Tier::Small {
@@ -73,7 +73,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             self.fine_remove(tier, id);
             return id;
         }
-        // The rest keeps the id.
+        // The remainder keeps the id.
         let base = maps.granule(granule_of(tier, off)).low();
         let piece = self.pop_id();
         self.fine_resize(tier, id, off + units, all - units);
@@ -141,7 +141,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         tag_fine(maps, base, mask, start, all, other);
     }
 
-    /// A chunk whose blocks are gone becomes a free large block again.
+    /// Turns a chunk whose blocks are gone into a free large block.
     pub(super) fn drop_chunk(&mut self, tier: Tier, granule: u32) {
         let maps = self.maps();
         maps.give_slot(tier, maps.granule(granule).low());
@@ -150,7 +150,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.free_large(chunk);
     }
 
-    /// Gives back the empty chunks that are kept for later.
+    /// Gives up the empty chunks that were kept for later.
     pub(super) fn drop_empty_chunks(&mut self) {
         let maps = self.maps();
         for tier in [Tier::Small, Tier::Medium] {
@@ -176,8 +176,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// Turns a free granule into a chunk of a fine tier.
     pub(super) fn make_chunk(&mut self, tier: Tier) -> bool {
         let maps = self.maps();
-        // The highest one there is: chunks come and go with the small blocks, and would shift the large ones,
-        // which fill up from below.
+        // The highest free granule: chunks come and go with the small blocks, and would displace the large ones, which
+        // fill up from below.
         let mut at: Option<(Id, GranuleRun)> = None;
         self.state.large.walk(maps, LARGE_UNITS, |id| {
             let d = maps.desc(id);

@@ -1,6 +1,6 @@
-//! Whole granules of a heap: given to it, and taken from it.
+//! Whole granules of a heap: giving them to it, and taking them out.
 //!
-//! What is taken keeps an id, so that giving it to a heap, this one or another, needs nothing and cannot fail.
+//! What is taken keeps an id, so giving it to a heap, this one or another, needs no new id and cannot fail.
 
 use super::super::desc::{GranuleUse, Id, kind};
 use super::super::shape::Tier;
@@ -8,15 +8,15 @@ use super::super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
-/// A free block: in a heap's bins, or, where it begins at a granule and no heap has it, in the hands of whoever took it
-/// out of one.
+/// A free block. It is either in a heap's bins or, if it begins at a granule and no heap owns it, held by the operation
+/// that took it out of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FreeBlock {
     pub part: Extent,
     pub id: Id,
 }
 
-/// The block of a list of all free ones, in order of their offsets, that holds a part.
+/// The block in a list of all free ones, sorted by offset, that contains a part.
 pub(super) fn holder(free: &[FreeBlock], part: Extent) -> Option<Id> {
     let i = free.partition_point(|f| f.part.off <= part.off).checked_sub(1)?;
     (part.end() <= free[i].part.end()).then_some(free[i].id)
@@ -37,7 +37,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.state.granules -= u64::from(run.count);
     }
 
-    /// Takes over memory that is nobody's and begins at a granule, and puts it into the bins.
+    /// Takes ownership of unowned memory that begins at a granule, and puts it into the bins.
     pub(crate) fn give(&mut self, block: FreeBlock) {
         let FreeBlock { part, id } = block;
         self.own(part.touched());
@@ -48,7 +48,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.free_large(id);
     }
 
-    /// Free whole granules, as runs with the blocks that they lie in, in `into`; returns how many granules they are.
+    /// Stores the runs of free whole granules, with the blocks that contain them, in `into`; returns the number of
+    /// granules.
     pub(crate) fn free_runs(&self, into: &mut Vec<(GranuleRun, Id)>) -> u64 {
         let mut sum = 0;
         let maps = self.maps();
@@ -63,7 +64,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         sum
     }
 
-    /// The granule behind the last one that has a free end.
+    /// The granule after the last one whose end is free.
     pub(crate) fn last_free_granule(&self) -> Option<u32> {
         let mut last = None;
         let maps = self.maps();
@@ -75,8 +76,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         last
     }
 
-    /// Takes whole granules, or a part that ends where their segment does, out of the free block `id`; nobody has them
-    /// then. `None`: out of ids, nothing changed.
+    /// Takes whole granules, or a part that ends where their segment does, out of the free block `id`; no heap owns
+    /// them afterwards. `None`: out of ids, nothing changed.
     pub(crate) fn take_part(&mut self, id: Id, part: Extent) -> Option<FreeBlock> {
         let piece = self.carve(id, part)?;
         self.maps().desc(piece).set_state(kind::UNUSED);
@@ -84,8 +85,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         Some(FreeBlock { part, id: piece })
     }
 
-    /// Takes all free granules, with a short last one of a segment where that is free too; `segment_end` tells where
-    /// the segment of a granule ends.
+    /// Takes all free granules, including a short last one of a segment if it is free; `segment_end` returns where the
+    /// segment of a granule ends.
     pub(crate) fn take_all(&mut self, segment_end: impl Fn(u32) -> Option<u32>) -> Vec<FreeBlock> {
         let mut found = Vec::new();
         self.free_list(&mut found);
@@ -117,8 +118,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         into.sort_unstable();
     }
 
-    /// Takes exactly these pieces, if `free` (a `free_list`) covers them all; the first of them, linked as by
-    /// `scatter`. The list does not hold afterwards. `order` is scratch.
+    /// Takes exactly these pieces, if `free` (a `free_list`) covers them all; returns the first, linked as by
+    /// `scatter`. The list is invalid afterwards. `order` is scratch space.
     pub(crate) fn take_pieces(
         &mut self,
         free: &[FreeBlock],
@@ -128,7 +129,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         if !pieces.iter().all(|&p| holder(free, p).is_some()) {
             return None;
         }
-        // From the highest down: what is left in front of a piece keeps the block's id.
+        // From the highest down: the remainder in front of a piece keeps the block's id.
         order.clear();
         order.extend_from_slice(pieces);
         order.sort_unstable_by_key(|p| std::cmp::Reverse(p.off));
@@ -147,7 +148,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         Some(first)
     }
 
-    /// Gives the pieces of `scatter` back.
+    /// Frees the pieces that `scatter` took.
     pub(crate) fn unscatter(&mut self, first: Id) {
         let mut piece = first;
         while piece != 0 {
@@ -166,7 +167,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.maps().large_tags().enter(segment.off, segment.units, id);
     }
 
-    /// Removes it again; the segment, with the block's id, is nobody's.
+    /// Removes it again; no heap owns the segment, with the block's id, afterwards.
     pub(crate) fn take_direct(&mut self, id: Id) -> FreeBlock {
         let d = self.maps().desc(id);
         let part = Extent::new(d.off(), d.units());

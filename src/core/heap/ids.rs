@@ -1,14 +1,14 @@
-//! Ids of blocks that a heap has at hand: a list through `next`, fetched from the device's in batches.
+//! The ids that a heap has in stock: a list linked by `next`, refilled from the device's in batches.
 
 use super::super::desc::{Id, kind};
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
-/// Ids fetched at a time.
+/// The number of ids that are fetched at a time.
 const BATCH: u32 = 64;
 
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
-    /// Makes sure that two ids are at hand.
+    /// Makes sure that two ids are in stock.
     pub(super) fn stock_ids(&mut self) -> bool {
         let next = |h: &Self| h.maps().desc(h.state.ids).next();
         if self.state.ids != 0 && next(self) != 0 {
@@ -18,7 +18,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.state.ids != 0 && (next(self) != 0 || self.fetch_ids())
     }
 
-    /// Fetches a batch. `false`: there are no more.
+    /// Fetches a batch. `false`: none are left.
     fn fetch_ids(&mut self) -> bool {
         let first = self.maps().take_ids(BATCH);
         let mut id = first;
@@ -30,7 +30,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         first != 0
     }
 
-    /// Gives an id back that no block uses.
+    /// Returns an id that no block uses to the stock.
     pub(crate) fn put_id(&mut self, id: Id) {
         let d = self.maps().desc(id);
         d.set_state(kind::UNUSED);
@@ -38,26 +38,26 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.state.ids = id;
     }
 
-    /// After `stock_ids`.
+    /// Takes an id from the stock, after `stock_ids`.
     pub(super) fn pop_id(&mut self) -> Id {
         let id = self.state.ids;
         self.state.ids = self.maps().desc(id).next();
         id
     }
 
-    /// One id.
+    /// Takes one id.
     #[inline]
     pub(crate) fn take_id(&mut self) -> Option<Id> {
         (self.state.ids != 0 || self.stock_ids()).then(|| self.pop_id())
     }
 
-    /// Whether an id is at hand, or can be.
+    /// Whether an id is in stock or can be fetched.
     #[inline]
     pub(super) fn has_id(&mut self) -> bool {
         self.state.ids != 0 || self.stock_ids()
     }
 
-    /// Makes sure that `count` ids are at hand; `false`: there are no more.
+    /// Makes sure that `count` ids are in stock; `false`: none are left.
     pub(crate) fn stock(&mut self, count: u32) -> bool {
         let (mut have, mut id) = (0, self.state.ids);
         while id != 0 && have < count {
@@ -79,7 +79,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         true
     }
 
-    /// Gives all ids at hand to the device, for any heap.
+    /// Gives the whole stock back to the device, for any heap.
     pub(crate) fn give_ids_up(&mut self) {
         let first = std::mem::take(&mut self.state.ids);
         self.maps().give_ids(first);

@@ -1,5 +1,5 @@
-//! The large tier of a heap: blocks of 16 KiB units, side by side in the granules that the heap owns. A free
-//! block merges with its neighbours at once; tags at both ends of each block lead to them.
+//! The large tier of a heap: blocks of 16 KiB units, side by side in the granules that the heap owns. A free block
+//! merges with its neighbours at once; the boundary tags of each block lead to them.
 
 use super::super::desc::{Id, kind, use_of};
 use super::super::shape::Tier;
@@ -13,7 +13,7 @@ fn is_inside(unit: u32) -> bool {
 }
 
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
-    /// Puts a free large block into the bins, as it is.
+    /// Puts a free large block into the bins unmerged.
     pub(super) fn shelve_large(&mut self, id: Id) {
         let maps = self.maps();
         let d = maps.desc(id);
@@ -22,8 +22,9 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.state.large.insert(maps, id);
     }
 
-    /// Cuts a part out of a free large block. What is left on either side stays free; the
-    /// left rest keeps the block's id. `None`: out of ids, nothing changed.
+    /// Cuts a part out of a free large block. The remainders on both sides stay free; the left one keeps the block's
+    /// id.
+    /// `None`: out of ids, nothing changed.
     pub(super) fn carve(&mut self, id: Id, part: Extent) -> Option<Id> {
         let maps = self.maps();
         let Extent { off: at, units } = part;
@@ -59,7 +60,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         g.use_() == use_of::LARGE && g.heap() == self.me()
     }
 
-    /// A best fit in the large tier, not yet live; 0 when nothing that is merged already fits (or ids ran out).
+    /// A best fit in the large tier, not yet live; 0 if nothing that is already merged fits (or ids ran out).
     pub(crate) fn fit_large(&mut self, units: u32) -> Id {
         let maps = self.maps();
         if !self.has_id() {
@@ -69,8 +70,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         if id == 0 { 0 } else { self.cut(id, units) }
     }
 
-    /// Takes `units` from the start of a free large block that is not in the bins any more; the rest goes back
-    /// there, and keeps the id. An id is at hand.
+    /// Takes `units` from the start of a free large block that has been removed from the bins; the remainder goes back
+    /// there and keeps the id. An id is in stock.
     #[inline]
     pub(super) fn cut(&mut self, id: Id, units: u32) -> Id {
         let maps = self.maps();
@@ -100,7 +101,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let (descs, tags) = (maps.descs(), maps.large_tags());
         let d = descs.of(id);
         let (mut off, mut end) = (d.off(), d.off() + d.units());
-        // What lies in a granule of this block is this heap's.
+        // Whatever else lies in a granule of this block belongs to this heap.
         let mut keep = id;
         if is_inside(off) || off > 0 && self.owns(off - 1) {
             let left = tags.at(off - 1);
@@ -129,7 +130,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.state.large.insert(maps, keep);
     }
 
-    /// Like `fit_large`, but looks at every free block.
+    /// Like `fit_large`, but checks every free block.
     pub(crate) fn fit_any(&mut self, units: u32) -> Id {
         let maps = self.maps();
         let mut best = (0, u32::MAX);

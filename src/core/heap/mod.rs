@@ -1,12 +1,12 @@
-//! The free memory of one (pool, stream): freed blocks by size in front, bins behind, all under one lock that
-//! nobody else wants.
+//! The free memory of one (pool, stream): freed blocks by size in front, bins behind, all under one lock that usually
+//! only one thread wants.
 //!
-//! A heap owns whole granules. Blocks merge only inside what the heap owns, so no other lock is
-//! ever needed. Freed blocks first wait unmerged, by size, since nearly every request
-//! asks for a size that was just freed; they are merged before the heap asks for more memory.
+//! A heap owns whole granules. Blocks merge only inside what the heap owns, so no other lock is ever needed. Freed
+//! blocks first wait unmerged, by size, since nearly every request asks for a size that was just freed; they are merged
+//! before the heap asks for more memory.
 //!
-//! [`Heap`] is what any thread may look at, [`HeapState`] what the lock guards, and [`LockedHeap`] the hold of the
-//! lock, on which everything works. The files beside this one add to it, one for each tier or kind of work.
+//! [`Heap`] is what any thread may read, [`HeapState`] what the lock guards, and [`LockedHeap`] the guard, whose
+//! methods do all the work. The other files here add methods to it, one file for each tier or kind of work.
 
 use super::aliases::Aliases;
 use super::bins::Bins;
@@ -46,41 +46,41 @@ pub(crate) use granules::FreeBlock;
 pub(crate) use scatter::{Scratch, Unscattered};
 pub(crate) use waiting::{Waiting, WaitingList};
 
-/// Lists of freed small and medium blocks, one a size (`shape::list_of`), rounded up so that an index needs
-/// no look at its bounds.
+/// The number of lists of freed small and medium blocks, one for each size (`shape::list_of`), rounded up so that
+/// indexing needs no bounds check.
 const LISTS: usize = 32;
 
-/// Who looks at heaps only when they may have changed: the ledger, and whoever looks for free granules.
+/// The number of users that look at a heap only if it may have changed: the ledger, and the search for free granules.
 pub(crate) const LOOKERS: usize = 2;
 /// The ledger, among the [`LOOKERS`].
 pub(crate) const LEDGER: usize = 0;
-/// Who looks for free granules, among the [`LOOKERS`].
+/// The search for free granules, among the [`LOOKERS`].
 pub(crate) const STOCK: usize = 1;
 
-/// A live block's use on another stream than its own.
+/// The use of a live block on a stream other than its own.
 pub(crate) struct Use {
     pub stream: Arc<Stream>,
     /// Where it ended; `None`: it may go on until the free.
     pub ended: Option<Fence>,
-    /// When that was last said, among all that is numbered in the order of streams.
+    /// When that was last reported, as a serial number of the stream order.
     pub said: u64,
 }
 
 /// What the lock guards.
 pub(crate) struct HeapState {
     pub counters: Counters,
-    /// Freed small and medium blocks, unmerged, by size: linked through `next`. Nearly every request asks for
-    /// a size that was just freed, and such a pair touches nothing but the block's descriptor.
+    /// Freed small and medium blocks, unmerged, by size, linked by `next`. Nearly every request asks for a size that
+    /// was just freed; such a pair of calls touches nothing but the block's descriptor.
     lists: [Id; LISTS],
     /// Freed large blocks, unmerged, by size.
     quick: Quick,
-    /// Flags of a block that becomes live: `USES` in a heap without a stream of its own.
+    /// The flags of a block that becomes live: `USES` in a heap without a stream of its own.
     pub live_flags: u32,
-    /// Other threads may free blocks of this heap at any time: ending a block's life takes an exchange.
+    /// Other threads may free blocks of this heap at any time, so ending a block's life takes an exchange.
     shared: bool,
-    /// It stands on no list of heaps that may have changed: whoever locks it next puts it there.
+    /// It is on no change list; the next thread that locks it enters it there.
     rests: bool,
-    /// Allocations until the next look at the remote list.
+    /// The number of allocations until the remote list is checked again.
     pub countdown: u32,
     small: Bins<10, 1>,
     medium: Bins<7, 1>,
@@ -88,24 +88,25 @@ pub(crate) struct HeapState {
     ids: Id,
     /// Granules owned.
     pub granules: u64,
-    /// Requests that go on without the lock: they may have memory of the heap in hand, or bring some.
+    /// Requests that are continuing without the lock: they may hold memory of the heap, or bring some.
     pub requests: u32,
-    /// Whether much of what is free lies in granules that are partly used, when that was last asked.
+    /// Whether much of the free memory lies in partly used granules, when last checked.
     pub ragged: bool,
     /// Whether an empty chunk is kept for the next small or medium request.
     empty: [bool; 2],
-    /// The stream that orders reuse here, also after its end; none in a heap without a stream and in one that
-    /// serves nobody.
+    /// The stream that orders reuse here, kept after its end; none in a heap without a stream, and in one that serves
+    /// no stream.
     pub stream: Option<Arc<Stream>>,
-    /// Blocks may live in it that were made for another stream, which has ended: the heap's own does not order them.
+    /// Live blocks may have been allocated for another stream, which has ended: the heap's own stream does not order
+    /// them.
     pub inherited: bool,
-    /// Streams that live blocks were used on, each once a block.
+    /// The streams on which live blocks were used, each once for a block.
     pub uses: HashMap<Id, Vec<Use>>,
     /// Freed blocks that still wait.
     pub waiting: WaitingList,
-    /// Others that use live blocks, beyond their free.
+    /// Exports of live blocks, which may be used beyond their free.
     pub exports: HashMap<Id, Vec<Fence>>,
-    /// Freed blocks that stay whole: units, offset in units, id; in order.
+    /// Freed blocks that stay whole: units, offset in units, id; sorted.
     whole: Vec<(u32, u32, Id)>,
 }
 
@@ -140,9 +141,9 @@ impl HeapState {
 /// One heap.
 pub(crate) struct Heap {
     state: Padded<Biased<HeapState>>,
-    /// Blocks freed by other threads: a list through `prev`, pushed by anyone, taken whole by who holds the lock.
+    /// Blocks freed by other threads: a list linked by `prev`, pushed by anyone, taken whole by the holder of the lock.
     remote: Padded<Remote>,
-    /// The thread that allocated last. A hint: being wrong costs time only.
+    /// The thread that allocated last. A hint: if it is wrong, that only costs time.
     allocates: Padded<AtomicU64>,
     /// Its number among the heaps of the device.
     pub index: u32,
@@ -151,16 +152,16 @@ pub(crate) struct Heap {
     /// The stream that orders reuse here; [`UNORDERED`](super::types::UNORDERED) or
     /// [`RETIRED`](super::types::RETIRED) for none.
     stream: AtomicU64,
-    /// Whether other threads may free blocks without the lock; set for good by the first that wants to.
+    /// Whether other threads may free blocks without the lock; set for good by the first thread that wants to.
     shared: AtomicBool,
-    /// Who is told when it changes.
+    /// Its entries on the change lists.
     listed: Listed<LOOKERS>,
 }
 
-/// The lists of heaps that have come to life since somebody looked.
+/// The change lists of heaps.
 pub(crate) type Changed = crate::base::changed::Changed<LOOKERS>;
 
-/// What a heap's blocks are described by, and who is told when it changes: the same for all heaps of a device.
+/// The descriptors, alias cache and change lists that all heaps of a device share.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<'a> {
     pub maps: &'a Maps,
@@ -169,7 +170,7 @@ pub(crate) struct Shared<'a> {
 }
 
 impl Heap {
-    /// For who takes the list of heaps that have changed.
+    /// Its entries on the change lists.
     pub(crate) fn listed(&self) -> &Listed<LOOKERS> {
         &self.listed
     }
@@ -187,13 +188,13 @@ impl Heap {
         }
     }
 
-    /// The id of its pool; `u32::MAX` for none.
+    /// The id of its pool; [`NO_POOL`](super::types::NO_POOL) for none.
     #[inline(always)]
     pub(crate) fn pool(&self) -> u32 {
         self.pool.load(Relaxed)
     }
 
-    /// Whom it serves now.
+    /// The stream that it currently serves.
     #[inline(always)]
     pub(crate) fn stream(&self) -> u64 {
         self.stream.load(Relaxed)
@@ -204,7 +205,7 @@ impl Heap {
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn enter<'a>(&'static self, shared: Shared<'a>) -> Option<OwnedHeap<'a>> {
         let held = Held::new(levels::HEAP, self.index);
-        // A heap that rests has no owner.
+        // A resting heap has no owner.
         Some(LockedHeap { heap: self, shared, state: self.state.enter()?, held })
     }
 
@@ -217,14 +218,14 @@ impl Heap {
         h
     }
 
-    /// Takes the lock only to look at the heap: if it rests, it goes on resting.
+    /// Takes the lock only to read: a heap that rests goes on resting.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn look<'a>(&'static self, shared: Shared<'a>) -> LockedHeap<'a> {
         let held = Held::new(levels::HEAP, self.index);
         LockedHeap { heap: self, shared, state: self.state.look(), held }
     }
 
-    /// Takes the lock for a thread that allocates, which frees from now on come by.
+    /// Takes the lock for an allocation. Frees from other threads are sent to the calling thread from now on.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn lock_to_allocate<'a>(&'static self, shared: Shared<'a>) -> LockedHeap<'a> {
         let h = self.lock(shared);
@@ -241,11 +242,11 @@ impl Heap {
         self.allocates.load(Relaxed) == thread_token()
     }
 
-    /// Frees a block of the heap from a thread that does not allocate here, without its lock: one claim and one push,
-    /// and who holds the lock next does the rest. `false`: it is not plainly live, and nothing is done.
+    /// Frees a block of the heap from a thread that does not allocate here, without the lock: one claim and one push;
+    /// the next holder of the lock does the rest. `false`: the block is not plainly live, and nothing is done.
     pub(crate) fn free_remotely(&'static self, shared: Shared<'_>, f: Found<'_>, offset: u64) -> bool {
         if !self.shared.load(SeqCst) {
-            // From here on whoever ends a block's life under the lock knows that others may do so without it.
+            // From here on, a thread that ends a block's life under the lock knows that others may do so without it.
             let mut h = self.lock(shared);
             h.state.shared = true;
             self.shared.store(true, SeqCst);
@@ -254,8 +255,8 @@ impl Heap {
         if !d.claim_remote() {
             return false;
         }
-        // The descriptor may have gone to another block between the look and the claim: then the caller freed
-        // twice, in two threads at once, and that other block stays its owner's.
+        // The descriptor may have been reused for another block between the lookup and the claim. Then the caller freed
+        // twice, in two threads at once, and the other block stays live.
         if shared.maps.starts_at(f.id, offset)
             && shared.maps.granule_of(offset).is_some_and(|g| g.heap() == self.index)
         {
@@ -279,7 +280,7 @@ pub(crate) struct LockedHeap<'a, G = Guard<'static, HeapState>> {
     held: Held,
 }
 
-/// The same for the thread that owns the lock.
+/// The same for the thread that owns the biased lock.
 pub(crate) type OwnedHeap<'a> = LockedHeap<'a, OwnerGuard<'static, HeapState>>;
 
 impl<'a> From<OwnedHeap<'a>> for LockedHeap<'a> {
@@ -304,46 +305,47 @@ impl<G: DerefMut<Target = HeapState>> DerefMut for LockedHeap<'_, G> {
 }
 
 impl LockedHeap<'_> {
-    /// A looker has seen all that there is to see: from now on it is told when the heap may have changed. No thread
-    /// owns the lock until then.
+    /// A looker has seen everything in this heap: the next change enters the heap on its list again. No thread owns the
+    /// lock until then.
     pub(crate) fn rest(&mut self, looker: usize) {
         self.state.rests = true;
         self.state.rest();
-        // SeqCst, here and where blocks are freed remotely: either that thread finds the bit cleared, or this one
-        // finds its block.
+        // SeqCst, here and in remote frees: either the freeing thread finds the bit cleared, or this one finds the
+        // block.
         self.heap.listed.is_seen_by(looker);
         if !self.heap.remote.is_empty_now() {
             self.shared.changed.note(self.heap.index, &self.heap.listed);
         }
     }
 
-    /// The heap, which was only to be looked at, changes all the same.
+    /// The heap, which was locked only to read, is changed after all.
     pub(crate) fn wake(&mut self) {
         if std::mem::take(&mut self.state.rests) {
             self.shared.changed.note(self.heap.index, &self.heap.listed);
         }
     }
 
-    /// From now on the heap serves `stream` of a pool.
+    /// Makes the heap serve `stream` of a pool from now on.
     pub(crate) fn serve(&mut self, pool: u32, id: u64, stream: Option<Arc<Stream>>, live_flags: u32) {
         self.state.live_flags = live_flags;
         self.state.stream = stream;
         let before = self.heap.pool.swap(pool, Relaxed);
         self.heap.stream.store(id, Relaxed);
         if before != pool {
-            // Whoever looks for free granules knows the heap by its pool, and forgot it with the one before.
+            // The search for free granules knows the heap by its pool, and forgot it together with the earlier pool.
             self.heap.listed.is_seen_by(STOCK);
             self.shared.changed.note(self.heap.index, &self.heap.listed);
         }
     }
 
-    /// The device has ended: nothing is left in it.
+    /// The device has ended: empties the heap.
     pub(crate) fn become_empty(&mut self, mapping: bool) {
         *self.state = HeapState { shared: self.state.shared, ..HeapState::new(mapping) };
         self.heap.remote.take();
     }
 
-    /// Who finds it from now on: requests of the stream `id`, or nobody, and `id` says what became of it.
+    /// Sets the stream that the heap serves. If it serves none, `id` says why: [`RETIRED`](super::types::RETIRED) or
+    /// [`UNORDERED`](super::types::UNORDERED).
     pub(crate) fn go_by(&mut self, id: u64) {
         self.heap.stream.store(id, Relaxed);
     }
@@ -355,7 +357,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         self.shared.maps
     }
 
-    /// The heap's number, as granules have it.
+    /// The heap's number, as in granule records.
     #[inline(always)]
     fn me(&self) -> u32 {
         self.heap.index
@@ -363,7 +365,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
 
     // ---- blocks of all tiers --------------------------------------------------------------------
 
-    /// A block from the bins, not yet live; 0 when nothing that is merged already fits.
+    /// A block from the bins, not yet live; 0 if nothing that is already merged fits.
     pub(crate) fn fit(&mut self, size: Size) -> Id {
         if size.tier == Tier::Large {
             return self.fit_large(size.units);
@@ -372,7 +374,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         if id == 0 && self.make_chunk(size.tier) { self.fine_alloc(size.tier, size.units) } else { id }
     }
 
-    /// Merges one freed block, whatever its tier. Of a scattered block the pieces become free, and its range of
+    /// Merges one freed block, whatever its tier. The pieces of a scattered block become free, and its range of
     /// addresses idle.
     pub(crate) fn merge(&mut self, id: Id) {
         match self.maps().desc(id).tier_bits() {
@@ -383,7 +385,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
                 let maps = self.maps();
                 let d = maps.desc(id);
                 let mut piece = d.next();
-                d.become_(kind::UNUSED, ALIAS); // the id stays with its addresses
+                d.become_(kind::UNUSED, ALIAS); // the id stays with the range of addresses
                 while piece != 0 {
                     let next = maps.desc(piece).next();
                     self.free_large(piece);
@@ -424,7 +426,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         self.pop_fine(list_of(size.units, size.tier as u32) as usize).map(|(id, _)| id)
     }
 
-    /// A freed block of a fine tier's list.
+    /// A freed block from a fine tier's list.
     #[inline(always)]
     pub(crate) fn pop_fine(&mut self, list: usize) -> Option<(Id, Desc<'a>)> {
         let maps = self.maps();
@@ -444,7 +446,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         d.end_life(was, kind, self.state.shared)
     }
 
-    /// A block that was just freed goes to the others of its size, unmerged. Its life has ended.
+    /// Puts a block that was just freed on the list of its size, unmerged. Its life has ended.
     #[inline(always)]
     pub(crate) fn shelve(&mut self, id: Id, d: Desc<'_>, was: u32) {
         if was & (2 << 4) != 0 {
@@ -456,7 +458,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         *head = id;
     }
 
-    /// Takes in what other threads have freed; `each` gets the blocks.
+    /// Takes over the blocks that other threads have freed; calls `each` for every one.
     pub(crate) fn take_remote(&mut self, mut each: impl FnMut(&mut Self, Id)) {
         if self.heap.remote.is_empty() {
             return;
@@ -469,7 +471,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         }
     }
 
-    /// Makes a block that `pop` gave the caller's.
+    /// Makes a block that `pop` returned live.
     #[inline(always)]
     pub(crate) fn revive(&self, d: Desc<'_>, requested: u64) {
         // From FREED to LIVE; the tier stays.
@@ -477,14 +479,14 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         d.set_requested(requested);
     }
 
-    /// As `revive`, for a block fresh from the bins, whose tier bits are not set yet.
+    /// The same for a block from the bins, whose tier bits are not set yet.
     pub(crate) fn make_live(&self, id: Id, tier_bits: u32, requested: u64) {
         let d = self.maps().desc(id);
         d.set_state(kind::LIVE | tier_bits << 4 | self.state.live_flags);
         d.set_requested(requested);
     }
 
-    /// Flags a live block so that its free takes the slow way.
+    /// Flags a live block so that its free takes the slow path.
     pub(crate) fn flag(&self, id: Id, flags: u32) {
         debug_assert_eq!(flags & !(USES | TUNED | super::desc::DIRECT), 0);
         let d = self.maps().desc(id);

@@ -1,5 +1,5 @@
-//! Blocks at places that are given: what a restored layout needs. Everything here is found beforehand to be
-//! possible; the ids it takes are stocked.
+//! Blocks at given places, which a restored layout needs. The caller has found out that everything here is possible,
+//! and has stocked the ids.
 
 use super::super::desc::{Id, kind};
 use super::super::shape::{Tier, unit_shift};
@@ -10,8 +10,8 @@ use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
-    /// Cuts a part out of the free block of `free` (a `free_list`) that covers it. The list holds
-    /// as long as this is called for the highest first: what is left in front keeps the block's id.
+    /// Cuts a part out of the free block of `free` (a `free_list`) that covers it. The list stays valid as long as
+    /// parts are cut from the highest offset down: the remainder in front keeps the block's id.
     pub(crate) fn carve_at(&mut self, free: &[FreeBlock], part: Extent) -> Option<Id> {
         holder(free, part).and_then(|id| self.carve(id, part))
     }
@@ -21,7 +21,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         holder(free, part).and_then(|id| self.take_part(id, part))
     }
 
-    /// Turns a granule that was cut out into an empty chunk of a fine tier, with this table slot.
+    /// Turns a granule that was cut out into an empty chunk of a fine tier, with the given table slot.
     pub(crate) fn chunk_from(&mut self, piece: Id, tier: Tier, slot: u32) {
         let maps = self.maps();
         maps.desc(piece).become_(kind::CHUNK, Tier::Large as u32);
@@ -37,8 +37,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.fine_insert(tier, whole);
     }
 
-    /// Takes blocks out of the free ones of a chunk: parts in units of the tier, in order. Calls `each` with the
-    /// number and the id of each. `false`: one of them is not free.
+    /// Takes blocks out of the free ones of a chunk: parts in units of the tier, sorted. Calls `each` with the index
+    /// and the id of each. `false`: one of them is not free.
     pub(crate) fn fill_chunk(
         &mut self,
         tier: Tier,

@@ -1,44 +1,43 @@
-//! Freed large blocks that wait unmerged, by size, in slots that are found by a hash of the size.
+//! Quick slots: freed large blocks that wait unmerged, by size, in slots that are found by a hash of the size.
 //!
-//! Most requests ask for a size that was freed a little before. But where a large block is placed should depend
-//! on little but what is live: then a program that repeats itself finds the same places again, scattered
-//! granules included, and makes no driver call. So what waits is a small part of what the heap owns. When it is
-//! more and a request finds no block of its size, all of it is merged, as it is before the heap asks for more
-//! memory.
+//! Most requests ask for a size that was freed shortly before. But the place of a large block should depend on little
+//! but the live blocks: then a program that repeats itself finds the same places again, including the same scattered
+//! granules, and makes no driver calls. So only a small part of the heap's memory may wait. If there is more, and a
+//! request finds no block of its size, all of it is merged; so it is before the heap asks for more memory.
 
 use super::super::desc::{Desc, Id, Maps};
 use super::super::units::{LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
-/// Sizes that can wait, at most.
+/// The maximum number of sizes that can wait.
 const QUICK: usize = 64;
-/// The same where the device only gives segments. What is kept for its size splits the free space of a segment,
-/// and nothing can be scattered there: more sizes cost memory (a twentieth, on one trace).
+/// The same for a device that only gives segments. A block that is kept for its size splits the free space of a
+/// segment, and nothing can be scattered there: more sizes cost memory (a twentieth, on one trace).
 const QUICK_IN_SEGMENTS: usize = 4;
-/// The part of the heap's memory that may wait, as a shift: 1/256. More would serve more requests; with 1/64, recorded
-/// programs begin to scatter blocks anew in each step.
+/// The part of the heap's memory that may wait, as a shift: 1/256. More would serve more requests; but with 1/64,
+/// recorded programs begin to scatter blocks at new places in each step.
 const PART_SHIFT: u32 = 8;
 
 /// Freed blocks of one size. An empty slot may keep its size.
 #[derive(Clone, Copy, Default, Debug)]
 struct Slot {
     units: u32,
-    id: Id, // the first; the others follow through `prev`
+    id: Id, // the first; the others are linked by `prev`
 }
 
 /// The large blocks of a heap that wait.
 pub(super) struct Quick {
     slots: [Slot; QUICK],
-    /// Slots that were filled since the last flush, a bit each.
+    /// Slots that were filled since the last flush, one bit each.
     used: u64,
-    /// [units] of all that waits.
+    /// [units] of everything that waits.
     waiting: u32,
-    /// How far the hash of a size is shifted right to give its slot.
+    /// The shift that turns the hash of a size into its slot.
     shift: u32,
-    /// Blocks for which there was no slot; they follow through `prev`.
+    /// Blocks for which there was no slot, linked by `prev`.
     spill: Id,
-    /// Nothing may wait when a request finds no block of its size.
+    /// When a request finds no block of its size, everything that waits is merged.
     strict: bool,
 }
 
@@ -55,7 +54,7 @@ impl Quick {
         }
     }
 
-    /// The slot of a size: the one of its hash, or the one beside it.
+    /// The slot of a size: the one that its hash selects, or the one beside it.
     #[inline(always)]
     fn slot(&self, units: u32) -> usize {
         let hash = units.wrapping_mul(0x78DD_E6C4).wrapping_add(0x3C6E_F362);
@@ -79,7 +78,7 @@ impl Quick {
         Some((id, d))
     }
 
-    /// Lets a freed block wait.
+    /// Makes a freed block wait.
     #[inline(always)]
     pub(super) fn push(&mut self, units: u32, id: Id, d: Desc<'_>) {
         self.waiting += units;
@@ -108,8 +107,8 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         self.state.quick.pop(maps, units)
     }
 
-    /// Whether what waits must be merged before a block of `units` is cut: it is too much, or a small request would
-    /// break a whole granule, which large ones need, while there may be a smaller hole.
+    /// Whether what waits must be merged before a block of `units` is cut: there is too much of it, or a small request
+    /// would break a whole granule, which large requests need, while a smaller hole may exist.
     #[inline]
     pub(crate) fn must_merge(&self, units: u32) -> bool {
         let quick = &self.state.quick;

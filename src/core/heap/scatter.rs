@@ -1,5 +1,5 @@
-//! Memory that lies apart, put together for a block that no hole could hold, or that is better spread than put where
-//! it would break a granule: whole granules, and the free ends of granules that others use too.
+//! Scattered memory for a block that fits no hole, or that had better be scattered than break a granule: whole
+//! granules, and the free ends of granules that are partly used.
 
 use super::super::desc::Id;
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
@@ -7,11 +7,11 @@ use super::granules::FreeBlock;
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
-/// [units] from which a block may be shown over the ends of two granules without a whole one between them: for
-/// smaller ones the driver calls cost more than the memory is worth.
+/// [units] from which a block may be mapped over the ends of two granules without a whole granule between them; for
+/// smaller blocks the driver calls cost more than the memory is worth.
 const LEAST_OF_TWO: u32 = LARGE_UNITS / 4;
 
-/// The lists of a search for memory. They are kept to be filled again.
+/// The lists of a search for memory, kept for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// Heaps that have changed, and heaps that may have something.
@@ -20,14 +20,14 @@ pub(crate) struct Scratch {
     /// Free granules of one heap, and what was taken of them.
     pub free_runs: Vec<(GranuleRun, Id)>,
     pub taken: Vec<FreeBlock>,
-    /// Ranges of addresses that may show what is needed.
+    /// Idle ranges of addresses that may fit.
     pub idle: Vec<u32>,
     /// A `free_list`.
     pub free: Vec<FreeBlock>,
     /// Whole free granules.
     runs: Vec<GranuleRun>,
     edges: Edges,
-    /// What was found, in the order of the block's addresses.
+    /// The pieces that were found, in the order of the block's addresses.
     pub pieces: Vec<Extent>,
     pub order: Vec<Extent>,
 }
@@ -35,24 +35,24 @@ pub(crate) struct Scratch {
 /// The free parts of granules that are partly used, by size.
 #[derive(Debug, Default)]
 struct Edges {
-    /// At the end of a granule whose start is taken: (units, one past the last).
+    /// At the end of a granule whose start is used: (units, one past the last).
     heads: Vec<(u32, u32)>,
-    /// At the start of a granule whose end is taken: (units, first).
+    /// At the start of a granule whose end is used: (units, first).
     tails: Vec<(u32, u32)>,
 }
 
 /// Why [`LockedHeap::scatter`] found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unscattered {
-    /// So many more whole granules are needed.
+    /// This many more whole granules are needed.
     Lacks(u64),
-    /// There is a way, but it costs too much.
+    /// It is possible, but costs too much.
     TooDear,
     /// There are no more ids.
     OutOfIds,
 }
 
-/// Parts of granules at the two ends of a block, and what taking them costs.
+/// Parts of granules at the two ends of a block, and the cost of taking them.
 #[derive(Clone, Copy, Default)]
 struct Ends {
     head: Option<Extent>,
@@ -60,18 +60,18 @@ struct Ends {
     cost: u32,
 }
 
-/// The cost of breaking a granule: what is left of it can still serve.
+/// The cost of breaking a granule, whose remainder can still serve.
 fn cost_of_breaking(left: u32) -> u32 {
     if left == LARGE_UNITS { 0 } else { 3 + left * 9 / 10 }
 }
 
-/// The cost of leaving a part of what was a part already.
+/// The cost of the remainder of what was a part of a granule already.
 fn cost_of_remainder(left: u32) -> u32 {
     1 + left
 }
 
 impl Edges {
-    /// Sorts what is free into whole granules, heads and tails; the number of whole granules.
+    /// Sorts the free memory into whole granules, heads and tails; returns the number of whole granules.
     fn find(&mut self, free: &[FreeBlock], runs: &mut Vec<GranuleRun>) -> u64 {
         runs.clear();
         self.heads.clear();
@@ -99,8 +99,8 @@ impl Edges {
         sum
     }
 
-    /// The smallest tail that has `need` units, or, if `heads` may be taken, the smallest part of either kind; none at
-    /// all for 0.
+    /// The smallest tail that has `need` units or, if `heads` is set, the smallest part of either kind; nothing for a
+    /// need of 0.
     fn smallest(&self, need: u32, heads: bool) -> Option<Ends> {
         if need == 0 {
             return Some(Ends::default());
@@ -120,12 +120,12 @@ impl Edges {
         }
     }
 
-    /// A head, all of it, and a tail that have `need` units together and the least beyond it.
+    /// A complete head and a tail that have `need` units together, and as little as possible beyond that.
     fn pair(&self, need: u32) -> Option<Ends> {
         let mut best: Option<(u32, Ends)> = None;
         let mut t = self.tails.len();
         for &(room, end) in self.heads.iter().filter(|h| h.0 < need) {
-            // The more the head has, the smaller the tail may be.
+            // The larger the head, the smaller the tail may be.
             while t > 0 && room + self.tails[t - 1].0 >= need {
                 t -= 1;
             }
@@ -143,12 +143,12 @@ impl Edges {
 }
 
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
-    /// Finds memory for a block of `units`: whole free granules, behind them the free start of a granule whose end is
-    /// taken, and in front of them the free end of one whose start is taken. Without a `limit`, free ends are used only
-    /// if there is no other way: there are more ways with them, which seldom come again. With one, it is the way that
-    /// costs least (see [`fit_cost`](Self::fit_cost)), if that is less. On success all is taken, linked through
-    /// `next`, and listed in `pieces` in the order in which it is to be shown; the answer is the first of the links.
-    /// Otherwise nothing changed.
+    /// Finds memory for a block of `units`: whole free granules, after them the free start of a granule whose end is
+    /// used, and before them the free end of one whose start is used. Without a `limit`, free ends are used only if
+    /// nothing else works: they allow more combinations, which seldom recur. With a limit, the cheapest combination is
+    /// used (see [`fit_cost`](Self::fit_cost)) if it costs less than that. On success everything is taken, linked by
+    /// `next`, and listed in `pieces` in the order in which it is to be mapped; returns the first of the links.
+    /// Otherwise nothing has changed.
     pub(crate) fn scatter(
         &mut self,
         units: u32,
@@ -161,7 +161,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let (whole, rest) = (units >> LARGE_UNITS_SHIFT, units & (LARGE_UNITS - 1));
         let two = |need| if units >= LEAST_OF_TWO { edges.pair(need) } else { None };
         let breaking = Ends { cost: cost_of_breaking(LARGE_UNITS - rest), ..Ends::default() };
-        // Whole granules, and what stands at their ends; the first two without a head.
+        // The number of whole granules, and what is used at their ends; the first two use no head.
         let choices = [
             edges.smallest(rest, false).map(|ends| (whole, ends)),
             Some((whole + u32::from(rest > 0), breaking)),
@@ -183,7 +183,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
         pieces.clear();
         pieces.extend(ends.head);
-        // The smallest runs first: the large ones stay whole for blocks that need no mapping.
+        // The smallest runs first, so that the large ones stay whole for blocks that need no mapping.
         runs.sort_unstable_by_key(|r| (r.count, r.first));
         let at_ends = |part: Option<Extent>| part.map_or(0, |p| p.units);
         let mut left = units - at_ends(ends.head) - at_ends(ends.tail);
@@ -198,8 +198,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.take_pieces(free, pieces, order).ok_or(Unscattered::OutOfIds)
     }
 
-    /// What a best fit costs: how much free memory it makes hard to use, in units. 0 where it leaves nothing, or
-    /// whole granules only. `None`: nothing fits.
+    /// What a best fit costs: how much free memory becomes hard to use, in units. 0 if it leaves nothing or only whole
+    /// granules. `None`: nothing fits.
     pub(crate) fn fit_cost(&self, units: u32) -> Option<u32> {
         let maps = self.maps();
         let d = maps.desc(Some(self.state.large.find(maps, units)).filter(|&id| id != 0)?);
@@ -214,7 +214,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         })
     }
 
-    /// Notes whether more than `most` units are free but lie in granules that are partly used; `u64::MAX`: nobody asks.
+    /// Notes whether more than `most` units are free in partly used granules; `u64::MAX`: nobody needs to know.
     pub(crate) fn note_ragged(&mut self, most: u64) {
         self.state.ragged = false;
         if most == u64::MAX {

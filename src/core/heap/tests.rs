@@ -1,4 +1,4 @@
-//! Heaps as they stand on the lists of those who look at them.
+//! Heaps on change lists.
 
 use super::*;
 use crate::core::shape::{Fine, Shape};
@@ -29,7 +29,7 @@ impl Rig {
 
     fn take(&self, looker: usize) -> Vec<u32> {
         let mut into = Vec::new();
-        // A list that bites its own tail would never end.
+        // A cyclic list would never end.
         let left = std::cell::Cell::new(100);
         let get = |i| {
             left.set(left.get() - 1);

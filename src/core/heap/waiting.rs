@@ -1,7 +1,7 @@
-//! The freed blocks of a heap that still wait, and what for.
+//! The waiting blocks of a heap: freed, but not reusable yet.
 //!
-//! A block is on the list from the moment of its free until it is reusable, also while its fences are being made and
-//! while the device is asked about them. So whoever locks the heap sees it.
+//! A block is on the list from its free until it is reusable, also while its fences are being made and while the device
+//! is queried about them. So every thread that locks the heap sees it.
 
 use super::super::desc::Id;
 use super::super::order::{Fence, Waits};
@@ -11,18 +11,18 @@ use std::collections::VecDeque;
 #[derive(Clone)]
 pub(crate) struct Waiting {
     pub id: Id,
-    /// Its number on the list, never used again.
+    /// Its number on the list, never reused.
     pub ticket: u64,
     pub waits: Waits,
-    /// Others that use its memory past the free (`exports`); they are never waited for.
+    /// Exports: others may use its memory beyond the free. The host never waits for them.
     pub exports: Vec<Fence>,
-    /// Its fences are being made: what it waits for is not known yet.
+    /// Its fences are still being made, so what it waits for is not known yet.
     pub unknown: bool,
-    /// A segment of its own: it goes back to the device, and is out of the account already.
+    /// It is a segment of its own: it goes back to the device, and no longer counts in the account.
     pub direct: bool,
 }
 
-/// See the file's head.
+/// The waiting blocks of a heap; see the head of this file.
 #[derive(Default)]
 pub(crate) struct WaitingList {
     entries: Vec<Waiting>,
@@ -36,7 +36,7 @@ impl WaitingList {
         self.entries.is_empty()
     }
 
-    /// A block was freed, and what it waits for is not known yet. Its number.
+    /// Enters a freed block whose fences are not known yet. Returns its ticket.
     pub(crate) fn begin(&mut self, id: Id, exports: Vec<Fence>, direct: bool) -> u64 {
         self.last += 1;
         for fence in &exports {
@@ -53,7 +53,7 @@ impl WaitingList {
         self.last
     }
 
-    /// What a block waits for is known now, or is known better.
+    /// Sets what a block waits for, once or again.
     pub(crate) fn known(&mut self, ticket: u64, waits: Waits) {
         for fence in waits.fences() {
             self.watch(fence);
@@ -65,12 +65,12 @@ impl WaitingList {
         }
     }
 
-    /// Where the entry of that number is: they are in order.
+    /// The index of a ticket's entry: tickets ascend.
     fn find(&self, ticket: u64) -> Result<usize, usize> {
         self.entries.binary_search_by_key(&ticket, |w| w.ticket)
     }
 
-    /// Takes out a block whose wait is over.
+    /// Removes a block whose wait is over.
     pub(crate) fn finish(&mut self, ticket: u64) {
         if let Ok(at) = self.find(ticket) {
             self.entries.remove(at);
@@ -90,7 +90,7 @@ impl WaitingList {
         }
     }
 
-    /// Of each lane the first fence that is not known to be passed: the ones to ask about.
+    /// The first fence of each lane that is not known to be passed: the ones to query.
     pub(crate) fn fronts(&mut self) -> Vec<Fence> {
         for (_, fences) in &mut self.lanes {
             while fences.front().is_some_and(Fence::is_passed) {
@@ -101,13 +101,14 @@ impl WaitingList {
         self.lanes.iter().filter_map(|l| l.1.front().cloned()).collect()
     }
 
-    /// Blocks for which fences are still to be made: their numbers, and what they wait for.
+    /// The blocks with owed fences: their tickets, and what they wait for.
     pub(crate) fn owing(&self) -> Vec<(u64, Waits)> {
         self.entries.iter().filter(|w| w.waits.owes()).map(|w| (w.ticket, w.waits.clone())).collect()
     }
 
-    /// Takes out the blocks that are known to wait for nothing any more, into `ripe`. Those that are segments of their
-    /// own go into `direct` and stay on the list, not known again, until [`finish`](Self::finish).
+    /// Moves the blocks that are known to wait for nothing into `ripe`. Those that are segments of their own are copied
+    /// into
+    /// `direct` and stay on the list, marked as unknown again, until [`finish`](Self::finish).
     pub(crate) fn take_ripe(&mut self, ripe: &mut Vec<Waiting>, direct: &mut Vec<Waiting>) {
         let mut is_ripe = |w: &mut Waiting| {
             let over = w.waits.drop_passed(Fence::is_passed);
@@ -124,14 +125,14 @@ impl WaitingList {
         ripe.extend(self.entries.extract_if(.., |w| is_ripe(w)));
     }
 
-    /// The first block that waits for streams, and what for; one whose fences are known, if there is any.
+    /// What the first block that waits for streams waits for; a block without owed fences is preferred.
     pub(crate) fn first_open(&self) -> Option<Waits> {
         let open = || self.entries.iter().filter(|w| !w.unknown && !w.waits.is_over());
         let first = open().find(|w| !w.waits.owes()).or_else(|| open().next());
         first.map(|w| w.waits.clone())
     }
 
-    /// Of the blocks that wait for streams alone, the first fence of each lane.
+    /// For the blocks that wait only for streams: the first fence of each lane.
     pub(crate) fn open_fences(&self) -> Vec<Fence> {
         let mut first: Vec<Fence> = Vec::new();
         for fence in
@@ -146,7 +147,7 @@ impl WaitingList {
         first
     }
 
-    /// Blocks whose memory others use past the free.
+    /// Blocks whose memory others use beyond the free.
     pub(crate) fn exported(&self) -> impl Iterator<Item = &Waiting> {
         self.entries.iter().filter(|w| !w.exports.is_empty())
     }

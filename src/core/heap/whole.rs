@@ -1,4 +1,4 @@
-//! Freed blocks that stay whole (`tuned`): apart from the bins, in order of size, until they are given up.
+//! Freed blocks that stay whole (`tuned`): kept apart from the bins, sorted by size, until they are given up.
 
 use super::super::desc::{Id, kind};
 use super::{HeapState, LockedHeap};
@@ -14,7 +14,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.state.whole.insert(at, entry);
     }
 
-    /// The smallest kept block of `least` to `most` units, the lowest of equals; 0 when there is none.
+    /// The smallest kept block of `least` to `most` units, at the lowest offset among equals; 0 if there is none.
     pub(crate) fn take_whole(&mut self, least: u32, most: u32) -> Id {
         let whole = &mut self.state.whole;
         let at = whole.partition_point(|w| w.0 < least);
@@ -24,7 +24,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
     }
 
-    /// Merges all kept blocks; `true` when there were any.
+    /// Merges all kept blocks; returns whether there were any.
     pub(crate) fn give_up_whole(&mut self) -> bool {
         let all = std::mem::take(&mut self.state.whole);
         for &(_, _, id) in &all {

@@ -1,15 +1,15 @@
-//! Which streams are captured: their work is recorded for later and not run now.
+//! Which streams are being captured: their work is recorded for later and not run now.
 //!
-//! Nothing is asked of a captured stream: no mark is made there, and it is not made to wait. While any stream is
-//! captured, the device as a whole is not waited for, and the default stream is treated as captured. Who makes a mark
-//! or waits for the device notes it first; a capture that begins waits until there are no such notes that concern it.
+//! A captured stream is left alone: no point is made on it, and it is not made to wait. While any stream is captured,
+//! the device as a whole is not waited for, and the default stream is treated as captured. A thread that makes a point
+//! or waits for the device notes that first; a capture that begins waits until no such note concerns it.
 
 use super::{EVERY, Order, PoolId, Relaxed, Result, lock};
 use crate::base::error::Code;
 use crate::base::sync::pause;
 use crate::fail;
 
-/// A thread makes a mark on a stream or waits for it, until dropped.
+/// Notes, until dropped, that a thread makes a point on a stream or waits for it.
 pub(super) struct Note<'a>(&'a Order, u64);
 
 impl Drop for Note<'_> {
@@ -22,12 +22,12 @@ impl Drop for Note<'_> {
 }
 
 impl Order {
-    /// Whether a mark on this stream waits for all others, which the capture of any of them forbids.
+    /// Whether a point on this stream involves all others, so that the capture of any stream forbids it.
     fn concerns_all(&self, stream: u64) -> bool {
         stream == EVERY || self.backing().is_default(stream)
     }
 
-    /// Notes that the calling thread makes a mark there, or waits. `Busy` where a capture forbids it.
+    /// Notes that the calling thread makes a point there, or waits. `Busy` if a capture forbids it.
     pub(super) fn note(&self, stream: u64) -> Result<Note<'_>> {
         let mut r = lock(&self.recording);
         if r.routes.contains_key(&stream) || !r.routes.is_empty() && self.concerns_all(stream) {
@@ -39,24 +39,24 @@ impl Order {
 
     /// The pool that serves a captured stream.
     pub(crate) fn route(&self, stream: u64) -> Option<PoolId> {
-        // Relaxed: who begins a capture orders its own requests after that.
+        // Relaxed: the thread that begins a capture orders its own requests after that.
         if self.captured.load(Relaxed) == 0 {
             return None;
         }
         lock(&self.recording).routes.get(&stream).copied()
     }
 
-    /// Whether the stream's work is recorded, also where nobody has told us but the device.
+    /// Whether the stream's work is being recorded, even if only the device knows of the capture.
     pub(crate) fn records(&self, stream: u64) -> bool {
         !Self::is_word(stream) && (self.route(stream).is_some() || self.backing().capturing(stream))
     }
 
-    /// Whether the stream can neither be marked nor wait now.
+    /// Whether the stream can currently neither be marked nor made to wait.
     pub(crate) fn is_captured(&self, stream: u64) -> bool {
         self.records(stream) || self.captured.load(Relaxed) > 0 && self.concerns_all(stream)
     }
 
-    /// Whether the device knows of a capture that nobody announced.
+    /// Whether the device knows of a capture that was not announced to us.
     pub(super) fn recorded_unannounced(&self) -> bool {
         let mut any = false;
         self.backing().streams(&mut |s| any = any || self.records_listed(s));
@@ -68,7 +68,7 @@ impl Order {
         if Self::is_word(stream) || stream == super::EVERY {
             return self.backing().capturing(stream);
         }
-        // Who ends the stream waits for this note. It cannot be had of a stream that is captured, and announced.
+        // A thread that ends the stream waits for this note. The note is refused if the stream's capture was announced.
         let Ok(_asking) = self.note(stream) else { return true };
         self.backing().lists(stream) && self.backing().capturing(stream)
     }
@@ -78,7 +78,7 @@ impl Order {
         self.captured.load(Relaxed) > 0 || self.recorded_unannounced()
     }
 
-    /// From now on requests of `stream` go to `pool`, and nothing is asked of it. `Busy`: it is captured already.
+    /// Routes requests of `stream` to `pool` from now on and leaves the stream alone. `Busy`: it is captured already.
     pub(crate) fn capture(&self, stream: u64, pool: PoolId) -> Result<()> {
         let mut r = lock(&self.recording);
         if r.routes.contains_key(&stream) {
@@ -89,7 +89,7 @@ impl Order {
         Ok(())
     }
 
-    /// Waits until nobody makes a mark or waits any more who began before the stream was captured.
+    /// Waits until no thread makes a point or waits that began before the stream was captured.
     pub(crate) fn wait_for_marks(&self, stream: u64) {
         let mut round = 0;
         while lock(&self.recording).marking.iter().any(|&s| s == stream || self.concerns_all(s)) {
@@ -98,7 +98,7 @@ impl Order {
         }
     }
 
-    /// Waits until nobody asks the device about the stream any more who began before its end was noted.
+    /// Waits until no thread queries the device about the stream that began before its end was noted.
     pub(super) fn wait_for_askers(&self, stream: u64) {
         let mut round = 0;
         while lock(&self.recording).marking.contains(&stream) {

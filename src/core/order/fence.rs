@@ -1,10 +1,10 @@
-//! Fences: points in the work of streams, with a life.
+//! Fences: shared points in the work of streams, with their state.
 //!
-//! A fence is made once, shared by all who wait for it, and gives its point back once: when it is seen to be passed, or
-//! when the last of them lets go. It counts as passed when the device has said so once, or, if it stands for work of
-//! the device's own streams, when the device as a whole was waited for later than the fence was made. An answer that is
-//! an error says nothing: the fence is not passed then. (Who asks about a point that another thread gives back at that
-//! moment gets an error too: the backing tells a stale point from all others. The fence is known to be passed by then.)
+//! A fence is made once, shared by everything that waits for it, and gives its point back once: when it is seen to be
+//! passed, or when its last user drops it. It counts as passed once the device has said so or, if it stands for work of
+//! the device's own streams, once a wait for the whole device that began after the fence was made has returned. An
+//! error says nothing: the fence is then not passed. (A thread that queries a point just as another thread gives it
+//! back gets an error too, since the backing recognises a stale point. The fence is known to be passed by then.)
 
 use super::super::backing::{Backing, Point};
 use crate::base::error::Result;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) struct Source {
     pub(super) backing: Arc<dyn Backing>,
     serial: AtomicU64,
-    /// Everything that has a lower serial number is passed.
+    /// Everything with a lower serial number is passed.
     synced: AtomicU64,
 }
 
@@ -25,9 +25,9 @@ impl Source {
         Source { backing, serial: AtomicU64::new(1), synced: AtomicU64::new(0) }
     }
 
-    /// A number higher than those of all that came before.
+    /// A number higher than all earlier ones.
     pub(super) fn next(&self) -> u64 {
-        // Relaxed: what is numbered and waited for by different threads is ordered by the locks between them.
+        // Relaxed: if one thread numbers and another waits, the locks between them order the two.
         self.serial.fetch_add(1, Relaxed)
     }
 
@@ -35,17 +35,17 @@ impl Source {
         self.synced.load(Relaxed)
     }
 
-    /// The device was waited for, and the wait began after `serial` was given.
+    /// A wait for the device has returned that began after `serial` was issued.
     pub(super) fn note_synced(&self, serial: u64) {
         self.synced.fetch_max(serial, Relaxed);
     }
 
-    /// A fence at a point of a stream that was just made; without one, only a wait for the device passes it.
+    /// A fence at a point that was just made on a stream; without a point, only a wait for the device passes it.
     pub(super) fn fence(self: &Arc<Self>, lane: u64, point: Option<Point>) -> Fence {
         self.new_fence(lane, point.unwrap_or(NO_POINT), false)
     }
 
-    /// A fence at a point of which nobody knows whose work it is.
+    /// A fence at a point whose work may belong to anybody.
     pub(super) fn foreign_fence(self: &Arc<Self>, lane: u64, point: Point) -> Fence {
         self.new_fence(lane, point, true)
     }
@@ -57,17 +57,17 @@ impl Source {
     }
 }
 
-/// No point of a backing.
+/// Not a point of any backing.
 const NO_POINT: u64 = u64::MAX;
 
 struct Life {
     source: Arc<Source>,
-    /// Fences of one lane are passed in the order of their numbers.
+    /// The serial number of the stream. Fences of one lane are passed in the order of their serials.
     lane: u64,
-    /// `NO_POINT`: it has none, or has given it back.
+    /// `NO_POINT`: the fence has none, or has given it back.
     point: AtomicU64,
     serial: u64,
-    /// It may stand for work elsewhere, which no wait for the device covers.
+    /// It may stand for work elsewhere, which a wait for the device does not cover.
     foreign: bool,
     passed: AtomicBool,
 }
@@ -77,9 +77,9 @@ impl Life {
         Some(self.point.load(Acquire)).filter(|&p| p != NO_POINT)
     }
 
-    /// The fence is passed, or nobody has it any more: its point is not needed.
+    /// Gives the point back: the fence is passed, or nobody uses it any more.
     fn give_back(&self) {
-        // AcqRel, with the load above: who finds it given back finds the fence passed.
+        // AcqRel, paired with the load above: whoever finds the point given back finds the fence passed.
         let point = self.point.swap(NO_POINT, AcqRel);
         if point != NO_POINT {
             self.source.backing.forget(point);
@@ -93,22 +93,22 @@ impl Drop for Life {
     }
 }
 
-/// See the file's head. Clones are the same fence.
+/// A fence; see the head of this file. Clones are the same fence.
 #[derive(Clone)]
 pub struct Fence(Arc<Life>);
 
 impl Fence {
-    /// Whether it is known to be passed. Asks nobody.
+    /// Whether it is known to be passed. Does not query the device.
     pub fn is_passed(&self) -> bool {
         self.0.passed.load(Relaxed) || !self.0.foreign && self.0.serial < self.0.source.synced()
     }
 
-    /// Asks the device whether it is passed.
+    /// Queries the device whether it is passed.
     pub fn ask(&self) -> bool {
         self.try_ask() == Some(true)
     }
 
-    /// The same; `None`: that cannot be asked now.
+    /// The same; `None`: the device cannot be queried now.
     pub(crate) fn try_ask(&self) -> Option<bool> {
         let mut said = None;
         if !self.is_passed()
@@ -126,7 +126,7 @@ impl Fence {
         said
     }
 
-    /// Waits on the host. `Ok(false)`: it has no point that could be waited for.
+    /// Waits on the host. `Ok(false)`: it has no point to wait for.
     pub(super) fn sync(&self) -> Result<bool> {
         let Some(point) = self.0.point() else { return Ok(self.is_passed()) };
         match self.0.source.backing.sync(point) {
@@ -139,7 +139,7 @@ impl Fence {
         }
     }
 
-    /// Makes work queued on `stream` from now on wait for it, on the device. `Ok(false)`: that cannot be.
+    /// Makes work queued on `stream` from now on wait for it, on the device. `Ok(false)`: that is not possible.
     pub(super) fn hold_back(&self, stream: u64) -> Result<bool> {
         if self.is_passed() {
             return Ok(true);
@@ -151,7 +151,7 @@ impl Fence {
         }
     }
 
-    /// For what is over already: it counts as passed.
+    /// Marks it as passed: its work is already done.
     pub(super) fn set_passed(&self) {
         self.0.passed.store(true, Relaxed);
     }

@@ -1,11 +1,12 @@
-//! The stream order of one device: its streams as far as memory has to know them, points in their work (fences), and
-//! which of them are captured.
+//! The stream order of one device: its streams, as far as they matter for memory, fences (points in their work), and
+//! which of them are being captured.
 //!
-//! What must hold: a fence counts as passed only when the device said so, or when the device as a whole was waited
-//! for after the fence was made. A fence that could not be made is *owed* and is made later, or that wait covers it.
-//! A stream that has ended leaves a fence behind, which counts wherever "all streams" are meant, until it is passed.
+//! Invariants: a fence counts as passed only when the device has said so, or when a wait for the whole device has
+//! returned that began after the fence was made. A fence that could not be made is *owed*: it is made later, or such a
+//! wait covers it. A stream that has ended leaves a fence behind, which counts wherever "all streams" are meant, until
+//! it is passed.
 //!
-//! Everything here makes device calls with none of its own locks held, and is to be called without any other.
+//! Everything here calls the device with none of its own locks held, and must be called without any other lock.
 
 use super::backing::{Backing, Point};
 use super::types::{EVERY, PoolId, RETIRED, UNORDERED};
@@ -28,12 +29,12 @@ pub use stream::Ending;
 pub(crate) use stream::Stream;
 pub(crate) use waits::Waits;
 
-/// See the file's head. Any thread may call anything.
+/// The stream order of a device; see the head of this file. Any thread may call anything.
 pub struct Order {
     source: Arc<Source>,
     streams: Mutex<Streams, { levels::STREAMS }>,
     recording: Mutex<Recording, { levels::RECORDING }>,
-    /// How many streams are captured now.
+    /// How many streams are being captured.
     captured: AtomicU32,
     last_stream: AtomicU64,
     /// Stands for all streams together.
@@ -42,14 +43,15 @@ pub struct Order {
 
 #[derive(Default)]
 struct Streams {
-    /// Streams that were named here and have not ended.
+    /// Streams that have been used here and have not ended.
     known: HashMap<u64, Arc<Stream>>,
-    /// Streams of other devices or contexts that use memory of this one, for as long as something waits for them.
+    /// Streams of other devices or contexts that use memory of this one, as long as something waits for them.
     elsewhere: HashMap<u64, Weak<Stream>>,
-    /// What streams that have ended left behind, and what streams of other devices do here, as far as it was not passed
-    /// when last looked at.
+    /// Fences that ended streams left behind, and fences of work that streams of other devices do here, unless they
+    /// were passed when last checked.
     ended: Vec<Fence>,
-    /// When there are more than so many (and some), they are looked at.
+    /// How many of them were open at the last check. The list is checked again once it is twice that long, plus
+    /// `stream::ENDED`.
     looked: usize,
 }
 
@@ -57,11 +59,11 @@ struct Streams {
 struct Recording {
     /// Captured streams, and the pool that serves each.
     routes: BTreeMap<u64, PoolId>,
-    /// Streams on which threads make a mark now, or for which they wait; `EVERY` for the device.
+    /// Streams on which a thread is making a point, or for which it waits; `EVERY` for the device.
     marking: Vec<u64>,
 }
 
-/// Whether the device cannot be asked now, but may be later.
+/// Whether the error means that the device cannot be queried now, but may be later.
 pub(crate) fn not_now(e: &Error) -> bool {
     matches!(e.code(), Code::Busy | Code::NotPermitted)
 }
@@ -83,7 +85,7 @@ impl Order {
         &*self.source.backing
     }
 
-    /// The stream of that number, as it is now; the same until it ends.
+    /// The stream that has this id now; the same object until the stream ends.
     pub(crate) fn stream(&self, id: u64) -> Arc<Stream> {
         if id == EVERY {
             return self.every.clone();
@@ -93,20 +95,20 @@ impl Order {
         s.known.entry(id).or_insert_with(made).clone()
     }
 
-    /// A stream that is each thread's own waits for the default one, and is waited for by it: that one stands for it,
-    /// as another thread may free the block.
+    /// The stream that orders memory for `id`. A stream that differs on each thread waits for the default stream and is
+    /// waited for by it; so the default stream stands for it, since another thread may free the block.
     pub(crate) fn ordered(&self, id: u64) -> u64 {
         if self.backing().ordered_by(id) { id } else { 0 }
     }
 
-    /// What is queued on `stream` now. `Err` says that it cannot be marked now.
+    /// A fence for what is queued on `stream` now; `None`: all of it is done. `Err`: no fence can be made now.
     pub(crate) fn fence(&self, stream: &Arc<Stream>) -> Result<Option<Fence>> {
         if let Some(end) = stream.end() {
             return Ok(Some(end).filter(|f| !f.ask()));
         }
         let made = self.mark(stream);
-        // Who ends a stream leaves its fence first: a mark that came too late, or went to a new stream of that number,
-        // is not believed.
+        // A thread that ends a stream leaves its fence first: a point that came too late, or was made on a new stream
+        // with that id, is not trusted.
         if let Some(end) = stream.end() {
             made.ok().flatten().into_iter().for_each(|p| self.backing().forget(p));
             return Ok(Some(end).filter(|f| !f.ask()));
@@ -114,14 +116,14 @@ impl Order {
         Ok(made?.map(|point| self.source.fence(stream.lane, Some(point))))
     }
 
-    /// A point on the stream, made where no capture can begin meanwhile; `None`: all that is queued there is over.
+    /// Makes a point on the stream while no capture can begin; `None`: everything queued there is done.
     fn mark(&self, stream: &Stream) -> Result<Option<Point>> {
         let id = stream.id;
         let point = if stream.elsewhere {
             self.backing().mark_elsewhere(id)?
         } else {
             let _marking = self.note(id)?;
-            // Who ends a stream says so first, and then waits for such notes.
+            // A thread that ends a stream says so first, and then waits for such notes.
             if stream.end().is_some() || !self.backing().lists(id) {
                 fail!(Code::UnknownStream, "stream {id:#x} has ended");
             }
@@ -139,12 +141,12 @@ impl Order {
         }
     }
 
-    /// A number higher than those of all that came before.
+    /// A number higher than all earlier ones.
     pub(crate) fn now(&self) -> u64 {
         self.source.next()
     }
 
-    /// Adds to `waits` what is queued on the stream now.
+    /// Adds a fence for what is queued on the stream now to `waits`.
     pub(crate) fn add(&self, stream: &Arc<Stream>, waits: &mut Waits) {
         let since = self.source.next();
         match self.fence(stream) {
@@ -154,13 +156,12 @@ impl Order {
         }
     }
 
-    /// Adds to `waits` what is queued on the stream now, without asking the device: the mark is made later, and covers
-    /// it.
+    /// The same without calling the device: the fence is owed, and covers what is queued now when it is made later.
     pub(crate) fn owe(&self, stream: &Arc<Stream>, waits: &mut Waits) {
         waits.owe(stream.clone(), self.source.next());
     }
 
-    /// Adds to `waits` everything that is queued on the device now, also by streams that have ended.
+    /// Adds fences for everything that is queued on the device now, also by streams that have ended.
     pub(crate) fn add_all(&self, waits: &mut Waits) {
         let mut ids = Vec::new();
         self.backing().streams(&mut |id| ids.push(id));
@@ -170,29 +171,29 @@ impl Order {
             match self.fence(&stream) {
                 Ok(None) => {}
                 Ok(Some(fence)) => waits.push(fence),
-                // It ended since it was listed; what it left is found below.
+                // It ended since it was listed; its fence is found below.
                 Err(e) if e.code() == Code::UnknownStream => self.forget_unknown(&stream),
                 Err(_) => waits.owe(stream, since),
             }
         }
-        // Looked at last: a stream that ends leaves its fence here before it is gone.
+        // Checked last: a stream that ends leaves its fence here before it disappears from the list.
         for fence in self.left_behind() {
             waits.push(fence);
         }
     }
 
-    /// Makes what is owed, where that can be now, and asks for the fences. Waits for nothing. Whether `waits` is over.
+    /// Makes owed fences if possible now, and queries the fences. Waits for nothing. Returns whether `waits` is over.
     pub(crate) fn settle(&self, waits: &mut Waits) -> bool {
         self.settle_all([&mut *waits].into_iter());
         waits.drop_passed(Fence::ask)
     }
 
-    /// Makes what is owed in all of `several`, where that can be now: one fence for each stream.
+    /// Makes the owed fences of all of `several` if possible now: one fence for each stream.
     pub(crate) fn settle_all<'w>(&self, several: impl Iterator<Item = &'w mut Waits>) {
         let mut made: Vec<(u64, Option<Option<Fence>>)> = Vec::new(); // by lane; the inner `None`: nothing is queued
         for waits in several {
             for owed in waits.take_owed() {
-                // A wait for the device says nothing of others' streams that were not marked here.
+                // A wait for the device says nothing about other devices' streams.
                 if owed.since < self.source.synced() && !owed.stream.elsewhere {
                     continue;
                 }
@@ -210,8 +211,8 @@ impl Order {
         }
     }
 
-    /// Makes work queued on `stream` from now on wait for the fence, on the device. `Ok(false)`: that cannot be; `Busy`
-    /// while the stream is captured.
+    /// Makes work queued on `stream` from now on wait for the fence, on the device. `Ok(false)`: that is not possible;
+    /// `Busy` while the stream is captured.
     pub(crate) fn hold_back(&self, stream: u64, fence: &Fence) -> Result<bool> {
         if fence.is_passed() {
             return Ok(true);
@@ -223,7 +224,7 @@ impl Order {
         fence.hold_back(stream)
     }
 
-    /// Waits on the host until the fence is passed. Where it cannot be waited for by itself, the device is.
+    /// Waits on the host until the fence is passed. If it cannot be waited for by itself, waits for the device.
     pub(crate) fn sync(&self, fence: &Fence) -> Result<()> {
         if fence.is_passed() {
             return Ok(());
@@ -236,7 +237,7 @@ impl Order {
             _ => self.sync_device()?,
         }
         match done {
-            Err(e) if !fence.is_passed() => Err(e), // work of others, of which the device knows nothing
+            Err(e) if !fence.is_passed() => Err(e), // work of other devices, which no wait for this device covers
             _ => Ok(()),
         }
     }
@@ -273,11 +274,11 @@ impl Order {
         self.backing().sync_all()?;
         self.source.note_synced(now);
         drop(_waiting);
-        self.left_behind(); // what is passed by this is not kept
+        self.left_behind(); // drops the fences that this wait has passed
         Ok(())
     }
 
-    /// `NotPermitted` where a wait could wait for itself.
+    /// `NotPermitted` inside a stream callback, where a wait could wait for itself.
     pub(crate) fn check_wait(&self) -> Result<()> {
         if !self.backing().may_wait() {
             fail!(Code::NotPermitted, "a stream callback must not make a call that waits");
@@ -285,20 +286,19 @@ impl Order {
         Ok(())
     }
 
-    /// A point that is passed when the caller's event is; `None`: it is.
+    /// A fence that is passed when the caller's event is; `None`: it has been passed.
     pub(crate) fn borrow(&self, event: u64) -> Result<Option<Fence>> {
         let point = self.backing().borrow_event(event)?;
         Ok(point.map(|p| self.adopt(p)))
     }
 
-    /// A fence over a point that is not one of a stream of this device, as far as anybody knows. It becomes the
-    /// fence's.
+    /// A fence over a point that may not be on a stream of this device. The fence owns the point from then on.
     pub fn adopt(&self, point: Point) -> Fence {
         self.source.foreign_fence(self.last_stream.fetch_add(1, Relaxed), point)
     }
 
-    /// A stream of another device uses memory of this one until the point is passed, which counts wherever all streams
-    /// are meant. The point becomes the order's.
+    /// Notes that a stream of another device uses memory of this one until the point is passed, which counts wherever
+    /// all streams are meant. The order owns the point from then on.
     pub(crate) fn visit(&self, point: Point) {
         let fence = self.adopt(point);
         let count = {
@@ -306,7 +306,8 @@ impl Order {
             s.ended.push(fence);
             s.ended.len()
         };
-        // Where nobody else looks, no more is kept than twice what is not passed, at a constant cost.
+        // At powers of two: even if nobody else checks the list, it has at most twice the open fences, at constant
+        // cost.
         if count.is_power_of_two() {
             self.left_behind();
         }
@@ -320,7 +321,7 @@ impl Order {
         self.forget_captured();
     }
 
-    /// Whether `stream` is one of the words that stand for no stream.
+    /// Whether `stream` is one of the special values that stand for no stream.
     fn is_word(stream: u64) -> bool {
         stream == UNORDERED || stream == RETIRED
     }

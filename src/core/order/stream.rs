@@ -1,7 +1,7 @@
-//! Streams as memory knows them: from the first time that one is named until it ends.
+//! Streams as far as they matter for memory: from the first use of one until it ends.
 //!
-//! The number of a stream may become another's after its end. So who has to do with a stream keeps the stream
-//! itself, which knows whether it has ended, and what it left behind.
+//! After a stream has ended, a new one may get its id. So whatever depends on a stream keeps the [`Stream`] object,
+//! which knows whether the stream has ended, and holds the fence that it left behind.
 
 use super::fence::Fence;
 use super::{EVERY, Order, Relaxed, lock};
@@ -12,16 +12,16 @@ use crate::base::sync::{
 use crate::fail;
 use std::sync::{Arc, Weak};
 
-/// See the file's head.
+/// A stream; see the head of this file.
 pub(crate) struct Stream {
     pub id: u64,
-    /// Its number among all that were ever named here.
+    /// Its serial number among all streams ever used here.
     pub lane: u64,
-    /// It is another device's, or another context's: only its points are known here.
+    /// It belongs to another device or context: only its points are known here.
     pub elsewhere: bool,
-    /// A thread ends it, or has ended it.
+    /// A thread is ending it, or has ended it.
     ends: AtomicBool,
-    /// All its work; set when it is about to end.
+    /// A fence for all its work; set when it is about to end.
     end: Mutex<Option<Fence>, { levels::STREAM_END }>,
 }
 
@@ -34,7 +34,7 @@ impl Stream {
         Stream { elsewhere: true, ..Stream::new(id, lane) }
     }
 
-    /// What it left behind, if it has ended or is about to.
+    /// The fence that it left behind, if it has ended or is about to.
     pub(crate) fn end(&self) -> Option<Fence> {
         lock(&self.end).clone()
     }
@@ -46,17 +46,17 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// The caller's number of the stream.
+    /// The caller's id of the stream.
     pub fn id(&self) -> u64 {
         self.stream.id
     }
 }
 
-/// So many streams may end until somebody looks whether what they left behind is passed.
+/// How many streams may end before their fences are checked again.
 const ENDED: usize = 32;
 
 impl Order {
-    /// Fails for a stream that is none, or that does not order memory here.
+    /// Fails if `id` is no stream, or does not order memory here.
     pub(crate) fn check_own(&self, id: u64) -> Result<()> {
         if Self::is_word(id) || id == EVERY {
             fail!(Code::UnknownStream, "stream {id:#x} is not a stream of this device");
@@ -70,7 +70,7 @@ impl Order {
         Ok(())
     }
 
-    /// A stream that uses memory of this device, its own or not.
+    /// A stream that uses memory of this device, whether its own or not.
     pub(crate) fn user(&self, id: u64) -> Result<Arc<Stream>> {
         if Self::is_word(id) || id == EVERY {
             fail!(Code::UnknownStream, "stream {id:#x} is not a stream of this device");
@@ -88,12 +88,12 @@ impl Order {
         Ok(stream)
     }
 
-    /// A stream that is another device's is about to end, as that one was told: what waits for its work here must not
-    /// take a new stream of that number for it.
+    /// A stream of another device is about to end, as that device was told: whatever waits for its work here must not
+    /// take a new stream with that id for it.
     pub fn ending_elsewhere(&self, id: u64) {
         let known = lock(&self.streams).elsewhere.get(&id).and_then(Weak::upgrade);
         let Some(stream) = known else { return };
-        // Where no mark can be made now, it is left to later: the device knows what to do for a stream that has ended.
+        // If no point can be made now, that is left for later: the backing knows what to do for an ended stream.
         if let Ok(made) = self.mark(&stream) {
             let fence = self.source.fence(stream.lane, made);
             if made.is_none() {
@@ -104,7 +104,7 @@ impl Order {
         lock(&self.streams).elsewhere.remove(&id);
     }
 
-    /// `Busy` for a stream that is captured and so must not end.
+    /// `Busy` for a stream that is being captured and so must not end.
     pub fn check_end(&self, id: u64) -> Result<()> {
         if !self.backing().is_default(id) && self.records(id) {
             fail!(Code::Busy, "stream {id:#x} is being captured");
@@ -112,32 +112,32 @@ impl Order {
         Ok(())
     }
 
-    /// A stream is about to end: what is queued on it becomes the fence that it leaves behind, which counts among those of
-    /// ended streams from here on. Where none can be made, the stream is waited for. Nobody queues more on it. To be
-    /// followed by [`ended`](Self::ended), or by [`not_ended`](Self::not_ended). `UnknownStream` where another thread
-    /// is ending it.
+    /// A stream is about to end: a fence for what is queued on it is left behind, which counts among those of ended
+    /// streams from now on. If no fence can be made, the stream is waited for. Nobody queues more on it. Must be
+    /// followed by [`ended`](Self::ended) or [`not_ended`](Self::not_ended). `UnknownStream` if another thread is
+    /// ending it.
     pub fn ending(&self, id: u64) -> Result<Ending> {
         let stream = self.stream(id);
-        // AcqRel: after an end that was given up, what that has undone is seen.
+        // AcqRel: after an end that was given up, its undoing is visible.
         if stream.ends.swap(true, AcqRel) {
             fail!(Code::UnknownStream, "stream {id:#x} is being ended by another thread");
         }
         let made: Result<_> = self.mark(&stream);
         let waited = made.is_err() && self.check_wait().and_then(|()| self.backing().sync_stream(id)).is_ok();
         let over = waited || matches!(made, Ok(None));
-        // Where it could not be waited for either, only a wait for the device tells.
+        // If it could not be waited for either, only a wait for the device passes the fence.
         let fence = self.source.fence(stream.lane, made.ok().flatten());
         if over {
             fence.set_passed();
         }
-        // It counts before the device lists the stream no more, so that nobody finds neither.
+        // The fence counts before the device stops listing the stream, so that no thread misses both.
         lock(&self.streams).ended.push(fence.clone());
         *lock(&stream.end) = Some(fence);
         self.wait_for_askers(id);
         Ok(Ending { stream })
     }
 
-    /// The stream has ended, and nothing here but its fence stands for it any more: its number may be another's.
+    /// The stream has ended: only its fence stands for it here, and its id may be reused.
     pub fn ended(&self, ending: Ending) {
         let stream = ending.stream;
         let many = {
@@ -148,13 +148,13 @@ impl Order {
             s.ended.len() > 2 * s.looked + ENDED
         };
         if many {
-            // Where nobody ever waits for the device, nobody else looks.
+            // If nobody ever waits for the device, nobody else checks the list.
             let left = self.left_behind().len();
             lock(&self.streams).looked = left;
         }
     }
 
-    /// The device would not end it: it goes on.
+    /// The device refused to end it: it continues.
     pub fn not_ended(&self, ending: Ending) {
         let gone = lock(&ending.stream.end).take();
         if let Some(fence) = &gone {
@@ -164,18 +164,18 @@ impl Order {
         ending.stream.ends.store(false, Release);
     }
 
-    /// The device has made a stream of that number. One that had it before may have ended just now, and another thread is
-    /// about to say so: that is waited for, since memory of the one is not the other's.
+    /// The device has made a stream with that id. If an earlier stream with that id has just ended and another thread
+    /// is about to say so, waits for that thread, since the memory of the one does not belong to the other.
     pub fn made(&self, id: u64) {
         let mut round = 0;
-        // Acquire: what the other thread has changed until then is seen.
+        // Acquire: what the other thread has changed by then is visible.
         while lock(&self.streams).known.get(&id).is_some_and(|s| s.ends.load(Acquire)) {
             pause(round);
             round = round.saturating_add(1);
         }
     }
 
-    /// A stream that the device does not know, though nobody said that it ended, is not kept.
+    /// Forgets a stream that the device does not know, though nobody said that it ended.
     pub(super) fn forget_unknown(&self, stream: &Arc<Stream>) {
         let mut s = lock(&self.streams);
         if s.known.get(&stream.id).is_some_and(|known| Arc::ptr_eq(known, stream)) {
@@ -183,7 +183,7 @@ impl Order {
         }
     }
 
-    /// What streams that have ended left behind and is not passed yet.
+    /// The fences that ended streams left behind and that are not passed yet.
     pub(super) fn left_behind(&self) -> Vec<Fence> {
         let all = lock(&self.streams).ended.clone();
         let open: Vec<Fence> = all.iter().filter(|f| !f.ask()).cloned().collect();

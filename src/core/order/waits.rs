@@ -1,19 +1,19 @@
-//! What freed memory waits for: fences, and such as are still to be made.
+//! What freed memory waits for: fences, and fences that are still owed.
 
 use super::fence::Fence;
 use super::stream::Stream;
 use std::sync::Arc;
 
-/// A fence that could not be made: the stream is captured, or the device refused. Made as soon as it can be, it covers
-/// what was queued before it was owed; so does a wait for the device that begins later.
+/// A fence that could not be made, because the stream is captured or the device refused. Made as soon as possible, it
+/// covers what was queued before it was owed; so does a wait for the device that begins later.
 #[derive(Clone)]
 pub(super) struct Owed {
     pub stream: Arc<Stream>,
-    /// Its place among the numbers of fences.
+    /// Its place in the sequence of serial numbers.
     pub since: u64,
 }
 
-/// See the file's head. Empty: nothing is waited for.
+/// A set of fences, made or owed. Empty: there is nothing to wait for.
 #[derive(Clone, Default)]
 pub(crate) struct Waits {
     fences: Vec<Fence>,
@@ -39,7 +39,7 @@ impl Waits {
         std::mem::take(&mut self.owed)
     }
 
-    /// Whether fences are still to be made.
+    /// Whether fences are still owed.
     pub(crate) fn owes(&self) -> bool {
         !self.owed.is_empty()
     }
@@ -48,13 +48,13 @@ impl Waits {
         self.fences.clone()
     }
 
-    /// Drops what is over. Whether nothing is left.
+    /// Drops what is over. Returns whether nothing is left.
     pub(crate) fn drop_passed(&mut self, is_over: impl Fn(&Fence) -> bool) -> bool {
         self.fences.retain(|f| !is_over(f));
         self.is_over()
     }
 
-    /// Whether nothing is waited for.
+    /// Whether there is nothing to wait for.
     pub(crate) fn is_over(&self) -> bool {
         self.fences.is_empty() && self.owed.is_empty()
     }
@@ -64,13 +64,13 @@ impl Waits {
         self.owed.clear();
     }
 
-    /// The place of the first of them among the numbers of fences.
+    /// The lowest serial number among them.
     pub(crate) fn serial(&self) -> u64 {
         let fences = self.fences.iter().map(Fence::serial);
         fences.chain(self.owed.iter().map(|o| o.since)).min().unwrap_or(u64::MAX)
     }
 
-    /// Waits for what `other` waits for, too.
+    /// Also waits for what `other` waits for.
     pub(crate) fn append(&mut self, other: Waits) {
         other.fences.into_iter().for_each(|f| self.push(f));
         self.owed.extend(other.owed);

@@ -1,20 +1,20 @@
-//! The captures of a device that are alive: those that record, and those whose graphs may still be replayed.
+//! The live captures of a device: those that are recording, and those whose graphs may still be replayed.
 
 use super::super::types::PoolId;
 use std::collections::BTreeMap;
 
-/// Names a capture of one device; never used again.
+/// Names a capture of one device; never reused.
 pub type CaptureId = u64;
 
 /// One capture.
 #[derive(Clone, Debug)]
 pub(crate) struct Capture {
     pub pool: PoolId,
-    /// Its streams; none: it has ended.
+    /// Its streams; empty once it has ended.
     pub streams: Vec<u64>,
 }
 
-/// See the file's head.
+/// All captures of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
     pub alive: BTreeMap<CaptureId, Capture>,

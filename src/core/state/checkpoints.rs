@@ -1,4 +1,4 @@
-//! Layouts of pools that were noted: which blocks were live, where, of which size and stream.
+//! Recorded layouts of pools: which blocks were live, with their offset, size and stream.
 
 use super::super::desc::ALIAS;
 use super::super::shape::Tier;
@@ -9,7 +9,7 @@ use super::super::units::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Names a checkpoint of one device; never used again.
+/// Names a checkpoint of one device; never reused.
 pub type CheckpointId = u64;
 
 /// A block that was live.
@@ -20,8 +20,8 @@ pub(crate) struct Block {
     pub tier_bits: u32,
     pub units: u32,
     pub requested: u64,
-    pub charged: u64,          // [B] of its pool's account
-    pub direct: bool,          // a segment of its own
+    pub charged: u64,          // [B] in its pool's account
+    pub direct: bool,          // it is a segment of its own
     pub pieces: Box<[Extent]>, // of a scattered block
 }
 
@@ -44,7 +44,7 @@ impl Block {
         (self.offset >> GRANULE_SHIFT) as u32
     }
 
-    /// Where it lies in the granules: itself, or its pieces. Of a fine block, its chunk.
+    /// The granules' units that it occupies: itself, or its pieces. For a fine block, its chunk.
     pub(crate) fn parts(&self) -> Vec<Extent> {
         match self.tier_bits {
             ALIAS => self.pieces.to_vec(),
@@ -58,13 +58,13 @@ impl Block {
     }
 }
 
-/// What a checkpoint noted.
+/// What a checkpoint has recorded.
 pub(crate) struct Layout {
     pub pool: PoolId,
-    /// The streams of the heaps that blocks are in: the number among all that were ever named, and the caller's.
+    /// The streams of the heaps that the blocks are in: the serial number here, and the caller's id.
     pub streams: BTreeMap<u32, (u64, u64)>,
     pub blocks: Vec<Block>,
-    /// Where there are segments: granule -> number of the segment that it lies in.
+    /// If there are segments: granule -> serial number of its segment.
     pub segments: BTreeMap<u32, u64>,
 }
 

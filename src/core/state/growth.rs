@@ -1,7 +1,9 @@
-//! What is taken from the device, where there is room for more, and what is on its way between heaps and the device.
+//! What is taken from the device, which granule numbers are free for more, and what is in transit between heaps and the
+//! device.
 //!
-//! *In transit* is memory that one operation has taken out of heaps or the device and has not given to anybody yet,
-//! while it asks the device with no lock held. Nobody else sees it; who finds no memory waits for it before giving up.
+//! Memory is *in transit* while one operation has taken it out of heaps or the device and has not placed it yet,
+//! because it is calling the device with no lock held. No other thread sees it; a thread that finds no memory waits for
+//! it before giving up.
 
 use super::super::types::{COMMONS, Counter};
 use super::super::units::{Extent, GranuleRun, granule_bytes};
@@ -10,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// A piece of memory taken from the device with one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
-    pub part: Extent, // that is served
-    pub bytes: u64,   // as asked from the device
-    pub serial: u64,  // never used again
-    pub pool: u32,    // in whose account it counts as a piece
+    pub part: Extent, // the part that is served
+    pub bytes: u64,   // as requested from the device
+    pub serial: u64,  // never reused
+    pub pool: u32,    // that counts it in its number of segments
 }
 
 impl Segment {
@@ -23,7 +25,7 @@ impl Segment {
     }
 }
 
-/// Memory held, of a pool or the device.
+/// The memory that a pool or the device has reserved.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Held {
     pub reserved: Counter,
@@ -31,7 +33,7 @@ pub(crate) struct Held {
     pub sleeping: Counter,
 }
 
-/// Whose memory an operation has in its hands.
+/// Whose memory an operation has in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parts {
     /// That of one pool or two.
@@ -40,22 +42,22 @@ pub(crate) enum Parts {
     Any,
 }
 
-/// See the file's head.
+/// The state that the growth lock guards.
 #[derive(Default)]
 pub(crate) struct Growth {
-    /// Granule numbers with nothing behind them: first -> count.
+    /// Granule numbers without memory: first -> count.
     room: BTreeMap<u32, u32>,
     segments: BTreeMap<u32, Segment>, // by first granule
     last_serial: u64,
     pub device: Held,
     pools: BTreeMap<u32, Held>,
-    /// [B] that are being asked of the device now, by pool, and in all.
+    /// [B] being requested from the device now, by pool, and in total.
     claims: BTreeMap<u32, u64>,
     claimed: u64,
-    /// By units of the block: how often granules had to be mapped together anew for it.
+    /// By units of the block: how often granules had to be newly mapped together for it.
     pub mapped_anew: HashMap<u32, u32>,
-    /// Heaps that may have free granules, by pool: those in which some were left when last looked at, and those that
-    /// may have changed since.
+    /// Heaps that may have free granules, by pool: those that had some left when last searched, and those that may have
+    /// changed since.
     stock: BTreeSet<(u32, u32)>,
     transits: BTreeMap<u64, Parts>, // by number
     last_transit: u64,
@@ -90,7 +92,7 @@ impl Growth {
         }
     }
 
-    /// Memory changes its pool.
+    /// Memory moves from one pool to another.
     pub(crate) fn change_pool(&mut self, from: u32, to: u32, bytes: u64, segments: u64) {
         if from == to {
             return;
@@ -103,7 +105,7 @@ impl Growth {
         h.segments.add(segments);
     }
 
-    /// Memory of a pool goes to sleep: it is not reserved any more, but its granule numbers are not free.
+    /// A pool's memory goes to sleep: it is no longer reserved, but its granule numbers stay taken.
     pub(crate) fn fall_asleep(&mut self, pool: u32, granules: u64) {
         let bytes = granules * granule_bytes(1);
         self.release(pool, bytes, granules);
@@ -111,7 +113,7 @@ impl Growth {
         self.pools.entry(pool).or_default().sleeping.add(bytes);
     }
 
-    /// It is there again, or, if not `reserved`, gone for good.
+    /// Sleeping memory is back or, if not `reserved`, gone for good.
     pub(crate) fn wake_up(&mut self, pool: u32, granules: u64, reserved: bool) {
         let bytes = granules * granule_bytes(1);
         self.device.sleeping.sub(bytes);
@@ -121,7 +123,7 @@ impl Growth {
         }
     }
 
-    /// The device is asked for memory: until the answer the bytes count for the limits.
+    /// The device is being asked for memory: until it answers, the bytes count towards the limits.
     pub(crate) fn claim(&mut self, pool: u32, bytes: u64) {
         *self.claims.entry(pool).or_default() += bytes;
         self.claimed += bytes;
@@ -138,13 +140,13 @@ impl Growth {
         self.claimed -= bytes;
     }
 
-    /// [B] reserved, and being asked for: of the device, and of a pool.
+    /// [B] reserved or being requested: for the device, and for a pool.
     pub(crate) fn taken(&self, pool: u32) -> (u64, u64) {
         let claims = self.claims.get(&pool).copied().unwrap_or(0);
         (self.device.reserved.current + self.claimed, self.held(pool).reserved.current + claims)
     }
 
-    /// The peaks of a pool, or of the device, start again.
+    /// Resets the peaks of a pool, or of the device, to the current values.
     pub(crate) fn reset_peaks(&mut self, pool: Option<u32>) {
         let held = match pool {
             None => Some(&mut self.device),
@@ -155,7 +157,7 @@ impl Growth {
         }
     }
 
-    /// The pool has ended; it has nothing any more but the count of segments that are shared.
+    /// The pool has ended; all it still has is the count of shared segments, which moves to the commons.
     pub(crate) fn forget_pool(&mut self, pool: u32) {
         for s in self.segments.values_mut().filter(|s| s.pool == pool) {
             s.pool = COMMONS;
@@ -168,7 +170,7 @@ impl Growth {
 
     // ---- granule numbers ---------------------------------------------------------------------------
 
-    /// The highest granule number with nothing behind it: for chunks, which stay away from large blocks.
+    /// Takes the highest granule number without memory: for chunks, which stay away from large blocks.
     pub(crate) fn take_top(&mut self) -> Option<GranuleRun> {
         let (&at, &n) = self.room.last_key_value()?;
         if n == 1 {
@@ -179,7 +181,7 @@ impl Growth {
         Some(GranuleRun::new(at + n - 1, 1))
     }
 
-    /// `count` granule numbers in a row; a run that follows `after` directly is preferred.
+    /// Takes `count` consecutive granule numbers; a run directly after `after` is preferred.
     pub(crate) fn take_room(&mut self, count: u32, after: Option<u32>) -> Option<GranuleRun> {
         let at = after
             .filter(|a| self.room.get(a).is_some_and(|&n| n >= count))
@@ -191,7 +193,7 @@ impl Growth {
         Some(GranuleRun::new(at, count))
     }
 
-    /// Nothing is behind these numbers any more.
+    /// These numbers have no memory any more.
     pub(crate) fn give_room(&mut self, run: GranuleRun) {
         let GranuleRun { mut first, mut count } = run;
         if let Some((&f, &n)) = self.room.range(..first).next_back()
@@ -205,12 +207,12 @@ impl Growth {
         self.room.insert(first, count);
     }
 
-    /// The largest run of granule numbers with nothing behind them.
+    /// The length of the longest run of granule numbers without memory.
     pub(crate) fn longest_room(&self) -> u32 {
         self.room.values().copied().max().unwrap_or(0)
     }
 
-    /// The granule numbers that have something behind them, as runs.
+    /// The runs of granule numbers that have memory.
     pub(crate) fn occupied(&self, real: u32) -> Vec<GranuleRun> {
         let (mut at, mut runs) = (0, Vec::new());
         for (&first, &count) in &self.room {
@@ -227,8 +229,8 @@ impl Growth {
 
     // ---- segments ----------------------------------------------------------------------------------
 
-    /// The granule numbers of a segment: one more than it has, as segments that are not neighbours on the device must
-    /// not look like it.
+    /// The granule numbers of a segment: one more than it has granules, so that segments that are not adjacent on the
+    /// device do not appear adjacent.
     pub(crate) fn numbers_of(part: Extent) -> GranuleRun {
         let touched = part.touched();
         GranuleRun::new(touched.first, touched.count + 1)
@@ -242,18 +244,18 @@ impl Growth {
         self.hold(pool, bytes, 1);
     }
 
-    /// A segment is about to go back to the device: nobody finds it any more. See [`keep_segment`](Self::keep_segment)
-    /// and [`segment_gone`](Self::segment_gone).
+    /// Removes a segment that is about to go back to the device, so that nobody finds it any more. Followed by
+    /// [`keep_segment`](Self::keep_segment) or [`segment_gone`](Self::segment_gone).
     pub(crate) fn take_segment(&mut self, first: u32) -> Option<Segment> {
         self.segments.remove(&first)
     }
 
-    /// The device would not take the segment back.
+    /// The device refused to take the segment back.
     pub(crate) fn keep_segment(&mut self, segment: Segment) {
         self.segments.insert(segment.part.touched().first, segment);
     }
 
-    /// The segment, of which `owner` had all memory, went back to the device.
+    /// The segment went back to the device; all its memory belonged to `owner`.
     pub(crate) fn segment_gone(&mut self, segment: Segment, owner: u32) {
         self.give_room(Self::numbers_of(segment.part));
         self.release(owner, segment.bytes, 0);
@@ -269,19 +271,19 @@ impl Growth {
         !self.segments.is_empty()
     }
 
-    /// The segment that has this granule.
+    /// The segment that contains this granule.
     pub(crate) fn segment_of(&self, granule: u32) -> Option<&Segment> {
         let (_, s) = self.segments.range(..=granule).next_back()?;
         (granule < s.part.touched().end()).then_some(s)
     }
 
-    /// [units] where the segment of this granule ends.
+    /// [units] the end of this granule's segment.
     pub(crate) fn segment_end(&self, granule: u32) -> Option<u32> {
         self.segment_of(granule).map(|s| s.part.end())
     }
 
-    /// [B] what memory counts in the account of its pool: where it is the end of a segment, with what the segment has
-    /// beyond its last unit.
+    /// [B] what memory counts in the account of its pool. The end of a segment includes what the segment has beyond its
+    /// last whole unit.
     pub(crate) fn bytes_of(&self, part: Extent) -> u64 {
         match self.segment_of(part.touched().first) {
             Some(s) if s.part.end() == part.end() => s.bytes - Extent::new(0, part.off - s.part.off).bytes(),
@@ -291,17 +293,17 @@ impl Growth {
 
     // ---- heaps that may have free granules -----------------------------------------------------------
 
-    /// A heap of a pool may have free granules.
+    /// Notes that a heap of a pool may have free granules.
     pub(crate) fn note_stock(&mut self, pool: u32, heap: u32) {
         self.stock.insert((pool, heap));
     }
 
-    /// It has none.
+    /// Notes that it has none.
     pub(crate) fn forget_stock(&mut self, pool: u32, heap: u32) {
         self.stock.remove(&(pool, heap));
     }
 
-    /// The heaps of a pool, or of all others, that may have free granules, by number, in `into`.
+    /// Stores the numbers of the heaps of a pool, or of all other pools, that may have free granules, in `into`.
     pub(crate) fn stock(&self, pool: u32, same: bool, into: &mut Vec<u32>) {
         into.clear();
         if same {
@@ -314,20 +316,20 @@ impl Growth {
 
     // ---- memory in transit -----------------------------------------------------------------------------
 
-    /// An operation takes memory into its hands. Its number.
+    /// An operation takes memory into transit. Returns the transit's number.
     pub(crate) fn begin_transit(&mut self, parts: Parts) -> u64 {
         self.last_transit += 1;
         self.transits.insert(self.last_transit, parts);
         self.last_transit
     }
 
-    /// It has given everything to somebody.
+    /// The operation has placed all of it.
     pub(crate) fn end_transit(&mut self, number: u64) {
         self.transits.remove(&number);
         self.transits_ended += 1;
     }
 
-    /// Whether memory of the pool, or of any, is in transit.
+    /// Whether memory of the pool, or of any pool, is in transit.
     pub(crate) fn is_in_transit(&self, pool: Option<u32>) -> bool {
         self.transits.values().any(|parts| match (pool, parts) {
             (Some(p), &Parts::Of(a, b)) => p == a || p == b,
@@ -336,7 +338,7 @@ impl Growth {
     }
 }
 
-/// The parts of free memory side by side, joined: from sorted parts that do not overlap.
+/// Joins adjacent parts of free memory. The parts must be sorted and must not overlap.
 pub(crate) fn joined(parts: impl Iterator<Item = Extent>) -> Vec<Extent> {
     let mut runs: Vec<Extent> = Vec::new();
     for part in parts {

@@ -1,4 +1,4 @@
-//! What the pond remembers, as plain data: it calls nobody and locks nothing. Who acts on it stands above.
+//! What the pond remembers, as plain data: it calls nothing and locks nothing. The code that acts on it is above.
 
 pub(crate) mod captures;
 pub(crate) mod checkpoints;

@@ -1,4 +1,4 @@
-//! One pool: whom it serves by which heap, and what may be done with it.
+//! One pool: which heap serves which stream, and what may be done with the pool.
 
 use super::super::heap::Heap;
 use super::super::order::Waits;
@@ -7,34 +7,34 @@ use crate::base::slots::AtomicRef;
 use crate::base::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed, levels, lock};
 use std::collections::HashMap;
 
-/// Streams looked up without a lock, by hash.
+/// Entries of the lock-free cache of heaps, indexed by a hash of the stream.
 const CACHE: usize = 64;
 
 /// One pool.
 pub struct Pool {
-    /// The id that it goes by now; `u32::MAX` when destroyed.
+    /// Its current id; `u32::MAX` once destroyed.
     pub(crate) id: AtomicU32,
     pub(crate) limit: AtomicU64, // [B] of reserved; 0: none
     pub(crate) oom_count: AtomicU64,
-    /// Captures (graphs) that are alive. Changed under the growth lock.
+    /// The number of live captures (graphs). Changed under the growth lock.
     pub(crate) kept: AtomicU32,
-    /// Reasons why what the pool has stays where it is: it is kept, or sleeps. Changed under the growth lock.
+    /// The number of reasons why its memory must stay in place: captures, sleep. Changed under the growth lock.
     pub(crate) pins: AtomicU32,
     /// Whether it sleeps. Changed under the growth lock.
     pub(crate) sleep: Mutex<Sleep>,
-    /// What the memory of captures that were released waits for, until the pool is an ordinary one again.
+    /// What the memory of released captures waits for, until the pool is an ordinary one again.
     pub(crate) released: Mutex<Option<Waits>, { levels::POOL_RELEASED }>,
-    /// Heaps by hash of their stream. A hint: the heap itself says whom it serves.
+    /// Heaps by hash of their stream. A hint: the heap itself says which stream it serves.
     cache: [AtomicRef<Heap>; CACHE],
     pub(crate) streams: Mutex<PoolStreams, { levels::POOL_STREAMS }>,
 }
 
-/// Whether the memory of a pool is there.
+/// Whether the memory of a pool is present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sleep {
     #[default]
     Awake,
-    /// A thread takes its memory away or brings it back.
+    /// A thread is taking its memory away or bringing it back.
     Moving,
     Asleep,
 }
@@ -43,11 +43,11 @@ pub(crate) enum Sleep {
 #[derive(Default)]
 pub(crate) struct PoolStreams {
     pub heaps: HashMap<u64, u32>,
-    /// Heaps whose stream has ended, and such whose stream got another one meanwhile.
+    /// Heaps whose stream has ended, and heaps whose stream has got another one meanwhile.
     pub orphans: Vec<u32>,
-    /// Heaps that serve nobody until a graph's replay is over, which may use what is free in them.
+    /// Heaps that serve no stream until a graph's replay is done, since it may use what is free in them.
     pub detached: Vec<u32>,
-    /// Heaps that a thread is about to give to another stream.
+    /// Heaps that a thread is about to assign to another stream.
     pub moving: Vec<u32>,
 }
 
@@ -63,7 +63,7 @@ fn cache_index(stream: u64) -> usize {
     (stream.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize
 }
 
-/// A pool that was looked up, and which it was then: its place may be another pool's by now.
+/// A pool that was looked up, with its id at that moment: its slot may belong to another pool by now.
 #[derive(Clone, Copy)]
 pub(crate) struct PoolRef {
     pub place: &'static Pool,
@@ -85,32 +85,32 @@ impl Pool {
         }
     }
 
-    /// The heap that serves a stream here, if it was asked for before.
+    /// The heap that serves a stream here, if the stream has been used before.
     #[inline(always)]
     pub(crate) fn heap_of(&self, stream: u64) -> Option<&'static Heap> {
         let heap = self.cache[cache_index(stream)].get()?;
-        // Only heaps of this pool are ever entered, and they leave with it: the stream tells.
+        // Only heaps of this pool are ever entered, and they leave with it, so comparing the stream is enough.
         (heap.stream() == stream).then_some(heap)
     }
 
-    /// Remembers the heap that serves a stream. The pool's streams are locked.
+    /// Caches the heap that serves a stream. The pool's streams are locked.
     pub(crate) fn remember(&self, stream: u64, heap: &'static Heap) {
         self.cache[cache_index(stream)].set(Some(heap));
     }
 
-    /// The stream's requests no longer find its heap here without a look at where they belong.
+    /// Removes a stream from the cache: its requests look their heap up under the lock again.
     pub(crate) fn evict(&self, stream: u64) {
         let _streams = lock(&self.streams);
         self.cache[cache_index(stream)].set(None);
     }
 
-    /// `evict` for all streams.
+    /// Removes all streams from the cache.
     pub(crate) fn evict_all(&self) {
         let _streams = lock(&self.streams);
         self.forget_heaps();
     }
 
-    /// No request finds a heap here the quick way. The pool's streams are locked, or the device ends.
+    /// Clears the cache. The pool's streams are locked, or the device is ending.
     pub(crate) fn forget_heaps(&self) {
         self.cache.iter().for_each(|c| c.set(None));
     }

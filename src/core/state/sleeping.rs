@@ -1,17 +1,17 @@
-//! What of the pools sleeps: granules that went back to the device, and the ranges of addresses that show nothing until
-//! they come again.
+//! Sleeping memory of pools: granules that went back to the device, and the address ranges where nothing is mapped
+//! until they return.
 
 use super::super::aliases::Pieces;
 use super::super::units::GranuleRun;
 use std::collections::BTreeMap;
 
-/// What sleeps of a pool.
+/// The sleeping memory of a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Asleep {
     pub runs: Vec<GranuleRun>,
-    /// Addresses that show some of them, and the pieces that they show.
+    /// Address ranges in which some of the granules were mapped, and the pieces mapped there.
     pub shown: Vec<(GranuleRun, Pieces)>,
-    /// What they held is kept.
+    /// Their contents were saved.
     pub saved: bool,
 }
 
@@ -26,5 +26,5 @@ impl Asleep {
     }
 }
 
-/// What sleeps, by pool.
+/// Sleeping memory, by pool.
 pub(crate) type Sleepers = BTreeMap<u32, Asleep>;

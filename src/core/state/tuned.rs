@@ -1,11 +1,11 @@
-//! What a pond can be told to do differently, at any time, live blocks or not.
+//! What can be changed in a pond at any time, whether or not there are live blocks.
 //!
-//! - *Rounding*: sizes are raised to the next of so many parts of a power of two, so that requests of nearly the
-//!   same size fit each other's blocks.
-//! - *Whole blocks*: a block of at least `max_split` bytes stays whole when it is freed. It is kept apart, and
-//!   serves requests that are also that large and at most `max_round` smaller than it. It is given up to be merged
-//!   when memory runs short, when unused memory is given back, and by the collector.
-//! - *Collector*: memory that nobody uses goes back to the device before more is taken above a threshold.
+//! - *Rounding*: sizes are rounded up to a fraction of a power of two, so that requests of nearly the same size fit
+//! into   each other's blocks.
+//! - *Whole blocks*: a block of at least `max_split` bytes stays whole when it is freed. It is kept apart, and serves
+//!   requests that are also that large and at most `max_round` smaller than it. It is given up for merging when memory
+//!   runs short, when unused memory is given back, and by the collector.
+//! - *Collector*: unused memory goes back to the device before more is taken above a threshold.
 //! - *Segment*: how much is taken from the device at a time.
 
 use crate::base::sync::{AtomicU64, Ordering::Relaxed};
@@ -15,18 +15,18 @@ use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 pub struct Tuning {
     /// Blocks of at least this size stay whole; 0: none do.
     pub max_split: u64,
-    /// A whole block may be this much larger than a request that it serves, and not more.
+    /// The maximum by which a whole block may be larger than a request that it serves.
     pub max_round: u64,
-    /// log2 of the parts into which a power of two is divided when sizes are rounded up: four bits each for
-    /// sizes below 2 MiB, below 4 MiB, and so on; the last for all from 32 GiB. 0: not rounded.
+    /// log2 of the number of parts into which a power of two is divided when sizes are rounded up: four bits each for
+    /// sizes below 2 MiB, below 4 MiB, and so on; the last for all from 32 GiB on. 0: not rounded.
     pub divisions: u64,
-    /// Above so many reserved bytes unused memory is given back before more is taken; 0: never.
+    /// Above this many reserved bytes, unused memory is given back before more is taken; 0: never.
     pub collect_above: u64,
-    /// Taken from the device at a time at least, where the limits allow; 0: as the device says.
+    /// The minimum that is taken from the device at a time, as far as the limits allow; 0: as the device says.
     pub segment: u64,
 }
 
-/// The tuning of a pond. Each number is read by itself: a request that races with a change sees either.
+/// The tuning of a pond. Each number is read on its own: a request that races with a change sees either value.
 #[derive(Debug, Default)]
 pub(crate) struct Tuned {
     max_split: AtomicU64,
@@ -36,7 +36,7 @@ pub(crate) struct Tuned {
     segment: AtomicU64,
 }
 
-/// [B] sizes up to so many smallest blocks for each part are not rounded, as in PyTorch.
+/// [B] sizes up to this, times the number of parts, are not rounded, as in PyTorch.
 const SMALLEST: u64 = 512;
 /// log2 of the bytes at which the first interval starts.
 const FIRST_INTERVAL: u32 = 20;
@@ -66,14 +66,14 @@ impl Tuned {
     }
 }
 
-/// log2 of the parts for sizes around `bytes`.
+/// log2 of the number of parts for sizes around `bytes`.
 fn parts_log2(divisions: u64, bytes: u64) -> u32 {
     let interval = bytes.max(1).ilog2().saturating_sub(FIRST_INTERVAL).min(15);
     (divisions >> (interval * 4)) as u32 & 15
 }
 
 impl Tuning {
-    /// `bytes` raised to the next of the parts of the power of two below it.
+    /// Rounds `bytes` up to the next part of the power of two below it.
     pub(crate) fn round_up(&self, bytes: u64) -> u64 {
         let log2 = parts_log2(self.divisions, bytes);
         if log2 == 0 || bytes <= SMALLEST << log2 {
@@ -83,7 +83,7 @@ impl Tuning {
         bytes.checked_next_multiple_of(part.max(1)).unwrap_or(bytes)
     }
 
-    /// [B] the largest size that no division touches.
+    /// [B] the largest size that is never rounded.
     pub(crate) fn untouched(&self) -> u64 {
         let first = (0..16).find(|i| self.divisions >> (i * 4) & 15 != 0);
         match first {

@@ -1,7 +1,7 @@
-//! What the tuning changes about growth.
+//! How the tuning affects growth.
 //!
-//! The collector: before more is taken from the device, memory that nobody uses goes back, so that no
-//! more than a part of the device is reserved. It waits for the device, as freeing to a driver does.
+//! The collector: before more is taken from the device, unused memory goes back, so that at most a given part of the
+//! device is reserved. It waits for the device, as freeing to a driver does.
 
 use super::super::state::growth::Parts;
 use super::super::units::GRANULE_SHIFT;
@@ -9,9 +9,9 @@ use super::Search;
 use crate::base::error::Result;
 
 impl Search<'_> {
-    /// Gives unused memory back, until `missing` granules (or a segment) could be taken
-    /// without passing the threshold, as far as there is any. `true` when something was freed, here or on the
-    /// device: what was free in the taker's own heap stays there.
+    /// Gives unused memory back until `missing` granules (or a segment) could be taken without passing the threshold,
+    /// as far as there is any. Returns whether anything became free, here or on the device: what was free in the
+    /// taker's own heap stays there.
     pub(super) fn collect(&mut self, missing: u64) -> bool {
         let (ground, req) = (self.ground, self.req);
         let most = ground.tuned.get().collect_above;
@@ -25,7 +25,7 @@ impl Search<'_> {
             return any;
         }
         any |= ground.poll_all();
-        // The device may refuse: then what went before is what there is.
+        // The device may refuse: then what was given back so far must do.
         let mut went = false;
         if ground.config.mapping {
             let granules = over().div_ceil(1 << GRANULE_SHIFT);
@@ -50,7 +50,7 @@ impl Search<'_> {
         any || went
     }
 
-    /// Takes memory from the device: as much at a time as the tuning says, or else what is missing.
+    /// Takes memory from the device: as much at a time as the tuning says, otherwise what is missing.
     pub(super) fn grow_tuned(&mut self, missing: u64) -> Result<()> {
         let granules = self.ground.tuned.get().segment.div_ceil(1 << GRANULE_SHIFT);
         if self.ground.config.mapping && self.req.is_large() && granules > 1 {

@@ -1,4 +1,4 @@
-//! Memory from the device: how much the limits allow, granules where the device maps, segments elsewhere.
+//! Memory from the device: how much the limits allow; granules if the device maps, otherwise segments.
 
 use super::super::ground::{Ground, Growing};
 use super::super::heap::{FreeBlock, Heap};
@@ -11,12 +11,12 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Relaxed;
 use crate::fail;
 
-/// Where segments may grow, a later one takes this part of what is reserved: about the least memory on the
-/// traces, of the parts from a half to a sixteenth.
+/// If segments may grow, a later one is 1 / this of what is reserved. Of the parts from a half to a sixteenth, this one
+/// needed about the least memory on the traces.
 const GROWTH_PART: u64 = 8;
 
 impl Ground {
-    /// How many bytes more the limits let a pool take, and what stands against more.
+    /// How many more bytes the limits allow a pool to take, and the reason why not more.
     pub(in crate::core) fn allowed(&self, g: &Growing<'_>, pool: u32) -> (u64, &'static str) {
         let device = self.limit.load(Relaxed);
         let (taken, _) = g.taken(pool);
@@ -34,7 +34,7 @@ impl Ground {
         room
     }
 
-    /// How many bytes more the pool's own limit lets it have, from the device or from other pools.
+    /// How many more bytes the pool's own limit allows it to have, from the device or from other pools.
     pub(super) fn own_room(&self, g: &Growing<'_>, pool: u32) -> u64 {
         match self.pool(PoolId(pool)).map_or(0, |p| p.limit.load(Relaxed)) {
             0 => u64::MAX,
@@ -42,18 +42,18 @@ impl Ground {
         }
     }
 
-    /// Whether granules had to be mapped together anew so often for blocks of this size that growing is better.
+    /// Whether granules were newly mapped together so often for blocks of this size that growing is better.
     pub(super) fn is_worn(&self, units: u32) -> bool {
         self.growing().mapped_anew.get(&units).is_some_and(|&n| n >= super::WORN)
     }
 
-    /// The granule behind the last one that a heap owns: the best place for it to grow.
+    /// The granule after the last free one that a heap owns: the best place for it to grow.
     fn end_of(&self, heap: &'static Heap) -> Option<u32> {
         self.look(heap).last_free_granule()
     }
 
-    /// One segment of `bytes` from the device, of which `units` are served, entered in the books. `give` gives it to
-    /// somebody.
+    /// Takes one segment of `bytes` from the device, of which `units` are served, and counts it. `give` hands it to its
+    /// new owner.
     pub(super) fn take_segment<R>(
         &self,
         heap: &Heap,
@@ -89,7 +89,7 @@ impl Ground {
         given
     }
 
-    /// New granules for a heap, as many as there is room for in a row, at most `most`; how many.
+    /// Takes new granules for a heap, as many consecutive ones as there is room for, at most `most`; returns how many.
     fn take_granules(&self, req: &Request, most: u32) -> Result<u32> {
         let (heap, pool) = (req.heap, req.heap.pool());
         let after = if req.is_large() { self.end_of(heap) } else { None };
@@ -137,7 +137,7 @@ impl Ground {
 }
 
 impl Search<'_> {
-    /// Takes memory from the device: so many granules, or a segment.
+    /// Takes memory from the device: that many granules, or a segment.
     pub(super) fn grow(&mut self, missing: u64) -> Result<()> {
         let (ground, req) = (self.ground, self.req);
         if !ground.config.mapping {
@@ -154,14 +154,13 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// A new segment: of the init size at first, of the realloc size later, and never too small for the
-    /// request.
+    /// Takes a new segment: of the init size at first, of the realloc size later, and never too small for the request.
     fn grow_segment(&mut self) -> Result<()> {
         let (ground, req) = (self.ground, self.req);
         let config = &ground.config;
         let unit = 1u64 << LARGE_SHIFT;
         let chunk = ground.maps.shape.min_chunk();
-        // A fine tier needs a whole granule for its chunk, a large request its own units.
+        // A fine tier needs a whole granule for its chunk, a large request only its own units.
         let least = if req.is_large() { req.charged.next_multiple_of(unit.max(chunk)) } else { GRANULE };
         let (usual, allowed, why) = {
             let g = ground.growing();
@@ -188,7 +187,8 @@ impl Search<'_> {
                 fail!(Code::OutOfMemory, "more blocks than the library can keep track of");
             };
             let give = |part: Extent| {
-                // Nothing is behind the end of a segment; who looks there finds nothing of one that was there before.
+                // There is nothing behind the end of a segment: clears what an earlier segment may have left in the
+                // table there.
                 for unit in part.end()..part.end().next_multiple_of(LARGE_UNITS) {
                     ground.maps.set_large_at(unit, 0);
                 }

@@ -1,4 +1,4 @@
-//! Requests for which no block of just their size waits: best fit, and what comes before the device is asked.
+//! Requests for which no block of exactly their size waits: best fit, and whatever is tried before the device is asked.
 
 use super::super::desc::{DIRECT, Id, USES};
 use super::super::ground::Ground;
@@ -11,23 +11,23 @@ use crate::base::sync::Ordering::Relaxed;
 use crate::fail;
 use std::ops::DerefMut;
 
-/// Best fits between two looks at what other threads have freed.
+/// The number of best fits after which the remote list is checked again.
 const DRAIN_EVERY: u32 = 32;
 
 impl Ground {
-    /// Whether a request is a segment of its own, as far as its size goes.
+    /// Whether a request's size makes it a segment of its own.
     #[inline]
     fn is_direct(&self, charged: u64) -> bool {
         charged > self.config.max_chunk && !self.config.mapping
     }
 
-    /// A block cut from what is free in the heap, in the usual case: the calling thread owns the heap, and something
-    /// fits. It needs nothing from the device; 0: it is not the usual case, and nothing is done.
+    /// A block cut from the heap's free memory in the usual case: the calling thread owns the heap, and something fits,
+    /// so that the device is not needed. 0: it is not the usual case, and nothing is done.
     pub(crate) fn place_owned(&self, h: &mut OwnedHeap<'_>, req: &Request) -> Id {
         if h.countdown == 0 || self.is_direct(req.charged) { 0 } else { self.place(h, req.size) }
     }
 
-    /// A best fit, not yet live; 0 when there is none in what is merged already.
+    /// A best fit, not yet live; 0 if nothing that is already merged fits.
     #[inline]
     fn place<G: DerefMut<Target = HeapState>>(&self, h: &mut LockedHeap<'_, G>, size: Size) -> Id {
         h.countdown = h.countdown.saturating_sub(1);
@@ -43,7 +43,8 @@ impl Ground {
         h.fit_large(size.units)
     }
 
-    /// A block for a request for which none of just its size was freed, or which the tuning concerns; its offset.
+    /// Allocates for a request for which no block of exactly its size was freed, or which the tuning affects; returns
+    /// the offset.
     #[inline(never)]
     pub(crate) fn alloc_missed<'a>(&'a self, mut h: LockedHeap<'a>, req: &Request) -> Result<u64> {
         let size = req.size;
@@ -84,17 +85,17 @@ impl Ground {
         Ok(self.finish(h, id, size.tier as u32, req))
     }
 
-    /// A request beyond the max chunk: a segment of its own, for as long as the block lives.
+    /// Allocates for a request beyond the max chunk: a segment of its own, for as long as the block lives.
     #[cold]
     fn alloc_direct(&self, req: &Request) -> Result<u64> {
         self.check_reentry()?;
-        self.poll(req.heap); // those that were freed here go back first
+        self.poll(req.heap); // blocks that were freed here go back first
         let mut round = 0;
         loop {
             let since = self.now();
             let mut got = self.take_direct(req);
             let short = |got: &Result<u64>| got.as_ref().is_err_and(|e| e.code() == Code::OutOfMemory);
-            // What waits may be a segment that goes back.
+            // A waiting block may be a segment that goes back.
             while short(&got) && (self.poll_all() || self.wait_for_one(None)) {
                 got = self.take_direct(req);
             }
@@ -143,8 +144,8 @@ impl Ground {
     }
 }
 
-/// Whether a block is rather scattered than put where it fits best: memory is scarce, and much of what is free lies
-/// in granules that are partly used.
+/// Whether a block should be scattered rather than placed at its best fit: memory is scarce, and much of the free
+/// memory lies in partly used granules.
 #[cold]
 fn is_spared<G: DerefMut<Target = HeapState>>(h: &LockedHeap<'_, G>, units: u32) -> bool {
     units >= LARGE_UNITS && h.fit_cost(units).is_some_and(|c| c > WORTH_MAPPING)

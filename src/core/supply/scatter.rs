@@ -1,5 +1,5 @@
-//! Blocks of scattered granules: showing them side by side, finding ranges that were shown before, and
-//! forgetting ranges that nobody needs.
+//! Blocks of scattered granules: mapping them side by side, finding ranges that were mapped before, and forgetting
+//! ranges that nobody needs.
 
 use super::super::aliases::{Gone, Range};
 use super::super::desc::{ALIAS, GranuleUse, Id, use_of};
@@ -12,22 +12,22 @@ use crate::base::error::{Code, Result};
 use crate::base::sync::{Ordering::Relaxed, lock};
 use crate::fail;
 
-/// Memory is scarce when what may still be taken is less than this part of what is reserved.
+/// Memory is scarce when less than 1 / this of what is reserved may still be taken.
 const SCARCE_PART: u64 = 3;
-/// A heap is ragged when more than this part of what is reserved is free in it but lies in granules that are partly
-/// used. Twice as much costs some programs 1 % of the device; half as much gains as often as it loses, and maps more.
+/// A heap is ragged when more than 1 / this of what is reserved is free in its partly used granules. Twice as much
+/// costs some programs 1 % of the device; half as much gains as often as it loses, and maps more.
 const RAGGED_PART: u64 = 100;
 
 impl Ground {
-    /// Whether `granules` more may be taken from the device only to spare the driver work.
+    /// Whether `granules` more may be taken from the device just to spare driver calls.
     pub(super) fn has_slack(&self, granules: u64) -> bool {
         let peak = lock(&self.ledger).device.peaks.allocated();
         let reserved = self.growing().device.reserved.current;
         reserved + (granules << GRANULE_SHIFT) <= peak + peak / super::SLACK_PART
     }
 
-    /// A block of scattered granules that were shown together before and are all free again: it costs no
-    /// driver call.
+    /// Reuses a range of scattered granules that are still mapped together and are all free again: it costs no driver
+    /// call.
     pub(super) fn revive_range(
         &self,
         h: &mut LockedHeap<'_>,
@@ -62,14 +62,15 @@ impl Ground {
         self.maps.set_alias(granule, head, heap.index, id);
     }
 
-    /// Asks anew whether memory is scarce, and whether what the heap has free is ragged; whether both are so.
+    /// Updates whether memory is scarce and the heap ragged; returns whether both are true.
     pub(super) fn note_scarcity(&self, heap: &'static Heap) -> bool {
         let (room, reserved) = {
             let g = self.growing();
             (self.allowed(&g, heap.pool()).0, g.device.reserved.current)
         };
         let scarce = self.config.mapping && room < reserved / SCARCE_PART;
-        // Heaps take whole granules from one another: where there are several, parts are made more sparingly.
+        // Heaps take whole granules from each other: if there are several, blocks are scattered over parts of granules
+        // more sparingly.
         let part = if self.heap_count.load(Relaxed) > 1 { RAGGED_PART / 2 } else { RAGGED_PART };
         let most = if scarce { (reserved >> LARGE_SHIFT) / part } else { u64::MAX };
         self.most_ragged.store(most, Relaxed);
@@ -78,7 +79,7 @@ impl Ground {
         h.ragged
     }
 
-    /// What scattering a block may cost at most to be better than the best fit. `None`: there is no fit, or it is
+    /// The maximum that scattering a block may cost to be better than the best fit. `None`: there is no fit, or it is
     /// as good.
     pub(super) fn sparing_limit(&self, h: &mut LockedHeap<'_>, units: u32) -> Option<u32> {
         self.drain(h);
@@ -86,7 +87,7 @@ impl Ground {
         h.fit_cost(units)?.checked_sub(WORTH_MAPPING).filter(|&c| c > 0)
     }
 
-    /// Shows pieces that were taken out of a heap at addresses of their own.
+    /// Maps pieces that were taken out of a heap, at addresses of their own.
     fn map_pieces(&self, pieces: &[Extent], heap: &'static Heap) -> Result<Range> {
         let count = pieces.iter().map(|p| p.touched().count).sum();
         let room = || self.aliases.lock().room(count, pieces.len());
@@ -115,8 +116,8 @@ impl Ground {
         Ok(self.aliases.lock().enter(pieces, id, shown))
     }
 
-    /// Unmaps all idle ranges, or the half that was not used for longest; whether there were any. Waits for the
-    /// device, since work that is still queued may use those addresses.
+    /// Unmaps all idle ranges, or the least recently used half; returns whether there were any. Waits for the device,
+    /// since work that is still queued may use those addresses.
     fn forget_idle(&self, all: bool) -> Result<bool> {
         let ranges = self.take_idle_ranges(all);
         if ranges.is_empty() {
@@ -130,7 +131,7 @@ impl Ground {
         Ok(true)
     }
 
-    /// Idle ranges: all of them, or the half that was not used for longest. They are leaving.
+    /// Takes all idle ranges, or the least recently used half. They are leaving from then on.
     pub(super) fn take_idle_ranges(&self, all: bool) -> Vec<Gone> {
         let owner = |granule: u32| {
             let u = self.maps.granule(granule);
@@ -139,7 +140,7 @@ impl Ground {
             }
             self.heap(u.heap()).filter(|x| self.is_pinned(x)).map(Heap::pool)
         };
-        // A replay may need the range, if it still shows what is kept for it, which is of one pool.
+        // A replay may need the range if everything mapped there still belongs to one pinned pool.
         let kept = |pieces: &[Extent]| {
             let mut pools = every_granule(pieces).map(owner);
             let first = pools.next().flatten();
@@ -150,13 +151,13 @@ impl Ground {
         aliases.take_idle(keep, kept)
     }
 
-    /// Ranges that were leaving stay.
+    /// Makes leaving ranges idle again.
     pub(super) fn keep_ranges(&self, ranges: &[Gone]) {
         let mut aliases = self.aliases.lock();
         ranges.iter().for_each(|r| aliases.stay(r.index));
     }
 
-    /// Unmaps ranges that are leaving. The device was waited for. On failure those that are left stay.
+    /// Unmaps leaving ranges. The device was waited for. After a failure the remaining ones are idle again.
     pub(in crate::core) fn unmap_ranges(&self, ranges: Vec<Gone>) -> Result<()> {
         for (n, r) in ranges.iter().enumerate() {
             if let Err(e) = self.backing.unalias(r.shown.offset(), r.shown.bytes()) {
@@ -168,7 +169,7 @@ impl Ground {
         Ok(())
     }
 
-    /// Ranges that were leaving show nothing any more.
+    /// Forgets leaving ranges that have been unmapped.
     pub(in crate::core) fn forget_ranges(&self, ranges: &[Gone]) {
         for r in ranges {
             r.shown.granules().for_each(|i| self.maps.set_granule(i, GranuleUse::NONE));
@@ -180,9 +181,9 @@ impl Ground {
 }
 
 impl Search<'_> {
-    /// Shows the pieces in the scratch, which were just taken out of the locked heap, as the block that is asked for;
-    /// its offset. On failure the heap has them again. `worn`: it counts as one more new mapping of a block of this
-    /// size.
+    /// Maps the pieces in the scratch space, which were just taken out of the locked heap, as the requested block;
+    /// returns its offset. On failure the heap has them again. `worn`: counts this as one more new mapping for a block
+    /// of this size.
     pub(super) fn show(&mut self, h: LockedHeap<'_>, first: Id, worn: bool) -> Result<u64> {
         let (ground, req) = (self.ground, self.req);
         drop(h);
@@ -190,7 +191,7 @@ impl Search<'_> {
         let range = match known {
             Some(range) => Ok(range),
             None => {
-                // In this operation's hands until they are shown.
+                // In transit until they are mapped.
                 let transit = ground.growing().begin_transit(Parts::Of(req.heap.pool(), req.heap.pool()));
                 let new = ground.map_pieces(&self.scratch.pieces, req.heap);
                 let mut g = ground.growing();

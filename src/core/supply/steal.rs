@@ -9,7 +9,7 @@ use super::super::units::GRANULE_SHIFT;
 use super::Search;
 use std::sync::Arc;
 
-/// From whom memory may be taken, and on what terms.
+/// Under which condition memory may be taken from a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Terms {
     /// The giver's stream has nothing queued.
@@ -18,17 +18,17 @@ pub(crate) enum Terms {
     Wait,
 }
 
-/// How many heaps whose streams turn out to be busy are asked for one request while the device may have more.
+/// How many heaps with busy streams are tried for one request while the device may have more memory.
 const MOST_BUSY: u32 = 8;
 
-/// Whose work may still be on what was taken out of a heap.
+/// Whose work may still use what was taken out of a heap.
 struct From {
     id: u64,
     stream: Option<Arc<Stream>>,
 }
 
 impl Search<'_> {
-    /// Takes up to `missing` free granules from other heaps. Without `scattering` they must be in one run.
+    /// Takes up to `missing` free granules from other heaps. Without `scattering` they must form one run.
     pub(super) fn steal(&mut self, missing: u64, scattering: bool, same_pool: bool, terms: Terms) -> bool {
         let (ground, taker) = (self.ground, self.req.heap);
         let mine = taker.pool();
@@ -43,7 +43,7 @@ impl Search<'_> {
             let (from, transit) = {
                 let mut g = ground.growing();
                 let pool = giver.pool();
-                // Looked at again under the lock.
+                // Checked again under the lock.
                 if (pool == mine) != same_pool || pool == NO_POOL || ground.is_pinned(giver) {
                     continue;
                 }
@@ -84,14 +84,14 @@ impl Search<'_> {
         left < missing
     }
 
-    /// Lists the heaps, but for the taker, that may have free granules: of its pool, or of others.
+    /// Lists the heaps other than the taker that may have free granules: of its pool, or of others.
     fn find_givers(&mut self, same_pool: bool) {
         let (ground, taker) = (self.ground, self.req.heap);
         let Scratch { changed, givers, .. } = &mut self.scratch;
         changed.clear();
         let mut g = ground.growing();
         ground.changed.take(STOCK, |i| ground.heap(i).map(Heap::listed), changed);
-        let serves = |heap: &&Heap| heap.pool() != NO_POOL; // it is told of anew when it does
+        let serves = |heap: &&Heap| heap.pool() != NO_POOL; // it is entered again when it gets a pool
         for heap in changed.iter().filter_map(|&i| ground.heap(i)).filter(serves) {
             g.note_stock(heap.pool(), heap.index);
         }
@@ -105,8 +105,8 @@ impl Search<'_> {
 }
 
 impl Ground {
-    /// Takes up to `most` free granules out of a heap; not `apart`, only so many in one run. They are in the scratch,
-    /// and the answer says whose they were. `None`: it has none. Growth is locked.
+    /// Takes up to `most` free granules out of a heap; unless `apart`, only that many in one run. They are in the
+    /// scratch space; the result says whose they were. `None`: the heap has none. Growth is locked.
     fn take_runs(&self, giver: &'static Heap, most: u64, apart: bool, scratch: &mut Scratch) -> Option<From> {
         let Scratch { free_runs: runs, taken, .. } = scratch;
         taken.clear();
@@ -128,19 +128,19 @@ impl Ground {
         }
         let mut left = most;
         for &(run, id) in runs.iter() {
-            // From the end of the run: its owner goes on from the front.
+            // From the end of the run: its owner continues from the front.
             let n = u64::from(run.count).min(left) as u32;
             let Some(block) = (n > 0).then(|| h.take_part(id, run.last(n).extent())).flatten() else { break };
             taken.push(block);
             left -= u64::from(n);
         }
-        // Until something happens in it there is nothing new to see.
+        // There is nothing new to see until the heap changes.
         h.rest(STOCK);
         (free > 0).then(|| From { id: giver.stream(), stream: h.stream.clone() })
     }
 
-    /// Whether memory that was just taken out of a heap, whose stream is this, may go to `taker`; makes the taker wait
-    /// if need be.
+    /// Whether memory that was just taken out of a heap with this stream may go to `taker`; makes the taker wait if
+    /// necessary.
     pub(in crate::core) fn agree(
         &self,
         id: u64,
@@ -149,12 +149,12 @@ impl Ground {
         terms: Terms,
     ) -> bool {
         if id == UNORDERED {
-            return true; // what is free there has waited for everyone already
+            return true; // free memory there has waited for everyone already
         }
         let Some(stream) = stream else { return false };
         let to = taker.stream();
         if self.look(taker).stream.as_ref().is_some_and(|own| Arc::ptr_eq(own, &stream)) {
-            return true; // of another pool, and of the same stream: its work is ordered by itself
+            return true; // the same stream in another pool: its work is ordered by itself
         }
         match self.order.fence(&stream) {
             Ok(None) => true,
@@ -165,7 +165,7 @@ impl Ground {
                 Err(e) if not_now(&e) => false,
                 _ => self.order.sync(&fence).is_ok(),
             },
-            // Nobody can tell how far its work is, but for the device as a whole.
+            // Only a wait for the whole device tells how far the stream's work is.
             Err(_) => self.order.sync_device().is_ok(),
         }
     }

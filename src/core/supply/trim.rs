@@ -1,8 +1,8 @@
-//! Unused memory back to the device.
+//! Gives unused memory back to the device.
 //!
-//! Other threads go on meanwhile. So what goes back is first taken out of its heap, where nobody finds it any more, and
-//! only then is the device waited for: work that was queued before the free may be on it until then. What the device
-//! would not take, and of segments what is not free as a whole, goes back to the heaps that it was taken from.
+//! Other threads continue meanwhile. So what goes back is first taken out of its heap, where nobody finds it any more,
+//! and only then is the device waited for: work that was queued before the free may still use it until then. Memory
+//! that the device refuses, and segments that are not completely free, go back to the heaps from which they were taken.
 
 use super::super::ground::{Ground, Growing};
 use super::super::heap::{FreeBlock, Heap};
@@ -22,8 +22,8 @@ pub(super) struct Taken {
 }
 
 impl Ground {
-    /// Gives unused memory back to the device: of one pool, or of all. Waits for the device first. Whether anything
-    /// went.
+    /// Gives unused memory of one pool, or of all, back to the device. Waits for the device first. Returns whether
+    /// anything went back.
     pub(crate) fn trim(&self, pool: Option<u32>) -> Result<bool> {
         self.check_reentry()?;
         self.order.sync_device()?;
@@ -35,7 +35,7 @@ impl Ground {
             let (taken, transit) = {
                 let mut g = self.growing();
                 let taken = self.take_free(&mut g, wanted(), u64::MAX);
-                // Who has nothing in hand is waited for by nobody.
+                // Nobody waits for an operation that holds nothing.
                 let transit = (!taken.is_empty()).then(|| g.begin_transit(parts));
                 (taken, transit)
             };
@@ -48,7 +48,7 @@ impl Ground {
             let (mut taken, transit) = {
                 let mut g = self.growing();
                 let taken = self.take_all_free(&mut g, wanted());
-                // What is left of a pool may leave it, and must be in nobody's hands until then.
+                // What is left of a pool may leave it, and must be held by nobody until then.
                 let taken = if pool.is_some() { taken } else { self.keep_whole(&g, taken) };
                 let transit = (!taken.is_empty()).then(|| g.begin_transit(parts));
                 (taken, transit)
@@ -84,7 +84,7 @@ impl Ground {
         PoolId(pool) != PoolId::DEFAULT && self.heaps_of(pool).into_iter().all(idle)
     }
 
-    /// Memory of a pool becomes nobody's. Nothing that was queued before may use it. Growth is locked.
+    /// Makes memory of a pool unowned. Nothing that was queued before may use it. Growth is locked.
     pub(in crate::core) fn give_to_nobody(
         &self,
         g: &mut Growing<'_>,
@@ -99,7 +99,7 @@ impl Ground {
         self.lock(commons).give(block);
     }
 
-    /// The heap of memory that is no pool's. Such memory waits for nothing.
+    /// The heap of memory that belongs to no pool. Such memory waits for nothing.
     pub(in crate::core) fn commons(&self) -> Result<&'static Heap> {
         match self.all_heaps().find(|x| x.pool() == COMMONS) {
             Some(heap) => Ok(heap),
@@ -107,7 +107,7 @@ impl Ground {
         }
     }
 
-    /// Merges everything that was freed so far in those heaps, but for pinned ones.
+    /// Merges everything that was freed so far in those heaps, except pinned ones.
     fn merge_wanted(&self, mut heaps: Vec<&'static Heap>) -> Vec<&'static Heap> {
         heaps.retain(|x| !self.is_pinned(x));
         for &heap in &heaps {
@@ -115,13 +115,13 @@ impl Ground {
             self.drain(&mut h);
             h.give_up_whole();
             h.flush();
-            h.give_ids_up(); // others may need some to take apart what they have
+            h.give_ids_up(); // others may need some to split their blocks
         }
         heaps
     }
 
-    /// Takes up to `most` free granules out of the wanted heaps. Nobody can use them then, but
-    /// work that was queued before they were freed still may.
+    /// Takes up to `most` free granules out of the wanted heaps. Nobody else can use them then, but work that was
+    /// queued before they were freed still may.
     pub(super) fn take_free(&self, _: &mut Growing<'_>, wanted: Vec<&'static Heap>, most: u64) -> Vec<Taken> {
         let mut taken = Vec::new();
         let mut left = most;
@@ -130,7 +130,7 @@ impl Ground {
             let mut runs = Vec::new();
             h.free_runs(&mut runs);
             for (run, id) in runs {
-                // From the end of the run: its owner goes on from the front.
+                // From the end of the run: its owner continues from the front.
                 let n = u64::from(run.count).min(left) as u32;
                 if n > 0
                     && let Some(block) = h.take_part(id, run.last(n).extent())
@@ -143,8 +143,8 @@ impl Ground {
         taken
     }
 
-    /// Gives granules that were taken back to the device, and unmaps all idle ranges of addresses, which may show them.
-    /// Waits for the device. What the device would not take back is the heaps' again. `any`: something went.
+    /// Gives granules that were taken back to the device, and unmaps all idle ranges of addresses, which may contain
+    /// them. Waits for the device. What the device refuses goes back to the heaps. `any` is set if something went back.
     pub(super) fn give_granules_back(&self, taken: Vec<Taken>, any: &mut bool) -> Result<()> {
         let mut done = self.order.sync_device().and_then(|()| self.unmap_what_shows(&taken));
         for Taken { heap, block } in taken {
@@ -165,8 +165,8 @@ impl Ground {
         done
     }
 
-    /// Unmaps all idle ranges of addresses. Those that other threads are unmapping now, and which show granules that
-    /// were taken, are waited for.
+    /// Unmaps all idle ranges of addresses. Waits for other threads that are just unmapping ranges with granules that
+    /// were taken.
     fn unmap_what_shows(&self, taken: &[Taken]) -> Result<()> {
         let granules: HashSet<u32> = taken.iter().flat_map(|t| t.block.part.touched().granules()).collect();
         let mut round = 0;
@@ -188,7 +188,7 @@ impl Ground {
         }
     }
 
-    /// Takes everything that is free out of the wanted heaps, where there are segments, in order.
+    /// For segments: takes all free memory out of the wanted heaps, sorted by offset.
     pub(super) fn take_all_free(&self, g: &mut Growing<'_>, wanted: Vec<&'static Heap>) -> Vec<Taken> {
         let mut taken = Vec::new();
         for heap in self.merge_wanted(wanted) {
@@ -199,8 +199,8 @@ impl Ground {
         taken
     }
 
-    /// Gives those segments back to the device of which all was taken, the largest first, as long as `more` says so of
-    /// the next one. Waits for the device. They are not in `taken` any more. `any`: something went.
+    /// Gives segments that were taken completely back to the device, the largest first, as long as `more` accepts the
+    /// next one. Waits for the device. Removes them from `taken`. `any` is set if something went back.
     pub(super) fn give_segments_back(
         &self,
         taken: &mut Vec<Taken>,
@@ -226,7 +226,7 @@ impl Ground {
                 g.keep_segment(segment);
                 return Err(e);
             }
-            // Its parts may have been several pools'; they leave their accounts to the byte.
+            // Its parts may have belonged to several pools; they leave those accounts to the byte.
             g.keep_segment(segment);
             let inside =
                 |t: &Taken| segment.part.off <= t.block.part.off && t.block.part.end() <= segment.part.end();
@@ -244,8 +244,8 @@ impl Ground {
         Ok(())
     }
 
-    /// Of what was taken, the parts of segments of which all was taken: these can go back to the device. The rest is its
-    /// heaps' again, so that nobody has to wait for it.
+    /// Keeps those parts of `taken` that make up complete segments, which can go back to the device. Returns the rest
+    /// to its heaps, so that nobody has to wait for it.
     pub(super) fn keep_whole(&self, g: &Growing<'_>, mut taken: Vec<Taken>) -> Vec<Taken> {
         let runs = joined(taken.iter().map(|t| t.block.part));
         let whole: Vec<Extent> =
@@ -259,14 +259,14 @@ impl Ground {
         taken
     }
 
-    /// Gives memory that was taken back to the heaps that had it.
+    /// Returns memory that was taken to the heaps that had it.
     pub(super) fn return_all(&self, _: &Growing<'_>, taken: Vec<Taken>) {
         for Taken { heap, block } in taken {
             self.lock(heap).give(block);
         }
     }
 
-    /// Everything goes back to the device, live blocks too. The device is idle, and nobody uses the pond.
+    /// Gives everything back to the device, including live blocks. The device is idle, and nobody uses the pond.
     pub(crate) fn close(&self) -> Result<()> {
         self.forget_heaps();
         self.forget_captures();
@@ -274,7 +274,7 @@ impl Ground {
         let _ = self.trim(None);
         self.forget_uses();
         let segments: Vec<Segment> = self.growing().segments().copied().collect();
-        // Also after a failure: the device may take the others.
+        // Continues after a failure: the device may take the others.
         let mut first = Ok(());
         for s in segments {
             self.growing().take_segment(s.part.touched().first);
@@ -283,9 +283,10 @@ impl Ground {
         first
     }
 
-    /// After `close`, and so long after it that hardly a thread is still in a call that had begun before: the tables of
-    /// the pond, nearly all of its host memory, go back to the system. A call that is under way all the same finds no
-    /// block: no heap has one, and no address leads to one. So both go together, with every heap locked.
+    /// Gives the tables of the pond, nearly all of its host memory, back to the system. Called after `close`, so much
+    /// later that hardly any thread is still in a call that began before. A call that is still in progress finds no
+    /// block: no heap has one, and no address leads to one. Therefore both are cleared together, with every heap
+    /// locked.
     pub(crate) fn discard(&self) {
         let _g = self.growing();
         let mut locked: Vec<_> = self.all_heaps().map(|x| self.look(x)).collect();
@@ -297,8 +298,8 @@ impl Ground {
 }
 
 impl Search<'_> {
-    /// Where there are segments: idle ones go back to the device, so that it can give one that is large enough. If that
-    /// is not it, free memory side by side that several heaps had becomes the request's.
+    /// For segments: gives idle ones back to the device, so that it can give one that is large enough. If that does not
+    /// help, adjacent free memory of several heaps moves to the request's heap.
     pub(super) fn trim_and_grow(&mut self, missing: u64) -> bool {
         let ground = self.ground;
         if ground.order.sync_device().is_err() {
@@ -321,8 +322,8 @@ impl Search<'_> {
         grown || released.is_ok() && self.move_run()
     }
 
-    /// Gives the smallest run that is long enough and that several heaps have to the request's heap, if the limit of its
-    /// pool allows. Waits for the device, with nothing but that run in hand.
+    /// Moves the smallest run that is long enough and that several heaps own to the request's heap, if the limit of its
+    /// pool allows. Waits for the device, holding nothing but that run.
     fn move_run(&mut self) -> bool {
         let (ground, req) = (self.ground, self.req);
         let units = if req.is_large() { req.size.units } else { super::LARGE_UNITS };
@@ -347,7 +348,7 @@ impl Search<'_> {
         };
         let idle = ground.order.sync_device().is_ok();
         let mut g = ground.growing();
-        // The limit is looked at again: the pool may have grown meanwhile.
+        // The limit is checked again: the pool may have grown meanwhile.
         let moves = idle && fits(&g, &parts);
         if moves {
             for t in parts {

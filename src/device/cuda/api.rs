@@ -1,10 +1,9 @@
-//! The functions of the CUDA driver: which ones, since when, and how they are found at run time.
+//! The functions of the CUDA driver: which ones, since which version, and how they are found at run time.
 //!
-//! The signatures are those of `cudarc`'s bindings, checked by the compiler below, but for the status:
-//! here it is an integer, since a newer driver may return a number that its `enum` does not know. A
-//! function is asked for as the CUDA version in front has it, so that the driver gives the right one of
-//! several. Loaded once for each path, and never unloaded: the driver registers
-//! handlers for the end of the process.
+//! The signatures are those of `cudarc`'s bindings, compared by the compiler below, except for the status: here it is
+//! an integer, since a newer driver may return a number that the bindings' `enum` does not know. Each function is
+//! requested for the CUDA version in front of it, so that the driver returns that version of it. A library is loaded
+//! once for each path and never unloaded: the driver registers handlers for the end of the process.
 
 #![allow(non_snake_case, reason = "the names are the driver's own")]
 
@@ -15,13 +14,13 @@ use cudarc::driver::sys::*;
 use libloading::Library;
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_uint, c_ulonglong, c_void};
 
-/// The oldest driver that serves, as `cuDriverGetVersion` counts: CUDA 11.4.
+/// The oldest supported driver, as `cuDriverGetVersion` counts: CUDA 11.4.
 pub(super) const OLDEST: i32 = 11_040;
 /// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`: the NULL stream is the legacy one, whatever the program was
 /// compiled with.
 const LEGACY_STREAM: u64 = 1;
 
-/// Asks the driver for a function: name without suffix, name as exported, version that brought it.
+/// Asks the driver for a function: its name without suffix, its exported name, and the version that introduced it.
 type Find<'a> = &'a dyn Fn(&CStr, &CStr, c_int) -> *mut c_void;
 
 /// The first name without its Rust syntax, as a C string.
@@ -42,13 +41,13 @@ macro_rules! table {
             const _: unsafe fn($($arg),*) -> CUresult = cudarc::driver::sys::$name;
         )*
 
-        /// The driver's functions by their exported names. The required ones are always there.
+        /// The driver's functions by their exported names. The required ones are always present.
         pub(super) struct Table {
             $(pub(super) $name: Option<unsafe extern "C" fn($($arg),*) -> u32>,)*
         }
 
         impl Table {
-            /// Finds all functions; the names of required ones that are missing.
+            /// Finds all functions; also returns the names of required ones that are missing.
             fn find(find: Find<'_>) -> (Table, Vec<&'static str>) {
                 let mut missing = Vec::new();
                 $(
@@ -56,8 +55,8 @@ macro_rules! table {
                     if at.is_null() && stringify!($need) == "required" {
                         missing.push(stringify!($name));
                     }
-                    // SAFETY: NULL is `None`; else the driver's function of this name and version, which has
-                    // this signature by its documentation. A status is an `int`-sized enum in C.
+                    // SAFETY: NULL becomes `None`; anything else is the driver's function of this name and version,
+                    // which has this signature by its documentation. A status is an `int`-sized enum in C.
                     let $name = unsafe {
                         std::mem::transmute::<
                             *mut c_void,
@@ -156,7 +155,7 @@ type GetProcAddressV2 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_
 
 /// The address of an exported symbol, or NULL.
 fn symbol(library: &Library, name: &CStr) -> *mut c_void {
-    // SAFETY: only the address is taken; it is given a type where the documentation of the name says which.
+    // SAFETY: only the address is taken; the caller gives it the type that the documentation of the name specifies.
     let found = unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()) };
     found.map_or(std::ptr::null_mut(), |s| *s)
 }
@@ -169,8 +168,7 @@ fn open(named: Option<&OsStr>) -> Result<Library> {
     };
     let mut first = None;
     for name in names {
-        // SAFETY: the driver's initialisers are made to run at any time; whoever names another library vouches
-        // for it.
+        // SAFETY: the driver's initialisers may run at any time; a user who names another library vouches for it.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok(library),
             Err(e) => {
@@ -187,7 +185,7 @@ fn load_table(named: Option<&OsStr>) -> Result<Table> {
     let library = open(named)?;
     let v2 = symbol(&library, c"cuGetProcAddress_v2");
     let v1 = symbol(&library, c"cuGetProcAddress");
-    // SAFETY: NULL is `None`; else the driver's function of this name, with its documented signature.
+    // SAFETY: NULL becomes `None`; anything else is the driver's function of this name, with its documented signature.
     let v2 = unsafe { std::mem::transmute::<*mut c_void, Option<GetProcAddressV2>>(v2) };
     // SAFETY: as above.
     let v1 = unsafe { std::mem::transmute::<*mut c_void, Option<GetProcAddress>>(v1) };
@@ -203,7 +201,7 @@ fn load_table(named: Option<&OsStr>) -> Result<Table> {
         let status = v1.map(|f| unsafe { f(base.as_ptr(), &mut at, since, LEGACY_STREAM) });
         if status == Some(0) { at } else { std::ptr::null_mut() }
     };
-    // The driver's own search, where it finds anything at all, is believed also in what it does not find.
+    // If the driver's own search finds anything at all, it is also trusted about what it does not find.
     let find: Find<'_> = if !by_v2(c"cuInit", OLDEST).is_null() {
         &|base, _, since| by_v2(base, since)
     } else if !by_v1(c"cuInit", OLDEST).is_null() {
@@ -213,7 +211,7 @@ fn load_table(named: Option<&OsStr>) -> Result<Table> {
     };
     let (mut table, missing) = Table::find(find);
     std::mem::forget(library);
-    // The version first: it says more than the name of a missing function.
+    // The version is checked first: it says more than the name of a missing function.
     if let Some(f) = table.cuDriverGetVersion {
         let mut version = 0;
         // SAFETY: the out pointer is a live local; the call needs no initialised driver.
@@ -227,7 +225,7 @@ fn load_table(named: Option<&OsStr>) -> Result<Table> {
             );
         }
         if version < 12_050 {
-            // Asked for the form of a newer version, a driver may give the newest one that it has.
+            // Asked for the form of a newer version, a driver may return the newest one that it has.
             table.cuStreamGetCtx_v2 = None;
         }
     }
@@ -244,7 +242,7 @@ fn load_table(named: Option<&OsStr>) -> Result<Table> {
 type Loaded = (Option<OsString>, &'static Table);
 static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
-/// The functions of the named library, or of the system's driver. A failure is tried again next time.
+/// The functions of the named library, or of the system's driver. A failed load is tried again at the next call.
 pub(super) fn load(named: Option<&OsStr>) -> Result<&'static Table> {
     let mut loaded = lock(&LOADED);
     if let Some(l) = loaded.iter().find(|l| l.0.as_deref() == named) {
@@ -256,7 +254,7 @@ pub(super) fn load(named: Option<&OsStr>) -> Result<&'static Table> {
 }
 
 impl Table {
-    /// The driver's own name of a status, which need not be one that the bindings know.
+    /// The driver's own name for a status, which need not be one that the bindings know.
     pub(super) fn error_name(&self, status: u32) -> Option<&'static str> {
         type ByNumber = unsafe extern "C" fn(u32, *mut *const c_char) -> u32;
         type ByEnum = unsafe extern "C" fn(CUresult, *mut *const c_char) -> u32;

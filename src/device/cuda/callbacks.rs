@@ -1,4 +1,4 @@
-//! Host callbacks: functions of the program that the driver runs when a stream gets there.
+//! Host callbacks: functions of the program that the driver runs when a stream reaches them.
 
 use super::context::CallbackMark;
 use super::driver::Driver;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A callback that the driver has not called yet, and whose it is.
+/// A callback that the driver has not called yet, and the device that owns it.
 struct Waiting {
     owner: usize,
     call: StreamCallback,
@@ -21,22 +21,22 @@ struct Callbacks {
     waiting: BTreeMap<usize, Waiting>,
 }
 
-/// By number, which is what the driver gets instead of a pointer: a callback that the driver calls late,
-/// or never since its stream failed, touches nothing that is gone.
+/// Callbacks by number. The driver gets the number instead of a pointer, so a callback that it calls late, or never
+/// because the stream failed, touches no freed memory.
 static CALLBACKS: Mutex<Callbacks> = Mutex::new(Callbacks { next: 1, waiting: BTreeMap::new() });
 
-/// What the driver calls, with the number as its data.
+/// The function that the driver calls; its data is the number.
 unsafe extern "C" fn arrive(data: *mut c_void) {
     let number = data as usize;
     let found = lock(&CALLBACKS).waiting.remove(&number);
     if let Some(w) = found {
         let _mark = CallbackMark::new();
-        // The caller's panics end before the driver's frames.
+        // The caller's panics must not reach the driver's frames.
         let _ = catch_unwind(AssertUnwindSafe(move || (w.call)(Ok(()))));
     }
 }
 
-/// Queues a callback of a device, which `owner` names.
+/// Queues a callback of the device `owner`.
 pub(super) fn queue(driver: Driver, owner: usize, stream: u64, call: StreamCallback) -> Result<()> {
     loaded::keep(); // the driver calls `arrive` from a thread of its own
     let number = {
@@ -48,11 +48,11 @@ pub(super) fn queue(driver: Driver, owner: usize, stream: u64, call: StreamCallb
     };
     driver.launch_host(stream, arrive, number as *mut c_void).inspect_err(|_| {
         let refused = lock(&CALLBACKS).waiting.remove(&number);
-        drop(refused); // not under the lock: the caller's own code may run in it
+        drop(refused); // dropped without the lock: the caller's own code may run in it
     })
 }
 
-/// The driver does not call back on a stream that has failed: those that wait hear it from here.
+/// The driver calls no callbacks on a failed stream: calls those that wait, with the error.
 pub(super) fn fail(owner: usize, why: &Error) {
     let all: Vec<StreamCallback> = {
         let mut c = lock(&CALLBACKS);

@@ -1,4 +1,4 @@
-//! One card: its primary context, and the streams and events in it. All facets of a device work with it.
+//! One card: its primary context, with its streams and events. All facets of a device use it.
 
 use super::callbacks;
 use super::context::{Inside, Primary};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub(super) struct Card {
     pub(super) primary: Primary,
     pub(super) ordinal: usize,
-    /// Tells its callbacks from those of other devices.
+    /// Distinguishes its callbacks from those of other devices.
     pub(super) number: usize,
     pub(super) handles: HandleTable,
 }
@@ -35,8 +35,8 @@ impl Card {
         self.primary.enter()
     }
 
-    /// Waits for the context. A stream that is captured makes that impossible, and the driver would end the
-    /// capture for the attempt, so it is not tried.
+    /// Waits for the context. Not attempted while a stream is being captured: the wait would fail, and the driver would
+    /// invalidate the capture.
     pub(super) fn rest(&self) -> Result<()> {
         self.not_captured()?;
         self.driver().context_synchronize().inspect_err(|e| {
@@ -59,7 +59,7 @@ impl Card {
         }
     }
 
-    /// Work on NULL would end the capture of a blocking stream: it is refused before.
+    /// Refuses work on NULL while a blocking stream is being captured, since it would invalidate the capture.
     pub(super) fn null_is_free(&self) -> Result<()> {
         if self.handles.capture_id(0)?.is_some() {
             return Err(Error::new(

@@ -1,9 +1,8 @@
-//! Being inside a device: not in a forked child, not after the end, not in a host callback of the driver,
-//! and with the device's primary context current. The context that was current before is so again
-//! afterwards, whatever the call did.
+//! Entering a device: refused in a forked child, after the end and in a host callback of the driver; inside, the
+//! device's primary context is current. Leaving makes the previous context current again, whatever the call did.
 //!
-//! Only primary contexts are used, those of the CUDA runtime and of every framework on it: memory, streams
-//! and events are then common to all. They are retained, never made, never reset.
+//! Only primary contexts are used, those of the CUDA runtime and of every framework on it, so that memory, streams and
+//! events are common to all. They are retained, never created, never reset.
 
 use super::driver::{Context, Driver};
 use crate::base::error::{Code, Error, Result};
@@ -12,7 +11,7 @@ use crate::device::gate::{Gate, Pass};
 use std::cell::Cell;
 
 thread_local! {
-    /// Host callbacks that this thread is in. No destructor, so it works at thread exit too.
+    /// The number of host callbacks that this thread is in. It has no destructor, so it works at thread exit too.
     static CALLBACKS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -25,7 +24,7 @@ pub(super) struct Primary {
     born: u64, // `fork::count()` when it was retained
 }
 
-/// Inside: the context is current until this is dropped.
+/// A call inside the device: the context is current until this is dropped.
 pub(super) struct Inside<'a> {
     driver: Driver,
     pushed: bool,
@@ -41,7 +40,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// Marks the calling thread as inside a host callback until it is dropped.
+/// Marks the calling thread as being inside a host callback, until dropped.
 pub(super) struct CallbackMark(());
 
 impl CallbackMark {
@@ -79,7 +78,7 @@ impl Primary {
         })
     }
 
-    /// Lets a call in. The order matters: nothing is locked or asked in a forked child.
+    /// Lets a call in. The order of the checks matters: in a forked child no lock is taken and no driver asked.
     #[inline]
     pub(super) fn enter(&self) -> Result<Inside<'_>> {
         if fork::count() != self.born {
@@ -96,13 +95,13 @@ impl Primary {
         Ok(Inside { driver: self.driver, pushed, _pass: pass })
     }
 
-    /// No call comes in any more, and none is inside.
+    /// Lets no further call in, and waits until none is inside.
     pub(super) fn shut(&self) {
         self.gate.close();
     }
 
-    /// The same for the end of the device, after `shut`: goes on without a current context where the driver
-    /// refuses one, since what is left should still be given back as far as that works.
+    /// Enters for the end of the device, after `shut`. If the driver refuses to make the context current, `what` runs
+    /// all the same, to give back as much as possible.
     pub(super) fn at_the_end<T>(&self, what: impl FnOnce() -> T) -> T {
         let pushed = self.driver.context_current().is_ok_and(|c| c != self.context)
             && self.driver.context_push(self.context).is_ok();

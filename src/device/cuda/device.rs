@@ -1,8 +1,8 @@
 //! One CUDA device as the rest of the library sees it.
 //!
-//! The NULL stream is CUDA's legacy default stream. Streams that are made here are blocking ones, so that
-//! work on NULL waits for theirs and they for it. Blocking copies and fills are work on NULL, and have
-//! arrived on return, also where the driver's own call promises less.
+//! The NULL stream is CUDA's legacy default stream. Streams that are created here are blocking ones, so that work on
+//! NULL waits for their work and theirs for it. Blocking copies and fills are work on NULL, and have arrived on return,
+//! even where the driver's own call promises less.
 
 use super::callbacks;
 use super::card::Card;
@@ -24,13 +24,13 @@ use crate::fail;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::sync::Arc;
 
-/// Requests are rounded up to this; what the driver itself aligns to.
+/// [B] requests are rounded up to this, the driver's own alignment.
 const MIN_CHUNK: u64 = 512;
 /// [B] what is taken from the driver at once where granules cannot be mapped.
 const SEGMENT: u64 = 64 << 20;
-/// Without mapping, a block of more than this part of the device is not kept when it is freed.
+/// Without mapping, a block above 1 / this of the device is not kept when it is freed.
 const MAX_CHUNK_PART: u64 = 4;
-/// The version of the API that this is written for, as the driver counts.
+/// The API version that this is written for, as the driver counts.
 const API_VERSION: u64 = 12_080;
 
 /// One device.
@@ -48,7 +48,7 @@ pub(super) struct CudaDevice {
     peers: Arc<Peers>,
 }
 
-/// The NUMA node of the host that the device is nearest to. Drivers before 12.2 do not tell; the system may.
+/// The host's NUMA node nearest to the device. Drivers before 12.2 do not report it; the system may.
 fn numa_node(driver: Driver, device: i32) -> Option<u32> {
     let number = |which| driver.attribute(device, which).ok();
     if let Some(node) = number(Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) {
@@ -62,7 +62,7 @@ fn numa_node(driver: Driver, device: i32) -> Option<u32> {
 }
 
 impl CudaDevice {
-    /// Opens a device: retains its primary context, which makes one where the process has none yet.
+    /// Opens a device: retains its primary context, which creates one if the process has none yet.
     pub(super) fn open(
         driver: Driver,
         ordinal: usize,
@@ -71,7 +71,7 @@ impl CudaDevice {
     ) -> Result<CudaDevice> {
         let device = driver.device(ordinal)?;
         let number = |which| driver.attribute(device, which);
-        // What an older driver does not know is as good as absent.
+        // An attribute that an older driver does not know counts as absent.
         let has = |which| match number(which) {
             Err(e) if e.code() == Code::InvalidArgument => Ok(false),
             other => other.map(|n| n != 0),
@@ -87,7 +87,7 @@ impl CudaDevice {
         let physical = Physical {
             device,
             exportable: has(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?,
-            fabric: false, // asked for when it is wanted
+            fabric: false, // determined when it is first wanted
             rdma: has(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
         };
         let maps = options.mapping
@@ -95,7 +95,7 @@ impl CudaDevice {
             && matches!(driver.granularity(&physical)?, g if g != 0 && GRANULE.is_multiple_of(g));
         let has_pool = has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?;
         let has_managed = has(Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)?;
-        // The last step that can fail: nothing needs to be undone.
+        // The last step that can fail, so nothing needs to be undone.
         let primary = Primary::retain(driver, device, family.born)?;
         let card = Arc::new(Card::new(primary, ordinal, family.makers.clone()));
         let granules = maps.then(|| Arc::new(Granules::new(driver, physical, total)));
@@ -114,12 +114,12 @@ impl CudaDevice {
         })
     }
 
-    /// No call comes in any more.
+    /// Lets no further call in.
     pub(super) fn shut(&self) {
         self.card.primary.shut();
     }
 
-    /// Gives everything back, after `shut`. Goes on after a failure, and returns the first.
+    /// Gives everything back, after `shut`. Continues after a failure, and returns the first.
     pub(super) fn end(&self) -> Result<()> {
         let give_back = || {
             let ended = Error::new(Code::NotInitialized, "the device ended before the stream got there");
@@ -146,7 +146,7 @@ impl Device for CudaDevice {
     }
 
     fn sizes(&self) -> Sizes {
-        // With mapping memory comes by the granule, whatever these say.
+        // With mapping, memory is taken by the granule, whatever these sizes say.
         let mapping = self.mapping().is_some();
         let segment = if mapping { self.total } else { SEGMENT.min(self.total) };
         Sizes {
@@ -173,7 +173,7 @@ impl Device for CudaDevice {
         self.versions
     }
 
-    /// The one call that changes the thread's current context, to the device's primary one.
+    /// The only call that changes the thread's current context for good: to the device's primary one.
     fn set_current(&self) -> Result<()> {
         drop(self.card.enter()?);
         self.card.driver().context_set(self.card.primary.context)
@@ -192,7 +192,7 @@ impl Device for CudaDevice {
         self.blocks.alloc(Kind::Device, bytes, 0)
     }
 
-    /// The driver waits for the device in it.
+    /// The driver's free waits for the device.
     fn free(&self, addr: u64, bytes: u64) -> Result<()> {
         let _in = self.card.enter()?;
         self.blocks.free(&[Kind::Device], addr, bytes)
@@ -225,7 +225,7 @@ impl Device for CudaDevice {
             CopyKind::DeviceToHost => return driver.copy_out(dst, src, bytes),
             CopyKind::DeviceToDevice => driver.copy_within(dst, src, bytes)?,
         }
-        // The driver may return when the source has been read.
+        // The driver may return as soon as the source has been read.
         driver.stream_synchronize(0)
     }
 
@@ -241,7 +241,7 @@ impl Device for CudaDevice {
             CopyKind::DeviceToDevice => driver.copy_within_async(dst, src, bytes, stream),
             CopyKind::HostToDevice => {
                 driver.copy_in_async(dst, src, bytes, stream)?;
-                // The driver may read pageable memory later, or not; a captured copy reads it at each replay.
+                // The driver may read pageable memory after it returns; a captured copy reads it at each replay.
                 let stays = self.blocks.holds(src) || driver.is_known(src);
                 if stays || driver.capture_id(stream)?.is_some() {
                     return Ok(());
@@ -305,7 +305,7 @@ impl Unified for CudaDevice {
         self.blocks.alloc(Kind::Managed, bytes, 0)
     }
 
-    /// The driver waits for the device in it.
+    /// The driver's free waits for the device.
     fn free(&self, addr: u64, bytes: u64) -> Result<()> {
         let _in = self.card.enter()?;
         self.blocks.free(&[Kind::Managed], addr, bytes)

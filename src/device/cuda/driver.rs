@@ -1,9 +1,9 @@
-//! The driver's calls as ordinary functions: a `Result`, with the name of the call and the driver's own
-//! name of the error in the message. The one place that calls through the table of `api.rs`.
+//! The driver's calls as ordinary functions that return a `Result`; an error's message contains the name of the call
+//! and the driver's own name of the error. No other file calls through the table of `api.rs`.
 //!
-//! Addresses and handles are integers, as everywhere behind the device seam: whoever passes one vouches
-//! for it, and the driver refuses most that are wrong. Functions work on the context that is current
-//! (`context.rs` makes it so), unless they name a device or a context.
+//! Addresses and handles are integers, as everywhere behind the device seam: the caller vouches for them, and the
+//! driver refuses most wrong ones. Functions work on the current context (`context.rs` sets it), unless they name a
+//! device or a context.
 
 use super::api::{self, Table};
 use crate::base::error::{Code, Error, Result};
@@ -14,7 +14,7 @@ use std::ptr::null_mut;
 /// A context, as an integer. 0: none.
 pub(super) type Context = u64;
 
-/// The statuses that mean something to callers here; `cuda.h` has all.
+/// The statuses that callers here distinguish; `cuda.h` has all.
 pub(super) mod status {
     pub(in super::super) const OUT_OF_MEMORY: u32 = 2;
     pub(in super::super) const NOT_READY: u32 = 600;
@@ -30,7 +30,7 @@ pub(super) struct Failure {
     pub status: u32,
 }
 
-/// What a handle in a failed call was, for the code of the error.
+/// What kind of handle a failed call had, which decides the code of the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     /// No handle, or a context.
@@ -47,7 +47,7 @@ type Outcome<T> = std::result::Result<T, Failure>;
 #[derive(Clone, Copy)]
 pub(super) struct Driver(&'static Table);
 
-/// Calls a function of the table. `Unsupported` where the driver has it not.
+/// Calls a function of the table. `Unsupported` if the driver does not have it.
 macro_rules! call {
     ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {
         match $self.0.$name {
@@ -65,7 +65,7 @@ macro_rules! call {
 mod physical;
 pub(super) use physical::Physical;
 
-/// Not a status of the driver: it lacks the function.
+/// Not a status of the driver: the driver lacks the function.
 const ABSENT: u32 = u32::MAX;
 
 fn stream(s: u64) -> CUstream {
@@ -82,7 +82,7 @@ fn host(addr: u64) -> *mut c_void {
 }
 
 impl Driver {
-    /// Loads the named library, or the system's driver. CUDA is not initialised by that.
+    /// Loads the named library, or the system's driver. This does not initialise CUDA.
     pub(super) fn load(library: Option<&OsStr>) -> Result<Driver> {
         api::load(library).map(Driver)
     }
@@ -92,7 +92,7 @@ impl Driver {
         self.0.cuCtxRecordEvent.is_some()
     }
 
-    /// The error of the library for a failed call.
+    /// The library's error for a failed call.
     #[cold]
     pub(super) fn error(&self, f: Failure, about: About) -> Error {
         let code = match f.status {
@@ -101,11 +101,11 @@ impl Driver {
             status::OUT_OF_MEMORY => Code::OutOfMemory,
             3 | 4 => Code::NotInitialized,
             100 | 101 => Code::UnknownDevice,
-            // Of a handle that has ended, or is of another context.
+            // The handle has ended or belongs to another context.
             400 | 709 if about == About::Stream => Code::UnknownStream,
             400 | 709 if about == About::Event => Code::UnknownEvent,
             400 => Code::InvalidArgument,
-            // Things that are not allowed while a stream is captured.
+            // Not allowed while a stream is being captured.
             800 | 900 | 905..=908 => Code::NotPermitted,
             801 => Code::Unsupported,
             _ => Code::Device,
@@ -195,11 +195,11 @@ impl Driver {
         let _relaxed = self.relaxed();
         self.check(call!(self.cuCtxSynchronize()))
     }
-    /// The event stands for all work of the context so far.
+    /// Makes the event stand for all work of the context so far.
     pub(super) fn context_record(&self, c: Context, e: u64) -> Result<()> {
         self.check_event(call!(self.cuCtxRecordEvent(context(c), event(e))))
     }
-    /// The current context may use `peer`'s memory. Enabled before: fine.
+    /// Lets the current context use `peer`'s memory. Succeeds if that was already enabled.
     pub(super) fn enable_peer(&self, peer: Context) -> Result<()> {
         match call!(self.cuCtxEnablePeerAccess(context(peer), 0)) {
             Err(f) if f.status == status::PEER_ACCESS_ALREADY_ENABLED => Ok(()),
@@ -209,11 +209,11 @@ impl Driver {
     /// Swaps the thread's capture mode with `mode` (a `CUstreamCaptureMode` as an integer).
     fn exchange_capture_mode(&self, mode: &mut u32) {
         let at: *mut u32 = mode;
-        // It cannot fail but for a NULL pointer; a failure leaves the stricter mode.
+        // It can fail only for a NULL pointer; after a failure the stricter mode stays.
         let _ = call!(self.cuThreadExchangeStreamCaptureMode(at.cast()));
     }
 
-    /// While it lives, calls of this thread do not disturb captures of other threads.
+    /// As long as the result lives, calls of this thread do not disturb captures of other threads.
     pub(super) fn relaxed(&self) -> Relaxed {
         let mut before = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
         self.exchange_capture_mode(&mut before);
@@ -234,7 +234,7 @@ impl Driver {
         self.check(call!(self.cuMemAlloc_v2(&mut at, bytes as usize)))?;
         Ok(at)
     }
-    /// Waits for the device, as the driver does.
+    /// Waits for the device, as the driver's call does.
     pub(super) fn free(&self, addr: u64) -> Result<()> {
         let _relaxed = self.relaxed();
         self.check(call!(self.cuMemFree_v2(addr)))
@@ -325,13 +325,14 @@ impl Driver {
         self.check(call!(self.cuStreamCreate(&mut s, CUstream_flags::CU_STREAM_DEFAULT as u32)))?;
         Ok(s as usize as u64)
     }
-    /// A stream that is in no order with the NULL stream.
+    /// A stream that is not ordered with the NULL stream.
     pub(super) fn stream_create_apart(&self) -> Result<u64> {
         let mut s = null_mut();
         self.check(call!(self.cuStreamCreate(&mut s, CUstream_flags::CU_STREAM_NON_BLOCKING as u32)))?;
         Ok(s as usize as u64)
     }
-    /// The context of a stream; of one in a green context, the primary one of its device, where the driver tells.
+    /// The context of a stream. For a stream in a green context, the primary context of its device, if the driver
+    /// reports it.
     pub(super) fn stream_context(&self, s: u64) -> Result<Context> {
         let _relaxed = self.relaxed();
         let (mut c, mut green) = (null_mut(), null_mut());
@@ -357,10 +358,10 @@ impl Driver {
         self.check_stream(call!(self.cuStreamSynchronize(stream(s))))
     }
     pub(super) fn stream_wait(&self, s: u64, e: u64) -> Result<()> {
-        // Which of both handles was wrong the driver does not tell.
+        // The driver does not say which of the two handles was wrong.
         self.check_event(call!(self.cuStreamWaitEvent(stream(s), event(e), 0)))
     }
-    /// Runs `f(data)` on a thread of the driver when the stream gets there.
+    /// Runs `f(data)` on a thread of the driver when the stream reaches it.
     pub(super) fn launch_host(
         &self,
         s: u64,
@@ -369,7 +370,7 @@ impl Driver {
     ) -> Result<()> {
         self.check_stream(call!(self.cuLaunchHostFunc(stream(s), Some(f), data)))
     }
-    /// The number of the capture that the stream is in, if it is in one.
+    /// The id of the capture that the stream is in, if any.
     pub(super) fn capture_id(&self, s: u64) -> Result<Option<u64>> {
         let (mut state, mut id) = (0u32, 0);
         let out: *mut u32 = &mut state;

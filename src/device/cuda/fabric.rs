@@ -1,26 +1,26 @@
-//! Whether memory of a device can be made for fabric handles, which reach processes of other machines.
+//! Whether memory of a device can be created for fabric handles, which reach processes on other machines.
 //!
-//! Asked when such memory is first wanted, and never otherwise. The device's attribute is only half an answer: the
-//! driver refuses the memory itself to a process without an IMEX channel. Then all memory is made without, for good,
-//! and the reason is kept for who asks for handles.
+//! This is determined when such memory is first wanted. The device's attribute is not enough: the driver refuses the
+//! memory itself to a process without an IMEX channel. From then on all memory is created without fabric handles, and
+//! the reason is kept for whoever asks for one.
 
 use super::driver::{Driver, Failure, Physical, status};
 use crate::base::error::{Code, Error};
 use crate::device::GRANULE;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
-/// What is known.
+/// What is known so far.
 #[derive(Default)]
 pub(super) struct Fabric {
-    /// Whether granules that are made now should have them.
+    /// Whether granules that are created now should support fabric handles.
     pub wanted: bool,
-    /// Why there are none.
+    /// Why fabric handles are impossible.
     refused: Option<String>,
     asked: bool,
 }
 
 impl Fabric {
-    /// Whether the next granule is to be made so.
+    /// Whether the next granule is to be created with support for fabric handles.
     #[inline]
     pub(super) fn tries(&mut self, driver: Driver, physical: &Physical) -> bool {
         if !self.wanted {
@@ -33,21 +33,21 @@ impl Fabric {
         self.refused.is_none()
     }
 
-    /// A granule could not be made so, but without.
+    /// A granule could be created only without support for fabric handles.
     #[cold]
     pub(super) fn refuse(&mut self, why: &Error) {
         let hint = if why.code() == Code::NotPermitted { "; this process needs an IMEX channel" } else { "" };
         self.refused = Some(format!("{}{hint}", why.message()));
     }
 
-    /// Why memory has none that was made without.
+    /// Why a granule that was created without support has no fabric handle.
     pub(super) fn reason(&self) -> Error {
         let why = self.refused.as_deref().unwrap_or("the memory was made before they were asked for");
         Error::new(Code::Unsupported, format!("no fabric handles: {why}"))
     }
 }
 
-/// Whether the failure to make memory may be about the handles: then it is tried without.
+/// Whether a failure to create memory may be due to the fabric handles; then creation is tried without them.
 pub(super) fn may_refuse(f: Failure) -> bool {
     f.status != status::OUT_OF_MEMORY
 }

@@ -1,14 +1,14 @@
-//! Physical granules of 2 MiB and a window of addresses to show them in.
+//! Physical granules of 2 MiB and a window of addresses to map them in.
 //!
-//! A handle of the driver for each granule, so that any granule can be shown anywhere and given back alone.
-//! Every call here is a transaction: when the driver refuses a step, what was done is undone, and all is as
-//! before. What it refuses to undo is written down (`Arrears`) and tried again with the next call, so that a device
-//! that recovers has everything back. (Whole calls that were refused are the caller's to make again:
-//! `runtime/backing/refused.rs`, which says why there are two such lists.)
+//! Each granule has a handle of the driver, so that any granule can be mapped anywhere and given back alone. Every call
+//! here is a transaction: if the driver refuses a step, the earlier steps are undone, and everything is as before. What
+//! it refuses to undo is recorded (`Arrears`) and tried again at the next call, so that a device that recovers gets
+//! everything back. (Whole calls that were refused are repeated by the caller: `runtime/backing/refused.rs`, which says
+//! why there are two such lists.)
 //!
-//! Work in flight: `map` touches no address that is in use. `unmap` takes addresses away, and the driver
-//! does not wait: the caller has waited for the device. The core does (`sync_all` before idle ranges are
-//! forgotten and before granules are given back); what it unmaps without a wait was never handed out.
+//! Work in flight: `map` touches no address that is in use. `unmap` removes mappings, and the driver does not wait: the
+//! caller has waited for the device. The core does (`sync_all` before idle ranges are forgotten and before granules are
+//! given back); what it unmaps without a wait was never handed out.
 //!
 //! The lock is held across the driver's calls. One pond makes these calls one at a time anyway, and the
 //! driver calls nobody back in them.
@@ -26,49 +26,49 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Granule {
     Absent,
-    /// The driver's handle, and at how many places it is shown.
+    /// The driver's handle, and at how many addresses the granule is mapped.
     Present {
         handle: u64,
         shown: u32,
-        /// It was made for fabric handles too.
+        /// Created with support for fabric handles.
         fabric: bool,
     },
-    /// The driver has the memory back, in a call that failed later on: made anew when it is to be shown.
+    /// The driver has taken the memory back in a call that failed later; created again when it is to be mapped.
     Hollow,
 }
 
-/// What the driver has refused to undo. Empty, but for devices that fail.
+/// What the driver has refused to undo. Empty unless the device fails.
 #[derive(Default)]
 struct Arrears {
-    /// Places that show something and are to show nothing.
+    /// Slots that still map something but should map nothing.
     stale: BTreeSet<usize>,
-    /// Handles that stand for nothing any more.
+    /// Handles that should have been released.
     handles: Vec<u64>,
 }
 
 /// Memory of another process, at an address of its own.
 struct Opened {
     bytes: u64,
-    /// [B] of it that is shown, from the front.
+    /// [B] how much of it is mapped, from the front.
     shown: u64,
-    /// Nobody has it: it could not be opened as a whole.
+    /// It could not be opened as a whole: no caller has it, and it is only waiting to be closed.
     orphan: bool,
 }
 
 struct State {
     window: u64, // address; 0: none
     granules: Vec<Granule>,
-    /// The granule that each place of the window shows, plus one; 0: none.
+    /// For each slot of the window, the number of the granule mapped there plus one; 0: none.
     slots: Vec<u32>,
     arrears: Arrears,
-    /// Memory of other processes that is shown, by address.
+    /// Mapped memory of other processes, by address.
     opened: BTreeMap<u64, Opened>,
-    /// Devices that may use the memory; this one first.
+    /// The devices that may use the memory; this one first.
     readers: Vec<i32>,
     fabric: Fabric,
 }
 
-/// What another process has sent for a granule.
+/// What another process has sent to identify a granule.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     Fd(BorrowedFd<'a>),
@@ -90,7 +90,7 @@ impl Granules {
     pub(super) fn new(driver: Driver, physical: Physical, capacity: u64) -> Granules {
         let state = State {
             window: 0,
-            // Twice as many numbers as memory: what sleeps keeps its numbers.
+            // Twice as many numbers as granules of memory: sleeping memory keeps its numbers.
             granules: vec![Granule::Absent; (2 * capacity / GRANULE) as usize],
             slots: Vec::new(),
             arrears: Arrears::default(),
@@ -101,7 +101,7 @@ impl Granules {
         Granules { driver, physical, state: Mutex::new(state) }
     }
 
-    /// How many numbers there are for granules.
+    /// How many granule numbers there are.
     pub(super) fn numbers(&self) -> u64 {
         self.lock().granules.len() as u64
     }
@@ -124,8 +124,7 @@ impl Granules {
         Ok(s.window)
     }
 
-    /// Everything goes back, whatever the driver says: what it refuses is not asked for again. The first
-    /// failure is returned.
+    /// Gives everything back, whatever the driver says: what it refuses is not tried again. Returns the first failure.
     pub(super) fn close_window(&self) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
@@ -184,12 +183,12 @@ impl Granules {
         Ok(())
     }
 
-    /// From now on granules are made for fabric handles, or not.
+    /// Whether granules created from now on should support fabric handles.
     pub(super) fn set_fabric(&self, wanted: bool) {
         self.lock().fabric.wanted = wanted;
     }
 
-    /// Memory of the driver, also for fabric handles where those are wanted and it gives them.
+    /// Creates a granule, with support for fabric handles if that is wanted and the driver grants it.
     fn make_one(&self, s: &mut State) -> Result<Granule> {
         let make = |kind: &Physical| self.driver.physical_create(GRANULE, kind);
         let mut refused = None;
@@ -204,14 +203,14 @@ impl Granules {
             }
         }
         let handle = self.driver.check(make(&self.physical))?;
-        s.arrears.handles.retain(|&h| h != handle); // it was taken back after all
+        s.arrears.handles.retain(|&h| h != handle); // the driver did release it, although it reported a failure
         if let Some(f) = refused {
             s.fabric.refuse(&self.driver.error(f, About::Other));
         }
         Ok(Granule::Present { handle, shown: 0, fabric: false })
     }
 
-    /// One granule back to the driver, now or later.
+    /// Gives one granule back to the driver, now or later.
     fn release_one(&self, s: &mut State, at: usize) {
         if let Granule::Present { handle, .. } = std::mem::replace(&mut s.granules[at], Granule::Absent) {
             let _ = self.release_handle(s, handle);
@@ -222,7 +221,7 @@ impl Granules {
         self.driver.physical_release(handle).inspect_err(|_| s.arrears.handles.push(handle))
     }
 
-    /// Tries again what the driver has refused to undo. Why it still does.
+    /// Tries again what the driver has refused to undo. Returns the error if it still refuses.
     fn settle(&self, s: &mut State) -> Result<()> {
         let mut done = Ok(());
         for slot in std::mem::take(&mut s.arrears.stale) {
@@ -241,7 +240,8 @@ impl Granules {
         done
     }
 
-    /// Those of the range that the driver has taken when it refuses one are hollow, and the caller's as before.
+    /// If the driver refuses a granule of the range, those already released become hollow; the caller still has all of
+    /// them.
     pub(super) fn release(&self, first: u64, count: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
@@ -251,7 +251,7 @@ impl Granules {
             match s.granules[at] {
                 Granule::Present { shown: 0, .. } | Granule::Hollow => {}
                 Granule::Present { .. } => {
-                    settled?; // where it is shown only since the driver does not take that back
+                    settled?; // it may be mapped only because the driver did not undo a mapping
                     fail!(Code::Busy, "granule {at} is still mapped");
                 }
                 Granule::Absent => fail!(Code::InvalidArgument, "granule {at} does not exist"),
@@ -299,7 +299,7 @@ impl Granules {
         done
     }
 
-    /// All devices that may use the memory get access.
+    /// Gives access to all devices that may use the memory.
     fn open(&self, readers: &[i32], addr: u64, bytes: u64) -> Result<()> {
         self.driver.set_access(addr, bytes, readers, true)
     }
@@ -326,8 +326,8 @@ impl Granules {
         Ok(())
     }
 
-    /// Where the driver refuses a place, and to show again those before it, the caller has none of them any more: what is
-    /// still shown is unwanted.
+    /// If the driver refuses a slot, and also refuses to map the earlier ones again, the caller has none of them any
+    /// more: what is still mapped goes to the arrears.
     pub(super) fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
@@ -377,7 +377,7 @@ impl Granules {
         s.fabric_handles(granules)?.into_iter().map(|handle| self.driver.fabric_export(handle)).collect()
     }
 
-    /// Shows granules of another process side by side, at addresses of their own.
+    /// Maps granules of another process side by side, at addresses of their own.
     pub(super) fn open_foreign(&self, sources: &[Source<'_>]) -> Result<u64> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
@@ -403,7 +403,7 @@ impl Granules {
         }
     }
 
-    /// Shows one more granule of another process in the range at `addr`.
+    /// Maps one more granule of another process in the range at `addr`.
     fn show_foreign(&self, s: &mut State, source: Source<'_>, addr: u64) -> Result<()> {
         let handle = match source {
             Source::Fd(fd) => self.driver.physical_import(fd)?,
@@ -416,11 +416,11 @@ impl Granules {
         if shown.is_ok() {
             o.shown += GRANULE;
         }
-        // What is mapped keeps the memory.
+        // The mapping keeps the memory alive.
         shown.and(self.release_handle(s, handle))
     }
 
-    /// Takes away what is shown at `addr` and gives the addresses back. After a failure the rest is left.
+    /// Unmaps what is mapped at `addr` and releases the addresses. After a failure the rest stays mapped.
     fn end_opened(&self, s: &mut State, addr: u64) -> Result<()> {
         let Some(o) = s.opened.get_mut(&addr) else { return Ok(()) };
         while o.shown > 0 {
@@ -432,7 +432,7 @@ impl Granules {
         Ok(())
     }
 
-    /// Ends what `open_foreign` shows; after a failure it can be tried again. `None`: nothing of it.
+    /// Ends what `open_foreign` has mapped; can be repeated after a failure. `None`: `addr` is not from `open_foreign`.
     pub(super) fn close_foreign(&self, addr: u64) -> Option<Result<()>> {
         let mut s = self.lock();
         s.opened.get(&addr).filter(|o| !o.orphan)?;
@@ -441,7 +441,7 @@ impl Granules {
         Some(self.end_opened(&mut s, addr))
     }
 
-    /// From now on `peer` may use the memory, also what is mapped later. All or nothing.
+    /// From now on `peer` may use the memory, including what is mapped later. All or nothing.
     pub(super) fn admit(&self, peer: i32) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
@@ -474,7 +474,7 @@ impl State {
         }
     }
 
-    /// The driver's handles of granules, which must be there, and whether each was made for fabric handles.
+    /// The driver's handles of granules, which must exist, and whether each supports fabric handles.
     fn present(&self, granules: &[(u64, u64)]) -> Result<Vec<(u64, bool)>> {
         let mut found = Vec::new();
         for &(first, count) in granules {
@@ -511,7 +511,7 @@ impl State {
         }
     }
 
-    /// The runs of addresses that show something to somebody: (address, bytes). Each lies in one reservation.
+    /// The runs of addresses that are mapped and in use: (address, bytes). Each lies in one reservation.
     fn shown_runs(&self) -> Vec<(u64, u64)> {
         let shown = self.opened.iter().filter(|o| o.1.shown > 0 && !o.1.orphan);
         let mut runs: Vec<(u64, u64)> = shown.map(|(&a, o)| (a, o.shown)).collect();

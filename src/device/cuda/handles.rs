@@ -1,16 +1,15 @@
 //! The streams and events of a device, by their handles.
 //!
-//! Anybody's `CUstream` of the primary context is a stream here, and 0, 1 and 2 mean what CUDA says: the
-//! legacy default stream (NULL, `CU_STREAM_LEGACY`) and the calling thread's own (`CU_STREAM_PER_THREAD`).
+//! Any `CUstream` of the primary context is accepted as a stream, and 0, 1 and 2 mean what CUDA says: the legacy
+//! default stream (NULL, `CU_STREAM_LEGACY`) and the calling thread's own (`CU_STREAM_PER_THREAD`).
 //!
-//! A stream or event that was made here and destroyed is kept, for the next one that is made: so its
-//! number cannot become another's, and its use after the end is recognised. One whose maker is somebody
-//! else cannot be told from one that has ended, but for what the driver makes of its handle; the maker keeps it alive
-//! while it is in use here.
+//! A stream or event that was created here and destroyed is kept for the next one that is created: so nobody else can
+//! get its handle, and use after the end is recognised. A handle that somebody else created can be told from a dead one
+//! only as far as the driver can; its creator keeps it alive while it is in use here.
 //!
-//! The driver says in which context a stream is. One of another context (another device's, or one that a program made)
-//! orders nothing here; but a point in its work can be marked, by an event of that context and a stream of ours that
-//! waits for it.
+//! The driver says in which context a stream is. A stream of another context (another device's, or one that a program
+//! created) orders nothing here, but a point in its work can be marked: by an event of that context, and a stream of
+//! ours that waits for it.
 
 use super::context::Primary;
 use super::driver::{Context, Driver};
@@ -26,41 +25,42 @@ pub(super) const LEGACY: u64 = 1;
 /// `CU_STREAM_PER_THREAD`.
 pub(super) const PER_THREAD: u64 = 2;
 
-/// Ended handles that are kept; beyond that the oldest is really destroyed.
+/// The maximum number of ended handles that are kept; beyond it the oldest is really destroyed.
 const KEPT: usize = 1024;
 
-/// The streams, or the events, that were made here.
+/// The streams, or the events, that were created here.
 #[derive(Default)]
 struct Handles {
     live: BTreeSet<u64>,
     ended: VecDeque<u64>,
 }
 
-/// Which device of the type made a stream or an event, by ordinal. What is not listed was made elsewhere.
+/// Which device of the type created a stream or an event, by ordinal. What is not listed was created elsewhere.
 #[derive(Default)]
 pub(super) struct MadeBy {
     streams: Mutex<BTreeMap<u64, usize>>,
-    /// And whether it is live: an event of another device may be waited for.
+    /// Also whether it is live: an event of another device may be waited for.
     events: Mutex<BTreeMap<u64, (usize, bool)>>,
 }
 
-/// Of all devices of the type together.
+/// Shared by all devices of the type.
 pub(super) type Makers = Arc<MadeBy>;
 
-/// What a device has in streams and events.
+/// The streams and events of a device.
 pub(super) struct HandleTable {
     driver: Driver,
     ordinal: usize,
     makers: Makers,
     streams: Mutex<Handles>,
     events: Mutex<Handles>,
-    /// Streams that were made elsewhere and have been asked whether they are captured.
+    /// Streams that were created elsewhere and have been asked about captures.
     seen: Mutex<BTreeSet<u64>>,
-    /// Streams that were made elsewhere and were of our context when last asked about.
+    /// Streams that were created elsewhere and were of our context when last asked about.
     ours: Mutex<BTreeSet<u64>>,
-    /// The context of the others; also of such as have ended since, whose work is waited for with all of that context.
+    /// The contexts of the others. Includes streams that have ended since; all work of that context is waited for
+    /// instead.
     theirs: Mutex<BTreeMap<u64, Context>>,
-    /// Streams of ours that wait for those of other contexts.
+    /// Streams of ours that wait for streams of other contexts.
     bridges: Mutex<VecDeque<u64>>,
 }
 
@@ -79,8 +79,8 @@ impl HandleTable {
         }
     }
 
-    /// Whose the stream is. One that was made here for another device is refused. The driver is asked about one that
-    /// was not made here; where it cannot be, in a callback, its last answer counts.
+    /// To whom the stream belongs. A stream that was created here for another device is refused. For one that was
+    /// created elsewhere the driver is asked; in a callback, where it cannot be, its last answer counts.
     pub(super) fn owner(&self, stream: u64, primary: &Primary) -> Result<Whose> {
         {
             let s = lock(&self.streams);
@@ -108,12 +108,12 @@ impl HandleTable {
         Ok(Whose::Theirs)
     }
 
-    /// The event, of ours, stands for everything queued so far on a stream of another context.
+    /// Makes our event stand for everything queued so far on a stream of another context.
     pub(super) fn record_theirs(&self, stream: u64, event: u64, ours: Context) -> Result<()> {
         let _relaxed = self.driver.relaxed();
         let there = match self.driver.stream_context(stream) {
             Ok(context) if context != ours => Some(context),
-            // It has ended without a word.
+            // The stream has ended without notice.
             Ok(_) => None,
             Err(e) if e.code() == Code::UnknownStream => None,
             Err(e) => return Err(e),
@@ -132,22 +132,22 @@ impl HandleTable {
             lock(&self.bridges).push_back(bridge);
             recorded
         });
-        let _ = self.driver.event_destroy(theirs); // who waits for it has taken note
+        let _ = self.driver.event_destroy(theirs); // a queued wait no longer needs it
         recorded
     }
 
-    /// A new event of another context, recorded in a stream there, or behind all of its streams.
+    /// A new event of another context, recorded on a stream there, or after all of that context's streams.
     fn event_there(&self, context: Context, stream: Option<u64>) -> Result<u64> {
         self.driver.context_push(context)?;
         let made = self.driver.event_create().and_then(|e| {
             let recorded = match stream {
                 Some(s) => self.driver.event_record(e, s),
-                // It would end the capture.
+                // Recording would invalidate the capture.
                 None if !matches!(self.driver.capture_id(0), Ok(None)) => {
                     fail!(Code::NotPermitted, "a blocking stream of another context is being captured")
                 }
                 None if self.driver.records_contexts() => self.driver.context_record(context, e),
-                // An event that was never recorded is complete.
+                // An event that was never recorded counts as completed.
                 None => self.driver.context_synchronize(),
             };
             recorded.map(|()| e).inspect_err(|_| {
@@ -158,7 +158,7 @@ impl HandleTable {
         made
     }
 
-    /// A stream of ours on which nothing is queued; the caller puts it back.
+    /// A stream of ours with nothing queued; the caller puts it back.
     fn bridge(&self) -> Result<u64> {
         let oldest = lock(&self.bridges).pop_front();
         match oldest {
@@ -170,8 +170,8 @@ impl HandleTable {
         }
     }
 
-    /// False for a stream that was made here and has ended, for one of another device of the type, and for `NO_STREAM`:
-    /// the driver would look there. Nothing else is known of what handles are.
+    /// False for a stream that was created here and has ended, for one of another device of the type, and for
+    /// `NO_STREAM` (the driver would dereference it). Nothing else is known of what handles are.
     pub(super) fn exists(&self, stream: u64) -> bool {
         stream <= PER_THREAD
             || stream != NO_STREAM
@@ -179,12 +179,12 @@ impl HandleTable {
                 && lock(&self.makers.streams).get(&stream).is_none_or(|&o| o == self.ordinal)
     }
 
-    /// The number of the capture that the stream is in. Of the default stream: `u64::MAX` where another one's
-    /// capture forbids work there.
+    /// The id of the capture that the stream is in. For the default stream `u64::MAX` if the capture of another stream
+    /// forbids work there.
     pub(super) fn capture_id(&self, stream: u64) -> Result<Option<u64>> {
         let id = match self.driver.capture_id(stream) {
-            // The legacy default stream cannot be captured, but the capture of a blocking stream forbids work on
-            // it. The driver says so, without harm to that capture and without its number.
+            // The legacy default stream cannot be captured, but the capture of a blocking stream forbids work on it.
+            // The driver says so, without harm to that capture and without its id.
             Err(e) if stream <= LEGACY && e.code() == Code::NotPermitted => Some(u64::MAX),
             other => other?,
         };
@@ -194,7 +194,7 @@ impl HandleTable {
         Ok(id)
     }
 
-    /// A stream that is known here and captured, or 0 for one that is not known by name.
+    /// A known stream that is being captured; 0 stands for one that is not known by its handle.
     pub(super) fn captured(&self) -> Result<Option<u64>> {
         if self.capture_id(0)?.is_some() {
             return Ok(Some(0));
@@ -210,14 +210,14 @@ impl HandleTable {
             match self.driver.capture_id(s) {
                 Ok(None) => {}
                 Ok(Some(_)) => return Ok(Some(s)),
-                Err(e) if e.code() == Code::UnknownStream => self.forget(s), // its maker has ended it
+                Err(e) if e.code() == Code::UnknownStream => self.forget(s), // its creator has destroyed it
                 Err(e) => return Err(e),
             }
         }
         Ok(None)
     }
 
-    /// The maker of the stream ends it.
+    /// The creator of the stream destroys it.
     pub(super) fn forget(&self, stream: u64) {
         lock(&self.seen).remove(&stream);
         lock(&self.ours).remove(&stream);
@@ -243,7 +243,7 @@ impl HandleTable {
             }
             fail!(Code::UnknownStream, "stream {stream:#x} was destroyed before");
         }
-        // In the middle of a capture it must really go, or its next user would be captured too.
+        // In the middle of a capture it must really be destroyed, or its next user would be captured too.
         let captured = !matches!(self.driver.capture_id(stream), Ok(None));
         self.end(&self.streams, stream, captured, |s| {
             self.driver.stream_destroy(s)?;
@@ -264,7 +264,7 @@ impl HandleTable {
             self.check_event(event)?;
             fail!(Code::UnknownEvent, "event {event:#x} was made elsewhere; its maker destroys it");
         }
-        // Before it can be made again.
+        // Marked as ended before the handle can be issued again.
         lock(&self.makers.events).insert(event, (self.ordinal, false));
         let ended = self.end(&self.events, event, false, |e| {
             self.driver.event_destroy(e)?;
@@ -277,7 +277,7 @@ impl HandleTable {
         ended
     }
 
-    /// `UnknownEvent` for one that another device of the type has made, or that has ended.
+    /// `UnknownEvent` if another device of the type has created it, or if it has ended.
     pub(super) fn check_event(&self, event: u64) -> Result<()> {
         match lock(&self.makers.events).get(&event) {
             Some(&(other, _)) if other != self.ordinal => {
@@ -289,7 +289,7 @@ impl HandleTable {
         }
     }
 
-    /// `UnknownEvent` for one that has ended, on whichever device: a stream may wait for events of all.
+    /// `UnknownEvent` if it has ended, on whichever device: a stream may wait for events of all.
     pub(super) fn check_awaited(&self, event: u64) -> Result<()> {
         match lock(&self.makers.events).get(&event) {
             Some((_, false)) => destroyed(event),
@@ -297,7 +297,7 @@ impl HandleTable {
         }
     }
 
-    /// Moves a handle to the ended ones, or, with `really`, destroys it now.
+    /// Moves a handle to the ended ones or, with `really`, destroys it now.
     fn end(
         &self,
         of: &Mutex<Handles>,
@@ -323,7 +323,8 @@ impl HandleTable {
             if gone == it {
                 h.live.insert(it);
             } else {
-                // Another one than the caller's: it stays where it was, and the caller's stays too.
+                // The driver refused a handle other than the caller's: that one stays ended, and the caller's stays
+                // live.
                 h.ended.push_front(gone);
                 h.ended.retain(|&e| e != it);
                 h.live.insert(it);
@@ -331,7 +332,7 @@ impl HandleTable {
         })
     }
 
-    /// Everything goes back, whatever the driver says. The first failure is returned.
+    /// Destroys everything, whatever the driver says. Returns the first failure.
     pub(super) fn clear(&self) -> Result<()> {
         let mut first = Ok(());
         let mut note = |r: Result<()>| {
@@ -365,7 +366,7 @@ fn drain(of: &Mutex<Handles>) -> Vec<u64> {
     all.live.into_iter().chain(all.ended).collect()
 }
 
-/// An ended handle that is at rest, or a new one.
+/// An ended handle with no work left, or a new one.
 fn take(of: &Mutex<Handles>, idle: impl Fn(u64) -> bool, make: impl Fn() -> Result<u64>) -> Result<u64> {
     let oldest = lock(of).ended.pop_front();
     if let Some(it) = oldest {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub(super) struct Mapping {
     card: Arc<Card>,
     granules: Arc<Granules>,
-    /// The driver would not reserve the window: the device gives segments instead.
+    /// The driver refused to reserve the window: the device offers segments instead.
     refused: AtomicBool,
 }
 

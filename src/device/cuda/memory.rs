@@ -1,8 +1,7 @@
 //! Memory that is not mapped: blocks of the driver, page-locked host memory, managed memory.
 //!
-//! What was taken is written down, so that a foreign or stale address never reaches the driver (which would
-//! free another's block that has the address now), and so that the end of the device gives back what is
-//! left.
+//! Every block is recorded, so that a foreign or stale address never reaches the driver (which would free whatever
+//! block has the address now), and so that the end of the device can free what is left.
 
 use super::driver::Driver;
 use crate::base::error::{Code, Error, Result};
@@ -12,7 +11,7 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 
-/// How a block was taken, and so how it is given back.
+/// How a block was allocated, and so how it is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `cuMemAlloc`.
@@ -21,7 +20,7 @@ pub(super) enum Kind {
     Managed,
     /// `cuMemHostAlloc`.
     Locked,
-    /// Ordinary memory and `cuMemHostRegister`.
+    /// Ordinary memory, locked by `cuMemHostRegister`.
     Registered,
 }
 
@@ -43,7 +42,7 @@ impl Blocks {
         lock(&self.live)
     }
 
-    /// `threads`: how many touch the pages of registered memory.
+    /// `threads`: how many threads touch the pages of registered memory.
     pub(super) fn alloc(&self, kind: Kind, bytes: u64, threads: usize) -> Result<u64> {
         if bytes == 0 || bytes > i64::MAX as u64 {
             fail!(Code::OutOfMemory, "{bytes} bytes asked for");
@@ -58,15 +57,15 @@ impl Blocks {
         Ok(addr)
     }
 
-    /// Whether the address lies in a block of these.
+    /// Whether the address lies in one of these blocks.
     pub(super) fn holds(&self, addr: u64) -> bool {
         let live = self.lock();
         live.range(..=addr).next_back().is_some_and(|(base, b)| addr - base < b.1)
     }
 
-    /// Gives a block back, which must be of one of these kinds. The driver refuses: it stays as it is.
+    /// Frees a block, which must be of one of these kinds. If the driver refuses, the block stays as it is.
     pub(super) fn free(&self, kinds: &[Kind], addr: u64, bytes: u64) -> Result<()> {
-        // Out of the book first: as soon as the driver has the address back, another thread may get it.
+        // Removed from the table first: as soon as the driver has the address back, another thread may get it.
         let (kind, size) = match self.lock().remove(&addr) {
             Some(b) if kinds.contains(&b.0) && b.1 == bytes => b,
             Some(other) => {
@@ -95,18 +94,18 @@ impl Blocks {
         }
     }
 
-    /// Ordinary memory, its pages touched by several threads, then locked: much faster than the driver's own
-    /// call for large sizes, which touches them on one.
+    /// Ordinary memory whose pages are touched by several threads and then locked. For large sizes this is much faster
+    /// than the driver's own call, which touches them on one thread.
     fn register(&self, bytes: u64, threads: usize) -> Result<u64> {
         let mut pages = Pages::new(bytes)?;
         pages.touch(threads);
         self.driver.host_register(pages.addr as u64, bytes)?;
         let addr = pages.addr as u64;
-        std::mem::forget(pages); // the book has it
+        std::mem::forget(pages); // owned by the table from now on
         Ok(addr)
     }
 
-    /// Everything that is left goes back, whatever the driver says. The first failure is returned.
+    /// Frees everything that is left, whatever the driver says. Returns the first failure.
     pub(super) fn clear(&self) -> Result<()> {
         let mut first = Ok(());
         for (addr, (kind, bytes)) in std::mem::take(&mut *self.lock()) {
@@ -141,8 +140,8 @@ impl Pages {
         Ok(Pages { addr: p.expose_provenance(), bytes })
     }
 
-    /// Writes to each page, on `threads` threads that end before this returns. Where the system gives no
-    /// thread, this one does it all.
+    /// Writes to each page, on `threads` threads that end before this returns. If the system refuses a thread, the
+    /// driver touches that thread's part.
     fn touch(&mut self, threads: usize) {
         // SAFETY: `new` made this memory, and nobody else has it yet.
         let all = unsafe {
@@ -161,7 +160,7 @@ impl Pages {
             let mut parts = all.chunks_mut(part);
             let own = parts.next();
             for p in parts {
-                // A part that is not touched here is touched by the driver.
+                // The driver touches what is not touched here.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, move || touch(p));
             }
             own.into_iter().for_each(touch);
@@ -172,7 +171,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if let Ok(layout) = Self::layout(self.bytes) {
-            // SAFETY: `new` made it with this layout, and the driver has let go of it.
+            // SAFETY: `new` allocated it with this layout, and the driver no longer uses it.
             unsafe { dealloc(std::ptr::with_exposed_provenance_mut(self.addr), layout) }
         }
     }

@@ -1,15 +1,16 @@
 //! The device type `cuda`: NVIDIA GPUs over the CUDA driver API, found at run time.
 //!
-//! Nothing of CUDA is needed to build, and nothing is loaded before the type is asked for. Without a driver,
-//! without a device, or with a driver before CUDA 11.4 the type has no devices, and says why
-//! (`DeviceType::absence`). Counting devices does not start CUDA; opening one does.
+//! Building needs nothing of CUDA, and nothing is loaded before the type is asked for. Without a driver, without a
+//! device, or with a driver before CUDA 11.4 the type has no devices, and says why (`DeviceType::absence`). Counting
+//! devices does not start CUDA; opening one does.
 //!
-//! `api.rs` finds the driver's functions, `driver.rs` calls them, and no other file does. `context.rs` is the way in,
-//! `card.rs` what all facets share; `device.rs` is the front, `streams`, `mapping`, `pool`, `sharing` and `peers` are its
-//! facets; `memory`, `granules`, `fabric`, `handles` and `callbacks` do the work. `docs/cuda.md` is for users.
+//! `api.rs` finds the driver's functions, and only `driver.rs` calls them. `context.rs` is the way in, `card.rs` what
+//! all facets share; `device.rs` is the front; `streams`, `mapping`, `pool`, `sharing` and `peers` are its facets;
+//! `memory`,
+//! `granules`, `fabric`, `handles` and `callbacks` do the work. `docs/cuda.md` is for users.
 //!
-//! All calls get `NotPermitted` in a forked child of a process that has started CUDA, and in host callbacks
-//! of the driver; after `finalize` `NotInitialized`.
+//! All calls return `NotPermitted` in a forked child of a process that has started CUDA, and in host callbacks of the
+//! driver; after `finalize` they return `NotInitialized`.
 
 mod api;
 mod callbacks;
@@ -40,14 +41,14 @@ use driver::Driver;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
-/// How the device type `cuda` is. Fixed when the library is first used.
+/// The settings of the device type `cuda`. Fixed when the library is first used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
     /// A driver library to load instead of the system's.
     pub library: Option<OsString>,
-    /// A management library (NVML) to count GPUs with instead of the system's.
+    /// A management library (NVML) to count GPUs with, instead of the system's.
     pub nvml: Option<OsString>,
-    /// Whether devices that can map memory do.
+    /// Whether devices that can map memory do so.
     pub mapping: bool,
     /// With the option `backend:cudaMallocAsync`: unused bytes beyond this go back to the device at each wait.
     pub release_threshold: u64,
@@ -67,7 +68,7 @@ struct Started {
     family: Family,
 }
 
-/// What the devices of the type have in common.
+/// What the devices of the type share.
 struct Family {
     born: u64, // `fork::count()` when CUDA was started
     makers: handles::Makers,
@@ -75,7 +76,7 @@ struct Family {
 }
 
 enum State {
-    /// Nobody has wanted a device yet.
+    /// Nobody has asked for a device yet.
     Asleep,
     Awake(Started),
     /// It cannot start, for this reason.
@@ -114,7 +115,7 @@ impl CudaType {
         Ok(Started { driver, count, devices: vec![None; count], family })
     }
 
-    /// How many devices there will be, as far as that can be told without starting CUDA.
+    /// How many devices there will be, if that can be told without starting CUDA.
     fn foreseen(&self) -> Result<Option<usize>> {
         Driver::load(self.library())?;
         Ok(probe::count(self.options.nvml.as_deref(), self.options.library.is_none()))
@@ -131,7 +132,7 @@ impl CudaType {
     }
 }
 
-/// What may have hidden the devices.
+/// A hint for error messages: what may have hidden the devices.
 fn hint() -> String {
     match std::env::var_os("CUDA_VISIBLE_DEVICES") {
         Some(v) => format!(" (CUDA_VISIBLE_DEVICES is {v:?})"),
@@ -144,12 +145,12 @@ impl DeviceType for CudaType {
         "cuda"
     }
 
-    /// Does nothing: see `wake`.
+    /// Does nothing: CUDA is started by `wake`.
     fn initialize(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Gives everything back, also where the driver has failed; the first failure is returned after that.
+    /// Gives everything back, even if the driver fails meanwhile; then returns the first failure.
     fn finalize(&self) -> Result<()> {
         let state = std::mem::replace(
             &mut *self.lock(),

@@ -1,5 +1,5 @@
-//! How many GPUs the machine has, asked of NVIDIA's management library: unlike the CUDA driver it may be
-//! used before a fork. Loaded for the question, never unloaded; absent where there is no driver.
+//! Counts the machine's GPUs through NVIDIA's management library (NVML): unlike the CUDA driver, it may be used before
+//! a fork. Loaded when first asked, never unloaded; absent if there is no driver.
 
 use libloading::Library;
 use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
@@ -11,7 +11,7 @@ type GetCount = unsafe extern "C" fn(*mut c_uint) -> Status;
 type GetHandle = unsafe extern "C" fn(c_uint, *mut *mut c_void) -> Status;
 type GetUuid = unsafe extern "C" fn(*mut c_void, *mut c_char, c_uint) -> Status;
 
-/// [B] longer than any UUID as text.
+/// [B] more than any UUID has as text.
 const UUID_BYTES: usize = 96;
 
 /// A function by its name.
@@ -20,7 +20,7 @@ fn symbol<T: Copy>(library: &Library, name: &[u8]) -> Option<T> {
     unsafe { library.get::<T>(name) }.ok().map(|s| *s)
 }
 
-/// The UUID of each GPU, as `GPU-…` (empty where it is not told). `None` when the library cannot tell.
+/// The UUID of each GPU, as `GPU-…` (empty if unknown). `None` if the library cannot tell.
 pub(super) fn gpus(library: &OsStr) -> Option<Vec<String>> {
     // SAFETY: the management library's initialisers may run at any time; who names another vouches for it.
     let library = unsafe { Library::new(library) }.ok()?;

@@ -69,7 +69,7 @@ impl Peers {
         driver.copy_peer_async((dst, there), (src, here), bytes, stream)
     }
 
-    /// As `queue_to`, but on a stream of this device, which the bytes go to.
+    /// As `queue_to`, but on a stream of this device, which is the destination.
     fn queue_from(&self, stream: StreamId, from: &Peers, dst: u64, src: u64, bytes: u64) -> Result<()> {
         let driver = self.card.driver();
         if self.goes_directly(from) {
@@ -93,7 +93,7 @@ impl device::Peers for Peers {
             return Ok(());
         }
         to.card.null_is_free()?;
-        self.card.driver().stream_synchronize(0)?; // of the context that is current: the other's
+        self.card.driver().stream_synchronize(0)?; // the stream of the current context, which is the other device's
         let _in = self.card.enter()?;
         self.card.null_is_free()?;
         self.queue_to(0, &to, dst, src, bytes)?;

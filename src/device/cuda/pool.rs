@@ -28,7 +28,7 @@ impl Pool {
         Ok(*handle)
     }
 
-    /// The end of the device.
+    /// Destroys the pool, at the end of the device.
     pub(super) fn clear(&self) -> Result<()> {
         match std::mem::take(&mut *lock(&self.handle)) {
             0 => Ok(()),

@@ -1,15 +1,15 @@
 //! How many devices CUDA will show, without starting it: a process that has started CUDA cannot use it in a
 //! forked child.
 //!
-//! The GPUs of the machine come from NVML, else from `/proc/driver/nvidia/gpus`; `CUDA_VISIBLE_DEVICES` then
-//! chooses among them. That is a best effort: where neither tells, or the choice names a part of a GPU
-//! (MIG), nobody but CUDA knows.
+//! The GPUs of the machine come from NVML, otherwise from `/proc/driver/nvidia/gpus`; `CUDA_VISIBLE_DEVICES` then
+//! selects among them. That is a best effort: if neither source answers, or the selection names a part of a GPU (MIG),
+//! only CUDA knows.
 
 use super::nvml;
 use std::ffi::OsStr;
 
-/// How many devices there will be; `None`: only CUDA can tell. `library`: the NVML to ask instead of the
-/// system's; `system`: whether the machine's own driver is meant at all.
+/// How many devices there will be; `None` if only CUDA can tell. `library` is the NVML to ask instead of the system's;
+/// `system` says whether the machine's own driver is used at all.
 pub(super) fn count(library: Option<&OsStr>, system: bool) -> Option<usize> {
     let gpus = match library {
         Some(l) => nvml::gpus(l)?,
@@ -22,13 +22,13 @@ pub(super) fn count(library: Option<&OsStr>, system: bool) -> Option<usize> {
     }
 }
 
-/// A GPU without a UUID for each directory.
+/// One GPU without a UUID for each directory.
 fn listed(path: &str) -> Option<Vec<String>> {
     Some(std::fs::read_dir(path).ok()?.flatten().map(|_| String::new()).collect())
 }
 
-/// How many of the GPUs a value of `CUDA_VISIBLE_DEVICES` shows: numbers or UUIDs (or the start of one),
-/// up to the first that is none. `None` for what cannot be told from outside.
+/// How many of the GPUs a value of `CUDA_VISIBLE_DEVICES` selects: numbers or UUIDs (or prefixes of UUIDs), up to the
+/// first that matches none. `None` if that cannot be told from outside.
 fn visible(value: &str, gpus: &[String]) -> Option<usize> {
     let mut chosen = Vec::new();
     for word in value.split(',').map(str::trim) {
@@ -42,12 +42,12 @@ fn visible(value: &str, gpus: &[String]) -> Option<usize> {
             let first = fitting.next();
             first.filter(|_| fitting.next().is_none())
         } else {
-            // As strtoul reads: digits as far as they go.
+            // Like strtoul: reads digits as far as there are any.
             let digits: String = word.chars().take_while(char::is_ascii_digit).collect();
             digits.parse().ok().filter(|&i: &usize| i < gpus.len())
         };
         match found {
-            Some(i) if chosen.contains(&i) => return Some(0), // CUDA takes a repeated device for an error
+            Some(i) if chosen.contains(&i) => return Some(0), // CUDA treats a repeated device as an error
             Some(i) => chosen.push(i),
             None => break,
         }

@@ -1,5 +1,5 @@
-//! The facet of memory for other processes, and of theirs here: granules as file descriptors or by fabric handles
-//! where the device maps, else whole segments by the driver's older handles.
+//! The facet of memory that is exported to other processes or imported from them: granules as file descriptors or
+//! fabric handles if the device maps, otherwise whole segments by the driver's older handles.
 
 use super::card::Card;
 use super::granules::{Granules, Source};
@@ -15,7 +15,7 @@ fn one_each(granules: usize) -> Vec<Piece> {
     (0..granules).map(|i| Piece { fd: i as u32, offset: 0, bytes: GRANULE }).collect()
 }
 
-/// Each piece must be a granule of its own, of a descriptor or handle that is there.
+/// Checks that each piece is a whole granule, in an existing descriptor or handle.
 fn check_granules(memory: &Imported<'_>) -> Result<()> {
     memory.check_pieces(GRANULE)?;
     if memory.pieces.iter().all(|p| p.offset == 0 && p.bytes == GRANULE) {
@@ -24,11 +24,11 @@ fn check_granules(memory: &Imported<'_>) -> Result<()> {
     Err(Error::new(Code::InvalidArgument, "each piece must be a granule of its own"))
 }
 
-/// What a device shares.
+/// The sharing facet of one device.
 pub(super) struct Sharing {
     card: Arc<Card>,
     granules: Option<Arc<Granules>>,
-    /// Segments of other processes that are open: address -> how often.
+    /// Open segments of other processes: address -> how often each is open.
     segments: Mutex<BTreeMap<u64, u32>>,
 }
 
@@ -55,7 +55,7 @@ impl Sharing {
         })
     }
 
-    /// The end of the device: all of them. The first failure is returned.
+    /// Closes all of them, at the end of the device. Returns the first failure.
     pub(super) fn clear(&self) -> Result<()> {
         let all = {
             let mut segments = lock(&self.segments);
@@ -166,7 +166,7 @@ impl Fabric for Sharing {
         self.mapped()?.check_fabric(granules)
     }
 
-    /// Without the card's identity: the memory may be used from other cards, and from those of other machines.
+    /// Without the card's identity: other cards may open the memory, also on other machines.
     fn granules(&self, granules: &[Run]) -> Result<Exported> {
         let _in = self.card.enter()?;
         let fabric = self.mapped()?.export_fabric(granules)?;

@@ -1,4 +1,4 @@
-//! The facets of streams: the driver's own, which anybody may make, capture and end.
+//! The facets of streams: the driver's own streams, which anybody may create, capture and destroy.
 
 use super::callbacks;
 use super::card::Card;
@@ -61,7 +61,7 @@ impl Streams for Card {
         self.known(stream)?;
         self.handles.check_event(event)?;
         self.driver().event_record(event, stream).map_err(|e| {
-            // The driver does not say which of both handles it refuses.
+            // The driver does not say which of the two handles it refuses.
             let alive = || self.driver().stream_context(stream) == Ok(self.primary.context);
             if e.code() == Code::UnknownStream && alive() {
                 let what = "is not one of this device's context, or has ended";
@@ -112,7 +112,7 @@ impl ExternalStreams for Card {
         if self.driver().records_contexts() {
             return self.driver().context_record(self.primary.context, event);
         }
-        // The event may have been recorded before; that is over then too.
+        // The event may hold an older record; waiting for the context covers that too.
         self.rest()
     }
 

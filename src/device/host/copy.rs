@@ -1,17 +1,17 @@
-//! Moving and filling bytes, and the buffers that hold a pageable source until its stream gets there.
+//! Copies and fills bytes; also the staging buffers that hold a pageable source until its stream reaches the copy.
 //!
-//! Staged bytes of a device are bounded by [`STAGING_LIMIT`]; a copy that does not fit waits for its
-//! stream instead. Copies take no lock.
+//! Staged bytes of a device are bounded by [`STAGING_LIMIT`]; a copy that does not fit waits for its stream instead.
+//! Copies take no lock.
 
 use crate::base::error::{Code, Error, Result};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most bytes that queued copies of one device hold in staging buffers.
+/// [B] the maximum that queued copies of one device may hold in staging buffers.
 pub(super) const STAGING_LIMIT: u64 = 64 << 20;
 
-/// Checks one end of a copy of `bytes` (not 0): no null pointer and no overflow.
+/// Checks one end of a copy of `bytes` (not 0): not null, no overflow.
 pub(super) fn check_end(addr: u64, bytes: u64) -> Result<()> {
     if addr == 0 {
         return Err(Error::new(Code::InvalidArgument, "a copy from or to a null pointer"));
@@ -53,8 +53,8 @@ impl Staging {
         Arc::new(Staging { used: AtomicU64::new(0) })
     }
 
-    /// Reads the source now. `None` where it does not fit within the limit (`force` ignores the
-    /// limit) or where the process has no memory for it.
+    /// Reads the source now. `None` if it does not fit within the limit (`force` ignores the limit) or if the process
+    /// has no memory for it.
     ///
     /// # Safety
     /// The source range is mapped and readable.
@@ -78,7 +78,7 @@ impl Staging {
     }
 }
 
-/// A source that was read when its copy was queued. Gives its share of the limit back when dropped.
+/// A source that was read when its copy was queued. Dropping it returns its share of the limit.
 pub(super) struct Staged {
     bytes: Vec<u8>,
     counted: u64, // [B] taken from the limit

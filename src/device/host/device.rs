@@ -1,9 +1,9 @@
-//! One host device as the rest of the library sees it: each call passes the gate, checks its
-//! arguments, and hands on to the noun that does the work.
+//! One host device, as the rest of the library sees it: each call passes the gate, checks its arguments, and is
+//! delegated to the module that does the work.
 //!
 //! Stream 0 is like CUDA's legacy default stream: work on it first waits for all work queued on the
 //! device, then runs on the calling thread and is complete on return. Blocking copies and fills are
-//! work on stream 0. Inside a callback of any host stream, calls that could wait give `NotPermitted`.
+//! work on stream 0. Inside a callback of any host stream, calls that could wait return `NotPermitted`.
 
 use super::copy;
 use super::granules::Granules;
@@ -19,15 +19,15 @@ use crate::device::{
 use crate::fail;
 use std::sync::Arc;
 
-/// Requests are rounded up to this; a multiple of the alignment that copies and kernels want.
+/// [B] requests are rounded up to this; a multiple of the alignment that copies and kernels want.
 const MIN_CHUNK: u64 = 512;
-/// [B] what is taken from the system at once where granules cannot be mapped: few calls for small blocks,
-/// and little that lies idle. It is committed only as it is touched.
+/// [B] taken from the system at once if granules cannot be mapped: large enough for few calls, small enough to leave
+/// little idle. It is committed only as it is touched.
 const SEGMENT: u64 = 64 << 20;
-/// Without mapping, a block of more than this part of the capacity is not kept when it is freed: one such
-/// block would lock up much of the device for requests of other sizes.
+/// Without mapping, a block above 1 / this of the capacity is not kept when it is freed: one such block would make much
+/// of the device unusable for requests of other sizes.
 const MAX_CHUNK_PART: u64 = 4;
-/// Of this crate, as `major * 10000 + minor * 100 + patch`.
+/// The version of this crate, as `major * 10000 + minor * 100 + patch`.
 const VERSION: u64 = number(env!("CARGO_PKG_VERSION_MAJOR")) * 10000
     + number(env!("CARGO_PKG_VERSION_MINOR")) * 100
     + number(env!("CARGO_PKG_VERSION_PATCH"));
@@ -52,7 +52,7 @@ impl HostDevice {
         &self.shared.devices[self.ordinal]
     }
 
-    /// Runs work as stream 0 does. `also`: another device that must have come to rest.
+    /// Runs work as stream 0 does. First waits for all work of this device and of `also`, if given.
     pub(super) fn run_now(&self, work: Work, also: Option<&State>) -> Result<()> {
         process::check_may_block()?;
         self.state().drain();
@@ -63,7 +63,7 @@ impl HostDevice {
         Ok(())
     }
 
-    /// Queues work, or runs it at once on stream 0. The point, where there is one, includes the work.
+    /// Queues work, or runs it at once if it is for stream 0. The returned point, if any, includes the work.
     pub(super) fn queue(&self, stream: StreamId, work: Work) -> Result<Option<Point>> {
         if stream == 0 {
             return self.run_now(work, None).map(|()| None);
@@ -71,16 +71,16 @@ impl HostDevice {
         push(&self.state().stream(stream)?, stream, work).map(Some)
     }
 
-    /// Checks a stream that is given nothing to do.
+    /// Checks the stream of a call that has nothing to queue.
     pub(super) fn check_stream(&self, stream: StreamId) -> Result<()> {
         if stream == 0 { Ok(()) } else { self.state().stream(stream).map(drop) }
     }
 
-    /// Queues a copy from pageable host memory, which has been read on return: from a staging buffer
-    /// where it fits, else by waiting until the stream has done it.
+    /// Queues a copy from pageable host memory, which has been read when this returns: through a staging buffer if it
+    /// fits, otherwise by waiting until the stream has done the copy.
     fn upload(&self, stream: StreamId, dst: u64, src: u64, bytes: u64) -> Result<()> {
         let target = self.state().stream(stream)?;
-        // In a callback nothing can be waited for, so there the limit gives way.
+        // A callback must not wait, so there the limit is ignored.
         let force = process::in_callback();
         // SAFETY: the caller of `copy_async` guarantees a readable source.
         if let Some(from) = unsafe { self.state().staging.stage(src, bytes, force) } {
@@ -94,7 +94,7 @@ impl HostDevice {
     }
 
     fn take_back(&self, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
-        // Queued copies may still read or write it, and would end the process when it is gone.
+        // Queued copies may still access the memory; unmapped, it would crash the process.
         let _pass = self.shared.enter_blocking()?;
         self.shared.blocks.check(self.ordinal, kind, addr, bytes)?;
         self.shared.devices.iter().for_each(State::drain);
@@ -127,7 +127,7 @@ impl Device for HostDevice {
 
     fn sizes(&self) -> Sizes {
         let all = self.shared.options.capacity;
-        // With mapping memory comes by the granule, whatever these say.
+        // With mapping, memory is taken by the granule, whatever these sizes say.
         let mapping = self.state().granules.is_some();
         let segment = if mapping { all } else { SEGMENT.min(all) };
         Sizes {

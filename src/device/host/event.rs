@@ -1,17 +1,17 @@
-//! An event: what a stream had been given when the event was last recorded.
+//! An event: the work that its stream had been given when the event was last recorded.
 
 use super::stream::Point;
 use crate::base::sync::system::{Mutex, lock};
 
-/// An event of one device. Waits copy what it has recorded, so that recording it anew or destroying
-/// it changes no wait that is queued already.
+/// An event of one device. A wait copies what the event has recorded, so recording the event again or destroying it
+/// does not affect waits that are already queued.
 pub(super) struct Event {
     ordinal: usize,
     recorded: Mutex<Vec<Point>>, // done when all of these are; empty: completed
 }
 
 impl Event {
-    /// A new event of device `ordinal`, as if completed.
+    /// A new event of device `ordinal`, which counts as completed.
     pub(super) fn new(ordinal: usize) -> Self {
         Event { ordinal, recorded: Mutex::new(Vec::new()) }
     }
@@ -21,7 +21,7 @@ impl Event {
         self.ordinal
     }
 
-    /// Stands for this point from now on. Recording again takes no memory from the host.
+    /// Makes the event stand for this point. Recording it again allocates no host memory.
     pub(super) fn record(&self, point: Point) {
         let mut recorded = lock(&self.recorded);
         recorded.truncate(1);
@@ -33,11 +33,11 @@ impl Event {
             }
         };
         drop(recorded);
-        // May hold the last reference of a stream: dropped without the lock.
+        // This may be the last reference to a stream: dropped after the lock is released.
         drop(old);
     }
 
-    /// Stands for all these points from now on.
+    /// Makes the event stand for all these points.
     pub(super) fn record_all(&self, points: Vec<Point>) {
         let old = std::mem::replace(&mut *lock(&self.recorded), points);
         drop(old);
@@ -48,7 +48,7 @@ impl Event {
         lock(&self.recorded).iter().all(Point::done)
     }
 
-    /// The points that are not done yet.
+    /// The recorded points that are not done yet.
     pub(super) fn pending(&self) -> Vec<Point> {
         let mut recorded = lock(&self.recorded);
         recorded.retain(|point| !point.done());

@@ -1,14 +1,14 @@
-//! Physical memory apart from addresses, as GPUs have it: one sparse memory file per device is the
-//! physical memory, in granules of 2 MiB; a reserved window of addresses shows granules where `map`
-//! puts them. A granule may be shown at several addresses, and is the same memory at each.
+//! Physical memory separate from addresses, as GPUs have it: one sparse memory file per device is the physical memory,
+//! in granules of 2 MiB, and a reserved window of addresses shows granules where `map` puts them. A granule may be
+//! mapped at several addresses and is the same memory at each.
 //!
-//! Creating a granule only accounts for it: the system commits pages as they are touched. Releasing
-//! one punches its bytes out of the file, so that the memory really goes back and reads as zero later.
-//! System calls run outside the lock; ranges that a call is working on are marked as busy.
+//! Creating a granule only accounts for it: the system commits pages as they are touched. Releasing one punches its
+//! bytes out of the file, so that the memory really goes back to the system and reads as zero later. System calls run
+//! outside the lock; ranges that a call is working on are marked as busy.
 //!
-//! A program that has closed the file's descriptor keeps what it has: granules that are there stay, for requests too.
-//! What needs the file is refused before anything has changed, so memory is not given back either. The next start has a
-//! new file.
+//! If the program has closed the file's descriptor, existing granules stay usable, also for new requests. Whatever
+//! needs the file is refused before anything has changed, so memory cannot be given back either. The next start of the
+//! type makes a new file.
 
 use super::memory::Budget;
 use super::pages;
@@ -29,20 +29,20 @@ const BUSY: u32 = 1 << 31;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Granule {
     Absent,
-    Present { mapped: u32 }, // at how many addresses it is shown
+    Present { mapped: u32 }, // the number of addresses at which it is mapped
     Releasing,
 }
 
 struct State {
     file: Option<Arc<Descriptor>>, // until the type ends
-    /// Other processes may have it: it never shrinks, and ends with them.
+    /// Other processes may have the file: it never shrinks, and is replaced when the window is closed.
     lent: bool,
-    /// What `open` has mapped: address -> bytes.
+    /// The mappings that `open` has made: address -> bytes.
     opened: BTreeMap<u64, u64>,
     granules: Vec<Granule>,
     window: u64,     // address; 0: none
-    slots: Vec<u32>, // for each granule of the window: number of the granule shown + 1, 0 for none; BUSY
-    working: u32,    // calls that are in a system call now
+    slots: Vec<u32>, // for each granule of the window: the number of the granule mapped there + 1, 0 for none; BUSY
+    working: u32,    // calls that are currently in a system call
 }
 
 /// The physical memory of one device, and its window.
@@ -50,10 +50,10 @@ pub(super) struct Granules {
     state: Mutex<State>,
 }
 
-/// Numbers for granules, for each granule of capacity: as much memory may sleep as there is.
+/// Granule numbers for each granule of capacity: as much memory may sleep as the device has.
 const NUMBERS: u64 = 2;
 
-/// A sparse file of this length in memory.
+/// A sparse memory file of this length.
 fn memory_file(bytes: u64) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string; the call makes a new descriptor.
@@ -68,7 +68,7 @@ fn memory_file(bytes: u64) -> Result<Descriptor> {
 }
 
 fn set_length(file: BorrowedFd<'_>, bytes: u64) -> Result<()> {
-    // SAFETY: changes the length of this file only; the caller says that nothing beyond it is used.
+    // SAFETY: changes the length of this file only; the caller guarantees that nothing beyond the new end is used.
     if unsafe { libc::ftruncate(file.as_raw_fd(), bytes as i64) } != 0 {
         return Err(pages::os_error("ftruncate"));
     }
@@ -85,19 +85,19 @@ fn committed(file: BorrowedFd<'_>) -> Option<u64> {
 }
 
 impl State {
-    /// The file, which is to be looked at before each use.
+    /// The file. Its descriptor must be checked before each use ([`Descriptor::get`]).
     fn file(&self) -> Result<Arc<Descriptor>> {
         self.file.clone().ok_or_else(|| Error::new(Code::NotInitialized, "the device has ended"))
     }
 
-    /// Fails where the file is not ours any more.
+    /// Fails if the file's descriptor no longer belongs to us.
     fn check_file(&self) -> Result<()> {
         self.file()?.get().map(drop)
     }
 }
 
 impl Granules {
-    /// A sparse file for granules of `capacity` bytes; an error where the system has none to give.
+    /// Makes the sparse file for granules of `capacity` bytes; an error if the system has none to give.
     pub(super) fn new(capacity: u64) -> Result<Granules> {
         // A file above this limit would not be an error but a signal that ends the process.
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -127,7 +127,7 @@ impl Granules {
         file.ok().and_then(|f| committed(f.get().ok()?)).unwrap_or(0)
     }
 
-    /// How many numbers there are for granules.
+    /// How many granule numbers there are.
     pub(super) fn numbers(&self) -> u64 {
         lock(&self.state).granules.len() as u64
     }
@@ -153,7 +153,7 @@ impl Granules {
 
     /// Releases the window and all granules.
     ///
-    /// The caller promises that nothing touches the window any more.
+    /// The caller guarantees that nothing touches the window any more.
     pub(super) fn close_window(&self, budget: &Budget) -> Result<()> {
         let mut state = lock(&self.state);
         if state.working != 0 {
@@ -163,13 +163,13 @@ impl Granules {
         let window = std::mem::take(&mut state.window);
         state.slots = Vec::new();
         if window != 0 {
-            // SAFETY: the window was this table's, and was forgotten just now under the lock; the
-            // caller promises that nothing touches it.
+            // SAFETY: the window belonged to this table and was removed from it just now, under the lock; the caller
+            // guarantees that nothing touches it.
             unsafe { pages::unmap(window, bytes) };
         }
         for (addr, bytes) in std::mem::take(&mut state.opened) {
-            // SAFETY: `open` made the mapping, and it was forgotten just now; the caller promises that nothing
-            // touches it.
+            // SAFETY: `open` made the mapping, and it was removed from the table just now; the caller guarantees that
+            // nothing touches it.
             unsafe { pages::unmap(addr, bytes) };
         }
         let mut present = 0;
@@ -180,7 +180,8 @@ impl Granules {
             }
         }
         if state.lent || state.check_file().is_err() {
-            // Others go on with the old file, or it is lost. Without a new one there are no granules any more.
+            // Other processes keep the old file, or it is lost. If no new one can be made, there are no granules any
+            // more.
             let whole = state.granules.len() as u64 * GRANULE;
             budget.give(present * GRANULE);
             let made = memory_file(whole);
@@ -190,7 +191,7 @@ impl Granules {
             state.file = Some(Arc::new(made?));
             state.lent = false;
         } else if present != 0 {
-            // The file is empty beyond doubt when cut to nothing; then its sparse size comes back.
+            // Truncating to nothing certainly empties the file; then it gets its sparse size back.
             let whole = state.granules.len() as u64 * GRANULE;
             let file = state.file()?;
             let cut = file.get().and_then(|f| set_length(f, 0).and_then(|()| set_length(f, whole)));
@@ -200,8 +201,8 @@ impl Granules {
         Ok(())
     }
 
-    /// After `close_window`, when no call comes any more: the file is closed. The devices of a type that has ended
-    /// are kept, for handles that come late; they must not keep descriptors.
+    /// Closes the file. Called after `close_window`, when no call comes any more. The devices of a type that has ended
+    /// stay alive for late handles, but must not keep descriptors.
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
         state.file = None;
@@ -264,7 +265,7 @@ impl Granules {
             }
             for (granule, slot) in granules.zip(slots.clone()) {
                 state.slots[slot] = (granule as u32 + 1) | BUSY;
-                // Counted before it is mapped, so that nobody releases it meanwhile.
+                // Counted before it is mapped, so that no other call releases it meanwhile.
                 if let Granule::Present { mapped } = &mut state.granules[granule] {
                     *mapped += 1;
                 }
@@ -280,7 +281,7 @@ impl Granules {
         mapped
     }
 
-    /// Needs no file, but what is hidden without one could not be shown again.
+    /// Needs no file, but is refused without one, since what is unmapped could not be mapped again.
     pub(super) fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
         let (addr, slots) = {
             let mut state = lock(&self.state);
@@ -303,8 +304,8 @@ impl Granules {
         bare
     }
 
-    /// The file and where these granules are in it, for another process. From now on it cannot shrink, so that
-    /// nobody who has it is caught touching what is not there.
+    /// Exports the file and the positions of these granules in it for another process. From now on the file cannot
+    /// shrink, so that no process that maps it touches memory that is gone.
     pub(super) fn share(&self, granules: &[(u64, u64)]) -> Result<Exported> {
         let mut state = lock(&self.state);
         let file = state.file()?;
@@ -334,7 +335,7 @@ impl Granules {
         })
     }
 
-    /// Maps what `share` of some process gave, side by side; its address.
+    /// Maps, side by side, what `share` of some process returned; returns the address.
     pub(super) fn open(&self, memory: &Imported<'_>) -> Result<u64> {
         let wrong = |what: &str| Err(Error::new(Code::InvalidArgument, what.to_owned()));
         if memory.kind != SharedKind::HostFile || memory.fds.len() != 1 {
@@ -372,9 +373,9 @@ impl Granules {
         Ok(addr)
     }
 
-    /// Ends what `open` has mapped.
+    /// Unmaps what `open` has mapped.
     ///
-    /// The caller promises that nothing touches it any more.
+    /// The caller guarantees that nothing touches it any more.
     pub(super) fn close(&self, addr: u64) -> Result<()> {
         let Some(bytes) = lock(&self.state).opened.remove(&addr) else {
             fail!(Code::UnknownPointer, "{addr:#x} is not memory of another process");
@@ -385,7 +386,7 @@ impl Granules {
         Ok(())
     }
 
-    /// Ends a call's hold on its slots: they show their granules (`shown`), or nothing.
+    /// Ends a call's hold on its slots: afterwards they show their granules (`shown`) or nothing.
     fn settle(&self, slots: Range<usize>, shown: bool) {
         let mut state = lock(&self.state);
         state.working -= 1;

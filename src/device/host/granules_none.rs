@@ -1,5 +1,5 @@
-//! Stands in for `granules.rs` where the system has no `memfd_create`: no device can map, so that
-//! the type has no values, and the host device offers segments only.
+//! Stands in for `granules.rs` where the system has no `memfd_create`. No device can map there: the type has no values,
+//! and the host device offers segments only.
 
 use super::memory::Budget;
 use crate::base::error::{Code, Error, Result};

@@ -1,4 +1,4 @@
-//! The facet of mapped memory: granules of a memory file, shown in a window of addresses.
+//! The facet of mapped memory: granules of a memory file, mapped in a window of addresses.
 
 use super::device::HostDevice;
 use super::granules::Granules;

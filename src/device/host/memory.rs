@@ -1,9 +1,8 @@
-//! What the devices of one type have lent out: a budget for each device, and one table of the blocks
-//! that came straight from the system (plain device memory, unified, and pinned host memory).
+//! The memory that the devices of one type have allocated: a budget for each device, and one table of the blocks that
+//! came straight from the system (plain device memory, unified memory, and pinned host memory).
 //!
-//! The table makes a wrong pointer or size at free an error, and tells a copy whether its host end
-//! may be read later. System calls are made outside its lock. Granules are in `mapping.rs`; they
-//! count against the same budget.
+//! The table makes a wrong pointer or size at free an error, and tells a copy whether its host end may still be read
+//! later. System calls are made outside its lock. Granules are in `granules.rs`; they count against the same budget.
 
 use super::options::machine_memory;
 use super::pages;
@@ -14,7 +13,7 @@ use crate::fail;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that one device may still lend out.
+/// How many bytes one device may still allocate.
 pub(super) struct Budget {
     ordinal: usize,
     capacity: u64,    // [B]
@@ -56,7 +55,7 @@ impl Budget {
     }
 }
 
-/// What a block was asked for as. A block goes back through the call that matches.
+/// How a block was allocated. It must be freed through the matching call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `alloc`: counted against the device.
@@ -74,7 +73,7 @@ struct Block {
     locked: bool, // the system agreed to keep it in RAM
 }
 
-/// Pinned memory at a moment.
+/// The pinned memory at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pinned {
     pub(super) blocks: u64,
@@ -90,12 +89,12 @@ impl Blocks {
         Blocks(Mutex::new(BTreeMap::new()))
     }
 
-    /// Zeroed memory of the system: 2 MiB-aligned from 2 MiB on, page-aligned below.
+    /// Zeroed memory from the system, aligned to 2 MiB if it has 2 MiB or more, else to the page.
     pub(super) fn alloc(&self, budget: &Budget, kind: Kind, bytes: u64) -> Result<u64> {
         self.alloc_touched(budget, kind, bytes, 0)
     }
 
-    /// `alloc`, with the pages touched by so many threads.
+    /// As `alloc`; the pages are touched by `threads` threads.
     pub(super) fn alloc_touched(&self, budget: &Budget, kind: Kind, bytes: u64, threads: u32) -> Result<u64> {
         if bytes == 0 {
             return Err(Error::new(Code::InvalidArgument, "an allocation of 0 bytes"));
@@ -104,7 +103,7 @@ impl Blocks {
         if counted {
             budget.take(bytes)?;
         } else if bytes > GRANULE && bytes > machine_memory() {
-            // The system would give the addresses, and end the process when they are touched or locked.
+            // The system would hand out the addresses, but end the process when they are touched or locked.
             let all = machine_memory();
             fail!(Code::OutOfMemory, "{bytes} bytes of pinned memory, and the machine has {all}");
         }
@@ -125,14 +124,14 @@ impl Blocks {
             // SAFETY: the mapping was made just now, and nobody else knows it.
             unsafe { pages::touch(addr, span, threads) };
         }
-        // Locking commits the memory, and may take long: no lock of ours is held here.
+        // Locking commits the memory and may take long: none of our locks is held here.
         let locked = kind == Kind::Pinned && pages::lock_pages(addr, span);
         let block = Block { bytes, ordinal: budget.ordinal as u32, kind, locked };
         lock(&self.0).insert(addr, block);
         Ok(addr)
     }
 
-    /// Checks that this block could be freed now with these arguments.
+    /// Checks that a free with these arguments would succeed now.
     pub(super) fn check(&self, ordinal: usize, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
         Self::find(&lock(&self.0), ordinal, kind, addr, bytes)
     }
@@ -152,15 +151,15 @@ impl Blocks {
         Ok(())
     }
 
-    /// Gives a block back. Errors change nothing.
+    /// Frees a block. An error changes nothing.
     pub(super) fn free(&self, budget: &Budget, kind: Kind, addr: u64, bytes: u64) -> Result<()> {
         {
             let mut map = lock(&self.0);
             Self::find(&map, budget.ordinal, kind, addr, bytes)?;
             map.remove(&addr);
         }
-        // SAFETY: the table owned the mapping, and the entry was removed just now, so that no other
-        // call frees it; the caller of free promises that nothing uses it.
+        // SAFETY: the table owned the mapping, and the entry was removed just now, so no other call frees it; the
+        // caller of free guarantees that nothing uses it.
         unsafe { pages::unmap(addr, pages::whole_pages(bytes).unwrap_or(bytes)) };
         if kind != Kind::Pinned {
             budget.give(bytes);
@@ -168,14 +167,14 @@ impl Blocks {
         Ok(())
     }
 
-    /// Whether all these bytes lie in one pinned or unified block, and so may be read later.
+    /// Whether all these bytes lie in one pinned or unified block, so that they may be read later.
     pub(super) fn stays_readable(&self, addr: u64, bytes: u64) -> bool {
         let map = lock(&self.0);
         let Some((start, block)) = map.range(..=addr).next_back() else { return false };
         block.kind != Kind::Device && addr - start <= block.bytes && bytes <= block.bytes - (addr - start)
     }
 
-    /// Pinned memory that was asked from device `ordinal`.
+    /// The pinned memory that was allocated through device `ordinal`.
     pub(super) fn pinned(&self, ordinal: usize) -> Pinned {
         let mut sum = Pinned::default();
         for block in lock(&self.0).values() {
@@ -188,14 +187,14 @@ impl Blocks {
         sum
     }
 
-    /// Gives everything back.
+    /// Frees all blocks.
     ///
     /// # Safety
-    /// No call or stream work is under way that touches a block.
+    /// No running call and no queued work touches a block.
     pub(super) unsafe fn clear(&self) {
         let map = std::mem::take(&mut *lock(&self.0));
         for (addr, block) in map {
-            // SAFETY: the table owned the mapping; the caller says that nothing uses it.
+            // SAFETY: the table owned the mapping; the caller guarantees that nothing uses it.
             unsafe { pages::unmap(addr, pages::whole_pages(block.bytes).unwrap_or(block.bytes)) };
         }
     }

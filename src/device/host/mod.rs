@@ -1,16 +1,15 @@
 //! The embedded host device: memory of the process served as if it were a GPU's.
 //!
-//! It is a real device, not a mock: capacity that is committed as it is touched, physical granules
-//! apart from addresses, streams with a thread each, events across streams and devices. `device.rs`
-//! is the front, `streams`, `mapping`, `sharing` and `peers` are its facets; `memory`, `granules`, `stream`, `event` and
-//! `copy` do the work; `shared.rs` holds them together. Every call of a forked child gets `NotPermitted`, and every call after `finalize`
-//! `NotInitialized`. Lock order, where two are held: `Streams`, then a stream's queue. Nothing here
+//! It is a real device, not a mock: it has capacity that is committed as it is touched, physical granules separate from
+//! addresses, streams with a thread each, and events across streams and devices. `device.rs` is the front; `streams`,
+//! `mapping`, `sharing` and `peers` are its facets; `memory`, `granules`, `stream`, `event` and `copy` do the work;
+//! `shared.rs` holds them together. Every call in a forked child returns `NotPermitted`, and every call after
+//! `finalize` returns `NotInitialized`. Lock order, if two are held: `Streams`, then a stream's queue. Nothing here
 //! knows pools.
 //!
-//! Mapped memory is shared with forked children (a memory file), unlike the rest: a child that writes
-//! to it writes to the parent's memory. Plain blocks are the child's own copies; that is why `cpu`,
-//! whose memory serves ordinary host objects, is made without mapping. A stream's queue
-//! has no bound.
+//! Unlike other memory, mapped memory is shared with forked children (it is a memory file): a child that writes to it
+//! writes to the parent's memory. Plain blocks are the child's own copies; that is why `cpu`, whose memory serves
+//! ordinary host objects, is made without mapping. A stream's queue is unbounded.
 //!
 //! Unix only; granules can be mapped on Linux only. No code here depends on the processor.
 
@@ -48,8 +47,8 @@ use shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A type of host devices. Several may exist beside each other (`host` and `cpu` do), each with its
-/// own memory and streams.
+/// A type of host devices. Several may exist side by side (as `host` and `cpu` do), each with its own memory and
+/// streams.
 pub struct HostType {
     name: String,
     options: HostOptions,
@@ -63,36 +62,34 @@ enum Life {
     Ending,
 }
 
-/// What a host device tells beyond the [`Device`] trait.
+/// Statistics of a host device that are not in the [`Device`] trait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostStats {
-    /// Threads of streams that have not ended.
+    /// Stream threads that have not ended.
     pub stream_threads: u64,
     /// Live blocks of `host_alloc`.
     pub pinned_blocks: u64,
     /// Bytes in them.
     pub pinned_bytes: u64,
-    /// Of these, bytes that the system keeps in RAM; the rest passed `RLIMIT_MEMLOCK` and is
-    /// ordinary memory.
+    /// Those of these bytes that the system keeps in RAM; the rest exceeded `RLIMIT_MEMLOCK` and is ordinary memory.
     pub locked_bytes: u64,
-    /// Bytes of physical granules that were touched and so take the machine's memory.
+    /// Bytes of physical granules that were touched, and thus use the machine's memory.
     pub committed_bytes: u64,
     /// Callbacks of all devices of the type that panicked. A panic ends the callback only.
     pub callback_panics: u64,
 }
 
 impl HostType {
-    /// A type of this name, not yet initialised. Takes no memory and starts no thread; the options
-    /// are checked by `initialize`.
+    /// A type of this name, not yet initialised. Takes no memory and starts no thread; `initialize` checks the options.
     pub fn new(name: &str, options: HostOptions) -> HostType {
-        // A failure here comes up again, and is reported, in `initialize`.
+        // A failure here happens again, and is reported, in `initialize`.
         let _ = fork::watch();
         HostType { name: name.to_owned(), options, born: fork::count(), state: Mutex::new(Life::Off) }
     }
 
-    /// Counters of one device. `UnknownDevice` for an ordinal out of range, `NotInitialized` and
-    /// `NotPermitted` as for every call.
+    /// Counters of one device. `UnknownDevice` if the ordinal is out of range; `NotInitialized` and `NotPermitted` as
+    /// for every call.
     pub fn stats(&self, ordinal: usize) -> Result<HostStats> {
         let shared = self.running()?;
         let _pass = shared.enter()?;
@@ -130,7 +127,7 @@ impl DeviceType for HostType {
         &self.name
     }
 
-    /// `Busy` when it is initialised, `InvalidArgument` for bad options.
+    /// `Busy` if it is already initialised, `InvalidArgument` for bad options.
     fn initialize(&self) -> Result<()> {
         process::check_fork(self.born)?;
         fork::watch()?;
@@ -146,7 +143,7 @@ impl DeviceType for HostType {
         Ok(())
     }
 
-    /// Waits for running calls and for all queued work, then gives back every thread and all memory.
+    /// Waits for running calls and for all queued work, then joins every thread and gives all memory back.
     /// `NotPermitted` from a callback.
     fn finalize(&self) -> Result<()> {
         process::check_fork(self.born)?;
@@ -189,11 +186,11 @@ impl Drop for HostType {
         let state = std::mem::replace(&mut *lock(&self.state), Life::Off);
         let Life::Running { shared, devices } = state else { return };
         if process::check_fork(self.born).is_err() {
-            // The memory is the parent's and the threads do not exist here: touch nothing.
+            // The memory belongs to the parent, and the threads do not exist here: touch nothing.
             std::mem::forget((shared, devices));
         } else if process::in_callback() {
-            // This very thread may be one of those to be joined. They end by themselves; the memory
-            // stays, since what is queued may still use it.
+            // This thread may be one of those to be joined. They end by themselves; the memory stays, since queued work
+            // may still use it.
             shared.devices.iter().for_each(shared::State::close_streams);
             std::mem::forget((shared, devices));
         } else {

@@ -1,21 +1,21 @@
-//! How many host devices there are and how much memory each one lends out.
+//! How many host devices there are and how much memory each may allocate.
 //!
-//! The defaults follow the machine: half of its memory, shared by the devices. A container's memory
-//! limit (cgroup v1 and v2) counts as the machine's memory when it is lower. Nothing here takes
-//! memory; a capacity is only an upper bound, committed page by page as it is touched.
+//! By default the devices share half of the machine's memory. A container's memory limit (cgroup v1 and v2) counts as
+//! the machine's memory if it is lower. Nothing here takes memory; a capacity is only an upper bound, committed page by
+//! page as it is touched.
 
 use crate::base::error::{Code, Result};
 use crate::device::GRANULE;
 use crate::fail;
 
-/// Capacities in bytes that a host device can have: a granule at least, and no more than a file can have on any system
+/// [B] the capacities that a host device can have: at least a granule, and no more than a file can have on any system
 /// that we run on.
 pub const CAPACITIES: std::ops::RangeInclusive<u64> = GRANULE..=16 << 40;
-/// The same in words, for messages.
+/// The same range in words, for messages.
 pub const CAPACITIES_WANTED: &str = "2 MiB to 16 TiB";
-/// Most devices of one host type.
+/// The maximum number of devices of one host type.
 pub const MAX_DEVICES: usize = 64;
-/// Devices when the options do not say.
+/// The number of devices if the options do not say.
 const DEFAULT_DEVICES: usize = 2;
 
 /// The shape of a host device type. `Default` gives two devices that share half the machine's
@@ -24,11 +24,11 @@ const DEFAULT_DEVICES: usize = 2;
 pub struct HostOptions {
     /// How many devices: 1 to [`MAX_DEVICES`]; 0 means 2.
     pub device_count: usize,
-    /// Bytes that each device lends out, rounded down to a multiple of 2 MiB (at least 2 MiB).
-    /// 0 means half of [`machine_memory`] divided by `device_count`. Committed only as it is touched.
+    /// Bytes that each device may allocate, rounded down to a multiple of 2 MiB (at least 2 MiB). 0 means half of
+    /// [`machine_memory`] divided by `device_count`. Committed only as it is touched.
     pub capacity: u64,
-    /// Whether the devices can map physical granules (`Caps::MAPPING`). Without it they behave as
-    /// devices that only give segments. Ignored (no mapping) where the system has no `memfd_create`.
+    /// Whether the devices can map physical granules (`Caps::MAPPING`). Without it they offer segments only. Ignored
+    /// (no mapping) if the system has no `memfd_create`.
     pub mapping: bool,
 }
 
@@ -57,8 +57,8 @@ impl HostOptions {
     }
 }
 
-/// Bytes of memory that this process may count on: the machine's RAM, or the lowest memory limit of
-/// the control groups that the process is in, where those can be read. At least 2 MiB.
+/// Bytes of memory that this process may count on: the machine's RAM, or the lowest memory limit of the control groups
+/// that the process is in, as far as those can be read. At least 2 MiB.
 pub fn machine_memory() -> u64 {
     let ram = physical_memory();
     let limit = std::fs::read_to_string("/proc/self/cgroup")
@@ -73,8 +73,8 @@ fn physical_memory() -> u64 {
     u64::try_from(pages).unwrap_or(0).saturating_mul(super::pages::page_size())
 }
 
-/// The lowest memory limit on the way from the process's groups (the text of `/proc/self/cgroup`) up
-/// to the root of the hierarchy mounted at `mount`.
+/// The lowest memory limit from the process's control groups (the text of `/proc/self/cgroup`) up to the root of the
+/// hierarchy mounted at `mount`.
 fn cgroup_limit(mount: &str, groups: &str) -> Option<u64> {
     let mut lowest: Option<u64> = None;
     for line in groups.lines() {
@@ -90,8 +90,8 @@ fn cgroup_limit(mount: &str, groups: &str) -> Option<u64> {
         } else {
             continue;
         };
-        // A limit anywhere above holds too. Inside a container the path may not exist below the
-        // mount; the mount itself is then the container's own group.
+        // A limit of any parent group applies too. Inside a container the path may not exist below the mount; the mount
+        // itself is then the container's own group.
         let mut path = path.trim_end_matches('/');
         loop {
             let limit = std::fs::read_to_string(format!("{root}{path}/{file}")).ok();

@@ -1,7 +1,7 @@
 //! Thin wrappers of the system's page calls: reserve, map a file, give back.
 //!
-//! Sizes and addresses are bytes, multiples of the page size unless said otherwise. Nothing here
-//! keeps a table: `memory.rs` and `mapping.rs` own the ranges and guarantee the unsafe contracts.
+//! Sizes and addresses are in bytes and multiples of the page size unless said otherwise. Nothing here keeps a table:
+//! `memory.rs` and `granules.rs` own the ranges and guarantee the unsafe contracts.
 
 use crate::base::error::{Code, Error, Result};
 use crate::fail;
@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of one page of the system.
+/// The system's page size, in bytes.
 pub(super) fn page_size() -> u64 {
     static CACHED: AtomicU64 = AtomicU64::new(0);
     match CACHED.load(Ordering::Relaxed) {
@@ -29,7 +29,7 @@ pub(super) fn whole_pages(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(page_size())
 }
 
-/// The error for the system call `what` that has just failed on this thread.
+/// The error of the system call `what`, which has just failed on this thread.
 pub(super) fn os_error(what: &str) -> Error {
     let e = std::io::Error::last_os_error();
     let code = if e.raw_os_error() == Some(libc::ENOMEM) { Code::OutOfMemory } else { Code::System };
@@ -40,8 +40,8 @@ fn at(addr: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(addr as usize)
 }
 
-/// Private zeroed pages at a multiple of `align` (a power of two), not committed until touched.
-/// `access` false: addresses only, every touch faults.
+/// Private zeroed pages at a multiple of `align` (a power of two), not committed until touched. With `access` false
+/// only the addresses are reserved, and every touch faults.
 pub(super) fn map_anonymous(bytes: u64, align: u64, access: bool) -> Result<u64> {
     let page = page_size();
     let slack = align.saturating_sub(page);
@@ -76,15 +76,15 @@ pub(super) fn map_anonymous(bytes: u64, align: u64, access: bool) -> Result<u64>
 pub(super) unsafe fn unmap(addr: u64, bytes: u64) {
     // SAFETY: the caller owns the range.
     let rc = unsafe { libc::munmap(at(addr), bytes as usize) };
-    // It fails only for a malformed range, or where splitting a range passes the kernel's limit of
-    // mappings; the range then stays reserved, which harms nobody.
+    // It fails only for a malformed range, or if splitting a range would exceed the kernel's limit of mappings; the
+    // range then stays reserved, which does no harm.
     debug_assert!(rc == 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM));
 }
 
-/// Puts the bytes of file `fd` from `offset` on behind `addr .. addr + bytes`, shared.
+/// Maps the bytes of file `fd` from `offset` on at `addr .. addr + bytes`, shared.
 ///
 /// # Safety
-/// The caller owns the range, and nothing uses what lies there now.
+/// The caller owns the range, and nothing uses what is mapped there now.
 #[cfg(target_os = "linux")]
 pub(super) unsafe fn map_file(addr: u64, bytes: u64, fd: i32, offset: u64) -> Result<()> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -101,10 +101,10 @@ pub(super) unsafe fn map_file(addr: u64, bytes: u64, fd: i32, offset: u64) -> Re
     Err(error)
 }
 
-/// Turns `addr .. addr + bytes` back into bare addresses.
+/// Turns `addr .. addr + bytes` back into a bare reservation.
 ///
 /// # Safety
-/// The caller owns the range, and nothing uses what lies there now.
+/// The caller owns the range, and nothing uses what is mapped there now.
 #[cfg(target_os = "linux")]
 pub(super) unsafe fn reserve_again(addr: u64, bytes: u64) -> Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
@@ -113,11 +113,11 @@ pub(super) unsafe fn reserve_again(addr: u64, bytes: u64) -> Result<()> {
     if got == libc::MAP_FAILED { Err(os_error("mmap of a reservation")) } else { Ok(()) }
 }
 
-/// [B] what one thread touches at least: less is not worth a thread.
+/// [B] the minimum that one thread touches: less is not worth a thread.
 const SHARE: u64 = 1 << 20;
 
-/// Commits pages of zeros, each thread its part; `threads` is 1 or more. A thread that cannot be started leaves
-/// its part untouched, for the first use. All threads have ended on return.
+/// Commits pages of zeros; each of `threads` (1 or more) threads touches a part. If a thread cannot be started, its
+/// part stays uncommitted until first use. All threads have ended when this returns.
 ///
 /// # Safety
 /// The caller owns `addr .. addr + bytes`, whole pages of zeros that nobody else uses yet.
@@ -127,7 +127,7 @@ pub(super) unsafe fn touch(addr: u64, bytes: u64, threads: u32) {
     let touch_part = |from: u64| {
         for offset in (from..bytes.min(from + part)).step_by(page as usize) {
             let p: *mut u8 = at(addr + offset).cast();
-            // SAFETY: the caller owns the range, and each part is one thread's; a 0 is there already.
+            // SAFETY: the caller owns the range, and each part is touched by one thread only; the byte is 0 already.
             unsafe { p.write_volatile(0) };
         }
     };
@@ -139,7 +139,7 @@ pub(super) unsafe fn touch(addr: u64, bytes: u64, threads: u32) {
     });
 }
 
-/// Locks pages into RAM; `false` where the limit (`RLIMIT_MEMLOCK`) forbids it.
+/// Locks pages into RAM; `false` if the limit (`RLIMIT_MEMLOCK`) forbids it.
 pub(super) fn lock_pages(addr: u64, bytes: u64) -> bool {
     // SAFETY: mlock changes residency only, never contents; a bad range is an error.
     unsafe { libc::mlock(at(addr), bytes as usize) == 0 }

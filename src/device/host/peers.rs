@@ -1,4 +1,4 @@
-//! The facet of other devices of the type: they all have the processor's memory.
+//! The facet of other devices of the type: the memory of all of them is the processor's.
 
 use super::device::{HostDevice, check_ends};
 use super::shared::State;
@@ -7,7 +7,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::device::{Device, Peers, StreamId};
 
 impl HostDevice {
-    /// The state of the device that a copy goes to.
+    /// The state of the device `to`.
     fn peer(&self, to: &dyn Device) -> Result<&State> {
         let found = self.shared.devices.get(to.ordinal());
         found.ok_or_else(|| Error::new(Code::InvalidArgument, "a peer copy to a device of another type"))
@@ -35,7 +35,7 @@ impl Peers for HostDevice {
         self.queue(stream, Work::Move { dst, src, bytes }).map(drop)
     }
 
-    /// As `copy_async`: the processor does it, whichever device's thread that is.
+    /// As `copy_async`: the processor makes the copy, on whichever device's thread.
     fn copy_from_async(
         &self,
         stream: StreamId,

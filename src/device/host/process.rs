@@ -1,8 +1,8 @@
-//! What the host device must know of its process: whether it is a forked child, and whether the
-//! calling thread is inside a stream callback.
+//! What the host device must know about its process: whether it is a forked child, and whether the calling thread is
+//! inside a stream callback.
 //!
-//! Both are checked before any lock is touched: in a child a lock may be held by a thread that does
-//! not exist there, and from a callback a wait for the callback's own stream would never end.
+//! Both are checked before any lock is touched: in a child a lock may be held by a thread that does not exist there,
+//! and a callback that waits for its own stream would wait forever.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
@@ -12,7 +12,7 @@ thread_local! {
     static CALLBACKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// `NotPermitted` when the process was forked after `born` (a value of [`fork::count`]) was read.
+/// `NotPermitted` if the process was forked since `born` (a value of [`fork::count`]) was read.
 pub(super) fn check_fork(born: u64) -> Result<()> {
     if fork::count() == born {
         return Ok(());
@@ -25,7 +25,7 @@ pub(super) fn in_callback() -> bool {
     CALLBACKS.get() > 0
 }
 
-/// `NotPermitted` inside a callback. For every call that can wait for a stream.
+/// `NotPermitted` inside a callback. Every call that can wait for a stream checks this.
 pub(super) fn check_may_block() -> Result<()> {
     if !in_callback() {
         return Ok(());
@@ -33,7 +33,7 @@ pub(super) fn check_may_block() -> Result<()> {
     Err(Error::new(Code::NotPermitted, "a stream callback must not make a blocking call"))
 }
 
-/// Marks the calling thread as inside a callback until it is dropped.
+/// Marks the calling thread as being inside a callback, until dropped.
 pub(super) struct CallbackMark(());
 
 impl CallbackMark {

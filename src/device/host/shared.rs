@@ -1,7 +1,7 @@
-//! What the devices of one initialised host type share, and the gate that every call passes.
+//! What the devices of one initialised host type share, and the gate through which every call passes.
 //!
-//! `finalize` closes the gate and waits for the calls inside, so that no call is caught touching
-//! memory that goes away. The gate is no lock: calls do not wait for each other at it.
+//! `finalize` closes the gate and waits for the calls inside, so that no call touches memory that is being released.
+//! The gate is no lock: calls do not wait for each other.
 
 use super::copy::Staging;
 use super::event::Event;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
-/// The streams of a device, and the threads of all that are not finished.
+/// The streams of a device, and the threads of all streams that have not finished.
 struct Streams {
     live: Slots<Stream>,
     threads: Vec<(Arc<Stream>, JoinHandle<()>)>, // live and destroyed streams
@@ -29,7 +29,7 @@ struct Streams {
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        // In a forked child the threads do not exist; their handles must not be touched.
+        // In a forked child the threads do not exist, and their handles must not be touched.
         if fork::count() != self.born {
             std::mem::forget(std::mem::take(&mut self.threads));
         }
@@ -42,7 +42,7 @@ pub(super) struct State {
     pub(super) granules: Option<Granules>,
     pub(super) staging: Arc<Staging>,
     streams: Mutex<Streams, { levels::HOST_STREAMS }>,
-    default_waits: Mutex<Vec<Point>>, // what the next work on stream 0 waits for
+    default_waits: Mutex<Vec<Point>>, // the next work on stream 0 waits for these
 }
 
 /// The state of an initialised type.
@@ -60,7 +60,7 @@ impl Shared {
     pub(super) fn new(options: HostOptions, born: u64) -> Arc<Shared> {
         let devices = (0..options.device_count).map(|ordinal| State {
             budget: Budget::new(ordinal, options.capacity),
-            // Where the system refuses a memory file, the device gives segments and has no mapping.
+            // If the system refuses a memory file, the device offers segments and has no mapping facet.
             granules: if options.mapping { Granules::new(options.capacity).ok() } else { None },
             staging: Staging::new(),
             streams: Mutex::new(Streams { live: Slots::new(), threads: Vec::new(), born }),
@@ -77,30 +77,29 @@ impl Shared {
         })
     }
 
-    /// Lets a call in: not in a forked child (checked first, before anything that could hang), and
-    /// not after `finalize`.
+    /// Lets a call in: refused in a forked child (checked first, before anything that could hang) and after `finalize`.
     pub(super) fn enter(&self) -> Result<Pass<'_>> {
         process::check_fork(self.born)?;
         self.gate.enter()
     }
 
-    /// Lets a call in that may wait for a stream: also not from a callback.
+    /// Lets in a call that may wait for a stream: also refused inside a callback.
     pub(super) fn enter_blocking(&self) -> Result<Pass<'_>> {
         let pass = self.enter()?;
         process::check_may_block()?;
         Ok(pass)
     }
 
-    /// Ends everything: queued work completes, threads are joined, memory goes back.
-    /// The caller has checked that this thread may block.
+    /// Ends everything: queued work completes, threads are joined, memory goes back. The caller has checked that this
+    /// thread may block.
     pub(super) fn finish(&self) -> Result<()> {
         self.gate.close();
         self.devices.iter().for_each(State::close_streams);
-        // Only now, since a stream may wait for one of another device.
+        // Only now, since a stream may wait for a stream of another device.
         for device in &self.devices {
             let threads = std::mem::take(&mut lock(&device.streams).threads);
             for (_, thread) in threads {
-                // An error would be a panic outside callbacks, which there is none of.
+                // An error would be a panic outside callbacks; there is none.
                 let _ = thread.join();
             }
         }
@@ -118,7 +117,7 @@ impl Shared {
 }
 
 impl State {
-    /// Streams take no more work, and end when they are through with what they have.
+    /// Makes the streams take no more work; each ends when it has done what is queued.
     pub(super) fn close_streams(&self) {
         for (stream, _) in &lock(&self.streams).threads {
             stream.close();
@@ -156,13 +155,12 @@ impl State {
         }
     }
 
-    /// Threads that have not ended.
+    /// The number of threads that have not ended.
     pub(super) fn thread_count(&self) -> usize {
         lock(&self.streams).threads.iter().filter(|(_, t)| !t.is_finished()).count()
     }
 
-    /// The places that all streams, also destroyed ones, have been filled to, as far as not done; and
-    /// what stream 0 was told to wait for.
+    /// The ends of all streams' queues, including destroyed streams', unless already done; and what stream 0 waits for.
     pub(super) fn pending(&self) -> Vec<Point> {
         let mut points = self.default_pending();
         let streams = lock(&self.streams);
@@ -170,14 +168,14 @@ impl State {
         points
     }
 
-    /// What stream 0 was told to wait for, as far as not done.
+    /// What stream 0 waits for, unless already done.
     pub(super) fn default_pending(&self) -> Vec<Point> {
         let mut waits = lock(&self.default_waits);
         waits.retain(|point| !point.done());
         waits.clone()
     }
 
-    /// The next work on stream 0 waits for these too.
+    /// Makes the next work on stream 0 wait for these points too.
     pub(super) fn default_wait(&self, points: Vec<Point>) {
         lock(&self.default_waits).extend(points);
     }

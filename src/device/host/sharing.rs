@@ -1,4 +1,4 @@
-//! The facet of shared memory: granules of the memory file, whose descriptor goes to the other process.
+//! The facet of shared memory: granules of the memory file, whose descriptor is sent to the other process.
 
 use super::device::HostDevice;
 use super::shared::State;
@@ -7,7 +7,7 @@ use crate::device::sharing::{Exported, Imported, Run, Sharing};
 
 impl Sharing for HostDevice {
     fn by_granule(&self) -> bool {
-        false // all in one file
+        false // all granules are in one file
     }
 
     fn granules(&self, granules: &[Run]) -> Result<Exported> {

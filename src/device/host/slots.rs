@@ -1,16 +1,16 @@
-//! Handles that are not pointers: a table of objects, each found by a 64-bit number that is never
-//! given twice in a process, so that a destroyed or foreign handle is told from a live one.
+//! A table of objects by handle. A handle is a 64-bit number that a process never issues twice, so a destroyed or
+//! foreign handle is recognised.
 
 use crate::base::error::{Code, Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Low bits of a handle: the slot. The rest is a number that only grows, from 1: never 0, and never
+/// The low bits of a handle are the slot; the rest is a serial number, from 1 up. So a handle is never 0, and never
 /// equal to the small values that drivers use for special streams.
 const SLOT_BITS: u32 = 20;
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Live objects by handle. Lookup is an index and a comparison.
+/// Live objects by handle. A lookup is an index and a comparison.
 pub(super) struct Slots<T> {
     entries: Vec<(u64, Option<Arc<T>>)>, // (handle of the current or last owner, object)
     free: Vec<u32>,                      // slots without an object
@@ -43,7 +43,7 @@ impl<T> Slots<T> {
         if *owner == id { object.as_ref() } else { None }
     }
 
-    /// Takes the object out; the handle is dead from now on.
+    /// Removes the object; its handle is dead from now on.
     pub(super) fn remove(&mut self, id: u64) -> Option<Arc<T>> {
         let slot = id as usize & ((1 << SLOT_BITS) - 1);
         let (owner, object) = self.entries.get_mut(slot)?;

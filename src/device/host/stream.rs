@@ -1,8 +1,8 @@
-//! One stream: a queue and the thread that works it off in order.
+//! One stream: a queue, and the thread that does the queued work in order.
 //!
-//! A place in a stream is a [`Point`]: "the first n pieces of work". Events are points, and waits are
-//! for points, so nothing needs to be queued to record an event. A point lies before everything that
-//! waits for it was queued, hence waits cannot form a ring. No lock is held while work runs.
+//! A position in a stream is a [`Point`]: "the first n pieces of work". An event is a point and a wait is for points,
+//! so recording an event queues nothing. A point lies before everything that was queued to wait for it, so waits cannot
+//! form a cycle. No lock is held while work runs.
 
 use super::copy::{self, Staged};
 use super::process::CallbackMark;
@@ -16,26 +16,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// One piece of work. Addresses were checked for null and overflow; whoever queued it promised that
+/// One piece of work. Its addresses have been checked for null and overflow; the caller who queued it guarantees that
 /// they stay mapped until it is done.
 pub(super) enum Work {
     /// Move bytes; the ranges may overlap.
     Move { dst: u64, src: u64, bytes: u64 },
-    /// Move bytes that were read when the call was made.
+    /// Move bytes that were read when the work was queued.
     Unstage { dst: u64, from: Staged },
     /// Fill with a byte.
     Fill { dst: u64, value: u8, bytes: u64 },
     /// Wait for other streams.
     Wait(Vec<Point>),
-    /// Call the user.
+    /// Run a callback.
     Call(StreamCallback),
 }
 
 impl Work {
-    /// Does it, on the calling thread. `panics` counts callbacks that panicked.
+    /// Does the work, on the calling thread. `panics` counts callbacks that panicked.
     pub(super) fn run(self, panics: &AtomicU64) {
         match self {
-            // SAFETY: whoever queued the work promised mapped ranges (see `Work`).
+            // SAFETY: the caller who queued the work guarantees mapped ranges (see `Work`).
             Work::Move { dst, src, bytes } => unsafe { copy::move_bytes(dst, src, bytes) },
             // SAFETY: as above for `dst`.
             Work::Unstage { dst, from } => unsafe { from.unload(dst) },
@@ -46,7 +46,7 @@ impl Work {
                 let _mark = CallbackMark::new();
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(|| callback(Ok(())))) {
                     panics.fetch_add(1, Ordering::Relaxed);
-                    // Dropping an unknown payload could panic again, outside the net.
+                    // Dropping an unknown payload could panic again, outside `catch_unwind`.
                     std::mem::forget(payload);
                 }
             }
@@ -64,11 +64,11 @@ pub(super) struct Point {
 impl Point {
     /// Whether all of it is done.
     pub(super) fn done(&self) -> bool {
-        // Acquire: pairs with the Release in `Stream::work_off`; the bytes are visible.
+        // Acquire pairs with the Release in `Stream::work_off`: the bytes are visible.
         self.stream.done.load(Ordering::Acquire) >= self.count
     }
 
-    /// Sleeps until it is done.
+    /// Blocks until all of it is done.
     pub(super) fn wait(&self) {
         if self.done() {
             return;
@@ -86,8 +86,8 @@ struct Queue {
     work: VecDeque<Work>,
     pushed: u64,   // pieces ever queued
     closing: bool, // destroyed: takes no more, and the thread ends when the queue is empty
-    asleep: bool,  // the worker waits for `more`; otherwise waking it would be a wasted system call
-    waiters: u32,  // threads that wait for `progress`
+    asleep: bool,  // the worker waits for `more`; if it does not, waking it would waste a system call
+    waiters: u32,  // the number of threads that wait for `progress`
 }
 
 pub(super) struct Stream {
@@ -113,7 +113,7 @@ impl Stream {
             done: AtomicU64::new(0),
         });
         let worker = Arc::clone(&stream);
-        // The object that holds this code may be closed before the thread has begun.
+        // The shared object with this code may be unloaded before the thread has begun.
         loaded::keep();
         let builder = std::thread::Builder::new().name("millpond-host".to_owned());
         let thread = without_signals(|| builder.spawn(move || worker.work_off(&panics)))
@@ -136,7 +136,7 @@ impl Stream {
             drop(queue);
             work.run(panics);
             queue = lock(&self.queue);
-            // Release: pairs with the Acquire in `Point::done`.
+            // Release pairs with the Acquire in `Point::done`.
             self.done.fetch_add(1, Ordering::Release);
             if queue.waiters != 0 {
                 self.progress.notify_all();
@@ -144,7 +144,7 @@ impl Stream {
         }
     }
 
-    /// Queues work; the point returned includes it. `None`: the stream was destroyed.
+    /// Queues work; the returned point includes it. `None`: the stream was destroyed.
     pub(super) fn push(self: &Arc<Self>, work: Work) -> Result<Option<Point>> {
         let (count, asleep) = {
             let mut queue = lock(&self.queue);
@@ -170,15 +170,15 @@ impl Stream {
         Point { stream: Arc::clone(self), count }
     }
 
-    /// Takes no more work; what is queued still completes, then the thread ends.
+    /// Takes no more work; queued work still completes, then the thread ends.
     pub(super) fn close(&self) {
         lock(&self.queue).closing = true;
         self.more.notify_one();
     }
 }
 
-/// Runs `spawn` with all signals blocked, which the new thread inherits: the host program's signal
-/// handlers keep running on its own threads.
+/// Runs `spawn` with all signals blocked, which the new thread inherits: the program's signal handlers run only on its
+/// own threads.
 fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut old = std::mem::MaybeUninit::<libc::sigset_t>::uninit();

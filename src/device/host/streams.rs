@@ -1,4 +1,4 @@
-//! The facet of streams and events. A stream has a thread of its own; stream 0 runs on the calling one.
+//! The facet of streams and events. Each stream has a thread; work on stream 0 runs on the calling thread.
 
 use super::device::HostDevice;
 use super::event::Event;
@@ -10,7 +10,7 @@ use crate::fail;
 use std::sync::Arc;
 
 impl HostDevice {
-    /// An event of any device of the type: what a stream may wait for.
+    /// An event of any device of the type: a stream may wait for all of them.
     fn any_event(&self, event: EventId) -> Result<Arc<Event>> {
         let found = lock(&self.shared.events).get(event).map(Arc::clone);
         found.ok_or_else(|| Error::new(Code::UnknownEvent, format!("event {event:#x} is not a live event")))
@@ -33,7 +33,7 @@ impl Streams for HostDevice {
         self.state().add_stream(Arc::clone(&self.shared.panics))
     }
 
-    /// Returns at once; what is queued still completes, and then the stream's thread ends.
+    /// Returns at once; queued work still completes, and then the stream's thread ends.
     fn destroy(&self, stream: StreamId) -> Result<()> {
         let _pass = self.shared.enter()?;
         self.state().remove_stream(stream)
@@ -61,7 +61,7 @@ impl Streams for HostDevice {
         Ok(())
     }
 
-    /// On stream 0 the wait holds for the next work on stream 0; this call itself never blocks.
+    /// On stream 0 the wait applies to the next work on stream 0; the call itself never blocks.
     fn wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.shared.enter()?;
         let points = self.any_event(event)?.pending();
@@ -95,8 +95,8 @@ impl Streams for HostDevice {
         }
     }
 
-    /// On stream 0 it completes at once, unless stream 0 was told to wait for an event: the work on stream 0 is
-    /// complete whenever a call returns.
+    /// On stream 0 the event completes at once, unless stream 0 waits for an event: work on stream 0 is complete
+    /// whenever a call returns.
     fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.shared.enter()?;
         let event = self.event(event)?;

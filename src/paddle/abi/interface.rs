@@ -1,11 +1,11 @@
-//! `C_DeviceInterface`, whole, as PaddlePaddle 3.3.1 lays it out: the table of callbacks that a plugin
-//! fills and a host reads. Offsets 0 to 471 are the same in every release since 2.6; what follows
-//! moved with each. Never hold a reference to a host's table: it may be shorter than this type.
+//! `C_DeviceInterface`, complete, as PaddlePaddle 3.3.1 lays it out: the table of callbacks that a plugin fills and a
+//! host reads. Offsets 0 to 471 are the same in every release since 2.6; what follows has moved in each. Never hold a
+//! reference to a host's table: it may be shorter than this type.
 
 use super::*;
 
-/// The table of callbacks. Only the first sentence of each contract stands here; the whole of it is
-/// in `include/millpond/custom_runtime.h`.
+/// The table of callbacks. Only the first sentence of each contract is given here; `include/millpond/custom_runtime.h`
+/// has the rest.
 #[repr(C)]
 pub struct C_DeviceInterface {
     /// `sizeof` of the interface as the host knows it (bytes).
@@ -31,8 +31,7 @@ pub struct C_DeviceInterface {
     pub destroy_stream: Option<unsafe extern "C-unwind" fn(device: C_Device, stream: C_Stream) -> C_Status>,
     /// C_SUCCESS when nothing queued on the stream is unfinished, any other status when something is.
     pub query_stream: Option<unsafe extern "C-unwind" fn(device: C_Device, stream: C_Stream) -> C_Status>,
-    /// Calls `callback` once, when the stream gets there, from a thread of the plugin that holds no
-    /// lock.
+    /// Calls `callback` once, when the stream reaches it, from a thread of the plugin that holds no lock.
     pub stream_add_callback: Option<
         unsafe extern "C-unwind" fn(
             device: C_Device,
@@ -41,13 +40,13 @@ pub struct C_DeviceInterface {
             user_data: *mut c_void,
         ) -> C_Status,
     >,
-    /// A new event, as if completed.
+    /// A new event, which counts as completed.
     pub create_event:
         Option<unsafe extern "C-unwind" fn(device: C_Device, out_event: *mut C_Event) -> C_Status>,
-    /// The event stands for everything queued on the stream so far.
+    /// Makes the event stand for everything queued on the stream so far.
     pub record_event:
         Option<unsafe extern "C-unwind" fn(device: C_Device, stream: C_Stream, event: C_Event) -> C_Status>,
-    /// Ends an event; waits on it that are queued still hold.
+    /// Ends an event; waits for it that are already queued stay in force.
     pub destroy_event: Option<unsafe extern "C-unwind" fn(device: C_Device, event: C_Event) -> C_Status>,
     /// C_SUCCESS when what the event recorded is done, any other status when it is not.
     pub query_event: Option<unsafe extern "C-unwind" fn(device: C_Device, event: C_Event) -> C_Status>,
@@ -58,8 +57,7 @@ pub struct C_DeviceInterface {
         Option<unsafe extern "C-unwind" fn(device: C_Device, stream: C_Stream) -> C_Status>,
     /// Waits for what the event recorded.
     pub synchronize_event: Option<unsafe extern "C-unwind" fn(device: C_Device, event: C_Event) -> C_Status>,
-    /// Work queued on the stream from now on waits for what the event has recorded; the host does not
-    /// wait.
+    /// Makes work queued on the stream from now on wait for what the event has recorded; the host does not wait.
     pub stream_wait_event:
         Option<unsafe extern "C-unwind" fn(device: C_Device, stream: C_Stream, event: C_Event) -> C_Status>,
     /// Room for later members; null.
@@ -99,7 +97,7 @@ pub struct C_DeviceInterface {
     pub host_memory_deallocate: Option<
         unsafe extern "C-unwind" fn(device: C_Device, ptr: *mut c_void, size_bytes: usize) -> C_Status,
     >,
-    /// Memory that host and device address alike.
+    /// Memory that host and device access at the same address.
     pub unified_memory_allocate: Option<
         unsafe extern "C-unwind" fn(
             device: C_Device,
@@ -211,7 +209,7 @@ pub struct C_DeviceInterface {
     /// A chunk larger than this (bytes) goes to the device directly and is not pooled.
     pub device_max_chunk_size:
         Option<unsafe extern "C-unwind" fn(device: C_Device, out_size_bytes: *mut usize) -> C_Status>,
-    /// The host never holds more than this of the device in all (bytes).
+    /// The host never holds more than this of the device in total (bytes).
     pub device_max_alloc_size:
         Option<unsafe extern "C-unwind" fn(device: C_Device, out_size_bytes: *mut usize) -> C_Status>,
     /// Added to each request before it is rounded up to the min chunk (bytes).
@@ -500,7 +498,7 @@ pub struct C_DeviceInterface {
             out_count: *mut usize,
         ) -> C_Status,
     >,
-    /// Stores the functions that set a launched graph's parameters anew.
+    /// Stores the functions that update a launched graph's parameters.
     pub get_parameter_setter_for_exec_graph: Option<
         unsafe extern "C-unwind" fn(graph: C_CudaGraph, out_hooks: *mut C_GraphHookManager) -> C_Status,
     >,

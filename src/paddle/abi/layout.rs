@@ -1,14 +1,14 @@
-//! The measured layout: every size and offset of the 3.3.1 types, asserted when this compiles, and
-//! the table of the layouts that released hosts declare.
+//! The measured layout: every size and offset of the 3.3.1 types, asserted at compile time, and the table of the
+//! layouts that released hosts declare.
 
 use super::*;
 use std::mem::{align_of, offset_of, size_of};
 
-/// Which of the version queries at offset 472 and beyond a host's layout has.
+/// Which of the version queries from offset 472 on a host's layout has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capabilities {
-    /// `get_compute_capability(value)`, and behind it, at 480 and 488, the two versions, without a
-    /// device. Millpond leaves them null: its answers differ by device.
+    /// `get_compute_capability(value)` and, behind it, at 480 and 488, the two versions, without a device argument.
+    /// Millpond leaves them null: its answers differ by device.
     WithoutDevice,
     /// `get_compute_capability(device, value)` at 472, `get_runtime_version` at 488 and
     /// `get_driver_version` at 496.
@@ -24,7 +24,7 @@ pub struct KnownLayout {
     pub interface_size: usize,
     /// `sizeof(CustomRuntimeParams)` (bytes).
     pub params_size: usize,
-    /// Where the version queries stand.
+    /// Where the version queries are.
     pub capabilities: Capabilities,
 }
 
@@ -40,12 +40,12 @@ const fn known(
 impl KnownLayout {
     /// Every member of `C_DeviceInterface` below this offset is the same in all known releases.
     pub const COMMON: usize = 472;
-    /// What all releases have of `CustomRuntimeParams`: up to and with `sub_device_type`.
+    /// What all releases have of `CustomRuntimeParams`: everything up to and including `sub_device_type`.
     pub const COMMON_PARAMS: usize = 56;
-    /// A host that declares more than this has not set the size: what lies there is no number (bytes).
+    /// A host that declares more than this has not initialised the size (bytes).
     pub const SIZE_LIMIT: usize = 65536;
 
-    /// All measured layouts, oldest first. The version is 0.1.1 in each, so only the sizes tell.
+    /// All measured layouts, oldest first. All have version 0.1.1, so only the sizes distinguish them.
     pub const ALL: &'static [KnownLayout] = &[
         known("2.6.2", 912, 88, Capabilities::WithoutDevice),
         known("3.0.0", 920, 96, Capabilities::WithoutDevice),
@@ -68,8 +68,7 @@ macro_rules! layout {
             const _: () = assert!(align_of::<$name>() == $align);
             $(const _: () = assert!(offset_of!($name, $member) == $offset);)*
         )*
-        /// The same facts - type, size, members with their offsets - for the test that holds the C
-        /// header against them.
+        /// The same facts (type, size, members with their offsets), for the test that compares the C header with them.
         #[doc(hidden)]
         pub const FACTS: &[(&str, usize, &[(&str, usize)])] =
             &[$((stringify!($name), $size, &[$((stringify!($member), $offset)),*])),*];

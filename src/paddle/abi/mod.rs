@@ -1,10 +1,10 @@
-//! The custom-runtime ABI in Rust: `repr(C)` mirrors of the types that frameworks and plugins
-//! exchange, with the layout of PaddlePaddle 3.3.1, and what is known of the other releases.
+//! The custom-runtime ABI in Rust: `repr(C)` mirrors of the types that frameworks and plugins exchange, with the layout
+//! of PaddlePaddle 3.3.1, and what is known of the other releases.
 //!
-//! Facts only; no call is made here. Numbers that foreign code hands over are integers, never Rust
-//! enums: a value out of range would be undefined behaviour. Callbacks are `C-unwind`, so that a
-//! C++ exception thrown into us has a defined end. The public contract of each member stands in
-//! `include/millpond/custom_runtime.h`; `layout.rs` pins every offset, there and here.
+//! Only types and facts; no call is made here. Numbers from foreign code are integers, never Rust enums: a value out of
+//! range would be undefined behaviour. Callbacks are `C-unwind`, so that a C++ exception thrown into us has defined
+//! behaviour. `include/millpond/custom_runtime.h` has the public contract of each member; `layout.rs` asserts every
+//! offset, there and here.
 
 #![allow(non_camel_case_types, reason = "the names are the ABI's")]
 
@@ -18,7 +18,7 @@ pub use layout::{Capabilities, KnownLayout, known_layout};
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// What every call returns. An integer with names: foreign code may hand over any value.
+/// What every call returns. An integer with named values: foreign code may return any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct C_Status(pub u32);
@@ -28,9 +28,9 @@ impl C_Status {
     pub const SUCCESS: C_Status = C_Status(0);
     /// Hosts treat it as a failure.
     pub const WARNING: C_Status = C_Status(1);
-    /// The device could not: out of memory, a failed driver or system call.
+    /// The device failed: out of memory, or a failed driver or system call.
     pub const FAILED: C_Status = C_Status(2);
-    /// The caller's mistake.
+    /// The caller made a mistake.
     pub const ERROR: C_Status = C_Status(3);
     /// A defect of the callee.
     pub const INTERNAL_ERROR: C_Status = C_Status(4);
@@ -48,7 +48,7 @@ impl C_Status {
     }
 }
 
-/// An enumeration that crosses the border as its number.
+/// An enumeration that is passed between C and Rust as its number.
 macro_rules! numbers {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $value:ident = $number:literal),* $(,)? }) => {
         $(#[$doc])*
@@ -82,21 +82,21 @@ numbers! {
     C_StreamCaptureMode { GLOBAL = 0, THREAD_LOCAL = 1, RELAXED = 2 }
 }
 numbers! {
-    /// How a stream's capture stands.
+    /// The state of a stream's capture.
     C_StreamCaptureStatus { NONE = 0, ACTIVE = 1, INVALIDATED = 2 }
 }
 
-/// A device, as calls name it.
+/// A device, as calls identify it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct C_Device_st {
     /// The ordinal, `0..count`.
     pub id: c_int,
 }
-/// Points to a device struct of the caller's, valid for the length of the call.
+/// Points to a device struct of the caller, valid for the duration of the call.
 pub type C_Device = *mut C_Device_st;
 
-/// A pointer to something that only its maker looks into.
+/// A pointer to an opaque object.
 macro_rules! handle {
     ($($(#[$doc:meta])* $name:ident = $target:ident;)*) => {$(
         #[doc = concat!("What a [`", stringify!($name), "`] points to; its maker's own.")]
@@ -136,7 +136,7 @@ handle! {
     C_Profiler = C_Profiler_st;
 }
 
-/// Called when a stream gets there; `status` tells how the work before it went.
+/// Called when a stream reaches it; `status` is the outcome of the work before it.
 pub type C_Callback = Option<
     unsafe extern "C-unwind" fn(
         device: C_Device,
@@ -158,7 +158,7 @@ pub struct C_GraphHookManager {
     pub size: usize,
     /// The hooks.
     pub hooks: *mut C_GraphExecuterSetter,
-    /// What each hook gets back.
+    /// The argument for each hook.
     pub user_data: *mut *mut c_void,
 }
 
@@ -194,18 +194,18 @@ impl CustomRuntimeVersion {
     }
 }
 
-/// What `InitPlugin` gets from the host.
+/// What the host passes to `InitPlugin`.
 #[repr(C)]
 pub struct CustomRuntimeParams {
     /// `sizeof` of this struct as the host knows it (bytes).
     pub size: usize,
     /// The table to fill.
     pub interface: *mut C_DeviceInterface,
-    /// Written by the plugin; 0.0.0 means that it does not want to serve this host.
+    /// Written by the plugin; 0.0.0 means that it refuses to serve this host.
     pub version: CustomRuntimeVersion,
-    /// The plugin points it to the name of its device type.
+    /// Set by the plugin to the name of its device type.
     pub device_type: *mut c_char,
-    /// The plugin may point it to a finer name.
+    /// May be set by the plugin to a finer name.
     pub sub_device_type: *mut c_char,
     /// A C++ object of PaddlePaddle's since 3.0, reserved bytes before: never touched.
     pub pir_default_passes: *mut c_void,
@@ -213,5 +213,5 @@ pub struct CustomRuntimeParams {
     pub reserved: [c_char; 32],
 }
 
-/// The one function that a plugin exports. Null is a null function pointer of the host's.
+/// The one function that a plugin exports. `None` stands for the null pointer that a host may pass.
 pub type InitPlugin = unsafe extern "C-unwind" fn(params: *mut CustomRuntimeParams);

@@ -1,4 +1,4 @@
-//! Stream callbacks that plugins are to call.
+//! Stream callbacks that were handed to plugins.
 
 use crate::base::error::{Code, Error};
 use crate::base::sync::system::Mutex;
@@ -23,21 +23,22 @@ impl Callbacks {
     }
 }
 
-/// By number, which is what a plugin gets instead of a pointer: one that calls twice, or after a failure, finds nothing.
+/// Callbacks by number. A plugin gets the number instead of a pointer: if it calls twice, or after a failure, nothing
+/// is found.
 static CALLBACKS: Mutex<Callbacks> = Mutex::new(Callbacks { last: 0, waiting: BTreeMap::new() });
 
-/// A number for the plugin.
+/// Stores a callback; returns its number, for the plugin.
 pub(super) fn add(callback: StreamCallback) -> usize {
     lock(&CALLBACKS).add(callback)
 }
 
-/// The plugin has refused it.
+/// Drops a callback that the plugin has refused.
 pub(super) fn drop_one(number: usize) {
     let refused = lock(&CALLBACKS).waiting.remove(&number);
-    drop(refused); // not under the lock: the caller's own code may run in it
+    drop(refused); // dropped without the lock: the caller's own code may run in it
 }
 
-/// What the plugin calls when the stream gets there.
+/// The function that the plugin calls when the stream reaches the callback.
 pub(super) unsafe extern "C-unwind" fn run(
     _device: C_Device,
     _stream: C_Stream,
@@ -46,7 +47,7 @@ pub(super) unsafe extern "C-unwind" fn run(
 ) {
     let found = lock(&CALLBACKS).waiting.remove(&user_data.addr());
     let Some(callback) = found else { return };
-    // SAFETY: null, or a status of the plugin's that lives for this call.
+    // SAFETY: null, or a status of the plugin that lives for this call.
     let status = unsafe { status.as_ref() }.copied().unwrap_or(C_Status::SUCCESS);
     let result = match status {
         C_Status::SUCCESS => Ok(()),

@@ -1,14 +1,14 @@
-//! Copies and fills of one device, with what stands in for callbacks that a plugin leaves null: an asynchronous
-//! copy becomes a synchronous one once the stream is empty; device to device, peer copies and fills
-//! go through host memory in pieces.
+//! Copies and fills of one device, with fallbacks for callbacks that a plugin leaves null: an asynchronous copy becomes
+//! a synchronous one once the stream is empty; device-to-device copies, peer copies and fills go through host memory in
+//! pieces.
 
 use super::device::{ForeignDevice, call};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{CopyKind, Device, StreamId, Streams, as_ptr};
 
-/// The largest piece of a copy that goes through the host (bytes).
+/// The maximum piece of a copy that goes through the host (bytes).
 const PIECE: u64 = 4 << 20;
-/// What a fill on a stream takes from the host before it doubles it on the device (bytes).
+/// How much of a fill on a stream is copied from the host, before it is doubled on the device (bytes).
 const SEED: u64 = 64 << 10;
 
 /// Host memory for the pieces of a copy of `bytes`.
@@ -22,7 +22,7 @@ fn staging(bytes: u64, value: u8) -> Result<Vec<u8>> {
     Ok(buffer)
 }
 
-/// Calls `piece(offset, length)` for each piece of a range; from the end where `backwards`.
+/// Calls `piece(offset, length)` for each piece of a range; from its end if `backwards`.
 fn pieces(bytes: u64, backwards: bool, mut piece: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
     let count = bytes.div_ceil(PIECE);
     (0..count).try_for_each(|i| {
@@ -47,12 +47,12 @@ impl ForeignDevice {
         .unwrap_or_else(|| self.copy_through_host(self, dst, src, bytes))
     }
 
-    /// From this device to `to`, which may be this one, in pieces. Copies h2d and d2h are required
-    /// of a plugin, so only device-to-device copies get here.
+    /// Copies from this device to `to`, which may be this one, in pieces. A plugin must have h2d and d2h copies, so
+    /// only device-to-device copies get here.
     pub(super) fn copy_through_host(&self, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
         let mut buffer = staging(bytes, 0)?;
         let same = to.ordinal() == self.ordinal();
-        // Ranges of one device may overlap; from the end no byte is overwritten before it is read.
+        // Ranges of one device may overlap; going backwards, no byte is overwritten before it is read.
         pieces(bytes, same && dst > src, |offset, length| {
             let middle = buffer.as_mut_ptr() as usize as u64;
             self.copy_now(CopyKind::DeviceToHost, middle, src + offset, length)?;
@@ -88,9 +88,9 @@ impl ForeignDevice {
         self.copy_now(kind, dst, src, bytes)
     }
 
-    /// A fill on a stream. The interface has none, so the bytes come from the host, on the stream:
-    /// the first piece, which copies within the device then double. Without asynchronous copies it
-    /// is a blocking fill once the stream is empty.
+    /// Queues a fill on a stream. The interface has no such call, so the first piece is copied from the host on the
+    /// stream, and copies within the device then double it. Without asynchronous copies this is a blocking fill once
+    /// the stream is empty.
     pub(super) fn queue_fill(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
         let table = &self.plugin.table;
         if bytes == 0 || stream == 0 || table.async_memory_copy_h2d.is_none() {

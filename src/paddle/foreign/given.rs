@@ -1,16 +1,16 @@
-//! The memory that a plugin has given: what it says of a piece is not believed where that cannot be.
+//! The memory that a plugin has handed out. An impossible answer of the plugin is not believed.
 //!
-//! A piece must be somewhere, end before the addresses do, and share no byte with another piece that has not been given
-//! back. What fails that is refused, and not given back either: the plugin has named memory that is not its to give,
-//! and would take it from whoever has it. What is only less aligned than it should be is the plugin's memory all the
-//! same.
+//! A piece must not be at address 0, must end within the address space, and must not overlap another piece that has not
+//! been given back. A piece that fails this is refused, and not given back either: the plugin has named memory that it
+//! does not own, and a free would take it from its owner. A piece that is merely less aligned than it should be is the
+//! plugin's memory all the same.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::runtime::lock;
 use std::collections::BTreeMap;
 
-/// A piece of memory as the plugin knows it.
+/// A piece of memory, as the plugin knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub addr: u64,
@@ -20,16 +20,16 @@ pub(super) struct Piece {
 #[derive(Clone, Copy)]
 struct Given {
     piece: Piece,
-    /// What the library uses of it begins here.
+    /// Where the part that the library uses begins.
     start: u64,
 }
 
 /// The pieces of one address space.
 #[derive(Default)]
-pub(super) struct Pieces(Mutex<BTreeMap<u64, Given>>); // by where the plugin's piece begins
+pub(super) struct Pieces(Mutex<BTreeMap<u64, Given>>); // by the address where the plugin's piece begins
 
 impl Pieces {
-    /// Enters a piece that the plugin has given just now; the library uses it from `start` on.
+    /// Enters a piece that the plugin has just handed out; the library uses it from `start` on.
     pub(super) fn enter(&self, piece: Piece, start: u64) -> Result<()> {
         let Piece { addr, bytes } = piece;
         let refused = |why: String| Err(Error::new(Code::Device, why));
@@ -48,7 +48,7 @@ impl Pieces {
         Ok(())
     }
 
-    /// Takes the piece out that the library uses from `start` on: it is about to go back.
+    /// Removes the piece that the library uses from `start` on, since it is about to be given back.
     pub(super) fn take(&self, start: u64) -> Option<Piece> {
         let mut all = lock(&self.0);
         let (&addr, given) = all.range(..=start).next_back()?;
@@ -56,9 +56,10 @@ impl Pieces {
         all.remove(&addr).map(|g| g.piece)
     }
 
-    /// The plugin would not take the piece back: it is there as before.
+    /// Enters a piece again that the plugin refused to take back.
     pub(super) fn put_back(&self, piece: Piece, start: u64) {
-        // Its place cannot be another's meanwhile, if the plugin is right; if it is not, the other one stays known.
+        // If the plugin is right, nobody else can have its address meanwhile; if it is not, the other piece stays
+        // known.
         lock(&self.0).entry(piece.addr).or_insert(Given { piece, start });
     }
 }

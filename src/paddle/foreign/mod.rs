@@ -1,9 +1,9 @@
-//! Other people's plugins as device types: the `DeviceType` and `Device` of the seam, made from the
-//! callbacks of a `C_DeviceInterface`. What a plugin leaves out is made from what it has; each
-//! fallback is documented in `custom_runtime.h` at the callback.
+//! Other people's plugins as device types: the `DeviceType` and `Device` of the seam, built from the callbacks of a
+//! `C_DeviceInterface`. What a plugin leaves out is built from what it has; `custom_runtime.h` documents each fallback
+//! at its callback.
 //!
-//! Before each call the plugin's `set_device` makes the device the calling thread's current one. No
-//! lock is held across a callback.
+//! Before each call the plugin's `set_device` makes the device the calling thread's current one. No lock is held across
+//! a callback.
 
 mod callbacks;
 mod copies;
@@ -28,16 +28,16 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// More devices than any machine has; a larger answer is a plugin's mistake.
+/// More devices than any machine has; a larger count is a mistake of the plugin.
 const DEVICES_MAX: usize = 1024;
 
-/// What lives from `initialize` to `finalize`.
+/// The state from `initialize` to `finalize`.
 struct Session {
-    /// The plugin's id of each ordinal.
+    /// The plugin's id for each ordinal.
     ids: Arc<[c_int]>,
-    /// Cleared by `finalize`; the devices look at it before each call.
+    /// Cleared by `finalize`; devices check it before each call.
     alive: Arc<AtomicBool>,
-    /// Host memory that the plugin has given, for whichever device.
+    /// Host memory that the plugin has handed out, for any device.
     host: Arc<Pieces>,
     devices: Vec<Option<Arc<ForeignDevice>>>,
 }
@@ -60,7 +60,7 @@ impl ForeignType {
         )
     }
 
-    /// Asks for the count and the ids.
+    /// Asks the plugin for the count and the ids.
     fn ids(&self) -> Result<Arc<[c_int]>> {
         let plugin = &self.plugin;
         let mut count = 0usize;
@@ -126,7 +126,7 @@ impl DeviceType for ForeignType {
 
     fn finalize(&self) -> Result<()> {
         let Some(session) = lock(&self.session).take() else { return Ok(()) };
-        // SeqCst: a call that starts after `finalize` returned must see it.
+        // SeqCst: a call that starts after `finalize` has returned must see it.
         session.alive.store(false, Ordering::SeqCst);
         let mut result = Ok(());
         for device in session.devices.iter().flatten() {
@@ -154,8 +154,8 @@ impl DeviceType for ForeignType {
                 ),
             }
         };
-        // Without the lock, as the plugin is called; two threads that open the same device at once
-        // both ask, and the first one to come back stays.
+        // Without the lock, since the plugin is called. If two threads open the same device at once, both ask, and the
+        // first to come back wins.
         let device = Arc::new(ForeignDevice::open(self.plugin.clone(), ids, ordinal, alive, host)?);
         let mut session = lock(&self.session);
         let session = session.as_mut().ok_or_else(|| self.not_initialized())?;
@@ -173,7 +173,7 @@ impl ForeignType {
 }
 
 impl Drop for ForeignType {
-    /// The registry has let go of the type. Its devices may live on, and make no more calls.
+    /// The registry has released the type. Its devices may live on, but make no more calls.
     fn drop(&mut self) {
         let _ = self.finalize();
         self.plugin.unload();

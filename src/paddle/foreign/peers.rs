@@ -1,4 +1,4 @@
-//! The facet of other devices of the plugin. Copies go through the host where the plugin makes none.
+//! The facet of other devices of the plugin. Copies go through the host if the plugin has no call for them.
 
 use super::device::ForeignDevice;
 use crate::base::error::{Code, Error, Result};
@@ -69,7 +69,7 @@ impl Peers for ForeignDevice {
         self.copy_now_to(to, dst, src, bytes)
     }
 
-    /// The interface does not say whose stream a copy takes, and some plugins know only the source's.
+    /// The interface does not say whose stream a peer copy takes, and some plugins accept only the source's.
     fn copy_from_async(&self, _: StreamId, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
         Err(Error::new(Code::Unsupported, "streams of this device make no copies from other devices"))
     }

@@ -1,10 +1,10 @@
-//! One plugin: its `InitPlugin` run against a table of ours, and the result checked and kept.
+//! One plugin: runs its `InitPlugin` on a table of ours, checks the result and keeps it.
 //!
-//! What is required: `device_memory_allocate`, `device_memory_deallocate`, `memory_copy_h2d`,
-//! `memory_copy_d2h`, `get_device_count`. Without the first two there is no memory, without the
-//! copies nobody could read what was computed, and a count cannot be guessed. All else is optional.
-//! Of the table only what lies below [`KnownLayout::COMMON`] is trusted, as a plugin may have been
-//! built for another release; the version queries beyond are asked with care (`versions.rs`).
+//! Required are `device_memory_allocate`, `device_memory_deallocate`, `memory_copy_h2d`, `memory_copy_d2h` and
+//! `get_device_count`. Without the first two there is no memory, without the copies nobody could read results, and the
+//! count cannot be guessed. All else is optional. Only the part of the table below [`KnownLayout::COMMON`] is trusted,
+//! since a plugin may have been built for another release; the version queries beyond it are asked with care
+//! (`versions.rs`).
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::foreign;
@@ -20,11 +20,11 @@ use std::ffi::c_char;
 use std::mem::size_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Bytes of memory behind each struct that a plugin gets. One that was built for a larger layout
-/// and clears "its" struct hits these bytes, not somebody's heap.
+/// Spare bytes behind each struct that a plugin gets. A plugin that was built for a larger layout and clears "its"
+/// struct overwrites these bytes instead of somebody's heap.
 const SLACK: usize = 4096;
 
-/// What `InitPlugin` sees: structs of the declared sizes, the largest release's at most, and slack behind.
+/// What `InitPlugin` sees: structs of the declared sizes, at most the largest release's, each with slack behind it.
 #[repr(C)]
 struct Room {
     params: CustomRuntimeParams,
@@ -39,8 +39,7 @@ impl Room {
         Box::new(unsafe { std::mem::zeroed() })
     }
 
-    /// Whether anything was stored behind what was declared, in an older release's smaller struct or behind
-    /// ours.
+    /// Whether anything was written beyond the declared size, in an older release's smaller struct or behind ours.
     fn written_past(&self, table_size: usize, params_size: usize) -> bool {
         let tail = |start: *const u8, whole: usize, declared: usize| {
             // SAFETY: `start` is that of a struct of `whole` bytes, without padding, which were zeroed.
@@ -72,15 +71,15 @@ fn refused<T>(what: impl std::fmt::Display) -> Result<T> {
     fail!(Code::PluginRefused, "plugin refused: {what}")
 }
 
-/// A C string of at most `max` bytes, or `None` when it has no end by then.
+/// A C string of at most `max` bytes; `None` if it has not ended by then.
 ///
 /// # Safety
 ///
-/// `text` is not null and readable up to its zero byte or `max + 1` bytes, what comes first.
+/// `text` is not null and readable up to its zero byte or for `max + 1` bytes, whichever comes first.
 unsafe fn bounded(text: *const c_char, max: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     for i in 0..=max {
-        // SAFETY: the caller vouches for bytes up to the zero or `max + 1`.
+        // SAFETY: the caller vouches for the bytes up to the zero or `max + 1`.
         let byte = unsafe { *text.add(i) } as u8;
         if byte == 0 {
             return Some(bytes);
@@ -91,15 +90,15 @@ unsafe fn bounded(text: *const c_char, max: usize) -> Option<Vec<u8>> {
 }
 
 impl Plugin {
-    /// Runs `init` and checks what it left; the error names what is wrong.
+    /// Runs `init` and checks what it stored; the error says what is wrong.
     ///
     /// # Safety
     ///
     /// `init` and the callbacks that it stores follow the contract of `custom_runtime.h` and stay
     /// valid as long as the `Plugin` (and `library`, where that holds them) lives.
     pub(crate) unsafe fn from_init(init: InitPlugin, library: Option<Library>) -> Result<Plugin> {
-        // The layout of our own header first, then older releases, newest first: a plugin that was built for
-        // one whose two sizes both differ leaves the version at 0.0.0, having done nothing.
+        // The layout of our own header comes first, then older releases, newest first: a plugin that was built for a
+        // release whose sizes both differ leaves the version at 0.0.0 and has done nothing.
         let mut room = Room::new();
         let mut sizes = (0, 0);
         for layout in KnownLayout::ALL.iter().rev() {
@@ -125,7 +124,7 @@ impl Plugin {
         let (size, params_size) = sizes;
 
         let params = &room.params;
-        // The version first: a plugin that does not like the sizes leaves it at 0.0.0.
+        // The version comes first: a plugin that rejects the sizes leaves it at 0.0.0.
         let CustomRuntimeVersion { major, minor, patch } = params.version;
         let number = params.version.number();
         if number == 0 {
@@ -146,7 +145,7 @@ impl Plugin {
         if params.interface != table {
             return refused("CustomRuntimeParams.interface was changed");
         }
-        // A plugin may clear the table, its size with it, or write the size it was built for.
+        // A plugin may clear the table and its size with it, or write the size for which it was built.
         let declared = room.table.size;
         if declared != 0 && !KnownLayout::ALL.iter().any(|l| l.interface_size == declared) {
             return refused(format_args!(
@@ -206,20 +205,20 @@ impl Plugin {
         if text.is_null() {
             return String::new();
         }
-        // SAFETY: not null; the caller vouches for a C string. An endless one is left out.
+        // SAFETY: not null; the caller vouches for a C string. One that is too long is ignored.
         let bytes = unsafe { bounded(text, 255) }.unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Closes the object. From then on no callback may be called: devices outlive their type, but
-    /// make no call once it has ended.
+    /// Closes the shared object. From then on no callback may be called: devices outlive their type, but make no calls
+    /// once it has ended.
     pub(super) fn unload(&self) {
-        // The guard is gone before the object's destructors run.
+        // The lock is released before the object's destructors run.
         let library = runtime::lock(&self.library).take();
         drop(library);
     }
 
-    /// The object stays loaded for good: it did not end well, so its threads may still run.
+    /// Keeps the object loaded for good: it did not end cleanly, so its threads may still run.
     pub(super) fn keep_loaded(&self) {
         std::mem::forget(runtime::lock(&self.library).take());
     }
@@ -234,7 +233,7 @@ impl Plugin {
         &self.sub_name
     }
 
-    /// Runs a callback of the plugin; an exception that leaves it is an error, and gone.
+    /// Runs a callback of the plugin; an exception that leaves it is caught and becomes an error.
     pub(super) fn run(&self, callback: &str, body: impl FnOnce() -> C_Status) -> Result<C_Status> {
         foreign::caught(body).map_err(|thrown| {
             Error::new(Code::Device, format!("plugin {:?}: {callback} {thrown}", self.name))

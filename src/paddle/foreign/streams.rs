@@ -1,4 +1,4 @@
-//! The facet of streams and events of a plugin's device, with what stands in for callbacks that are null.
+//! The facet of streams and events of a plugin's device, with fallbacks for callbacks that are null.
 
 use super::callbacks;
 use super::device::{ForeignDevice, call};
@@ -22,7 +22,7 @@ impl Streams for ForeignDevice {
         call!(self, create_stream(&mut out)).unwrap_or(Ok(()))?;
         let native = out as usize as u64;
         let mut handles = lock(&self.handles);
-        // A call may still use one of that name.
+        // A call may still use an ended stream with that handle.
         let taken =
             |h: &Handles, n| h.streams.contains_key(&n) || h.ending.iter().any(|(name, _)| *name == n);
         let stream = handles.name(native, taken);
@@ -94,7 +94,7 @@ impl Streams for ForeignDevice {
         });
         let queued = queued.and_then(|status| self.plugin.check("stream_add_callback", status));
         queued.inspect_err(|_| {
-            // Whatever the plugin does with the number, it is not called after a failure.
+            // Whatever the plugin does with the number, the callback does not run after a failure.
             callbacks::drop_one(number);
         })
     }
@@ -119,7 +119,7 @@ impl Streams for ForeignDevice {
         let Some(handle) = native else { return Ok(()) };
         let done = call!(self, destroy_event(handle as usize as C_Event)).unwrap_or(Ok(()));
         if done.is_err() {
-            // One that the plugin would not destroy goes on, as a stream does.
+            // An event that the plugin refused to destroy stays, as a stream does.
             lock(&self.handles).events.insert(event, (native, recorded));
         }
         done

@@ -1,9 +1,8 @@
 //! The version numbers of a plugin's device.
 //!
-//! Until 3.0 `get_compute_capability` took only the place for its answer; since 3.1 a device comes
-//! first, and the two version queries behind it moved by one. A plugin does not tell which of the two
-//! it was built for, so the first argument points to memory that may be read as a device and written
-//! as an answer: whichever place changed tells.
+//! Until 3.0 `get_compute_capability` had one argument, the pointer for its answer; since 3.1 a device comes first, and
+//! the two version queries behind it moved by one slot. A plugin does not say for which it was built, so the first
+//! argument points to memory that can be read as a device and written as an answer: what the call changes shows which.
 
 use super::plugin::Plugin;
 use crate::base::foreign;
@@ -19,7 +18,7 @@ union Either {
     _room: [u64; 8],
 }
 
-/// What no plugin answers.
+/// A value that no plugin returns.
 const UNTOUCHED: usize = usize::MAX;
 
 type Query = unsafe extern "C-unwind" fn(C_Device, *mut usize) -> C_Status;
@@ -40,8 +39,8 @@ fn ask(query: Query, id: c_int) -> Answer {
     // SAFETY: written in full just above (zeroes, then the id).
     let before = unsafe { first.number };
     let mut second = UNTOUCHED;
-    // SAFETY: the plugin's contract, in either of its two forms: `first` is a device, and room for an
-    // answer; an old callback does not see the second argument.
+    // SAFETY: the plugin's contract, in either of its two forms: `first` is a device and has room for an answer; an
+    // old callback ignores the second argument.
     let status = foreign::caught(|| unsafe { query((&raw mut first).cast(), &mut second) });
     // SAFETY: initialised before; a plugin may have stored a number there.
     let after = unsafe { first.number };
@@ -63,8 +62,8 @@ fn value(query: Option<Query>, id: c_int) -> u64 {
     }
 }
 
-/// The three numbers; 0 for what the plugin does not tell. The two versions are asked only where the
-/// compute capability has told which form the plugin has.
+/// The three numbers; 0 for each that the plugin does not report. The two versions are queried only if the compute
+/// capability has shown which form the plugin has.
 pub(super) fn query(plugin: &Plugin, id: c_int) -> Versions {
     let table = &plugin.table;
     match table.get_compute_capability.map(|q| ask(q, id)) {
@@ -75,8 +74,8 @@ pub(super) fn query(plugin: &Plugin, id: c_int) -> Versions {
         },
         Some(Answer::Old(compute_capability)) => Versions {
             compute_capability,
-            // In the old form these stand one place earlier. The first has the same type in Rust but
-            // for its second argument, a pointer too.
+            // In the old form these are one slot earlier. The Rust type of the first differs only in its second
+            // argument, which is a pointer too.
             runtime: value(
                 // SAFETY: both are function pointers with two pointer arguments and the same result.
                 table.get_device_properties.map(|f| unsafe {

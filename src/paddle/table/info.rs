@@ -1,5 +1,5 @@
-//! What the host asks about devices. The sizes are those of the served device. A forked child gets what
-//! its parent had been told.
+//! What the host asks about devices. The sizes are those of the served device. A forked child gets what its parent had
+//! been told.
 
 use super::facts::{self, Fact};
 use super::session::{device, device_count, forked, ordinal, served, store};
@@ -12,11 +12,11 @@ pub(super) unsafe extern "C-unwind" fn get_device_count(out: *mut usize) -> C_St
     done(|| store(out, device_count()?))
 }
 
-/// The ids are 0..count-1, as PaddlePaddle insists.
+/// The ids are 0..count-1, as PaddlePaddle requires.
 pub(super) unsafe extern "C-unwind" fn get_device_list(out: *mut usize) -> C_Status {
     done(|| {
         let count = device_count()?;
-        // The first store checks the pointer, also where there is no device to list.
+        // Checked even if there is no device to list.
         if out.is_null() {
             return Err(Error::new(Code::InvalidArgument, "the list is NULL"));
         }
@@ -25,7 +25,7 @@ pub(super) unsafe extern "C-unwind" fn get_device_list(out: *mut usize) -> C_Sta
     })
 }
 
-/// The memory of the device now; in a forked child, as it was when it was last asked.
+/// The memory of the device now; in a forked child, as it was last reported.
 fn memory(d: C_Device) -> Result<MemoryInfo> {
     if forked() {
         served()?;
@@ -35,7 +35,7 @@ fn memory(d: C_Device) -> Result<MemoryInfo> {
     }
     let device = device(d)?;
     let info = device.info()?;
-    // What we hold without a block in it can be had as what the device has free can.
+    // Memory that we hold without a block in it is as available as the device's free memory.
     let pooled = device.memory().stats();
     let idle = pooled.reserved.current.saturating_sub(pooled.allocated.current);
     let memory =

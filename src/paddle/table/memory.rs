@@ -1,8 +1,7 @@
 //! The Memory interface: allocation, copies, fills.
 //!
-//! Blocks carry no stream here, so they are unordered ones of the default pool: a freed block is not
-//! used again before every stream has passed that point. Whether freed memory stays with us is decided in
-//! `idle.rs`. Ranges are checked by the runtime.
+//! Blocks have no stream here, so they are unordered blocks of the default pool: a freed block is not reused before
+//! every stream has passed the free. `idle.rs` decides whether freed memory stays with us. The runtime checks ranges.
 
 use super::idle;
 use super::options::Options;
@@ -18,13 +17,13 @@ fn addr<T>(pointer: *const T) -> u64 {
     pointer as usize as u64
 }
 
-/// Stores the address of new memory, or tells that there is none in the way that the options ask for.
+/// Stores the address of new memory, or reports out of memory in the way that the options ask for.
 fn give(out: *mut *mut c_void, size: usize, take: impl FnOnce(u64) -> Result<u64>) -> Result<()> {
     if out.is_null() {
         return Err(Error::new(Code::InvalidArgument, "the place for the address is NULL"));
     }
     if isize::try_from(size).is_err() {
-        // A mistake in the caller's arithmetic rather than a lack of memory: no retry will help.
+        // A mistake in the caller's arithmetic rather than a lack of memory: no retry would help.
         return Err(Error::new(Code::InvalidArgument, "no object is that large"));
     }
     match take(size as u64) {
@@ -36,7 +35,7 @@ fn give(out: *mut *mut c_void, size: usize, take: impl FnOnce(u64) -> Result<u64
     }
 }
 
-/// Gives memory back; nothing happens for null, and in a forked child.
+/// Frees memory. Does nothing for null, and in a forked child.
 fn take_back(d: C_Device, ptr: *mut c_void, free: impl FnOnce(&DeviceState) -> Result<()>) -> C_Status {
     done(|| {
         if ptr.is_null() || forked() {
@@ -54,7 +53,7 @@ pub(super) unsafe extern "C-unwind" fn device_memory_allocate(
     done(|| give(out, size, |bytes| device(d)?.memory().alloc_unordered(PoolId::DEFAULT, bytes)))
 }
 
-/// A size of 0 stands for "whatever it was": some hosts do not know.
+/// A size of 0 means "unknown": some hosts do not keep the size.
 pub(super) unsafe extern "C-unwind" fn device_memory_deallocate(
     d: C_Device,
     ptr: *mut c_void,
@@ -91,7 +90,7 @@ pub(super) unsafe extern "C-unwind" fn host_memory_deallocate(
 ) -> C_Status {
     take_back(d, ptr, |device| {
         device.host_free(addr(ptr))?;
-        // The host caches above us. What cannot go back now, as in a stream's callback, goes with a later free.
+        // The host caches above us. What cannot go back now, as in a stream's callback, goes back at a later free.
         let _ = device.host_empty_cache();
         Ok(())
     })
@@ -123,7 +122,7 @@ macro_rules! copies {
         ) -> C_Status {
             done(|| {
                 let device = device(d)?;
-                // SAFETY: the host range is the promise of the framework.
+                // SAFETY: the framework vouches for the host range.
                 unsafe { device.copy(CopyKind::$kind, addr(dst), addr(src), size as u64) }
             })
         }
@@ -137,7 +136,7 @@ macro_rules! copies {
         ) -> C_Status {
             done(|| {
                 let device = device(d)?;
-                // SAFETY: the host range is the promise of the framework.
+                // SAFETY: the framework vouches for the host range.
                 unsafe { device.copy_async(addr(stream), CopyKind::$kind, addr(dst), addr(src), size as u64) }
             })
         }
@@ -160,11 +159,11 @@ pub(super) unsafe extern "C-unwind" fn memory_copy_p2p(
     done(|| device(src_device)?.copy_peer(&*device(dst_device)?, addr(dst), addr(src), size as u64))
 }
 
-/// Work of `after`, also what is queued on it by now, comes before work that is queued on `stream` of `of` from now on.
+/// Orders work that is queued on `stream` of `of` from now on after all work queued on `after` so far.
 fn follow(of: &DeviceState, stream: StreamId, after: &DeviceState) -> Result<()> {
     let event = after.event_create()?;
-    // One that ends meanwhile has nobody who queues more on it. The event can be recorded again: waits keep what it
-    // was.
+    // A stream that ends meanwhile has nobody who queues more work on it. Recording the event again is fine: a wait
+    // keeps what it was queued for.
     let one = |s| match after.event_record(s, event).and_then(|()| of.stream_wait_event(stream, event)) {
         Err(e) if e.code() == Code::UnknownStream && s != 0 && !after.has_stream(s) => Ok(()),
         other => other,
@@ -173,7 +172,7 @@ fn follow(of: &DeviceState, stream: StreamId, after: &DeviceState) -> Result<()>
     done.and(after.event_destroy(event))
 }
 
-/// Work that is queued on `of` from now on comes after what is queued on `stream` of `after` by now.
+/// Orders work that is queued on `of` from now on after what is queued on `stream` of `after` so far.
 fn lead(of: &DeviceState, after: &DeviceState, stream: StreamId) -> Result<()> {
     let event = after.event_create()?;
     let one = |s| match of.stream_wait_event(s, event) {
@@ -185,10 +184,10 @@ fn lead(of: &DeviceState, after: &DeviceState, stream: StreamId) -> Result<()> {
     done.and(after.event_destroy(event))
 }
 
-/// The stream is one of the source's or of the destination's; PaddlePaddle gives the latter. Then nothing that it could
-/// name orders the copy with the source's own work: neither with what makes the bytes, nor with what comes next in
-/// their memory, which PaddlePaddle uses again by the order of the source's streams alone. So the copy comes after all
-/// that is queued on the source now, and before all that will be.
+/// The stream belongs to the source or to the destination; PaddlePaddle passes one of the destination. Then nothing
+/// that PaddlePaddle could say orders the copy with the source's own work: neither with the work that produces the
+/// bytes, nor with the next use of their memory, which PaddlePaddle orders by the source's streams alone. So the copy
+/// is ordered after everything queued on the source now, and before everything queued there later.
 pub(super) unsafe extern "C-unwind" fn async_memory_copy_p2p(
     dst_device: C_Device,
     src_device: C_Device,
@@ -206,7 +205,7 @@ pub(super) unsafe extern "C-unwind" fn async_memory_copy_p2p(
         }
         follow(&to, stream, &from)?;
         copy()?;
-        // Where that cannot be said to the device, the copy is over when this returns.
+        // If the device cannot be told so, the copy is complete when this returns.
         lead(&from, &to, stream).or_else(|_| to.stream_synchronize(stream))
     })
 }

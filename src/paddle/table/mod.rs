@@ -1,9 +1,8 @@
-//! Millpond as a plugin: the private callbacks that a host's `C_DeviceInterface` gets, and what
-//! `InitPlugin` writes where.
+//! Millpond as a plugin: the private callbacks that a host's `C_DeviceInterface` gets, and what `InitPlugin` writes.
 //!
-//! How much is written follows from the sizes that the host declares, never from our own `sizeof`:
-//! below offset 472 all releases agree; beyond, only a host whose two sizes are exactly those of a
-//! measured release gets the version queries. The C++ members stay as the host left them.
+//! How much is written depends on the sizes that the host declares, never on our own `sizeof`: below offset 472 all
+//! releases agree; beyond it, only a host whose two sizes are exactly those of a measured release gets the version
+//! queries. The C++ members stay as the host left them.
 
 mod facts;
 mod idle;
@@ -19,19 +18,17 @@ use super::abi::{
 use options::Options;
 use std::mem::{offset_of, size_of};
 
-/// The least that a host's interface must declare: every callback that PaddlePaddle insists on lies
-/// below (bytes).
+/// The minimum that a host's interface must declare: every callback that PaddlePaddle requires lies below it (bytes).
 const INTERFACE_MIN: usize = offset_of!(C_DeviceInterface, device_memory_stats);
-/// The least that a host's params must declare: the name of the device type lies below (bytes).
+/// The minimum that a host's params must declare: the name of the device type lies below it (bytes).
 const PARAMS_MIN: usize = offset_of!(CustomRuntimeParams, sub_device_type);
 
 /// Fills what the host declared; the body of `InitPlugin`.
 ///
-/// Leaves everything as it is, the version with it, so that the host refuses us by its own check:
-/// when a pointer is null, when a struct is too small for what every host needs or larger than any can
-/// be, and when the
-/// version field already holds another version than 0.0.0 that is not compatible with 0.1.1 (another
-/// major number, or below 0.1.1).
+/// Changes nothing, so that the host refuses us by its own check of the version, if a pointer is null, if a struct is
+/// too small for what every host needs or larger than any can be, or if the version field already holds a version other
+/// than
+/// 0.0.0 that is not compatible with 0.1.1 (another major number, or below 0.1.1).
 ///
 /// # Safety
 ///

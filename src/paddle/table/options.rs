@@ -1,4 +1,4 @@
-//! What the environment says about Millpond as a plugin. Read once, by the first `InitPlugin`.
+//! The environment variables for Millpond as a plugin. Read once, by the first `InitPlugin`.
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |
@@ -7,8 +7,8 @@
 //! | `MILLPOND_PLUGIN_OOM` | `null`: out of memory is success with a null pointer, on which PaddlePaddle drops its cache and retries; `status`: it is `C_FAILED` | `null` |
 //! | `MILLPOND_PLUGIN_CACHE` | `off`: what the host frees goes back to the device, since the host caches above us (see `idle.rs`); `on`: it stays in Millpond's pool, for hosts that do not | `off` |
 //!
-//! `InitPlugin` has no way to report an error, so a value that cannot be used stands for the default,
-//! except for the served device type: an unknown one has no devices, which the host reports.
+//! `InitPlugin` has no way to report an error, so an unusable value is replaced by the default, except the served
+//! device type: an unknown one has no devices, which the host reports.
 
 use crate::device::MAX_TYPE_NAME;
 use std::ffi::{CString, OsStr};

@@ -1,4 +1,4 @@
-//! Start and end, the devices, and the calling thread's current device.
+//! Initialisation and finalisation, the devices, and the calling thread's current device.
 
 use super::facts;
 use super::options::Options;
@@ -16,11 +16,11 @@ const FRESH: u8 = 0;
 const READY: u8 = 1;
 const ENDED: u8 = 2;
 
-/// Where between `initialize` and `finalize` the host is. SeqCst throughout: never on a hot path.
+/// The state of the host's session. SeqCst throughout: it is never on a hot path.
 static STATE: AtomicU8 = AtomicU8::new(FRESH);
 
 thread_local! {
-    /// The ordinal that this thread set last. No destructor: threads may end after we are unloaded.
+    /// The ordinal that this thread set last. It has no destructor: threads may end after we are unloaded.
     static CURRENT: Cell<c_int> = const { Cell::new(0) };
 }
 
@@ -32,18 +32,17 @@ fn ready() -> Result<()> {
     }
 }
 
-/// Whether this is a forked child of a process that used us. It has the state but not the threads,
-/// and no work: nothing is queued there, and nothing can be. Calls that wait for work, ask for it, order it or note
-/// where it is, and those that give back what the parent had, succeed there without doing anything, and touch no lock,
-/// which a thread that is not there could hold. PaddlePaddle makes them when such a child leaves, some in destructors,
-/// where a failure ends the process.
+/// Whether this is a forked child of a process that used us. It has the state but not the threads, and no work is or
+/// can be queued there. Calls that wait for work, query it, order it or record it, and calls that give back what the
+/// parent had, succeed there without doing anything, and take no lock, which a thread that does not exist could hold.
+/// PaddlePaddle makes them when such a child exits, some in destructors, where a failure ends the process.
 pub(super) fn forked() -> bool {
     runtime::check_fork().is_err()
 }
 
-/// Whether there is nothing left to end: after `finalize`, or in a forked child. Calls that end a
-/// stream, an event or a device, and the wait for an event, succeed then, as PaddlePaddle ends the
-/// process when they do not, and hosts do make them late.
+/// Whether there is nothing left to end: after `finalize`, or in a forked child. Calls that end a stream, an event or a
+/// device, and the wait for an event, then succeed: hosts do make them late, and PaddlePaddle ends the process if they
+/// fail.
 pub(super) fn gone() -> bool {
     STATE.load(Ordering::SeqCst) == ENDED || forked()
 }
@@ -54,8 +53,8 @@ pub(super) fn served() -> Result<&'static str> {
     Ok(&Options::get().served)
 }
 
-/// How many devices are served. Notes what a forked child may be asked about each of them: hosts ask
-/// for the count before anything else.
+/// How many devices are served. Also stores what a forked child may ask about each: hosts ask for the count before
+/// anything else.
 pub(super) fn device_count() -> Result<usize> {
     let served = served()?;
     if forked() {
@@ -63,7 +62,7 @@ pub(super) fn device_count() -> Result<usize> {
     }
     let count = runtime::device_count(served)?;
     for i in (0..count).filter(|&i| !facts::is_known(i)) {
-        // Whoever uses a device that cannot tell gets its error then.
+        // If a device cannot be asked, whoever uses it gets its error then.
         if let Ok((sizes, versions, memory)) = runtime::device_facts(served, i) {
             facts::note(i, &facts::numbers(&sizes, &versions), Some(memory));
         }
@@ -72,7 +71,7 @@ pub(super) fn device_count() -> Result<usize> {
     Ok(count)
 }
 
-/// The ordinal that a call names.
+/// The ordinal of the device argument of a call.
 pub(super) fn ordinal(device: C_Device) -> Result<usize> {
     if device.is_null() || !device.is_aligned() {
         return Err(Error::new(Code::InvalidArgument, "the device is NULL"));
@@ -85,13 +84,13 @@ pub(super) fn ordinal(device: C_Device) -> Result<usize> {
     }
 }
 
-/// The device that a call names, opened on first use.
+/// The device of a call, opened on first use.
 pub(super) fn device(device: C_Device) -> Result<Arc<DeviceState>> {
     let served = served()?;
     runtime::device(served, ordinal(device)?)
 }
 
-/// Fails unless the call names a device that exists; does not open it.
+/// Fails unless the call's device exists; does not open it.
 fn check_device(device: C_Device) -> Result<usize> {
     let served = served()?;
     let ordinal = ordinal(device)?;
@@ -102,12 +101,12 @@ fn check_device(device: C_Device) -> Result<usize> {
     Ok(ordinal)
 }
 
-/// Stores an answer of the host's; null is the caller's mistake.
+/// Stores an answer for the host; a null pointer is the caller's mistake.
 pub(super) fn store<T>(out: *mut T, value: T) -> Result<()> {
     if out.is_null() || !out.is_aligned() {
         return Err(Error::new(Code::InvalidArgument, "the place for the answer is NULL"));
     }
-    // SAFETY: not null; by the ABI the host gives a place of this type.
+    // SAFETY: not null; by the ABI the host passes a pointer to this type.
     unsafe { out.write(value) };
     Ok(())
 }
@@ -121,8 +120,8 @@ pub(super) unsafe extern "C-unwind" fn initialize() -> C_Status {
     })
 }
 
-/// Ends everything: memory is lost, our threads are joined, so that the host may unload us. A second
-/// call does nothing, nor does one in a forked child, which has the state but not the threads.
+/// Ends everything: memory is lost and our threads are joined, so that the host may unload us. A second call does
+/// nothing, nor does a call in a forked child, which has the state but not the threads.
 pub(super) unsafe extern "C-unwind" fn finalize() -> C_Status {
     done(|| {
         if forked() || STATE.swap(ENDED, Ordering::SeqCst) != READY {
@@ -152,7 +151,7 @@ pub(super) unsafe extern "C-unwind" fn set_device(d: C_Device) -> C_Status {
     })
 }
 
-/// Stores the calling thread's ordinal: PaddlePaddle puts results on the device of this answer.
+/// Stores the calling thread's current ordinal: PaddlePaddle places results on this device.
 pub(super) unsafe extern "C-unwind" fn get_device(d: C_Device) -> C_Status {
     done(|| {
         ready()?;
@@ -166,7 +165,7 @@ pub(super) unsafe extern "C-unwind" fn get_device(d: C_Device) -> C_Status {
     })
 }
 
-/// Nothing to do: the device ends with `finalize`, as the host may still hold its memory.
+/// Does nothing: the device ends with `finalize`, since the host may still hold its memory.
 pub(super) unsafe extern "C-unwind" fn deinit_device(d: C_Device) -> C_Status {
     done(|| {
         if gone() {

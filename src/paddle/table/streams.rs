@@ -1,6 +1,6 @@
 //! Streams and events. A handle is the runtime's id, as a pointer; null is the default stream.
 //!
-//! In a forked child there is no work (`session::forked`): events can be made, recorded and asked there, and stand for
+//! A forked child has no work (`session::forked`): events can be created, recorded and queried there, and stand for
 //! nothing.
 
 use super::session::{device, forked, gone, store};
@@ -28,7 +28,7 @@ fn check_place<T>(out: *mut T) -> Result<()> {
     Ok(())
 }
 
-/// Success when done; `C_WARNING` when not: a status that no failure of ours has.
+/// Success if done, otherwise `C_WARNING`, a status that no failure of ours has.
 fn answer(done: bool) -> C_Status {
     if done { C_Status::SUCCESS } else { C_Status::WARNING }
 }
@@ -65,15 +65,15 @@ pub(super) unsafe extern "C-unwind" fn stream_add_callback(
         };
         let state = device(d)?;
         let id = state.ordinal() as c_int;
-        // As numbers: pointers of the host's may go to the device's thread.
+        // As integers: pointers of the host may be sent to the device's thread that way.
         let (stream, user_data) = (stream as usize, user_data as usize);
         state.stream_callback(
             stream as u64,
             Box::new(move |result| {
                 let mut device = C_Device_st { id };
                 let mut status = result.map_or_else(|e| status::of(&e), |()| C_Status::SUCCESS);
-                // SAFETY: the host vouches for its callback and data; device and status live for the
-                // call. A panic and an exception stop here.
+                // SAFETY: the host vouches for its callback and data; device and status live for the call. Panics and
+                // exceptions are caught here.
                 let call = || unsafe {
                     callback(&mut device, stream as C_Stream, user_data as *mut c_void, &mut status)
                 };
@@ -83,7 +83,7 @@ pub(super) unsafe extern "C-unwind" fn stream_add_callback(
     })
 }
 
-/// A handle for an event that nothing is behind; the first bit is set, so that it is no other's.
+/// A handle for an event with nothing behind it; its highest bit is set, so it equals no real handle.
 fn event_of_a_child() -> EventId {
     static MADE: AtomicU64 = AtomicU64::new(0);
     // Relaxed: only uniqueness matters.
@@ -127,7 +127,7 @@ pub(super) unsafe extern "C-unwind" fn synchronize_stream(d: C_Device, stream: C
     done(|| if forked() { Ok(()) } else { device(d)?.stream_synchronize(stream_id(stream)) })
 }
 
-/// PaddlePaddle ends the process on anything but success, so late calls succeed: all work is done.
+/// PaddlePaddle ends the process on anything but success, so late calls succeed: all work is done by then.
 pub(super) unsafe extern "C-unwind" fn synchronize_event(d: C_Device, event: C_Event) -> C_Status {
     done(|| {
         if gone() {

@@ -1,9 +1,9 @@
-//! Events of the caller that freed blocks wait for. They stay the caller's: they never get among our own spare
-//! ones, and we let go of each as soon as it is seen to have completed, or nothing waits for it any more.
+//! Events of the caller for which freed blocks wait. They stay the caller's: they never join our own spare events, and
+//! each is released as soon as it is seen to have completed, or nothing waits for it any more.
 //!
-//! Until then it must stay as it was recorded. Through this library the caller cannot break that: recording it
-//! anew is refused, and destroying it is put off, although for the caller it is gone. No lock is held while the
-//! device is called.
+//! Until then it must stay as it was recorded. Through this library the caller cannot break that: recording it again is
+//! refused, and destroying it is deferred, although for the caller it is gone. No lock is held while the device is
+//! called.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 struct Held {
-    event: Option<EventId>, // `None`: it has completed, and is the caller's alone again
-    points: u32,            // that stand for it
-    destroyed: bool,        // by the caller; to be done when we let go
+    event: Option<EventId>, // `None`: it has completed, and belongs to the caller alone again
+    points: u32,            // how many points stand for it
+    destroyed: bool,        // by the caller; the event is destroyed when we release it
 }
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl State {
 /// The borrowed events of one device.
 #[derive(Default)]
 pub(super) struct Borrowed {
-    count: AtomicUsize, // of `by_event`
+    count: AtomicUsize, // the length of `by_event`
     state: Mutex<State>,
 }
 
@@ -45,8 +45,8 @@ fn destroyed<T>(event: EventId) -> Result<T> {
 }
 
 impl Borrowed {
-    /// A number that stands for the event until [`forget`](Self::forget), once for each call; `None` when it has
-    /// completed.
+    /// Returns a number that stands for the event until [`forget`](Self::forget), which must follow each call; `None`
+    /// if the event has completed.
     pub(super) fn borrow(&self, streams: &dyn Streams, event: EventId) -> Result<Option<u64>> {
         if event == 0 {
             return Err(Error::new(Code::InvalidArgument, "the event is NULL"));
@@ -68,22 +68,23 @@ impl Borrowed {
         Ok(Some(number))
     }
 
-    /// The event of a number; `None` when it has completed.
+    /// The event of a number; `None` if it has completed.
     pub(super) fn event(&self, number: u64) -> Option<EventId> {
         lock(&self.state).by_number.get(&number)?.event
     }
 
-    /// Whether the event of the number has completed; if so, we let go of it.
+    /// Whether the event of the number has completed; if so, it is released.
     pub(super) fn passed(&self, streams: &dyn Streams, number: u64) -> Result<bool> {
         let Some(event) = self.event(number) else { return Ok(true) };
         let done = streams.event_query(event)?;
         if done && let Some(e) = self.let_go(number, false) {
-            let _ = streams.event_destroy(e); // for the caller it is gone since long
+            let _ = streams.event_destroy(e); // for the caller it has long been gone
         }
         Ok(done)
     }
 
-    /// The number is not needed any more. An event that the caller has destroyed meanwhile is to be destroyed.
+    /// The number is not needed any more. Returns the event if it must be destroyed, because the caller has destroyed
+    /// it.
     pub(super) fn forget(&self, number: u64) -> Option<EventId> {
         self.let_go(number, true)
     }
@@ -116,7 +117,7 @@ impl Borrowed {
         Ok(!self.passed(streams, number)?)
     }
 
-    /// Fails for an event that the caller has destroyed, though we still have it.
+    /// Fails for an event that the caller has destroyed, but that is still needed here.
     pub(super) fn check(&self, event: EventId) -> Result<()> {
         if self.count.load(Relaxed) != 0 && lock(&self.state).of(event).is_some_and(|(_, h)| h.destroyed) {
             return destroyed(event);
@@ -124,7 +125,7 @@ impl Borrowed {
         Ok(())
     }
 
-    /// The caller destroys the event. `true`: we need it, and destroy it ourselves later.
+    /// The caller destroys the event. `true`: it is still needed, and destroyed here later.
     pub(super) fn keep(&self, streams: &dyn Streams, event: EventId) -> Result<bool> {
         self.check(event)?;
         if !self.holds(streams, event)? {
@@ -137,11 +138,11 @@ impl Borrowed {
                 held.destroyed = true;
                 Ok(true)
             }
-            None => Ok(false), // nothing waits for it since a moment ago
+            None => Ok(false), // the last wait for it has just ended
         }
     }
 
-    /// The device ends: events that the caller has destroyed go.
+    /// The device ends: destroys the events that the caller has destroyed.
     pub(super) fn close(&self, streams: &dyn Streams) {
         let s = std::mem::take(&mut *lock(&self.state));
         self.count.store(0, Relaxed);

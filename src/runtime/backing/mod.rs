@@ -1,8 +1,7 @@
-//! A device as what stands behind a pond: which device calls bring memory, and how points in streams are made of
-//! events.
+//! A device as the backing of a pond: which device calls bring memory, and how points in streams are made of events.
 //!
-//! Every call that is made here holds the device open (`usage.rs`), so that it does not end under a call, and notes on
-//! the thread that it is in one (`reentry.rs`). No lock is held meanwhile.
+//! Every call that is made here keeps the device from ending (`usage.rs`), and is noted on the thread (`reentry.rs`).
+//! No lock is held meanwhile.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels::check_unlocked;
@@ -29,7 +28,7 @@ pub(crate) mod segments;
 
 pub(crate) use places::Places;
 
-/// `OutOfMemory` when the device says that it has fewer bytes free.
+/// `OutOfMemory` if the device reports fewer free bytes.
 pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
     match device.memory_info() {
         Ok(m) if m.free < bytes => fail!(
@@ -37,40 +36,40 @@ pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
             "the device has {} bytes free, {bytes} are needed (throw_on_cudamalloc_oom)",
             m.free
         ),
-        // A device that cannot tell is asked for the memory itself.
+        // A device that cannot report its free memory is simply asked for memory.
         _ => Ok(()),
     }
 }
 
-/// Only a device that may have streams of others is asked about all of them, or about such a one.
+/// Only a device that may have streams of others can be asked about them.
 fn external(device: &dyn Device) -> Result<&dyn ExternalStreams> {
     device
         .external_streams()
         .ok_or_else(|| Error::new(Code::Unsupported, "this device knows all its streams"))
 }
 
-/// What stands behind the memory of one device.
+/// The backing of one device's memory.
 pub(crate) struct Supply {
     device: Arc<dyn Device>,
     usage: Arc<Usage>,
-    /// The thread that ends the device, whose calls go on when the door is shut; 0: none does.
+    /// The thread that ends the device, whose calls are still allowed after that; 0: none.
     closer: AtomicU64,
     places: Arc<Places>,
     maps: bool,
-    /// Whether the device is asked how much it has before it is asked for memory.
+    /// Whether the device's free memory is checked before a request is passed on.
     careful: AtomicBool,
     calls: AtomicU64,
-    spare: Mutex<Vec<EventId>>, // events of ours that nobody needs
+    spare: Mutex<Vec<EventId>>, // events of ours that are not in use
     dead: Mutex<Vec<EventId>>,  // events that the caller has destroyed, to be destroyed with the next call
     pub(crate) points: Points,
     pub(crate) segments: Segments,
-    saved: Mutex<BTreeMap<u32, Vec<u8>>>, // contents of granules that sleep, by the first
-    refused: Refused,                     // granules
-    views: Refused,                       // addresses that still show some, though nobody uses them
+    saved: Mutex<BTreeMap<u32, Vec<u8>>>, // contents of sleeping granules, by the first granule
+    refused: Refused,                     // granules that the device did not take back
+    views: Refused,                       // addresses that are still mapped, though nobody uses them
     streams: Mutex<BTreeSet<StreamId>>,
 }
 
-/// A call on the device: it does not end before this does, and the thread is known to be inside.
+/// A call on the device. The device does not end before this is dropped, and the thread is known to be inside.
 pub(crate) struct Call<'a> {
     device: &'a dyn Device,
     _pass: Option<Pass<'a>>,
@@ -98,7 +97,7 @@ impl Supply {
         }
     }
 
-    /// `NotInitialized` once the device ends, but for the thread that ends it.
+    /// `NotInitialized` once the device ends, except for the thread that ends it.
     pub(crate) fn call(&self) -> Result<Call<'_>> {
         check_unlocked("a device is called");
         let ends = self.closer.load(Relaxed) == thread_token();
@@ -106,14 +105,14 @@ impl Supply {
         Ok(Call { device: &*self.device, _pass: pass, _in: InCall::new(self) })
     }
 
-    /// Runs a call that is told of (as `driver_calls`).
+    /// Makes a call that counts in `driver_calls`.
     fn counted<T>(&self, call: impl FnOnce(&dyn Device) -> Result<T>) -> Result<T> {
         let c = self.call()?;
         self.calls.fetch_add(1, Relaxed);
         call(c.device)
     }
 
-    /// The same, of a device that maps.
+    /// The same for a device that maps.
     fn mapped<T>(&self, call: impl FnOnce(&dyn Mapping) -> Result<T>) -> Result<T> {
         self.counted(|d| match d.mapping() {
             Some(m) => call(m),
@@ -121,12 +120,12 @@ impl Supply {
         })
     }
 
-    /// Calls made to the device's memory management so far.
+    /// The number of calls to the device's memory management so far.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Relaxed)
     }
 
-    /// From now on requests that the device has no memory for do not reach it, or do.
+    /// Sets whether requests for which the device has no memory are kept from it.
     pub(crate) fn set_careful(&self, careful: bool) {
         self.careful.store(careful, Relaxed);
     }
@@ -143,18 +142,19 @@ impl Supply {
         lock(&self.streams).remove(&stream);
     }
 
-    /// The default stream, and those that were made here and have not ended.
+    /// The default stream, and the streams that were created here and have not ended.
     pub(crate) fn made_here(&self) -> Vec<StreamId> {
         lock(&self.streams).iter().copied().collect()
     }
 
-    /// Gives granules back to the device. On failure they are as they were, and still the pond's. Where the device has
-    /// taken a part and does not give it again, or the pond `must` be rid of them, they are nobody's, and no failure.
+    /// Gives granules back to the device. On failure they are as they were, and still the pond's. If the device has
+    /// taken a part and does not give it back, or the pond `must` give them up, nobody owns them afterwards, and that
+    /// is no failure.
     fn give_up(&self, first: u32, count: u32, must: bool) -> Result<()> {
         let _c = self.call()?;
         let (f, n) = (u64::from(first), u64::from(count));
         let (at, bytes) = (self.granule_at(first), self.granule_at(count));
-        // Granules that are shown somewhere cannot go, and addresses that the device would not hide may show these.
+        // Mapped granules cannot be released, and addresses that the device refused to unmap may map these.
         let may_be_shown = self.views.check(0, u64::MAX);
         if !must {
             may_be_shown.clone()?;
@@ -178,7 +178,7 @@ impl Supply {
         Ok(())
     }
 
-    /// Asks the device again to take what it has refused.
+    /// Asks the device again to take back what it has refused.
     fn ask_again(&self) {
         let mut asking = self.views.to_ask();
         while let Some((at, run)) = asking.next() {
@@ -186,7 +186,7 @@ impl Supply {
             asking.answered(answer, true);
         }
         if !self.views.is_empty() {
-            return; // granules that are shown somewhere cannot go
+            return; // mapped granules cannot be released
         }
         let mut asking = self.refused.to_ask();
         while let Some((first, run)) = asking.next() {
@@ -202,12 +202,12 @@ impl Supply {
         u64::from(index) * GRANULE
     }
 
-    /// [address] of an offset in the window, where the device maps.
+    /// [address] of an offset in the window, on a device that maps.
     fn window_at(&self, offset: u64) -> u64 {
         self.places.window() + offset
     }
 
-    /// A point that is passed when a stream of the device with that number has done its work.
+    /// A point that is passed when `waits` of the device with that id is over.
     pub(crate) fn visit(&self, device: u32, waits: Waits) -> Point {
         self.points.visit(device, waits)
     }
@@ -222,26 +222,26 @@ impl Supply {
         self.points.borrowed.check(event)
     }
 
-    /// The caller destroys an event. `true`: it goes later, when no freed block waits for it.
+    /// The caller destroys an event. `true`: it is destroyed later, when no freed block waits for it.
     pub(crate) fn keep_event(&self, event: EventId) -> Result<bool> {
         self.points.borrowed.keep(self.device.streams(), event)
     }
 
-    /// Destroys the events that were given back since the last call.
+    /// Destroys the events that were released since the last call.
     fn bury(&self, device: &dyn Device) {
         let dead = std::mem::take(&mut *lock(&self.dead));
         for e in dead {
-            let _ = device.streams().event_destroy(e); // for the caller it is gone since long
+            let _ = device.streams().event_destroy(e); // for the caller it has long been gone
         }
     }
 
-    /// An event of ours, which is to be recorded.
+    /// An event of ours, to be recorded.
     fn event(&self, device: &dyn Device) -> Result<EventId> {
         let spare = lock(&self.spare).pop();
         spare.map_or_else(|| device.streams().event_create(), Ok)
     }
 
-    /// An event of ours, recorded behind everything that is queued on `stream`; `None`: all of that is over.
+    /// An event of ours, recorded after everything that is queued on `stream`; `None`: all of that is done.
     fn record(&self, device: &dyn Device, stream: StreamId) -> Result<Option<EventId>> {
         if device.streams().recording_waits() {
             reentry::may_block()?;
@@ -262,8 +262,8 @@ impl Supply {
         let recorded = match stream {
             EVERY => external(device).and_then(|e| e.record_all(event)),
             s => match device.streams().event_record(s, event) {
-                // It was the device's own when it was named, so its maker has ended it without a word (or it takes no
-                // event of ours). What it has queued may still run, and nobody else can tell.
+                // The stream was the device's own before, so its creator has destroyed it without notice (or it does
+                // not accept our events). Its work may still run, and nothing else can tell.
                 Err(e) if matches!(e.code(), Code::UnknownStream | Code::UnknownEvent) => {
                     device.external_streams().map_or(Err(e), |x| x.record_all(event))
                 }
@@ -273,17 +273,17 @@ impl Supply {
         self.recorded(event, recorded).map(Some)
     }
 
-    /// An event that could not be recorded is spare again.
+    /// Puts an event that could not be recorded back among the spare ones.
     fn recorded(&self, event: EventId, how: Result<()>) -> Result<EventId> {
         how.map(|()| event).inspect_err(|_| lock(&self.spare).push(event))
     }
 
-    /// From now on this thread, and no other, may call the device: it has ended for all others.
+    /// From now on only this thread may call the device, which has ended for all others.
     pub(crate) fn begin_close(&self) {
         self.closer.store(thread_token(), Relaxed);
     }
 
-    /// Everything goes back: spare events, and the window.
+    /// Gives everything back: spare events, and the window.
     pub(crate) fn close(&self) -> Result<()> {
         self.bury(&*self.device);
         self.points.borrowed.close(self.device.streams());
@@ -356,7 +356,7 @@ impl Backing for Supply {
         self.check_free(self.granule_at(count))?;
         self.mapped(|m| m.create(f, n))?;
         self.mapped(|m| m.map(self.granule_at(first), f, n)).inspect_err(|_| {
-            // As if they had never been made.
+            // As if they had never been created.
             if let Err(e) = self.mapped(|m| m.release(f, n)) {
                 self.refused.add(f, Run { count: n, shown: false }, e);
             }
@@ -372,7 +372,7 @@ impl Backing for Supply {
     }
 
     fn discard(&self, first: u32, count: u32) {
-        let _ = self.give_up(first, count, true); // what fails is asked again
+        let _ = self.give_up(first, count, true); // what fails is tried again later
     }
 
     fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()> {
@@ -413,7 +413,7 @@ impl Backing for Supply {
 
     fn load(&self, first: u32, count: u32) -> Result<()> {
         let (addr, bytes) = (self.places.address(self.granule_at(first))?, self.granule_at(count));
-        // Taken out meanwhile: no lock is held while the device copies.
+        // Removed for the duration of the copy: no lock is held while the device copies.
         let Some(from) = lock(&self.saved).remove(&first) else {
             return Err(Error::new(Code::Internal, "what slept was not kept"));
         };
@@ -445,7 +445,7 @@ impl Backing for Supply {
             return Err(Error::new(Code::Internal, "a segment without an address"));
         };
         let gone = self.segments.going(addr, bytes);
-        // Still the pond's when the device refuses.
+        // They stay the pond's if the device refuses.
         self.counted(|d| d.free(addr, bytes)).inspect_err(|_| {
             self.places.add(offset, addr, bytes);
             self.segments.back(&gone);
@@ -472,7 +472,7 @@ impl Backing for Supply {
     }
 
     fn capturing(&self, stream: u64) -> bool {
-        // A device that fails here fails at the call that follows, too.
+        // A device that fails here also fails at the call that follows.
         let Ok(c) = self.call() else { return false };
         let Some(external) = c.device.external_streams() else { return false };
         match stream {

@@ -1,8 +1,7 @@
-//! Which address stands for which offset.
+//! Translates offsets into addresses and back.
 //!
-//! Where the device maps, a pond's offsets are one window of addresses and the translation is an
-//! addition. Elsewhere each segment has its own place; the first, which is usually the only one, is
-//! looked up like a window.
+//! If the device maps, a pond's offsets are one window of addresses, and the translation is an addition. Otherwise each
+//! segment has its own address; the first, which is usually the only one, is looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::Locate;
@@ -10,12 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
-/// Where offsets lie. Reading the window, or the first segment, takes no lock.
+/// The addresses of offsets. Reading the window, or the first segment, takes no lock.
 #[derive(Default)]
 pub(crate) struct Places {
     addr: AtomicU64,   // of the window or first segment
     len: AtomicU64,    // 0: none
-    offset: AtomicU64, // that `addr` stands for
+    offset: AtomicU64, // the offset that `addr` stands for
     more: RwLock<More>,
     ending: AtomicBool,
 }
@@ -27,17 +26,17 @@ struct More {
 }
 
 impl Places {
-    /// From now on places may go while requests are under way. Relaxed: who misses a place has read what was stored
-    /// after this, under the lock or by the length.
+    /// From now on segments may disappear while requests are in progress. Relaxed: a thread that misses a segment has
+    /// read what was stored after this, under the lock or through the length.
     pub(crate) fn end(&self) {
         self.ending.store(true, Relaxed);
     }
 
-    /// The whole of the pond's offsets is one range of addresses.
+    /// The pond's offsets are one range of addresses.
     pub(crate) fn set_window(&self, addr: u64, bytes: u64) {
         self.addr.store(addr, Relaxed);
         self.offset.store(0, Relaxed);
-        // Release pairs with the Acquire in the readers: who sees the length sees the rest.
+        // Release pairs with the Acquire in the readers: a thread that sees the length sees the rest.
         self.len.store(bytes, Ordering::Release);
     }
 
@@ -46,12 +45,12 @@ impl Places {
         self.addr.load(Relaxed)
     }
 
-    /// No address is in the window any more. Whether there was one.
+    /// Removes the window. Returns whether there was one.
     pub(super) fn close_window(&self) -> bool {
         self.len.swap(0, Relaxed) != 0
     }
 
-    /// The offset that an address in the window, or the first segment, stands for.
+    /// The offset of an address in the window, or in the first segment.
     #[inline(always)]
     pub(crate) fn near(&self, addr: u64) -> Option<u64> {
         let len = self.len.load(Ordering::Acquire);
@@ -59,13 +58,13 @@ impl Places {
         (within < len).then(|| self.offset.load(Relaxed) + within)
     }
 
-    /// The offset that an address stands for.
+    /// The offset of an address.
     #[inline(always)]
     pub(crate) fn offset(&self, addr: u64) -> Option<u64> {
         self.near(addr).or_else(|| self.offset_far(addr))
     }
 
-    /// The segment that an offset lies in, where there are segments: its address, and the bytes from there.
+    /// The segment that contains an offset, if there are segments: its address, and the bytes from there to the offset.
     pub(crate) fn segment_of(&self, offset: u64) -> Option<(u64, u64)> {
         let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
         let (&o, &(addr, bytes)) = more.by_offset.range(..=offset).next_back()?;
@@ -92,7 +91,7 @@ impl Places {
         let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
         match more.by_offset.range(..=offset).next_back() {
             Some((&o, &(addr, bytes))) if offset - o < bytes => Ok(addr + (offset - o)),
-            // The device has ended while the request was under way.
+            // The device has ended while the request was in progress.
             _ if self.ending.load(Relaxed) => {
                 Err(Error::new(Code::NotInitialized, "the device was finalised"))
             }
@@ -105,8 +104,8 @@ impl Places {
         more.by_offset.insert(offset, (addr, bytes));
         more.by_addr.insert(addr, (offset, bytes));
         if self.addr.load(Relaxed) == 0 {
-            // The first segment ever is read without a lock. It is entered once, so that no reader can see
-            // half of one segment and half of another.
+            // The first segment ever is read without a lock. It is entered only once, so that no reader can see half of
+            // one segment and half of another.
             self.addr.store(addr, Relaxed);
             self.offset.store(offset, Relaxed);
             self.len.store(bytes, Ordering::Release);
@@ -118,7 +117,7 @@ impl Places {
         }
     }
 
-    /// The address of the segment at `offset`, which is none from now on.
+    /// Removes the segment at `offset` and returns its address.
     pub(super) fn remove(&self, offset: u64) -> Option<u64> {
         let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
         let (addr, _) = more.by_offset.remove(&offset)?;
@@ -131,7 +130,7 @@ impl Places {
 }
 
 impl Locate for Places {
-    /// The address of a block, which lies in some segment for sure.
+    /// The address of a block, which certainly lies in a segment.
     #[inline(always)]
     fn locate(&self, offset: u64) -> u64 {
         let len = self.len.load(Ordering::Acquire);

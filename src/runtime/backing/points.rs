@@ -1,8 +1,8 @@
-//! What the points are that freed memory waits for: events of ours, events of the caller, tickets of exports, and
-//! visits of other devices.
+//! The points for which freed memory waits: events of ours, events of the caller, tickets of exports, and visits of
+//! other devices.
 //!
-//! A point is a place in this table with the number of its use: after it was given back it leads nowhere, so that one
-//! that is asked about too late is told from one that is passed.
+//! A point is an index into this table with a generation. After it was given back it leads nowhere, so a point that is
+//! queried too late is not mistaken for one that is passed.
 
 use super::borrowed::Borrowed;
 use crate::base::descriptor::Descriptor;
@@ -16,28 +16,28 @@ use std::sync::Arc;
 
 /// What a point stands for.
 enum What {
-    /// Nothing: the place is free.
+    /// Nothing: the entry is free.
     Nothing,
     /// An event of ours.
     Event(EventId),
     /// An event of the caller, by its number among the borrowed ones.
     Borrowed(u64),
-    /// The read end of a pipe: passed when nobody has the write end any more, which tells that no other process uses a
-    /// block. The write end goes with the block, and is copied by whoever imports it. Nothing is ever written.
+    /// The read end of a pipe. It is passed when nobody has the write end any more, which means that no other process
+    /// uses the block. The write end goes with the block, and each importer has a copy. Nothing is ever written.
     Ticket(Descriptor),
-    /// Work of another device's stream, which that device is asked about.
+    /// Work of another device's stream, about which that device is asked.
     Visit(Arc<Visit>),
 }
 
 /// Work of a stream of another device on memory of this one.
 pub(super) struct Visit {
-    device: u32, // whose stream it is
+    device: u32, // to which the stream belongs
     waits: Mutex<Waits>,
 }
 
 impl Visit {
     /// Whether the work is over; with `wait`, waits for it on the host. No lock is held meanwhile: threads that do this
-    /// at a time do it each for itself.
+    /// at the same time do it independently.
     fn is_over(&self, wait: bool) -> Result<bool> {
         // All work of a device that has ended is over.
         let Some(device) = by_id(self.device) else { return Ok(true) };
@@ -48,7 +48,7 @@ impl Visit {
             order.sync_waits(&mut waits)?;
             over = true;
         }
-        // What was there is dropped without the lock.
+        // The old waits are dropped without the lock.
         let before = std::mem::replace(&mut *lock(&self.waits), waits);
         drop(before);
         Ok(over)
@@ -65,12 +65,12 @@ impl Visit {
     }
 }
 
-/// What is to be asked of the device.
+/// What must be asked to learn about a point.
 pub(super) enum Asked {
     Event(EventId),
     Borrowed(u64),
     Visit(Arc<Visit>),
-    /// No device is asked; whether it is passed.
+    /// No device needs to be asked: whether the point is passed.
     Answer(bool),
 }
 
@@ -111,7 +111,7 @@ fn pipe() -> Result<(Descriptor, OwnedFd)> {
     Ok((Descriptor::new(read, "the ticket of an export")?, write))
 }
 
-/// Whether the other end of a pipe is closed. Nobody knows it any more where the program has closed this end.
+/// Whether the other end of a pipe is closed. Unknown (`false`) if the program has closed this end.
 fn has_hung_up(fd: &Descriptor) -> bool {
     let Ok(fd) = fd.get() else { return false };
     let mut ask = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
@@ -133,7 +133,7 @@ impl Points {
         u64::from(place.generation) << 32 | u64::from(at)
     }
 
-    /// A point at an event of ours, which was recorded just now.
+    /// A point at an event of ours, which was just recorded.
     pub(super) fn of_event(&self, event: EventId) -> Point {
         self.add(What::Event(event))
     }
@@ -143,13 +143,13 @@ impl Points {
         Ok(self.borrowed.borrow(streams, event)?.map(|number| self.add(What::Borrowed(number))))
     }
 
-    /// A new ticket: its point, and the end that whoever uses the block keeps open.
+    /// A new ticket: its point, and the end of the pipe that the users of the block keep open.
     pub(crate) fn issue_ticket(&self) -> Result<(Point, OwnedFd)> {
         let (read, write) = pipe()?;
         Ok((self.add(What::Ticket(read)), write))
     }
 
-    /// A point that is passed when a stream of the device with that number has done its work.
+    /// A point that is passed when `waits` of the device with that id is over.
     pub(super) fn visit(&self, device: u32, waits: Waits) -> Point {
         self.add(What::Visit(Arc::new(Visit { device, waits: Mutex::new(waits) })))
     }
@@ -169,7 +169,7 @@ impl Points {
         }
     }
 
-    /// Gives a point back: the event of ours that was behind it, or one of the caller's that is to be destroyed now.
+    /// Gives a point back; returns what must be done with its event.
     pub(super) fn take(&self, point: Point) -> Taken {
         let (at, generation) = split(point);
         let what = {
@@ -191,13 +191,13 @@ impl Points {
     }
 }
 
-/// What was behind a point that was given back.
+/// What must be done with the event of a point that was given back.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Nothing,
-    /// An event of ours, to be used again.
+    /// An event of ours, to be reused.
     Ours(EventId),
-    /// An event that the caller has destroyed while it was needed.
+    /// An event to be destroyed: the caller has destroyed it while it was needed.
     Theirs(EventId),
 }
 

@@ -1,10 +1,10 @@
-//! What the pond has given up and the device would not take back: granules, and addresses that show some. They are
-//! nobody's: the device is asked again before it is asked for memory, and with each wait for it.
+//! What the pond has given up but the device refused to take back: granules, and addresses that are still mapped. They
+//! belong to nobody; the device is asked again before it is asked for memory, and at each wait for it.
 //!
-//! A device may have a list of its own of what it could not undo (`device/cuda/granules.rs`), and neither can do the
-//! other's work. There, one call is several of the driver's: a step of it that cannot be undone is no whole range, and
-//! nobody above knows of it. Here are whole calls that were refused with nothing changed, on any device: the pond's
-//! numbers are free again, and whoever is to use them must hear that they are not.
+//! A device may have a list of its own of what it could not undo (`device/cuda/granules.rs`), and neither list can do
+//! the other's work. There, one call consists of several calls of the driver; a step that cannot be undone is not a
+//! whole range, and nobody above knows of it. Here are whole calls that were refused with nothing changed, on any
+//! device: the pond's numbers are free again, and whoever wants to use them must learn that they are not usable yet.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex};
@@ -12,24 +12,24 @@ use crate::fail;
 use crate::runtime::lock;
 use std::collections::BTreeMap;
 
-/// Granules in one run, as they were to be given back.
+/// A run of granules that were to be given back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub count: u64,
-    /// They are still shown at their own addresses.
+    /// They are still mapped at their own addresses.
     pub shown: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     run: Run,
-    /// What the device said last.
+    /// The device's last error.
     why: Error,
-    /// Somebody asks the device now.
+    /// A thread is asking the device now.
     asked: bool,
 }
 
-/// All of them, by the first.
+/// All refused runs, by their first granule.
 #[derive(Default)]
 pub(super) struct Refused {
     all: Mutex<BTreeMap<u64, Entry>>,
@@ -41,7 +41,7 @@ impl Refused {
         lock(&self.all).insert(first, Entry { run, why, asked: false });
     }
 
-    /// Those that nobody asks for now; whoever gets them does.
+    /// Takes the runs that no other thread is asking for; the caller asks for them.
     pub(super) fn to_ask(&self) -> Asking<'_> {
         let mut all = lock(&self.all);
         let free = all.iter_mut().filter(|e| !e.1.asked);
@@ -59,7 +59,7 @@ impl Refused {
         lock(&self.all).is_empty()
     }
 
-    /// Fails, with what the device says, when any of these granules is among them. Waits for those who ask for one.
+    /// Fails, with the device's error, if any of these granules was refused. Waits for threads that are asking for one.
     pub(super) fn check(&self, first: u64, count: u64) -> Result<()> {
         let mut all = lock(&self.all);
         loop {
@@ -76,20 +76,20 @@ impl Refused {
     }
 }
 
-/// Runs that one thread asks the device for. Those that it has no answer for when this is dropped, since a call has
-/// panicked, are anybody's to ask for.
+/// The runs for which one thread asks the device. When this is dropped with runs left, because a call has panicked,
+/// other threads may ask for those.
 pub(super) struct Asking<'a> {
     of: &'a Refused,
-    open: Vec<(u64, Run)>, // the next one last
+    open: Vec<(u64, Run)>, // the next one is last
 }
 
 impl Asking<'_> {
-    /// The next one to ask for, until it is `answered`.
+    /// The next run to ask for, until it is `answered`.
     pub(super) fn next(&self) -> Option<(u64, Run)> {
         self.open.last().copied()
     }
 
-    /// The device has taken it back, or has still not; then, whether it is shown.
+    /// The device's answer for the next run. If it refused again, `shown` says whether the run is still mapped.
     pub(super) fn answered(&mut self, answer: Result<()>, shown: bool) {
         let Some((first, _)) = self.open.pop() else { return };
         let mut all = lock(&self.of.all);

@@ -1,10 +1,10 @@
-//! Who is told of memory that comes and goes: for each range of addresses that gets memory behind it, and, before
-//! it goes away, for each that loses it. Communication libraries register memory with their devices there.
+//! Segment callbacks: called for each range of addresses that gets memory, and, before the memory goes away, for each
+//! that loses it. Communication libraries register memory with their devices there.
 //!
-//! Callbacks run one at a time, on the thread that needs the change, and no lock is held that anybody else needs: who
-//! has a change of its own to tell of waits for its turn. A range is in the hands of one thread while it changes, so
-//! what is told of it comes in order. The ranges are written down whether anybody listens or not, which costs little
-//! beside the call to the device.
+//! Callbacks run one at a time, on the thread that needs the change, and hold no lock that anybody else needs, except
+//! that other threads with a change to report wait for their turn. A range is changed by one thread at a time, so the
+//! callbacks for it come in order. The ranges are recorded whether or not there are callbacks, which costs little
+//! compared with the call to the device.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 /// What happens to a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segment {
-    /// It has memory behind it from now on.
+    /// It has memory from now on.
     Added,
-    /// It is about to lose it.
+    /// It is about to lose its memory.
     Removed,
 }
 
@@ -37,20 +37,20 @@ struct State {
     closed: bool,
 }
 
-/// The ranges of one device that have memory, and who listens.
+/// The ranges of one device that have memory, and the callbacks.
 #[derive(Default)]
 pub(crate) struct Segments {
     state: Mutex<State>,
-    /// Whose turn it is to call back. Taken before `state`, or without it.
+    /// The turn to call back. Taken before `state`, or without it.
     turn: Mutex<(), { levels::SEGMENTS_TURN }>,
 }
 
 type Listeners = Vec<(u64, Arc<SegmentCallback>)>;
 
 impl Segments {
-    /// Adds a listener, tells it of everything that is there, and gives its number, never 0 and never used again.
+    /// Adds a callback, calls it for every existing range, and returns its number, never 0 and never reused.
     pub(crate) fn listen(&self, callback: Arc<SegmentCallback>) -> Result<u64> {
-        // Until this one has heard of all that is there, nobody tells it of a change.
+        // Until this one has been called for every existing range, nobody calls it for a change.
         let _turn = lock(&self.turn);
         let (id, live) = {
             let mut s = lock(&self.state);
@@ -67,7 +67,7 @@ impl Segments {
         Ok(id)
     }
 
-    /// The listener is told nothing any more, and nobody is in it.
+    /// Removes a callback. When this returns, no thread is in it.
     pub(crate) fn leave(&self, id: u64) -> Result<()> {
         let gone = {
             let mut s = lock(&self.state);
@@ -76,12 +76,12 @@ impl Segments {
             };
             s.listeners.remove(at)
         };
-        drop(lock(&self.turn)); // who has called it is out
+        drop(lock(&self.turn)); // whichever thread has called it has left it
         drop(gone); // foreign code may run in its destructor
         Ok(())
     }
 
-    /// Tells those who listened when the change was made and still do.
+    /// Calls those callbacks that were registered when the change was made and still are.
     fn tell(&self, listeners: &Listeners, what: Segment, addr: u64, bytes: u64) {
         if listeners.is_empty() {
             return;
@@ -104,8 +104,8 @@ impl Segments {
         self.tell(&listeners, Segment::Added, addr, bytes);
     }
 
-    /// The range is about to lose its memory, wholly or with others, which were added together or not: each call
-    /// tells of a part of one range that was added. The parts, for [`back`](Self::back).
+    /// The range is about to lose its memory. It may be a part of what was added, or several of those ranges: each call
+    /// reports a part of one added range. Returns the parts, for [`back`](Self::back).
     pub(crate) fn going(&self, addr: u64, bytes: u64) -> Vec<(u64, u64)> {
         let mut parts = Vec::new();
         let listeners = {
@@ -135,12 +135,12 @@ impl Segments {
         parts
     }
 
-    /// The device has refused to take the parts away: they are there again.
+    /// The device has refused to take the parts back: they have memory again.
     pub(crate) fn back(&self, parts: &[(u64, u64)]) {
         parts.iter().for_each(|&(at, size)| self.added(at, size));
     }
 
-    /// Everything is about to go, and the listeners with it.
+    /// All memory is about to go, and the callbacks with it.
     pub(crate) fn close(&self) {
         let live = lock(&self.state).live.clone();
         for (addr, bytes) in live {

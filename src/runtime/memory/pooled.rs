@@ -1,4 +1,4 @@
-//! A pond over a device, and the way of a request and of a free from addresses to offsets and back.
+//! A pond over a device: allocations and frees are translated from addresses to offsets and back.
 
 use super::unknown;
 use crate::base::error::Result;
@@ -8,14 +8,14 @@ use crate::runtime::backing::{Places, Supply};
 use crate::runtime::usage::Usage;
 use std::sync::Arc;
 
-/// [B] no device has more: a plugin that claims so names no size.
+/// [B] more than any device has: a plugin that reports more does not report a size.
 const MOST_BELIEVED: u64 = 1 << 50;
-/// [B] what such a device is taken for.
+/// [B] the size that is assumed for such a device.
 const UNKNOWN_SIZE: u64 = 8 << 40;
-/// [B] segments of a device that maps but must not: its own sizes are made for mapping.
+/// [B] the segment size of a device that could map but must not: its own sizes are meant for mapping.
 const SEGMENT: u64 = 64 << 20;
 
-/// A pond, and what lies around it.
+/// A pond, with its device, backing and address translation.
 pub(crate) struct Pooled {
     pub(super) pond: Pond,
     pub(super) device: Arc<dyn Device>,
@@ -33,7 +33,7 @@ pub(crate) enum Block {
     Missed { offset: u64, heap: Option<&'static Heap> },
 }
 
-/// How a pond over `device` is.
+/// The configuration of a pond over `device`.
 pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config> {
     let sizes = device.sizes();
     let mut config = Config {
@@ -53,7 +53,7 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
     if device.mapping().is_some() && !expandable {
         config.init_alloc = config.init_alloc.min(SEGMENT);
         config.realloc = config.realloc.min(SEGMENT);
-        // A larger block is not kept when it is freed: it would lock up much of the device.
+        // A larger block is not kept when it is freed: it would make much of the device unusable for other sizes.
         config.max_chunk = config.max_chunk.min(SEGMENT.max(config.max_alloc / 4));
     }
     if let Some(mapping) = device.mapping().filter(|_| expandable) {
@@ -67,7 +67,7 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
     Ok(config)
 }
 
-/// Reserves the addresses of a pond: as many as it would like, else fewer.
+/// Reserves the addresses of a pond: as many as it wants, otherwise fewer.
 fn reserve(mapping: &dyn Mapping, config: &mut Config, places: &Places) -> Result<()> {
     loop {
         let (real, alias) = Pond::span(config)?;
@@ -158,7 +158,7 @@ impl Pooled {
         }
     }
 
-    /// A request of 0 bytes: no block, but its arguments must be right.
+    /// A request of 0 bytes: allocates nothing, but its arguments must be right.
     pub(super) fn nothing(&self, pool: PoolId, stream: Option<StreamId>) -> Result<u64> {
         self.pond.check_names(pool, stream)?;
         Ok(0)

@@ -1,4 +1,4 @@
-//! Pools that were let go of while blocks of them live: they take no more requests, and end when they can.
+//! Pools that were released while they have live blocks: they take no more requests, and end when they can.
 
 use super::Memory;
 use crate::base::error::{Code, Error, Result};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// The released pools of one device that have not ended.
 #[derive(Default)]
 pub(super) struct Released {
-    /// Whether there are any; never behind for the thread that has released one.
+    /// Whether there are any. For the thread that has released one, this is never out of date.
     any: AtomicBool,
     pools: Mutex<BTreeSet<PoolId>>,
 }
@@ -45,9 +45,10 @@ impl Released {
 }
 
 impl Memory {
-    /// Lets go of a pool that may still have live blocks: it takes no more requests (`NotPermitted`), and
-    /// [`end_released`](Self::end_released) ends it when its last block is freed and its captures and scopes have ended.
-    /// `true`: it has ended here and now.
+    /// Releases a pool that may still have live blocks: it takes no more requests (`NotPermitted`), and
+    /// [`end_released`](Self::end_released) ends it once its last block is freed and its captures and scopes have
+    /// ended.
+    /// `true`: it has ended at once.
     pub fn pool_release(&self, pool: PoolId) -> Result<bool> {
         match self.pool_destroy(pool) {
             Err(e) if matches!(e.code(), Code::Busy | Code::NotPermitted) => {
@@ -63,7 +64,7 @@ impl Memory {
         }
     }
 
-    /// Ends the released pools that have no live blocks any more, and says which.
+    /// Ends the released pools that have no live blocks any more, and returns their ids.
     pub fn end_released(&self) -> Vec<PoolId> {
         let mut pools: Vec<_> = lock(&self.released.pools).iter().copied().collect();
         pools.retain(|&p| self.pool_destroy(p).is_ok());

@@ -1,4 +1,4 @@
-//! What was asked of a device's memory, by options and by a limit, and how that becomes what its pond does.
+//! The settings of a device's memory, from options and a limit, and how they configure its pond.
 
 use super::released::Released;
 use super::{How, Memory};
@@ -27,7 +27,7 @@ struct Asked {
     limit: u64, // [B] of `set_limit`; 0: none
 }
 
-/// From now on granules are made so that they can go out as the options want.
+/// Makes granules from now on shareable as the options demand.
 fn make_for_fabric(device: &dyn Device, options: &Options) {
     if let Some(fabric) = device.sharing().and_then(Sharing::fabric) {
         fabric.make(options.export_handle() != ExportHandle::PosixFd);
@@ -51,20 +51,20 @@ impl Memory {
             }
             options.set(Key::Backend, Value::Backend(Backend::Native));
         }
-        // Before there is any memory.
+        // Before any memory is created.
         make_for_fabric(&*device, &options);
         let how = match options.backend() {
             Backend::None => How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, false)?)),
             Backend::Driver => How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, true)?)),
             Backend::Native => Self::pool(&device, &usage, options.on(Key::ExpandableSegments))?,
         };
-        // From here on the options say what is, not what was wished for.
+        // From here on the options say what is in effect, not what was asked for.
         let maps = matches!(&how, How::Pooled(p) if p.maps);
         options.set(Key::ExpandableSegments, Value::Switch(maps));
         if matches!(how, How::Unpooled(_)) && options.backend() == Backend::Native {
             options.set(Key::Backend, Value::Backend(Backend::None));
         }
-        // A device that cannot tell has what it would give at most.
+        // For a device that does not report its memory, the maximum that it would give.
         let total = device.memory_info().map_or(device.sizes().max_alloc, |m| m.total);
         let settings = Settings { total, asked: Mutex::new(Asked { options, limit: 0 }) };
         let memory = Memory {
@@ -84,7 +84,7 @@ impl Memory {
     fn act_on(&self, s: &Asked) {
         let (o, total) = (&s.options, self.settings.total);
         let fraction = o.fraction(Key::PerProcessMemoryFraction);
-        // 0 is no limit to those below; a device of which nothing may be used has one of a byte.
+        // 0 means no limit below; a device of which nothing may be used has a limit of one byte.
         let share = if fraction < 1.0 { ((total as f64 * fraction) as u64).max(1) } else { u64::MAX };
         let most = if s.limit == 0 { share } else { share.min(s.limit) };
         let limit = if most == u64::MAX { 0 } else { most };
@@ -121,8 +121,8 @@ impl Memory {
         lock(&self.settings.asked).options.clone()
     }
 
-    /// Changes options, all or none; see `docs/options.md`. `InvalidArgument` for a wrong text, `Busy` for an
-    /// option that an open device cannot change. Gives the options as they are then.
+    /// Changes options, all or none; see `docs/options.md`. `InvalidArgument` for a malformed text, `Busy` for an
+    /// option that an open device cannot change. Returns the resulting options.
     pub(crate) fn set_options(&self, text: &str) -> Result<Options> {
         self.open()?;
         let patch = parse(text, "options", Strictness::Exact)?;
@@ -135,7 +135,7 @@ impl Memory {
         Ok(s.options.clone())
     }
 
-    /// Bounds what the device reserves from now on, beside what `per_process_memory_fraction` says; 0 is no bound.
+    /// Limits what the device reserves from now on, in addition to `per_process_memory_fraction`; 0 means no limit.
     pub fn set_limit(&self, bytes: u64) -> Result<()> {
         self.open()?;
         let mut s = lock(&self.settings.asked);

@@ -1,5 +1,5 @@
-//! A device's memory for others: who is told of its ranges, and blocks for other processes. `share/` has how those go
-//! out.
+//! Sharing a device's memory: segment callbacks, and blocks that are exported to other processes. `share/` has the
+//! format of exports.
 
 use super::{Memory, unknown};
 use crate::base::error::{Code, Result};
@@ -10,12 +10,11 @@ use crate::runtime::share::{Export, by_fabric, export_of};
 use std::sync::Arc;
 
 impl Memory {
-    /// From now on `callback` is called for each range of addresses of the device that gets memory behind it, and,
-    /// before it goes away, for each that loses it; at once for those that have memory now. On the thread of the
-    /// call that needs the change, one at a time: what it calls here gets `NotPermitted`, but for
-    /// what needs nothing from the device. A panic ends the callback only. Gives the number to remove it with.
-    /// Callbacks end with the device, after everything was told as removed. `Unsupported` where the device is not
-    /// pooled.
+    /// Registers a callback that is called for each range of addresses of the device that gets memory and, before the
+    /// memory goes away, for each that loses it; at once for ranges that have memory now. It runs on the thread of the
+    /// call that needs the change, one at a time; calls that it makes here return `NotPermitted`, unless they need
+    /// nothing from the device. A panic ends the callback only. Returns the number with which to remove it. Callbacks
+    /// end with the device, after everything was reported as removed. `Unsupported` if the device is not pooled.
     pub fn add_segment_callback(
         &self,
         callback: impl Fn(Segment, u64, u64) + Send + Sync + 'static,
@@ -27,7 +26,8 @@ impl Memory {
         p.supply.segments.listen(callback)
     }
 
-    /// Removes a callback; on return no thread is in it. `InvalidArgument` for a number that is none.
+    /// Removes a callback; when this returns, no thread is in it. `InvalidArgument` if there is no callback with that
+    /// number.
     pub fn remove_segment_callback(&self, id: u64) -> Result<()> {
         let p = self.pooled()?;
         reentry::check_segment_callback()?;
@@ -40,7 +40,7 @@ impl Memory {
         let Some(offset) = p.places.offset(addr) else { return unknown(addr) };
         let wish = self.export_handle();
         let make = || {
-            // From here on the memory stays where it is; if what follows fails, the ticket that is dropped ends that.
+            // From here on the memory stays where it is; if what follows fails, dropping the ticket ends that.
             let (point, ticket) = p.supply.points.issue_ticket()?;
             p.pond.export(offset, point)?;
             let pieces = p.pond.pieces(offset)?;
@@ -49,14 +49,14 @@ impl Memory {
             export_of(&*p.device, &pieces, segment, fabric, ticket)
         };
         make().or_else(|e| {
-            // What this one has left behind goes; and descriptors may be short because those of exports that are over
-            // are still open here.
+            // Cleans up after the failed attempt. Descriptors may be short because those of finished exports are still
+            // open here.
             p.pond.exported(None);
             if e.code() == Code::System { make() } else { Err(e) }
         })
     }
 
-    /// Where the memory of the block is, whether the device maps, and whether it goes out by fabric handles.
+    /// Where the memory of the block is, whether the device maps, and whether it is exported by fabric handles.
     pub(crate) fn export_pieces(&self, addr: u64) -> Result<(Pieces, bool, bool)> {
         let p = self.pooled()?;
         let Some(offset) = p.places.offset(addr) else { return unknown(addr) };

@@ -1,5 +1,5 @@
-//! What the program sets for devices before they are opened: patches, in the order in which they were given,
-//! each for all devices, for those of one type, or for one device.
+//! Options that the program sets for devices before they are opened: patches, in the order in which they were set, each
+//! for all devices, for those of one type, or for one device.
 
 use super::parse::{Strictness, parse};
 use super::{Options, Patch, environment};
@@ -15,9 +15,9 @@ struct Default {
 
 static DEFAULTS: Mutex<Vec<Default>> = Mutex::new(Vec::new());
 
-/// Sets options of devices that are opened from now on: of all types, or of one; of all ordinals, or of one.
-/// What is given later wins, and all of it wins over the environment. Devices that are open keep theirs.
-/// Forgotten by [`finalize`](crate::runtime::finalize). `InvalidArgument` for a wrong text, and nothing is set.
+/// Sets options of devices that are opened from now on: of all types or of one, and of all ordinals or of one. Later
+/// settings override earlier ones, and all of them override the environment. Open devices keep their options. Forgotten
+/// by [`finalize`](crate::runtime::finalize). `InvalidArgument` for a malformed text; then nothing is set.
 pub fn set_default_options(type_name: Option<&str>, ordinal: Option<usize>, text: &str) -> Result<()> {
     crate::runtime::check_fork()?;
     let patch = parse(text, "options", Strictness::Exact)?;
@@ -27,7 +27,7 @@ pub fn set_default_options(type_name: Option<&str>, ordinal: Option<usize>, text
     Ok(())
 }
 
-/// The options that a device starts with.
+/// The options with which a device starts.
 pub(crate) fn for_device(type_name: &str, ordinal: usize) -> Result<Options> {
     let mut options = environment::options()?;
     for d in lock(&DEFAULTS).iter() {

@@ -1,11 +1,11 @@
 //! Options from the environment. The first of these variables that is set, and not empty, counts:
 //!
 //! 1. `MILLPOND_ALLOC_CONF`: ours; a key that does not exist is an error
-//! 2. `PYTORCH_ALLOC_CONF`, 3. `PYTORCH_CUDA_ALLOC_CONF`: written for PyTorch, in the order in which it reads
-//!    them; keys that we do not have are passed over, and so is a backend that a device does not have
+//! 2. `PYTORCH_ALLOC_CONF`, 3. `PYTORCH_CUDA_ALLOC_CONF`: written for PyTorch, in the order in which it reads them;
+//! keys    that we do not have are ignored, and so is a backend that a device does not have
 //!
-//! `PYTORCH_NO_CUDA_MEMORY_CACHING=1` is `backend:none`, unless `MILLPOND_ALLOC_CONF` names a backend.
-//! They are read when a device is opened; a wrong value fails that, and the error names the variable.
+//! `PYTORCH_NO_CUDA_MEMORY_CACHING=1` means `backend:none`, unless `MILLPOND_ALLOC_CONF` names a backend. They are read
+//! when a device is opened; a bad value makes that fail, with an error that names the variable.
 
 use super::Options;
 use super::keys::Key;
@@ -18,7 +18,7 @@ const OURS: &str = "MILLPOND_ALLOC_CONF";
 const THEIRS: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 const NO_CACHE: &str = "PYTORCH_NO_CUDA_MEMORY_CACHING";
 
-/// The built-in options with the environment's laid over them.
+/// The built-in options, overridden by those of the environment.
 pub(super) fn options() -> Result<Options> {
     options_of(&|name| std::env::var_os(name))
 }

@@ -1,9 +1,9 @@
-//! The keys: their names, what values they take, and whether an open device can change them.
+//! The option keys: their names, the values they take, and whether an open device can change them.
 
 use super::nearest::nearest;
 use super::value::{Backend, Divisions, ExportHandle, Value};
 
-/// An option, by its name; the number is its place in [`KEYS`]. `docs/options.md` describes each.
+/// An option, by its name; the number is its index in [`KEYS`]. `docs/options.md` describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Backend,
@@ -27,7 +27,7 @@ pub(crate) enum Key {
     ExportHandle,
 }
 
-/// Keys.
+/// The number of keys.
 pub(super) const COUNT: usize = 19;
 
 /// Which values a key takes.
@@ -39,9 +39,9 @@ pub(super) enum Kind {
     ExportHandle,
     /// `True` or `False`.
     Switch,
-    /// Whole MiB from `least`, or `unlimited` where `word` is set.
+    /// Whole MiB from `least` on, or `unlimited` if `word` is set.
     Mib { least: u64, word: bool },
-    /// Whole MiB from 1, or `default`.
+    /// Whole MiB from 1 on, or `default`.
     Segment,
     /// A number from 0 to 1; with `open`, 1 is not allowed, and 0 means off.
     Fraction { open: bool },
@@ -126,7 +126,7 @@ pub(super) const KEYS: [Info; COUNT] = [
     info(Key::ExportHandle, "export_handle", Kind::ExportHandle, Value::ExportHandle(ExportHandle::PosixFd)),
 ];
 
-// The number of a key is its place.
+// The number of a key is its index.
 const _: () = {
     let mut i = 0;
     while i < COUNT {
@@ -135,7 +135,7 @@ const _: () = {
     }
 };
 
-/// Other names of keys, which PyTorch has for other makers' devices.
+/// Other names of keys, which PyTorch uses for devices of other makers.
 const ALIASES: [(&str, Key); 3] = [
     ("pinned_use_hip_host_register", Key::PinnedUseCudaHostRegister),
     ("use_cuda_host_register", Key::PinnedUseCudaHostRegister),
@@ -151,7 +151,7 @@ impl Key {
             .or_else(|| ALIASES.iter().find(|a| a.0 == name).map(|a| a.1))
     }
 
-    /// What is known of it.
+    /// Its entry in [`KEYS`].
     pub(super) fn info(self) -> &'static Info {
         &KEYS[self as usize]
     }

@@ -1,9 +1,10 @@
 //! Options: how the memory of a device behaves, by the names that users of PyTorch know.
 //!
-//! A text of `key:value` pairs, separated by commas, becomes a [`Patch`]; patches laid over the defaults give
-//! the [`Options`] of a device. Texts come from the environment (`environment.rs`), from defaults that the
-//! program sets before a device is opened (`defaults.rs`), and from calls on an open device. What each key
-//! does is the business of `memory.rs` and `pinned.rs`; `docs/options.md` is its description.
+//! A text of `key:value` pairs, separated by commas, becomes a [`Patch`]; patches applied to the defaults give the
+//! [`Options`] of a device. Texts come from the environment (`environment.rs`), from defaults that the program sets
+//! before a device is opened (`defaults.rs`), and from calls on an open device. `memory.rs` and `pinned.rs` implement
+//! the keys;
+//! `docs/options.md` describes them.
 //!
 //! Nothing here knows a device. Every error names the column and the nearest right key or value.
 
@@ -32,8 +33,8 @@ pub(crate) type Patch = Vec<(Key, Value)>;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Options {
     values: [Value; COUNT],
-    /// Whether a driver-pool backend was asked for by a program's own settings: a device that has none must
-    /// say so. From a `PYTORCH_*` variable it is a wish.
+    /// Whether the driver-pool backend is only a wish, because it comes from a `PYTORCH_*` variable. If the program's
+    /// own settings ask for it, a device that has none must say so.
     pub backend_is_wish: bool,
 }
 
@@ -57,14 +58,14 @@ impl Options {
         }
     }
 
-    /// Lays a patch over what is there.
+    /// Applies a patch.
     pub(crate) fn apply(&mut self, patch: &Patch) {
         for &(key, value) in patch {
             self.set(key, value);
         }
     }
 
-    /// Fails with `Busy` when `other` differs in a key that an open device cannot change.
+    /// Fails with `Busy` if `other` differs in a key that an open device cannot change.
     pub(crate) fn check_change(&self, other: &Options) -> Result<()> {
         for info in KEYS.iter().filter(|k| !k.changeable) {
             let (now, wish) = (self.get(info.key), other.get(info.key));
@@ -80,7 +81,7 @@ impl Options {
         Ok(())
     }
 
-    /// [B] of a key in MiB; `None` for its word (`unlimited`, `default`).
+    /// [B] the value of a key in MiB; `None` for its word (`unlimited`, `default`).
     pub(crate) fn bytes(&self, key: Key) -> Option<u64> {
         match self.get(key) {
             Value::Mib(n) | Value::Segment(n) => n.map(|n| n.saturating_mul(1 << 20)),
@@ -137,7 +138,7 @@ impl Options {
     }
 }
 
-/// All options as `key:value,key:value`, which sets them all again.
+/// All options as `key:value,key:value`, which can be parsed again.
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, info) in KEYS.iter().enumerate() {

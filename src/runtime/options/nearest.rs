@@ -1,7 +1,7 @@
 //! The nearest of some words to a mistyped one.
 
-/// How many insertions, deletions, changes and swaps of neighbours lead from one word to the other, whatever
-/// the case of the letters.
+/// How many insertions, deletions, changes and swaps of adjacent letters lead from one word to the other, ignoring
+/// case.
 fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.to_lowercase().chars().collect();
     let b: Vec<char> = b.to_lowercase().chars().collect();
@@ -23,7 +23,7 @@ fn distance(a: &str, b: &str) -> usize {
 
 /// The word that is nearest to `wrong`; the first of equals.
 pub(super) fn nearest<'a>(wrong: &str, words: impl Iterator<Item = &'a str>) -> &'a str {
-    // Long texts are cut: what somebody meant shows in the first letters, and the search stays short.
+    // Long texts are cut: the first letters show what was meant, and the search stays short.
     let wrong: String = wrong.chars().take(64).collect();
     words.min_by_key(|w| distance(&wrong, w)).unwrap_or("")
 }

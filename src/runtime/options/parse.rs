@@ -6,15 +6,15 @@ use super::nearest::nearest;
 use super::value::{Backend, Divisions, ExportHandle, INTERVALS, MOST_PARTS, Value};
 use crate::base::error::{Code, Error, Result};
 
-/// [threads] at most, as in PyTorch.
+/// [threads] the maximum, as in PyTorch.
 const MOST_THREADS: u64 = 128;
 
-/// What becomes of keys that do not exist.
+/// How unknown keys are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strictness {
     /// They are errors.
     Exact,
-    /// They are passed over: the text was written for another program.
+    /// They are ignored: the text was written for another program.
     Foreign,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Part<'a> {
         Part { column, text: self.text.trim() }
     }
 
-    /// What comes before and after the first character that `is` wants, outside brackets.
+    /// Splits it at the first character outside brackets for which `is` is true.
     fn cut(self, mut is: impl FnMut(char) -> bool) -> (Part<'a>, Option<Part<'a>>) {
         let mut depth = 0u32;
         for (n, (at, c)) in self.text.char_indices().enumerate() {
@@ -166,7 +166,7 @@ fn value_of(key: Key, value: Part<'_>, source: &str) -> Result<Value> {
     }
 }
 
-/// A whole number; one that is too large for a register is as large as can be.
+/// A whole number; one that does not fit becomes the largest.
 fn mib(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(u64::MAX))
@@ -220,7 +220,7 @@ fn divisions(value: Part<'_>, source: &str) -> Result<Divisions> {
             return size.wrong(source, m);
         };
         let i = mib.ilog2().min(INTERVALS - 1);
-        // The first entry of a list speaks for all smaller sizes too.
+        // The first entry of a list applies to all smaller sizes too.
         d.set(if first { 0 } else { i }, i + 1, number);
         (first, last) = (false, i);
     }

@@ -1,4 +1,4 @@
-//! What an option can be, and how it is written.
+//! The values of options, and how they are written.
 
 use std::fmt;
 
@@ -25,14 +25,14 @@ impl Backend {
     ];
 }
 
-/// How blocks of a device that maps go to other processes.
+/// How blocks of a device that maps are exported to other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExportHandle {
     /// By file descriptors.
     PosixFd,
-    /// By fabric handles, or not at all.
+    /// By fabric handles only.
     Fabric,
-    /// By fabric handles where there are some, else by file descriptors.
+    /// By fabric handles if possible, otherwise by file descriptors.
     Auto,
 }
 
@@ -42,15 +42,15 @@ impl ExportHandle {
         [("posix_fd", ExportHandle::PosixFd), ("fabric", ExportHandle::Fabric), ("auto", ExportHandle::Auto)];
 }
 
-/// Into how many parts each power of two is divided when sizes are rounded up: log2 of the parts, four bits for
-/// each of 16 intervals. Interval 0 is all sizes below 2 MiB, interval i the sizes from 2^i MiB to twice that,
-/// interval 15 all from 32 GiB. 0 (one part, or none): sizes are not rounded.
+/// The number of parts into which each power of two is divided when sizes are rounded up: its log2, four bits for each
+/// of 16 intervals. Interval 0 is all sizes below 2 MiB, interval i the sizes from 2^i MiB to twice that, interval 15
+/// all from 32 GiB on. 0 (one part, or none): sizes are not rounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Divisions(pub u64);
 
-/// Intervals of [`Divisions`].
+/// The number of intervals of [`Divisions`].
 pub(super) const INTERVALS: u32 = 16;
-/// The most parts that an interval can have.
+/// The maximum number of parts of an interval.
 pub(super) const MOST_PARTS: u64 = 1 << 15;
 
 impl Divisions {
@@ -77,7 +77,7 @@ impl fmt::Display for Divisions {
         if (0..INTERVALS).all(|i| self.log2(i) == first) {
             return write!(f, "{}", 1 << first);
         }
-        // Every interval up to the last change, then the rest: read back, it sets the same.
+        // Every interval up to the last change, then the rest: parsing it gives the same value.
         let rest = self.log2(INTERVALS - 1);
         let last = (0..INTERVALS).rev().find(|&i| self.log2(i) != rest).unwrap_or(0);
         f.write_str("[")?;

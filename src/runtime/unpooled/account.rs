@@ -1,11 +1,11 @@
-//! The books of memory that is not pooled: live blocks, freed ones that the device still has, and the sums.
+//! The account of unpooled memory: live blocks, freed ones that the device still has, and the sums.
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::{BlockInfo, BlockRecord, BlockState, PoolId, Stats, Stream, Waits};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// How many freed addresses are remembered to tell a double free from a foreign pointer.
+/// How many freed addresses are remembered, to tell a double free from an unknown pointer.
 const GRAVES: usize = 1 << 16;
 
 /// A live block.
@@ -19,35 +19,35 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// What a walk tells of it. Each is a segment of its own.
+    /// The record of the block for a walk. Each block is a segment of its own.
     pub(super) fn record(&self, state: BlockState) -> BlockRecord {
         let BlockInfo { base, size, requested, stream, pool } = self.info;
         BlockRecord { base, size, requested, stream, pool: Some(pool), state, segment: Some(base) }
     }
 }
 
-/// A freed block that the device still has.
+/// A freed block that has not gone back to the device yet.
 pub(super) struct Freed {
     pub block: Block,
     pub waits: Waits,
 }
 
-/// See the file's head.
+/// The account of unpooled memory; see the head of this file.
 #[derive(Default)]
 pub(super) struct Account {
     pub blocks: BTreeMap<u64, Block>,
     graves: BTreeSet<u64>,
-    /// Freed where the device could not be called or waited for.
+    /// Blocks that were freed when the device could not be called or waited for.
     pub freed: VecDeque<Freed>,
-    /// Freed blocks that threads give to the device now, by pool.
+    /// The number of freed blocks that threads are giving back to the device, by pool.
     pub in_hand: BTreeMap<PoolId, u64>,
-    /// How many threads take a block from the device now.
+    /// The number of threads that are taking a block from the device.
     pub taking: u64,
-    /// How many blocks the device has got back.
+    /// The number of blocks that have gone back to the device.
     pub given: u64,
     pub pools: BTreeMap<PoolId, Stats>,
     pub device: Stats,
-    /// Bytes of requests that are with the device now, by pool: two threads must not pass a limit together.
+    /// Bytes that are being requested from the device, by pool: two threads must not pass a limit together.
     pub claims: BTreeMap<PoolId, u64>,
     pub next_pool: u32,
     pub careful: bool,
@@ -73,13 +73,13 @@ impl Account {
         }
     }
 
-    /// The live block that holds `addr`.
+    /// The live block that contains `addr`.
     pub(super) fn holder(&self, addr: u64) -> Option<&Block> {
         let (_, b) = self.blocks.range(..=addr).next_back()?;
         (addr - b.info.base < b.info.size).then_some(b)
     }
 
-    /// Why `addr` is not the start of a live block.
+    /// The error for `addr`, at which no live block starts.
     pub(super) fn not_live(&self, addr: u64) -> Error {
         if let Some(b) = self.holder(addr) {
             let m = format!("{addr:#x} lies inside the block at {:#x}, not at its start", b.info.base);
@@ -95,12 +95,12 @@ impl Account {
         self.pools.get_mut(&pool).into_iter().chain([&mut self.device])
     }
 
-    /// A call was made to the device for memory of a pool.
+    /// Counts a call to the device for memory of a pool.
     pub(super) fn count_call(&mut self, pool: PoolId) {
         self.sums(pool).for_each(|s| s.driver_calls += 1);
     }
 
-    /// A request has failed for good.
+    /// Counts a request that has failed for good.
     pub(super) fn count_out_of_memory(&mut self, pool: PoolId) {
         self.sums(pool).for_each(|s| s.out_of_memory_count += 1);
     }
@@ -120,7 +120,7 @@ impl Account {
         }
     }
 
-    /// A block lives: it is new, or the device would not take it back.
+    /// Makes a block live: it is new, or the device refused to take it back.
     pub(super) fn revive(&mut self, block: Block) {
         let info = block.info;
         for s in self.sums(info.pool) {
@@ -134,7 +134,7 @@ impl Account {
         self.blocks.insert(info.base, block);
     }
 
-    /// The block that starts at `addr` is freed: the device still has it.
+    /// Frees the block that starts at `addr`; it has not gone back to the device yet.
     pub(super) fn end(&mut self, addr: u64) -> Option<Block> {
         let block = self.blocks.remove(&addr)?;
         let info = block.info;
@@ -152,7 +152,7 @@ impl Account {
         Some(block)
     }
 
-    /// How many freed blocks threads have in hand, of a pool or of all.
+    /// How many freed blocks threads are giving back, for a pool or for all.
     pub(super) fn hands(&self, pool: Option<PoolId>) -> u64 {
         match pool {
             Some(p) => self.in_hand.get(&p).copied().unwrap_or(0),
@@ -160,7 +160,7 @@ impl Account {
         }
     }
 
-    /// The device has a freed block no more.
+    /// A freed block has gone back to the device.
     pub(super) fn gone(&mut self, info: &BlockInfo) {
         self.given += 1;
         for s in self.sums(info.pool) {

@@ -1,4 +1,4 @@
-//! Frees of memory that is not pooled: what a block waits for, and when the device gets it back.
+//! Frees of unpooled memory: what a block waits for, and when it goes back to the device.
 
 use super::Unpooled;
 use super::account::{Account, Block, Freed};
@@ -10,13 +10,13 @@ use crate::fail;
 use crate::runtime::{lock, reentry};
 use std::sync::Arc;
 
-/// Rounds of asking, of at least 50 us each, after which freed blocks are waited for in turn.
+/// The number of rounds of queries, at least 50 us each, after which freed blocks are waited for in turn.
 const MOST_ASKED: u32 = 20_000;
 
-/// A block that its thread gives to the device, or takes from it: neither live nor waiting, and not lost.
+/// A block that its thread is giving back to the device, or taking from it: it is neither live nor waiting.
 pub(super) struct InHand<'a> {
     memory: &'a Unpooled,
-    /// `None`: it is taken.
+    /// The pool of a block that is being given back; `None`: a block is being taken.
     given: Option<PoolId>,
 }
 
@@ -37,19 +37,19 @@ impl Drop for InHand<'_> {
     }
 }
 
-/// Whether the device cannot be asked or waited for now, but may be later.
+/// Whether the device cannot be called or waited for now, but may be later.
 fn not_now(e: &Error) -> bool {
     matches!(e.code(), Code::Busy | Code::NotPermitted)
 }
 
 impl Unpooled {
-    /// Ends the block that starts at `addr`; work queued so far may still use it. With `size`, that
-    /// must be the size of the request. 0 is no block and does nothing.
+    /// Frees the block that starts at `addr`; work queued so far may still use it. `size`, if given, must be the size
+    /// of the request. Address 0 does nothing.
     pub(crate) fn free(&self, addr: u64, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
         if addr == 0 {
             return self.lock().map(drop);
         }
-        // The block's own stream need not be looked at.
+        // If the given stream is the block's own, it need not be checked.
         let own = self.lock()?.blocks.get(&addr).and_then(|b| b.own.clone());
         let own = own.filter(|s| s.end().is_none()).map(|s| s.id);
         let given = stream.filter(|&s| Some(s) != own).map(|s| self.order.user(s)).transpose()?;
@@ -72,37 +72,37 @@ impl Unpooled {
         let mut a = lock(&self.account);
         match given {
             Ok(()) => Ok(()),
-            // It is freed for the caller, and the device gets it later.
+            // For the caller it is freed; it goes back to the device later.
             Err(e) if not_now(&e) => {
                 a.freed.push_back(freed);
                 Ok(())
             }
             Err(e) => {
-                // The device kept it: the block is live again, so that nothing is lost.
+                // The device refused it: the block is live again, so that nothing is lost.
                 a.revive(freed.block);
                 Err(e)
             }
         }
     }
 
-    /// This thread has a freed block of the pool in hand until what it gets is dropped.
+    /// Notes that this thread is giving back a freed block of the pool, until the result is dropped.
     fn hand(&self, a: &mut Account, pool: PoolId) -> InHand<'_> {
         *a.in_hand.entry(pool).or_default() += 1;
         InHand { memory: self, given: Some(pool) }
     }
 
-    /// This thread takes a block from the device until then.
+    /// Notes that this thread is taking a block from the device, until the result is dropped.
     pub(super) fn taking(&self, a: &mut Account) -> InHand<'_> {
         a.taking += 1;
         InHand { memory: self, given: None }
     }
 
-    /// What must have passed before the device gets the block back, beside what its own stream orders.
+    /// What must have passed before the block goes back to the device, besides what its own stream orders.
     fn waits_of(&self, block: &Block, given: Option<Arc<Stream>>) -> Waits {
         let mut waits = Waits::default();
         match &block.own {
             None => self.order.add_all(&mut waits),
-            // The driver queues a free on the block's own stream, as long as there is one.
+            // The driver queues a free on the block's own stream, as long as that exists.
             Some(own) if !self.by_driver || own.end().is_some() => self.order.add(own, &mut waits),
             Some(_) => {}
         }
@@ -118,7 +118,7 @@ impl Unpooled {
         waits
     }
 
-    /// Gives a freed block to the device, which has it no more afterwards.
+    /// Gives a freed block back to the device.
     fn give_back(&self, freed: &mut Freed) -> Result<()> {
         let info = freed.block.info;
         let mut home = 0;
@@ -131,7 +131,7 @@ impl Unpooled {
             for fence in freed.waits.fences() {
                 match self.order.hold_back(home, &fence) {
                     Ok(true) => {}
-                    // Also where the maker of the stream has ended it without a word.
+                    // This also covers a stream that its creator has destroyed without notice.
                     _ => self.order.sync(&fence)?,
                 }
             }
@@ -139,8 +139,8 @@ impl Unpooled {
             self.order.sync_waits(&mut freed.waits)?;
         }
         match self.device_free(&info, home) {
-            // The maker of the stream has ended it without a word: what is queued there may still run, and only a wait
-            // for the device covers it.
+            // The creator of the stream has destroyed it without notice: its work may still run, and only a wait for
+            // the device covers that.
             Err(e) if self.by_driver && home != 0 && e.code() == Code::UnknownStream => {
                 self.order.sync_device()?;
                 self.device_free(&info, 0)?;
@@ -151,7 +151,7 @@ impl Unpooled {
         Ok(())
     }
 
-    /// Gives memory to the device; `home` is the stream in whose order the driver's pool has it back.
+    /// Gives memory back to the device; `home` is the stream in whose order the driver's pool takes it.
     pub(super) fn device_free(&self, info: &BlockInfo, home: StreamId) -> Result<()> {
         let _call = self.supply.call()?;
         lock(&self.account).count_call(info.pool);
@@ -162,7 +162,7 @@ impl Unpooled {
         }
     }
 
-    /// A freed block that the device still has, of a pool or of any.
+    /// Takes a freed block that has not gone back yet, of a pool or of any.
     fn take_freed(&self, pool: Option<PoolId>) -> Option<(Freed, InHand<'_>)> {
         let mut a = lock(&self.account);
         let at = a.freed.iter().position(|f| pool.is_none_or(|p| f.block.info.pool == p))?;
@@ -171,7 +171,7 @@ impl Unpooled {
         Some((freed, hand))
     }
 
-    /// Gives freed blocks to the device that wait for nothing any more. Whether it has got any.
+    /// Gives back freed blocks that wait for nothing any more. Returns whether there were any.
     pub(super) fn settle_freed(&self) -> bool {
         let mut any = false;
         let count = lock(&self.account).freed.len();
@@ -189,10 +189,10 @@ impl Unpooled {
         any
     }
 
-    /// Waits on the host until the device has all freed blocks of a pool, or of all pools.
+    /// Waits on the host until all freed blocks of a pool, or of all pools, have gone back to the device.
     pub(super) fn wait_for_freed(&self, pool: Option<PoolId>) -> Result<()> {
         let mut first = Ok(());
-        let mut left = usize::MAX; // once one has failed, the others have one try each
+        let mut left = usize::MAX; // once one has failed, each of the others is tried once
         while left > 0 {
             let Some((mut freed, _hand)) = self.take_freed(pool) else {
                 if first.is_err() || !self.wait_for_hands(pool) {
@@ -212,8 +212,8 @@ impl Unpooled {
         first
     }
 
-    /// Waits until another thread that has a block in hand, of a pool or of any, has done something with it. `false`: none
-    /// has, or it may not be waited for here.
+    /// Waits until another thread that is giving a block back, of a pool or of any, has finished. `false`: there is
+    /// none, or waiting is not permitted here.
     fn wait_for_hands(&self, pool: Option<PoolId>) -> bool {
         if self.order.check_wait().is_err() {
             return false;
@@ -226,7 +226,7 @@ impl Unpooled {
         true
     }
 
-    /// Waits on the host until the device gets a freed block back, of a pool or of any: whichever is the first.
+    /// Waits on the host until a freed block, of a pool or of any, goes back to the device, whichever is first.
     /// `false`: none can be waited for.
     pub(super) fn wait_for_one(&self, pool: Option<PoolId>) -> bool {
         if self.order.check_wait().is_err() {
@@ -261,12 +261,12 @@ impl Unpooled {
         count().2 != before
     }
 
-    /// Gives everything back to the device; every later call gets `NotInitialized`. Idempotent.
+    /// Gives everything back to the device; every later call returns `NotInitialized`. Idempotent.
     pub(crate) fn close(&self) -> Result<()> {
         let (blocks, freed) = {
             let Ok(mut a) = self.lock() else { return Ok(()) };
             a.closed = true;
-            // Who is in the middle of something finds the device ended, and leaves the block here.
+            // A thread in the middle of an operation finds the device ended, and leaves its block here.
             while a.hands(None) != 0 || a.taking != 0 {
                 a = self.put_down.wait(a);
             }
@@ -275,7 +275,7 @@ impl Unpooled {
             (blocks, std::mem::take(&mut a.freed))
         };
         self.order.close();
-        // Also after a failure: what one block does the others have no part in.
+        // Continues after a failure: the blocks are independent of each other.
         let mut first = Ok(());
         for block in blocks.into_iter().chain(freed.into_iter().map(|f| f.block)) {
             first = first.and(self.device_free(&block.info, 0));

@@ -1,12 +1,12 @@
-//! Memory without pooling of ours: for a device whose sizes cannot be pooled (a min chunk that is no power
-//! of two), and for whoever asks for it, with or without the driver's own pool behind it. With it, nothing
-//! waits on the host: a free is queued on the block's stream, behind events of the other streams.
+//! Memory that Millpond does not pool: for a device whose sizes cannot be pooled (a min chunk that is no power of two),
+//! and for programs that ask for it, with or without the driver's own pool. With the driver's pool nothing waits on the
+//! host: a free is queued on the block's stream, after events of the other streams.
 //!
-//! Each request goes straight to the device, a free first waits for the streams that used the block,
-//! and one lock guards the account. It is exact (counters, limits, double frees, wrong sizes) and keeps
-//! nothing cached. No device call is made under the lock: the account is changed first and put back
-//! when the device refuses. Where the device can neither be called nor waited for (in a callback, or while a stream is
-//! captured), a freed block stays the device's until it can be (`frees.rs`).
+//! Each request goes straight to the device, a free first waits for the streams that used the block, and one lock
+//! guards the account. The account is exact (counters, limits, double frees, wrong sizes); nothing is cached. No device
+//! call is made under the lock: the account is changed first, and changed back if the device refuses. If the device can
+//! neither be called nor waited for (in a callback, or while a stream is captured), a freed block goes back to it later
+//! (`frees.rs`).
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex, MutexGuard};
@@ -22,16 +22,17 @@ use std::sync::Arc;
 mod account;
 mod frees;
 
-/// How often a request that finds too little looks again after other blocks have gone back: others may take what comes.
+/// How often a request that finds too little tries again after other blocks have gone back: other requests may get
+/// them.
 const TRIES: u32 = 1000;
 
-/// Where a request has too little.
+/// Where a request found too little.
 enum Short {
     /// In its pool.
     OfPool,
     /// In the device.
     OfDevice,
-    /// It would have too little even if there were no blocks.
+    /// It would find too little even if there were no blocks.
     Hopeless,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Unpooled {
     sizes: Sizes,
     by_driver: bool,
     account: Mutex<Account>,
-    /// A thread has no block in hand any more that it had.
+    /// Signalled when a thread has finished giving back or taking a block.
     put_down: Condvar,
 }
 
@@ -57,7 +58,7 @@ impl Unpooled {
         Ok(Unpooled { device, supply, order, sizes, by_driver, account, put_down })
     }
 
-    /// The pool of the device's driver, where blocks come from it.
+    /// The pool of the device's driver, if blocks come from it.
     fn driver_pool(&self) -> Result<&dyn DriverPool> {
         let none = || Error::new(Code::Unsupported, "this device's driver has no pool");
         self.device.driver_pool().ok_or_else(none)
@@ -68,7 +69,7 @@ impl Unpooled {
         &self.order
     }
 
-    /// What stands behind it.
+    /// Its backing.
     pub(crate) fn supply(&self) -> &Supply {
         &self.supply
     }
@@ -81,19 +82,19 @@ impl Unpooled {
         Ok(a)
     }
 
-    /// Memory for work queued on `stream` from now on. 0 bytes give address 0.
+    /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0.
     pub(crate) fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
         self.order.check_own(stream)?;
-        // A stream that is another one on each thread orders nothing.
+        // A stream that differs on each thread orders nothing.
         self.take(pool, Some(stream).filter(|&s| !self.device.is_per_thread(s)), bytes)
     }
 
-    /// Memory that every stream and the host may use at once. 0 bytes give address 0.
+    /// Allocates memory that every stream and the host may use at once. 0 bytes give address 0.
     pub(crate) fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
         self.take(pool, None, bytes)
     }
 
-    /// The bytes that a request takes, or `None` past what a device can have.
+    /// The bytes that a request takes; `None` if no device can have so many.
     fn rounded(&self, bytes: u64) -> Option<u64> {
         let padded = bytes.checked_add(self.sizes.padding)?;
         let chunk = self.sizes.min_chunk.max(1);
@@ -106,7 +107,7 @@ impl Unpooled {
             let mut short = Short::Hopeless;
             match self.try_take(pool, stream, bytes, &mut short) {
                 Err(e) if e.code() == Code::OutOfMemory => match short {
-                    // What is freed, and only not yet the device's, may be what is missing.
+                    // Blocks that are freed but not back at the device may be what is missing.
                     Short::OfPool if self.wait_for_one(Some(pool)) => {}
                     Short::OfDevice if self.wait_for_one(None) => {}
                     _ => return Err(e),
@@ -169,7 +170,7 @@ impl Unpooled {
         let (base, ready) = taken?;
         let info = BlockInfo { base, size, requested: bytes, stream, pool };
         if let Err(e) = ready {
-            // Nobody had it; the device has it back as soon as it takes it.
+            // Nobody has used it; it goes back as soon as the device takes it.
             a.reserve(&info);
             let block = Block { info, own: None, used_by: Vec::new() };
             a.freed.push_back(Freed { block, waits: Waits::default() });
@@ -179,18 +180,18 @@ impl Unpooled {
         }
         a.add(Block { info, own, used_by: Vec::new() });
         if a.closed {
-            // With everything else that is left, it goes back.
+            // It goes back with everything else that is left.
             fail!(Code::NotInitialized, "the device was finalised");
         }
         Ok(base)
     }
 
-    /// A request has failed for lack of memory, whatever was tried.
+    /// Counts a request that has failed for lack of memory.
     pub(crate) fn count_out_of_memory(&self, pool: PoolId) {
         lock(&self.account).count_out_of_memory(pool);
     }
 
-    /// Memory of the device, and whether it can be used: if not, the device has it to be given back.
+    /// Takes memory from the device. The second result says whether it can be used; if not, it must be given back.
     fn device_alloc(&self, stream: Option<StreamId>, size: u64) -> Result<(u64, Result<()>)> {
         if !self.by_driver {
             return match self.device.alloc(size)? {
@@ -199,12 +200,12 @@ impl Unpooled {
             };
         }
         let addr = self.driver_pool()?.alloc(stream.unwrap_or(0), size)?;
-        // Every stream may use a block without one at once.
+        // Every stream may use a block without a stream at once.
         let ready = if stream.is_none() { self.device.streams().synchronize(0) } else { Ok(()) };
         Ok((addr, ready))
     }
 
-    /// The block is also used by `stream`: its reuse waits for what is queued there at the free.
+    /// Records that `stream` also uses the block: its reuse waits for what is queued there at the free.
     pub(crate) fn record_stream(&self, addr: u64, stream: StreamId) -> Result<()> {
         let stream = self.order.user(stream)?;
         let mut a = self.lock()?;
@@ -218,7 +219,7 @@ impl Unpooled {
         }
     }
 
-    /// The live block that holds `addr`.
+    /// The live block that contains `addr`.
     pub(crate) fn block(&self, addr: u64) -> Result<BlockInfo> {
         let a = self.lock()?;
         match a.holder(addr) {
@@ -227,7 +228,7 @@ impl Unpooled {
         }
     }
 
-    /// The blocks of one pool, or of all, that are in one of these states, by address.
+    /// The blocks of one pool, or of all, that are in one of these states, sorted by address.
     pub(crate) fn blocks(&self, pool: Option<PoolId>, states: BlockStates) -> Result<Vec<BlockRecord>> {
         let mut a = self.lock()?;
         pool.map_or(Ok(()), |p| a.stats(p).map(drop))?;
@@ -241,7 +242,7 @@ impl Unpooled {
         Ok(records)
     }
 
-    /// Fails unless `addr .. addr + bytes` lies in one live block, as it was asked for.
+    /// Fails unless `addr .. addr + bytes` lies within the requested size of one live block.
     pub(crate) fn check_range(&self, addr: u64, bytes: u64) -> Result<()> {
         let b = self.block(addr).map_err(|e| match e.code() {
             Code::DoubleFree => Error::new(Code::UnknownPointer, format!("the block at {addr:#x} was freed")),
@@ -250,7 +251,7 @@ impl Unpooled {
         b.check_room(addr, bytes)
     }
 
-    /// A new pool whose reserved bytes never pass `limit` (0: none).
+    /// A new pool whose reserved bytes never exceed `limit` (0: none).
     pub(crate) fn pool_create(&self, limit: u64) -> Result<PoolId> {
         let mut a = self.lock()?;
         let pool = PoolId(a.next_pool);
@@ -259,7 +260,7 @@ impl Unpooled {
         Ok(pool)
     }
 
-    /// Ends a pool. `Busy` while blocks of it live.
+    /// Ends a pool. `Busy` while it has live blocks.
     pub(crate) fn pool_destroy(&self, pool: PoolId) -> Result<()> {
         self.wait_for_freed(Some(pool))?;
         let mut a = self.lock()?;
@@ -275,7 +276,7 @@ impl Unpooled {
         Ok(())
     }
 
-    /// Bounds what the pool reserves from now on; 0 is no bound.
+    /// Limits what the pool reserves from now on; 0 means no limit.
     pub(crate) fn pool_set_limit(&self, pool: PoolId, bytes: u64) -> Result<()> {
         self.lock()?.stats(pool)?.limit = bytes;
         Ok(())
@@ -292,18 +293,18 @@ impl Unpooled {
         self.lock()?.stats(pool).map(drop)
     }
 
-    /// The peaks of a pool start again.
+    /// Resets the peaks of a pool to the current values.
     pub(crate) fn pool_reset_peaks(&self, pool: PoolId) -> Result<()> {
         self.lock()?.stats(pool)?.reset_peaks();
         Ok(())
     }
 
-    /// Unused memory of one pool, or of all, goes back to the device.
+    /// Gives unused memory of one pool, or of all, back to the device.
     pub(crate) fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
         pool.map_or(Ok(()), |p| self.lock()?.stats(p).map(|_| ()))?;
         self.wait_for_freed(pool)?;
         if self.by_driver {
-            // What was freed is unused only when the streams have got there.
+            // Freed memory is unused only once the streams have reached the frees.
             self.order.sync_device()?;
             let _call = self.supply.call()?;
             self.driver_pool()?.trim(0)?;
@@ -319,27 +320,27 @@ impl Unpooled {
             && let Ok(_call) = self.supply.call()
             && let Ok(d) = self.driver_pool().and_then(|p| p.stats())
         {
-            // The pool's own numbers: what it keeps is taken from the device too.
+            // The pool's own numbers: memory that it keeps is taken from the device too.
             s.reserved.current = d.reserved;
             s.reserved.peak = d.reserved_peak;
         }
         s
     }
 
-    /// The peaks of the device start again.
+    /// Resets the peaks of the device to the current values.
     pub(crate) fn reset_peaks(&self) {
         lock(&self.account).device.reset_peaks();
     }
 
-    /// Bounds what the device reserves from now on, 0 being no bound, and says whether the device is asked how
-    /// much it has before it is asked for memory.
+    /// Limits what the device reserves from now on (0: no limit), and sets whether the device's free memory is checked
+    /// before a request.
     pub(crate) fn set_bounds(&self, limit: u64, careful: bool) {
         let mut a = lock(&self.account);
         a.device.limit = limit;
         a.careful = careful;
     }
 
-    /// Blocks that are live.
+    /// The number of live blocks.
     pub(crate) fn live_blocks(&self) -> u64 {
         lock(&self.account).device.blocks.current
     }

@@ -1,5 +1,5 @@
-//! Calls for physical memory: mapping, and sharing between processes. The caller of those that map is `relaxed` over all
-//! the calls that belong together.
+//! Calls for physical memory: mapping, and sharing between processes. The caller of a mapping call holds `relaxed` over
+//! all the calls that belong together.
 
 use super::{ABSENT, Driver, Failure, Outcome, location};
 use crate::base::error::Result;
@@ -17,7 +17,7 @@ impl Driver {
     pub(in super::super) fn reserve_end(&self, addr: u64, bytes: u64) -> Result<()> {
         self.check(call!(self.cuMemAddressFree(addr, bytes as usize)))
     }
-    /// [B] the smallest piece of physical memory.
+    /// [B] the size of the smallest piece of physical memory.
     pub(in super::super) fn granularity(&self, kind: &Physical) -> Result<u64> {
         let mut bytes = 0;
         let least = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
@@ -38,7 +38,7 @@ impl Driver {
     pub(in super::super) fn unmap(&self, addr: u64, bytes: u64) -> Result<()> {
         self.check(call!(self.cuMemUnmap(addr, bytes as usize)))
     }
-    /// The devices may read and write the range from now on, or (`open` false) not touch it.
+    /// Lets the devices read and write the range from now on or, with `open` false, takes the access away.
     pub(in super::super) fn set_access(
         &self,
         addr: u64,
@@ -60,53 +60,53 @@ impl Driver {
 
 /// Sharing between processes.
 impl Driver {
-    /// Which card it is, of all there are.
+    /// Identifies the card among all cards.
     pub(in super::super) fn uuid(&self, device: i32) -> Result<[u8; 16]> {
         let mut uuid = CUuuid { bytes: [0; 16] };
         self.check(call!(self.cuDeviceGetUuid_v2(&mut uuid, device)))?;
         Ok(uuid.bytes.map(|b| b as u8))
     }
-    /// A new file descriptor of a granule.
+    /// A new file descriptor for a granule.
     pub(in super::super) fn physical_export(&self, handle: u64) -> Result<OwnedFd> {
         let mut fd: c_int = -1;
         let out: *mut c_int = &mut fd;
         self.check(call!(self.cuMemExportToShareableHandle(out.cast(), handle, POSIX_FD, 0)))?;
         // SAFETY: the driver has made the descriptor for this call; nobody else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // Not for programs that this process starts.
+        // Not inherited by programs that this process starts.
         // SAFETY: changes a flag of our own descriptor.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
         Ok(fd)
     }
-    /// A handle of a granule of another process; the descriptor stays the caller's.
+    /// Imports a granule of another process; the descriptor stays the caller's.
     pub(in super::super) fn physical_import(&self, fd: BorrowedFd<'_>) -> Result<u64> {
         let mut handle = 0;
         let source = std::ptr::without_provenance_mut(fd.as_raw_fd() as usize);
         self.check(call!(self.cuMemImportFromShareableHandle(&mut handle, source, POSIX_FD)))?;
         Ok(handle)
     }
-    /// The fabric handle of a granule that was made for one: bytes that name it, and keep nothing.
+    /// The fabric handle of a granule that supports one: bytes that identify it but do not keep it alive.
     pub(in super::super) fn fabric_export(&self, handle: u64) -> Result<[u8; 64]> {
         let mut bytes = [0; 64];
         let out: *mut [u8; 64] = &mut bytes;
         self.check(call!(self.cuMemExportToShareableHandle(out.cast(), handle, FABRIC, 0)))?;
         Ok(bytes)
     }
-    /// A handle of a granule of another process, maybe on another machine.
+    /// Imports a granule of another process, perhaps on another machine.
     pub(in super::super) fn fabric_import(&self, bytes: &[u8; 64]) -> Result<u64> {
         let mut handle = 0;
-        // The driver wants it without `const`, and only reads.
+        // The driver's signature lacks `const`, but it only reads.
         let source = std::ptr::from_ref(bytes).cast_mut().cast();
         self.check(call!(self.cuMemImportFromShareableHandle(&mut handle, source, FABRIC)))?;
         Ok(handle)
     }
-    /// A handle of a whole block of `alloc`.
+    /// The handle of a whole block that `alloc` returned.
     pub(in super::super) fn ipc_handle(&self, addr: u64) -> Result<[u8; 64]> {
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
         self.check(call!(self.cuIpcGetMemHandle(&mut handle, addr)))?;
         Ok(handle.reserved.map(|b| b as u8))
     }
-    /// Opens such a handle of another process. Opened again, it has the same address, and is counted.
+    /// Opens such a handle of another process. Opening it again returns the same address, and is counted.
     pub(in super::super) fn ipc_open(&self, handle: [u8; 64]) -> Result<u64> {
         let handle = CUipcMemHandle { reserved: handle.map(|b| b as c_char) };
         let lazy = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
@@ -125,10 +125,10 @@ const POSIX_FD: CUmemAllocationHandleType =
 const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
 const _: () = assert!(size_of::<CUmemFabricHandle>() == 64);
 
-/// What physical memory is like.
+/// The properties of physical memory.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Physical {
-    /// On which device it lies.
+    /// The device on which it lies.
     pub device: i32,
     /// It can be given to another process as a file descriptor.
     pub exportable: bool,
@@ -140,7 +140,7 @@ pub(in super::super) struct Physical {
 
 impl Physical {
     fn properties(&self) -> CUmemAllocationProp {
-        // A mask, though its type is that of one kind.
+        // The field is a mask, though its type is that of one kind.
         let part = |on: bool, kind: CUmemAllocationHandleType| if on { kind.0 } else { 0 };
         let handles = CUmemAllocationHandleType(part(self.exportable, POSIX_FD) | part(self.fabric, FABRIC));
         CUmemAllocationProp {
