@@ -13,8 +13,8 @@ use crate::fail;
 /// How often the end of a pool begins anew, since other threads use the pool all the same.
 const TRIES: usize = 8;
 
-/// Slots of pools that rest before they are used again: whoever looked a pool up just before it ended may still be on the
-/// way, and must not come to another.
+/// Slots of pools that rest before they are used again: whoever looked a pool up just before it ended and is still on the
+/// way then hardly ever comes to another, of which it would have to be told.
 const RESTING: usize = 64;
 
 impl Ground {
@@ -313,9 +313,16 @@ impl Ground {
         streams.detached.clear();
         streams.moving.clear();
         ledger.pools.remove(&id.0);
-        ledger.spare_pools.push_back(id.0.wrapping_add(POOL_SLOTS));
         g.forget_pool(id.0);
         Ok(true)
+    }
+
+    /// A pool has ended, and nothing leads to its slot any more: another may have it, under an id that no pool had. Without
+    /// this it stays unused.
+    pub(crate) fn pool_forgotten(&self, id: PoolId) {
+        if let Some(next) = id.0.checked_add(POOL_SLOTS) {
+            lock(&self.ledger).spare_pools.push_back(next);
+        }
     }
 
     /// Sets a pool's limit of reserved bytes; 0: none.
