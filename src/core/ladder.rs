@@ -59,7 +59,8 @@ impl Ground {
         let place = shape.place(charged);
         let Some(mut h) = self.enter(heap) else { return Got::Missed(Some(heap)) };
         // The heap is still the pool's. Whoever ends a pool, or gives its heap to another, takes the heap's lock, and so
-        // ends the ownership of every other thread; and this one has done nothing else since it looked.
+        // ends the ownership of every other thread; and this one has done nothing else since it looked. When it looked,
+        // the place was the pool's: it becomes another's only when nobody can find the pool any more.
         let (d, shift) = match place {
             Some(p) if p.list() != 0 => match h.pop_fine(p.list()) {
                 Some((_, d)) => (d, p.shift()),

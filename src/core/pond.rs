@@ -164,9 +164,15 @@ impl Pond {
         self.ground.pool_create(limit)
     }
 
-    /// Ends a pool and gives its memory back. `Busy` while blocks of it live; the default pool stays.
+    /// Ends a pool and gives its memory back. `Busy` while blocks of it live; the default pool stays. To be followed by
+    /// [`pool_forgotten`](Self::pool_forgotten).
     pub fn pool_destroy(&self, pool: PoolId) -> Result<()> {
         self.ground.pool_destroy(pool)
+    }
+
+    /// Whoever looks for the pool, which has ended, does not come to its place any more: it may be another's from now on.
+    pub fn pool_forgotten(&self, pool: PoolId) {
+        self.ground.pool_forgotten(pool);
     }
 
     /// Sets a pool's limit of reserved bytes; 0: none.

@@ -2,9 +2,10 @@
 //! uses the bits of its handle) to the memory and the pool, in a few loads and with no lock.
 //!
 //! What a number leads to must not change while a thread follows it. So an entry never changes while it can be found,
-//! and the entry of a pool that has ended is reused only long after, as is the pool's slot in the core. A pool that
-//! ends, or stops taking requests, is removed before the caller is told so; a device's default pool is not found while
-//! the device has open scopes.
+//! and the entry of a pool that has ended is reused only long after. The pool's slot in the core is reused only when no
+//! entry leads there any more, and a caller that goes on with what it found checks again whether that is still meant.
+//! A pool that ends, or stops taking requests, is removed before the caller is told so; a device's default pool is not
+//! found while the device has open scopes.
 
 use crate::base::fork;
 use crate::base::slots::AtomicRef;
@@ -72,9 +73,12 @@ impl Entry {
         self.memory.get()
     }
 
-    /// The pool, and which it is.
-    pub(crate) fn pool(&self) -> Option<PoolRef> {
-        Some(PoolRef { place: self.pool.get()?, id: PoolId(self.id.load(Ordering::Relaxed)) })
+    /// The pool, and which it is, while the entry is of this number.
+    pub(crate) fn pool(&self, number: u64) -> Option<PoolRef> {
+        // Acquire: who reads what is the next pool's does not find the number below.
+        let (place, id) = (self.pool.get()?, self.id.load(Ordering::Acquire));
+        let still = self.number.load(Ordering::Relaxed) == number;
+        still.then_some(PoolRef { place, id: PoolId(id) })
     }
 }
 
@@ -112,7 +116,8 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         entry.pooled.set(Some(pooled));
         entry.memory.set(Some(memory));
         entry.pool.set(Some(pool));
-        entry.id.store(id.0, Ordering::Relaxed);
+        // Release: see `Entry::pool`.
+        entry.id.store(id.0, Ordering::Release);
         entry.number.store(number, Ordering::Release);
         entries.by_number.insert(number, entry);
         entries.by_pool.entry(key(pool)).or_default().push(number);
@@ -161,4 +166,74 @@ pub(crate) fn remove_all(memory: &Pooled) {
 /// In a forked child no number leads anywhere: the slow path refuses the call.
 fn forget_all() {
     CACHE.iter().for_each(|slot| slot.set(Some(&NONE)));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::core::Got;
+    use crate::runtime;
+
+    /// A number as the C API gives them; its low bits have nothing to do with the pool's id.
+    fn number_for(id: PoolId) -> u64 {
+        (0xB00C << 48) | (u64::from(id.0) + 7)
+    }
+
+    /// The thread that ends a pool stands where the core has ended it and its number leads to it yet. Meanwhile other pools
+    /// come and go, until one would have the place; and whoever asks by the old number is at home there.
+    #[test]
+    fn a_place_is_its_pools_for_as_long_as_numbers_lead_there() {
+        let d = runtime::by_id(runtime::device("host", 0).unwrap().id()).unwrap();
+        let (memory, s) = (d.memory(), d.stream_create().unwrap());
+        let old = memory.pool_create(0).unwrap();
+        let number = number_for(old);
+        enter(number, memory, old);
+        let (pooled, place) = memory.pooled_pool(old).unwrap();
+        let come_and_go = || {
+            (0..300).find_map(|_| {
+                let pool = memory.pool_create(0).unwrap();
+                if std::ptr::eq(memory.pooled_pool(pool).unwrap().1, place) {
+                    return Some(pool);
+                }
+                memory.pool_destroy(pool).unwrap();
+                None
+            })
+        };
+        pooled.pond.pool_destroy(old).unwrap();
+        for forgotten in [false, true] {
+            let other = come_and_go();
+            for _ in 0..other.map_or(0, |_| 100) {
+                let p = memory.alloc(other.unwrap(), s, 1000).unwrap();
+                memory.free(p, Some(s), None).unwrap();
+            }
+            let got = find(number).map(|(_, pooled, place)| pooled.alloc_quick(place, s, 1000));
+            assert!(!matches!(got, Some(Got::Block(..))), "a block of another pool");
+            assert_eq!(other.is_some(), forgotten);
+            if let Some(other) = other {
+                memory.pool_destroy(other).unwrap();
+            }
+            remove(place);
+            pooled.pond.pool_forgotten(old);
+        }
+    }
+
+    /// Who has found a pool goes on when it has ended and its entry serves another.
+    #[test]
+    fn what_was_found_is_never_told_as_another_pool() {
+        let d = runtime::by_id(runtime::device("host", 0).unwrap().id()).unwrap();
+        let memory = d.memory();
+        let old = memory.pool_create(0).unwrap();
+        enter(number_for(old), memory, old);
+        let (found, ..) = find(number_for(old)).unwrap();
+        assert_eq!(found.pool(number_for(old)).unwrap().id, old);
+        memory.pool_destroy(old).unwrap();
+        for _ in 0..2 * RESTING {
+            let next = memory.pool_create(0).unwrap();
+            enter(number_for(next), memory, next);
+            assert!(found.pool(number_for(old)).is_none());
+            memory.pool_destroy(next).unwrap();
+        }
+    }
 }

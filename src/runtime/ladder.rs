@@ -76,7 +76,7 @@ fn alloc_rest<C: Caller>(
     stream: StreamId,
     bytes: u64,
 ) -> Result<u64, C::Failure> {
-    let (Some(memory), Some(pool), 1..) = (entry.memory(), entry.pool(), bytes) else {
+    let (Some(memory), Some(pool), 1..) = (entry.memory(), entry.pool(caller.number()), bytes) else {
         return alloc_first(caller, stream, bytes);
     };
     caller.guard(|| {

@@ -314,8 +314,9 @@ impl Memory {
             How::Pooled(p) => p.pond.pool_destroy(pool),
             How::Unpooled(u) => u.pool_destroy(pool),
         })?;
-        if let Some((_, ended)) = cached {
+        if let Some((pooled, ended)) = cached {
             handle_cache::remove(ended);
+            pooled.pond.pool_forgotten(pool);
         }
         self.forget_released(pool);
         Ok(())

@@ -14,7 +14,7 @@ use crate::fail;
 const TRIES: usize = 8;
 
 /// How many other pools must end before a pool's slot is reused: a thread that looked the pool up just before its end
-/// may still be on its way, and must not get another pool.
+/// and is still on its way then hardly ever finds another pool there, which it would have to be told.
 const RESTING: usize = 64;
 
 impl Ground {
@@ -316,9 +316,16 @@ impl Ground {
         streams.detached.clear();
         streams.moving.clear();
         ledger.pools.remove(&id.0);
-        ledger.spare_pools.push_back(id.0.wrapping_add(POOL_SLOTS));
         g.forget_pool(id.0);
         Ok(true)
+    }
+
+    /// A pool has ended, and nothing leads to its slot any more: another may have it, under an id that no pool had. Without
+    /// this it stays unused.
+    pub(crate) fn pool_forgotten(&self, id: PoolId) {
+        if let Some(next) = id.0.checked_add(POOL_SLOTS) {
+            lock(&self.ledger).spare_pools.push_back(next);
+        }
     }
 
     /// Sets a pool's limit of reserved bytes; 0: none.

@@ -2,6 +2,7 @@
 
 use super::super::desc::kind;
 use super::super::heap::{Heap, STOCK};
+use super::super::types::POOL_SLOTS;
 use super::*;
 
 /// Something is queued on the stream.
@@ -185,6 +186,17 @@ fn sums_stay_when_a_pool_ends() {
         assert_eq!((after.blocks.total, after.allocated.total), (1, 1 << 20), "{rests}");
         assert_eq!(after.blocks.current, 0);
     }
+}
+
+/// A slot whose ids are used up stays unused, so that no name of a pool that ended comes to life again.
+#[test]
+fn no_id_of_a_pool_comes_twice() {
+    let pond = Bench::new(config(true, 64 << 20)).pond;
+    let spare = || crate::base::sync::lock(&pond.ground().ledger).spare_pools.len();
+    pond.pool_forgotten(PoolId(u32::MAX - 2 * POOL_SLOTS + 6));
+    assert_eq!(spare(), 1);
+    pond.pool_forgotten(PoolId(u32::MAX - POOL_SLOTS + 6));
+    assert_eq!(spare(), 1);
 }
 
 /// A pond that several threads have, and its device.

@@ -128,6 +128,7 @@ fn limits_hold_and_pools_come_and_go() {
         let i = b.alloc(q, Some(1), 1000).unwrap();
         b.free(i, None);
         b.pond.pool_destroy(q).unwrap();
+        b.pond.pool_forgotten(q);
     }
     // Slots rest for a while, and are used again then.
     assert!(b.pond.ground().pool_count.load(crate::base::sync::Ordering::Relaxed) < 80);

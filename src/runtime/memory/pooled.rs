@@ -17,7 +17,7 @@ const SEGMENT: u64 = 64 << 20;
 
 /// A pond, with its device, backing and address translation.
 pub(crate) struct Pooled {
-    pub(super) pond: Pond,
+    pub(in crate::runtime) pond: Pond,
     pub(super) device: Arc<dyn Device>,
     pub(super) supply: Arc<Supply>,
     pub(super) places: Arc<Places>,
