@@ -131,14 +131,14 @@ pub unsafe extern "C" fn millpond_pool_alloc(
         // SAFETY: nothing is written through it.
         return run(|| unsafe { Out::new(out_ptr, "out_ptr") }.map(drop));
     };
-    match ladder::alloc(Named(pool), stream_id(stream), size_bytes as u64) {
+    ladder::alloc(Named(pool), stream_id(stream), size_bytes as u64, |got| match got {
         Ok(addr) => {
             // SAFETY: C's promise, as the header states it.
             unsafe { out.write(to_ptr(addr)) };
             C_Status::SUCCESS
         }
         Err(status) => status,
-    }
+    })
 }
 
 /// Frees a block in stream order: at once reusable by work queued later on `stream`. If that is not the
@@ -154,10 +154,10 @@ pub unsafe extern "C" fn millpond_pool_free(
     ptr: *mut c_void,
     stream: C_Stream,
 ) -> C_Status {
-    match ladder::free(Named(pool), ptr.addr() as u64, stream_id(stream)) {
+    ladder::free(Named(pool), ptr.addr() as u64, stream_id(stream), |done| match done {
         Ok(()) => C_Status::SUCCESS,
         Err(status) => status,
-    }
+    })
 }
 
 /// Memory of the pool that no block uses goes back to the device.

@@ -68,9 +68,16 @@ fn slot_of(number: u64) -> &'static AtomicRef<Entry> {
 }
 
 impl Entry {
-    /// The memory of the pool's device, also after the end of the pool.
-    pub(crate) fn memory(&self) -> Option<&'static Memory> {
-        self.memory.get()
+    /// The pooled part of the memory of the pool's device; none after the end of the pool.
+    #[inline(always)]
+    pub(crate) fn pooled(&self) -> Option<&'static Pooled> {
+        self.pooled.get()
+    }
+
+    /// Where the pool is; none after its end.
+    #[inline(always)]
+    pub(crate) fn place(&self) -> Option<&'static Pool> {
+        self.pool.get()
     }
 
     /// The pool, and which it is, while the entry is of this number.
@@ -80,16 +87,17 @@ impl Entry {
         let still = self.number.load(Ordering::Relaxed) == number;
         still.then_some(PoolRef { place, id: PoolId(id) })
     }
+
+    /// The memory of the pool's device, also after the end of the pool.
+    pub(crate) fn memory(&self) -> Option<&'static Memory> {
+        self.memory.get()
+    }
 }
 
 /// What a number leads to, if it was entered recently; nothing in a forked child.
 #[inline(always)]
-pub(crate) fn find(number: u64) -> Option<(&'static Entry, &'static Pooled, &'static Pool)> {
-    let entry = slot_of(number).get()?;
-    if entry.number.load(Ordering::Relaxed) != number {
-        return None;
-    }
-    Some((entry, entry.pooled.get()?, entry.pool.get()?))
+pub(crate) fn find(number: u64) -> Option<&'static Entry> {
+    slot_of(number).get().filter(|entry| entry.number.load(Ordering::Relaxed) == number)
 }
 
 /// Enters a pool, which may be found from now on by this number, unless that is 0. No other pool ever has it.
@@ -208,7 +216,7 @@ mod tests {
                 let p = memory.alloc(other.unwrap(), s, 1000).unwrap();
                 memory.free(p, Some(s), None).unwrap();
             }
-            let got = find(number).map(|(_, pooled, place)| pooled.alloc_quick(place, s, 1000));
+            let got = find(number).and_then(|e| Some(e.pooled()?.alloc_quick(e.place()?, s, 1000)));
             assert!(!matches!(got, Some(Got::Block(..))), "a block of another pool");
             assert_eq!(other.is_some(), forgotten);
             if let Some(other) = other {
@@ -226,7 +234,7 @@ mod tests {
         let memory = d.memory();
         let old = memory.pool_create(0).unwrap();
         enter(number_for(old), memory, old);
-        let (found, ..) = find(number_for(old)).unwrap();
+        let found = find(number_for(old)).unwrap();
         assert_eq!(found.pool(number_for(old)).unwrap().id, old);
         memory.pool_destroy(old).unwrap();
         for _ in 0..2 * RESTING {

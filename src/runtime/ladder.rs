@@ -38,59 +38,77 @@ pub(crate) trait Caller: Copy {
     fn guard<T>(self, body: impl FnOnce() -> Result<T>) -> Result<T, Self::Failure>;
 }
 
-/// Memory for work queued on `stream` from now on. 0 bytes give address 0.
+/// Memory for work queued on `stream` from now on. 0 bytes give address 0. What has come of it goes through `answer`.
 #[inline(always)]
-pub(crate) fn alloc<C: Caller>(caller: C, stream: StreamId, bytes: u64) -> Result<u64, C::Failure> {
-    let Some((entry, pooled, pool)) = handle_cache::find(caller.number()) else {
-        return alloc_first(caller, stream, bytes);
+pub(crate) fn alloc<C: Caller, A>(
+    caller: C,
+    stream: StreamId,
+    bytes: u64,
+    answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
+) -> A {
+    let Some(entry) = handle_cache::find(caller.number()) else {
+        return alloc_first(caller, stream, bytes, answer);
+    };
+    let (Some(pooled), Some(pool)) = (entry.pooled(), entry.place()) else {
+        return alloc_first(caller, stream, bytes, answer);
     };
     match pooled.alloc_quick(pool, stream, bytes) {
-        // 0: the device has just ended.
-        Got::Block(addr, full) if addr != 0 => {
-            if let Some(heap) = full {
-                settle(caller, pooled, heap);
-            }
-            Ok(addr)
-        }
-        Got::Block(..) => alloc_rest(caller, entry, None, stream, bytes),
-        Got::Missed(heap) => alloc_rest(caller, entry, heap, stream, bytes),
+        // The device has just ended.
+        Got::Block(0, _) => alloc_first(caller, stream, bytes, answer),
+        Got::Block(addr, None) => answer(Ok(addr)),
+        Got::Block(addr, Some(heap)) => settle(caller, pooled, heap, addr, answer),
+        Got::Missed(heap) => alloc_rest(caller, entry, heap, stream, bytes, answer),
     }
 }
 
+/// What is due after the first step.
 #[cold]
 #[inline(never)]
-fn settle<C: Caller>(caller: C, pooled: &Pooled, heap: &'static Heap) {
+fn settle<C: Caller, A>(
+    caller: C,
+    pooled: &Pooled,
+    heap: &'static Heap,
+    addr: u64,
+    answer: impl Fn(Result<u64, C::Failure>) -> A,
+) -> A {
     // The block is the caller's, whatever comes of this.
     let _ = caller.guard(|| {
         pooled.settle(heap);
         Ok(())
     });
+    answer(Ok(addr))
 }
 
 /// All other steps.
 #[inline(never)]
-fn alloc_rest<C: Caller>(
+fn alloc_rest<C: Caller, A>(
     caller: C,
     entry: &Entry,
     heap: Option<&'static Heap>,
     stream: StreamId,
     bytes: u64,
-) -> Result<u64, C::Failure> {
+    answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
+) -> A {
     let (Some(memory), Some(pool), 1..) = (entry.memory(), entry.pool(caller.number()), bytes) else {
-        return alloc_first(caller, stream, bytes);
+        return alloc_first(caller, stream, bytes, answer);
     };
-    caller.guard(|| {
+    answer(caller.guard(|| {
         let got = memory.alloc_from(pool, stream, bytes, heap, || caller.may_call());
         // Where the call itself is refused, nothing else is to be said.
         got.map_err(|e| caller.may_call().err().unwrap_or_else(|| caller.refused(e)))
-    })
+    }))
 }
 
 /// A request to a pool that was not named lately, or of nothing.
 #[cold]
 #[inline(never)]
-fn alloc_first<C: Caller>(caller: C, stream: StreamId, bytes: u64) -> Result<u64, C::Failure> {
-    caller.guard(|| {
+fn alloc_first<C: Caller, A>(
+    caller: C,
+    stream: StreamId,
+    bytes: u64,
+    answer: impl Fn(Result<u64, C::Failure>) -> A,
+) -> A {
+    answer(caller.guard(|| {
         caller.may_call()?;
         let first = || {
             let (device, pool) = caller.pool()?;
@@ -99,52 +117,81 @@ fn alloc_first<C: Caller>(caller: C, stream: StreamId, bytes: u64) -> Result<u64
             Ok(addr)
         };
         first().map_err(|e| caller.refused(e))
-    })
+    }))
 }
 
-/// Frees a block of the pool's device in stream order. Address 0 does nothing.
+/// Frees a block of the pool's device in stream order. Address 0 does nothing. What has come of it goes through
+/// `answer`.
 #[inline(always)]
-pub(crate) fn free<C: Caller>(caller: C, addr: u64, stream: StreamId) -> Result<(), C::Failure> {
-    let Some((entry, pooled, _)) = handle_cache::find(caller.number()) else {
-        return free_first(caller, addr, stream);
+pub(crate) fn free<C: Caller, A>(
+    caller: C,
+    addr: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
+) -> A {
+    let Some((entry, pooled)) = handle_cache::find(caller.number()).and_then(|e| Some((e, e.pooled()?)))
+    else {
+        return free_first(caller, addr, stream, answer);
     };
-    let Some(offset) = pooled.near(addr) else { return free_rest(caller, entry, Block::At(addr), stream) };
+    let Some(offset) = pooled.near(addr) else { return free_far(caller, entry, addr, stream, answer) };
     match pooled.free_quick(offset, stream) {
-        Freed::Done => Ok(()),
-        Freed::Missed(heap) => free_missed(caller, entry, offset, heap, stream),
+        Freed::Done => answer(Ok(())),
+        Freed::Missed(heap) => free_missed(caller, entry, offset, heap, stream, answer),
     }
 }
 
-/// All other steps, with what the first step said; by the one below, so that nothing lies in memory until here.
+/// All other steps.
 #[inline(never)]
-fn free_missed<C: Caller>(
+fn free_missed<C: Caller, A>(
     caller: C,
     entry: &Entry,
     offset: u64,
     heap: Option<&'static Heap>,
     stream: StreamId,
-) -> Result<(), C::Failure> {
-    free_rest(caller, entry, Block::Missed { offset, heap }, stream)
+    answer: impl Fn(Result<(), C::Failure>) -> A,
+) -> A {
+    free_rest(caller, entry, Block::Missed { offset, heap }, stream, answer)
 }
 
-/// All other steps.
+/// All steps for an address that is not in the window or the first segment.
 #[inline(never)]
-fn free_rest<C: Caller>(caller: C, entry: &Entry, block: Block, stream: StreamId) -> Result<(), C::Failure> {
-    caller.guard(|| {
+fn free_far<C: Caller, A>(
+    caller: C,
+    entry: &Entry,
+    addr: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<(), C::Failure>) -> A,
+) -> A {
+    free_rest(caller, entry, Block::At(addr), stream, answer)
+}
+
+fn free_rest<C: Caller, A>(
+    caller: C,
+    entry: &Entry,
+    block: Block,
+    stream: StreamId,
+    answer: impl Fn(Result<(), C::Failure>) -> A,
+) -> A {
+    answer(caller.guard(|| {
         caller.may_call()?;
         match entry.memory() {
             Some(memory) => memory.free_block(block, Some(stream), None),
             None => Err(Error::new(Code::Internal, "a pool without memory")),
         }
-    })
+    }))
 }
 
 /// A free that names a pool that was not named lately.
 #[cold]
 #[inline(never)]
-fn free_first<C: Caller>(caller: C, addr: u64, stream: StreamId) -> Result<(), C::Failure> {
-    caller.guard(|| {
+fn free_first<C: Caller, A>(
+    caller: C,
+    addr: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<(), C::Failure>) -> A,
+) -> A {
+    answer(caller.guard(|| {
         caller.may_call()?;
         caller.pool()?.0.memory().free(addr, Some(stream), None)
-    })
+    }))
 }

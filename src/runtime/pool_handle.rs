@@ -43,14 +43,14 @@ impl PoolHandle {
     /// Memory for work queued on `stream` from now on. 0 bytes give address 0.
     #[inline]
     pub fn alloc(&self, stream: StreamId, bytes: u64) -> Result<u64> {
-        ladder::alloc(*self, stream, bytes)
+        ladder::alloc(*self, stream, bytes, |got| got)
     }
 
     /// Frees a block of the device in stream order: reusable at once by work queued later on `stream`, and, where that
     /// is not the block's own, when both have passed this point. Address 0 does nothing.
     #[inline]
     pub fn free(&self, addr: u64, stream: StreamId) -> Result<()> {
-        ladder::free(*self, addr, stream)
+        ladder::free(*self, addr, stream, |done| done)
     }
 }
 
