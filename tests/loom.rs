@@ -420,13 +420,13 @@ fn a_capture_takes_its_stream_over() {
             let pond = pond.clone();
             spawn_big(move || pond.alloc(POOL, CAPTURED, SMALL).unwrap())
         };
-        let capture = pond.capture_begin(own, CAPTURED).unwrap();
+        let capture = pond.captures().begin(own, CAPTURED).unwrap();
         let mine = pond.alloc(POOL, CAPTURED, SMALL).unwrap();
         let theirs = other.join().unwrap();
         let later = pond.alloc(POOL, CAPTURED, SMALL).unwrap();
         let pool_of = |block| pond.block(block).unwrap().pool;
         assert_eq!((pool_of(mine), pool_of(later)), (own, own));
-        pond.capture_end(capture).unwrap();
+        pond.captures().end(capture).unwrap();
         let after = pond.alloc(POOL, CAPTURED, SMALL).unwrap();
         assert_eq!(pool_of(after), POOL);
         assert!(mine != theirs && later != theirs);
@@ -475,13 +475,13 @@ fn a_pool_is_restored_beside_a_poll(is_over: bool) {
     let (pond, _) = pond_over(giver.clone(), 0);
     let own = pond.pool_create(0).unwrap();
     let block = pond.alloc(own, STREAM, SMALL).unwrap();
-    let checkpoint = pond.checkpoint(own).unwrap();
+    let checkpoint = pond.checkpoints().make(own).unwrap();
     pond.record_stream(block, BUSY).unwrap();
     pond.free(block, None, None).unwrap();
     giver.over.store(is_over, SeqCst);
     let other = {
         let pond = pond.clone();
-        spawn_big(move || pond.restore(own, checkpoint, |at| at).unwrap().live)
+        spawn_big(move || pond.checkpoints().restore(own, checkpoint, |at| at).unwrap().live)
     };
     assert!(pond.stats(Some(own)).unwrap().blocks.current <= 1);
     assert_eq!(other.join().unwrap(), [(block, SMALL)]);

@@ -4,7 +4,7 @@
 //! State is below, the code that acts on it above; each file names only those below it:
 //!
 //! ```text
-//! pond        the calls
+//! pond        the calls; faces: those of one feature, together
 //! ladder      the way of a request and of a free, step by step
 //! features/   pools, frees that wait, capture, checkpoint, sleep, exports, tuning, statistics
 //! supply/     growth, theft, scatter, pressure, memory back to the device
@@ -24,6 +24,7 @@ mod aliases;
 mod backing;
 mod bins;
 mod desc;
+mod faces;
 mod features;
 mod ground;
 mod heap;
@@ -40,6 +41,7 @@ pub mod types;
 mod units;
 
 pub use backing::{Backing, Point, Points};
+pub use faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls};
 pub use features::{Exported, Pieces, Restored};
 pub use ground::Config;
 pub use order::{Ending, Fence, Order};

@@ -1,13 +1,11 @@
 //! The pond: one device's memory behind a few calls. What they do stands in the files below.
 
 use super::backing::Backing;
-use super::features::{Exported, Pieces, Restored};
+use super::faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls};
 use super::ground::{Config, Ground};
 use super::heap::Heap;
 use super::ladder::{Freed, Got, Locate};
 use super::order::{Ending, Order};
-use super::state::captures::CaptureId;
-use super::state::checkpoints::CheckpointId;
 use super::state::pools::{Pool, PoolRef};
 use super::state::tuned::Tuning;
 use super::types::{BlockInfo, BlockRecord, BlockStates, PoolId, Stats};
@@ -213,77 +211,24 @@ impl Pond {
         self.ground.trim(pool.map(|p| p.0)).map(drop)
     }
 
-    /// A capture of `stream`, served by `pool` from now on. To be called before the device starts to record.
-    pub fn capture_begin(&self, pool: PoolId, stream: u64) -> Result<CaptureId> {
-        self.ground.capture_begin(pool, stream)
+    /// Streams that are captured into graphs.
+    pub fn captures(&self) -> CaptureCalls<'_> {
+        CaptureCalls(&self.ground)
     }
 
-    /// Another stream belongs to a capture that has not ended.
-    pub fn capture_add(&self, capture: CaptureId, stream: u64) -> Result<()> {
-        self.ground.capture_add(capture, stream)
+    /// The live blocks of a pool at one moment, noted and restored.
+    pub fn checkpoints(&self) -> CheckpointCalls<'_> {
+        CheckpointCalls(&self.ground)
     }
 
-    /// The streams of the capture are ordinary ones again; the capture goes on keeping its pool.
-    pub fn capture_end(&self, capture: CaptureId) -> Result<()> {
-        self.ground.capture_end(capture)
+    /// Pools that give their memory away for a while.
+    pub fn sleep(&self) -> SleepCalls<'_> {
+        SleepCalls(&self.ground)
     }
 
-    /// The graph of the capture is gone, or was never made.
-    pub fn capture_release(&self, capture: CaptureId) -> Result<()> {
-        self.ground.capture_release(capture)
-    }
-
-    /// Notes which blocks of the pool are live now.
-    pub fn checkpoint(&self, pool: PoolId) -> Result<CheckpointId> {
-        self.ground.checkpoint(pool)
-    }
-
-    /// The checkpoint is not needed any more.
-    pub fn checkpoint_destroy(&self, checkpoint: CheckpointId) -> Result<()> {
-        self.ground.checkpoint_destroy(checkpoint)
-    }
-
-    /// Makes exactly those blocks of the pool live that were at the checkpoint. The caller promises that
-    /// nobody uses the pool meanwhile. `place` says what the answer has for an offset.
-    pub fn restore(
-        &self,
-        pool: PoolId,
-        checkpoint: CheckpointId,
-        place: impl Fn(u64) -> u64,
-    ) -> Result<Restored> {
-        self.ground.restore(pool, checkpoint, place)
-    }
-
-    /// Gives the pool's memory back to the device until `wake`; with `save`, what it holds is kept in host
-    /// memory, else it is lost. Waits for the device.
-    pub fn sleep(&self, pool: PoolId, save: bool) -> Result<()> {
-        self.ground.sleep(pool, save)
-    }
-
-    /// Brings the pool's memory back, at the same addresses. All or nothing.
-    pub fn wake(&self, pool: PoolId) -> Result<()> {
-        self.ground.wake(pool)
-    }
-
-    /// Whether the pool sleeps.
-    pub fn sleeps(&self, pool: PoolId) -> bool {
-        self.ground.sleeps(pool)
-    }
-
-    /// Where the memory of the live block at `offset` is. `NotPermitted` while its pool sleeps.
-    pub fn pieces(&self, offset: u64) -> Result<Pieces> {
-        self.ground.pieces(offset)
-    }
-
-    /// The live block at `offset` is used by others until the point, which the backing has made, is passed.
-    pub fn export(&self, offset: u64, point: u64) -> Result<()> {
-        let fence = self.ground.order.adopt(point);
-        self.ground.export(offset, fence)
-    }
-
-    /// What others still use, of all pools or of one.
-    pub fn exported(&self, pool: Option<PoolId>) -> Exported {
-        self.ground.exported(pool)
+    /// Blocks that others beside this process use.
+    pub fn exports(&self) -> ExportCalls<'_> {
+        ExportCalls(&self.ground)
     }
 
     /// Everything goes back to the device, live blocks too. The device is idle, and nobody uses the pond.

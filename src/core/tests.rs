@@ -294,7 +294,7 @@ fn run(mapping: bool, ops: Vec<Op>) {
                 b.end_use(at, stream, event);
             }
             Op::Alloc { bytes, stream, pool } => {
-                if b.pond.sleeps(pools[pool]) && !graphs.recording(stream) {
+                if b.pond.sleep().is_on(pools[pool]) && !graphs.recording(stream) {
                     let refused = b.pond.alloc(pools[pool], stream, bytes).unwrap_err();
                     assert_eq!(refused.code(), Code::NotPermitted);
                     continue;
@@ -381,14 +381,14 @@ fn run(mapping: bool, ops: Vec<Op>) {
     b.world.lock().unwrap().fail_alias = false;
     graphs.finish(&mut b);
     b.wake(second);
-    if b.pond.sleeps(second) {
+    if b.pond.sleep().is_on(second) {
         // The device was full. What sleeps waits until there is room.
         while let Some(i) = b.live.iter().position(|x| x.pool != second) {
             b.free(i, None);
         }
         b.wake(second);
     }
-    assert!(!b.pond.sleeps(second));
+    assert!(!b.pond.sleep().is_on(second));
     b.finish();
 }
 

@@ -176,48 +176,48 @@ impl Memory {
     /// [`capture_end`](Self::capture_end); see the core's `capture.rs`.
     pub fn capture_begin(&self, pool: PoolId, stream: StreamId) -> Result<CaptureId> {
         self.released.check(pool)?;
-        self.pond()?.capture_begin(pool, stream)
+        self.pond()?.captures().begin(pool, stream)
     }
 
     /// Adds a stream to the capture.
     pub fn capture_add(&self, capture: CaptureId, stream: StreamId) -> Result<()> {
-        self.pond()?.capture_add(capture, stream)
+        self.pond()?.captures().add(capture, stream)
     }
 
     /// Makes the capture's streams ordinary ones again; its pool is still kept as it is.
     pub fn capture_end(&self, capture: CaptureId) -> Result<()> {
-        self.pond()?.capture_end(capture)
+        self.pond()?.captures().end(capture)
     }
 
     /// The graph of the capture is gone; ends the capture first if it has not ended.
     pub fn capture_release(&self, capture: CaptureId) -> Result<()> {
-        self.pond()?.capture_release(capture)
+        self.pond()?.captures().release(capture)
     }
 
     /// Gives the pool's physical memory back to the device; its addresses and blocks stay. With `save`, the contents
     /// are kept in host memory.
     pub fn pool_sleep(&self, pool: PoolId, save: bool) -> Result<()> {
-        self.pond()?.sleep(pool, save)
+        self.pond()?.sleep().begin(pool, save)
     }
 
     /// Brings the memory of a sleeping pool back at the same addresses. All or nothing.
     pub fn pool_wake(&self, pool: PoolId) -> Result<()> {
-        self.pond()?.wake(pool)
+        self.pond()?.sleep().wake(pool)
     }
 
     /// Whether the pool sleeps.
     pub fn pool_sleeps(&self, pool: PoolId) -> bool {
-        matches!(&self.how, How::Pooled(p) if p.pond.sleeps(pool))
+        matches!(&self.how, How::Pooled(p) if p.pond.sleep().is_on(pool))
     }
 
     /// Records which blocks of the pool are live now.
     pub fn checkpoint(&self, pool: PoolId) -> Result<CheckpointId> {
-        self.pond()?.checkpoint(pool)
+        self.pond()?.checkpoints().make(pool)
     }
 
     /// Drops a checkpoint.
     pub fn checkpoint_destroy(&self, checkpoint: CheckpointId) -> Result<()> {
-        self.pond()?.checkpoint_destroy(checkpoint)
+        self.pond()?.checkpoints().destroy(checkpoint)
     }
 
     /// Makes exactly those blocks of the pool live that were live at the checkpoint, at the same addresses. All or
@@ -225,7 +225,7 @@ impl Memory {
     pub fn restore(&self, pool: PoolId, checkpoint: CheckpointId) -> Result<Restored> {
         let How::Pooled(p) = self.open()? else { return self.pond().and(Ok(Restored::default())) };
         // Every block that is or was live has an address.
-        p.pond.restore(pool, checkpoint, |offset| p.places.address(offset).unwrap_or(0))
+        p.pond.checkpoints().restore(pool, checkpoint, |offset| p.places.address(offset).unwrap_or(0))
     }
 
     fn pond(&self) -> Result<&Pond> {
@@ -269,7 +269,7 @@ impl Memory {
         match self.open()? {
             How::Pooled(p) => {
                 let b = self.block(addr)?;
-                if p.pond.sleeps(b.pool) {
+                if p.pond.sleep().is_on(b.pool) {
                     fail!(Code::NotPermitted, "the pool of the block at {:#x} sleeps", b.base);
                 }
                 b.check_room(addr, bytes)

@@ -68,7 +68,7 @@ const CORE: [&[&str]; 10] = [
     &["supply"],
 ];
 /// Above all of these.
-const TOP: [&str; 3] = ["features", "ladder", "pond"];
+const TOP: [&str; 4] = ["features", "ladder", "faces", "pond"];
 
 fn floor_of(room: &str) -> Option<usize> {
     let top = TOP.iter().position(|&r| r == room).map(|i| CORE.len() + i);
@@ -102,6 +102,20 @@ fn the_floors_of_core_only_look_down() {
         }
     }
     assert!(seen > 100, "only {seen} arrows found: the test has lost its eyes");
+}
+
+#[test]
+fn the_face_of_the_pond_stays_small() {
+    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
+    let mut files = Vec::new();
+    sources(&core, &mut files);
+    let faces = files.iter().filter(|(f, _)| !f.contains("/tests")).flat_map(|(_, text)| {
+        text.split("\nimpl Pond {\n").skip(1).map(|rest| rest.split("\n}\n").next().unwrap().to_owned())
+    });
+    let methods: usize = faces
+        .map(|face| face.lines().filter(|l| l.starts_with("    pub") && l.contains(" fn ")).count())
+        .sum();
+    assert!((20..=40).contains(&methods), "Pond has {methods} methods");
 }
 
 #[test]

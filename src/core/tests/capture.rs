@@ -31,11 +31,11 @@ impl Graphs {
         self.open.is_none() && self.alive.is_empty()
     }
     pub(super) fn begin(&mut self, b: &mut Bench, stream: u64) {
-        let begun = b.pond.capture_begin(self.pool, stream);
+        let begun = b.pond.captures().begin(self.pool, stream);
         if self.recording(stream) {
             assert_eq!(begun.unwrap_err().code(), Code::Busy);
         } else if self.open.is_some() {
-            b.pond.capture_release(begun.unwrap()).unwrap(); // abandoned before it began to record
+            b.pond.captures().release(begun.unwrap()).unwrap(); // abandoned before it began to record
         } else {
             b.world.lock().unwrap().recording.insert(stream);
             self.open = Some((begun.unwrap(), stream));
@@ -44,8 +44,8 @@ impl Graphs {
     pub(super) fn end(&mut self, b: &mut Bench) {
         let Some((id, stream)) = self.open.take() else { return };
         b.world.lock().unwrap().recording.remove(&stream);
-        b.pond.capture_end(id).unwrap();
-        assert_eq!(b.pond.capture_end(id).unwrap_err().code(), Code::NotPermitted);
+        b.pond.captures().end(id).unwrap();
+        assert_eq!(b.pond.captures().end(id).unwrap_err().code(), Code::NotPermitted);
         self.alive.push(id);
     }
     pub(super) fn release(&mut self, b: &mut Bench) {
@@ -56,8 +56,8 @@ impl Graphs {
         if self.alive.is_empty() {
             self.shown.clear();
         }
-        b.pond.capture_release(id).unwrap();
-        assert_eq!(b.pond.capture_release(id).unwrap_err().code(), Code::InvalidArgument);
+        b.pond.captures().release(id).unwrap();
+        assert_eq!(b.pond.captures().release(id).unwrap_err().code(), Code::InvalidArgument);
     }
     /// All that a graph may use is where it was, and belongs to nobody outside the pool.
     pub(super) fn check(&mut self, b: &Bench) {
@@ -95,14 +95,14 @@ fn bench(mapping: bool) -> (Bench, PoolId) {
 }
 
 fn begin(b: &Bench, pool: PoolId, stream: u64) -> CaptureId {
-    let id = b.pond.capture_begin(pool, stream).unwrap();
+    let id = b.pond.captures().begin(pool, stream).unwrap();
     b.world.lock().unwrap().recording.insert(stream);
     id
 }
 
 fn end(b: &Bench, id: CaptureId, stream: u64) {
     b.world.lock().unwrap().recording.remove(&stream);
-    b.pond.capture_end(id).unwrap();
+    b.pond.captures().end(id).unwrap();
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_captured_streams_requests_come_from_the_captures_pool() {
     let k = b.alloc(PoolId::DEFAULT, Some(1), 1000).unwrap();
     assert_eq!(b.pond.block(b.live[k].offset).unwrap().pool, PoolId::DEFAULT);
     assert_eq!(b.pond.pool_destroy(p).unwrap_err().code(), Code::Busy);
-    b.pond.capture_release(id).unwrap();
+    b.pond.captures().release(id).unwrap();
     b.finish();
 }
 
@@ -143,9 +143,9 @@ fn a_graphs_memory_stays_until_its_last_graph_is_gone() {
             Code::OutOfMemory,
             "nor stolen"
         );
-        b.pond.capture_release(id).unwrap();
+        b.pond.captures().release(id).unwrap();
         assert_eq!(reserved(&b), kept);
-        b.pond.capture_release(second).unwrap();
+        b.pond.captures().release(second).unwrap();
         assert_eq!(reserved(&b), 0, "with the last graph it goes");
         b.alloc(PoolId::DEFAULT, Some(1), 50 << 20).unwrap();
         b.finish();
@@ -170,7 +170,7 @@ fn what_needs_a_wait_stays_pending_until_the_capture_ends() {
     assert_eq!(active(&b), 2 << 20, "its work is still queued");
     while b.pond.ground().wait_for_one(None) {}
     assert_eq!(active(&b), 0);
-    b.pond.capture_release(id).unwrap();
+    b.pond.captures().release(id).unwrap();
     b.finish();
 }
 
@@ -183,15 +183,15 @@ fn a_capture_only_grows_and_the_device_is_not_waited_for() {
     assert_eq!(b.pond.alloc(PoolId::DEFAULT, 1, 8 << 20).unwrap_err().code(), Code::OutOfMemory);
     b.alloc_as(PoolId::DEFAULT, p, Some(1), 4 << 20).unwrap();
     assert_eq!(b.pond.empty_cache(None).unwrap_err().code(), Code::Busy);
-    assert_eq!(b.pond.capture_add(id, 1).unwrap_err().code(), Code::Busy);
-    b.pond.capture_add(id, 3).unwrap();
+    assert_eq!(b.pond.captures().add(id, 1).unwrap_err().code(), Code::Busy);
+    b.pond.captures().add(id, 3).unwrap();
     b.world.lock().unwrap().recording.insert(3);
-    assert_eq!(b.pond.capture_begin(p, 3).unwrap_err().code(), Code::Busy);
+    assert_eq!(b.pond.captures().begin(p, 3).unwrap_err().code(), Code::Busy);
     b.world.lock().unwrap().recording.clear();
-    b.pond.capture_release(id).unwrap(); // abandoned: it need not be ended
-    assert_eq!(b.pond.capture_add(id, 4).unwrap_err().code(), Code::InvalidArgument);
-    assert_eq!(b.pond.capture_begin(PoolId::DEFAULT, 1).unwrap_err().code(), Code::InvalidArgument);
-    assert_eq!(b.pond.capture_begin(p, 0).unwrap_err().code(), Code::InvalidArgument);
+    b.pond.captures().release(id).unwrap(); // abandoned: it need not be ended
+    assert_eq!(b.pond.captures().add(id, 4).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(b.pond.captures().begin(PoolId::DEFAULT, 1).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(b.pond.captures().begin(p, 0).unwrap_err().code(), Code::InvalidArgument);
     b.pond.empty_cache(None).unwrap();
     b.finish();
 }
@@ -230,7 +230,7 @@ fn segments_freed_during_a_capture_go_back_after_it() {
     let taken = b.world.lock().unwrap().taken;
     assert!((20 << 20..40 << 20).contains(&taken), "the eager one went, the captured one stays: {taken}");
     b.pond.ground().backing.sync_all().unwrap();
-    b.pond.capture_release(id).unwrap();
+    b.pond.captures().release(id).unwrap();
     assert_eq!(b.world.lock().unwrap().taken, 0);
     b.finish();
 }

@@ -23,7 +23,7 @@ fn heap_then(pond: &Pond, checkpoint: CheckpointId, offset: u64) -> Option<u32> 
 
 impl Bench {
     pub(super) fn checkpoint(&mut self, pool: PoolId) -> Saved {
-        let id = self.pond.checkpoint(pool).unwrap();
+        let id = self.pond.checkpoints().make(pool).unwrap();
         Saved { id, pool, blocks: self.live.iter().filter(|x| x.pool == pool).cloned().collect() }
     }
 
@@ -46,7 +46,7 @@ impl Bench {
             let i = self.live.iter().position(|x| key(x) == key(b)).unwrap();
             self.leave(i, None);
         }
-        let done = match self.pond.restore(saved.pool, saved.id, |offset| offset) {
+        let done = match self.pond.checkpoints().restore(saved.pool, saved.id, |offset| offset) {
             Ok(done) => done,
             Err(e) => {
                 (self.live, self.taken, _, self.requested) = snapshot;
@@ -118,7 +118,7 @@ fn every_tier_comes_back_where_it_was() {
         b.free(0, None);
     }
     assert_eq!(b.world.lock().unwrap().calls, calls, "no driver call");
-    b.pond.checkpoint_destroy(saved.id).unwrap();
+    b.pond.checkpoints().destroy(saved.id).unwrap();
     assert_eq!(b.try_restore(&saved).unwrap_err().code(), Code::InvalidArgument);
     b.finish();
 }
@@ -195,11 +195,11 @@ fn a_restore_that_cannot_be_changes_nothing() {
 fn a_kept_pool_can_always_be_restored() {
     let mut b = Bench::new(config(true, 64 << 20));
     let p = b.pond.pool_create(0).unwrap();
-    let graph = b.pond.capture_begin(p, 1).unwrap();
+    let graph = b.pond.captures().begin(p, 1).unwrap();
     for i in 0..20u64 {
         b.alloc(p, Some(1), 1 + i * i * 9999 % (3 << 20)).unwrap();
     }
-    b.pond.capture_end(graph).unwrap();
+    b.pond.captures().end(graph).unwrap();
     let saved = b.checkpoint(p);
     while !b.live.is_empty() {
         b.free(0, None);
@@ -208,6 +208,6 @@ fn a_kept_pool_can_always_be_restored() {
     let _ = b.alloc(PoolId::DEFAULT, Some(1), 40 << 20);
     b.try_restore(&saved).unwrap();
     b.pond.ground().check();
-    b.pond.capture_release(graph).unwrap();
+    b.pond.captures().release(graph).unwrap();
     b.finish();
 }

@@ -310,7 +310,7 @@ fn a_segment_on_its_way_back_is_in_one_threads_hands() {
     let block = pond.alloc(own, 1, 8 * G).unwrap();
     let there = pond.clone();
     let capture = move || {
-        there.capture_begin(own, 5).unwrap();
+        there.captures().begin(own, 5).unwrap();
         assert_eq!(there.stats(None).unwrap().blocks.current, 0);
     };
     world.lock().unwrap().amid = Some(("segment_release", Box::new(capture)));

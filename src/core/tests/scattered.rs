@@ -86,7 +86,7 @@ fn a_block_begins_and_ends_in_granules_that_others_use() {
             assert_eq!(b.pond.free(outside, None, None).unwrap_err().code(), Code::UnknownPointer);
         }
         assert_eq!(b.pond.block(at - 1).unwrap_err().code(), Code::UnknownPointer);
-        let pieces = b.pond.pieces(at).unwrap();
+        let pieces = b.pond.exports().pieces(at).unwrap();
         assert_eq!((pieces.skip, pieces.bytes), (G / 2, bytes));
         assert_eq!(pieces.granules.iter().map(|g| u64::from(g.count)).sum::<u64>(), granules + 1);
         b.pond.ground().check();
@@ -108,7 +108,7 @@ fn such_a_block_comes_back_at_its_address() {
     let saved = b.checkpoint(p);
     b.sleep(p, true, true);
     b.wake(p);
-    assert!(!b.pond.sleeps(p));
+    assert!(!b.pond.sleep().is_on(p));
     let calls = b.world.lock().unwrap().calls;
     b.free(i, None);
     let again = b.alloc(p, Some(0), 2 * G).unwrap();
@@ -120,7 +120,7 @@ fn such_a_block_comes_back_at_its_address() {
     b.try_restore(&saved).unwrap();
     assert_eq!(b.pond.block(at + G).unwrap().base, at);
     assert_eq!(b.world.lock().unwrap().calls, calls, "no driver call");
-    b.pond.checkpoint_destroy(saved.id).unwrap();
+    b.pond.checkpoints().destroy(saved.id).unwrap();
     b.finish();
 }
 

@@ -17,10 +17,10 @@ impl Bench {
     }
 
     pub(super) fn sleep(&mut self, pool: PoolId, save: bool, mapping: bool) {
-        let slept = self.pond.sleeps(pool);
+        let slept = self.pond.sleep().is_on(pool);
         let captured = !self.world.lock().unwrap().recording.is_empty();
         let reserved = self.pond.stats(Some(pool)).unwrap().reserved.current;
-        match self.pond.sleep(pool, save) {
+        match self.pond.sleep().begin(pool, save) {
             Ok(()) => {
                 assert!(mapping && !slept && !captured);
                 let s = self.pond.stats(Some(pool)).unwrap();
@@ -34,10 +34,10 @@ impl Bench {
     }
 
     pub(super) fn wake(&mut self, pool: PoolId) {
-        let (slept, before) = (self.pond.sleeps(pool), self.pond.stats(Some(pool)).unwrap());
+        let (slept, before) = (self.pond.sleep().is_on(pool), self.pond.stats(Some(pool)).unwrap());
         let captured = !self.world.lock().unwrap().recording.is_empty();
         let failing = self.world.lock().unwrap().fail_alias;
-        match self.pond.wake(pool) {
+        match self.pond.sleep().wake(pool) {
             Ok(()) => {
                 assert!(slept && !captured);
                 let s = self.pond.stats(Some(pool)).unwrap();
@@ -118,10 +118,10 @@ fn a_wake_that_cannot_be_changes_nothing() {
     b.sleep(p, true, true);
     let sleeping = b.pond.stats(None).unwrap().sleeping.current;
     let other = b.alloc(PoolId::DEFAULT, Some(0), 60 << 20).unwrap();
-    assert_eq!(b.pond.wake(p).unwrap_err().code(), Code::OutOfMemory);
+    assert_eq!(b.pond.sleep().wake(p).unwrap_err().code(), Code::OutOfMemory);
     b.free(other, None);
     b.world.lock().unwrap().fail_alias = true;
-    assert_eq!(b.pond.wake(p).unwrap_err().code(), Code::Device);
+    assert_eq!(b.pond.sleep().wake(p).unwrap_err().code(), Code::Device);
     b.world.lock().unwrap().fail_alias = false;
     let s = b.pond.stats(None).unwrap();
     assert_eq!((s.sleeping.current, s.reserved.current), (sleeping, b.world.lock().unwrap().taken));
@@ -137,9 +137,9 @@ fn a_sleep_that_cannot_be_changes_nothing() {
     b.world.lock().unwrap().fail_release = true;
     let big = b.live.iter().position(|x| x.bytes > 7 << 20).unwrap();
     b.write(big, 7);
-    assert_eq!(b.pond.sleep(p, true).unwrap_err().code(), Code::Device);
+    assert_eq!(b.pond.sleep().begin(p, true).unwrap_err().code(), Code::Device);
     b.world.lock().unwrap().fail_release = false;
-    assert!(!b.pond.sleeps(p) && b.world.lock().unwrap().saved.is_empty());
+    assert!(!b.pond.sleep().is_on(p) && b.world.lock().unwrap().saved.is_empty());
     assert_eq!(b.holds(big), BTreeSet::from([7]));
     let at = &b.live[big];
     assert_eq!(b.world.lock().unwrap().behind(at.offset, at.bytes), at.ranges);
@@ -153,7 +153,7 @@ fn a_sleeping_pool_may_end() {
     let p = full(&mut b);
     b.sleep(p, true, true);
     assert_eq!(b.pond.pool_destroy(p).unwrap_err().code(), Code::Busy);
-    assert_eq!(b.pond.capture_begin(p, 1).unwrap_err().code(), Code::NotPermitted);
+    assert_eq!(b.pond.captures().begin(p, 1).unwrap_err().code(), Code::NotPermitted);
     let saved = b.checkpoint(p);
     assert_eq!(b.try_restore(&saved).unwrap_err().code(), Code::NotPermitted);
     while !b.live.is_empty() {
@@ -175,12 +175,12 @@ fn a_sleeping_pool_that_cannot_end_sleeps_on() {
         b.free(0, None);
     }
     // The device cannot be waited for.
-    let capture = b.pond.capture_begin(graph, 3).unwrap();
+    let capture = b.pond.captures().begin(graph, 3).unwrap();
     assert_eq!(b.pond.pool_destroy(p).unwrap_err().code(), Code::Busy);
-    assert!(b.pond.sleeps(p));
+    assert!(b.pond.sleep().is_on(p));
     assert_eq!(b.pond.alloc(p, 0, 100).unwrap_err().code(), Code::NotPermitted);
-    b.pond.capture_end(capture).unwrap();
-    b.pond.capture_release(capture).unwrap();
+    b.pond.captures().end(capture).unwrap();
+    b.pond.captures().release(capture).unwrap();
     b.pond.pool_destroy(p).unwrap();
     assert!(b.pond.stats(Some(p)).is_err());
     b.finish();

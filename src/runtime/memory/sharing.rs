@@ -42,8 +42,8 @@ impl Memory {
         let make = || {
             // From here on the memory stays where it is; if what follows fails, dropping the ticket ends that.
             let (point, ticket) = p.supply.points.issue_ticket()?;
-            p.pond.export(offset, point)?;
-            let pieces = p.pond.pieces(offset)?;
+            p.pond.exports().add(offset, point)?;
+            let pieces = p.pond.exports().pieces(offset)?;
             let segment = if p.maps { None } else { p.places.segment_of(offset) };
             let fabric = by_fabric(&*p.device, &pieces, p.maps, wish)?;
             export_of(&*p.device, &pieces, segment, fabric, ticket)
@@ -51,7 +51,7 @@ impl Memory {
         make().or_else(|e| {
             // Cleans up after the failed attempt. Descriptors may be short because those of finished exports are still
             // open here.
-            p.pond.exported(None);
+            p.pond.exports().all(None);
             if e.code() == Code::System { make() } else { Err(e) }
         })
     }
@@ -60,14 +60,14 @@ impl Memory {
     pub(crate) fn export_pieces(&self, addr: u64) -> Result<(Pieces, bool, bool)> {
         let p = self.pooled()?;
         let Some(offset) = p.places.offset(addr) else { return unknown(addr) };
-        let pieces = p.pond.pieces(offset)?;
+        let pieces = p.pond.exports().pieces(offset)?;
         let fabric = by_fabric(&*p.device, &pieces, p.maps, self.export_handle())?;
         Ok((pieces, p.maps, fabric))
     }
 
     /// See `DeviceState::poll_exports`.
     pub(crate) fn poll_exports(&self) -> Result<(u64, u64)> {
-        let exported = self.pooled()?.pond.exported(None);
+        let exported = self.pooled()?.pond.exports().all(None);
         Ok((exported.freed, exported.freed_bytes))
     }
 }
