@@ -7,6 +7,7 @@ use crate::core::Waits;
 use crate::device::{CopyKind, Peers, StreamId};
 use crate::runtime::device::DeviceState;
 use crate::runtime::reentry::may_block;
+use crate::runtime::table;
 
 fn host_end(addr: u64, bytes: u64) -> Result<()> {
     if addr == 0 {
@@ -184,9 +185,11 @@ impl DeviceState {
         if self.id() == other.id() {
             return;
         }
+        // All work of a device that is not in the table is over.
+        let Some(other) = table::by_id(other.id()) else { return };
         let (order, mut waits) = (other.memory().order(), Waits::default());
         order.add(&order.stream(order.ordered(stream)), &mut waits);
-        self.memory().visited(other.id(), waits);
+        self.memory().visited(order, waits);
     }
 
     /// Fills `bytes` with `value`, and returns when done.

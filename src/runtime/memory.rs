@@ -1,73 +1,33 @@
 //! The memory of one device, as the rest of the library sees it: addresses outside, a pond of offsets inside.
 //! `backing/` has the device calls behind the pond, and the translation between addresses and offsets.
 
-use crate::base::error::{Code, Error, Result};
+use crate::base::error::{Code, Result};
 use crate::core::{
-    BlockInfo, BlockRecord, BlockStates, CaptureId, CheckpointId, Ending, Order, Pond, Pool, PoolId,
-    Restored, Stats, Waits,
+    BlockInfo, BlockRecord, BlockStates, CaptureId, CheckpointId, Ending, Order, Pond, PoolId, Restored,
+    Stats, Waits,
 };
 use crate::device::{Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::backing::Supply;
 use crate::runtime::handle_cache;
-use crate::runtime::kept::Kept;
 use crate::runtime::options::Options;
-use crate::runtime::rescue::{OomCallback, Rescue};
-use crate::runtime::scope::Scopes;
+use crate::runtime::rescue::OomCallback;
 use crate::runtime::unpooled::Unpooled;
 use crate::runtime::usage::Usage;
-use released::Released;
-use settings::Settings;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 mod pooled;
 mod released;
 mod requests;
 mod settings;
 mod sharing;
+mod state;
 
-use pooled::config_of;
 pub(crate) use pooled::{Block, Pooled};
-
-/// The memory of one device. All calls may come from any thread.
-pub struct Memory {
-    how: How,
-    rescue: Rescue,
-    scopes: Arc<Scopes>,
-    released: Released,
-    /// [`Marks`]; usually 0.
-    marks: AtomicU8,
-    kept: Kept,
-    settings: Settings,
-}
-
-bitflags::bitflags! {
-    /// What a call must handle first.
-    struct Marks: u8 {
-        /// The device has ended.
-        const CLOSED = 1;
-        /// There are deferred frees.
-        const KEPT = 2;
-    }
-}
-
-enum How {
-    Pooled(Box<Pooled>),
-    Unpooled(Box<Unpooled>),
-}
-
-#[cold]
-#[inline(never)]
-fn ended<T>() -> Result<T> {
-    Err(Error::new(Code::NotInitialized, "the device was finalised"))
-}
-
-#[cold]
-#[inline(never)]
-fn unknown<T>(addr: u64) -> Result<T> {
-    fail!(Code::UnknownPointer, "{addr:#x} is not a block of this device")
-}
+use pooled::{config_of, unknown};
+pub use state::Memory;
+use state::{How, Marks};
 
 impl Memory {
     /// The memory of `device`, empty, with the built-in options. A device whose sizes cannot be pooled is served
@@ -91,10 +51,6 @@ impl Memory {
             other => other?,
         };
         Ok(How::Pooled(Box::new(pooled)))
-    }
-
-    fn is_closed(&self) -> bool {
-        self.marks.load(Relaxed) & Marks::CLOSED.bits() != 0
     }
 
     /// The pool that serves a request to `pool`: that of the thread's scope, if the request names the default pool.
@@ -124,11 +80,6 @@ impl Memory {
     /// Ends this thread's innermost scope, which must be one of `pool`; otherwise `NotPermitted`.
     pub fn scope_end(&self, pool: PoolId) -> Result<()> {
         self.scopes.end(pool)
-    }
-
-    /// Whether any thread has a scope open here, so that the default pool differs between threads.
-    pub(crate) fn has_scopes(&self) -> bool {
-        self.scopes.any()
     }
 
     /// The block is also used by `stream`: its reuse waits for what is queued there at the free.
@@ -232,13 +183,6 @@ impl Memory {
         Ok(&self.pooled()?.pond)
     }
 
-    fn pooled(&self) -> Result<&Pooled> {
-        match self.open()? {
-            How::Pooled(p) => Ok(p),
-            How::Unpooled(_) => Err(Error::new(Code::Unsupported, "this device is not pooled")),
-        }
-    }
-
     /// The live block that contains `addr`.
     pub fn block(&self, addr: u64) -> Result<BlockInfo> {
         match self.open()? {
@@ -275,14 +219,6 @@ impl Memory {
                 b.check_room(addr, bytes)
             }
             How::Unpooled(u) => u.check_range(addr, bytes),
-        }
-    }
-
-    /// The pooled memory and one of its pools, for callers that look a pool up once and use it often.
-    pub(crate) fn pooled_pool(&self, pool: PoolId) -> Option<(&Pooled, &'static Pool)> {
-        match &self.how {
-            How::Pooled(p) => Some((p, p.pond.pool(pool)?)),
-            How::Unpooled(_) => None,
         }
     }
 
@@ -426,11 +362,11 @@ impl Memory {
         self.order().not_ended(ending);
     }
 
-    /// A stream of the device with that id uses memory of this one until `waits` is over: blocks without a stream that
-    /// are freed from now on wait for that, too.
-    pub(crate) fn visited(&self, device: u32, waits: Waits) {
+    /// A stream of the device with that order of streams uses memory of this one until `waits` is over: blocks without a
+    /// stream that are freed from now on wait for that, too.
+    pub(crate) fn visited(&self, of: &'static Order, waits: Waits) {
         if !waits.is_over() {
-            self.order().visit(self.supply().visit(device, waits));
+            self.order().visit(self.supply().visit(of, waits));
         }
     }
 

@@ -51,6 +51,7 @@ mod registry;
 mod rescue;
 mod scope;
 mod share;
+mod streams;
 mod table;
 mod unpooled;
 mod usage;

@@ -8,24 +8,23 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::numa;
-use crate::base::sync::system::{Condvar, Mutex};
 use crate::core::Stream;
 use crate::device::{HostWish, StreamId, Unified};
 use crate::fail;
 use crate::runtime::device::DeviceState;
-use crate::runtime::options::{Key, Options, Value};
 use crate::runtime::reentry::may_block;
 use crate::runtime::{lock, table};
 pub use cache::HostStats;
-use cache::{Span, State, Use, Waiting};
-use ranges::Ranges;
+use cache::{Span, Use, Waiting};
 use sizes::span_of;
+pub(crate) use state::{HostCache, Table};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 mod cache;
 mod ranges;
 mod sizes;
+mod state;
 mod waits;
 
 /// Freed blocks that wait which a request looks at before it asks the device for memory.
@@ -34,54 +33,6 @@ const LOOK: usize = 64;
 const LOOK_AT_FREE: usize = 2;
 /// How often a request that finds none looks again after memory has come back: others may take what comes.
 const TRIES: u32 = 1000;
-
-/// Live ranges of unified memory.
-#[derive(Default)]
-pub(crate) struct Table(Mutex<Ranges<()>>);
-
-impl Table {
-    /// `None` when no live range holds `addr`; else whether `addr .. addr + bytes` lies in it.
-    pub(crate) fn check(&self, addr: u64, bytes: u64) -> Option<Result<()>> {
-        lock(&self.0).check(addr, bytes)
-    }
-
-    /// Live ranges.
-    pub(crate) fn live(&self) -> usize {
-        lock(&self.0).len()
-    }
-}
-
-/// The pinned memory of one device.
-#[derive(Default)]
-pub(crate) struct HostCache {
-    state: Mutex<State>,
-    /// A thread has nothing in hand any more that it had.
-    put_down: Condvar,
-    /// Options, each read by itself.
-    most_cached: AtomicU64, // [B]
-    exact_above: AtomicU64, // [B]
-    register: AtomicBool,
-    threads: AtomicU64,
-}
-
-impl HostCache {
-    /// Takes over what the options say; acts from the next call on.
-    pub(crate) fn configure(&self, o: &Options) {
-        self.most_cached.store(o.bytes(Key::PinnedMaxCachedSizeMb).unwrap_or(u64::MAX), Relaxed);
-        self.exact_above.store(o.bytes(Key::PinnedMaxRoundThresholdMb).unwrap_or(u64::MAX), Relaxed);
-        self.register.store(o.on(Key::PinnedUseCudaHostRegister), Relaxed);
-        let threads = match o.get(Key::PinnedNumRegisterThreads) {
-            Value::Count(n) => u64::from(n),
-            _ => 1,
-        };
-        self.threads.store(threads, Relaxed);
-    }
-
-    /// Live blocks.
-    pub(crate) fn live(&self) -> usize {
-        lock(&self.state).live.len()
-    }
-}
 
 /// Refuses sizes that no address space holds, so that devices need not.
 fn sane(bytes: u64, what: &str) -> Result<()> {

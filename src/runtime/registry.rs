@@ -210,6 +210,15 @@ fn note_ended(states: impl Iterator<Item = Arc<DeviceState>>) {
     before.iter().for_each(|s| s.memory().discard());
 }
 
+/// Ends a device that is at rest, as all others of its type are: gives its memory back. Continues after an error
+/// and returns the first.
+fn close(state: &DeviceState) -> Result<()> {
+    let pinned = state.close_pinned();
+    let memory = state.memory().close();
+    state.close_imports();
+    pinned.and(memory)
+}
+
 /// Ends one type that is no longer in the table. Continues after an error and returns the first.
 fn end(entry: Entry) -> Result<()> {
     let mut first = Ok(());
@@ -217,10 +226,10 @@ fn end(entry: Entry) -> Result<()> {
     open.iter().for_each(|state| state.shut());
     // For all of them before any memory is released: work on one may use memory of another.
     for state in &open {
-        first = first.and(state.rest());
+        first = first.and(state.device().synchronize());
     }
     for state in open {
-        first = first.and(state.close());
+        first = first.and(close(state));
     }
     if entry.initialized {
         first = first.and(entry.kind.finalize());

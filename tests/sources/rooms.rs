@@ -1,5 +1,6 @@
 //! The rooms of `src` only look down: who may name whom, read from the sources.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -102,6 +103,162 @@ fn the_floors_of_core_only_look_down() {
         }
     }
     assert!(seen > 100, "only {seen} arrows found: the test has lost its eyes");
+}
+
+/// A file of a room by its path as a module, such as `["runtime", "memory", "pooled"]`.
+type File = Vec<String>;
+
+/// What one file names with `use`, in full, and whether it hands that on to others (`pub use`).
+struct Uses {
+    path: Vec<String>,
+    public: bool,
+}
+
+/// `a::{b, c::d}` as `a::b` and `a::c::d`, without new names.
+fn paths_in(tree: &str) -> Vec<String> {
+    let Some((before, inside)) = tree.split_once('{') else {
+        return vec![tree.split(" as ").next().unwrap().trim().to_owned()];
+    };
+    let inside = &inside[..inside.rfind('}').unwrap()];
+    let (mut depth, mut parts) = (0, vec![String::new()]);
+    for c in inside.chars() {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        if c == ',' && depth == 0 {
+            parts.push(String::new());
+        } else {
+            parts.last_mut().unwrap().push(c);
+        }
+    }
+    let whole = |part: &String| paths_in(&format!("{}{}", before.trim(), part.trim()));
+    parts.iter().filter(|p| !p.trim().is_empty()).flat_map(whole).collect()
+}
+
+/// All that a file names, without what only its tests name.
+fn uses_in(file: &File, text: &str, known: &BTreeSet<File>) -> Vec<Uses> {
+    let code: String = text
+        .lines()
+        .map(|l| l.split("//").next().unwrap())
+        .take_while(|l| !["#[cfg(test)]", "#[cfg(all(test"].iter().any(|t| l.starts_with(t)))
+        .fold(String::new(), |all, l| all + l + "\n");
+    let mut uses = Vec::new();
+    for (at, _) in code.match_indices("use ") {
+        let line = code[..at].rfind('\n').map_or(0, |i| i + 1);
+        let before = code[line..at].trim();
+        if !before.is_empty() && !before.starts_with("pub") {
+            continue;
+        }
+        let tree = code[at + 4..].split(';').next().unwrap();
+        for path in paths_in(tree) {
+            let mut rest: Vec<String> = path.split("::").map(|s| s.trim().to_owned()).collect();
+            rest.retain(|s| s != "self");
+            let first = rest.first().cloned().unwrap_or_default();
+            let mut path = file.clone();
+            if first == "crate" {
+                (path, rest) = (Vec::new(), rest.split_off(1));
+            } else if first == "super" {
+                while rest.first().is_some_and(|s| s == "super") {
+                    path.pop();
+                    rest.remove(0);
+                }
+            } else {
+                path.push(first);
+                if !known.contains(&path) {
+                    continue; // another crate
+                }
+                path.pop();
+            }
+            path.extend(rest);
+            uses.push(Uses { path, public: !before.is_empty() });
+        }
+    }
+    uses
+}
+
+/// The file of the room in which what a path names stands: what a file has from another one, that one has.
+fn home_of(path: &[String], all: &BTreeMap<File, Vec<Uses>>, depth: u32) -> Option<File> {
+    let at = (1..=path.len()).rev().find(|&n| all.contains_key(&path[..n]))?;
+    let (file, rest) = (path[..at].to_vec(), &path[at..]);
+    let handed_on = |u: &&Uses| u.path.last() == rest.first() && u.path != path;
+    match all[&file].iter().find(handed_on) {
+        Some(u) if !rest.is_empty() && depth < 8 => {
+            home_of(&[&u.path[..], &rest[1..]].concat(), all, depth + 1)
+        }
+        _ => Some(file),
+    }
+}
+
+/// Files that can be reached from each other, by the files that each names.
+fn circles(names: &BTreeMap<File, BTreeSet<File>>) -> Vec<Vec<String>> {
+    let reached = |from: &File| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+        while let Some(file) = next.pop() {
+            next.extend(names[file].iter().filter(|f| seen.insert((*f).clone())));
+        }
+        seen
+    };
+    let all: BTreeMap<&File, BTreeSet<File>> = names.keys().map(|f| (f, reached(f))).collect();
+    let mut found: Vec<Vec<String>> = Vec::new();
+    for (&file, to) in all.iter().filter(|(file, to)| to.contains(**file)) {
+        let circle: Vec<String> = to.iter().filter(|f| all[f].contains(file)).map(|f| f.join("::")).collect();
+        if !found.contains(&circle) {
+            found.push(circle);
+        }
+    }
+    found
+}
+
+/// Which files of a room each of its files names.
+fn names_in(room: &str, files: Vec<(String, String)>) -> BTreeMap<File, BTreeSet<File>> {
+    let module = |file: &str| -> File {
+        let inside = file.split_once("/src/").unwrap().1.trim_end_matches(".rs").trim_end_matches("/mod");
+        inside.split('/').map(str::to_owned).collect()
+    };
+    let files: Vec<(File, String)> = files.into_iter().map(|(f, text)| (module(&f), text)).collect();
+    let files = files.into_iter().filter(|(f, _)| !f.iter().any(|part| part == "tests"));
+    let files: BTreeMap<File, String> = files.collect();
+    let known: BTreeSet<File> = files.keys().cloned().collect();
+    let all: BTreeMap<File, Vec<Uses>> =
+        files.iter().map(|(f, text)| (f.clone(), uses_in(f, text, &known))).collect();
+    let homes = |file: &File| {
+        let own = all[file].iter().filter(|u| !u.public && u.path.first().is_some_and(|r| r == room));
+        own.filter_map(|u| home_of(&u.path, &all, 0)).filter(|home| home != file).collect()
+    };
+    known.iter().map(|f| (f.clone(), homes(f))).collect()
+}
+
+#[test]
+fn no_files_of_a_room_name_each_other_in_a_circle() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for (room, least) in
+        [("base", 10), ("core", 150), ("device", 60), ("runtime", 100), ("paddle", 40), ("capi", 40)]
+    {
+        let mut files = Vec::new();
+        sources(&src.join(room), &mut files);
+        let names = names_in(room, files);
+        let seen: usize = names.values().map(BTreeSet::len).sum();
+        assert!(seen >= least, "only {seen} arrows found in {room}: the test has lost its eyes");
+        assert_eq!(circles(&names), Vec::<Vec<String>>::new(), "circles among the files of {room}");
+    }
+}
+
+#[test]
+fn a_circle_is_found_through_what_a_file_hands_on() {
+    let file = |path: &str, text: &str| (format!("/x/src/room/{path}.rs"), text.to_owned());
+    let room = |b: &str| {
+        names_in(
+            "room",
+            vec![
+                file("mod", "mod a;\nmod b;\nmod c;\npub use a::{A, Other as O};\npub(crate) use b::B;\n"),
+                file("a", "use crate::room::B;\npub struct A(B);\n"),
+                file("b", b),
+                file("c", "use super::{\n    A,\n    b::{B, inner::C},\n};\n"),
+            ],
+        )
+    };
+    assert_eq!(circles(&room("pub struct B;\n")), Vec::<Vec<String>>::new());
+    assert_eq!(circles(&room("// use super::A;\n#[cfg(test)]\nuse super::A;\n")), Vec::<Vec<String>>::new());
+    assert_eq!(circles(&room("use super::A;\n")), [["room::a", "room::b"]]);
+    assert_eq!(circles(&room("use super::c;\n")), [["room::b", "room::c"]]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The large tier of a heap: blocks of 16 KiB units, side by side in the granules that the heap owns. A free block
 //! merges with its neighbours at once; the boundary tags of each block lead to them.
 
-use super::super::desc::{Id, kind, use_of};
+use super::super::desc::{Desc, Id, kind, use_of};
 use super::super::shape::Tier;
 use super::super::units::{Extent, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::{HeapState, LockedHeap};
@@ -146,5 +146,45 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
         self.state.large.remove(maps, best.0);
         self.cut(best.0, units)
+    }
+}
+
+impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
+    /// A freed large block of exactly this size.
+    #[inline(always)]
+    pub(crate) fn pop_large(&mut self, units: u32) -> Option<(Id, Desc<'a>)> {
+        let maps = self.maps();
+        self.state.quick.pop(maps, units)
+    }
+
+    /// Whether what waits must be merged before a block of `units` is cut: there is too much of it, or a small request
+    /// would break a whole granule, which large requests need, while a smaller hole may exist.
+    #[inline]
+    pub(crate) fn must_merge(&self, units: u32) -> bool {
+        if self.state.quick.is_empty() {
+            return false;
+        }
+        if self.state.quick.is_too_much(self.state.granules) {
+            return true;
+        }
+        units < LARGE_UNITS && {
+            let hole = self.state.large.find(self.maps(), units);
+            hole == 0 || self.maps().desc(hole).units() >= LARGE_UNITS
+        }
+    }
+
+    /// Merges the large blocks that were freed so far.
+    pub(crate) fn flush_large(&mut self) {
+        loop {
+            let mut id = self.state.quick.take_list();
+            if id == 0 {
+                return;
+            }
+            while id != 0 {
+                let next = self.maps().desc(id).prev();
+                self.merge(id);
+                id = next;
+            }
+        }
     }
 }

@@ -6,9 +6,7 @@
 //! request finds no block of its size, all of it is merged; so it is before the heap asks for more memory.
 
 use super::super::desc::{Desc, Id, Maps};
-use super::super::units::{LARGE_UNITS, LARGE_UNITS_SHIFT};
-use super::{HeapState, LockedHeap};
-use std::ops::DerefMut;
+use super::super::units::LARGE_UNITS_SHIFT;
 
 /// The maximum number of sizes that can wait.
 const QUICK: usize = 64;
@@ -63,9 +61,35 @@ impl Quick {
         if beside { first ^ 1 } else { first }
     }
 
+    /// Whether nothing waits.
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting == 0
+    }
+
+    /// Whether more waits than may in a heap of so many granules.
+    #[inline(always)]
+    pub(super) fn is_too_much(&self, granules: u64) -> bool {
+        self.strict || u64::from(self.waiting) > granules << LARGE_UNITS_SHIFT >> PART_SHIFT
+    }
+
+    /// Takes out the blocks that wait, list by list; each list follows through `prev`. 0: nothing waits any more.
+    pub(super) fn take_list(&mut self) -> Id {
+        while self.used != 0 {
+            let slot = self.used.trailing_zeros() as usize % QUICK;
+            self.used &= self.used - 1;
+            let first = std::mem::take(&mut self.slots[slot].id);
+            if first != 0 {
+                return first;
+            }
+        }
+        self.waiting = 0;
+        std::mem::take(&mut self.spill)
+    }
+
     /// A block of exactly this size.
     #[inline(always)]
-    fn pop<'a>(&mut self, maps: &'a Maps, units: u32) -> Option<(Id, Desc<'a>)> {
+    pub(super) fn pop<'a>(&mut self, maps: &'a Maps, units: u32) -> Option<(Id, Desc<'a>)> {
         let slot = self.slot(units);
         let s = &mut self.slots[slot];
         let id = s.id;
@@ -96,54 +120,6 @@ impl Quick {
         d.set_prev(if s.units == units { s.id } else { 0 });
         *s = Slot { units, id };
         self.used |= 1 << slot;
-    }
-}
-
-impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
-    /// A freed large block of exactly this size.
-    #[inline(always)]
-    pub(crate) fn pop_large(&mut self, units: u32) -> Option<(Id, Desc<'a>)> {
-        let maps = self.maps();
-        self.state.quick.pop(maps, units)
-    }
-
-    /// Whether what waits must be merged before a block of `units` is cut: there is too much of it, or a small request
-    /// would break a whole granule, which large requests need, while a smaller hole may exist.
-    #[inline]
-    pub(crate) fn must_merge(&self, units: u32) -> bool {
-        let quick = &self.state.quick;
-        if quick.waiting == 0 {
-            return false;
-        }
-        let most = self.state.granules << LARGE_UNITS_SHIFT >> PART_SHIFT;
-        if quick.strict || u64::from(quick.waiting) > most {
-            return true;
-        }
-        units < LARGE_UNITS && {
-            let hole = self.state.large.find(self.maps(), units);
-            hole == 0 || self.maps().desc(hole).units() >= LARGE_UNITS
-        }
-    }
-
-    /// Merges the large blocks that were freed so far.
-    pub(crate) fn flush_large(&mut self) {
-        while self.state.quick.used != 0 {
-            let slot = self.state.quick.used.trailing_zeros() as usize % QUICK;
-            self.state.quick.used &= self.state.quick.used - 1;
-            let first = std::mem::take(&mut self.state.quick.slots[slot].id);
-            self.merge_list(first);
-        }
-        let spill = std::mem::take(&mut self.state.quick.spill);
-        self.merge_list(spill);
-        self.state.quick.waiting = 0;
-    }
-
-    fn merge_list(&mut self, mut id: Id) {
-        while id != 0 {
-            let next = self.maps().desc(id).prev();
-            self.merge(id);
-            id = next;
-        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::callbacks;
 use super::card::Card;
+use super::common::{CudaOptions, Family};
 use super::context::Primary;
 use super::driver::{Driver, Physical};
 use super::granules::Granules;
@@ -14,7 +15,6 @@ use super::memory::{Blocks, Kind};
 use super::peers::Peers;
 use super::pool::Pool;
 use super::sharing::Sharing;
-use super::{CudaOptions, Family};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
     self, Caps, CopyKind, Device, DriverPool, ExternalStreams, GRANULE, HostWish, MemoryInfo, Sizes,

@@ -15,6 +15,7 @@
 mod api;
 mod callbacks;
 mod card;
+mod common;
 mod context;
 mod device;
 mod driver;
@@ -36,29 +37,12 @@ use crate::base::sync::levels;
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::device::{Device, DeviceType};
 use crate::fail;
+pub use common::CudaOptions;
+use common::Family;
 use device::CudaDevice;
 use driver::Driver;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::sync::Arc;
-
-/// The settings of the device type `cuda`. Fixed when the library is first used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CudaOptions {
-    /// A driver library to load instead of the system's.
-    pub library: Option<OsString>,
-    /// A management library (NVML) to count GPUs with, instead of the system's.
-    pub nvml: Option<OsString>,
-    /// Whether devices that can map memory do so.
-    pub mapping: bool,
-    /// With the option `backend:cudaMallocAsync`: unused bytes beyond this go back to the device at each wait.
-    pub release_threshold: u64,
-}
-
-impl Default for CudaOptions {
-    fn default() -> CudaOptions {
-        CudaOptions { library: None, nvml: None, mapping: true, release_threshold: u64::MAX }
-    }
-}
 
 /// CUDA in this process.
 struct Started {
@@ -66,13 +50,6 @@ struct Started {
     count: usize,
     devices: Vec<Option<Arc<CudaDevice>>>,
     family: Family,
-}
-
-/// What the devices of the type share.
-struct Family {
-    born: u64, // `fork::count()` when CUDA was started
-    makers: handles::Makers,
-    siblings: peers::Siblings,
 }
 
 enum State {

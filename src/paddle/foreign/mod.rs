@@ -10,6 +10,7 @@ mod copies;
 mod device;
 mod given;
 mod handles;
+mod live;
 mod peers;
 mod plugin;
 mod streams;

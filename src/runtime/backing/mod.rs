@@ -7,7 +7,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels::check_unlocked;
 use crate::base::sync::system::Mutex;
 use crate::base::sync::thread_token;
-use crate::core::{Backing, EVERY, GRANULE, Point, Points as CorePoints, Waits};
+use crate::core::{Backing, EVERY, GRANULE, Order, Point, Points as CorePoints, Waits};
 use crate::device::{CopyKind, Device, EventId, ExternalStreams, Mapping, StreamId, Whose};
 use crate::fail;
 use crate::runtime::lock;
@@ -207,9 +207,9 @@ impl Supply {
         self.places.window() + offset
     }
 
-    /// A point that is passed when `waits` of the device with that id is over.
-    pub(crate) fn visit(&self, device: u32, waits: Waits) -> Point {
-        self.points.visit(device, waits)
+    /// A point that is passed when `waits`, of a device with that order of streams, is over.
+    pub(crate) fn visit(&self, order: &'static Order, waits: Waits) -> Point {
+        self.points.visit(order, waits)
     }
 
     /// Whether a freed block still waits for this event of the caller.

@@ -8,9 +8,9 @@ use super::borrowed::Borrowed;
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
-use crate::core::{Point, Waits};
+use crate::core::{Order, Point, Waits};
 use crate::device::{EventId, Streams};
-use crate::runtime::{by_id, lock};
+use crate::runtime::lock;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ enum What {
 
 /// Work of a stream of another device on memory of this one.
 pub(super) struct Visit {
-    device: u32, // to which the stream belongs
+    order: &'static Order, // of the other device
     waits: Mutex<Waits>,
 }
 
@@ -39,13 +39,10 @@ impl Visit {
     /// Whether the work is over; with `wait`, waits for it on the host. No lock is held meanwhile: threads that do this
     /// at the same time do it independently.
     fn is_over(&self, wait: bool) -> Result<bool> {
-        // All work of a device that has ended is over.
-        let Some(device) = by_id(self.device) else { return Ok(true) };
-        let order = device.memory().order();
         let mut waits = lock(&self.waits).clone();
-        let mut over = order.settle(&mut waits);
+        let mut over = self.order.settle(&mut waits);
         if !over && wait {
-            order.sync_waits(&mut waits)?;
+            self.order.sync_waits(&mut waits)?;
             over = true;
         }
         // The old waits are dropped without the lock.
@@ -149,9 +146,9 @@ impl Points {
         Ok((self.add(What::Ticket(read)), write))
     }
 
-    /// A point that is passed when `waits` of the device with that id is over.
-    pub(super) fn visit(&self, device: u32, waits: Waits) -> Point {
-        self.add(What::Visit(Arc::new(Visit { device, waits: Mutex::new(waits) })))
+    /// A point that is passed when `waits`, of a device with that order of streams, is over.
+    pub(super) fn visit(&self, order: &'static Order, waits: Waits) -> Point {
+        self.add(What::Visit(Arc::new(Visit { order, waits: Mutex::new(waits) })))
     }
 
     /// What must be asked to learn about a point.

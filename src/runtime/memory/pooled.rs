@@ -1,9 +1,9 @@
 //! A pond over a device: allocations and frees are translated from addresses to offsets and back.
 
-use super::unknown;
-use crate::base::error::Result;
+use crate::base::error::{Code, Result};
 use crate::core::{Config, Freed, GRANULE, Got, Heap, Pond, Pool, PoolId, PoolRef, Stats};
 use crate::device::{Device, Mapping, StreamId};
+use crate::fail;
 use crate::runtime::backing::{Places, Supply};
 use crate::runtime::usage::Usage;
 use std::sync::Arc;
@@ -31,6 +31,12 @@ pub(crate) enum Block {
     At(u64),
     /// The block at this offset, which the first step has missed: `heap` is what [`Pond::free_quick`] said.
     Missed { offset: u64, heap: Option<&'static Heap> },
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn unknown<T>(addr: u64) -> Result<T> {
+    fail!(Code::UnknownPointer, "{addr:#x} is not a block of this device")
 }
 
 /// The configuration of a pond over `device`.

@@ -1,48 +1,10 @@
 //! Pools that were released while they have live blocks: they take no more requests, and end when they can.
 
-use super::Memory;
-use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::Mutex;
+use super::state::Memory;
+use crate::base::error::{Code, Result};
 use crate::core::PoolId;
 use crate::runtime::{handle_cache, lock};
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-/// The released pools of one device that have not ended.
-#[derive(Default)]
-pub(super) struct Released {
-    /// Whether there are any. For the thread that has released one, this is never out of date.
-    any: AtomicBool,
-    pools: Mutex<BTreeSet<PoolId>>,
-}
-
-impl Released {
-    fn add(&self, pool: PoolId) {
-        let mut pools = lock(&self.pools);
-        pools.insert(pool);
-        self.any.store(true, Relaxed);
-    }
-
-    fn remove(&self, pool: PoolId) {
-        let mut pools = lock(&self.pools);
-        pools.remove(&pool);
-        self.any.store(!pools.is_empty(), Relaxed);
-    }
-
-    /// Fails for a pool that was released.
-    #[inline]
-    pub(super) fn check(&self, pool: PoolId) -> Result<()> {
-        if self.any.load(Relaxed) { self.check_listed(pool) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn check_listed(&self, pool: PoolId) -> Result<()> {
-        if lock(&self.pools).contains(&pool) {
-            return Err(Error::new(Code::NotPermitted, "the pool was released: it takes no more requests"));
-        }
-        Ok(())
-    }
-}
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Memory {
     /// Releases a pool that may still have live blocks: it takes no more requests (`NotPermitted`), and
@@ -69,11 +31,6 @@ impl Memory {
         let mut pools: Vec<_> = lock(&self.released.pools).iter().copied().collect();
         pools.retain(|&p| self.pool_destroy(p).is_ok());
         pools
-    }
-
-    /// Whether the pool was released, and has not ended.
-    pub(crate) fn is_released(&self, pool: PoolId) -> bool {
-        self.released.check(pool).is_err()
     }
 
     /// The pool has ended.

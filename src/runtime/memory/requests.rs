@@ -6,7 +6,7 @@
 //! default pool while there are scopes: then the first step serves nobody.
 
 use super::pooled::Block;
-use super::{How, Marks, Memory, ended};
+use super::state::{How, Marks, Memory};
 use crate::base::error::{Code, Error, Result};
 use crate::core::{Heap, PoolId, PoolRef, UNORDERED};
 use crate::device::StreamId;
@@ -112,22 +112,5 @@ impl Memory {
         if !self.kept.settle(|a| self.free(a, None, None)) {
             self.marks.fetch_or(Marks::KEPT.bits(), Relaxed);
         }
-    }
-
-    #[inline]
-    pub(super) fn open(&self) -> Result<&How> {
-        // Relaxed: calls that race with the end of the device may come before it.
-        if self.marks.load(Relaxed) == 0 { Ok(&self.how) } else { self.open_marked() }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn open_marked(&self) -> Result<&How> {
-        if self.is_closed() {
-            return ended();
-        }
-        self.marks.fetch_and(!Marks::KEPT.bits(), Relaxed); // set again where any is left
-        self.free_kept();
-        Ok(&self.how)
     }
 }

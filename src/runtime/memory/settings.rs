@@ -1,9 +1,7 @@
 //! The settings of a device's memory, from options and a limit, and how they configure its pond.
 
-use super::released::Released;
-use super::{How, Memory};
+use super::state::{Asked, How, Memory, Released, Settings};
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
 use crate::core::Tuning;
 use crate::device::{Device, Sharing};
@@ -15,17 +13,6 @@ use crate::runtime::unpooled::Unpooled;
 use crate::runtime::usage::Usage;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
-
-/// The settings of one device's memory.
-pub(super) struct Settings {
-    total: u64, // [B] of the device
-    asked: Mutex<Asked, { levels::SETTINGS }>,
-}
-
-struct Asked {
-    options: Options,
-    limit: u64, // [B] of `set_limit`; 0: none
-}
 
 /// Makes granules from now on shareable as the options demand.
 fn make_for_fabric(device: &dyn Device, options: &Options) {

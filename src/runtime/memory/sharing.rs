@@ -1,7 +1,8 @@
 //! Sharing a device's memory: segment callbacks, and blocks that are exported to other processes. `share/` has the
 //! format of exports.
 
-use super::{Memory, unknown};
+use super::pooled::unknown;
+use super::state::Memory;
 use crate::base::error::{Code, Result};
 use crate::core::Pieces;
 use crate::runtime::backing::segments::{Segment, SegmentCallback};

@@ -1,0 +1,31 @@
+//! What all devices of the type share.
+
+use super::handles::Makers;
+use super::peers::Siblings;
+use std::ffi::OsString;
+
+/// The settings of the device type `cuda`. Fixed when the library is first used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// A driver library to load instead of the system's.
+    pub library: Option<OsString>,
+    /// A management library (NVML) to count GPUs with, instead of the system's.
+    pub nvml: Option<OsString>,
+    /// Whether devices that can map memory do so.
+    pub mapping: bool,
+    /// With the option `backend:cudaMallocAsync`: unused bytes beyond this go back to the device at each wait.
+    pub release_threshold: u64,
+}
+
+impl Default for CudaOptions {
+    fn default() -> CudaOptions {
+        CudaOptions { library: None, nvml: None, mapping: true, release_threshold: u64::MAX }
+    }
+}
+
+/// What the devices of the type share.
+pub(super) struct Family {
+    pub born: u64, // `fork::count()` when CUDA was started
+    pub makers: Makers,
+    pub siblings: Siblings,
+}

@@ -1,0 +1,57 @@
+//! What a device has of host and of unified memory, each under its lock.
+
+use super::cache::State;
+use super::ranges::Ranges;
+use crate::base::error::Result;
+use crate::base::sync::system::{Condvar, Mutex};
+use crate::runtime::lock;
+use crate::runtime::options::{Key, Options, Value};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Live ranges of unified memory.
+#[derive(Default)]
+pub(crate) struct Table(pub(super) Mutex<Ranges<()>>);
+
+impl Table {
+    /// `None` when no live range holds `addr`; else whether `addr .. addr + bytes` lies in it.
+    pub(crate) fn check(&self, addr: u64, bytes: u64) -> Option<Result<()>> {
+        lock(&self.0).check(addr, bytes)
+    }
+
+    /// Live ranges.
+    pub(crate) fn live(&self) -> usize {
+        lock(&self.0).len()
+    }
+}
+
+/// The pinned memory of one device.
+#[derive(Default)]
+pub(crate) struct HostCache {
+    pub(super) state: Mutex<State>,
+    /// A thread has nothing in hand any more that it had.
+    pub(super) put_down: Condvar,
+    /// Options, each read by itself.
+    pub(super) most_cached: AtomicU64, // [B]
+    pub(super) exact_above: AtomicU64, // [B]
+    pub(super) register: AtomicBool,
+    pub(super) threads: AtomicU64,
+}
+
+impl HostCache {
+    /// Takes over what the options say; acts from the next call on.
+    pub(crate) fn configure(&self, o: &Options) {
+        self.most_cached.store(o.bytes(Key::PinnedMaxCachedSizeMb).unwrap_or(u64::MAX), Relaxed);
+        self.exact_above.store(o.bytes(Key::PinnedMaxRoundThresholdMb).unwrap_or(u64::MAX), Relaxed);
+        self.register.store(o.on(Key::PinnedUseCudaHostRegister), Relaxed);
+        let threads = match o.get(Key::PinnedNumRegisterThreads) {
+            Value::Count(n) => u64::from(n),
+            _ => 1,
+        };
+        self.threads.store(threads, Relaxed);
+    }
+
+    /// Live blocks.
+    pub(crate) fn live(&self) -> usize {
+        lock(&self.state).live.len()
+    }
+}
