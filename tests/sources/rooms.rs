@@ -258,7 +258,7 @@ fn a_circle_is_found_through_what_a_file_hands_on() {
     assert_eq!(circles(&room("pub struct B;\n")), Vec::<Vec<String>>::new());
     assert_eq!(circles(&room("// use super::A;\n#[cfg(test)]\nuse super::A;\n")), Vec::<Vec<String>>::new());
     assert_eq!(circles(&room("use super::A;\n")), [["room::a", "room::b"]]);
-    assert_eq!(circles(&room("use super::c;\n")), [["room::b", "room::c"]]);
+    assert_eq!(circles(&room("use super::c;\n")), [["room::a", "room::b", "room::c"]]);
 }
 
 #[test]
