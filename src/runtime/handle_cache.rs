@@ -1,9 +1,9 @@
 //! The handle cache: pools that were looked up recently. It leads from a number that the caller gives a pool (the C API
 //! uses the bits of its handle) to the memory and the pool, in a few loads and with no lock.
 //!
-//! What a number leads to must not change while a thread follows it. So an entry never changes while it can be found,
-//! and the entry of a pool that has ended is reused only long after. The pool's slot in the core is reused only when no
-//! entry leads there any more, and a caller that goes on with what it found checks again whether that is still meant.
+//! What a number leads to must not change while a thread follows it. So an entry leads to the same place in the same
+//! memory for ever; only which pool of that place it is for changes. The place is given to another pool only when no
+//! number leads there any more, and a caller that goes on with what it found checks again whether that is still meant.
 //! A pool that ends, or stops taking requests, is removed before the caller is told so; a device's default pool is not
 //! found while the device has open scopes.
 
@@ -14,12 +14,12 @@ use crate::base::sync::system::Mutex;
 use crate::core::{Pool, PoolId, PoolRef};
 use crate::runtime::lock;
 use crate::runtime::memory::{Memory, Pooled};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A pool that was looked up.
 pub(crate) struct Entry {
-    number: AtomicU64, // 0: leads nowhere
+    number: AtomicU64, // or 0, or RETIRED
     pooled: AtomicRef<Pooled>,
     memory: AtomicRef<Memory>, // that it is part of
     pool: AtomicRef<Pool>,
@@ -44,19 +44,20 @@ const SLOTS: usize = 64;
 /// By the low bits of the number.
 static CACHE: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
 
-/// How many entries are retired before the oldest is reused.
-const RESTING: usize = 4096;
+/// The number of an entry whose pool has ended. It is nobody's: the numbers of pools have a mark in their high bits.
+const RETIRED: u64 = 1;
 
 /// All entries.
 struct Entries {
     by_number: BTreeMap<u64, &'static Entry>,
     /// By the address of the pool.
     by_pool: BTreeMap<usize, Vec<u64>>,
-    resting: VecDeque<&'static Entry>,
+    /// Retired ones, by the address of their place.
+    retired: BTreeMap<usize, Vec<&'static Entry>>,
 }
 
 static ENTRIES: Mutex<Entries, { levels::HANDLE_CACHE }> =
-    Mutex::new(Entries { by_number: BTreeMap::new(), by_pool: BTreeMap::new(), resting: VecDeque::new() });
+    Mutex::new(Entries { by_number: BTreeMap::new(), by_pool: BTreeMap::new(), retired: BTreeMap::new() });
 
 fn key(pool: &'static Pool) -> usize {
     std::ptr::from_ref(pool).addr()
@@ -68,13 +69,13 @@ fn slot_of(number: u64) -> &'static AtomicRef<Entry> {
 }
 
 impl Entry {
-    /// The pooled part of the memory of the pool's device; none after the end of the pool.
+    /// The pooled part of the memory of the pool's device, also after the end of the pool.
     #[inline(always)]
     pub(crate) fn pooled(&self) -> Option<&'static Pooled> {
         self.pooled.get()
     }
 
-    /// Where the pool is; none after its end.
+    /// Where the pool is, or was.
     #[inline(always)]
     pub(crate) fn place(&self) -> Option<&'static Pool> {
         self.pool.get()
@@ -115,15 +116,14 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
     let Some((pooled, pool)) = memory.pooled_pool(id) else { return };
     let known = entries.by_number.get(&number).copied();
     let entry = known.unwrap_or_else(|| {
-        let entry: &'static Entry = if entries.resting.len() > RESTING {
-            // Retired so long ago that no reader can still be using it.
-            entries.resting.pop_front().unwrap_or(&NONE)
-        } else {
-            Box::leak(Box::new(Entry::empty()))
-        };
-        entry.pooled.set(Some(pooled));
-        entry.memory.set(Some(memory));
-        entry.pool.set(Some(pool));
+        let retired = entries.retired.get_mut(&key(pool)).and_then(Vec::pop);
+        let entry: &'static Entry = retired.unwrap_or_else(|| {
+            let entry = Entry::empty();
+            entry.pooled.set(Some(pooled));
+            entry.memory.set(Some(memory));
+            entry.pool.set(Some(pool));
+            Box::leak(Box::new(entry))
+        });
         // Release: see `Entry::pool`.
         entry.id.store(id.0, Ordering::Release);
         entry.number.store(number, Ordering::Release);
@@ -151,11 +151,11 @@ pub(crate) fn remove(pool: &'static Pool) {
     let mut entries = lock(&ENTRIES);
     for number in entries.by_pool.remove(&key(pool)).into_iter().flatten() {
         if let Some(entry) = entries.by_number.remove(&number) {
-            entry.number.store(0, Ordering::Release);
-            // NULL has the number 0 too: without these it would still lead here.
-            entry.pooled.set(None);
-            entry.pool.set(None);
-            entries.resting.push_back(entry);
+            if slot_of(number).get().is_some_and(|e| std::ptr::eq(e, entry)) {
+                slot_of(number).set(Some(&NONE));
+            }
+            entry.number.store(RETIRED, Ordering::Release);
+            entries.retired.entry(key(pool)).or_default().push(entry);
         }
     }
 }
@@ -236,11 +236,17 @@ mod tests {
         enter(number_for(old), memory, old);
         let found = find(number_for(old)).unwrap();
         assert_eq!(found.pool(number_for(old)).unwrap().id, old);
+        let place = found.place().unwrap();
         memory.pool_destroy(old).unwrap();
-        for _ in 0..2 * RESTING {
+        // More than the pools that must end before a place is used again.
+        for _ in 0..300 {
             let next = memory.pool_create(0).unwrap();
             enter(number_for(next), memory, next);
             assert!(found.pool(number_for(old)).is_none());
+            assert!(
+                found.place().is_some_and(|p| std::ptr::eq(p, place)),
+                "a thread on its way comes to another place"
+            );
             memory.pool_destroy(next).unwrap();
         }
     }
