@@ -48,7 +48,8 @@ failed=0
 skipped=0 # by name and with the reason, above in the output
 failures=
 logs=$(mktemp -d) || exit 1
-trap 'rm -rf "$logs"' EXIT
+wheels= # the process that makes PaddlePaddle's environments
+trap '[ -z "$wheels" ] || kill "$wheels" 2>/dev/null; rm -rf "$logs"' EXIT
 trap 'exit 130' INT TERM
 
 # run <command...>: runs it with its output shown and kept in $log; returns its status.
@@ -156,12 +157,21 @@ for release in ${MILLPOND_TEST_PADDLE:-}; do
 done
 has_paddle() { wanted hosts && [ "${MILLPOND_TEST_PADDLE:-}" != none ]; }
 
+# Their environments take minutes, most of them one process's at a time: they are made beside the stages before `c`,
+# which go first.
+begin_wheels() {
+  nice -n 19 python3 tests/paddle/run.py --includes $releases >"$logs/wheels" 2>&1 </dev/null &
+  wheels=$!
+}
+
 c() {
   includes=
   if has_paddle; then
-    heading "PaddlePaddle: wheels"
-    run python3 tests/paddle/run.py --includes $releases
-    includes=$(sed -n 's/^includes: //p' "$log")
+    heading "PaddlePaddle: wheels, what was left of it"
+    wait "$wheels"
+    wheels=
+    cat "$logs/wheels"
+    includes=$(sed -n 's/^includes: //p' "$logs/wheels")
   fi
 
   heading "CMake: configure, build"
@@ -215,6 +225,7 @@ hosts() {
     build/tests/packaging/example/framework/libtiny.so clients --plugin-dir build/plugin
 }
 
+if has_paddle && wanted c; then begin_wheels; fi
 for stage in $all; do
   if wanted "$stage"; then "$stage"; fi
 done

@@ -19,6 +19,9 @@ mod apart;
 #[cfg(all(feature = "capi", target_os = "linux"))]
 #[path = "../sharing/mod.rs"]
 mod sharing;
+#[macro_use]
+#[path = "../seam/reaches_itself.rs"]
+mod reaches_itself;
 #[path = "../support/mod.rs"]
 mod support;
 

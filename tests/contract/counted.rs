@@ -325,23 +325,4 @@ impl Mapping for CountedDevice {
     }
 }
 
-impl Peers for CountedDevice {
-    fn copy(&self, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn copy_async(&self, _: StreamId, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn copy_from_async(&self, _: StreamId, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
-        Err(Error::new(Code::Unsupported, "only the source's streams make copies between devices"))
-    }
-    fn can_admit(&self, peer: &dyn Device) -> Result<bool> {
-        Ok(peer.ordinal() == self.ordinal())
-    }
-    fn admit(&self, peer: &dyn Device) -> Result<()> {
-        match self.can_admit(peer)? {
-            true => Ok(()),
-            false => Err(Error::new(Code::Unsupported, "no access")),
-        }
-    }
-}
+reaches_itself!(CountedDevice);

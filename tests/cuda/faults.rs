@@ -2,6 +2,7 @@
 //! failure comes out with the name of the call or is made good, nothing is lost, and everything works
 //! afterwards.
 
+use crate::apart::apart_for;
 use crate::cuda::*;
 use millpond::runtime::{self, CopyKind, PoolId};
 use millpond::{Code, Error, Result};
@@ -11,6 +12,8 @@ const POOL: PoolId = PoolId::DEFAULT;
 /// CUDA_ERROR_LAUNCH_FAILED, here as an ordinary failure; and CUDA_ERROR_OUT_OF_MEMORY.
 const FAILED: u32 = 719;
 const NO_MEMORY: u32 = 2;
+/// [s] that a test may take on a machine that does much else.
+const LONGEST: u64 = 900;
 
 /// Uses everything once; the first failure ends it, with what it has left to the end of the library.
 fn program() -> Result<()> {
@@ -168,20 +171,18 @@ fn check(name: &str, nth: u64, result: Result<()>, seen: &mut u32) {
 
 #[test]
 fn every_call_of_a_program_with_mapping() {
-    every_call_fails(&[], "");
+    apart_for(LONGEST, || every_call_fails(&[], ""));
 }
 
 #[test]
 fn every_call_of_a_program_without_mapping() {
-    every_call_fails(&[("no_vmm", "1")], "");
+    apart_for(LONGEST, || every_call_fails(&[("no_vmm", "1")], ""));
 }
 
 #[test]
 fn every_call_of_a_program_with_an_old_driver() {
-    every_call_fails(
-        &[("driver", "11040"), ("no_peer", "1")],
-        "pinned_use_cuda_host_register:True,pinned_num_register_threads:2",
-    );
+    let options = "pinned_use_cuda_host_register:True,pinned_num_register_threads:2";
+    apart_for(LONGEST, || every_call_fails(&[("driver", "11040"), ("no_peer", "1")], options));
 }
 
 /// Lets the device go on after a moment, while `body` runs.

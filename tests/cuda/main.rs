@@ -1,5 +1,5 @@
 //! The device type `cuda` over the fake driver. Driver and library are one for a process: tests take turns
-//! (`fakecuda::Fake`), and each begins both anew.
+//! (`fakecuda::Fake`), and each begins both anew. What takes long runs apart, beside them.
 #![cfg(unix)]
 #![allow(
     clippy::unwrap_used,

@@ -52,6 +52,15 @@ fn stream(fake: &Fake, d: &DeviceState, made: Made) -> u64 {
     }
 }
 
+/// [`everywhere`], over a new library with one device, on a stream that was made so.
+fn on_streams(test: impl Fn(Fake, Arc<DeviceState>, u64, Made, u32)) {
+    everywhere(|settings, made, mode| {
+        let (fake, d) = one(settings);
+        let s = stream(&fake, &d, made);
+        test(fake, d, s, made, mode);
+    });
+}
+
 fn stream_end(fake: &Fake, d: &DeviceState, made: Made, s: u64) {
     if made == Here {
         d.stream_destroy(s).unwrap();

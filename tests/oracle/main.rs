@@ -17,6 +17,10 @@
     reason = "a test fails by panicking, its helpers too; every block is one call of an interface under test"
 )]
 
+#[macro_use]
+#[path = "../seam/reaches_itself.rs"]
+mod reaches_itself;
+
 mod accounts;
 mod apart;
 #[path = "../contract/api.rs"]

@@ -167,7 +167,8 @@ def environment(release, work):
         # One folder for each Python, as the wheels of what it depends on differ.
         wheels = cache_dir() / f"paddle-{release}-py{version}"
         pip = [home / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
-        install = pip + ["install", "--quiet", "--no-index", "--find-links", wheels] + wanted
+        # Not compiled: of the many thousand files, programs compile what they import.
+        install = pip + ["install", "--quiet", "--no-compile", "--no-index", "--find-links", wheels] + wanted
         if wheels.is_dir() and command(install, PIP_SECONDS)[0] == 0:
             mark.write_text(stamp)
             return home / "bin" / "python"
@@ -182,6 +183,18 @@ def environment(release, work):
         mark.write_text(stamp)
         return home / "bin" / "python"
     raise NoWheel(why)
+
+
+def environments(releases, work, jobs):
+    """Of each release, the Python of its environment, or why there is none. They are made beside each other."""
+    def made(release):
+        try:
+            return environment(release, work)
+        except (NoWheel, RuntimeError, OSError) as why:
+            return why
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return list(zip(releases, pool.map(made, releases)))
 
 
 def last_line(text):
@@ -260,14 +273,12 @@ def run_exits(tally, release, python, plugin_dir, times, jobs):
         tally.ok(name)
 
 
-def includes(releases, work):
+def includes(releases, work, jobs):
     """The folders from which plugins are compiled against each release's own header, the first release's first."""
     found = []
-    for release in releases:
-        try:
-            python = environment(release, work)
-        except (NoWheel, RuntimeError, OSError) as why:
-            print(f"PaddlePaddle {release}: no header ({last_line(str(why))})", flush=True)
+    for release, python in environments(releases, work, jobs):
+        if isinstance(python, Exception):
+            print(f"PaddlePaddle {release}: no header ({last_line(str(python))})", flush=True)
             continue
         # Without importing it, which takes seconds.
         folders = list(python.parent.parent.glob("lib/python*/site-packages/paddle/include"))
@@ -293,31 +304,34 @@ def main():
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     if options.includes:
-        return includes(options.release or RELEASES, work)
+        return includes(options.release or RELEASES, work, options.jobs)
     if options.plugin_dir is None or not list(options.plugin_dir.resolve().glob("*.so")):
         sys.exit(f"{options.plugin_dir} holds no plugin; build it first (cmake --build build)")
     plugin_dir = options.plugin_dir.resolve()
 
     tally = Tally()
-    for number, release in enumerate(options.release or RELEASES):
-        began = time.monotonic()
-        try:
-            python = environment(release, work)
-        except NoWheel as why:
-            tally.skip(f"PaddlePaddle {release}", f"the wheel cannot be had ({why}); "
+    began = time.monotonic()
+    ready = []
+    for release, python in environments(options.release or RELEASES, work, options.jobs):
+        if isinstance(python, NoWheel):
+            tally.skip(f"PaddlePaddle {release}", f"the wheel cannot be had ({python}); "
                        f"with network, run this again, or put the wheels into {cache_dir()}/paddle-{release}-py*")
-            continue
-        except (RuntimeError, OSError) as why:
-            tally.fail(f"PaddlePaddle {release}: install the wheel", str(why))
-            continue
-        print(f"PaddlePaddle {release}: ready after {time.monotonic() - began:.0f} s", flush=True)
-        runs = [r for r in RUNS if (r[0] in options.script if options.script else r[0] not in OWED)]
-        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(lambda r: run_script(tally, release, python, plugin_dir, r), runs))
-        if not options.script or "leave" in options.script:
-            times = options.exits if number == 0 else min(options.exits, EXITS_OTHER)
+        elif isinstance(python, Exception):
+            tally.fail(f"PaddlePaddle {release}: install the wheel", str(python))
+        else:
+            ready.append((release, python))
+    print(f"PaddlePaddle: {len(ready)} releases ready after {time.monotonic() - began:.0f} s", flush=True)
+    # The scripts of all releases in one queue, so that no processor waits for the last one of each.
+    runs = [r for r in RUNS if (r[0] in options.script if options.script else r[0] not in OWED)]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        all_runs = [(release, python, run) for release, python in ready for run in runs]
+        list(pool.map(lambda r: run_script(tally, r[0], r[1], plugin_dir, r[2]), all_runs))
+    if not options.script or "leave" in options.script:
+        first = (options.release or list(RELEASES))[0]
+        for release, python in ready:
+            times = options.exits if release == first else min(options.exits, EXITS_OTHER)
             run_exits(tally, release, python, plugin_dir, times, options.jobs)
-        print(f"PaddlePaddle {release}: {time.monotonic() - began:.0f} s", flush=True)
+    print(f"PaddlePaddle: {time.monotonic() - began:.0f} s", flush=True)
 
     print(f"paddle: {tally.passed} passed, {len(tally.failures)} failed, {tally.skipped} skipped")
     return 1 if tally.failures else 0

@@ -250,23 +250,4 @@ impl Unified for TestDevice {
     }
 }
 
-impl Peers for TestDevice {
-    fn copy(&self, _: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        Device::copy(self, CopyKind::DeviceToDevice, dst, src, bytes)
-    }
-    fn copy_async(&self, _: StreamId, to: &dyn Device, dst: u64, src: u64, bytes: u64) -> Result<()> {
-        Peers::copy(self, to, dst, src, bytes)
-    }
-    fn copy_from_async(&self, _: StreamId, _: &dyn Device, _: u64, _: u64, _: u64) -> Result<()> {
-        Err(Error::new(Code::Unsupported, "only the source's streams make copies between devices"))
-    }
-    fn can_admit(&self, peer: &dyn Device) -> Result<bool> {
-        Ok(peer.ordinal() == self.ordinal())
-    }
-    fn admit(&self, peer: &dyn Device) -> Result<()> {
-        match self.can_admit(peer)? {
-            true => Ok(()),
-            false => Err(Error::new(Code::Unsupported, "no access")),
-        }
-    }
-}
+reaches_itself!(TestDevice);

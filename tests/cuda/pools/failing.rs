@@ -1,11 +1,14 @@
-//! Each call of the driver fails once.
+//! Each call of the driver fails once. These tests take longest, so that each runs apart: beside others, not in turn.
 
 use super::sleep::full_pool;
 use super::*;
+use crate::apart::apart_for;
 
 /// CUDA_ERROR_LAUNCH_FAILED, here as an ordinary failure; and CUDA_ERROR_OUT_OF_MEMORY.
 const FAILED: u32 = 719;
 const NO_MEMORY: u32 = 2;
+/// [s] that a test may take on a machine that does much else.
+const LONGEST: u64 = 900;
 
 /// Every call of the driver in `step` fails once: what it leaves is as it was, or as it should be.
 fn step_fails(settings: &[(&str, &str)], step: impl Fn(&DeviceState, PoolId, u64) -> Result<()>) {
@@ -63,54 +66,60 @@ fn step_fails(settings: &[(&str, &str)], step: impl Fn(&DeviceState, PoolId, u64
 
 #[test]
 fn every_call_of_a_sleep_may_fail() {
-    step_fails(&[], |d, p, _| d.pools_sleep(&[p], true));
+    apart_for(LONGEST, || step_fails(&[], |d, p, _| d.pools_sleep(&[p], true)));
 }
 
 #[test]
 fn every_call_of_a_wake_may_fail() {
-    step_fails(&[], |d, p, _| {
-        if !d.memory().pool_sleeps(p) {
-            d.pools_sleep(&[p], true)?;
-        }
-        d.pools_wake(&[p])
+    apart_for(LONGEST, || {
+        step_fails(&[], |d, p, _| {
+            if !d.memory().pool_sleeps(p) {
+                d.pools_sleep(&[p], true)?;
+            }
+            d.pools_wake(&[p])
+        });
     });
 }
 
 #[test]
 fn every_call_of_a_capture_may_fail() {
-    step_fails(&[], |d, _, s| {
-        let m = d.memory();
-        let p = m.pool_create(0)?;
-        let t = d.stream_create()?;
-        let c = m.capture_begin(p, s)?;
-        let work = || {
-            m.capture_add(c, t)?;
-            let a = m.alloc(POOL, s, 3 * MIB)?;
-            let b = m.alloc(POOL, t, 70_000);
-            let x = m.alloc_unordered(POOL, 5000);
-            let freed = x.and_then(|x| m.free(x, None, None)).and(m.free(a, Some(t), None));
-            b.and_then(|b| m.free(b, Some(t), None)).and(freed)
-        };
-        let done = work();
-        m.capture_end(c)?;
-        m.capture_release(c)?;
-        let ended = d.stream_destroy(t);
-        done.and(ended).and(m.pool_destroy(p))
+    apart_for(LONGEST, || {
+        step_fails(&[], |d, _, s| {
+            let m = d.memory();
+            let p = m.pool_create(0)?;
+            let t = d.stream_create()?;
+            let c = m.capture_begin(p, s)?;
+            let work = || {
+                m.capture_add(c, t)?;
+                let a = m.alloc(POOL, s, 3 * MIB)?;
+                let b = m.alloc(POOL, t, 70_000);
+                let x = m.alloc_unordered(POOL, 5000);
+                let freed = x.and_then(|x| m.free(x, None, None)).and(m.free(a, Some(t), None));
+                b.and_then(|b| m.free(b, Some(t), None)).and(freed)
+            };
+            let done = work();
+            m.capture_end(c)?;
+            m.capture_release(c)?;
+            let ended = d.stream_destroy(t);
+            done.and(ended).and(m.pool_destroy(p))
+        });
     });
 }
 
 #[test]
 fn every_call_of_a_restore_may_fail() {
-    step_fails(&[], |d, p, s| {
-        let m = d.memory();
-        let t = d.stream_create()?;
-        let saved = m.checkpoint(p)?;
-        let a = m.alloc(p, s, 70_000)?;
-        let done = m.record_stream(a, t).and_then(|()| d.restore(p, saved)).map(drop);
-        if done.is_err() {
-            m.free(a, Some(s), None)?;
-        }
-        m.checkpoint_destroy(saved)?;
-        done.and(d.stream_destroy(t))
+    apart_for(LONGEST, || {
+        step_fails(&[], |d, p, s| {
+            let m = d.memory();
+            let t = d.stream_create()?;
+            let saved = m.checkpoint(p)?;
+            let a = m.alloc(p, s, 70_000)?;
+            let done = m.record_stream(a, t).and_then(|()| d.restore(p, saved)).map(drop);
+            if done.is_err() {
+                m.free(a, Some(s), None)?;
+            }
+            m.checkpoint_destroy(saved)?;
+            done.and(d.stream_destroy(t))
+        });
     });
 }

@@ -4,10 +4,8 @@ use super::*;
 
 #[test]
 fn replays_find_their_memory() {
-    everywhere(|settings, made, mode| {
-        let (fake, d) = one(settings);
-        let m = d.memory();
-        let (s, t) = (stream(&fake, &d, made), d.stream_create().unwrap());
+    on_streams(|fake, d, s, made, mode| {
+        let (m, t) = (d.memory(), d.stream_create().unwrap());
         let p = m.pool_create(0).unwrap();
         let mut others = Others::default();
         for (stream, bytes) in [(t, 3 * MIB), (s, 70_000), (0, 5000)] {
@@ -159,11 +157,8 @@ enum Used {
 #[test]
 fn frees_in_a_capture_disturb_nothing() {
     use Used::*;
-    everywhere(|settings, made, mode| {
-        let (fake, d) = one(settings);
-        let m = d.memory();
-        let s = stream(&fake, &d, made);
-        let (t, u) = (d.stream_create().unwrap(), d.stream_create().unwrap());
+    on_streams(|fake, d, s, made, mode| {
+        let (m, t, u) = (d.memory(), d.stream_create().unwrap(), d.stream_create().unwrap());
         let p = m.pool_create(0).unwrap();
         for elsewhere in [false, true] {
             for used in [ByCaptured, FreedByCaptured, ByNull, ByLegacy, ByPerThread, ByBusy, Unordered] {
@@ -224,10 +219,8 @@ fn frees_in_a_capture_disturb_nothing() {
 
 #[test]
 fn what_a_captured_stream_has_freed_is_given_to_nobody() {
-    everywhere(|settings, made, mode| {
-        let (fake, d) = one(settings);
-        let m = d.memory();
-        let (s, t) = (stream(&fake, &d, made), d.stream_create().unwrap());
+    on_streams(|fake, d, s, made, mode| {
+        let (m, t) = (d.memory(), d.stream_create().unwrap());
         let p = m.pool_create(0).unwrap();
         let x = m.alloc(POOL, s, 6 * MIB).unwrap();
         fake.write(0, x, &vec![7; 6 << 20]).unwrap();
@@ -263,11 +256,8 @@ fn gate(d: &DeviceState, s: u64) -> mpsc::Sender<()> {
 
 #[test]
 fn eager_requests_wait_for_blocks_beside_a_capture() {
-    everywhere(|settings, made, mode| {
-        let (fake, d) = one(settings);
-        let m = d.memory();
-        let s = stream(&fake, &d, made);
-        let (t, u) = (d.stream_create().unwrap(), d.stream_create().unwrap());
+    on_streams(|fake, d, s, made, mode| {
+        let (m, t, u) = (d.memory(), d.stream_create().unwrap(), d.stream_create().unwrap());
         let p = m.pool_create(0).unwrap();
         let limit = 60 * MIB;
         let x = m.alloc(POOL, t, limit).unwrap();
@@ -344,9 +334,8 @@ fn a_callback_gets_no_block_whose_work_is_not_over() {
 fn a_callback_beside_a_capture_may_free() {
     everywhere(|settings, made, mode| {
         let (fake, d) = one(settings);
-        let m = d.memory();
         let s = stream(&fake, &d, made);
-        let (t, u) = (d.stream_create().unwrap(), d.stream_create().unwrap());
+        let (m, t, u) = (d.memory(), d.stream_create().unwrap(), d.stream_create().unwrap());
         let p = m.pool_create(0).unwrap();
         let x = m.alloc(POOL, t, 3 * MIB).unwrap();
         // (With an old driver, the free of a block without a stream waits for `u` on the host.)
@@ -386,10 +375,8 @@ fn a_callback_beside_a_capture_may_free() {
 
 #[test]
 fn a_capture_that_only_the_driver_knows_is_not_disturbed() {
-    everywhere(|settings, made, mode| {
-        let (fake, d) = one(settings);
-        let m = d.memory();
-        let (s, t) = (stream(&fake, &d, made), d.stream_create().unwrap());
+    on_streams(|fake, d, s, made, mode| {
+        let (m, t) = (d.memory(), d.stream_create().unwrap());
         let kept = m.alloc(POOL, s, 3 * MIB).unwrap(); // the stream is known from here on
         let x = m.alloc(POOL, t, 3 * MIB).unwrap();
         let y = m.alloc_unordered(POOL, 3 * MIB).unwrap();
