@@ -13,7 +13,7 @@ use crate::capi::pool::to_ptr;
 use crate::capi::types::{millpond_device, millpond_dlpack_options, millpond_dlpack_view};
 use crate::fail;
 use crate::paddle::abi::C_Status;
-use crate::runtime::{self, Caps, DeviceState, Held};
+use crate::runtime::{self, BlockOnDevice, Caps, DeviceState};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::slice;
@@ -349,7 +349,7 @@ fn compact_strides(shape: &[i64]) -> Vec<i64> {
 
 /// The block of this library that contains `addr`, if any. If several devices have one there, it is that of the device
 /// that the tensor names, or of the one that is to use it.
-fn holder_of(addr: u64, wanted: Option<&Arc<DeviceState>>, named: DlDevice) -> Result<Option<Held>> {
+fn holder_of(addr: u64, wanted: Option<&Arc<DeviceState>>, named: DlDevice) -> Result<Option<BlockOnDevice>> {
     let Ok(all) = runtime::holders(addr) else { return Ok(None) };
     let one = |is: &dyn Fn(&DeviceState) -> bool| {
         let mut found = all.iter().filter(|(d, _)| is(d));

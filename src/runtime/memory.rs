@@ -9,6 +9,7 @@ use crate::core::{
 use crate::device::{Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::backing::Supply;
+use crate::runtime::deferred::DeferredFrees;
 use crate::runtime::handle_cache;
 use crate::runtime::options::Options;
 use crate::runtime::rescue::OomCallback;
@@ -292,7 +293,7 @@ impl Memory {
 
     /// The account of the device.
     pub fn stats(&self) -> Stats {
-        self.free_kept();
+        self.free_deferred();
         match &self.how {
             How::Pooled(p) => p.stats(None).unwrap_or_default(),
             How::Unpooled(u) => u.stats(),

@@ -109,7 +109,7 @@ impl Memory {
             return ended();
         }
         self.marks.fetch_and(!Marks::KEPT.bits(), Relaxed); // set again where any is left
-        self.free_kept();
+        self.free_deferred();
         Ok(&self.how)
     }
 
