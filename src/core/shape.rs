@@ -76,8 +76,8 @@ pub(crate) struct Shape {
     classes: [SizeClass; LOOKED_UP],
 }
 
-/// A size class: where blocks of a charged size are found. For the fine tiers: the units, the list of freed blocks of that
-/// size, and log2 of the unit, in one word, so that the hot path reads it once. For the large tier the list is 0.
+/// A size class: where blocks of a charged size are found. For the fine tiers: the units, the list of freed blocks of
+/// that size, and log2 of the unit, in one word, so that the hot path reads it once. For the large tier the list is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SizeClass(u32);
 

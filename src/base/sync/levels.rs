@@ -54,7 +54,7 @@ levels! {
     STREAMS,
     /// Which streams are being captured, and on which ones fences are being recorded.
     RECORDING,
-    /// The fences that one ended stream left behind.
+    /// The fence that one ended stream left behind.
     STREAM_END,
     /// The driver that the type `cuda` has loaded.
     CUDA_TYPE,
