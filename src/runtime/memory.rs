@@ -9,7 +9,6 @@ use crate::core::{
 use crate::device::{Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::backing::Supply;
-use crate::runtime::deferred::DeferredFrees;
 use crate::runtime::handle_cache;
 use crate::runtime::options::Options;
 use crate::runtime::rescue::OomCallback;

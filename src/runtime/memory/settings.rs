@@ -1,6 +1,6 @@
 //! The settings of a device's memory, from options and a limit, and how they configure its pond.
 
-use super::state::{Asked, How, Memory, Released, Settings};
+use super::state::{How, Memory, Released, Requested, Settings};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::core::Tuning;
