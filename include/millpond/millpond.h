@@ -101,7 +101,7 @@ extern "C" {
 #define MILLPOND_E_SYSTEM 12
 /** A custom-runtime plugin was refused: version, struct size or a missing function. */
 #define MILLPOND_E_PLUGIN_REFUSED 13
-/** The thing is still in use, or the name is taken. */
+/** The object is still in use, or the name is taken. */
 #define MILLPOND_E_BUSY 14
 /** The call is not allowed here: in a stream callback, or in a forked child. */
 #define MILLPOND_E_NOT_PERMITTED 15
@@ -109,17 +109,17 @@ extern "C" {
 #define MILLPOND_E_WRONG_SIZE 16
 /** A defect of this library; please report it. */
 #define MILLPOND_E_INTERNAL 17
-/** `millpond_pool_sleep`: what the memory holds is kept in host memory, and is there again after the wake. */
+/** `millpond_pool_sleep`: the contents of the memory are kept in host memory, and restored by the wake. */
 #define MILLPOND_SLEEP_KEEP 1
-/** `millpond_device_add_segment_callback`: the range has memory behind it from now on. */
+/** `millpond_device_add_segment_callback`: the range has memory from now on. */
 #define MILLPOND_SEGMENT_ADDED 1
 /** The same: the range is about to lose its memory. */
 #define MILLPOND_SEGMENT_REMOVED 2
-/** A block that is in the caller's hands: of `millpond_device_walk_blocks`, as the next two. */
+/** For `millpond_device_walk_blocks`, as the next two: an allocated block. */
 #define MILLPOND_BLOCK_LIVE 1
-/** A block that is freed, and not used again before some streams, or other processes, have passed what was queued. */
+/** A freed block that is not reused before some streams, or other processes, have passed what was queued. */
 #define MILLPOND_BLOCK_WAITING 2
-/** Memory that is free: the next request may have it. Pools that sleep have none. */
+/** Free memory: the next request may get it. Pools that sleep have none. */
 #define MILLPOND_BLOCK_FREE 4
 /** All of these. */
 #define MILLPOND_BLOCK_ANY 7
@@ -135,7 +135,7 @@ extern "C" {
 #define MILLPOND_CAP_HOST_ACCESS 2
 /** Bit of `millpond_device_info.caps`: unified memory works. */
 #define MILLPOND_CAP_UNIFIED 4
-/** Bit of `millpond_device_info.caps`: host memory is page-locked, where the limit allows. */
+/** Bit of `millpond_device_info.caps`: host memory is page-locked, as far as the limit allows. */
 #define MILLPOND_CAP_PINNED 8
 /** Bit of `millpond_device_info.caps`: streams can be created. */
 #define MILLPOND_CAP_STREAMS 16
@@ -143,20 +143,20 @@ extern "C" {
 #define MILLPOND_CAP_CALLBACKS 32
 
 /**
- * A capture of work for later, and the graph that came of it: a handle from `millpond_capture_begin`. It is
- * a number and points to nothing; a released one is recognised.
+ * A capture of work for later, and the graph that it made: a handle from `millpond_capture_begin`. It is a number and
+ * points to nothing; a released one is recognised.
  */
 typedef struct millpond_capture millpond_capture;
 
 /**
- * A pool's layout at one moment: a handle from `millpond_pool_checkpoint`. It is a number and points to
+ * A recorded layout of a pool: a handle from `millpond_pool_checkpoint`. It is a number and points to
  * nothing; a destroyed one is recognised.
  */
 typedef struct millpond_checkpoint millpond_checkpoint;
 
 /**
- * A device: a handle that `millpond_device_get` lends. It is a number and points to nothing; it
- * stays known for ever, and calls on a device that has ended get MILLPOND_E_NOT_INITIALIZED.
+ * A device: a handle, borrowed from `millpond_device_get`. It is a number and points to nothing. It stays known for
+ * ever, and calls on a device that has ended return MILLPOND_E_NOT_INITIALIZED.
  */
 typedef struct millpond_device millpond_device;
 
@@ -167,22 +167,22 @@ typedef struct millpond_device millpond_device;
  */
 typedef struct millpond_pool millpond_pool;
 
-/** How the built-in device type "host" is. Zero means the default, which the environment can set. */
+/** The configuration of the built-in device type "host". Zero means the default, which the environment can set. */
 typedef struct millpond_host_options {
   /** sizeof(millpond_host_options) */
   size_t struct_size;
-  /** Number of devices, at most 64. 0: MILLPOND_HOST_DEVICES, else 2. */
+  /** Number of devices, at most 64. 0: MILLPOND_HOST_DEVICES, otherwise 2. */
   uint32_t device_count;
   /**
-   * Bytes of each device, committed as they are touched. 0: MILLPOND_HOST_CAPACITY, else half of the
-   * machine's memory divided by the number of devices.
+   * Bytes of each device, committed as they are touched. 0: MILLPOND_HOST_CAPACITY, otherwise half of the machine's
+   * memory divided by the number of devices.
    */
   uint64_t capacity_bytes;
-  /** 1: the devices only give segments and cannot map. 0: MILLPOND_HOST_MAPPING, else they can map. */
+  /** 1: the devices only give segments and cannot map. 0: MILLPOND_HOST_MAPPING, otherwise they can map. */
   uint32_t disable_mapping;
 } millpond_host_options;
 
-/** What a device tells about itself. */
+/** What a device reports about itself. */
 typedef struct millpond_device_info {
   /** sizeof(millpond_device_info) */
   size_t struct_size;
@@ -200,7 +200,7 @@ typedef struct millpond_device_info {
   uint64_t min_chunk_bytes;
   /** A request that takes more than this goes to the device directly. */
   uint64_t max_chunk_bytes;
-  /** At most this much is ever taken from the device. */
+  /** The maximum that is ever taken from the device. */
   uint64_t max_alloc_bytes;
   /** Added to each request before it is rounded. */
   uint64_t extra_padding_bytes;
@@ -216,7 +216,7 @@ typedef struct millpond_device_info {
   uint64_t driver_version;
 } millpond_device_info;
 
-/** How a new pool is. */
+/** The configuration of a new pool. */
 typedef struct millpond_pool_options {
   /** sizeof(millpond_pool_options) */
   size_t struct_size;
@@ -240,7 +240,7 @@ typedef struct millpond_counter {
 typedef struct millpond_stats {
   /** sizeof(millpond_stats) */
   size_t struct_size;
-  /** Bytes in live blocks as they were asked for. */
+  /** Bytes in live blocks, as requested. */
   struct millpond_counter requested_bytes;
   /** Bytes in live blocks after rounding. */
   struct millpond_counter allocated_bytes;
@@ -250,15 +250,15 @@ typedef struct millpond_stats {
   struct millpond_counter reserved_bytes;
   /** Live blocks. */
   struct millpond_counter blocks;
-  /** Pieces of memory held from the device. */
+  /** Pieces of memory taken from the device. */
   struct millpond_counter segments;
   /** Calls into the memory management of the device so far. */
   uint64_t driver_calls;
-  /** Requests that failed for lack of memory, a limit included. */
+  /** Requests that failed for lack of memory, including those that hit a limit. */
   uint64_t out_of_memory_count;
   /** The limit of `reserved_bytes`; 0: none. */
   uint64_t limit_bytes;
-  /** Bytes of memory that sleeps: given back to the device until its pool wakes. */
+  /** Bytes of sleeping memory: given back to the device until its pool wakes. */
   struct millpond_counter sleeping_bytes;
 } millpond_stats;
 
@@ -266,7 +266,7 @@ typedef struct millpond_stats {
 typedef struct millpond_host_stats {
   /** sizeof(millpond_host_stats) */
   size_t struct_size;
-  /** Bytes in live blocks as they were asked for. */
+  /** Bytes in live blocks, as requested. */
   struct millpond_counter requested_bytes;
   /** Bytes in live blocks after rounding. */
   struct millpond_counter allocated_bytes;
@@ -274,15 +274,15 @@ typedef struct millpond_host_stats {
   struct millpond_counter reserved_bytes;
   /** Live blocks. */
   struct millpond_counter blocks;
-  /** Bytes that are freed and can be used again. */
+  /** Freed bytes that can be reused. */
   uint64_t cached_bytes;
-  /** Bytes that are freed and still wait for a stream. */
+  /** Freed bytes that still wait for a stream. */
   uint64_t pending_bytes;
-  /** Calls to the device for memory, and to give it back, so far. */
+  /** Calls to the device so far that took memory or gave it back. */
   uint64_t driver_calls;
   /** Requests so far that were served without such a call. */
   uint64_t reuse_count;
-  /** The NUMA node that memory is taken from where it has room; -1 where the device tells none. */
+  /** The NUMA node from which memory is taken if it has room; -1 if the device does not report one. */
   int32_t numa_node;
 } millpond_host_stats;
 
@@ -294,11 +294,11 @@ typedef struct millpond_block_info {
   void *base;
   /** Bytes of the block after rounding. */
   size_t size_bytes;
-  /** Bytes that were asked for. */
+  /** The requested bytes. */
   size_t requested_bytes;
   /** The stream that orders its reuse; NULL for the default stream and for a block of `millpond_alloc`. */
   C_Stream stream;
-  /** The pool it came from; borrowed. */
+  /** The pool from which it was allocated; borrowed. */
   struct millpond_pool *pool;
   /** The device it lies on; borrowed. */
   struct millpond_device *device;
@@ -310,20 +310,20 @@ typedef struct millpond_block_record {
   size_t struct_size;
   /** First address. */
   void *ptr;
-  /** Bytes after rounding, as `allocated_bytes` and `active_bytes` count them; of free memory, its length. */
+  /** Bytes after rounding, as `allocated_bytes` and `active_bytes` count them; for free memory its length. */
   size_t size_bytes;
-  /** Bytes that were asked for; 0 for free memory. */
+  /** The requested bytes; 0 for free memory. */
   size_t requested_bytes;
   /**
-   * The stream that orders its reuse, or whose requests free memory serves; NULL for the default stream, for all
-   * streams (`millpond_alloc`), and for one that has ended.
+   * The stream that orders its reuse or, for free memory, the stream whose requests it serves; NULL for the default
+   * stream, for all streams (`millpond_alloc`), and for one that has ended.
    */
   C_Stream stream;
-  /** The pool that it is of; borrowed. NULL for free memory of a pool that has ended. */
+  /** The pool to which it belongs; borrowed. NULL for free memory of a pool that has ended. */
   struct millpond_pool *pool;
   /**
-   * Where the piece of memory begins that was taken from the device with one call, and that it lies in. NULL where
-   * the device maps: it takes granules of 2 MiB, and a block may lie across any of them.
+   * Where the piece of memory begins that contains it and that was taken from the device with one call. NULL if the
+   * device maps: it takes granules of 2 MiB, and a block may lie across any of them.
    */
   void *segment;
   /** One MILLPOND_BLOCK_* bit. */
@@ -331,43 +331,43 @@ typedef struct millpond_block_record {
 } millpond_block_record;
 
 /**
- * Called for each block of `millpond_device_walk_blocks`, with the pointer given there. The record lives for the call.
- * On the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+ * Called for each block of `millpond_device_walk_blocks`, with the pointer given there, on the thread of that call,
+ * with no lock held. The record lives for the call. Returns whether to continue. It must not throw.
  */
 typedef bool (*millpond_walk_callback)(void *user_data, const struct millpond_block_record *record);
 
 /**
- * Called on a thread of the device when a stream gets there, with the pointer given at
- * `millpond_stream_add_callback` and the state of the stream (C_SUCCESS, or the failure of work before).
- * It should not throw, and must not make calls that wait: they get MILLPOND_E_NOT_PERMITTED.
+ * Called on a thread of the device when a stream reaches it, with the pointer given to `millpond_stream_add_callback`
+ * and the state of the stream (C_SUCCESS, or the failure of earlier work). It should not throw, and must not make
+ * calls that wait: they return MILLPOND_E_NOT_PERMITTED.
  */
 typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
 
 /**
- * Called when a request for `size_bytes` finds no memory, with the pointer given at
- * `millpond_device_add_oom_callback`: on the thread of the request, with no lock held, after everything else
- * was tried. Returns true when it freed something. It may allocate and free through Millpond; a request that
- * fails inside it calls no callbacks. It may be called by several threads at once. It must not throw.
+ * Called when a request for `size_bytes` finds no memory, with the pointer given to
+ * `millpond_device_add_oom_callback`: on the thread of the request, with no lock held, after everything else was
+ * tried. Returns true if it freed something. It may allocate and free through Millpond; a request that fails inside it
+ * calls no callbacks. Several threads may call it at once. It must not throw.
  */
 typedef bool (*millpond_oom_callback)(void *user_data, uint64_t size_bytes);
 
 /**
- * Called with the pointer given at `millpond_device_add_segment_callback`, a MILLPOND_SEGMENT_* number, and a range
- * of the device's addresses. On a thread that is in a call, with locks held: it must not throw, and must not call
+ * Called with the pointer given to `millpond_device_add_segment_callback`, a MILLPOND_SEGMENT_* number, and a range of
+ * the device's addresses, on a thread that is inside a call of Millpond: it must not throw, and must not call
  * Millpond.
  */
 typedef void (*millpond_segment_callback)(void *user_data, uint32_t event, void *ptr, size_t size_bytes);
 
 /**
- * Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: `ptr` and
- * the `size_bytes` that were asked for, and whether the block is live now or was freed. On the thread of the
- * call, after everything is done, with no lock held. It must not throw.
+ * Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: with `ptr` and
+ * the requested `size_bytes`, and whether the block is live now or was freed. On the thread of the call, after
+ * everything is done, with no lock held. It must not throw.
  */
 typedef void (*millpond_restore_callback)(void *user_data, void *ptr, size_t size_bytes, bool live);
 
 /**
- * Called once, when the consumer of a tensor of `millpond_dlpack_export` gives it back, with the pointer from
- * the options. On any thread. It must not throw.
+ * Called once, on any thread, when the consumer of a tensor of `millpond_dlpack_export` gives it back, with the
+ * pointer from the options. It must not throw.
  */
 typedef void (*millpond_dlpack_release)(void *user_data);
 
@@ -384,24 +384,24 @@ typedef struct millpond_dlpack_options {
   /** Dimensions, 0 to 64. */
   int32_t ndim;
   /**
-   * As many sizes as `ndim` says, in elements. NULL with `ndim` 0: one dimension, as many elements as the
-   * block has room for behind `byte_offset`. Not NULL with `ndim` 0: a single element. Copied.
+   * As many sizes as `ndim` says, in elements. NULL with `ndim` 0: one dimension, with as many elements as the block
+   * has room for after `byte_offset`. Not NULL with `ndim` 0: a single element. Copied.
    */
   const int64_t *shape;
   /** As many steps as `ndim` says, in elements. NULL: row by row. Copied. */
   const int64_t *strides;
   /**
-   * From the start of the block to the first element. It is added to the tensor's `data`, whose own
-   * `byte_offset` is 0: not every consumer looks at that.
+   * From the start of the block to the first element. It is added to the tensor's `data`, whose own `byte_offset` is
+   * 0, since not every consumer reads that.
    */
   uint64_t byte_offset;
   /** DLPACK_FLAG_BITMASK_* bits: read only (1), copied (2), elements of less than a byte padded to one (4). */
   uint64_t flags;
-  /** A DLDeviceType to tell instead of the one that `millpond_dlpack_export` describes. 0: that one. */
+  /** A DLDeviceType to report instead of the one that `millpond_dlpack_export` describes. 0: that one. */
   uint32_t device_type;
   /** Called by the deleter instead of a free, for a block that its owner keeps. NULL: the deleter frees it. */
   millpond_dlpack_release release;
-  /** Given to `release`. */
+  /** Passed to `release`. */
   void *user_data;
 } millpond_dlpack_options;
 
@@ -437,7 +437,7 @@ typedef struct millpond_dlpack_view {
   const int64_t *shape;
   /** Steps, in elements; borrowed from the tensor. NULL: row by row. */
   const int64_t *strides;
-  /** The start of the block of this library that holds the elements; NULL for the memory of others. */
+  /** The start of the block of this library that contains the elements; NULL for other memory. */
   void *block;
   /** The pool of that block; borrowed. */
   struct millpond_pool *pool;
@@ -448,14 +448,14 @@ typedef struct millpond_dlpack_view {
 /* ---- Last error ---------------------------------------------------------------------------------------- */
 
 /**
- * The code of the last failed call on the calling thread; MILLPOND_OK when none has failed yet. A
- * call that succeeds does not clear it. Never fails.
+ * The code of the last failed call on the calling thread; MILLPOND_OK if none has failed yet. A call that succeeds
+ * does not clear it. Never fails.
  */
 uint32_t millpond_last_error_code(void);
 
 /**
- * A text for a person about the last failed call on the calling thread, UTF-8; "" when none has failed
- * yet. Never NULL. Borrowed until the next failing call on this thread, or the thread's end.
+ * A text for a person about the last failed call on the calling thread, UTF-8; "" if none has failed yet. Never NULL.
+ * Borrowed until the next failing call on this thread, or the thread's end.
  */
 const char *millpond_last_error_message(void);
 
@@ -471,8 +471,8 @@ const char *millpond_error_name(uint32_t code);
 const char *millpond_version(void);
 
 /**
- * Sets how the built-in device type "host" is. Must come before the first call that names a device
- * type. `options` may be NULL: defaults.
+ * Configures the built-in device type "host". Must come before the first call that names a device type. `options` may
+ * be NULL: defaults.
  *
  * Errors: BUSY once the library was used; INVALID_ARGUMENT for more than 64 devices, for another value
  * than 0 or 1 in `disable_mapping`, for a capacity that no device can have, and for a bad value of a
@@ -481,23 +481,23 @@ const char *millpond_version(void);
 C_Status millpond_host_configure(const millpond_host_options *options);
 
 /**
- * Ends every device type: waits for the work of all devices, then gives everything back. Live blocks,
- * pools, streams and events are lost; registered device types are forgotten.
+ * Ends every device type: waits for the work of all devices, then gives everything back. Live blocks, pools, streams
+ * and events are lost; registered device types are removed.
  *
- * Afterwards every call with an old handle or pointer gets NOT_INITIALIZED, for ever. A next call that
- * names a device type starts the library anew, with the host device's defaults unless it is configured
- * again. Not needed before the end of the process.
+ * Afterwards every call with an old handle or pointer returns NOT_INITIALIZED, for ever. The next call that names a
+ * device type starts the library again, with the host device's defaults unless it is configured again. Not needed
+ * before the end of the process.
  *
- * Calls that other threads have under way are waited for, or get NOT_INITIALIZED; only allocating and
- * freeing on a registered device type must not be under way meanwhile.
- * Errors: NOT_INITIALIZED when nothing was started; NOT_PERMITTED in a stream callback; else the first
+ * Waits for calls that other threads are making; later ones return NOT_INITIALIZED. Only allocating and freeing on a
+ * registered device type must not be in progress meanwhile.
+ * Errors: NOT_INITIALIZED if nothing was started; NOT_PERMITTED in a stream callback; otherwise the first failure of a
  * failure of a device, after all have been ended.
  */
 C_Status millpond_finalize(void);
 
 /* ---- Device types -------------------------------------------------------------------------------------- */
 
-/** Bytes that hold the name of every device type, with its NUL. */
+/** The bytes that are enough for the name of every device type, including its NUL. */
 #define MILLPOND_DEVICE_TYPE_NAME_BYTES 32
 
 /**
@@ -508,30 +508,34 @@ C_Status millpond_finalize(void);
 C_Status millpond_device_type_get_count(size_t *out_count);
 
 /**
- * The name of the device type at `index`, below the count, written with its NUL into `out_name` of
+ * Writes the name of the device type at `index`, which must be below the count, with its NUL into `out_name` of
  * `capacity` bytes; MILLPOND_DEVICE_TYPE_NAME_BYTES always suffice.
  *
- * Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and when the name does not fit.
+ * Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and if the name does not fit.
  */
-C_Status millpond_device_type_get_name(size_t index, char *out_name, size_t capacity);
+C_Status millpond_device_type_get_name(size_t index,
+                                       char *out_name,
+                                       size_t capacity);
 
 /**
- * Why the device type has no devices, as a text for a person, for instance that there is no CUDA driver or
- * an old one. Empty when it has devices. Written with its NUL into `out_text` of `capacity` bytes; what does
- * not fit is cut off. Does not start CUDA.
+ * Why the device type has no devices, as a text for a person: for instance that there is no CUDA driver, or one that
+ * is too old. Empty if it has devices. Written with its NUL into `out_text` of `capacity` bytes; what does not fit is
+ * cut off. Does not start CUDA.
  *
- * Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL and a `capacity` of 0.
+ * Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL and a `capacity` of 0.
  */
-C_Status millpond_device_type_get_reason(const char *type_name, char *out_text, size_t capacity);
+C_Status millpond_device_type_get_reason(const char *type_name,
+                                         char *out_text,
+                                         size_t capacity);
 
 /**
- * Registers a custom-runtime plugin that is linked into the program: `init_plugin` is called once, and
- * its device type appears beside "host", with pools over its memory.
+ * Registers a custom-runtime plugin that is linked into the program: `init_plugin` is called once, and its device type
+ * appears beside "host", with pools over its memory.
  *
- * `out_name` receives the type's name and may be NULL; else `capacity` must be at least
+ * `out_name` receives the type's name and may be NULL; otherwise `capacity` must be at least
  * MILLPOND_DEVICE_TYPE_NAME_BYTES.
- * Errors: PLUGIN_REFUSED, with the name of what is wrong, for a version, a size or a missing function;
- * BUSY when the name is taken; INVALID_ARGUMENT for NULL; else what the plugin's own start returns.
+ * Errors: PLUGIN_REFUSED, with a message that says what is wrong, for a version, a size or a missing function; BUSY if
+ * the name is taken; INVALID_ARGUMENT for NULL; otherwise what the plugin's `initialize` returns.
  */
 C_Status millpond_device_type_register(void (*init_plugin)(CustomRuntimeParams *params),
                                        char *out_name,
@@ -542,21 +546,23 @@ C_Status millpond_device_type_register(void (*init_plugin)(CustomRuntimeParams *
  * `millpond_device_type_register` does. A refused object is unloaded again; an accepted one
  * stays loaded until its type ends (`millpond_device_type_unregister`, `millpond_finalize`).
  *
- * The object's code runs when it is loaded: the path is the caller's promise. A path without a slash is
- * searched for as the dynamic loader does.
- * Errors: SYSTEM, with the loader's text, when the object cannot be loaded; PLUGIN_REFUSED when it has
- * no InitPlugin; and those of `millpond_device_type_register`.
+ * Loading runs the object's code: the caller vouches for the file. A path without a slash is searched for as the
+ * dynamic loader does.
+ * Errors: SYSTEM, with the loader's message, if the object cannot be loaded; PLUGIN_REFUSED if it has no InitPlugin;
+ * and those of `millpond_device_type_register`.
  */
-C_Status millpond_device_type_load(const char *path, char *out_name, size_t capacity);
+C_Status millpond_device_type_load(const char *path,
+                                   char *out_name,
+                                   size_t capacity);
 
 /**
- * Ends a registered device type and forgets it. Old handles of its devices get NOT_INITIALIZED.
+ * Ends a registered device type and removes it. Old handles of its devices get NOT_INITIALIZED.
  *
- * Calls that other threads have under way are waited for, also those that are in a callback of a plugin, and calls
- * that come later get NOT_INITIALIZED. Nobody may allocate on this type meanwhile: a block that is got just before the
- * end ends with the device. Where this returns BUSY, it has disturbed no call.
+ * Waits for calls that other threads are making, including those that are in a callback of a plugin; later calls get
+ * NOT_INITIALIZED. Nobody may allocate on this type meanwhile: a block that is allocated just before the end ends with
+ * the device. If this returns BUSY, it has disturbed no call.
  *
- * Errors: BUSY, and the type stays, while blocks, host or unified memory of it live; NOT_PERMITTED for a
+ * Errors: BUSY, and the type stays, while it has live blocks, host memory or unified memory; NOT_PERMITTED for a
  * built-in type and in a stream callback; UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
  */
 C_Status millpond_device_type_unregister(const char *type_name);
@@ -564,31 +570,34 @@ C_Status millpond_device_type_unregister(const char *type_name);
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
 /**
- * How many devices the type has. Starts the type if needed; "cuda" is counted without starting CUDA, as far
- * as that is possible, so that a child may still be forked that uses it. 0 devices are no error:
- * `millpond_device_type_get_reason` tells why.
+ * How many devices the type has. Starts the type if needed. "cuda" is counted without starting CUDA, as far as that is
+ * possible, so that a child that uses CUDA can still be forked. 0 devices are no error:
+ * `millpond_device_type_get_reason` says why.
  *
- * Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL.
+ * Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL.
  */
-C_Status millpond_device_get_count(const char *type_name, size_t *out_count);
+C_Status millpond_device_get_count(const char *type_name,
+                                   size_t *out_count);
 
 /**
- * The device of that type and ordinal, opened on first use; the same handle each time. Borrowed: there is
- * nothing to give back. Valid until `millpond_finalize` or until its type is unregistered; later uses get
- * NOT_INITIALIZED.
+ * The device of that type and ordinal, opened on first use; the same handle each time. Borrowed: there is nothing to
+ * give back. Valid until `millpond_finalize` or until its type is unregistered; later uses return NOT_INITIALIZED.
  *
- * Errors: UNKNOWN_DEVICE for the type or the ordinal, with the reason where a type has no devices;
- * INVALID_ARGUMENT for NULL; else what opening the device returns.
+ * Errors: UNKNOWN_DEVICE for the type or the ordinal, with the reason if a type has no devices; INVALID_ARGUMENT for
+ * NULL; otherwise what opening the device returns.
  */
-C_Status millpond_device_get(const char *type_name, int32_t ordinal, millpond_device **out_device);
+C_Status millpond_device_get(const char *type_name,
+                             int32_t ordinal,
+                             millpond_device **out_device);
 
 /**
- * What the device tells about itself, with the memory that is free now. The caller sets
- * `inout_info->struct_size`; as much as fits is written.
+ * What the device reports about itself, with the memory that is free now. The caller sets `inout_info->struct_size`;
+ * as much as fits is written.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
  */
-C_Status millpond_device_get_info(const millpond_device *device, millpond_device_info *inout_info);
+C_Status millpond_device_get_info(const millpond_device *device,
+                                  millpond_device_info *inout_info);
 
 /**
  * Waits for all work queued on the device, on all its streams.
@@ -598,12 +607,13 @@ C_Status millpond_device_get_info(const millpond_device *device, millpond_device
 C_Status millpond_device_synchronize(millpond_device *device);
 
 /**
- * From now on the bytes taken from the device never pass `limit_bytes`; 0: no limit. A limit below what is
- * taken already ends no block: it only refuses more.
+ * Limits the bytes taken from the device to `limit_bytes` from now on; 0: no limit. A limit below what is already
+ * taken frees no block: it only refuses more.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
-C_Status millpond_device_set_limit(millpond_device *device, uint64_t limit_bytes);
+C_Status millpond_device_set_limit(millpond_device *device,
+                                   uint64_t limit_bytes);
 
 /**
  * The account of all pools of the device together. The caller sets `inout_stats->struct_size`; as much as
@@ -614,25 +624,25 @@ C_Status millpond_device_set_limit(millpond_device *device, uint64_t limit_bytes
 C_Status millpond_device_get_stats(const millpond_device *device, millpond_stats *inout_stats);
 
 /**
- * The peaks of the device's account start again from the current values.
+ * Resets the peaks of the device's account to the current values.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
 C_Status millpond_device_reset_peaks(millpond_device *device);
 
 /**
- * Memory that no block uses goes back to the device, from all pools.
+ * Gives memory that no block uses back to the device, from all pools.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
  */
 C_Status millpond_device_empty_cache(millpond_device *device);
 
 /**
- * From now on a request for memory of the device (of any pool, with or without a stream) that finds none calls
- * `callback` with `user_data`, after everything else was tried: for a framework's own caches. All callbacks are
- * called, the oldest first; when one returns true, the request is tried once more. The number in `out_id` is never 0,
- * and no other callback's, of whichever device. The caller removes it with `millpond_device_remove_oom_callback`; it
- * ends with the device, but may still be running then on another thread.
+ * Registers a callback for requests that find no memory of the device (of any pool, with or without a stream):
+ * `callback` is called with `user_data` after everything else was tried, so that a framework can free its own caches.
+ * All callbacks are called, the oldest first; if one returns true, the request is tried once more. The number in
+ * `out_id` is never 0, and unique among the callbacks of all devices. The caller removes it with
+ * `millpond_device_remove_oom_callback`; it ends with the device, but may still be running then on another thread.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
@@ -642,17 +652,17 @@ C_Status millpond_device_add_oom_callback(millpond_device *device,
                                           uint64_t *out_id);
 
 /**
- * Removes an out-of-memory callback. On return no thread is in it, and `user_data` may go. Called from within
- * an out-of-memory callback it does not wait for other threads. Hold no lock that the callback takes.
+ * Removes an out-of-memory callback. When this returns, no thread is in it, and `user_data` may be destroyed. Called
+ * from within an out-of-memory callback, it does not wait for other threads. Hold no lock that the callback takes.
  *
- * Errors: INVALID_ARGUMENT for a number that is none, or was removed before, or is one of another device;
+ * Errors: INVALID_ARGUMENT if the number belongs to no callback, to a removed one, or to one of another device;
  * NOT_INITIALIZED.
  */
-C_Status millpond_device_remove_oom_callback(millpond_device *device, uint64_t id);
+C_Status millpond_device_remove_oom_callback(millpond_device *device,
+                                             uint64_t id);
 
 /**
- * The pool that the device has from the start. Borrowed: it cannot be destroyed. Valid as long as the
- * device.
+ * The pool that the device has from the start. Borrowed: it cannot be destroyed. Valid as long as the device.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
@@ -660,20 +670,20 @@ C_Status millpond_device_get_default_pool(millpond_device *device, millpond_pool
 
 /* ---- Options ------------------------------------------------------------------------------------------- */
 
-/** Bytes that hold the value of every option, with its NUL. */
+/** The bytes that are enough for the value of every option, including its NUL. */
 #define MILLPOND_OPTION_BYTES 512
-/** Bytes that hold all options of a device as one text, with its NUL. */
+/** The bytes that are enough for all options of a device as one text, including its NUL. */
 #define MILLPOND_OPTIONS_BYTES 2048
 
 /**
  * Sets options of devices that are opened from now on: `options` is "key:value,key:value", with the keys and
  * values of docs/options.md, which are those of PyTorch's PYTORCH_ALLOC_CONF. `type_name` NULL: for devices of
- * all types; `ordinal` -1: for all ordinals. What is set later wins over what was set before, and all of it over
- * the environment (MILLPOND_ALLOC_CONF; where that is not set, PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF).
- * Devices that are open keep their options. `millpond_finalize` forgets what was set.
+ * all types; `ordinal` -1: for all ordinals. Later settings override earlier ones, and all of them override the
+ * environment (MILLPOND_ALLOC_CONF; if that is not set, PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF).
+ * Open devices keep their options. `millpond_finalize` forgets what was set.
  *
- * A wrong value in the environment fails the call that opens a device, with the name of the variable.
- * Errors: INVALID_ARGUMENT for NULL in `options`, an ordinal below -1, and a wrong text: the message has the
+ * A bad value in the environment makes the call that opens a device fail, with an error that names the variable.
+ * Errors: INVALID_ARGUMENT for NULL in `options`, an ordinal below -1, and a malformed text: the message has the
  * column and the nearest right key or value, and nothing is set.
  */
 C_Status millpond_set_default_options(const char *type_name,
@@ -685,18 +695,18 @@ C_Status millpond_set_default_options(const char *type_name,
  * stay as they are. `backend` and `expandable_segments` cannot be changed here: set them as defaults before the
  * device is first used.
  *
- * Errors: INVALID_ARGUMENT for NULL and for a wrong text, with the column and the nearest right key or value;
- * BUSY for an option that an open device keeps; NOT_INITIALIZED. After an error nothing has changed.
+ * Errors: INVALID_ARGUMENT for NULL and for a malformed text, with the column and the nearest right key or value;
+ * BUSY for an option that an open device cannot change; NOT_INITIALIZED. After an error nothing has changed.
  */
 C_Status millpond_device_set_options(millpond_device *device,
                                      const char *options);
 
 /**
- * The value of the option `key` as it is now, written with its NUL into `out_text` of `capacity` bytes;
- * MILLPOND_OPTION_BYTES always suffice. `backend` and `expandable_segments` tell what the device has, whatever
- * was asked for.
+ * The current value of the option `key`, written with its NUL into `out_text` of `capacity` bytes;
+ * MILLPOND_OPTION_BYTES always suffice. `backend` and `expandable_segments` say what is in effect, whatever was asked
+ * for.
  *
- * Errors: INVALID_ARGUMENT for NULL, for a key that is none, and when the value does not fit; NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT for NULL, for an unknown key, and if the value does not fit; NOT_INITIALIZED.
  */
 C_Status millpond_device_get_option(const millpond_device *device,
                                     const char *key,
@@ -806,20 +816,20 @@ C_Status millpond_pool_reset_peaks(millpond_pool *pool);
 /* ---- Scopes: pools by thread --------------------------------------------------------------------------- */
 
 /**
- * From now on, requests of the calling thread to the default pool of `pool`'s device come from `pool`:
- * `millpond_alloc`, `millpond_pool_alloc` on the default pool, and what is built on them. Requests that name
- * another pool, other threads and other devices are not concerned, and blocks are freed as always. Scopes
- * nest: the innermost of a device counts, and one of the default pool itself ends the effect of outer ones.
- * A scope that a thread leaves open ends with the thread. While any thread has a scope open on a device,
- * requests to its default pool take a few nanoseconds more.
+ * Serves the calling thread's requests to the default pool of `pool`'s device from `pool` from now on:
+ * `millpond_alloc`,
+ * `millpond_pool_alloc` on the default pool, and what is built on them. Requests that name another pool, other threads
+ * and other devices are not affected, and blocks are freed as always. Scopes nest: the innermost of a device counts,
+ * and one of the default pool itself ends the effect of outer ones. A scope that a thread leaves open ends with the
+ * thread. While any thread has a scope open on a device, requests to its default pool take a few nanoseconds more.
  *
  * Errors: INVALID_ARGUMENT for a pool that does not exist; NOT_INITIALIZED.
  */
 C_Status millpond_scope_begin(millpond_pool *pool);
 
 /**
- * Ends the calling thread's innermost scope of the device, which must be one of `pool`. While a scope is
- * open on any thread, `millpond_pool_destroy` of its pool gets BUSY.
+ * Ends the calling thread's innermost scope of the device, which must be one of `pool`. While any thread has a scope
+ * open, `millpond_pool_destroy` of its pool returns BUSY.
  *
  * Errors: NOT_PERMITTED when this thread has no scope open on the device (perhaps another thread has), or
  * the innermost is one of another pool; INVALID_ARGUMENT; NOT_INITIALIZED. After an error no scope has ended.
@@ -829,27 +839,29 @@ C_Status millpond_scope_end(millpond_pool *pool);
 /* ---- Captures: memory of graphs ------------------------------------------------------------------------ */
 
 /**
- * Work on `stream` is about to be recorded into a graph: from now on all requests of this stream come from
- * `pool`, whatever pool of the device they name, and from whichever thread. Call it before the driver starts
- * to record. `pool` is not the default pool; captures may share one, one after the other or at a time.
+ * Work on `stream` is about to be recorded into a graph: from now on all requests of this stream are served from
+ * `pool`, whatever pool of the device they name, and from whichever thread they come. Call it before the driver starts
+ * to record. `pool` must not be the default pool; captures may share one, one after the other or at the same time.
  *
- * Until `millpond_capture_end` Millpond asks nothing of the captured streams: no event is recorded there, they
- * are made to wait for nothing, their pool only grows, and a freed block that must wait for them waits until
- * the capture has ended. Other streams and threads go on, but while any stream of a device is captured the
- * device is not waited for: `millpond_device_empty_cache` and the like get BUSY. Free memory of the captured
- * streams in other pools rests meanwhile.
+ * Until `millpond_capture_end` Millpond leaves the captured streams alone: it records no event on them and makes them
+ * wait for nothing, their pool only grows, and a freed block that must wait for them waits until the capture has
+ * ended. Other streams and threads continue, but while any stream of a device is captured, the device is not waited
+ * for:
+ * `millpond_device_empty_cache` and the like return BUSY. Free memory of the captured streams in other pools is not
+ * used meanwhile.
  *
- * As long as the capture is not released, its pool keeps all its memory at its addresses, freed blocks
- * included, for the graph to find at each replay: nothing is given back, lent to other pools or streams, or
- * shown elsewhere, and `millpond_pool_destroy` gets BUSY. A replay uses the memory of blocks that were freed
- * during the capture too. Other requests to the pool may get such memory, so order them with the replays, as
- * a request on the captured stream is, or use another pool.
+ * Until the capture is released, its pool keeps all its memory at its addresses, including freed blocks, so that each
+ * replay of the graph finds it there: no memory is given back, given to other pools or streams, or mapped elsewhere,
+ * and
+ * `millpond_pool_destroy` returns BUSY. A replay also uses the memory of blocks that were freed during the capture.
+ * Other requests to the pool may get such memory, so order them with the replays, as requests on the captured stream
+ * are, or use another pool.
  *
- * The caller gives the capture back with `millpond_capture_release`.
+ * The caller must end the capture with `millpond_capture_release`.
  *
  * Errors: BUSY when the stream is captured already; UNKNOWN_STREAM; INVALID_ARGUMENT for the default pool, and
- * for the default stream (NULL), which cannot be captured; UNSUPPORTED where the device is not pooled, and for a
- * stream that is another one on each thread; NOT_INITIALIZED.
+ * for the default stream (NULL), which cannot be captured; UNSUPPORTED if the device is not pooled, and for a
+ * stream that differs on each thread; NOT_INITIALIZED.
  */
 C_Status millpond_capture_begin(millpond_pool *pool,
                                 C_Stream stream,
@@ -858,15 +870,15 @@ C_Status millpond_capture_begin(millpond_pool *pool,
 /**
  * Work on `stream` is recorded into the same graph: call it before the stream joins the driver's capture.
  *
- * Errors: NOT_PERMITTED when the capture has ended; INVALID_ARGUMENT, also when it was released; else those of
+ * Errors: NOT_PERMITTED when the capture has ended; INVALID_ARGUMENT, also when it was released; otherwise those of
  * `millpond_capture_begin`.
  */
 C_Status millpond_capture_add_stream(millpond_capture *capture,
                                      C_Stream stream);
 
 /**
- * The streams of the capture are ordinary ones again. Call it when the driver records no more, whether that
- * went well or not. The pool keeps its memory until `millpond_capture_release`.
+ * Makes the streams of the capture ordinary ones again. Call it when the driver has stopped recording, successfully or
+ * not. The pool keeps its memory until `millpond_capture_release`.
  *
  * Errors: NOT_PERMITTED when it has ended already; INVALID_ARGUMENT, also when it was released;
  * NOT_INITIALIZED.
@@ -874,11 +886,11 @@ C_Status millpond_capture_add_stream(millpond_capture *capture,
 C_Status millpond_capture_end(millpond_capture *capture);
 
 /**
- * The graph of the capture is destroyed, and its last replay queued; or it never came to be: a capture that
- * has not ended is ended first (the driver must record no more). When this was the last capture of its pool,
- * the pool's free memory goes back to the device, which is waited for; or, while another stream is captured,
- * serves nobody until everything is over that is queued now, and is ordinary free memory then. The handle is
- * not valid any more. NULL: no-op.
+ * Releases a capture, once its graph is destroyed and the last replay queued, or if no graph was made: a capture that
+ * has not ended is ended first (the driver must have stopped recording). When the last capture of a pool is released,
+ * the pool's free memory goes back to the device, which is waited for. While another stream is captured, that memory
+ * is instead set aside until everything queued now is done, and is ordinary free memory then. The handle is invalid
+ * afterwards. NULL: no-op.
  *
  * Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
  */
@@ -887,29 +899,28 @@ C_Status millpond_capture_release(millpond_capture *capture);
 /* ---- Checkpoints: layouts of pools --------------------------------------------------------------------- */
 
 /**
- * Notes which blocks of the pool are live now, where, with their sizes and streams. Nothing of it is kept from
- * being freed or given back; what is needed to keep a pool's memory is a capture. The caller ends it with
+ * Records which blocks of the pool are live now, with their addresses, sizes and streams. This does not keep anything
+ * from being freed or given back; a capture keeps a pool's memory. The caller ends it with
  * `millpond_checkpoint_destroy`.
  *
- * Errors: INVALID_ARGUMENT; UNSUPPORTED where the device is not pooled; NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT; UNSUPPORTED if the device is not pooled; NOT_INITIALIZED.
  */
 C_Status millpond_pool_checkpoint(millpond_pool *pool,
                                   millpond_checkpoint **out_checkpoint);
 
 /**
- * Makes exactly those blocks of `pool` live that were at the checkpoint: at the same addresses, of the same
- * sizes and streams. Blocks that have come since are freed, and those that were freed since are live again,
- * with what their memory holds now; where a block was freed and another of the same size and stream made at its
- * address, that one stays. `callback` (may be NULL) is told each block that was freed or made live. Nothing is
- * copied, and the device is called only where a block that is freed was used by other streams than its own:
- * those are waited for. No other thread may use the pool meanwhile. A checkpoint may be restored any number of
- * times.
+ * Makes exactly those blocks of `pool` live that were live at the checkpoint: at the same addresses, of the same sizes
+ * and streams. Blocks that were allocated since are freed, and those that were freed since are live again, with what
+ * their memory holds now; if a block was freed and another of the same size and stream was allocated at its address,
+ * that one stays. `callback` (may be NULL) is called for each block that was freed or made live. Nothing is copied,
+ * and the device is called only if a block that is freed was used by streams other than its own, which are waited for.
+ * No other thread may use the pool meanwhile. A checkpoint may be restored any number of times.
  *
- * Errors: NOT_PERMITTED when it is impossible, because memory of it went back to the device or to another pool,
- * which does not happen while a capture keeps the pool; UNKNOWN_STREAM when a stream of it has ended; BUSY when
- * a stream of it is being captured, or another thread used the pool; OUT_OF_MEMORY; NOT_PERMITTED in a stream
- * callback; INVALID_ARGUMENT, also for a checkpoint of another pool; UNSUPPORTED; NOT_INITIALIZED; DEVICE. After
- * an error nothing has changed.
+ * Errors: NOT_PERMITTED if it is impossible, because memory of it went back to the device or to another pool, which
+ * does not happen while a capture keeps the pool; UNKNOWN_STREAM if one of its streams has ended; BUSY if one of its
+ * streams is being captured, or another thread used the pool; OUT_OF_MEMORY; NOT_PERMITTED in a stream callback;
+ * INVALID_ARGUMENT, also for a checkpoint of another pool; UNSUPPORTED; NOT_INITIALIZED; DEVICE. After an error
+ * nothing has changed.
  */
 C_Status millpond_pool_restore(millpond_pool *pool,
                                const millpond_checkpoint *checkpoint,
@@ -926,42 +937,42 @@ C_Status millpond_checkpoint_destroy(millpond_checkpoint *checkpoint);
 /* ---- Sleep: pools without physical memory -------------------------------------------------------------- */
 
 /**
- * Gives the physical memory of the pool back to the device until `millpond_pool_wake`. Its addresses stay, and
- * so do its blocks, which nobody may touch meanwhile: copies and fills of them get NOT_PERMITTED, and so do
- * requests to the pool. Blocks may be freed. `flags`: 0, and what the memory holds is lost, or
- * MILLPOND_SLEEP_KEEP, and it is copied to host memory and back. Waits for the device.
+ * Gives the physical memory of the pool back to the device until `millpond_pool_wake`. Its addresses stay, and so do
+ * its blocks, which nobody may access meanwhile: copies and fills of them return NOT_PERMITTED, and so do requests to
+ * the pool. Blocks may be freed. With `flags` 0 the contents of the memory are lost; with MILLPOND_SLEEP_KEEP they are
+ * copied to host memory and back. Waits for the device.
  *
- * Errors: UNSUPPORTED where the device does not map; NOT_PERMITTED when the pool sleeps already, and in a
- * stream callback; BUSY while a stream of the device is captured; OUT_OF_MEMORY for host memory;
- * INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error nothing has changed; but where the device takes
- * memory and does not give it again, the pool may sleep in part, as `sleeping_bytes` tells: wake it then.
+ * Errors: UNSUPPORTED if the device does not map; NOT_PERMITTED if the pool already sleeps, and in a stream callback;
+ * BUSY while a stream of the device is captured; OUT_OF_MEMORY for host memory; INVALID_ARGUMENT; NOT_INITIALIZED;
+ * DEVICE. After an error nothing has changed, except that if the device takes memory and does not give it back, a part
+ * of the pool may sleep, as `sleeping_bytes` shows: wake it then.
  */
 C_Status millpond_pool_sleep(millpond_pool *pool,
                              uint32_t flags);
 
 /**
- * Brings the memory of a sleeping pool back, at the same addresses. Where there is too little, idle memory of
- * other pools is given back for it.
+ * Brings the memory of a sleeping pool back, at the same addresses. If there is too little, idle memory of other pools
+ * is given back for it.
  *
- * Errors: OUT_OF_MEMORY, and the pool sleeps on with what was kept; NOT_PERMITTED when it does not sleep, and in
+ * Errors: OUT_OF_MEMORY, and the pool sleeps on with what was kept; NOT_PERMITTED if it does not sleep, and in
  * a stream callback; BUSY while a stream of the device is captured; UNSUPPORTED; INVALID_ARGUMENT;
  * NOT_INITIALIZED; DEVICE. After an error nothing has changed.
  */
 C_Status millpond_pool_wake(millpond_pool *pool);
 
 /**
- * `millpond_pool_sleep` for all pools of the device that were made with this name, which serves as a tag: all of
+ * `millpond_pool_sleep` for all pools of the device that were created with this name, which serves as a tag: all of
  * them or none.
  *
- * Errors: INVALID_ARGUMENT also when there is no such pool; else those of `millpond_pool_sleep`.
+ * Errors: INVALID_ARGUMENT, also if there is no such pool; otherwise those of `millpond_pool_sleep`.
  */
 C_Status millpond_device_sleep(millpond_device *device,
                                const char *pool_name,
                                uint32_t flags);
 
 /**
- * `millpond_pool_wake` for all sleeping pools of the device that were made with this name. When one cannot wake,
- * those that have woken before it stay awake, and the call may be made again.
+ * `millpond_pool_wake` for all sleeping pools of the device that were created with this name. If one cannot wake,
+ * those that have woken before it stay awake, and the call may be repeated.
  *
  * Errors: INVALID_ARGUMENT also when there is no such pool; NOT_PERMITTED also when none of them sleeps; else
  * those of `millpond_pool_wake`.
@@ -972,53 +983,55 @@ C_Status millpond_device_wake(millpond_device *device,
 /* ---- Memory without a pool in hand --------------------------------------------------------------------- */
 
 /**
- * Allocates `size_bytes` from the device's default pool, usable at once by the host (where it can reach the
- * device) and by every stream. Size 0: C_SUCCESS and NULL. The address is aligned to the device's
- * `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_free`.
+ * Allocates `size_bytes` from the device's default pool, usable at once by the host (if it can access the device's
+ * memory) and by every stream. Size 0: C_SUCCESS and NULL. The address is aligned to the device's `min_chunk_bytes`
+ * (512 on the built-in devices). The caller frees it with `millpond_free`.
  *
  * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_alloc(millpond_device *device, size_t size_bytes, void **out_ptr);
+C_Status millpond_alloc(millpond_device *device,
+                        size_t size_bytes,
+                        void **out_ptr);
 
 /**
- * Frees a block of any pool of any device. A block of `millpond_alloc` is reused when every stream has
- * passed this point; a block of `millpond_pool_alloc` goes back to its stream. NULL: no-op.
+ * Frees a block of any pool of any device. A block of `millpond_alloc` is reused once every stream has passed this
+ * point; a block of `millpond_pool_alloc` is freed on its own stream. NULL: no-op.
  *
- * Devices of plugins may have address spaces of their own. Where blocks of two devices start at `ptr`, nothing is
- * freed: `millpond_pool_free` with a pool of the device, and NULL as stream, frees the one that is meant.
+ * Devices of plugins may have address spaces of their own. If blocks of two devices start at `ptr`, nothing is freed:
+ * `millpond_pool_free` with a pool of the right device, and NULL as stream, frees the one that is meant.
  *
- * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, naming the devices, where
- * several have a block there; NOT_INITIALIZED when no device is open. After an error nothing was freed.
+ * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, with the names of the
+ * devices, if several have a block there; NOT_INITIALIZED if no device is open. After an error nothing was freed.
  */
 C_Status millpond_free(void *ptr);
 
 /**
- * `millpond_free`, and a check that `size_bytes` is the size of the request.
+ * As `millpond_free`, but checks that `size_bytes` is the size of the request.
  *
  * Errors: WRONG_SIZE, and those of `millpond_free`. After an error nothing was freed.
  */
 C_Status millpond_free_sized(void *ptr, size_t size_bytes);
 
 /**
- * The block that starts at `ptr` is also used by `stream`: after its free, its reuse waits for what is
- * queued there at the free. On `cuda` the stream may be one of another device that was made elsewhere. Without
- * effect on a block of `millpond_alloc`, which waits for all streams of its device, unless it is. Where several
- * devices have a block there, it is that of the stream's device.
+ * Records that `stream` also uses the block that starts at `ptr`: after its free, its reuse waits for what is queued
+ * there at the free. On `cuda` the stream may be one of another device that was created elsewhere. Without effect on a
+ * block of `millpond_alloc`, which waits for all streams of its device anyway, unless the stream is another device's.
+ * If several devices have a block there, that of the stream's device is meant.
  *
- * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL, and where the stream, too, may be one of several
- * devices; NOT_INITIALIZED; NOT_PERMITTED in a stream callback, for a stream that was made elsewhere and not named
+ * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL, and if the stream, too, may belong to several
+ * devices; NOT_INITIALIZED; NOT_PERMITTED in a stream callback, for a stream that was created elsewhere and not used
  * before; DEVICE. After an error nothing was recorded.
  */
 C_Status millpond_record_stream(void *ptr,
                                 C_Stream stream);
 
 /**
- * The use of the block that starts at `ptr` by work on `stream` has ended: what is queued there *now* is the last.
- * After the free, its reuse waits for this point, and not for what is queued there at the free. It takes the place of
- * an earlier `millpond_record_stream` of that stream, which need not have been called. Work that uses the block and is
- * queued there later needs a new one. Costs nothing at the free when the stream has passed the point by then. Without
- * effect on a block of `stream` itself, and on one of `millpond_alloc`, which waits for all streams of its device.
- * While `stream` is captured, the use ends with the capture.
+ * Ends the use of the block that starts at `ptr` by work on `stream`: what is queued there *now* is the last. After
+ * the free, its reuse waits for this point, and not for what is queued there at the free. It replaces an earlier
+ * `millpond_record_stream` of that stream, which need not have been called. Work that uses the block and is queued
+ * there later needs a new one. Costs nothing at the free if the stream has passed the point by then. Without effect on
+ * a block of `stream` itself, and on one of `millpond_alloc`, which waits for all streams of its device. While
+ * `stream` is captured, the use ends with the capture.
  *
  * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
  * the block waits for what it waited for before.
@@ -1027,12 +1040,12 @@ C_Status millpond_record_end(void *ptr,
                              C_Stream stream);
 
 /**
- * As `millpond_record_end`, but the use ended where `event` was recorded: on `stream` behind the last use, or
- * on another stream that has waited for that. The event stays the caller's. It must stay as it is until it
- * has completed or the block waits for it no longer; `millpond_event_is_held` tells. An event that is recorded
- * and destroyed with functions of this library needs no care: `millpond_event_record` gets BUSY until then,
- * and `millpond_event_destroy` takes effect then, although the handle ends at once. One that is recorded or
- * destroyed with the driver's own functions does.
+ * As `millpond_record_end`, but the use ended where `event` was recorded: on `stream` after the last use, or on
+ * another stream that has waited for that. The event stays the caller's. It must stay as recorded until it has
+ * completed, or the block no longer waits for it; `millpond_event_is_held` says so. An event that is recorded and
+ * destroyed with functions of this library needs no care: until then `millpond_event_record` returns BUSY and
+ * `millpond_event_destroy` is deferred, although the handle ends at once. An event that is recorded or destroyed with
+ * the driver's own functions does need care.
  *
  * Errors: UNKNOWN_EVENT, and those of `millpond_record_end`.
  */
@@ -1041,21 +1054,20 @@ C_Status millpond_record_end_at(void *ptr,
                                 C_Event event);
 
 /**
- * The live block that holds `ptr`, which may lie anywhere inside it. The caller sets
- * `inout_info->struct_size`; as much as fits is written.
+ * The live block that contains `ptr`, which may be anywhere inside it. The caller sets `inout_info->struct_size`; as
+ * much as fits is written.
  *
- * Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL, and where several devices, with address spaces of their own,
- * have a block there; NOT_INITIALIZED when no device is open.
+ * Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL, and if several devices, with address spaces of their own, have a
+ * block there; NOT_INITIALIZED if no device is open.
  */
 C_Status millpond_get_block(const void *ptr,
                             millpond_block_info *inout_info);
 
 /**
- * Allocates host memory that copies to and from this device fast: page-locked where the limit of the
- * process allows, near the device where that tells its NUMA node. Aligned to 64 bytes, above 32 KiB to a page (a
- * plugin may align less);
- * at most an eighth of the request is wasted (and less than 64 bytes below 512). It comes from a cache and holds
- * what was there before. Size 0: C_SUCCESS and NULL. The caller gives it back with `millpond_host_free`.
+ * Allocates host memory that is fast to copy to and from this device: page-locked if the limit of the process allows,
+ * near the device if that reports its NUMA node. Aligned to 64 bytes, above 32 KiB to a page (a plugin may align
+ * less); at most an eighth of the request is wasted (and less than 64 bytes below 512). It comes from a cache and is
+ * not cleared. Size 0: C_SUCCESS and NULL. The caller frees it with `millpond_host_free`.
  *
  * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
@@ -1064,10 +1076,10 @@ C_Status millpond_host_alloc(millpond_device *device,
                              void **out_ptr);
 
 /**
- * Frees memory of `millpond_host_alloc` of the same device. Queued work may still use it: it is used again only
- * when each stream of a `millpond_copy_async` from or to it, and each that `millpond_host_record_stream` named, has
- * passed what was queued there at the free. Other work must be done, or recorded, before. Does not wait, unless
- * the option `pinned_max_cached_size_mb` makes it give memory back to the device, which may wait. NULL: no-op.
+ * Frees memory of `millpond_host_alloc` of the same device. Queued work may still use it: it is reused only when each
+ * stream of a `millpond_copy_async` from or to it, and each stream given to `millpond_host_record_stream`, has passed
+ * what was queued there at the free. Other work must be done, or recorded, before. Does not wait, unless the option
+ * `pinned_max_cached_size_mb` makes it give memory back to the device, which may wait. NULL: no-op.
  *
  * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
  */
@@ -1075,9 +1087,9 @@ C_Status millpond_host_free(millpond_device *device,
                             void *ptr);
 
 /**
- * Memory of `millpond_host_alloc` (of this or of another device) that holds `ptr`, which may lie anywhere inside,
- * is also used by work that is queued on `stream` of `device`: kernels, or copies that Millpond did not queue.
- * After its free, its reuse waits for what is queued there at the free.
+ * Records that work queued on `stream` of `device` uses the memory of `millpond_host_alloc` (of this or of another
+ * device) that contains `ptr`, which may be anywhere inside: kernels, or copies that Millpond did not queue. After its
+ * free, its reuse waits for what is queued there at the free.
  *
  * Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; NOT_PERMITTED and DEVICE as
  * `millpond_record_stream`.
@@ -1096,27 +1108,30 @@ C_Status millpond_device_get_host_stats(const millpond_device *device,
                                         millpond_host_stats *inout_stats);
 
 /**
- * The peaks of that account start again from the current values.
+ * Resets the peaks of that account to the current values.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
 C_Status millpond_device_reset_host_peaks(millpond_device *device);
 
 /**
- * Pinned host memory that is freed goes back to the device, after a wait for the work that still uses it. Blocks up
- * to 32 KiB go when all that were taken together with them (at most 512 KiB) are free.
+ * Gives freed pinned host memory back to the device, after waiting for the work that still uses it. Blocks up to 32
+ * KiB go back when all blocks that were taken together with them (at most 512 KiB) are free.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; NOT_PERMITTED in a stream callback.
  */
 C_Status millpond_device_empty_host_cache(millpond_device *device);
 
 /**
- * Allocates memory that host and device use at the same address. Size 0: C_SUCCESS and NULL. The caller
- * gives it back with `millpond_unified_free`.
+ * Allocates memory that host and device access at the same address. Size 0: C_SUCCESS and NULL. The caller frees it
+ * with
+ * `millpond_unified_free`.
  *
  * Errors: UNSUPPORTED where the device has none; OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_unified_alloc(millpond_device *device, size_t size_bytes, void **out_ptr);
+C_Status millpond_unified_alloc(millpond_device *device,
+                                size_t size_bytes,
+                                void **out_ptr);
 
 /**
  * Frees memory of `millpond_unified_alloc` of the same device at once: no queued work may still use it.
@@ -1129,11 +1144,12 @@ C_Status millpond_unified_free(millpond_device *device, void *ptr);
 /* ---- Seeing memory: every block ------------------------------------------------------------------------ */
 
 /**
- * Tells `callback` each block of the device, or of one of its pools (`pool` not NULL), that is in one of `states`
- * (MILLPOND_BLOCK_* bits), by address, until it returns false. All of them as they are at one moment: nobody allocates
- * or frees on the device while they are collected, which takes some 25 ms for a million blocks (docs/seeing.md);
- * no device is called. `callback` runs after that, with no lock held, and may call Millpond; a block may have gone by
- * then. MILLPOND_BLOCK_WAITING is told as it was when it was last asked about: a statistic asks.
+ * Calls `callback` for each block of the device, or of one of its pools (`pool` not NULL), that is in one of `states`
+ * (MILLPOND_BLOCK_* bits), sorted by address, until it returns false. All blocks are reported as of the same moment:
+ * nobody allocates or frees on the device while they are collected, which takes some 25 ms for a million blocks
+ * (docs/seeing.md); no device is called. `callback` runs after that, with no lock held, and may call Millpond; a block
+ * may have been freed by then. MILLPOND_BLOCK_WAITING is reported as of the last check of what the block waits for;
+ * each statistic checks.
  *
  * Errors: INVALID_ARGUMENT, also for NULL as `callback` and a pool of another device; OUT_OF_MEMORY for the list;
  * NOT_INITIALIZED.
@@ -1163,24 +1179,24 @@ C_Status millpond_device_list_blocks(const millpond_device *device,
 /* ---- Sharing: other processes, other devices ----------------------------------------------------------- */
 
 /**
- * From now on `callback` is called for each range of addresses of the device that gets memory behind it
- * (MILLPOND_SEGMENT_ADDED), and for each that is about to lose it (MILLPOND_SEGMENT_REMOVED); before this returns,
- * for all that have memory now. For libraries that register memory with a network or another device.
+ * Registers `callback`, which is called for each range of addresses of the device that gets memory
+ * (MILLPOND_SEGMENT_ADDED) and for each that is about to lose it (MILLPOND_SEGMENT_REMOVED); before this returns, for
+ * all ranges that have memory now. It is for libraries that register memory with a network or another device.
  *
- * Ranges never overlap; blocks may span several that touch. A removal tells of one range that was added, or of a
- * part of one. A removal that the device then refuses is followed by an addition of the same range. While a pool
- * sleeps, its ranges are removed. When the device ends, all ranges are removed, and then the callback is. A block
- * is told of before it is given out.
+ * Ranges never overlap; a block may span several adjacent ones. A removal reports one range that was added, or a part
+ * of one. A removal that the device then refuses is followed by an addition of the same range. While a pool sleeps,
+ * its ranges are removed. When the device ends, all ranges are removed, and then the callback is. The range of a block
+ * is reported before the block is handed out.
  *
- * The calls come one at a time for a device, on whichever thread needs the change, with the lock of the device's
- * memory held: other threads that need memory from the device wait meanwhile. The callback must not throw, must not
- * wait for a thread that may be in Millpond, and must not call Millpond: it gets NOT_PERMITTED. Pinned, unified
- * and imported memory is not told of.
+ * The calls for a device come one at a time, on whichever thread needs the change. One lock of Millpond is held,
+ * which keeps them in order: other threads with a change to report wait for it, so requests that need memory from
+ * the device may wait. The callback must not throw, must not wait for a thread that may be in Millpond, and must
+ * not call Millpond, which returns NOT_PERMITTED. Pinned, unified and imported memory is not reported.
  *
  * The number in `out_id` is never 0; the caller removes the callback with `millpond_device_remove_segment_callback`.
  *
- * Errors: UNSUPPORTED where the device is not pooled (the backends of the driver, see docs/options.md);
- * INVALID_ARGUMENT; NOT_INITIALIZED.
+ * Errors: UNSUPPORTED if the device is not pooled (the backends of the driver, see docs/options.md); INVALID_ARGUMENT;
+ * NOT_INITIALIZED.
  */
 C_Status millpond_device_add_segment_callback(millpond_device *device,
                                               millpond_segment_callback callback,
@@ -1188,17 +1204,17 @@ C_Status millpond_device_add_segment_callback(millpond_device *device,
                                               uint64_t *out_id);
 
 /**
- * Removes a segment callback, without telling it anything more. On return no thread is in it, and `user_data` may
- * go. Hold no lock that the callback takes.
+ * Removes a segment callback, without calling it again. When this returns, no thread is in it, and `user_data` may be
+ * destroyed. Hold no lock that the callback takes.
  *
- * Errors: INVALID_ARGUMENT for a number that is none, or was removed before; NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT if the number belongs to no callback or to a removed one; NOT_INITIALIZED.
  */
 C_Status millpond_device_remove_segment_callback(millpond_device *device,
                                                  uint64_t id);
 
 /**
- * How large the arrays for `millpond_export` of this block must be. They stay the same while the block lives and the
- * option `export_handle` is not changed.
+ * How large the arrays for `millpond_export` of this block must be. The sizes stay the same while the block lives and
+ * the option `export_handle` is not changed.
  *
  * Errors: as `millpond_export`.
  */
@@ -1207,27 +1223,27 @@ C_Status millpond_export_get_size(const void *ptr,
                                   size_t *out_fd_count);
 
 /**
- * Gives what another process needs to use the live block that starts at `ptr`: `info_bytes` plain bytes, and
- * `fd_count` file descriptors, as many as `millpond_export_get_size` tells. Send both, the descriptors in their
- * order (SCM_RIGHTS, or pidfd_getfd), and close them here; who gets them calls `millpond_import`. Whoever gets them
- * can read and write the whole granules (2 MiB) that the block lies in, on the host device all mapped memory of the
- * device: share with processes that you trust.
+ * Exports the live block that starts at `ptr` for another process: `info_bytes` plain bytes, and `fd_count` file
+ * descriptors, as many as `millpond_export_get_size` says. Send both, the descriptors in their order (SCM_RIGHTS, or
+ * pidfd_getfd), and close them here; the receiver calls `millpond_import`. Every receiver can read and write the whole
+ * granules (2 MiB) in which the block lies, on the host device all mapped memory of the device: share only with
+ * processes that you trust.
  *
- * The block stays the caller's, and may be freed while others use it. Its memory is used again when every copy of
- * the first descriptor is closed: the importers hold one until they close the import or end, and so does, unless it
- * is closed, the caller, and a child forked meanwhile. Nothing waits for that. Until then sleep and restore that
- * would touch it, and the end of its pool, get BUSY. What was queued on it must be done before another process
- * reads it: streams and events do not reach across processes.
+ * The block stays the caller's, and may be freed while others use it. Its memory is reused once every copy of the
+ * first descriptor is closed: each importer holds one until it closes the import or ends, and so do the caller and any
+ * child forked meanwhile, unless they close theirs. Nothing waits for that. Until then, sleep and restore that would
+ * affect the block, and the end of its pool, return BUSY. Work that was queued on the block must be done before
+ * another process reads it: streams and events do not reach across processes.
  *
- * With the option `export_handle:fabric` the bytes are all that names the memory, and the first descriptor is the
- * only one. The bytes may then go to other machines, which the descriptor cannot: for importers there the caller keeps
- * it open until they have told that they are done, and lives until then. It need not be sent within a machine either,
- * for the same price.
+ * With the option `export_handle:fabric` the bytes alone identify the memory, and the first descriptor is the only
+ * one. The bytes may then go to other machines, which the descriptor cannot: for importers there, the caller must keep
+ * it open, and live, until they have reported that they are done. Within a machine the descriptor need not be sent
+ * either, on the same condition.
  *
- * Errors: UNKNOWN_POINTER, also inside a block; UNSUPPORTED with the reason where the device cannot share (device
- * types other than "host" and "cuda", memory that is not mapped on "host", the driver's pools), and where
- * `export_handle:fabric` cannot be; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes;
- * SYSTEM when the process may not have so many descriptors; NOT_INITIALIZED; DEVICE.
+ * Errors: UNKNOWN_POINTER, also inside a block; UNSUPPORTED, with the reason, if the device cannot share (device types
+ * other than "host" and "cuda", memory that is not mapped on "host", the driver's pools), and if
+ * `export_handle:fabric` is impossible; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes;
+ * SYSTEM if the process may not have so many descriptors; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_export(const void *ptr,
                          void *out_info,
@@ -1236,18 +1252,18 @@ C_Status millpond_export(const void *ptr,
                          size_t fd_count);
 
 /**
- * Opens memory that another process has exported (or this one has, but for segments of "cuda") for work on `device`,
- * at an address of its own: `info` and `fds` as `millpond_export` gave them. The device must be of the type of the
- * exporter's, on "cuda" the same card, whatever its number is. Copies and fills know the memory; `millpond_free` and
+ * Opens memory that another process has exported (or this one has, except segments of "cuda") for work on `device`, at
+ * an address of its own: `info` and `fds` as `millpond_export` returned them. The device must be of the exporter's
+ * type, on "cuda" the same card, whatever its ordinal is. Copies and fills accept the memory; `millpond_free` and
  * `millpond_get_block` do not. The descriptors stay the caller's, who may close them after this. The caller ends the
- * import with `millpond_import_close`; it ends with the device, and with the process.
+ * import with `millpond_import_close`; it also ends with the device, and with the process.
  *
- * What was exported with `export_handle:fabric` may be opened on any device that its memory's card reaches over the
- * fabric, of this machine or another, and also without descriptors (`fds` NULL, `fd_count` 0). Then nothing here keeps
- * the memory: the exporter must, until it is told that this import has ended.
+ * What was exported with `export_handle:fabric` may be opened on any device that the memory's card reaches over the
+ * fabric, on this machine or another, and also without descriptors (`fds` NULL, `fd_count` 0). Then nothing here keeps
+ * the memory alive: the exporter must, until it is told that this import has ended.
  *
  * Errors: INVALID_ARGUMENT for bytes or descriptors that do not come from an export, for another card, and for a
- * fabric handle whose exporter has ended; UNSUPPORTED where the device cannot; NOT_PERMITTED where this process lacks
+ * fabric handle whose exporter has ended; UNSUPPORTED if the device cannot import; NOT_PERMITTED if this process lacks
  * the exporter's IMEX channel; OUT_OF_MEMORY; SYSTEM; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_import(millpond_device *device,
@@ -1258,8 +1274,8 @@ C_Status millpond_import(millpond_device *device,
                          void **out_ptr);
 
 /**
- * Ends an import, at the address that `millpond_import` gave; once for each import. Waits for the device, whose work
- * may still use the memory.
+ * Ends an import, at the address that `millpond_import` returned; once for each import. Waits for the device, whose
+ * work may still use the memory.
  *
  * Errors: UNKNOWN_POINTER; NOT_PERMITTED in a stream callback and while a stream of the device is captured;
  * NOT_INITIALIZED; DEVICE, and the import is as it was.
@@ -1267,17 +1283,17 @@ C_Status millpond_import(millpond_device *device,
 C_Status millpond_import_close(void *ptr);
 
 /**
- * How many freed blocks of the device other processes still use, and their bytes after rounding. Those that nobody
- * uses any more come back here; requests that find no memory look too. Waits for nothing.
+ * How many freed blocks of the device other processes still use, and their bytes after rounding. Blocks that nobody
+ * uses any more become reusable here; requests that find no memory check too. Waits for nothing.
  *
- * Errors: UNSUPPORTED where the device is not pooled; INVALID_ARGUMENT; NOT_INITIALIZED.
+ * Errors: UNSUPPORTED if the device is not pooled; INVALID_ARGUMENT; NOT_INITIALIZED.
  */
 C_Status millpond_device_poll_exports(millpond_device *device,
                                       size_t *out_blocks,
                                       uint64_t *out_bytes);
 
 /**
- * Whether work on `peer` could use memory of `device` at its address.
+ * Whether work on `peer` could access memory of `device` at its address.
  *
  * Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
@@ -1286,13 +1302,13 @@ C_Status millpond_device_can_access_peer(const millpond_device *device,
                                          bool *out_can);
 
 /**
- * From now on work on `peer` may use memory of `device` at its address: all pooled memory that there is and that
- * comes later. It cannot be taken back. Copies between devices do not need it. Nothing to do where the devices share
+ * Gives work on `peer` access to memory of `device` at its address from now on: to all pooled memory, including what
+ * is taken later. This cannot be undone. Copies between devices do not need it. Does nothing if the devices share
  * their memory anyway, as those of "host" do, and for a device with itself.
  *
- * Errors: UNSUPPORTED where the hardware or the driver allows no access, and for devices of other types, which
- * `millpond_device_can_access_peer` tells before; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error nothing
- * has changed.
+ * Errors: UNSUPPORTED if the hardware or the driver allows no access, and for devices of other types, which
+ * `millpond_device_can_access_peer` reports beforehand; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error
+ * nothing has changed.
  */
 C_Status millpond_device_enable_peer_access(millpond_device *device,
                                             millpond_device *peer);
@@ -1304,15 +1320,19 @@ C_Status millpond_device_enable_peer_access(millpond_device *device,
  * is a MILLPOND_COPY_* constant. The ranges must not overlap. Size 0: no-op.
  *
  * Errors: UNKNOWN_POINTER and OUT_OF_RANGE for a device range that is not inside one live block or unified
- * memory; INVALID_ARGUMENT for NULL or another kind; NOT_PERMITTED in a stream callback; NOT_INITIALIZED;
- * DEVICE. The host range is the caller's promise.
+ * memory; INVALID_ARGUMENT for NULL or another kind; NOT_PERMITTED in a stream callback; NOT_INITIALIZED; DEVICE. The
+ * host range is not checked: the caller vouches for it.
  */
-C_Status millpond_copy(millpond_device *device, uint32_t kind, void *dst, const void *src, size_t size_bytes);
+C_Status millpond_copy(millpond_device *device,
+                       uint32_t kind,
+                       void *dst,
+                       const void *src,
+                       size_t size_bytes);
 
 /**
- * Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until the copy is
- * done, but the latter may be freed; other host memory that is read has been read when this returns, other host memory
- * that is written may be written until the copy is done.
+ * Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay unchanged until the copy is
+ * done, but the latter may be freed before. Other host memory that is the source has been read when this returns;
+ * other host memory that is the destination may be written until the copy is done.
  *
  * Errors: as `millpond_copy`, and UNKNOWN_STREAM.
  */
@@ -1335,11 +1355,12 @@ C_Status millpond_copy_peer(millpond_device *dst_device,
                             size_t size_bytes);
 
 /**
- * Queues a copy between two devices of the same type on `stream`, a stream of the source device or of the other one;
- * NULL is the source's. Where a plugin's devices have no such copies on the other one's streams, it waits and copies.
+ * Queues a copy between two devices of the same type on `stream`, a stream of the source or of the destination device;
+ * NULL is the source's. If a plugin's devices cannot make such copies on the destination's streams, the call waits and
+ * copies.
  *
- * Blocks without a stream may be freed as soon as it has returned, on both devices, and so may those of `stream`. Any
- * other block may be freed when its own stream has been made to wait for the copy.
+ * Blocks without a stream may be freed as soon as this has returned, on both devices, and so may blocks of `stream`.
+ * Any other block may be freed once its own stream has been made to wait for the copy.
  *
  * Errors: as `millpond_copy_peer`, and UNKNOWN_STREAM.
  */
@@ -1372,31 +1393,32 @@ C_Status millpond_memset_async(millpond_device *device,
 /* ---- Streams and events -------------------------------------------------------------------------------- */
 
 /**
- * A new stream of the device. The caller ends it with `millpond_stream_destroy`. NULL, the default stream,
- * needs none.
+ * Creates a stream of the device. The caller ends it with `millpond_stream_destroy`. NULL, the default stream, always
+ * exists.
  *
- * Errors: UNSUPPORTED where the device has only the default stream; SYSTEM; INVALID_ARGUMENT;
+ * Errors: UNSUPPORTED if the device has only the default stream; SYSTEM; INVALID_ARGUMENT;
  * NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_stream_create(millpond_device *device, C_Stream *out_stream);
+C_Status millpond_stream_create(millpond_device *device,
+                                C_Stream *out_stream);
 
 /**
- * Ends a stream that `millpond_stream_create` made. Work queued on it still completes, and live blocks of it
- * stay valid. Its work goes on counting for the memory that it may use, and in every wait for the device; where
- * the device can make no event for it, the call waits for the stream. NULL: no-op.
+ * Ends a stream that `millpond_stream_create` made. Work queued on it still completes, and its live blocks stay valid.
+ * Its work still counts for the memory that it may use, and in every wait for the device; if the device cannot record
+ * an event for it, the call waits for the stream. NULL: no-op.
  *
- * Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was made elsewhere; BUSY while it is captured
+ * Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was created elsewhere; BUSY while it is captured
  * (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_stream_destroy(millpond_device *device,
                                  C_Stream stream);
 
 /**
- * To be called before a stream that was made elsewhere (a `CUstream` of the framework) is ended by its maker,
- * if it was ever named to Millpond. Afterwards Millpond does not ask the device about that stream any more,
- * which would be undefined for one that has ended. Live blocks of it stay valid. Work queued on it still runs;
- * the call waits for it where it cannot be marked. NULL and the per-thread default stream: no-op. `device` is
- * the stream's own; others whose memory it has used are told.
+ * Must be called before a stream that was created elsewhere (a `CUstream` of the framework) is destroyed by its
+ * creator, if it was ever passed to Millpond. Afterwards Millpond does not query the device about that stream any
+ * more, which would be undefined for a destroyed one. Its live blocks stay valid. Work queued on it still runs; the
+ * call waits for it if no event can be recorded on it. NULL and the per-thread default stream: no-op. `device` is the
+ * stream's own; other devices whose memory it has used are informed.
  *
  * Errors: BUSY while the stream is captured; UNKNOWN_STREAM; NOT_PERMITTED in a stream callback;
  * INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
@@ -1419,8 +1441,8 @@ C_Status millpond_stream_query(millpond_device *device, C_Stream stream, bool *o
 C_Status millpond_stream_synchronize(millpond_device *device, C_Stream stream);
 
 /**
- * Work queued on `stream` from now on waits for what `event` has recorded so far. Does not wait on the host. The event
- * may be one of another device of the type, where the devices are not a plugin's.
+ * Makes work queued on `stream` from now on wait for what `event` has recorded so far. Does not wait on the host. The
+ * event may belong to another device of the type, unless the devices are a plugin's.
  *
  * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
@@ -1429,10 +1451,10 @@ C_Status millpond_stream_wait_event(millpond_device *device,
                                     C_Event event);
 
 /**
- * Calls `callback` with `user_data` once, on a thread of the device, when the stream gets there. Later work
- * of the stream waits until it returns.
+ * Calls `callback` with `user_data` once, on a thread of the device, when the stream reaches it. Later work of the
+ * stream waits until it returns.
  *
- * Errors: UNSUPPORTED where the device has no callbacks; UNKNOWN_STREAM; INVALID_ARGUMENT;
+ * Errors: UNSUPPORTED if the device has no callbacks; UNKNOWN_STREAM; INVALID_ARGUMENT;
  * NOT_INITIALIZED; DEVICE. After an error the callback is never called.
  */
 C_Status millpond_stream_add_callback(millpond_device *device,
@@ -1441,8 +1463,9 @@ C_Status millpond_stream_add_callback(millpond_device *device,
                                       void *user_data);
 
 /**
- * A new event, as if completed. The caller ends it with `millpond_event_destroy`. It belongs to the device: calls that
- * name another one do not know it (UNKNOWN_EVENT), but for `millpond_stream_wait_event`, and change nothing of it.
+ * Creates an event, which counts as completed. The caller ends it with `millpond_event_destroy`. It belongs to the
+ * device: calls that name another device do not know it (UNKNOWN_EVENT) and do not change it, except
+ * `millpond_stream_wait_event`, which does know it.
  *
  * Errors: SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
@@ -1450,14 +1473,16 @@ C_Status millpond_event_create(millpond_device *device,
                                C_Event *out_event);
 
 /**
- * Ends an event. Waits on it that are queued still hold, and so does `millpond_record_end_at`. NULL: no-op.
+ * Ends an event. Waits for it that are already queued stay in force, and so does `millpond_record_end_at`. NULL:
+ * no-op.
  *
  * Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_event_destroy(millpond_device *device, C_Event event);
+C_Status millpond_event_destroy(millpond_device *device,
+                                C_Event event);
 
 /**
- * The event stands for everything queued on `stream` so far.
+ * Makes the event stand for everything queued on `stream` so far.
  *
  * Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; BUSY while `millpond_event_is_held`; INVALID_ARGUMENT; NOT_INITIALIZED;
  * DEVICE.
@@ -1467,19 +1492,21 @@ C_Status millpond_event_record(millpond_device *device,
                                C_Event event);
 
 /**
- * Whether what the event recorded is done; true when it never recorded. Does not wait.
+ * Whether what the event recorded is done; true if it never recorded. Does not wait.
  *
  * Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_event_query(millpond_device *device, C_Event event, bool *out_done);
 
 /**
- * Whether a block still waits for what the event has recorded (see `millpond_record_end_at`); then it must
- * neither be recorded again nor destroyed with functions other than this library's. Does not wait.
+ * Whether a block still waits for what the event has recorded (see `millpond_record_end_at`); if so, it must neither
+ * be recorded again nor destroyed with functions other than this library's. Does not wait.
  *
  * Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
-C_Status millpond_event_is_held(millpond_device *device, C_Event event, bool *out_held);
+C_Status millpond_event_is_held(millpond_device *device,
+                                C_Event event,
+                                bool *out_held);
 
 /**
  * Waits for what the event recorded.
@@ -1497,27 +1524,28 @@ typedef struct DLManagedTensor DLManagedTensor;
 typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 
 /**
- * A DLPack tensor over the block that starts at `ptr`. The tensor owns the block from now on: its deleter
- * frees it as `millpond_free` does, or calls the options' `release` instead. The caller gives the tensor to
- * a consumer, or ends it with `millpond_dlpack_destroy`. `options` may be NULL: all its bytes, one dimension.
+ * Exports the block that starts at `ptr` as a DLPack tensor. The tensor owns the block from now on: its deleter frees
+ * it as `millpond_free` does, or calls the options' `release` instead. The caller gives the tensor to a consumer, or
+ * ends it with `millpond_dlpack_destroy`. `options` may be NULL: all the block's bytes, in one dimension.
  *
- * The deleter may be called from any thread, and at any time: after the device has ended, and after the
- * shared object with this library was closed (the first export keeps its code loaded). The memory itself ends
- * with the device. Where the block cannot be freed there (in a segment callback; while the device refuses), it is
- * freed by a later call on its device; `release` is called everywhere but in a forked child.
+ * The deleter may be called from any thread and at any time: after the device has ended, and after the shared object
+ * with this library was closed (the first export keeps its code loaded). The memory itself ends with the device. If
+ * the block cannot be freed there (in a segment callback, or while the device refuses), a later call on its device
+ * frees it;
+ * `release` is called everywhere except in a forked child.
  *
- * DLPack knows no streams. Before the consumer gets the tensor, its stream must wait for the work that
- * writes the block (`millpond_stream_wait_event`; a consumer on the processor: `millpond_stream_synchronize`).
- * A consumer may call the deleter while its own work is still queued: tell that stream with
- * `millpond_record_stream` first, and the block is reused after it.
+ * DLPack knows no streams. Before the consumer gets the tensor, its stream must wait for the work that writes the
+ * block (`millpond_stream_wait_event`; for a consumer on the processor `millpond_stream_synchronize`). A consumer may
+ * call the deleter while its own work is still queued: call `millpond_record_stream` for that stream first, and the
+ * block is reused only after that work.
  *
- * The device is kDLCPU, 0 for the types "host" and "cpu", whose memory any code can touch; kDLCUDA and the
- * ordinal for "cuda"; kDLExtDev and the ordinal for every other type, since only its own library knows what
- * its addresses mean, unless the options name another.
+ * The device is kDLCPU, 0 for the types "host" and "cpu", whose memory any code can access; kDLCUDA and the ordinal
+ * for "cuda"; kDLExtDev and the ordinal for every other type, since only its own library knows what its addresses
+ * mean, unless the options name another.
  *
- * Errors: UNKNOWN_POINTER, also for a pointer inside a block; OUT_OF_RANGE for a shape that passes the end of
- * the block as it was asked for; UNSUPPORTED for kDLCPU where the host cannot touch the memory;
- * INVALID_ARGUMENT; NOT_INITIALIZED. After an error the block is still the caller's.
+ * Errors: UNKNOWN_POINTER, also for a pointer inside a block; OUT_OF_RANGE for a shape that exceeds the requested size
+ * of the block; UNSUPPORTED for kDLCPU if the host cannot access the memory; INVALID_ARGUMENT; NOT_INITIALIZED. After
+ * an error the block is still the caller's.
  */
 C_Status millpond_dlpack_export(void *ptr,
                                 const millpond_dlpack_options *options,
@@ -1533,15 +1561,15 @@ C_Status millpond_dlpack_export_legacy(void *ptr,
                                        struct DLManagedTensor **out_tensor);
 
 /**
- * Looks at a tensor that this or another library made, for work of `device` (NULL: of any): checks it, and
- * tells where its memory is. The tensor stays the caller's, who ends it with `millpond_dlpack_destroy` when
- * no work uses it any more. The caller sets `inout_view->struct_size`; as much as fits is written; the shape
- * and the strides in it are borrowed from the tensor.
+ * Checks a tensor that this or another library made, for work of `device` (NULL: of any), and says where its memory
+ * is. The tensor stays the caller's, who ends it with `millpond_dlpack_destroy` when no work uses it any more. The
+ * caller sets `inout_view->struct_size`; as much as fits is written; the shape and the strides in it are borrowed from
+ * the tensor.
  *
- * Where the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then makes
- * its reuse wait for a stream, and the tensor may be ended while work is queued there. The memory of others may only
- * be given back when the work is done (`millpond_stream_synchronize`). Where several devices have a block there, it is
- * that of the device that the tensor names, else of `device`.
+ * If the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then makes its
+ * reuse wait for a stream, and the tensor may be ended while work is queued there. Other memory may only be given back
+ * when the work is done (`millpond_stream_synchronize`). If several devices have a block there, it is that of the
+ * device that the tensor names, otherwise of `device`.
  *
  * Errors: UNSUPPORTED for another major version than 1 (ending such a tensor is safe, nothing else is);
  * INVALID_ARGUMENT for NULL, a negative or too large number of dimensions (more than 64), a missing shape, a
@@ -1558,14 +1586,14 @@ C_Status millpond_dlpack_get_view(const millpond_device *device,
 /**
  * As `millpond_dlpack_get_view`, for a tensor of DLPack before 1.0.
  *
- * Errors: as `millpond_dlpack_get_view`, but for the version, which this layout does not tell.
+ * Errors: as `millpond_dlpack_get_view`, except for the version, which this layout does not have.
  */
 C_Status millpond_dlpack_get_view_legacy(const millpond_device *device,
                                          const struct DLManagedTensor *tensor,
                                          millpond_dlpack_view *inout_view);
 
 /**
- * Gives a tensor back to its producer: calls its deleter, where it has one. Any version. NULL: no-op.
+ * Gives a tensor back to its producer: calls its deleter, if it has one. Any version. NULL: no-op.
  *
  * Errors: INVALID_ARGUMENT for a pointer that is not aligned.
  */

@@ -45,24 +45,24 @@ impl<T: Sync + 'static> AtomicRef<T> {
 }
 
 /// A node in the chain of all leaked values.
-struct Kept {
+struct Leaked {
     _value: *const (),
-    next: *mut Kept,
+    next: *mut Leaked,
 }
 
 /// The chain of all values in all tables. Only leak checkers (LeakSanitizer) read it: they look for pointers in static
 /// data and on the heap, but not in the mappings that hold the tables.
-static KEPT: AtomicPtr<Kept> = AtomicPtr::new(std::ptr::null_mut());
+static LEAKED: AtomicPtr<Leaked> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Adds a value that is never freed to the chain.
 fn keep_reachable(value: *const ()) {
-    let node = Box::into_raw(Box::new(Kept { _value: value, next: std::ptr::null_mut() }));
-    let mut head = KEPT.load(Ordering::Relaxed);
+    let node = Box::into_raw(Box::new(Leaked { _value: value, next: std::ptr::null_mut() }));
+    let mut head = LEAKED.load(Ordering::Relaxed);
     loop {
         // SAFETY: the box was just leaked, and nobody else sees it before the exchange.
         unsafe { (*node).next = head };
         // Release: a reader of the chain finds complete nodes.
-        match KEPT.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed) {
+        match LEAKED.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
             Err(now) => head = now,
         }

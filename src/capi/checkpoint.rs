@@ -1,4 +1,4 @@
-//! Checkpoints: a pool's layout, kept and brought back between replays of graphs.
+//! Checkpoints: recorded layouts of a pool, to be restored between replays of graphs.
 
 use crate::base::foreign;
 use crate::capi::guard::{Out, run};
@@ -9,11 +9,11 @@ use crate::paddle::abi::C_Status;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Notes which blocks of the pool are live now, where, with their sizes and streams. Nothing of it is kept from
-/// being freed or given back; what is needed to keep a pool's memory is a capture. The caller ends it with
+/// Records which blocks of the pool are live now, with their addresses, sizes and streams. This does not keep anything
+/// from being freed or given back; a capture keeps a pool's memory. The caller ends it with
 /// `millpond_checkpoint_destroy`.
 ///
-/// Errors: INVALID_ARGUMENT; UNSUPPORTED where the device is not pooled; NOT_INITIALIZED.
+/// Errors: INVALID_ARGUMENT; UNSUPPORTED if the device is not pooled; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_checkpoint(
     pool: *mut millpond_pool,
@@ -33,19 +33,18 @@ pub unsafe extern "C" fn millpond_pool_checkpoint(
     })
 }
 
-/// Makes exactly those blocks of `pool` live that were at the checkpoint: at the same addresses, of the same
-/// sizes and streams. Blocks that have come since are freed, and those that were freed since are live again,
-/// with what their memory holds now; where a block was freed and another of the same size and stream made at its
-/// address, that one stays. `callback` (may be NULL) is told each block that was freed or made live. Nothing is
-/// copied, and the device is called only where a block that is freed was used by other streams than its own:
-/// those are waited for. No other thread may use the pool meanwhile. A checkpoint may be restored any number of
-/// times.
+/// Makes exactly those blocks of `pool` live that were live at the checkpoint: at the same addresses, of the same sizes
+/// and streams. Blocks that were allocated since are freed, and those that were freed since are live again, with what
+/// their memory holds now; if a block was freed and another of the same size and stream was allocated at its address,
+/// that one stays. `callback` (may be NULL) is called for each block that was freed or made live. Nothing is copied,
+/// and the device is called only if a block that is freed was used by streams other than its own, which are waited for.
+/// No other thread may use the pool meanwhile. A checkpoint may be restored any number of times.
 ///
-/// Errors: NOT_PERMITTED when it is impossible, because memory of it went back to the device or to another pool,
-/// which does not happen while a capture keeps the pool; UNKNOWN_STREAM when a stream of it has ended; BUSY when
-/// a stream of it is being captured, or another thread used the pool; OUT_OF_MEMORY; NOT_PERMITTED in a stream
-/// callback; INVALID_ARGUMENT, also for a checkpoint of another pool; UNSUPPORTED; NOT_INITIALIZED; DEVICE. After
-/// an error nothing has changed.
+/// Errors: NOT_PERMITTED if it is impossible, because memory of it went back to the device or to another pool, which
+/// does not happen while a capture keeps the pool; UNKNOWN_STREAM if one of its streams has ended; BUSY if one of its
+/// streams is being captured, or another thread used the pool; OUT_OF_MEMORY; NOT_PERMITTED in a stream callback;
+/// INVALID_ARGUMENT, also for a checkpoint of another pool; UNSUPPORTED; NOT_INITIALIZED; DEVICE. After an error
+/// nothing has changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_restore(
     pool: *mut millpond_pool,
@@ -63,7 +62,7 @@ pub unsafe extern "C" fn millpond_pool_restore(
         let Some(call) = callback else { return Ok(()) };
         for (blocks, live) in [(done.freed, false), (done.live, true)] {
             for (addr, bytes) in blocks {
-                // The restore is done, whatever a callback does: what it throws ends here.
+                // The restore is done, whatever a callback does: exceptions are caught here.
                 let _ = catch_unwind(AssertUnwindSafe(|| {
                     foreign::caught(|| {
                         // SAFETY: the caller gave a function for exactly this call with this pointer.

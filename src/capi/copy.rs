@@ -28,8 +28,8 @@ fn address(ptr: *const c_void) -> u64 {
 /// is a MILLPOND_COPY_* constant. The ranges must not overlap. Size 0: no-op.
 ///
 /// Errors: UNKNOWN_POINTER and OUT_OF_RANGE for a device range that is not inside one live block or unified
-/// memory; INVALID_ARGUMENT for NULL or another kind; NOT_PERMITTED in a stream callback; NOT_INITIALIZED;
-/// DEVICE. The host range is the caller's promise.
+/// memory; INVALID_ARGUMENT for NULL or another kind; NOT_PERMITTED in a stream callback; NOT_INITIALIZED; DEVICE. The
+/// host range is not checked: the caller vouches for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_copy(
     device: *mut millpond_device,
@@ -40,14 +40,14 @@ pub unsafe extern "C" fn millpond_copy(
 ) -> C_Status {
     run(|| {
         let device = handles::device(device)?;
-        // SAFETY: the host range is the promise of the caller in C.
+        // SAFETY: the caller in C vouches for the host range.
         unsafe { device.copy(kind_of(kind)?, address(dst), address(src), size_bytes as u64) }
     })
 }
 
-/// Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay as they are until the copy is
-/// done, but the latter may be freed; other host memory that is read has been read when this returns, other host memory
-/// that is written may be written until the copy is done.
+/// Queues a copy on `stream`. Device memory and memory of `millpond_host_alloc` must stay unchanged until the copy is
+/// done, but the latter may be freed before. Other host memory that is the source has been read when this returns;
+/// other host memory that is the destination may be written until the copy is done.
 ///
 /// Errors: as `millpond_copy`, and UNKNOWN_STREAM.
 #[unsafe(no_mangle)]
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn millpond_copy_async(
     run(|| {
         let device = handles::device(device)?;
         let (stream, kind) = (stream_id(stream), kind_of(kind)?);
-        // SAFETY: the host range is the promise of the caller in C.
+        // SAFETY: the caller in C vouches for the host range.
         unsafe { device.copy_async(stream, kind, address(dst), address(src), size_bytes as u64) }
     })
 }
@@ -84,11 +84,12 @@ pub unsafe extern "C" fn millpond_copy_peer(
     })
 }
 
-/// Queues a copy between two devices of the same type on `stream`, a stream of the source device or of the other one;
-/// NULL is the source's. Where a plugin's devices have no such copies on the other one's streams, it waits and copies.
+/// Queues a copy between two devices of the same type on `stream`, a stream of the source or of the destination device;
+/// NULL is the source's. If a plugin's devices cannot make such copies on the destination's streams, the call waits and
+/// copies.
 ///
-/// Blocks without a stream may be freed as soon as it has returned, on both devices, and so may those of `stream`. Any
-/// other block may be freed when its own stream has been made to wait for the copy.
+/// Blocks without a stream may be freed as soon as this has returned, on both devices, and so may blocks of `stream`.
+/// Any other block may be freed once its own stream has been made to wait for the copy.
 ///
 /// Errors: as `millpond_copy_peer`, and UNKNOWN_STREAM.
 #[unsafe(no_mangle)]

@@ -69,11 +69,11 @@ impl From<DeviceInfo> for millpond_device_info {
     }
 }
 
-/// How many devices the type has. Starts the type if needed; "cuda" is counted without starting CUDA, as far
-/// as that is possible, so that a child may still be forked that uses it. 0 devices are no error:
-/// `millpond_device_type_get_reason` tells why.
+/// How many devices the type has. Starts the type if needed. "cuda" is counted without starting CUDA, as far as that is
+/// possible, so that a child that uses CUDA can still be forked. 0 devices are no error:
+/// `millpond_device_type_get_reason` says why.
 ///
-/// Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL.
+/// Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_get_count(
     type_name: *const c_char,
@@ -89,12 +89,11 @@ pub unsafe extern "C" fn millpond_device_get_count(
     })
 }
 
-/// The device of that type and ordinal, opened on first use; the same handle each time. Borrowed: there is
-/// nothing to give back. Valid until `millpond_finalize` or until its type is unregistered; later uses get
-/// NOT_INITIALIZED.
+/// The device of that type and ordinal, opened on first use; the same handle each time. Borrowed: there is nothing to
+/// give back. Valid until `millpond_finalize` or until its type is unregistered; later uses return NOT_INITIALIZED.
 ///
-/// Errors: UNKNOWN_DEVICE for the type or the ordinal, with the reason where a type has no devices;
-/// INVALID_ARGUMENT for NULL; else what opening the device returns.
+/// Errors: UNKNOWN_DEVICE for the type or the ordinal, with the reason if a type has no devices; INVALID_ARGUMENT for
+/// NULL; otherwise what opening the device returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_get(
     type_name: *const c_char,
@@ -114,8 +113,8 @@ pub unsafe extern "C" fn millpond_device_get(
     })
 }
 
-/// What the device tells about itself, with the memory that is free now. The caller sets
-/// `inout_info->struct_size`; as much as fits is written.
+/// What the device reports about itself, with the memory that is free now. The caller sets `inout_info->struct_size`;
+/// as much as fits is written.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
 #[unsafe(no_mangle)]
@@ -139,8 +138,8 @@ pub unsafe extern "C" fn millpond_device_synchronize(device: *mut millpond_devic
     run(|| handles::device(device)?.synchronize())
 }
 
-/// From now on the bytes taken from the device never pass `limit_bytes`; 0: no limit. A limit below what is
-/// taken already ends no block: it only refuses more.
+/// Limits the bytes taken from the device to `limit_bytes` from now on; 0: no limit. A limit below what is already
+/// taken frees no block: it only refuses more.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]
@@ -168,7 +167,7 @@ pub unsafe extern "C" fn millpond_device_get_stats(
     })
 }
 
-/// The peaks of the device's account start again from the current values.
+/// Resets the peaks of the device's account to the current values.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]
@@ -179,7 +178,7 @@ pub unsafe extern "C" fn millpond_device_reset_peaks(device: *mut millpond_devic
     })
 }
 
-/// Memory that no block uses goes back to the device, from all pools.
+/// Gives memory that no block uses back to the device, from all pools.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
 #[unsafe(no_mangle)]
@@ -192,11 +191,11 @@ pub unsafe extern "C" fn millpond_device_empty_cache(device: *mut millpond_devic
     })
 }
 
-/// From now on a request for memory of the device (of any pool, with or without a stream) that finds none calls
-/// `callback` with `user_data`, after everything else was tried: for a framework's own caches. All callbacks are
-/// called, the oldest first; when one returns true, the request is tried once more. The number in `out_id` is never 0,
-/// and no other callback's, of whichever device. The caller removes it with `millpond_device_remove_oom_callback`; it
-/// ends with the device, but may still be running then on another thread.
+/// Registers a callback for requests that find no memory of the device (of any pool, with or without a stream):
+/// `callback` is called with `user_data` after everything else was tried, so that a framework can free its own caches.
+/// All callbacks are called, the oldest first; if one returns true, the request is tried once more. The number in
+/// `out_id` is never 0, and unique among the callbacks of all devices. The caller removes it with
+/// `millpond_device_remove_oom_callback`; it ends with the device, but may still be running then on another thread.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]
@@ -214,7 +213,7 @@ pub unsafe extern "C" fn millpond_device_add_oom_callback(
         let out = unsafe { Out::new(out_id, "out_id") }?;
         let data = UserData(user_data);
         let run_it = move |bytes: u64| {
-            // The whole struct must move, not only the pointer in it.
+            // The whole struct must be captured, not only the pointer in it.
             let data = &data;
             // SAFETY: the caller gave a function for exactly this call with this pointer.
             foreign::caught(|| unsafe { call(data.0, bytes) }).unwrap_or(false)
@@ -224,10 +223,10 @@ pub unsafe extern "C" fn millpond_device_add_oom_callback(
     })
 }
 
-/// Removes an out-of-memory callback. On return no thread is in it, and `user_data` may go. Called from within
-/// an out-of-memory callback it does not wait for other threads. Hold no lock that the callback takes.
+/// Removes an out-of-memory callback. When this returns, no thread is in it, and `user_data` may be destroyed. Called
+/// from within an out-of-memory callback, it does not wait for other threads. Hold no lock that the callback takes.
 ///
-/// Errors: INVALID_ARGUMENT for a number that is none, or was removed before, or is one of another device;
+/// Errors: INVALID_ARGUMENT if the number belongs to no callback, to a removed one, or to one of another device;
 /// NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_remove_oom_callback(
@@ -237,8 +236,7 @@ pub unsafe extern "C" fn millpond_device_remove_oom_callback(
     run(|| handles::device(device)?.memory().remove_oom_callback(id))
 }
 
-/// The pool that the device has from the start. Borrowed: it cannot be destroyed. Valid as long as the
-/// device.
+/// The pool that the device has from the start. Borrowed: it cannot be destroyed. Valid as long as the device.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]

@@ -10,7 +10,7 @@ use crate::runtime;
 use std::ffi::c_char;
 use std::ptr::NonNull;
 
-/// Bytes that hold the name of every device type, with its NUL.
+/// The bytes that are enough for the name of every device type, including its NUL.
 pub const MILLPOND_DEVICE_TYPE_NAME_BYTES: usize = 32;
 
 /// How many device types there are: "cpu", "host", "cuda" (with or without devices), and the registered ones.
@@ -26,10 +26,10 @@ pub unsafe extern "C" fn millpond_device_type_get_count(out_count: *mut usize) -
     })
 }
 
-/// The name of the device type at `index`, below the count, written with its NUL into `out_name` of
+/// Writes the name of the device type at `index`, which must be below the count, with its NUL into `out_name` of
 /// `capacity` bytes; MILLPOND_DEVICE_TYPE_NAME_BYTES always suffice.
 ///
-/// Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and when the name does not fit.
+/// Errors: OUT_OF_RANGE for the index; INVALID_ARGUMENT for NULL and if the name does not fit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_get_name(
     index: usize,
@@ -49,11 +49,11 @@ pub unsafe extern "C" fn millpond_device_type_get_name(
     })
 }
 
-/// Why the device type has no devices, as a text for a person, for instance that there is no CUDA driver or
-/// an old one. Empty when it has devices. Written with its NUL into `out_text` of `capacity` bytes; what does
-/// not fit is cut off. Does not start CUDA.
+/// Why the device type has no devices, as a text for a person: for instance that there is no CUDA driver, or one that
+/// is too old. Empty if it has devices. Written with its NUL into `out_text` of `capacity` bytes; what does not fit is
+/// cut off. Does not start CUDA.
 ///
-/// Errors: UNKNOWN_DEVICE when there is no such type; INVALID_ARGUMENT for NULL and a `capacity` of 0.
+/// Errors: UNKNOWN_DEVICE if there is no such type; INVALID_ARGUMENT for NULL and a `capacity` of 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_get_reason(
     type_name: *const c_char,
@@ -90,13 +90,13 @@ fn give_name(out: Option<NonNull<c_char>>, capacity: usize, name: &str) -> Resul
     out.map_or(Ok(()), |o| unsafe { write_text(o, capacity, name) })
 }
 
-/// Registers a custom-runtime plugin that is linked into the program: `init_plugin` is called once, and
-/// its device type appears beside "host", with pools over its memory.
+/// Registers a custom-runtime plugin that is linked into the program: `init_plugin` is called once, and its device type
+/// appears beside "host", with pools over its memory.
 ///
-/// `out_name` receives the type's name and may be NULL; else `capacity` must be at least
+/// `out_name` receives the type's name and may be NULL; otherwise `capacity` must be at least
 /// MILLPOND_DEVICE_TYPE_NAME_BYTES.
-/// Errors: PLUGIN_REFUSED, with the name of what is wrong, for a version, a size or a missing function;
-/// BUSY when the name is taken; INVALID_ARGUMENT for NULL; else what the plugin's own start returns.
+/// Errors: PLUGIN_REFUSED, with a message that says what is wrong, for a version, a size or a missing function; BUSY if
+/// the name is taken; INVALID_ARGUMENT for NULL; otherwise what the plugin's `initialize` returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_register(
     init_plugin: Option<unsafe extern "C-unwind" fn(params: *mut CustomRuntimeParams)>,
@@ -118,10 +118,10 @@ pub unsafe extern "C" fn millpond_device_type_register(
 /// `millpond_device_type_register` does. A refused object is unloaded again; an accepted one
 /// stays loaded until its type ends (`millpond_device_type_unregister`, `millpond_finalize`).
 ///
-/// The object's code runs when it is loaded: the path is the caller's promise. A path without a slash is
-/// searched for as the dynamic loader does.
-/// Errors: SYSTEM, with the loader's text, when the object cannot be loaded; PLUGIN_REFUSED when it has
-/// no InitPlugin; and those of `millpond_device_type_register`.
+/// Loading runs the object's code: the caller vouches for the file. A path without a slash is searched for as the
+/// dynamic loader does.
+/// Errors: SYSTEM, with the loader's message, if the object cannot be loaded; PLUGIN_REFUSED if it has no InitPlugin;
+/// and those of `millpond_device_type_register`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_load(
     path: *const c_char,
@@ -138,13 +138,13 @@ pub unsafe extern "C" fn millpond_device_type_load(
     })
 }
 
-/// Ends a registered device type and forgets it. Old handles of its devices get NOT_INITIALIZED.
+/// Ends a registered device type and removes it. Old handles of its devices get NOT_INITIALIZED.
 ///
-/// Calls that other threads have under way are waited for, also those that are in a callback of a plugin, and calls
-/// that come later get NOT_INITIALIZED. Nobody may allocate on this type meanwhile: a block that is got just before the
-/// end ends with the device. Where this returns BUSY, it has disturbed no call.
+/// Waits for calls that other threads are making, including those that are in a callback of a plugin; later calls get
+/// NOT_INITIALIZED. Nobody may allocate on this type meanwhile: a block that is allocated just before the end ends with
+/// the device. If this returns BUSY, it has disturbed no call.
 ///
-/// Errors: BUSY, and the type stays, while blocks, host or unified memory of it live; NOT_PERMITTED for a
+/// Errors: BUSY, and the type stays, while it has live blocks, host memory or unified memory; NOT_PERMITTED for a
 /// built-in type and in a stream callback; UNKNOWN_DEVICE; INVALID_ARGUMENT for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_type_unregister(type_name: *const c_char) -> C_Status {

@@ -1,8 +1,8 @@
-//! DLPack, the exchange of tensors between frameworks: a block goes out as a tensor that owns it,
-//! and a tensor of anybody is looked at before it is used.
+//! DLPack, the exchange of tensors between frameworks: a block is exported as a tensor that owns it, and anybody's
+//! tensor is checked before it is used.
 //!
-//! `dlpack_abi.rs` has the layouts, `dlpack_owner.rs` what stands behind a tensor that is given out.
-//! Nothing here trusts a tensor further than its pointers: they are the producer's promise.
+//! `dlpack_abi.rs` has the layouts, `dlpack_owner.rs` what an exported tensor owns. Nothing in a tensor is trusted but
+//! its pointers, for which its producer vouches.
 
 use crate::base::error::{Code, Error, Result};
 use crate::capi::dlpack_abi::{self as dl, DlDevice, DlTensor, DlType, Legacy, Span};
@@ -13,7 +13,7 @@ use crate::capi::pool::to_ptr;
 use crate::capi::types::{millpond_device, millpond_dlpack_options, millpond_dlpack_view};
 use crate::fail;
 use crate::paddle::abi::C_Status;
-use crate::runtime::{self, Caps, DeviceState, Held};
+use crate::runtime::{self, BlockOnDevice, Caps, DeviceState};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::slice;
@@ -30,27 +30,28 @@ pub struct DLManagedTensorVersioned(());
 /// A tensor of DLPack before 1.0 (dlpack.h has the members): `dl_tensor`, `manager_ctx`, `deleter`.
 pub struct DLManagedTensor(());
 
-/// A DLPack tensor over the block that starts at `ptr`. The tensor owns the block from now on: its deleter
-/// frees it as `millpond_free` does, or calls the options' `release` instead. The caller gives the tensor to
-/// a consumer, or ends it with `millpond_dlpack_destroy`. `options` may be NULL: all its bytes, one dimension.
+/// Exports the block that starts at `ptr` as a DLPack tensor. The tensor owns the block from now on: its deleter frees
+/// it as `millpond_free` does, or calls the options' `release` instead. The caller gives the tensor to a consumer, or
+/// ends it with `millpond_dlpack_destroy`. `options` may be NULL: all the block's bytes, in one dimension.
 ///
-/// The deleter may be called from any thread, and at any time: after the device has ended, and after the
-/// shared object with this library was closed (the first export keeps its code loaded). The memory itself ends
-/// with the device. Where the block cannot be freed there (in a segment callback; while the device refuses), it is
-/// freed by a later call on its device; `release` is called everywhere but in a forked child.
+/// The deleter may be called from any thread and at any time: after the device has ended, and after the shared object
+/// with this library was closed (the first export keeps its code loaded). The memory itself ends with the device. If
+/// the block cannot be freed there (in a segment callback, or while the device refuses), a later call on its device
+/// frees it;
+/// `release` is called everywhere except in a forked child.
 ///
-/// DLPack knows no streams. Before the consumer gets the tensor, its stream must wait for the work that
-/// writes the block (`millpond_stream_wait_event`; a consumer on the processor: `millpond_stream_synchronize`).
-/// A consumer may call the deleter while its own work is still queued: tell that stream with
-/// `millpond_record_stream` first, and the block is reused after it.
+/// DLPack knows no streams. Before the consumer gets the tensor, its stream must wait for the work that writes the
+/// block (`millpond_stream_wait_event`; for a consumer on the processor `millpond_stream_synchronize`). A consumer may
+/// call the deleter while its own work is still queued: call `millpond_record_stream` for that stream first, and the
+/// block is reused only after that work.
 ///
-/// The device is kDLCPU, 0 for the types "host" and "cpu", whose memory any code can touch; kDLCUDA and the
-/// ordinal for "cuda"; kDLExtDev and the ordinal for every other type, since only its own library knows what
-/// its addresses mean, unless the options name another.
+/// The device is kDLCPU, 0 for the types "host" and "cpu", whose memory any code can access; kDLCUDA and the ordinal
+/// for "cuda"; kDLExtDev and the ordinal for every other type, since only its own library knows what its addresses
+/// mean, unless the options name another.
 ///
-/// Errors: UNKNOWN_POINTER, also for a pointer inside a block; OUT_OF_RANGE for a shape that passes the end of
-/// the block as it was asked for; UNSUPPORTED for kDLCPU where the host cannot touch the memory;
-/// INVALID_ARGUMENT; NOT_INITIALIZED. After an error the block is still the caller's.
+/// Errors: UNKNOWN_POINTER, also for a pointer inside a block; OUT_OF_RANGE for a shape that exceeds the requested size
+/// of the block; UNSUPPORTED for kDLCPU if the host cannot access the memory; INVALID_ARGUMENT; NOT_INITIALIZED. After
+/// an error the block is still the caller's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_dlpack_export(
     ptr: *mut c_void,
@@ -89,15 +90,15 @@ pub unsafe extern "C" fn millpond_dlpack_export_legacy(
     })
 }
 
-/// Looks at a tensor that this or another library made, for work of `device` (NULL: of any): checks it, and
-/// tells where its memory is. The tensor stays the caller's, who ends it with `millpond_dlpack_destroy` when
-/// no work uses it any more. The caller sets `inout_view->struct_size`; as much as fits is written; the shape
-/// and the strides in it are borrowed from the tensor.
+/// Checks a tensor that this or another library made, for work of `device` (NULL: of any), and says where its memory
+/// is. The tensor stays the caller's, who ends it with `millpond_dlpack_destroy` when no work uses it any more. The
+/// caller sets `inout_view->struct_size`; as much as fits is written; the shape and the strides in it are borrowed from
+/// the tensor.
 ///
-/// Where the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then makes
-/// its reuse wait for a stream, and the tensor may be ended while work is queued there. The memory of others may only
-/// be given back when the work is done (`millpond_stream_synchronize`). Where several devices have a block there, it is
-/// that of the device that the tensor names, else of `device`.
+/// If the memory is a block of this library, `inout_view->block` is not NULL: `millpond_record_stream` then makes its
+/// reuse wait for a stream, and the tensor may be ended while work is queued there. Other memory may only be given back
+/// when the work is done (`millpond_stream_synchronize`). If several devices have a block there, it is that of the
+/// device that the tensor names, otherwise of `device`.
 ///
 /// Errors: UNSUPPORTED for another major version than 1 (ending such a tensor is safe, nothing else is);
 /// INVALID_ARGUMENT for NULL, a negative or too large number of dimensions (more than 64), a missing shape, a
@@ -125,7 +126,7 @@ pub unsafe extern "C" fn millpond_dlpack_get_view(
                 head.minor
             );
         }
-        // SAFETY: the layout is known now, and all of it is the producer's.
+        // SAFETY: the layout is known now; its producer vouches for the rest.
         out.set(unsafe { view(device, &head.tensor, head.flags) }?);
         Ok(())
     })
@@ -133,7 +134,7 @@ pub unsafe extern "C" fn millpond_dlpack_get_view(
 
 /// As `millpond_dlpack_get_view`, for a tensor of DLPack before 1.0.
 ///
-/// Errors: as `millpond_dlpack_get_view`, but for the version, which this layout does not tell.
+/// Errors: as `millpond_dlpack_get_view`, except for the version, which this layout does not have.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_dlpack_get_view_legacy(
     device: *const millpond_device,
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn millpond_dlpack_get_view_legacy(
     })
 }
 
-/// Gives a tensor back to its producer: calls its deleter, where it has one. Any version. NULL: no-op.
+/// Gives a tensor back to its producer: calls its deleter, if it has one. Any version. NULL: no-op.
 ///
 /// Errors: INVALID_ARGUMENT for a pointer that is not aligned.
 #[unsafe(no_mangle)]
@@ -189,7 +190,7 @@ pub unsafe extern "C" fn millpond_dlpack_destroy_legacy(tensor: *mut DLManagedTe
     })
 }
 
-/// A tensor of somebody, as a reference.
+/// Anybody's tensor, as a reference.
 ///
 /// # Safety
 /// A pointer that is not NULL and is aligned must be a tensor that lives for `'a`.
@@ -250,7 +251,7 @@ unsafe fn extents<'a>(
     Ok((shape, strides))
 }
 
-/// What an export is of: the tensor without its extents, its flags, and what stands behind it.
+/// What an export consists of: the tensor without its extents, its flags, and what it owns.
 ///
 /// # Safety
 /// The promises of `millpond_dlpack_export`.
@@ -298,8 +299,8 @@ unsafe fn describe(
     }
     let at = export_device(&device, o.device_type)?;
     let tensor = DlTensor {
-        // A tensor without elements has no address: so DLPack wants it. The offset is added here, as other
-        // producers do too: some consumers (PaddlePaddle up to 3.3, for one) do not look at it.
+        // DLPack wants NULL as the address of a tensor without elements. The offset is added here, as other producers
+        // do: some consumers (PaddlePaddle up to 3.3, for one) ignore `byte_offset`.
         data: if span.count == 0 { null_mut() } else { to_ptr(addr + o.byte_offset) },
         device: at,
         ndim: shape.len() as i32,
@@ -308,7 +309,7 @@ unsafe fn describe(
         strides: null_mut(),
         byte_offset: 0,
     };
-    // Since DLPack 1.2 a consumer may expect strides, so they are always there.
+    // Since DLPack 1.2 a consumer may expect strides, so they are always set.
     let strides = strides.map_or_else(|| compact_strides(shape), <[i64]>::to_vec);
     let share = Share {
         device,
@@ -337,7 +338,7 @@ fn export_device(device: &DeviceState, wanted: u32) -> Result<DlDevice> {
     Ok(DlDevice { kind, id: 0 })
 }
 
-/// Row by row. Only called for a span that was found to fit, or that has no elements.
+/// Row-major strides. Called only for a span that was found to fit, or that has no elements.
 fn compact_strides(shape: &[i64]) -> Vec<i64> {
     let mut strides = vec![1_i64; shape.len()];
     for n in (1..shape.len()).rev() {
@@ -346,9 +347,9 @@ fn compact_strides(shape: &[i64]) -> Vec<i64> {
     strides
 }
 
-/// The block that holds `addr`, if one of ours does. Where several devices have one there, it is of the device that the
-/// tensor names, or of the one that is to use it.
-fn holder_of(addr: u64, wanted: Option<&Arc<DeviceState>>, named: DlDevice) -> Result<Option<Held>> {
+/// The block of this library that contains `addr`, if any. If several devices have one there, it is that of the device
+/// that the tensor names, or of the one that is to use it.
+fn holder_of(addr: u64, wanted: Option<&Arc<DeviceState>>, named: DlDevice) -> Result<Option<BlockOnDevice>> {
     let Ok(all) = runtime::holders(addr) else { return Ok(None) };
     let one = |is: &dyn Fn(&DeviceState) -> bool| {
         let mut found = all.iter().filter(|(d, _)| is(d));
@@ -357,7 +358,7 @@ fn holder_of(addr: u64, wanted: Option<&Arc<DeviceState>>, named: DlDevice) -> R
     let found = one(&|_| true)
         .or_else(|| one(&|d| dl_device(d) == named))
         .or_else(|| one(&|d| wanted.is_some_and(|w| w.id() == d.id())));
-    // Says which devices they are.
+    // The error names the devices.
     found.map_or_else(|| runtime::holder(addr).map(Some), |f| Ok(Some(f)))
 }
 
@@ -381,7 +382,7 @@ unsafe fn view(device: *const millpond_device, t: &DlTensor, flags: u64) -> Resu
     if count != 0 && t.data.is_null() {
         fail!(Code::InvalidArgument, "the tensor has {count} elements, but its data is NULL");
     }
-    // An address is looked up only where it is one: other device types have handles there.
+    // Looked up only if it is an address: other device types use handles.
     let is_address = [dl::CPU, dl::CUDA, dl::CUDA_HOST, dl::ROCM_HOST, dl::EXT_DEV, dl::CUDA_MANAGED]
         .contains(&t.device.kind);
     let ours = if count != 0 && is_address { holder_of(start, wanted, t.device)? } else { None };

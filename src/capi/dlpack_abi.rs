@@ -1,18 +1,18 @@
 //! The structs of DLPack 1, laid out as its header has them (dmlc/dlpack, include/dlpack/dlpack.h,
 //! version 1.1), and the arithmetic of a tensor's extent.
 //!
-//! They are written again here, so that no header is needed to build; the C++ tests compare each
-//! size and offset with the real header. What comes from another library is judged before it is
-//! used: an extent is counted in 128 bits, so nothing that a shape can say overflows.
+//! They are defined again here, so that building needs no header; the C++ tests compare each size and offset with the
+//! real header. Input from another library is checked before it is used: an extent is computed in 128 bits, so no shape
+//! can overflow it.
 
 use crate::base::error::{Code, Error, Result};
 use crate::fail;
 use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
 
-/// The layout that this library reads and writes: all 1.x have it.
+/// The major version that this library reads and writes; all 1.x have the same layout.
 pub(crate) const MAJOR: u32 = 1;
-/// The newest part of it that is used: the flag for padded types of less than a byte.
+/// The minor version that brought the newest part in use: the flag for padded types of less than a byte.
 pub(crate) const MINOR: u32 = 1;
 /// More dimensions than any framework has.
 pub(crate) const MAX_DIMENSIONS: i32 = 64;
@@ -69,7 +69,7 @@ pub(crate) struct Legacy {
     pub(crate) deleter: Option<unsafe extern "C-unwind" fn(*mut Legacy)>,
 }
 
-/// `DLManagedTensorVersioned`. Everything before `flags` keeps its place in every later version.
+/// `DLManagedTensorVersioned`. Everything before `flags` keeps its offset in every later version.
 #[repr(C)]
 pub(crate) struct Versioned {
     pub(crate) major: u32,
@@ -110,8 +110,8 @@ fn too_large<T>() -> Result<T> {
     Err(Error::new(Code::OutOfRange, "the tensor's extent is more than any memory"))
 }
 
-/// The span of a tensor. `strides`, in elements: `None` is compact. `padded`: elements of less than
-/// a byte have one each.
+/// The span of a tensor. `strides` are in elements; `None` is compact. `padded`: each element of less than a byte takes
+/// one.
 pub(crate) fn span(dtype: DlType, shape: &[i64], strides: Option<&[i64]>, padded: bool) -> Result<Span> {
     if dtype.bits == 0 || dtype.lanes == 0 {
         fail!(Code::InvalidArgument, "the dtype has {} bits and {} lanes", dtype.bits, dtype.lanes);

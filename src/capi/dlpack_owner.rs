@@ -1,8 +1,8 @@
-//! What an export makes: the tensor that the consumer holds, and behind it what its deleter needs.
+//! What an export creates: the tensor for the consumer, and behind it what its deleter needs.
 //!
-//! The deleter runs when the consumer likes: on any thread, after the device or its type has ended,
-//! in a forked child, or after the program has closed the shared object that holds this library. So
-//! it holds the record of the device, which is never freed, and the first export keeps the code.
+//! The deleter may run at any time: on any thread, after the device or its type has ended, in a forked child, or after
+//! the program has closed the shared object that contains this library. So the tensor holds the record of the device,
+//! which is never freed, and the first export keeps the code loaded.
 
 use crate::base::{foreign, loaded};
 use crate::capi::dlpack_abi::{DlTensor, Legacy, MAJOR, MINOR, Versioned};
@@ -13,19 +13,19 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Behind a tensor: the memory and who gives it back.
+/// What a tensor owns: the memory, and who gives it back.
 pub(crate) struct Share {
     pub(crate) device: Arc<DeviceState>,
     pub(crate) addr: u64,
     pub(crate) release: millpond_dlpack_release,
     pub(crate) user_data: *mut c_void,
-    /// The shape, and behind it the strides.
+    /// The shape, followed by the strides.
     pub(crate) extents: Box<[i64]>,
 }
 
 impl Share {
-    /// Whoever calls the deleter learns nothing of what comes of it. So a release is called wherever the deleter is,
-    /// and a block that cannot be freed there is freed by a later call.
+    /// The deleter returns nothing to its caller. So `release` is called wherever the deleter is, and a block that
+    /// cannot be freed there is freed by a later call.
     fn end(self) {
         if runtime::check_fork().is_err() {
             return; // the memory is the parent's
@@ -43,7 +43,7 @@ impl Share {
     }
 }
 
-/// A managed tensor with its share behind it: the tensor comes first, so that one address is both.
+/// A managed tensor followed by its share: the tensor comes first, so that one address denotes both.
 #[repr(C)]
 struct Owned<T> {
     managed: T,

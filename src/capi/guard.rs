@@ -1,5 +1,5 @@
-//! What every export runs inside: no panic gets out, each failure becomes a status and the thread's
-//! last error, and each pointer from C is looked at before it is used.
+//! What every export runs inside: no panic leaves it, each failure becomes a status and the thread's last error, and
+//! each pointer from C is checked before it is used.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::quiet;
@@ -13,8 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr::NonNull;
 
-/// Runs the body of an export: refused in a forked child and in a segment callback, failures noted for the thread,
-/// panics turned into `C_INTERNAL_ERROR`.
+/// Runs the body of an export: refuses it in a forked child and in a segment callback, stores failures for the thread,
+/// and turns panics into `C_INTERNAL_ERROR`.
 #[inline]
 pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> C_Status {
     match guarded(|| may_call().and_then(|()| body())) {
@@ -29,11 +29,11 @@ pub(crate) fn may_call() -> Result<()> {
     runtime::check_fork().and_then(|()| runtime::check_segment_callback())
 }
 
-/// [`run`] without that look, for a body that gives something and looks itself.
+/// [`run`] without that check, for a body that returns a value and makes the check itself.
 #[inline]
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T>) -> std::result::Result<T, C_Status> {
-    // Unwind safe: the locks that the body may leave poisoned are taken whatever their state, and
-    // everything under them is whole between two steps.
+    // Unwind safe: locks are taken whether or not a panic has poisoned them, and the data under them is consistent
+    // between any two steps.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(e)) => Err(failed(&e)),
@@ -62,7 +62,7 @@ fn panicked(payload: Box<dyn std::any::Any + Send>) -> C_Status {
     };
     last_error::set(Code::Internal, "a defect in Millpond or in a device: ");
     last_error::append(text);
-    // A payload may panic when it is dropped; a small leak is the lesser harm.
+    // A payload may panic when it is dropped; a small leak does less harm.
     std::mem::forget(payload);
     C_Status::INTERNAL_ERROR
 }
@@ -74,7 +74,7 @@ unsafe impl Send for UserData {}
 // SAFETY: as above; a callback that several threads may be in is documented so.
 unsafe impl Sync for UserData {}
 
-/// Out of line, so that the text costs nothing where all is well.
+/// Out of line, so that the message costs nothing on success.
 #[cold]
 #[inline(never)]
 fn null<T>(name: &str) -> Result<T> {
@@ -113,8 +113,7 @@ impl<T> Out<T> {
 /// `repr(C)`, first field `struct_size: usize`, no invalid bit patterns.
 pub(crate) unsafe trait Versioned {}
 
-/// An in-out struct whose `struct_size` the caller has set; written once, as far as the caller's
-/// version of it reaches.
+/// An in-out struct whose `struct_size` the caller has set; written once, as far as the caller's version of it reaches.
 pub(crate) struct OutStruct<T> {
     at: NonNull<T>,
     size: usize,
@@ -189,7 +188,7 @@ pub(crate) unsafe fn text<'a>(ptr: *const c_char, name: &str) -> Result<&'a str>
     c.to_str().map_err(|_| Error::new(Code::InvalidArgument, format!("{name} is not UTF-8")))
 }
 
-/// The name of a file from C: any bytes, where the system allows any.
+/// A file name from C: any bytes, if the system allows any.
 ///
 /// # Safety
 /// As [`text`].
@@ -211,7 +210,7 @@ pub(crate) unsafe fn file_name<'a>(ptr: *const c_char, name: &str) -> Result<&'a
     }
 }
 
-/// Writes `value` with its NUL, or nothing when it does not fit.
+/// Writes `value` with its NUL, or nothing if it does not fit.
 ///
 /// # Safety
 /// `out` must be valid for writes of `capacity` bytes; it is not NULL.

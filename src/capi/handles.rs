@@ -1,9 +1,9 @@
 //! The numbers that C holds as `millpond_device *`, `millpond_pool *` and the like.
 //!
-//! A handle is never a pointer: its top 16 bits are a mark that no address of a process has, so a
-//! pointer of the caller, a handle of the other kind and a value out of the air are all told apart.
-//! Below the mark a device has its number (never used again), a pool its slot and the slot's
-//! generation. A look-up is a few loads, takes no lock and follows no pointer that C has seen.
+//! A handle is never a pointer: its top 16 bits are a mark that no address of a process has, so a pointer of the
+//! caller, a handle of another kind and an arbitrary value are all recognised. Below the mark, a device has its id
+//! (never reused), a pool its slot and the slot's generation. A lookup is a few loads, takes no lock and follows no
+//! pointer from C.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
@@ -27,11 +27,11 @@ const MARK_SHIFT: u32 = 48;
 const SLOT_BITS: u32 = 24;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 
-/// Pool slots of one chunk; chunks are made as pools are and are never freed.
+/// The number of pool slots in a chunk; chunks are allocated as pools are created, and never freed.
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
 
-/// One pool. `generation` is odd while the pool lives; the other two are stable then.
+/// One pool. `generation` is odd while the pool lives; the other two fields are stable then.
 #[derive(Default)]
 struct Slot {
     generation: AtomicU32,
@@ -41,7 +41,7 @@ struct Slot {
 
 static SLOTS: [OnceLock<Box<[Slot]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
 
-/// What is needed to make and end handles, none of it on the way of a look-up.
+/// What is needed to create and end handles; lookups do not use it.
 struct Book {
     free: Vec<u32>,
     used: u32,
@@ -99,9 +99,9 @@ fn slot(number: u64) -> Option<&'static Slot> {
     SLOTS.get(number as usize / CHUNK)?.get()?.get(number as usize % CHUNK)
 }
 
-/// What a device knows by a number of 32 bits that it never uses again.
+/// Something of a device that has a 32-bit number, which is never reused.
 pub(crate) trait Numbered {
-    /// Of the handle; no other kind has it.
+    /// The mark of its handles; no other kind has it.
     const MARK: u64;
     /// For messages.
     const WHAT: &'static str;
@@ -117,7 +117,7 @@ impl Numbered for millpond_checkpoint {
     const WHAT: &'static str = "checkpoint";
 }
 
-/// The handle of a numbered thing of a device. Devices have numbers of 16 bits.
+/// The handle of a numbered thing of a device. The device's id must fit into 16 bits.
 pub(crate) fn of_numbered<T: Numbered>(device: &DeviceState, number: u64) -> Result<*mut T> {
     if device.id() > 0xFFFF || number > u64::from(u32::MAX) {
         return Err(Error::new(Code::System, "there were too many of these on the device"));
@@ -125,7 +125,7 @@ pub(crate) fn of_numbered<T: Numbered>(device: &DeviceState, number: u64) -> Res
     Ok(to_ptr(T::MARK, u64::from(device.id()) << 32 | number))
 }
 
-/// The open device and the number of such a handle. The device knows whether the number is still one.
+/// The device and the number of such a handle. The device knows whether the number is still valid.
 pub(crate) fn numbered<T: Numbered>(handle: *const T) -> Result<(&'static Arc<DeviceState>, u64)> {
     match split(handle) {
         (mark, rest) if mark == T::MARK => Ok((open_device(rest >> 32)?, rest & u64::from(u32::MAX))),
@@ -159,7 +159,7 @@ pub(crate) fn pool(handle: *const millpond_pool) -> Result<(&'static Arc<DeviceS
     }
 }
 
-/// The handle of a pool of `device`: the same each time, made when there is none yet.
+/// The handle of a pool of `device`: the same each time, created if there is none yet.
 pub(crate) fn of_pool(device: &DeviceState, pool: PoolId) -> Result<*mut millpond_pool> {
     if pool == PoolId::DEFAULT {
         return Ok(to_ptr(DEFAULT_POOL_MARK, device.id().into()));
@@ -192,7 +192,7 @@ pub(crate) fn of_pool(device: &DeviceState, pool: PoolId) -> Result<*mut millpon
     Ok(to_ptr(POOL_MARK, bits))
 }
 
-/// A pool, as C names it in a request or a free.
+/// A pool, as C names it in an allocation or a free.
 #[derive(Clone, Copy)]
 pub(crate) struct Named(pub *const millpond_pool);
 
@@ -221,7 +221,7 @@ impl Caller for Named {
     }
 }
 
-/// The handle of a pool of `device` that may have ended meanwhile: then there is none.
+/// The handle of a pool of `device`; none if the pool has ended meanwhile.
 pub(crate) fn of_live_pool(device: &DeviceState, pool: PoolId) -> Option<*mut millpond_pool> {
     let known = lock(&BOOK).handles.get(&(device.id(), pool)).copied();
     match known {
@@ -251,15 +251,15 @@ fn retire(book: &mut Book, bits: u64) {
     if let Some(s) = slot(bits & SLOT_MASK) {
         let even = s.generation.load(Ordering::Relaxed).wrapping_add(1) & 0xFF_FFFF;
         s.generation.store(even, Ordering::Release);
-        // A slot whose generations are used up rests, so that no old handle comes to life again.
+        // A slot whose generations are used up is retired, so that no old handle becomes valid again.
         if even != 0 {
             book.free.push((bits & SLOT_MASK) as u32);
         }
     }
 }
 
-/// Ends the handles of pools whose device has ended. The slots keep the device's number until then,
-/// so that calls on them tell that the device has ended.
+/// Ends the handles of pools whose device has ended. The slots keep the device's id until then, so that calls on them
+/// can report that the device has ended.
 pub(crate) fn end_pools_of_ended_devices() {
     let mut book = lock(&BOOK);
     let ended = |id: u32| runtime::by_id(id).is_none_or(|d| !d.is_open());
@@ -271,7 +271,7 @@ pub(crate) fn end_pools_of_ended_devices() {
     }
 }
 
-/// Notes the name of a pool, for messages.
+/// Sets the name of a pool, for messages.
 pub(crate) fn name_pool(handle: *const millpond_pool, name: &str) {
     lock(&BOOK).names.insert(split(handle).1, name.to_owned());
 }
@@ -284,7 +284,7 @@ pub(crate) fn pools_named(device: &DeviceState, name: &str) -> Vec<PoolId> {
     named.map(|(key, _)| key.1).collect()
 }
 
-/// The same error, with the pool's name in front when it has one.
+/// The same error, prefixed with the pool's name if it has one.
 #[cold]
 pub(crate) fn with_name(handle: *const millpond_pool, e: Error) -> Error {
     let (POOL_MARK, bits) = split(handle) else { return e };

@@ -7,7 +7,7 @@ use crate::capi::types::CODES;
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char};
 
-/// Bytes of a message with its NUL; longer ones are cut.
+/// The bytes of a message including its NUL; longer ones are cut.
 const ROOM: usize = 512;
 
 struct Last {
@@ -26,7 +26,7 @@ fn with<R>(f: impl FnOnce(&mut Last) -> R) -> R {
     LAST.with(|l| f(unsafe { &mut *l.get() }))
 }
 
-/// Notes a failure of this thread.
+/// Stores a failure of this thread.
 pub(crate) fn set(code: Code, message: &str) {
     with(|l| {
         l.code = code as u32;
@@ -35,7 +35,7 @@ pub(crate) fn set(code: Code, message: &str) {
     append(message);
 }
 
-/// Adds to the message that `set` began, as far as there is room.
+/// Appends to the message that `set` began, as far as there is room.
 pub(crate) fn append(message: &str) {
     with(|l| {
         let mut cut = message.len().min(ROOM - 1 - l.len);
@@ -51,15 +51,15 @@ pub(crate) fn append(message: &str) {
     });
 }
 
-/// The code of the last failed call on the calling thread; MILLPOND_OK when none has failed yet. A
-/// call that succeeds does not clear it. Never fails.
+/// The code of the last failed call on the calling thread; MILLPOND_OK if none has failed yet. A call that succeeds
+/// does not clear it. Never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_last_error_code() -> u32 {
     with(|l| l.code)
 }
 
-/// A text for a person about the last failed call on the calling thread, UTF-8; "" when none has failed
-/// yet. Never NULL. Borrowed until the next failing call on this thread, or the thread's end.
+/// A text for a person about the last failed call on the calling thread, UTF-8; "" if none has failed yet. Never NULL.
+/// Borrowed until the next failing call on this thread, or the thread's end.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_last_error_message() -> *const c_char {
     LAST.with(|l| {

@@ -1,4 +1,4 @@
-//! The library as a whole: version, configuration, end.
+//! The library as a whole: version, configuration, finalisation.
 
 use crate::capi::guard::{Versioned, read_struct, run, run_first};
 use crate::capi::handles;
@@ -16,8 +16,8 @@ pub extern "C" fn millpond_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Sets how the built-in device type "host" is. Must come before the first call that names a device
-/// type. `options` may be NULL: defaults.
+/// Configures the built-in device type "host". Must come before the first call that names a device type. `options` may
+/// be NULL: defaults.
 ///
 /// Errors: BUSY once the library was used; INVALID_ARGUMENT for more than 64 devices, for another value
 /// than 0 or 1 in `disable_mapping`, for a capacity that no device can have, and for a bad value of a
@@ -31,16 +31,16 @@ pub unsafe extern "C" fn millpond_host_configure(options: *const millpond_host_o
     })
 }
 
-/// Ends every device type: waits for the work of all devices, then gives everything back. Live blocks,
-/// pools, streams and events are lost; registered device types are forgotten.
+/// Ends every device type: waits for the work of all devices, then gives everything back. Live blocks, pools, streams
+/// and events are lost; registered device types are removed.
 ///
-/// Afterwards every call with an old handle or pointer gets NOT_INITIALIZED, for ever. A next call that
-/// names a device type starts the library anew, with the host device's defaults unless it is configured
-/// again. Not needed before the end of the process.
+/// Afterwards every call with an old handle or pointer returns NOT_INITIALIZED, for ever. The next call that names a
+/// device type starts the library again, with the host device's defaults unless it is configured again. Not needed
+/// before the end of the process.
 ///
-/// Calls that other threads have under way are waited for, or get NOT_INITIALIZED; only allocating and
-/// freeing on a registered device type must not be under way meanwhile.
-/// Errors: NOT_INITIALIZED when nothing was started; NOT_PERMITTED in a stream callback; else the first
+/// Waits for calls that other threads are making; later ones return NOT_INITIALIZED. Only allocating and freeing on a
+/// registered device type must not be in progress meanwhile.
+/// Errors: NOT_INITIALIZED if nothing was started; NOT_PERMITTED in a stream callback; otherwise the first failure of a
 /// failure of a device, after all have been ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_finalize() -> C_Status {

@@ -1,4 +1,4 @@
-//! Memory without a pool in hand: unordered blocks, block look-up, host and unified memory.
+//! Memory without naming a pool: blocks without a stream, block lookup, host and unified memory.
 
 use crate::capi::guard::{Out, OutStruct, Versioned, run};
 use crate::capi::handles;
@@ -31,9 +31,9 @@ impl From<HostStats> for millpond_host_stats {
     }
 }
 
-/// Allocates `size_bytes` from the device's default pool, usable at once by the host (where it can reach the
-/// device) and by every stream. Size 0: C_SUCCESS and NULL. The address is aligned to the device's
-/// `min_chunk_bytes` (512 on the built-in devices). The caller gives it back with `millpond_free`.
+/// Allocates `size_bytes` from the device's default pool, usable at once by the host (if it can access the device's
+/// memory) and by every stream. Size 0: C_SUCCESS and NULL. The address is aligned to the device's `min_chunk_bytes`
+/// (512 on the built-in devices). The caller frees it with `millpond_free`.
 ///
 /// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
@@ -51,20 +51,20 @@ pub unsafe extern "C" fn millpond_alloc(
     })
 }
 
-/// Frees a block of any pool of any device. A block of `millpond_alloc` is reused when every stream has
-/// passed this point; a block of `millpond_pool_alloc` goes back to its stream. NULL: no-op.
+/// Frees a block of any pool of any device. A block of `millpond_alloc` is reused once every stream has passed this
+/// point; a block of `millpond_pool_alloc` is freed on its own stream. NULL: no-op.
 ///
-/// Devices of plugins may have address spaces of their own. Where blocks of two devices start at `ptr`, nothing is
-/// freed: `millpond_pool_free` with a pool of the device, and NULL as stream, frees the one that is meant.
+/// Devices of plugins may have address spaces of their own. If blocks of two devices start at `ptr`, nothing is freed:
+/// `millpond_pool_free` with a pool of the right device, and NULL as stream, frees the one that is meant.
 ///
-/// Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, naming the devices, where
-/// several have a block there; NOT_INITIALIZED when no device is open. After an error nothing was freed.
+/// Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, with the names of the
+/// devices, if several have a block there; NOT_INITIALIZED if no device is open. After an error nothing was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_free(ptr: *mut c_void) -> C_Status {
     run(|| runtime::free(ptr.addr() as u64, None))
 }
 
-/// `millpond_free`, and a check that `size_bytes` is the size of the request.
+/// As `millpond_free`, but checks that `size_bytes` is the size of the request.
 ///
 /// Errors: WRONG_SIZE, and those of `millpond_free`. After an error nothing was freed.
 #[unsafe(no_mangle)]
@@ -72,13 +72,13 @@ pub unsafe extern "C" fn millpond_free_sized(ptr: *mut c_void, size_bytes: usize
     run(|| runtime::free(ptr.addr() as u64, Some(size_bytes as u64)))
 }
 
-/// The block that starts at `ptr` is also used by `stream`: after its free, its reuse waits for what is
-/// queued there at the free. On `cuda` the stream may be one of another device that was made elsewhere. Without
-/// effect on a block of `millpond_alloc`, which waits for all streams of its device, unless it is. Where several
-/// devices have a block there, it is that of the stream's device.
+/// Records that `stream` also uses the block that starts at `ptr`: after its free, its reuse waits for what is queued
+/// there at the free. On `cuda` the stream may be one of another device that was created elsewhere. Without effect on a
+/// block of `millpond_alloc`, which waits for all streams of its device anyway, unless the stream is another device's.
+/// If several devices have a block there, that of the stream's device is meant.
 ///
-/// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL, and where the stream, too, may be one of several
-/// devices; NOT_INITIALIZED; NOT_PERMITTED in a stream callback, for a stream that was made elsewhere and not named
+/// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL, and if the stream, too, may belong to several
+/// devices; NOT_INITIALIZED; NOT_PERMITTED in a stream callback, for a stream that was created elsewhere and not used
 /// before; DEVICE. After an error nothing was recorded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_record_stream(ptr: *mut c_void, stream: C_Stream) -> C_Status {
@@ -88,12 +88,12 @@ pub unsafe extern "C" fn millpond_record_stream(ptr: *mut c_void, stream: C_Stre
     })
 }
 
-/// The use of the block that starts at `ptr` by work on `stream` has ended: what is queued there *now* is the last.
-/// After the free, its reuse waits for this point, and not for what is queued there at the free. It takes the place of
-/// an earlier `millpond_record_stream` of that stream, which need not have been called. Work that uses the block and is
-/// queued there later needs a new one. Costs nothing at the free when the stream has passed the point by then. Without
-/// effect on a block of `stream` itself, and on one of `millpond_alloc`, which waits for all streams of its device.
-/// While `stream` is captured, the use ends with the capture.
+/// Ends the use of the block that starts at `ptr` by work on `stream`: what is queued there *now* is the last. After
+/// the free, its reuse waits for this point, and not for what is queued there at the free. It replaces an earlier
+/// `millpond_record_stream` of that stream, which need not have been called. Work that uses the block and is queued
+/// there later needs a new one. Costs nothing at the free if the stream has passed the point by then. Without effect on
+/// a block of `stream` itself, and on one of `millpond_alloc`, which waits for all streams of its device. While
+/// `stream` is captured, the use ends with the capture.
 ///
 /// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT for NULL; NOT_INITIALIZED; DEVICE. After an error
 /// the block waits for what it waited for before.
@@ -105,12 +105,12 @@ pub unsafe extern "C" fn millpond_record_end(ptr: *mut c_void, stream: C_Stream)
     })
 }
 
-/// As `millpond_record_end`, but the use ended where `event` was recorded: on `stream` behind the last use, or
-/// on another stream that has waited for that. The event stays the caller's. It must stay as it is until it
-/// has completed or the block waits for it no longer; `millpond_event_is_held` tells. An event that is recorded
-/// and destroyed with functions of this library needs no care: `millpond_event_record` gets BUSY until then,
-/// and `millpond_event_destroy` takes effect then, although the handle ends at once. One that is recorded or
-/// destroyed with the driver's own functions does.
+/// As `millpond_record_end`, but the use ended where `event` was recorded: on `stream` after the last use, or on
+/// another stream that has waited for that. The event stays the caller's. It must stay as recorded until it has
+/// completed, or the block no longer waits for it; `millpond_event_is_held` says so. An event that is recorded and
+/// destroyed with functions of this library needs no care: until then `millpond_event_record` returns BUSY and
+/// `millpond_event_destroy` is deferred, although the handle ends at once. An event that is recorded or destroyed with
+/// the driver's own functions does need care.
 ///
 /// Errors: UNKNOWN_EVENT, and those of `millpond_record_end`.
 #[unsafe(no_mangle)]
@@ -125,11 +125,11 @@ pub unsafe extern "C" fn millpond_record_end_at(
     })
 }
 
-/// The live block that holds `ptr`, which may lie anywhere inside it. The caller sets
-/// `inout_info->struct_size`; as much as fits is written.
+/// The live block that contains `ptr`, which may be anywhere inside it. The caller sets `inout_info->struct_size`; as
+/// much as fits is written.
 ///
-/// Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL, and where several devices, with address spaces of their own,
-/// have a block there; NOT_INITIALIZED when no device is open.
+/// Errors: UNKNOWN_POINTER; INVALID_ARGUMENT for NULL, and if several devices, with address spaces of their own, have a
+/// block there; NOT_INITIALIZED if no device is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_get_block(
     ptr: *const c_void,
@@ -152,11 +152,10 @@ pub unsafe extern "C" fn millpond_get_block(
     })
 }
 
-/// Allocates host memory that copies to and from this device fast: page-locked where the limit of the
-/// process allows, near the device where that tells its NUMA node. Aligned to 64 bytes, above 32 KiB to a page (a
-/// plugin may align less);
-/// at most an eighth of the request is wasted (and less than 64 bytes below 512). It comes from a cache and holds
-/// what was there before. Size 0: C_SUCCESS and NULL. The caller gives it back with `millpond_host_free`.
+/// Allocates host memory that is fast to copy to and from this device: page-locked if the limit of the process allows,
+/// near the device if that reports its NUMA node. Aligned to 64 bytes, above 32 KiB to a page (a plugin may align
+/// less); at most an eighth of the request is wasted (and less than 64 bytes below 512). It comes from a cache and is
+/// not cleared. Size 0: C_SUCCESS and NULL. The caller frees it with `millpond_host_free`.
 ///
 /// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
@@ -173,10 +172,10 @@ pub unsafe extern "C" fn millpond_host_alloc(
     })
 }
 
-/// Frees memory of `millpond_host_alloc` of the same device. Queued work may still use it: it is used again only
-/// when each stream of a `millpond_copy_async` from or to it, and each that `millpond_host_record_stream` named, has
-/// passed what was queued there at the free. Other work must be done, or recorded, before. Does not wait, unless
-/// the option `pinned_max_cached_size_mb` makes it give memory back to the device, which may wait. NULL: no-op.
+/// Frees memory of `millpond_host_alloc` of the same device. Queued work may still use it: it is reused only when each
+/// stream of a `millpond_copy_async` from or to it, and each stream given to `millpond_host_record_stream`, has passed
+/// what was queued there at the free. Other work must be done, or recorded, before. Does not wait, unless the option
+/// `pinned_max_cached_size_mb` makes it give memory back to the device, which may wait. NULL: no-op.
 ///
 /// Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
@@ -184,9 +183,9 @@ pub unsafe extern "C" fn millpond_host_free(device: *mut millpond_device, ptr: *
     run(|| handles::device(device)?.host_free(ptr.addr() as u64))
 }
 
-/// Memory of `millpond_host_alloc` (of this or of another device) that holds `ptr`, which may lie anywhere inside,
-/// is also used by work that is queued on `stream` of `device`: kernels, or copies that Millpond did not queue.
-/// After its free, its reuse waits for what is queued there at the free.
+/// Records that work queued on `stream` of `device` uses the memory of `millpond_host_alloc` (of this or of another
+/// device) that contains `ptr`, which may be anywhere inside: kernels, or copies that Millpond did not queue. After its
+/// free, its reuse waits for what is queued there at the free.
 ///
 /// Errors: UNKNOWN_POINTER; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; NOT_PERMITTED and DEVICE as
 /// `millpond_record_stream`.
@@ -216,7 +215,7 @@ pub unsafe extern "C" fn millpond_device_get_host_stats(
     })
 }
 
-/// The peaks of that account start again from the current values.
+/// Resets the peaks of that account to the current values.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]
@@ -224,8 +223,8 @@ pub unsafe extern "C" fn millpond_device_reset_host_peaks(device: *mut millpond_
     run(|| handles::device(device)?.host_reset_peaks())
 }
 
-/// Pinned host memory that is freed goes back to the device, after a wait for the work that still uses it. Blocks up
-/// to 32 KiB go when all that were taken together with them (at most 512 KiB) are free.
+/// Gives freed pinned host memory back to the device, after waiting for the work that still uses it. Blocks up to 32
+/// KiB go back when all blocks that were taken together with them (at most 512 KiB) are free.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; NOT_PERMITTED in a stream callback.
 #[unsafe(no_mangle)]
@@ -233,8 +232,9 @@ pub unsafe extern "C" fn millpond_device_empty_host_cache(device: *mut millpond_
     run(|| handles::device(device)?.host_empty_cache())
 }
 
-/// Allocates memory that host and device use at the same address. Size 0: C_SUCCESS and NULL. The caller
-/// gives it back with `millpond_unified_free`.
+/// Allocates memory that host and device access at the same address. Size 0: C_SUCCESS and NULL. The caller frees it
+/// with
+/// `millpond_unified_free`.
 ///
 /// Errors: UNSUPPORTED where the device has none; OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]

@@ -1,8 +1,8 @@
 //! The `millpond_*` C exports: check, convert, call, translate; no policy of their own.
 //!
-//! The doc comments of the exports are written for C readers: cbindgen makes
-//! `include/millpond/millpond.h` of them (`tests/sources/header.rs`). One file per noun; `guard.rs` is what
-//! every export runs inside, `handles.rs` the only maker of handles.
+//! The doc comments of the exports are written for C readers: cbindgen generates `include/millpond/millpond.h` from
+//! them (`tests/sources/header.rs`). One file per noun; every export runs inside `guard.rs`, and only `handles.rs`
+//! makes handles.
 
 #![expect(
     clippy::missing_safety_doc,

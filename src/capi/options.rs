@@ -10,9 +10,9 @@ use crate::runtime;
 use std::ffi::c_char;
 use std::ptr::NonNull;
 
-/// Bytes that hold the value of every option, with its NUL.
+/// The bytes that are enough for the value of every option, including its NUL.
 pub const MILLPOND_OPTION_BYTES: usize = 512;
-/// Bytes that hold all options of a device as one text, with its NUL.
+/// The bytes that are enough for all options of a device as one text, including its NUL.
 pub const MILLPOND_OPTIONS_BYTES: usize = 2048;
 
 fn buffer(out_text: *mut c_char) -> Result<NonNull<c_char>> {
@@ -21,12 +21,12 @@ fn buffer(out_text: *mut c_char) -> Result<NonNull<c_char>> {
 
 /// Sets options of devices that are opened from now on: `options` is "key:value,key:value", with the keys and
 /// values of docs/options.md, which are those of PyTorch's PYTORCH_ALLOC_CONF. `type_name` NULL: for devices of
-/// all types; `ordinal` -1: for all ordinals. What is set later wins over what was set before, and all of it over
-/// the environment (MILLPOND_ALLOC_CONF; where that is not set, PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF).
-/// Devices that are open keep their options. `millpond_finalize` forgets what was set.
+/// all types; `ordinal` -1: for all ordinals. Later settings override earlier ones, and all of them override the
+/// environment (MILLPOND_ALLOC_CONF; if that is not set, PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF).
+/// Open devices keep their options. `millpond_finalize` forgets what was set.
 ///
-/// A wrong value in the environment fails the call that opens a device, with the name of the variable.
-/// Errors: INVALID_ARGUMENT for NULL in `options`, an ordinal below -1, and a wrong text: the message has the
+/// A bad value in the environment makes the call that opens a device fail, with an error that names the variable.
+/// Errors: INVALID_ARGUMENT for NULL in `options`, an ordinal below -1, and a malformed text: the message has the
 /// column and the nearest right key or value, and nothing is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_set_default_options(
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn millpond_set_default_options(
 /// stay as they are. `backend` and `expandable_segments` cannot be changed here: set them as defaults before the
 /// device is first used.
 ///
-/// Errors: INVALID_ARGUMENT for NULL and for a wrong text, with the column and the nearest right key or value;
-/// BUSY for an option that an open device keeps; NOT_INITIALIZED. After an error nothing has changed.
+/// Errors: INVALID_ARGUMENT for NULL and for a malformed text, with the column and the nearest right key or value;
+/// BUSY for an option that an open device cannot change; NOT_INITIALIZED. After an error nothing has changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_set_options(
     device: *mut millpond_device,
@@ -72,11 +72,11 @@ pub unsafe extern "C" fn millpond_device_set_options(
     })
 }
 
-/// The value of the option `key` as it is now, written with its NUL into `out_text` of `capacity` bytes;
-/// MILLPOND_OPTION_BYTES always suffice. `backend` and `expandable_segments` tell what the device has, whatever
-/// was asked for.
+/// The current value of the option `key`, written with its NUL into `out_text` of `capacity` bytes;
+/// MILLPOND_OPTION_BYTES always suffice. `backend` and `expandable_segments` say what is in effect, whatever was asked
+/// for.
 ///
-/// Errors: INVALID_ARGUMENT for NULL, for a key that is none, and when the value does not fit; NOT_INITIALIZED.
+/// Errors: INVALID_ARGUMENT for NULL, for an unknown key, and if the value does not fit; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_get_option(
     device: *const millpond_device,

@@ -1,5 +1,5 @@
-//! Memory that others than this process's allocator look at: other processes, other devices, and communication
-//! libraries that register it. docs/sharing.md tells how it fits together.
+//! Memory that others outside this process's allocator use: other processes, other devices, and communication libraries
+//! that register it. docs/sharing.md describes how it fits together.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::foreign;
@@ -15,24 +15,24 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 
-/// From now on `callback` is called for each range of addresses of the device that gets memory behind it
-/// (MILLPOND_SEGMENT_ADDED), and for each that is about to lose it (MILLPOND_SEGMENT_REMOVED); before this returns,
-/// for all that have memory now. For libraries that register memory with a network or another device.
+/// Registers `callback`, which is called for each range of addresses of the device that gets memory
+/// (MILLPOND_SEGMENT_ADDED) and for each that is about to lose it (MILLPOND_SEGMENT_REMOVED); before this returns, for
+/// all ranges that have memory now. It is for libraries that register memory with a network or another device.
 ///
-/// Ranges never overlap; blocks may span several that touch. A removal tells of one range that was added, or of a
-/// part of one. A removal that the device then refuses is followed by an addition of the same range. While a pool
-/// sleeps, its ranges are removed. When the device ends, all ranges are removed, and then the callback is. A block
-/// is told of before it is given out.
+/// Ranges never overlap; a block may span several adjacent ones. A removal reports one range that was added, or a part
+/// of one. A removal that the device then refuses is followed by an addition of the same range. While a pool sleeps,
+/// its ranges are removed. When the device ends, all ranges are removed, and then the callback is. The range of a block
+/// is reported before the block is handed out.
 ///
-/// The calls come one at a time for a device, on whichever thread needs the change, with the lock of the device's
-/// memory held: other threads that need memory from the device wait meanwhile. The callback must not throw, must not
-/// wait for a thread that may be in Millpond, and must not call Millpond: it gets NOT_PERMITTED. Pinned, unified
-/// and imported memory is not told of.
+/// The calls for a device come one at a time, on whichever thread needs the change. One lock of Millpond is held,
+/// which keeps them in order: other threads with a change to report wait for it, so requests that need memory from
+/// the device may wait. The callback must not throw, must not wait for a thread that may be in Millpond, and must
+/// not call Millpond, which returns NOT_PERMITTED. Pinned, unified and imported memory is not reported.
 ///
 /// The number in `out_id` is never 0; the caller removes the callback with `millpond_device_remove_segment_callback`.
 ///
-/// Errors: UNSUPPORTED where the device is not pooled (the backends of the driver, see docs/options.md);
-/// INVALID_ARGUMENT; NOT_INITIALIZED.
+/// Errors: UNSUPPORTED if the device is not pooled (the backends of the driver, see docs/options.md); INVALID_ARGUMENT;
+/// NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_add_segment_callback(
     device: *mut millpond_device,
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn millpond_device_add_segment_callback(
         let out = unsafe { Out::new(out_id, "out_id") }?;
         let data = UserData(user_data);
         let tell = move |what: Segment, addr: u64, bytes: u64| {
-            // The whole struct must move, not only the pointer in it.
+            // The whole struct must be captured, not only the pointer in it.
             let data = &data;
             let event = match what {
                 Segment::Added => MILLPOND_SEGMENT_ADDED,
@@ -63,10 +63,10 @@ pub unsafe extern "C" fn millpond_device_add_segment_callback(
     })
 }
 
-/// Removes a segment callback, without telling it anything more. On return no thread is in it, and `user_data` may
-/// go. Hold no lock that the callback takes.
+/// Removes a segment callback, without calling it again. When this returns, no thread is in it, and `user_data` may be
+/// destroyed. Hold no lock that the callback takes.
 ///
-/// Errors: INVALID_ARGUMENT for a number that is none, or was removed before; NOT_INITIALIZED.
+/// Errors: INVALID_ARGUMENT if the number belongs to no callback or to a removed one; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_remove_segment_callback(
     device: *mut millpond_device,
@@ -84,8 +84,8 @@ fn array<T>(ptr: *const T, count: usize, name: &str) -> Result<NonNull<T>> {
     }
 }
 
-/// How large the arrays for `millpond_export` of this block must be. They stay the same while the block lives and the
-/// option `export_handle` is not changed.
+/// How large the arrays for `millpond_export` of this block must be. The sizes stay the same while the block lives and
+/// the option `export_handle` is not changed.
 ///
 /// Errors: as `millpond_export`.
 #[unsafe(no_mangle)]
@@ -107,27 +107,27 @@ pub unsafe extern "C" fn millpond_export_get_size(
     })
 }
 
-/// Gives what another process needs to use the live block that starts at `ptr`: `info_bytes` plain bytes, and
-/// `fd_count` file descriptors, as many as `millpond_export_get_size` tells. Send both, the descriptors in their
-/// order (SCM_RIGHTS, or pidfd_getfd), and close them here; who gets them calls `millpond_import`. Whoever gets them
-/// can read and write the whole granules (2 MiB) that the block lies in, on the host device all mapped memory of the
-/// device: share with processes that you trust.
+/// Exports the live block that starts at `ptr` for another process: `info_bytes` plain bytes, and `fd_count` file
+/// descriptors, as many as `millpond_export_get_size` says. Send both, the descriptors in their order (SCM_RIGHTS, or
+/// pidfd_getfd), and close them here; the receiver calls `millpond_import`. Every receiver can read and write the whole
+/// granules (2 MiB) in which the block lies, on the host device all mapped memory of the device: share only with
+/// processes that you trust.
 ///
-/// The block stays the caller's, and may be freed while others use it. Its memory is used again when every copy of
-/// the first descriptor is closed: the importers hold one until they close the import or end, and so does, unless it
-/// is closed, the caller, and a child forked meanwhile. Nothing waits for that. Until then sleep and restore that
-/// would touch it, and the end of its pool, get BUSY. What was queued on it must be done before another process
-/// reads it: streams and events do not reach across processes.
+/// The block stays the caller's, and may be freed while others use it. Its memory is reused once every copy of the
+/// first descriptor is closed: each importer holds one until it closes the import or ends, and so do the caller and any
+/// child forked meanwhile, unless they close theirs. Nothing waits for that. Until then, sleep and restore that would
+/// affect the block, and the end of its pool, return BUSY. Work that was queued on the block must be done before
+/// another process reads it: streams and events do not reach across processes.
 ///
-/// With the option `export_handle:fabric` the bytes are all that names the memory, and the first descriptor is the
-/// only one. The bytes may then go to other machines, which the descriptor cannot: for importers there the caller keeps
-/// it open until they have told that they are done, and lives until then. It need not be sent within a machine either,
-/// for the same price.
+/// With the option `export_handle:fabric` the bytes alone identify the memory, and the first descriptor is the only
+/// one. The bytes may then go to other machines, which the descriptor cannot: for importers there, the caller must keep
+/// it open, and live, until they have reported that they are done. Within a machine the descriptor need not be sent
+/// either, on the same condition.
 ///
-/// Errors: UNKNOWN_POINTER, also inside a block; UNSUPPORTED with the reason where the device cannot share (device
-/// types other than "host" and "cuda", memory that is not mapped on "host", the driver's pools), and where
-/// `export_handle:fabric` cannot be; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes;
-/// SYSTEM when the process may not have so many descriptors; NOT_INITIALIZED; DEVICE.
+/// Errors: UNKNOWN_POINTER, also inside a block; UNSUPPORTED, with the reason, if the device cannot share (device types
+/// other than "host" and "cuda", memory that is not mapped on "host", the driver's pools), and if
+/// `export_handle:fabric` is impossible; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes;
+/// SYSTEM if the process may not have so many descriptors; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_export(
     ptr: *const c_void,
@@ -162,18 +162,18 @@ pub unsafe extern "C" fn millpond_export(
     })
 }
 
-/// Opens memory that another process has exported (or this one has, but for segments of "cuda") for work on `device`,
-/// at an address of its own: `info` and `fds` as `millpond_export` gave them. The device must be of the type of the
-/// exporter's, on "cuda" the same card, whatever its number is. Copies and fills know the memory; `millpond_free` and
+/// Opens memory that another process has exported (or this one has, except segments of "cuda") for work on `device`, at
+/// an address of its own: `info` and `fds` as `millpond_export` returned them. The device must be of the exporter's
+/// type, on "cuda" the same card, whatever its ordinal is. Copies and fills accept the memory; `millpond_free` and
 /// `millpond_get_block` do not. The descriptors stay the caller's, who may close them after this. The caller ends the
-/// import with `millpond_import_close`; it ends with the device, and with the process.
+/// import with `millpond_import_close`; it also ends with the device, and with the process.
 ///
-/// What was exported with `export_handle:fabric` may be opened on any device that its memory's card reaches over the
-/// fabric, of this machine or another, and also without descriptors (`fds` NULL, `fd_count` 0). Then nothing here keeps
-/// the memory: the exporter must, until it is told that this import has ended.
+/// What was exported with `export_handle:fabric` may be opened on any device that the memory's card reaches over the
+/// fabric, on this machine or another, and also without descriptors (`fds` NULL, `fd_count` 0). Then nothing here keeps
+/// the memory alive: the exporter must, until it is told that this import has ended.
 ///
 /// Errors: INVALID_ARGUMENT for bytes or descriptors that do not come from an export, for another card, and for a
-/// fabric handle whose exporter has ended; UNSUPPORTED where the device cannot; NOT_PERMITTED where this process lacks
+/// fabric handle whose exporter has ended; UNSUPPORTED if the device cannot import; NOT_PERMITTED if this process lacks
 /// the exporter's IMEX channel; OUT_OF_MEMORY; SYSTEM; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_import(
@@ -208,8 +208,8 @@ pub unsafe extern "C" fn millpond_import(
     })
 }
 
-/// Ends an import, at the address that `millpond_import` gave; once for each import. Waits for the device, whose work
-/// may still use the memory.
+/// Ends an import, at the address that `millpond_import` returned; once for each import. Waits for the device, whose
+/// work may still use the memory.
 ///
 /// Errors: UNKNOWN_POINTER; NOT_PERMITTED in a stream callback and while a stream of the device is captured;
 /// NOT_INITIALIZED; DEVICE, and the import is as it was.
@@ -218,10 +218,10 @@ pub unsafe extern "C" fn millpond_import_close(ptr: *mut c_void) -> C_Status {
     run(|| runtime::import_close(ptr.addr() as u64))
 }
 
-/// How many freed blocks of the device other processes still use, and their bytes after rounding. Those that nobody
-/// uses any more come back here; requests that find no memory look too. Waits for nothing.
+/// How many freed blocks of the device other processes still use, and their bytes after rounding. Blocks that nobody
+/// uses any more become reusable here; requests that find no memory check too. Waits for nothing.
 ///
-/// Errors: UNSUPPORTED where the device is not pooled; INVALID_ARGUMENT; NOT_INITIALIZED.
+/// Errors: UNSUPPORTED if the device is not pooled; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_poll_exports(
     device: *mut millpond_device,
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn millpond_device_poll_exports(
     })
 }
 
-/// Whether work on `peer` could use memory of `device` at its address.
+/// Whether work on `peer` could access memory of `device` at its address.
 ///
 /// Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
@@ -257,13 +257,13 @@ pub unsafe extern "C" fn millpond_device_can_access_peer(
     })
 }
 
-/// From now on work on `peer` may use memory of `device` at its address: all pooled memory that there is and that
-/// comes later. It cannot be taken back. Copies between devices do not need it. Nothing to do where the devices share
+/// Gives work on `peer` access to memory of `device` at its address from now on: to all pooled memory, including what
+/// is taken later. This cannot be undone. Copies between devices do not need it. Does nothing if the devices share
 /// their memory anyway, as those of "host" do, and for a device with itself.
 ///
-/// Errors: UNSUPPORTED where the hardware or the driver allows no access, and for devices of other types, which
-/// `millpond_device_can_access_peer` tells before; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error nothing
-/// has changed.
+/// Errors: UNSUPPORTED if the hardware or the driver allows no access, and for devices of other types, which
+/// `millpond_device_can_access_peer` reports beforehand; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error
+/// nothing has changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_enable_peer_access(
     device: *mut millpond_device,

@@ -1,4 +1,4 @@
-//! Sleep and wake: the physical memory of pools goes back to the device, their addresses stay.
+//! Sleep and wake: the physical memory of pools goes back to the device; their addresses stay.
 
 use crate::base::error::{Code, Result};
 use crate::capi::guard::{run, text};
@@ -30,15 +30,15 @@ fn named(device: &DeviceState, name: &str) -> Result<Vec<PoolId>> {
     Ok(pools)
 }
 
-/// Gives the physical memory of the pool back to the device until `millpond_pool_wake`. Its addresses stay, and
-/// so do its blocks, which nobody may touch meanwhile: copies and fills of them get NOT_PERMITTED, and so do
-/// requests to the pool. Blocks may be freed. `flags`: 0, and what the memory holds is lost, or
-/// MILLPOND_SLEEP_KEEP, and it is copied to host memory and back. Waits for the device.
+/// Gives the physical memory of the pool back to the device until `millpond_pool_wake`. Its addresses stay, and so do
+/// its blocks, which nobody may access meanwhile: copies and fills of them return NOT_PERMITTED, and so do requests to
+/// the pool. Blocks may be freed. With `flags` 0 the contents of the memory are lost; with MILLPOND_SLEEP_KEEP they are
+/// copied to host memory and back. Waits for the device.
 ///
-/// Errors: UNSUPPORTED where the device does not map; NOT_PERMITTED when the pool sleeps already, and in a
-/// stream callback; BUSY while a stream of the device is captured; OUT_OF_MEMORY for host memory;
-/// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error nothing has changed; but where the device takes
-/// memory and does not give it again, the pool may sleep in part, as `sleeping_bytes` tells: wake it then.
+/// Errors: UNSUPPORTED if the device does not map; NOT_PERMITTED if the pool already sleeps, and in a stream callback;
+/// BUSY while a stream of the device is captured; OUT_OF_MEMORY for host memory; INVALID_ARGUMENT; NOT_INITIALIZED;
+/// DEVICE. After an error nothing has changed, except that if the device takes memory and does not give it back, a part
+/// of the pool may sleep, as `sleeping_bytes` shows: wake it then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_sleep(pool: *mut millpond_pool, flags: u32) -> C_Status {
     run(|| {
@@ -47,10 +47,10 @@ pub unsafe extern "C" fn millpond_pool_sleep(pool: *mut millpond_pool, flags: u3
     })
 }
 
-/// Brings the memory of a sleeping pool back, at the same addresses. Where there is too little, idle memory of
-/// other pools is given back for it.
+/// Brings the memory of a sleeping pool back, at the same addresses. If there is too little, idle memory of other pools
+/// is given back for it.
 ///
-/// Errors: OUT_OF_MEMORY, and the pool sleeps on with what was kept; NOT_PERMITTED when it does not sleep, and in
+/// Errors: OUT_OF_MEMORY, and the pool sleeps on with what was kept; NOT_PERMITTED if it does not sleep, and in
 /// a stream callback; BUSY while a stream of the device is captured; UNSUPPORTED; INVALID_ARGUMENT;
 /// NOT_INITIALIZED; DEVICE. After an error nothing has changed.
 #[unsafe(no_mangle)]
@@ -61,10 +61,10 @@ pub unsafe extern "C" fn millpond_pool_wake(pool: *mut millpond_pool) -> C_Statu
     })
 }
 
-/// `millpond_pool_sleep` for all pools of the device that were made with this name, which serves as a tag: all of
+/// `millpond_pool_sleep` for all pools of the device that were created with this name, which serves as a tag: all of
 /// them or none.
 ///
-/// Errors: INVALID_ARGUMENT also when there is no such pool; else those of `millpond_pool_sleep`.
+/// Errors: INVALID_ARGUMENT, also if there is no such pool; otherwise those of `millpond_pool_sleep`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_sleep(
     device: *mut millpond_device,
@@ -79,8 +79,8 @@ pub unsafe extern "C" fn millpond_device_sleep(
     })
 }
 
-/// `millpond_pool_wake` for all sleeping pools of the device that were made with this name. When one cannot wake,
-/// those that have woken before it stay awake, and the call may be made again.
+/// `millpond_pool_wake` for all sleeping pools of the device that were created with this name. If one cannot wake,
+/// those that have woken before it stay awake, and the call may be repeated.
 ///
 /// Errors: INVALID_ARGUMENT also when there is no such pool; NOT_PERMITTED also when none of them sleeps; else
 /// those of `millpond_pool_wake`.

@@ -15,10 +15,10 @@ pub(crate) fn event_id(event: C_Event) -> u64 {
     event.addr() as u64
 }
 
-/// A new stream of the device. The caller ends it with `millpond_stream_destroy`. NULL, the default stream,
-/// needs none.
+/// Creates a stream of the device. The caller ends it with `millpond_stream_destroy`. NULL, the default stream, always
+/// exists.
 ///
-/// Errors: UNSUPPORTED where the device has only the default stream; SYSTEM; INVALID_ARGUMENT;
+/// Errors: UNSUPPORTED if the device has only the default stream; SYSTEM; INVALID_ARGUMENT;
 /// NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_create(
@@ -33,11 +33,11 @@ pub unsafe extern "C" fn millpond_stream_create(
     })
 }
 
-/// Ends a stream that `millpond_stream_create` made. Work queued on it still completes, and live blocks of it
-/// stay valid. Its work goes on counting for the memory that it may use, and in every wait for the device; where
-/// the device can make no event for it, the call waits for the stream. NULL: no-op.
+/// Ends a stream that `millpond_stream_create` made. Work queued on it still completes, and its live blocks stay valid.
+/// Its work still counts for the memory that it may use, and in every wait for the device; if the device cannot record
+/// an event for it, the call waits for the stream. NULL: no-op.
 ///
-/// Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was made elsewhere; BUSY while it is captured
+/// Errors: UNKNOWN_STREAM; INVALID_ARGUMENT for a stream that was created elsewhere; BUSY while it is captured
 /// (`millpond_capture_begin`); NOT_PERMITTED in a stream callback; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, stream: C_Stream) -> C_Status {
@@ -49,11 +49,11 @@ pub unsafe extern "C" fn millpond_stream_destroy(device: *mut millpond_device, s
     })
 }
 
-/// To be called before a stream that was made elsewhere (a `CUstream` of the framework) is ended by its maker,
-/// if it was ever named to Millpond. Afterwards Millpond does not ask the device about that stream any more,
-/// which would be undefined for one that has ended. Live blocks of it stay valid. Work queued on it still runs;
-/// the call waits for it where it cannot be marked. NULL and the per-thread default stream: no-op. `device` is
-/// the stream's own; others whose memory it has used are told.
+/// Must be called before a stream that was created elsewhere (a `CUstream` of the framework) is destroyed by its
+/// creator, if it was ever passed to Millpond. Afterwards Millpond does not query the device about that stream any
+/// more, which would be undefined for a destroyed one. Its live blocks stay valid. Work queued on it still runs; the
+/// call waits for it if no event can be recorded on it. NULL and the per-thread default stream: no-op. `device` is the
+/// stream's own; other devices whose memory it has used are informed.
 ///
 /// Errors: BUSY while the stream is captured; UNKNOWN_STREAM; NOT_PERMITTED in a stream callback;
 /// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
@@ -90,8 +90,8 @@ pub unsafe extern "C" fn millpond_stream_synchronize(
     run(|| handles::device(device)?.stream_synchronize(stream_id(stream)))
 }
 
-/// Work queued on `stream` from now on waits for what `event` has recorded so far. Does not wait on the host. The event
-/// may be one of another device of the type, where the devices are not a plugin's.
+/// Makes work queued on `stream` from now on wait for what `event` has recorded so far. Does not wait on the host. The
+/// event may belong to another device of the type, unless the devices are a plugin's.
 ///
 /// Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
@@ -103,10 +103,10 @@ pub unsafe extern "C" fn millpond_stream_wait_event(
     run(|| handles::device(device)?.stream_wait_event(stream_id(stream), event_id(event)))
 }
 
-/// Calls `callback` with `user_data` once, on a thread of the device, when the stream gets there. Later work
-/// of the stream waits until it returns.
+/// Calls `callback` with `user_data` once, on a thread of the device, when the stream reaches it. Later work of the
+/// stream waits until it returns.
 ///
-/// Errors: UNSUPPORTED where the device has no callbacks; UNKNOWN_STREAM; INVALID_ARGUMENT;
+/// Errors: UNSUPPORTED if the device has no callbacks; UNKNOWN_STREAM; INVALID_ARGUMENT;
 /// NOT_INITIALIZED; DEVICE. After an error the callback is never called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_add_callback(
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn millpond_stream_add_callback(
         };
         let data = UserData(user_data);
         let run_it = move |result: crate::Result<()>| {
-            // The whole struct must move, not only the pointer in it.
+            // The whole struct must be captured, not only the pointer in it.
             let data = data;
             let status = result.map_or_else(|e| status::of(&e), |()| C_Status::SUCCESS);
             // SAFETY: the caller gave a function for exactly this call with this pointer.
@@ -131,8 +131,9 @@ pub unsafe extern "C" fn millpond_stream_add_callback(
     })
 }
 
-/// A new event, as if completed. The caller ends it with `millpond_event_destroy`. It belongs to the device: calls that
-/// name another one do not know it (UNKNOWN_EVENT), but for `millpond_stream_wait_event`, and change nothing of it.
+/// Creates an event, which counts as completed. The caller ends it with `millpond_event_destroy`. It belongs to the
+/// device: calls that name another device do not know it (UNKNOWN_EVENT) and do not change it, except
+/// `millpond_stream_wait_event`, which does know it.
 ///
 /// Errors: SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
@@ -148,7 +149,8 @@ pub unsafe extern "C" fn millpond_event_create(
     })
 }
 
-/// Ends an event. Waits on it that are queued still hold, and so does `millpond_record_end_at`. NULL: no-op.
+/// Ends an event. Waits for it that are already queued stay in force, and so does `millpond_record_end_at`. NULL:
+/// no-op.
 ///
 /// Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
@@ -161,7 +163,7 @@ pub unsafe extern "C" fn millpond_event_destroy(device: *mut millpond_device, ev
     })
 }
 
-/// The event stands for everything queued on `stream` so far.
+/// Makes the event stand for everything queued on `stream` so far.
 ///
 /// Errors: UNKNOWN_STREAM; UNKNOWN_EVENT; BUSY while `millpond_event_is_held`; INVALID_ARGUMENT; NOT_INITIALIZED;
 /// DEVICE.
@@ -174,7 +176,7 @@ pub unsafe extern "C" fn millpond_event_record(
     run(|| handles::device(device)?.event_record(stream_id(stream), event_id(event)))
 }
 
-/// Whether what the event recorded is done; true when it never recorded. Does not wait.
+/// Whether what the event recorded is done; true if it never recorded. Does not wait.
 ///
 /// Errors: UNKNOWN_EVENT; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
@@ -191,8 +193,8 @@ pub unsafe extern "C" fn millpond_event_query(
     })
 }
 
-/// Whether a block still waits for what the event has recorded (see `millpond_record_end_at`); then it must
-/// neither be recorded again nor destroyed with functions other than this library's. Does not wait.
+/// Whether a block still waits for what the event has recorded (see `millpond_record_end_at`); if so, it must neither
+/// be recorded again nor destroyed with functions other than this library's. Does not wait.
 ///
 /// Errors: INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]

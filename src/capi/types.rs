@@ -1,14 +1,14 @@
 //! The structs and constants of the C API, laid out as C sees them.
 //!
-//! Every struct that a call fills or reads starts with `struct_size`, so that programs built against
-//! an older or a newer header keep working. Constants are literals: cbindgen copies them.
+//! Every struct that a call fills or reads starts with `struct_size`, so that programs built against an older or a
+//! newer header keep working. Constants are literals, since cbindgen copies them.
 
 use crate::base::error::Code;
 use crate::paddle::abi::{C_Status, C_Stream};
 use std::ffi::{c_char, c_void};
 
-/// A device: a handle that `millpond_device_get` lends. It is a number and points to nothing; it
-/// stays known for ever, and calls on a device that has ended get MILLPOND_E_NOT_INITIALIZED.
+/// A device: a handle, borrowed from `millpond_device_get`. It is a number and points to nothing. It stays known for
+/// ever, and calls on a device that has ended return MILLPOND_E_NOT_INITIALIZED.
 pub struct millpond_device(());
 
 /// A pool of a device's memory: a handle from `millpond_pool_create` or
@@ -16,11 +16,11 @@ pub struct millpond_device(());
 /// handle is recognised.
 pub struct millpond_pool(());
 
-/// A capture of work for later, and the graph that came of it: a handle from `millpond_capture_begin`. It is
-/// a number and points to nothing; a released one is recognised.
+/// A capture of work for later, and the graph that it made: a handle from `millpond_capture_begin`. It is a number and
+/// points to nothing; a released one is recognised.
 pub struct millpond_capture(());
 
-/// A pool's layout at one moment: a handle from `millpond_pool_checkpoint`. It is a number and points to
+/// A recorded layout of a pool: a handle from `millpond_pool_checkpoint`. It is a number and points to
 /// nothing; a destroyed one is recognised.
 pub struct millpond_checkpoint(());
 
@@ -52,7 +52,7 @@ pub const MILLPOND_E_DEVICE: u32 = 11;
 pub const MILLPOND_E_SYSTEM: u32 = 12;
 /// A custom-runtime plugin was refused: version, struct size or a missing function.
 pub const MILLPOND_E_PLUGIN_REFUSED: u32 = 13;
-/// The thing is still in use, or the name is taken.
+/// The object is still in use, or the name is taken.
 pub const MILLPOND_E_BUSY: u32 = 14;
 /// The call is not allowed here: in a stream callback, or in a forked child.
 pub const MILLPOND_E_NOT_PERMITTED: u32 = 15;
@@ -61,19 +61,19 @@ pub const MILLPOND_E_WRONG_SIZE: u32 = 16;
 /// A defect of this library; please report it.
 pub const MILLPOND_E_INTERNAL: u32 = 17;
 
-/// `millpond_pool_sleep`: what the memory holds is kept in host memory, and is there again after the wake.
+/// `millpond_pool_sleep`: the contents of the memory are kept in host memory, and restored by the wake.
 pub const MILLPOND_SLEEP_KEEP: u32 = 1;
 
-/// `millpond_device_add_segment_callback`: the range has memory behind it from now on.
+/// `millpond_device_add_segment_callback`: the range has memory from now on.
 pub const MILLPOND_SEGMENT_ADDED: u32 = 1;
 /// The same: the range is about to lose its memory.
 pub const MILLPOND_SEGMENT_REMOVED: u32 = 2;
 
-/// A block that is in the caller's hands: of `millpond_device_walk_blocks`, as the next two.
+/// For `millpond_device_walk_blocks`, as the next two: an allocated block.
 pub const MILLPOND_BLOCK_LIVE: u32 = 1;
-/// A block that is freed, and not used again before some streams, or other processes, have passed what was queued.
+/// A freed block that is not reused before some streams, or other processes, have passed what was queued.
 pub const MILLPOND_BLOCK_WAITING: u32 = 2;
-/// Memory that is free: the next request may have it. Pools that sleep have none.
+/// Free memory: the next request may get it. Pools that sleep have none.
 pub const MILLPOND_BLOCK_FREE: u32 = 4;
 /// All of these.
 pub const MILLPOND_BLOCK_ANY: u32 = 7;
@@ -121,7 +121,7 @@ pub const MILLPOND_CAP_MAPPING: u32 = 1;
 pub const MILLPOND_CAP_HOST_ACCESS: u32 = 2;
 /// Bit of `millpond_device_info.caps`: unified memory works.
 pub const MILLPOND_CAP_UNIFIED: u32 = 4;
-/// Bit of `millpond_device_info.caps`: host memory is page-locked, where the limit allows.
+/// Bit of `millpond_device_info.caps`: host memory is page-locked, as far as the limit allows.
 pub const MILLPOND_CAP_PINNED: u32 = 8;
 /// Bit of `millpond_device_info.caps`: streams can be created.
 pub const MILLPOND_CAP_STREAMS: u32 = 16;
@@ -138,22 +138,22 @@ const _: () = {
     assert!(Caps::CALLBACKS.bits() == MILLPOND_CAP_CALLBACKS);
 };
 
-/// How the built-in device type "host" is. Zero means the default, which the environment can set.
+/// The configuration of the built-in device type "host". Zero means the default, which the environment can set.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct millpond_host_options {
     /// sizeof(millpond_host_options)
     pub struct_size: usize,
-    /// Number of devices, at most 64. 0: MILLPOND_HOST_DEVICES, else 2.
+    /// Number of devices, at most 64. 0: MILLPOND_HOST_DEVICES, otherwise 2.
     pub device_count: u32,
-    /// Bytes of each device, committed as they are touched. 0: MILLPOND_HOST_CAPACITY, else half of the
-    /// machine's memory divided by the number of devices.
+    /// Bytes of each device, committed as they are touched. 0: MILLPOND_HOST_CAPACITY, otherwise half of the machine's
+    /// memory divided by the number of devices.
     pub capacity_bytes: u64,
-    /// 1: the devices only give segments and cannot map. 0: MILLPOND_HOST_MAPPING, else they can map.
+    /// 1: the devices only give segments and cannot map. 0: MILLPOND_HOST_MAPPING, otherwise they can map.
     pub disable_mapping: u32,
 }
 
-/// What a device tells about itself.
+/// What a device reports about itself.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct millpond_device_info {
@@ -173,7 +173,7 @@ pub struct millpond_device_info {
     pub min_chunk_bytes: u64,
     /// A request that takes more than this goes to the device directly.
     pub max_chunk_bytes: u64,
-    /// At most this much is ever taken from the device.
+    /// The maximum that is ever taken from the device.
     pub max_alloc_bytes: u64,
     /// Added to each request before it is rounded.
     pub extra_padding_bytes: u64,
@@ -189,7 +189,7 @@ pub struct millpond_device_info {
     pub driver_version: u64,
 }
 
-/// How a new pool is.
+/// The configuration of a new pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct millpond_pool_options {
@@ -219,7 +219,7 @@ pub struct millpond_counter {
 pub struct millpond_stats {
     /// sizeof(millpond_stats)
     pub struct_size: usize,
-    /// Bytes in live blocks as they were asked for.
+    /// Bytes in live blocks, as requested.
     pub requested_bytes: millpond_counter,
     /// Bytes in live blocks after rounding.
     pub allocated_bytes: millpond_counter,
@@ -229,15 +229,15 @@ pub struct millpond_stats {
     pub reserved_bytes: millpond_counter,
     /// Live blocks.
     pub blocks: millpond_counter,
-    /// Pieces of memory held from the device.
+    /// Pieces of memory taken from the device.
     pub segments: millpond_counter,
     /// Calls into the memory management of the device so far.
     pub driver_calls: u64,
-    /// Requests that failed for lack of memory, a limit included.
+    /// Requests that failed for lack of memory, including those that hit a limit.
     pub out_of_memory_count: u64,
     /// The limit of `reserved_bytes`; 0: none.
     pub limit_bytes: u64,
-    /// Bytes of memory that sleeps: given back to the device until its pool wakes.
+    /// Bytes of sleeping memory: given back to the device until its pool wakes.
     pub sleeping_bytes: millpond_counter,
 }
 
@@ -247,7 +247,7 @@ pub struct millpond_stats {
 pub struct millpond_host_stats {
     /// sizeof(millpond_host_stats)
     pub struct_size: usize,
-    /// Bytes in live blocks as they were asked for.
+    /// Bytes in live blocks, as requested.
     pub requested_bytes: millpond_counter,
     /// Bytes in live blocks after rounding.
     pub allocated_bytes: millpond_counter,
@@ -255,15 +255,15 @@ pub struct millpond_host_stats {
     pub reserved_bytes: millpond_counter,
     /// Live blocks.
     pub blocks: millpond_counter,
-    /// Bytes that are freed and can be used again.
+    /// Freed bytes that can be reused.
     pub cached_bytes: u64,
-    /// Bytes that are freed and still wait for a stream.
+    /// Freed bytes that still wait for a stream.
     pub pending_bytes: u64,
-    /// Calls to the device for memory, and to give it back, so far.
+    /// Calls to the device so far that took memory or gave it back.
     pub driver_calls: u64,
     /// Requests so far that were served without such a call.
     pub reuse_count: u64,
-    /// The NUMA node that memory is taken from where it has room; -1 where the device tells none.
+    /// The NUMA node from which memory is taken if it has room; -1 if the device does not report one.
     pub numa_node: i32,
 }
 
@@ -277,11 +277,11 @@ pub struct millpond_block_info {
     pub base: *mut c_void,
     /// Bytes of the block after rounding.
     pub size_bytes: usize,
-    /// Bytes that were asked for.
+    /// The requested bytes.
     pub requested_bytes: usize,
     /// The stream that orders its reuse; NULL for the default stream and for a block of `millpond_alloc`.
     pub stream: C_Stream,
-    /// The pool it came from; borrowed.
+    /// The pool from which it was allocated; borrowed.
     pub pool: *mut millpond_pool,
     /// The device it lies on; borrowed.
     pub device: *mut millpond_device,
@@ -295,50 +295,50 @@ pub struct millpond_block_record {
     pub struct_size: usize,
     /// First address.
     pub ptr: *mut c_void,
-    /// Bytes after rounding, as `allocated_bytes` and `active_bytes` count them; of free memory, its length.
+    /// Bytes after rounding, as `allocated_bytes` and `active_bytes` count them; for free memory its length.
     pub size_bytes: usize,
-    /// Bytes that were asked for; 0 for free memory.
+    /// The requested bytes; 0 for free memory.
     pub requested_bytes: usize,
-    /// The stream that orders its reuse, or whose requests free memory serves; NULL for the default stream, for all
-    /// streams (`millpond_alloc`), and for one that has ended.
+    /// The stream that orders its reuse or, for free memory, the stream whose requests it serves; NULL for the default
+    /// stream, for all streams (`millpond_alloc`), and for one that has ended.
     pub stream: C_Stream,
-    /// The pool that it is of; borrowed. NULL for free memory of a pool that has ended.
+    /// The pool to which it belongs; borrowed. NULL for free memory of a pool that has ended.
     pub pool: *mut millpond_pool,
-    /// Where the piece of memory begins that was taken from the device with one call, and that it lies in. NULL where
-    /// the device maps: it takes granules of 2 MiB, and a block may lie across any of them.
+    /// Where the piece of memory begins that contains it and that was taken from the device with one call. NULL if the
+    /// device maps: it takes granules of 2 MiB, and a block may lie across any of them.
     pub segment: *mut c_void,
     /// One MILLPOND_BLOCK_* bit.
     pub state: u32,
 }
 
-/// Called for each block of `millpond_device_walk_blocks`, with the pointer given there. The record lives for the call.
-/// On the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+/// Called for each block of `millpond_device_walk_blocks`, with the pointer given there, on the thread of that call,
+/// with no lock held. The record lives for the call. Returns whether to continue. It must not throw.
 pub type millpond_walk_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, record: *const millpond_block_record) -> bool>;
 
-/// Called on a thread of the device when a stream gets there, with the pointer given at
-/// `millpond_stream_add_callback` and the state of the stream (C_SUCCESS, or the failure of work before).
-/// It should not throw, and must not make calls that wait: they get MILLPOND_E_NOT_PERMITTED.
+/// Called on a thread of the device when a stream reaches it, with the pointer given to `millpond_stream_add_callback`
+/// and the state of the stream (C_SUCCESS, or the failure of earlier work). It should not throw, and must not make
+/// calls that wait: they return MILLPOND_E_NOT_PERMITTED.
 pub type millpond_stream_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, status: C_Status)>;
 
-/// Called when a request for `size_bytes` finds no memory, with the pointer given at
-/// `millpond_device_add_oom_callback`: on the thread of the request, with no lock held, after everything else
-/// was tried. Returns true when it freed something. It may allocate and free through Millpond; a request that
-/// fails inside it calls no callbacks. It may be called by several threads at once. It must not throw.
+/// Called when a request for `size_bytes` finds no memory, with the pointer given to
+/// `millpond_device_add_oom_callback`: on the thread of the request, with no lock held, after everything else was
+/// tried. Returns true if it freed something. It may allocate and free through Millpond; a request that fails inside it
+/// calls no callbacks. Several threads may call it at once. It must not throw.
 pub type millpond_oom_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, size_bytes: u64) -> bool>;
 
-/// Called with the pointer given at `millpond_device_add_segment_callback`, a MILLPOND_SEGMENT_* number, and a range
-/// of the device's addresses. On a thread that is in a call, with locks held: it must not throw, and must not call
+/// Called with the pointer given to `millpond_device_add_segment_callback`, a MILLPOND_SEGMENT_* number, and a range of
+/// the device's addresses, on a thread that is inside a call of Millpond: it must not throw, and must not call
 /// Millpond.
 pub type millpond_segment_callback = Option<
     unsafe extern "C-unwind" fn(user_data: *mut c_void, event: u32, ptr: *mut c_void, size_bytes: usize),
 >;
 
-/// Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: `ptr` and
-/// the `size_bytes` that were asked for, and whether the block is live now or was freed. On the thread of the
-/// call, after everything is done, with no lock held. It must not throw.
+/// Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: with `ptr` and
+/// the requested `size_bytes`, and whether the block is live now or was freed. On the thread of the call, after
+/// everything is done, with no lock held. It must not throw.
 pub type millpond_restore_callback = Option<
     unsafe extern "C-unwind" fn(user_data: *mut c_void, ptr: *mut c_void, size_bytes: usize, live: bool),
 >;
@@ -356,21 +356,21 @@ pub struct millpond_dlpack_options {
     pub dtype_lanes: u16,
     /// Dimensions, 0 to 64.
     pub ndim: i32,
-    /// As many sizes as `ndim` says, in elements. NULL with `ndim` 0: one dimension, as many elements as the
-    /// block has room for behind `byte_offset`. Not NULL with `ndim` 0: a single element. Copied.
+    /// As many sizes as `ndim` says, in elements. NULL with `ndim` 0: one dimension, with as many elements as the block
+    /// has room for after `byte_offset`. Not NULL with `ndim` 0: a single element. Copied.
     pub shape: *const i64,
     /// As many steps as `ndim` says, in elements. NULL: row by row. Copied.
     pub strides: *const i64,
-    /// From the start of the block to the first element. It is added to the tensor's `data`, whose own
-    /// `byte_offset` is 0: not every consumer looks at that.
+    /// From the start of the block to the first element. It is added to the tensor's `data`, whose own `byte_offset` is
+    /// 0, since not every consumer reads that.
     pub byte_offset: u64,
     /// DLPACK_FLAG_BITMASK_* bits: read only (1), copied (2), elements of less than a byte padded to one (4).
     pub flags: u64,
-    /// A DLDeviceType to tell instead of the one that `millpond_dlpack_export` describes. 0: that one.
+    /// A DLDeviceType to report instead of the one that `millpond_dlpack_export` describes. 0: that one.
     pub device_type: u32,
     /// Called by the deleter instead of a free, for a block that its owner keeps. NULL: the deleter frees it.
     pub release: millpond_dlpack_release,
-    /// Given to `release`.
+    /// Passed to `release`.
     pub user_data: *mut c_void,
 }
 
@@ -408,7 +408,7 @@ pub struct millpond_dlpack_view {
     pub shape: *const i64,
     /// Steps, in elements; borrowed from the tensor. NULL: row by row.
     pub strides: *const i64,
-    /// The start of the block of this library that holds the elements; NULL for the memory of others.
+    /// The start of the block of this library that contains the elements; NULL for other memory.
     pub block: *mut c_void,
     /// The pool of that block; borrowed.
     pub pool: *mut millpond_pool,
@@ -416,6 +416,6 @@ pub struct millpond_dlpack_view {
     pub device: *mut millpond_device,
 }
 
-/// Called once, when the consumer of a tensor of `millpond_dlpack_export` gives it back, with the pointer from
-/// the options. On any thread. It must not throw.
+/// Called once, on any thread, when the consumer of a tensor of `millpond_dlpack_export` gives it back, with the
+/// pointer from the options. It must not throw.
 pub type millpond_dlpack_release = Option<unsafe extern "C-unwind" fn(user_data: *mut c_void)>;

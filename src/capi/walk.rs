@@ -1,4 +1,4 @@
-//! Every block of a device, told at one moment.
+//! Lists every block of a device, all at the same moment.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::foreign;
@@ -23,11 +23,11 @@ const _: () = {
     assert!(BlockStates::all().bits() == MILLPOND_BLOCK_ANY);
 };
 
-/// The blocks that C asks for, and what it is told of each.
+/// The blocks that C asks for, and how they are reported.
 struct Walk {
     device: &'static DeviceState,
     blocks: Vec<BlockRecord>,
-    /// The handle that was made last, and of which pool: most blocks beside each other are of one.
+    /// The handle that was made last, and its pool: most adjacent blocks belong to one pool.
     last: Option<(PoolId, *mut millpond_pool)>,
 }
 
@@ -54,7 +54,7 @@ impl Walk {
         {
             return handle;
         }
-        // A pool that has ended since has none.
+        // A pool that has ended since has no handle.
         let handle = handles::of_live_pool(self.device, pool).unwrap_or(null_mut());
         self.last = Some((pool, handle));
         handle
@@ -74,11 +74,12 @@ impl Walk {
     }
 }
 
-/// Tells `callback` each block of the device, or of one of its pools (`pool` not NULL), that is in one of `states`
-/// (MILLPOND_BLOCK_* bits), by address, until it returns false. All of them as they are at one moment: nobody allocates
-/// or frees on the device while they are collected, which takes some 25 ms for a million blocks (docs/seeing.md);
-/// no device is called. `callback` runs after that, with no lock held, and may call Millpond; a block may have gone by
-/// then. MILLPOND_BLOCK_WAITING is told as it was when it was last asked about: a statistic asks.
+/// Calls `callback` for each block of the device, or of one of its pools (`pool` not NULL), that is in one of `states`
+/// (MILLPOND_BLOCK_* bits), sorted by address, until it returns false. All blocks are reported as of the same moment:
+/// nobody allocates or frees on the device while they are collected, which takes some 25 ms for a million blocks
+/// (docs/seeing.md); no device is called. `callback` runs after that, with no lock held, and may call Millpond; a block
+/// may have been freed by then. MILLPOND_BLOCK_WAITING is reported as of the last check of what the block waits for;
+/// each statistic checks.
 ///
 /// Errors: INVALID_ARGUMENT, also for NULL as `callback` and a pool of another device; OUT_OF_MEMORY for the list;
 /// NOT_INITIALIZED.

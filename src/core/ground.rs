@@ -15,7 +15,7 @@ use super::state::captures::Captures;
 use super::state::checkpoints::Checkpoints;
 use super::state::growth::{Growth, Parts};
 use super::state::pools::Pool;
-use super::state::sleeping::Sleepers;
+use super::state::sleeping::SleepingPools;
 use super::state::tuned::Tuned;
 use super::types::{POOL_SLOTS, PoolId};
 use super::units::{GRANULE_SHIFT, GranuleRun, LARGE_UNITS_SHIFT, granule_bytes};
@@ -138,7 +138,7 @@ pub(crate) struct Ground {
     pub released: AtomicU32,
     pub captures: Mutex<Captures, { levels::CAPTURES }>,
     pub checkpoints: Mutex<Checkpoints, { levels::CHECKPOINTS }>,
-    pub asleep: Mutex<Sleepers, { levels::ASLEEP }>,
+    pub sleeping: Mutex<SleepingPools, { levels::SLEEPING }>,
     pub limit: AtomicU64, // [B] 0: none
     pub oom_count: AtomicU64,
     pub tuned: Tuned,
@@ -245,7 +245,7 @@ impl Ground {
             released: AtomicU32::new(0),
             captures: Mutex::default(),
             checkpoints: Mutex::default(),
-            asleep: Mutex::default(),
+            sleeping: Mutex::default(),
             limit: AtomicU64::new(0),
             oom_count: AtomicU64::new(0),
             tuned: Tuned::default(),

@@ -56,12 +56,12 @@ impl Ground {
         let Some(heap) = pool.heap_of(stream) else { return Got::Missed(None) };
         let shape = &self.maps.shape;
         let Some(charged) = shape.charged(bytes) else { return Got::Missed(Some(heap)) };
-        let place = shape.place(charged);
+        let class = shape.size_class(charged);
         let Some(mut h) = self.enter(heap) else { return Got::Missed(Some(heap)) };
         // The heap is still the pool's. Whoever ends a pool, or gives its heap to another, takes the heap's lock, and so
         // ends the ownership of every other thread; and this one has done nothing else since it looked. When it looked,
         // the place was the pool's: it becomes another's only when nobody can find the pool any more.
-        let (d, shift) = match place {
+        let (d, shift) = match class {
             Some(p) if p.list() != 0 => match h.pop_fine(p.list()) {
                 Some((_, d)) => (d, p.shift()),
                 None => return Got::Missed(Some(heap)),

@@ -72,24 +72,24 @@ pub(crate) struct Shape {
     keep: u64,
     /// [B] the largest request that the hot path serves: the device's maximum, or less (`tuned`).
     largest: AtomicU64,
-    /// Where charged sizes up to `MEDIUM_MAX` are found, by small units.
-    places: [Place; LOOKED_UP],
+    /// The classes of charged sizes up to `MEDIUM_MAX`, by small units.
+    classes: [SizeClass; LOOKED_UP],
 }
 
-/// Where blocks of a charged size are found. For the fine tiers: the units, the list of freed blocks of that size, and
-/// log2 of the unit, in one word, so that the hot path reads it once. For the large tier the list is 0.
+/// A size class: where blocks of a charged size are found. For the fine tiers: the units, the list of freed blocks of
+/// that size, and log2 of the unit, in one word, so that the hot path reads it once. For the large tier the list is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(u32);
+pub(crate) struct SizeClass(u32);
 
-impl Place {
-    const NONE: Place = Place(0);
+impl SizeClass {
+    const NONE: SizeClass = SizeClass(0);
 
-    fn new(size: Size) -> Place {
+    fn new(size: Size) -> SizeClass {
         let Size { tier, units } = size;
         if tier == Tier::Large {
-            return Place(units << 16);
+            return SizeClass(units << 16);
         }
-        Place(units << 16 | unit_shift(tier) << 8 | list_of(units, tier as u32))
+        SizeClass(units << 16 | unit_shift(tier) << 8 | list_of(units, tier as u32))
     }
     #[inline(always)]
     pub(crate) fn units(self) -> u32 {
@@ -132,10 +132,10 @@ impl Shape {
             add: padding + min_chunk - 1,
             keep: !(min_chunk - 1),
             largest: AtomicU64::new(capacity),
-            places: [Place::NONE; LOOKED_UP],
+            classes: [SizeClass::NONE; LOOKED_UP],
         };
         for i in 1..LOOKED_UP {
-            shape.places[i] = Place::new(shape.find_size((i as u64) << SMALL_SHIFT));
+            shape.classes[i] = SizeClass::new(shape.find_size((i as u64) << SMALL_SHIFT));
         }
         Ok(shape)
     }
@@ -168,7 +168,7 @@ impl Shape {
     /// Tier and units of a charged size (not 0).
     #[inline(always)]
     pub(crate) fn size(&self, charged: u64) -> Size {
-        match self.place(charged) {
+        match self.size_class(charged) {
             Some(p) => {
                 let tier = match p.shift() {
                     SMALL_SHIFT => Tier::Small,
@@ -181,10 +181,10 @@ impl Shape {
         }
     }
 
-    /// The place of a charged size; `None` for one that is large on every device.
+    /// The size class of a charged size; `None` for one that is large on every device.
     #[inline(always)]
-    pub(crate) fn place(&self, charged: u64) -> Option<Place> {
-        self.places.get(((charged + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as usize).copied()
+    pub(crate) fn size_class(&self, charged: u64) -> Option<SizeClass> {
+        self.classes.get(((charged + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as usize).copied()
     }
 
     fn find_size(&self, charged: u64) -> Size {

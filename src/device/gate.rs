@@ -6,33 +6,33 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Counts the calls inside. The end of the type closes it for good.
-pub(super) struct Gate {
+pub(super) struct CallGate {
     inside: AtomicUsize,
     closed: AtomicBool,
     ended: &'static str,
 }
 
 /// A call inside the gate; dropping it leaves.
-pub(super) struct Pass<'a>(&'a Gate);
+pub(super) struct CallPass<'a>(&'a CallGate);
 
-impl Drop for Pass<'_> {
+impl Drop for CallPass<'_> {
     fn drop(&mut self) {
-        // Release pairs with the load in `Gate::close`: everything the call did happens before the close returns.
+        // Release pairs with the load in `CallGate::close`: everything the call did happens before the close returns.
         self.0.inside.fetch_sub(1, Ordering::Release);
     }
 }
 
-impl Gate {
+impl CallGate {
     /// An open gate; `ended` is the error message for callers once it is closed.
-    pub(super) fn new(ended: &'static str) -> Gate {
-        Gate { inside: AtomicUsize::new(0), closed: AtomicBool::new(false), ended }
+    pub(super) fn new(ended: &'static str) -> CallGate {
+        CallGate { inside: AtomicUsize::new(0), closed: AtomicBool::new(false), ended }
     }
 
     /// Enters; `NotInitialized` once the gate is closed.
-    pub(super) fn enter(&self) -> Result<Pass<'_>> {
+    pub(super) fn enter(&self) -> Result<CallPass<'_>> {
         // SeqCst here and in `close`: either the caller sees `closed`, or `close` sees the caller.
         self.inside.fetch_add(1, Ordering::SeqCst);
-        let pass = Pass(self);
+        let pass = CallPass(self);
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::new(Code::NotInitialized, self.ended));
         }

@@ -167,7 +167,7 @@ impl DeviceState {
     pub fn synchronize(&self) -> Result<()> {
         let _pass = self.enter()?;
         may_block()?;
-        self.memory.free_kept();
+        self.memory.free_deferred();
         self.device.synchronize()
     }
 

@@ -16,7 +16,7 @@ pub(crate) struct Gate {
 }
 
 /// Being inside the gate; dropping it leaves.
-pub(crate) struct Pass<'a>(&'a Gate);
+pub(crate) struct Turn<'a>(&'a Gate);
 
 impl Gate {
     pub(crate) const fn new() -> Gate {
@@ -24,7 +24,7 @@ impl Gate {
     }
 
     /// Waits until nobody is inside, and enters.
-    pub(crate) fn enter(&self) -> Result<Pass<'_>> {
+    pub(crate) fn enter(&self) -> Result<Turn<'_>> {
         let me = thread::current().id();
         let mut inside = lock(&self.inside);
         while let Some(who) = *inside {
@@ -37,11 +37,11 @@ impl Gate {
             inside = self.left.wait(inside);
         }
         *inside = Some(me);
-        Ok(Pass(self))
+        Ok(Turn(self))
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
         *lock(&self.0.inside) = None;
         // Only one waiter can enter; the others would wait again.

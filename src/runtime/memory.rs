@@ -292,7 +292,7 @@ impl Memory {
 
     /// The account of the device.
     pub fn stats(&self) -> Stats {
-        self.free_kept();
+        self.free_deferred();
         match &self.how {
             How::Pooled(p) => p.stats(None).unwrap_or_default(),
             How::Unpooled(u) => u.stats(),

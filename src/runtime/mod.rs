@@ -35,11 +35,11 @@
 mod backing;
 mod builtin;
 mod copies;
+mod deferred;
 mod device;
 mod fork;
 mod gate;
 mod handle_cache;
-mod kept;
 pub(crate) mod ladder;
 mod memory;
 mod numbers;
@@ -72,7 +72,7 @@ pub use pinned::HostStats;
 pub use pool_handle::PoolHandle;
 pub(crate) use registry::device_facts;
 #[cfg(feature = "capi")]
-pub(crate) use registry::{Held, holders};
+pub(crate) use registry::{BlockOnDevice, holders};
 pub use registry::{
     absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, import_close,
     owner, register_type, type_names, unregister_type, user,

@@ -13,7 +13,7 @@ use crate::device::{DeviceType, MAX_TYPE_NAME, MemoryInfo, Sizes, StreamId, Vers
 use crate::fail;
 use crate::runtime::builtin;
 use crate::runtime::device::DeviceState;
-use crate::runtime::gate::{Gate, Pass};
+use crate::runtime::gate::{Gate, Turn};
 use crate::runtime::reentry::may_block;
 use crate::runtime::{fork, lock, options, table, usage};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn unknown_type<T>(name: &str) -> Result<T> {
 }
 
 /// Enters the gate, and makes sure that the built-in types are in the table.
-fn enter() -> Result<Pass<'static>> {
+fn enter() -> Result<Turn<'static>> {
     fork::check()?;
     may_block()?;
     usage::outside()?;
@@ -182,7 +182,7 @@ fn shut_unless_used(states: &[Arc<DeviceState>], name: &str) -> Result<()> {
         }
     };
     loop {
-        states.iter().for_each(|s| s.memory().free_kept());
+        states.iter().for_each(|s| s.memory().free_deferred());
         live()?;
         states.iter().for_each(|s| s.door().hold());
         let moment = Instant::now() + HELD;
@@ -337,11 +337,11 @@ pub fn owner(addr: u64) -> Option<Arc<DeviceState>> {
 }
 
 /// A block, and its device.
-pub(crate) type Held = (Arc<DeviceState>, BlockInfo);
+pub(crate) type BlockOnDevice = (Arc<DeviceState>, BlockInfo);
 
 /// `InvalidArgument`, with the names of the devices.
 #[cold]
-fn ambiguous<T>(addr: u64, all: &[Held]) -> Result<T> {
+fn ambiguous<T>(addr: u64, all: &[BlockOnDevice]) -> Result<T> {
     let names: Vec<String> = all.iter().map(|(d, _)| format!("{}:{}", d.type_name(), d.ordinal())).collect();
     fail!(
         Code::InvalidArgument,
@@ -352,7 +352,7 @@ fn ambiguous<T>(addr: u64, all: &[Held]) -> Result<T> {
 }
 
 /// The blocks that contain `addr`, at most one for each device; usually one. An error if there is none.
-pub(crate) fn holders(addr: u64) -> Result<Vec<Held>> {
+pub(crate) fn holders(addr: u64) -> Result<Vec<BlockOnDevice>> {
     fork::check()?;
     if addr == 0 {
         return Err(Error::new(Code::InvalidArgument, "the pointer is NULL"));
@@ -393,7 +393,7 @@ pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
 /// there, the one to which the stream belongs, if it belongs to one only.
 pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {
     let mut all = holders(addr)?;
-    let meant = |all: &[Held], is: &dyn Fn(&Held) -> bool| {
+    let meant = |all: &[BlockOnDevice], is: &dyn Fn(&BlockOnDevice) -> bool| {
         let mut found = all.iter().filter(|h| is(h));
         found.next().filter(|_| found.next().is_none()).map(|h| h.0.clone())
     };
@@ -404,7 +404,8 @@ pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {
         all.retain(|(_, b)| b.base == addr);
     }
     // A device that accepts streams that were created elsewhere cannot tell that a stream is not its own.
-    let takes = |h: &Held| h.0.device().external_streams().is_some() || h.0.check_stream(stream).is_ok();
+    let takes =
+        |h: &BlockOnDevice| h.0.device().external_streams().is_some() || h.0.check_stream(stream).is_ok();
     match meant(&all, &|_| true).or_else(|| meant(&all, &takes)) {
         Some(d) => Ok(d),
         None => ambiguous(addr, &all),

@@ -144,7 +144,7 @@ impl DeviceState {
         let _pass = self.enter()?;
         may_block()?;
         self.check_stream(stream)?;
-        self.memory().free_kept();
+        self.memory().free_deferred();
         self.device().streams().synchronize(stream)
     }
 

@@ -21,7 +21,7 @@ class BadAlloc : public std::bad_alloc {
  public:
   /// The calling thread's last error.
   BadAlloc() noexcept : BadAlloc(millpond_last_error_code(), millpond_last_error_message()) {}
-  /// An error with its parts given: `code` is one of MILLPOND_E_*.
+  /// An error with the given parts: `code` is one of MILLPOND_E_*.
   BadAlloc(std::uint32_t code, const char* message) noexcept : code_(code) {
     std::strncpy(message_, message, sizeof message_ - 1);
   }
@@ -37,7 +37,7 @@ class BadAlloc : public std::bad_alloc {
 
 namespace detail {
 
-/// [B] what every block is aligned to, on every device.
+/// [B] the alignment that every block has, on every device.
 inline constexpr std::size_t kBlockAlignment = 32;
 
 inline bool is_aligned(const void* address, std::size_t alignment) noexcept {
@@ -54,7 +54,7 @@ void* allocate_aligned(std::size_t size_bytes, std::size_t alignment, Take take,
   void* block = nullptr;
   if (take(size_bytes, &block) != C_SUCCESS) throw BadAlloc();
   if (is_aligned(block, alignment)) return block;
-  // Pools align better than they promise, so this is rare: ask for room to move the address.
+  // Pools align better than they promise, so this is rare: requests room to move the address.
   (void)give(block);
   if (size_bytes > static_cast<std::size_t>(-1) - alignment) {
     throw BadAlloc(MILLPOND_E_OUT_OF_MEMORY, "no memory has so many bytes at that alignment");
@@ -66,7 +66,7 @@ void* allocate_aligned(std::size_t size_bytes, std::size_t alignment, Take take,
 }
 
 /// The start of the block behind what allocate_aligned() returned. `sure` [B] is an alignment that
-/// every block of the device has: up to it nothing has to be looked up.
+/// every block of the device has: up to it no lookup is needed.
 inline void* block_start(void* address, std::size_t alignment, std::size_t sure) noexcept {
   if (alignment <= sure) return address;
   millpond_block_info info{};

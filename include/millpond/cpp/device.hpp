@@ -1,5 +1,5 @@
 // Device types and devices. A Device is a handle that owns nothing: copy it freely. It stays valid
-// until finalize() or until its type is unregistered; what is called on it after that fails with
+// until finalize() or until its type is unregistered; calls on it after that fail with
 // MILLPOND_E_NOT_INITIALIZED.
 #ifndef MILLPOND_CPP_DEVICE_HPP
 #define MILLPOND_CPP_DEVICE_HPP
@@ -27,7 +27,7 @@ inline std::vector<millpond_block_record> list_blocks(const millpond_device* dev
                                                       const millpond_pool* pool,
                                                       std::uint32_t states) {
   std::vector<millpond_block_record> all(64);
-  // More may have come since they were counted.
+  // More may have been added since they were counted.
   for (;;) {
     std::size_t count = 0;
     if (check(millpond_device_list_blocks(device, pool, states, all.data(), sizeof all[0],
@@ -43,19 +43,19 @@ inline std::vector<millpond_block_record> list_blocks(const millpond_device* dev
 }
 }  // namespace detail
 
-/// Bytes that a device type's name takes at most, with the terminating NUL.
+/// The maximum length of a device type's name in bytes, including the terminating NUL.
 inline constexpr std::size_t kTypeNameCapacity = sizeof(millpond_device_info::type);
 
-/// Which way the bytes of a copy go.
+/// The direction of a copy.
 enum class CopyKind : std::uint32_t {
   kHostToDevice = MILLPOND_COPY_H2D,
   kDeviceToHost = MILLPOND_COPY_D2H,
   kDeviceToDevice = MILLPOND_COPY_D2D,
 };
 
-/// Shapes the embedded host device: `device_count` devices (0: default 2) of `capacity_bytes` each
-/// (0: default). `mapping` off makes it behave as a device that can only give segments.
-/// Throws MILLPOND_E_BUSY once "host" has been used.
+/// Configures the embedded host device: `device_count` devices (0: default 2) of `capacity_bytes`
+/// each (0: default). Without `mapping` it behaves as a device that only gives segments. Throws
+/// MILLPOND_E_BUSY once "host" has been used.
 inline C_Status configure_host(std::uint32_t device_count, std::uint64_t capacity_bytes = 0,
                                bool mapping = true) {
   millpond_host_options options{};
@@ -67,16 +67,17 @@ inline C_Status configure_host(std::uint32_t device_count, std::uint64_t capacit
 }
 
 /// Sets options ("key:value,key:value", docs/options.md) of devices that are opened from now on: of
-/// all types, or of `type`; of all ordinals (-1), or of one. Later ones win, and win over the
-/// environment. Throws MILLPOND_E_INVALID_ARGUMENT, with the column and the nearest right word.
+/// all types, or of `type`; of all ordinals (-1), or of one. Later settings override earlier ones
+/// and the environment. Throws MILLPOND_E_INVALID_ARGUMENT, with the column and the nearest right
+/// word.
 inline C_Status set_default_options(const std::string& options, const std::string& type = {},
                                     std::int32_t ordinal = -1) {
   return check(millpond_set_default_options(type.empty() ? nullptr : type.c_str(), ordinal,
                                             options.c_str()));
 }
 
-/// Ends every device type. Blocks that still live are lost, handles are refused from then on; a
-/// later Device starts anew. Not needed at exit. Throws MILLPOND_E_NOT_INITIALIZED when nothing was
+/// Ends every device type. Live blocks are lost, and handles are refused from then on; a later
+/// Device starts anew. Not needed at exit. Throws MILLPOND_E_NOT_INITIALIZED if nothing was
 /// started.
 inline C_Status finalize() { return check(millpond_finalize()); }
 
@@ -89,7 +90,7 @@ class Device {
   /// Wraps a handle of the C API.
   constexpr explicit Device(millpond_device* raw) noexcept : raw_(raw) {}
   /// Device `ordinal` of `type`, for instance ("host", 0). Opens it on first use. Throws
-  /// MILLPOND_E_UNKNOWN_DEVICE when there is no such type or no such ordinal.
+  /// MILLPOND_E_UNKNOWN_DEVICE if there is no such type or no such ordinal.
   explicit Device(const char* type, std::int32_t ordinal = 0) {
     check(millpond_device_get(type, ordinal, &raw_));
   }
@@ -102,7 +103,7 @@ class Device {
   /// Whether there is a device behind this handle.
   constexpr explicit operator bool() const noexcept { return raw_ != nullptr; }
 
-  /// Name, ordinal, abilities (MILLPOND_CAP_*), and sizes in bytes.
+  /// Name, ordinal, capabilities (MILLPOND_CAP_*), and sizes in bytes.
   millpond_device_info info() const {
     millpond_device_info out{};
     out.struct_size = sizeof out;
@@ -118,7 +119,7 @@ class Device {
 
   /// Waits until all work queued on the device is done.
   C_Status synchronize() const { return check(millpond_device_synchronize(raw_)); }
-  /// The reserved bytes of all pools together never pass `limit_bytes`; 0 removes the limit.
+  /// Limits the reserved bytes of all pools together to `limit_bytes`; 0 removes the limit.
   C_Status set_limit(std::uint64_t limit_bytes) const {
     return check(millpond_device_set_limit(raw_, limit_bytes));
   }
@@ -128,7 +129,7 @@ class Device {
   C_Status set_options(const std::string& options) const {
     return check(millpond_device_set_options(raw_, options.c_str()));
   }
-  /// The value of one option. Throws MILLPOND_E_INVALID_ARGUMENT for a key that is none.
+  /// The value of one option. Throws MILLPOND_E_INVALID_ARGUMENT for an unknown key.
   std::string option(const std::string& key) const {
     char out[MILLPOND_OPTION_BYTES] = {};
     check(millpond_device_get_option(raw_, key.c_str(), out, sizeof out));
@@ -140,7 +141,7 @@ class Device {
     check(millpond_device_get_options(raw_, out, sizeof out));
     return out;
   }
-  /// Every block that is in one of `states` (MILLPOND_BLOCK_* bits), by address, all as they are at
+  /// Every block that is in one of `states` (MILLPOND_BLOCK_* bits), sorted by address, all as of
   /// one moment; see millpond_device_walk_blocks.
   std::vector<millpond_block_record> blocks(std::uint32_t states = MILLPOND_BLOCK_LIVE) const {
     return detail::list_blocks(raw_, nullptr, states);
@@ -161,22 +162,22 @@ class Device {
   }
   /// Gives freed pinned host memory back to the device; waits for the work that still uses it.
   C_Status empty_host_cache() const { return check(millpond_device_empty_host_cache(raw_)); }
-  /// Sets each peak to the value of now.
+  /// Resets the peaks to the current values.
   C_Status reset_peaks() const { return check(millpond_device_reset_peaks(raw_)); }
   /// Gives unused memory of all pools back to the device.
   C_Status empty_cache() const { return check(millpond_device_empty_cache(raw_)); }
   /// PoolView::sleep() for all pools of this name, all or none. Throws MILLPOND_E_INVALID_ARGUMENT
-  /// when there is none.
+  /// if there is none.
   C_Status sleep(const char* pool_name, bool keep) const {
     return check(millpond_device_sleep(raw_, pool_name, keep ? MILLPOND_SLEEP_KEEP : 0u));
   }
-  /// PoolView::wake() for all pools of this name that sleep.
+  /// PoolView::wake() for all sleeping pools of this name.
   C_Status wake(const char* pool_name) const {
     return check(millpond_device_wake(raw_, pool_name));
   }
 
-  /// Copies `size_bytes` and returns when they have arrived. The device's ends must lie inside one
-  /// live block each (MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_UNKNOWN_POINTER).
+  /// Copies `size_bytes` and returns when they have arrived. Each end on the device must lie inside
+  /// one live block (MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_UNKNOWN_POINTER).
   C_Status copy(CopyKind kind, void* dst, const void* src, std::size_t size_bytes) const {
     return check(millpond_copy(raw_, static_cast<std::uint32_t>(kind), dst, src, size_bytes));
   }
@@ -209,9 +210,9 @@ class Device {
 
 namespace detail {
 
-/// A function that is registered with a device while this lives. `Calls` has the type `Function`
-/// and the two calls: `add(device, user_data, out_id)` and `remove(device, id)`. Moves, does not
-/// copy.
+/// A function that is registered with a device while this object lives. `Calls` has the type
+/// `Function` and the two calls `add(device, user_data, out_id)` and `remove(device, id)`. Moves,
+/// does not copy.
 template <typename Calls>
 class [[nodiscard]] Registration {
  public:
@@ -264,24 +265,24 @@ class [[nodiscard]] Registration {
 
 }  // namespace detail
 
-/// A function that is called while this object lives when a request for memory of the device finds
-/// none, after everything else was tried. Moves, does not copy; its end is as reset().
+/// A function that is called, while this object lives, when a request for memory of the device
+/// finds none, after everything else was tried. Moves, does not copy; its destructor calls reset().
 class [[nodiscard]] OomCallback {
  public:
-  /// Gets the size of the request in bytes; returns true when it has freed something, and the
-  /// request is tried once more. Runs on the thread of the request, with no lock held, perhaps on
-  /// several threads at once. It may allocate and free; a request that fails inside it calls
-  /// nobody. An exception that it lets out counts as false.
+  /// Gets the size of the request in bytes; returns true if it has freed something, and then the
+  /// request is tried once more. Runs on the thread of the request, with no lock held, possibly on
+  /// several threads at once. It may allocate and free; a request that fails inside it calls no
+  /// function. An exception that leaves it counts as false.
   using Function = std::function<bool(std::uint64_t size_bytes)>;
 
   /// The empty object.
   OomCallback() noexcept = default;
-  /// Registers `function`. Throws, and does not keep it, when it cannot be registered.
+  /// Registers `function`. If that fails, throws and does not keep it.
   OomCallback(Device on, Function function) : held_(on, std::move(function)) {}
 
-  /// Ends the registration, and waits for other threads that are in the function. Not from within
-  /// an out-of-memory callback, and not while holding a lock that the function takes. Does nothing
-  /// when empty, or when the device has ended.
+  /// Ends the registration, and waits for other threads that are in the function. Must not be
+  /// called from within an out-of-memory callback, nor while holding a lock that the function
+  /// takes. Does nothing if empty, or if the device has ended.
   void reset() noexcept { held_.reset(); }
   /// Whether a function is registered.
   explicit operator bool() const noexcept { return static_cast<bool>(held_); }
@@ -313,7 +314,7 @@ class [[nodiscard]] OomCallback {
   detail::Registration<Calls> held_;
 };
 
-/// The table of device types of this process: "cpu" and "host" are always there, plugins join.
+/// The table of device types of this process: "cpu" and "host" are always there, plugins are added.
 /// All functions may be called from any thread.
 class DeviceTypes {
  public:
@@ -324,7 +325,7 @@ class DeviceTypes {
     check(millpond_device_type_get_count(&count));
     for (std::size_t i = 0; i < count; ++i) {
       char name[kTypeNameCapacity] = {};
-      // A type may go between the two calls; the list then is what is left.
+      // A type may disappear between the two calls; the list is then what is left.
       if (millpond_device_type_get_name(i, name, sizeof name) != C_SUCCESS) {
         if (millpond_last_error_code() == MILLPOND_E_OUT_OF_RANGE) break;
         check(C_ERROR);
@@ -340,34 +341,34 @@ class DeviceTypes {
     }
     return false;
   }
-  /// How many devices the type has. Throws MILLPOND_E_UNKNOWN_DEVICE for a name not known.
+  /// How many devices the type has. Throws MILLPOND_E_UNKNOWN_DEVICE for an unknown name.
   static std::size_t device_count(const std::string& type) {
     std::size_t count = 0;
     check(millpond_device_get_count(type.c_str(), &count));
     return count;
   }
-  /// Why the type has no devices, a text for a person; empty when it has some. Throws
-  /// MILLPOND_E_UNKNOWN_DEVICE for a name not known.
+  /// Why the type has no devices, as a text for a person; empty if it has some. Throws
+  /// MILLPOND_E_UNKNOWN_DEVICE for an unknown name.
   static std::string reason(const std::string& type) {
     char text[1024] = {};
     check(millpond_device_type_get_reason(type.c_str(), text, sizeof text));
     return text;
   }
-  /// Adds the device type of a plugin that this program has linked; returns its name. Throws
-  /// MILLPOND_E_PLUGIN_REFUSED with what is wrong, MILLPOND_E_BUSY when the name is taken.
+  /// Adds the device type of a plugin that is linked into this program; returns its name. Throws
+  /// MILLPOND_E_PLUGIN_REFUSED with the reason, MILLPOND_E_BUSY if the name is taken.
   static std::string add(void (*init_plugin)(CustomRuntimeParams*)) {
     char name[kTypeNameCapacity] = {};
     check(millpond_device_type_register(init_plugin, name, sizeof name));
     return name;
   }
   /// Loads a plugin from a shared object, adds its device type, and returns its name. Throws as
-  /// add(), and MILLPOND_E_SYSTEM when the file cannot be loaded.
+  /// add(), and MILLPOND_E_SYSTEM if the file cannot be loaded.
   static std::string load(const std::string& path) {
     char name[kTypeNameCapacity] = {};
     check(millpond_device_type_load(path.c_str(), name, sizeof name));
     return name;
   }
-  /// Takes a plugin's type away again. Throws MILLPOND_E_BUSY while blocks of it live.
+  /// Removes a plugin's type. Throws MILLPOND_E_BUSY while it has live blocks.
   static C_Status remove(const std::string& type) {
     return check(millpond_device_type_unregister(type.c_str()));
   }

@@ -1,8 +1,8 @@
-// DLPack, the exchange of tensors between frameworks: a Buffer goes out as a tensor that owns it,
-// and a tensor of anybody comes in and is given back when the work that uses it is done.
+// DLPack, the exchange of tensors between frameworks: a Buffer is exported as a tensor that owns
+// it, and anybody's tensor is imported and given back when the work that uses it is done.
 //
 // dlpack.h is not needed here, and may be included before or after: only the names of its two
-// structs are declared. What stands in a tensor, ImportedTensor::view() tells.
+// structs are declared. ImportedTensor::view() returns what is in a tensor.
 #ifndef MILLPOND_CPP_DLPACK_HPP
 #define MILLPOND_CPP_DLPACK_HPP
 
@@ -32,7 +32,7 @@ struct DlpackDelete {
     (void)millpond_dlpack_destroy_legacy(tensor);
   }
 };
-/// A tensor in somebody's care; release() hands it to a consumer, who calls its deleter.
+/// An owned tensor; release() hands it to a consumer, who calls its deleter.
 using DlpackTensor = std::unique_ptr<DLManagedTensorVersioned, DlpackDelete>;
 /// The same in the layout before DLPack 1.0.
 using DlpackLegacyTensor = std::unique_ptr<DLManagedTensor, DlpackDelete>;
@@ -58,9 +58,9 @@ millpond_dlpack_options dlpack_options(const std::int64_t* shape = nullptr, std:
   return options;
 }
 
-/// A tensor over the block, which it owns from now on: its deleter frees it, on the stream that it
-/// was allocated on. See millpond_dlpack_export for devices, streams and lifetimes. Throws
-/// MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_INVALID_ARGUMENT, and then `block` still has it.
+/// Exports the block as a tensor, which owns it from now on: its deleter frees it on the stream on
+/// which it was allocated. See millpond_dlpack_export for devices, streams and lifetimes. Throws
+/// MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_INVALID_ARGUMENT; then `block` still owns it.
 inline DlpackTensor export_dlpack(Buffer& block, const millpond_dlpack_options& options) {
   DLManagedTensorVersioned* tensor = nullptr;
   if (check(millpond_dlpack_export(block.data(), &options, &tensor)) == C_SUCCESS) {
@@ -82,14 +82,14 @@ inline DlpackLegacyTensor export_dlpack_legacy(Buffer& block,
   return DlpackLegacyTensor(tensor);
 }
 
-/// A tensor that another library made, in this object's care. Moves, does not copy.
+/// A tensor that another library made, owned by this object. Moves, does not copy.
 class [[nodiscard]] ImportedTensor {
  public:
   /// Owns nothing.
   ImportedTensor() noexcept = default;
-  /// Takes `tensor` over for work of `device` (an empty Device: of any). Throws when it cannot be
-  /// used there, or is of a version or a shape that cannot be: see millpond_dlpack_get_view. Then
-  /// `tensor` still has it, and gives it back.
+  /// Takes `tensor` over for work of `device` (an empty Device: of any). Throws if it cannot be
+  /// used there, or has an unsupported version or an impossible shape: see
+  /// millpond_dlpack_get_view. Then `tensor` still owns it, and gives it back.
   ImportedTensor(Device device, DlpackTensor&& tensor) {
     if (check(millpond_dlpack_get_view(device.get(), tensor.get(), &view_)) == C_SUCCESS) {
       tensor_ = std::move(tensor);
@@ -114,13 +114,14 @@ class [[nodiscard]] ImportedTensor {
   /// As reset().
   ~ImportedTensor() { reset(); }
 
-  /// Where the memory is and what lies in it; its shape and strides live as long as this object.
+  /// Where the memory is and what is in it; its shape and strides live as long as this object.
   const millpond_dlpack_view& view() const noexcept { return view_; }
   /// Whether it has a tensor.
   explicit operator bool() const noexcept { return tensor_ != nullptr || legacy_ != nullptr; }
 
-  /// Work queued on `stream` uses the memory: a block of ours is not reused before that work is
-  /// done, and reset() waits for it on the memory of others, whose owner knows nothing of it.
+  /// Records that work queued on `stream` uses the memory: a block of this library is not reused
+  /// before that work is done; for other memory, whose owner knows nothing of the work, reset()
+  /// waits for it.
   C_Status used_by(StreamView stream) {
     if (view_.block != nullptr) return check(millpond_record_stream(view_.block, stream.get()));
     for (const StreamView& known : streams_) {

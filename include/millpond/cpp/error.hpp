@@ -1,13 +1,13 @@
-// Errors of the C++ face: one exception type, and one function that turns a status into it.
+// Errors of the C++ interface: one exception type, and one function that turns a status into it.
 //
-// Built with exceptions off (-fno-exceptions), nothing terminates: a call that returns a C_Status
+// Built without exceptions (-fno-exceptions), nothing terminates: a call that returns a C_Status
 // returns the failure, a call that returns an object or a pointer returns an empty one, and
-// millpond_last_error_code() / _message() hold the reason on the same thread. With exceptions on, a
+// millpond_last_error_code() / _message() hold the reason on the same thread. With exceptions, a
 // returned C_Status is always C_SUCCESS, since everything else is thrown.
 //
-// The two forms are different types, in an inline namespace each, so that a program may have files
-// of both. What crosses from one to the other crosses as a handle of the C API. For the same reason
-// nothing of this namespace can be declared beforehand: include the header.
+// The two forms are different types, each in an inline namespace, so that a program may have files
+// of both. Pass handles of the C API from one to the other. For the same reason nothing of this
+// namespace can be forward-declared: include the header.
 #ifndef MILLPOND_CPP_ERROR_HPP
 #define MILLPOND_CPP_ERROR_HPP
 
@@ -31,7 +31,7 @@ inline namespace MILLPOND_CPP_ABI {
 /// A failed call: what() is the library's message for a person.
 class Error : public std::runtime_error {
  public:
-  /// An error with its parts given: `code` is one of MILLPOND_E_*.
+  /// An error with the given parts: `code` is one of MILLPOND_E_*.
   Error(C_Status status, std::uint32_t code, const std::string& message)
       : std::runtime_error(message), status_(status), code_(code) {}
 
@@ -60,7 +60,7 @@ inline C_Status check(C_Status status) {
 
 namespace detail {
 
-/// Fails a call that this header itself refuses, before the library has seen it.
+/// Fails a call that this header itself refuses, before the library sees it.
 inline C_Status refuse(std::uint32_t code, const char* message) {
 #if MILLPOND_CPP_EXCEPTIONS
   throw Error(C_ERROR, code, message);

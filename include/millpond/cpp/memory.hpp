@@ -1,5 +1,5 @@
-// Pools and the owners of memory. All sizes are bytes. A Buffer gives its block back in the order
-// of a stream: what was queued on that stream before may still use the memory.
+// Pools and the owners of memory. All sizes are in bytes. A Buffer frees its block in the order of
+// a stream: work that was queued on that stream before may still use the memory.
 #ifndef MILLPOND_CPP_MEMORY_HPP
 #define MILLPOND_CPP_MEMORY_HPP
 
@@ -19,8 +19,8 @@ inline namespace MILLPOND_CPP_ABI {
 /// A block of device memory that this object owns. Moves, does not copy.
 ///
 /// A block made on a stream (PoolView::allocate) is usable by work queued on that stream from then
-/// on, and is freed on it. A block made without one (Device::allocate) is usable at once from
-/// everywhere, and is reused when every stream has passed the point of its free.
+/// on, and is freed on it. A block made without one (Device::allocate) is usable at once
+/// everywhere, and is reused once every stream has passed its free.
 class [[nodiscard]] Buffer {
  public:
   /// Owns nothing.
@@ -53,30 +53,31 @@ class [[nodiscard]] Buffer {
     return adopt(nullptr, block, size_bytes, nullptr);
   }
 
-  /// The device address; the host may touch it only where the device has MILLPOND_CAP_HOST_ACCESS.
+  /// The device address; the host may access it only if the device has MILLPOND_CAP_HOST_ACCESS.
   void* data() const noexcept { return data_; }
   /// The same, as elements.
   template <typename T>
   T* as() const noexcept {
     return static_cast<T*>(data_);
   }
-  /// The bytes that were asked for.
+  /// The requested bytes.
   std::size_t size() const noexcept { return size_; }
   /// Whether it owns a block.
   explicit operator bool() const noexcept { return data_ != nullptr; }
-  /// The stream that the block is freed on; NULL for the default stream and for unordered blocks.
+  /// The stream on which the block is freed; NULL for the default stream and for blocks without a
+  /// stream.
   C_Stream stream() const noexcept { return stream_; }
-  /// Frees the block on another stream of the same device than the one it was made on. Both are
-  /// honoured. Without effect on unordered blocks.
+  /// Makes the block be freed on another stream of the same device than the one it was made on. The
+  /// order of both is kept. Without effect on blocks without a stream.
   void set_stream(StreamView stream) noexcept {
     if (pool_ != nullptr) stream_ = stream.get();
   }
-  /// The block is used by work on `stream` too: its reuse waits for what is queued there at the
-  /// free.
+  /// Records that work on `stream` uses the block too: its reuse waits for what is queued there at
+  /// the free.
   C_Status record_stream(StreamView stream) const {
     return check(millpond_record_stream(data_, stream.get()));
   }
-  /// The use by work on `stream` ends with what is queued there now: reuse waits for this point,
+  /// Ends the use by work on `stream` with what is queued there now: reuse waits for this point,
   /// and not for what is queued there at the free.
   C_Status record_end(StreamView stream) const {
     return check(millpond_record_end(data_, stream.get()));
@@ -86,20 +87,20 @@ class [[nodiscard]] Buffer {
   C_Status record_end(StreamView stream, const Event& event) const {
     return check(millpond_record_end_at(data_, stream.get(), event.get()));
   }
-  /// Gives the block out of this object's care; the caller frees it with millpond_free() or
+  /// Releases the block from this object; the caller frees it with millpond_free() or
   /// millpond_pool_free().
   void* release() noexcept {
     void* const block = data_;
     forget();
     return block;
   }
-  /// Frees the block now. When its stream is gone already, the block is freed without one. A block
+  /// Frees the block now. If its stream has already ended, the block is freed without one. A block
   /// that cannot be freed (after finalize()) is forgotten; nothing is thrown.
   void reset() noexcept {
     if (data_ != nullptr) {
       bool freed = pool_ != nullptr && millpond_pool_free(pool_, data_, stream_) == C_SUCCESS;
       if (!freed) freed = millpond_free(data_) == C_SUCCESS;
-      // Where two devices have a block at this address, only the pool tells which is meant.
+      // If two devices have a block at this address, only the pool tells which is meant.
       if (!freed && pool_ != nullptr) (void)millpond_pool_free(pool_, data_, nullptr);
     }
     forget();
@@ -154,7 +155,7 @@ class PoolView {
     }
     return Buffer::adopt(raw_, block, size_bytes, stream.get());
   }
-  /// Every block of the pool that is in one of `states`, as Device::blocks() tells them.
+  /// Every block of the pool that is in one of `states`, as Device::blocks() reports them.
   std::vector<millpond_block_record> blocks(std::uint32_t states = MILLPOND_BLOCK_LIVE) const {
     millpond_device* device = nullptr;
     if (check(millpond_pool_get_device(raw_, &device)) != C_SUCCESS) return {};
@@ -167,20 +168,20 @@ class PoolView {
     check(millpond_pool_get_stats(raw_, &out));
     return out;
   }
-  /// Sets each peak to the value of now.
+  /// Resets the peaks to the current values.
   C_Status reset_peaks() const { return check(millpond_pool_reset_peaks(raw_)); }
   /// Gives the pool's unused memory back to the device.
   C_Status empty_cache() const { return check(millpond_pool_empty_cache(raw_)); }
   /// Gives the pool's physical memory back to the device until wake(); its addresses and blocks
-  /// stay. With `keep`, what it holds is kept in host memory. Throws MILLPOND_E_UNSUPPORTED where
-  /// the device does not map.
+  /// stay. With `keep`, its contents are kept in host memory. Throws MILLPOND_E_UNSUPPORTED if the
+  /// device does not map.
   C_Status sleep(bool keep) const {
     return check(millpond_pool_sleep(raw_, keep ? MILLPOND_SLEEP_KEEP : 0u));
   }
-  /// Brings the memory back at the same addresses. Throws MILLPOND_E_OUT_OF_MEMORY; then it sleeps
-  /// on.
+  /// Brings the memory back at the same addresses. Throws MILLPOND_E_OUT_OF_MEMORY, and then the
+  /// pool sleeps on.
   C_Status wake() const { return check(millpond_pool_wake(raw_)); }
-  /// The pool's reserved bytes never pass `limit_bytes`; 0 removes the limit.
+  /// Limits the pool's reserved bytes to `limit_bytes`; 0 removes the limit.
   C_Status set_limit(std::uint64_t limit_bytes) const {
     return check(millpond_pool_set_limit(raw_, limit_bytes));
   }
@@ -215,11 +216,11 @@ class [[nodiscard]] Pool : public PoolView {
   }
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-  /// Lets go of the pool (millpond_pool_release). Never throws; use destroy() to see a refusal.
+  /// Releases the pool (millpond_pool_release). Never throws; use destroy() to see a refusal.
   ~Pool() {
     if (raw_ != nullptr) (void)millpond_pool_release(raw_);
   }
-  /// Ends the pool now. Throws MILLPOND_E_BUSY while blocks of it live, and then still owns it.
+  /// Ends the pool now. Throws MILLPOND_E_BUSY while it has live blocks, and then still owns it.
   C_Status destroy() {
     const C_Status status = check(millpond_pool_destroy(raw_));
     if (status == C_SUCCESS) raw_ = nullptr;
@@ -229,14 +230,14 @@ class [[nodiscard]] Pool : public PoolView {
 
 namespace detail {
 
-/// Host-side memory that a device hands out: the two kinds differ in the pair of C calls only.
+/// Host-side memory of a device: the two kinds differ only in the pair of C calls.
 template <C_Status (*AllocCall)(millpond_device*, std::size_t, void**),
           C_Status (*FreeCall)(millpond_device*, void*)>
 class [[nodiscard]] HostBuffer {
  public:
   /// Owns nothing.
   HostBuffer() noexcept = default;
-  /// Takes `size_bytes`; 0 bytes leave it empty. Throws MILLPOND_E_OUT_OF_MEMORY,
+  /// Allocates `size_bytes`; 0 bytes leave it empty. Throws MILLPOND_E_OUT_OF_MEMORY,
   /// MILLPOND_E_UNSUPPORTED.
   HostBuffer(Device on, std::size_t size_bytes) : device_(on) {
     if (size_bytes == 0) return;
@@ -258,7 +259,7 @@ class [[nodiscard]] HostBuffer {
   }
   HostBuffer(const HostBuffer&) = delete;
   HostBuffer& operator=(const HostBuffer&) = delete;
-  /// Frees the memory. Unified memory: what is queued on it must be done by then. Pinned memory:
+  /// Frees the memory. Unified memory: work queued on it must be done by then. Pinned memory:
   /// copies that are queued on it, and streams that were recorded, may still use it. Never throws.
   ~HostBuffer() {
     if (data_ != nullptr) (void)FreeCall(device_.get(), data_);
@@ -275,7 +276,7 @@ class [[nodiscard]] HostBuffer {
   std::size_t size() const noexcept { return size_; }
   /// Whether it owns memory.
   explicit operator bool() const noexcept { return data_ != nullptr; }
-  /// The device that it was taken from.
+  /// The device from which it was allocated.
   Device device() const noexcept { return device_; }
 
  private:
@@ -286,15 +287,15 @@ class [[nodiscard]] HostBuffer {
 
 }  // namespace detail
 
-/// Pinned host memory, which copies to and from the device fast and really asynchronously.
+/// Pinned host memory, which is fast to copy to and from the device, and really asynchronously.
 using PinnedBuffer = detail::HostBuffer<&millpond_host_alloc, &millpond_host_free>;
-/// The pinned memory that holds `pinned` is also used by work on `stream` that Millpond has not
-/// queued: after its free, its reuse waits for what is queued there at the free. Throws
+/// Records that work on `stream` that Millpond has not queued also uses the pinned memory that
+/// contains `pinned`: after its free, its reuse waits for what is queued there at the free. Throws
 /// MILLPOND_E_UNKNOWN_POINTER, MILLPOND_E_UNKNOWN_STREAM.
 inline C_Status record_host_stream(const void* pinned, StreamView stream) {
   return check(millpond_host_record_stream(stream.device().get(), pinned, stream.get()));
 }
-/// Memory that host and device address alike; needs MILLPOND_CAP_UNIFIED.
+/// Memory that host and device access at the same address; needs MILLPOND_CAP_UNIFIED.
 using UnifiedBuffer = detail::HostBuffer<&millpond_unified_alloc, &millpond_unified_free>;
 
 /// Frees a block of any pool with millpond_free().

@@ -6,8 +6,8 @@
 //   memory::Copy(GPUPlace(1), q, CPUPlace(), p, 4 * 1024);
 //   memory::Free(GPUPlace(1), q);
 //
-// A place is only a name. Whether it exists is found out by the call that uses it, which throws
-// MILLPOND_E_UNKNOWN_DEVICE (or returns nullptr where std::nothrow is given).
+// A place is only a name. Whether the device exists is found out by the call that uses it, which
+// throws MILLPOND_E_UNKNOWN_DEVICE (or returns nullptr with std::nothrow).
 #ifndef MILLPOND_CPP_PLACES_HPP
 #define MILLPOND_CPP_PLACES_HPP
 
@@ -35,10 +35,11 @@ class Place {
   const std::string& type() const noexcept { return type_; }
   /// The number of the device.
   std::int32_t ordinal() const noexcept { return ordinal_; }
-  /// Whether it is the process's own memory, which copies take any host pointer for.
+  /// Whether it is the process's own memory, for which copies accept any host pointer.
   bool is_cpu() const noexcept { return type_ == "cpu"; }
 
-  /// The device that it names, into `*out`. Does not throw; the reason is the thread's last error.
+  /// Stores the device that it names in `*out`. Does not throw; the reason is the thread's last
+  /// error.
   C_Status find(Device* out) const noexcept {
     millpond_device* raw = nullptr;
     C_Status status = C_SUCCESS;
@@ -47,7 +48,7 @@ class Place {
     } else {
       status = millpond_device_get("cuda", ordinal_, &raw);
       if (status != C_SUCCESS) {
-        // Where CUDA has devices, one that cannot be had is a failure; the reason is the last
+        // If CUDA has devices, one that cannot be opened is a failure; the reason is the last
         // error.
         std::size_t count = 0;
         const bool counted = millpond_device_get_count("cuda", &count) == C_SUCCESS;
@@ -83,7 +84,7 @@ class CPUPlace : public Place {
   CPUPlace() : Place("cpu", 0) {}
 };
 
-/// GPU number `ordinal`: of the type "cuda" where that has devices, else of the embedded "host"
+/// GPU number `ordinal`: of the type "cuda" if that has devices, otherwise of the embedded "host"
 /// devices, so that the same program runs on a machine without a GPU.
 class GPUPlace : public Place {
  public:
@@ -100,9 +101,9 @@ class CustomPlace : public Place {
 /// Memory by place. All functions may be called from any thread; sizes are bytes.
 namespace memory {
 
-/// `size_bytes` at `place`, aligned to at least 32 bytes, usable at once from every stream. Free it
-/// with Free() at the same place. 0 bytes give nullptr. Throws MILLPOND_E_OUT_OF_MEMORY, and
-/// MILLPOND_E_UNKNOWN_DEVICE when there is no such place.
+/// Allocates `size_bytes` at `place`, aligned to at least 32 bytes, usable at once from every
+/// stream. Free it with Free() at the same place. 0 bytes give nullptr. Throws
+/// MILLPOND_E_OUT_OF_MEMORY, and MILLPOND_E_UNKNOWN_DEVICE if there is no such place.
 inline void* Alloc(const Place& place, std::size_t size_bytes) {
   const Device device = place.device();
   void* block = nullptr;
@@ -110,7 +111,7 @@ inline void* Alloc(const Place& place, std::size_t size_bytes) {
   return block;
 }
 
-/// The same, but every failure gives nullptr; the thread's last error says why.
+/// The same, but every failure returns nullptr; the thread's last error says why.
 inline void* Alloc(const Place& place, std::size_t size_bytes, const std::nothrow_t&) noexcept {
   Device device;
   void* block = nullptr;
@@ -134,9 +135,9 @@ inline C_Status free_at(const Place& place, void* block, bool* elsewhere) noexce
 
 }  // namespace detail
 
-/// Gives a block of `place` back; it is reused when all work queued so far is done. nullptr is a
-/// no-op at any place. Throws MILLPOND_E_UNKNOWN_POINTER for what is not the start of a live block
-/// of that place (nothing is freed then), MILLPOND_E_DOUBLE_FREE where a second free is recognised.
+/// Frees a block of `place`; it is reused when all work queued so far is done. nullptr is a no-op
+/// at any place. Throws MILLPOND_E_UNKNOWN_POINTER if no live block of that place starts there
+/// (nothing is freed then), MILLPOND_E_DOUBLE_FREE if a second free is recognised.
 inline void Free(const Place& place, void* block) {
   if (block == nullptr) return;
   bool elsewhere = false;
@@ -155,7 +156,7 @@ inline C_Status Free(const Place& place, void* block, const std::nothrow_t&) noe
 }
 
 /// Bytes in live blocks at `place`, after rounding, of all pools together. Throws
-/// MILLPOND_E_UNKNOWN_DEVICE when there is no such place.
+/// MILLPOND_E_UNKNOWN_DEVICE if there is no such place.
 inline std::size_t Used(const Place& place) {
   return static_cast<std::size_t>(place.device().stats().allocated_bytes.current);
 }
@@ -172,7 +173,7 @@ inline C_Status find_ends(const Place& dst_place, const void* dst, Device* to,
   return status == C_SUCCESS ? check(src_place.find(from)) : status;
 }
 
-/// Copies between two types of device, which know nothing of each other, by way of the host.
+/// Copies between devices of two types, which do not know each other, through the host.
 inline C_Status copy_through_host(Device to, void* dst, Device from, const void* src,
                                   std::size_t size_bytes) {
   constexpr std::size_t kStageBytes = std::size_t{1} << 20;
@@ -222,11 +223,11 @@ inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, 
   return detail::copy_through_host(to, dst, from, src, size_bytes);
 }
 
-/// Queues the copy on `stream`, which must be a stream of the destination (from the CPU), of the
-/// source (to the CPU, and between devices); the memory must live until it is done there, except
-/// that a pageable host source has been read on return. Throws as the blocking Copy(), and
+/// Queues the copy on `stream`, which must be a stream of the destination (from the CPU), or of the
+/// source (to the CPU, and between devices). The memory must stay valid until the copy is done,
+/// except that a pageable host source has been read on return. Throws as the blocking Copy(), and
 /// MILLPOND_E_UNSUPPORTED between the CPU and itself and between types of device, where no stream
-/// orders both ends; MILLPOND_E_UNKNOWN_STREAM when the stream is another device's.
+/// orders both ends; MILLPOND_E_UNKNOWN_STREAM if the stream belongs to another device.
 inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, const void* src,
                      std::size_t size_bytes, StreamView stream) {
   if (size_bytes == 0) return C_SUCCESS;

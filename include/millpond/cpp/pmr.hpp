@@ -1,4 +1,4 @@
-// Standard allocators over device memory that the host can touch (MILLPOND_CAP_HOST_ACCESS): the
+// Standard allocators over device memory that the host can access (MILLPOND_CAP_HOST_ACCESS): the
 // types "cpu" and "host", and plugins that say so. Blocks are not stream-ordered, because the host
 // writes to them as soon as it has them. Needs exceptions: without them these types are left out,
 // since the standard's allocate() has no other way to fail.
@@ -18,7 +18,7 @@ namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
 namespace detail {
 
-/// Throws MILLPOND_E_UNSUPPORTED unless the host can touch the device's memory.
+/// Throws MILLPOND_E_UNSUPPORTED unless the host can access the device's memory.
 inline Device host_accessible(Device device) {
   if (!device.can(MILLPOND_CAP_HOST_ACCESS)) {
     refuse(MILLPOND_E_UNSUPPORTED, "the host cannot touch this device's memory");
@@ -26,7 +26,7 @@ inline Device host_accessible(Device device) {
   return device;
 }
 
-/// As allocate_aligned(), from the device's default pool, in no stream's order.
+/// As allocate_aligned(), from the device's default pool, without a stream.
 inline void* allocate_unordered(Device device, std::size_t size_bytes, std::size_t alignment) {
   if (size_bytes == 0) size_bytes = 1;  // the standard wants an address of its own
   const auto take = [device](std::size_t bytes, void** out) {
@@ -35,7 +35,7 @@ inline void* allocate_unordered(Device device, std::size_t size_bytes, std::size
   return allocate_aligned(size_bytes, alignment, take, &millpond_free);
 }
 
-/// Gives back what allocate_unordered() returned for the same alignment.
+/// Frees what allocate_unordered() returned for the same alignment.
 inline void free_unordered(void* address, std::size_t alignment) noexcept {
   (void)millpond_free(block_start(address, alignment, kBlockAlignment));
 }
@@ -48,7 +48,7 @@ inline void free_unordered(void* address, std::size_t alignment) noexcept {
 /// It owns nothing: its blocks outlive it.
 class MemoryResource final : public std::pmr::memory_resource {
  public:
-  /// Throws MILLPOND_E_UNSUPPORTED when the host cannot touch the device's memory.
+  /// Throws MILLPOND_E_UNSUPPORTED if the host cannot access the device's memory.
   explicit MemoryResource(Device on) : device_(detail::host_accessible(on)) {}
   /// The device that it serves.
   Device device() const noexcept { return device_; }
@@ -80,7 +80,7 @@ class Allocator {
  public:
   using value_type = T;
 
-  /// Throws MILLPOND_E_UNSUPPORTED when the host cannot touch the device's memory.
+  /// Throws MILLPOND_E_UNSUPPORTED if the host cannot access the device's memory.
   explicit Allocator(Device on) : device_(detail::host_accessible(on)) {}
   /// The same device for another element type.
   template <typename U>
@@ -93,7 +93,7 @@ class Allocator {
     if (count > static_cast<std::size_t>(-1) / sizeof(T)) throw std::bad_alloc();
     return static_cast<T*>(detail::allocate_unordered(device_, count * sizeof(T), alignof(T)));
   }
-  /// Gives back what allocate() returned. Never throws.
+  /// Frees what allocate() returned. Never throws.
   void deallocate(T* address, std::size_t) noexcept { detail::free_unordered(address, alignof(T)); }
 
   /// Whether each can free what the other allocated.

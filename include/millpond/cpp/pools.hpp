@@ -1,5 +1,5 @@
-// What pools can do beyond allocating: serve a thread's unnamed requests (PoolScope), and keep the
-// memory of graphs (Capture), and go back to an earlier layout (Checkpoint).
+// What pools can do besides allocating: serve a thread's requests that name no pool (PoolScope),
+// keep the memory of graphs (Capture), and go back to an earlier layout (Checkpoint).
 #ifndef MILLPOND_CPP_POOLS_HPP
 #define MILLPOND_CPP_POOLS_HPP
 
@@ -12,9 +12,9 @@
 namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
 
-/// While it lives, requests of the thread that made it to the default pool of the pool's device
-/// come from the pool: Device::allocate(), memory::Alloc(), MemoryResource, and allocations on the
-/// default pool. Scopes nest. It must end on its thread, the innermost first, as a local variable
+/// While it lives, requests of its thread to the default pool of the pool's device are served from
+/// the pool: Device::allocate(), memory::Alloc(), MemoryResource, and allocations on the default
+/// pool. Scopes nest. A scope must end on its thread, the innermost first, as a local variable
 /// does.
 class [[nodiscard]] PoolScope {
  public:
@@ -28,7 +28,7 @@ class [[nodiscard]] PoolScope {
   ~PoolScope() {
     if (open_) (void)millpond_scope_end(pool_.get());
   }
-  /// Whether it has begun; always so where exceptions are on.
+  /// Whether it has begun; always true with exceptions.
   explicit operator bool() const noexcept { return open_; }
 
  private:
@@ -40,11 +40,11 @@ class [[nodiscard]] PoolScope {
 /// the pool keeps all its memory at its addresses. Keep it beside the graph. Moves, does not copy.
 class [[nodiscard]] Capture {
  public:
-  /// Holds nothing.
+  /// Owns nothing.
   Capture() noexcept = default;
-  /// From now on all requests of `stream` come from `pool`, which is not the default pool. To be
-  /// made before the driver starts to record. Throws MILLPOND_E_BUSY when the stream is captured
-  /// already.
+  /// Serves all requests of `stream` from `pool`, which must not be the default pool, from now on.
+  /// Must be made before the driver starts to record. Throws MILLPOND_E_BUSY if the stream is
+  /// captured already.
   Capture(PoolView pool, StreamView stream) {
     check(millpond_capture_begin(pool.get(), stream.get(), &raw_));
   }
@@ -68,13 +68,13 @@ class [[nodiscard]] Capture {
   millpond_capture* get() const noexcept { return raw_; }
   /// Whether there is a capture behind this handle.
   explicit operator bool() const noexcept { return raw_ != nullptr; }
-  /// One more stream is recorded into the same graph.
+  /// Records one more stream into the same graph.
   C_Status add(StreamView stream) const {
     return check(millpond_capture_add_stream(raw_, stream.get()));
   }
-  /// The driver records no more: its streams are ordinary ones again. The memory stays.
+  /// The driver has stopped recording: the streams are ordinary ones again. The memory stays.
   C_Status end() const { return check(millpond_capture_end(raw_)); }
-  /// Releases it now, which the destructor does else.
+  /// Releases it now; otherwise the destructor does.
   C_Status release() {
     const C_Status status = check(millpond_capture_release(raw_));
     if (status == C_SUCCESS) raw_ = nullptr;
@@ -92,14 +92,15 @@ struct RestoredBlock {
   bool live;               ///< live again, or freed
 };
 
-/// Which blocks of a pool were live at one moment. Moves, does not copy. The blocks that it makes
-/// live again have no owner: adopt them (Buffer::adopt) or free them. Those that it frees must be
-/// released (Buffer::release) by their owners, who would free what another has by then.
+/// A record of which blocks of a pool were live at one moment. Moves, does not copy. The blocks
+/// that it makes live again have no owner: adopt them (Buffer::adopt) or free them. Those that it
+/// frees must be released (Buffer::release) by their owners, which would otherwise free somebody
+/// else's block.
 class [[nodiscard]] Checkpoint {
  public:
-  /// Holds nothing.
+  /// Owns nothing.
   Checkpoint() noexcept = default;
-  /// Notes what is live in `pool` now.
+  /// Records what is live in `pool` now.
   explicit Checkpoint(PoolView pool) : pool_(pool) {
     check(millpond_pool_checkpoint(pool.get(), &raw_));
   }
@@ -123,8 +124,8 @@ class [[nodiscard]] Checkpoint {
 
   /// The C API's handle; NULL when empty.
   millpond_checkpoint* get() const noexcept { return raw_; }
-  /// Makes exactly those blocks live again, and appends to `*changed` (may be nullptr) what that
-  /// has freed and made live. Throws MILLPOND_E_NOT_PERMITTED when memory of it is gone; then
+  /// Makes exactly those blocks live again, and appends to `*changed` (may be nullptr) the blocks
+  /// that were freed or made live. Throws MILLPOND_E_NOT_PERMITTED if memory of them is gone; then
   /// nothing has changed.
   C_Status restore(std::vector<RestoredBlock>* changed = nullptr) const {
     return check(millpond_pool_restore(pool_.get(), raw_, changed != nullptr ? &tell : nullptr,

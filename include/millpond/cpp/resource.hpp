@@ -1,9 +1,11 @@
 // Memory resources of the kind that CUDA C++ code takes: libcu++'s cuda::mr concepts, and RMM's
-// resources, old and new. No header of CUDA, libcu++ or RMM is needed: their types come in as
-// template arguments, or are recognised by their shape.
+// resources, old and new. No header of CUDA, libcu++ or RMM is needed: their types are template
+// arguments, or are recognised by their shape.
 //
-//   millpond::StreamResource<cuda::mr::device_accessible> resource(pool);   // libcu++, RMM 26.06
-//   on millpond::VirtualResource<rmm::mr::device_memory_resource, rmm::cuda_stream_view> old(pool);
+//   // libcu++, and RMM from 26.06 on
+//   millpond::StreamResource<cuda::mr::device_accessible> resource(pool);
+//   // RMM 24.06 to 26.04
+//   millpond::VirtualResource<rmm::mr::device_memory_resource, rmm::cuda_stream_view> old(pool);
 //
 // Needs exceptions, since these interfaces have no other way to fail.
 #ifndef MILLPOND_CPP_RESOURCE_HPP
@@ -30,8 +32,8 @@ struct is_complete : std::false_type {};
 template <typename T>
 struct is_complete<T, decltype(void(sizeof(T)))> : std::true_type {};
 
-/// A handle such as C_Stream, cudaStream_t or hipStream_t: a pointer to a struct that nobody has
-/// defined. So a pointer to data is not taken for a stream.
+/// A handle such as C_Stream, cudaStream_t or hipStream_t: a pointer to an incomplete struct. So a
+/// pointer to data is not accepted as a stream.
 template <typename T>
 struct is_stream_handle : std::false_type {};
 template <typename T>
@@ -48,8 +50,8 @@ struct gives_stream : std::false_type {};
 template <typename S, template <typename> class Result>
 struct gives_stream<S, Result, std::void_t<Result<S>>> : is_stream_handle<Result<S>> {};
 
-/// Whether stream_handle() takes an S: a handle, or an object whose get() (cuda::stream_ref,
-/// StreamView) or value() (rmm::cuda_stream_view) gives one.
+/// Whether stream_handle() accepts an S: a handle, or an object whose get() (cuda::stream_ref,
+/// StreamView) or value() (rmm::cuda_stream_view) returns one.
 template <typename S>
 struct is_stream
     : std::bool_constant<is_stream_handle<S>::value || gives_stream<S, get_result>::value ||
@@ -99,8 +101,8 @@ class StreamResource {
   /// What a caller that names no alignment gets: that of CUDA's own allocations. [B]
   static constexpr std::size_t kDefaultAlignment = 256;
 
-  /// Serves `pool`. Throws Error: MILLPOND_E_UNSUPPORTED when its device lacks one of `caps`
-  /// (MILLPOND_CAP_*): give MILLPOND_CAP_HOST_ACCESS where Properties say host-accessible.
+  /// Serves `pool`. Throws Error: MILLPOND_E_UNSUPPORTED if its device lacks one of `caps`
+  /// (MILLPOND_CAP_*): pass MILLPOND_CAP_HOST_ACCESS if Properties say host-accessible.
   explicit StreamResource(PoolView pool, std::uint32_t caps = 0)
       : pool_(pool), device_(pool.device()) {
     const millpond_device_info info = device_.info();
@@ -127,14 +129,15 @@ class StreamResource {
                  std::size_t alignment = kDefaultAlignment) const {
     return take(detail::stream_handle(stream), size_bytes, alignment);
   }
-  /// Gives it back in the stream's order. Size and alignment must be those of the allocation.
+  /// Frees it in the stream's order. Size and alignment must be those of the allocation.
   template <typename S, std::enable_if_t<detail::is_stream<S>::value, int> = 0>
   void deallocate(const S& stream, void* address, std::size_t,
                   std::size_t alignment = kDefaultAlignment) const noexcept {
     give(detail::stream_handle(stream), address, alignment);
   }
-  /// A block that every stream and (where it can) the host may use at once. Of another pool than
-  /// the device's default one it is made on the default stream, for which this call waits.
+  /// A block that every stream and (if it can access it) the host may use at once. From a pool
+  /// other than the device's default one it is made on the default stream, for which this call
+  /// waits.
   void* allocate_sync(std::size_t size_bytes, std::size_t alignment = kDefaultAlignment) const {
     if (size_bytes == 0) return nullptr;
     if (pool_.get() == device_.default_pool().get()) {
@@ -151,8 +154,8 @@ class StreamResource {
     }
     return address;
   }
-  /// Gives a block of allocate_sync() back. Work that uses it may still be queued on the default
-  /// stream; on others only where the pool is the device's default one.
+  /// Frees a block of allocate_sync(). Work that uses it may still be queued on the default stream;
+  /// on other streams only if the pool is the device's default one.
   void deallocate_sync(void* address, std::size_t,
                        std::size_t alignment = kDefaultAlignment) const noexcept {
     (void)millpond_free(detail::block_start(address, alignment, sure_alignment_));
@@ -213,7 +216,7 @@ class StreamResource {
   void give(C_Stream stream, void* address, std::size_t alignment) const noexcept {
     if (address == nullptr) return;
     void* const block = detail::block_start(address, alignment, sure_alignment_);
-    // A stream that is gone orders nothing any more; the block knows its own.
+    // A stream that has ended orders nothing any more; the block knows its own.
     if (millpond_pool_free(pool_.get(), block, stream) != C_SUCCESS) (void)millpond_free(block);
   }
 

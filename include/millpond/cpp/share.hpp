@@ -1,5 +1,6 @@
 // Sharing: blocks for other processes (Export) and from them (Import), and SegmentCallback, for
-// libraries that register memory. POSIX systems only. docs/sharing.md tells how it fits together.
+// libraries that register memory. POSIX systems only. docs/sharing.md describes how it fits
+// together.
 #ifndef MILLPOND_CPP_SHARE_HPP
 #define MILLPOND_CPP_SHARE_HPP
 
@@ -20,14 +21,14 @@ inline namespace MILLPOND_CPP_ABI {
 
 /// What another process needs to use a block: bytes and file descriptors, to be sent together and
 /// in this order. Closes its descriptors when it ends, which does not end the export: whoever has
-/// received them holds the memory. For importers that get the bytes alone, by fabric handles, this
-/// object itself holds it: keep it until they are done. Moves, does not copy.
+/// received them keeps the memory. For importers that get only the bytes, by fabric handles, this
+/// object itself keeps the memory: keep it until they are done. Moves, does not copy.
 class [[nodiscard]] Export {
  public:
-  /// Nothing.
+  /// Owns nothing.
   Export() noexcept = default;
-  /// Of the live block that starts at `block`. Throws MILLPOND_E_UNSUPPORTED where its device
-  /// cannot share, with the reason.
+  /// Exports the live block that starts at `block`. Throws MILLPOND_E_UNSUPPORTED, with the reason,
+  /// if its device cannot share.
   explicit Export(const void* block) {
     std::size_t bytes = 0;
     std::size_t count = 0;
@@ -61,7 +62,7 @@ class [[nodiscard]] Export {
   const std::vector<int>& fds() const noexcept { return fds_; }
   /// Whether there is an export.
   explicit operator bool() const noexcept { return !fds_.empty(); }
-  /// Closes the descriptors here, as is right when they are sent.
+  /// Closes the descriptors here, as is right once they are sent.
   void close() noexcept {
     for (const int fd : fds_) (void)::close(fd);
     fds_.clear();
@@ -75,9 +76,9 @@ class [[nodiscard]] Export {
 /// A block of another process, open here at an address of its own. Moves, does not copy.
 class [[nodiscard]] Import {
  public:
-  /// Nothing.
+  /// Owns nothing.
   Import() noexcept = default;
-  /// Opens what an Export of another process holds, for work on `on`. The descriptors stay the
+  /// Opens what an Export of another process describes, for work on `on`. The descriptors stay the
   /// caller's, who may close them after this. An export by fabric handles can be opened without
   /// them, also on another machine: then the exporter must keep the memory until this has ended.
   /// Throws MILLPOND_E_INVALID_ARGUMENT for anything that does not come from an export.
@@ -96,8 +97,8 @@ class [[nodiscard]] Import {
   }
   Import(const Import&) = delete;
   Import& operator=(const Import&) = delete;
-  /// Ends it, after a wait for the device. Never throws; where that cannot be now (a captured
-  /// stream), it ends with the device.
+  /// Ends it, after a wait for the device. Never throws; if it cannot end now (a stream is
+  /// captured), it ends with the device.
   ~Import() {
     if (data_ != nullptr) (void)millpond_import_close(data_);
   }
@@ -111,7 +112,7 @@ class [[nodiscard]] Import {
   }
   /// Whether something is open.
   explicit operator bool() const noexcept { return data_ != nullptr; }
-  /// Ends it now, which the destructor does else.
+  /// Ends it now; otherwise the destructor does.
   C_Status close() {
     const C_Status status = check(millpond_import_close(data_));
     if (status == C_SUCCESS) data_ = nullptr;
@@ -128,44 +129,46 @@ struct HeldExports {
   std::uint64_t size_bytes = 0;  ///< after rounding
 };
 
-/// Takes back what nobody uses any more, and tells what is left. Waits for nothing.
+/// Makes exported blocks reusable that nobody uses any more, and returns what is left. Waits for
+/// nothing.
 inline HeldExports poll_exports(Device on) {
   HeldExports held;
   check(millpond_device_poll_exports(on.get(), &held.blocks, &held.size_bytes));
   return held;
 }
 
-/// Whether work on `peer` could use memory of `owner` at its address.
+/// Whether work on `peer` could access memory of `owner` at its address.
 inline bool can_access_peer(Device owner, Device peer) {
   bool can = false;
   check(millpond_device_can_access_peer(owner.get(), peer.get(), &can));
   return can;
 }
 
-/// From now on work on `peer` may use the pooled memory of `owner`. Throws MILLPOND_E_UNSUPPORTED
-/// where it cannot.
+/// Gives work on `peer` access to the pooled memory of `owner` from now on. Throws
+/// MILLPOND_E_UNSUPPORTED if that is impossible.
 inline C_Status enable_peer_access(Device owner, Device peer) {
   return check(millpond_device_enable_peer_access(owner.get(), peer.get()));
 }
 
-/// A function that is called while this object lives for each range of a device's addresses that
-/// gets memory behind it, and, before it goes away, for each that loses it. Moves, does not copy;
-/// its end is as reset().
+/// A function that is called, while this object lives, for each range of a device's addresses that
+/// gets memory and, before the memory goes away, for each that loses it. Moves, does not copy; its
+/// destructor calls reset().
 class [[nodiscard]] SegmentCallback {
  public:
-  /// Gets whether the range was added (else it is about to be removed), its first address and its
-  /// bytes. Runs with the lock of the device's memory held: it must not call Millpond, nor wait for
-  /// a thread that may be in it. An exception that it lets out is lost.
+  /// Its arguments are whether the range was added (otherwise it is about to be removed), its first
+  /// address and its bytes. Runs with the lock held that keeps these calls in order: it must not
+  /// call Millpond, nor wait for a thread that may be in it. An exception that leaves it is
+  /// dropped.
   using Function = std::function<void(bool added, void* data, std::size_t size_bytes)>;
 
   /// The empty object.
   SegmentCallback() noexcept = default;
-  /// Registers `function`, and tells it of all that is there. Throws, and does not keep it, when it
-  /// cannot be registered.
+  /// Registers `function`, and calls it for all existing ranges. If it cannot be registered, throws
+  /// and does not keep it.
   SegmentCallback(Device on, Function function) : held_(on, std::move(function)) {}
 
-  /// Ends the registration; the function is told nothing more. Not while holding a lock that the
-  /// function takes. Does nothing when empty, or when the device has ended.
+  /// Ends the registration; the function is not called again. Must not be called while holding a
+  /// lock that the function takes. Does nothing if empty, or if the device has ended.
   void reset() noexcept { held_.reset(); }
   /// Whether a function is registered.
   explicit operator bool() const noexcept { return static_cast<bool>(held_); }

@@ -1,5 +1,5 @@
-// Streams and events. A StreamView names a stream and owns nothing; a Stream is one that it owns
-// and ends. Work on one stream runs in order, work on different streams runs beside each other.
+// Streams and events. A StreamView names a stream and owns nothing; a Stream owns one and ends it.
+// Work on one stream runs in order; work on different streams runs concurrently.
 #ifndef MILLPOND_CPP_STREAM_HPP
 #define MILLPOND_CPP_STREAM_HPP
 
@@ -20,7 +20,7 @@ class [[nodiscard]] Event {
  public:
   /// The empty handle.
   Event() noexcept = default;
-  /// A new event, as if completed. Throws when the device refuses.
+  /// A new event, which counts as completed. Throws if the device refuses.
   explicit Event(Device on) : device_(on) { check(millpond_event_create(on.get(), &raw_)); }
   /// Takes the event over; `other` is left empty.
   Event(Event&& other) noexcept
@@ -35,7 +35,7 @@ class [[nodiscard]] Event {
   }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
-  /// Ends the event. Waits on it that are queued still hold. Never throws.
+  /// Ends the event. Waits for it that are already queued stay in force. Never throws.
   ~Event() {
     if (raw_ != nullptr) (void)millpond_event_destroy(device_.get(), raw_);
   }
@@ -47,7 +47,7 @@ class [[nodiscard]] Event {
   /// Its device.
   Device device() const noexcept { return device_; }
 
-  /// Whether what it recorded is done; true when it never recorded.
+  /// Whether what it recorded is done; true if it never recorded.
   bool done() const {
     bool out = false;
     check(millpond_event_query(device_.get(), raw_, &out));
@@ -74,7 +74,7 @@ class StreamView {
   /// Its device.
   constexpr Device device() const noexcept { return device_; }
 
-  /// To be called before a stream that was made elsewhere, and named to Millpond, is ended there.
+  /// Must be called before a stream that was created elsewhere, and used here, is destroyed there.
   C_Status forget() const { return check(millpond_stream_forget(device_.get(), raw_)); }
 
   /// Whether all work queued so far is done.
@@ -85,15 +85,16 @@ class StreamView {
   }
   /// Waits, on the calling thread, until all work queued so far is done.
   C_Status synchronize() const { return check(millpond_stream_synchronize(device_.get(), raw_)); }
-  /// `event` stands for everything queued here so far.
+  /// Makes `event` stand for everything queued here so far.
   C_Status record(const Event& event) const {
     return check(millpond_event_record(device_.get(), raw_, event.get()));
   }
-  /// Work queued here from now on waits for what `event` has recorded; the caller does not wait.
+  /// Makes work queued here from now on wait for what `event` has recorded; the caller does not
+  /// wait.
   C_Status wait(const Event& event) const {
     return check(millpond_stream_wait_event(device_.get(), raw_, event.get()));
   }
-  /// Queues a copy. The device's ends must lie inside one live block each. Host memory must stay
+  /// Queues a copy. Each end on the device must lie inside one live block. Host memory must stay
   /// valid until the copy is done, except that a pageable source has been read on return.
   C_Status copy(CopyKind kind, void* dst, const void* src, std::size_t size_bytes) const {
     return check(millpond_copy_async(device_.get(), raw_, static_cast<std::uint32_t>(kind), dst,
@@ -108,10 +109,10 @@ class StreamView {
   C_Status memset(void* dst, std::uint8_t value, std::size_t size_bytes) const {
     return check(millpond_memset_async(device_.get(), raw_, dst, value, size_bytes));
   }
-  /// Runs `function` once, on a thread of the device, when the stream gets there; its argument is
+  /// Runs `function` once, on a thread of the device, when the stream reaches it; its argument is
   /// the stream's status. It must not call anything that waits (MILLPOND_E_NOT_PERMITTED). An
-  /// exception that it lets out is dropped: nobody is there to catch it. Throws, and does not
-  /// run or keep `function`, when it cannot be queued.
+  /// exception that leaves it is dropped: nobody is there to catch it. If it cannot be queued,
+  /// throws, and does not run or keep `function`.
   C_Status add_callback(std::function<void(C_Status)> function) const {
     using Function = std::function<void(C_Status)>;
     std::unique_ptr<Function> owned(new (std::nothrow) Function(std::move(function)));
@@ -148,8 +149,8 @@ class [[nodiscard]] Stream : public StreamView {
  public:
   /// The empty handle; as a view it names the default stream of no device.
   Stream() noexcept = default;
-  /// A new stream. Throws when the device refuses; without exceptions the handle is false then, and
-  /// every call that is given it gets MILLPOND_E_UNKNOWN_STREAM: it is no default stream.
+  /// A new stream. Throws if the device refuses; without exceptions the handle is then false, and
+  /// every call that gets it fails with MILLPOND_E_UNKNOWN_STREAM: it is not the default stream.
   explicit Stream(Device on) : StreamView(on, none()) {
     C_Stream made = nullptr;
     if (check(millpond_stream_create(on.get(), &made)) == C_SUCCESS) raw_ = made;
@@ -175,7 +176,7 @@ class [[nodiscard]] Stream : public StreamView {
   explicit operator bool() const noexcept { return raw_ != nullptr && raw_ != none(); }
 
  private:
-  /// What no device takes for a stream.
+  /// A value that no device accepts as a stream.
   static C_Stream none() noexcept { return reinterpret_cast<C_Stream>(UINTPTR_MAX); }
 };
 

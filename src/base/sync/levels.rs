@@ -17,7 +17,7 @@ macro_rules! levels {
 }
 
 levels! {
-    /// The turn to call segment callbacks (`runtime/backing/segments.rs`). Held while they run, so that they are called
+    /// The turn to call segment callbacks (`runtime/backing/segments.rs`). HeldLock while they run, so that they are called
     /// in order.
     SEGMENTS_TURN,
     /// The device types that are registered.
@@ -37,7 +37,7 @@ levels! {
     /// Checkpoints: the recorded layouts of pools.
     CHECKPOINTS,
     /// Which memory of the pools sleeps.
-    ASLEEP,
+    SLEEPING,
     /// Sums and peaks of the device and its pools.
     LEDGER,
     /// One heap. Several are taken in ascending order of their numbers.
@@ -54,7 +54,7 @@ levels! {
     STREAMS,
     /// Which streams are being captured, and on which ones fences are being recorded.
     RECORDING,
-    /// The fences that one ended stream left behind.
+    /// The fence that one ended stream left behind.
     STREAM_END,
     /// The driver that the type `cuda` has loaded.
     CUDA_TYPE,
@@ -68,7 +68,7 @@ levels! {
 
 /// Records that the calling thread holds a lock, until dropped. Costs nothing in a release build.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldLock {
     #[cfg(all(debug_assertions, not(loom)))]
     what: (u8, u32),
 }
@@ -127,26 +127,26 @@ mod check {
     }
 }
 
-impl Held {
+impl HeldLock {
     /// Records that the calling thread is about to take lock `number` of a level.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn new(level: u8, number: u32) -> Held {
+    pub(crate) fn new(level: u8, number: u32) -> HeldLock {
         #[cfg(all(debug_assertions, not(loom)))]
         {
             check::take((level, number));
-            Held { what: (level, number) }
+            HeldLock { what: (level, number) }
         }
         #[cfg(not(all(debug_assertions, not(loom))))]
         {
             let _ = (level, number);
-            Held {}
+            HeldLock {}
         }
     }
 }
 
 #[cfg(all(debug_assertions, not(loom)))]
-impl Drop for Held {
+impl Drop for HeldLock {
     fn drop(&mut self) {
         check::leave(self.what);
     }
@@ -169,26 +169,26 @@ mod tests {
     fn what_is_locked_out_of_order_is_found() {
         let caught = |f: fn()| std::panic::catch_unwind(f).is_err();
         assert!(!caught(|| {
-            let _growth = Held::new(GROWTH, 0);
-            let _heaps = (Held::new(HEAP, 3), Held::new(HEAP, 7));
-            let _leaf = Held::new(LEAF, 0);
+            let _growth = HeldLock::new(GROWTH, 0);
+            let _heaps = (HeldLock::new(HEAP, 3), HeldLock::new(HEAP, 7));
+            let _leaf = HeldLock::new(LEAF, 0);
         }));
         assert!(caught(|| {
-            let _heap = Held::new(HEAP, 3);
-            let _growth = Held::new(GROWTH, 0);
+            let _heap = HeldLock::new(HEAP, 3);
+            let _growth = HeldLock::new(GROWTH, 0);
         }));
         assert!(caught(|| {
-            let _heaps = (Held::new(HEAP, 7), Held::new(HEAP, 3));
+            let _heaps = (HeldLock::new(HEAP, 7), HeldLock::new(HEAP, 3));
         }));
         assert!(caught(|| {
-            let _two = (Held::new(LEAF, 0), Held::new(LEAF, 0));
+            let _two = (HeldLock::new(LEAF, 0), HeldLock::new(LEAF, 0));
         }));
         assert!(caught(|| {
-            let _heap = Held::new(HEAP, 0);
+            let _heap = HeldLock::new(HEAP, 0);
             check_unlocked("a call");
         }));
         assert!(!caught(|| {
-            let _turn = Held::new(SEGMENTS_TURN, 0);
+            let _turn = HeldLock::new(SEGMENTS_TURN, 0);
             check_unlocked("a call");
         }));
         check_unlocked("what was held was given back");

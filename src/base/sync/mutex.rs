@@ -2,7 +2,7 @@
 //!
 //! They are never poisoned: each user leaves its data consistent before anything that can panic.
 
-use super::levels::{Held, LEAF};
+use super::levels::{HeldLock, LEAF};
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 
@@ -17,7 +17,7 @@ macro_rules! mutexes {
         /// Holds a [`Mutex`] until dropped.
         pub struct MutexGuard<'a, T, const LEVEL: u8 = LEAF> {
             value: raw::MutexGuard<'a, T>,
-            held: Held,
+            held: HeldLock,
         }
 
         impl<T, const LEVEL: u8> Mutex<T, LEVEL> {
@@ -30,7 +30,7 @@ macro_rules! mutexes {
         /// Locks the mutex, even if a thread has panicked while holding it.
         #[cfg_attr(debug_assertions, track_caller)]
         pub fn lock<T, const LEVEL: u8>(m: &Mutex<T, LEVEL>) -> MutexGuard<'_, T, LEVEL> {
-            let held = Held::new(LEVEL, 0);
+            let held = HeldLock::new(LEVEL, 0);
             MutexGuard { value: m.0.lock().unwrap_or_else(PoisonError::into_inner), held }
         }
 

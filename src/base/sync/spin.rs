@@ -3,7 +3,7 @@
 //! A waiter spins for a moment, then yields its time slice, and sleeps briefly now and then, so that the lock does not
 //! collapse when threads outnumber the cores or have different priorities.
 
-use super::levels::{Held, LEAF};
+use super::levels::{HeldLock, LEAF};
 use std::ops::{Deref, DerefMut};
 
 #[cfg(loom)]
@@ -44,7 +44,7 @@ pub struct Lock<T, const LEVEL: u8 = LEAF>(Inner<T>);
 /// Holds a [`Lock`] until dropped.
 pub struct LockGuard<'a, T, const LEVEL: u8 = LEAF> {
     value: InnerGuard<'a, T>,
-    _held: Held,
+    _held: HeldLock,
 }
 
 impl<T, const LEVEL: u8> Lock<T, LEVEL> {
@@ -57,7 +57,7 @@ impl<T, const LEVEL: u8> Lock<T, LEVEL> {
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn lock(&self) -> LockGuard<'_, T, LEVEL> {
-        let _held = Held::new(LEVEL, 0);
+        let _held = HeldLock::new(LEVEL, 0);
         #[cfg(not(loom))]
         let value = self.0.lock();
         #[cfg(loom)]

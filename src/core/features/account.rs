@@ -141,7 +141,7 @@ impl Ground {
             // If nothing has happened since its sums were taken, they are still right.
             Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), [0; 3]),
         });
-        let held = pool.map_or(growth.device, |p| growth.held(p.0));
+        let held = pool.map_or(growth.device, |p| growth.holdings(p.0));
         let [allocated, requested, blocks, active] = account.peaks.counters(&account.sums, gone);
         Ok(Stats {
             requested,

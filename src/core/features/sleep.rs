@@ -11,7 +11,7 @@ use super::super::desc::use_of;
 use super::super::ground::Ground;
 use super::super::order::Waits;
 use super::super::state::pools::{Pool, Sleep};
-use super::super::state::sleeping::Asleep;
+use super::super::state::sleeping::SleepingMemory;
 use super::super::types::PoolId;
 use super::super::units::{Extent, GRANULE, GranuleRun, granule_bytes};
 use crate::base::error::{Code, Error, Result};
@@ -72,7 +72,7 @@ impl Ground {
         match done {
             Ok(asleep) => {
                 g.fall_asleep(pool.0, asleep.granules());
-                lock(&self.asleep).insert(pool.0, asleep);
+                lock(&self.sleeping).insert(pool.0, asleep);
                 self.stop_moving(p, Sleep::Asleep);
                 Ok(())
             }
@@ -82,7 +82,7 @@ impl Ground {
             }
             Err((e, Some(asleep))) => {
                 g.fall_asleep(pool.0, asleep.granules());
-                lock(&self.asleep).insert(pool.0, asleep);
+                lock(&self.sleeping).insert(pool.0, asleep);
                 self.stop_moving(p, Sleep::Asleep);
                 let why = format!("{e}; what went to the device did not come back: wake the pool");
                 Err(Error::new(e.code(), why))
@@ -91,7 +91,11 @@ impl Ground {
     }
 
     /// Takes the memory away. On failure also returns what sleeps all the same, if anything.
-    fn fall_asleep(&self, pool: PoolId, save: bool) -> Result<Asleep, (Error, Option<Asleep>)> {
+    fn fall_asleep(
+        &self,
+        pool: PoolId,
+        save: bool,
+    ) -> Result<SleepingMemory, (Error, Option<SleepingMemory>)> {
         // Work that was queued before a free may still be on what is free now.
         self.order.sync_device().map_err(|e| (e, None))?;
         self.wait_for_others(pool).map_err(|e| (e, None))?;
@@ -128,7 +132,7 @@ impl Ground {
 
     /// The granules that the pool's heaps own and the ranges where they are mapped; also idle ranges that contain
     /// other granules too.
-    fn what_sleeps(&self, pool: PoolId) -> (Asleep, Vec<Gone>) {
+    fn what_sleeps(&self, pool: PoolId) -> (SleepingMemory, Vec<Gone>) {
         let g = self.growing();
         let heaps = self.lock_pool(pool);
         let mut runs: Vec<GranuleRun> = Vec::new();
@@ -142,14 +146,14 @@ impl Ground {
                 _ => runs.push(GranuleRun::new(granule, 1)),
             }
         }
-        let mut asleep = Asleep { runs, ..Asleep::default() };
+        let mut asleep = SleepingMemory { runs, ..SleepingMemory::default() };
         let showing = self.aliases.lock().showing(|granule| asleep.has(granule));
         asleep.shown = showing.hide;
         (asleep, showing.leave)
     }
 
     /// Takes the memory away. On failure returns whether everything is as it was; if not, `a` says what sleeps.
-    fn lay_down(&self, a: &mut Asleep) -> (Result<()>, bool) {
+    fn lay_down(&self, a: &mut SleepingMemory) -> (Result<()>, bool) {
         if a.saved {
             for (n, run) in a.runs.iter().enumerate() {
                 if let Err(e) = self.backing.save(run.first, run.count) {
@@ -197,7 +201,7 @@ impl Ground {
     }
 
     /// Brings the memory back, with its contents, and maps it where it was mapped. All or nothing.
-    fn raise(&self, a: &Asleep) -> Result<()> {
+    fn raise(&self, a: &SleepingMemory) -> Result<()> {
         for (n, run) in a.runs.iter().enumerate() {
             let back = self.backing.create(run.first, run.count).and_then(|()| match a.saved {
                 true => self.backing.load(run.first, run.count).inspect_err(|_| {
@@ -225,7 +229,7 @@ impl Ground {
     }
 
     /// Undoes the first `shown` ranges and the first `runs` runs of `raise`; nobody has used that memory.
-    fn put_back(&self, a: &Asleep, runs: usize, shown: usize) {
+    fn put_back(&self, a: &SleepingMemory, runs: usize, shown: usize) {
         for (at, _) in &a.shown[..shown] {
             self.backing.discard_view(at.offset(), at.bytes());
         }
@@ -264,7 +268,7 @@ impl Ground {
             let _g = self.growing();
             self.live_pool(pool)?;
             self.start_to_move(p, Sleep::Asleep)?;
-            lock(&self.asleep).remove(&pool.0).unwrap_or_default()
+            lock(&self.sleeping).remove(&pool.0).unwrap_or_default()
         };
         let mut done = Err(Error::new(Code::OutOfMemory, ""));
         for trimmed in [false, true] {
@@ -283,7 +287,7 @@ impl Ground {
                 Ok(())
             }
             Err(e) => {
-                lock(&self.asleep).insert(pool.0, asleep);
+                lock(&self.sleeping).insert(pool.0, asleep);
                 self.stop_moving(p, Sleep::Asleep);
                 Err(e)
             }
@@ -291,7 +295,7 @@ impl Ground {
     }
 
     /// Brings the memory back as far as the limits allow. On success it is still only claimed.
-    fn try_to_wake(&self, pool: PoolId, asleep: &Asleep) -> Result<()> {
+    fn try_to_wake(&self, pool: PoolId, asleep: &SleepingMemory) -> Result<()> {
         let bytes = asleep.granules() * GRANULE;
         {
             let mut g = self.growing();
@@ -335,7 +339,7 @@ impl Ground {
         }
         p.evict_all();
         let _g = self.growing();
-        lock(&self.asleep).insert(pool.0, Asleep::default());
+        lock(&self.sleeping).insert(pool.0, SleepingMemory::default());
         self.stop_moving(p, Sleep::Asleep);
     }
 
@@ -351,7 +355,7 @@ impl Ground {
                 fail!(Code::Busy, "freed blocks of the pool still wait for streams");
             }
         }
-        let Some(a) = lock(&self.asleep).remove(&pool.0) else { return Ok(()) };
+        let Some(a) = lock(&self.sleeping).remove(&pool.0) else { return Ok(()) };
         let hidden: Vec<Gone> =
             a.shown.iter().filter_map(|s| self.aliases.lock().take_hidden(s.0.first)).collect();
         self.forget_ranges(&hidden);

@@ -102,7 +102,9 @@ impl Ground {
             let wanted = |heap: u32| heaps.get(heap as usize).and_then(Option::as_ref).is_some_and(of_pool);
             self.each_block(&g, wanted, |id, heap, _| {
                 let d = self.maps.desc(id);
-                let Some(state) = told_as(d.kind()).filter(|&s| states.contains(s.into())) else { return };
+                let Some(state) = reported_as(d.kind()).filter(|&s| states.contains(s.into())) else {
+                    return;
+                };
                 full = full || seen.len() == seen.capacity() && seen.try_reserve(seen.len()).is_err();
                 if !full {
                     let (off, units, requested) = (d.off(), d.units(), d.requested());
@@ -191,7 +193,7 @@ struct Owner {
 }
 
 /// The state that is reported for a block of that kind.
-fn told_as(kind: u32) -> Option<BlockState> {
+fn reported_as(kind: u32) -> Option<BlockState> {
     match kind {
         // A block that another thread has claimed counts as live until its heap has taken it over.
         kind::LIVE | kind::REMOTE => Some(BlockState::Live),

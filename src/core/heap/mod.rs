@@ -17,7 +17,7 @@ use super::shape::{Size, Tier, list_of};
 use crate::base::biased::{Biased, Guard, OwnerGuard};
 use crate::base::changed::Listed;
 use crate::base::remote::Remote;
-use crate::base::sync::levels::Held;
+use crate::base::sync::levels::HeldLock;
 use crate::base::sync::{
     AtomicBool, AtomicU32, AtomicU64, Lock, Ordering::Relaxed, Ordering::SeqCst, Padded, levels, thread_token,
 };
@@ -204,7 +204,7 @@ impl Heap {
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn enter<'a>(&'static self, shared: Shared<'a>) -> Option<OwnedHeap<'a>> {
-        let held = Held::new(levels::HEAP, self.index);
+        let held = HeldLock::new(levels::HEAP, self.index);
         // A resting heap has no owner.
         Some(LockedHeap { heap: self, shared, state: self.state.enter()?, held })
     }
@@ -212,7 +212,7 @@ impl Heap {
     /// Takes the lock.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn lock<'a>(&'static self, shared: Shared<'a>) -> LockedHeap<'a> {
-        let held = Held::new(levels::HEAP, self.index);
+        let held = HeldLock::new(levels::HEAP, self.index);
         let mut h = LockedHeap { heap: self, shared, state: self.state.lock(), held };
         h.wake();
         h
@@ -221,7 +221,7 @@ impl Heap {
     /// Takes the lock only to read: a heap that rests goes on resting.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn look<'a>(&'static self, shared: Shared<'a>) -> LockedHeap<'a> {
-        let held = Held::new(levels::HEAP, self.index);
+        let held = HeldLock::new(levels::HEAP, self.index);
         LockedHeap { heap: self, shared, state: self.state.look(), held }
     }
 
@@ -277,7 +277,7 @@ pub(crate) struct LockedHeap<'a, G = Guard<'static, HeapState>> {
     pub heap: &'static Heap,
     shared: Shared<'a>,
     state: G,
-    held: Held,
+    held: HeldLock,
 }
 
 /// The same for the thread that owns the biased lock.

@@ -27,7 +27,7 @@ impl Segment {
 
 /// The memory that a pool or the device has reserved.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct Holdings {
     pub reserved: Counter,
     pub segments: Counter,
     pub sleeping: Counter,
@@ -49,8 +49,8 @@ pub(crate) struct Growth {
     room: BTreeMap<u32, u32>,
     segments: BTreeMap<u32, Segment>, // by first granule
     last_serial: u64,
-    pub device: Held,
-    pools: BTreeMap<u32, Held>,
+    pub device: Holdings,
+    pools: BTreeMap<u32, Holdings>,
     /// [B] being requested from the device now, by pool, and in total.
     claims: BTreeMap<u32, u64>,
     claimed: u64,
@@ -72,7 +72,7 @@ impl Growth {
     // ---- the account -------------------------------------------------------------------------------
 
     /// What a pool holds.
-    pub(crate) fn held(&self, pool: u32) -> Held {
+    pub(crate) fn holdings(&self, pool: u32) -> Holdings {
         self.pools.get(&pool).copied().unwrap_or_default()
     }
 
@@ -143,7 +143,7 @@ impl Growth {
     /// [B] reserved or being requested: for the device, and for a pool.
     pub(crate) fn taken(&self, pool: u32) -> (u64, u64) {
         let claims = self.claims.get(&pool).copied().unwrap_or(0);
-        (self.device.reserved.current + self.claimed, self.held(pool).reserved.current + claims)
+        (self.device.reserved.current + self.claimed, self.holdings(pool).reserved.current + claims)
     }
 
     /// Resets the peaks of a pool, or of the device, to the current values.
@@ -381,11 +381,11 @@ mod tests {
         assert_eq!(g.bytes_of(head) + g.bytes_of(tail), bytes);
         g.change_pool(1, 2, g.bytes_of(tail), 0);
         g.change_pool(1, 2, g.bytes_of(head), 0);
-        assert_eq!((g.held(1).reserved.current, g.held(1).segments.current), (0, 1));
+        assert_eq!((g.holdings(1).reserved.current, g.holdings(1).segments.current), (0, 1));
         let s = g.take_segment(0).unwrap();
         g.segment_gone(s, 2);
         for pool in [1, 2] {
-            let h = g.held(pool);
+            let h = g.holdings(pool);
             assert_eq!((h.reserved.current, h.segments.current), (0, 0), "{pool}");
         }
         assert_eq!(g.device.reserved.current, 0);

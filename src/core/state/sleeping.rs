@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// The sleeping memory of a pool.
 #[derive(Debug, Default)]
-pub(crate) struct Asleep {
+pub(crate) struct SleepingMemory {
     pub runs: Vec<GranuleRun>,
     /// Address ranges in which some of the granules were mapped, and the pieces mapped there.
     pub shown: Vec<(GranuleRun, Pieces)>,
@@ -15,7 +15,7 @@ pub(crate) struct Asleep {
     pub saved: bool,
 }
 
-impl Asleep {
+impl SleepingMemory {
     pub(crate) fn granules(&self) -> u64 {
         self.runs.iter().map(|r| u64::from(r.count)).sum()
     }
@@ -27,4 +27,4 @@ impl Asleep {
 }
 
 /// Sleeping memory, by pool.
-pub(crate) type Sleepers = BTreeMap<u32, Asleep>;
+pub(crate) type SleepingPools = BTreeMap<u32, SleepingMemory>;

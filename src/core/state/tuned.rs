@@ -1,7 +1,7 @@
 //! What can be changed in a pond at any time, whether or not there are live blocks.
 //!
 //! - *Rounding*: sizes are rounded up to a fraction of a power of two, so that requests of nearly the same size fit
-//! into   each other's blocks.
+//!   into each other's blocks.
 //! - *Whole blocks*: a block of at least `max_split` bytes stays whole when it is freed. It is kept apart, and serves
 //!   requests that are also that large and at most `max_round` smaller than it. It is given up for merging when memory
 //!   runs short, when unused memory is given back, and by the collector.

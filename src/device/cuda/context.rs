@@ -7,7 +7,7 @@
 use super::driver::{Context, Driver};
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
-use crate::device::gate::{Gate, Pass};
+use crate::device::gate::{CallGate, CallPass};
 use std::cell::Cell;
 
 thread_local! {
@@ -20,7 +20,7 @@ pub(super) struct Primary {
     pub driver: Driver,
     pub device: i32,
     pub context: Context,
-    gate: Gate,
+    gate: CallGate,
     born: u64, // `fork::count()` when it was retained
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Primary {
 pub(super) struct Inside<'a> {
     driver: Driver,
     pushed: bool,
-    _pass: Pass<'a>,
+    _pass: CallPass<'a>,
 }
 
 impl Drop for Inside<'_> {
@@ -73,7 +73,7 @@ impl Primary {
             driver,
             device,
             context,
-            gate: Gate::new("the device type \"cuda\" was finalised"),
+            gate: CallGate::new("the device type \"cuda\" was finalised"),
             born,
         })
     }

@@ -36,7 +36,7 @@ enum Granule {
 struct State {
     file: Option<Arc<Descriptor>>, // until the type ends
     /// Other processes may have the file: it never shrinks, and is replaced when the window is closed.
-    lent: bool,
+    exported: bool,
     /// The mappings that `open` has made: address -> bytes.
     opened: BTreeMap<u64, u64>,
     granules: Vec<Granule>,
@@ -111,7 +111,7 @@ impl Granules {
         }
         let state = State {
             file: Some(Arc::new(memory_file(span)?)),
-            lent: false,
+            exported: false,
             opened: BTreeMap::new(),
             granules: vec![Granule::Absent; (span / GRANULE) as usize],
             window: 0,
@@ -179,7 +179,7 @@ impl Granules {
                 present += 1;
             }
         }
-        if state.lent || state.check_file().is_err() {
+        if state.exported || state.check_file().is_err() {
             // Other processes keep the old file, or it is lost. If no new one can be made, there are no granules any
             // more.
             let whole = state.granules.len() as u64 * GRANULE;
@@ -189,7 +189,7 @@ impl Granules {
                 state.granules = Vec::new();
             }
             state.file = Some(Arc::new(made?));
-            state.lent = false;
+            state.exported = false;
         } else if present != 0 {
             // Truncating to nothing certainly empties the file; then it gets its sparse size back.
             let whole = state.granules.len() as u64 * GRANULE;
@@ -324,7 +324,7 @@ impl Granules {
         }
         let fd = file.try_clone_to_owned();
         let fd = fd.map_err(|e| Error::new(Code::System, format!("fcntl(F_DUPFD_CLOEXEC): {e}")))?;
-        state.lent = true;
+        state.exported = true;
         Ok(Exported {
             kind: SharedKind::HostFile,
             identity: [0; 16],

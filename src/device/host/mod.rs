@@ -21,6 +21,7 @@ mod granules;
 #[cfg(not(target_os = "linux"))]
 #[path = "granules_none.rs"]
 mod granules;
+mod handle_table;
 mod mapping;
 mod memory;
 mod options;
@@ -29,7 +30,6 @@ mod peers;
 mod process;
 mod shared;
 mod sharing;
-mod slots;
 mod stream;
 mod streams;
 #[cfg(test)]

@@ -6,23 +6,23 @@
 use super::copy::Staging;
 use super::event::Event;
 use super::granules::Granules;
+use super::handle_table::HandleTable;
 use super::memory::{Blocks, Budget};
 use super::options::HostOptions;
 use super::process::{self};
-use super::slots::Slots;
 use super::stream::{Point, Stream};
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
 use crate::base::sync::levels;
 use crate::base::sync::system::{Mutex, lock};
-use crate::device::gate::{Gate, Pass};
+use crate::device::gate::{CallGate, CallPass};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
 /// The streams of a device, and the threads of all streams that have not finished.
 struct Streams {
-    live: Slots<Stream>,
+    live: HandleTable<Stream>,
     threads: Vec<(Arc<Stream>, JoinHandle<()>)>, // live and destroyed streams
     born: u64,
 }
@@ -50,9 +50,9 @@ pub(super) struct Shared {
     pub(super) options: HostOptions,
     pub(super) devices: Vec<State>,
     pub(super) blocks: Blocks,
-    pub(super) events: Mutex<Slots<Event>>,
+    pub(super) events: Mutex<HandleTable<Event>>,
     pub(super) panics: Arc<AtomicU64>, // callbacks that panicked
-    gate: Gate,
+    gate: CallGate,
     born: u64, // `fork::count()` when the type was made
 }
 
@@ -63,28 +63,28 @@ impl Shared {
             // If the system refuses a memory file, the device offers segments and has no mapping facet.
             granules: if options.mapping { Granules::new(options.capacity).ok() } else { None },
             staging: Staging::new(),
-            streams: Mutex::new(Streams { live: Slots::new(), threads: Vec::new(), born }),
+            streams: Mutex::new(Streams { live: HandleTable::new(), threads: Vec::new(), born }),
             default_waits: Mutex::new(Vec::new()),
         });
         Arc::new(Shared {
             devices: devices.collect(),
             options,
             blocks: Blocks::new(),
-            events: Mutex::new(Slots::new()),
+            events: Mutex::new(HandleTable::new()),
             panics: Arc::new(AtomicU64::new(0)),
-            gate: Gate::new("the host device type was finalised"),
+            gate: CallGate::new("the host device type was finalised"),
             born,
         })
     }
 
     /// Lets a call in: refused in a forked child (checked first, before anything that could hang) and after `finalize`.
-    pub(super) fn enter(&self) -> Result<Pass<'_>> {
+    pub(super) fn enter(&self) -> Result<CallPass<'_>> {
         process::check_fork(self.born)?;
         self.gate.enter()
     }
 
     /// Lets in a call that may wait for a stream: also refused inside a callback.
-    pub(super) fn enter_blocking(&self) -> Result<Pass<'_>> {
+    pub(super) fn enter_blocking(&self) -> Result<CallPass<'_>> {
         let pass = self.enter()?;
         process::check_may_block()?;
         Ok(pass)

@@ -13,7 +13,7 @@ use crate::runtime::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-struct Held {
+struct BorrowedEvent {
     event: Option<EventId>, // `None`: it has completed, and belongs to the caller alone again
     points: u32,            // how many points stand for it
     destroyed: bool,        // by the caller; the event is destroyed when we release it
@@ -21,13 +21,13 @@ struct Held {
 
 #[derive(Default)]
 struct State {
-    by_number: BTreeMap<u64, Held>,
+    by_number: BTreeMap<u64, BorrowedEvent>,
     by_event: BTreeMap<EventId, u64>,
     last: u64,
 }
 
 impl State {
-    fn of(&self, event: EventId) -> Option<(u64, &Held)> {
+    fn of(&self, event: EventId) -> Option<(u64, &BorrowedEvent)> {
         let &number = self.by_event.get(&event)?;
         Some((number, self.by_number.get(&number)?))
     }
@@ -62,7 +62,7 @@ impl Borrowed {
             s.last
         });
         s.by_event.insert(event, number);
-        let fresh = Held { event: Some(event), points: 0, destroyed: false };
+        let fresh = BorrowedEvent { event: Some(event), points: 0, destroyed: false };
         s.by_number.entry(number).or_insert(fresh).points += 1;
         self.count.store(s.by_event.len(), Relaxed);
         Ok(Some(number))

@@ -13,7 +13,7 @@ use crate::fail;
 use crate::runtime::lock;
 use crate::runtime::reentry::{self, InCall};
 use crate::runtime::usage::{Pass, Usage};
-use points::{Asked, Points, Taken};
+use points::{Points, Query, Taken};
 use refused::{Refused, Run};
 use segments::Segments;
 use std::collections::{BTreeMap, BTreeSet};
@@ -302,10 +302,10 @@ impl Supply {
 impl CorePoints for Supply {
     fn passed(&self, point: Point) -> Result<bool> {
         match self.points.get(point)? {
-            Asked::Event(e) => self.call()?.device.streams().event_query(e),
-            Asked::Borrowed(n) => self.points.borrowed.passed(self.call()?.device.streams(), n),
-            Asked::Visit(v) => v.passed(),
-            Asked::Answer(answer) => Ok(answer),
+            Query::Event(e) => self.call()?.device.streams().event_query(e),
+            Query::Borrowed(n) => self.points.borrowed.passed(self.call()?.device.streams(), n),
+            Query::Visit(v) => v.passed(),
+            Query::Answer(answer) => Ok(answer),
         }
     }
 
@@ -315,27 +315,27 @@ impl CorePoints for Supply {
             reentry::may_block()?;
         }
         match self.points.get(point)? {
-            Asked::Event(e) => c.device.streams().wait_event(stream, e),
-            Asked::Borrowed(n) => match self.points.borrowed.event(n) {
+            Query::Event(e) => c.device.streams().wait_event(stream, e),
+            Query::Borrowed(n) => match self.points.borrowed.event(n) {
                 Some(e) => c.device.streams().wait_event(stream, e),
                 None => Ok(()), // it has completed
             },
-            Asked::Answer(true) => Ok(()),
-            Asked::Visit(_) => fail!(Code::Unsupported, "no stream waits for work of another device"),
-            Asked::Answer(false) => fail!(Code::Unsupported, "no stream waits for other processes"),
+            Query::Answer(true) => Ok(()),
+            Query::Visit(_) => fail!(Code::Unsupported, "no stream waits for work of another device"),
+            Query::Answer(false) => fail!(Code::Unsupported, "no stream waits for other processes"),
         }
     }
 
     fn sync(&self, point: Point) -> Result<()> {
         match self.points.get(point)? {
-            Asked::Visit(v) => v.sync(),
-            Asked::Event(e) => self.call()?.device.streams().event_synchronize(e),
-            Asked::Borrowed(n) => match self.points.borrowed.event(n) {
+            Query::Visit(v) => v.sync(),
+            Query::Event(e) => self.call()?.device.streams().event_synchronize(e),
+            Query::Borrowed(n) => match self.points.borrowed.event(n) {
                 Some(e) => self.call()?.device.streams().event_synchronize(e),
                 None => Ok(()), // it has completed
             },
-            Asked::Answer(true) => Ok(()),
-            Asked::Answer(false) => fail!(Code::Unsupported, "nobody waits for other processes"),
+            Query::Answer(true) => Ok(()),
+            Query::Answer(false) => fail!(Code::Unsupported, "nobody waits for other processes"),
         }
     }
 

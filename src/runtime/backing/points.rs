@@ -63,7 +63,7 @@ impl Visit {
 }
 
 /// What must be asked to learn about a point.
-pub(super) enum Asked {
+pub(super) enum Query {
     Event(EventId),
     Borrowed(u64),
     Visit(Arc<Visit>),
@@ -71,14 +71,14 @@ pub(super) enum Asked {
     Answer(bool),
 }
 
-struct Place {
+struct Entry {
     generation: u32,
     what: What,
 }
 
 #[derive(Default)]
 struct Table {
-    places: Vec<Place>,
+    places: Vec<Entry>,
     free: Vec<u32>,
 }
 
@@ -121,7 +121,7 @@ impl Points {
     fn add(&self, what: What) -> Point {
         let mut t = lock(&self.table);
         let at = t.free.pop().unwrap_or_else(|| {
-            t.places.push(Place { generation: 0, what: What::Nothing });
+            t.places.push(Entry { generation: 0, what: What::Nothing });
             t.places.len() as u32 - 1
         });
         let place = &mut t.places[at as usize];
@@ -152,14 +152,14 @@ impl Points {
     }
 
     /// What must be asked to learn about a point.
-    pub(super) fn get(&self, point: Point) -> Result<Asked> {
+    pub(super) fn get(&self, point: Point) -> Result<Query> {
         let (at, generation) = split(point);
         let t = lock(&self.table);
         match t.places.get(at).filter(|p| p.generation == generation).map(|p| &p.what) {
-            Some(What::Event(e)) => Ok(Asked::Event(*e)),
-            Some(What::Borrowed(n)) => Ok(Asked::Borrowed(*n)),
-            Some(What::Visit(v)) => Ok(Asked::Visit(v.clone())),
-            Some(What::Ticket(fd)) => Ok(Asked::Answer(has_hung_up(fd))),
+            Some(What::Event(e)) => Ok(Query::Event(*e)),
+            Some(What::Borrowed(n)) => Ok(Query::Borrowed(*n)),
+            Some(What::Visit(v)) => Ok(Query::Visit(v.clone())),
+            Some(What::Ticket(fd)) => Ok(Query::Answer(has_hung_up(fd))),
             Some(What::Nothing) | None => {
                 Err(Error::new(Code::Internal, "a point was asked about after its end"))
             }
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_ticket_is_passed_when_its_last_copy_is_closed() {
         let t = Points::default();
-        let passed = |p| matches!(t.get(p), Ok(Asked::Answer(true)));
+        let passed = |p| matches!(t.get(p), Ok(Query::Answer(true)));
         let (point, first) = t.issue_ticket().unwrap();
         let second = first.try_clone().unwrap();
         assert!(!passed(point));
@@ -222,7 +222,7 @@ mod tests {
         let t = Points::default();
         for event in [0x71C7 << 48, 0xCA11 << 48, u64::MAX, 1] {
             let point = t.of_event(event);
-            assert!(matches!(t.get(point), Ok(Asked::Event(e)) if e == event), "{event:#x}");
+            assert!(matches!(t.get(point), Ok(Query::Event(e)) if e == event), "{event:#x}");
             assert_eq!(t.take(point), Taken::Ours(event));
             assert_eq!(t.take(point), Taken::Nothing, "it is given back once");
             let other = t.of_event(7);

@@ -97,20 +97,20 @@ impl Memory {
     /// [`free`](Self::free) for who can neither be told that it failed nor come again: where the block cannot be freed
     /// here and now, that is done by a later call.
     pub fn free_for_good(&self, addr: u64) {
-        self.kept.free(addr, |a| self.free(a, None, None));
-        if self.kept.any() {
-            self.marks.fetch_or(Marks::KEPT.bits(), Relaxed);
+        self.deferred.free(addr, |a| self.free(a, None, None));
+        if self.deferred.any() {
+            self.marks.fetch_or(Marks::DEFERRED.bits(), Relaxed);
         }
     }
 
     /// Does the frees that could not be done where they came, as far as they can be here.
-    pub(crate) fn free_kept(&self) {
-        if !self.kept.any() {
+    pub(crate) fn free_deferred(&self) {
+        if !self.deferred.any() {
             return;
         }
-        self.marks.fetch_and(!Marks::KEPT.bits(), Relaxed); // the frees come by here
-        if !self.kept.settle(|a| self.free(a, None, None)) {
-            self.marks.fetch_or(Marks::KEPT.bits(), Relaxed);
+        self.marks.fetch_and(!Marks::DEFERRED.bits(), Relaxed); // the frees come by here
+        if !self.deferred.settle(|a| self.free(a, None, None)) {
+            self.marks.fetch_or(Marks::DEFERRED.bits(), Relaxed);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The settings of a device's memory, from options and a limit, and how they configure its pond.
 
-use super::state::{Asked, How, Memory, Released, Settings};
+use super::state::{How, Memory, Released, Requested, Settings};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::core::Tuning;
 use crate::device::{Device, Sharing};
-use crate::runtime::kept::Kept;
+use crate::runtime::deferred::DeferredFrees;
 use crate::runtime::lock;
 use crate::runtime::options::{Backend, ExportHandle, Key, Options, Strictness, Value, parse};
 use crate::runtime::rescue::Rescue;
@@ -53,22 +53,22 @@ impl Memory {
         }
         // For a device that does not report its memory, the maximum that it would give.
         let total = device.memory_info().map_or(device.sizes().max_alloc, |m| m.total);
-        let settings = Settings { total, asked: Mutex::new(Asked { options, limit: 0 }) };
+        let settings = Settings { total, requested: Mutex::new(Requested { options, limit: 0 }) };
         let memory = Memory {
             how,
             rescue: Rescue::default(),
             scopes: Arc::default(),
             released: Released::default(),
             marks: AtomicU8::new(0),
-            kept: Kept::default(),
+            deferred: DeferredFrees::default(),
             settings,
         };
-        memory.act_on(&lock(&memory.settings.asked));
+        memory.act_on(&lock(&memory.settings.requested));
         Ok(memory)
     }
 
     /// Makes the memory behave as the settings say.
-    fn act_on(&self, s: &Asked) {
+    fn act_on(&self, s: &Requested) {
         let (o, total) = (&s.options, self.settings.total);
         let fraction = o.fraction(Key::PerProcessMemoryFraction);
         // 0 means no limit below; a device of which nothing may be used has a limit of one byte.
@@ -100,12 +100,12 @@ impl Memory {
 
     /// How blocks are exported.
     pub(super) fn export_handle(&self) -> ExportHandle {
-        lock(&self.settings.asked).options.export_handle()
+        lock(&self.settings.requested).options.export_handle()
     }
 
     /// The options as they are now.
     pub(crate) fn options(&self) -> Options {
-        lock(&self.settings.asked).options.clone()
+        lock(&self.settings.requested).options.clone()
     }
 
     /// Changes options, all or none; see `docs/options.md`. `InvalidArgument` for a malformed text, `Busy` for an
@@ -113,7 +113,7 @@ impl Memory {
     pub(crate) fn set_options(&self, text: &str) -> Result<Options> {
         self.open()?;
         let patch = parse(text, "options", Strictness::Exact)?;
-        let mut s = lock(&self.settings.asked);
+        let mut s = lock(&self.settings.requested);
         let mut options = s.options.clone();
         options.apply(&patch);
         s.options.check_change(&options)?;
@@ -125,7 +125,7 @@ impl Memory {
     /// Limits what the device reserves from now on, in addition to `per_process_memory_fraction`; 0 means no limit.
     pub fn set_limit(&self, bytes: u64) -> Result<()> {
         self.open()?;
-        let mut s = lock(&self.settings.asked);
+        let mut s = lock(&self.settings.requested);
         s.limit = bytes;
         self.act_on(&s);
         Ok(())

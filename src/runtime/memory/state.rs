@@ -5,7 +5,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
 use crate::core::{Pool, PoolId};
-use crate::runtime::kept::Kept;
+use crate::runtime::deferred::DeferredFrees;
 use crate::runtime::lock;
 use crate::runtime::options::Options;
 use crate::runtime::rescue::Rescue;
@@ -23,7 +23,7 @@ pub struct Memory {
     pub(super) released: Released,
     /// [`Marks`]; usually 0.
     pub(super) marks: AtomicU8,
-    pub(super) kept: Kept,
+    pub(super) deferred: DeferredFrees,
     pub(super) settings: Settings,
 }
 
@@ -33,7 +33,7 @@ bitflags::bitflags! {
         /// The device has ended.
         const CLOSED = 1;
         /// There are deferred frees.
-        const KEPT = 2;
+        const DEFERRED = 2;
     }
 }
 
@@ -81,10 +81,10 @@ impl Released {
 /// The settings of one device's memory.
 pub(super) struct Settings {
     pub total: u64, // [B] of the device
-    pub asked: Mutex<Asked, { levels::SETTINGS }>,
+    pub requested: Mutex<Requested, { levels::SETTINGS }>,
 }
 
-pub(super) struct Asked {
+pub(super) struct Requested {
     pub options: Options,
     pub limit: u64, // [B] of `set_limit`; 0: none
 }
@@ -108,8 +108,8 @@ impl Memory {
         if self.is_closed() {
             return ended();
         }
-        self.marks.fetch_and(!Marks::KEPT.bits(), Relaxed); // set again where any is left
-        self.free_kept();
+        self.marks.fetch_and(!Marks::DEFERRED.bits(), Relaxed); // set again where any is left
+        self.free_deferred();
         Ok(&self.how)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! 1. `MILLPOND_ALLOC_CONF`: ours; a key that does not exist is an error
 //! 2. `PYTORCH_ALLOC_CONF`, 3. `PYTORCH_CUDA_ALLOC_CONF`: written for PyTorch, in the order in which it reads them;
-//! keys    that we do not have are ignored, and so is a backend that a device does not have
+//!    keys that we do not have are ignored, and so is a backend that a device does not have
 //!
 //! `PYTORCH_NO_CUDA_MEMORY_CACHING=1` means `backend:none`, unless `MILLPOND_ALLOC_CONF` names a backend. They are read
 //! when a device is opened; a bad value makes that fail, with an error that names the variable.

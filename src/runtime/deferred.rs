@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The addresses of blocks that are still to be freed.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct DeferredFrees {
     /// Whether there may be any. Relaxed: a thread that misses one leaves it to the next call.
     any: AtomicBool,
     blocks: Mutex<Vec<u64>>,
@@ -25,7 +25,7 @@ fn may_pass(e: &Error) -> bool {
     )
 }
 
-impl Kept {
+impl DeferredFrees {
     /// Frees the block at `addr` with `free`, now or later.
     pub(crate) fn free(&self, addr: u64, free: impl FnOnce(u64) -> Result<()>) {
         // In a segment callback memory is about to change, so no other memory may change.
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_kept_until_it_is_done_and_what_is_gone_is_not() {
-        let kept = Kept::default();
+        let kept = DeferredFrees::default();
         let fails = |code| move |_| Err(Error::new(code, "no"));
         kept.free(1, |_| Ok(()));
         kept.free(2, fails(Code::DoubleFree));

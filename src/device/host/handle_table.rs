@@ -11,14 +11,14 @@ const SLOT_BITS: u32 = 20;
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Live objects by handle. A lookup is an index and a comparison.
-pub(super) struct Slots<T> {
+pub(super) struct HandleTable<T> {
     entries: Vec<(u64, Option<Arc<T>>)>, // (handle of the current or last owner, object)
     free: Vec<u32>,                      // slots without an object
 }
 
-impl<T> Slots<T> {
+impl<T> HandleTable<T> {
     pub(super) fn new() -> Self {
-        Slots { entries: Vec::new(), free: Vec::new() }
+        HandleTable { entries: Vec::new(), free: Vec::new() }
     }
 
     /// Adds an object and returns its handle.
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_dead_handle_never_finds_the_next_owner_of_its_slot() {
-        let mut slots = Slots::new();
+        let mut slots = HandleTable::new();
         let a = slots.insert(Arc::new(1)).unwrap();
         let b = slots.insert(Arc::new(2)).unwrap();
         assert!(a >= 1 << SLOT_BITS && a != b);
