@@ -3,7 +3,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::{
-    BlockInfo, BlockRecord, BlockStates, CaptureId, CheckpointId, Ending, Order, Pond, Pool, PoolId,
+    BlockInfo, BlockRecord, BlockStates, CaptureId, CheckpointId, Ending, Layout, Order, Pond, Pool, PoolId,
     Restored, Stats, Waits,
 };
 use crate::device::{Device, EventId, StreamId};
@@ -261,6 +261,17 @@ impl Memory {
         match self.open()? {
             How::Pooled(p) => p.pond.walk(pool, states, |offset| p.places.address(offset)),
             How::Unpooled(u) => u.blocks(pool, states),
+        }
+    }
+
+    /// Every block and the account, as they are at one moment: see [`DeviceState::snapshot`].
+    ///
+    /// [`DeviceState::snapshot`]: crate::runtime::DeviceState::snapshot
+    pub(crate) fn layout(&self) -> Result<Layout> {
+        self.free_kept();
+        match self.open()? {
+            How::Pooled(p) => p.layout(),
+            How::Unpooled(u) => u.layout(),
         }
     }
 

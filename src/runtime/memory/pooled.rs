@@ -2,7 +2,7 @@
 
 use super::unknown;
 use crate::base::error::Result;
-use crate::core::{Config, Freed, GRANULE, Got, Heap, Pond, Pool, PoolId, PoolRef, Stats};
+use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Pond, Pool, PoolId, PoolRef, Stats};
 use crate::device::{Device, Mapping, StreamId};
 use crate::runtime::backing::{Places, Supply};
 use crate::runtime::usage::Usage;
@@ -162,6 +162,12 @@ impl Pooled {
     pub(super) fn nothing(&self, pool: PoolId, stream: Option<StreamId>) -> Result<u64> {
         self.pond.check_names(pool, stream)?;
         Ok(0)
+    }
+
+    pub(super) fn layout(&self) -> Result<Layout> {
+        let mut layout = self.pond.snapshot(|offset| self.places.address(offset))?;
+        layout.device.driver_calls = self.supply.calls();
+        Ok(layout)
     }
 
     pub(super) fn stats(&self, pool: Option<PoolId>) -> Result<Stats> {
