@@ -10,8 +10,10 @@
 mod api;
 mod bisect;
 mod chart;
+mod foreign;
 mod info;
 mod machine;
+mod pickle;
 mod picture;
 mod progress;
 mod replay;
@@ -72,7 +74,7 @@ struct DeviceArgs {
 
 #[derive(Args)]
 struct ReplayArgs {
-    /// The traces, .trace or .trace.zst
+    /// The traces: .trace, .trace.zst, a pickle of PyTorch's _record_memory_history, or RMM's CSV log
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -118,7 +120,7 @@ struct DemoArgs {
 
 #[derive(Args)]
 struct BisectArgs {
-    /// The trace, .trace or .trace.zst
+    /// The trace: .trace, .trace.zst, a pickle of PyTorch's _record_memory_history, or RMM's CSV log
     trace: PathBuf,
     #[command(flatten)]
     device: DeviceArgs,

@@ -1,8 +1,10 @@
 //! Allocation traces: the text format (see `traces/README.md`), read whole into memory and checked
-//! before anything is replayed, so that reading costs nothing while calls are timed.
+//! before anything is replayed, so that reading costs nothing while calls are timed. What other programs
+//! record becomes a trace too (`foreign.rs`).
 //!
 //! Every complaint names the line. Nothing here knows the allocator.
 
+use crate::foreign;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::collections::HashMap;
 use std::io::Read;
@@ -44,7 +46,10 @@ impl Trace {
     pub(crate) fn read(path: &Path) -> Result<Trace> {
         let bytes = std::fs::read(path).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => {
-                anyhow!("{}: no such file. Give the path of a .trace or .trace.zst file", path.display())
+                anyhow!(
+                    "{}: no such file. Give the path of a .trace, .trace.zst, .pickle or .csv file",
+                    path.display()
+                )
             }
             _ => anyhow!("{}: cannot be read: {e}", path.display()),
         })?;
@@ -55,9 +60,17 @@ impl Trace {
 
     /// Reads a trace from the bytes of a file, compressed or not. `name` serves where the header has none.
     pub(crate) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Trace> {
+        if foreign::is_pickle(bytes) {
+            return foreign::from_pickle(name, bytes);
+        }
         if !bytes.starts_with(&ZSTD_MAGIC) {
-            let text = std::str::from_utf8(bytes).context("this is neither a text trace nor a zstd file")?;
-            return Trace::parse(name, text);
+            let text = std::str::from_utf8(bytes)
+                .context("this is neither a text trace nor a zstd file, nor a pickle")?;
+            return if foreign::is_csv(text) {
+                foreign::from_csv(name, text)
+            } else {
+                Trace::parse(name, text)
+            };
         }
         let mut text = String::new();
         let mut decoder = ruzstd::decoding::StreamingDecoder::new(bytes)
@@ -68,10 +81,8 @@ impl Trace {
 
     /// Parses the text of a trace.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Trace> {
-        let mut trace = Trace { name: name.to_string(), streams: 1, ..Trace::default() };
+        let mut b = Builder::new(name);
         let mut declared_events = None;
-        let mut live: HashMap<u64, (u32, u64)> = HashMap::new(); // id -> block number, bytes
-        let mut live_bytes = 0u64;
         for (i, raw) in text.lines().enumerate() {
             let line_number = i + 1;
             let line = raw.trim_end();
@@ -79,11 +90,11 @@ impl Trace {
                 if let Some((key, value)) = header.split_once(':') {
                     let value = value.trim();
                     match key.trim() {
-                        "name" if !value.is_empty() => trace.name = value.to_string(),
-                        "source" => trace.source = value.to_string(),
+                        "name" if !value.is_empty() => b.trace.name = value.to_string(),
+                        "source" => b.trace.source = value.to_string(),
                         "events" => declared_events = value.parse::<u64>().ok(),
                         "step_starts" => {
-                            trace.step_starts =
+                            b.trace.step_starts =
                                 value.split(',').filter_map(|s| s.trim().parse().ok()).collect();
                         }
                         _ => {}
@@ -94,61 +105,96 @@ impl Trace {
             if line.is_empty() {
                 continue;
             }
-            let event = (|| -> Result<Event> {
+            (|| -> Result<()> {
                 let mut words = line.split_ascii_whitespace();
-                let event = match words.next() {
+                match words.next() {
                     Some("a") => {
                         let id = number(words.next(), "id")?;
                         let bytes = number(words.next(), "bytes")?;
                         let stream = number(words.next(), "stream")?;
-                        ensure!(
-                            stream < u64::from(MAX_STREAMS),
-                            "stream {stream} is not below {MAX_STREAMS}"
-                        );
-                        let block = u32::try_from(trace.allocs).context("too many allocations")?;
-                        ensure!(live.insert(id, (block, bytes)).is_none(), "block {id} is allocated twice");
-                        live_bytes = live_bytes.checked_add(bytes).context("the live bytes pass 2^64")?;
-                        trace.allocs += 1;
-                        trace.total_bytes = trace.total_bytes.saturating_add(bytes);
-                        trace.streams = trace.streams.max(stream as u32 + 1);
-                        if live_bytes > trace.peak_live_bytes {
-                            trace.peak_live_bytes = live_bytes;
-                            trace.peak_live_event = trace.events.len() as u64;
-                        }
-                        trace.max_live_blocks = trace.max_live_blocks.max(live.len() as u64);
-                        Event::Alloc { block, stream: stream as u32, bytes }
+                        b.alloc(id, bytes, stream, line_number)?;
                     }
-                    Some("f") => {
-                        let id = number(words.next(), "id")?;
-                        let Some((block, bytes)) = live.remove(&id) else {
-                            bail!("block {id} is freed, but it is not live");
-                        };
-                        live_bytes -= bytes;
-                        Event::Free { block }
-                    }
+                    Some("f") => b.free(number(words.next(), "id")?, line_number)?,
                     Some(other) => {
                         bail!("a line starts with `a`, `f` or `#`, not with `{}`", shortened(other, 40))
                     }
                     None => bail!("the line is empty"),
                 };
                 ensure!(words.next().is_none(), "there is more on the line than belongs there");
-                Ok(event)
+                Ok(())
             })()
             .with_context(|| format!("line {line_number}: `{}`", shortened(line, 60)))?;
-            trace.events.push(event);
-            trace.lines.push(u32::try_from(line_number).unwrap_or(u32::MAX));
         }
-        ensure!(!trace.events.is_empty(), "there is not one `a` or `f` line in it");
+        let count = b.trace.events.len();
+        ensure!(count > 0, "there is not one `a` or `f` line in it");
         if let Some(n) = declared_events {
             ensure!(
-                n == trace.events.len() as u64,
-                "the header promises {n} events, but there are {}: the file is damaged or cut off",
-                trace.events.len()
+                n == count as u64,
+                "the header promises {n} events, but there are {count}: the file is damaged or cut off"
             );
         }
-        trace.left_live = live.len() as u64;
+        Ok(b.end())
+    }
+}
+
+/// A trace on its way, event by event, each checked against those before.
+pub(crate) struct Builder {
+    pub(crate) trace: Trace,
+    live: HashMap<u64, (u32, u64)>, // id -> block number, bytes
+    live_bytes: u64,
+}
+
+impl Builder {
+    pub(crate) fn new(name: &str) -> Builder {
+        let trace = Trace { name: name.to_string(), streams: 1, ..Trace::default() };
+        Builder { trace, live: HashMap::new(), live_bytes: 0 }
+    }
+
+    /// Whether a block of that id is live.
+    pub(crate) fn is_live(&self, id: u64) -> bool {
+        self.live.contains_key(&id)
+    }
+
+    fn enter(&mut self, event: Event, line: usize) {
+        self.trace.events.push(event);
+        self.trace.lines.push(u32::try_from(line).unwrap_or(u32::MAX));
+    }
+
+    /// A block is allocated, as `line` tells.
+    pub(crate) fn alloc(&mut self, id: u64, bytes: u64, stream: u64, line: usize) -> Result<()> {
+        ensure!(stream < u64::from(MAX_STREAMS), "stream {stream} is not below {MAX_STREAMS}");
+        let t = &mut self.trace;
+        let block = u32::try_from(t.allocs).context("too many allocations")?;
+        ensure!(self.live.insert(id, (block, bytes)).is_none(), "block {id} is allocated twice");
+        self.live_bytes = self.live_bytes.checked_add(bytes).context("the live bytes pass 2^64")?;
+        t.allocs += 1;
+        t.total_bytes = t.total_bytes.saturating_add(bytes);
+        t.streams = t.streams.max(stream as u32 + 1);
+        if self.live_bytes > t.peak_live_bytes {
+            t.peak_live_bytes = self.live_bytes;
+            t.peak_live_event = t.events.len() as u64;
+        }
+        t.max_live_blocks = t.max_live_blocks.max(self.live.len() as u64);
+        self.enter(Event::Alloc { block, stream: stream as u32, bytes }, line);
+        Ok(())
+    }
+
+    /// A block is freed.
+    pub(crate) fn free(&mut self, id: u64, line: usize) -> Result<()> {
+        let Some((block, bytes)) = self.live.remove(&id) else {
+            bail!("block {id} is freed, but it is not live");
+        };
+        self.live_bytes -= bytes;
+        self.enter(Event::Free { block }, line);
+        Ok(())
+    }
+
+    /// All of it.
+    pub(crate) fn end(self) -> Trace {
+        let mut trace = self.trace;
+        trace.left_live = self.live.len() as u64;
         trace.step_starts.retain(|&s| s < trace.events.len() as u64);
-        Ok(trace)
+        trace
     }
 }
 
@@ -162,7 +208,7 @@ fn number(word: Option<&str>, what: &str) -> Result<u64> {
 }
 
 /// A text for a message, with its end marked where it is not all of it.
-fn shortened(text: &str, most: usize) -> String {
+pub(crate) fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((at, _)) => format!("{}...", &text[..at]),
         None => text.to_owned(),

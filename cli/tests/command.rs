@@ -115,6 +115,27 @@ fn replays_and_checks() {
     }
 }
 
+/// The pickle is one that the library's own test writes, with events in it.
+#[test]
+fn records_of_other_programs_are_replayed() {
+    let folder = Folder::new("records");
+    let pickle = Path::new(env!("CARGO_MANIFEST_DIR")).join("../torch/tests/small_snapshot.pickle");
+    let csv = folder.file(
+        "rmm.csv",
+        "Thread,Time,Action,Pointer,Size,Stream\n1,10:00:00,allocate,0x7f00,1024,0\n1,10:00:01,free,0x7f00,1024,0\n",
+    );
+    for (file, wants) in [(&pickle, "PyTorch's memory history of device 1"), (&csv, "a log of RMM")] {
+        let o = millpond(&["replay", "--check", file.to_str().unwrap()]);
+        assert!(o.status.success(), "{}", err(&o));
+        assert!(out(&o).contains(wants), "{}", out(&o));
+    }
+    let hostile = folder.0.join("hostile.pickle");
+    std::fs::write(&hostile, b"\x80\x02cos\nsystem\n(X\x05\0\0\0touchtR.").unwrap();
+    let o = millpond(&["replay", hostile.to_str().unwrap()]);
+    assert!(!o.status.success());
+    assert!(err(&o).contains("hostile.pickle") && err(&o).contains("at byte 2: GLOBAL"), "{}", err(&o));
+}
+
 #[test]
 fn quiet_is_quiet() {
     let folder = Folder::new("quiet");

@@ -123,6 +123,10 @@ extern "C" {
 #define MILLPOND_BLOCK_FREE 4
 /** All of these. */
 #define MILLPOND_BLOCK_ANY 7
+/** A snapshot as JSON, in the schema of docs/seeing.md: of `millpond_device_write_snapshot`, as the next one. */
+#define MILLPOND_SNAPSHOT_JSON 1
+/** A snapshot as the pickle of PyTorch's `torch.cuda.memory._snapshot()`, for its tools (`_memory_viz.py`). */
+#define MILLPOND_SNAPSHOT_TORCH_PICKLE 2
 /** Copy from host memory to device memory. */
 #define MILLPOND_COPY_H2D 0
 /** Copy from device memory to host memory. */
@@ -335,6 +339,12 @@ typedef struct millpond_block_record {
  * with no lock held. The record lives for the call. Returns whether to continue. It must not throw.
  */
 typedef bool (*millpond_walk_callback)(void *user_data, const struct millpond_block_record *record);
+
+/**
+ * Takes the bytes of `millpond_device_send_snapshot`, piece by piece in their order, with the pointer given there. On
+ * the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+ */
+typedef bool (*millpond_write_callback)(void *user_data, const void *data, size_t size_bytes);
 
 /**
  * Called on a thread of the device when a stream reaches it, with the pointer given to `millpond_stream_add_callback`
@@ -1175,6 +1185,37 @@ C_Status millpond_device_list_blocks(const millpond_device *device,
                                      size_t record_size,
                                      size_t capacity,
                                      size_t *out_count);
+
+/* ---- Seeing memory: snapshots -------------------------------------------------------------------------- */
+
+/**
+ * Writes a snapshot of the device's memory to the file `path`, in a format of MILLPOND_SNAPSHOT_*: every block, live,
+ * waiting and free, of all pools, and the account (device, pools, pinned memory), all as they are at one moment, with
+ * the options in force. docs/seeing.md describes both formats. Nobody allocates or frees on the device while the blocks
+ * are collected, less than 100 ms for a million; writing is done after that, in pieces, with no lock held.
+ *
+ * The file has its name only when it is whole. Until then it stands beside it, under a name that begins with
+ * ".millpond-"; an older file is replaced. After an error nothing is left of it, and an older file is as it was. What
+ * is no plain file, such as a pipe, is written to directly.
+ *
+ * Errors: INVALID_ARGUMENT; SYSTEM where the file cannot be written, with the reason; OUT_OF_MEMORY for the list of
+ * blocks; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_device_write_snapshot(const millpond_device *device,
+                                        uint32_t format,
+                                        const char *path);
+
+/**
+ * The same to a function: `callback` gets the bytes in pieces of 64 KiB and a little more, the last one shorter, until
+ * it returns false.
+ *
+ * Errors: INVALID_ARGUMENT, also for NULL as `callback`; SYSTEM when it returned false, or threw; OUT_OF_MEMORY for
+ * the list of blocks; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_device_send_snapshot(const millpond_device *device,
+                                       uint32_t format,
+                                       millpond_write_callback callback,
+                                       void *user_data);
 
 /* ---- Sharing: other processes, other devices ----------------------------------------------------------- */
 

@@ -78,6 +78,11 @@ pub const MILLPOND_BLOCK_FREE: u32 = 4;
 /// All of these.
 pub const MILLPOND_BLOCK_ANY: u32 = 7;
 
+/// A snapshot as JSON, in the schema of docs/seeing.md: of `millpond_device_write_snapshot`, as the next one.
+pub const MILLPOND_SNAPSHOT_JSON: u32 = 1;
+/// A snapshot as the pickle of PyTorch's `torch.cuda.memory._snapshot()`, for its tools (`_memory_viz.py`).
+pub const MILLPOND_SNAPSHOT_TORCH_PICKLE: u32 = 2;
+
 /// All codes with their names, by number.
 pub(crate) const CODES: [(Code, &std::ffi::CStr, u32); 17] = [
     (Code::InvalidArgument, c"MILLPOND_E_INVALID_ARGUMENT", MILLPOND_E_INVALID_ARGUMENT),
@@ -315,6 +320,12 @@ pub struct millpond_block_record {
 /// with no lock held. The record lives for the call. Returns whether to continue. It must not throw.
 pub type millpond_walk_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, record: *const millpond_block_record) -> bool>;
+
+/// Takes the bytes of `millpond_device_send_snapshot`, piece by piece in their order, with the pointer given there. On
+/// the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+pub type millpond_write_callback = Option<
+    unsafe extern "C-unwind" fn(user_data: *mut c_void, data: *const c_void, size_bytes: usize) -> bool,
+>;
 
 /// Called on a thread of the device when a stream reaches it, with the pointer given to `millpond_stream_add_callback`
 /// and the state of the stream (C_SUCCESS, or the failure of earlier work). It should not throw, and must not make

@@ -15,6 +15,7 @@
 //! order/      streams and fences: what must have passed before memory is used again
 //! bins, desc, aliases     free blocks by size; descriptors, and maps to them; addresses of scattered granules
 //! units, shape, types     granules and units; sizes to units; the words shared with users
+//! layout      all memory at one moment, as plain data
 //! backing     what is needed from outside
 //! ```
 
@@ -29,6 +30,7 @@ mod features;
 mod ground;
 mod heap;
 mod ladder;
+mod layout;
 mod ledger;
 mod order;
 mod pond;
@@ -44,6 +46,7 @@ pub use backing::{Backing, Point, Points};
 pub use faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls};
 pub use features::{Exported, Pieces, Restored};
 pub use ground::Config;
+pub use layout::{Layout, Owner, Place, Placed, Span};
 pub use order::{Ending, Fence, Order};
 pub(crate) use order::{Stream, Waits};
 pub use pond::Pond;

@@ -5,6 +5,7 @@ use super::faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls};
 use super::ground::{Config, Ground};
 use super::heap::Heap;
 use super::ladder::{Freed, Got, Locate};
+use super::layout::Layout;
 use super::order::{Ending, Order};
 use super::state::pools::{Pool, PoolRef};
 use super::state::tuned::Tuning;
@@ -132,6 +133,11 @@ impl Pond {
         locate: impl Fn(u64) -> Result<u64>,
     ) -> Result<Vec<BlockRecord>> {
         self.ground.walk(pool, states, locate)
+    }
+
+    /// See `Ground::snapshot`; `locate` as in [`walk`](Self::walk).
+    pub fn snapshot(&self, locate: impl Fn(u64) -> Result<u64>) -> Result<Layout> {
+        self.ground.snapshot(locate)
     }
 
     /// See `Ground::record_stream`.

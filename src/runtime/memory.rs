@@ -3,8 +3,8 @@
 
 use crate::base::error::{Code, Result};
 use crate::core::{
-    BlockInfo, BlockRecord, BlockStates, CaptureId, CheckpointId, Ending, Order, Pond, PoolId, Restored,
-    Stats, Waits,
+    BlockInfo, BlockRecord, BlockStates, CaptureId, CheckpointId, Ending, Layout, Order, Pond, PoolId,
+    Restored, Stats, Waits,
 };
 use crate::device::{Device, EventId, StreamId};
 use crate::fail;
@@ -205,6 +205,17 @@ impl Memory {
         match self.open()? {
             How::Pooled(p) => p.pond.walk(pool, states, |offset| p.places.address(offset)),
             How::Unpooled(u) => u.blocks(pool, states),
+        }
+    }
+
+    /// Every block and the account, as they are at one moment: see [`DeviceState::snapshot`].
+    ///
+    /// [`DeviceState::snapshot`]: crate::runtime::DeviceState::snapshot
+    pub(crate) fn layout(&self) -> Result<Layout> {
+        self.free_deferred();
+        match self.open()? {
+            How::Pooled(p) => p.layout(),
+            How::Unpooled(u) => u.layout(),
         }
     }
 

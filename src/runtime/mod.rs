@@ -51,14 +51,15 @@ mod registry;
 mod rescue;
 mod scope;
 mod share;
+mod snapshot;
 mod streams;
 mod table;
 mod unpooled;
 mod usage;
 
 pub use crate::core::{
-    BlockInfo, BlockRecord, BlockState, BlockStates, CaptureId, CheckpointId, Counter, PoolId, Restored,
-    Stats,
+    BlockInfo, BlockRecord, BlockState, BlockStates, CaptureId, CheckpointId, Counter, Layout, Owner, Place,
+    Placed, PoolId, Restored, Span, Stats,
 };
 pub use crate::device::cuda::CudaOptions;
 pub use crate::device::host::HostOptions;
@@ -78,6 +79,7 @@ pub use registry::{
     owner, register_type, type_names, unregister_type, user,
 };
 pub use share::Export;
+pub use snapshot::{Action, Event, Snapshot, SnapshotFormat};
 pub use table::by_id;
 
 pub(crate) use fork::check as check_fork;

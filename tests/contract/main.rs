@@ -49,6 +49,7 @@ mod restore;
 mod scattered;
 mod shared_segments;
 mod sizes;
+mod snapshots;
 mod stream_ends;
 mod unload;
 mod unpooled;

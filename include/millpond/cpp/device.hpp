@@ -53,6 +53,12 @@ enum class CopyKind : std::uint32_t {
   kDeviceToDevice = MILLPOND_COPY_D2D,
 };
 
+/// How a snapshot is written; docs/seeing.md describes both.
+enum class SnapshotFormat : std::uint32_t {
+  kJson = MILLPOND_SNAPSHOT_JSON,
+  kTorchPickle = MILLPOND_SNAPSHOT_TORCH_PICKLE,
+};
+
 /// Configures the embedded host device: `device_count` devices (0: default 2) of `capacity_bytes`
 /// each (0: default). Without `mapping` it behaves as a device that only gives segments. Throws
 /// MILLPOND_E_BUSY once "host" has been used.
@@ -145,6 +151,46 @@ class Device {
   /// one moment; see millpond_device_walk_blocks.
   std::vector<millpond_block_record> blocks(std::uint32_t states = MILLPOND_BLOCK_LIVE) const {
     return detail::list_blocks(raw_, nullptr, states);
+  }
+  /// Writes all memory of the device as it is at one moment, every block and the account, to the
+  /// file `path`, which has its name only when it is whole; see millpond_device_write_snapshot.
+  /// Throws MILLPOND_E_SYSTEM where the file cannot be written.
+  C_Status write_snapshot(const std::string& path,
+                          SnapshotFormat format = SnapshotFormat::kJson) const {
+    return check(
+        millpond_device_write_snapshot(raw_, static_cast<std::uint32_t>(format), path.c_str()));
+  }
+  /// The same to a function, piece by piece, as long as it returns true. Throws MILLPOND_E_SYSTEM
+  /// when it returns false; an exception that it lets out counts as false.
+  C_Status send_snapshot(
+      SnapshotFormat format,
+      const std::function<bool(const void* data, std::size_t size_bytes)>& function) const {
+    if (!function) return detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
+    const auto take = [](void* user_data, const void* data, std::size_t size_bytes) -> bool {
+      const auto& to =
+          *static_cast<const std::function<bool(const void*, std::size_t)>*>(user_data);
+#if MILLPOND_CPP_EXCEPTIONS
+      try {
+        return to(data, size_bytes);
+      } catch (...) {  // nothing may pass into the library
+        return false;
+      }
+#else
+      return to(data, size_bytes);
+#endif
+    };
+    return check(
+        millpond_device_send_snapshot(raw_, static_cast<std::uint32_t>(format), take,
+                                      const_cast<void*>(static_cast<const void*>(&function))));
+  }
+  /// The same as one string.
+  std::string snapshot(SnapshotFormat format = SnapshotFormat::kJson) const {
+    std::string out;
+    send_snapshot(format, [&out](const void* data, std::size_t size_bytes) {
+      out.append(static_cast<const char*>(data), size_bytes);
+      return true;
+    });
+    return out;
   }
   /// Counters of all pools together, in bytes.
   millpond_stats stats() const {

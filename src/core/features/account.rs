@@ -3,6 +3,8 @@
 use super::super::ground::Ground;
 use super::super::heap::{Heap, LEDGER, LockedHeap};
 use super::super::ledger::{Account, Ledger, Sums, share};
+use super::super::state::growth::Holdings;
+use super::super::state::pools::Pool;
 use super::super::types::{PoolId, Stats};
 use crate::base::error::Result;
 use crate::base::sync::{Ordering::Relaxed, lock};
@@ -28,9 +30,35 @@ impl Ground {
     fn take_sums<R>(&self, ledger: &mut Ledger, first: Option<&Heap>, f: impl FnOnce(&mut Ledger) -> R) -> R {
         let mut all = recycled(std::mem::take(&mut ledger.scratch));
         self.lock_active(ledger, &mut all);
+        let result = self.sum_up(ledger, first, &mut all, f);
+        all.clear();
+        ledger.scratch = recycled(all);
+        result
+    }
+
+    /// Takes the true sums while nothing can happen in any heap, so that what `f` sees besides is of the same moment.
+    pub(super) fn with_everything<R>(&self, ledger: &mut Ledger, f: impl FnOnce(&Ledger) -> R) -> R {
+        let everything = self.lock_all();
+        self.come_to_life(ledger);
+        // Those that rest only stay locked: nothing has happened in them since their sums were taken.
+        let is_active = |h: &LockedHeap<'_>| ledger.active.binary_search(&h.heap.index).is_ok();
+        let (mut active, resting): (Vec<_>, Vec<_>) = everything.into_iter().partition(is_active);
+        let result = self.sum_up(ledger, None, &mut active, |ledger| f(ledger));
+        drop(resting);
+        result
+    }
+
+    /// `take_sums` with those heaps locked in which anything may have happened.
+    fn sum_up<R>(
+        &self,
+        ledger: &mut Ledger,
+        first: Option<&Heap>,
+        all: &mut [LockedHeap<'_>],
+        f: impl FnOnce(&mut Ledger) -> R,
+    ) -> R {
         let is_first = |h: &LockedHeap<'_>| first.is_some_and(|f| f.index == h.heap.index);
         ledger.device.sums = Sums::default();
-        for h in &mut all {
+        for h in all.iter_mut() {
             self.drain(h);
             h.counters.note_peak();
             let seen = h.counters.seen;
@@ -43,12 +71,12 @@ impl Ground {
             }
         }
         ledger.device.start();
-        for h in &all {
+        for h in all.iter() {
             if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {
                 p.start();
             }
         }
-        for h in &mut all {
+        for h in all.iter_mut() {
             let (seen, may_rest) = h.counters.look();
             let active = is_first(h) || !may_rest;
             h.counters.seen.rests = !active;
@@ -63,14 +91,14 @@ impl Ground {
             }
         }
         ledger.device.raise();
-        for h in &all {
+        for h in all.iter() {
             if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {
                 p.raise();
             }
         }
         let result = f(ledger);
         let urgent = all.iter().find(|h| is_first(h)).map(|h| h.counters.need());
-        for h in &mut all {
+        for h in all.iter_mut() {
             let pool = ledger.pools.get_mut(&h.heap.pool());
             if !h.counters.seen.rests {
                 let urgent = urgent.map(|n| (n, is_first(h)));
@@ -94,21 +122,22 @@ impl Ground {
                 h.rest(LEDGER);
             }
         }
-        all.clear();
-        ledger.scratch = recycled(all);
         result
+    }
+
+    /// Enters the heaps that have come to life since somebody looked among the active ones, in order.
+    fn come_to_life(&self, ledger: &mut Ledger) {
+        self.changed.take(LEDGER, |i| self.heap(i).map(Heap::listed), &mut ledger.active);
+        ledger.active.sort_unstable();
     }
 
     /// Locks all heaps that do not rest, in the order of their numbers. Meanwhile the resting ones do not change.
     fn lock_active<'a>(&'a self, ledger: &mut Ledger, all: &mut Vec<LockedHeap<'a>>) {
-        let come_to_life =
-            |into: &mut Vec<u32>| self.changed.take(LEDGER, |i| self.heap(i).map(Heap::listed), into);
-        come_to_life(&mut ledger.active);
+        self.come_to_life(ledger);
         loop {
-            ledger.active.sort_unstable();
             all.extend(ledger.active.iter().filter_map(|&i| self.heap(i)).map(|x| self.look(x)));
             let before = ledger.active.len();
-            come_to_life(&mut ledger.active);
+            self.come_to_life(ledger);
             if ledger.active.len() == before {
                 return;
             }
@@ -142,8 +171,19 @@ impl Ground {
             Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), [0; 3]),
         });
         let held = pool.map_or(growth.device, |p| growth.holdings(p.0));
+        Ok(self.stats_of(named, &account, gone, held))
+    }
+
+    /// The account of a pool, or of the device, from its books.
+    pub(super) fn stats_of(
+        &self,
+        pool: Option<&Pool>,
+        account: &Account,
+        gone: [u128; 3],
+        held: Holdings,
+    ) -> Stats {
         let [allocated, requested, blocks, active] = account.peaks.counters(&account.sums, gone);
-        Ok(Stats {
+        Stats {
             requested,
             allocated,
             active,
@@ -151,10 +191,10 @@ impl Ground {
             blocks,
             segments: held.segments,
             driver_calls: 0,
-            out_of_memory_count: named.map_or(&self.oom_count, |p| &p.oom_count).load(Relaxed),
-            limit: named.map_or(&self.limit, |p| &p.limit).load(Relaxed),
+            out_of_memory_count: pool.map_or(&self.oom_count, |p| &p.oom_count).load(Relaxed),
+            limit: pool.map_or(&self.limit, |p| &p.limit).load(Relaxed),
             sleeping: held.sleeping,
-        })
+        }
     }
 
     /// The number of live blocks. Does not query the device.

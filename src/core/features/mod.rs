@@ -8,6 +8,7 @@ mod exports;
 mod pools;
 mod restore;
 mod sleep;
+mod snapshot;
 mod streams;
 mod tuning;
 mod waiting;

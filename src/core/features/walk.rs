@@ -3,7 +3,9 @@
 use super::super::desc::{Id, kind, use_of};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::{Heap, LockedHeap};
+use super::super::layout::Owner;
 use super::super::shape::{Tier, shift_of};
+use super::super::state::growth::Segment;
 use super::super::types::{BlockRecord, BlockState, BlockStates, PoolId, RETIRED, UNORDERED};
 use super::super::units::{Extent, GRANULE_SHIFT, LARGE_UNITS_SHIFT};
 use crate::base::error::{Code, Error, Result};
@@ -60,7 +62,7 @@ impl Ground {
     }
 
     /// Locks all heaps in the order of their numbers.
-    fn lock_all(&self) -> Vec<LockedHeap<'_>> {
+    pub(super) fn lock_all(&self) -> Vec<LockedHeap<'_>> {
         let mut all: Vec<LockedHeap<'_>> = Vec::new();
         loop {
             let count = self.heap_count.load(Acquire);
@@ -125,7 +127,7 @@ impl Ground {
     }
 
     /// The owner of a heap's memory.
-    fn owner(&self, heap: &Heap) -> Owner {
+    pub(super) fn owner(&self, heap: &Heap) -> Owner {
         let pool = Some(PoolId(heap.pool())).filter(|&p| self.pool(p).is_some());
         Owner {
             stream: Some(heap.stream()).filter(|&s| s != UNORDERED && s != RETIRED),
@@ -135,12 +137,19 @@ impl Ground {
     }
 
     /// The addresses of the offsets: of each segment, or of all if the device maps.
-    fn pieces_taken(&self, g: &Growing<'_>, locate: impl Fn(u64) -> Result<u64>) -> Result<Vec<Piece>> {
-        let piece = |offset, end| Ok(Piece { offset, end, at: locate(offset)? });
-        match self.config.mapping {
-            true => Ok(vec![piece(0, u64::MAX)?]),
-            false => g.segments().map(|s| piece(s.offset(), s.offset() + s.part.bytes())).collect(),
+    pub(super) fn pieces_taken(
+        &self,
+        g: &Growing<'_>,
+        locate: impl Fn(u64) -> Result<u64>,
+    ) -> Result<Vec<Piece>> {
+        if self.config.mapping {
+            return Ok(vec![Piece { offset: 0, end: u64::MAX, bytes: u64::MAX, at: locate(0)? }]);
         }
+        let piece = |s: &Segment| {
+            let offset = s.offset();
+            Ok(Piece { offset, end: offset + s.part.bytes(), bytes: s.bytes, at: locate(offset)? })
+        };
+        g.segments().map(piece).collect()
     }
 
     /// What is reported of a block. Free memory in a sleeping pool has nothing behind it and is not reported; nor is a
@@ -179,21 +188,15 @@ struct Seen {
 }
 
 /// A range of offsets, and its address at that moment.
-struct Piece {
-    offset: u64,
-    end: u64,
-    at: u64,
-}
-
-/// The owner of a heap's memory at that moment.
-struct Owner {
-    stream: Option<u64>,
-    pool: Option<PoolId>,
-    sleeps: bool,
+pub(super) struct Piece {
+    pub offset: u64,
+    pub end: u64,
+    pub bytes: u64, // [B] that the device gave: its last unit may be cut off, or not be all
+    pub at: u64,
 }
 
 /// The state that is reported for a block of that kind.
-fn reported_as(kind: u32) -> Option<BlockState> {
+pub(super) fn reported_as(kind: u32) -> Option<BlockState> {
     match kind {
         // A block that another thread has claimed counts as live until its heap has taken it over.
         kind::LIVE | kind::REMOTE => Some(BlockState::Live),

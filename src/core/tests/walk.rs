@@ -1,6 +1,7 @@
 //! A walk tells of every block what the model knows, and counts what the account counts.
 
-use super::super::types::{BlockRecord, BlockState, BlockStates};
+use super::super::layout::Placed;
+use super::super::types::{BlockRecord, BlockState, BlockStates, Stats};
 use super::*;
 
 impl Bench {
@@ -36,6 +37,45 @@ impl Bench {
             let part = self.pond.walk(Some(pool), BlockStates::LIVE | BlockStates::FREE, Ok).unwrap();
             let same = all.iter().filter(|r| r.pool == Some(pool) && r.state != BlockState::Waiting);
             assert!(part.iter().eq(same), "pool {pool:?}");
+        }
+        self.check_snapshot(pools);
+    }
+}
+
+impl Bench {
+    /// A snapshot tells the same blocks, with the account, and no byte of the memory is missing or told twice.
+    fn check_snapshot(&self, pools: &[PoolId]) {
+        let layout = self.pond.snapshot(Ok).unwrap(); // which asks about what waits
+        let all = self.pond.walk(None, BlockStates::all(), Ok).unwrap();
+        let stats = layout.device;
+        let told = |b: &Placed| (b.address, b.size(), b.requested, b.state);
+        let known = all.iter().map(|r| (r.base, r.size, r.requested, r.state));
+        if self.pond.ground().config.mapping {
+            assert!(layout.blocks().iter().map(told).eq(known), "blocks");
+        } // else free memory is told with what its segment has beyond its units
+        let sums = |pool: Option<PoolId>| {
+            let of = layout
+                .spans()
+                .filter(|s| pool.is_none_or(|p| s.owner.pool == Some(p)))
+                .flat_map(|s| s.blocks);
+            of.filter(|b| b.state != BlockState::Free).fold([0; 4], |[n, r, a, w], b| match b.state {
+                BlockState::Live => [n + 1, r + b.requested, a + b.size(), w + b.size()],
+                _ => [n, r, a, w + b.size()],
+            })
+        };
+        let counted = |s: &Stats| [s.blocks, s.requested, s.allocated, s.active].map(|c| c.current);
+        assert_eq!(counted(&stats), sums(None), "the account is of the same moment");
+        for &(pool, account) in &layout.pools {
+            assert!(pools.contains(&pool));
+            assert_eq!(counted(&account), sums(Some(pool)), "pool {pool:?}");
+        }
+        assert_eq!(layout.pools.len(), pools.len());
+        assert_eq!(layout.in_transit(), 0, "every byte is told");
+        let there = layout.spans().filter(|s| !s.owner.sleeps);
+        assert_eq!(there.map(|s| s.bytes).sum::<u64>(), stats.reserved.current, "and none twice");
+        assert_eq!(layout.spans().map(|s| s.blocks.len()).sum::<usize>(), layout.blocks().len());
+        for s in layout.spans() {
+            assert!(s.blocks.windows(2).all(|w| w[0].address + w[0].span == w[1].address), "{s:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A pond over a device: allocations and frees are translated from addresses to offsets and back.
 
 use crate::base::error::{Code, Result};
-use crate::core::{Config, Freed, GRANULE, Got, Heap, Pond, Pool, PoolId, PoolRef, Stats};
+use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Pond, Pool, PoolId, PoolRef, Stats};
 use crate::device::{Device, Mapping, StreamId};
 use crate::fail;
 use crate::runtime::backing::{Places, Supply};
@@ -168,6 +168,12 @@ impl Pooled {
     pub(super) fn nothing(&self, pool: PoolId, stream: Option<StreamId>) -> Result<u64> {
         self.pond.check_names(pool, stream)?;
         Ok(0)
+    }
+
+    pub(super) fn layout(&self) -> Result<Layout> {
+        let mut layout = self.pond.snapshot(|offset| self.places.address(offset))?;
+        layout.device.driver_calls = self.supply.calls();
+        Ok(layout)
     }
 
     pub(super) fn stats(&self, pool: Option<PoolId>) -> Result<Stats> {

@@ -126,6 +126,11 @@ impl Options {
         }
     }
 
+    /// The name of each key, with its value as text.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&'static str, String)> {
+        KEYS.iter().map(|info| (info.name, self.get(info.key).to_string()))
+    }
+
     /// The value of the key of that name, as text.
     pub(crate) fn text_of(&self, name: &str) -> Result<String> {
         match Key::named(name) {

@@ -10,13 +10,17 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex, MutexGuard};
-use crate::core::{BlockInfo, BlockRecord, BlockState, BlockStates, Order, PoolId, Stats, Waits};
+use crate::core::{
+    BlockInfo, BlockRecord, BlockState, BlockStates, Layout, Order, Owner, Place, Placed, PoolId, Stats,
+    Waits,
+};
 use crate::device::{Device, DriverPool, Sizes, StreamId};
 use crate::fail;
 use crate::runtime::backing::{Places, Supply, check_free};
 use crate::runtime::lock;
 use crate::runtime::usage::Usage;
 use account::{Account, Block, Freed};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 mod account;
@@ -315,7 +319,34 @@ impl Unpooled {
     /// The account of the device.
     pub(crate) fn stats(&self) -> Stats {
         self.settle_freed();
-        let mut s = lock(&self.account).device;
+        let s = lock(&self.account).device;
+        self.with_drivers(s)
+    }
+
+    /// Every block, each a segment of its own, and the account of the same moment.
+    pub(crate) fn layout(&self) -> Result<Layout> {
+        self.settle_freed();
+        let a = self.lock()?;
+        let waiting = a.freed.iter().map(|f| (&f.block, BlockState::Waiting));
+        let all = a.blocks.values().map(|b| (b, BlockState::Live)).chain(waiting);
+        let (mut owners, mut known) = (Vec::new(), HashMap::new());
+        let placed = all.enumerate().map(|(n, (b, state))| {
+            let BlockInfo { base, size, requested, stream, pool } = b.info;
+            let owner = *known.entry((stream, pool)).or_insert_with(|| {
+                owners.push(Owner { stream, pool: Some(pool), sleeps: false });
+                owners.len() as u32 - 1
+            });
+            let (segment, place) = (n as u32, Place::Segment);
+            Placed { address: base, span: size, requested, slack: 0, owner, segment, state, place }
+        });
+        let blocks = placed.collect();
+        let (device, pools) = (a.device, a.pools.iter().map(|(&p, &s)| (p, s)).collect());
+        drop(a);
+        Ok(Layout::new(blocks, owners, self.with_drivers(device), pools))
+    }
+
+    /// The account with the numbers of the driver's pool, where that is behind it.
+    fn with_drivers(&self, mut s: Stats) -> Stats {
         if self.by_driver
             && let Ok(_call) = self.supply.call()
             && let Ok(d) = self.driver_pool().and_then(|p| p.stats())

@@ -1,0 +1,89 @@
+//! A device's memory at one moment, written to a file or handed out.
+
+use crate::base::error::{Code, Error, Result};
+use crate::base::foreign;
+use crate::capi::guard::{file_name, run};
+use crate::capi::handles;
+use crate::capi::types::{
+    MILLPOND_SNAPSHOT_JSON, MILLPOND_SNAPSHOT_TORCH_PICKLE, millpond_device, millpond_write_callback,
+};
+use crate::fail;
+use crate::paddle::abi::C_Status;
+use crate::runtime::{Snapshot, SnapshotFormat};
+use std::ffi::{c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn format_of(format: u32) -> Result<SnapshotFormat> {
+    match format {
+        MILLPOND_SNAPSHOT_JSON => Ok(SnapshotFormat::Json),
+        MILLPOND_SNAPSHOT_TORCH_PICKLE => Ok(SnapshotFormat::TorchPickle),
+        _ => fail!(
+            Code::InvalidArgument,
+            "there is no format {format} of snapshots: want a MILLPOND_SNAPSHOT_*"
+        ),
+    }
+}
+
+fn taken(device: *const millpond_device) -> Result<Snapshot> {
+    let device = handles::device(device)?;
+    let mut snapshot = device.snapshot()?;
+    snapshot.name_pools(|pool| handles::pool_name(device, pool));
+    Ok(snapshot)
+}
+
+/// Writes a snapshot of the device's memory to the file `path`, in a format of MILLPOND_SNAPSHOT_*: every block, live,
+/// waiting and free, of all pools, and the account (device, pools, pinned memory), all as they are at one moment, with
+/// the options in force. docs/seeing.md describes both formats. Nobody allocates or frees on the device while the blocks
+/// are collected, less than 100 ms for a million; writing is done after that, in pieces, with no lock held.
+///
+/// The file has its name only when it is whole. Until then it stands beside it, under a name that begins with
+/// ".millpond-"; an older file is replaced. After an error nothing is left of it, and an older file is as it was. What
+/// is no plain file, such as a pipe, is written to directly.
+///
+/// Errors: INVALID_ARGUMENT; SYSTEM where the file cannot be written, with the reason; OUT_OF_MEMORY for the list of
+/// blocks; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_write_snapshot(
+    device: *const millpond_device,
+    format: u32,
+    path: *const c_char,
+) -> C_Status {
+    run(|| {
+        let format = format_of(format)?;
+        // SAFETY: C's promise, as the header states it.
+        let path = unsafe { file_name(path, "path") }?;
+        taken(device)?.save(format, path)
+    })
+}
+
+/// The same to a function: `callback` gets the bytes in pieces of 64 KiB and a little more, the last one shorter, until
+/// it returns false.
+///
+/// Errors: INVALID_ARGUMENT, also for NULL as `callback`; SYSTEM when it returned false, or threw; OUT_OF_MEMORY for
+/// the list of blocks; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_send_snapshot(
+    device: *const millpond_device,
+    format: u32,
+    callback: millpond_write_callback,
+    user_data: *mut c_void,
+) -> C_Status {
+    run(|| {
+        let format = format_of(format)?;
+        let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
+        taken(device)?.send_with(format, std::iter::empty(), |piece| {
+            let told = catch_unwind(AssertUnwindSafe(|| {
+                foreign::caught(|| {
+                    // SAFETY: the caller gave a function for exactly this call with this pointer.
+                    unsafe { call(user_data, piece.as_ptr().cast(), piece.len()) }
+                })
+            }));
+            match told {
+                Ok(Ok(true)) => Ok(()),
+                Ok(Ok(false)) => Err(Error::new(Code::System, "the callback takes no more of the snapshot")),
+                Ok(Err(thrown)) => fail!(Code::System, "the callback {thrown}"),
+                Err(_) => Err(Error::new(Code::System, "the callback panicked")),
+            }
+        })
+    })
+}

@@ -1,0 +1,182 @@
+//! All memory of a device at one moment: every block where it lies, whose it is, and the account of that same moment.
+//!
+//! Plain data, so that whatever takes long (sorting, writing it down) is done with no lock held. Of each block there are
+//! 40 bytes; segments are not kept, but found again while the blocks are read in order.
+
+use super::types::{BlockState, PoolId, Stats};
+
+/// What kind of memory a block lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A segment: memory taken from the device with one call.
+    Segment,
+    /// Granules of a device that maps, for large blocks.
+    Large,
+    /// Granules of a device that maps, divided for small blocks.
+    Small,
+    /// Addresses of its own, where granules from several places are shown side by side.
+    Scattered,
+}
+
+/// One block, live, waiting or free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its first address.
+    pub address: u64,
+    /// [B] up to the next block: its size and what cannot be used behind it.
+    pub span: u64,
+    /// [B] as it was asked for; 0 for a free one.
+    pub requested: u64,
+    /// [B] of the span that the account does not count as allocated.
+    pub slack: u32,
+    /// Whose it is: an index into the owners.
+    pub owner: u32,
+    /// Which segment it lies in, by number; blocks of different segments may lie side by side.
+    pub segment: u32,
+    /// What it is.
+    pub state: BlockState,
+    /// What it lies in.
+    pub place: Place,
+}
+
+impl Placed {
+    /// [B] as the account counts it; of a free one, its length.
+    pub fn size(&self) -> u64 {
+        self.span - u64::from(self.slack)
+    }
+}
+
+/// Whose memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The stream that orders its reuse. `None`: every stream, or one that has ended.
+    pub stream: Option<u64>,
+    /// The pool; `None` for free memory that is no pool's.
+    pub pool: Option<PoolId>,
+    /// The pool sleeps: its blocks have addresses and no memory.
+    pub sleeps: bool,
+}
+
+/// See the file's head.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    blocks: Vec<Placed>,
+    owners: Vec<Owner>,
+    /// The account of the device.
+    pub device: Stats,
+    /// The accounts of its pools.
+    pub pools: Vec<(PoolId, Stats)>,
+}
+
+/// Blocks side by side in memory of one kind and one owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span<'a> {
+    /// Where the first one begins.
+    pub address: u64,
+    /// [B] of all of them.
+    pub bytes: u64,
+    /// What they lie in.
+    pub place: Place,
+    /// Whose they are.
+    pub owner: Owner,
+    /// The blocks, each beginning where the one before ends.
+    pub blocks: &'a [Placed],
+}
+
+impl Span<'_> {
+    /// [B] of its blocks in one of these states, as the account counts them.
+    pub fn bytes_in(&self, wanted: impl Fn(BlockState) -> bool) -> u64 {
+        self.blocks.iter().filter(|b| wanted(b.state)).map(Placed::size).sum()
+    }
+}
+
+impl Layout {
+    /// Of blocks in any order. An owner that a block names and that there is not is nobody.
+    pub fn new(
+        mut blocks: Vec<Placed>,
+        owners: Vec<Owner>,
+        device: Stats,
+        pools: Vec<(PoolId, Stats)>,
+    ) -> Layout {
+        blocks.sort_unstable_by_key(|b| b.address);
+        Layout { blocks, owners, device, pools }
+    }
+
+    /// All blocks, by address.
+    pub fn blocks(&self) -> &[Placed] {
+        &self.blocks
+    }
+
+    fn owner(&self, block: &Placed) -> Owner {
+        self.owners.get(block.owner as usize).copied().unwrap_or_default()
+    }
+
+    /// All blocks, by address, those together that lie side by side in memory of one kind and one owner. A scattered
+    /// block stands alone.
+    pub fn spans(&self) -> impl Iterator<Item = Span<'_>> {
+        let next_to = |a: &Placed, b: &Placed| {
+            a.address + a.span == b.address
+                && (a.segment, a.place) == (b.segment, b.place)
+                && a.place != Place::Scattered
+                && (a.owner == b.owner || self.owner(a) == self.owner(b))
+        };
+        self.blocks.chunk_by(next_to).filter_map(|blocks| {
+            let (first, last) = (blocks.first()?, blocks.last()?);
+            Some(Span {
+                address: first.address,
+                bytes: last.address + last.span - first.address,
+                place: first.place,
+                owner: self.owner(first),
+                blocks,
+            })
+        })
+    }
+
+    /// [B] that are reserved and in no block: in the hands of requests that were under way at that moment.
+    pub fn in_transit(&self) -> u64 {
+        let there = self.blocks.iter().filter(|b| !self.owner(b).sleeps);
+        self.device.reserved.current.saturating_sub(there.map(|b| b.span).sum())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn block(address: u64, span: u64, owner: u32, segment: u32, place: Place) -> Placed {
+        Placed { address, span, requested: span, slack: 0, owner, segment, state: BlockState::Live, place }
+    }
+
+    #[test]
+    fn blocks_stand_together_that_are_of_one_kind_and_one_owner() {
+        let a = Owner { stream: Some(1), ..Owner::default() };
+        let b = Owner { stream: Some(2), ..Owner::default() };
+        let blocks = vec![
+            block(0, 10, 0, 0, Place::Large),
+            block(10, 10, 2, 0, Place::Large), // another heap of the same owner
+            block(20, 10, 1, 0, Place::Large),
+            block(30, 10, 1, 0, Place::Small),
+            block(50, 10, 1, 0, Place::Small), // not beside it
+            block(60, 10, 1, 1, Place::Small), // another segment
+            block(70, 10, 1, 1, Place::Scattered),
+            block(80, 10, 1, 1, Place::Scattered),
+        ];
+        let device =
+            Stats { reserved: crate::core::Counter { current: 100, peak: 0, total: 0 }, ..Stats::default() };
+        let all = Layout::new(blocks.into_iter().rev().collect(), vec![a, b, a], device, vec![]);
+        let told: Vec<_> =
+            all.spans().map(|s| (s.address, s.bytes, s.owner.stream, s.blocks.len())).collect();
+        let (a, b) = (a.stream, b.stream);
+        let want = [
+            (0, 20, a, 2),
+            (20, 10, b, 1),
+            (30, 10, b, 1),
+            (50, 10, b, 1),
+            (60, 10, b, 1),
+            (70, 10, b, 1),
+            (80, 10, b, 1),
+        ];
+        assert_eq!(told, want);
+        assert_eq!(all.in_transit(), 20);
+    }
+}

@@ -1,0 +1,77 @@
+//! A file that is there whole or not at all: it is written beside its name, and then gets it.
+
+use crate::base::error::{Code, Error, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How many names are tried for the file beside.
+const TRIES: u32 = 1000;
+
+/// Files that were begun: a part of their names.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+
+/// What takes the bytes.
+type To<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+
+/// Calls `write` with what takes the bytes of the file; see `Snapshot::save`.
+pub(super) fn save(path: &Path, write: impl FnOnce(To<'_>) -> Result<()>) -> Result<()> {
+    let failed =
+        |e: io::Error| Error::new(Code::System, format!("{}: cannot be written: {e}", path.display()));
+    if path.as_os_str().is_empty() {
+        return Err(Error::new(Code::InvalidArgument, "the path of the snapshot is empty"));
+    }
+    let target = match fs::metadata(path) {
+        // Not what is to be replaced by a file: a pipe, a terminal. A folder refuses to be opened.
+        Ok(m) if !m.is_file() => {
+            let mut out = OpenOptions::new().write(true).open(path).map_err(failed)?;
+            return write(&mut |piece| out.write_all(piece).map_err(failed));
+        }
+        // The file that a link leads to, not the link.
+        Ok(_) => fs::canonicalize(path).map_err(failed)?,
+        Err(_) => path.to_owned(),
+    };
+    let (mut out, beside) = Beside::begin(&target).map_err(failed)?;
+    write(&mut |piece| out.write_all(piece).map_err(failed))?;
+    // Some systems say only now that there is no room.
+    out.sync_all().map_err(failed)?;
+    drop(out);
+    beside.become_(&target).map_err(failed)
+}
+
+/// A file that goes away unless it gets its name.
+struct Beside(Option<PathBuf>);
+
+impl Beside {
+    fn begin(target: &Path) -> io::Result<(File, Beside)> {
+        let mut last = io::Error::from(ErrorKind::AlreadyExists);
+        for _ in 0..TRIES {
+            let number = BEGUN.fetch_add(1, Relaxed);
+            let path = target.with_file_name(format!(".millpond-{}-{number}.part", std::process::id()));
+            match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(file) => return Ok((file, Beside(Some(path)))),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => last = e,
+                Err(e) => return Err(e),
+            }
+        }
+        Err(last)
+    }
+
+    fn become_(mut self, target: &Path) -> io::Result<()> {
+        if let Some(path) = &self.0 {
+            fs::rename(path, target)?;
+        }
+        self.0 = None;
+        Ok(())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // An error before this one is the one to tell.
+            let _ = fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The few opcodes of Python's pickle, protocol 2, that plain data needs.
+//!
+//! What reads them is Python, and the viewer of PyTorch, which knows these opcodes and not many more: numbers of at
+//! most 8 bytes, and lists that come in batches. Words that come again and again (keys) are written once, and then by
+//! their number. Nothing here names a class or a function.
+
+use super::sink::Sink;
+use crate::base::error::Result;
+
+/// Elements of a list that are appended at once: the viewer takes them as arguments of a call.
+const BATCH: usize = 1000;
+/// Words that have a number.
+const MOST_WORDS: usize = 256;
+
+/// See the file's head.
+pub(super) struct Pickle<'a, 's> {
+    out: &'a mut Sink<'s>,
+    words: Vec<&'static str>,
+}
+
+impl<'a, 's> Pickle<'a, 's> {
+    /// Begins.
+    pub(super) fn new(out: &'a mut Sink<'s>) -> Self {
+        out.put(b"\x80\x02"); // PROTO 2
+        Pickle { out, words: Vec::new() }
+    }
+
+    /// Ends, after one value.
+    pub(super) fn end(self) {
+        self.out.byte(b'.'); // STOP
+    }
+
+    /// A text that comes often.
+    pub(super) fn word(&mut self, word: &'static str) {
+        if let Some(n) = self.words.iter().position(|w| *w == word) {
+            self.out.put(&[b'h', n as u8]); // BINGET
+            return;
+        }
+        self.text(word);
+        if self.words.len() < MOST_WORDS {
+            self.out.put(&[b'q', self.words.len() as u8]); // BINPUT
+            self.words.push(word);
+        }
+    }
+
+    /// A text of less than 4 GiB; a longer one is left empty.
+    pub(super) fn text(&mut self, text: &str) {
+        let text = if u32::try_from(text.len()).is_ok() { text } else { "" };
+        self.out.byte(b'X'); // BINUNICODE
+        self.out.put(&(text.len() as u32).to_le_bytes());
+        self.out.put(text.as_bytes());
+    }
+
+    /// A number.
+    pub(super) fn int(&mut self, n: i64) {
+        match n {
+            0..=0xff => self.out.put(&[b'K', n as u8]), // BININT1
+            0x100..=0xffff => {
+                self.out.byte(b'M'); // BININT2
+                self.out.put(&(n as u16).to_le_bytes());
+            }
+            _ if i32::try_from(n).is_ok() => {
+                self.out.byte(b'J'); // BININT
+                self.out.put(&(n as i32).to_le_bytes());
+            }
+            _ => {
+                self.out.put(&[0x8a, 8]); // LONG1
+                self.out.put(&n.to_le_bytes());
+            }
+        }
+    }
+
+    /// A number without a sign, as PyTorch writes one: in 64 bits, the highest of which is the sign.
+    pub(super) fn size(&mut self, n: u64) {
+        self.int(n as i64);
+    }
+
+    /// A number with a fraction.
+    pub(super) fn float(&mut self, n: f64) {
+        self.out.byte(b'G'); // BINFLOAT
+        self.out.put(&n.to_be_bytes());
+    }
+
+    /// True or False.
+    pub(super) fn flag(&mut self, yes: bool) {
+        self.out.byte(if yes { 0x88 } else { 0x89 }); // NEWTRUE, NEWFALSE
+    }
+
+    /// Begins a dict; pairs of key and value follow.
+    pub(super) fn open_dict(&mut self) {
+        self.out.put(b"}("); // EMPTY_DICT, MARK
+    }
+
+    /// Ends it.
+    pub(super) fn close_dict(&mut self) {
+        self.out.byte(b'u'); // SETITEMS
+    }
+
+    /// Two numbers as a tuple.
+    pub(super) fn pair(&mut self, a: i64, b: i64) {
+        self.int(a);
+        self.int(b);
+        self.out.byte(0x86); // TUPLE2
+    }
+
+    /// A list; `each` writes one element.
+    pub(super) fn list<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        mut each: impl FnMut(&mut Self, T) -> Result<()>,
+    ) -> Result<()> {
+        self.out.byte(b']'); // EMPTY_LIST
+        let mut n = 0;
+        for item in items {
+            if n == 0 {
+                self.out.byte(b'('); // MARK
+            }
+            each(self, item)?;
+            self.out.rest()?;
+            n += 1;
+            if n == BATCH {
+                self.out.byte(b'e'); // APPENDS
+                n = 0;
+            }
+        }
+        if n > 0 {
+            self.out.byte(b'e');
+        }
+        Ok(())
+    }
+
+    /// A list of nothing.
+    pub(super) fn nothing(&mut self) {
+        self.out.byte(b']'); // EMPTY_LIST
+    }
+
+    /// A key and a number.
+    pub(super) fn item(&mut self, key: &'static str, n: u64) {
+        self.word(key);
+        self.size(n);
+    }
+}

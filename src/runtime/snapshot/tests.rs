@@ -1,0 +1,162 @@
+//! What is written, byte by byte, of small snapshots; and files that cannot be written.
+
+use super::json::Json;
+use super::*;
+use crate::core::{BlockState, Layout, Owner, Place, Placed, Stats};
+
+fn snapshot() -> Snapshot {
+    let block = |address, span, slack, requested, owner, place, state| Placed {
+        address,
+        span,
+        requested,
+        slack,
+        owner,
+        segment: 0,
+        state,
+        place,
+    };
+    let blocks = vec![
+        block(1 << 40, 512, 0, 100, 0, Place::Small, BlockState::Live),
+        block((1 << 40) + 512, 1 << 20, 0, 0, 0, Place::Small, BlockState::Free),
+        block(1 << 41, 3 << 20, 256, 3_000_000, 1, Place::Scattered, BlockState::Waiting),
+        block(1 << 42, 4096, 0, 4000, 2, Place::Large, BlockState::Live),
+    ];
+    let owners = vec![
+        Owner { stream: None, pool: Some(PoolId(0)), sleeps: false },
+        Owner { stream: Some(77), pool: Some(PoolId(5)), sleeps: false },
+        Owner { stream: None, pool: Some(PoolId(6)), sleeps: true },
+    ];
+    let pools = [0, 5, 6].map(|n| (PoolId(n), Stats::default())).to_vec();
+    let mut s = Snapshot {
+        layout: Layout::new(blocks, owners, Stats::default(), pools),
+        type_name: "host".into(),
+        ordinal: 1,
+        time_us: 12,
+        memory: None,
+        options: vec![("backend", "native".into())],
+        settings: torch::Settings::of(&crate::runtime::options::Options::default()),
+        pinned: HostStats::default(),
+        names: BTreeMap::new(),
+    };
+    s.name_pools(|p| (p.0 == 5).then(|| "a \"name\"".into()));
+    s
+}
+
+fn text(format: SnapshotFormat, events: &[Event]) -> Vec<u8> {
+    let mut out = Vec::new();
+    snapshot().write_with(format, events.iter().copied(), &mut out).unwrap();
+    out
+}
+
+const EVENTS: [Event; 4] = [
+    Event { action: Action::Alloc, time_us: 1, address: 1 << 40, bytes: 512, stream: 77 },
+    Event { action: Action::FreeRequested, time_us: 1, address: 1 << 39, bytes: 256, stream: 0 },
+    Event { action: Action::FreeCompleted, time_us: 2, address: 1 << 39, bytes: 256, stream: 0 },
+    Event { action: Action::Oom, time_us: 2, address: 12345, bytes: 1 << 33, stream: 0 },
+];
+
+#[test]
+fn the_json_of_a_small_snapshot() {
+    let all = String::from_utf8(text(SnapshotFormat::Json, &EVENTS)).unwrap();
+    let want = [
+        r#"{"schema":"millpond.snapshot","version":1,"library":""#,
+        r#""time_us":12,"device":{"type":"host","ordinal":1,"total_bytes":null,"free_bytes":null}"#,
+        r#""options":{"backend":"native"}"#,
+        r#"{"id":5,"name":"a \"name\"","requested_bytes":{"current":0,"peak":0,"total":0}"#,
+        r#"{"address":1099511627776,"size_bytes":1049088,"kind":"small","stream":null,"pool":0,"blocks":["#,
+        r#"{"address":1099511627776,"size_bytes":512,"requested_bytes":100,"state":"live"},"#,
+        r#"{"address":1099511628288,"size_bytes":1048576,"requested_bytes":0,"state":"free"}]}"#,
+        r#""kind":"scattered","stream":77,"pool":5,"blocks":["#,
+        r#""size_bytes":3145472,"span_bytes":3145728,"requested_bytes":3000000,"state":"waiting"}"#,
+        r#""kind":"large","stream":null,"pool":6,"sleeps":true,"blocks":["#,
+        r#"{"action":"alloc","time_us":1,"address":1099511627776,"size_bytes":512,"stream":77},"#,
+        r#"{"action":"oom","time_us":2,"device_free_bytes":12345,"size_bytes":8589934592,"stream":0}]}"#,
+    ];
+    for part in want {
+        assert!(all.contains(part), "{part} is not in\n{all}");
+    }
+}
+
+/// The keys, the sizes and the states, as they stand in the bytes. torch/tests/test_snapshot.py reads the same bytes with
+/// Python and with PyTorch's tools; `MILLPOND_BLESS=1` writes them for it.
+#[test]
+fn the_pickle_of_a_small_snapshot() {
+    let all = text(SnapshotFormat::TorchPickle, &EVENTS);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("torch/tests/small_snapshot.pickle");
+    if std::env::var_os("MILLPOND_BLESS").is_some() {
+        std::fs::write(&file, &all).unwrap();
+    }
+    assert!(std::fs::read(&file).unwrap() == all, "MILLPOND_BLESS=1 writes the new bytes");
+    assert!(all.starts_with(b"\x80\x02}(X\x08\0\0\0segmentsq\0]("));
+    assert!(all.ends_with(b"u."));
+    let find = |part: &[u8]| all.windows(part.len()).filter(|w| *w == part).count();
+    assert_eq!(find(b"active_allocated"), 1, "written once");
+    assert_eq!(find(b"active_pending_free"), 1);
+    assert_eq!(find(&[0x8a, 8, 0, 0, 0, 0, 0, 1, 0, 0]), 3, "the address of segment, block and event");
+    assert_eq!(find(&(1u64 << 42).to_le_bytes()), 0, "a pool that sleeps is left out");
+    assert_eq!(find(b"device_free"), 1);
+    assert_eq!(find(b"KMK\x05\x86"), 0);
+    assert_eq!(find(b"K\0K\x05\x86"), 1, "the pool as a tuple");
+}
+
+#[test]
+fn texts_in_json_are_escaped() {
+    let mut out = Vec::new();
+    let mut to = |piece: &[u8]| {
+        out.extend_from_slice(piece);
+        Ok(())
+    };
+    let mut sink = Sink::new(&mut to);
+    Json::new(&mut sink).text("a\"\\\n\t\r\0\u{1f}\u{7f}\u{2028}é\u{1f600}");
+    sink.end().unwrap();
+    let want = r#""a\"\\\n\t\r\u0000\u001f\u007f\u2028é😀""#;
+    assert_eq!(String::from_utf8(out).unwrap(), want);
+}
+
+/// Lists come in batches, whose number of elements a reader must bear; numbers in the fewest bytes.
+#[test]
+fn the_numbers_and_lists_of_a_pickle() {
+    let mut out = Vec::new();
+    let mut to = |piece: &[u8]| {
+        out.extend_from_slice(piece);
+        Ok(())
+    };
+    let mut sink = Sink::new(&mut to);
+    let mut p = pickle::Pickle::new(&mut sink);
+    let numbers = [0, 255, 256, 65535, 65536, i64::from(i32::MAX), i64::from(i32::MAX) + 1, -1, i64::MIN];
+    p.list(numbers, |p, n| {
+        p.int(n);
+        Ok(())
+    })
+    .unwrap();
+    p.list(0..2001, |p, _| {
+        p.flag(true);
+        Ok(())
+    })
+    .unwrap();
+    p.end();
+    sink.end().unwrap();
+    let head = b"\x80\x02](K\0K\xffM\0\x01M\xff\xffJ\0\0\x01\0J\xff\xff\xff\x7f\x8a\x08\0\0\0\x80\0\0\0\0J\xff\xff\xff\xff\x8a\x08\0\0\0\0\0\0\0\x80e";
+    assert!(out.starts_with(head), "{out:x?}");
+    let lists: Vec<usize> = out[head.len()..].split(|&b| b == b'(').skip(1).map(<[u8]>::len).collect();
+    assert_eq!(lists, [1001, 1001, 3]);
+}
+
+#[test]
+fn a_writer_that_fails_ends_the_writing() {
+    struct Full(usize);
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Err(std::io::Error::from(std::io::ErrorKind::StorageFull))
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut full = Full(0);
+    let e = snapshot().write(SnapshotFormat::Json, &mut full).unwrap_err();
+    assert_eq!(e.code(), Code::System);
+    assert!(e.message().starts_with("writing the snapshot: "), "{e}");
+    assert!(full.0 > 0);
+}

@@ -1,0 +1,169 @@
+//! A snapshot as PyTorch's `torch.cuda.memory._snapshot()` gives it, pickled: what its tools read.
+//!
+//! The keys are those that PyTorch 2.1 and later write (`memory_snapshot.cpp`). Its tools add up the sizes of a
+//! segment's blocks, and find each block by the sizes of those before it; so a block's size here is all that it takes
+//! up, to the start of the next.
+
+use super::pickle::Pickle;
+use super::sink::Sink;
+use super::{Action, Event, Snapshot};
+use crate::base::error::Result;
+use crate::core::{BlockState, Place, Placed, Span};
+use crate::runtime::options::{Key, Options, Value};
+
+/// The options that PyTorch tells in a field of their own.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    all: String,
+    max_split: i64, // [B] -1: none
+    threshold: f64,
+    expandable: bool,
+    threads: u64,
+    release_lock: bool,
+    register: bool,
+    stream_reuse: bool,
+    divisions: Vec<u64>, // parts, by interval
+}
+
+impl Settings {
+    pub(super) fn of(o: &Options) -> Settings {
+        let divisions = o.divisions();
+        Settings {
+            all: o.to_string(),
+            max_split: o.bytes(Key::MaxSplitSizeMb).map_or(-1, |n| n as i64),
+            threshold: o.fraction(Key::GarbageCollectionThreshold),
+            expandable: o.on(Key::ExpandableSegments),
+            threads: match o.get(Key::PinnedNumRegisterThreads) {
+                Value::Count(n) => u64::from(n),
+                _ => 1,
+            },
+            release_lock: o.on(Key::ReleaseLockOnCudamalloc),
+            register: o.on(Key::PinnedUseCudaHostRegister),
+            stream_reuse: o.on(Key::GraphCaptureRecordStreamReuse),
+            divisions: (0..16).map(|i| divisions.log2(i)).map(|n| if n == 0 { 0 } else { 1 << n }).collect(),
+        }
+    }
+}
+
+/// Writes the snapshot. Pools that sleep are left out: no memory is behind their blocks, and none is reserved.
+pub(super) fn write(
+    snapshot: &Snapshot,
+    events: impl Iterator<Item = Event>,
+    out: &mut Sink<'_>,
+) -> Result<()> {
+    let device = snapshot.ordinal as u64;
+    let mut p = Pickle::new(out);
+    p.open_dict();
+    p.word("segments");
+    p.list(snapshot.layout.spans().filter(|s| !s.owner.sleeps), |p, span| segment(p, device, &span))?;
+    p.word("device_traces");
+    // One list for each device up to this one.
+    let mut events = Some(events);
+    p.list(0..=device, |p, n| match events.take_if(|_| n == device) {
+        Some(all) => p.list(all, |p, e| {
+            event(p, &e);
+            Ok(())
+        }),
+        None => {
+            p.nothing();
+            Ok(())
+        }
+    })?;
+    p.word("allocator_settings");
+    settings(&mut p, &snapshot.settings);
+    p.word("external_annotations");
+    p.nothing();
+    p.close_dict();
+    p.end();
+    Ok(())
+}
+
+fn segment(p: &mut Pickle<'_, '_>, device: u64, span: &Span<'_>) -> Result<()> {
+    let sum = |wanted: fn(&Placed) -> bool, of: fn(&Placed) -> u64| {
+        span.blocks.iter().filter(|b| wanted(b)).map(of).sum::<u64>()
+    };
+    let live = |b: &Placed| b.state == BlockState::Live;
+    let active = |b: &Placed| b.state != BlockState::Free;
+    p.open_dict();
+    p.item("device", device);
+    p.item("address", span.address);
+    p.item("total_size", span.bytes);
+    p.item("allocated_size", sum(live, |b| b.span));
+    p.item("active_size", sum(active, |b| b.span));
+    p.item("requested_size", sum(active, |b| b.requested));
+    p.item("stream", span.owner.stream.unwrap_or(0));
+    p.word("segment_type");
+    p.word(if span.place == Place::Small { "small" } else { "large" });
+    p.word("segment_pool_id");
+    match span.owner.pool {
+        Some(pool) => p.pair(0, i64::from(pool.0)),
+        None => p.pair(-1, -1),
+    }
+    p.word("is_expandable");
+    p.flag(span.place != Place::Segment);
+    p.word("frames");
+    p.nothing();
+    p.word("blocks");
+    p.list(span.blocks, |p, b| {
+        block(p, b);
+        Ok(())
+    })?;
+    p.close_dict();
+    Ok(())
+}
+
+fn block(p: &mut Pickle<'_, '_>, b: &Placed) {
+    p.open_dict();
+    p.item("address", b.address);
+    p.item("size", b.span);
+    p.item("requested_size", b.requested);
+    p.word("state");
+    p.word(match b.state {
+        BlockState::Live => "active_allocated",
+        BlockState::Waiting => "active_pending_free",
+        BlockState::Free => "inactive",
+    });
+    p.word("frames");
+    p.nothing();
+    p.close_dict();
+}
+
+fn event(p: &mut Pickle<'_, '_>, e: &Event) {
+    p.open_dict();
+    p.word("action");
+    p.word(e.action.name());
+    p.item(if e.action == Action::Oom { "device_free" } else { "addr" }, e.address);
+    p.item("size", e.bytes);
+    p.item("stream", e.stream);
+    p.item("time_us", e.time_us);
+    p.word("frames");
+    p.nothing();
+    p.close_dict();
+}
+
+fn settings(p: &mut Pickle<'_, '_>, s: &Settings) {
+    p.open_dict();
+    p.word("PYTORCH_CUDA_ALLOC_CONF");
+    p.text(&s.all);
+    p.word("max_split_size");
+    p.int(s.max_split);
+    p.word("garbage_collection_threshold");
+    p.float(s.threshold);
+    p.word("expandable_segments");
+    p.flag(s.expandable);
+    p.item("pinned_num_register_threads", s.threads);
+    p.word("release_lock_on_cudamalloc");
+    p.flag(s.release_lock);
+    p.word("pinned_use_cuda_host_register");
+    p.flag(s.register);
+    p.word("graph_capture_record_stream_reuse");
+    p.flag(s.stream_reuse);
+    p.word("roundup_power2_divisions");
+    p.open_dict();
+    for (n, parts) in s.divisions.iter().enumerate() {
+        p.text(&(1u32 << n).to_string());
+        p.size(*parts);
+    }
+    p.close_dict();
+    p.close_dict();
+}

@@ -1,0 +1,393 @@
+//! Snapshots: what they tell is of one moment, whatever other threads do, and adds up to the account in them; and a
+//! file is there whole or not at all.
+
+use crate::apart::*;
+use crate::api::*;
+use millpond::capi::*;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr::{null_mut, slice_from_raw_parts};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// What a callback does with a piece.
+type Take<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
+
+unsafe extern "C-unwind" fn take_piece(user_data: *mut c_void, data: *const c_void, size: usize) -> bool {
+    let (take, piece) =
+        unsafe { (&mut *user_data.cast::<Take<'_>>(), &*slice_from_raw_parts(data.cast::<u8>(), size)) };
+    take(piece)
+}
+
+fn send(d: Device, format: u32, mut take: impl FnMut(&[u8]) -> bool) -> Outcome<()> {
+    let mut take: Take<'_> = &mut take;
+    let user_data = (&raw mut take).cast();
+    outcome(unsafe { millpond_device_send_snapshot(ptr(d.0), format, Some(take_piece), user_data) })
+}
+
+fn save(d: Device, format: u32, path: &Path) -> Outcome<()> {
+    let path = CString::new(path.to_str().unwrap()).unwrap();
+    outcome(unsafe { millpond_device_write_snapshot(ptr(d.0), format, path.as_ptr()) })
+}
+
+fn json(d: Device) -> Value {
+    let mut all = Vec::new();
+    send(d, MILLPOND_SNAPSHOT_JSON, |piece| {
+        all.extend_from_slice(piece);
+        true
+    })
+    .unwrap();
+    serde_json::from_slice(&all).unwrap()
+}
+
+fn n(v: &Value) -> u64 {
+    v.as_u64().unwrap_or_else(|| panic!("{v} is no number"))
+}
+
+/// Live blocks, their requested bytes, their bytes, and those with what waits; and reserved bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums([u64; 4]);
+
+/// Checks what must hold in any snapshot; gives the sums of the device.
+#[track_caller]
+fn check(s: &Value) -> Sums {
+    assert_eq!((s["schema"].as_str(), n(&s["version"])), (Some("millpond.snapshot"), 1));
+    let (mut device, mut pools) = (Sums::default(), HashMap::<u64, Sums>::new());
+    let (mut there, mut last) = (0, 0);
+    for segment in s["segments"].as_array().unwrap() {
+        let mut at = n(&segment["address"]);
+        assert!(at >= last, "segments overlap: {segment}");
+        for b in segment["blocks"].as_array().unwrap() {
+            assert_eq!(n(&b["address"]), at, "blocks stand side by side");
+            let size = n(&b["size_bytes"]);
+            at += b.get("span_bytes").map_or(size, n);
+            let pool = segment["pool"].as_u64().map(|p| pools.entry(p).or_default());
+            for sums in [Some(&mut device), pool].into_iter().flatten() {
+                match b["state"].as_str().unwrap() {
+                    "live" => {
+                        let more = [1, n(&b["requested_bytes"]), size, size];
+                        (0..4).for_each(|i| sums.0[i] += more[i]);
+                    }
+                    "waiting" => sums.0[3] += size,
+                    "free" => assert_eq!(n(&b["requested_bytes"]), 0),
+                    other => panic!("{other}"),
+                }
+            }
+        }
+        last = n(&segment["address"]) + n(&segment["size_bytes"]);
+        assert_eq!(at, last, "and fill the segment");
+        if segment.get("sleeps").is_none() {
+            there += n(&segment["size_bytes"]);
+        }
+    }
+    let account = &s["account"];
+    let counted = |a: &Value| {
+        let names = ["blocks", "requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"];
+        names.iter().for_each(|c| assert!(n(&a[c]["peak"]) >= n(&a[c]["current"]), "{c} in {a}"));
+        Sums([0, 1, 2, 3].map(|i| n(&a[names[i]]["current"])))
+    };
+    assert_eq!(counted(&account["device"]), device, "the device");
+    assert_eq!(
+        n(&account["device"]["reserved_bytes"]["current"]),
+        there + n(&account["device"]["in_transit_bytes"])
+    );
+    for pool in account["pools"].as_array().unwrap() {
+        assert_eq!(counted(pool), pools.remove(&n(&pool["id"])).unwrap_or_default(), "{pool}");
+    }
+    assert!(pools.is_empty(), "{pools:?} have no account");
+    device
+}
+
+/// Eight threads that allocate, free, and free what another stream uses, in three pools.
+fn under_load(d: Device) {
+    const THREADS: usize = 8;
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let pools = [d.default_pool(), d.pool(0), d.pool(0)];
+    let mut most = 0;
+    std::thread::scope(|s| {
+        for t in 0..THREADS {
+            let (stop, rounds, pool) = (&stop, &rounds, pools[t % pools.len()]);
+            s.spawn(move || {
+                let (own, other) = (d.stream(), d.stream());
+                let sizes = [1000 + t, 40 * KIB + t, MIB + 4096 + t, 5 * MIB + t];
+                let mut kept: Vec<usize> = Vec::new();
+                let mut round = t;
+                while !stop.load(Relaxed) {
+                    round += 1;
+                    kept.push(pool.alloc(sizes[round % sizes.len()], own).unwrap());
+                    if round % 3 == 0 {
+                        record_stream(kept[0], other).unwrap();
+                    }
+                    if kept.len() > 5 {
+                        let p = kept.swap_remove(round % 5);
+                        // Now and then from a thread that never allocates there.
+                        match round % 7 {
+                            0 => std::thread::scope(|s| _ = s.spawn(move || free(p).unwrap())),
+                            _ => pool.free(p, own).unwrap(),
+                        }
+                    }
+                    rounds.fetch_add(1, Relaxed);
+                }
+                kept.into_iter().for_each(|p| pool.free(p, own).unwrap());
+            });
+        }
+        let mut snapshots = 0;
+        while snapshots < 150 || rounds.load(Relaxed) < 4000 {
+            snapshots += 1;
+            let s = std::panic::catch_unwind(|| check(&json(d)));
+            if s.is_err() {
+                stop.store(true, Relaxed); // else nobody ends
+            }
+            most = most.max(s.unwrap().0[0]);
+        }
+        stop.store(true, Relaxed);
+    });
+    assert!(most >= 8, "{most} blocks at most: the test has lost its eyes");
+    d.synchronize().unwrap();
+    assert_eq!(check(&json(d)), Sums::default());
+}
+
+#[test]
+fn a_snapshot_under_load_adds_up() {
+    apart_for(120, || under_load(host(GIB, true)));
+}
+
+#[test]
+fn a_snapshot_under_load_adds_up_in_segments() {
+    apart_for(120, || under_load(host(GIB, false)));
+}
+
+#[test]
+fn a_snapshot_tells_whose_each_block_is() {
+    apart(|| {
+        let d = host(256 * MIB, true);
+        let name = CString::new("weights \"é\"\n").unwrap();
+        let options = millpond_pool_options {
+            struct_size: size_of::<millpond_pool_options>(),
+            limit_bytes: 64 << 20,
+            name: name.as_ptr(),
+        };
+        let mut own = null_mut();
+        outcome(unsafe { millpond_pool_create(ptr(d.0), &options, &mut own) }).unwrap();
+        let (own, s, t) = (Pool(own.expose_provenance()), d.stream(), d.stream());
+        let a = own.alloc(1000, s).unwrap();
+        let b = d.alloc(3 * MIB).unwrap();
+        let gate = d.gate(t);
+        let c = own.alloc(70_000, s).unwrap();
+        record_stream(c, t).unwrap();
+        own.free(c, s).unwrap();
+        let all = json(d);
+        check(&all);
+        let pools = all["account"]["pools"].as_array().unwrap();
+        let named = pools.iter().find(|p| p["name"] == "weights \"é\"\n").unwrap();
+        assert_eq!((pools.len(), n(&named["limit_bytes"])), (2, 64 << 20));
+        let find = |p: usize| {
+            let of = |s: &Value| s["blocks"].as_array().unwrap().clone();
+            let all = all["segments"].as_array().unwrap();
+            let (segment, block) = all
+                .iter()
+                .find_map(|s| Some((s, of(s).into_iter().find(|b| n(&b["address"]) == p as u64)?)))
+                .unwrap();
+            let state = block["state"].as_str().unwrap().to_owned();
+            (n(&block["requested_bytes"]), segment["stream"].as_u64(), segment["pool"].clone(), state)
+        };
+        assert_eq!(find(a), (1000, Some(s.0 as u64), named["id"].clone(), "live".into()));
+        assert_eq!(find(b), (3 * MIB as u64, None, Value::from(0), "live".into()));
+        assert_eq!(find(c), (70_000, Some(s.0 as u64), named["id"].clone(), "waiting".into()));
+        assert_eq!(all["device"]["type"], "host");
+        assert_eq!(all["options"]["expandable_segments"], "True");
+        assert_eq!(all["events"], Value::Array(vec![]));
+        gate.open();
+        d.synchronize().unwrap();
+        // Blocks of a pool that sleeps have addresses, and no memory.
+        own.sleep(true).unwrap();
+        let all = json(d);
+        check(&all);
+        let asleep = all["segments"].as_array().unwrap().iter().filter(|s| s["sleeps"] == true);
+        assert_eq!(asleep.count(), 1);
+        own.wake().unwrap();
+        check(&json(d));
+        free(a).unwrap();
+        free(b).unwrap();
+    });
+}
+
+/// A block that lies across granules from several places: at its own addresses, and its granules nowhere else.
+#[test]
+fn a_scattered_block_is_told_once() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let (pool, s) = (d.default_pool(), d.stream());
+        let all: Vec<usize> = (0..32).map(|_| pool.alloc(2 * MIB, s).unwrap()).collect();
+        all.iter().step_by(2).for_each(|&p| pool.free(p, s).unwrap());
+        let wide = pool.alloc(20 * MIB, s).unwrap();
+        let told = json(d);
+        check(&told);
+        let scattered = |s: &&Value| s["kind"] == "scattered";
+        let found: Vec<&Value> = told["segments"].as_array().unwrap().iter().filter(scattered).collect();
+        assert_eq!(found.len(), 1);
+        assert_eq!((n(&found[0]["address"]), n(&found[0]["size_bytes"])), (wide as u64, 20 << 20));
+        assert_eq!(n(&told["account"]["device"]["reserved_bytes"]["current"]), 64 << 20);
+        assert_eq!(n(&told["account"]["device"]["in_transit_bytes"]), 0);
+        pool.free(wide, s).unwrap();
+        check(&json(d));
+        all.iter().skip(1).step_by(2).for_each(|&p| pool.free(p, s).unwrap());
+    });
+}
+
+/// Blocks that are a segment each, whose size is no multiple of the library's units.
+#[test]
+fn a_segment_ends_where_the_device_says() {
+    apart(|| {
+        let d = host(4 * GIB, false);
+        let s = d.stream();
+        let sizes = [GIB + 12_345, 700 * MIB + 1, 65 * MIB + 513, 5000];
+        let blocks = sizes.map(|bytes| d.default_pool().alloc(bytes, s).unwrap());
+        let all = json(d);
+        assert_eq!(check(&all).0[..2], [4, sizes.iter().sum::<usize>() as u64]);
+        assert_eq!(n(&all["account"]["device"]["in_transit_bytes"]), 0);
+        blocks.into_iter().for_each(|p| d.default_pool().free(p, s).unwrap());
+        check(&json(d));
+    });
+}
+
+#[test]
+fn a_snapshot_of_a_device_without_pooling() {
+    apart(|| {
+        let _ = millpond_finalize();
+        millpond::runtime::set_default_options(Some("host"), None, "backend:none").unwrap();
+        let d = Device::get("host", 0).unwrap();
+        let s = d.stream();
+        let (a, b) = (d.default_pool().alloc(1000, s).unwrap(), d.alloc(5000).unwrap());
+        let all = json(d);
+        assert_eq!(check(&all).0[..2], [2, 6000]);
+        assert_eq!(all["segments"].as_array().unwrap().len(), 2);
+        assert_eq!(all["options"]["backend"], "none");
+        free(a).unwrap();
+        free(b).unwrap();
+        assert_eq!(check(&json(d)), Sums::default());
+    });
+}
+
+#[test]
+fn bad_requests_for_snapshots_are_refused() {
+    apart(|| {
+        let d = host(256 * MIB, true);
+        let null = std::ptr::null();
+        let bad = [
+            send(Device(0), MILLPOND_SNAPSHOT_JSON, |_| true),
+            send(d, 0, |_| true),
+            send(d, 3, |_| true),
+            save(d, 99, Path::new("never")),
+            save(d, MILLPOND_SNAPSHOT_JSON, Path::new("")),
+            outcome(unsafe { millpond_device_write_snapshot(ptr(d.0), MILLPOND_SNAPSHOT_JSON, null) }),
+            outcome(unsafe {
+                millpond_device_send_snapshot(ptr(d.0), MILLPOND_SNAPSHOT_JSON, None, null_mut())
+            }),
+        ];
+        for (n, b) in bad.into_iter().enumerate() {
+            assert_eq!(code(b), MILLPOND_E_INVALID_ARGUMENT, "{n}");
+        }
+        assert!(!Path::new("never").exists());
+        outcome(millpond_finalize()).unwrap();
+        assert_eq!(code(send(d, MILLPOND_SNAPSHOT_JSON, |_| true)), MILLPOND_E_NOT_INITIALIZED);
+    });
+}
+
+#[test]
+fn a_callback_may_call_the_library_and_ends_the_snapshot() {
+    apart(|| {
+        let d = host(256 * MIB, true);
+        let blocks: Vec<usize> = (0..5000).map(|_| d.alloc(1000).unwrap()).collect();
+        for format in [MILLPOND_SNAPSHOT_JSON, MILLPOND_SNAPSHOT_TORCH_PICKLE] {
+            let (mut pieces, mut bytes) = (0, 0);
+            send(d, format, |piece| {
+                free(d.alloc(7 * MIB).unwrap()).unwrap();
+                check(&json(d));
+                pieces += 1;
+                bytes += piece.len();
+                true
+            })
+            .unwrap();
+            assert!(pieces >= 3 && bytes / pieces < 80 * KIB, "{bytes} bytes in {pieces} pieces");
+            let mut pieces = 0;
+            let stopped = send(d, format, |_| {
+                pieces += 1;
+                pieces < 2
+            });
+            assert_eq!((code(stopped), pieces), (MILLPOND_E_SYSTEM, 2));
+            assert_eq!(code(send(d, format, |_| panic!("enough"))), MILLPOND_E_SYSTEM);
+        }
+        blocks.into_iter().for_each(|b| free(b).unwrap());
+    });
+}
+
+/// An empty folder that goes away.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let path = std::env::temp_dir().join(format!("millpond-snapshots-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let all = std::fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<_> = all.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_file_is_there_whole_or_not_at_all() {
+    apart(|| {
+        let d = host(256 * MIB, true);
+        let blocks: Vec<usize> = (0..5000).map(|_| d.alloc(1000).unwrap()).collect();
+        let folder = Folder::new();
+        let (path, link) = (folder.0.join("a.json"), folder.0.join("link.json"));
+        save(d, MILLPOND_SNAPSHOT_JSON, &path).unwrap();
+        check(&serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap());
+        std::fs::write(&path, "older").unwrap();
+        std::os::unix::fs::symlink("a.json", &link).unwrap();
+        save(d, MILLPOND_SNAPSHOT_TORCH_PICKLE, &link).unwrap();
+        assert!(link.is_symlink(), "a link stays one");
+        assert!(std::fs::read(&path).unwrap().starts_with(b"\x80\x02}"));
+        assert_eq!(folder.names(), ["a.json", "link.json"]);
+
+        // A disk that is full before the end: the older file stays.
+        std::fs::write(&path, "older").unwrap();
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        let small = libc::rlimit { rlim_cur: 100_000, rlim_max: libc::RLIM_INFINITY };
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &small) }, 0);
+        for format in [MILLPOND_SNAPSHOT_JSON, MILLPOND_SNAPSHOT_TORCH_PICKLE] {
+            let e = save(d, format, &path).unwrap_err();
+            assert_eq!(e.code, MILLPOND_E_SYSTEM);
+            assert!(e.message.contains("a.json: cannot be written: File too large"), "{}", e.message);
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"older");
+        assert_eq!(folder.names(), ["a.json", "link.json"]);
+
+        for (path, why) in [
+            (folder.0.join("none/a.json"), "No such file"),
+            (folder.0.clone(), "directory"),
+            (path.join("b"), "Not a directory"),
+            (PathBuf::from("/dev/full"), "No space left"),
+        ] {
+            let e = save(d, MILLPOND_SNAPSHOT_JSON, &path).unwrap_err();
+            assert_eq!(e.code, MILLPOND_E_SYSTEM);
+            assert!(e.message.contains(why), "{}", e.message);
+        }
+        save(d, MILLPOND_SNAPSHOT_JSON, Path::new("/dev/null")).unwrap();
+        assert!(!Path::new("/dev/null").is_file());
+        blocks.into_iter().for_each(|b| free(b).unwrap());
+    });
+}
