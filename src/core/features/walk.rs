@@ -60,7 +60,7 @@ impl Ground {
     }
 
     /// Locks all heaps in the order of their numbers.
-    fn lock_all(&self) -> Vec<LockedHeap<'_>> {
+    pub(super) fn lock_all(&self) -> Vec<LockedHeap<'_>> {
         let mut all: Vec<LockedHeap<'_>> = Vec::new();
         loop {
             let count = self.heap_count.load(Acquire);
@@ -108,7 +108,8 @@ impl Ground {
                 full = full || seen.len() == seen.capacity() && seen.try_reserve(seen.len()).is_err();
                 if !full {
                     let (off, units, requested) = (d.off(), d.units(), d.requested());
-                    seen.push(Seen { off, units, heap, tier_bits: d.tier_bits(), requested, state });
+                    let (tier_bits, tag) = (d.tier_bits(), self.tag_of(id));
+                    seen.push(Seen { off, units, heap, tier_bits, requested, state, tag });
                 }
             });
         }
@@ -164,6 +165,7 @@ impl Ground {
             pool: owner.pool,
             state: s.state,
             segment: (!self.config.mapping).then_some(piece.at),
+            tag: s.tag,
         })
     }
 }
@@ -176,6 +178,7 @@ struct Seen {
     tier_bits: u32,
     requested: u64,
     state: BlockState,
+    tag: u16,
 }
 
 /// A range of offsets, and its address at that moment.
