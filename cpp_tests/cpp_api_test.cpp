@@ -31,7 +31,7 @@ constexpr bool kMovesOnly =
     !std::is_copy_constructible<T>::value && !std::is_copy_assignable<T>::value;
 static_assert(kMovesOnly<Stream> && kMovesOnly<Event> && kMovesOnly<Pool> && kMovesOnly<Buffer> &&
                   kMovesOnly<PinnedBuffer> && kMovesOnly<millpond::UnifiedBuffer> &&
-                  kMovesOnly<millpond::OomCallback>,
+                  kMovesOnly<millpond::OomCallback> && kMovesOnly<millpond::OomHandler>,
               "owners move and do not copy");
 static_assert(std::is_trivially_copyable<Device>::value &&
                   std::is_nothrow_destructible<Pool>::value,
@@ -296,6 +296,51 @@ TEST_F(Cpp, OutOfMemoryCallbacksFreeWhatTheyCanSpare) {
   EXPECT_EQ(2u, asked.size());
   EXPECT_EQ(std::uint32_t{MILLPOND_E_INVALID_ARGUMENT},
             code_of([&] { millpond::OomCallback none(device_, nullptr); }));
+  device_.set_limit(0);
+}
+
+TEST_F(Cpp, WhatIsThrownSaysWhoHoldsTheMemory) {
+  device_.empty_cache();
+  device_.set_limit(64u << 20);
+  {
+    const millpond::Pool weights(device_, 0, "weights");
+    const Buffer held = weights.allocate(48u << 20, device_.default_stream());
+    std::vector<std::uint32_t> reasons;
+    millpond::OomHandler handler(device_, [&](const millpond_oom_report& report) {
+      reasons.push_back(report.reason);
+      return false;
+    });
+    try {
+      (void)device_.allocate(36u << 20);
+      ADD_FAILURE() << "there is no room";
+    } catch (const millpond::Error& e) {
+      const millpond_oom_report* report = e.oom_report();
+      ASSERT_NE(nullptr, report);
+      EXPECT_EQ(std::uint32_t{MILLPOND_OOM_DEVICE_LIMIT}, report->reason);
+      EXPECT_EQ(36u << 20, report->requested_bytes);
+      EXPECT_STREQ("pool 'weights'", report->pools[0].label);
+      EXPECT_NE(std::string::npos,
+                std::string(e.what()).find("biggest holder: pool 'weights', 48.0 MiB"));
+      EXPECT_NE(std::string::npos, millpond::to_string(*report).find("advice: "));
+      EXPECT_EQ(report->requested_bytes, device_.last_oom().requested_bytes);
+    }
+    EXPECT_EQ((std::vector<std::uint32_t>{MILLPOND_OOM_DEVICE_LIMIT}), reasons);
+    // Another failure has no report, and the last one stays.
+    try {
+      (void)millpond::Device("nonesuch", 0);
+    } catch (const millpond::Error& e) {
+      EXPECT_EQ(nullptr, e.oom_report());
+    }
+    EXPECT_EQ(36u << 20, device_.last_oom().requested_bytes);
+    millpond::MemoryResource resource(device_);
+    try {
+      (void)resource.allocate(36u << 20);
+      ADD_FAILURE() << "there is no room";
+    } catch (const millpond::BadAlloc& e) {
+      ASSERT_NE(nullptr, e.oom_report());
+      EXPECT_STREQ("the default pool", e.oom_report()->pool_label);
+    }
+  }
   device_.set_limit(0);
 }
 

@@ -44,6 +44,21 @@ bool failed(C_Status status) {
   return true;
 }
 
+/// Adds to the error why there is no memory and who holds it, if that is what the call failed for.
+void explain() {
+  millpond_oom_report report{};
+  report.struct_size = sizeof report;
+  std::size_t size = 0;
+  if (millpond_last_oom(&report) != C_SUCCESS ||
+      millpond_oom_report_text(&report, nullptr, 0, &size) != C_SUCCESS) {
+    return;
+  }
+  std::string text(size, '\0');
+  if (millpond_oom_report_text(&report, &text[0], size, nullptr) != C_SUCCESS) return;
+  text.resize(size - 1);
+  last_error += "\n" + text;
+}
+
 const char* environment(const char* name, const char* otherwise) {
   const char* value = std::getenv(name);
   return value != nullptr && *value != '\0' ? value : otherwise;
@@ -195,7 +210,10 @@ void* allocate(std::size_t size, int ordinal, Stream stream) {
     status = millpond_pool_alloc(pool != nullptr ? pool->pool : device->pool, size,
                                  stream_of(stream), &ptr);
   }
-  if (failed(status)) return nullptr;
+  if (failed(status)) {
+    explain();
+    return nullptr;
+  }
   if (ptr == nullptr) return nullptr;  // 0 bytes
   Shard& shard = shard_of(ordinal, ptr);
   try {
@@ -411,6 +429,36 @@ int millpond_torch_stats(int device, Stats* inout) {
                     counter(s.segments),        s.driver_calls,
                     s.out_of_memory_count,      s.limit_bytes};
     std::memcpy(inout, &all, inout->struct_size < sizeof all ? inout->struct_size : sizeof all);
+    return 0;
+  });
+}
+
+int millpond_torch_tag_push(const char* name) {
+  return guard(1, [&] { return failed(millpond_tag_push(name)) ? 1 : 0; });
+}
+
+int millpond_torch_tag_pop() {
+  return guard(1, [&] { return failed(millpond_tag_pop()) ? 1 : 0; });
+}
+
+int millpond_torch_tag_bytes(int device, const char* name, std::uint64_t* out) {
+  return guard(1, [&] {
+    Device* on = device_at(device);
+    if (on == nullptr) return 1;
+    std::vector<millpond_tag_stats> all(16);
+    std::size_t count = 0;
+    for (;;) {
+      if (failed(millpond_device_list_tags(on->device, all.data(), sizeof all[0], all.size(),
+                                           &count))) {
+        return 1;
+      }
+      if (count <= all.size()) break;
+      all.resize(count);
+    }
+    *out = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (std::strcmp(all[i].name, name) == 0) *out = all[i].allocated_bytes.current;
+    }
     return 0;
   });
 }

@@ -332,6 +332,8 @@ typedef struct millpond_block_record {
   void *segment;
   /** One MILLPOND_BLOCK_* bit. */
   uint32_t state;
+  /** The number of its tag (`millpond_tag_get_name`); 0: none, and for free memory. */
+  uint32_t tag;
 } millpond_block_record;
 
 /**
@@ -1216,6 +1218,341 @@ C_Status millpond_device_send_snapshot(const millpond_device *device,
                                        uint32_t format,
                                        millpond_write_callback callback,
                                        void *user_data);
+
+/* ---- Seeing memory: why there is none ------------------------------------------------------------------ */
+
+/** Why a request failed: the library itself cannot keep track of more blocks, streams or segments. */
+#define MILLPOND_OOM_BOOKKEEPING 1
+/** The request alone is larger than the device. */
+#define MILLPOND_OOM_LARGER_THAN_DEVICE 2
+/** The request alone is above the limit of its pool. */
+#define MILLPOND_OOM_ABOVE_POOL_LIMIT 3
+/** The request alone is above the limit of the device. */
+#define MILLPOND_OOM_ABOVE_DEVICE_LIMIT 4
+/** With it the pool would pass its limit. */
+#define MILLPOND_OOM_POOL_LIMIT 5
+/** With it the device would pass its limit. */
+#define MILLPOND_OOM_DEVICE_LIMIT 6
+/** What is missing was freed and waits: for streams, or since others use it. */
+#define MILLPOND_OOM_WAITING 7
+/** Enough is free, but not in one piece, or not where the request may have it. */
+#define MILLPOND_OOM_FRAGMENTED 8
+/** The device refused although less is taken from it than may be. */
+#define MILLPOND_OOM_DEVICE_REFUSED 9
+/** Nearly all that the device has is in use. */
+#define MILLPOND_OOM_EXHAUSTED 10
+/** What a report could not tell: everything but what was asked. */
+#define MILLPOND_OOM_MISSING_ALL 1
+/** What the device says that it has free: in a callback, and while a stream is captured, it is not asked. */
+#define MILLPOND_OOM_MISSING_DEVICE_FREE 2
+/** What many of the freed blocks wait for: there are too many. */
+#define MILLPOND_OOM_MISSING_WAITS 4
+/** The largest free range: what is told is the least that it has. */
+#define MILLPOND_OOM_MISSING_LARGEST 8
+/** Which streams hold many of the blocks, where memory is not pooled. */
+#define MILLPOND_OOM_MISSING_STREAMS 16
+/** The device maps: free granules serve a request wherever they lie. */
+#define MILLPOND_OOM_MAPS 1
+/** It could map, but the option `expandable_segments` is off. */
+#define MILLPOND_OOM_COULD_MAP 2
+/** Its memory is pooled. */
+#define MILLPOND_OOM_POOLED 4
+/** The request's stream is captured: nothing that needs a wait was tried. */
+#define MILLPOND_OOM_CAPTURED 8
+/** The request had a stream. */
+#define MILLPOND_OOM_HAS_STREAM 16
+/** What a freed block waits for: the work of one stream. */
+#define MILLPOND_OOM_WAITS_FOR_STREAM 1
+/** The work of all streams. */
+#define MILLPOND_OOM_WAITS_FOR_ALL_STREAMS 2
+/** A stream that has ended. */
+#define MILLPOND_OOM_WAITS_FOR_ENDED 3
+/** Others, beside this process, which use its memory. */
+#define MILLPOND_OOM_WAITS_FOR_OTHERS 4
+/** Nothing any more, or not known yet. */
+#define MILLPOND_OOM_WAITS_FOR_NOTHING 5
+/** What was tried: idle memory of other streams of the pool. */
+#define MILLPOND_OOM_STEP_POOL_IDLE 0
+/** Unused memory back to the device (`garbage_collection_threshold`). */
+#define MILLPOND_OOM_STEP_COLLECT 1
+/** More from the device. */
+#define MILLPOND_OOM_STEP_DEVICE 2
+/** Freed blocks that were kept whole (`max_split_size_mb`). */
+#define MILLPOND_OOM_STEP_WHOLE 3
+/** Memory of busy streams of the pool. */
+#define MILLPOND_OOM_STEP_POOL_BUSY 4
+/** Idle memory of other pools. */
+#define MILLPOND_OOM_STEP_OTHERS_IDLE 5
+/** Freed blocks that wait for nothing any more. */
+#define MILLPOND_OOM_STEP_READY 6
+/** A wait for freed blocks. */
+#define MILLPOND_OOM_STEP_WAITING 7
+/** Memory of busy streams of other pools. */
+#define MILLPOND_OOM_STEP_OTHERS_BUSY 8
+/** Idle segments back to the device, for one that is large enough. */
+#define MILLPOND_OOM_STEP_TRIM 9
+/** The program's own callbacks. */
+#define MILLPOND_OOM_STEP_CALLBACKS 10
+/** Holders of a kind, and streams that are waited for, that a report names at most. */
+#define MILLPOND_OOM_TOP 8
+/** Steps that there are. */
+#define MILLPOND_OOM_STEPS 11
+/** Bytes of a label, with its NUL; longer ones are cut. */
+#define MILLPOND_OOM_LABEL 48
+/** Bytes of the device's own words, likewise. */
+#define MILLPOND_OOM_WORDS 192
+
+/** A pool, a stream or a tag, and what it holds. */
+typedef struct millpond_oom_holder {
+  /** What it is, for a person: "pool 'weights'", "stream 0x7f00", "tag 'kv_cache'". */
+  char label[MILLPOND_OOM_LABEL];
+  /** Of a pool: borrowed; NULL for one that has ended. */
+  millpond_pool *pool;
+  /** Of a stream: NULL for the default one, and for blocks without a stream. */
+  C_Stream stream;
+  /** Bytes in live blocks, after rounding. */
+  uint64_t live_bytes;
+  /** Live blocks. */
+  uint64_t block_count;
+  /** Bytes in freed blocks that wait. */
+  uint64_t waiting_bytes;
+  /** Bytes taken from the device and in no block. */
+  uint64_t free_bytes;
+} millpond_oom_holder;
+
+/** What freed blocks wait for. Each block counts for the first thing only that it waits for. */
+typedef struct millpond_oom_wait {
+  /** A MILLPOND_OOM_WAITS_FOR_* number. */
+  uint32_t waits_for;
+  /** Blocks. */
+  uint32_t block_count;
+  /** The stream, with MILLPOND_OOM_WAITS_FOR_STREAM. */
+  C_Stream stream;
+  /** Bytes, after rounding. */
+  uint64_t bytes;
+} millpond_oom_wait;
+
+/** What became of one thing that was tried. */
+typedef struct millpond_oom_tried {
+  /** A MILLPOND_OOM_STEP_* number. */
+  uint32_t step;
+  /** How often it was tried. */
+  uint32_t try_count;
+  /** How often it brought anything. */
+  uint32_t helped_count;
+  /** 0. */
+  uint32_t reserved;
+  /** Bytes that it brought; of callbacks, that they freed. What gives memory back to the device brings none by itself. */
+  uint64_t bytes;
+} millpond_oom_tried;
+
+/**
+ * Why a request found no memory. All but the device's own number is of one moment; `live_bytes`, `waiting_bytes`,
+ * `free_here_bytes`, `free_other_streams_bytes`, `free_other_pools_bytes` and `moving_bytes` sum up to
+ * `reserved_bytes`, but for what sleeps.
+ */
+typedef struct millpond_oom_report {
+  /** sizeof(millpond_oom_report) */
+  size_t struct_size;
+  /** A MILLPOND_OOM_* number: why, in one word. */
+  uint32_t reason;
+  /** MILLPOND_OOM_MISSING_* bits: what could not be told. */
+  uint32_t missing;
+  /** MILLPOND_OOM_MAPS and the bits behind it. */
+  uint32_t flags;
+  /** For how many streams freed blocks wait. */
+  uint32_t waiting_stream_count;
+  /** The device; borrowed. */
+  millpond_device *device;
+  /** The pool that was to serve the request; borrowed. NULL when it has ended. */
+  millpond_pool *pool;
+  /** What it is, for a person. */
+  char pool_label[MILLPOND_OOM_LABEL];
+  /** The stream of the request. */
+  C_Stream stream;
+  /** Bytes that were asked for. */
+  uint64_t requested_bytes;
+  /** The same after rounding. */
+  uint64_t rounded_bytes;
+  /** The limit of the pool; 0: none. */
+  uint64_t pool_limit_bytes;
+  /** The limit of the device; 0: none. */
+  uint64_t device_limit_bytes;
+  /** The most that is ever taken from the device. */
+  uint64_t device_most_bytes;
+  /** Taken from the device by the pool. */
+  uint64_t pool_reserved_bytes;
+  /** Taken from the device. */
+  uint64_t reserved_bytes;
+  /** In live blocks. */
+  uint64_t live_bytes;
+  /** In freed blocks that wait. */
+  uint64_t waiting_bytes;
+  /** Of that, in blocks that others use beside this process. */
+  uint64_t exported_bytes;
+  /** In no block, for the request's own stream in its pool. */
+  uint64_t free_here_bytes;
+  /** In no block, for other streams of the pool. */
+  uint64_t free_other_streams_bytes;
+  /** In no block, in other pools. */
+  uint64_t free_other_pools_bytes;
+  /** In the hands of other threads at that moment. */
+  uint64_t moving_bytes;
+  /** Not taken any more: of pools that sleep. */
+  uint64_t sleeping_bytes;
+  /** Not taken, and within the limits of the device. */
+  uint64_t unreserved_bytes;
+  /** What the device says that it has free: other users of it count, too. */
+  uint64_t device_free_bytes;
+  /** The largest block that the request's own stream and pool could have given. */
+  uint64_t largest_here_bytes;
+  /** The same of any other stream or pool. */
+  uint64_t largest_elsewhere_bytes;
+  /** What the device said when it was asked last; "" where it was not, or has given. */
+  char device_said[MILLPOND_OOM_WORDS];
+  /** How many of `pools` are filled, and so on. */
+  uint32_t pool_count;
+  /** See `pool_count`. */
+  uint32_t stream_count;
+  /** See `pool_count`. */
+  uint32_t tag_count;
+  /** See `pool_count`. */
+  uint32_t wait_count;
+  /** See `pool_count`. */
+  uint32_t tried_count;
+  /** 0. */
+  uint32_t reserved;
+  /** The pools that hold the most, live and waiting, first. */
+  struct millpond_oom_holder pools[MILLPOND_OOM_TOP];
+  /** The streams, likewise. */
+  struct millpond_oom_holder streams[MILLPOND_OOM_TOP];
+  /** The tags, likewise. */
+  struct millpond_oom_holder tags[MILLPOND_OOM_TOP];
+  /** What most of what waits, waits for. */
+  struct millpond_oom_wait waits[MILLPOND_OOM_TOP];
+  /** What was tried. */
+  struct millpond_oom_tried tried[MILLPOND_OOM_STEPS];
+} millpond_oom_report;
+
+/**
+ * Called when a request finds no memory, with the pointer given at `millpond_device_add_oom_handler` and a report of why,
+ * which lives for the call: on the thread of the request, with no lock held, after everything else was tried.
+ * Returns true when it freed something. It may allocate and free through Millpond; a request that fails inside it calls
+ * nobody. It may be called by several threads at once. It must not throw.
+ */
+typedef bool (*millpond_oom_handler)(void *user_data, const struct millpond_oom_report *report);
+
+/**
+ * The report of the calling thread's last request that found no memory, if it was one of this device: of any pool, with
+ * or without a stream, and however long ago. Pinned and unified memory have none. The caller sets
+ * `inout_report->struct_size`; as much as fits is written. It is a copy, and stays as it is.
+ *
+ * Errors: INVALID_ARGUMENT, also where the thread has no such request; NOT_INITIALIZED.
+ */
+C_Status millpond_device_last_oom(const millpond_device *device,
+                                  struct millpond_oom_report *inout_report);
+
+/**
+ * The report that belongs to the calling thread's last error, of whichever device; C_ERROR where that was no request
+ * that found no memory, or an argument is wrong. Does not change the last error.
+ */
+C_Status millpond_last_oom(struct millpond_oom_report *inout_report);
+
+/**
+ * The report in words, for a person: several lines, UTF-8, with what could be done at the end. `out_text` gets as much
+ * of it as fits, always with a NUL, and `out_size` the bytes that all of it takes with its NUL. `out_text` may be NULL
+ * where `capacity` is 0, and `out_size` may be NULL. 4096 bytes are enough for nearly all reports.
+ *
+ * Errors: INVALID_ARGUMENT.
+ */
+C_Status millpond_oom_report_text(const struct millpond_oom_report *report,
+                                  char *out_text,
+                                  size_t capacity,
+                                  size_t *out_size);
+
+/**
+ * As `millpond_device_add_oom_callback`, for a callback that gets the report of why there is no memory: of which pool,
+ * who holds how much, and what was tried. Neither is called for a request that no callback can help: one that is larger
+ * than the device, or than the limit of its pool. Removed with `millpond_device_remove_oom_callback`.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_add_oom_handler(millpond_device *device,
+                                         millpond_oom_handler handler,
+                                         void *user_data,
+                                         uint64_t *out_id);
+
+/* ---- Seeing memory: tags ------------------------------------------------------------------------------- */
+
+/** What the blocks of one tag have, on one device. */
+typedef struct millpond_tag_stats {
+  /** sizeof(millpond_tag_stats), or as much of it as was written. */
+  size_t struct_size;
+  /** Its name. Lives for ever. */
+  const char *name;
+  /** Its number. */
+  uint32_t tag;
+  /** 0. */
+  uint32_t reserved;
+  /** Bytes in live blocks as they were asked for. */
+  millpond_counter requested_bytes;
+  /** Bytes in live blocks after rounding. */
+  millpond_counter allocated_bytes;
+  /** Live blocks. */
+  millpond_counter blocks;
+  /** Bytes, after rounding, in freed blocks that still wait. */
+  uint64_t waiting_bytes;
+} millpond_tag_stats;
+
+/**
+ * From now on the blocks that this thread allocates, on any device and from any pool, have the tag `name`, until
+ * `millpond_tag_pop`. Tags nest, and the innermost counts; those that a thread leaves in force end with it. A name has 1
+ * to 31 bytes of UTF-8, and keeps its number for the rest of the process. Pinned and unified memory has no tags.
+ *
+ * While any thread has a tag in force, allocations of all threads take a longer way; a program without tags pays
+ * nothing.
+ *
+ * Errors: INVALID_ARGUMENT; SYSTEM for more than 65535 names; NOT_PERMITTED on a thread that is ending.
+ */
+C_Status millpond_tag_push(const char *name);
+
+/**
+ * Ends the calling thread's innermost tag; the one around it counts again. Blocks keep the tags that they have.
+ *
+ * Errors: NOT_PERMITTED where the thread has none.
+ */
+C_Status millpond_tag_pop(void);
+
+/**
+ * The number of a tag, for `millpond_tag_push_number`: the same each time, never 0.
+ *
+ * Errors: INVALID_ARGUMENT; SYSTEM for more than 65535 names.
+ */
+C_Status millpond_tag_get_number(const char *name, uint32_t *out_tag);
+
+/**
+ * `millpond_tag_push` without a look at the name, for who pushes often.
+ *
+ * Errors: INVALID_ARGUMENT for a number that no tag has; NOT_PERMITTED on a thread that is ending.
+ */
+C_Status millpond_tag_push_number(uint32_t tag);
+
+/** The name of a tag; "" for a number that no tag has, and for 0. Never NULL; lives for ever. */
+const char *millpond_tag_get_name(uint32_t tag);
+
+/**
+ * Writes what the blocks of each tag that was ever used on the device have into an array of the caller's, the first
+ * `capacity` of them, by number, and how many there are to `out_count`. `stats_size` is sizeof(millpond_tag_stats).
+ * `stats` may be NULL where `capacity` is 0. Blocks without a tag are what is left of the device's account.
+ *
+ * Errors: INVALID_ARGUMENT, also for a `stats_size` that is no size of this struct; NOT_INITIALIZED. After an error
+ * nothing was written.
+ */
+C_Status millpond_device_list_tags(const millpond_device *device,
+                                   struct millpond_tag_stats *stats,
+                                   size_t stats_size,
+                                   size_t capacity,
+                                   size_t *out_count);
 
 /* ---- Sharing: other processes, other devices ----------------------------------------------------------- */
 

@@ -2,8 +2,11 @@
 //!
 //! Only `capi` and `paddle` turn it into status numbers.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
 
 /// Why a call failed. The numbers are part of the C API (`MILLPOND_E_*`) and are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,10 +55,30 @@ pub enum Code {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What an error carries beside its text.
+pub(crate) trait Detail: Any + Send + Sync + UnwindSafe + RefUnwindSafe {}
+
+impl<T: Any + Send + Sync + UnwindSafe + RefUnwindSafe> Detail for T {}
+
+#[derive(Clone)]
 struct Inner {
     code: Code,
     message: Cow<'static, str>,
+    detail: Option<Arc<dyn Detail>>,
+}
+
+impl PartialEq for Inner {
+    fn eq(&self, other: &Inner) -> bool {
+        self.code == other.code && self.message == other.message
+    }
+}
+
+impl Eq for Inner {}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.code, self.message)
+    }
 }
 
 /// What the inside of the library returns.
@@ -65,7 +88,23 @@ impl Error {
     /// An error with a message.
     #[cold]
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Error(Box::new(Inner { code, message: message.into() }))
+        Error(Box::new(Inner { code, message: message.into(), detail: None }))
+    }
+
+    /// The same error, which also carries `detail`.
+    #[cold]
+    pub(crate) fn with(mut self, detail: Arc<dyn Detail>) -> Self {
+        self.0.detail = Some(detail);
+        self
+    }
+
+    /// What it carries, if that is a `T`.
+    pub(crate) fn detail<T: Any + Send + Sync>(&self) -> Option<Arc<T>>
+    where
+        Arc<T>: Any,
+    {
+        let all: Arc<dyn Any + Send + Sync> = self.0.detail.clone()?;
+        all.downcast().ok()
     }
 
     /// The stable code.

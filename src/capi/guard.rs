@@ -50,6 +50,7 @@ pub(crate) fn run_first(body: impl FnOnce() -> Result<()>) -> C_Status {
 #[cold]
 fn failed(e: &Error) -> C_Status {
     last_error::set(e.code(), e.message());
+    last_error::note(e.oom_report());
     status::of(e)
 }
 

@@ -11,7 +11,7 @@ use crate::capi::guard;
 use crate::capi::types::{millpond_capture, millpond_checkpoint, millpond_device, millpond_pool};
 use crate::paddle::abi::C_Status;
 use crate::runtime::ladder::Caller;
-use crate::runtime::{self, DeviceState, PoolId, lock};
+use crate::runtime::{self, DeviceState, OomReport, PoolId, lock};
 use std::collections::BTreeMap;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -276,6 +276,35 @@ pub(crate) fn name_pool(handle: *const millpond_pool, name: &str) {
     lock(&BOOK).names.insert(split(handle).1, name.to_owned());
 }
 
+/// The name of a pool, if it has one.
+pub(crate) fn name_of(device: &DeviceState, pool: PoolId) -> Option<String> {
+    let book = lock(&BOOK);
+    book.names.get(book.handles.get(&(device.id(), pool))?).cloned()
+}
+
+/// The same report with the names of pools.
+pub(crate) fn named_report(report: &OomReport) -> OomReport {
+    let mut r = report.clone();
+    let Some(device) = r.device.and_then(runtime::by_id) else { return r };
+    r.pool_name = name_of(device, r.pool).unwrap_or_default();
+    for h in &mut r.pools {
+        h.name = h.pool.and_then(|p| name_of(device, p)).unwrap_or_default();
+    }
+    r
+}
+
+/// The same error, in whose report, if it has one, pools have their names.
+#[cold]
+pub(crate) fn named(e: Error) -> Error {
+    match e.oom_report() {
+        Some(report) => {
+            let report = named_report(&report);
+            Error::new(e.code(), report.line()).with(Arc::new(report))
+        }
+        None => e,
+    }
+}
+
 /// The pools of a device that have this name.
 pub(crate) fn pools_named(device: &DeviceState, name: &str) -> Vec<PoolId> {
     let book = lock(&BOOK);
@@ -293,6 +322,9 @@ pub(crate) fn pool_name(device: &DeviceState, pool: PoolId) -> Option<String> {
 /// The same error, prefixed with the pool's name if it has one.
 #[cold]
 pub(crate) fn with_name(handle: *const millpond_pool, e: Error) -> Error {
+    if e.oom_report().is_some() {
+        return named(e);
+    }
     let (POOL_MARK, bits) = split(handle) else { return e };
     match lock(&BOOK).names.get(&bits) {
         Some(name) => Error::new(e.code(), format!("pool {name:?}: {}", e.message())),

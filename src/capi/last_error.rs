@@ -4,8 +4,10 @@
 
 use crate::base::error::Code;
 use crate::capi::types::CODES;
-use std::cell::UnsafeCell;
+use crate::runtime::OomReport;
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ffi::{CStr, c_char};
+use std::sync::Arc;
 
 /// The bytes of a message including its NUL; longer ones are cut.
 const ROOM: usize = 512;
@@ -24,6 +26,28 @@ fn with<R>(f: impl FnOnce(&mut Last) -> R) -> R {
     // SAFETY: the cell belongs to this thread, and no caller below goes back into this module from
     // within `f`, so this is the only reference.
     LAST.with(|l| f(unsafe { &mut *l.get() }))
+}
+
+thread_local! {
+    /// Why the thread's last request that found no memory did not.
+    static REPORT: RefCell<Option<Arc<OomReport>>> = const { RefCell::new(None) };
+    /// Whether that was its last failed call.
+    static IS_LAST: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes whether the last failure was a request that found no memory, and why.
+pub(crate) fn note(report: Option<Arc<OomReport>>) {
+    IS_LAST.set(false);
+    if report.is_some() {
+        // A thread that is ending keeps none.
+        IS_LAST.set(REPORT.try_with(|last| last.replace(report)).is_ok());
+    }
+}
+
+/// Why the last such request found no memory; with `now`, only if it was the last failed call.
+pub(crate) fn report(now: bool) -> Option<Arc<OomReport>> {
+    let last = REPORT.try_with(|last| last.borrow().clone()).ok().flatten();
+    last.filter(|_| !now || IS_LAST.get())
 }
 
 /// Stores a failure of this thread.

@@ -45,7 +45,8 @@ pub unsafe extern "C" fn millpond_alloc(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
-        let addr = handles::device(device)?.memory().alloc_unordered(PoolId::DEFAULT, size_bytes as u64)?;
+        let memory = handles::device(device)?.memory();
+        let addr = memory.alloc_unordered(PoolId::DEFAULT, size_bytes as u64).map_err(handles::named)?;
         out.set(to_ptr(addr));
         Ok(())
     })

@@ -314,6 +314,8 @@ pub struct millpond_block_record {
     pub segment: *mut c_void,
     /// One MILLPOND_BLOCK_* bit.
     pub state: u32,
+    /// The number of its tag (`millpond_tag_get_name`); 0: none, and for free memory.
+    pub tag: u32,
 }
 
 /// Called for each block of `millpond_device_walk_blocks`, with the pointer given there, on the thread of that call,

@@ -70,6 +70,7 @@ impl Walk {
             pool: b.pool.map_or(null_mut(), |p| self.pool(p)),
             segment: to_ptr(b.segment.unwrap_or(0)),
             state: b.state as u32,
+            tag: b.tag.into(),
         }
     }
 }

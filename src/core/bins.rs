@@ -201,6 +201,16 @@ impl<const ROWS: usize, const LOOK: usize> Bins<ROWS, LOOK> {
         }
     }
 
+    /// [units] the largest block; 0 when there is none. A list is in order as far as `LOOK` steps reach, so no more than
+    /// `most` blocks of the last one are looked at.
+    pub(crate) fn largest(&self, maps: &Maps, most: usize) -> u32 {
+        let Some(r) = self.rows.checked_ilog2() else { return 0 };
+        let Some(c) = self.cols[r as usize].checked_ilog2() else { return 0 };
+        let first = self.head[r as usize][c as usize];
+        let list = std::iter::successors(Some(first), |&id| Some(maps.desc(id).next()));
+        list.take_while(|&id| id != 0).take(most).map(|id| maps.desc(id).units()).max().unwrap_or(0)
+    }
+
     /// Whether the bins are empty.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {

@@ -13,6 +13,7 @@ use super::units::{GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, g
 use crate::base::error::Result;
 use crate::base::lazy::{LazyArray, Record, View};
 use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed, levels};
+use std::sync::OnceLock;
 
 mod find;
 
@@ -50,6 +51,8 @@ pub(crate) const USES: u32 = 1 << 8;
 pub(crate) const DIRECT: u32 = 1 << 9;
 /// A live block whose charge does not follow from its size alone (`tuned`): its free takes the slow path.
 pub(crate) const TUNED: u32 = 1 << 10;
+/// A block with a tag (`features/tags.rs`), live or waiting: its free takes the slow way.
+pub(crate) const TAGGED: u32 = 1 << 11;
 
 /// How a granule is used: bits 56.. of its record. If blocks can start in it, bit 2 is set and the low two bits are the
 /// blocks' tier bits.
@@ -176,10 +179,14 @@ impl<'a> Desc<'a> {
     }
     /// Flags a live block so that its free takes the slow path. `false`: it is no longer live.
     pub(crate) fn flag_uses(self) -> bool {
+        self.flag_live(USES)
+    }
+    /// The same with other flags.
+    pub(crate) fn flag_live(self, flags: u32) -> bool {
         let mut was = self.state();
         while was & kind::MASK == kind::LIVE {
             // The exchange decides between this and a free from another thread, which changes the state too.
-            match self.0.word[2].compare_exchange(was, was | USES, Relaxed, Relaxed) {
+            match self.0.word[2].compare_exchange(was, was | flags, Relaxed, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => was = now,
             }
@@ -267,6 +274,8 @@ pub(crate) struct Maps {
     table: LazyArray<AtomicU32>,
     /// For each granule, the large block that was last found to contain an address in it, though it starts before it.
     holders: LazyArray<AtomicU32>,
+    /// The tags of blocks that have one, by id; made for the first.
+    tags: OnceLock<LazyArray<AtomicU32>>,
     next_id: AtomicU32,
     /// Ids that heaps gave back: the first; `next` links to the others.
     spare_ids: Lock<Id, { levels::SPARE_IDS }>,
@@ -338,6 +347,7 @@ impl Maps {
             granules: LazyArray::new((u64::from(real) + u64::from(alias)) as usize)?,
             table: LazyArray::new(entries as usize)?,
             holders: LazyArray::new(real as usize)?,
+            tags: OnceLock::new(),
             next_id: AtomicU32::new(1),
             spare_ids: Lock::new(0),
             slots: [
@@ -355,6 +365,23 @@ impl Maps {
         self.granules.discard();
         self.table.discard();
         self.holders.discard();
+        self.tags.get().into_iter().for_each(LazyArray::discard);
+    }
+
+    /// Notes the tag of a block. `false`: there is no memory of the host for tags.
+    pub(crate) fn set_tag(&self, id: Id, tag: u16) -> bool {
+        if self.tags.get().is_none() {
+            let Ok(table) = LazyArray::new(self.descs.len()) else { return false };
+            let _ = self.tags.set(table); // another thread may have been first
+        }
+        let entry = self.tags.get().and_then(|t| t.get(id as usize));
+        entry.map(|e| e.store(tag.into(), Relaxed)).is_some()
+    }
+
+    /// The tag that was noted last for a block.
+    pub(crate) fn tag(&self, id: Id) -> u16 {
+        let entry = self.tags.get().and_then(|t| t.get(id as usize));
+        entry.map_or(0, |e| e.load(Relaxed) as u16)
     }
 
     #[inline(always)]

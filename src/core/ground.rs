@@ -16,6 +16,7 @@ use super::state::checkpoints::Checkpoints;
 use super::state::growth::{Growth, Parts};
 use super::state::pools::Pool;
 use super::state::sleeping::SleepingPools;
+use super::state::tags::Tags;
 use super::state::tuned::Tuned;
 use super::types::{POOL_SLOTS, PoolId};
 use super::units::{GRANULE_SHIFT, GranuleRun, LARGE_UNITS_SHIFT, granule_bytes};
@@ -141,6 +142,7 @@ pub(crate) struct Ground {
     pub sleeping: Mutex<SleepingPools, { levels::SLEEPING }>,
     pub limit: AtomicU64, // [B] 0: none
     pub oom_count: AtomicU64,
+    pub tags: Lock<Tags>,
     pub tuned: Tuned,
     /// [units of the large tier] how much of a heap may be free in partly used granules; `u64::MAX` as long as the
     /// device has more memory to give, as far as was last seen. A hint.
@@ -248,6 +250,7 @@ impl Ground {
             sleeping: Mutex::default(),
             limit: AtomicU64::new(0),
             oom_count: AtomicU64::new(0),
+            tags: Lock::new(Tags::default()),
             tuned: Tuned::default(),
             most_ragged: AtomicU64::new(u64::MAX),
             real,

@@ -14,7 +14,7 @@
 //! heap/       the memory of one (pool, stream): what is free, what waits, and the hold of its lock
 //! order/      streams and fences: what must have passed before memory is used again
 //! bins, desc, aliases     free blocks by size; descriptors, and maps to them; addresses of scattered granules
-//! units, shape, types     granules and units; sizes to units; the words shared with users
+//! units, shape, types, report     granules and units; sizes to units; the words shared with users
 //! layout      all memory at one moment, as plain data
 //! backing     what is needed from outside
 //! ```
@@ -34,6 +34,7 @@ mod layout;
 mod ledger;
 mod order;
 mod pond;
+mod report;
 mod shape;
 mod state;
 mod supply;
@@ -50,16 +51,21 @@ pub use layout::{Layout, Owner, Place, Placed, Span};
 pub use order::{Ending, Fence, Order};
 pub(crate) use order::{Stream, Waits};
 pub use pond::Pond;
+pub use report::{
+    OOM_STEPS, OOM_TOP, OomHolder, OomMissing, OomReason, OomReport, OomStep, OomTried, OomWait, WaitsFor,
+};
 pub use state::captures::CaptureId;
 pub use state::checkpoints::CheckpointId;
 pub use state::pools::Pool;
 pub(crate) use state::pools::PoolRef;
+pub(crate) use state::tags::Tags;
 pub use state::tuned::Tuning;
-pub use types::{BlockInfo, BlockRecord, BlockState, BlockStates, Counter, PoolId, Stats};
+pub use types::{BlockInfo, BlockRecord, BlockState, BlockStates, Counter, PoolId, Stats, TagStats};
 pub(crate) use types::{EVERY, UNORDERED};
 pub use units::GranuleRun;
 pub(crate) use {
     heap::Heap,
     ladder::{Freed, Got, Locate},
+    supply::Trials,
     units::GRANULE,
 };

@@ -7,10 +7,11 @@ use super::heap::Heap;
 use super::ladder::{Freed, Got, Locate};
 use super::layout::Layout;
 use super::order::{Ending, Order};
+use super::report::OomReport;
 use super::state::pools::{Pool, PoolRef};
 use super::state::tuned::Tuning;
-use super::types::{BlockInfo, BlockRecord, BlockStates, PoolId, Stats};
-use crate::base::error::Result;
+use super::types::{BlockInfo, BlockRecord, BlockStates, PoolId, Stats, TagStats};
+use crate::base::error::{Error, Result};
 use crate::base::sync::Ordering::Relaxed;
 use std::sync::Arc;
 
@@ -76,6 +77,26 @@ impl Pond {
         if let Some(p) = self.ground.pool(served) {
             p.oom_count.fetch_add(1, Relaxed);
         }
+    }
+
+    /// The report of a request that failed with `e`; see `Ground::explain`.
+    pub fn explain(&self, pool: PoolId, stream: Option<u64>, bytes: u64, e: &Error) -> OomReport {
+        self.ground.explain(pool, stream, bytes, e)
+    }
+
+    /// Gives the live block at `offset`, which its owner does not know yet, a tag that is not 0.
+    pub fn tag(&self, offset: u64, tag: u16) {
+        self.ground.tag(offset, tag);
+    }
+
+    /// What the blocks of each tag have that was ever given.
+    pub fn tag_stats(&self) -> Vec<(u16, TagStats)> {
+        self.ground.tag_stats()
+    }
+
+    /// [B] in live blocks. The device is not asked anything.
+    pub fn live_bytes(&self) -> u64 {
+        self.ground.live_bytes()
     }
 
     /// Frees the block at `offset`. With a stream, the block is reusable once that stream has passed

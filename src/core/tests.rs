@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex};
 mod capture;
 mod checkpoint;
 mod guards;
+mod oom;
 mod programs;
 mod scale;
 mod scattered;

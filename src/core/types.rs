@@ -103,6 +103,19 @@ impl Stats {
     }
 }
 
+/// What the blocks of one tag have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TagStats {
+    /// Bytes in live blocks as they were asked for.
+    pub requested: Counter,
+    /// Bytes in live blocks after rounding.
+    pub allocated: Counter,
+    /// Live blocks.
+    pub blocks: Counter,
+    /// Bytes, after rounding, in freed blocks that still wait.
+    pub waiting: u64,
+}
+
 /// What is known of one live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockInfo {
@@ -182,6 +195,8 @@ pub struct BlockRecord {
     pub state: BlockState,
     /// Where its segment begins; `None` if the device maps, and thus takes memory by the granule.
     pub segment: Option<u64>,
+    /// The number of its tag; 0 for none, and for a free one.
+    pub tag: u16,
 }
 
 #[cfg(test)]

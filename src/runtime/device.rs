@@ -56,11 +56,13 @@ impl DeviceState {
         let host = HostCache::default();
         host.configure(&options);
         let usage = Arc::new(Usage::new());
+        let memory = Memory::with_options(device.clone(), usage.clone(), options)?;
+        memory.set_owner(id);
         Ok(DeviceState {
             id,
             type_name: type_name.to_owned(),
             ordinal: device.ordinal(),
-            memory: Memory::with_options(device.clone(), usage.clone(), options)?,
+            memory,
             device,
             usage,
             host,

@@ -1,11 +1,10 @@
 //! The handle cache: pools that were looked up recently. It leads from a number that the caller gives a pool (the C API
 //! uses the bits of its handle) to the memory and the pool, in a few loads and with no lock.
 //!
-//! What a number leads to must not change while a thread follows it. So an entry leads to the same place in the same
-//! memory for ever; only which pool of that place it is for changes. The place is given to another pool only when no
-//! number leads there any more, and a caller that goes on with what it found checks again whether that is still meant.
-//! A pool that ends, or stops taking requests, is removed before the caller is told so; a device's default pool is not
-//! found while the device has open scopes.
+//! What a number leads to must not change while a thread follows it. So an entry is never changed once it can be found,
+//! and that of a pool that has ended is used again only long after, as is the pool's slot in the core. A pool that ends,
+//! or takes no more requests, is removed before whoever wanted that is told so; the default pool of a device cannot be
+//! found while the device has scopes, and none while a thread has a tag in force.
 
 use crate::base::fork;
 use crate::base::slots::AtomicRef;
@@ -14,6 +13,7 @@ use crate::base::sync::system::Mutex;
 use crate::core::{Pool, PoolId, PoolRef};
 use crate::runtime::lock;
 use crate::runtime::memory::{Memory, Pooled};
+use crate::runtime::tags;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -110,7 +110,7 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
     fork::in_children(forget_all);
     let mut entries = lock(&ENTRIES);
     // Checked under the lock: a thread that changes one of these calls `bypass` or `remove` afterwards.
-    if id == PoolId::DEFAULT && memory.has_scopes() || memory.is_released(id) {
+    if id == PoolId::DEFAULT && memory.has_scopes() || memory.is_released(id) || tags::any() {
         return;
     }
     let Some((pooled, pool)) = memory.pooled_pool(id) else { return };
@@ -143,6 +143,13 @@ pub(crate) fn bypass(pool: &'static Pool) {
             slot_of(number).set(Some(&NONE));
         }
     }
+}
+
+/// No pool is found until it is entered again.
+#[cold]
+pub(crate) fn bypass_everything() {
+    let _entries = lock(&ENTRIES);
+    CACHE.iter().for_each(|slot| slot.set(Some(&NONE)));
 }
 
 /// Removes all numbers of the pool.

@@ -4,19 +4,20 @@
 use crate::base::error::{Code, Result};
 use crate::core::{
     BlockInfo, BlockRecord, BlockStates, CaptureId, CheckpointId, Ending, Layout, Order, Pond, PoolId,
-    Restored, Stats, Waits,
+    Restored, Stats, TagStats, Waits,
 };
 use crate::device::{Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::backing::Supply;
 use crate::runtime::handle_cache;
 use crate::runtime::options::Options;
-use crate::runtime::rescue::OomCallback;
+use crate::runtime::tags::{self, Tag};
 use crate::runtime::unpooled::Unpooled;
 use crate::runtime::usage::Usage;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+mod oom;
 mod pooled;
 mod released;
 mod requests;
@@ -219,6 +220,26 @@ impl Memory {
         }
     }
 
+    /// A block that its owner does not know yet gets the tag that the thread has in force.
+    #[cold]
+    pub(super) fn tag(&self, addr: u64) {
+        match (tags::current(), &self.how) {
+            (0, _) => {}
+            _ if addr == 0 => {}
+            (tag, How::Pooled(p)) => _ = p.places.offset(addr).map(|offset| p.pond.tag(offset, tag)),
+            (tag, How::Unpooled(u)) => u.tag(addr, tag),
+        }
+    }
+
+    /// What the blocks of each tag have that was ever used here, by its number.
+    pub fn tag_stats(&self) -> Result<Vec<(Tag, TagStats)>> {
+        let all = match self.open()? {
+            How::Pooled(p) => p.pond.tag_stats(),
+            How::Unpooled(u) => u.tag_stats(),
+        };
+        Ok(all.into_iter().filter_map(|(n, s)| Some((Tag::of_number(n)?, s))).collect())
+    }
+
     /// Fails unless `addr .. addr + bytes` lies within the requested size of one live block.
     pub fn check_range(&self, addr: u64, bytes: u64) -> Result<()> {
         match self.open()? {
@@ -320,22 +341,6 @@ impl Memory {
         }
     }
 
-    /// Registers a callback for requests that find no memory: it is called with the request's bytes, on the request's
-    /// thread and with no lock held, after everything else was tried. If a callback returns true, since it has freed
-    /// something, the request is tried once more. Callbacks are called oldest first; they may allocate and free, and a
-    /// request that fails inside one calls none. A panic counts as false. Returns the number with which to remove it.
-    /// Callbacks end with the device.
-    pub fn add_oom_callback(&self, callback: impl Fn(u64) -> bool + Send + Sync + 'static) -> Result<u64> {
-        let callback: Arc<OomCallback> = Arc::new(callback);
-        self.rescue.add(callback)
-    }
-
-    /// Removes a callback; waits for threads that are in it, unless called from within an out-of-memory callback.
-    /// `InvalidArgument` if there is no callback with that number.
-    pub fn remove_oom_callback(&self, id: u64) -> Result<()> {
-        self.rescue.remove(id)
-    }
-
     /// Must be called when the device has created `stream`.
     pub fn stream_created(&self, stream: StreamId) {
         self.order().made(stream);
@@ -394,6 +399,11 @@ impl Memory {
             How::Pooled(p) => &p.supply,
             How::Unpooled(u) => u.supply(),
         }
+    }
+
+    /// The number of the device that it is of.
+    pub(crate) fn set_owner(&self, device: u32) {
+        self.supply().set_owner(device);
     }
 
     /// The number of live blocks. Makes no call on the device.

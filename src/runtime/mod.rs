@@ -37,6 +37,7 @@ mod builtin;
 mod copies;
 mod deferred;
 mod device;
+mod explain;
 mod fork;
 mod gate;
 mod handle_cache;
@@ -54,12 +55,17 @@ mod share;
 mod snapshot;
 mod streams;
 mod table;
+mod tag_scopes;
+mod tags;
 mod unpooled;
 mod usage;
 
 pub use crate::core::{
     BlockInfo, BlockRecord, BlockState, BlockStates, CaptureId, CheckpointId, Counter, Layout, Owner, Place,
-    Placed, PoolId, Restored, Span, Stats,
+    Placed, PoolId, Restored, Span, Stats, TagStats,
+};
+pub use crate::core::{
+    OOM_STEPS, OOM_TOP, OomHolder, OomMissing, OomReason, OomReport, OomStep, OomTried, OomWait, WaitsFor,
 };
 pub use crate::device::cuda::CudaOptions;
 pub use crate::device::host::HostOptions;
@@ -81,6 +87,10 @@ pub use registry::{
 pub use share::Export;
 pub use snapshot::{Action, Event, Snapshot, SnapshotFormat};
 pub use table::by_id;
+pub use tag_scopes::TagScope;
+#[cfg(feature = "capi")]
+pub(crate) use tags::c_name as tag_name;
+pub use tags::{MAX_TAG_NAME, Tag, pop_tag};
 
 pub(crate) use fork::check as check_fork;
 #[cfg(feature = "capi")]

@@ -6,14 +6,16 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex};
+use crate::core::{OomReport, OomStep, OomTried};
 use crate::fail;
+use crate::runtime::explain::carrying;
 use crate::runtime::{lock, numbers};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Called with the bytes of the request; returns true if it freed something.
-pub(crate) type OomCallback = dyn Fn(u64) -> bool + Send + Sync;
+/// Called with the report of why the request failed; true when it freed something.
+pub(crate) type OomHandler = dyn Fn(&OomReport) -> bool + Send + Sync;
 
 thread_local! {
     /// Whether this thread runs such a callback. No destructor, so it works at thread exit too.
@@ -23,7 +25,7 @@ thread_local! {
 #[derive(Default)]
 struct State {
     /// In the order of their numbers, which is that of their registration.
-    callbacks: Vec<(u64, Arc<OomCallback>)>,
+    callbacks: Vec<(u64, Arc<OomHandler>)>,
     /// The number of each callback that is running, once for each thread in it.
     running: Vec<u64>,
     last: u64, // the newest number
@@ -39,7 +41,7 @@ pub(crate) struct Rescue {
 
 impl Rescue {
     /// Adds a callback and returns its number, never 0 and never reused.
-    pub(crate) fn add(&self, callback: Arc<OomCallback>) -> Result<u64> {
+    pub(crate) fn add(&self, callback: Arc<OomHandler>) -> Result<u64> {
         let mut s = lock(&self.state);
         if s.closed {
             return Err(Error::new(Code::NotInitialized, "the device was finalised"));
@@ -76,39 +78,58 @@ impl Rescue {
         drop(gone);
     }
 
-    /// Called when a request for `bytes` failed with `error`: if it lacked memory, calls the callbacks, and makes a
-    /// second
-    /// `attempt` if one of them has freed something.
+    /// Where a request ended with `error`: calls back when it lacked memory that a callback may free, and gives it a
+    /// second `attempt` when one has freed something. What came of it is added to the report that the error carries;
+    /// `live` tells how many bytes are live.
     #[cold]
     #[inline(never)]
     pub(crate) fn retry(
         &self,
         error: Error,
-        bytes: u64,
+        live: impl Fn() -> u64,
         attempt: impl FnOnce() -> Result<u64>,
     ) -> Result<u64> {
-        if error.code() == Code::OutOfMemory && self.call_all(bytes) { attempt() } else { Err(error) }
+        let curable = |r: &Arc<OomReport>| !r.reason.is_hopeless();
+        let Some(report) = error.oom_report().filter(curable) else { return Err(error) };
+        if INSIDE.with(Cell::get) || self.is_empty() {
+            return Err(error);
+        }
+        let before = live();
+        let called = self.call_all(&report);
+        let bytes = before.saturating_sub(live());
+        let end = if called.helped > 0 { attempt() } else { Err(error) };
+        end.map_err(|e| match e.oom_report().map(Arc::unwrap_or_clone) {
+            Some(mut r) => {
+                r.tried.push(OomTried { bytes, ..called });
+                carrying(r)
+            }
+            None => e,
+        })
     }
 
-    /// Calls each callback that exists now, the oldest first. Returns whether one of them freed something.
-    fn call_all(&self, bytes: u64) -> bool {
-        if INSIDE.with(Cell::get) {
-            return false;
-        }
+    fn is_empty(&self) -> bool {
+        lock(&self.state).callbacks.is_empty()
+    }
+
+    /// Calls each callback that is there now, the oldest first. How many there were, and freed something.
+    fn call_all(&self, report: &OomReport) -> OomTried {
         // A callback that is added meanwhile gets its turn at the next request.
         let end = lock(&self.state).last;
-        let (mut at, mut freed) = (0, false);
+        let mut at = 0;
+        let mut called = OomTried { step: OomStep::Callbacks, tries: 0, helped: 0, bytes: 0 };
         loop {
             let (id, callback) = {
                 let mut s = lock(&self.state);
                 let next = s.callbacks.iter().find(|c| c.0 > at && c.0 <= end).cloned();
-                let Some(next) = next else { return freed };
+                let Some(next) = next else { return called };
                 s.running.push(next.0);
                 next
             };
             INSIDE.with(|i| i.set(true));
             // A panicking callback has freed nothing, and must not leave the count wrong.
-            freed |= catch_unwind(AssertUnwindSafe(|| callback(bytes))).unwrap_or(false);
+            let freed = catch_unwind(AssertUnwindSafe(|| callback(report))).unwrap_or(false);
+            called.tries += 1;
+            called.helped += u32::from(freed);
             // Dropped before it counts as returned: `remove` guarantees that nothing of it is left.
             drop(callback);
             INSIDE.with(|i| i.set(false));

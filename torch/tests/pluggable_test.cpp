@@ -125,6 +125,8 @@ TEST_F(Pluggable, OutOfMemoryThrowsWhatPyTorchCanShow) {
   } catch (const std::bad_alloc& e) {
     EXPECT_NE(nullptr, std::strstr(e.what(), "1125899906842624")) << e.what();
     EXPECT_NE(nullptr, std::strstr(e.what(), "device 0")) << e.what();
+    EXPECT_NE(nullptr, std::strstr(e.what(), "the device has no more than")) << e.what();
+    EXPECT_NE(nullptr, std::strstr(e.what(), "advice: no freeing helps")) << e.what();
   }
   EXPECT_GE(stats().out_of_memory_count, before);
   void* after = millpond_torch_alloc(kMiB, 0, nullptr);

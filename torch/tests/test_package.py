@@ -185,6 +185,29 @@ class Package(unittest.TestCase):
             assert millpond_torch.memory_stats()["allocation.all.current"] == 0
         """, MILLPOND_TORCH_OOM="null")
 
+    def test_tags_say_what_memory_is_for(self):
+        self.good("""
+            import millpond_torch, torch
+            millpond_torch.enable()
+            a = torch.changed[0]
+            with millpond_torch.tag("weights"):
+                p = a.alloc(5 << 20, 0, None)
+                try:
+                    with millpond_torch.tag("kv_cache"):
+                        q = a.alloc(3 << 20, 0, None)
+                        raise KeyError
+                except KeyError:
+                    pass
+                r = a.alloc(1 << 20, 0, None)
+            s = a.alloc(1 << 20, 0, None)
+            assert millpond_torch.tag_bytes("weights") == 6 << 20
+            assert millpond_torch.tag_bytes("kv_cache", 0) == 3 << 20
+            for block, size in [(p, 5 << 20), (q, 3 << 20), (r, 1 << 20), (s, 1 << 20)]:
+                a.free(block, size, 0, None)
+            assert millpond_torch.tag_bytes("weights") == 0 == millpond_torch.tag_bytes("nobody's")
+        """)
+        self.assertIn("1 to 31 bytes", self.error("m.tag('').__enter__()"))
+
     def test_a_missing_library_says_what_to_do(self):
         text = self.error("m.enable()", MILLPOND_TORCH_LIBRARY="/nowhere/libmillpond-torch.so")
         self.assertIn("MILLPOND_TORCH_LIBRARY", text)

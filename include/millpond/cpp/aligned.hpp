@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <new>
 
 #include "millpond/cpp/error.hpp"
@@ -20,7 +21,9 @@ inline namespace MILLPOND_CPP_ABI {
 class BadAlloc : public std::bad_alloc {
  public:
   /// The calling thread's last error.
-  BadAlloc() noexcept : BadAlloc(millpond_last_error_code(), millpond_last_error_message()) {}
+  BadAlloc() noexcept : BadAlloc(millpond_last_error_code(), millpond_last_error_message()) {
+    report_ = detail::last_oom();
+  }
   /// An error with the given parts: `code` is one of MILLPOND_E_*.
   BadAlloc(std::uint32_t code, const char* message) noexcept : code_(code) {
     std::strncpy(message_, message, sizeof message_ - 1);
@@ -29,10 +32,13 @@ class BadAlloc : public std::bad_alloc {
   const char* what() const noexcept override { return message_; }
   /// The stable number, one of MILLPOND_E_*.
   std::uint32_t code() const noexcept { return code_; }
+  /// As Error::oom_report().
+  const millpond_oom_report* oom_report() const noexcept { return report_.get(); }
 
  private:
   std::uint32_t code_;
   char message_[240] = {};
+  std::shared_ptr<const millpond_oom_report> report_;
 };
 
 namespace detail {

@@ -192,6 +192,28 @@ class Device {
     });
     return out;
   }
+  /// Why the calling thread's last request to this device that found no memory did not; what throws
+  /// carries the same. Throws MILLPOND_E_INVALID_ARGUMENT when there was none.
+  millpond_oom_report last_oom() const {
+    millpond_oom_report out{};
+    out.struct_size = sizeof out;
+    check(millpond_device_last_oom(raw_, &out));
+    return out;
+  }
+  /// What the blocks of each tag have that was ever used on the device.
+  std::vector<millpond_tag_stats> tags() const {
+    std::vector<millpond_tag_stats> all(16);
+    for (;;) {
+      std::size_t count = 0;
+      if (check(millpond_device_list_tags(raw_, all.data(), sizeof all[0], all.size(), &count)) !=
+          C_SUCCESS) {
+        return {};
+      }
+      const bool fits = count <= all.size();
+      all.resize(count);
+      if (fits) return all;
+    }
+  }
   /// Counters of all pools together, in bytes.
   millpond_stats stats() const {
     millpond_stats out{};
@@ -311,6 +333,26 @@ class [[nodiscard]] Registration {
 
 }  // namespace detail
 
+/// What this thread's memory is for, while this object lives: the blocks that the thread allocates
+/// have that tag. Scopes nest; they end in the reverse of their order, on their thread.
+class [[nodiscard]] TagScope {
+ public:
+  /// Begins it; see millpond_tag_push. Throws MILLPOND_E_INVALID_ARGUMENT for a bad name.
+  explicit TagScope(const char* name) { begun_ = check(millpond_tag_push(name)) == C_SUCCESS; }
+  /// The same by the number of millpond_tag_get_number, for who does it often.
+  explicit TagScope(std::uint32_t tag) {
+    begun_ = check(millpond_tag_push_number(tag)) == C_SUCCESS;
+  }
+  TagScope(const TagScope&) = delete;
+  TagScope& operator=(const TagScope&) = delete;
+  ~TagScope() {
+    if (begun_) (void)millpond_tag_pop();
+  }
+
+ private:
+  bool begun_ = false;
+};
+
 /// A function that is called, while this object lives, when a request for memory of the device
 /// finds none, after everything else was tried. Moves, does not copy; its destructor calls reset().
 class [[nodiscard]] OomCallback {
@@ -351,6 +393,50 @@ class [[nodiscard]] OomCallback {
     using Function = OomCallback::Function;
     static C_Status add(millpond_device* device, Function* function, std::uint64_t* id) {
       return millpond_device_add_oom_callback(device, &OomCallback::run, function, id);
+    }
+    static C_Status remove(millpond_device* device, std::uint64_t id) {
+      return millpond_device_remove_oom_callback(device, id);
+    }
+  };
+
+  detail::Registration<Calls> held_;
+};
+
+/// As OomCallback, for a function that gets the report of why there is no memory: which pool, who
+/// holds how much, and what was tried. It is not called for a request that nobody can help.
+class [[nodiscard]] OomHandler {
+ public:
+  /// Gets the report, which lives for the call; else as OomCallback::Function.
+  using Function = std::function<bool(const millpond_oom_report& report)>;
+
+  /// The empty object.
+  OomHandler() noexcept = default;
+  /// Registers `function`. Throws, and does not keep it, when it cannot be registered.
+  OomHandler(Device on, Function function) : held_(on, std::move(function)) {}
+
+  /// As OomCallback::reset().
+  void reset() noexcept { held_.reset(); }
+  /// Whether a function is registered.
+  explicit operator bool() const noexcept { return static_cast<bool>(held_); }
+
+ private:
+  static bool run(void* user_data, const millpond_oom_report* report) noexcept {
+    const Function& function = *static_cast<const Function*>(user_data);
+#if MILLPOND_CPP_EXCEPTIONS
+    try {
+      return function(*report);
+    } catch (...) {  // nothing may pass into the library
+      return false;
+    }
+#else
+    return function(*report);
+#endif
+  }
+
+  struct Calls {
+    using Function = OomHandler::Function;
+    static C_Status add(millpond_device* device, Function* function, std::uint64_t* id) {
+      return millpond_device_add_oom_handler(device, &OomHandler::run, function, id);
     }
     static C_Status remove(millpond_device* device, std::uint64_t id) {
       return millpond_device_remove_oom_callback(device, id);

@@ -11,9 +11,13 @@
 #ifndef MILLPOND_CPP_ERROR_HPP
 #define MILLPOND_CPP_ERROR_HPP
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "millpond/millpond.h"
 
@@ -28,12 +32,27 @@
 namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
 
+/// A report in words, for a person: several lines, with what could be done at the end. Empty when
+/// it cannot be made.
+inline std::string to_string(const millpond_oom_report& report) {
+  std::size_t size = 0;
+  if (millpond_oom_report_text(&report, nullptr, 0, &size) != C_SUCCESS) return {};
+  std::string text(size, '\0');
+  if (millpond_oom_report_text(&report, &text[0], size, nullptr) != C_SUCCESS) return {};
+  text.resize(size - 1);  // without the NUL
+  return text;
+}
+
 /// A failed call: what() is the library's message for a person.
 class Error : public std::runtime_error {
  public:
   /// An error with the given parts: `code` is one of MILLPOND_E_*.
   Error(C_Status status, std::uint32_t code, const std::string& message)
       : std::runtime_error(message), status_(status), code_(code) {}
+  /// The same with the report of why there was no memory; it may be none.
+  Error(C_Status status, std::uint32_t code, const std::string& message,
+        std::shared_ptr<const millpond_oom_report> report)
+      : std::runtime_error(message), status_(status), code_(code), report_(std::move(report)) {}
 
   /// The status that the C call returned; never C_SUCCESS.
   C_Status status() const noexcept { return status_; }
@@ -41,18 +60,46 @@ class Error : public std::runtime_error {
   std::uint32_t code() const noexcept { return code_; }
   /// The name of code(), such as "MILLPOND_E_OUT_OF_MEMORY". Static storage.
   const char* code_name() const noexcept { return millpond_error_name(code_); }
+  /// Of a request that found no memory: why, and who holds it. Lives as long as any copy of this
+  /// error. NULL for other failures, and where the host had no memory for it.
+  const millpond_oom_report* oom_report() const noexcept { return report_.get(); }
 
  private:
   C_Status status_;
   std::uint32_t code_;
+  std::shared_ptr<const millpond_oom_report> report_;  // shared: copying an error must not throw
 };
+
+namespace detail {
+
+/// The report of the calling thread's last call, if that was a request that found no memory.
+inline std::shared_ptr<const millpond_oom_report> last_oom() noexcept {
+  std::unique_ptr<millpond_oom_report> report(new (std::nothrow) millpond_oom_report());
+  if (!report || millpond_last_error_code() != MILLPOND_E_OUT_OF_MEMORY) return nullptr;
+  report->struct_size = sizeof *report;
+  if (millpond_last_oom(report.get()) != C_SUCCESS) return nullptr;
+#if MILLPOND_CPP_EXCEPTIONS
+  try {
+    return std::shared_ptr<const millpond_oom_report>(std::move(report));
+  } catch (...) {  // no memory for the count of owners
+    return nullptr;
+  }
+#else
+  return std::shared_ptr<const millpond_oom_report>(std::move(report));
+#endif
+}
+
+}  // namespace detail
 
 /// Throws Error, with the calling thread's last error, unless `status` is C_SUCCESS. Call it on the
 /// thread that made the failing call, before its next call. Returns `status`.
 inline C_Status check(C_Status status) {
 #if MILLPOND_CPP_EXCEPTIONS
   if (status != C_SUCCESS) {
-    throw Error(status, millpond_last_error_code(), millpond_last_error_message());
+    // The message first: what looks for the report may fail and leave another.
+    const std::string message = millpond_last_error_message();
+    const std::uint32_t code = millpond_last_error_code();
+    throw Error(status, code, message, detail::last_oom());
   }
 #endif
   return status;

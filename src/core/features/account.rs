@@ -205,6 +205,14 @@ impl Ground {
         blocks.current
     }
 
+    /// [B] in live blocks. The device is not asked anything.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        let mut ledger = lock(&self.ledger);
+        let (account, gone) = self.take_sums(&mut ledger, None, |ledger| (ledger.device, ledger.gone));
+        let [allocated, ..] = account.peaks.counters(&account.sums, gone);
+        allocated.current
+    }
+
     /// Resets the peaks of the device, or of one pool, to the current values.
     pub(crate) fn reset_peaks(&self, pool: Option<PoolId>) -> Result<()> {
         let mut growth = self.growing();

@@ -65,6 +65,7 @@ impl Ground {
                 }
             } else if h.end_life(f.desc, was, kind::FREED) {
                 let charged = self.charge(f.id);
+                self.untag(f.id, was, false);
                 h.counters.count_out(charged, bytes);
                 self.reuse(&mut h, f.id);
                 return Ok(());

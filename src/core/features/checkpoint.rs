@@ -55,6 +55,7 @@ impl Ground {
                     charged: self.charge(id),
                     direct: d.state() & DIRECT != 0,
                     pieces: pieces.into(),
+                    tag: self.tag_of(id),
                 });
             }
         };

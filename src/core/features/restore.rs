@@ -6,7 +6,7 @@
 //! everything again, and acquires whatever could run out or be refused (ids, table slots, the right to free). Only then
 //! it changes the layout, which cannot fail. If the second check finds more to wait for, it starts again.
 
-use super::super::desc::{ALIAS, DIRECT, Id, TUNED, USES, kind, use_of};
+use super::super::desc::{ALIAS, DIRECT, Id, TAGGED, TUNED, USES, kind, use_of};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::{Heap, HeapState, LockedHeap, Use};
 use super::super::order::{Fence, Stream, Waits};
@@ -189,7 +189,7 @@ impl Ground {
     ) -> Result<Change<'w>> {
         let at: HashMap<u64, &Block> = want.blocks.iter().map(|b| (b.offset, b)).collect();
         let (kept, gone): (Vec<Block>, Vec<Block>) =
-            self.live_of(g, heaps).into_iter().partition(|b| at.get(&b.offset) == Some(&b));
+            self.live_of(g, heaps).into_iter().partition(|b| at.get(&b.offset).is_some_and(|w| w.is(b)));
         let keep: BTreeSet<u64> = kept.iter().map(|b| b.offset).collect();
         let new: Vec<&Block> = want.blocks.iter().filter(|b| !keep.contains(&b.offset)).collect();
         if new.iter().any(|b| b.direct) {
@@ -339,7 +339,7 @@ impl Ground {
         for (i, b) in gone.iter().enumerate() {
             let d = self.maps.find(b.offset).map(|f| f.desc);
             // Blocks with flags are freed only under their heap's lock, which is held.
-            if d.is_some_and(|d| d.state() & (USES | DIRECT | TUNED) != 0 || d.claim_remote()) {
+            if d.is_some_and(|d| d.state() & (USES | DIRECT | TUNED | TAGGED) != 0 || d.claim_remote()) {
                 continue;
             }
             for b in &gone[..i] {
@@ -362,9 +362,11 @@ impl Ground {
             };
             dropped.extend(h.uses.remove(&f.id).unwrap_or_default());
             h.exports.remove(&f.id); // nobody uses it any more
+            let was = f.desc.state();
             if b.direct {
                 // The work of its own stream must still be waited for; for a block without a stream, all streams were.
                 f.desc.set_kind(kind::WAITING);
+                self.untag(f.id, was, true);
                 h.counters.count_out_to_wait(b.charged, b.requested);
                 let ticket = h.waiting.begin(f.id, Vec::new(), true);
                 let mut waits = Waits::default();
@@ -376,6 +378,7 @@ impl Ground {
                 continue;
             }
             h.counters.count_out(b.charged, b.requested);
+            self.untag(f.id, was, false);
             h.merge(f.id);
         }
         heaps.values_mut().for_each(LockedHeap::flush); // turns empty chunks into granules
@@ -475,6 +478,9 @@ impl Ground {
     fn revive_block<G: DerefMut<Target = HeapState>>(&self, h: &mut LockedHeap<'_, G>, id: Id, b: &Block) {
         h.make_live(id, b.tier_bits, b.requested);
         self.flag_tuned(h, id, b.charged);
+        if b.tag != 0 {
+            self.tag_live(h, id, b.tag);
+        }
         h.counters.count_in(b.charged, b.requested);
     }
 }

@@ -9,6 +9,7 @@ use super::super::ground::Ground;
 use super::super::heap::{Heap, LockedHeap, Use, Waiting};
 use super::super::order::{Fence, Stream, Waits};
 use super::super::state::growth::Parts;
+use super::super::supply::gained;
 use super::super::types::{PoolId, UNORDERED};
 use super::super::units::Extent;
 use crate::base::error::{Code, Error, Result};
@@ -46,6 +47,7 @@ impl Ground {
         let exports = h.exports.remove(&id).unwrap_or_default();
         // Out of `allocated`, still in `active`.
         h.counters.count_out_to_wait(charged, bytes);
+        self.untag(id, was, true);
         let ticket = h.waiting.begin(id, exports, direct);
         let own = h.stream.clone();
         self.waiting.lock().insert(heap.index);
@@ -90,13 +92,17 @@ impl Ground {
             h.uses.insert(id, uses);
         }
         d.set_state(kind::LIVE | was & !kind::MASK | USES | DIRECT);
+        self.retag(id, was);
         Err(Error::new(e.code(), format!("the device refused to take a block back: {e}")))
     }
 
-    /// Makes a block reusable whose wait is over.
-    fn ripen(&self, h: &mut LockedHeap<'_>, w: &Waiting) {
-        h.counters.count_back(self.charge(w.id));
+    /// A block that waits for nothing any more becomes reusable. How many bytes that are.
+    fn ripen(&self, h: &mut LockedHeap<'_>, w: &Waiting) -> u64 {
+        let charged = self.charge(w.id);
+        h.counters.count_back(charged);
+        self.untag_waiting(w.id);
         self.reuse(h, w.id);
+        charged
     }
 
     /// Gives a freed block that is a segment of its own back to the device or, if its pool must stay as it is, makes it
@@ -124,11 +130,13 @@ impl Ground {
             Ok(()) => {
                 let mut h = self.lock(heap);
                 h.waiting.finish(w.ticket);
+                self.untag_waiting(w.id);
                 let gone = h.take_direct(w.id);
                 h.put_id(gone.id);
                 h.counters.count_back(charged);
                 drop(h);
                 g.segment_gone(segment, heap.pool());
+                gained(charged);
             }
             Err(_) => g.keep_segment(segment),
         }
@@ -177,7 +185,7 @@ impl Ground {
             if !ripe.is_empty() {
                 h.wake();
             }
-            ripe.iter().for_each(|w| self.ripen(&mut h, w));
+            gained(ripe.iter().map(|w| self.ripen(&mut h, w)).sum());
         }
         let mut back =
             Returned { any: !ripe.is_empty() || !segments.is_empty(), own: Ok(()), others: Ok(()) };

@@ -110,7 +110,8 @@ impl Ground {
                 full = full || seen.len() == seen.capacity() && seen.try_reserve(seen.len()).is_err();
                 if !full {
                     let (off, units, requested) = (d.off(), d.units(), d.requested());
-                    seen.push(Seen { off, units, heap, tier_bits: d.tier_bits(), requested, state });
+                    let (tier_bits, tag) = (d.tier_bits(), self.tag_of(id));
+                    seen.push(Seen { off, units, heap, tier_bits, requested, state, tag });
                 }
             });
         }
@@ -173,6 +174,7 @@ impl Ground {
             pool: owner.pool,
             state: s.state,
             segment: (!self.config.mapping).then_some(piece.at),
+            tag: s.tag,
         })
     }
 }
@@ -185,6 +187,7 @@ struct Seen {
     tier_bits: u32,
     requested: u64,
     state: BlockState,
+    tag: u16,
 }
 
 /// A range of offsets, and its address at that moment.

@@ -51,6 +51,11 @@ impl Counters {
         std::array::from_fn(|d| self.ceiling[d] - self.bound[d].get().wrapping_sub(self.total[d].get()))
     }
 
+    /// [B] charged bytes of freed blocks that wait.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting.max(0) as u64
+    }
+
     /// Lets the heap allocate `room` more than it has now before it must ask.
     pub(crate) fn set_room(&mut self, room: Triple) {
         let now = self.current();

@@ -2,7 +2,7 @@
 //!
 //! What is taken keeps an id, so giving it to a heap, this one or another, needs no new id and cannot fail.
 
-use super::super::desc::{GranuleUse, Id, kind};
+use super::super::desc::{ALIAS, GranuleUse, Id, kind};
 use super::super::shape::Tier;
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::{HeapState, LockedHeap};
@@ -62,6 +62,28 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             true
         });
         sum
+    }
+
+    /// The units of the largest free block of the large tier, and how many free granules there are, as far as `most` blocks
+    /// of a kind tell; and whether that was all. Blocks that wait for requests of their size are not merged for it.
+    pub(crate) fn free_room(&self, most: usize) -> (u32, u64, bool) {
+        let (maps, mut granules, mut left) = (self.maps(), 0, most);
+        self.state.large.walk(maps, LARGE_UNITS, |id| {
+            let d = maps.desc(id);
+            granules += Extent::new(d.off(), d.units()).whole().map_or(0, |run| u64::from(run.count));
+            left -= 1;
+            left > 0
+        });
+        let mut largest = self.state.large.largest(maps, most);
+        for id in self.state.quick.all(maps, most) {
+            let d = maps.desc(id);
+            largest = largest.max(d.units());
+            granules += match d.tier_bits() {
+                ALIAS => u64::from(d.units() >> LARGE_UNITS_SHIFT),
+                _ => Extent::new(d.off(), d.units()).whole().map_or(0, |run| u64::from(run.count)),
+            };
+        }
+        (largest, granules, left > 0)
     }
 
     /// The granule after the last one whose end is free.

@@ -123,6 +123,14 @@ impl Quick {
     }
 }
 
+impl Quick {
+    /// The blocks that wait, `most` of them.
+    pub(super) fn all<'a>(&'a self, maps: &'a Maps, most: usize) -> impl Iterator<Item = Id> + 'a {
+        let chain = |first| std::iter::successors(Some(first), |&id| Some(maps.desc(id).prev()));
+        let firsts = self.slots.iter().map(|s| s.id).chain([self.spill]);
+        firsts.flat_map(move |first| chain(first).take_while(|&id| id != 0)).take(most)
+    }
+}
 #[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 mod tests {

@@ -147,6 +147,11 @@ impl WaitingList {
         first
     }
 
+    /// All of them, in the order of their frees.
+    pub(crate) fn all(&self) -> &[Waiting] {
+        &self.entries
+    }
+
     /// Blocks whose memory others use beyond the free.
     pub(crate) fn exported(&self) -> impl Iterator<Item = &Waiting> {
         self.entries.iter().filter(|w| !w.exports.is_empty())

@@ -10,6 +10,7 @@ use crate::base::sync::{
     AtomicBool, Mutex, Ordering::AcqRel, Ordering::Acquire, Ordering::Release, levels, pause,
 };
 use crate::fail;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 /// A stream; see the head of this file.
@@ -86,6 +87,17 @@ impl Order {
         let stream = Arc::new(Stream::elsewhere(id, self.last_stream.fetch_add(1, Relaxed)));
         s.elsewhere.insert(id, Arc::downgrade(&stream));
         Ok(stream)
+    }
+
+    /// The streams that were named here and have not ended: their numbers, by lane. Lane 0 stands for all.
+    pub(crate) fn by_lane(&self) -> BTreeMap<u64, u64> {
+        let all: Vec<Arc<Stream>> = {
+            let s = lock(&self.streams);
+            let elsewhere = s.elsewhere.values().filter_map(Weak::upgrade);
+            s.known.values().cloned().chain(elsewhere).collect()
+        };
+        // The last of one is dropped with nothing locked: its fence goes with it.
+        all.iter().map(|s| (s.lane, s.id)).collect()
     }
 
     /// A stream of another device is about to end, as that device was told: whatever waits for its work here must not

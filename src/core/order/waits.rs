@@ -48,6 +48,12 @@ impl Waits {
         self.fences.clone()
     }
 
+    /// The lanes of the streams that it waits for.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = u64> {
+        let open = self.fences.iter().filter(|f| !f.is_passed()).map(Fence::lane);
+        open.chain(self.owed.iter().map(|o| o.stream.lane))
+    }
+
     /// Drops what is over. Returns whether nothing is left.
     pub(crate) fn drop_passed(&mut self, is_over: impl Fn(&Fence) -> bool) -> bool {
         self.fences.retain(|f| !is_over(f));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub type CheckpointId = u64;
 
 /// A block that was live.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub offset: u64,
     pub heap: u32,
@@ -23,9 +23,16 @@ pub(crate) struct Block {
     pub charged: u64,          // [B] in its pool's account
     pub direct: bool,          // it is a segment of its own
     pub pieces: Box<[Extent]>, // of a scattered block
+    pub tag: u16,
 }
 
 impl Block {
+    /// Whether the other is the same block, whatever its tag.
+    pub(crate) fn is(&self, other: &Block) -> bool {
+        let all = |b: &Block| (b.offset, b.heap, b.tier_bits, b.units, b.requested, b.charged, b.direct);
+        all(self) == all(other) && self.pieces == other.pieces
+    }
+
     pub(crate) fn tier(&self) -> Tier {
         match self.tier_bits {
             0 => Tier::Small,

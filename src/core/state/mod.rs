@@ -5,4 +5,5 @@ pub(crate) mod checkpoints;
 pub(crate) mod growth;
 pub(crate) mod pools;
 pub(crate) mod sleeping;
+pub(crate) mod tags;
 pub(crate) mod tuned;

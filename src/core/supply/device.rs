@@ -6,7 +6,7 @@ use super::super::shape::Tier;
 use super::super::state::growth::{Growth, Parts};
 use super::super::types::PoolId;
 use super::super::units::{Extent, GRANULE, GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, granule_bytes};
-use super::{Request, Search};
+use super::{Request, Search, gained, ours};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Relaxed;
 use crate::fail;
@@ -20,16 +20,16 @@ impl Ground {
     pub(in crate::core) fn allowed(&self, g: &Growing<'_>, pool: u32) -> (u64, &'static str) {
         let device = self.limit.load(Relaxed);
         let (taken, _) = g.taken(pool);
-        let mut room = (self.config.max_alloc.saturating_sub(taken), "the device has no more");
+        let mut room = (self.config.max_alloc.saturating_sub(taken), ours::NO_MORE);
         if device > 0 {
             let r = device.saturating_sub(taken);
             if r < room.0 {
-                room = (r, "the device's limit is reached");
+                room = (r, ours::DEVICE_LIMIT);
             }
         }
         let own = self.own_room(g, pool);
         if own < room.0 {
-            room = (own, "the pool's limit is reached");
+            room = (own, ours::POOL_LIMIT);
         }
         room
     }
@@ -70,7 +70,7 @@ impl Ground {
             }
             let count = Growth::numbers_of(Extent::new(0, units)).count;
             let Some(numbers) = g.take_room(count, None) else {
-                fail!(Code::OutOfMemory, "too many segments");
+                fail!(Code::OutOfMemory, "{}", ours::TOO_MANY_SEGMENTS);
             };
             g.claim(pool, bytes);
             (Extent::new(numbers.extent().off, units), g.begin_transit(Parts::Of(pool, pool)))
@@ -80,6 +80,7 @@ impl Ground {
         g.unclaim(pool, bytes);
         let given = done.map(|()| {
             g.enter_segment(part, bytes, pool);
+            gained(bytes);
             give(part)
         });
         if given.is_err() {
@@ -94,17 +95,17 @@ impl Ground {
         let (heap, pool) = (req.heap, req.heap.pool());
         let after = if req.is_large() { self.end_of(heap) } else { None };
         let Some(id) = self.look(heap).take_id() else {
-            fail!(Code::OutOfMemory, "more blocks than the library can keep track of");
+            fail!(Code::OutOfMemory, "{}", ours::TOO_MANY_BLOCKS);
         };
         let taken = {
             let mut g = self.growing();
             let count = most.min(g.longest_room());
             let (allowed, why) = self.allowed(&g, pool);
             let run = match req.size.tier {
-                _ if count == 0 => Err("the device has no more"),
+                _ if count == 0 => Err(ours::NO_MORE),
                 _ if granule_bytes(count) > allowed => Err(why),
-                Tier::Large => g.take_room(count, after).ok_or("the device has no more"),
-                _ => g.take_top().ok_or("the device has no more"),
+                Tier::Large => g.take_room(count, after).ok_or(ours::NO_MORE),
+                _ => g.take_top().ok_or(ours::NO_MORE),
             };
             run.map(|run| {
                 g.claim(pool, run.bytes());
@@ -124,6 +125,7 @@ impl Ground {
         match &done {
             Ok(()) => {
                 g.hold(pool, run.bytes(), u64::from(run.count));
+                gained(run.bytes());
                 self.lock(heap).give(FreeBlock { part: run.extent(), id });
             }
             Err(_) => {
@@ -184,7 +186,7 @@ impl Search<'_> {
                 continue;
             }
             let Some(id) = ground.look(req.heap).take_id() else {
-                fail!(Code::OutOfMemory, "more blocks than the library can keep track of");
+                fail!(Code::OutOfMemory, "{}", ours::TOO_MANY_BLOCKS);
             };
             let give = |part: Extent| {
                 // There is nothing behind the end of a segment: clears what an earlier segment may have left in the

@@ -5,7 +5,7 @@ use super::super::ground::Ground;
 use super::super::heap::{HeapState, LockedHeap, OwnedHeap};
 use super::super::shape::{Size, Tier};
 use super::super::units::{Extent, LARGE_UNITS};
-use super::{Request, WORTH_MAPPING};
+use super::{Request, Step, Trials, WORTH_MAPPING, ours};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Relaxed;
 use crate::fail;
@@ -91,21 +91,30 @@ impl Ground {
         self.check_reentry()?;
         self.poll(req.heap); // blocks that were freed here go back first
         let mut round = 0;
+        let mut trials = Trials::default();
         loop {
             let since = self.now();
-            let mut got = self.take_direct(req);
+            let take = |trials: &mut Trials| {
+                let mut got = Err(Error::new(Code::Internal, "nothing was tried"));
+                trials.step(Step::Device, || {
+                    got = self.take_direct(req);
+                    got.is_ok()
+                });
+                got
+            };
+            let mut got = take(&mut trials);
             let short = |got: &Result<u64>| got.as_ref().is_err_and(|e| e.code() == Code::OutOfMemory);
             // A waiting block may be a segment that goes back.
-            while short(&got) && (self.poll_all() || self.wait_for_one(None)) {
-                got = self.take_direct(req);
+            while short(&got) && trials.step(Step::Waiting, || self.poll_all() || self.wait_for_one(None)) {
+                got = take(&mut trials);
             }
-            if short(&got) && self.trim(None).unwrap_or(false) {
-                got = self.take_direct(req);
+            if short(&got) && trials.step(Step::Trim, || self.trim(None).unwrap_or(false)) {
+                got = take(&mut trials);
             }
             match got {
                 Err(e) if e.code() != Code::OutOfMemory => return Err(e),
                 Err(e) if !self.look_again(since, &mut round) => {
-                    return self.out_of_memory(req, Code::OutOfMemory, Some(e));
+                    return self.out_of_memory(req, Code::OutOfMemory, Some(e), trials);
                 }
                 Err(_) => {}
                 Ok(offset) => return Ok(offset),
@@ -115,7 +124,7 @@ impl Ground {
 
     fn take_direct(&self, req: &Request) -> Result<u64> {
         let Some(id) = self.look(req.heap).take_id() else {
-            fail!(Code::OutOfMemory, "more blocks than the library can keep track of");
+            fail!(Code::OutOfMemory, "{}", ours::TOO_MANY_BLOCKS);
         };
         let give = |part: Extent| {
             let mut h = self.lock(req.heap);

@@ -15,15 +15,20 @@ use super::units::LARGE_UNITS;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Relaxed;
 use crate::fail;
+use std::sync::Arc;
 
 mod collect;
 mod device;
 mod fit;
+mod gained;
 mod scatter;
 mod steal;
+mod trials;
 mod trim;
 
+pub(in crate::core) use gained::gained;
 pub(crate) use steal::Terms;
+pub(crate) use trials::Trials;
 
 /// What a request needs: computed once, and carried through.
 #[derive(Clone, Copy)]
@@ -133,6 +138,17 @@ struct Search<'a> {
     /// What the request fails for: lack of memory, or what is wrong with a device that gave none for another reason when
     /// it was asked last.
     lacks: Code,
+    /// What was tried, also in searches before this one.
+    trials: Trials,
+}
+
+/// Why the device was not asked for more: words of the library's own, beside which it has none.
+pub(super) mod ours {
+    pub(in crate::core) const NO_MORE: &str = "the device has no more";
+    pub(in crate::core) const DEVICE_LIMIT: &str = "the device's limit is reached";
+    pub(in crate::core) const POOL_LIMIT: &str = "the pool's limit is reached";
+    pub(in crate::core) const TOO_MANY_BLOCKS: &str = "more blocks than the library can keep track of";
+    pub(in crate::core) const TOO_MANY_SEGMENTS: &str = "too many segments";
 }
 
 /// A request that goes on without the lock of its heap: the heap's pool does not end meanwhile.
@@ -161,30 +177,45 @@ impl Ground {
     pub(crate) fn refill(&self, req: &Request) -> Result<u64> {
         self.check_reentry()?;
         let mut round = 0;
+        let mut trials = Trials::default();
         loop {
             let since = self.now();
             let scratch = std::mem::take(&mut *self.scratch.lock());
-            let mut search = Search { ground: self, req, scratch, refused: None, lacks: Code::OutOfMemory };
+            let lacks = Code::OutOfMemory;
+            let mut search = Search { ground: self, req, scratch, refused: None, lacks, trials };
             if let Some(offset) = search.run()? {
                 return Ok(offset);
             }
+            let (lacks, refused) = (search.lacks, search.refused.take());
+            trials = std::mem::take(&mut search.trials);
+            drop(search);
             if !self.look_again(since, &mut round) {
-                return self.out_of_memory(req, search.lacks, search.refused.take());
+                return self.out_of_memory(req, lacks, refused, trials);
             }
         }
     }
 
+    /// The error of a request that found nothing, with what was tried. Whoever asked makes the report of it
+    /// (`features/explain.rs`).
     #[cold]
-    fn out_of_memory(&self, req: &Request, code: Code, why: Option<Error>) -> Result<u64> {
+    fn out_of_memory(
+        &self,
+        req: &Request,
+        code: Code,
+        why: Option<Error>,
+        mut trials: Trials,
+    ) -> Result<u64> {
+        let own = |e: &Error| [ours::NO_MORE, ours::DEVICE_LIMIT, ours::POOL_LIMIT].contains(&e.message());
+        let books = |e: &Error| [ours::TOO_MANY_BLOCKS, ours::TOO_MANY_SEGMENTS].contains(&e.message());
+        trials.books = why.as_ref().is_some_and(books);
+        trials.device_said = why.as_ref().filter(|e| !own(e)).map(|e| e.message().to_owned());
         let reserved = self.growing().device.reserved.current;
         let why = why.map_or(String::new(), |e| format!("; {e}"));
-        fail!(
-            code,
+        let message = format!(
             "no room for {} bytes ({} after rounding): {reserved} of {} bytes are reserved{why}",
-            req.bytes,
-            req.charged,
-            self.config.max_alloc
-        )
+            req.bytes, req.charged, self.config.max_alloc
+        );
+        Err(Error::new(code, message).with(Arc::new(trials)))
     }
 }
 
@@ -280,7 +311,10 @@ impl Search<'_> {
                 refused_for = missing;
             }
             // A step that brought something is tried again only while it goes on bringing.
-            if !self.take(what, missing, scattering) {
+            let mut trials = std::mem::take(&mut self.trials);
+            let helped = trials.step(what, || self.take(what, missing, scattering));
+            self.trials = trials;
+            if !helped {
                 step += 1;
             } else if matches!(what, Step::Ready | Step::Waiting) {
                 step = if unordered { 0 } else { AFTER_WAITING };
@@ -327,7 +361,7 @@ impl Search<'_> {
     /// There are no ids left: those that heaps have at hand become everybody's, once in a search.
     fn collect_ids(&self, collected: &mut bool) -> Result<()> {
         if std::mem::replace(collected, true) {
-            fail!(Code::OutOfMemory, "more blocks than the library can keep track of");
+            fail!(Code::OutOfMemory, "{}", ours::TOO_MANY_BLOCKS);
         }
         for heap in self.ground.heaps_but(self.req.heap) {
             let mut h = self.ground.look(heap);

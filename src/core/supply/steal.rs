@@ -6,7 +6,7 @@ use super::super::order::{Stream, not_now};
 use super::super::state::growth::Parts;
 use super::super::types::{COMMONS, NO_POOL, UNORDERED};
 use super::super::units::GRANULE_SHIFT;
-use super::Search;
+use super::{Search, gained};
 use std::sync::Arc;
 
 /// Under which condition memory may be taken from a heap.
@@ -70,6 +70,7 @@ impl Search<'_> {
                 let bytes = g.bytes_of(block.part);
                 if agreed {
                     g.change_pool(giver.pool(), mine, bytes, 0);
+                    gained(bytes);
                 }
                 ground.lock(to).give(block);
             }

@@ -7,6 +7,7 @@
 use super::super::ground::{Ground, Growing};
 use super::super::heap::{FreeBlock, Heap};
 use super::super::state::growth::{Parts, Segment, joined};
+use super::super::state::tags::Tags;
 use super::super::types::{COMMONS, PoolId, UNORDERED};
 use super::super::units::{Extent, GranuleRun};
 use super::Search;
@@ -294,6 +295,7 @@ impl Ground {
             h.become_empty(self.config.mapping);
         }
         self.maps.discard();
+        *self.tags.lock() = Tags::default();
     }
 }
 

@@ -12,6 +12,8 @@ use crate::paddle::abi::{C_Device, C_Status, C_Stream};
 use crate::paddle::status::done;
 use crate::runtime::{DeviceState, PoolId};
 use std::ffi::c_void;
+use std::fs::File;
+use std::io::Write;
 
 fn addr<T>(pointer: *const T) -> u64 {
     pointer as usize as u64
@@ -26,12 +28,25 @@ fn give(out: *mut *mut c_void, size: usize, take: impl FnOnce(u64) -> Result<u64
         // A mistake in the caller's arithmetic rather than a lack of memory: no retry would help.
         return Err(Error::new(Code::InvalidArgument, "no object is that large"));
     }
-    match take(size as u64) {
+    match take(size as u64).inspect_err(tell) {
         Ok(address) => store(out, address as usize as *mut c_void),
         Err(e) if e.code() == Code::OutOfMemory && Options::get().oom_is_null => {
             store(out, std::ptr::null_mut())
         }
         Err(e) => Err(e),
+    }
+}
+
+/// Writes why there is no memory to where the options say. The interface has no words for it: the host's log has only a
+/// status. What cannot be written is lost.
+#[cold]
+fn tell(e: &Error) {
+    let (Some(to), Some(report)) = (&Options::get().report_to, e.oom_report()) else { return };
+    let text = report.text();
+    if to == "stderr" {
+        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    } else if let Ok(mut file) = File::options().append(true).create(true).open(to) {
+        let _ = file.write_all(text.as_bytes());
     }
 }
 

@@ -5,13 +5,14 @@
 //! | `MILLPOND_PLUGIN_TYPE` | the name under which the host sees us, 1 to 31 bytes | `millpond` |
 //! | `MILLPOND_PLUGIN_DEVICE` | the device type that is served | `host` |
 //! | `MILLPOND_PLUGIN_OOM` | `null`: out of memory is success with a null pointer, on which PaddlePaddle drops its cache and retries; `status`: it is `C_FAILED` | `null` |
+//! | `MILLPOND_PLUGIN_OOM_REPORT` | where the report goes of each request that finds no memory: `stderr`, where the host's log is, or a file, to whose end it is added; nothing: nowhere | nothing |
 //! | `MILLPOND_PLUGIN_CACHE` | `off`: what the host frees goes back to the device, since the host caches above us (see `idle.rs`); `on`: it stays in Millpond's pool, for hosts that do not | `off` |
 //!
 //! `InitPlugin` has no way to report an error, so an unusable value is replaced by the default, except the served
 //! device type: an unknown one has no devices, which the host reports.
 
 use crate::device::MAX_TYPE_NAME;
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
@@ -24,6 +25,8 @@ pub(super) struct Options {
     pub(super) served: String,
     /// Whether out of memory is success with a null pointer.
     pub(super) oom_is_null: bool,
+    /// Where the report of a request that finds no memory goes.
+    pub(super) report_to: Option<OsString>,
     /// Whether freed memory stays in our pool.
     pub(super) keeps: bool,
 }
@@ -50,6 +53,7 @@ impl Options {
             device_type,
             sub_device_type,
             served,
+            report_to: None,
             oom_is_null: oom.map(OsStr::as_bytes) != Some(b"status"),
             keeps: cache.map(OsStr::as_bytes) == Some(b"on"),
         }
@@ -60,12 +64,14 @@ impl Options {
         static OPTIONS: OnceLock<Options> = OnceLock::new();
         OPTIONS.get_or_init(|| {
             let var = |name| std::env::var_os(name);
-            Options::new(
+            let mut options = Options::new(
                 var("MILLPOND_PLUGIN_TYPE").as_deref(),
                 var("MILLPOND_PLUGIN_DEVICE").as_deref(),
                 var("MILLPOND_PLUGIN_OOM").as_deref(),
                 var("MILLPOND_PLUGIN_CACHE").as_deref(),
-            )
+            );
+            options.report_to = var("MILLPOND_PLUGIN_OOM_REPORT").filter(|v| !v.is_empty());
+            options
         })
     }
 }

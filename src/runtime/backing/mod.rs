@@ -17,8 +17,8 @@ use points::{Points, Query, Taken};
 use refused::{Refused, Run};
 use segments::Segments;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 mod borrowed;
 mod places;
@@ -67,6 +67,7 @@ pub(crate) struct Supply {
     refused: Refused,                     // granules that the device did not take back
     views: Refused,                       // addresses that are still mapped, though nobody uses them
     streams: Mutex<BTreeSet<StreamId>>,
+    owner: OnceLock<u32>, // the number of the device
 }
 
 /// A call on the device. The device does not end before this is dropped, and the thread is known to be inside.
@@ -94,7 +95,18 @@ impl Supply {
             refused: Refused::default(),
             views: Refused::default(),
             streams: Mutex::new(BTreeSet::from([0])),
+            owner: OnceLock::new(),
         }
+    }
+
+    /// The number of the device that it is of.
+    pub(crate) fn set_owner(&self, device: u32) {
+        let _ = self.owner.set(device); // once
+    }
+
+    /// The number of the device, if it has one.
+    pub(crate) fn owner(&self) -> Option<u32> {
+        self.owner.get().copied()
     }
 
     /// `NotInitialized` once the device ends, except for the thread that ends it.

@@ -10,6 +10,8 @@ use super::state::{How, Marks, Memory};
 use crate::base::error::{Code, Error, Result};
 use crate::core::{Heap, PoolId, PoolRef, UNORDERED};
 use crate::device::StreamId;
+use crate::runtime::explain::Asked;
+use crate::runtime::tags;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Memory {
@@ -61,7 +63,12 @@ impl Memory {
         bytes: u64,
         mut attempt: impl FnMut() -> Result<u64>,
     ) -> Result<u64> {
-        let got = attempt().or_else(|e| self.rescue.retry(e, bytes, attempt));
+        let asked = Asked { pool, stream, bytes };
+        let mut explained = || attempt().map_err(|e| self.explained(asked, e));
+        let got = explained().or_else(|e| self.rescue.retry(e, || self.live_bytes(), explained));
+        if let (Ok(addr), true) = (&got, tags::any()) {
+            self.tag(*addr);
+        }
         got.inspect_err(|e| self.count_failure(pool, stream, e))
     }
 

@@ -1,7 +1,7 @@
 //! The account of unpooled memory: live blocks, freed ones that the device still has, and the sums.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{BlockInfo, BlockRecord, BlockState, PoolId, Stats, Stream, Waits};
+use crate::core::{BlockInfo, BlockRecord, BlockState, PoolId, Stats, Stream, Tags, Waits};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -16,13 +16,24 @@ pub(super) struct Block {
     pub own: Option<Arc<Stream>>,
     /// Other streams that have used it (`record_stream`).
     pub used_by: Vec<Arc<Stream>>,
+    /// What it is for; 0: nobody said.
+    pub tag: u16,
 }
 
 impl Block {
     /// The record of the block for a walk. Each block is a segment of its own.
     pub(super) fn record(&self, state: BlockState) -> BlockRecord {
         let BlockInfo { base, size, requested, stream, pool } = self.info;
-        BlockRecord { base, size, requested, stream, pool: Some(pool), state, segment: Some(base) }
+        BlockRecord {
+            base,
+            size,
+            requested,
+            stream,
+            pool: Some(pool),
+            state,
+            segment: Some(base),
+            tag: self.tag,
+        }
     }
 }
 
@@ -47,6 +58,7 @@ pub(super) struct Account {
     pub given: u64,
     pub pools: BTreeMap<PoolId, Stats>,
     pub device: Stats,
+    pub tags: Tags,
     /// Bytes that are being requested from the device, by pool: two threads must not pass a limit together.
     pub claims: BTreeMap<PoolId, u64>,
     pub next_pool: u32,
@@ -131,6 +143,10 @@ impl Account {
             }
         }
         self.graves.remove(&info.base);
+        if block.tag != 0 {
+            self.tags.count_back(block.tag, info.size);
+            self.tags.count_in(block.tag, info.size, info.requested);
+        }
         self.blocks.insert(info.base, block);
     }
 
@@ -144,6 +160,9 @@ impl Account {
             {
                 c.sub(n);
             }
+        }
+        if block.tag != 0 {
+            self.tags.count_out(block.tag, info.size, info.requested, true);
         }
         if self.graves.len() >= GRAVES {
             self.graves.clear();
@@ -161,8 +180,12 @@ impl Account {
     }
 
     /// A freed block has gone back to the device.
-    pub(super) fn gone(&mut self, info: &BlockInfo) {
+    pub(super) fn gone(&mut self, block: &Block) {
+        let info = &block.info;
         self.given += 1;
+        if block.tag != 0 {
+            self.tags.count_back(block.tag, info.size);
+        }
         for s in self.sums(info.pool) {
             for (c, n) in [(&mut s.active, info.size), (&mut s.reserved, info.size), (&mut s.segments, 1)] {
                 c.sub(n);

@@ -147,7 +147,7 @@ impl Unpooled {
             }
             other => other?,
         }
-        lock(&self.account).gone(&info);
+        lock(&self.account).gone(&freed.block);
         Ok(())
     }
 
@@ -279,7 +279,7 @@ impl Unpooled {
         let mut first = Ok(());
         for block in blocks.into_iter().chain(freed.into_iter().map(|f| f.block)) {
             first = first.and(self.device_free(&block.info, 0));
-            lock(&self.account).gone(&block.info);
+            lock(&self.account).gone(&block);
         }
         first.and(self.supply.close())
     }

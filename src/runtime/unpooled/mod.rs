@@ -11,8 +11,8 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex, MutexGuard};
 use crate::core::{
-    BlockInfo, BlockRecord, BlockState, BlockStates, Layout, Order, Owner, Place, Placed, PoolId, Stats,
-    Waits,
+    BlockInfo, BlockRecord, BlockState, BlockStates, Layout, OomStep, Order, Owner, Place, Placed, PoolId,
+    Stats, TagStats, Trials, Waits,
 };
 use crate::device::{Device, DriverPool, Sizes, StreamId};
 use crate::fail;
@@ -24,6 +24,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 mod account;
+mod explain;
 mod frees;
 
 /// How often a request that finds too little tries again after other blocks have gone back: other requests may get
@@ -73,6 +74,11 @@ impl Unpooled {
         &self.order
     }
 
+    /// Whose memory it is.
+    pub(crate) fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
     /// Its backing.
     pub(crate) fn supply(&self) -> &Supply {
         &self.supply
@@ -107,22 +113,40 @@ impl Unpooled {
 
     fn take(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
         self.settle_freed();
+        let mut trials = Trials::default();
         for _ in 0..TRIES {
             let mut short = Short::Hopeless;
-            match self.try_take(pool, stream, bytes, &mut short) {
-                Err(e) if e.code() == Code::OutOfMemory => match short {
+            let (mut got, mut asked) = (Ok(0), false);
+            trials.note(OomStep::Device, || {
+                got = self.try_take(pool, stream, bytes, &mut short, &mut asked);
+                got.is_ok()
+            });
+            match got {
+                Err(e) if e.code() == Code::OutOfMemory => {
                     // Blocks that are freed but not back at the device may be what is missing.
-                    Short::OfPool if self.wait_for_one(Some(pool)) => {}
-                    Short::OfDevice if self.wait_for_one(None) => {}
-                    _ => return Err(e),
-                },
+                    let of = if matches!(short, Short::OfPool) { Some(pool) } else { None };
+                    let may_come = !matches!(short, Short::Hopeless);
+                    if may_come && trials.note(OomStep::Waiting, || self.wait_for_one(of)) {
+                        continue;
+                    }
+                    trials.device_said = asked.then(|| e.message().to_owned());
+                    return Err(e.with(Arc::new(trials)));
+                }
                 other => return other,
             }
         }
-        self.try_take(pool, stream, bytes, &mut Short::Hopeless)
+        self.try_take(pool, stream, bytes, &mut Short::Hopeless, &mut false)
     }
 
-    fn try_take(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64, short: &mut Short) -> Result<u64> {
+    /// One try, which notes what it found too little of, and whether it came as far as to ask the device.
+    fn try_take(
+        &self,
+        pool: PoolId,
+        stream: Option<StreamId>,
+        bytes: u64,
+        short: &mut Short,
+        asked: &mut bool,
+    ) -> Result<u64> {
         let mut a = self.lock()?;
         let limit_pool = a.stats(pool)?.limit;
         if bytes == 0 {
@@ -155,6 +179,7 @@ impl Unpooled {
         let _taking = self.taking(&mut a);
         let careful = a.careful;
         drop(a);
+        *asked = true;
 
         let call = self.supply.call();
         let checked = if careful { check_free(&*self.device, size) } else { Ok(()) };
@@ -176,13 +201,13 @@ impl Unpooled {
         if let Err(e) = ready {
             // Nobody has used it; it goes back as soon as the device takes it.
             a.reserve(&info);
-            let block = Block { info, own: None, used_by: Vec::new() };
+            let block = Block { info, own: None, used_by: Vec::new(), tag: 0 };
             a.freed.push_back(Freed { block, waits: Waits::default() });
             drop(a);
             self.settle_freed();
             return Err(e);
         }
-        a.add(Block { info, own, used_by: Vec::new() });
+        a.add(Block { info, own, used_by: Vec::new(), tag: 0 });
         if a.closed {
             // It goes back with everything else that is left.
             fail!(Code::NotInitialized, "the device was finalised");
@@ -369,6 +394,26 @@ impl Unpooled {
         let mut a = lock(&self.account);
         a.device.limit = limit;
         a.careful = careful;
+    }
+
+    /// Gives a block that its owner does not know yet a tag that is not 0.
+    pub(crate) fn tag(&self, addr: u64, tag: u16) {
+        let mut a = lock(&self.account);
+        let Some(block) = a.blocks.get_mut(&addr).filter(|b| b.tag == 0) else { return };
+        block.tag = tag;
+        let info = block.info;
+        a.tags.count_in(tag, info.size, info.requested);
+    }
+
+    /// What the blocks of each tag have.
+    pub(crate) fn tag_stats(&self) -> Vec<(u16, TagStats)> {
+        self.settle_freed();
+        lock(&self.account).tags.all()
+    }
+
+    /// [B] in live blocks.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        lock(&self.account).device.allocated.current
     }
 
     /// The number of live blocks.

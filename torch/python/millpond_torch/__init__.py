@@ -5,6 +5,8 @@
 
     millpond_torch.memory_stats()    # as torch.cuda.memory_stats(), which PyTorch does not offer for other allocators
     millpond_torch.snapshot()        # as torch.cuda.memory_snapshot()
+    with millpond_torch.tag("kv_cache"):   # what is allocated here has this name, in reports of what holds memory
+        ...
 
 Nothing here imports PyTorch before it is needed, and nothing is printed. What cannot work raises MillpondError, whose
 text says what to do.
@@ -13,6 +15,7 @@ from ._library import MillpondError, library_path, version
 from ._stats import max_memory_allocated, max_memory_reserved, mem_get_info, memory_allocated, memory_reserved
 from ._stats import memory_stats, reset_peak_memory_stats, snapshot
 from ._switch import allocator, enable, is_enabled, mem_pool
+from ._tags import tag, tag_bytes
 
 __all__ = [
     "MillpondError",
@@ -29,6 +32,8 @@ __all__ = [
     "memory_stats",
     "reset_peak_memory_stats",
     "snapshot",
+    "tag",
+    "tag_bytes",
     "version",
 ]
 __version__ = "0.1.0"

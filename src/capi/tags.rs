@@ -1,0 +1,139 @@
+//! Tags: what memory is for.
+
+use crate::base::error::{Code, Error, Result};
+use crate::capi::guard::{Out, run, text};
+use crate::capi::handles;
+use crate::capi::types::{millpond_counter, millpond_device};
+use crate::fail;
+use crate::paddle::abi::C_Status;
+use crate::runtime::{self, Tag};
+use std::ffi::c_char;
+
+/// What the blocks of one tag have, on one device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct millpond_tag_stats {
+    /// sizeof(millpond_tag_stats), or as much of it as was written.
+    pub struct_size: usize,
+    /// Its name. Lives for ever.
+    pub name: *const c_char,
+    /// Its number.
+    pub tag: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Bytes in live blocks as they were asked for.
+    pub requested_bytes: millpond_counter,
+    /// Bytes in live blocks after rounding.
+    pub allocated_bytes: millpond_counter,
+    /// Live blocks.
+    pub blocks: millpond_counter,
+    /// Bytes, after rounding, in freed blocks that still wait.
+    pub waiting_bytes: u64,
+}
+
+/// From now on the blocks that this thread allocates, on any device and from any pool, have the tag `name`, until
+/// `millpond_tag_pop`. Tags nest, and the innermost counts; those that a thread leaves in force end with it. A name has 1
+/// to 31 bytes of UTF-8, and keeps its number for the rest of the process. Pinned and unified memory has no tags.
+///
+/// While any thread has a tag in force, allocations of all threads take a longer way; a program without tags pays
+/// nothing.
+///
+/// Errors: INVALID_ARGUMENT; SYSTEM for more than 65535 names; NOT_PERMITTED on a thread that is ending.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_tag_push(name: *const c_char) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        Tag::new(unsafe { text(name, "name") }?)?.push()
+    })
+}
+
+/// Ends the calling thread's innermost tag; the one around it counts again. Blocks keep the tags that they have.
+///
+/// Errors: NOT_PERMITTED where the thread has none.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_tag_pop() -> C_Status {
+    run(runtime::pop_tag)
+}
+
+/// The number of a tag, for `millpond_tag_push_number`: the same each time, never 0.
+///
+/// Errors: INVALID_ARGUMENT; SYSTEM for more than 65535 names.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_tag_get_number(name: *const c_char, out_tag: *mut u32) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_tag, "out_tag") }?;
+        // SAFETY: as above.
+        out.set(Tag::new(unsafe { text(name, "name") }?)?.number().into());
+        Ok(())
+    })
+}
+
+/// `millpond_tag_push` without a look at the name, for who pushes often.
+///
+/// Errors: INVALID_ARGUMENT for a number that no tag has; NOT_PERMITTED on a thread that is ending.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_tag_push_number(tag: u32) -> C_Status {
+    run(|| of_number(tag)?.push())
+}
+
+fn of_number(tag: u32) -> Result<Tag> {
+    let none = || Error::new(Code::InvalidArgument, "no tag has this number");
+    u16::try_from(tag).ok().and_then(Tag::of_number).ok_or_else(none)
+}
+
+/// The name of a tag; "" for a number that no tag has, and for 0. Never NULL; lives for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_tag_get_name(tag: u32) -> *const c_char {
+    let name = u16::try_from(tag).ok().and_then(runtime::tag_name);
+    name.unwrap_or(c"").as_ptr()
+}
+
+/// Writes what the blocks of each tag that was ever used on the device have into an array of the caller's, the first
+/// `capacity` of them, by number, and how many there are to `out_count`. `stats_size` is sizeof(millpond_tag_stats).
+/// `stats` may be NULL where `capacity` is 0. Blocks without a tag are what is left of the device's account.
+///
+/// Errors: INVALID_ARGUMENT, also for a `stats_size` that is no size of this struct; NOT_INITIALIZED. After an error
+/// nothing was written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_list_tags(
+    device: *const millpond_device,
+    stats: *mut millpond_tag_stats,
+    stats_size: usize,
+    capacity: usize,
+    out_count: *mut usize,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_count, "out_count") }?;
+        if capacity > 0 && (stats.is_null() || !stats.is_aligned()) {
+            fail!(Code::InvalidArgument, "stats is NULL, or not aligned");
+        }
+        if stats_size < size_of::<usize>() || !stats_size.is_multiple_of(align_of::<millpond_tag_stats>()) {
+            fail!(Code::InvalidArgument, "stats_size is {stats_size}: no size of a millpond_tag_stats");
+        }
+        let all = handles::device(device)?.memory().tag_stats()?;
+        let count = stats_size.min(size_of::<millpond_tag_stats>());
+        for (n, (tag, s)) in all.iter().take(capacity).enumerate() {
+            let record = millpond_tag_stats {
+                struct_size: count,
+                name: millpond_tag_get_name(tag.number().into()),
+                tag: tag.number().into(),
+                reserved: 0,
+                requested_bytes: s.requested.into(),
+                allocated_bytes: s.allocated.into(),
+                blocks: s.blocks.into(),
+                waiting_bytes: s.waiting,
+            };
+            let from = (&raw const record).cast::<u8>();
+            // SAFETY: the caller has room for `capacity` records of `stats_size` bytes each, of which this writes at
+            // most so many; ours is no shorter.
+            unsafe {
+                let to = stats.cast::<u8>().add(n * stats_size);
+                std::ptr::copy_nonoverlapping(from, to, count);
+            }
+        }
+        out.set(all.len());
+        Ok(())
+    })
+}

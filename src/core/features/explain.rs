@@ -1,0 +1,215 @@
+//! Why a request found no memory: the account of that moment, for the report that its error carries.
+//!
+//! Everything is taken from counters, so it costs some microseconds for each heap and nothing for each block; only
+//! freed blocks that wait are looked at one by one, and no more than [`MOST_WAITS`]. Nothing is asked of the device.
+//! All heaps are locked meanwhile, so that the parts are of one moment and sum up.
+
+use super::super::ground::{Ground, Growing};
+use super::super::heap::LockedHeap;
+use super::super::report::{OomHolder, OomMissing, OomReason, OomReport, OomWait, WaitsFor};
+use super::super::shape::Tier;
+use super::super::supply::Trials;
+use super::super::types::{NO_POOL, PoolId, RETIRED, UNORDERED};
+use super::super::units::{GRANULE, LARGE_SHIFT, granule_bytes};
+use crate::base::error::Error;
+use crate::base::sync::Ordering::Relaxed;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Freed blocks that are looked at for what they wait for.
+const MOST_WAITS: usize = 4096;
+/// Free blocks of a heap that are looked at for the largest range.
+const MOST_FREE: usize = 65_536;
+
+/// What is read of a heap.
+struct Share {
+    pool: u32,
+    stream: u64,
+    live: u64,
+    blocks: u64,
+    waiting: u64,
+    free: u64,
+    largest: u64,
+    sleeps: bool,
+}
+
+impl Ground {
+    /// The report of a request that failed with `e`. `named` is the pool that it named.
+    #[cold]
+    pub(crate) fn explain(&self, named: PoolId, stream: Option<u64>, bytes: u64, e: &Error) -> OomReport {
+        let pool = stream.and_then(|s| self.order.route(s)).unwrap_or(named);
+        let trials = e.detail::<Trials>();
+        let shape = &self.maps.shape;
+        let charged = match shape.charged(bytes) {
+            Some(charged) => charged,
+            None if bytes > self.config.max_alloc => bytes,
+            None => self.charged_tuned(bytes),
+        };
+        let mut r = OomReport {
+            pool,
+            stream,
+            requested: bytes,
+            rounded: charged,
+            pool_limit: self.pool(pool).map_or(0, |p| p.limit.load(Relaxed)),
+            device_limit: self.limit.load(Relaxed),
+            device_most: self.config.max_alloc,
+            maps: self.config.mapping,
+            pooled: true,
+            captured: stream.is_some_and(|s| self.order.is_captured(s)),
+            ..OomReport::default()
+        };
+        if let Some(t) = &trials {
+            r.tried = t.tried();
+            r.device_said = t.said();
+        }
+        let lanes = self.order.by_lane();
+        let heaps = {
+            let g = self.growing();
+            let mut locked = self.lock_all();
+            locked.iter_mut().for_each(|h| self.drain(h));
+            self.note_waits(&mut r, &locked, &lanes);
+            let heaps = self.shares(&mut r, &g, &locked);
+            self.note_sums(&mut r, &g, &heaps);
+            heaps
+        };
+        note_holders(&mut r, &heaps);
+        r.tags = OomReport::tagged(self.tags.lock().all());
+        r.reason = self.reason_of(&r, trials.is_some_and(|t| !t.books));
+        r
+    }
+
+    /// What each heap has.
+    fn shares(&self, r: &mut OomReport, g: &Growing<'_>, locked: &[LockedHeap<'_>]) -> Vec<Share> {
+        // Of a segment, the granules that it touches may be more than it has: the last one's owner has less.
+        let mut beyond: BTreeMap<u32, i64> = BTreeMap::new();
+        for s in g.segments() {
+            let touched = s.part.touched();
+            let more = granule_bytes(touched.count) as i64 - s.bytes as i64;
+            *beyond.entry(self.maps.granule(touched.end() - 1).heap()).or_default() += more;
+        }
+        let mut shares = Vec::with_capacity(locked.len());
+        for h in locked {
+            let pool = h.heap.pool();
+            if pool == NO_POOL {
+                continue;
+            }
+            let [live, _, blocks] = h.counters.current().map(|n| n.max(0) as u64);
+            let sleeps = self.sleeps(PoolId(pool));
+            let more = beyond.get(&h.heap.index).copied().unwrap_or(0);
+            let owned = (granule_bytes(1) as i64 * h.granules as i64 - more).max(0) as u64;
+            let waiting = h.counters.waiting();
+            let (units, granules, all) = h.free_room(MOST_FREE);
+            if !all {
+                r.missing |= OomMissing::LARGEST;
+            }
+            let whole = if self.config.mapping { granules * GRANULE } else { 0 };
+            shares.push(Share {
+                pool,
+                stream: h.heap.stream(),
+                live,
+                blocks,
+                waiting,
+                free: if sleeps { 0 } else { owned.saturating_sub(live + waiting) },
+                largest: if sleeps { 0 } else { whole.max(u64::from(units) << LARGE_SHIFT) },
+                sleeps,
+            });
+        }
+        shares
+    }
+
+    fn note_sums(&self, r: &mut OomReport, g: &Growing<'_>, heaps: &[Share]) {
+        let (taken, _) = g.taken(r.pool.0);
+        r.reserved = g.device.reserved.current;
+        r.pool_reserved = g.holdings(r.pool.0).reserved.current;
+        r.sleeping = g.device.sleeping.current;
+        let most = match r.device_limit {
+            0 => self.config.max_alloc,
+            limit => limit.min(self.config.max_alloc),
+        };
+        r.unreserved = most.saturating_sub(taken);
+        let stream = r.stream.filter(|&s| self.backing.ordered_by(s)).unwrap_or(UNORDERED);
+        let mut known = 0;
+        for h in heaps {
+            r.waiting += h.waiting;
+            if h.sleeps {
+                continue;
+            }
+            r.live += h.live;
+            known += h.live + h.waiting + h.free;
+            let (free, largest) = match (h.pool == r.pool.0, h.stream == stream) {
+                (true, true) => (&mut r.free_here, &mut r.largest_here),
+                (true, false) => (&mut r.free_other_streams, &mut r.largest_elsewhere),
+                _ => (&mut r.free_other_pools, &mut r.largest_elsewhere),
+            };
+            *free += h.free;
+            *largest = h.largest.max(*largest);
+        }
+        r.moving = r.reserved.saturating_sub(known);
+    }
+
+    /// What freed blocks wait for. The heaps are locked.
+    fn note_waits(&self, r: &mut OomReport, locked: &[LockedHeap<'_>], lanes: &BTreeMap<u64, u64>) {
+        let mut left = MOST_WAITS;
+        let mut by: BTreeMap<WaitsFor, (u64, u64)> = BTreeMap::new();
+        let mut streams = BTreeSet::new();
+        for h in locked {
+            let all = h.waiting.all();
+            if all.len() > left {
+                r.missing |= OomMissing::WAITS;
+            }
+            for w in &all[..all.len().min(left)] {
+                let charged = self.charge(w.id);
+                let exported = w.exports.iter().any(|f| !f.is_passed());
+                if exported {
+                    r.exported += charged;
+                }
+                streams.extend(w.waits.lanes());
+                let on = match w.waits.lanes().next() {
+                    _ if exported => WaitsFor::Exported,
+                    None => WaitsFor::Nothing,
+                    Some(0) => WaitsFor::AllStreams,
+                    Some(lane) => lanes.get(&lane).map_or(WaitsFor::Ended, |&s| WaitsFor::Stream(s)),
+                };
+                let (bytes, blocks) = by.entry(on).or_default();
+                *bytes += charged;
+                *blocks += 1;
+            }
+            left -= all.len().min(left);
+        }
+        r.waiting_streams = streams.len() as u32;
+        r.waits = OomWait::top(by);
+    }
+
+    /// Why the request failed. `searched`: everything was tried for it.
+    fn reason_of(&self, r: &OomReport, searched: bool) -> OomReason {
+        // What the request needs if nothing of what it has helps.
+        let small = self.maps.shape.size(r.rounded.min(self.config.max_alloc)).tier != Tier::Large;
+        let need = match self.config.mapping {
+            _ if small => GRANULE,
+            true => r.rounded.next_multiple_of(GRANULE),
+            false => r.rounded,
+        };
+        r.reason_for(need, searched)
+    }
+}
+
+/// The pools and streams that hold the most.
+fn note_holders(r: &mut OomReport, heaps: &[Share]) {
+    let mut pools: BTreeMap<u32, OomHolder> = BTreeMap::new();
+    let mut streams: BTreeMap<Option<u64>, OomHolder> = BTreeMap::new();
+    for h in heaps {
+        let stream = Some(h.stream).filter(|&s| s != UNORDERED && s != RETIRED);
+        let of_stream = streams.entry(stream).or_insert(OomHolder { stream, ..OomHolder::default() });
+        let pool = Some(PoolId(h.pool));
+        let of_pool = pools.entry(h.pool).or_insert(OomHolder { pool, ..OomHolder::default() });
+        for holder in [of_stream, of_pool] {
+            if !h.sleeps {
+                holder.live += h.live;
+                holder.blocks += h.blocks;
+            }
+            holder.waiting += h.waiting;
+            holder.free += h.free;
+        }
+    }
+    r.pools = OomReport::top(pools.into_values());
+    r.streams = OomReport::top(streams.into_values());
+}

@@ -1,0 +1,78 @@
+//! Blocks that have a tag, which says what they are for.
+//!
+//! A block gets its tag right after its allocation, before its owner knows it. From then on a flag says so in its state:
+//! its free takes the slow way, where the sums of the tag are reduced. So a block without a tag costs nothing more. The
+//! flag stays while a freed block waits; the tag itself is in a table beside the descriptors, and means something only
+//! with the flag.
+
+use super::super::desc::{Id, TAGGED, kind};
+use super::super::ground::Ground;
+use super::super::heap::LockedHeap;
+use super::super::types::TagStats;
+
+impl Ground {
+    /// Gives the live block at `offset` a tag that is not 0. Without memory of the host for the table it has none.
+    pub(crate) fn tag(&self, offset: u64, tag: u16) {
+        let Ok((f, heap)) = self.live_block(offset) else { return };
+        let h = self.lock(heap);
+        if self.still_live(f.id, offset) && f.desc.state() & TAGGED == 0 {
+            self.tag_live(&h, f.id, tag);
+        }
+    }
+
+    /// The same where the heap is locked.
+    pub(super) fn tag_live<G>(&self, _: &LockedHeap<'_, G>, id: Id, tag: u16) {
+        let d = self.maps.desc(id);
+        if self.maps.set_tag(id, tag) && d.flag_live(TAGGED) {
+            self.tags.lock().count_in(tag, self.charge(id), d.requested());
+        }
+    }
+
+    /// The tag of a block that is live or waits; 0 for none.
+    pub(crate) fn tag_of(&self, id: Id) -> u16 {
+        let state = self.maps.desc(id).state();
+        if state & TAGGED == 0 { 0 } else { self.maps.tag(id) }
+    }
+
+    /// The life of a block has ended whose state was `was`. Its heap is locked, and it is in no list yet. `waits`: it
+    /// keeps its tag as long as it waits.
+    pub(super) fn untag(&self, id: Id, was: u32, waits: bool) {
+        if was & TAGGED == 0 {
+            return;
+        }
+        let d = self.maps.desc(id);
+        self.tags.lock().count_out(self.maps.tag(id), self.charge(id), d.requested(), waits);
+        if waits {
+            d.set_state(d.state() | TAGGED);
+        }
+    }
+
+    /// A freed block waits no more. Its heap is locked.
+    pub(super) fn untag_waiting(&self, id: Id) {
+        let d = self.maps.desc(id);
+        if d.state() & (TAGGED | kind::MASK) == TAGGED | kind::WAITING {
+            self.tags.lock().count_back(self.maps.tag(id), self.charge(id));
+        }
+    }
+
+    /// A freed block that waited is live again, in the state `was`: the device would not take it. Its heap is locked.
+    pub(super) fn retag(&self, id: Id, was: u32) {
+        if was & TAGGED == 0 {
+            return;
+        }
+        let (tag, charged) = (self.maps.tag(id), self.charge(id));
+        let mut tags = self.tags.lock();
+        tags.count_back(tag, charged);
+        tags.count_in(tag, charged, self.maps.desc(id).requested());
+    }
+
+    /// What the blocks of each tag have.
+    pub(crate) fn tag_stats(&self) -> Vec<(u16, TagStats)> {
+        self.poll_all();
+        for heap in self.all_heaps() {
+            let mut h = self.look(heap);
+            self.drain(&mut h);
+        }
+        self.tags.lock().all()
+    }
+}

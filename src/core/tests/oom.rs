@@ -1,0 +1,22 @@
+//! Why a request found no memory, where only the pond itself can bring it about.
+
+use super::super::report::OomReason;
+use super::*;
+
+#[test]
+fn a_pond_that_cannot_count_more_blocks_says_so() {
+    for mapping in [true, false] {
+        let mut b = Bench::new(Config { most_blocks: 3000, ..config(mapping, 64 << 20) });
+        let e = loop {
+            if let Err(e) = b.alloc(PoolId::DEFAULT, Some(1), 512) {
+                break e;
+            }
+        };
+        let r = b.pond.explain(PoolId::DEFAULT, Some(1), 512, &e);
+        assert_eq!(r.reason, OomReason::Bookkeeping, "{e}");
+        assert!(r.line().contains("keep track of more"), "{}", r.line());
+        let s = b.pond.stats(None).unwrap();
+        assert_eq!((r.live, r.reserved), (s.allocated.current, s.reserved.current));
+        assert!(r.advice()[0].contains("fewer blocks"));
+    }
+}

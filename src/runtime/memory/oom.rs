@@ -1,0 +1,61 @@
+//! What becomes of a request that found no memory: its report, the callbacks that may free some, and the count.
+
+use super::state::{How, Memory};
+use crate::base::error::{Error, Result};
+use crate::core::OomReport;
+use crate::runtime::explain::{Asked, ask_device};
+use crate::runtime::rescue::OomHandler;
+use std::sync::Arc;
+
+impl Memory {
+    /// The error of a request, with a report where it is a lack of memory.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn explained(&self, asked: Asked, e: Error) -> Error {
+        match &self.how {
+            How::Pooled(p) => asked.explained(e, |e| {
+                let mut r = p.pond.explain(asked.pool, asked.stream, asked.bytes, e);
+                ask_device(&mut r, &*p.device, &p.supply, p.pond.order());
+                r
+            }),
+            How::Unpooled(u) => asked.explained(e, |e| {
+                let mut r = u.explain(asked.pool, asked.stream, asked.bytes, e);
+                ask_device(&mut r, u.device(), u.supply(), u.order());
+                r
+            }),
+        }
+    }
+
+    /// [B] in live blocks. The device is not asked anything.
+    pub(super) fn live_bytes(&self) -> u64 {
+        match &self.how {
+            How::Pooled(p) => p.pond.live_bytes(),
+            How::Unpooled(u) => u.live_bytes(),
+        }
+    }
+
+    /// From now on a request that finds no memory calls `callback` with its bytes, on its own thread and
+    /// with no lock held, after everything else was tried. When a callback returns true, for having freed
+    /// something, the request is tried once more. Callbacks are called oldest first; they may allocate and
+    /// free, and a request that fails inside one calls none. A panic counts as false. Gives the number to
+    /// remove it with. Callbacks end with the device.
+    pub fn add_oom_callback(&self, callback: impl Fn(u64) -> bool + Send + Sync + 'static) -> Result<u64> {
+        self.add_oom_handler(move |report| callback(report.requested))
+    }
+
+    /// The same with the report of why there is no memory, of which pool and what else was tried. Neither is called for
+    /// a request that no callback can help: one that is larger than the device, or than the limit of its pool.
+    pub fn add_oom_handler(
+        &self,
+        handler: impl Fn(&OomReport) -> bool + Send + Sync + 'static,
+    ) -> Result<u64> {
+        let handler: Arc<OomHandler> = Arc::new(handler);
+        self.rescue.add(handler)
+    }
+
+    /// Removes a callback; waits for threads that are in it, except where it is called from within an
+    /// out-of-memory callback. `InvalidArgument` for a number that is none.
+    pub fn remove_oom_callback(&self, id: u64) -> Result<()> {
+        self.rescue.remove(id)
+    }
+}

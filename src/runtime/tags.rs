@@ -1,0 +1,144 @@
+//! Tags: what a thread says that its memory is for. A tag is a name with a small number; while a thread has one in
+//! force, the blocks that it asks for have it, on all devices.
+//!
+//! The hot path knows nothing of this: while any thread has a tag in force, pools are not found by the cache of look-ups
+//! (`handle_cache.rs`), so that requests come by `Memory`, which looks.
+
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::system::Mutex;
+use crate::fail;
+use crate::runtime::lock;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// Bytes of a name at most.
+pub const MAX_TAG_NAME: usize = 31;
+
+/// A name that was given a number, for the rest of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(u16);
+
+/// How many threads have a tag in force.
+static ACTIVE: AtomicU64 = AtomicU64::new(0);
+
+/// The names: number n is at n - 1.
+struct Names {
+    all: Vec<&'static CStr>,
+    numbers: BTreeMap<&'static str, u16>,
+}
+
+static NAMES: Mutex<Names> = Mutex::new(Names { all: Vec::new(), numbers: BTreeMap::new() });
+
+/// The tags of one thread, innermost last; those that it leaves in force end with it.
+struct Stack(RefCell<Vec<u16>>);
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if !self.0.get_mut().is_empty() {
+            CURRENT.set(0);
+            ACTIVE.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+thread_local! {
+    static STACK: Stack = const { Stack(RefCell::new(Vec::new())) };
+    /// The innermost of them; 0: none. No destructor, so it works at thread exit too.
+    static CURRENT: Cell<u16> = const { Cell::new(0) };
+}
+
+fn at_thread_exit<T>() -> Result<T> {
+    Err(Error::new(Code::NotPermitted, "the thread is ending: it can have no tags"))
+}
+
+impl Tag {
+    /// The tag of that name, which has a number from now on. `InvalidArgument` for a name that is empty, longer than
+    /// [`MAX_TAG_NAME`] or has a NUL; `System` for more than 65 535 names.
+    pub fn new(name: &str) -> Result<Tag> {
+        let text = CString::new(name).ok().filter(|_| (1..=MAX_TAG_NAME).contains(&name.len()));
+        let Some(text) = text else {
+            fail!(Code::InvalidArgument, "the name of a tag has 1 to {MAX_TAG_NAME} bytes, none of them 0");
+        };
+        let mut names = lock(&NAMES);
+        if let Some(&n) = names.numbers.get(name) {
+            return Ok(Tag(n));
+        }
+        let Ok(n) = u16::try_from(names.all.len() + 1) else {
+            return Err(Error::new(Code::System, "there are too many names of tags"));
+        };
+        let text: &'static CStr = Box::leak(text.into_boxed_c_str());
+        names.all.push(text);
+        names.numbers.insert(text.to_str().unwrap_or_default(), n);
+        Ok(Tag(n))
+    }
+
+    /// The tag of that number, if one has it.
+    pub fn of_number(n: u16) -> Option<Tag> {
+        c_name(n).map(|_| Tag(n))
+    }
+
+    /// Its number, never 0.
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        name(self.0).unwrap_or_default()
+    }
+}
+
+/// From now on what this thread allocates has this tag. Whether no thread had one in force before.
+pub(super) fn begin(tag: Tag) -> Result<bool> {
+    let push = |s: &Stack| {
+        let mut stack = s.0.borrow_mut();
+        stack.push(tag.0);
+        stack.len() == 1
+    };
+    let Ok(first) = STACK.try_with(push) else { return at_thread_exit() };
+    CURRENT.set(tag.0);
+    Ok(first && ACTIVE.fetch_add(1, SeqCst) == 0)
+}
+
+/// Ends the calling thread's innermost tag; the one around it counts again. `NotPermitted` where it has none.
+pub fn pop_tag() -> Result<()> {
+    let pop = |s: &Stack| {
+        let mut stack = s.0.borrow_mut();
+        stack.pop().map(|_| stack.last().copied().unwrap_or(0))
+    };
+    match STACK.try_with(pop) {
+        Ok(Some(now)) => {
+            CURRENT.set(now);
+            if now == 0 {
+                ACTIVE.fetch_sub(1, SeqCst);
+            }
+            Ok(())
+        }
+        Ok(None) => fail!(Code::NotPermitted, "this thread has no tag in force"),
+        Err(_) => at_thread_exit(),
+    }
+}
+
+/// Whether any thread has a tag in force.
+#[inline]
+pub(crate) fn any() -> bool {
+    ACTIVE.load(SeqCst) != 0
+}
+
+/// The number of the calling thread's innermost tag; 0: none.
+#[inline]
+pub(crate) fn current() -> u16 {
+    CURRENT.get()
+}
+
+/// The name of a number, for C.
+pub(crate) fn c_name(n: u16) -> Option<&'static CStr> {
+    lock(&NAMES).all.get(usize::from(n).checked_sub(1)?).copied()
+}
+
+/// The name of a number.
+pub(crate) fn name(n: u16) -> Option<&'static str> {
+    c_name(n)?.to_str().ok()
+}

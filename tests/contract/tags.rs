@@ -1,0 +1,301 @@
+//! Blocks have the tag that was in force on their thread when they were allocated, until they are reusable; and the sums
+//! of the tags are the account.
+
+use crate::apart::*;
+use crate::api::*;
+use millpond::capi::*;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::ptr::{null, null_mut};
+
+const RECORD: usize = size_of::<millpond_block_record>();
+const STATS: usize = size_of::<millpond_tag_stats>();
+
+fn push(name: &str) {
+    let name = CString::new(name).unwrap();
+    outcome(unsafe { millpond_tag_push(name.as_ptr()) }).unwrap();
+}
+
+fn pop() {
+    outcome(millpond_tag_pop()).unwrap();
+}
+
+fn tagged<T>(name: &str, body: impl FnOnce() -> T) -> T {
+    push(name);
+    let done = body();
+    pop();
+    done
+}
+
+fn name_of(tag: u32) -> String {
+    unsafe { CStr::from_ptr(millpond_tag_get_name(tag)) }.to_str().unwrap().to_owned()
+}
+
+fn stats(d: Device) -> BTreeMap<String, millpond_tag_stats> {
+    let mut all: Vec<millpond_tag_stats> = Vec::with_capacity(64);
+    let mut count = 0;
+    outcome(unsafe { millpond_device_list_tags(ptr(d.0), all.as_mut_ptr(), STATS, 64, &mut count) }).unwrap();
+    unsafe { all.set_len(count) };
+    all.into_iter().map(|s| (name_of(s.tag), s)).collect()
+}
+
+fn blocks(d: Device, states: u32) -> Vec<millpond_block_record> {
+    let mut all: Vec<millpond_block_record> = Vec::with_capacity(4096);
+    let (to, mut count) = (all.as_mut_ptr(), 0);
+    outcome(unsafe { millpond_device_list_blocks(ptr(d.0), null(), states, to, RECORD, 4096, &mut count) })
+        .unwrap();
+    assert!(count <= 4096);
+    unsafe { all.set_len(count) };
+    all
+}
+
+/// Live bytes and blocks, and waiting bytes, of a tag.
+fn sums(d: Device, name: &str) -> (u64, u64, u64) {
+    let s = stats(d).get(name).copied();
+    s.map_or((0, 0, 0), |s| (s.allocated_bytes.current, s.blocks.current, s.waiting_bytes))
+}
+
+/// The walk, the sums by tag and the account agree.
+#[track_caller]
+fn agrees(d: Device) {
+    let account = d.stats();
+    let mut by: BTreeMap<String, (u64, u64, u64, u64)> = BTreeMap::new();
+    for b in blocks(d, MILLPOND_BLOCK_LIVE | MILLPOND_BLOCK_WAITING) {
+        let s = by.entry(name_of(b.tag)).or_default();
+        if b.state == MILLPOND_BLOCK_LIVE {
+            (s.0, s.1, s.2) = (s.0 + b.size_bytes as u64, s.1 + 1, s.2 + b.requested_bytes as u64);
+        } else {
+            s.3 += b.size_bytes as u64;
+        }
+    }
+    let live: u64 = by.values().map(|s| s.0).sum();
+    assert_eq!(live, account.allocated_bytes.current);
+    by.remove("");
+    let told = stats(d).into_iter().map(|(name, s)| {
+        let now = (s.allocated_bytes.current, s.blocks.current, s.requested_bytes.current, s.waiting_bytes);
+        assert!(s.allocated_bytes.peak >= now.0 && s.allocated_bytes.total >= s.allocated_bytes.peak);
+        (name, now)
+    });
+    let told: BTreeMap<_, _> = told.filter(|t| t.1 != (0, 0, 0, 0)).collect();
+    assert_eq!(told, by);
+}
+
+/// A small generator of numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+const NAMES: [&str; 3] = ["weights", "kv_cache", "activations"];
+
+/// Random programs on several threads, which free one another's blocks. Each knows what tag its blocks have.
+fn program(d: Device, threads: usize, rounds: usize) {
+    let pool = d.pool(0);
+    let streams: Vec<Stream> = (0..threads).map(|_| d.stream()).collect();
+    let shared = std::sync::Mutex::new(Vec::<(usize, Option<&'static str>, Stream)>::new());
+    std::thread::scope(|scope| {
+        for t in 0..threads {
+            let (streams, shared) = (&streams, &shared);
+            scope.spawn(move || {
+                let mut random = Random(0x9E37_79B9 + t as u64 * 77);
+                let s = streams[t];
+                let mut stack: Vec<&'static str> = Vec::new();
+                for _ in 0..rounds {
+                    match random.below(10) {
+                        0 if stack.len() < 4 => {
+                            stack.push(NAMES[random.below(3)]);
+                            push(stack.last().unwrap());
+                        }
+                        1 if !stack.is_empty() => {
+                            stack.pop();
+                            pop();
+                        }
+                        2..=5 => {
+                            let bytes = [600, 5000, 70_000, 3 * MIB, 5 * MIB + 123][random.below(5)];
+                            let unordered = random.below(4) == 0;
+                            let p = if unordered { d.alloc(bytes) } else { pool.alloc(bytes, s) };
+                            let Ok(p) = p else { continue };
+                            if random.below(5) == 0 {
+                                record_stream(p, streams[random.below(streams.len())]).unwrap();
+                            }
+                            shared.lock().unwrap().push((p, stack.last().copied(), s));
+                        }
+                        _ => {
+                            let mut all = shared.lock().unwrap();
+                            if all.is_empty() {
+                                continue;
+                            }
+                            let at = random.below(all.len());
+                            let (p, _, own) = all.swap_remove(at);
+                            drop(all);
+                            match random.below(3) {
+                                0 => free(p).unwrap(),
+                                1 => pool.free(p, own).unwrap(),
+                                _ => pool.free(p, s).unwrap(),
+                            }
+                        }
+                    }
+                }
+                stack.iter().for_each(|_| pop());
+            });
+        }
+    });
+    let left = shared.into_inner().unwrap();
+    let mut want: BTreeMap<usize, &str> = left.iter().map(|&(p, tag, _)| (p, tag.unwrap_or(""))).collect();
+    for b in blocks(d, MILLPOND_BLOCK_LIVE) {
+        assert_eq!(want.remove(&b.ptr.addr()), Some(name_of(b.tag).as_str()), "{b:?}");
+    }
+    assert!(want.is_empty());
+    d.synchronize().unwrap();
+    agrees(d);
+    left.into_iter().for_each(|(p, ..)| free(p).unwrap());
+    d.synchronize().unwrap();
+    agrees(d);
+    assert!(stats(d).values().all(|s| s.blocks.current == 0 && s.waiting_bytes == 0));
+    assert!(stats(d).values().any(|s| s.blocks.total > 10));
+}
+
+#[test]
+fn random_programs_with_tags() {
+    apart(|| {
+        for mapping in [true, false] {
+            program(host(64 * MIB, mapping), 1, 3000);
+            program(host(64 * MIB, mapping), 4, 3000);
+        }
+    });
+}
+
+#[test]
+fn random_programs_with_tags_where_memory_is_not_pooled() {
+    apart(|| {
+        let _ = millpond_finalize();
+        millpond::runtime::set_default_options(Some("host"), None, "backend:none").unwrap();
+        program(Device::get("host", 0).unwrap(), 1, 500);
+        program(Device::get("host", 1).unwrap(), 4, 500);
+    });
+}
+
+#[test]
+fn a_block_keeps_its_tag_while_it_waits() {
+    apart(|| {
+        for mapping in [true, false] {
+            let d = host(64 * MIB, mapping);
+            let (pool, s, t) = (d.pool(0), d.stream(), d.stream());
+            let p = tagged("kv_cache", || pool.alloc(3 * MIB, s).unwrap());
+            assert_eq!(sums(d, "kv_cache"), (3 << 20, 1, 0));
+            record_stream(p, t).unwrap();
+            let gate = d.gate(t);
+            pool.free(p, s).unwrap();
+            assert_eq!(sums(d, "kv_cache"), (0, 0, 3 << 20));
+            let waits = blocks(d, MILLPOND_BLOCK_WAITING);
+            assert_eq!((waits.len(), name_of(waits[0].tag)), (1, "kv_cache".into()));
+            gate.open();
+            d.synchronize().unwrap();
+            assert_eq!(sums(d, "kv_cache"), (0, 0, 0));
+            // The next owner of the memory has said nothing.
+            let q = pool.alloc(3 * MIB, s).unwrap();
+            assert_eq!(blocks(d, MILLPOND_BLOCK_LIVE)[0].tag, 0);
+            pool.free(q, s).unwrap();
+            agrees(d);
+        }
+    });
+}
+
+#[test]
+fn sleep_and_restore_keep_tags() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let (pool, s) = (d.pool(0), d.stream());
+        let a = tagged("weights", || pool.alloc(3 * MIB, s).unwrap());
+        let b = pool.alloc(5000, s).unwrap();
+        pool.sleep(true).unwrap();
+        assert_eq!(sums(d, "weights"), (3 << 20, 1, 0));
+        pool.wake().unwrap();
+        agrees(d);
+        let then = pool.checkpoint();
+        pool.free(a, s).unwrap();
+        let c = tagged("kv_cache", || pool.alloc(3 * MIB, s).unwrap());
+        assert_eq!(sums(d, "weights").1, 0);
+        // What takes its place has another size, so the restore frees it and brings the first back.
+        pool.free(c, s).unwrap();
+        let e = tagged("activations", || pool.alloc(MIB, s).unwrap());
+        pool.restore(then).unwrap();
+        assert_eq!((sums(d, "weights"), sums(d, "activations")), ((3 << 20, 1, 0), (0, 0, 0)));
+        let _ = e;
+        agrees(d);
+        pool.free(a, s).unwrap();
+        pool.free(b, s).unwrap();
+        agrees(d);
+    });
+}
+
+#[test]
+fn the_report_of_a_request_names_tags() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let (pool, s) = (d.pool(0), d.stream());
+        let p = tagged("kv_cache", || pool.alloc(48 * MIB, s).unwrap());
+        let line = pool.alloc(32 * MIB, s).unwrap_err().message;
+        assert!(line.contains("biggest holder: tag 'kv_cache', 48.0 MiB"), "{line}");
+        pool.free(p, s).unwrap();
+    });
+}
+
+#[test]
+fn tags_of_threads_are_their_own_and_end_with_them() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let (pool, s) = (d.pool(0), d.stream());
+        let tag_now = || {
+            let p = pool.alloc(1000, s).unwrap();
+            let tag = blocks(d, MILLPOND_BLOCK_LIVE)[0].tag;
+            pool.free(p, s).unwrap();
+            name_of(tag)
+        };
+        assert_eq!(code(outcome(millpond_tag_pop())), MILLPOND_E_NOT_PERMITTED);
+        push("weights");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert_eq!(tag_now(), "");
+                push("kv_cache"); // and left in force
+                assert_eq!(tag_now(), "kv_cache");
+            });
+        });
+        assert_eq!(tag_now(), "weights");
+        push("kv_cache");
+        assert_eq!(tag_now(), "kv_cache");
+        pop();
+        assert_eq!(tag_now(), "weights");
+        pop();
+        assert_eq!(tag_now(), "");
+        // By number.
+        let mut n = 0;
+        outcome(unsafe { millpond_tag_get_number(c"weights".as_ptr(), &mut n) }).unwrap();
+        outcome(millpond_tag_push_number(n)).unwrap();
+        assert_eq!(tag_now(), "weights");
+        pop();
+        for bad in [0, 999, u32::MAX] {
+            assert_eq!(code(outcome(millpond_tag_push_number(bad))), MILLPOND_E_INVALID_ARGUMENT);
+            assert_eq!(name_of(bad), "");
+        }
+        let long = CString::new("x".repeat(32)).unwrap();
+        for bad in [null(), c"".as_ptr(), long.as_ptr()] {
+            assert_eq!(code(outcome(unsafe { millpond_tag_push(bad) })), MILLPOND_E_INVALID_ARGUMENT);
+        }
+        let list = |size, room, out: *mut usize| unsafe {
+            outcome(millpond_device_list_tags(ptr(d.0), null_mut(), size, room, out))
+        };
+        let mut count = 0;
+        list(STATS, 0, &mut count).unwrap();
+        assert_eq!(count, 2);
+        assert_eq!(code(list(STATS, 1, &mut count)), MILLPOND_E_INVALID_ARGUMENT);
+        assert_eq!(code(list(3, 0, &mut count)), MILLPOND_E_INVALID_ARGUMENT);
+        assert_eq!(code(list(STATS, 0, null_mut())), MILLPOND_E_INVALID_ARGUMENT);
+    });
+}
