@@ -59,7 +59,17 @@ TEST_P(BadInput, CallbacksThatThrow) {
         throw std::runtime_error("from an out-of-memory callback");
       },
       nullptr, &rescue));
+  // What no callback can help with calls none.
   EXPECT_FAILS(MILLPOND_E_OUT_OF_MEMORY, millpond_alloc(device_, std::size_t{1} << 50, &out_));
+  EXPECT_EQ(0, thrown);
+  // Nothing more is taken from the device.
+  ASSERT_OK(millpond_device_set_limit(device_, 1));
+  std::vector<void*> all;
+  void* one = nullptr;
+  while (millpond_alloc(device_, kSize, &one) == C_SUCCESS) all.push_back(one);
+  EXPECT_EQ(MILLPOND_E_OUT_OF_MEMORY, millpond_last_error_code());
+  EXPECT_OK(millpond_device_set_limit(device_, 0));
+  for (void* p : all) EXPECT_OK(millpond_free(p));
   EXPECT_OK(millpond_device_remove_oom_callback(device_, rescue));
   EXPECT_EQ(1, thrown);
 
