@@ -148,7 +148,7 @@ impl BlockInfo {
 
 /// What a block currently is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u32)]
+#[repr(u8)]
 pub enum BlockState {
     /// Allocated: the caller owns it.
     Live = 1,

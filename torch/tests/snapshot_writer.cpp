@@ -28,7 +28,10 @@ void run(const std::string& folder, bool mapping) {
   const millpond::Stream side(device);
   std::vector<millpond::Buffer> kept;
   for (std::size_t n = 1; n <= 1500; ++n) kept.push_back(own.allocate(n * 37, stream));
-  for (std::size_t n = 1; n <= 10; ++n) kept.push_back(device.allocate(n * 1'000'000));
+  {
+    const millpond::TagScope scope("kv_cache");
+    for (std::size_t n = 1; n <= 10; ++n) kept.push_back(device.allocate(n * 1'000'000));
+  }
   // Free memory between what is live, and whole granules that lie apart.
   for (std::size_t n = 0; n < kept.size(); n += 3) kept[n] = millpond::Buffer();
   write(device, folder + "/before");

@@ -177,6 +177,19 @@ class Snapshots(unittest.TestCase):
                 self.assertIn("weights", pools.values())
                 self.assertLessEqual({seg["segment_pool_id"][1] for seg in s["segments"]}, set(pools))
 
+    def test_a_tag_is_a_stack_of_one_frame(self):
+        frame = {"filename": "tag", "line": 0, "name": "kv_cache"}
+        for kind, snapshots, told in self.each():
+            for s, t in zip(snapshots, told):
+                tags = {b["address"]: b.get("tag") for seg in t["segments"] for b in seg["blocks"]}
+                stacks = [(b["address"], b["frames"]) for seg in s["segments"] for b in seg["blocks"]]
+                self.assertEqual(sum(tag == "kv_cache" for tag in tags.values()), 6, "four of ten are freed")
+                for address, frames in stacks:
+                    self.assertEqual(frames, [frame] if tags[address] else [])
+        for viz, snapshots in self.each_tool():
+            for s in snapshots:
+                self.assertIn("kv_cache", viz.segments(s, format_flamegraph=lambda text: text))
+
     def test_a_scattered_block_is_a_segment_of_its_own(self):
         wide = 5 * (2 << 20) + 12345
         for kind, snapshots, told in self.each():

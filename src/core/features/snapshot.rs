@@ -1,6 +1,6 @@
 //! Every block and the whole account, as they are at one moment.
 
-use super::super::desc::Desc;
+use super::super::desc::Id;
 use super::super::ground::Ground;
 use super::super::layout::{Layout, Owner, Place, Placed};
 use super::super::shape::{Tier, shift_of};
@@ -34,7 +34,7 @@ impl Ground {
                     full = full
                         || blocks.len() == blocks.capacity() && blocks.try_reserve(blocks.len()).is_err();
                     let sleeps = owners.get(heap as usize).is_some_and(|o| o.sleeps);
-                    if !full && let Some(b) = self.placed(self.maps.desc(id), heap, sleeps, &pieces) {
+                    if !full && let Some(b) = self.placed(id, heap, sleeps, &pieces) {
                         blocks.push(b);
                     }
                 },
@@ -58,7 +58,8 @@ impl Ground {
     }
 
     /// What is told of a block; see `record`.
-    fn placed(&self, d: Desc<'_>, heap: u32, sleeps: bool, pieces: &[Piece]) -> Option<Placed> {
+    fn placed(&self, id: Id, heap: u32, sleeps: bool, pieces: &[Piece]) -> Option<Placed> {
+        let d = self.maps.desc(id);
         let state = reported_as(d.kind())?;
         let taken = state != BlockState::Free;
         if !taken && sleeps {
@@ -88,6 +89,7 @@ impl Ground {
                 t if t < Tier::Large as u32 => Place::Small,
                 _ => Place::Scattered,
             },
+            tag: if taken { self.tag_of(id) } else { 0 },
         })
     }
 }

@@ -8,6 +8,7 @@ use super::sink::Sink;
 use super::{Event, Snapshot};
 use crate::base::error::Result;
 use crate::core::{BlockState, Counter, Place, Placed, Span, Stats};
+use crate::runtime::tags::Tag;
 
 /// What the numbers and fields mean; raised when one of them changes its meaning or goes.
 const VERSION: u64 = 1;
@@ -256,6 +257,10 @@ fn block(j: &mut Json<'_, '_>, b: &Placed) {
         BlockState::Waiting => "waiting",
         BlockState::Free => "free",
     });
+    if let Some(tag) = Tag::of_number(b.tag) {
+        j.key("tag");
+        j.text(tag.name());
+    }
     j.close(b'}');
 }
 

@@ -3,6 +3,7 @@
 use super::json::Json;
 use super::*;
 use crate::core::{BlockState, Layout, Owner, Place, Placed, Stats};
+use crate::runtime::tags::Tag;
 
 fn snapshot() -> Snapshot {
     let block = |address, span, slack, requested, owner, place, state| Placed {
@@ -14,13 +15,15 @@ fn snapshot() -> Snapshot {
         segment: 0,
         state,
         place,
+        tag: 0,
     };
-    let blocks = vec![
+    let mut blocks = vec![
         block(1 << 40, 512, 0, 100, 0, Place::Small, BlockState::Live),
         block((1 << 40) + 512, 1 << 20, 0, 0, 0, Place::Small, BlockState::Free),
         block(1 << 41, 3 << 20, 256, 3_000_000, 1, Place::Scattered, BlockState::Waiting),
         block(1 << 42, 4096, 0, 4000, 2, Place::Large, BlockState::Live),
     ];
+    blocks[2].tag = Tag::new("kv_cache").unwrap().number();
     let owners = vec![
         Owner { stream: None, pool: Some(PoolId(0)), sleeps: false },
         Owner { stream: Some(77), pool: Some(PoolId(5)), sleeps: false },
@@ -67,7 +70,7 @@ fn the_json_of_a_small_snapshot() {
         r#"{"address":1099511627776,"size_bytes":512,"requested_bytes":100,"state":"live"},"#,
         r#"{"address":1099511628288,"size_bytes":1048576,"requested_bytes":0,"state":"free"}]}"#,
         r#""kind":"scattered","stream":77,"pool":5,"blocks":["#,
-        r#""size_bytes":3145472,"span_bytes":3145728,"requested_bytes":3000000,"state":"waiting"}"#,
+        r#""size_bytes":3145472,"span_bytes":3145728,"requested_bytes":3000000,"state":"waiting","tag":"kv_cache"}"#,
         r#""kind":"large","stream":null,"pool":6,"sleeps":true,"blocks":["#,
         r#"{"action":"alloc","time_us":1,"address":1099511627776,"size_bytes":512,"stream":77},"#,
         r#"{"action":"oom","time_us":2,"device_free_bytes":12345,"size_bytes":8589934592,"stream":0}]}"#,

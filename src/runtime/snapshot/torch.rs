@@ -10,6 +10,7 @@ use super::{Action, Event, Snapshot};
 use crate::base::error::Result;
 use crate::core::{BlockState, Place, Placed, Span};
 use crate::runtime::options::{Key, Options, Value};
+use crate::runtime::tags::Tag;
 
 /// The options that PyTorch tells in a field of their own.
 #[derive(Clone, Debug)]
@@ -104,15 +105,12 @@ fn segment(p: &mut Pickle<'_, '_>, device: u64, span: &Span<'_>) -> Result<()> {
     p.word("frames");
     p.nothing();
     p.word("blocks");
-    p.list(span.blocks, |p, b| {
-        block(p, b);
-        Ok(())
-    })?;
+    p.list(span.blocks, block)?;
     p.close_dict();
     Ok(())
 }
 
-fn block(p: &mut Pickle<'_, '_>, b: &Placed) {
+fn block(p: &mut Pickle<'_, '_>, b: &Placed) -> Result<()> {
     p.open_dict();
     p.item("address", b.address);
     p.item("size", b.span);
@@ -124,8 +122,19 @@ fn block(p: &mut Pickle<'_, '_>, b: &Placed) {
         BlockState::Free => "inactive",
     });
     p.word("frames");
-    p.nothing();
+    // PyTorch's tools name and group blocks by their stacks: a tag is a stack of one frame.
+    p.list(Tag::of_number(b.tag), |p, tag| {
+        p.open_dict();
+        p.word("filename");
+        p.word("tag");
+        p.item("line", 0);
+        p.word("name");
+        p.text(tag.name());
+        p.close_dict();
+        Ok(())
+    })?;
     p.close_dict();
+    Ok(())
 }
 
 fn event(p: &mut Pickle<'_, '_>, e: &Event) {

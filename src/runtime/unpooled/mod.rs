@@ -362,7 +362,17 @@ impl Unpooled {
                 owners.len() as u32 - 1
             });
             let (segment, place) = (n as u32, Place::Segment);
-            Placed { address: base, span: size, requested, slack: 0, owner, segment, state, place }
+            Placed {
+                address: base,
+                span: size,
+                requested,
+                slack: 0,
+                owner,
+                segment,
+                state,
+                place,
+                tag: b.tag,
+            }
         });
         let blocks = placed.collect();
         let (device, pools) = (a.device, a.pools.iter().map(|(&p, &s)| (p, s)).collect());
