@@ -13,7 +13,7 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 56.0;
-/// One colour for each subject, told apart by people who see few colours.
+/// One colour for each subject, distinguishable for colour-blind readers.
 const COLOURS: [(&str, &str); 7] = [
     ("millpond", "#0072b2"),
     ("segments", "#56b4e9"),

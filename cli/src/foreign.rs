@@ -1,8 +1,9 @@
-//! What other programs record, as traces: PyTorch's memory history (the pickle of `torch.cuda.memory._dump_snapshot`,
-//! after `_record_memory_history`), and the CSV log of RMM's logging adaptor.
+//! Makes traces from the records of other programs: PyTorch's memory history (the pickle of
+//! `torch.cuda.memory._dump_snapshot`, after `_record_memory_history`) and the CSV log of RMM's logging adaptor.
 //!
-//! Both name blocks by address. A block that is freed and was never allocated is older than the record: it is allocated
-//! first of all. In a pickle so is what the snapshot has live and the history does not know.
+//! Both name blocks by address. A block that is freed but was never allocated is older than the record: the trace
+//! allocates it at its start. In a pickle the same holds for blocks that are live in the snapshot but not in the
+//! history.
 
 use crate::pickle::{Pickle, Value};
 use crate::trace::{Builder, Trace, shortened};

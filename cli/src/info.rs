@@ -1,11 +1,11 @@
-//! `millpond info`: what device types there are, and what each device is and can.
+//! `millpond info`: lists the device types, and what each device is and can do.
 
 use crate::api::{self, Device};
 use crate::units::bytes;
 use std::fmt::Write;
 
-/// A text with a paragraph for each device, and how many types and devices could not be asked, which say so in their
-/// places.
+/// The text, with a paragraph for each device, and the number of types and devices that could not be queried; their
+/// paragraphs say so.
 pub(crate) fn describe() -> api::ApiResult<(String, usize)> {
     let mut failed = 0;
     let mut out = format!("Millpond {}\n", api::version());
@@ -28,7 +28,7 @@ pub(crate) fn describe() -> api::ApiResult<(String, usize)> {
     Ok((out, failed))
 }
 
-/// What there is to have. Memory of the processor's is taken as it is touched, and others take it too.
+/// The device's memory. Memory of the processor is taken only when it is touched, and shared with other programs.
 fn memory(info: &api::Info) -> String {
     let (total, free) = (bytes(info.total), bytes(info.free));
     match crate::machine::available_memory() {

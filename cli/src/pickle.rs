@@ -1,9 +1,10 @@
 //! Python's pickle, read as plain data: numbers, texts, lists, tuples and dicts.
 //!
-//! A pickle is a program, and reading one the usual way runs it. Nothing is run here: there is an opcode for each kind of
-//! plain data, and whatever names a class or a function, calls one or needs one is refused, with the place. Values lie in
-//! one list and name each other by number, so what contains itself, or is nested without end, does no harm; each takes at
-//! least one byte of the file, so memory is bounded by its length. Whoever follows the numbers must not do so for ever.
+//! A pickle is a program, and reading one the usual way runs it. Nothing is run here: only the opcodes of plain data
+//! are known, and any opcode that names, calls or needs a class or a function is refused, with its position. Values are
+//! in one list and refer to each other by number, so a value that contains itself or is nested very deeply does no
+//! harm. Each value takes at least one byte of the file, so memory is bounded by its length. Code that follows the
+//! numbers must limit how far it goes.
 
 use anyhow::{Result, bail, ensure};
 use std::collections::HashMap;
@@ -135,7 +136,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// What is above the last mark, or above `least` where there is none.
+    /// The values above the last mark, or above `least` if there is no mark.
     fn bottom(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -386,7 +387,7 @@ mod tests {
         assert_eq!(of(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0]), Some(1));
     }
 
-    /// What runs `os.system`, and each opcode that could help with it.
+    /// A pickle that would run `os.system`, and each opcode that could help with it, are refused.
     #[test]
     fn nothing_is_ever_run() {
         let e = error_of(b"\x80\x02cos\nsystem\nq\x00X\x04\x00\x00\x00trueq\x01\x85q\x02Rq\x03.");
@@ -424,7 +425,7 @@ mod tests {
         }
     }
 
-    /// What contains itself, and what is nested a million times: read, and dropped, without harm.
+    /// A value that contains itself, and one nested a million times, are read and dropped without harm.
     #[test]
     fn endless_values_do_no_harm() {
         let p = Pickle::read(b"\x80\x02]q\x00(h\x00h\x00e.").unwrap();

@@ -1,5 +1,5 @@
-//! What tests use to steer and to ask: call counters, a log, injected faults, settings, leaks. `fakecuda.h` has the C
-//! declarations with their contracts.
+//! The tests' controls: call counters, a log, injected faults, settings, leaks. `fakecuda.h` has the C declarations
+//! with their contracts.
 //!
 //! None of these functions is counted, logged or refused, and none needs `cuInit`.
 
@@ -78,7 +78,7 @@ impl Control {
 
     pub(crate) fn log_line(&mut self, line: String) {
         if let Some(file) = &mut self.file {
-            // A log that cannot be written is no reason to disturb the program.
+            // Ignored: the program goes on without the log.
             let _ = writeln!(file, "{line}");
         }
         if self.keep_log {
@@ -113,7 +113,7 @@ impl Control {
     }
 }
 
-/// What is still there, one line each; empty: nothing.
+/// Everything that has not been released, one line each; empty if nothing is left.
 fn leaks(world: &World) -> Vec<String> {
     let mut lines = Vec::new();
     for (id, handle) in &world.handles {
@@ -178,7 +178,7 @@ fn copy_out(from: &str, to: *mut c_char, size: usize) {
     unsafe { to.add(length).write(0) };
 }
 
-/// The version of these functions; that it exists tells the fake from a real driver.
+/// The version of these functions. A library that exports this function is the fake, not a real driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn fakecuda_version() -> c_int {
     1

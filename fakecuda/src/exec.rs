@@ -208,7 +208,8 @@ fn finish(world: &mut Guard, key: u64, seq: u64) {
     }
 }
 
-/// Does the work. After a sticky error nothing is done any more, but that callbacks of `cuStreamAddCallback` are told.
+/// Does the work. After a sticky error nothing runs any more, except that callbacks of `cuStreamAddCallback` are called
+/// with the error.
 fn run(world: &mut Guard, work: &Work) {
     let failed = world.sticky;
     let result = match work {

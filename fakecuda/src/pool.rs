@@ -25,7 +25,7 @@ use crate::sync::Guard;
 use crate::world::{Answer, World};
 
 const UNIT: u64 = 512; // [B] what allocations start at
-const CHUNK: u64 = 32 << 20; // [B] what a pool takes at least, where there is so much
+const CHUNK: u64 = 32 << 20; // [B] the least that a pool takes, if the device has that much
 const GRANULE: u64 = 2 << 20;
 
 /// A part of a chunk.

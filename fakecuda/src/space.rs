@@ -1,5 +1,6 @@
-//! Address ranges: everything that the driver has handed out or been told about, and what stands behind it. One table
-//! answers the questions of all calls: is this address known, is it mapped, may this device touch it.
+//! Address ranges: every address that the driver has handed out or that was registered with it, and the memory behind
+//! it. One table answers for all calls whether an address is known, whether it is mapped, and which device may touch
+//! it.
 //!
 //! The driver itself never touches memory through the addresses that it hands out, but through `pieces`. In strict
 //! mode those addresses cannot be touched at all; otherwise they show the same memory, so that a test may play kernel.
@@ -57,14 +58,14 @@ impl Range {
     }
 }
 
-/// What a caller says an address is.
+/// The kind of address that a call expects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     /// A host address: pageable, pinned, registered or managed.
     Host,
     /// A device address, touched from this device.
     Device(i32),
-    /// Either: the address itself tells.
+    /// Either kind, as found in the table.
     Any(i32),
 }
 
@@ -130,7 +131,7 @@ pub(crate) fn show(world: &World, at: u64, size: u64, block: u64, offset: u64, a
     if shown == libc::MAP_FAILED { Err(OUT_OF_MEMORY) } else { OK }
 }
 
-/// Takes what is shown away; the addresses stay ours.
+/// Unmaps a part of a range; the addresses stay ours.
 pub(crate) fn hide(world: &World, at: u64, size: u64) {
     if world.config.strict {
         return;
@@ -160,7 +161,7 @@ pub(crate) fn overlaps(world: &World, start: u64, size: u64) -> bool {
     world.ranges.range(..end).next_back().is_some_and(|(_, range)| range.end() > start)
 }
 
-/// Takes a range out of the table and gives back all that stands behind it.
+/// Removes a range from the table and gives back all memory behind it.
 pub(crate) fn drop_range(world: &mut World, start: u64) {
     let Some(range) = world.ranges.remove(&start) else { return };
     if range.system.1 != 0 {

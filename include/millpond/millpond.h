@@ -123,9 +123,12 @@ extern "C" {
 #define MILLPOND_BLOCK_FREE 4
 /** All of these. */
 #define MILLPOND_BLOCK_ANY 7
-/** A snapshot as JSON, in the schema of docs/seeing.md: of `millpond_device_write_snapshot`, as the next one. */
+/** Format of `millpond_device_write_snapshot`: JSON, with the schema in docs/seeing.md. */
 #define MILLPOND_SNAPSHOT_JSON 1
-/** A snapshot as the pickle of PyTorch's `torch.cuda.memory._snapshot()`, for its tools (`_memory_viz.py`). */
+/**
+ * Format of `millpond_device_write_snapshot`: the pickle of PyTorch's `torch.cuda.memory._snapshot()`, for its tools
+ * (`_memory_viz.py`).
+ */
 #define MILLPOND_SNAPSHOT_TORCH_PICKLE 2
 /** Copy from host memory to device memory. */
 #define MILLPOND_COPY_H2D 0
@@ -332,7 +335,7 @@ typedef struct millpond_block_record {
   void *segment;
   /** One MILLPOND_BLOCK_* bit. */
   uint32_t state;
-  /** The number of its tag (`millpond_tag_get_name`); 0: none, and for free memory. */
+  /** The number of its tag (`millpond_tag_get_name`); 0 for a block without a tag and for free memory. */
   uint32_t tag;
 } millpond_block_record;
 
@@ -343,8 +346,8 @@ typedef struct millpond_block_record {
 typedef bool (*millpond_walk_callback)(void *user_data, const struct millpond_block_record *record);
 
 /**
- * Takes the bytes of `millpond_device_send_snapshot`, piece by piece in their order, with the pointer given there. On
- * the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+ * Takes the bytes of `millpond_device_send_snapshot`, piece by piece and in order, with the pointer given there.
+ * Called on the thread of that call, with no lock held. Returns whether to continue. It must not throw.
  */
 typedef bool (*millpond_write_callback)(void *user_data, const void *data, size_t size_bytes);
 
@@ -1158,13 +1161,13 @@ C_Status millpond_unified_free(millpond_device *device, void *ptr);
 /**
  * Calls `callback` for each block of the device, or of one of its pools (`pool` not NULL), that is in one of `states`
  * (MILLPOND_BLOCK_* bits), sorted by address, until it returns false. All blocks are reported as of the same moment:
- * nobody allocates or frees on the device while they are collected, which takes some 25 ms for a million blocks
+ * nobody can allocate or free on the device while they are collected, which takes some 25 ms for a million blocks
  * (docs/seeing.md); no device is called. `callback` runs after that, with no lock held, and may call Millpond; a block
- * may have been freed by then. MILLPOND_BLOCK_WAITING is reported as of the last check of what the block waits for;
- * each statistic checks.
+ * may have been freed by then. MILLPOND_BLOCK_WAITING is as of the last check of what the block waits for; reading the
+ * statistics checks.
  *
- * Errors: INVALID_ARGUMENT, also for NULL as `callback` and a pool of another device; OUT_OF_MEMORY for the list;
- * NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT, also if `callback` is NULL or the pool is one of another device; OUT_OF_MEMORY if the host
+ * has no memory for the list; NOT_INITIALIZED.
  */
 C_Status millpond_device_walk_blocks(const millpond_device *device,
                                      const millpond_pool *pool,
@@ -1173,12 +1176,11 @@ C_Status millpond_device_walk_blocks(const millpond_device *device,
                                      void *user_data);
 
 /**
- * Writes the same blocks into an array of the caller's, the first `capacity` of them, and their number, also of those
- * that had no room, to `out_count`. `record_size` is sizeof(millpond_block_record). `records` may be NULL where
- * `capacity` is 0.
+ * Writes the same blocks to the array `records`: the first `capacity` of them, and to `out_count` how many there are
+ * in all. `record_size` is sizeof(millpond_block_record). `records` may be NULL if `capacity` is 0.
  *
- * Errors: INVALID_ARGUMENT, also for a `record_size` that is no size of this struct; OUT_OF_MEMORY for the list;
- * NOT_INITIALIZED. After an error nothing was written.
+ * Errors: INVALID_ARGUMENT, also for a `record_size` that no version of this struct has; OUT_OF_MEMORY if the host has
+ * no memory for the list; NOT_INITIALIZED. On an error nothing is written.
  */
 C_Status millpond_device_list_blocks(const millpond_device *device,
                                      const millpond_pool *pool,
@@ -1191,28 +1193,29 @@ C_Status millpond_device_list_blocks(const millpond_device *device,
 /* ---- Seeing memory: snapshots -------------------------------------------------------------------------- */
 
 /**
- * Writes a snapshot of the device's memory to the file `path`, in a format of MILLPOND_SNAPSHOT_*: every block, live,
- * waiting and free, of all pools, and the account (device, pools, pinned memory), all as they are at one moment, with
- * the options in force. docs/seeing.md describes both formats. Nobody allocates or frees on the device while the blocks
- * are collected, less than 100 ms for a million; writing is done after that, in pieces, with no lock held.
+ * Writes a snapshot of the device's memory to the file `path`, in one of the MILLPOND_SNAPSHOT_* formats: every block
+ * of all pools (live, waiting and free) and the account (device, pools, pinned memory), all at the same moment, and
+ * the options in force. docs/seeing.md describes both formats. Nobody can allocate or free on the device while the
+ * blocks are collected, which takes less than 100 ms for a million; after that the file is written in pieces, with no
+ * lock held.
  *
- * The file has its name only when it is whole. Until then it stands beside it, under a name that begins with
- * ".millpond-"; an older file is replaced. After an error nothing is left of it, and an older file is as it was. What
- * is no plain file, such as a pipe, is written to directly.
+ * The file is written in the same folder under a name that begins with ".millpond-", and renamed when it is complete;
+ * an older file is replaced. After an error nothing is left of it, and an older file is unchanged. A path that is not
+ * a regular file, such as a pipe, is written to directly.
  *
- * Errors: INVALID_ARGUMENT; SYSTEM where the file cannot be written, with the reason; OUT_OF_MEMORY for the list of
- * blocks; NOT_INITIALIZED; DEVICE.
+ * Errors: INVALID_ARGUMENT; SYSTEM if the file cannot be written, with the reason; OUT_OF_MEMORY if the host has no
+ * memory for the list of blocks; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_device_write_snapshot(const millpond_device *device,
                                         uint32_t format,
                                         const char *path);
 
 /**
- * The same to a function: `callback` gets the bytes in pieces of 64 KiB and a little more, the last one shorter, until
- * it returns false.
+ * Passes the same snapshot to a function: `callback` gets the bytes in pieces of slightly more than 64 KiB (the last
+ * one may be shorter), until it returns false.
  *
- * Errors: INVALID_ARGUMENT, also for NULL as `callback`; SYSTEM when it returned false, or threw; OUT_OF_MEMORY for
- * the list of blocks; NOT_INITIALIZED; DEVICE.
+ * Errors: INVALID_ARGUMENT, also if `callback` is NULL; SYSTEM if it returned false or threw; OUT_OF_MEMORY if the
+ * host has no memory for the list of blocks; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_device_send_snapshot(const millpond_device *device,
                                        uint32_t format,
@@ -1229,33 +1232,33 @@ C_Status millpond_device_send_snapshot(const millpond_device *device,
 #define MILLPOND_OOM_ABOVE_POOL_LIMIT 3
 /** The request alone is above the limit of the device. */
 #define MILLPOND_OOM_ABOVE_DEVICE_LIMIT 4
-/** With it the pool would pass its limit. */
+/** The request would take the pool over its limit. */
 #define MILLPOND_OOM_POOL_LIMIT 5
-/** With it the device would pass its limit. */
+/** The request would take the device over its limit. */
 #define MILLPOND_OOM_DEVICE_LIMIT 6
-/** What is missing was freed and waits: for streams, or since others use it. */
+/** The missing memory was freed, but still waits: for streams, or because others use it. */
 #define MILLPOND_OOM_WAITING 7
-/** Enough is free, but not in one piece, or not where the request may have it. */
+/** Enough is free, but not in one piece, or not where the request may take it. */
 #define MILLPOND_OOM_FRAGMENTED 8
-/** The device refused although less is taken from it than may be. */
+/** The device refused, although less has been taken from it than the limits allow. */
 #define MILLPOND_OOM_DEVICE_REFUSED 9
-/** Nearly all that the device has is in use. */
+/** Nearly all memory of the device is in use. */
 #define MILLPOND_OOM_EXHAUSTED 10
-/** What a report could not tell: everything but what was asked. */
+/** Missing from a report: everything except the request itself. */
 #define MILLPOND_OOM_MISSING_ALL 1
-/** What the device says that it has free: in a callback, and while a stream is captured, it is not asked. */
+/** Missing: how much the device has free. It is not asked in a callback, or while a stream is captured. */
 #define MILLPOND_OOM_MISSING_DEVICE_FREE 2
-/** What many of the freed blocks wait for: there are too many. */
+/** Incomplete: what some of the freed blocks wait for, since there are too many. */
 #define MILLPOND_OOM_MISSING_WAITS 4
-/** The largest free range: what is told is the least that it has. */
+/** Incomplete: the largest free range, which has at least the size given. */
 #define MILLPOND_OOM_MISSING_LARGEST 8
-/** Which streams hold many of the blocks, where memory is not pooled. */
+/** Incomplete: which streams hold many of the blocks, on a device that is not pooled. */
 #define MILLPOND_OOM_MISSING_STREAMS 16
-/** The device maps: free granules serve a request wherever they lie. */
+/** The device maps, so that free granules serve a request wherever they lie. */
 #define MILLPOND_OOM_MAPS 1
-/** It could map, but the option `expandable_segments` is off. */
+/** The device could map, but the option `expandable_segments` is off. */
 #define MILLPOND_OOM_COULD_MAP 2
-/** Its memory is pooled. */
+/** The device's memory is pooled. */
 #define MILLPOND_OOM_POOLED 4
 /** The request's stream is captured: nothing that needs a wait was tried. */
 #define MILLPOND_OOM_CAPTURED 8
@@ -1267,15 +1270,15 @@ C_Status millpond_device_send_snapshot(const millpond_device *device,
 #define MILLPOND_OOM_WAITS_FOR_ALL_STREAMS 2
 /** A stream that has ended. */
 #define MILLPOND_OOM_WAITS_FOR_ENDED 3
-/** Others, beside this process, which use its memory. */
+/** Users outside this process. */
 #define MILLPOND_OOM_WAITS_FOR_OTHERS 4
-/** Nothing any more, or not known yet. */
+/** Nothing any more, or it is not known yet. */
 #define MILLPOND_OOM_WAITS_FOR_NOTHING 5
-/** What was tried: idle memory of other streams of the pool. */
+/** A step that was tried: idle memory of other streams of the pool. */
 #define MILLPOND_OOM_STEP_POOL_IDLE 0
-/** Unused memory back to the device (`garbage_collection_threshold`). */
+/** Giving unused memory back to the device (`garbage_collection_threshold`). */
 #define MILLPOND_OOM_STEP_COLLECT 1
-/** More from the device. */
+/** More memory from the device. */
 #define MILLPOND_OOM_STEP_DEVICE 2
 /** Freed blocks that were kept whole (`max_split_size_mb`). */
 #define MILLPOND_OOM_STEP_WHOLE 3
@@ -1283,94 +1286,97 @@ C_Status millpond_device_send_snapshot(const millpond_device *device,
 #define MILLPOND_OOM_STEP_POOL_BUSY 4
 /** Idle memory of other pools. */
 #define MILLPOND_OOM_STEP_OTHERS_IDLE 5
-/** Freed blocks that wait for nothing any more. */
+/** Freed blocks whose waits are over. */
 #define MILLPOND_OOM_STEP_READY 6
-/** A wait for freed blocks. */
+/** Waiting for freed blocks. */
 #define MILLPOND_OOM_STEP_WAITING 7
 /** Memory of busy streams of other pools. */
 #define MILLPOND_OOM_STEP_OTHERS_BUSY 8
-/** Idle segments back to the device, for one that is large enough. */
+/** Giving idle segments back to the device to get one that is large enough. */
 #define MILLPOND_OOM_STEP_TRIM 9
 /** The program's own callbacks. */
 #define MILLPOND_OOM_STEP_CALLBACKS 10
-/** Holders of a kind, and streams that are waited for, that a report names at most. */
+/** The most pools, streams, tags and waits that a report lists of each. */
 #define MILLPOND_OOM_TOP 8
-/** Steps that there are. */
+/** The number of MILLPOND_OOM_STEP_* numbers. */
 #define MILLPOND_OOM_STEPS 11
-/** Bytes of a label, with its NUL; longer ones are cut. */
+/** The size of a label in bytes, with its NUL; longer labels are cut. */
 #define MILLPOND_OOM_LABEL 48
-/** Bytes of the device's own words, likewise. */
+/** The size of the device's error message in bytes, with its NUL; longer ones are cut. */
 #define MILLPOND_OOM_WORDS 192
 
 /** A pool, a stream or a tag, and what it holds. */
 typedef struct millpond_oom_holder {
-  /** What it is, for a person: "pool 'weights'", "stream 0x7f00", "tag 'kv_cache'". */
+  /** A label for people: "pool 'weights'", "stream 0x7f00", "tag 'kv_cache'". */
   char label[MILLPOND_OOM_LABEL];
-  /** Of a pool: borrowed; NULL for one that has ended. */
+  /** The pool, if the holder is one; borrowed. NULL if it has ended. */
   millpond_pool *pool;
-  /** Of a stream: NULL for the default one, and for blocks without a stream. */
+  /** The stream, if the holder is one; NULL for the default stream, and for blocks without a stream. */
   C_Stream stream;
   /** Bytes in live blocks, after rounding. */
   uint64_t live_bytes;
-  /** Live blocks. */
+  /** The number of live blocks. */
   uint64_t block_count;
-  /** Bytes in freed blocks that wait. */
+  /** Bytes in freed blocks that still wait. */
   uint64_t waiting_bytes;
-  /** Bytes taken from the device and in no block. */
+  /** Bytes that are reserved and in no block. */
   uint64_t free_bytes;
 } millpond_oom_holder;
 
-/** What freed blocks wait for. Each block counts for the first thing only that it waits for. */
+/** What freed blocks wait for. A block that waits for several things is counted for the first one only. */
 typedef struct millpond_oom_wait {
   /** A MILLPOND_OOM_WAITS_FOR_* number. */
   uint32_t waits_for;
-  /** Blocks. */
+  /** The number of blocks. */
   uint32_t block_count;
-  /** The stream, with MILLPOND_OOM_WAITS_FOR_STREAM. */
+  /** The stream, for MILLPOND_OOM_WAITS_FOR_STREAM. */
   C_Stream stream;
-  /** Bytes, after rounding. */
+  /** Their bytes, after rounding. */
   uint64_t bytes;
 } millpond_oom_wait;
 
-/** What became of one thing that was tried. */
+/** The result of one step that was tried. */
 typedef struct millpond_oom_tried {
   /** A MILLPOND_OOM_STEP_* number. */
   uint32_t step;
   /** How often it was tried. */
   uint32_t try_count;
-  /** How often it brought anything. */
+  /** How often it freed or found memory. */
   uint32_t helped_count;
   /** 0. */
   uint32_t reserved;
-  /** Bytes that it brought; of callbacks, that they freed. What gives memory back to the device brings none by itself. */
+  /**
+   * Bytes that it brought; for callbacks, bytes that they freed. A step that gives memory back to the device brings
+   * none by itself.
+   */
   uint64_t bytes;
 } millpond_oom_tried;
 
 /**
- * Why a request found no memory. All but the device's own number is of one moment; `live_bytes`, `waiting_bytes`,
- * `free_here_bytes`, `free_other_streams_bytes`, `free_other_pools_bytes` and `moving_bytes` sum up to
- * `reserved_bytes`, but for what sleeps.
+ * Why a request found no memory. Everything except `device_free_bytes` belongs to one moment: `live_bytes`,
+ * `waiting_bytes`, `free_here_bytes`, `free_other_streams_bytes`, `free_other_pools_bytes` and `moving_bytes` sum up
+ * to `reserved_bytes`, which sleeping pools are not part of.
  */
 typedef struct millpond_oom_report {
   /** sizeof(millpond_oom_report) */
   size_t struct_size;
-  /** A MILLPOND_OOM_* number: why, in one word. */
+  /** Why the request failed: a number from MILLPOND_OOM_BOOKKEEPING to MILLPOND_OOM_EXHAUSTED. */
   uint32_t reason;
-  /** MILLPOND_OOM_MISSING_* bits: what could not be told. */
+  /** MILLPOND_OOM_MISSING_* bits: which parts are unknown or incomplete. */
   uint32_t missing;
-  /** MILLPOND_OOM_MAPS and the bits behind it. */
+  /** Bits from MILLPOND_OOM_MAPS to MILLPOND_OOM_HAS_STREAM. */
   uint32_t flags;
-  /** For how many streams freed blocks wait. */
+  /** The number of streams that freed blocks wait for. */
   uint32_t waiting_stream_count;
   /** The device; borrowed. */
   millpond_device *device;
-  /** The pool that was to serve the request; borrowed. NULL when it has ended. */
+  /** The pool that should have served the request; borrowed. NULL if it has ended. */
   millpond_pool *pool;
-  /** What it is, for a person. */
+  /** A label of the pool for people. */
   char pool_label[MILLPOND_OOM_LABEL];
   /** The stream of the request. */
   C_Stream stream;
-  /** Bytes that were asked for. */
+  /** The size of the request. */
   uint64_t requested_bytes;
   /** The same after rounding. */
   uint64_t rounded_bytes;
@@ -1380,88 +1386,88 @@ typedef struct millpond_oom_report {
   uint64_t device_limit_bytes;
   /** The most that is ever taken from the device. */
   uint64_t device_most_bytes;
-  /** Taken from the device by the pool. */
+  /** Reserved by the pool. */
   uint64_t pool_reserved_bytes;
-  /** Taken from the device. */
+  /** Reserved: taken from the device. */
   uint64_t reserved_bytes;
   /** In live blocks. */
   uint64_t live_bytes;
-  /** In freed blocks that wait. */
+  /** In freed blocks that still wait. */
   uint64_t waiting_bytes;
-  /** Of that, in blocks that others use beside this process. */
+  /** The part of `waiting_bytes` that users outside this process still use. */
   uint64_t exported_bytes;
-  /** In no block, for the request's own stream in its pool. */
+  /** Reserved and in no block: for the request's own stream in its pool. */
   uint64_t free_here_bytes;
-  /** In no block, for other streams of the pool. */
+  /** Reserved and in no block: for other streams of the pool. */
   uint64_t free_other_streams_bytes;
-  /** In no block, in other pools. */
+  /** Reserved and in no block: in other pools. */
   uint64_t free_other_pools_bytes;
-  /** In the hands of other threads at that moment. */
+  /** In transit: in the hands of other threads at that moment. */
   uint64_t moving_bytes;
-  /** Not taken any more: of pools that sleep. */
+  /** The size of the sleeping pools; not part of `reserved_bytes`. */
   uint64_t sleeping_bytes;
-  /** Not taken, and within the limits of the device. */
+  /** Not reserved, and within the limits of the device. */
   uint64_t unreserved_bytes;
-  /** What the device says that it has free: other users of it count, too. */
+  /** Free memory as the device reports it, which other users of the device share. */
   uint64_t device_free_bytes;
   /** The largest block that the request's own stream and pool could have given. */
   uint64_t largest_here_bytes;
-  /** The same of any other stream or pool. */
+  /** The largest block that any other stream or pool could have given. */
   uint64_t largest_elsewhere_bytes;
-  /** What the device said when it was asked last; "" where it was not, or has given. */
+  /** The error of the last call that asked the device for memory; "" if there was none or it succeeded. */
   char device_said[MILLPOND_OOM_WORDS];
-  /** How many of `pools` are filled, and so on. */
+  /** The number of elements used in `pools`. */
   uint32_t pool_count;
-  /** See `pool_count`. */
+  /** The number of elements used in `streams`. */
   uint32_t stream_count;
-  /** See `pool_count`. */
+  /** The number of elements used in `tags`. */
   uint32_t tag_count;
-  /** See `pool_count`. */
+  /** The number of elements used in `waits`. */
   uint32_t wait_count;
-  /** See `pool_count`. */
+  /** The number of elements used in `tried`. */
   uint32_t tried_count;
   /** 0. */
   uint32_t reserved;
-  /** The pools that hold the most, live and waiting, first. */
+  /** The pools that hold the most, live and waiting, largest first. */
   struct millpond_oom_holder pools[MILLPOND_OOM_TOP];
-  /** The streams, likewise. */
+  /** The streams that hold the most, likewise. */
   struct millpond_oom_holder streams[MILLPOND_OOM_TOP];
-  /** The tags, likewise. */
+  /** The tags that hold the most, likewise. */
   struct millpond_oom_holder tags[MILLPOND_OOM_TOP];
-  /** What most of what waits, waits for. */
+  /** What freed blocks wait for, the most bytes first. */
   struct millpond_oom_wait waits[MILLPOND_OOM_TOP];
-  /** What was tried. */
+  /** The steps that were tried. */
   struct millpond_oom_tried tried[MILLPOND_OOM_STEPS];
 } millpond_oom_report;
 
 /**
- * Called when a request finds no memory, with the pointer given at `millpond_device_add_oom_handler` and a report of why,
- * which lives for the call: on the thread of the request, with no lock held, after everything else was tried.
- * Returns true when it freed something. It may allocate and free through Millpond; a request that fails inside it calls
- * nobody. It may be called by several threads at once. It must not throw.
+ * Called when a request finds no memory, after everything else was tried, with the pointer given to
+ * `millpond_device_add_oom_handler` and a report, which is valid during the call. Runs on the thread of the request
+ * with no lock held, on several threads at once if several requests fail. Returns true if it freed something. It may
+ * allocate and free through Millpond; requests that fail inside it call no handler. It must not throw.
  */
 typedef bool (*millpond_oom_handler)(void *user_data, const struct millpond_oom_report *report);
 
 /**
- * The report of the calling thread's last request that found no memory, if it was one of this device: of any pool, with
- * or without a stream, and however long ago. Pinned and unified memory have none. The caller sets
- * `inout_report->struct_size`; as much as fits is written. It is a copy, and stays as it is.
+ * Gets the report of the calling thread's last request that found no memory, if that was a request to this device: to
+ * any pool, with or without a stream, and however long ago. Pinned and unified memory have no reports. The caller sets
+ * `inout_report->struct_size`; as much as fits is written. The report is a copy, which nothing changes afterwards.
  *
- * Errors: INVALID_ARGUMENT, also where the thread has no such request; NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT, also if the thread has no such request; NOT_INITIALIZED.
  */
 C_Status millpond_device_last_oom(const millpond_device *device,
                                   struct millpond_oom_report *inout_report);
 
 /**
- * The report that belongs to the calling thread's last error, of whichever device; C_ERROR where that was no request
- * that found no memory, or an argument is wrong. Does not change the last error.
+ * Gets the report of the calling thread's last error, whatever the device. C_ERROR if that error was not a request
+ * that found no memory, or if an argument is wrong. Does not change the last error.
  */
 C_Status millpond_last_oom(struct millpond_oom_report *inout_report);
 
 /**
- * The report in words, for a person: several lines, UTF-8, with what could be done at the end. `out_text` gets as much
- * of it as fits, always with a NUL, and `out_size` the bytes that all of it takes with its NUL. `out_text` may be NULL
- * where `capacity` is 0, and `out_size` may be NULL. 4096 bytes are enough for nearly all reports.
+ * Writes the report as text for people: several lines of UTF-8, with advice at the end. `out_text` gets as much of it
+ * as fits, always with a NUL, and `out_size` the size of the whole text in bytes with its NUL. `out_text` may be NULL
+ * if `capacity` is 0, and `out_size` may be NULL. 4096 bytes are enough for nearly all reports.
  *
  * Errors: INVALID_ARGUMENT.
  */
@@ -1471,9 +1477,9 @@ C_Status millpond_oom_report_text(const struct millpond_oom_report *report,
                                   size_t *out_size);
 
 /**
- * As `millpond_device_add_oom_callback`, for a callback that gets the report of why there is no memory: of which pool,
- * who holds how much, and what was tried. Neither is called for a request that no callback can help: one that is larger
- * than the device, or than the limit of its pool. Removed with `millpond_device_remove_oom_callback`.
+ * `millpond_device_add_oom_callback` for a callback that gets the report: which pool found no memory, who holds how
+ * much, and what was tried. Neither kind is called for a request that no callback can help: one that is larger than
+ * the device, or than the limit of its pool. `millpond_device_remove_oom_callback` removes it.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
@@ -1484,32 +1490,32 @@ C_Status millpond_device_add_oom_handler(millpond_device *device,
 
 /* ---- Seeing memory: tags ------------------------------------------------------------------------------- */
 
-/** What the blocks of one tag have, on one device. */
+/** The statistics of one tag on one device. */
 typedef struct millpond_tag_stats {
   /** sizeof(millpond_tag_stats), or as much of it as was written. */
   size_t struct_size;
-  /** Its name. Lives for ever. */
+  /** Its name, which is never freed. */
   const char *name;
   /** Its number. */
   uint32_t tag;
   /** 0. */
   uint32_t reserved;
-  /** Bytes in live blocks as they were asked for. */
+  /** Bytes in live blocks, as requested. */
   millpond_counter requested_bytes;
   /** Bytes in live blocks after rounding. */
   millpond_counter allocated_bytes;
   /** Live blocks. */
   millpond_counter blocks;
-  /** Bytes, after rounding, in freed blocks that still wait. */
+  /** Bytes in freed blocks that still wait, after rounding. */
   uint64_t waiting_bytes;
 } millpond_tag_stats;
 
 /**
- * From now on the blocks that this thread allocates, on any device and from any pool, have the tag `name`, until
- * `millpond_tag_pop`. Tags nest, and the innermost counts; those that a thread leaves in force end with it. A name has 1
- * to 31 bytes of UTF-8, and keeps its number for the rest of the process. Pinned and unified memory has no tags.
+ * Gives the tag `name` to all blocks that this thread allocates from now on, on any device and from any pool, until
+ * `millpond_tag_pop`. Tags nest, and the innermost counts; tags still in force when a thread ends, end with it. A name
+ * has 1 to 31 bytes of UTF-8, and keeps its number for the rest of the process. Pinned and unified memory has no tags.
  *
- * While any thread has a tag in force, allocations of all threads take a longer way; a program without tags pays
+ * While any thread has a tag in force, allocations on all threads take a slower path; a program without tags pays
  * nothing.
  *
  * Errors: INVALID_ARGUMENT; SYSTEM for more than 65535 names; NOT_PERMITTED on a thread that is ending.
@@ -1517,36 +1523,36 @@ typedef struct millpond_tag_stats {
 C_Status millpond_tag_push(const char *name);
 
 /**
- * Ends the calling thread's innermost tag; the one around it counts again. Blocks keep the tags that they have.
+ * Ends the calling thread's innermost tag; the one around it is in force again. Blocks keep their tags.
  *
- * Errors: NOT_PERMITTED where the thread has none.
+ * Errors: NOT_PERMITTED if the thread has none.
  */
 C_Status millpond_tag_pop(void);
 
 /**
- * The number of a tag, for `millpond_tag_push_number`: the same each time, never 0.
+ * Gets the number of a tag, for `millpond_tag_push_number`: always the same for the same name, and never 0.
  *
  * Errors: INVALID_ARGUMENT; SYSTEM for more than 65535 names.
  */
 C_Status millpond_tag_get_number(const char *name, uint32_t *out_tag);
 
 /**
- * `millpond_tag_push` without a look at the name, for who pushes often.
+ * `millpond_tag_push` by number, which saves the lookup of the name.
  *
  * Errors: INVALID_ARGUMENT for a number that no tag has; NOT_PERMITTED on a thread that is ending.
  */
 C_Status millpond_tag_push_number(uint32_t tag);
 
-/** The name of a tag; "" for a number that no tag has, and for 0. Never NULL; lives for ever. */
+/** Returns the name of a tag; "" for 0 and for a number that no tag has. Never NULL, and never freed. */
 const char *millpond_tag_get_name(uint32_t tag);
 
 /**
- * Writes what the blocks of each tag that was ever used on the device have into an array of the caller's, the first
- * `capacity` of them, by number, and how many there are to `out_count`. `stats_size` is sizeof(millpond_tag_stats).
- * `stats` may be NULL where `capacity` is 0. Blocks without a tag are what is left of the device's account.
+ * Writes the statistics of each tag that was ever used on the device to the array `stats`, sorted by number: the first
+ * `capacity` of them, and to `out_count` how many there are. `stats_size` is sizeof(millpond_tag_stats). `stats` may
+ * be NULL if `capacity` is 0. Blocks without a tag make up the rest of the device's account.
  *
- * Errors: INVALID_ARGUMENT, also for a `stats_size` that is no size of this struct; NOT_INITIALIZED. After an error
- * nothing was written.
+ * Errors: INVALID_ARGUMENT, also for a `stats_size` that no version of this struct has; NOT_INITIALIZED. On an error
+ * nothing is written.
  */
 C_Status millpond_device_list_tags(const millpond_device *device,
                                    struct millpond_tag_stats *stats,

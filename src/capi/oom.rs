@@ -1,4 +1,4 @@
-//! Why a request found no memory: the report, and callbacks that get it.
+//! The out-of-memory report, and callbacks that get it.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::foreign;
@@ -19,35 +19,35 @@ pub const MILLPOND_OOM_LARGER_THAN_DEVICE: u32 = 2;
 pub const MILLPOND_OOM_ABOVE_POOL_LIMIT: u32 = 3;
 /// The request alone is above the limit of the device.
 pub const MILLPOND_OOM_ABOVE_DEVICE_LIMIT: u32 = 4;
-/// With it the pool would pass its limit.
+/// The request would take the pool over its limit.
 pub const MILLPOND_OOM_POOL_LIMIT: u32 = 5;
-/// With it the device would pass its limit.
+/// The request would take the device over its limit.
 pub const MILLPOND_OOM_DEVICE_LIMIT: u32 = 6;
-/// What is missing was freed and waits: for streams, or since others use it.
+/// The missing memory was freed, but still waits: for streams, or because others use it.
 pub const MILLPOND_OOM_WAITING: u32 = 7;
-/// Enough is free, but not in one piece, or not where the request may have it.
+/// Enough is free, but not in one piece, or not where the request may take it.
 pub const MILLPOND_OOM_FRAGMENTED: u32 = 8;
-/// The device refused although less is taken from it than may be.
+/// The device refused, although less has been taken from it than the limits allow.
 pub const MILLPOND_OOM_DEVICE_REFUSED: u32 = 9;
-/// Nearly all that the device has is in use.
+/// Nearly all memory of the device is in use.
 pub const MILLPOND_OOM_EXHAUSTED: u32 = 10;
 
-/// What a report could not tell: everything but what was asked.
+/// Missing from a report: everything except the request itself.
 pub const MILLPOND_OOM_MISSING_ALL: u32 = 1;
-/// What the device says that it has free: in a callback, and while a stream is captured, it is not asked.
+/// Missing: how much the device has free. It is not asked in a callback, or while a stream is captured.
 pub const MILLPOND_OOM_MISSING_DEVICE_FREE: u32 = 2;
-/// What many of the freed blocks wait for: there are too many.
+/// Incomplete: what some of the freed blocks wait for, since there are too many.
 pub const MILLPOND_OOM_MISSING_WAITS: u32 = 4;
-/// The largest free range: what is told is the least that it has.
+/// Incomplete: the largest free range, which has at least the size given.
 pub const MILLPOND_OOM_MISSING_LARGEST: u32 = 8;
-/// Which streams hold many of the blocks, where memory is not pooled.
+/// Incomplete: which streams hold many of the blocks, on a device that is not pooled.
 pub const MILLPOND_OOM_MISSING_STREAMS: u32 = 16;
 
-/// The device maps: free granules serve a request wherever they lie.
+/// The device maps, so that free granules serve a request wherever they lie.
 pub const MILLPOND_OOM_MAPS: u32 = 1;
-/// It could map, but the option `expandable_segments` is off.
+/// The device could map, but the option `expandable_segments` is off.
 pub const MILLPOND_OOM_COULD_MAP: u32 = 2;
-/// Its memory is pooled.
+/// The device's memory is pooled.
 pub const MILLPOND_OOM_POOLED: u32 = 4;
 /// The request's stream is captured: nothing that needs a wait was tried.
 pub const MILLPOND_OOM_CAPTURED: u32 = 8;
@@ -60,16 +60,16 @@ pub const MILLPOND_OOM_WAITS_FOR_STREAM: u32 = 1;
 pub const MILLPOND_OOM_WAITS_FOR_ALL_STREAMS: u32 = 2;
 /// A stream that has ended.
 pub const MILLPOND_OOM_WAITS_FOR_ENDED: u32 = 3;
-/// Others, beside this process, which use its memory.
+/// Users outside this process.
 pub const MILLPOND_OOM_WAITS_FOR_OTHERS: u32 = 4;
-/// Nothing any more, or not known yet.
+/// Nothing any more, or it is not known yet.
 pub const MILLPOND_OOM_WAITS_FOR_NOTHING: u32 = 5;
 
-/// What was tried: idle memory of other streams of the pool.
+/// A step that was tried: idle memory of other streams of the pool.
 pub const MILLPOND_OOM_STEP_POOL_IDLE: u32 = 0;
-/// Unused memory back to the device (`garbage_collection_threshold`).
+/// Giving unused memory back to the device (`garbage_collection_threshold`).
 pub const MILLPOND_OOM_STEP_COLLECT: u32 = 1;
-/// More from the device.
+/// More memory from the device.
 pub const MILLPOND_OOM_STEP_DEVICE: u32 = 2;
 /// Freed blocks that were kept whole (`max_split_size_mb`).
 pub const MILLPOND_OOM_STEP_WHOLE: u32 = 3;
@@ -77,24 +77,24 @@ pub const MILLPOND_OOM_STEP_WHOLE: u32 = 3;
 pub const MILLPOND_OOM_STEP_POOL_BUSY: u32 = 4;
 /// Idle memory of other pools.
 pub const MILLPOND_OOM_STEP_OTHERS_IDLE: u32 = 5;
-/// Freed blocks that wait for nothing any more.
+/// Freed blocks whose waits are over.
 pub const MILLPOND_OOM_STEP_READY: u32 = 6;
-/// A wait for freed blocks.
+/// Waiting for freed blocks.
 pub const MILLPOND_OOM_STEP_WAITING: u32 = 7;
 /// Memory of busy streams of other pools.
 pub const MILLPOND_OOM_STEP_OTHERS_BUSY: u32 = 8;
-/// Idle segments back to the device, for one that is large enough.
+/// Giving idle segments back to the device to get one that is large enough.
 pub const MILLPOND_OOM_STEP_TRIM: u32 = 9;
 /// The program's own callbacks.
 pub const MILLPOND_OOM_STEP_CALLBACKS: u32 = 10;
 
-/// Holders of a kind, and streams that are waited for, that a report names at most.
+/// The most pools, streams, tags and waits that a report lists of each.
 pub const MILLPOND_OOM_TOP: usize = 8;
-/// Steps that there are.
+/// The number of MILLPOND_OOM_STEP_* numbers.
 pub const MILLPOND_OOM_STEPS: usize = 11;
-/// Bytes of a label, with its NUL; longer ones are cut.
+/// The size of a label in bytes, with its NUL; longer labels are cut.
 pub const MILLPOND_OOM_LABEL: usize = 48;
-/// Bytes of the device's own words, likewise.
+/// The size of the device's error message in bytes, with its NUL; longer ones are cut.
 pub const MILLPOND_OOM_WORDS: usize = 192;
 
 const _: () = assert!(OOM_TOP == MILLPOND_OOM_TOP && OOM_STEPS == MILLPOND_OOM_STEPS);
@@ -103,37 +103,37 @@ const _: () = assert!(OOM_TOP == MILLPOND_OOM_TOP && OOM_STEPS == MILLPOND_OOM_S
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct millpond_oom_holder {
-    /// What it is, for a person: "pool 'weights'", "stream 0x7f00", "tag 'kv_cache'".
+    /// A label for people: "pool 'weights'", "stream 0x7f00", "tag 'kv_cache'".
     pub label: [c_char; MILLPOND_OOM_LABEL],
-    /// Of a pool: borrowed; NULL for one that has ended.
+    /// The pool, if the holder is one; borrowed. NULL if it has ended.
     pub pool: *mut millpond_pool,
-    /// Of a stream: NULL for the default one, and for blocks without a stream.
+    /// The stream, if the holder is one; NULL for the default stream, and for blocks without a stream.
     pub stream: C_Stream,
     /// Bytes in live blocks, after rounding.
     pub live_bytes: u64,
-    /// Live blocks.
+    /// The number of live blocks.
     pub block_count: u64,
-    /// Bytes in freed blocks that wait.
+    /// Bytes in freed blocks that still wait.
     pub waiting_bytes: u64,
-    /// Bytes taken from the device and in no block.
+    /// Bytes that are reserved and in no block.
     pub free_bytes: u64,
 }
 
-/// What freed blocks wait for. Each block counts for the first thing only that it waits for.
+/// What freed blocks wait for. A block that waits for several things is counted for the first one only.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct millpond_oom_wait {
     /// A MILLPOND_OOM_WAITS_FOR_* number.
     pub waits_for: u32,
-    /// Blocks.
+    /// The number of blocks.
     pub block_count: u32,
-    /// The stream, with MILLPOND_OOM_WAITS_FOR_STREAM.
+    /// The stream, for MILLPOND_OOM_WAITS_FOR_STREAM.
     pub stream: C_Stream,
-    /// Bytes, after rounding.
+    /// Their bytes, after rounding.
     pub bytes: u64,
 }
 
-/// What became of one thing that was tried.
+/// The result of one step that was tried.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct millpond_oom_tried {
@@ -141,39 +141,40 @@ pub struct millpond_oom_tried {
     pub step: u32,
     /// How often it was tried.
     pub try_count: u32,
-    /// How often it brought anything.
+    /// How often it freed or found memory.
     pub helped_count: u32,
     /// 0.
     pub reserved: u32,
-    /// Bytes that it brought; of callbacks, that they freed. What gives memory back to the device brings none by itself.
+    /// Bytes that it brought; for callbacks, bytes that they freed. A step that gives memory back to the device brings
+    /// none by itself.
     pub bytes: u64,
 }
 
-/// Why a request found no memory. All but the device's own number is of one moment; `live_bytes`, `waiting_bytes`,
-/// `free_here_bytes`, `free_other_streams_bytes`, `free_other_pools_bytes` and `moving_bytes` sum up to
-/// `reserved_bytes`, but for what sleeps.
+/// Why a request found no memory. Everything except `device_free_bytes` belongs to one moment: `live_bytes`,
+/// `waiting_bytes`, `free_here_bytes`, `free_other_streams_bytes`, `free_other_pools_bytes` and `moving_bytes` sum up
+/// to `reserved_bytes`, which sleeping pools are not part of.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct millpond_oom_report {
     /// sizeof(millpond_oom_report)
     pub struct_size: usize,
-    /// A MILLPOND_OOM_* number: why, in one word.
+    /// Why the request failed: a number from MILLPOND_OOM_BOOKKEEPING to MILLPOND_OOM_EXHAUSTED.
     pub reason: u32,
-    /// MILLPOND_OOM_MISSING_* bits: what could not be told.
+    /// MILLPOND_OOM_MISSING_* bits: which parts are unknown or incomplete.
     pub missing: u32,
-    /// MILLPOND_OOM_MAPS and the bits behind it.
+    /// Bits from MILLPOND_OOM_MAPS to MILLPOND_OOM_HAS_STREAM.
     pub flags: u32,
-    /// For how many streams freed blocks wait.
+    /// The number of streams that freed blocks wait for.
     pub waiting_stream_count: u32,
     /// The device; borrowed.
     pub device: *mut millpond_device,
-    /// The pool that was to serve the request; borrowed. NULL when it has ended.
+    /// The pool that should have served the request; borrowed. NULL if it has ended.
     pub pool: *mut millpond_pool,
-    /// What it is, for a person.
+    /// A label of the pool for people.
     pub pool_label: [c_char; MILLPOND_OOM_LABEL],
     /// The stream of the request.
     pub stream: C_Stream,
-    /// Bytes that were asked for.
+    /// The size of the request.
     pub requested_bytes: u64,
     /// The same after rounding.
     pub rounded_bytes: u64,
@@ -183,75 +184,75 @@ pub struct millpond_oom_report {
     pub device_limit_bytes: u64,
     /// The most that is ever taken from the device.
     pub device_most_bytes: u64,
-    /// Taken from the device by the pool.
+    /// Reserved by the pool.
     pub pool_reserved_bytes: u64,
-    /// Taken from the device.
+    /// Reserved: taken from the device.
     pub reserved_bytes: u64,
     /// In live blocks.
     pub live_bytes: u64,
-    /// In freed blocks that wait.
+    /// In freed blocks that still wait.
     pub waiting_bytes: u64,
-    /// Of that, in blocks that others use beside this process.
+    /// The part of `waiting_bytes` that users outside this process still use.
     pub exported_bytes: u64,
-    /// In no block, for the request's own stream in its pool.
+    /// Reserved and in no block: for the request's own stream in its pool.
     pub free_here_bytes: u64,
-    /// In no block, for other streams of the pool.
+    /// Reserved and in no block: for other streams of the pool.
     pub free_other_streams_bytes: u64,
-    /// In no block, in other pools.
+    /// Reserved and in no block: in other pools.
     pub free_other_pools_bytes: u64,
-    /// In the hands of other threads at that moment.
+    /// In transit: in the hands of other threads at that moment.
     pub moving_bytes: u64,
-    /// Not taken any more: of pools that sleep.
+    /// The size of the sleeping pools; not part of `reserved_bytes`.
     pub sleeping_bytes: u64,
-    /// Not taken, and within the limits of the device.
+    /// Not reserved, and within the limits of the device.
     pub unreserved_bytes: u64,
-    /// What the device says that it has free: other users of it count, too.
+    /// Free memory as the device reports it, which other users of the device share.
     pub device_free_bytes: u64,
     /// The largest block that the request's own stream and pool could have given.
     pub largest_here_bytes: u64,
-    /// The same of any other stream or pool.
+    /// The largest block that any other stream or pool could have given.
     pub largest_elsewhere_bytes: u64,
-    /// What the device said when it was asked last; "" where it was not, or has given.
+    /// The error of the last call that asked the device for memory; "" if there was none or it succeeded.
     pub device_said: [c_char; MILLPOND_OOM_WORDS],
-    /// How many of `pools` are filled, and so on.
+    /// The number of elements used in `pools`.
     pub pool_count: u32,
-    /// See `pool_count`.
+    /// The number of elements used in `streams`.
     pub stream_count: u32,
-    /// See `pool_count`.
+    /// The number of elements used in `tags`.
     pub tag_count: u32,
-    /// See `pool_count`.
+    /// The number of elements used in `waits`.
     pub wait_count: u32,
-    /// See `pool_count`.
+    /// The number of elements used in `tried`.
     pub tried_count: u32,
     /// 0.
     pub reserved: u32,
-    /// The pools that hold the most, live and waiting, first.
+    /// The pools that hold the most, live and waiting, largest first.
     pub pools: [millpond_oom_holder; MILLPOND_OOM_TOP],
-    /// The streams, likewise.
+    /// The streams that hold the most, likewise.
     pub streams: [millpond_oom_holder; MILLPOND_OOM_TOP],
-    /// The tags, likewise.
+    /// The tags that hold the most, likewise.
     pub tags: [millpond_oom_holder; MILLPOND_OOM_TOP],
-    /// What most of what waits, waits for.
+    /// What freed blocks wait for, the most bytes first.
     pub waits: [millpond_oom_wait; MILLPOND_OOM_TOP],
-    /// What was tried.
+    /// The steps that were tried.
     pub tried: [millpond_oom_tried; MILLPOND_OOM_STEPS],
 }
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers.
 unsafe impl Versioned for millpond_oom_report {}
 
-/// Called when a request finds no memory, with the pointer given at `millpond_device_add_oom_handler` and a report of why,
-/// which lives for the call: on the thread of the request, with no lock held, after everything else was tried.
-/// Returns true when it freed something. It may allocate and free through Millpond; a request that fails inside it calls
-/// nobody. It may be called by several threads at once. It must not throw.
+/// Called when a request finds no memory, after everything else was tried, with the pointer given to
+/// `millpond_device_add_oom_handler` and a report, which is valid during the call. Runs on the thread of the request
+/// with no lock held, on several threads at once if several requests fail. Returns true if it freed something. It may
+/// allocate and free through Millpond; requests that fail inside it call no handler. It must not throw.
 pub type millpond_oom_handler =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, report: *const millpond_oom_report) -> bool>;
 
-/// The report of the calling thread's last request that found no memory, if it was one of this device: of any pool, with
-/// or without a stream, and however long ago. Pinned and unified memory have none. The caller sets
-/// `inout_report->struct_size`; as much as fits is written. It is a copy, and stays as it is.
+/// Gets the report of the calling thread's last request that found no memory, if that was a request to this device: to
+/// any pool, with or without a stream, and however long ago. Pinned and unified memory have no reports. The caller sets
+/// `inout_report->struct_size`; as much as fits is written. The report is a copy, which nothing changes afterwards.
 ///
-/// Errors: INVALID_ARGUMENT, also where the thread has no such request; NOT_INITIALIZED.
+/// Errors: INVALID_ARGUMENT, also if the thread has no such request; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_last_oom(
     device: *const millpond_device,
@@ -269,8 +270,8 @@ pub unsafe extern "C" fn millpond_device_last_oom(
     })
 }
 
-/// The report that belongs to the calling thread's last error, of whichever device; C_ERROR where that was no request
-/// that found no memory, or an argument is wrong. Does not change the last error.
+/// Gets the report of the calling thread's last error, whatever the device. C_ERROR if that error was not a request
+/// that found no memory, or if an argument is wrong. Does not change the last error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_last_oom(inout_report: *mut millpond_oom_report) -> C_Status {
     let told = catch_unwind(AssertUnwindSafe(|| -> Result<()> {
@@ -286,9 +287,9 @@ pub unsafe extern "C" fn millpond_last_oom(inout_report: *mut millpond_oom_repor
     if matches!(told, Ok(Ok(()))) { C_Status::SUCCESS } else { C_Status::ERROR }
 }
 
-/// The report in words, for a person: several lines, UTF-8, with what could be done at the end. `out_text` gets as much
-/// of it as fits, always with a NUL, and `out_size` the bytes that all of it takes with its NUL. `out_text` may be NULL
-/// where `capacity` is 0, and `out_size` may be NULL. 4096 bytes are enough for nearly all reports.
+/// Writes the report as text for people: several lines of UTF-8, with advice at the end. `out_text` gets as much of it
+/// as fits, always with a NUL, and `out_size` the size of the whole text in bytes with its NUL. `out_text` may be NULL
+/// if `capacity` is 0, and `out_size` may be NULL. 4096 bytes are enough for nearly all reports.
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -321,9 +322,9 @@ pub unsafe extern "C" fn millpond_oom_report_text(
     })
 }
 
-/// As `millpond_device_add_oom_callback`, for a callback that gets the report of why there is no memory: of which pool,
-/// who holds how much, and what was tried. Neither is called for a request that no callback can help: one that is larger
-/// than the device, or than the limit of its pool. Removed with `millpond_device_remove_oom_callback`.
+/// `millpond_device_add_oom_callback` for a callback that gets the report: which pool found no memory, who holds how
+/// much, and what was tried. Neither kind is called for a request that no callback can help: one that is larger than
+/// the device, or than the limit of its pool. `millpond_device_remove_oom_callback` removes it.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]

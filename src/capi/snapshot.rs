@@ -1,4 +1,4 @@
-//! A device's memory at one moment, written to a file or handed out.
+//! Snapshots: a device's memory at one moment, written to a file or passed to a function.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::foreign;
@@ -31,17 +31,18 @@ fn taken(device: *const millpond_device) -> Result<Snapshot> {
     Ok(snapshot)
 }
 
-/// Writes a snapshot of the device's memory to the file `path`, in a format of MILLPOND_SNAPSHOT_*: every block, live,
-/// waiting and free, of all pools, and the account (device, pools, pinned memory), all as they are at one moment, with
-/// the options in force. docs/seeing.md describes both formats. Nobody allocates or frees on the device while the blocks
-/// are collected, less than 100 ms for a million; writing is done after that, in pieces, with no lock held.
+/// Writes a snapshot of the device's memory to the file `path`, in one of the MILLPOND_SNAPSHOT_* formats: every block
+/// of all pools (live, waiting and free) and the account (device, pools, pinned memory), all at the same moment, and
+/// the options in force. docs/seeing.md describes both formats. Nobody can allocate or free on the device while the
+/// blocks are collected, which takes less than 100 ms for a million; after that the file is written in pieces, with no
+/// lock held.
 ///
-/// The file has its name only when it is whole. Until then it stands beside it, under a name that begins with
-/// ".millpond-"; an older file is replaced. After an error nothing is left of it, and an older file is as it was. What
-/// is no plain file, such as a pipe, is written to directly.
+/// The file is written in the same folder under a name that begins with ".millpond-", and renamed when it is complete;
+/// an older file is replaced. After an error nothing is left of it, and an older file is unchanged. A path that is not
+/// a regular file, such as a pipe, is written to directly.
 ///
-/// Errors: INVALID_ARGUMENT; SYSTEM where the file cannot be written, with the reason; OUT_OF_MEMORY for the list of
-/// blocks; NOT_INITIALIZED; DEVICE.
+/// Errors: INVALID_ARGUMENT; SYSTEM if the file cannot be written, with the reason; OUT_OF_MEMORY if the host has no
+/// memory for the list of blocks; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_write_snapshot(
     device: *const millpond_device,
@@ -56,11 +57,11 @@ pub unsafe extern "C" fn millpond_device_write_snapshot(
     })
 }
 
-/// The same to a function: `callback` gets the bytes in pieces of 64 KiB and a little more, the last one shorter, until
-/// it returns false.
+/// Passes the same snapshot to a function: `callback` gets the bytes in pieces of slightly more than 64 KiB (the last
+/// one may be shorter), until it returns false.
 ///
-/// Errors: INVALID_ARGUMENT, also for NULL as `callback`; SYSTEM when it returned false, or threw; OUT_OF_MEMORY for
-/// the list of blocks; NOT_INITIALIZED; DEVICE.
+/// Errors: INVALID_ARGUMENT, also if `callback` is NULL; SYSTEM if it returned false or threw; OUT_OF_MEMORY if the
+/// host has no memory for the list of blocks; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_send_snapshot(
     device: *const millpond_device,

@@ -1,4 +1,4 @@
-//! Tags: what memory is for.
+//! Tags: names that say what memory is for.
 
 use crate::base::error::{Code, Error, Result};
 use crate::capi::guard::{Out, run, text};
@@ -9,33 +9,33 @@ use crate::paddle::abi::C_Status;
 use crate::runtime::{self, Tag};
 use std::ffi::c_char;
 
-/// What the blocks of one tag have, on one device.
+/// The statistics of one tag on one device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct millpond_tag_stats {
     /// sizeof(millpond_tag_stats), or as much of it as was written.
     pub struct_size: usize,
-    /// Its name. Lives for ever.
+    /// Its name, which is never freed.
     pub name: *const c_char,
     /// Its number.
     pub tag: u32,
     /// 0.
     pub reserved: u32,
-    /// Bytes in live blocks as they were asked for.
+    /// Bytes in live blocks, as requested.
     pub requested_bytes: millpond_counter,
     /// Bytes in live blocks after rounding.
     pub allocated_bytes: millpond_counter,
     /// Live blocks.
     pub blocks: millpond_counter,
-    /// Bytes, after rounding, in freed blocks that still wait.
+    /// Bytes in freed blocks that still wait, after rounding.
     pub waiting_bytes: u64,
 }
 
-/// From now on the blocks that this thread allocates, on any device and from any pool, have the tag `name`, until
-/// `millpond_tag_pop`. Tags nest, and the innermost counts; those that a thread leaves in force end with it. A name has 1
-/// to 31 bytes of UTF-8, and keeps its number for the rest of the process. Pinned and unified memory has no tags.
+/// Gives the tag `name` to all blocks that this thread allocates from now on, on any device and from any pool, until
+/// `millpond_tag_pop`. Tags nest, and the innermost counts; tags still in force when a thread ends, end with it. A name
+/// has 1 to 31 bytes of UTF-8, and keeps its number for the rest of the process. Pinned and unified memory has no tags.
 ///
-/// While any thread has a tag in force, allocations of all threads take a longer way; a program without tags pays
+/// While any thread has a tag in force, allocations on all threads take a slower path; a program without tags pays
 /// nothing.
 ///
 /// Errors: INVALID_ARGUMENT; SYSTEM for more than 65535 names; NOT_PERMITTED on a thread that is ending.
@@ -47,15 +47,15 @@ pub unsafe extern "C" fn millpond_tag_push(name: *const c_char) -> C_Status {
     })
 }
 
-/// Ends the calling thread's innermost tag; the one around it counts again. Blocks keep the tags that they have.
+/// Ends the calling thread's innermost tag; the one around it is in force again. Blocks keep their tags.
 ///
-/// Errors: NOT_PERMITTED where the thread has none.
+/// Errors: NOT_PERMITTED if the thread has none.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_tag_pop() -> C_Status {
     run(runtime::pop_tag)
 }
 
-/// The number of a tag, for `millpond_tag_push_number`: the same each time, never 0.
+/// Gets the number of a tag, for `millpond_tag_push_number`: always the same for the same name, and never 0.
 ///
 /// Errors: INVALID_ARGUMENT; SYSTEM for more than 65535 names.
 #[unsafe(no_mangle)]
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn millpond_tag_get_number(name: *const c_char, out_tag: *
     })
 }
 
-/// `millpond_tag_push` without a look at the name, for who pushes often.
+/// `millpond_tag_push` by number, which saves the lookup of the name.
 ///
 /// Errors: INVALID_ARGUMENT for a number that no tag has; NOT_PERMITTED on a thread that is ending.
 #[unsafe(no_mangle)]
@@ -82,19 +82,19 @@ fn of_number(tag: u32) -> Result<Tag> {
     u16::try_from(tag).ok().and_then(Tag::of_number).ok_or_else(none)
 }
 
-/// The name of a tag; "" for a number that no tag has, and for 0. Never NULL; lives for ever.
+/// Returns the name of a tag; "" for 0 and for a number that no tag has. Never NULL, and never freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_tag_get_name(tag: u32) -> *const c_char {
     let name = u16::try_from(tag).ok().and_then(runtime::tag_name);
     name.unwrap_or(c"").as_ptr()
 }
 
-/// Writes what the blocks of each tag that was ever used on the device have into an array of the caller's, the first
-/// `capacity` of them, by number, and how many there are to `out_count`. `stats_size` is sizeof(millpond_tag_stats).
-/// `stats` may be NULL where `capacity` is 0. Blocks without a tag are what is left of the device's account.
+/// Writes the statistics of each tag that was ever used on the device to the array `stats`, sorted by number: the first
+/// `capacity` of them, and to `out_count` how many there are. `stats_size` is sizeof(millpond_tag_stats). `stats` may
+/// be NULL if `capacity` is 0. Blocks without a tag make up the rest of the device's account.
 ///
-/// Errors: INVALID_ARGUMENT, also for a `stats_size` that is no size of this struct; NOT_INITIALIZED. After an error
-/// nothing was written.
+/// Errors: INVALID_ARGUMENT, also for a `stats_size` that no version of this struct has; NOT_INITIALIZED. On an error
+/// nothing is written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_list_tags(
     device: *const millpond_device,

@@ -78,9 +78,10 @@ pub const MILLPOND_BLOCK_FREE: u32 = 4;
 /// All of these.
 pub const MILLPOND_BLOCK_ANY: u32 = 7;
 
-/// A snapshot as JSON, in the schema of docs/seeing.md: of `millpond_device_write_snapshot`, as the next one.
+/// Format of `millpond_device_write_snapshot`: JSON, with the schema in docs/seeing.md.
 pub const MILLPOND_SNAPSHOT_JSON: u32 = 1;
-/// A snapshot as the pickle of PyTorch's `torch.cuda.memory._snapshot()`, for its tools (`_memory_viz.py`).
+/// Format of `millpond_device_write_snapshot`: the pickle of PyTorch's `torch.cuda.memory._snapshot()`, for its tools
+/// (`_memory_viz.py`).
 pub const MILLPOND_SNAPSHOT_TORCH_PICKLE: u32 = 2;
 
 /// All codes with their names, by number.
@@ -314,7 +315,7 @@ pub struct millpond_block_record {
     pub segment: *mut c_void,
     /// One MILLPOND_BLOCK_* bit.
     pub state: u32,
-    /// The number of its tag (`millpond_tag_get_name`); 0: none, and for free memory.
+    /// The number of its tag (`millpond_tag_get_name`); 0 for a block without a tag and for free memory.
     pub tag: u32,
 }
 
@@ -323,8 +324,8 @@ pub struct millpond_block_record {
 pub type millpond_walk_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, record: *const millpond_block_record) -> bool>;
 
-/// Takes the bytes of `millpond_device_send_snapshot`, piece by piece in their order, with the pointer given there. On
-/// the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+/// Takes the bytes of `millpond_device_send_snapshot`, piece by piece and in order, with the pointer given there.
+/// Called on the thread of that call, with no lock held. Returns whether to continue. It must not throw.
 pub type millpond_write_callback = Option<
     unsafe extern "C-unwind" fn(user_data: *mut c_void, data: *const c_void, size_bytes: usize) -> bool,
 >;

@@ -23,7 +23,7 @@ const _: () = {
     assert!(BlockStates::all().bits() == MILLPOND_BLOCK_ANY);
 };
 
-/// The blocks that C asks for, and how they are reported.
+/// The blocks of one call, and how they are reported.
 struct Walk {
     device: &'static DeviceState,
     blocks: Vec<BlockRecord>,
@@ -77,13 +77,13 @@ impl Walk {
 
 /// Calls `callback` for each block of the device, or of one of its pools (`pool` not NULL), that is in one of `states`
 /// (MILLPOND_BLOCK_* bits), sorted by address, until it returns false. All blocks are reported as of the same moment:
-/// nobody allocates or frees on the device while they are collected, which takes some 25 ms for a million blocks
+/// nobody can allocate or free on the device while they are collected, which takes some 25 ms for a million blocks
 /// (docs/seeing.md); no device is called. `callback` runs after that, with no lock held, and may call Millpond; a block
-/// may have been freed by then. MILLPOND_BLOCK_WAITING is reported as of the last check of what the block waits for;
-/// each statistic checks.
+/// may have been freed by then. MILLPOND_BLOCK_WAITING is as of the last check of what the block waits for; reading the
+/// statistics checks.
 ///
-/// Errors: INVALID_ARGUMENT, also for NULL as `callback` and a pool of another device; OUT_OF_MEMORY for the list;
-/// NOT_INITIALIZED.
+/// Errors: INVALID_ARGUMENT, also if `callback` is NULL or the pool is one of another device; OUT_OF_MEMORY if the host
+/// has no memory for the list; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_walk_blocks(
     device: *const millpond_device,
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn millpond_device_walk_blocks(
         let mut walk = Walk::new(device, pool, states)?;
         for b in std::mem::take(&mut walk.blocks) {
             let record = walk.record(&b);
-            // What a callback throws ends the walk, and nothing else.
+            // An exception in the callback ends the walk and has no other effect.
             let told = catch_unwind(AssertUnwindSafe(|| {
                 foreign::caught(|| {
                     // SAFETY: the caller gave a function for exactly this call with this pointer.
@@ -112,12 +112,11 @@ pub unsafe extern "C" fn millpond_device_walk_blocks(
     })
 }
 
-/// Writes the same blocks into an array of the caller's, the first `capacity` of them, and their number, also of those
-/// that had no room, to `out_count`. `record_size` is sizeof(millpond_block_record). `records` may be NULL where
-/// `capacity` is 0.
+/// Writes the same blocks to the array `records`: the first `capacity` of them, and to `out_count` how many there are
+/// in all. `record_size` is sizeof(millpond_block_record). `records` may be NULL if `capacity` is 0.
 ///
-/// Errors: INVALID_ARGUMENT, also for a `record_size` that is no size of this struct; OUT_OF_MEMORY for the list;
-/// NOT_INITIALIZED. After an error nothing was written.
+/// Errors: INVALID_ARGUMENT, also for a `record_size` that no version of this struct has; OUT_OF_MEMORY if the host has
+/// no memory for the list; NOT_INITIALIZED. On an error nothing is written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_list_blocks(
     device: *const millpond_device,

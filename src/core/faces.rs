@@ -1,4 +1,4 @@
-//! Parts of the pond's face: the calls of one feature, together.
+//! Parts of the pond's interface: one type for the calls of each feature.
 
 use super::features::{Exported, Pieces, Restored};
 use super::ground::Ground;
@@ -7,49 +7,50 @@ use super::state::checkpoints::CheckpointId;
 use super::types::PoolId;
 use crate::base::error::Result;
 
-/// What [`Pond::captures`](super::Pond::captures) gives.
+/// Stream capture; from [`Pond::captures`](super::Pond::captures).
 #[derive(Clone, Copy)]
 pub struct CaptureCalls<'a>(pub(super) &'a Ground);
 
 impl CaptureCalls<'_> {
-    /// A capture of `stream`, served by `pool` from now on. To be called before the device starts to record.
+    /// Begins a capture of `stream`, whose requests `pool` serves from now on. Call it before the device starts to
+    /// record.
     pub fn begin(self, pool: PoolId, stream: u64) -> Result<CaptureId> {
         self.0.capture_begin(pool, stream)
     }
 
-    /// Another stream belongs to a capture that has not ended.
+    /// Adds a stream to a capture that has not ended.
     pub fn add(self, capture: CaptureId, stream: u64) -> Result<()> {
         self.0.capture_add(capture, stream)
     }
 
-    /// The streams of the capture are ordinary ones again; the capture goes on keeping its pool.
+    /// Ends the recording: the streams are ordinary ones again, but the capture still keeps its pool.
     pub fn end(self, capture: CaptureId) -> Result<()> {
         self.0.capture_end(capture)
     }
 
-    /// The graph of the capture is gone, or was never made.
+    /// Releases the capture. Call it once its graph is destroyed, or if it was never made.
     pub fn release(self, capture: CaptureId) -> Result<()> {
         self.0.capture_release(capture)
     }
 }
 
-/// What [`Pond::checkpoints`](super::Pond::checkpoints) gives.
+/// Checkpoints; from [`Pond::checkpoints`](super::Pond::checkpoints).
 #[derive(Clone, Copy)]
 pub struct CheckpointCalls<'a>(pub(super) &'a Ground);
 
 impl CheckpointCalls<'_> {
-    /// Notes which blocks of the pool are live now.
+    /// Records which blocks of the pool are live now.
     pub fn make(self, pool: PoolId) -> Result<CheckpointId> {
         self.0.checkpoint(pool)
     }
 
-    /// The checkpoint is not needed any more.
+    /// Drops a checkpoint that is no longer needed.
     pub fn destroy(self, checkpoint: CheckpointId) -> Result<()> {
         self.0.checkpoint_destroy(checkpoint)
     }
 
-    /// Makes exactly those blocks of the pool live that were at the checkpoint. The caller promises that
-    /// nobody uses the pool meanwhile. `place` says what the answer has for an offset.
+    /// Makes exactly those blocks of the pool live that were live at the checkpoint. The caller promises that nobody
+    /// uses the pool meanwhile. `place` converts the offsets in the answer.
     pub fn restore(
         self,
         pool: PoolId,
@@ -60,45 +61,45 @@ impl CheckpointCalls<'_> {
     }
 }
 
-/// What [`Pond::sleep`](super::Pond::sleep) gives.
+/// Sleep and wake; from [`Pond::sleep`](super::Pond::sleep).
 #[derive(Clone, Copy)]
 pub struct SleepCalls<'a>(pub(super) &'a Ground);
 
 impl SleepCalls<'_> {
-    /// Gives the pool's memory back to the device until `wake`; with `save`, what it holds is kept in host
-    /// memory, else it is lost. Waits for the device.
+    /// Gives the pool's memory back to the device until `wake`. With `save` its contents are kept in host memory;
+    /// without, they are lost. Waits for the device.
     pub fn begin(self, pool: PoolId, save: bool) -> Result<()> {
         self.0.sleep(pool, save)
     }
 
-    /// Brings the pool's memory back, at the same addresses. All or nothing.
+    /// Brings the pool's memory back at the same addresses, all of it or none.
     pub fn wake(self, pool: PoolId) -> Result<()> {
         self.0.wake(pool)
     }
 
-    /// Whether the pool sleeps.
+    /// Whether the pool is asleep.
     pub fn is_on(self, pool: PoolId) -> bool {
         self.0.sleeps(pool)
     }
 }
 
-/// What [`Pond::exports`](super::Pond::exports) gives.
+/// Blocks used by other processes or devices; from [`Pond::exports`](super::Pond::exports).
 #[derive(Clone, Copy)]
 pub struct ExportCalls<'a>(pub(super) &'a Ground);
 
 impl ExportCalls<'_> {
-    /// Where the memory of the live block at `offset` is. `NotPermitted` while its pool sleeps.
+    /// The pieces of memory behind the live block at `offset`. `NotPermitted` while its pool sleeps.
     pub fn pieces(self, offset: u64) -> Result<Pieces> {
         self.0.pieces(offset)
     }
 
-    /// The live block at `offset` is used by others until the point, which the backing has made, is passed.
+    /// Marks the live block at `offset` as used by others until `point`, which the backing has made, is passed.
     pub fn add(self, offset: u64, point: u64) -> Result<()> {
         let fence = self.0.order.adopt(point);
         self.0.export(offset, fence)
     }
 
-    /// What others still use, of all pools or of one.
+    /// What others still use of all pools, or of one.
     pub fn all(self, pool: Option<PoolId>) -> Exported {
         self.0.exported(pool)
     }

@@ -1,11 +1,11 @@
-//! The way of a request to a block, and of a free to its end. Both have a first step, which is all that they need in the
-//! usual case: it is inlined into whoever calls it, and never panics. All other steps follow in one function, which goes
-//! on where the first step has left off.
+//! The steps of a request and of a free, the cheapest first. The first step of both is enough in the usual case: it is
+//! inlined into its caller and never panics. One function takes all the other steps, and continues where the first one
+//! stopped.
 //!
-//! A request: a freed block of its size; a cut from what is free in its heap, if the calling thread owns the heap;
-//! then a search, for which memory may be merged, taken from other heaps or had from the device (`supply/`).
-//! A free: by the thread that owns the heap; by another one, without the heap's lock; then whatever else it may be,
-//! or why it cannot be (`features/blocks.rs`).
+//! A request takes a freed block of its size; else it cuts a block from the free memory of its heap, if the calling
+//! thread owns the heap; else it searches, and may then merge memory, take it from other heaps or get it from the
+//! device (`supply/`). A free is done by the thread that owns the heap; else by another thread without the heap's lock;
+//! else by the slow path, which handles every remaining case and explains what cannot be freed (`features/blocks.rs`).
 
 use super::desc::{GranuleUse, UseRecord, kind};
 use super::ground::Ground;
@@ -17,7 +17,7 @@ use super::types::{PoolId, UNORDERED};
 use crate::base::error::Result;
 use std::ops::DerefMut;
 
-/// What the caller of [`Ground::alloc_quick`] wants to have for an offset.
+/// Converts an offset into what the caller of [`Ground::alloc_quick`] works with.
 pub(crate) trait Locate {
     /// Never panics.
     fn locate(&self, offset: u64) -> u64;
@@ -33,24 +33,24 @@ impl Locate for Offsets {
     }
 }
 
-/// What became of the first step of a request.
+/// The result of the first step of a request.
 pub(crate) enum Got {
-    /// A block, and where it starts, as `Locate` says; and its heap, if [`Ground::settle`] is due.
+    /// The start of the block, converted by `Locate`; and its heap, if the caller has to call [`Ground::settle`] next.
     Block(u64, Option<&'static Heap>),
-    /// Nothing is done. The heap that serves such requests, if one is known.
+    /// Nothing was done. Has the heap that serves this pool and stream, if there is one.
     Missed(Option<&'static Heap>),
 }
 
-/// What became of the first step of a free.
+/// The result of the first step of a free.
 pub(crate) enum Freed {
-    /// The block is freed.
+    /// The block was freed.
     Done,
-    /// Nothing is done. The heap of the block, if all that is in the way is that the calling thread does not own it.
+    /// Nothing was done. Has the heap of the block, if the only obstacle is that the calling thread does not own it.
     Missed(Option<&'static Heap>),
 }
 
 impl Ground {
-    /// A freed block of the same size, in a heap that the calling thread owns.
+    /// Takes a freed block of the same size from a heap that the calling thread owns.
     #[inline(always)]
     pub(crate) fn alloc_quick(&self, pool: &Pool, stream: u64, bytes: u64, to: &impl Locate) -> Got {
         let Some(heap) = pool.heap_of(stream) else { return Got::Missed(None) };
@@ -58,9 +58,10 @@ impl Ground {
         let Some(charged) = shape.charged(bytes) else { return Got::Missed(Some(heap)) };
         let class = shape.size_class(charged);
         let Some(mut h) = self.enter(heap) else { return Got::Missed(Some(heap)) };
-        // The heap is still the pool's. Whoever ends a pool, or gives its heap to another, takes the heap's lock, and so
-        // ends the ownership of every other thread; and this one has done nothing else since it looked. When it looked,
-        // the place was the pool's: it becomes another's only when nobody can find the pool any more.
+        // The heap still belongs to the pool. A thread that ends a pool, or gives its heap to another one, takes the
+        // heap's lock and thereby ends the ownership of every other thread; this thread has done nothing else since it
+        // looked the heap up. The slot was the pool's then: it is given to another pool only after no lookup can find
+        // this pool any more.
         let (d, shift) = match class {
             Some(p) if p.list() != 0 => match h.pop_fine(p.list()) {
                 Some((_, d)) => (d, p.shift()),
@@ -77,8 +78,9 @@ impl Ground {
         Got::Block(at, full.then_some(heap))
     }
 
-    /// A block, whatever it takes; its offset. `heap` is what [`alloc_quick`](Self::alloc_quick) said; `None` also where
-    /// it was not asked. What needs more than the calling thread's own heap is done only if `leave` gives leave.
+    /// Allocates with all steps; returns the offset of the block. `heap` is the heap that
+    /// [`alloc_quick`](Self::alloc_quick) returned; `None` if it returned none or was not called. `leave` is called
+    /// before any step that needs more than the calling thread's own heap, and ends the request if it fails.
     pub(crate) fn alloc_from(
         &self,
         pool: PoolRef,
@@ -116,7 +118,8 @@ impl Ground {
         self.search(&request?)
     }
 
-    /// The heap that serves a stream's requests to a pool, made if there is none, and the pool that it was of then.
+    /// The heap that serves a stream's requests to a pool, and the pool that it belonged to at that moment. Makes the
+    /// heap if there is none.
     #[cold]
     fn find_heap(&self, pool: PoolRef, stream: u64) -> Result<(&'static Heap, PoolId)> {
         let mut stream = stream;
@@ -129,7 +132,7 @@ impl Ground {
         self.make_heap(pool.id, stream)
     }
 
-    /// What a request of `bytes` to a heap of a pool needs. `OutOfMemory` for more than the device could ever give.
+    /// The `Request` for `bytes` from a heap of a pool. `OutOfMemory` if that is more than the device could ever give.
     fn request(&self, heap: &'static Heap, pool: PoolId, bytes: u64) -> Result<Request> {
         let shape = &self.maps.shape;
         let charged = match shape.charged(bytes) {
@@ -140,7 +143,7 @@ impl Ground {
         Ok(Request { heap, pool: pool.0, size: shape.size(charged), charged, bytes })
     }
 
-    /// A block cut from what is free in the heap, if the calling thread owns the heap and something fits.
+    /// Cuts a block from the free memory of the heap, if the calling thread owns the heap and something fits.
     fn cut(&self, req: &Request) -> Option<u64> {
         if req.bytes > self.maps.shape.largest() {
             return None;
@@ -161,7 +164,7 @@ impl Ground {
         Some(u64::from(self.maps.desc(id).off()) << shift_of(tier))
     }
 
-    /// A block, whatever it takes.
+    /// Searches everywhere for a block, the heap first.
     fn search(&self, req: &Request) -> Result<u64> {
         let mut h = match self.enter(req.heap) {
             Some(h) => h.into(),
@@ -170,7 +173,7 @@ impl Ground {
         req.check_pool()?;
         let mut id = 0;
         if req.bytes > self.maps.shape.largest() {
-            h.counters.totals(); // such sizes could make the sums wrap more than once
+            h.counters.totals(); // reads the sums now: sizes like this could make them wrap more than once
             id = self.take_whole(&mut h, req.charged, req.size.units);
         }
         if id == 0 {
@@ -184,8 +187,8 @@ impl Ground {
         Ok(self.finish(h, id, d.tier_bits(), &Request { charged, ..*req }))
     }
 
-    /// Frees a block that is live and was used on its own stream only, which `stream` is where it is told, and whose
-    /// heap the calling thread owns. A size is looked at by [`free_from`](Self::free_from).
+    /// Frees a live block that was used on its own stream only, if the calling thread owns its heap; does nothing if
+    /// `stream` is another one. A free with a `size` is left to [`free_from`](Self::free_from), which checks it.
     #[inline(always)]
     pub(crate) fn free_quick(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Freed {
         if size.is_some() {
@@ -202,8 +205,8 @@ impl Ground {
         if self.end_plainly_live(&mut h, (record, g), offset) { Freed::Done } else { Freed::Missed(None) }
     }
 
-    /// Frees the block at `offset`, whose heap is locked, if nothing but its own stream is to be thought of. `use_` is
-    /// that of its granule. `false`: nothing done.
+    /// Frees the block at `offset`, whose heap is locked, if only its own stream has used it. `use_` is the use of its
+    /// granule. `false`: nothing was done.
     #[inline(always)]
     fn end_plainly_live<G: DerefMut<Target = HeapState>>(
         &self,
@@ -221,7 +224,7 @@ impl Ground {
         ended
     }
 
-    /// Frees the block at `offset`, whatever the case. `heap` is what [`free_quick`](Self::free_quick) said.
+    /// Frees the block at `offset` with all steps. `heap` is the heap that [`free_quick`](Self::free_quick) returned.
     pub(crate) fn free_from(
         &self,
         offset: u64,
@@ -235,7 +238,7 @@ impl Ground {
         }
     }
 
-    /// Frees a block of a heap that the calling thread does not own. `false`: nothing done.
+    /// Frees a block of a heap that the calling thread does not own. `false`: nothing was done.
     fn free_unowned(&self, heap: &'static Heap, offset: u64) -> bool {
         let maps = &self.maps;
         let Some(f) = maps.find(offset).filter(|f| f.heap == heap.index) else { return false };

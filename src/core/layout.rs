@@ -1,7 +1,7 @@
-//! All memory of a device at one moment: every block where it lies, whose it is, and the account of that same moment.
+//! All memory of a device at one moment: where every block lies, who owns it, and the account of the same moment.
 //!
-//! Plain data, so that whatever takes long (sorting, writing it down) is done with no lock held. Of each block there are
-//! 40 bytes; segments are not kept, but found again while the blocks are read in order.
+//! This is plain data, so slow work (sorting, writing it out) is done with no lock held. A block takes 40 bytes.
+//! Segments are not stored: they are found again while the blocks are read in order.
 
 use super::types::{BlockState, PoolId, Stats};
 
@@ -14,7 +14,7 @@ pub enum Place {
     Large,
     /// Granules of a device that maps, divided for small blocks.
     Small,
-    /// Addresses of its own, where granules from several places are shown side by side.
+    /// Addresses of its own, at which granules from several places are mapped side by side.
     Scattered,
 }
 
@@ -23,39 +23,39 @@ pub enum Place {
 pub struct Placed {
     /// Its first address.
     pub address: u64,
-    /// [B] up to the next block: its size and what cannot be used behind it.
+    /// [B] up to the next block: its size, and the unusable rest after it.
     pub span: u64,
-    /// [B] as it was asked for; 0 for a free one.
+    /// [B] that were requested; 0 for a free block.
     pub requested: u64,
     /// [B] of the span that the account does not count as allocated.
     pub slack: u32,
-    /// Whose it is: an index into the owners.
+    /// Its owner: an index into the owners.
     pub owner: u32,
-    /// Which segment it lies in, by number; blocks of different segments may lie side by side.
+    /// The number of the segment that it lies in; blocks of different segments may lie side by side.
     pub segment: u32,
-    /// What it is.
+    /// Live, waiting or free.
     pub state: BlockState,
-    /// What it lies in.
+    /// The kind of memory that it lies in.
     pub place: Place,
     /// The number of its tag; 0 for none, and for a free one.
     pub tag: u16,
 }
 
 impl Placed {
-    /// [B] as the account counts it; of a free one, its length.
+    /// [B] as the account counts it; the length of a free block.
     pub fn size(&self) -> u64 {
         self.span - u64::from(self.slack)
     }
 }
 
-/// Whose memory is.
+/// The owner of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// The stream that orders its reuse. `None`: every stream, or one that has ended.
     pub stream: Option<u64>,
-    /// The pool; `None` for free memory that is no pool's.
+    /// The pool; `None` for free memory that belongs to no pool.
     pub pool: Option<PoolId>,
-    /// The pool sleeps: its blocks have addresses and no memory.
+    /// Whether the pool sleeps: its blocks then have addresses, but no memory.
     pub sleeps: bool,
 }
 
@@ -77,11 +77,11 @@ pub struct Span<'a> {
     pub address: u64,
     /// [B] of all of them.
     pub bytes: u64,
-    /// What they lie in.
+    /// The kind of memory that they lie in.
     pub place: Place,
-    /// Whose they are.
+    /// Their owner.
     pub owner: Owner,
-    /// The blocks, each beginning where the one before ends.
+    /// The blocks, each of which begins where the one before ends.
     pub blocks: &'a [Placed],
 }
 
@@ -93,7 +93,7 @@ impl Span<'_> {
 }
 
 impl Layout {
-    /// Of blocks in any order. An owner that a block names and that there is not is nobody.
+    /// Makes a layout from blocks in any order. A block whose owner is not in `owners` gets the default `Owner`.
     pub fn new(
         mut blocks: Vec<Placed>,
         owners: Vec<Owner>,
@@ -113,8 +113,8 @@ impl Layout {
         self.owners.get(block.owner as usize).copied().unwrap_or_default()
     }
 
-    /// All blocks, by address, those together that lie side by side in memory of one kind and one owner. A scattered
-    /// block stands alone.
+    /// All blocks by address, grouped: blocks that lie side by side in memory of one kind and one owner form a span. A
+    /// scattered block is a span of its own.
     pub fn spans(&self) -> impl Iterator<Item = Span<'_>> {
         let next_to = |a: &Placed, b: &Placed| {
             a.address + a.span == b.address
@@ -134,7 +134,7 @@ impl Layout {
         })
     }
 
-    /// [B] that are reserved and in no block: in the hands of requests that were under way at that moment.
+    /// [B] that are reserved but in no block: in transit, in the hands of requests under way at that moment.
     pub fn in_transit(&self) -> u64 {
         let there = self.blocks.iter().filter(|b| !self.owner(b).sleeps);
         self.device.reserved.current.saturating_sub(there.map(|b| b.span).sum())

@@ -65,7 +65,7 @@ impl Pond {
         self.ground.alloc_from(pool, stream, bytes, heap, leave)
     }
 
-    /// What is due where the first step says so.
+    /// Settles the accounts after a first step that returned this heap with its block.
     pub(crate) fn settle(&self, heap: &Heap) {
         self.ground.settle(heap);
     }
@@ -195,7 +195,8 @@ impl Pond {
         self.ground.pool_destroy(pool)
     }
 
-    /// Whoever looks for the pool, which has ended, does not come to its place any more: it may be another's from now on.
+    /// Whoever looks for the pool, which has ended, does not come to its place any more: it may be another's from now
+    /// on.
     pub fn pool_forgotten(&self, pool: PoolId) {
         self.ground.pool_forgotten(pool);
     }

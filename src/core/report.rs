@@ -1,18 +1,17 @@
-//! Why a request found no memory: what was asked, what there is and why it could not be had, who holds the rest, and
-//! what was tried. Plain data; `report/text.rs` puts it into words.
+//! The out-of-memory report: the request, the memory that there is and why the request could not have it, who holds the
+//! rest, and what was tried. Plain data; `report/text.rs` writes it as text.
 //!
-//! All sizes are bytes. The parts of `reserved` sum up to it: `live`, `waiting`, the three that begin with `free`, and
-//! `moving`.
+//! All sizes are bytes. `live`, `waiting`, the three `free_*` of memory in no block, and `moving` sum up to `reserved`.
 
 use super::types::{PoolId, TagStats};
 use std::collections::BTreeMap;
 
 mod text;
 
-/// Holders of a kind, and streams that are waited for, that a report names at most.
+/// The most pools, streams and tags that a report lists of each, and the most entries of `waits`.
 pub const OOM_TOP: usize = 8;
 
-/// What a request failed for, in one word.
+/// Why a request failed, in one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
@@ -26,22 +25,22 @@ pub enum OomReason {
     AbovePoolLimit = 3,
     /// The request alone is above the limit of the device.
     AboveDeviceLimit = 4,
-    /// With it the pool would pass its limit.
+    /// The request would take the pool over its limit.
     PoolLimit = 5,
-    /// With it the device would pass its limit.
+    /// The request would take the device over its limit.
     DeviceLimit = 6,
-    /// What is missing was freed and waits: for streams, or since others use it.
+    /// The missing memory was freed, but still waits: for streams, or because others use it.
     Waiting = 7,
-    /// Enough is free, but not in one piece, or not where the request may have it.
+    /// Enough is free, but not in one piece, or not where the request may take it.
     Fragmented = 8,
-    /// The device refused although the library has less than it may have.
+    /// The device refused, although the library has taken less than it may.
     DeviceRefused = 9,
-    /// Nearly all that the device has is in use.
+    /// Nearly all memory of the device is in use.
     Exhausted = 10,
 }
 
 impl OomReason {
-    /// The reason of that number.
+    /// The reason with that number.
     pub fn from_number(n: u32) -> Option<OomReason> {
         use OomReason::*;
         let all = [
@@ -59,22 +58,22 @@ impl OomReason {
         all.into_iter().find(|&r| r as u32 == n)
     }
 
-    /// Whether nothing that a callback could free helps.
+    /// Whether no callback can help, whatever it frees.
     pub fn is_hopeless(self) -> bool {
         matches!(self, OomReason::LargerThanDevice | OomReason::AbovePoolLimit)
     }
 }
 
-/// What was tried for a request that found nothing, in the order in which it is tried first.
+/// The steps tried for a request that found nothing, in the order in which they are first tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
 pub enum OomStep {
     /// Idle memory of other streams of the pool.
     PoolIdle = 0,
-    /// Unused memory back to the device (`garbage_collection_threshold`).
+    /// Giving unused memory back to the device (`garbage_collection_threshold`).
     Collect = 1,
-    /// More from the device.
+    /// More memory from the device.
     Device = 2,
     /// Freed blocks that were kept whole (`max_split_size_mb`).
     Whole = 3,
@@ -82,13 +81,13 @@ pub enum OomStep {
     PoolBusy = 4,
     /// Idle memory of other pools.
     OthersIdle = 5,
-    /// Freed blocks that wait for nothing any more.
+    /// Freed blocks whose waits are over.
     Ready = 6,
-    /// A wait for freed blocks.
+    /// Waiting for freed blocks.
     Waiting = 7,
     /// Memory of busy streams of other pools.
     OthersBusy = 8,
-    /// Idle segments back to the device, for one that is large enough.
+    /// Giving idle segments back to the device to get one that is large enough.
     Trim = 9,
     /// The program's own callbacks.
     Callbacks = 10,
@@ -105,16 +104,16 @@ impl OomStep {
     };
 }
 
-/// What became of one step.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomTried {
-    /// Which.
+    /// The step.
     pub step: OomStep,
     /// How often it was tried.
     pub tries: u32,
-    /// How often it brought anything.
+    /// How often it freed or found memory.
     pub helped: u32,
-    /// What it brought to the request's pool and stream, or, of blocks that waited, to theirs; of callbacks, what they
+    /// Bytes that it brought to the request's pool and stream; for waiting blocks, to theirs; for callbacks, what they
     /// freed. A step that gives memory back to the device brings nothing by itself.
     pub bytes: u64,
 }
@@ -122,34 +121,34 @@ pub struct OomTried {
 /// A pool, a stream or a tag, and what it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OomHolder {
-    /// Its name, where it has one that is known here: pools have theirs in the C API.
+    /// Its name, if it is known here: the names of pools are kept by the C API.
     pub name: String,
-    /// What it is in words, where that was told: it stands for the name.
+    /// A finished label that replaces the name; "" if there is none.
     pub(crate) said: String,
-    /// The pool, of a pool.
+    /// The pool, if the holder is one.
     pub pool: Option<PoolId>,
-    /// The stream, of a stream; `None` there: blocks without one.
+    /// The stream, if the holder is one; in the list of streams, `None` stands for blocks without a stream.
     pub stream: Option<u64>,
-    /// The number of the tag, of a tag; else 0.
+    /// The number of the tag, if the holder is one; else 0.
     pub tag: u16,
-    /// In live blocks.
+    /// Bytes in live blocks.
     pub live: u64,
-    /// Live blocks.
+    /// The number of live blocks.
     pub blocks: u64,
-    /// In freed blocks that wait.
+    /// Bytes in freed blocks that still wait.
     pub waiting: u64,
-    /// Reserved, and in no block.
+    /// Bytes that are reserved and in no block.
     pub free: u64,
 }
 
-/// What freed blocks wait for. A block counts for the first thing only that it waits for.
+/// What freed blocks wait for. A block that waits for several things is counted for the first one only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OomWait {
-    /// What for.
+    /// What the blocks wait for.
     pub on: WaitsFor,
-    /// In so many bytes,
+    /// Their bytes.
     pub bytes: u64,
-    /// and blocks.
+    /// Their number.
     pub blocks: u64,
 }
 
@@ -162,26 +161,26 @@ pub enum WaitsFor {
     AllStreams,
     /// A stream that has ended.
     Ended,
-    /// Others, beside this process, which use its memory.
+    /// Users outside this process.
     Exported,
-    /// Nothing any more, or not known yet.
+    /// Nothing any more, or it is not known yet.
     #[default]
     Nothing,
 }
 
 bitflags::bitflags! {
-    /// What a report could not tell, or not wholly.
+    /// The parts of a report that are unknown or incomplete.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OomMissing: u32 {
-        /// Everything but what was asked.
+        /// Everything except the request itself.
         const ALL = 1;
-        /// What the device says that it has free.
+        /// How much the device has free.
         const DEVICE_FREE = 2;
-        /// What many freed blocks wait for.
+        /// What some of the freed blocks wait for: there are too many.
         const WAITS = 4;
-        /// The largest free range, among very many.
+        /// The largest free range: there are too many ranges.
         const LARGEST = 8;
-        /// Which streams hold many of the blocks, where memory is not pooled.
+        /// Which streams hold many of the blocks, on a device that is not pooled.
         const STREAMS = 16;
     }
 }
@@ -190,23 +189,23 @@ bitflags::bitflags! {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OomReport {
-    /// Why.
+    /// Why the request failed.
     pub reason: OomReason,
-    /// What could not be told.
+    /// The parts that are unknown.
     pub missing: OomMissing,
-    /// The pool that was to serve the request.
+    /// The pool that should have served the request.
     pub pool: PoolId,
-    /// Its name, where it is known.
+    /// Its name, if known.
     pub pool_name: String,
-    /// What it is in words, where that was told.
+    /// A finished label that replaces the name; "" if there is none.
     pub(crate) pool_said: String,
     /// The number of the device (`DeviceState::id`), if it has one.
     pub device: Option<u32>,
-    /// The stream of the request; `None`: it had none.
+    /// The stream of the request, if it had one.
     pub stream: Option<u64>,
-    /// What was asked for,
+    /// The size of the request.
     pub requested: u64,
-    /// and after rounding.
+    /// The same after rounding.
     pub rounded: u64,
     /// The limit of the pool; 0: none.
     pub pool_limit: u64,
@@ -214,60 +213,60 @@ pub struct OomReport {
     pub device_limit: u64,
     /// The most that is ever taken from the device.
     pub device_most: u64,
-    /// Taken from the device by the pool.
+    /// Reserved by the pool.
     pub pool_reserved: u64,
-    /// Taken from the device.
+    /// Reserved: taken from the device.
     pub reserved: u64,
     /// In live blocks.
     pub live: u64,
-    /// In freed blocks that wait.
+    /// In freed blocks that still wait.
     pub waiting: u64,
-    /// Of that, in blocks that others use beside this process.
+    /// The part of `waiting` that users outside this process still use.
     pub exported: u64,
-    /// For how many streams freed blocks wait.
+    /// The number of streams that freed blocks wait for.
     pub waiting_streams: u32,
     /// Reserved and in no block: for the request's own stream in its pool.
     pub free_here: u64,
-    /// For other streams of the pool.
+    /// Reserved and in no block: for other streams of the pool.
     pub free_other_streams: u64,
-    /// In other pools, and in none.
+    /// Reserved and in no block: in other pools.
     pub free_other_pools: u64,
-    /// In the hands of other threads at that moment.
+    /// In transit: in the hands of other threads at that moment.
     pub moving: u64,
-    /// Not reserved any more: of pools that sleep.
+    /// Size of the sleeping pools; not part of `reserved`.
     pub sleeping: u64,
     /// Not reserved, and within the limits of the device.
     pub unreserved: u64,
-    /// What the device says that it has free: other users of it count, too.
+    /// Free memory as the device reports it, which other users of the device share.
     pub device_free: u64,
     /// The largest block that the request's own stream and pool could have given.
     pub largest_here: u64,
-    /// The same of any other stream or pool.
+    /// The largest block that any other stream or pool could have given.
     pub largest_elsewhere: u64,
-    /// Whether the device maps: then free granules serve a request wherever they lie.
+    /// Whether the device maps, so that free granules serve a request wherever they lie.
     pub maps: bool,
-    /// Whether it could, but an option forbids it.
+    /// Whether the device could map, but an option forbids it.
     pub could_map: bool,
-    /// Whether its memory is pooled at all.
+    /// Whether its memory is pooled.
     pub pooled: bool,
-    /// Whether the stream is captured: then nothing is taken that would need a wait.
+    /// Whether the stream is captured, so that no memory was taken that needs a wait.
     pub captured: bool,
-    /// What the device said when it was asked last; "" where it was not, or has given.
+    /// The error of the last call that asked the device for memory; "" if there was none or it succeeded.
     pub device_said: String,
-    /// The pools that hold the most, live and waiting.
+    /// The pools that hold the most, live and waiting, largest first.
     pub pools: Vec<OomHolder>,
-    /// The streams, likewise.
+    /// The streams that hold the most, likewise.
     pub streams: Vec<OomHolder>,
-    /// The tags, likewise.
+    /// The tags that hold the most, likewise.
     pub tags: Vec<OomHolder>,
-    /// What most of what waits, waits for.
+    /// What freed blocks wait for, the most bytes first.
     pub waits: Vec<OomWait>,
-    /// What was tried.
+    /// The steps that were tried.
     pub tried: Vec<OomTried>,
 }
 
 impl OomWait {
-    /// Those for which the most bytes wait, first: from bytes and blocks.
+    /// The [`OOM_TOP`] entries with the most bytes, largest first; the values of `all` are bytes and blocks.
     pub(crate) fn top(all: BTreeMap<WaitsFor, (u64, u64)>) -> Vec<OomWait> {
         let wait = |(on, (bytes, blocks))| OomWait { on, bytes, blocks };
         let mut all: Vec<_> = all.into_iter().map(wait).collect();
@@ -278,7 +277,7 @@ impl OomWait {
 }
 
 impl OomReport {
-    /// The tags that hold the most, first.
+    /// The [`OOM_TOP`] tags that hold the most, largest first.
     pub(crate) fn tagged(all: Vec<(u16, TagStats)>) -> Vec<OomHolder> {
         OomReport::top(all.into_iter().map(|(tag, s)| OomHolder {
             tag,
@@ -289,7 +288,7 @@ impl OomReport {
         }))
     }
 
-    /// Those that hold the most, first.
+    /// The [`OOM_TOP`] holders that hold the most, largest first.
     pub(crate) fn top(all: impl Iterator<Item = OomHolder>) -> Vec<OomHolder> {
         let mut all: Vec<_> = all.filter(|h| h.live + h.waiting > 0).collect();
         all.sort_by_key(|h| std::cmp::Reverse(h.live + h.waiting));
@@ -297,8 +296,8 @@ impl OomReport {
         all
     }
 
-    /// Why the request failed, which needs `need` bytes if nothing of what its stream has helps. `searched`: everything
-    /// was tried for it.
+    /// Why the request failed. `need`: the bytes that it needs if none of its stream's free memory helps. `searched`:
+    /// every step was tried.
     pub(crate) fn reason_for(&self, need: u64, searched: bool) -> OomReason {
         let above = |limit: u64| limit != 0 && need > limit;
         if self.requested > self.device_most || self.rounded > self.device_most {
@@ -339,7 +338,7 @@ impl OomReport {
 }
 
 impl crate::base::error::Error {
-    /// Of a request that found no memory: the report.
+    /// The report, if this is the error of a request that found no memory.
     pub fn oom_report(&self) -> Option<std::sync::Arc<OomReport>> {
         self.detail()
     }

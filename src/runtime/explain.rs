@@ -1,7 +1,7 @@
-//! The report that the error of a request carries when there was no memory, and what only the device can tell of it.
+//! Attaches the out-of-memory report to the error of a request, and adds what only the device knows.
 //!
-//! No lock is held here, and nothing is taken from the device. Whatever fails on the way leaves a report that says what
-//! it lacks: the request fails all the same, and for the reason for which it did.
+//! No lock is held here, and nothing is allocated on the device. If a part of the report cannot be had, the report says
+//! so; the request still fails with its own error.
 
 use crate::base::error::{Code, Error};
 use crate::core::{OomMissing, OomReport, Order, PoolId};
@@ -20,7 +20,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// The same error, with the report that `explain` makes, if it is a lack of memory.
+    /// Returns the error; if it is a lack of memory, with the report that `explain` makes.
     #[cold]
     pub(super) fn explained(self, e: Error, explain: impl FnOnce(&Error) -> OomReport) -> Error {
         if e.code() != Code::OutOfMemory || e.oom_report().is_some() {
@@ -30,7 +30,7 @@ impl Asked {
         carrying(made.unwrap_or_else(|_| self.least()))
     }
 
-    /// A report that knows nothing but the request.
+    /// A report that has only the request.
     fn least(self) -> OomReport {
         let mut r = OomReport::default();
         (r.missing, r.pool, r.stream) = (OomMissing::ALL, self.pool, self.stream);
@@ -39,13 +39,13 @@ impl Asked {
     }
 }
 
-/// The error of a request, with the report of why.
+/// The out-of-memory error that carries this report.
 pub(super) fn carrying(report: OomReport) -> Error {
     Error::new(Code::OutOfMemory, report.line()).with(Arc::new(report))
 }
 
-/// Adds what the device says that it has free, where it can be asked now: not in its own callbacks, and not while one of
-/// its streams is captured, which some calls would spoil.
+/// Adds how much the device has free, if it can be asked now: not in its own callbacks, and not while one of its
+/// streams is captured, since some calls would invalidate the capture.
 pub(super) fn ask_device(r: &mut OomReport, device: &dyn Device, supply: &Supply, order: &Order) {
     let may = reentry::may_block().is_ok() && !order.any_captured();
     let info = may.then(|| supply.call().and_then(|_call| device.memory_info()));

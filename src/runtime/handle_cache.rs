@@ -1,10 +1,11 @@
-//! The handle cache: pools that were looked up recently. It leads from a number that the caller gives a pool (the C API
+//! The handle cache: pools that were looked up recently. It maps a number that the caller has for a pool (the C API
 //! uses the bits of its handle) to the memory and the pool, in a few loads and with no lock.
 //!
-//! What a number leads to must not change while a thread follows it. So an entry is never changed once it can be found,
-//! and that of a pool that has ended is used again only long after, as is the pool's slot in the core. A pool that ends,
-//! or takes no more requests, is removed before whoever wanted that is told so; the default pool of a device cannot be
-//! found while the device has scopes, and none while a thread has a tag in force.
+//! What a number maps to must not change while a thread is using it. So the memory and the slot of an entry never
+//! change, and the entry of a pool that has ended is reused only for the next pool in the same slot of the core, which
+//! comes long after. When a pool is destroyed or released, its numbers are removed before that call returns. The
+//! default pool of a device is left out while the device has scopes, and all pools are while a thread has a tag in
+//! force.
 
 use crate::base::fork;
 use crate::base::slots::AtomicRef;
@@ -21,8 +22,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) struct Entry {
     number: AtomicU64, // or 0, or RETIRED
     pooled: AtomicRef<Pooled>,
-    memory: AtomicRef<Memory>, // that it is part of
-    pool: AtomicRef<Pool>,
+    memory: AtomicRef<Memory>, // of which `pooled` is part
+    pool: AtomicRef<Pool>,     // its slot in the core
     id: AtomicU32,
 }
 
@@ -41,18 +42,19 @@ impl Entry {
 static NONE: Entry = Entry::empty();
 
 const SLOTS: usize = 64;
-/// By the low bits of the number.
+/// The cache, indexed by the low bits of the number.
 static CACHE: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
 
-/// The number of an entry whose pool has ended. It is nobody's: the numbers of pools have a mark in their high bits.
+/// The number of an entry whose pool has ended. No pool has this number, since those of pools have a mark in their high
+/// bits.
 const RETIRED: u64 = 1;
 
 /// All entries.
 struct Entries {
     by_number: BTreeMap<u64, &'static Entry>,
-    /// By the address of the pool.
+    /// The numbers of each pool, by the address of its slot.
     by_pool: BTreeMap<usize, Vec<u64>>,
-    /// Retired ones, by the address of their place.
+    /// Retired entries, by the address of their pool's slot.
     retired: BTreeMap<usize, Vec<&'static Entry>>,
 }
 
@@ -69,39 +71,39 @@ fn slot_of(number: u64) -> &'static AtomicRef<Entry> {
 }
 
 impl Entry {
-    /// The pooled part of the memory of the pool's device, also after the end of the pool.
+    /// The pooled memory of the pool's device; stays valid after the end of the pool.
     #[inline(always)]
     pub(crate) fn pooled(&self) -> Option<&'static Pooled> {
         self.pooled.get()
     }
 
-    /// Where the pool is, or was.
+    /// The slot that the pool has, or had.
     #[inline(always)]
     pub(crate) fn place(&self) -> Option<&'static Pool> {
         self.pool.get()
     }
 
-    /// The pool, and which it is, while the entry is of this number.
+    /// The pool's slot and id, as long as the entry has this number.
     pub(crate) fn pool(&self, number: u64) -> Option<PoolRef> {
-        // Acquire: who reads what is the next pool's does not find the number below.
+        // Acquire, with the Release in `enter`: a thread that reads the next pool's id does not find the number below.
         let (place, id) = (self.pool.get()?, self.id.load(Ordering::Acquire));
         let still = self.number.load(Ordering::Relaxed) == number;
         still.then_some(PoolRef { place, id: PoolId(id) })
     }
 
-    /// The memory of the pool's device, also after the end of the pool.
+    /// The memory of the pool's device; stays valid after the end of the pool.
     pub(crate) fn memory(&self) -> Option<&'static Memory> {
         self.memory.get()
     }
 }
 
-/// What a number leads to, if it was entered recently; nothing in a forked child.
+/// The entry of a number, if it was entered recently; none in a forked child.
 #[inline(always)]
 pub(crate) fn find(number: u64) -> Option<&'static Entry> {
     slot_of(number).get().filter(|entry| entry.number.load(Ordering::Relaxed) == number)
 }
 
-/// Enters a pool, which may be found from now on by this number, unless that is 0. No other pool ever has it.
+/// Enters a pool under `number`, which no other pool may ever have. Does nothing for number 0.
 #[cold]
 pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
     if number == 0 {
@@ -109,7 +111,8 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
     }
     fork::in_children(forget_all);
     let mut entries = lock(&ENTRIES);
-    // Checked under the lock: a thread that changes one of these calls `bypass` or `remove` afterwards.
+    // Checked under the lock: a thread that changes one of these calls `bypass`, `bypass_everything` or `remove` after
+    // that.
     if id == PoolId::DEFAULT && memory.has_scopes() || memory.is_released(id) || tags::any() {
         return;
     }
@@ -134,7 +137,7 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
     slot_of(number).set(Some(entry));
 }
 
-/// The pool is not found until it is entered again.
+/// Hides the pool until it is entered again.
 #[cold]
 pub(crate) fn bypass(pool: &'static Pool) {
     let entries = lock(&ENTRIES);
@@ -145,7 +148,7 @@ pub(crate) fn bypass(pool: &'static Pool) {
     }
 }
 
-/// No pool is found until it is entered again.
+/// Hides all pools, each until it is entered again.
 #[cold]
 pub(crate) fn bypass_everything() {
     let _entries = lock(&ENTRIES);
@@ -167,7 +170,7 @@ pub(crate) fn remove(pool: &'static Pool) {
     }
 }
 
-/// The device has ended: removes all numbers of its pools.
+/// Removes the numbers of all pools of a device that has ended.
 #[cold]
 pub(crate) fn remove_all(memory: &Pooled) {
     let pools: Vec<&'static Pool> = {
@@ -178,7 +181,7 @@ pub(crate) fn remove_all(memory: &Pooled) {
     pools.into_iter().for_each(remove);
 }
 
-/// In a forked child no number leads anywhere: the slow path refuses the call.
+/// Empties the cache in a forked child, so that every call takes the slow path, which refuses it.
 fn forget_all() {
     CACHE.iter().for_each(|slot| slot.set(Some(&NONE)));
 }
@@ -191,15 +194,16 @@ mod tests {
     use crate::core::Got;
     use crate::runtime;
 
-    /// A number as the C API gives them; its low bits have nothing to do with the pool's id.
+    /// A number as the C API makes them; its low bits differ from the pool's id.
     fn number_for(id: PoolId) -> u64 {
         (0xB00C << 48) | (u64::from(id.0) + 7)
     }
 
-    /// The thread that ends a pool stands where the core has ended it and its number leads to it yet. Meanwhile other pools
-    /// come and go, until one would have the place; and whoever asks by the old number is at home there.
+    /// Between the moment when the core ends a pool and the moment when its number is removed, a request by that number
+    /// still finds the slot. Other pools that come and go meanwhile must not get this slot; once the number is removed,
+    /// one of them does.
     #[test]
-    fn a_place_is_its_pools_for_as_long_as_numbers_lead_there() {
+    fn a_pools_slot_is_not_reused_while_a_number_leads_to_it() {
         let d = runtime::by_id(runtime::device("host", 0).unwrap().id()).unwrap();
         let (memory, s) = (d.memory(), d.stream_create().unwrap());
         let old = memory.pool_create(0).unwrap();
@@ -234,9 +238,10 @@ mod tests {
         }
     }
 
-    /// Who has found a pool goes on when it has ended and its entry serves another.
+    /// A thread may still use an entry that it found after the pool has ended and the entry was reused for another
+    /// pool.
     #[test]
-    fn what_was_found_is_never_told_as_another_pool() {
+    fn an_entry_that_was_found_never_leads_to_another_pool() {
         let d = runtime::by_id(runtime::device("host", 0).unwrap().id()).unwrap();
         let memory = d.memory();
         let old = memory.pool_create(0).unwrap();
@@ -245,7 +250,7 @@ mod tests {
         assert_eq!(found.pool(number_for(old)).unwrap().id, old);
         let place = found.place().unwrap();
         memory.pool_destroy(old).unwrap();
-        // More than the pools that must end before a place is used again.
+        // More than the number of pools that must end before a slot is reused.
         for _ in 0..300 {
             let next = memory.pool_create(0).unwrap();
             enter(number_for(next), memory, next);

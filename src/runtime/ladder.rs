@@ -1,9 +1,9 @@
-//! The way of a request and of a free from a caller who names a pool: what the C API and
-//! [`PoolHandle`](super::PoolHandle) have in common.
+//! The steps of a request and of a free that name a pool: what the C API and [`PoolHandle`](super::PoolHandle) have in
+//! common.
 //!
 //! The first step looks the pool up in `handle_cache.rs` and takes a block from the calling thread's own heap, or puts
-//! one back. It never panics, and runs unguarded. All else passes [`Memory::alloc_from`] or [`Memory::free_block`],
-//! as does all of those who have a device's [`Memory`] in hand (`memory/requests.rs`).
+//! one back. It never panics, and runs unguarded. Everything else goes through [`Memory::alloc_from`] or
+//! [`Memory::free_block`], and so do all calls on a device's [`Memory`] itself (`memory/requests.rs`).
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::{Freed, Got, Heap, PoolId};
@@ -15,30 +15,30 @@ use crate::runtime::memory::Memory;
 use crate::runtime::memory::{Block, Pooled};
 use std::sync::Arc;
 
-/// Who names a pool.
+/// A caller that names a pool: the C API or a [`PoolHandle`](super::PoolHandle).
 pub(crate) trait Caller: Copy {
-    /// What it has for an error.
+    /// Its own form of an error.
     type Failure;
 
-    /// The number that it has for the pool, which no other pool ever has; 0: none.
+    /// Its number for the pool, which never stands for another pool; 0: none.
     fn number(self) -> u64;
 
-    /// The pool, and its device, which is open.
+    /// The pool and its device, which is open.
     fn pool(self) -> Result<(&'static Arc<DeviceState>, PoolId)>;
 
-    /// Fails where the thread must not make calls that may lead to the device.
+    /// Fails if this thread must not make calls that may reach the device.
     fn may_call(self) -> Result<()>;
 
-    /// The error of a request to the pool.
+    /// Completes the error of a request to the pool.
     fn refused(self, e: Error) -> Error {
         e
     }
 
-    /// Runs what may fail or panic.
+    /// Runs `body`, which may fail or panic.
     fn guard<T>(self, body: impl FnOnce() -> Result<T>) -> Result<T, Self::Failure>;
 }
 
-/// Memory for work queued on `stream` from now on. 0 bytes give address 0. What has come of it goes through `answer`.
+/// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0. `answer` converts the result.
 #[inline(always)]
 pub(crate) fn alloc<C: Caller, A>(
     caller: C,
@@ -61,7 +61,7 @@ pub(crate) fn alloc<C: Caller, A>(
     }
 }
 
-/// What is due after the first step.
+/// Settles the accounts after a first step that asked for it.
 #[cold]
 #[inline(never)]
 fn settle<C: Caller, A>(
@@ -71,7 +71,7 @@ fn settle<C: Caller, A>(
     addr: u64,
     answer: impl Fn(Result<u64, C::Failure>) -> A,
 ) -> A {
-    // The block is the caller's, whatever comes of this.
+    // An error here is ignored: the caller has the block already.
     let _ = caller.guard(|| {
         pooled.settle(heap);
         Ok(())
@@ -79,7 +79,7 @@ fn settle<C: Caller, A>(
     answer(Ok(addr))
 }
 
-/// All other steps.
+/// Takes the other steps of a request.
 #[inline(never)]
 fn alloc_rest<C: Caller, A>(
     caller: C,
@@ -94,12 +94,12 @@ fn alloc_rest<C: Caller, A>(
     };
     answer(caller.guard(|| {
         let got = memory.alloc_from(pool, stream, bytes, heap, || caller.may_call());
-        // Where the call itself is refused, nothing else is to be said.
+        // If the call itself is not permitted, that is the error to report.
         got.map_err(|e| caller.may_call().err().unwrap_or_else(|| caller.refused(e)))
     }))
 }
 
-/// A request to a pool that was not named lately, or of nothing.
+/// A request to a pool that is not in the cache, or of 0 bytes.
 #[cold]
 #[inline(never)]
 fn alloc_first<C: Caller, A>(
@@ -120,8 +120,7 @@ fn alloc_first<C: Caller, A>(
     }))
 }
 
-/// Frees a block of the pool's device in stream order. Address 0 does nothing. What has come of it goes through
-/// `answer`.
+/// Frees a block of the pool's device in stream order. Address 0 does nothing. `answer` converts the result.
 #[inline(always)]
 pub(crate) fn free<C: Caller, A>(
     caller: C,
@@ -140,7 +139,7 @@ pub(crate) fn free<C: Caller, A>(
     }
 }
 
-/// All other steps.
+/// Takes the other steps of a free.
 #[inline(never)]
 fn free_missed<C: Caller, A>(
     caller: C,
@@ -153,7 +152,7 @@ fn free_missed<C: Caller, A>(
     free_rest(caller, entry, Block::Missed { offset, heap }, stream, answer)
 }
 
-/// All steps for an address that is not in the window or the first segment.
+/// Takes all steps of a free for an address outside the window and the first segment.
 #[inline(never)]
 fn free_far<C: Caller, A>(
     caller: C,
@@ -181,7 +180,7 @@ fn free_rest<C: Caller, A>(
     }))
 }
 
-/// A free that names a pool that was not named lately.
+/// A free that names a pool which is not in the cache.
 #[cold]
 #[inline(never)]
 fn free_first<C: Caller, A>(

@@ -38,7 +38,7 @@ impl DeviceState {
         }
     }
 
-    /// A stream ends: other devices whose memory it has used need not ask for it any more.
+    /// Tells the other devices of the type that the stream ends, so that they stop querying it for memory it has used.
     fn tell_of_end(&self, stream: StreamId) {
         let others =
             table::open_devices().filter(|d| d.id() != self.id() && d.type_name() == self.type_name());
@@ -52,19 +52,20 @@ impl DeviceState {
         self.memory().check_event(event)
     }
 
-    /// What a stream may wait for: an event of any device of the type, which the caller has not destroyed.
+    /// Fails unless a stream may wait for `event`: an event of any device of the type that the caller has not
+    /// destroyed.
     fn check_awaited(&self, event: EventId) -> Result<()> {
         self.check_event(event)?;
         self.siblings().try_for_each(|d| d.memory().check_event(event))
     }
 
-    /// Whether a block of whichever device of the type still waits for what the event has recorded
+    /// Whether a block of any device of the type still waits for what the event has recorded
     /// ([`Memory::record_end`]).
     pub fn event_is_held(&self, event: EventId) -> Result<bool> {
         if self.memory().holds_event(event)? {
             return Ok(true);
         }
-        // One that has ended meanwhile holds nothing.
+        // A device that has ended meanwhile holds nothing.
         Ok(self.siblings().any(|d| d.memory().holds_event(event).unwrap_or(false)))
     }
 
@@ -73,7 +74,7 @@ impl DeviceState {
         table::open_devices().filter(|d| d.id() != self.id() && d.type_name() == self.type_name())
     }
 
-    /// A new stream. The caller ends it with [`stream_destroy`](Self::stream_destroy).
+    /// Creates a stream. The caller ends it with [`stream_destroy`](Self::stream_destroy).
     pub fn stream_create(&self) -> Result<StreamId> {
         let _pass = self.enter()?;
         let stream = self.device().streams().create()?;
@@ -104,14 +105,15 @@ impl DeviceState {
         }
     }
 
-    /// To be called before the maker of a stream that was not made here ends it, if it was ever named to this
-    /// device: the memory does not ask for that stream any more. What it has queued still runs. May wait for
-    /// it on the host, as [`stream_destroy`](Self::stream_destroy) may; `Busy` while it is captured.
+    /// Makes the memory forget a stream that was not created here, so that it does not query that stream any more. Call
+    /// it before the stream's creator destroys it, if it was ever passed to this device. Its queued work still runs.
+    /// May wait for the stream on the host, as [`stream_destroy`](Self::stream_destroy) may; `Busy` while it is
+    /// captured.
     pub fn stream_forget(&self, stream: StreamId) -> Result<()> {
         let _pass = self.enter()?;
         may_block()?;
         match self.check_stream(stream) {
-            // The word comes late: the driver does not know it any more, but the memory may.
+            // Called too late: the driver does not know the stream any more, but the memory may.
             Err(e)
                 if self.device().stream_owner(stream).is_err() && self.device().streams().exists(stream) =>
             {
@@ -119,7 +121,8 @@ impl DeviceState {
             }
             other => other?,
         }
-        // No thread ends another's own stream; and uses by it are those of the default one.
+        // The default stream never ends. A thread's own stream is not ended by other threads, and its uses are recorded
+        // as uses of the default stream.
         if !self.device().is_default(stream) && !self.device().is_per_thread(stream) {
             self.tell_of_end(stream);
             self.memory().check_stream_end(stream)?;
@@ -132,7 +135,7 @@ impl DeviceState {
         Ok(())
     }
 
-    /// `true` when nothing queued on the stream is unfinished.
+    /// `true` when everything queued on the stream has finished.
     pub fn stream_query(&self, stream: StreamId) -> Result<bool> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
@@ -148,8 +151,7 @@ impl DeviceState {
         self.device().streams().synchronize(stream)
     }
 
-    /// Work queued on `stream` from now on waits for what `event` has recorded. Does not wait on
-    /// the host.
+    /// Makes work queued on `stream` from now on wait for what `event` has recorded. Does not wait on the host.
     pub fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
@@ -160,8 +162,8 @@ impl DeviceState {
         self.device().streams().wait_event(stream, event)
     }
 
-    /// Runs `callback` on a thread of the device when the stream gets there. It must not make calls
-    /// that wait: they get `NotPermitted`. A panic in it is swallowed.
+    /// Runs `callback` on a thread of the device once the work queued so far is done. The callback must not make calls
+    /// that wait: they fail with `NotPermitted`. A panic in it is swallowed.
     pub fn stream_callback(&self, stream: StreamId, callback: StreamCallback) -> Result<()> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
@@ -170,13 +172,13 @@ impl DeviceState {
             .callback(stream, Box::new(move |status| reentry::in_stream_callback(move || callback(status))))
     }
 
-    /// A new event, as if completed. The caller ends it with [`event_destroy`](Self::event_destroy).
+    /// Creates an event that counts as completed. The caller ends it with [`event_destroy`](Self::event_destroy).
     pub fn event_create(&self) -> Result<EventId> {
         let _pass = self.enter()?;
         self.device().streams().event_create()
     }
 
-    /// Ends an event. Waits on it that are queued still hold.
+    /// Ends an event. Waits on it that are already queued still take effect.
     pub fn event_destroy(&self, event: EventId) -> Result<()> {
         let _pass = self.enter()?;
         self.check_event(event)?;
@@ -186,8 +188,8 @@ impl DeviceState {
         self.device().streams().event_destroy(event)
     }
 
-    /// The event stands for everything queued on `stream` so far. `Busy` while a block waits for what it has
-    /// recorded before ([`Memory::record_end`]).
+    /// Makes the event stand for everything queued on `stream` so far. `Busy` while a block still waits for what the
+    /// event recorded before ([`Memory::record_end`]).
     pub fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
@@ -201,7 +203,7 @@ impl DeviceState {
         self.device().streams().event_record(stream, event)
     }
 
-    /// `true` when what the event recorded is done, or it never recorded.
+    /// `true` when the work that the event recorded is done, or if it has never recorded any.
     pub fn event_query(&self, event: EventId) -> Result<bool> {
         let _pass = self.enter()?;
         self.check_event(event)?;

@@ -1,4 +1,4 @@
-//! Tags that come into force, and scopes of them.
+//! Puts tags into force, and scopes that end them.
 
 use crate::base::error::Result;
 use crate::runtime::tags::{self, Tag};
@@ -6,16 +6,18 @@ use crate::runtime::{handle_cache, pop_tag};
 use std::marker::PhantomData;
 
 impl Tag {
-    /// From now on what this thread allocates has this tag, until [`pop_tag`]. Tags nest; the innermost counts.
+    /// Gives this tag to all blocks that this thread allocates from now on, until [`pop_tag`]. Tags nest; the innermost
+    /// counts.
     pub fn push(self) -> Result<()> {
         if tags::begin(self)? {
-            // From here on requests must come by `Memory`; this thread's do, whatever others enter now.
+            // From now on requests must go through `Memory`. Those of this thread do, even if another thread is just
+            // entering a pool: it does so before this call, or finds the tag in force.
             handle_cache::bypass_everything();
         }
         Ok(())
     }
 
-    /// The same until what it gives is dropped.
+    /// The same, until the returned scope is dropped.
     pub fn scope(self) -> Result<TagScope> {
         self.push()?;
         Ok(TagScope(PhantomData))

@@ -1,8 +1,8 @@
-//! Tags: what a thread says that its memory is for. A tag is a name with a small number; while a thread has one in
-//! force, the blocks that it asks for have it, on all devices.
+//! Tags: a thread's note of what its memory is for. A tag is a name with a small number; while a thread has one in
+//! force, all blocks that it allocates get it, on every device.
 //!
-//! The hot path knows nothing of this: while any thread has a tag in force, pools are not found by the cache of look-ups
-//! (`handle_cache.rs`), so that requests come by `Memory`, which looks.
+//! The hot path does not check for tags. While any thread has a tag in force, the handle cache (`handle_cache.rs`)
+//! finds no pools, so that every request goes through `Memory`, which does check.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Bytes of a name at most.
+/// The most bytes of a name.
 pub const MAX_TAG_NAME: usize = 31;
 
-/// A name that was given a number, for the rest of the process.
+/// A name with the number that it has for the rest of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(u16);
 
@@ -31,7 +31,7 @@ struct Names {
 
 static NAMES: Mutex<Names> = Mutex::new(Names { all: Vec::new(), numbers: BTreeMap::new() });
 
-/// The tags of one thread, innermost last; those that it leaves in force end with it.
+/// The tags of one thread, innermost last. Those still in force when the thread ends, end with it.
 struct Stack(RefCell<Vec<u16>>);
 
 impl Drop for Stack {
@@ -45,7 +45,7 @@ impl Drop for Stack {
 
 thread_local! {
     static STACK: Stack = const { Stack(RefCell::new(Vec::new())) };
-    /// The innermost of them; 0: none. No destructor, so it works at thread exit too.
+    /// The innermost of them; 0: none. It has no destructor, so that it can be read during thread exit too.
     static CURRENT: Cell<u16> = const { Cell::new(0) };
 }
 
@@ -54,8 +54,8 @@ fn at_thread_exit<T>() -> Result<T> {
 }
 
 impl Tag {
-    /// The tag of that name, which has a number from now on. `InvalidArgument` for a name that is empty, longer than
-    /// [`MAX_TAG_NAME`] or has a NUL; `System` for more than 65 535 names.
+    /// The tag with that name, which gets a number if it has none yet. `InvalidArgument` for a name that is empty, is
+    /// longer than [`MAX_TAG_NAME`] or contains a NUL; `System` for more than 65 535 names.
     pub fn new(name: &str) -> Result<Tag> {
         let text = CString::new(name).ok().filter(|_| (1..=MAX_TAG_NAME).contains(&name.len()));
         let Some(text) = text else {
@@ -74,7 +74,7 @@ impl Tag {
         Ok(Tag(n))
     }
 
-    /// The tag of that number, if one has it.
+    /// The tag with that number, if there is one.
     pub fn of_number(n: u16) -> Option<Tag> {
         c_name(n).map(|_| Tag(n))
     }
@@ -90,7 +90,8 @@ impl Tag {
     }
 }
 
-/// From now on what this thread allocates has this tag. Whether no thread had one in force before.
+/// Gives this tag to all blocks that the thread allocates from now on. Returns whether no thread had a tag in force
+/// before.
 pub(super) fn begin(tag: Tag) -> Result<bool> {
     let push = |s: &Stack| {
         let mut stack = s.0.borrow_mut();
@@ -102,7 +103,7 @@ pub(super) fn begin(tag: Tag) -> Result<bool> {
     Ok(first && ACTIVE.fetch_add(1, SeqCst) == 0)
 }
 
-/// Ends the calling thread's innermost tag; the one around it counts again. `NotPermitted` where it has none.
+/// Ends the calling thread's innermost tag; the one around it is in force again. `NotPermitted` if it has none.
 pub fn pop_tag() -> Result<()> {
     let pop = |s: &Stack| {
         let mut stack = s.0.borrow_mut();
@@ -133,12 +134,12 @@ pub(crate) fn current() -> u16 {
     CURRENT.get()
 }
 
-/// The name of a number, for C.
+/// The name of the tag with this number, for C.
 pub(crate) fn c_name(n: u16) -> Option<&'static CStr> {
     lock(&NAMES).all.get(usize::from(n).checked_sub(1)?).copied()
 }
 
-/// The name of a number.
+/// The name of the tag with this number.
 pub(crate) fn name(n: u16) -> Option<&'static str> {
     c_name(n)?.to_str().ok()
 }

@@ -1,6 +1,7 @@
-//! The backends that leave memory to the driver (`none`, `cudaMallocAsync`), beside captures that only the driver knows
-//! of: a framework records a graph, and Millpond was not told. What would end the capture is refused as BUSY or
-//! NOT_PERMITTED, as it is with Millpond's own pools, or put off; the capture comes to its good end.
+//! The backends that leave memory to the driver (`none`, `cudaMallocAsync`), during captures that only the driver knows
+//! about, because a framework records a graph without announcing it to Millpond. Calls that would invalidate the
+//! capture fail with BUSY or NOT_PERMITTED, as they do with Millpond's own pools, or are deferred; the capture ends
+//! well.
 
 use crate::apart::{apart_for, step};
 use crate::client::*;
@@ -164,8 +165,8 @@ fn a_block_without_a_stream_leaves_a_capture_whole_beside_the_drivers_pool() {
     });
 }
 
-/// A block is freed in a callback of its stream, where the driver cannot be called: it is put off. Another stream, which
-/// comes to its work soon, has used it.
+/// A block is freed in a callback of its stream, where the driver cannot be called: it is put off. Another stream,
+/// which comes to its work soon, has used it.
 fn put_off(d: Dev, pool: Pool, bytes: u64) {
     let (s, t) = (d.stream(), d.stream());
     let p = pool.alloc(bytes, s).unwrap();

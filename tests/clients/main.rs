@@ -1,10 +1,10 @@
-//! What programs of others do with the library, and what they may rely on: streams that they made themselves, on
-//! several devices and threads; graphs, pools that sleep, layouts that come back; pinned memory; plugins that are
-//! slow, lack callbacks, call back, or answer badly.
+//! What other people's programs do with the library and may rely on: streams of their own, on several devices and
+//! threads; graphs, pools that sleep, layouts that are restored; pinned memory; plugins that are slow, lack callbacks,
+//! call back, or answer badly.
 //!
 //! Each test is written from the header and the documents, over the C API alone, and runs in a process of its own
 //! (`tests/apart`): a call that never returns, or a crash, is a failure of one test. What a test asserts is the
-//! contract. Where a caller's wish may be refused instead of honoured, the test takes either, and nothing between.
+//! contract. If a call may either succeed or be refused, the test accepts both, and nothing between.
 #![cfg(all(feature = "capi", unix))]
 #![allow(
     clippy::unwrap_used,

@@ -1,7 +1,7 @@
-//! A framework's stream of one device, named to calls that concern memory of another: a copy from GPU 0 to GPU 1 runs
-//! on a stream of GPU 1 and reads a block of GPU 0. Either the call is refused, and the framework looks after the
-//! order itself; or the block waits for that stream as for any other. What it must not do is to take the stream for
-//! one that has ended, and forget it.
+//! A framework passes a stream of one device to calls about memory of another: a copy from GPU 0 to GPU 1 runs on a
+//! stream of GPU 1 and reads a block of GPU 0. Either the call is refused, and the framework takes care of the order
+//! itself, or the block waits for that stream as for any other. The library must never take the stream for one that has
+//! ended, and forget it.
 //!
 //! The driver refuses to record an event of one context in a stream of another (`CUDA_ERROR_INVALID_HANDLE`), as it
 //! does for a stream that has ended; copies and waits it takes. (CUDA C++ Programming Guide, "Stream and Event

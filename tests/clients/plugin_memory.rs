@@ -1,5 +1,5 @@
 //! Plugins that give bad memory: overlapping, given twice, not aligned to their own min chunk, or past the end of all
-//! addresses. It is refused with a status, nothing that the library has is lost for it, and good memory goes back.
+//! addresses. The library refuses it with a status, loses nothing that it has, and gives good memory back.
 
 use crate::apart::{apart_for, step};
 use crate::client::*;

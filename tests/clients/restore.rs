@@ -1,6 +1,6 @@
-//! Checkpoints of a pool's layout. A restore frees what has come since, after the streams that use it, and makes live
-//! what has gone. When those streams are at rest, nothing stands in its way, however often blocks have come and gone
-//! at one address in between. (docs/pools.md, "Checkpoint and restore")
+//! Checkpoints of a pool's layout. A restore frees the blocks allocated since, once the streams that use them are done,
+//! and makes the blocks freed since live again. If those streams are idle, the restore succeeds, however often blocks
+//! have come and gone at one address in between. (docs/pools.md, "Checkpoint and restore")
 
 use crate::apart::{apart_for, step};
 use crate::client::*;

@@ -1,4 +1,4 @@
-//! Pools that sleep. A pool gives its memory away and has it again at the same addresses with the same contents,
+//! Pools that sleep. A pool gives its memory back and later has it again at the same addresses with the same contents,
 //! whatever other pools do meanwhile: end, lose their graphs, or sleep themselves.
 
 use crate::apart::{apart_for, step};

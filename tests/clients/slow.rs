@@ -1,10 +1,10 @@
 //! A plugin whose work takes as long as the test says: two devices, each with addresses of its own that no processor
-//! can touch, and streams that run on threads, one each. It does what `custom_runtime.h` asks of a plugin, and no
-//! more; what a test wants otherwise it says before the registration: a callback left out, another answer, something
-//! to do at the start of each callback.
+//! can touch, and streams that run on threads, one each. It does what `custom_runtime.h` requires of a plugin, and no
+//! more. Before the registration a test can change that: leave a callback out, make it answer differently, or run
+//! something at the start of each callback.
 //!
-//! It writes down what a host must not do (`faults`): end the plugin while a thread is in a callback or work is
-//! queued, call it after that, use memory that is none, take memory back twice.
+//! It records what a host must not do (`faults`): end the plugin while a thread is in a callback or work is queued,
+//! call it after that, use addresses without memory, give memory back twice.
 
 use crate::client::{Refused, said};
 use millpond::capi::millpond_device_type_register;

@@ -1,6 +1,5 @@
-//! The account is exact: requests that failed for lack of memory are counted once each, in the device's account and in
-//! that of the pool that was asked, whatever it was that lacked; sums of all that was ever allocated do not begin again
-//! from 0; and no request ends as a success without memory.
+//! The account is exact: each request that fails for lack of memory is counted once for the device and once for its
+//! pool, whatever was missing; totals never restart from 0; and no request succeeds without memory.
 
 use crate::apart::*;
 use crate::api::*;

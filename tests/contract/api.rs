@@ -1,5 +1,5 @@
-//! The C API as tests like to call it: handles are plain numbers that any thread may have, and a call gives what it
-//! gives or says why not. Nothing is checked or hidden on the way.
+//! The C API in a form that is handy for tests: handles are plain numbers that any thread may use, and a call returns
+//! its result or the error. Nothing is checked or hidden on the way.
 
 use millpond::capi::*;
 use std::ffi::{CStr, CString, c_void};

@@ -1,6 +1,7 @@
-//! A device that only counts: it gives out addresses and granules of any size, with nothing behind them, and all work
-//! on it is done at once. So it can be as large as a test likes, and its streams cost nothing. It refuses what a real
-//! device would refuse: memory that it has not, granules that are there already or still mapped.
+//! A device that only counts: it gives out addresses and granules of any size with no memory behind them, and all work
+//! on it is done at once. So it can be as large as a test needs, and its streams cost nothing. It refuses what a real
+//! device would refuse: more memory than it has, a granule that exists already, the release of one that is still
+//! mapped.
 
 use crate::api::Device as Handle;
 use millpond::device::*;

@@ -1,6 +1,6 @@
-//! A program that closes all descriptors, as one does that becomes a daemon, and opens files of its own, which then
-//! have the numbers that ours had. Whatever the library does afterwards, it touches none of those files: it has kept
-//! its own, or it says that they are gone. Memory that was there before stays.
+//! A program closes all descriptors, as a daemon does, and opens files of its own, which then get the numbers that ours
+//! had. Whatever the library does afterwards, it touches none of those files: it has kept its own descriptors, or it
+//! reports that they are gone. Memory that was there before stays.
 
 use crate::apart::*;
 use crate::api::*;

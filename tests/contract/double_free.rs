@@ -1,6 +1,6 @@
-//! Two threads free one block at the same moment. One of them frees it; the other is told so; and no other block
-//! notices: all keep their contents, and no memory is handed out twice. Round after round, at ever other distances
-//! between the two calls. The two threads need a processor each, so these tests run alone.
+//! Two threads free one block at the same moment. One of them frees it and the other gets an error; all other blocks
+//! keep their contents, and no memory is handed out twice. Each round has another delay between the two calls. The two
+//! threads need a processor each, so these tests run alone.
 
 use crate::apart::*;
 use crate::api::*;

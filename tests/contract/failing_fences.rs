@@ -1,6 +1,6 @@
-//! The device cannot make an event, record it, ask for it or wait for it, for a while or for this one call. Then
-//! nobody knows whether the work is over: memory that the work may touch is waited for in another way, or kept, and
-//! comes back when the device can be asked again. It is never handed out early, and never lost.
+//! The device cannot create, record, query or wait for an event, for a while or in one call. Then nobody knows whether
+//! the work is over: the library waits for it in another way, or keeps the memory that it may touch until the device
+//! can be asked again. This memory is never handed out early, and never lost.
 
 use crate::apart::*;
 use crate::api::*;
@@ -145,7 +145,7 @@ fn a_query_that_fails_does_not_end_the_wait() {
     });
 }
 
-/// The question fails as long as the work lasts, whoever asks.
+/// Every query fails as long as the work lasts.
 #[test]
 fn queries_that_fail_for_a_while_do_not_end_the_wait() {
     apart(|| {

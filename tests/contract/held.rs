@@ -1,8 +1,8 @@
-//! A device type that stands in front of another one and hands every call on. A test can hold a call where it stands,
-//! before the device has seen it or after, while other threads go on; it can make calls fail, and count them.
+//! A device type in front of another one, which hands every call on. A test can hold a call before or after the device
+//! has seen it, while other threads continue; it can also make calls fail, and count them.
 //!
-//! Calls have the names of the methods of `Device`. Holds concern only threads that `victim` has started: the
-//! other threads of a test must come through. Failures concern all.
+//! Calls have the names of the methods of `Device`. Only calls of threads started by `victim` are held, since the other
+//! threads of a test must get through. Failures concern all threads.
 
 use crate::apart::soon;
 use crate::api::Device as Handle;

@@ -1,7 +1,7 @@
-//! Where a stream has ended, its last point stays until the stream's work has passed it: who gets the stream's free
-//! memory waits for that point. Calls that give memory back wait for the device and then forget such points; they may
-//! only forget those that their wait has covered. And a point is not taken for another one, whoever uses the device's
-//! events meanwhile.
+//! The last point of a stream that has ended stays until the stream's work has passed it: a request that gets the
+//! stream's free memory waits for that point. Calls that give memory back wait for the device and then forget such
+//! points, but only those that their wait has covered. And no point is mistaken for another one while other threads use
+//! the device's events.
 
 use crate::apart::*;
 use crate::api::*;

@@ -1,6 +1,6 @@
-//! The contract of streams and memory, held against the library where streams end, calls fail, threads meet and work
-//! takes its time: memory is not handed out while earlier work may touch it, it comes back afterwards, no call waits
-//! for what does not concern it, and the account is exact.
+//! Checks the contract of streams and memory where streams end, calls fail, threads race and work is slow: memory is
+//! not handed out while earlier work may touch it, it comes back afterwards, no call waits for work that does not
+//! concern it, and the account is exact.
 #![cfg(all(feature = "capi", target_os = "linux"))]
 #![allow(
     clippy::unwrap_used,

@@ -1,6 +1,6 @@
-//! The thread that uses a heap most has it cheaply, at the price of a system call (`membarrier`) for the next thread
-//! that wants it. The call may be refused from some moment on, since a sandbox starts after the library did; and the
-//! thread may never come back. Neither stops another thread, nor slows it down for ever.
+//! The thread that uses a heap most locks it cheaply, at the price of a system call (`membarrier`) by the next thread
+//! that locks it. A sandbox that starts after the library may forbid that call, and the first thread may never come
+//! back. Neither stops another thread, or slows it down for ever.
 
 use crate::apart::*;
 use crate::api::*;

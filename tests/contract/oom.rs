@@ -1,5 +1,5 @@
-//! Why a request found no memory: each reason is told as it is, the parts sum up to the account, and a program that
-//! fails again and again pays little for it.
+//! The out-of-memory report: the reason is right, the parts sum up to the account, and a program whose requests fail
+//! again and again pays little for it.
 
 use crate::apart::*;
 use crate::api::*;
@@ -26,7 +26,7 @@ fn empty() -> Report {
     r
 }
 
-/// What the calling thread is told of its last request.
+/// The report of the calling thread's last request.
 fn last(d: Device) -> Outcome<Report> {
     let mut r = empty();
     outcome(unsafe { millpond_device_last_oom(ptr(d.0), &mut *r) })?;
@@ -102,7 +102,7 @@ fn tells(text: &str, parts: &[&str]) {
     }
 }
 
-/// A handler that counts, and keeps the reason and the pool that it was told.
+/// A handler that counts its calls, and keeps the reason and the pool from the report.
 #[derive(Default)]
 struct Heard {
     calls: AtomicU64,
@@ -420,7 +420,7 @@ fn a_gpu_that_is_full() {
     });
 }
 
-/// Each thread is told of its own request, and of one moment, while others take and give memory.
+/// Each thread gets the report of its own request, all of one moment, while others allocate and free.
 #[test]
 fn threads_that_fail_at_once() {
     apart(|| {
@@ -532,7 +532,7 @@ fn bad_arguments() {
     });
 }
 
-/// PaddlePaddle's interface has a status for it and no words, so the plugin writes them where it is told to.
+/// PaddlePaddle's interface returns only a status, so the plugin writes the report where the setting says.
 #[test]
 fn a_plugin_writes_the_report() {
     use millpond::paddle::abi::{C_Device_st, C_DeviceInterface, CustomRuntimeParams};

@@ -1,5 +1,5 @@
-//! What the device has refused to take back, and takes when it is asked again: a thread that needs it beside one that
-//! asks waits for the answer, and does not fail on a device that is well.
+//! The device refuses to take memory back, and takes it at the next try. A thread that needs this memory while another
+//! one is retrying waits for the result, instead of failing on a device that works.
 
 use crate::apart::*;
 use crate::api::*;
@@ -7,7 +7,8 @@ use crate::held::{self, Control, victim};
 use millpond::Code;
 use std::sync::Arc;
 
-/// A device that sees nothing of this any more: a pool sleeps there, could not be woken, and its memory did not go back.
+/// A device that sees nothing of this any more: a pool sleeps there, could not be woken, and its memory did not go
+/// back.
 fn asleep() -> (Device, Arc<Control>, Pool, usize) {
     let (d, control) = held::host(16 * MIB, true);
     let (pool, s) = (d.pool(0), d.stream());

@@ -1,6 +1,5 @@
-//! A freed block waits for a stream, and another thread is just asking the device about it. Who changes the block's
-//! pool as a whole meanwhile, a restore or the end of the pool, must know of the block all the same: it waits for it,
-//! or says BUSY and has changed nothing.
+//! A freed block waits for a stream, and another thread is just querying the device about it. A restore or the end of
+//! its pool must still know of the block meanwhile: it waits for the block, or fails with BUSY and changes nothing.
 
 use crate::apart::*;
 use crate::api::*;
@@ -84,7 +83,7 @@ fn check_restored(w: &World, blocks: &[(usize, usize)]) {
     assert_eq!(w.d.room_for(2 * MIB), CAPACITY / (2 * MIB));
 }
 
-/// The block that the restore should make live again is the one that is asked about.
+/// The query is about the block that the restore should make live again.
 #[test]
 fn a_restore_knows_of_a_block_that_is_just_asked_about() {
     apart(|| {

@@ -1,5 +1,5 @@
-//! Programs that go on for long: what the library needs for itself to keep track of blocks is given back as blocks are,
-//! whichever stream or pool has had them. The device only counts, so that hundreds of thousands of rounds take seconds.
+//! Programs that run for long: the library's own memory for keeping track of blocks is reused as blocks come and go,
+//! whatever their streams and pools. The device only counts, so that hundreds of thousands of rounds take seconds.
 
 use crate::apart::*;
 use crate::api::*;

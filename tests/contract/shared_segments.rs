@@ -1,5 +1,5 @@
-//! Devices that give segments: pools share them. What a pool that ends leaves in a segment that others use is not lost,
-//! is nobody's for free, and makes no pool larger than its limit allows; nor does giving unused memory back.
+//! Pools share segments, on devices that have them. When a pool ends, its part of a segment that others use is not
+//! lost, and no pool gets it beyond its limit. The same holds when unused memory is given back.
 
 use crate::apart::*;
 use crate::api::*;

@@ -1,5 +1,5 @@
-//! Snapshots: what they tell is of one moment, whatever other threads do, and adds up to the account in them; and a
-//! file is there whole or not at all.
+//! Snapshots are of one moment, whatever other threads do, and their blocks add up to their account. A snapshot file is
+//! there whole or not at all.
 
 use crate::apart::*;
 use crate::api::*;

@@ -1,5 +1,5 @@
-//! Blocks have the tag that was in force on their thread when they were allocated, until they are reusable; and the sums
-//! of the tags are the account.
+//! A block has the tag that was in force on its thread when it was allocated, until it is reusable; and the sums of the
+//! tags agree with the account.
 
 use crate::apart::*;
 use crate::api::*;

@@ -1,5 +1,5 @@
-//! Memory that is not pooled, where two threads meet: a freed block that one of them gives to the device is not lost to
-//! the other.
+//! Races of two threads on devices without pooling: a freed block that one of them gives back to the device is not lost
+//! for the other.
 
 use crate::apart::*;
 use crate::api::*;

@@ -1,5 +1,5 @@
-//! Freed blocks that wait for streams come back each in its own time: one whose stream is slow keeps no other, of the
-//! same stream's heap or of another one, from whoever needs memory.
+//! Each freed block that waits for streams becomes reusable on its own: a block whose stream is slow holds back no
+//! other block, in its own heap or in another one.
 
 use crate::apart::*;
 use crate::api::*;

@@ -1,5 +1,5 @@
-//! While a thread stands in a call of the device, or waits for work on the host, the others go on: requests and frees
-//! of other streams and pools, also those that need more memory from the device, and statistics.
+//! While one thread is inside a device call, or waits for work on the host, the others continue: requests and frees of
+//! other streams and pools, including requests that need more memory from the device, and statistics.
 
 use crate::apart::*;
 use crate::api::*;

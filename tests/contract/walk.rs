@@ -1,4 +1,4 @@
-//! A walk tells every block of a device, all as they are at one moment, also while other threads allocate and free.
+//! A walk reports every block of a device as of one moment, even while other threads allocate and free.
 
 use crate::apart::*;
 use crate::api::*;
@@ -174,7 +174,7 @@ struct Seen {
     most: usize,
 }
 
-/// Frees each block that it is told of, until it has had enough.
+/// A walk's callback that frees each block reported to it, until it has had enough.
 unsafe extern "C-unwind" fn free_it(user_data: *mut c_void, record: *const millpond_block_record) -> bool {
     let (seen, r) = unsafe { (&mut *user_data.cast::<Seen>(), &*record) };
     seen.addresses.push(r.ptr.addr());
@@ -420,7 +420,7 @@ fn a_walk_from_anywhere() {
         d.empty_cache().unwrap();
         assert_eq!(code(count(MILLPOND_BLOCK_LIVE)), MILLPOND_E_INVALID_ARGUMENT);
 
-        // A stream that has ended is not told of.
+        // A stream that has ended is not reported.
         let t = d.stream();
         let e = d.default_pool().alloc(1000, t).unwrap();
         d.end_stream(t).unwrap();

@@ -1,5 +1,5 @@
-//! What operations are made of where it takes more than one call of the interface: the exchange of blocks with the
-//! model, and scenes that an operation wants to find.
+//! Parts of operations that take several calls: passing blocks to and from the model, and preparing the situations that
+//! an operation needs.
 
 use crate::api::*;
 use crate::kinds::MAX_CHUNK;

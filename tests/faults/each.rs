@@ -23,7 +23,7 @@ static NOW: Mutex<Option<(String, Instant)>> = Mutex::new(None);
 /// The same, for the handler of a crash: a pointer to a text that stays for ever.
 static LAST: AtomicPtr<Vec<u8>> = AtomicPtr::new(null_mut());
 
-/// A crash is told of, too, with what has caused it.
+/// Reports a crash too, with its cause.
 fn tell_of_crashes() {
     extern "C" fn tell(signal: i32) {
         let text = unsafe { &*LAST.load(SeqCst) };
@@ -44,7 +44,7 @@ fn now(what: Option<String>) {
     *NOW.lock().unwrap_or_else(|e| e.into_inner()) = what.map(|what| (what, Instant::now()));
 }
 
-/// Whoever waits for ever is told of, and ends the process.
+/// Reports an operation that hangs, and ends the process.
 fn watch() {
     std::thread::spawn(|| {
         loop {

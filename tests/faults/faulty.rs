@@ -1,5 +1,5 @@
-//! What stands in front of a device: it lets calls fail as `fault.rs` says, and keeps the book of what the library has
-//! from the device. A call that is made to fail never reaches the device.
+//! A layer in front of a device: it makes calls fail as `fault.rs` decides, and records what the library has from the
+//! device. A call that is made to fail never reaches the device.
 
 use crate::fault;
 use crate::seam::{Hook, SeamType};

@@ -1,4 +1,4 @@
-//! What is known to be wrong, and why it is still so. An entry that is not seen any more fails the test.
+//! Known failures, and why they remain. An entry that no longer occurs fails the test.
 
 /// One entry: parts of the names say where, and a part of what is said.
 #[derive(Debug)]

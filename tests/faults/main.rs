@@ -1,14 +1,14 @@
 //! Every device call fails once. Each public operation that can call a device runs on each kind of device, in a world
 //! that has been used before: blocks that live, freed blocks that wait, a stream that has ended with work queued. First
 //! nothing fails, and the device calls of the operation are counted. Then the operation runs again and again in worlds
-//! made anew, and the first, the second, ... the nth call fails: with out of memory, with a failure that passes, with
-//! one that stays until it is healed.
+//! made anew, and the first, the second, ... the nth call fails: for lack of memory, once in passing, or until it is
+//! healed.
 //!
-//! Whatever fails, the answer is a success or an error with a message, the model (`world.rs`) holds, and once the
-//! device is well again everything comes back.
+//! Whatever fails, the operation succeeds or returns an error with a message, the model (`world.rs`) holds, and
+//! everything comes back once the device works again.
 //!
-//! The operations are one table (`operations.rs`), the kinds of devices another (`kinds.rs`): a new one is one line,
-//! and the counts that are printed grow by themselves. What is known to be wrong stands in `known.rs`, with the reason.
+//! The operations are a table (`operations.rs`), and so are the kinds of devices (`kinds.rs`): a new one is one line,
+//! and the printed counts follow. Known failures are in `known.rs`, with the reason.
 #![cfg(all(feature = "capi", target_os = "linux"))]
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! The table of operations: what comes before, which nothing disturbs, and the operation itself. One that a device does
-//! not have (UNSUPPORTED when nothing fails) is left out there.
+//! The table of operations: the preparation, in which nothing fails, and the operation itself. An operation that a
+//! device does not support (UNSUPPORTED when nothing fails) is skipped there.
 
 use crate::api::*;
 use crate::calls::*;

@@ -1,8 +1,8 @@
-//! A world that has been used before, and the model of it: which blocks live, what their memory holds, what else there
-//! is. An operation changes both; `check` compares them, `end` gives everything back.
+//! A world that has been used before, and its model: the live blocks, the contents of their memory, and everything
+//! else. An operation changes both; `check` compares them, `end` gives everything back.
 //!
-//! Work on stream B is held up for a moment, so that blocks that it uses wait after their free. It writes into them
-//! when it goes on: a block that is handed out too early has wrong contents then.
+//! Work on stream B is held for a moment, so that blocks that it uses wait after their free. It writes into them when
+//! it continues, so a block that is handed out too early has wrong contents.
 
 use crate::api::*;
 use crate::kinds::{Kind, MAX_CHUNK, Opened};

@@ -1,5 +1,5 @@
-//! The account, held against what the model knows and the device has given; and the end of a program, where everything
-//! must come back.
+//! Compares the account with the model and with what the device has given, and checks that everything comes back at the
+//! end of a program.
 
 use super::model::PoolOf;
 use super::program::{Op, What};

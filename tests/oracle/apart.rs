@@ -1,5 +1,5 @@
-//! Runs the oracle in processes of their own, as the library is one for a process: a program that crashes or hangs is
-//! known by the file that it was written to first, and made smaller like any other.
+//! Runs the oracle in separate processes, since a process has only one copy of the library. Each program is written to
+//! a file before it runs, so that one that crashes or hangs is known, and is made smaller like any other.
 
 use super::program::{self, Program};
 use super::run::{self, KINDS, Kind};

@@ -1,4 +1,4 @@
-//! What a program does with blocks: takes, uses, records and frees them, itself and in callbacks of streams.
+//! A program's operations on blocks: it allocates, uses, records and frees them, itself and in stream callbacks.
 
 use super::api::{self, Stream};
 use super::model::{Block, Model};

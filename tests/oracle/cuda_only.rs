@@ -1,4 +1,5 @@
-//! What a program does on CUDA alone: streams that others made and end, pinned memory and copies, exports.
+//! A program's operations that only CUDA has: streams that others create and destroy, pinned memory and copies,
+//! exports.
 
 use super::api;
 use super::gpu;

@@ -1,5 +1,5 @@
-//! The oracle's device written in Rust: memory and mappings are those of the host device, which are real; streams,
-//! events and time are those of the world. What loses its memory is compared with the work that is still queued.
+//! The oracle's device written in Rust. Its memory and mappings are those of the host device, which are real; streams,
+//! events and time are those of the world. Addresses that lose their memory are checked against the work still queued.
 
 use super::time::{self, enter};
 use super::world::{self, GRANULE, Work, world};

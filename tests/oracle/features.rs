@@ -1,4 +1,4 @@
-//! What a program does beside taking, using and freeing blocks: streams, events, pools, scopes and limits.
+//! A program's operations on streams, events, pools, scopes and limits.
 
 use super::api::{self, Event, Stream};
 use super::gpu;

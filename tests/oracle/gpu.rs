@@ -1,7 +1,7 @@
-//! The oracle's device as CUDA: the fake driver, whose time is the world's. Streams run what a step lets them run, or
-//! what a call waits for; the driver says how far each has come and what comes before what, and the world only keeps
-//! which memory each piece of work uses. All calls of the driver by the library are told to `time::enter`, so they can
-//! be held and made to fail.
+//! The oracle's device as CUDA: the fake driver, whose time is the world's. Streams run only what a step lets them run
+//! or what a call waits for. The driver reports how far each stream has come and which work precedes which; the world
+//! only records which memory each piece of work uses. Every call of the driver by the library goes through
+//! `time::enter`, so that it can be held and made to fail.
 
 use super::cuda::Fake;
 use super::time;

@@ -1,4 +1,4 @@
-//! What a program does with pools that are kept: captures and replays, checkpoints, sleep.
+//! A program's operations on pools that are kept: captures and replays, checkpoints, sleep.
 
 use super::api::{self, Stream};
 use super::gpu;

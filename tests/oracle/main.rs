@@ -1,10 +1,11 @@
-//! The oracle: random programs over the C API, on devices whose time stands still until the program moves it, held
-//! against a small model of docs/streams.md. What fails is made smaller and goes into `corpus/`, which a test replays.
+//! The oracle: random programs over the C API, on devices whose time stands still until the program moves it, compared
+//! with a small model of docs/streams.md. A program that fails is made smaller and goes into `corpus/`, which a test
+//! replays.
 //!
 //! `MILLPOND_ORACLE_SECONDS` makes the runs longer, `MILLPOND_ORACLE_SEED` begins elsewhere, `MILLPOND_ORACLE_COUNT`
-//! prints how many operations were run. `MILLPOND_ORACLE_FOUND` names a folder to collect every sort of failure in,
-//! instead of ending with the first; `MILLPOND_ORACLE_WITHOUT` leaves operations out (by name, with commas). For one
-//! program: `MILLPOND_ORACLE_FILE=program.txt MILLPOND_ORACLE_TRACE=1 cargo test --test oracle corpus` tells what each
+//! prints how many operations were run. `MILLPOND_ORACLE_FOUND` names a folder that collects every kind of failure
+//! instead of stopping at the first; `MILLPOND_ORACLE_WITHOUT` leaves operations out (by name, with commas). For one
+//! program, `MILLPOND_ORACLE_FILE=program.txt MILLPOND_ORACLE_TRACE=1 cargo test --test oracle corpus` prints what each
 //! operation and the device do.
 #![cfg(all(feature = "capi", target_os = "linux"))]
 #![allow(

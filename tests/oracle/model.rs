@@ -1,8 +1,8 @@
-//! What a program has, as docs/streams.md and the header tell it: blocks and who may still use them, streams, events,
-//! pools, captures, checkpoints. The library is not asked here.
+//! The model: what a program has according to docs/streams.md and the header. Blocks and who may still use them,
+//! streams, events, pools, captures, checkpoints. It never asks the library.
 //!
-//! A program must be right for its failures to count: before a block is freed, each use by another stream is recorded,
-//! or has ended where a record says, or the block's own stream waits for it. `Block::open_uses` tells what lacks.
+//! A failure counts only if the program is correct: before a block is freed, each use by another stream is recorded, or
+//! ended by `record_end`, or the block's own stream waits for it. `Block::open_uses` lists the uses that are not.
 
 use super::api::{Capture, Checkpoint, Event, Pool};
 use super::program::{CAPTURES, CHECKPOINTS, EVENTS, POOLS, STREAMS};

@@ -1,5 +1,5 @@
-//! The oracle's device as a plugin: the table of a custom runtime over the world, in several manners. Its memory is
-//! ordinary memory; what it gives back is compared with the work that is still queued.
+//! The oracle's device as a plugin: the table of a custom runtime over the world, in several variants. Its memory is
+//! ordinary memory; memory that is given back is checked against the work that is still queued.
 
 use super::time::{self, enter};
 use super::world::{Lie, Work, world};

@@ -1,5 +1,5 @@
-//! Programs made at random from a seed. Which slots are taken is kept account of, so that most operations have something
-//! to do: where one fails, the account is wrong for a while, and no harm done.
+//! Makes random programs from a seed. It keeps track of the slots in use, so that most operations have something to do.
+//! If an operation fails, this is wrong for a while, which does no harm.
 
 use super::program::*;
 

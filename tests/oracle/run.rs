@@ -1,8 +1,8 @@
-//! Runs a program over a kind of device: each operation goes to the library by its C API, and what comes of it is
-//! compared with the model. The first difference ends the program.
+//! Runs a program on a kind of device: each operation calls the C API, and the result is compared with the model. The
+//! first difference ends the program.
 //!
-//! No lock of the oracle is held while the library is in a call: an operation looks what it may do, calls, and then
-//! notes what came of it. So one can be under way while another is held.
+//! No lock of the oracle is held during a call of the library: an operation looks up what it may do, calls, and then
+//! records the result. So one operation can run while another is held.
 
 use super::api::{self, Device, Failed};
 use super::model::{Model, PoolOf};

@@ -2,8 +2,9 @@
 //! streams run by themselves. Some frees cross threads; streams end with work queued; now and then two threads free one
 //! block.
 //!
-//! What is checked: live blocks never overlap, each piece of work finds the tag of its block, of two racing frees one
-//! wins, and in the end everything comes back. On the host device any call may take its time (`Shaky`).
+//! It checks that live blocks never overlap, that each piece of work finds its block's tag in the memory, that exactly
+//! one of two racing frees succeeds, and that everything comes back in the end. On the host device any call may be slow
+//! (`Shaky`).
 
 use super::api::{self, Device, Pool, Stream};
 use super::random::Random;

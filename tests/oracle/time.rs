@@ -1,5 +1,4 @@
-//! How the world goes on: what comes before each call of the device, and the work that a step, or a call that waits,
-//! runs.
+//! How time moves: what happens before each call of the device, and which work a step, or a call that waits, runs.
 
 use super::gpu;
 use super::world::{Clock, Item, Line, Work, world};

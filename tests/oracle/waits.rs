@@ -1,9 +1,10 @@
-//! No request waits for longer than it must: while there is memory enough that no slow stream may still use, none is
-//! waited for. The program says which streams are slow; who waits without saying for what sees all others get on first.
+//! No request waits longer than necessary: while enough memory is left that no slow stream may still use, no request
+//! waits for a slow stream. The program says which streams are slow. When a call waits without naming a stream, all
+//! other streams advance first.
 //!
-//! What can be had without is reckoned low: a granule counts as held up when a block lies in it, when what was freed
-//! there waits for a slow stream's work, or when the stream that had it last is not idle. For a request without a stream,
-//! which may wait on the host for whichever stream has memory, only what waits for nothing any more counts.
+//! The memory that can be had without a slow stream is estimated low: a granule does not count if a block lies in it,
+//! if a freed block there waits for a slow stream's work, or if its last stream is not idle. For a request without a
+//! stream, which may wait on the host for any stream that has memory, only memory that waits for nothing counts.
 
 use super::model::{Block, Model};
 use super::run::{IN_CALLBACK, Run};

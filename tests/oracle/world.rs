@@ -1,10 +1,11 @@
-//! The device under the oracle, as far as time and order go: streams whose work runs when the program says so, events,
-//! and what comes before what.
+//! The time and the order of the oracle's device: streams whose work runs when the program says so, events, and which
+//! work precedes which.
 //!
-//! Time stands still but for `step`, and for a call that waits: that runs just what it waits for, so all other work is
-//! as late as it can be. Every stream has a clock: of each stream, how many pieces of work come before its own next
-//! one. An event is a copy of a clock. So it can be told of any memory whether unfinished work may touch it that is not
-//! ordered before somebody's next work. Nothing here knows the library.
+//! Time moves only by `step` and in a call that waits, which runs just what it waits for; so all other work runs as
+//! late as possible. Each stream has a vector clock: for every stream, how many pieces of its work precede this
+//! stream's next one. An event is a copy of a clock. From the clocks follows, for any memory and any stream, whether
+//! unfinished work may touch the memory without being ordered before that stream's next work. Nothing here knows the
+//! library.
 
 use super::gpu;
 use millpond::Code;

@@ -1,6 +1,6 @@
 //! Replace a random one of N live blocks: 2N blocks of random size, every other one freed, so that N holes lie between
-//! live blocks and cannot merge; then free a random live block and allocate one of another size. What the cache misses
-//! of the test itself cost, the null subject shows.
+//! live blocks and cannot merge; then free a random live block and allocate one of another size. The null subject shows
+//! what the cache misses of the test itself cost.
 
 use super::{DEVICE, Job, say};
 use crate::subject;

@@ -1,8 +1,9 @@
-//! Why a request found no memory: the account of that moment, for the report that its error carries.
+//! Why a request found no memory: collects the report that its error carries.
 //!
-//! Everything is taken from counters, so it costs some microseconds for each heap and nothing for each block; only
-//! freed blocks that wait are looked at one by one, and no more than [`MOST_WAITS`]. Nothing is asked of the device.
-//! All heaps are locked meanwhile, so that the parts are of one moment and sum up.
+//! Nearly everything comes from counters, so that it costs some microseconds for each heap and nothing for each live
+//! block. Only waiting blocks ([`MOST_WAITS`] at most) and free blocks ([`MOST_FREE`] of a heap at most) are visited
+//! one by one. The device is not called. All heaps are locked meanwhile, so that all parts belong to one moment and sum
+//! up.
 
 use super::super::ground::{Ground, Growing};
 use super::super::heap::LockedHeap;
@@ -15,12 +16,12 @@ use crate::base::error::Error;
 use crate::base::sync::Ordering::Relaxed;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Freed blocks that are looked at for what they wait for.
+/// The most waiting blocks whose waits are read.
 const MOST_WAITS: usize = 4096;
-/// Free blocks of a heap that are looked at for the largest range.
+/// The most free blocks of a heap that are searched for the largest range.
 const MOST_FREE: usize = 65_536;
 
-/// What is read of a heap.
+/// The part of the report that comes from one heap. Sizes are bytes.
 struct Share {
     pool: u32,
     stream: u64,
@@ -33,7 +34,7 @@ struct Share {
 }
 
 impl Ground {
-    /// The report of a request that failed with `e`. `named` is the pool that it named.
+    /// The report of a request to the pool `named` that failed with `e`.
     #[cold]
     pub(crate) fn explain(&self, named: PoolId, stream: Option<u64>, bytes: u64, e: &Error) -> OomReport {
         let pool = stream.and_then(|s| self.order.route(s)).unwrap_or(named);
@@ -77,9 +78,9 @@ impl Ground {
         r
     }
 
-    /// What each heap has.
+    /// Reads each heap.
     fn shares(&self, r: &mut OomReport, g: &Growing<'_>, locked: &[LockedHeap<'_>]) -> Vec<Share> {
-        // Of a segment, the granules that it touches may be more than it has: the last one's owner has less.
+        // A segment may end inside its last granule: the heap that owns this granule has that much less.
         let mut beyond: BTreeMap<u32, i64> = BTreeMap::new();
         for s in g.segments() {
             let touched = s.part.touched();
@@ -146,7 +147,7 @@ impl Ground {
         r.moving = r.reserved.saturating_sub(known);
     }
 
-    /// What freed blocks wait for. The heaps are locked.
+    /// Notes what the waiting blocks wait for. The heaps are locked.
     fn note_waits(&self, r: &mut OomReport, locked: &[LockedHeap<'_>], lanes: &BTreeMap<u64, u64>) {
         let mut left = MOST_WAITS;
         let mut by: BTreeMap<WaitsFor, (u64, u64)> = BTreeMap::new();
@@ -179,9 +180,9 @@ impl Ground {
         r.waits = OomWait::top(by);
     }
 
-    /// Why the request failed. `searched`: everything was tried for it.
+    /// Why the request failed. `searched`: every step was tried.
     fn reason_of(&self, r: &OomReport, searched: bool) -> OomReason {
-        // What the request needs if nothing of what it has helps.
+        // What the request needs if none of its stream's free memory helps.
         let small = self.maps.shape.size(r.rounded.min(self.config.max_alloc)).tier != Tier::Large;
         let need = match self.config.mapping {
             _ if small => GRANULE,

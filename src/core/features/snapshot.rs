@@ -1,4 +1,4 @@
-//! Every block and the whole account, as they are at one moment.
+//! Collects every block and the whole account at one moment.
 
 use super::super::desc::Id;
 use super::super::ground::Ground;
@@ -10,13 +10,13 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{Ordering::Relaxed, lock};
 
 impl Ground {
-    /// See `Layout`. Nothing is allocated or freed while it is collected, and the device is not called then; before
-    /// that it is asked about what waits. `locate` as in `walk`.
+    /// Collects the `Layout`. Nobody can allocate or free meanwhile, and the device is not called; before that, it is
+    /// asked which waits are over. `locate` is as in `walk`.
     pub(crate) fn snapshot(&self, locate: impl Fn(u64) -> Result<u64>) -> Result<Layout> {
         let none = || Error::new(Code::OutOfMemory, "no host memory for the list of blocks");
         self.poll_all();
         let (mut blocks, mut full) = (Vec::<Placed>::new(), false);
-        // Room beforehand, so that hardly any is sought while everybody waits.
+        // Reserved beforehand, so that the list hardly ever grows while everybody waits.
         blocks.try_reserve(2 * self.live_blocks() as usize + 64).map_err(|_| none())?;
         let growth = self.growing();
         let mut ledger = lock(&self.ledger);
@@ -57,7 +57,7 @@ impl Ground {
         Ok(Layout::new(blocks, owners, device, pools))
     }
 
-    /// What is told of a block; see `record`.
+    /// The entry of a block, if it is reported; see `record`.
     fn placed(&self, id: Id, heap: u32, sleeps: bool, pieces: &[Piece]) -> Option<Placed> {
         let d = self.maps.desc(id);
         let state = reported_as(d.kind())?;
@@ -71,7 +71,7 @@ impl Ground {
         let segment = pieces.partition_point(|x| x.offset <= offset).checked_sub(1)?;
         let piece = pieces.get(segment).filter(|p| offset < p.end)?;
         let own = u64::from(units) << shift_of(tier_bits);
-        // The last block of a segment ends where that does, which is inside or beyond its last unit.
+        // The last block of a segment ends with the segment, which may be before or after the end of its last unit.
         let span = if offset + own == piece.end { piece.bytes - (offset - piece.offset) } else { own };
         let size = if taken { self.charge_of(tier_bits, units, requested) } else { span };
         let span = span.max(size);

@@ -1,9 +1,9 @@
-//! Blocks that have a tag, which says what they are for.
+//! Tags of blocks: numbers that say what a block is for.
 //!
-//! A block gets its tag right after its allocation, before its owner knows it. From then on a flag says so in its state:
-//! its free takes the slow way, where the sums of the tag are reduced. So a block without a tag costs nothing more. The
-//! flag stays while a freed block waits; the tag itself is in a table beside the descriptors, and means something only
-//! with the flag.
+//! A block gets its tag right after its allocation, before the caller has its address. A flag in its state marks it
+//! from then on, and sends its free down the slow path, which updates the sums of the tag; so a block without a tag
+//! costs nothing extra. The flag stays while a freed block waits. The tag itself is in a table beside the descriptors,
+//! and is valid only with the flag.
 
 use super::super::desc::{Id, TAGGED, kind};
 use super::super::ground::Ground;
@@ -11,7 +11,8 @@ use super::super::heap::LockedHeap;
 use super::super::types::TagStats;
 
 impl Ground {
-    /// Gives the live block at `offset` a tag that is not 0. Without memory of the host for the table it has none.
+    /// Gives the live block at `offset` a tag, which is not 0. The block stays untagged if the host has no memory for
+    /// the table.
     pub(crate) fn tag(&self, offset: u64, tag: u16) {
         let Ok((f, heap)) = self.live_block(offset) else { return };
         let h = self.lock(heap);
@@ -20,7 +21,7 @@ impl Ground {
         }
     }
 
-    /// The same where the heap is locked.
+    /// The same, with the heap locked.
     pub(super) fn tag_live<G>(&self, _: &LockedHeap<'_, G>, id: Id, tag: u16) {
         let d = self.maps.desc(id);
         if self.maps.set_tag(id, tag) && d.flag_live(TAGGED) {
@@ -28,14 +29,14 @@ impl Ground {
         }
     }
 
-    /// The tag of a block that is live or waits; 0 for none.
+    /// The tag of a live or waiting block; 0 for none.
     pub(crate) fn tag_of(&self, id: Id) -> u16 {
         let state = self.maps.desc(id).state();
         if state & TAGGED == 0 { 0 } else { self.maps.tag(id) }
     }
 
-    /// The life of a block has ended whose state was `was`. Its heap is locked, and it is in no list yet. `waits`: it
-    /// keeps its tag as long as it waits.
+    /// Takes a freed block, whose state was `was`, out of the sums of its tag. Its heap is locked, and it is in no list
+    /// yet. `waits`: it keeps its tag until it is reusable.
     pub(super) fn untag(&self, id: Id, was: u32, waits: bool) {
         if was & TAGGED == 0 {
             return;
@@ -47,7 +48,7 @@ impl Ground {
         }
     }
 
-    /// A freed block waits no more. Its heap is locked.
+    /// Counts a freed block as reusable in the sums of its tag. Its heap is locked.
     pub(super) fn untag_waiting(&self, id: Id) {
         let d = self.maps.desc(id);
         if d.state() & (TAGGED | kind::MASK) == TAGGED | kind::WAITING {
@@ -55,7 +56,7 @@ impl Ground {
         }
     }
 
-    /// A freed block that waited is live again, in the state `was`: the device would not take it. Its heap is locked.
+    /// Counts a freed block as live again, in the state `was`, since the device refused its free. Its heap is locked.
     pub(super) fn retag(&self, id: Id, was: u32) {
         if was & TAGGED == 0 {
             return;
@@ -66,7 +67,7 @@ impl Ground {
         tags.count_in(tag, charged, self.maps.desc(id).requested());
     }
 
-    /// What the blocks of each tag have.
+    /// The sums of each tag.
     pub(crate) fn tag_stats(&self) -> Vec<(u16, TagStats)> {
         self.poll_all();
         for heap in self.all_heaps() {

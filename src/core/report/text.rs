@@ -1,10 +1,10 @@
-//! A report in words: one line, all of it, and what to do.
+//! The report as text: in one line, in full, and advice.
 
 use super::{OomHolder, OomMissing, OomReason, OomReport, OomStep, OomTried, OomWait, WaitsFor};
 use crate::core::types::PoolId;
 use std::fmt::{self, Display, Write};
 
-/// A size, as people say it.
+/// A size in the largest unit that fits.
 struct Size(u64);
 
 impl Display for Size {
@@ -14,13 +14,13 @@ impl Display for Size {
         if unit == 0 {
             return write!(f, "{} B", self.0);
         }
-        // To one place, rounded down: never more than there is.
+        // One decimal, rounded down so that it never shows more than there is.
         let tenths = (u128::from(self.0) * 10) >> (10 * unit);
         write!(f, "{}.{} {}", tenths / 10, tenths % 10, UNITS[unit])
     }
 }
 
-/// A pool, by its name where it has one.
+/// A pool, by its name if it has one, else by its id.
 struct Pool<'a>(&'a str, PoolId);
 
 impl Display for Pool<'_> {
@@ -100,12 +100,13 @@ impl OomReport {
         self.free_here.saturating_add(self.free_other_streams)
     }
 
-    /// [B] that the device may be made to give, by its limit and its size.
+    /// [B] that may be taken from the device at most: its limit or its size.
     fn most(&self) -> u64 {
         if self.device_limit == 0 { self.device_most } else { self.device_limit.min(self.device_most) }
     }
 
-    /// The holder that has the most: of the pools, unless there is only one and a tag or stream says more.
+    /// The biggest holder to name: a pool if there are several; else a tag with at least half of the live bytes; else a
+    /// stream if there are several; else the only pool.
     fn biggest(&self) -> Option<&OomHolder> {
         let several = |h: &&Vec<OomHolder>| h.len() > 1;
         let tagged = Some(&self.tags).filter(|t| t.first().is_some_and(|t| t.live >= self.live / 2));
@@ -158,7 +159,7 @@ impl OomReport {
         out
     }
 
-    /// The whole report, a line for each thing, with what to do at the end.
+    /// The full report in several lines, with advice at the end.
     pub fn text(&self) -> String {
         let mut out = String::new();
         let _ = self.write(&mut out); // to a string: cannot fail
@@ -250,7 +251,7 @@ impl OomReport {
         Ok(())
     }
 
-    /// What could be done: a line or two.
+    /// What the user could do about it: one or two lines.
     pub fn advice(&self) -> Vec<String> {
         let mut lines = vec![self.first_advice()];
         let needed = self.rounded;

@@ -1,4 +1,4 @@
-//! What blocks with a tag sum up to, by tag. A tag is a number that the caller gives; 0 is none.
+//! The sums of the blocks with each tag. A tag is a number chosen by the caller; 0 is none.
 
 use super::super::types::TagStats;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
-    /// A block gets the tag, or lives again.
+    /// Counts a block that gets the tag, or is live again.
     pub(crate) fn count_in(&mut self, tag: u16, charged: u64, requested: u64) {
         let s = self.sums.entry(tag).or_default();
         s.requested.add(requested);
@@ -18,7 +18,7 @@ impl Tags {
         s.blocks.add(1);
     }
 
-    /// Its life ends; `waits`: it is not reusable yet.
+    /// Counts a block with the tag that was freed; `waits`: it is not reusable yet.
     pub(crate) fn count_out(&mut self, tag: u16, charged: u64, requested: u64, waits: bool) {
         let s = self.sums.entry(tag).or_default();
         s.requested.sub(requested);
@@ -27,12 +27,12 @@ impl Tags {
         s.waiting += if waits { charged } else { 0 };
     }
 
-    /// It waits no more.
+    /// Counts a freed block with the tag that has become reusable.
     pub(crate) fn count_back(&mut self, tag: u16, charged: u64) {
         self.sums.entry(tag).or_default().waiting -= charged;
     }
 
-    /// All of them, by tag.
+    /// All sums, by tag.
     pub(crate) fn all(&self) -> Vec<(u16, TagStats)> {
         self.sums.iter().map(|(&tag, &s)| (tag, s)).collect()
     }

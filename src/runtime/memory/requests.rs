@@ -1,9 +1,10 @@
-//! Requests and frees of one device, but for what the first step of `ladder.rs` does for callers who name a pool by a
-//! number.
+//! Requests and frees of one device, except those that the first step of `ladder.rs` serves for callers that name a
+//! pool by a number.
 //!
-//! Every request ends in [`Memory::alloc_with`] and every free in [`Memory::free_block`]. Whoever must see each of them
-//! stands there, and sees to it that `handle_cache` finds none of the device's pools meanwhile, as is the case for the
-//! default pool while there are scopes: then the first step serves nobody.
+//! Every other request goes through [`Memory::alloc_with`] and every other free through [`Memory::free_block`]. Code
+//! that has to see all requests hooks in there, and keeps the pools concerned out of `handle_cache` meanwhile, so that
+//! the first step serves none of them: that is done for the default pool while there are scopes, and for all pools
+//! while a tag is in force.
 
 use super::pooled::Block;
 use super::state::{How, Marks, Memory};
@@ -15,13 +16,13 @@ use crate::runtime::tags;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Memory {
-    /// Memory for work queued on `stream` from now on. 0 bytes give address 0.
+    /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0.
     #[inline]
     pub fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
         self.alloc_for(pool, Some(stream), bytes)
     }
 
-    /// Memory that every stream and the host may use at once. 0 bytes give address 0.
+    /// Allocates memory that every stream and the host may use at once. 0 bytes give address 0.
     pub fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
         self.alloc_for(pool, None, bytes)
     }
@@ -39,8 +40,8 @@ impl Memory {
         })
     }
 
-    /// [`alloc`](Self::alloc) of a pooled device after the first step of the ladder has given nothing, with what that
-    /// step said; `bytes` is not 0.
+    /// [`alloc`](Self::alloc) on a pooled device after the first step of the ladder has missed. `heap` is what that
+    /// step returned; `bytes` is not 0.
     pub(crate) fn alloc_from(
         &self,
         pool: PoolRef,
@@ -54,7 +55,8 @@ impl Memory {
         })
     }
 
-    /// Every request comes by here: one attempt, and another where an out-of-memory callback has freed something.
+    /// Every request that the first step does not serve: one attempt, and another one each time an out-of-memory
+    /// callback has freed something.
     #[inline]
     fn alloc_with(
         &self,
@@ -72,7 +74,7 @@ impl Memory {
         got.inspect_err(|e| self.count_failure(pool, stream, e))
     }
 
-    /// A request has failed for good, whatever was tried.
+    /// Counts a request that has failed for good.
     #[cold]
     fn count_failure(&self, pool: PoolId, stream: Option<StreamId>, e: &Error) {
         if e.code() == Code::OutOfMemory {
@@ -83,15 +85,14 @@ impl Memory {
         }
     }
 
-    /// Ends the block that starts at `addr`; work queued so far may still use it. With a stream, reuse
-    /// also waits for what is queued there now. With `size`, that must be the size of the request. 0 is
-    /// no block and does nothing.
+    /// Frees the block that starts at `addr`; work queued so far may still use it. With `stream`, reuse also waits for
+    /// what is queued there now. `size`, if given, must be the size of the request. Address 0 does nothing.
     #[inline]
     pub fn free(&self, addr: u64, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
         self.free_block(Block::At(addr), stream, size)
     }
 
-    /// Every free comes by here.
+    /// Every free that the first step does not serve.
     #[inline]
     pub(crate) fn free_block(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
         match (self.open()?, block) {
@@ -101,8 +102,8 @@ impl Memory {
         }
     }
 
-    /// [`free`](Self::free) for who can neither be told that it failed nor come again: where the block cannot be freed
-    /// here and now, that is done by a later call.
+    /// [`free`](Self::free) for callers that can neither handle an error nor try again: if the block cannot be freed
+    /// now, a later call does it.
     pub fn free_for_good(&self, addr: u64) {
         self.deferred.free(addr, |a| self.free(a, None, None));
         if self.deferred.any() {
@@ -110,12 +111,12 @@ impl Memory {
         }
     }
 
-    /// Does the frees that could not be done where they came, as far as they can be here.
+    /// Retries the deferred frees.
     pub(crate) fn free_deferred(&self) {
         if !self.deferred.any() {
             return;
         }
-        self.marks.fetch_and(!Marks::DEFERRED.bits(), Relaxed); // the frees come by here
+        self.marks.fetch_and(!Marks::DEFERRED.bits(), Relaxed); // else the frees below would call this function again
         if !self.deferred.settle(|a| self.free(a, None, None)) {
             self.marks.fetch_or(Marks::DEFERRED.bits(), Relaxed);
         }

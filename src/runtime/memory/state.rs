@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-/// The memory of one device. All calls may come from any thread.
+/// The memory of one device. All methods may be called from any thread.
 pub struct Memory {
     pub(super) how: How,
     pub(super) rescue: Rescue,
@@ -45,7 +45,7 @@ pub(super) enum How {
 /// The released pools of one device that have not ended.
 #[derive(Default)]
 pub(super) struct Released {
-    /// Whether there are any. For the thread that has released one, this is never out of date.
+    /// Whether there are any. Never out of date for the thread that released one.
     pub any: AtomicBool,
     pub pools: Mutex<BTreeSet<PoolId>>,
 }
@@ -108,7 +108,7 @@ impl Memory {
         if self.is_closed() {
             return ended();
         }
-        self.marks.fetch_and(!Marks::DEFERRED.bits(), Relaxed); // set again where any is left
+        self.marks.fetch_and(!Marks::DEFERRED.bits(), Relaxed); // set again if any frees are left
         self.free_deferred();
         Ok(&self.how)
     }
@@ -117,7 +117,7 @@ impl Memory {
         self.marks.load(Relaxed) & Marks::CLOSED.bits() != 0
     }
 
-    /// Whether any thread has a scope open here, so that the default pool differs between threads.
+    /// Whether any thread has an open scope on this device, so that the default pool differs between threads.
     pub(crate) fn has_scopes(&self) -> bool {
         self.scopes.any()
     }
@@ -134,7 +134,7 @@ impl Memory {
         }
     }
 
-    /// The pooled memory and one of its pools, for callers that look a pool up once and use it often.
+    /// The pooled memory and one of its pools, for callers that look up a pool once and use it often.
     pub(crate) fn pooled_pool(&self, pool: PoolId) -> Option<(&Pooled, &'static Pool)> {
         match &self.how {
             How::Pooled(p) => Some((p, p.pond.pool(pool)?)),

@@ -1,4 +1,4 @@
-//! A file that is there whole or not at all: it is written beside its name, and then gets it.
+//! Writes a file so that it is there whole or not at all: under a temporary name in the same folder, then renamed.
 
 use crate::base::error::{Code, Error, Result};
 use std::fs::{self, File, OpenOptions};
@@ -6,16 +6,16 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How many names are tried for the file beside.
+/// How many temporary names are tried.
 const TRIES: u32 = 1000;
 
-/// Files that were begun: a part of their names.
+/// The number of files begun so far; part of their temporary names.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
-/// What takes the bytes.
+/// A function that takes the bytes of the file.
 type To<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 
-/// Calls `write` with what takes the bytes of the file; see `Snapshot::save`.
+/// Calls `write` with a function that takes the bytes of the file; see `Snapshot::save`.
 pub(super) fn save(path: &Path, write: impl FnOnce(To<'_>) -> Result<()>) -> Result<()> {
     let failed =
         |e: io::Error| Error::new(Code::System, format!("{}: cannot be written: {e}", path.display()));
@@ -23,24 +23,24 @@ pub(super) fn save(path: &Path, write: impl FnOnce(To<'_>) -> Result<()>) -> Res
         return Err(Error::new(Code::InvalidArgument, "the path of the snapshot is empty"));
     }
     let target = match fs::metadata(path) {
-        // Not what is to be replaced by a file: a pipe, a terminal. A folder refuses to be opened.
+        // A pipe or a terminal is written to, not replaced by a file. Opening a folder fails.
         Ok(m) if !m.is_file() => {
             let mut out = OpenOptions::new().write(true).open(path).map_err(failed)?;
             return write(&mut |piece| out.write_all(piece).map_err(failed));
         }
-        // The file that a link leads to, not the link.
+        // Replaces the file that a link leads to, not the link.
         Ok(_) => fs::canonicalize(path).map_err(failed)?,
         Err(_) => path.to_owned(),
     };
     let (mut out, beside) = Beside::begin(&target).map_err(failed)?;
     write(&mut |piece| out.write_all(piece).map_err(failed))?;
-    // Some systems say only now that there is no room.
+    // Some file systems report a full disk only now.
     out.sync_all().map_err(failed)?;
     drop(out);
     beside.become_(&target).map_err(failed)
 }
 
-/// A file that goes away unless it gets its name.
+/// A temporary file, removed when dropped unless it was renamed.
 struct Beside(Option<PathBuf>);
 
 impl Beside {
@@ -70,7 +70,7 @@ impl Beside {
 impl Drop for Beside {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
-            // An error before this one is the one to tell.
+            // Ignored: the error that led here is the one to report.
             let _ = fs::remove_file(path);
         }
     }

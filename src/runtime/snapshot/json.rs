@@ -1,8 +1,8 @@
-//! A snapshot as JSON. `docs/seeing.md` describes it; a reader ignores fields that it does not know, so a new field
-//! leaves the version as it is.
+//! A snapshot as JSON. `docs/seeing.md` describes it. Readers ignore unknown fields, so a new field does not change the
+//! version.
 //!
-//! Written by hand: with a text that streams out and a handful of tokens, a crate for JSON would add more code to every
-//! program that links the library than this file has.
+//! Written by hand: the text is streamed and needs a handful of tokens, and a JSON crate would add more code than this
+//! file to every program that links the library.
 
 use super::sink::Sink;
 use super::{Event, Snapshot};
@@ -10,13 +10,13 @@ use crate::base::error::Result;
 use crate::core::{BlockState, Counter, Place, Placed, Span, Stats};
 use crate::runtime::tags::Tag;
 
-/// What the numbers and fields mean; raised when one of them changes its meaning or goes.
+/// The version of the format; raised when a field changes its meaning or is removed.
 const VERSION: u64 = 1;
 
-/// Tokens, with the commas between them.
+/// Writes tokens, with the commas between them.
 pub(super) struct Json<'a, 's> {
     out: &'a mut Sink<'s>,
-    comma: bool, // before what comes next
+    comma: bool, // whether the next token needs one before it
 }
 
 impl<'a, 's> Json<'a, 's> {
@@ -43,7 +43,7 @@ impl<'a, 's> Json<'a, 's> {
         self.comma = true;
     }
 
-    /// Begins an object or a list of which there are many on a line of its own.
+    /// Begins an object on a line of its own, for lists with many elements.
     fn open_line(&mut self) {
         self.value();
         self.out.put(b"\n{");
@@ -74,7 +74,7 @@ impl<'a, 's> Json<'a, 's> {
         self.out.put(word.as_bytes());
     }
 
-    /// A text: quotes, backslashes and control characters are written as JSON wants them, all else as it is.
+    /// A string. Quotes, backslashes and control characters are escaped; all else is written as it is.
     pub(super) fn text(&mut self, text: &str) {
         self.value();
         self.out.byte(b'"');
@@ -84,7 +84,7 @@ impl<'a, 's> Json<'a, 's> {
                 '\n' => self.out.put(b"\\n"),
                 '\r' => self.out.put(b"\\r"),
                 '\t' => self.out.put(b"\\t"),
-                // The last two end a line in JavaScript.
+                // U+2028 and U+2029 end a line in JavaScript.
                 '\0'..='\x1f' | '\x7f' | '\u{2028}' | '\u{2029}' => {
                     self.out.put(format!("\\u{:04x}", c as u32).as_bytes());
                 }

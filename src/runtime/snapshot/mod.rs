@@ -1,9 +1,9 @@
-//! A snapshot: everything that a device's memory is at one moment, kept, and written down as JSON or as PyTorch's
-//! tools read it.
+//! Snapshots: a copy of the layout of a device's memory at one moment, which can be written as JSON or as the pickle
+//! that PyTorch's tools read.
 //!
-//! What is kept is of one moment; it takes 40 bytes a block. Writing happens afterwards, with no lock held and in
-//! pieces, so that a million blocks are never in memory as text. `json.rs` and `torch.rs` say what is written,
-//! `pickle.rs` and `sink.rs` how, `file.rs` where to.
+//! The copy takes 40 bytes a block. It is written after that, with no lock held and in pieces, so that the text of a
+//! million blocks is never in memory as a whole. `json.rs` and `torch.rs` have the two formats, `pickle.rs` the
+//! opcodes, `sink.rs` the buffer and `file.rs` the file.
 
 use crate::base::error::{Code, Error, Result};
 use crate::core::{Layout, PoolId};
@@ -24,7 +24,7 @@ mod sink;
 mod tests;
 mod torch;
 
-/// How a snapshot is written.
+/// The format of a written snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SnapshotFormat {
@@ -34,7 +34,7 @@ pub enum SnapshotFormat {
     TorchPickle = 2,
 }
 
-/// What happened, by PyTorch's names.
+/// The kind of an event, with PyTorch's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A block was given out.
@@ -43,22 +43,22 @@ pub enum Action {
     FreeRequested,
     /// A freed block can be used again.
     FreeCompleted,
-    /// Memory was taken from the device with one call.
+    /// A segment was taken from the device.
     SegmentAlloc,
-    /// It went back.
+    /// A segment was given back.
     SegmentFree,
-    /// Addresses got memory behind them.
+    /// A range of addresses was mapped.
     SegmentMap,
-    /// They lost it.
+    /// A range of addresses was unmapped.
     SegmentUnmap,
-    /// A request found no memory; the event's address is the bytes that the device had free.
+    /// A request found no memory. The event's `address` is the number of bytes that the device had free.
     Oom,
     /// A snapshot was taken.
     Snapshot,
 }
 
 impl Action {
-    /// The name.
+    /// PyTorch's name of the action.
     pub fn name(self) -> &'static str {
         match self {
             Action::Alloc => "alloc",
@@ -74,14 +74,14 @@ impl Action {
     }
 }
 
-/// Something that happened before a snapshot, for [`Snapshot::write_with`].
+/// An event before a snapshot, for [`Snapshot::write_with`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What.
+    /// What happened.
     pub action: Action,
-    /// When, in microseconds since 1970.
+    /// When it happened, in microseconds since 1970.
     pub time_us: u64,
-    /// Where; see [`Action::Oom`].
+    /// Its address, except for [`Action::Oom`].
     pub address: u64,
     /// [B] of the block, of the segment or of the request.
     pub bytes: u64,
@@ -108,9 +108,9 @@ pub struct Snapshot {
 }
 
 impl DeviceState {
-    /// All memory of the device as it is at one moment, with the account of that same moment. Nobody allocates or frees
-    /// on the device while the blocks are collected, less than 100 ms for a million. The device is asked what it has free, and
-    /// about what waits.
+    /// Copies the layout of all memory of the device at one moment, with the account of the same moment. Nobody can
+    /// allocate or free on the device while the blocks are collected, which takes less than 100 ms for a million. The
+    /// device is asked how much it has free, and which waits are over.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let _pass = self.enter()?;
         let layout = self.memory().layout()?;
@@ -130,18 +130,18 @@ impl DeviceState {
 }
 
 impl Snapshot {
-    /// Gives the pools the names that they are told by.
+    /// Sets the names of the pools.
     pub fn name_pools(&mut self, name_of: impl Fn(PoolId) -> Option<String>) {
         let named = self.layout.pools.iter().filter_map(|p| Some((p.0, name_of(p.0)?)));
         self.names = named.collect();
     }
 
-    /// Writes it in pieces of some tens of KiB.
+    /// Writes the snapshot in pieces of some tens of KiB.
     pub fn write(&self, format: SnapshotFormat, to: &mut impl Write) -> Result<()> {
         self.write_with(format, std::iter::empty(), to)
     }
 
-    /// The same, with what happened before, oldest first.
+    /// The same, with the events before it, oldest first.
     pub fn write_with(
         &self,
         format: SnapshotFormat,
@@ -154,7 +154,7 @@ impl Snapshot {
         self.send_with(format, events, write)
     }
 
-    /// The same, to a function. What that answers ends the writing.
+    /// The same, to a function. An error of the function ends the writing and is returned.
     pub fn send_with(
         &self,
         format: SnapshotFormat,
@@ -169,9 +169,10 @@ impl Snapshot {
         sink.end()
     }
 
-    /// Writes it to a file, which has its name only when it is whole: until then it stands beside it, under a name that
-    /// begins with `.millpond-`, and after an error nothing is left of it and an older file is as it was. What is no
-    /// plain file, such as a pipe, is written to directly. `System` where the file cannot be written, with the reason.
+    /// Writes the snapshot to a file. It is written in the same folder under a name that begins with `.millpond-`, and
+    /// renamed when it is complete; after an error nothing is left of it, and an older file is unchanged. A path that
+    /// is not a regular file, such as a pipe, is written to directly. `System` if the file cannot be written, with the
+    /// reason.
     pub fn save(&self, format: SnapshotFormat, path: &Path) -> Result<()> {
         file::save(path, |to| self.send_with(format, std::iter::empty(), to))
     }

@@ -1,15 +1,15 @@
 //! The few opcodes of Python's pickle, protocol 2, that plain data needs.
 //!
-//! What reads them is Python, and the viewer of PyTorch, which knows these opcodes and not many more: numbers of at
-//! most 8 bytes, and lists that come in batches. Words that come again and again (keys) are written once, and then by
-//! their number. Nothing here names a class or a function.
+//! Python reads them, and so does the viewer of PyTorch, which knows few opcodes beyond these: numbers have at most
+//! 8 bytes, and lists are appended in batches. A word that is repeated (a key) is written once and then referred to by
+//! its number. No class or function is named, so that loading a pickle calls nothing.
 
 use super::sink::Sink;
 use crate::base::error::Result;
 
-/// Elements of a list that are appended at once: the viewer takes them as arguments of a call.
+/// The most elements of a list that are appended at once: the viewer passes them as arguments of one call.
 const BATCH: usize = 1000;
-/// Words that have a number.
+/// The most words that get a number.
 const MOST_WORDS: usize = 256;
 
 /// See the file's head.
@@ -19,18 +19,18 @@ pub(super) struct Pickle<'a, 's> {
 }
 
 impl<'a, 's> Pickle<'a, 's> {
-    /// Begins.
+    /// Begins a pickle.
     pub(super) fn new(out: &'a mut Sink<'s>) -> Self {
         out.put(b"\x80\x02"); // PROTO 2
         Pickle { out, words: Vec::new() }
     }
 
-    /// Ends, after one value.
+    /// Ends the pickle, after one value.
     pub(super) fn end(self) {
         self.out.byte(b'.'); // STOP
     }
 
-    /// A text that comes often.
+    /// A text that is repeated.
     pub(super) fn word(&mut self, word: &'static str) {
         if let Some(n) = self.words.iter().position(|w| *w == word) {
             self.out.put(&[b'h', n as u8]); // BINGET
@@ -43,7 +43,7 @@ impl<'a, 's> Pickle<'a, 's> {
         }
     }
 
-    /// A text of less than 4 GiB; a longer one is left empty.
+    /// A text of less than 4 GiB; a longer one is written as "".
     pub(super) fn text(&mut self, text: &str) {
         let text = if u32::try_from(text.len()).is_ok() { text } else { "" };
         self.out.byte(b'X'); // BINUNICODE
@@ -70,7 +70,7 @@ impl<'a, 's> Pickle<'a, 's> {
         }
     }
 
-    /// A number without a sign, as PyTorch writes one: in 64 bits, the highest of which is the sign.
+    /// An unsigned number, written as PyTorch does: its 64 bits as a signed number.
     pub(super) fn size(&mut self, n: u64) {
         self.int(n as i64);
     }
@@ -129,7 +129,7 @@ impl<'a, 's> Pickle<'a, 's> {
         Ok(())
     }
 
-    /// A list of nothing.
+    /// An empty list.
     pub(super) fn nothing(&mut self) {
         self.out.byte(b']'); // EMPTY_LIST
     }

@@ -1,8 +1,8 @@
-//! Where bytes go on their way out: collected to pieces, so that whoever takes them is called seldom.
+//! The output buffer: collects bytes into pieces, so that the receiver is called seldom.
 
 use crate::base::error::Result;
 
-/// [B] of a piece at least, but for the last one.
+/// [B] minimum size of a piece, except the last one.
 const PIECE: usize = 64 << 10;
 
 /// See the file's head.
@@ -16,7 +16,7 @@ impl<'a> Sink<'a> {
         Sink { piece: Vec::with_capacity(PIECE + 4096), to }
     }
 
-    /// Adds bytes. To be followed by `rest` now and then.
+    /// Adds bytes. The caller calls `rest` now and then.
     pub(super) fn put(&mut self, bytes: &[u8]) {
         self.piece.extend_from_slice(bytes);
     }
@@ -41,7 +41,7 @@ impl<'a> Sink<'a> {
         self.put(&digits[at..]);
     }
 
-    /// Hands out what has come together, if it is enough.
+    /// Hands out the piece, if it is large enough.
     pub(super) fn rest(&mut self) -> Result<()> {
         if self.piece.len() < PIECE { Ok(()) } else { self.hand_out() }
     }

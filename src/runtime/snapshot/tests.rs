@@ -1,4 +1,4 @@
-//! What is written, byte by byte, of small snapshots; and files that cannot be written.
+//! The bytes that are written for small snapshots, and files that cannot be written.
 
 use super::json::Json;
 use super::*;
@@ -80,8 +80,8 @@ fn the_json_of_a_small_snapshot() {
     }
 }
 
-/// The keys, the sizes and the states, as they stand in the bytes. torch/tests/test_snapshot.py reads the same bytes with
-/// Python and with PyTorch's tools; `MILLPOND_BLESS=1` writes them for it.
+/// Checks the keys, sizes and states in the bytes. torch/tests/test_snapshot.py reads the same bytes with Python and
+/// with PyTorch's tools; `MILLPOND_BLESS=1` writes them for it.
 #[test]
 fn the_pickle_of_a_small_snapshot() {
     let all = text(SnapshotFormat::TorchPickle, &EVENTS);
@@ -116,7 +116,7 @@ fn texts_in_json_are_escaped() {
     assert_eq!(String::from_utf8(out).unwrap(), want);
 }
 
-/// Lists come in batches, whose number of elements a reader must bear; numbers in the fewest bytes.
+/// Lists are appended in batches of a size that readers can take; numbers take the fewest bytes.
 #[test]
 fn the_numbers_and_lists_of_a_pickle() {
     let mut out = Vec::new();

@@ -1,8 +1,8 @@
-//! A snapshot as PyTorch's `torch.cuda.memory._snapshot()` gives it, pickled: what its tools read.
+//! A snapshot in the form of PyTorch's `torch.cuda.memory._snapshot()`, pickled, which PyTorch's tools read.
 //!
 //! The keys are those that PyTorch 2.1 and later write (`memory_snapshot.cpp`). Its tools add up the sizes of a
-//! segment's blocks, and find each block by the sizes of those before it; so a block's size here is all that it takes
-//! up, to the start of the next.
+//! segment's blocks, and find each block by the sizes of those before it; so the size of a block here extends to the
+//! start of the next one.
 
 use super::pickle::Pickle;
 use super::sink::Sink;
@@ -12,7 +12,7 @@ use crate::core::{BlockState, Place, Placed, Span};
 use crate::runtime::options::{Key, Options, Value};
 use crate::runtime::tags::Tag;
 
-/// The options that PyTorch tells in a field of their own.
+/// The options for which PyTorch has a field.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     all: String,
@@ -46,7 +46,7 @@ impl Settings {
     }
 }
 
-/// Writes the snapshot. Pools that sleep are left out: no memory is behind their blocks, and none is reserved.
+/// Writes the snapshot. Sleeping pools are left out: their blocks have no memory, and none is reserved.
 pub(super) fn write(
     snapshot: &Snapshot,
     events: impl Iterator<Item = Event>,
