@@ -4,7 +4,8 @@
 //! What a number leads to must not change while a thread follows it. So an entry is never changed once it can be found,
 //! and that of a pool that has ended is used again only long after, as is the pool's slot in the core. A pool that ends,
 //! or takes no more requests, is removed before whoever wanted that is told so; the default pool of a device cannot be
-//! found while the device has scopes, and none while a thread has a tag in force.
+//! found while the device has scopes, and none while a thread has a tag in force. Pools of a device that somebody
+//! watches are found in a table of their own, which is looked at only after a miss.
 
 use crate::base::fork;
 use crate::base::slots::AtomicRef;
@@ -43,6 +44,8 @@ static NONE: Entry = Entry::empty();
 const SLOTS: usize = 64;
 /// By the low bits of the number.
 static CACHE: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
+/// The same, of devices that somebody watches.
+static WATCHED: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
 
 /// The number of an entry whose pool has ended. It is nobody's: the numbers of pools have a mark in their high bits.
 const RETIRED: u64 = 1;
@@ -63,9 +66,14 @@ fn key(pool: &'static Pool) -> usize {
     std::ptr::from_ref(pool).addr()
 }
 
-#[inline(always)]
-fn slot_of(number: u64) -> &'static AtomicRef<Entry> {
-    &CACHE[number as usize % SLOTS]
+/// The number is not found any more, in neither table.
+fn hide(number: u64) {
+    for table in [&CACHE, &WATCHED] {
+        let slot = &table[number as usize % SLOTS];
+        if slot.get().is_some_and(|e| e.number.load(Ordering::Relaxed) == number) {
+            slot.set(Some(&NONE));
+        }
+    }
 }
 
 impl Entry {
@@ -98,7 +106,19 @@ impl Entry {
 /// What a number leads to, if it was entered recently; nothing in a forked child.
 #[inline(always)]
 pub(crate) fn find(number: u64) -> Option<&'static Entry> {
-    slot_of(number).get().filter(|entry| entry.number.load(Ordering::Relaxed) == number)
+    find_in(&CACHE, number)
+}
+
+/// The same where somebody watches the device.
+#[inline(always)]
+pub(crate) fn find_watched(number: u64) -> Option<&'static Entry> {
+    find_in(&WATCHED, number)
+}
+
+#[inline(always)]
+fn find_in(table: &[AtomicRef<Entry>; SLOTS], number: u64) -> Option<&'static Entry> {
+    let slot = &table[number as usize % SLOTS];
+    slot.get().filter(|entry| entry.number.load(Ordering::Relaxed) == number)
 }
 
 /// Enters a pool, which may be found from now on by this number, unless that is 0. No other pool ever has it.
@@ -108,8 +128,12 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         return;
     }
     fork::in_children(forget_all);
+    if memory.is_watched() && find_watched(number).is_some() {
+        return; // a request that was not served the quickest way
+    }
     let mut entries = lock(&ENTRIES);
-    // Checked under the lock: a thread that changes one of these calls `bypass` or `remove` afterwards.
+    // Checked under the lock, as is whether anybody watches: a thread that changes one of these calls `bypass`,
+    // `bypass_all` or `remove` afterwards.
     if id == PoolId::DEFAULT && memory.has_scopes() || memory.is_released(id) || tags::any() {
         return;
     }
@@ -131,25 +155,30 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         entries.by_pool.entry(key(pool)).or_default().push(number);
         entry
     });
-    slot_of(number).set(Some(entry));
+    let table = if pooled.observers.any() { &WATCHED } else { &CACHE };
+    table[number as usize % SLOTS].set(Some(entry));
 }
 
 /// The pool is not found until it is entered again.
 #[cold]
 pub(crate) fn bypass(pool: &'static Pool) {
     let entries = lock(&ENTRIES);
-    for &number in entries.by_pool.get(&key(pool)).into_iter().flatten() {
-        if slot_of(number).get().is_some_and(|e| e.number.load(Ordering::Relaxed) == number) {
-            slot_of(number).set(Some(&NONE));
-        }
-    }
+    entries.by_pool.get(&key(pool)).into_iter().flatten().for_each(|&n| hide(n));
+}
+
+/// No pool of that memory is found until it is entered again.
+#[cold]
+pub(crate) fn bypass_all(memory: &Pooled) {
+    let entries = lock(&ENTRIES);
+    let of_it = |e: &&'static Entry| e.pooled.get().is_some_and(|m| std::ptr::eq(m, memory));
+    entries.by_number.iter().filter(|(_, e)| of_it(e)).for_each(|(&n, _)| hide(n));
 }
 
 /// No pool is found until it is entered again.
 #[cold]
 pub(crate) fn bypass_everything() {
     let _entries = lock(&ENTRIES);
-    CACHE.iter().for_each(|slot| slot.set(Some(&NONE)));
+    forget_all();
 }
 
 /// Removes all numbers of the pool.
@@ -158,9 +187,7 @@ pub(crate) fn remove(pool: &'static Pool) {
     let mut entries = lock(&ENTRIES);
     for number in entries.by_pool.remove(&key(pool)).into_iter().flatten() {
         if let Some(entry) = entries.by_number.remove(&number) {
-            if slot_of(number).get().is_some_and(|e| std::ptr::eq(e, entry)) {
-                slot_of(number).set(Some(&NONE));
-            }
+            hide(number);
             entry.number.store(RETIRED, Ordering::Release);
             entries.retired.entry(key(pool)).or_default().push(entry);
         }
@@ -180,7 +207,7 @@ pub(crate) fn remove_all(memory: &Pooled) {
 
 /// In a forked child no number leads anywhere: the slow path refuses the call.
 fn forget_all() {
-    CACHE.iter().for_each(|slot| slot.set(Some(&NONE)));
+    CACHE.iter().chain(&WATCHED).for_each(|slot| slot.set(Some(&NONE)));
 }
 
 #[cfg(test)]
