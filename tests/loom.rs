@@ -15,6 +15,7 @@ use millpond::base::changed::{Changed, Listed};
 use millpond::base::error::Result;
 use millpond::base::error::{Code, Error};
 use millpond::base::remote::Remote;
+use millpond::base::ring::{Ring, Seen};
 use millpond::base::sync::{AtomicU32, Lock, Ordering::Relaxed, UnsafeCell};
 use millpond::core::{Backing, Config, Order, Point, Points, Pond, PoolId};
 use std::sync::Arc;
@@ -496,4 +497,32 @@ fn a_restore_beside_a_poll() {
     for is_over in [false, true] {
         bounded_pond_model(Some(1), move || a_pool_is_restored_beside_a_poll(is_over));
     }
+}
+
+/// Threads write into a ring that is too small for them while another one reads: what it gets is whole, of the position
+/// that it asked for, and after the end each position is there or was given up.
+#[test]
+fn a_ring_gives_whole_records() {
+    loom::model(|| {
+        let ring = Arc::new(Ring::new(2, 2).unwrap());
+        let writer = |first: u64, count: u64| {
+            let ring = ring.clone();
+            thread::spawn(move || (first..first + count).for_each(|n| ring.push(&[n], &[!n])))
+        };
+        let (a, b) = (writer(10, 2), writer(20, 1));
+        let whole = |position| {
+            let mut r = [0; 2];
+            let seen = ring.read(position, &mut r) == Seen::Whole;
+            assert!(!seen || r[0] == !r[1], "torn: {r:?}");
+            seen.then_some(r[0])
+        };
+        whole(0);
+        whole(2);
+        a.join().unwrap();
+        b.join().unwrap();
+        assert_eq!(ring.head(), 3);
+        let left: Vec<_> = (0..3).filter_map(whole).collect();
+        assert!(!left.is_empty() && left.len() <= 2, "{left:?}");
+        assert!(left.len() < 2 || left[0] != left[1], "one record in two places: {left:?}");
+    });
 }

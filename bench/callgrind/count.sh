@@ -22,17 +22,17 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cc -std=c11 -O2 -Iinclude bench/callgrind/pair.c "$archive" -o "$work/pair" -lpthread -ldl -lm
 
-# collected <mapping> <bytes> <pairs>: instructions inside the two functions
+# collected <mapping> <bytes> <pairs> [history]: instructions inside the two functions
 collected() {
   valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=millpond_pool_alloc \
-    --toggle-collect=millpond_pool_free "$work/pair" "$1" "$2" "$3" 2>&1 |
+    --toggle-collect=millpond_pool_free "$work/pair" "$@" 2>&1 |
     sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
 }
 
 # The difference of two runs is the warm pair alone, without the first requests.
 per_pair() {
-  few=$(collected "$1" "$2" 1000)
-  many=$(collected "$1" "$2" 3000)
+  few=$(collected "$1" "$2" 1000 ${3+"$3"})
+  many=$(collected "$1" "$2" 3000 ${3+"$3"})
   [ -n "$few" ] && [ -n "$many" ] || fail "callgrind did not count"
   echo $(((many - few + 1000) / 2000))
 }
@@ -45,6 +45,10 @@ compiler=$(rustc --version | cut -d' ' -f2)
     for bytes in 512 4096 1048576 67108864; do
       echo "${device%:*} $bytes $(per_pair "${device#*:}" "$bytes")"
     done
+  done
+  # With a history, which may at most double it.
+  for bytes in 512 1048576; do
+    echo "history $bytes $(per_pair 1 "$bytes" history)"
   done
 } >"$work/now"
 if [ -n "$bless" ]; then

@@ -1,5 +1,5 @@
 /* Warm pairs of one size on the host device, for counting instructions: pair <mapping 0|1> <bytes>
- * <pairs> */
+ * <pairs> [history] */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ static void check(C_Status status) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
+  if (argc != 4 && argc != 5) return 2;
   millpond_host_options options = {sizeof options, 1, (uint64_t)1 << 30, argv[1][0] == '0'};
   size_t bytes = strtoull(argv[2], NULL, 10);
   long pairs = strtol(argv[3], NULL, 10);
@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   check(millpond_device_get("host", 0, &device));
   check(millpond_device_get_default_pool(device, &pool));
   check(millpond_stream_create(device, &stream));
+  if (argc == 5) check(millpond_device_history_start(device, NULL));
   for (long i = 0; i < pairs; ++i) {
     void* p;
     check(millpond_pool_alloc(pool, bytes, stream, &p));

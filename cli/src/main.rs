@@ -11,6 +11,7 @@ mod api;
 mod bisect;
 mod chart;
 mod foreign;
+mod history;
 mod info;
 mod machine;
 mod pickle;
@@ -60,6 +61,8 @@ enum Command {
     Bisect(BisectArgs),
     /// List device types and devices, their memory and what they can (exit status 1 when one cannot be asked)
     Info(InfoArgs),
+    /// Print a device's history that was streamed to a file (MILLPOND_HISTORY=FILE)
+    History(HistoryArgs),
 }
 
 #[derive(Args)]
@@ -136,6 +139,15 @@ struct InfoArgs {
     plugin: Option<PathBuf>,
 }
 
+#[derive(Args)]
+struct HistoryArgs {
+    /// The file
+    file: PathBuf,
+    /// One JSON object a line: the first says what the file is, each other one is an event
+    #[arg(long)]
+    json: bool,
+}
+
 /// A device type and an ordinal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DeviceName {
@@ -178,6 +190,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo_command(&args),
         Command::Bisect(args) => bisect_command(&args).map_err(Failure::from),
         Command::Info(args) => info_command(&args).map_err(Failure::from),
+        Command::History(args) => history_command(&args).map_err(Failure::from),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -411,6 +424,11 @@ fn info_command(args: &InfoArgs) -> Result<()> {
         bail!("{failed} of these could not be asked");
     }
     Ok(())
+}
+
+fn history_command(args: &HistoryArgs) -> Result<()> {
+    let history = history::History::read(&args.file)?;
+    say(&if args.json { history.json_lines() } else { history.table() })
 }
 
 #[cfg(test)]

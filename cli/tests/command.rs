@@ -282,3 +282,50 @@ fn numbers_that_are_too_large_are_quoted_whole() {
     let o = millpond(&["replay", trace.to_str().unwrap()]);
     assert!(err(&o).contains("the bytes `123456789012345678901234567890` is 2^64 or more"), "{}", err(&o));
 }
+
+/// What a program asked for is recorded, here a replay, and replays to the same account; its history can be read.
+#[test]
+fn a_recorded_program_replays_to_the_same_peak() {
+    let folder = Folder::new("record");
+    let trace = folder.file("small.trace", &small_trace());
+    let (recorded, history) = (folder.0.join("recorded.trace"), folder.0.join("small.history"));
+    let replay = |trace: &Path, variables: &[(&str, &Path)]| {
+        let o = Command::new(env!("CARGO_BIN_EXE_millpond"))
+            .args(["replay", "--json", "-", "--capacity", "1GiB", trace.to_str().unwrap()])
+            .env_remove("MILLPOND_HOST_CAPACITY")
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        assert!(o.status.success(), "{}", err(&o));
+        let all: serde_json::Value = serde_json::from_str(&out(&o)).unwrap();
+        all[0].clone()
+    };
+    let program = replay(&trace, &[("MILLPOND_RECORD", &recorded), ("MILLPOND_HISTORY", &history)]);
+    let again = replay(&recorded, &[]);
+    for sum in ["requested_bytes", "allocated_bytes", "reserved_bytes"] {
+        assert_eq!(program[sum]["peak"], again[sum]["peak"], "{sum}");
+    }
+    assert_eq!(program["trace"]["peak_live_bytes"], again["trace"]["peak_live_bytes"]);
+
+    let o = millpond(&["history", "--json", history.to_str().unwrap()]);
+    assert!(o.status.success(), "{}", err(&o));
+    let text = out(&o);
+    let lines: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(lines[0]["about"]["device"], "host:0");
+    let count = |action: &str| lines.iter().filter(|l| l["action"] == action).count();
+    assert_eq!((count("alloc"), lines[0]["dropped"].as_u64()), (300, Some(0)));
+    assert!(count("segment_alloc") > 0 && count("free_requested") >= 280, "{text:.300}");
+    let table = out(&millpond(&["history", history.to_str().unwrap()]));
+    assert!(table.starts_with("history of host:0 in process ") && table.contains("at once"), "{table:.300}");
+
+    let bytes = std::fs::read(&history).unwrap();
+    let cut = folder.0.join("cut.history");
+    std::fs::write(&cut, &bytes[..bytes.len() - 5]).unwrap();
+    let o = millpond(&["history", cut.to_str().unwrap()]);
+    assert!(o.status.success() && out(&o).contains("it ends in the middle"), "{}", err(&o));
+    let mut bad = bytes.clone();
+    bad[bytes.len() / 2] ^= 1;
+    std::fs::write(&cut, &bad).unwrap();
+    let o = millpond(&["history", cut.to_str().unwrap()]);
+    assert!(o.status.code() == Some(1) && err(&o).contains("byte "), "{}", err(&o));
+}

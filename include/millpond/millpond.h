@@ -148,6 +148,36 @@ extern "C" {
 #define MILLPOND_CAP_STREAMS 16
 /** Bit of `millpond_device_info.caps`: stream callbacks work. */
 #define MILLPOND_CAP_CALLBACKS 32
+/** Event of a history: a request was served. */
+#define MILLPOND_HISTORY_ALLOC 1
+/** Event of a history: a free was asked for; told before the memory can be used again. */
+#define MILLPOND_HISTORY_FREE_REQUESTED 2
+/** Event of a history: what the freed block waited for is over. Not told after FREE_REQUESTED with MILLPOND_HISTORY_AT_ONCE. */
+#define MILLPOND_HISTORY_FREE_COMPLETED 3
+/** Event of a history: a free that was asked for has failed: the block lives on. */
+#define MILLPOND_HISTORY_FREE_REFUSED 4
+/** Event of a history: memory was taken from the device, and is at that address. */
+#define MILLPOND_HISTORY_SEGMENT_ALLOC 5
+/** Event of a history: memory went back to the device: what was taken, or a part, or several side by side. */
+#define MILLPOND_HISTORY_SEGMENT_FREE 6
+/** Event of a history: memory that was there before is shown at that address, too. */
+#define MILLPOND_HISTORY_SEGMENT_MAP 7
+/** Event of a history: it is not shown there any more. */
+#define MILLPOND_HISTORY_SEGMENT_UNMAP 8
+/** Event of a history: a request has failed for lack of memory, whatever was tried. */
+#define MILLPOND_HISTORY_OOM 9
+/** Event of a history: a block is used by one more stream. */
+#define MILLPOND_HISTORY_RECORD_STREAM 10
+/** Event of a history: a snapshot was taken. */
+#define MILLPOND_HISTORY_SNAPSHOT 11
+/** Event of a history: the program has noted `text`. */
+#define MILLPOND_HISTORY_ANNOTATE 12
+/** Flag of an event: it is pinned host memory. */
+#define MILLPOND_HISTORY_HOST 1
+/** Flag of MILLPOND_HISTORY_FREE_REQUESTED: nothing had to be waited for. */
+#define MILLPOND_HISTORY_AT_ONCE 2
+/** Flag of an event: it is of one stream. Without it `stream` is NULL, and means all of them. */
+#define MILLPOND_HISTORY_STREAM 4
 
 /**
  * A capture of work for later, and the graph that it made: a handle from `millpond_capture_begin`. It is a number and
@@ -350,6 +380,59 @@ typedef bool (*millpond_walk_callback)(void *user_data, const struct millpond_bl
  * Called on the thread of that call, with no lock held. Returns whether to continue. It must not throw.
  */
 typedef bool (*millpond_write_callback)(void *user_data, const void *data, size_t size_bytes);
+
+/** How a history is to be. */
+typedef struct millpond_history_options {
+  /** sizeof(millpond_history_options) */
+  size_t struct_size;
+  /**
+   * The newest so many events are kept, rounded up to a power of two; 0: 65 536. Each takes 64 bytes, and 8 for each
+   * caller.
+   */
+  size_t event_count;
+  /** How many callers of each request, free and note are kept; 0: none, 64 at most. */
+  size_t frame_count;
+  /** All events go to this file, too; NULL: to none. `%p` in it is the number of the process, `%d` the device. */
+  const char *path;
+} millpond_history_options;
+
+/** One event of a history. */
+typedef struct millpond_history_event {
+  /** sizeof(millpond_history_event) */
+  size_t struct_size;
+  /** [ns] of CLOCK_MONOTONIC. */
+  uint64_t time_ns;
+  /** A MILLPOND_HISTORY_ number: what happened. */
+  uint32_t kind;
+  /** MILLPOND_HISTORY_HOST, _AT_ONCE, _STREAM. */
+  uint32_t flags;
+  /** Where; NULL where there is no place. */
+  void *ptr;
+  /** Bytes as charged. */
+  uint64_t size_bytes;
+  /** Bytes as asked for. */
+  uint64_t requested_bytes;
+  /** The stream of the block, or of the request. */
+  C_Stream stream;
+  /** The pool that served it; borrowed. NULL where it has ended, and where there is none. */
+  struct millpond_pool *pool;
+  /** The system's number of the thread (gettid). */
+  uint32_t thread;
+  /** What the thread was doing, as it said; 0: nothing. */
+  uint32_t tag;
+  /** The callers' return addresses, the innermost first; some of the first are in Millpond. For the call. */
+  const uint64_t *frames;
+  /** How many there are. */
+  size_t frame_count;
+  /** Of MILLPOND_HISTORY_ANNOTATE; else NULL. For the call. */
+  const char *text;
+} millpond_history_event;
+
+/**
+ * Called for each event of `millpond_device_history_read`, the oldest first, with the pointer given there. The event
+ * lives for the call. On the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+ */
+typedef bool (*millpond_history_callback)(void *user_data, const struct millpond_history_event *event);
 
 /**
  * Called on a thread of the device when a stream reaches it, with the pointer given to `millpond_stream_add_callback`
@@ -1559,6 +1642,73 @@ C_Status millpond_device_list_tags(const millpond_device *device,
                                    size_t stats_size,
                                    size_t capacity,
                                    size_t *out_count);
+
+/* ---- Seeing memory: its history, and recordings -------------------------------------------------------- */
+
+/**
+ * From now on what happens to the device's memory, pinned memory included, is kept: the newest events, for
+ * `millpond_device_history_read`, and all of them in a file where `options` names one. NULL as `options`: all zeros. What
+ * an earlier history has kept is given up. Calls of other threads that are under way may be left out. While there is a
+ * history, requests and frees take up to twice as long (docs/seeing.md). The file is written by a thread that is
+ * started for it, every 50 ms and at the end of the process.
+ *
+ * Errors: BUSY while there is a history; SYSTEM for a file that cannot be written, or without a thread; OUT_OF_MEMORY for
+ * the events; INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
+C_Status millpond_device_history_start(millpond_device *device,
+                                       const millpond_history_options *options);
+
+/**
+ * Ends the history. Its file is whole then, and lacks `*out_dropped` events (may be NULL), as its writer could not keep
+ * up. What was kept can be read until another one begins.
+ *
+ * Errors: NOT_PERMITTED where there is none; SYSTEM where the file could not be written wholly, and the history has ended
+ * all the same; INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
+C_Status millpond_device_history_stop(millpond_device *device,
+                                      uint64_t *out_dropped);
+
+/**
+ * Tells `callback` each event that the history has kept, the oldest first, until it returns false, and writes how many
+ * it has not any more to `*out_dropped` (may be NULL). All of them up to one moment, while other threads go on. The
+ * callback may call Millpond. Also after the end of the history.
+ *
+ * Errors: NOT_PERMITTED where there was none; INVALID_ARGUMENT, also for NULL as `callback`; NOT_INITIALIZED.
+ */
+C_Status millpond_device_history_read(const millpond_device *device,
+                                      millpond_history_callback callback,
+                                      void *user_data,
+                                      uint64_t *out_dropped);
+
+/**
+ * A note in the history of each open device that has one, for the reader. The library keeps the first 65 536 different
+ * texts as long as the process lives; later ones are noted without their text.
+ *
+ * Errors: INVALID_ARGUMENT for NULL, and for what is not UTF-8.
+ */
+C_Status millpond_history_annotate(const char *note);
+
+/**
+ * From now on what the program asks of the device's memory is written to `path`, as a trace that `millpond replay` and
+ * `millpond bisect` take (traces/README.md); the blocks that live now come first. `%p` in the path is the number of
+ * the process, `%d` the device. A program that is faster than the file waits for it, as a trace with holes is worth
+ * nothing. The file is written every 50 ms, and at the end of the process.
+ *
+ * Errors: BUSY while there is a recording; SYSTEM for a file that cannot be written, or without a thread;
+ * INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
+C_Status millpond_device_record_start(millpond_device *device,
+                                      const char *path);
+
+/**
+ * Ends the recording; the file is whole then. It lacks `*out_dropped` events (may be NULL): 0, unless a request would have
+ * had to wait for seconds.
+ *
+ * Errors: NOT_PERMITTED where there is none; SYSTEM where the file could not be written wholly, and the recording has
+ * ended all the same; INVALID_ARGUMENT; NOT_INITIALIZED.
+ */
+C_Status millpond_device_record_stop(millpond_device *device,
+                                     uint64_t *out_dropped);
 
 /* ---- Sharing: other processes, other devices ----------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
 
 pub mod biased;
 pub mod changed;
+pub(crate) mod clock;
 pub(crate) mod descriptor;
 pub mod error;
 pub(crate) mod foreign;
@@ -12,5 +13,7 @@ pub(crate) mod numa;
 #[cfg(any(feature = "capi", feature = "plugin"))]
 pub(crate) mod quiet;
 pub mod remote;
+pub mod ring;
+pub(crate) mod signals;
 pub mod slots;
 pub mod sync;

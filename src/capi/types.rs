@@ -330,6 +330,91 @@ pub type millpond_write_callback = Option<
     unsafe extern "C-unwind" fn(user_data: *mut c_void, data: *const c_void, size_bytes: usize) -> bool,
 >;
 
+/// Event of a history: a request was served.
+pub const MILLPOND_HISTORY_ALLOC: u32 = 1;
+/// Event of a history: a free was asked for; told before the memory can be used again.
+pub const MILLPOND_HISTORY_FREE_REQUESTED: u32 = 2;
+/// Event of a history: what the freed block waited for is over. Not told after FREE_REQUESTED with MILLPOND_HISTORY_AT_ONCE.
+pub const MILLPOND_HISTORY_FREE_COMPLETED: u32 = 3;
+/// Event of a history: a free that was asked for has failed: the block lives on.
+pub const MILLPOND_HISTORY_FREE_REFUSED: u32 = 4;
+/// Event of a history: memory was taken from the device, and is at that address.
+pub const MILLPOND_HISTORY_SEGMENT_ALLOC: u32 = 5;
+/// Event of a history: memory went back to the device: what was taken, or a part, or several side by side.
+pub const MILLPOND_HISTORY_SEGMENT_FREE: u32 = 6;
+/// Event of a history: memory that was there before is shown at that address, too.
+pub const MILLPOND_HISTORY_SEGMENT_MAP: u32 = 7;
+/// Event of a history: it is not shown there any more.
+pub const MILLPOND_HISTORY_SEGMENT_UNMAP: u32 = 8;
+/// Event of a history: a request has failed for lack of memory, whatever was tried.
+pub const MILLPOND_HISTORY_OOM: u32 = 9;
+/// Event of a history: a block is used by one more stream.
+pub const MILLPOND_HISTORY_RECORD_STREAM: u32 = 10;
+/// Event of a history: a snapshot was taken.
+pub const MILLPOND_HISTORY_SNAPSHOT: u32 = 11;
+/// Event of a history: the program has noted `text`.
+pub const MILLPOND_HISTORY_ANNOTATE: u32 = 12;
+/// Flag of an event: it is pinned host memory.
+pub const MILLPOND_HISTORY_HOST: u32 = 1;
+/// Flag of MILLPOND_HISTORY_FREE_REQUESTED: nothing had to be waited for.
+pub const MILLPOND_HISTORY_AT_ONCE: u32 = 2;
+/// Flag of an event: it is of one stream. Without it `stream` is NULL, and means all of them.
+pub const MILLPOND_HISTORY_STREAM: u32 = 4;
+
+/// How a history is to be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct millpond_history_options {
+    /// sizeof(millpond_history_options)
+    pub struct_size: usize,
+    /// The newest so many events are kept, rounded up to a power of two; 0: 65 536. Each takes 64 bytes, and 8 for each
+    /// caller.
+    pub event_count: usize,
+    /// How many callers of each request, free and note are kept; 0: none, 64 at most.
+    pub frame_count: usize,
+    /// All events go to this file, too; NULL: to none. `%p` in it is the number of the process, `%d` the device.
+    pub path: *const c_char,
+}
+
+/// One event of a history.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct millpond_history_event {
+    /// sizeof(millpond_history_event)
+    pub struct_size: usize,
+    /// [ns] of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// A MILLPOND_HISTORY_ number: what happened.
+    pub kind: u32,
+    /// MILLPOND_HISTORY_HOST, _AT_ONCE, _STREAM.
+    pub flags: u32,
+    /// Where; NULL where there is no place.
+    pub ptr: *mut c_void,
+    /// Bytes as charged.
+    pub size_bytes: u64,
+    /// Bytes as asked for.
+    pub requested_bytes: u64,
+    /// The stream of the block, or of the request.
+    pub stream: C_Stream,
+    /// The pool that served it; borrowed. NULL where it has ended, and where there is none.
+    pub pool: *mut millpond_pool,
+    /// The system's number of the thread (gettid).
+    pub thread: u32,
+    /// What the thread was doing, as it said; 0: nothing.
+    pub tag: u32,
+    /// The callers' return addresses, the innermost first; some of the first are in Millpond. For the call.
+    pub frames: *const u64,
+    /// How many there are.
+    pub frame_count: usize,
+    /// Of MILLPOND_HISTORY_ANNOTATE; else NULL. For the call.
+    pub text: *const c_char,
+}
+
+/// Called for each event of `millpond_device_history_read`, the oldest first, with the pointer given there. The event
+/// lives for the call. On the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+pub type millpond_history_callback =
+    Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, event: *const millpond_history_event) -> bool>;
+
 /// Called on a thread of the device when a stream reaches it, with the pointer given to `millpond_stream_add_callback`
 /// and the state of the stream (C_SUCCESS, or the failure of earlier work). It should not throw, and must not make
 /// calls that wait: they return MILLPOND_E_NOT_PERMITTED.

@@ -6,6 +6,21 @@
 
 use crate::base::error::{Code, Error, Result};
 
+/// A freed block whose wait is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Completed {
+    /// Where it starts.
+    pub offset: u64,
+    /// [B] as charged.
+    pub charged: u64,
+    /// [B] as asked for.
+    pub requested: u64,
+    /// The stream that ordered its use, if one did.
+    pub stream: Option<u64>,
+    /// The number of its pool.
+    pub pool: u32,
+}
+
 /// A point in the work of streams, numbered by the backing.
 pub type Point = u64;
 
@@ -116,6 +131,9 @@ pub trait Backing: Points {
     fn ordered_by(&self, _stream: u64) -> bool {
         true
     }
+    /// A freed block that had to wait for something has become reusable, or is about to go back to the device: for
+    /// those who watch. It may come with locks of the pond held, so it calls nothing and waits for nothing.
+    fn free_completed(&self, _freed: Completed) {}
     /// Calls `each` for every stream that may have work on the device, including the default one; with `EVERY` alone if
     /// there may be streams that nobody knows.
     fn streams(&self, each: &mut dyn FnMut(u64));

@@ -4,7 +4,7 @@ use super::features::{Exported, Pieces, Restored};
 use super::ground::Ground;
 use super::state::captures::CaptureId;
 use super::state::checkpoints::CheckpointId;
-use super::types::PoolId;
+use super::types::{BlockInfo, PoolId, TagStats};
 use crate::base::error::Result;
 
 /// Stream capture; from [`Pond::captures`](super::Pond::captures).
@@ -102,5 +102,40 @@ impl ExportCalls<'_> {
     /// What others still use of all pools, or of one.
     pub fn all(self, pool: Option<PoolId>) -> Exported {
         self.0.exported(pool)
+    }
+}
+
+/// What [`Pond::tags`](super::Pond::tags) gives.
+#[derive(Clone, Copy)]
+pub struct TagCalls<'a>(pub(super) &'a Ground);
+
+impl TagCalls<'_> {
+    /// Gives the live block at `offset`, which its owner does not know yet, a tag that is not 0.
+    pub fn give(self, offset: u64, tag: u16) {
+        self.0.tag(offset, tag);
+    }
+
+    /// What the blocks of each tag have that was ever given.
+    pub fn stats(self) -> Vec<(u16, TagStats)> {
+        self.0.tag_stats()
+    }
+}
+
+/// What `Pond::watched` gives.
+#[derive(Clone, Copy)]
+pub(crate) struct WatchCalls<'a>(pub(super) &'a Ground);
+
+impl WatchCalls<'_> {
+    /// The live block that starts at `offset`, and whether a free with that stream lets it be used again at once. One
+    /// that does not is told of when it does ([`Backing::free_completed`](super::Backing::free_completed)).
+    #[inline]
+    pub(crate) fn to_be_freed(self, offset: u64, stream: Option<u64>) -> Option<(BlockInfo, bool)> {
+        self.0.to_be_freed(offset, stream)
+    }
+
+    /// What a request is charged that the first step has served.
+    #[inline(always)]
+    pub(crate) fn charged(self, bytes: u64) -> u64 {
+        self.0.maps.shape.charged_of(bytes)
     }
 }

@@ -190,7 +190,13 @@ impl Ground {
     /// Frees a live block that was used on its own stream only, if the calling thread owns its heap; does nothing if
     /// `stream` is another one. A free with a `size` is left to [`free_from`](Self::free_from), which checks it.
     #[inline(always)]
-    pub(crate) fn free_quick(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Freed {
+    pub(crate) fn free_quick(
+        &self,
+        offset: u64,
+        stream: Option<u64>,
+        size: Option<u64>,
+        tell: impl FnOnce(&Heap, u64, u64),
+    ) -> Freed {
         if size.is_some() {
             return Freed::Missed(None);
         }
@@ -202,7 +208,11 @@ impl Ground {
             return Freed::Missed(None);
         }
         let Some(mut h) = self.enter(heap) else { return Freed::Missed(Some(heap)) };
-        if self.end_plainly_live(&mut h, (record, g), offset) { Freed::Done } else { Freed::Missed(None) }
+        if self.end_plainly_live(&mut h, (record, g), offset, tell) {
+            Freed::Done
+        } else {
+            Freed::Missed(None)
+        }
     }
 
     /// Frees the block at `offset`, whose heap is locked, if only its own stream has used it. `use_` is the use of its
@@ -213,12 +223,15 @@ impl Ground {
         h: &mut LockedHeap<'_, G>,
         (record, use_): (UseRecord<'_>, GranuleUse),
         offset: u64,
+        tell: impl FnOnce(&Heap, u64, u64),
     ) -> bool {
         let Some((id, d, was)) = self.maps.plainly_live(record, use_, offset) else { return false };
         let bytes = d.requested();
         let ended = h.end_life(d, was, kind::FREED); // else another thread was first
         if ended {
-            h.counters.count_out(self.maps.shape.charged_of(bytes), bytes);
+            let charged = self.maps.shape.charged_of(bytes);
+            tell(h.heap, charged, bytes);
+            h.counters.count_out(charged, bytes);
             h.shelve(id, d, was);
         }
         ended
@@ -248,6 +261,6 @@ impl Ground {
         // This thread allocates here, but does not own the lock.
         let mut h = self.lock(heap);
         let record = maps.record_of(offset).filter(|r| r.now().heap() == heap.index);
-        record.is_some_and(|r| self.end_plainly_live(&mut h, (r, r.now()), offset))
+        record.is_some_and(|r| self.end_plainly_live(&mut h, (r, r.now()), offset, |_, _, _| ()))
     }
 }

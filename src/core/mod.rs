@@ -43,8 +43,8 @@ mod tests;
 pub mod types;
 mod units;
 
-pub use backing::{Backing, Point, Points};
-pub use faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls};
+pub use backing::{Backing, Completed, Point, Points};
+pub use faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls, TagCalls};
 pub use features::{Exported, Pieces, Restored};
 pub use ground::Config;
 pub use layout::{Layout, Owner, Place, Placed, Span};

@@ -1,7 +1,7 @@
 //! The pond: one device's memory behind a few calls. What they do stands in the files below.
 
 use super::backing::Backing;
-use super::faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls};
+use super::faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls, TagCalls, WatchCalls};
 use super::ground::{Config, Ground};
 use super::heap::Heap;
 use super::ladder::{Freed, Got, Locate};
@@ -10,7 +10,7 @@ use super::order::{Ending, Order};
 use super::report::OomReport;
 use super::state::pools::{Pool, PoolRef};
 use super::state::tuned::Tuning;
-use super::types::{BlockInfo, BlockRecord, BlockStates, PoolId, Stats, TagStats};
+use super::types::{BlockInfo, BlockRecord, BlockStates, PoolId, Stats};
 use crate::base::error::{Error, Result};
 use crate::base::sync::Ordering::Relaxed;
 use std::sync::Arc;
@@ -84,14 +84,15 @@ impl Pond {
         self.ground.explain(pool, stream, bytes, e)
     }
 
-    /// Gives the live block at `offset`, which its owner does not know yet, a tag that is not 0.
-    pub fn tag(&self, offset: u64, tag: u16) {
-        self.ground.tag(offset, tag);
+    /// Tags of blocks.
+    pub fn tags(&self) -> TagCalls<'_> {
+        TagCalls(&self.ground)
     }
 
-    /// What the blocks of each tag have that was ever given.
-    pub fn tag_stats(&self) -> Vec<(u16, TagStats)> {
-        self.ground.tag_stats()
+    /// For those who watch what happens.
+    #[inline]
+    pub(crate) fn watched(&self) -> WatchCalls<'_> {
+        WatchCalls(&self.ground)
     }
 
     /// [B] in live blocks. The device is not asked anything.
@@ -103,16 +104,23 @@ impl Pond {
     /// this point as well; with a size, that must be the size that was asked for.
     #[inline]
     pub fn free(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Result<()> {
-        match self.ground.free_quick(offset, stream, size) {
+        match self.free_quick(offset, stream, size, |_, _, _| ()) {
             Freed::Done => Ok(()),
             Freed::Missed(heap) => self.ground.free_from(offset, stream, size, heap),
         }
     }
 
-    /// The first step of a free. Never panics.
+    /// The first step of a free. `tell` is called with the heap, the charge and what was asked for, before anybody can
+    /// have the block again: with the heap's lock held. Never panics, if that does not.
     #[inline(always)]
-    pub(crate) fn free_quick(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Freed {
-        self.ground.free_quick(offset, stream, size)
+    pub(crate) fn free_quick(
+        &self,
+        offset: u64,
+        stream: Option<u64>,
+        size: Option<u64>,
+        tell: impl FnOnce(&Heap, u64, u64),
+    ) -> Freed {
+        self.ground.free_quick(offset, stream, size, tell)
     }
 
     /// All other steps of a free; `heap` is what the first step said.

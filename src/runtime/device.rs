@@ -7,6 +7,7 @@ use crate::base::error::Result;
 use crate::core::{CheckpointId, PoolId, Restored};
 use crate::device::{Caps, Device, MemoryInfo, Sizes, Versions};
 use crate::runtime::fork;
+use crate::runtime::history::Tapes;
 use crate::runtime::memory::Memory;
 use crate::runtime::options::Options;
 use crate::runtime::pinned::{HostCache, Table};
@@ -44,6 +45,7 @@ pub struct DeviceState {
     pub(crate) host: HostCache,
     pub(crate) unified: Table,
     pub(crate) imports: Imports,
+    pub(crate) tapes: Tapes,
 }
 
 impl DeviceState {
@@ -58,6 +60,7 @@ impl DeviceState {
         let usage = Arc::new(Usage::new());
         let memory = Memory::with_options(device.clone(), usage.clone(), options)?;
         memory.set_owner(id);
+        host.tell_to(memory.observers().clone());
         Ok(DeviceState {
             id,
             type_name: type_name.to_owned(),
@@ -68,6 +71,7 @@ impl DeviceState {
             host,
             unified: Table::default(),
             imports: Imports::default(),
+            tapes: Tapes::default(),
         })
     }
 

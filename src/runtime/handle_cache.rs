@@ -5,7 +5,7 @@
 //! change, and the entry of a pool that has ended is reused only for the next pool in the same slot of the core, which
 //! comes long after. When a pool is destroyed or released, its numbers are removed before that call returns. The
 //! default pool of a device is left out while the device has scopes, and all pools are while a thread has a tag in
-//! force.
+//! force. Pools of a device that is being watched are in a table of their own, which is looked at only after a miss.
 
 use crate::base::fork;
 use crate::base::slots::AtomicRef;
@@ -44,6 +44,8 @@ static NONE: Entry = Entry::empty();
 const SLOTS: usize = 64;
 /// The cache, indexed by the low bits of the number.
 static CACHE: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
+/// The same for devices that are being watched.
+static WATCHED: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
 
 /// The number of an entry whose pool has ended. No pool has this number, since those of pools have a mark in their high
 /// bits.
@@ -65,9 +67,14 @@ fn key(pool: &'static Pool) -> usize {
     std::ptr::from_ref(pool).addr()
 }
 
-#[inline(always)]
-fn slot_of(number: u64) -> &'static AtomicRef<Entry> {
-    &CACHE[number as usize % SLOTS]
+/// Hides the number in both tables.
+fn hide(number: u64) {
+    for table in [&CACHE, &WATCHED] {
+        let slot = &table[number as usize % SLOTS];
+        if slot.get().is_some_and(|e| e.number.load(Ordering::Relaxed) == number) {
+            slot.set(Some(&NONE));
+        }
+    }
 }
 
 impl Entry {
@@ -100,7 +107,19 @@ impl Entry {
 /// The entry of a number, if it was entered recently; none in a forked child.
 #[inline(always)]
 pub(crate) fn find(number: u64) -> Option<&'static Entry> {
-    slot_of(number).get().filter(|entry| entry.number.load(Ordering::Relaxed) == number)
+    find_in(&CACHE, number)
+}
+
+/// The same for a device that is being watched.
+#[inline(always)]
+pub(crate) fn find_watched(number: u64) -> Option<&'static Entry> {
+    find_in(&WATCHED, number)
+}
+
+#[inline(always)]
+fn find_in(table: &[AtomicRef<Entry>; SLOTS], number: u64) -> Option<&'static Entry> {
+    let slot = &table[number as usize % SLOTS];
+    slot.get().filter(|entry| entry.number.load(Ordering::Relaxed) == number)
 }
 
 /// Enters a pool under `number`, which no other pool may ever have. Does nothing for number 0.
@@ -110,9 +129,12 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         return;
     }
     fork::in_children(forget_all);
+    if memory.is_watched() && find_watched(number).is_some() {
+        return; // it is there: the request was not one that the first step serves
+    }
     let mut entries = lock(&ENTRIES);
-    // Checked under the lock: a thread that changes one of these calls `bypass`, `bypass_everything` or `remove` after
-    // that.
+    // Checked under the lock, as is whether the device is watched: a thread that changes one of these calls `bypass`,
+    // `bypass_all` or `remove` after that.
     if id == PoolId::DEFAULT && memory.has_scopes() || memory.is_released(id) || tags::any() {
         return;
     }
@@ -134,25 +156,30 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         entries.by_pool.entry(key(pool)).or_default().push(number);
         entry
     });
-    slot_of(number).set(Some(entry));
+    let table = if pooled.observers.any() { &WATCHED } else { &CACHE };
+    table[number as usize % SLOTS].set(Some(entry));
 }
 
 /// Hides the pool until it is entered again.
 #[cold]
 pub(crate) fn bypass(pool: &'static Pool) {
     let entries = lock(&ENTRIES);
-    for &number in entries.by_pool.get(&key(pool)).into_iter().flatten() {
-        if slot_of(number).get().is_some_and(|e| e.number.load(Ordering::Relaxed) == number) {
-            slot_of(number).set(Some(&NONE));
-        }
-    }
+    entries.by_pool.get(&key(pool)).into_iter().flatten().for_each(|&n| hide(n));
+}
+
+/// Hides all pools of that memory, each until it is entered again.
+#[cold]
+pub(crate) fn bypass_all(memory: &Pooled) {
+    let entries = lock(&ENTRIES);
+    let of_it = |e: &&'static Entry| e.pooled.get().is_some_and(|m| std::ptr::eq(m, memory));
+    entries.by_number.iter().filter(|(_, e)| of_it(e)).for_each(|(&n, _)| hide(n));
 }
 
 /// Hides all pools, each until it is entered again.
 #[cold]
 pub(crate) fn bypass_everything() {
     let _entries = lock(&ENTRIES);
-    CACHE.iter().for_each(|slot| slot.set(Some(&NONE)));
+    forget_all();
 }
 
 /// Removes all numbers of the pool.
@@ -161,9 +188,7 @@ pub(crate) fn remove(pool: &'static Pool) {
     let mut entries = lock(&ENTRIES);
     for number in entries.by_pool.remove(&key(pool)).into_iter().flatten() {
         if let Some(entry) = entries.by_number.remove(&number) {
-            if slot_of(number).get().is_some_and(|e| std::ptr::eq(e, entry)) {
-                slot_of(number).set(Some(&NONE));
-            }
+            hide(number);
             entry.number.store(RETIRED, Ordering::Release);
             entries.retired.entry(key(pool)).or_default().push(entry);
         }
@@ -183,7 +208,7 @@ pub(crate) fn remove_all(memory: &Pooled) {
 
 /// Empties the cache in a forked child, so that every call takes the slow path, which refuses it.
 fn forget_all() {
-    CACHE.iter().for_each(|slot| slot.set(Some(&NONE)));
+    CACHE.iter().chain(&WATCHED).for_each(|slot| slot.set(Some(&NONE)));
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub(crate) fn alloc<C: Caller, A>(
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
     let Some(entry) = handle_cache::find(caller.number()) else {
-        return alloc_first(caller, stream, bytes, answer);
+        return alloc_watched(caller, stream, bytes, answer);
     };
     let (Some(pooled), Some(pool)) = (entry.pooled(), entry.place()) else {
         return alloc_first(caller, stream, bytes, answer);
@@ -58,6 +58,25 @@ pub(crate) fn alloc<C: Caller, A>(
         Got::Block(addr, None) => answer(Ok(addr)),
         Got::Block(addr, Some(heap)) => settle(caller, pooled, heap, addr, answer),
         Got::Missed(heap) => alloc_rest(caller, entry, heap, stream, bytes, answer),
+    }
+}
+
+/// A request to a pool that was not found: its device may be watched.
+#[inline(never)]
+fn alloc_watched<C: Caller, A>(
+    caller: C,
+    stream: StreamId,
+    bytes: u64,
+    answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
+) -> A {
+    let found = handle_cache::find_watched(caller.number());
+    let Some((pooled, pool)) = found.and_then(|e| Some((e.pooled()?, e.pool(caller.number())?))) else {
+        return alloc_first(caller, stream, bytes, answer);
+    };
+    match pooled.alloc_quick_watched(pool, stream, bytes) {
+        Got::Block(0, _) | Got::Missed(_) => alloc_first(caller, stream, bytes, answer),
+        Got::Block(addr, None) => answer(Ok(addr)),
+        Got::Block(addr, Some(heap)) => settle(caller, pooled, heap, addr, answer),
     }
 }
 
@@ -130,12 +149,26 @@ pub(crate) fn free<C: Caller, A>(
 ) -> A {
     let Some((entry, pooled)) = handle_cache::find(caller.number()).and_then(|e| Some((e, e.pooled()?)))
     else {
-        return free_first(caller, addr, stream, answer);
+        return free_watched(caller, addr, stream, answer);
     };
     let Some(offset) = pooled.near(addr) else { return free_far(caller, entry, addr, stream, answer) };
     match pooled.free_quick(offset, stream) {
         Freed::Done => answer(Ok(())),
         Freed::Missed(heap) => free_missed(caller, entry, offset, heap, stream, answer),
+    }
+}
+
+/// A free that names a pool that was not found: its device may be watched.
+#[inline(never)]
+fn free_watched<C: Caller, A>(
+    caller: C,
+    addr: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
+) -> A {
+    match handle_cache::find_watched(caller.number()).and_then(|e| e.pooled()) {
+        Some(pooled) if pooled.free_quick_watched(addr, stream) => answer(Ok(())),
+        _ => free_first(caller, addr, stream, answer),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::device::{Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::backing::Supply;
 use crate::runtime::handle_cache;
+use crate::runtime::observe::Observers;
 use crate::runtime::options::Options;
 use crate::runtime::tags::{self, Tag};
 use crate::runtime::unpooled::Unpooled;
@@ -24,6 +25,7 @@ mod requests;
 mod settings;
 mod sharing;
 mod state;
+mod watched;
 
 pub(crate) use pooled::{Block, Pooled};
 use pooled::{config_of, unknown};
@@ -38,17 +40,21 @@ impl Memory {
     }
 
     /// A pond over the device, where its sizes allow.
-    fn pool(device: &Arc<dyn Device>, usage: &Arc<Usage>, expandable: bool) -> Result<How> {
+    fn pool(
+        device: &Arc<dyn Device>,
+        usage: &Arc<Usage>,
+        seen: &Arc<Observers>,
+        expandable: bool,
+    ) -> Result<How> {
         let config = config_of(&**device, expandable)?;
         if Pond::span(&config).is_err() {
-            return Ok(How::Unpooled(Box::new(Unpooled::new(device.clone(), usage.clone(), false)?)));
+            let unpooled = Unpooled::new(device.clone(), usage.clone(), seen.clone(), false)?;
+            return Ok(How::Unpooled(Box::new(unpooled)));
         }
-        let pooled = match Pooled::new(device.clone(), usage.clone(), config) {
+        let new = |config| Pooled::new(device.clone(), usage.clone(), seen.clone(), config);
+        let pooled = match new(config) {
             // A device that says now that it cannot map after all gives segments.
-            Err(_) if config.mapping && device.mapping().is_none() => {
-                let config = config_of(&**device, expandable)?;
-                Pooled::new(device.clone(), usage.clone(), config)?
-            }
+            Err(_) if config.mapping && device.mapping().is_none() => new(config_of(&**device, expandable)?)?,
             other => other?,
         };
         Ok(How::Pooled(Box::new(pooled)))
@@ -91,7 +97,9 @@ impl Memory {
                 None => unknown(addr),
             },
             How::Unpooled(u) => u.record_stream(addr, stream),
-        }
+        }?;
+        self.tell_use(addr, stream);
+        Ok(())
     }
 
     /// Ends the use of the block by `stream`, here or, given an event of the caller, there: after the free, reuse waits
@@ -177,7 +185,10 @@ impl Memory {
     pub fn restore(&self, pool: PoolId, checkpoint: CheckpointId) -> Result<Restored> {
         let How::Pooled(p) = self.open()? else { return self.pond().and(Ok(Restored::default())) };
         // Every block that is or was live has an address.
-        p.pond.checkpoints().restore(pool, checkpoint, |offset| p.places.address(offset).unwrap_or(0))
+        let at = |offset| p.places.address(offset).unwrap_or(0);
+        let done = p.pond.checkpoints().restore(pool, checkpoint, at)?;
+        self.tell_restored(pool, &done);
+        Ok(done)
     }
 
     fn pond(&self) -> Result<&Pond> {
@@ -226,7 +237,7 @@ impl Memory {
         match (tags::current(), &self.how) {
             (0, _) => {}
             _ if addr == 0 => {}
-            (tag, How::Pooled(p)) => _ = p.places.offset(addr).map(|offset| p.pond.tag(offset, tag)),
+            (tag, How::Pooled(p)) => _ = p.places.offset(addr).map(|offset| p.pond.tags().give(offset, tag)),
             (tag, How::Unpooled(u)) => u.tag(addr, tag),
         }
     }
@@ -234,7 +245,7 @@ impl Memory {
     /// What the blocks of each tag have that was ever used here, by its number.
     pub fn tag_stats(&self) -> Result<Vec<(Tag, TagStats)>> {
         let all = match self.open()? {
-            How::Pooled(p) => p.pond.tag_stats(),
+            How::Pooled(p) => p.pond.tags().stats(),
             How::Unpooled(u) => u.tag_stats(),
         };
         Ok(all.into_iter().filter_map(|(n, s)| Some((Tag::of_number(n)?, s))).collect())
@@ -421,6 +432,7 @@ impl Memory {
             return Ok(());
         }
         self.rescue.close();
+        self.observers.remove_all();
         self.supply().begin_close();
         match &self.how {
             How::Pooled(p) => {

@@ -41,9 +41,11 @@ mod explain;
 mod fork;
 mod gate;
 mod handle_cache;
+mod history;
 pub(crate) mod ladder;
 mod memory;
 mod numbers;
+mod observe;
 mod options;
 mod pinned;
 mod pool_handle;
@@ -73,7 +75,9 @@ pub use crate::device::{Caps, CopyKind, EventId, MAX_TYPE_NAME, StreamCallback, 
 pub use backing::segments::Segment;
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
+pub use history::{History, HistoryEvent, HistoryFile, HistoryOptions, annotate};
 pub use memory::Memory;
+pub use observe::{Event, EventKind, Observer, Told};
 pub use options::set_default_options;
 pub use pinned::HostStats;
 pub use pool_handle::PoolHandle;
@@ -85,7 +89,7 @@ pub use registry::{
     owner, register_type, type_names, unregister_type, user,
 };
 pub use share::Export;
-pub use snapshot::{Action, Event, Snapshot, SnapshotFormat};
+pub use snapshot::{Action, Event as SnapshotEvent, Snapshot, SnapshotFormat};
 pub use table::by_id;
 pub use tag_scopes::TagScope;
 #[cfg(feature = "capi")]

@@ -12,6 +12,7 @@ use crate::core::Stream;
 use crate::device::{HostWish, StreamId, Unified};
 use crate::fail;
 use crate::runtime::device::DeviceState;
+use crate::runtime::observe::EventKind;
 use crate::runtime::reentry::may_block;
 use crate::runtime::{lock, table};
 pub use cache::HostStats;
@@ -197,11 +198,13 @@ impl DeviceState {
             let mut s = lock(&self.host.state);
             let span = if s.stats.cached > most { s.idle() } else { None };
             let Some(Span { addr, bytes, piece }) = span else { return Ok(any) };
+            s.tell(EventKind::SegmentFree, addr, bytes, bytes);
             let _hand = self.host.hand(s);
             let given = self.device().host_free(addr, bytes);
             let mut s = lock(&self.host.state);
             s.stats.driver_calls += 1;
             if let Err(e) = given {
+                s.tell(EventKind::SegmentAlloc, addr, bytes, bytes);
                 s.restore(Span { addr, bytes, piece });
                 return Err(e);
             }

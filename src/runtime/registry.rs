@@ -14,6 +14,7 @@ use crate::fail;
 use crate::runtime::builtin;
 use crate::runtime::device::DeviceState;
 use crate::runtime::gate::{Gate, Turn};
+use crate::runtime::history::Wishes;
 use crate::runtime::reentry::may_block;
 use crate::runtime::{fork, lock, options, table, usage};
 use std::sync::Arc;
@@ -213,6 +214,7 @@ fn note_ended(states: impl Iterator<Item = Arc<DeviceState>>) {
 /// Ends a device that is at rest, as all others of its type are: gives its memory back. Continues after an error
 /// and returns the first.
 fn close(state: &DeviceState) -> Result<()> {
+    state.end_tapes();
     let pinned = state.close_pinned();
     let memory = state.memory().close();
     state.close_imports();
@@ -277,7 +279,9 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
     }
     fork::used();
     let chosen = options::for_device(name, ordinal)?;
+    let wishes = Wishes::from_environment(&format!("{name}:{ordinal}"))?;
     let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?, chosen)?);
+    state.grant(wishes)?;
     table::keep(&state);
     let mut r = lock(&REGISTRY);
     let Some(e) = r.find(name) else { return unknown_type(name) };

@@ -214,6 +214,46 @@ class Device {
       if (fits) return all;
     }
   }
+  /// From now on what happens to the memory is kept, the newest events; in a file all of them, if
+  /// `path` is not empty. Throws MILLPOND_E_BUSY while there is a history.
+  C_Status start_history(const std::string& path = {}, std::size_t event_count = 0,
+                         std::size_t frame_count = 0) const {
+    millpond_history_options options{};
+    options.struct_size = sizeof options;
+    options.event_count = event_count;
+    options.frame_count = frame_count;
+    options.path = path.empty() ? nullptr : path.c_str();
+    return check(millpond_device_history_start(raw_, &options));
+  }
+  /// Ends the history: how many events its file lacks.
+  std::uint64_t stop_history() const {
+    std::uint64_t dropped = 0;
+    check(millpond_device_history_stop(raw_, &dropped));
+    return dropped;
+  }
+  /// Calls `each(const millpond_history_event&)` for each event that the history has kept, the
+  /// oldest first, until it returns false: how many there were before.
+  template <typename Each>
+  std::uint64_t read_history(Each each) const {
+    std::uint64_t dropped = 0;
+    check(millpond_device_history_read(
+        raw_,
+        [](void* to, const millpond_history_event* event) -> bool {
+          return (*static_cast<Each*>(to))(*event);
+        },
+        &each, &dropped));
+    return dropped;
+  }
+  /// From now on what is asked of the memory is written to `path`, for `millpond replay`.
+  C_Status start_record(const std::string& path) const {
+    return check(millpond_device_record_start(raw_, path.c_str()));
+  }
+  /// Ends the recording: how many events it lacks.
+  std::uint64_t stop_record() const {
+    std::uint64_t dropped = 0;
+    check(millpond_device_record_stop(raw_, &dropped));
+    return dropped;
+  }
   /// Counters of all pools together, in bytes.
   millpond_stats stats() const {
     millpond_stats out{};

@@ -1,5 +1,6 @@
 //! Frees that need the slow path, and information about a block.
 
+use super::super::backing::Completed;
 use super::super::desc::{DIRECT, Found, Id, USES, kind};
 use super::super::ground::Ground;
 use super::super::heap::{Heap, HeapState, LockedHeap};
@@ -96,6 +97,38 @@ impl Ground {
             h.counters.count_out(self.maps.shape.charged_of(bytes), bytes);
             self.reuse(h, id);
         });
+    }
+
+    /// What is told of a freed block whose wait is over.
+    pub(crate) fn completed(&self, heap: &Heap, id: Id) -> Completed {
+        Completed {
+            offset: self.offset(id),
+            charged: self.charge(id),
+            requested: self.maps.desc(id).requested(),
+            stream: stream_of(heap),
+            pool: heap.pool(),
+        }
+    }
+
+    /// The live block that starts at `offset`, and whether a free with that stream lets it be used again at once. One
+    /// that does not is told of when it does ([`Backing::free_completed`](super::super::backing::Backing)).
+    #[inline]
+    pub(crate) fn to_be_freed(&self, offset: u64, stream: Option<u64>) -> Option<(BlockInfo, bool)> {
+        let f = self.maps.find(offset)?;
+        let state = f.desc.state();
+        if state & kind::MASK != kind::LIVE {
+            return None;
+        }
+        let heap = self.heap(f.heap)?;
+        let info = BlockInfo {
+            base: offset,
+            size: self.charge(f.id),
+            requested: f.desc.requested(),
+            stream: stream_of(heap),
+            pool: PoolId(heap.pool()),
+        };
+        let plain = state & (USES | DIRECT) == 0 && stream.is_none_or(|s| s == heap.stream());
+        Some((info, plain))
     }
 
     /// The live block that contains `offset`.

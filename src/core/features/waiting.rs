@@ -99,6 +99,7 @@ impl Ground {
     /// A block that waits for nothing any more becomes reusable. How many bytes that are.
     fn ripen(&self, h: &mut LockedHeap<'_>, w: &Waiting) -> u64 {
         let charged = self.charge(w.id);
+        self.backing.free_completed(self.completed(h.heap, w.id)); // before anybody can have it again
         h.counters.count_back(charged);
         self.untag_waiting(w.id);
         self.reuse(h, w.id);
@@ -124,6 +125,8 @@ impl Ground {
             };
             (segment, g.begin_transit(Parts::Of(heap.pool(), heap.pool())))
         };
+        // Before its address can be another segment's.
+        self.backing.free_completed(self.completed(heap, w.id));
         let done = self.backing.segment_release(segment.offset(), segment.bytes);
         let mut g = self.growing();
         match &done {

@@ -7,8 +7,8 @@
 use super::copy::{self, Staged};
 use super::process::CallbackMark;
 use crate::base::error::{Code, Error, Result};
-use crate::base::loaded;
 use crate::base::sync::system::{Condvar, Mutex, lock};
+use crate::base::{loaded, signals::without_signals};
 use crate::device::StreamCallback;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -175,21 +175,4 @@ impl Stream {
         lock(&self.queue).closing = true;
         self.more.notify_one();
     }
-}
-
-/// Runs `spawn` with all signals blocked, which the new thread inherits: the program's signal handlers run only on its
-/// own threads.
-fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    let mut old = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `all` is valid for writes; sigfillset initialises it.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: `all` was initialised above, `old` is valid for writes.
-    let rc = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) };
-    let result = spawn();
-    if rc == 0 {
-        // SAFETY: `old` was filled by the call that succeeded above.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
-    }
-    result
 }

@@ -7,10 +7,13 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels::check_unlocked;
 use crate::base::sync::system::Mutex;
 use crate::base::sync::thread_token;
-use crate::core::{Backing, EVERY, GRANULE, Order, Point, Points as CorePoints, Waits};
+use crate::core::{
+    Backing, BlockInfo, Completed, EVERY, GRANULE, Order, Point, Points as CorePoints, PoolId, Waits,
+};
 use crate::device::{CopyKind, Device, EventId, ExternalStreams, Mapping, StreamId, Whose};
 use crate::fail;
 use crate::runtime::lock;
+use crate::runtime::observe::{Event, EventKind, Observers};
 use crate::runtime::reentry::{self, InCall};
 use crate::runtime::usage::{Pass, Usage};
 use points::{Points, Query, Taken};
@@ -52,6 +55,7 @@ fn external(device: &dyn Device) -> Result<&dyn ExternalStreams> {
 pub(crate) struct Supply {
     device: Arc<dyn Device>,
     usage: Arc<Usage>,
+    pub(crate) observers: Arc<Observers>,
     /// The thread that ends the device, whose calls are still allowed after that; 0: none.
     closer: AtomicU64,
     places: Arc<Places>,
@@ -78,10 +82,17 @@ pub(crate) struct Call<'a> {
 }
 
 impl Supply {
-    pub(crate) fn new(device: Arc<dyn Device>, usage: Arc<Usage>, places: Arc<Places>, maps: bool) -> Supply {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        usage: Arc<Usage>,
+        observers: Arc<Observers>,
+        places: Arc<Places>,
+        maps: bool,
+    ) -> Supply {
         Supply {
             device,
             usage,
+            observers,
             closer: AtomicU64::new(0),
             places,
             maps,
@@ -172,7 +183,9 @@ impl Supply {
             may_be_shown.clone()?;
         }
         let gone = self.segments.going(self.window_at(at), bytes);
+        self.tell(EventKind::SegmentFree, self.window_at(at), bytes);
         let keep = |e: Error| {
+            self.tell(EventKind::SegmentAlloc, self.window_at(at), bytes);
             self.segments.back(&gone);
             Err(e)
         };
@@ -208,6 +221,11 @@ impl Supply {
             let answer = hidden.and_then(|()| self.mapped(|m| m.release(first, run.count)));
             asking.answered(answer, shown);
         }
+    }
+
+    /// Tells who watches of a range of memory.
+    fn tell(&self, kind: EventKind, address: u64, bytes: u64) {
+        self.observers.tell(Event::range(kind, address, bytes));
     }
 
     fn granule_at(&self, index: u32) -> u64 {
@@ -374,7 +392,9 @@ impl Backing for Supply {
             }
         })?;
         let _in = InCall::new(self);
-        self.segments.added(self.window_at(self.granule_at(first)), self.granule_at(count));
+        let (at, bytes) = (self.window_at(self.granule_at(first)), self.granule_at(count));
+        self.tell(EventKind::SegmentAlloc, at, bytes);
+        self.segments.added(at, bytes);
         Ok(())
     }
 
@@ -392,6 +412,7 @@ impl Backing for Supply {
         self.views.check(offset / GRANULE, u64::from(count))?;
         self.mapped(|m| m.map(offset, u64::from(first), u64::from(count)))?;
         let _in = InCall::new(self);
+        self.tell(EventKind::SegmentMap, self.window_at(offset), self.granule_at(count));
         self.segments.added(self.window_at(offset), self.granule_at(count));
         Ok(())
     }
@@ -399,12 +420,17 @@ impl Backing for Supply {
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()> {
         let _c = self.call()?;
         let gone = self.segments.going(self.window_at(offset), bytes);
-        self.mapped(|m| m.unmap(offset, bytes)).inspect_err(|_| self.segments.back(&gone))
+        self.tell(EventKind::SegmentUnmap, self.window_at(offset), bytes);
+        self.mapped(|m| m.unmap(offset, bytes)).inspect_err(|_| {
+            self.tell(EventKind::SegmentMap, self.window_at(offset), bytes);
+            self.segments.back(&gone);
+        })
     }
 
     fn discard_view(&self, offset: u64, bytes: u64) {
         let Ok(_c) = self.call() else { return };
         self.segments.going(self.window_at(offset), bytes);
+        self.tell(EventKind::SegmentUnmap, self.window_at(offset), bytes);
         if let Err(e) = self.mapped(|m| m.unmap(offset, bytes)) {
             self.views.add(offset / GRANULE, Run { count: bytes / GRANULE, shown: true }, e);
         }
@@ -447,6 +473,7 @@ impl Backing for Supply {
         }
         self.places.add(offset, addr, bytes);
         let _in = InCall::new(self);
+        self.tell(EventKind::SegmentAlloc, addr, bytes);
         self.segments.added(addr, bytes);
         Ok(())
     }
@@ -457,9 +484,11 @@ impl Backing for Supply {
             return Err(Error::new(Code::Internal, "a segment without an address"));
         };
         let gone = self.segments.going(addr, bytes);
+        self.tell(EventKind::SegmentFree, addr, bytes);
         // They stay the pond's if the device refuses.
         self.counted(|d| d.free(addr, bytes)).inspect_err(|_| {
             self.places.add(offset, addr, bytes);
+            self.tell(EventKind::SegmentAlloc, addr, bytes);
             self.segments.back(&gone);
         })
     }
@@ -530,6 +559,17 @@ impl Backing for Supply {
 
     fn ordered_by(&self, stream: u64) -> bool {
         !self.device.is_per_thread(stream)
+    }
+
+    fn free_completed(&self, freed: Completed) {
+        if !self.observers.any() {
+            return;
+        }
+        // Every block that was live has an address.
+        let base = self.places.address(freed.offset).unwrap_or(0);
+        let (size, requested, pool) = (freed.charged, freed.requested, PoolId(freed.pool));
+        let block = BlockInfo { base, size, requested, stream: freed.stream, pool };
+        self.observers.tell(Event::of(EventKind::FreeCompleted, &block));
     }
 
     fn streams(&self, each: &mut dyn FnMut(u64)) {

@@ -5,6 +5,7 @@ use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Pond, Pool, PoolId,
 use crate::device::{Device, Mapping, StreamId};
 use crate::fail;
 use crate::runtime::backing::{Places, Supply};
+use crate::runtime::observe::Observers;
 use crate::runtime::usage::Usage;
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ pub(crate) struct Pooled {
     pub(super) supply: Arc<Supply>,
     pub(super) places: Arc<Places>,
     pub(super) maps: bool,
+    pub(crate) observers: Arc<Observers>,
 }
 
 /// What is to be freed.
@@ -89,15 +91,20 @@ fn reserve(mapping: &dyn Mapping, config: &mut Config, places: &Places) -> Resul
 }
 
 impl Pooled {
-    pub(super) fn new(device: Arc<dyn Device>, usage: Arc<Usage>, mut config: Config) -> Result<Pooled> {
+    pub(super) fn new(
+        device: Arc<dyn Device>,
+        usage: Arc<Usage>,
+        observers: Arc<Observers>,
+        mut config: Config,
+    ) -> Result<Pooled> {
         let places = Arc::new(Places::default());
         let maps = config.mapping;
         if let Some(mapping) = device.mapping().filter(|_| maps) {
             reserve(mapping, &mut config, &places)?;
         }
-        let supply = Arc::new(Supply::new(device.clone(), usage, places.clone(), maps));
+        let supply = Arc::new(Supply::new(device.clone(), usage, observers.clone(), places.clone(), maps));
         match Pond::new(config, supply.clone()) {
-            Ok(pond) => Ok(Pooled { pond, device, supply, places, maps }),
+            Ok(pond) => Ok(Pooled { pond, device, supply, places, observers, maps }),
             Err(e) => {
                 if let Some(mapping) = device.mapping().filter(|_| maps) {
                     mapping.close_window()?;
@@ -148,7 +155,7 @@ impl Pooled {
     /// The first step of a free: see [`Pond::free_quick`]. Never panics.
     #[inline(always)]
     pub(crate) fn free_quick(&self, offset: u64, stream: StreamId) -> Freed {
-        self.pond.free_quick(offset, Some(stream), None)
+        self.pond.free_quick(offset, Some(stream), None, |_, _, _| ())
     }
 
     /// A free: all other steps where the first has missed, else all.

@@ -30,14 +30,25 @@ impl Memory {
     fn alloc_for(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
         self.released.check(pool)?;
         let pool = self.route(pool);
-        self.alloc_with(pool, stream, bytes, || match self.open()? {
+        self.alloc_with(pool, stream, bytes, || {
+            // Relaxed: as in `open`.
+            if self.marks.load(Relaxed) != 0 {
+                return self.alloc_marked(pool, stream, bytes);
+            }
+            Self::alloc_in(&self.how, pool, stream, bytes)
+        })
+    }
+
+    #[inline]
+    pub(super) fn alloc_in(how: &How, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
+        match how {
             How::Pooled(p) if bytes == 0 => p.nothing(pool, stream),
             How::Pooled(p) => p.alloc(pool, stream.unwrap_or(UNORDERED), bytes),
             How::Unpooled(u) => match stream {
                 Some(s) => u.alloc(pool, s, bytes),
                 None => u.alloc_unordered(pool, bytes),
             },
-        })
+        }
     }
 
     /// [`alloc`](Self::alloc) on a pooled device after the first step of the ladder has missed. `heap` is what that
@@ -71,13 +82,14 @@ impl Memory {
         if let (Ok(addr), true) = (&got, tags::any()) {
             self.tag(*addr);
         }
-        got.inspect_err(|e| self.count_failure(pool, stream, e))
+        got.inspect_err(|e| self.count_failure(pool, stream, bytes, e))
     }
 
     /// Counts a request that has failed for good.
     #[cold]
-    fn count_failure(&self, pool: PoolId, stream: Option<StreamId>, e: &Error) {
+    fn count_failure(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64, e: &Error) {
         if e.code() == Code::OutOfMemory {
+            self.tell_failure(pool, stream, bytes);
             match &self.how {
                 How::Pooled(p) => p.pond.count_out_of_memory(pool, stream),
                 How::Unpooled(u) => u.count_out_of_memory(pool),
@@ -95,7 +107,11 @@ impl Memory {
     /// Every free that the first step does not serve.
     #[inline]
     pub(crate) fn free_block(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
-        match (self.open()?, block) {
+        // Relaxed: as in `open`.
+        if self.marks.load(Relaxed) != 0 {
+            return self.free_marked(block, stream, size);
+        }
+        match (&self.how, block) {
             (How::Pooled(p), block) => p.free(block, stream, size),
             (How::Unpooled(u), Block::At(addr)) => u.free(addr, stream, size),
             (How::Unpooled(_), Block::Missed { .. }) => self.pooled().map(drop),

@@ -7,6 +7,7 @@ use crate::core::Tuning;
 use crate::device::{Device, Sharing};
 use crate::runtime::deferred::DeferredFrees;
 use crate::runtime::lock;
+use crate::runtime::observe::Observers;
 use crate::runtime::options::{Backend, ExportHandle, Key, Options, Strictness, Value, parse};
 use crate::runtime::rescue::Rescue;
 use crate::runtime::unpooled::Unpooled;
@@ -40,10 +41,15 @@ impl Memory {
         }
         // Before any memory is created.
         make_for_fabric(&*device, &options);
+        let observers = Arc::<Observers>::default();
         let how = match options.backend() {
-            Backend::None => How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, false)?)),
-            Backend::Driver => How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, true)?)),
-            Backend::Native => Self::pool(&device, &usage, options.on(Key::ExpandableSegments))?,
+            Backend::None => {
+                How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, observers.clone(), false)?))
+            }
+            Backend::Driver => {
+                How::Unpooled(Box::new(Unpooled::new(device.clone(), usage, observers.clone(), true)?))
+            }
+            Backend::Native => Self::pool(&device, &usage, &observers, options.on(Key::ExpandableSegments))?,
         };
         // From here on the options say what is in effect, not what was asked for.
         let maps = matches!(&how, How::Pooled(p) if p.maps);
@@ -61,6 +67,7 @@ impl Memory {
             released: Released::default(),
             marks: AtomicU8::new(0),
             deferred: DeferredFrees::default(),
+            observers,
             settings,
         };
         memory.act_on(&lock(&memory.settings.requested));

@@ -7,6 +7,7 @@ use crate::base::sync::system::Mutex;
 use crate::core::{Pool, PoolId};
 use crate::runtime::deferred::DeferredFrees;
 use crate::runtime::lock;
+use crate::runtime::observe::Observers;
 use crate::runtime::options::Options;
 use crate::runtime::rescue::Rescue;
 use crate::runtime::scope::Scopes;
@@ -24,6 +25,7 @@ pub struct Memory {
     /// [`Marks`]; usually 0.
     pub(super) marks: AtomicU8,
     pub(super) deferred: DeferredFrees,
+    pub(super) observers: Arc<Observers>,
     pub(super) settings: Settings,
 }
 
@@ -34,6 +36,8 @@ bitflags::bitflags! {
         const CLOSED = 1;
         /// There are deferred frees.
         const DEFERRED = 2;
+        /// Somebody watches.
+        const WATCHED = 4;
     }
 }
 
@@ -91,7 +95,7 @@ pub(super) struct Requested {
 
 #[cold]
 #[inline(never)]
-fn ended<T>() -> Result<T> {
+pub(super) fn ended<T>() -> Result<T> {
     Err(Error::new(Code::NotInitialized, "the device was finalised"))
 }
 
@@ -104,7 +108,7 @@ impl Memory {
 
     #[cold]
     #[inline(never)]
-    fn open_marked(&self) -> Result<&How> {
+    pub(super) fn open_marked(&self) -> Result<&How> {
         if self.is_closed() {
             return ended();
         }

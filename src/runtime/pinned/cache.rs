@@ -7,6 +7,7 @@ use super::sizes::{SLAB_MAX, span_of};
 use crate::base::error::Result;
 use crate::core::{Stream, Waits};
 use crate::runtime::Counter;
+use crate::runtime::observe::{Event, EventKind, Observers};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -85,6 +86,7 @@ pub(super) struct State {
     /// How often memory has become free, or the device's.
     pub returns: u64,
     pub stats: HostStats,
+    pub observers: Arc<Observers>,
     free: BTreeMap<u64, Vec<u64>>, // by size; the last freed is used first
     slabs: BTreeMap<u64, Slab>,
 }
@@ -105,8 +107,14 @@ impl State {
         Some(addr)
     }
 
+    /// Tells who watches.
+    pub(super) fn tell(&self, kind: EventKind, address: u64, requested: u64, bytes: u64) {
+        self.observers.tell(Event { host: true, address, bytes, requested, ..Event::new(kind) });
+    }
+
     fn enliven(&mut self, addr: u64, bytes: u64, size: u64) {
         self.live.put(addr, bytes, Live { size, uses: Vec::new() });
+        self.tell(EventKind::Alloc, addr, bytes, size);
         self.stats.requested.add(bytes);
         self.stats.allocated.add(size);
         self.stats.blocks.add(1);
@@ -122,6 +130,8 @@ impl State {
 
     /// Enters memory that was taken for a block of `size`, and gives a block of `bytes` out of it.
     pub(super) fn enter(&mut self, addr: u64, bytes: u64, size: u64) -> u64 {
+        let span = span_of(size);
+        self.tell(EventKind::SegmentAlloc, addr, span, span);
         if size > SLAB_MAX {
             self.stats.reserved.add(size);
             self.enliven(addr, bytes, size);
@@ -136,6 +146,7 @@ impl State {
     /// Ends a live block, which becomes nobody's: its size and who has used it.
     pub(super) fn end(&mut self, addr: u64) -> Result<Live> {
         let (bytes, live) = self.live.take(addr, "host")?;
+        self.tell(EventKind::FreeRequested, addr, bytes, live.size);
         self.stats.requested.sub(bytes);
         self.stats.allocated.sub(live.size);
         self.stats.blocks.sub(1);
@@ -144,6 +155,7 @@ impl State {
 
     /// A block that nobody uses any more can be used again.
     pub(super) fn give(&mut self, addr: u64, size: u64) {
+        self.tell(EventKind::FreeCompleted, addr, size, size);
         if let Some(slab) = self.slab_of(addr, size) {
             slab.busy -= 1;
         }

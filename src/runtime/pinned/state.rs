@@ -5,7 +5,9 @@ use super::ranges::Ranges;
 use crate::base::error::Result;
 use crate::base::sync::system::{Condvar, Mutex};
 use crate::runtime::lock;
+use crate::runtime::observe::Observers;
 use crate::runtime::options::{Key, Options, Value};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Live ranges of unified memory.
@@ -48,6 +50,11 @@ impl HostCache {
             _ => 1,
         };
         self.threads.store(threads, Relaxed);
+    }
+
+    /// Who is told of what happens, from now on.
+    pub(crate) fn tell_to(&self, observers: Arc<Observers>) {
+        lock(&self.state).observers = observers;
     }
 
     /// Live blocks.

@@ -7,6 +7,7 @@ use crate::base::sync::pause;
 use crate::core::{BlockInfo, PoolId, Stream, Waits};
 use crate::device::StreamId;
 use crate::fail;
+use crate::runtime::observe::EventKind;
 use crate::runtime::{lock, reentry};
 use std::sync::Arc;
 
@@ -63,6 +64,7 @@ impl Unpooled {
                 fail!(Code::WrongSize, "{s} bytes given at free, {} at allocation", block.info.requested);
             }
             let Some(block) = a.end(addr) else { return Err(a.not_live(addr)) };
+            self.tell(EventKind::FreeRequested, &block.info);
             let hand = self.hand(&mut a, block.info.pool);
             (block, hand)
         };
@@ -79,7 +81,9 @@ impl Unpooled {
             }
             Err(e) => {
                 // The device refused it: the block is live again, so that nothing is lost.
+                let info = freed.block.info;
                 a.revive(freed.block);
+                self.tell(EventKind::FreeRefused, &info);
                 Err(e)
             }
         }
@@ -155,11 +159,15 @@ impl Unpooled {
     pub(super) fn device_free(&self, info: &BlockInfo, home: StreamId) -> Result<()> {
         let _call = self.supply.call()?;
         lock(&self.account).count_call(info.pool);
-        if self.by_driver {
-            self.driver_pool()?.free(info.base, home)
+        // Before another thread can have its address.
+        self.tell(EventKind::FreeCompleted, info);
+        self.tell(EventKind::SegmentFree, info);
+        let done = if self.by_driver {
+            self.driver_pool().and_then(|p| p.free(info.base, home))
         } else {
             self.device.free(info.base, info.size)
-        }
+        };
+        done.inspect_err(|_| self.tell(EventKind::SegmentAlloc, info))
     }
 
     /// Takes a freed block that has not gone back yet, of a pool or of any.

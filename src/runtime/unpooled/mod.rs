@@ -18,6 +18,7 @@ use crate::device::{Device, DriverPool, Sizes, StreamId};
 use crate::fail;
 use crate::runtime::backing::{Places, Supply, check_free};
 use crate::runtime::lock;
+use crate::runtime::observe::{Event, EventKind, Observers};
 use crate::runtime::usage::Usage;
 use account::{Account, Block, Freed};
 use std::collections::HashMap;
@@ -55,9 +56,14 @@ pub(crate) struct Unpooled {
 
 impl Unpooled {
     /// The memory of `device`, empty; `by_driver` with the driver's own pool behind it, which the device must have.
-    pub(crate) fn new(device: Arc<dyn Device>, usage: Arc<Usage>, by_driver: bool) -> Result<Unpooled> {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        usage: Arc<Usage>,
+        observers: Arc<Observers>,
+        by_driver: bool,
+    ) -> Result<Unpooled> {
         let sizes = device.sizes();
-        let supply = Arc::new(Supply::new(device.clone(), usage, Arc::<Places>::default(), false));
+        let supply = Arc::new(Supply::new(device.clone(), usage, observers, Arc::<Places>::default(), false));
         let order = Order::new(supply.clone());
         let (account, put_down) = (Mutex::new(Account::new()), Condvar::new());
         Ok(Unpooled { device, supply, order, sizes, by_driver, account, put_down })
@@ -202,17 +208,25 @@ impl Unpooled {
             // Nobody has used it; it goes back as soon as the device takes it.
             a.reserve(&info);
             let block = Block { info, own: None, used_by: Vec::new(), tag: 0 };
+            self.tell(EventKind::SegmentAlloc, &info);
             a.freed.push_back(Freed { block, waits: Waits::default() });
             drop(a);
             self.settle_freed();
             return Err(e);
         }
         a.add(Block { info, own, used_by: Vec::new(), tag: 0 });
+        self.tell(EventKind::SegmentAlloc, &info);
+        self.tell(EventKind::Alloc, &info);
         if a.closed {
             // It goes back with everything else that is left.
             fail!(Code::NotInitialized, "the device was finalised");
         }
         Ok(base)
+    }
+
+    /// Tells who watches of a block.
+    pub(super) fn tell(&self, kind: EventKind, block: &BlockInfo) {
+        self.supply.observers.tell(Event::of(kind, block));
     }
 
     /// Counts a request that has failed for lack of memory.

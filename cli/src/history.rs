@@ -1,0 +1,153 @@
+//! Reads a file of a device's history, and prints what is in it: as a table, or as JSON, an object a line.
+//!
+//! Addresses of callers are told as module and offset where the file says what was loaded where, which is what
+//! `addr2line` takes.
+
+use anyhow::{Context, Result};
+use millpond::runtime::{HistoryEvent, HistoryFile};
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+use std::path::Path;
+
+/// A module's code in memory.
+struct Module {
+    start: u64,
+    end: u64,
+    /// In the file.
+    offset: u64,
+    path: String,
+}
+
+/// A file that was read.
+pub(crate) struct History {
+    file: HistoryFile,
+    modules: Vec<Module>,
+}
+
+/// A line of `/proc/PID/maps`.
+fn module(line: &str) -> Option<Module> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let offset = words.nth(1)?;
+    let hex = |t| u64::from_str_radix(t, 16).ok();
+    let path = words.nth(2)?.to_owned();
+    Some(Module { start: hex(start)?, end: hex(end)?, offset: hex(offset)?, path })
+}
+
+impl History {
+    /// Reads a file.
+    pub(crate) fn read(path: &Path) -> Result<History> {
+        let bytes = std::fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+        let file = HistoryFile::parse(&bytes).with_context(|| path.display().to_string())?;
+        let modules = file.modules.lines().filter_map(module).collect();
+        Ok(History { file, modules })
+    }
+
+    fn frame(&self, address: u64) -> String {
+        match self.modules.iter().find(|m| m.start <= address && address < m.end) {
+            Some(m) => format!("{}+{:#x}", m.path, address - m.start + m.offset),
+            None => format!("{address:#x}"),
+        }
+    }
+
+    fn about(&self, key: &str) -> &str {
+        self.file.about.iter().find(|a| a.0 == key).map_or("?", |a| &a.1)
+    }
+
+    /// What is to be said of the file as a whole, a line each.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.file.dropped > 0 {
+            notes.push(format!("{} events are not in it: its writer could not keep up", self.file.dropped));
+        }
+        if self.file.cut_off {
+            notes.push("it ends in the middle: the program has ended without a word, or still writes".into());
+        }
+        notes
+    }
+
+    /// A table.
+    pub(crate) fn table(&self) -> String {
+        let mut out = format!(
+            "history of {} in process {} ({}), {} events\n",
+            self.about("device"),
+            self.about("process"),
+            self.about("program"),
+            self.file.events.len()
+        );
+        self.notes().iter().for_each(|n| out += &format!("note: {n}\n"));
+        let start = self.file.events.first().map_or(0, |e| e.event.time);
+        let _ = writeln!(
+            out,
+            "{:>14}  {:<14} {:>14} {:>14} {:>14} {:>14} {:>5} {:>8}",
+            "time [us]", "event", "address", "bytes", "asked for", "stream", "pool", "thread"
+        );
+        for HistoryEvent { event: e, frames, text } in &self.file.events {
+            let micros = e.time.saturating_sub(start) as f64 / 1000.0;
+            let stream = e.stream.map_or("all".to_owned(), |s| format!("{s:#x}"));
+            let _ = write!(
+                out,
+                "{micros:>14.3}  {:<14} {:>#14x} {:>14} {:>14} {stream:>14} {:>5} {:>8}",
+                e.kind.name(),
+                if text.is_some() { 0 } else { e.address },
+                e.bytes,
+                e.requested,
+                e.pool.0,
+                e.thread
+            );
+            let words = [(e.host, "host"), (e.at_once, "at once")];
+            words.iter().filter(|w| w.0).for_each(|w| out += &format!("  {}", w.1));
+            text.iter().for_each(|t| out += &format!("  {t:?}"));
+            out.push('\n');
+            frames.iter().for_each(|&f| out += &format!("{:>16}{}\n", "", self.frame(f)));
+        }
+        out
+    }
+
+    /// An object a line; the first says what the file is.
+    pub(crate) fn json_lines(&self) -> String {
+        let about: Map<String, Value> =
+            self.file.about.iter().map(|(k, v)| (k.clone(), Value::from(v.as_str()))).collect();
+        let head = json!({ "about": about, "dropped": self.file.dropped, "cut_off": self.file.cut_off });
+        let mut out = format!("{head}\n");
+        for HistoryEvent { event: e, frames, text } in &self.file.events {
+            let mut o = Map::new();
+            o.insert("time_ns".into(), e.time.into());
+            o.insert("action".into(), e.kind.name().into());
+            match text {
+                Some(t) => drop(o.insert("text".into(), t.as_str().into())),
+                None => drop(o.insert("addr".into(), e.address.into())),
+            }
+            o.insert("size".into(), e.bytes.into());
+            o.insert("requested".into(), e.requested.into());
+            o.insert("stream".into(), e.stream.into());
+            o.insert("pool".into(), e.pool.0.into());
+            o.insert("thread".into(), e.thread.into());
+            for (is, name) in [(e.host, "host"), (e.at_once, "at_once")] {
+                if is {
+                    o.insert(name.into(), true.into());
+                }
+            }
+            if e.tag != 0 {
+                o.insert("tag".into(), e.tag.into());
+            }
+            if !frames.is_empty() {
+                o.insert("frames".into(), frames.iter().map(|&f| self.frame(f)).collect());
+            }
+            out += &format!("{}\n", Value::Object(o));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_map_is_a_module() {
+        let m = module("7f01-7f09 r-xp 00002000 fd:00 123   /lib/x.so").unwrap();
+        assert_eq!((m.start, m.end, m.offset, &m.path[..]), (0x7f01, 0x7f09, 0x2000, "/lib/x.so"));
+        assert!(module("7f01-7f09 r-xp 0000 00:00 0").is_none());
+    }
+}

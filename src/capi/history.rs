@@ -1,0 +1,178 @@
+//! What happened to a device's memory: its history, and recordings for `millpond replay`.
+
+use crate::base::foreign;
+use crate::capi::guard::{Versioned, file_name, read_struct, run, text};
+use crate::capi::handles;
+use crate::capi::pool::to_ptr;
+use crate::capi::types::{
+    MILLPOND_HISTORY_ALLOC, MILLPOND_HISTORY_ANNOTATE, MILLPOND_HISTORY_AT_ONCE, MILLPOND_HISTORY_HOST,
+    MILLPOND_HISTORY_STREAM, millpond_device, millpond_history_callback, millpond_history_event,
+    millpond_history_options,
+};
+use crate::fail;
+use crate::paddle::abi::C_Status;
+use crate::runtime::{self, DeviceState, EventKind, HistoryEvent, HistoryOptions};
+use crate::{Code, Result};
+use std::ffi::{CString, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{NonNull, null, null_mut};
+
+// SAFETY: repr(C), `struct_size` first, integers and a raw pointer.
+unsafe impl Versioned for millpond_history_options {}
+
+const _: () = assert!(EventKind::Alloc as u32 == MILLPOND_HISTORY_ALLOC);
+const _: () = assert!(EventKind::Annotate as u32 == MILLPOND_HISTORY_ANNOTATE);
+
+/// A number that C may want.
+fn give(to: *mut u64, value: u64) -> Result<()> {
+    match NonNull::new(to) {
+        Some(p) if !p.is_aligned() => fail!(Code::InvalidArgument, "the place for a number is not aligned"),
+        // SAFETY: C's promise, as the header states it.
+        Some(p) => unsafe { p.write(value) },
+        None => {}
+    }
+    Ok(())
+}
+
+/// From now on what happens to the device's memory, pinned memory included, is kept: the newest events, for
+/// `millpond_device_history_read`, and all of them in a file where `options` names one. NULL as `options`: all zeros. What
+/// an earlier history has kept is given up. Calls of other threads that are under way may be left out. While there is a
+/// history, requests and frees take up to twice as long (docs/seeing.md). The file is written by a thread that is
+/// started for it, every 50 ms and at the end of the process.
+///
+/// Errors: BUSY while there is a history; SYSTEM for a file that cannot be written, or without a thread; OUT_OF_MEMORY for
+/// the events; INVALID_ARGUMENT; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_history_start(
+    device: *mut millpond_device,
+    options: *const millpond_history_options,
+) -> C_Status {
+    run(|| {
+        let device = handles::device(device)?;
+        // SAFETY: C's promise, as the header states it.
+        let o = unsafe { read_struct(options, "options") }?;
+        let file = match o.path.is_null() {
+            true => None,
+            // SAFETY: as above.
+            false => Some(unsafe { file_name(o.path, "options->path") }?.to_owned()),
+        };
+        device.history_start(&HistoryOptions { events: o.event_count, frames: o.frame_count, file })
+    })
+}
+
+/// Ends the history. Its file is whole then, and lacks `*out_dropped` events (may be NULL), as its writer could not keep
+/// up. What was kept can be read until another one begins.
+///
+/// Errors: NOT_PERMITTED where there is none; SYSTEM where the file could not be written wholly, and the history has ended
+/// all the same; INVALID_ARGUMENT; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_history_stop(
+    device: *mut millpond_device,
+    out_dropped: *mut u64,
+) -> C_Status {
+    run(|| give(out_dropped, handles::device(device)?.history_stop()?))
+}
+
+fn event_of(device: &DeviceState, e: &HistoryEvent, text: Option<&CString>) -> millpond_history_event {
+    let flag = |is: bool, bit| if is { bit } else { 0 };
+    let (frames, e) = (&e.frames, &e.event);
+    let pooled = !e.host && !matches!(e.kind, EventKind::Annotate | EventKind::Snapshot) && !e.is_segment();
+    let pool = if pooled { handles::of_live_pool(device, e.pool) } else { None };
+    millpond_history_event {
+        struct_size: size_of::<millpond_history_event>(),
+        time_ns: e.time,
+        kind: e.kind as u32,
+        flags: flag(e.host, MILLPOND_HISTORY_HOST)
+            | flag(e.at_once, MILLPOND_HISTORY_AT_ONCE)
+            | flag(e.stream.is_some(), MILLPOND_HISTORY_STREAM),
+        ptr: if e.kind == EventKind::Annotate { null_mut() } else { to_ptr(e.address) },
+        size_bytes: e.bytes,
+        requested_bytes: e.requested,
+        stream: to_ptr(e.stream.unwrap_or(0)).cast(),
+        pool: pool.unwrap_or(null_mut()),
+        thread: e.thread,
+        tag: e.tag.into(),
+        frames: if frames.is_empty() { null() } else { frames.as_ptr() },
+        frame_count: frames.len(),
+        text: text.map_or(null(), |t| t.as_ptr()),
+    }
+}
+
+/// Tells `callback` each event that the history has kept, the oldest first, until it returns false, and writes how many
+/// it has not any more to `*out_dropped` (may be NULL). All of them up to one moment, while other threads go on. The
+/// callback may call Millpond. Also after the end of the history.
+///
+/// Errors: NOT_PERMITTED where there was none; INVALID_ARGUMENT, also for NULL as `callback`; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_history_read(
+    device: *const millpond_device,
+    callback: millpond_history_callback,
+    user_data: *mut c_void,
+    out_dropped: *mut u64,
+) -> C_Status {
+    run(|| {
+        let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
+        let device = handles::device(device)?;
+        let history = device.history()?;
+        give(out_dropped, history.dropped)?;
+        for e in &history.events {
+            let text = e.text.as_ref().map(|t| CString::new(t.as_bytes()).unwrap_or_default());
+            let event = event_of(device, e, text.as_ref());
+            // What a callback throws ends the reading, and nothing else.
+            let told = catch_unwind(AssertUnwindSafe(|| {
+                foreign::caught(|| {
+                    // SAFETY: the caller gave a function for exactly this call with this pointer.
+                    unsafe { call(user_data, &event) }
+                })
+            }));
+            if !matches!(told, Ok(Ok(true))) {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A note in the history of each open device that has one, for the reader. The library keeps the first 65 536 different
+/// texts as long as the process lives; later ones are noted without their text.
+///
+/// Errors: INVALID_ARGUMENT for NULL, and for what is not UTF-8.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_history_annotate(note: *const c_char) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        runtime::annotate(unsafe { text(note, "note") }?)
+    })
+}
+
+/// From now on what the program asks of the device's memory is written to `path`, as a trace that `millpond replay` and
+/// `millpond bisect` take (traces/README.md); the blocks that live now come first. `%p` in the path is the number of
+/// the process, `%d` the device. A program that is faster than the file waits for it, as a trace with holes is worth
+/// nothing. The file is written every 50 ms, and at the end of the process.
+///
+/// Errors: BUSY while there is a recording; SYSTEM for a file that cannot be written, or without a thread;
+/// INVALID_ARGUMENT; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_record_start(
+    device: *mut millpond_device,
+    path: *const c_char,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let path = unsafe { file_name(path, "path") }?;
+        handles::device(device)?.record_start(path)
+    })
+}
+
+/// Ends the recording; the file is whole then. It lacks `*out_dropped` events (may be NULL): 0, unless a request would have
+/// had to wait for seconds.
+///
+/// Errors: NOT_PERMITTED where there is none; SYSTEM where the file could not be written wholly, and the recording has
+/// ended all the same; INVALID_ARGUMENT; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_record_stop(
+    device: *mut millpond_device,
+    out_dropped: *mut u64,
+) -> C_Status {
+    run(|| give(out_dropped, handles::device(device)?.record_stop()?))
+}

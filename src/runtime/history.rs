@@ -1,0 +1,225 @@
+//! The history of a device: the newest events of its memory in a ring, and, where it was asked for, all of them in a
+//! file; and recordings, which are traces for `millpond replay`.
+//!
+//! Both watch the device's memory (`observe.rs`) through a tape (`tape.rs`). No thread is started and no file opened
+//! unless the program, or who set its environment, asked for it.
+
+use crate::base::error::{Code, Error, Result};
+use crate::core::BlockStates;
+use crate::fail;
+use crate::runtime::device::DeviceState;
+use crate::runtime::observe::{Event, EventKind, Observer};
+use crate::runtime::{lock, table};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+
+mod files;
+mod format;
+mod stack;
+mod tape;
+mod tapes;
+mod texts;
+mod trace;
+
+pub use format::{HistoryEvent, HistoryFile};
+use tape::{MOST_FRAMES, Sink, Tape};
+use tapes::Running;
+pub(crate) use tapes::Tapes;
+use texts::{number_of, text_of};
+
+/// Events of a history whose options do not say how many.
+const EVENTS: usize = 1 << 16;
+/// Events that may be under way to the file of a recording.
+const RECORDED: usize = 1 << 16;
+
+/// How a history is to be.
+#[derive(Clone, Debug, Default)]
+pub struct HistoryOptions {
+    /// The newest so many events are kept, rounded up to a power of two; 0: 65 536. Each takes 64 bytes, and 8 for each
+    /// caller.
+    pub events: usize,
+    /// Callers of each request, free and note; 0: none, 64 at most.
+    pub frames: usize,
+    /// All events go to this file, too. `%p` in it is the number of the process, `%d` the device.
+    pub file: Option<PathBuf>,
+}
+
+/// What is known of a device's history at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// The newest events, the oldest of them first.
+    pub events: Vec<HistoryEvent>,
+    /// Events before and among these that are not here any more.
+    pub dropped: u64,
+}
+
+/// A note in the history of every open device that has one. Texts are kept for as long as the process lives, 65 536
+/// different ones.
+pub fn annotate(text: &str) -> Result<()> {
+    crate::runtime::check_fork()?;
+    let mut number = None;
+    for d in table::open_devices().filter(|d| d.memory().is_watched()) {
+        let address = *number.get_or_insert_with(|| number_of(text));
+        d.memory().observers().tell(Event { address, ..Event::new(EventKind::Annotate) });
+    }
+    Ok(())
+}
+
+/// What the environment asks of devices that are opened. The files are open, so nothing can fail any more.
+#[derive(Default)]
+pub(crate) struct Wishes {
+    history: Option<(File, usize)>,
+    record: Option<File>,
+}
+
+impl Wishes {
+    /// `System` for a file that cannot be written, `InvalidArgument` for a number that is none; the variable is named.
+    pub(crate) fn from_environment(device: &str) -> Result<Wishes> {
+        let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+        let file = |name: &str| -> Result<Option<File>> {
+            let Some(path) = variable(name) else { return Ok(None) };
+            let named = |e: Error| Error::new(e.code(), format!("{name}: {}", e.message()));
+            files::open(Path::new(&path), device).map(Some).map_err(named)
+        };
+        let frames = match variable("MILLPOND_HISTORY_FRAMES") {
+            None => 0,
+            Some(text) => match text.to_str().and_then(|t| t.parse().ok()) {
+                Some(n) if n <= MOST_FRAMES => n,
+                _ => fail!(
+                    Code::InvalidArgument,
+                    "MILLPOND_HISTORY_FRAMES is {text:?}: want a number from 0 to {MOST_FRAMES}"
+                ),
+            },
+        };
+        let history = file("MILLPOND_HISTORY")?.map(|f| (f, frames));
+        Ok(Wishes { history, record: file("MILLPOND_RECORD")? })
+    }
+}
+
+impl DeviceState {
+    fn device_name(&self) -> String {
+        format!("{}:{}", self.type_name(), self.ordinal())
+    }
+
+    /// Does what the environment asks.
+    pub(crate) fn grant(&self, wishes: Wishes) -> Result<()> {
+        if let Some((file, frames)) = wishes.history {
+            self.history_begin(EVENTS, frames, Some(file))?;
+        }
+        wishes.record.map_or(Ok(()), |file| self.record_begin(file))
+    }
+
+    /// From now on what happens to the device's memory, and to its pinned memory, is kept. What an earlier history has
+    /// kept is given up. Calls of other threads that are under way may be left out. `Busy` while there is one already;
+    /// `System` for a file that cannot be written; `OutOfMemory` for the ring.
+    pub fn history_start(&self, options: &HistoryOptions) -> Result<()> {
+        let _pass = self.enter()?;
+        let turn = self.tapes.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock(&self.tapes.history).as_ref().is_some_and(|r| r.told) {
+            return Err(Error::new(Code::Busy, "the device has a history already; stop it first"));
+        }
+        let file = options.file.as_deref().map(|p| files::open(p, &self.device_name())).transpose()?;
+        let events = if options.events == 0 { EVENTS } else { options.events };
+        let done = self.history_begin(events, options.frames, file);
+        drop(turn);
+        done
+    }
+
+    fn history_begin(&self, events: usize, frames: usize, file: Option<File>) -> Result<()> {
+        let tape = Tape::new(events, frames, false)?;
+        let sink = file.map(|f| files::HistorySink::new(f, &self.device_name(), frames));
+        let observer: Arc<dyn Observer> = tape.clone();
+        self.memory().watch(&observer)?;
+        if let Some(sink) = sink {
+            tape.stream_to(Box::new(sink)).inspect_err(|_| self.memory().unwatch(&observer))?;
+        }
+        *lock(&self.tapes.history) = Some(Running { tape, observer, told: true });
+        Ok(())
+    }
+
+    /// Ends the history; its file, if it has one, is whole then. What it has kept can be read until another one begins.
+    /// How many events the file lacks, as its writer could not keep up. `NotPermitted` where there is none; `System`,
+    /// where the file could not be written wholly.
+    pub fn history_stop(&self) -> Result<u64> {
+        let _pass = self.enter()?;
+        let turn = self.tapes.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = {
+            let mut place = lock(&self.tapes.history);
+            let Some(r) = place.as_mut().filter(|r| r.told) else {
+                return Err(Error::new(Code::NotPermitted, "the device has no history"));
+            };
+            r.told = false;
+            r.clone()
+        };
+        self.memory().unwatch(&running.observer);
+        let done = running.tape.stop();
+        drop(turn);
+        done
+    }
+
+    /// What the history has kept, up to one moment; other threads go on meanwhile. Also after its end. `NotPermitted`
+    /// where there was none.
+    pub fn history(&self) -> Result<History> {
+        let _pass = self.enter()?;
+        let Some(running) = lock(&self.tapes.history).clone() else {
+            return Err(Error::new(Code::NotPermitted, "the device has no history"));
+        };
+        let (events, dropped) = running.tape.read(text_of);
+        Ok(History { events, dropped })
+    }
+
+    /// From now on the program's requests are written to `path` in the form that `millpond replay` takes, the blocks
+    /// that live now first. A program that is faster than the file waits for it. `Busy` while there is a recording;
+    /// `System` for a file that cannot be written.
+    pub fn record_start(&self, path: &Path) -> Result<()> {
+        let _pass = self.enter()?;
+        let turn = self.tapes.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock(&self.tapes.record).is_some() {
+            return Err(Error::new(Code::Busy, "the device is recorded already"));
+        }
+        let done = files::open(path, &self.device_name()).and_then(|file| self.record_begin(file));
+        drop(turn);
+        done
+    }
+
+    fn record_begin(&self, file: File) -> Result<()> {
+        let tape = Tape::new(RECORDED, 0, true)?;
+        let observer: Arc<dyn Observer> = tape.clone();
+        self.memory().watch(&observer)?;
+        // What is told meanwhile waits in the ring.
+        let begun = self.memory().blocks(None, BlockStates::LIVE).and_then(|live| {
+            let sink: Box<dyn Sink> = Box::new(trace::TraceSink::new(file, &self.device_name(), &live));
+            tape.stream_to(sink)
+        });
+        begun.inspect_err(|_| self.memory().unwatch(&observer))?;
+        *lock(&self.tapes.record) = Some(Running { tape, observer, told: true });
+        Ok(())
+    }
+
+    /// Ends the recording; the file is whole then. How many events it lacks: 0, unless the file was so slow that a
+    /// request would have had to wait for seconds. `NotPermitted` where there is none; `System` where the file could
+    /// not be written wholly.
+    pub fn record_stop(&self) -> Result<u64> {
+        let _pass = self.enter()?;
+        let turn = self.tapes.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = lock(&self.tapes.record).take();
+        let Some(running) = running else {
+            return Err(Error::new(Code::NotPermitted, "the device is not recorded"));
+        };
+        self.memory().unwatch(&running.observer);
+        let done = running.tape.stop();
+        drop(turn);
+        done
+    }
+
+    /// The device ends: so do its history and its recording.
+    pub(crate) fn end_tapes(&self) {
+        let history = lock(&self.tapes.history).take();
+        let record = lock(&self.tapes.record).take();
+        for running in history.into_iter().chain(record) {
+            self.memory().unwatch(&running.observer);
+            let _ = running.tape.stop(); // nobody is left to be told
+        }
+    }
+}

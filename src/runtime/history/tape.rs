@@ -1,0 +1,340 @@
+//! An observer that writes events into a ring, and the thread that takes them from there into a file, where one was
+//! asked for.
+//!
+//! Who allocates or frees only writes into the ring. What the thread cannot keep up with is overwritten, and counted
+//! when the thread comes to its place. A *patient* tape must not lose any, as a recording: there those who tell wait
+//! for the thread when the ring is half full, at a point where they hold no lock.
+
+use super::format::HistoryEvent;
+use super::stack;
+use crate::base::clock::{self, Moment, Span};
+use crate::base::error::{Code, Error, Result};
+use crate::base::ring::{Ring, Seen};
+use crate::base::signals::without_signals;
+use crate::base::sync::{pause, system::Mutex};
+use crate::base::{fork, loaded};
+use crate::runtime::lock;
+use crate::runtime::observe::{Event, EventKind, Observer, Told, WORDS};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Once, OnceLock, Weak};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// Callers at most.
+pub(super) const MOST_FRAMES: usize = 64;
+
+/// Between two looks of the thread.
+const LOOK: Duration = Duration::from_millis(5);
+/// What is written goes to the file at the latest after this, or when so much is there.
+const FLUSH: Duration = Duration::from_millis(50);
+const FLUSH_BYTES: usize = 1 << 18;
+/// How long the thread waits for a writer that has begun before it counts the event as dropped.
+const GRACE: Duration = Duration::from_millis(20);
+/// How long who tells a patient tape waits at most, and the end of the process for each file.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where the thread puts events.
+pub(super) trait Sink: Send {
+    fn event(&mut self, event: &Event, frames: &[u64]);
+    /// Events that should stand here are lost.
+    fn dropped(&mut self, count: u64);
+    /// [B] that are not in the file yet.
+    fn waiting(&self) -> usize;
+    fn flush(&mut self) -> io::Result<()>;
+    /// Nothing comes after this.
+    fn finish(&mut self) -> io::Result<()>;
+}
+
+/// See the file's head.
+pub(super) struct Tape {
+    ring: Arc<Ring>,
+    depth: usize,
+    patient: bool,
+    begun: Moment,
+    /// The thread is behind this position.
+    taken: AtomicU64,
+    /// Events that it has not got.
+    lost: AtomicU64,
+    stop: AtomicBool,
+    /// Requests to bring everything to the file, and how many of them are served.
+    asked: AtomicU64,
+    served: AtomicU64,
+    /// The thread has ended, or there is none.
+    over: AtomicBool,
+    failure: Mutex<Option<String>>,
+    thread: OnceLock<Thread>,
+    handle: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Where the number of callers stands among the words: bits 16 to 23 of the second.
+const FRAMES_SHIFT: u32 = 16;
+
+impl Observer for Tape {
+    fn saw(&self, told: &Told) {
+        let mut frames = [0; MOST_FRAMES];
+        let count = match told.kind() {
+            Some(EventKind::Alloc | EventKind::FreeRequested | EventKind::Oom | EventKind::Annotate) => {
+                stack::callers(&mut frames[..self.depth])
+            }
+            _ => 0,
+        };
+        let mut words = told.0;
+        words[1] |= (count as u64) << FRAMES_SHIFT;
+        self.ring.push(&words, &frames[..count]);
+    }
+
+    fn ring(&self) -> Option<&Arc<Ring>> {
+        (self.depth == 0).then_some(&self.ring)
+    }
+
+    fn breathes(&self) -> bool {
+        self.patient
+    }
+
+    fn breathe(&self) {
+        if self.behind() > self.ring.capacity() / 2 {
+            self.wait_for_room();
+        }
+    }
+}
+
+impl Tape {
+    pub(super) fn new(capacity: usize, depth: usize, patient: bool) -> Result<Arc<Tape>> {
+        let depth = depth.min(MOST_FRAMES);
+        if depth > 0 {
+            stack::callers(&mut [0; 2]); // what the unwinder does only once may allocate
+        }
+        clock::start();
+        let begun = Moment::now();
+        Ok(Arc::new(Tape {
+            ring: Arc::new(Ring::new(capacity, WORDS + depth)?),
+            depth,
+            patient,
+            begun,
+            taken: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+            served: AtomicU64::new(0),
+            over: AtomicBool::new(true),
+            failure: Mutex::default(),
+            thread: OnceLock::new(),
+            handle: Mutex::default(),
+        }))
+    }
+
+    fn behind(&self) -> u64 {
+        self.ring.head().saturating_sub(self.taken.load(Relaxed))
+    }
+
+    #[cold]
+    fn wait_for_room(&self) {
+        let until = Instant::now() + PATIENCE;
+        let mut round = 0;
+        while self.behind() > self.ring.capacity() / 4 && !self.over.load(Relaxed) && Instant::now() < until {
+            self.wake();
+            pause(round);
+            round = round.saturating_add(1);
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(t) = self.thread.get() {
+            t.unpark();
+        }
+    }
+
+    /// The event at a position, whole or not.
+    fn event_at(
+        &self,
+        position: u64,
+        times: &Span,
+        record: &mut [u64],
+    ) -> std::result::Result<(Event, usize), Seen> {
+        match self.ring.read(position, record) {
+            Seen::Whole => match record.first_chunk().and_then(|words| Told(*words).event_in(times)) {
+                Some(e) => {
+                    let frames = (record[1] >> FRAMES_SHIFT & 0xFF) as usize;
+                    Ok((e, frames.min(record.len() - WORDS)))
+                }
+                None => Err(Seen::Gone),
+            },
+            other => Err(other),
+        }
+    }
+
+    /// What is in the ring up to this moment, the oldest first, and how many events that began earlier are not.
+    pub(super) fn read(&self, text: impl Fn(u64) -> Option<String>) -> (Vec<HistoryEvent>, u64) {
+        let head = self.ring.head();
+        let from = head.saturating_sub(self.ring.capacity());
+        let mut events = Vec::new();
+        let mut record = vec![0; WORDS + self.depth];
+        let until = Instant::now() + GRACE;
+        let times = Span::new(self.begun, Moment::now());
+        for position in from..head {
+            let mut round = 0;
+            let seen = loop {
+                match self.event_at(position, &times, &mut record) {
+                    Err(Seen::NotYet) if Instant::now() < until => pause(round),
+                    other => break other.ok(),
+                }
+                round += 1;
+            };
+            if let Some((event, frames)) = seen {
+                let frames = record[WORDS..WORDS + frames].to_vec();
+                let text = if event.kind == EventKind::Annotate { text(event.address) } else { None };
+                events.push(HistoryEvent { event, frames, text });
+            }
+        }
+        let dropped = head - events.len() as u64;
+        (events, dropped)
+    }
+
+    /// Starts the thread that brings events to `sink`.
+    pub(super) fn stream_to(self: &Arc<Tape>, mut sink: Box<dyn Sink>) -> Result<()> {
+        self.over.store(false, SeqCst);
+        flush_at_exit(self);
+        loaded::keep();
+        let tape = self.clone();
+        let builder = std::thread::Builder::new().name("millpond-history".to_owned());
+        let handle = without_signals(|| builder.spawn(move || tape.run(&mut *sink))).map_err(|e| {
+            self.over.store(true, SeqCst);
+            Error::new(Code::System, format!("no thread to write the history: {e}"))
+        })?;
+        let _ = self.thread.set(handle.thread().clone());
+        *lock(&self.handle) = Some(handle);
+        Ok(())
+    }
+
+    fn run(&self, sink: &mut dyn Sink) {
+        let done = self.write_all(sink);
+        if let Err(e) = done {
+            *lock(&self.failure) = Some(e.to_string());
+        }
+        self.over.store(true, SeqCst);
+    }
+
+    fn write_all(&self, sink: &mut dyn Sink) -> io::Result<()> {
+        let mut record = vec![0; WORDS + self.depth];
+        let mut flushed = Instant::now();
+        let mut since = self.begun;
+        loop {
+            let (stop, asked) = (self.stop.load(SeqCst), self.asked.load(SeqCst));
+            let head = self.ring.head();
+            let now = Moment::now();
+            self.take_until(head, &Span::new(since, now), &mut record, sink)?;
+            since = now;
+            if stop {
+                return sink.finish();
+            }
+            if asked != self.served.load(Relaxed) || flushed.elapsed() >= FLUSH {
+                sink.flush()?;
+                flushed = Instant::now();
+                self.served.store(asked, SeqCst);
+            }
+            if self.behind() < self.ring.capacity() / 8 {
+                std::thread::park_timeout(LOOK);
+            }
+        }
+    }
+
+    fn take_until(&self, head: u64, times: &Span, record: &mut [u64], sink: &mut dyn Sink) -> io::Result<()> {
+        let mut at = self.taken.load(Relaxed);
+        let mut missed = 0;
+        let mut waits: Option<Instant> = None;
+        // A thread may be stopped for long between the two steps of a write; a recording must not lose its event.
+        let grace = if self.patient { PATIENCE } else { GRACE };
+        while at < head {
+            match self.event_at(at, times, record) {
+                Ok((event, frames)) => {
+                    if missed > 0 {
+                        self.lose(&mut missed, sink);
+                    }
+                    sink.event(&event, &record[WORDS..WORDS + frames]);
+                }
+                Err(Seen::NotYet) if waits.get_or_insert_with(Instant::now).elapsed() < grace => {
+                    std::thread::yield_now();
+                    continue;
+                }
+                Err(_) => missed += 1,
+            }
+            waits = None;
+            at += 1;
+            if at & 1023 == 0 {
+                self.taken.store(at, Relaxed);
+                if sink.waiting() >= FLUSH_BYTES {
+                    sink.flush()?;
+                }
+            }
+        }
+        if missed > 0 {
+            self.lose(&mut missed, sink);
+        }
+        self.taken.store(at, Relaxed);
+        Ok(())
+    }
+
+    fn lose(&self, missed: &mut u64, sink: &mut dyn Sink) {
+        self.lost.fetch_add(*missed, Relaxed);
+        sink.dropped(std::mem::take(missed));
+    }
+
+    /// Ends the thread, once it has everything. Nobody tells the tape any more. How many events the file lacks; `System`
+    /// where it could not be written.
+    pub(super) fn stop(&self) -> Result<u64> {
+        self.stop.store(true, SeqCst);
+        self.wake();
+        let handle = lock(&self.handle).take();
+        if let Some(h) = handle {
+            let _ = h.join(); // it does not panic
+        }
+        self.failed()?;
+        Ok(self.lost.load(Relaxed))
+    }
+
+    /// Fails where the file could not be written.
+    pub(super) fn failed(&self) -> Result<()> {
+        match &*lock(&self.failure) {
+            Some(why) => Err(Error::new(Code::System, why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the file has everything that was told, but not for long.
+    fn flush(&self) {
+        let ask = self.asked.fetch_add(1, SeqCst) + 1;
+        let until = Instant::now() + PATIENCE;
+        while self.served.load(SeqCst) < ask && !self.over.load(SeqCst) && Instant::now() < until {
+            self.wake();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Tapes with a thread.
+static LIVE: Mutex<Vec<Weak<Tape>>> = Mutex::new(Vec::new());
+/// In which process, counted in forks.
+static BORN: AtomicU64 = AtomicU64::new(0);
+
+/// A program that ends without a word has its files all the same.
+fn flush_at_exit(tape: &Arc<Tape>) {
+    static ONCE: Once = Once::new();
+    BORN.store(fork::count(), Relaxed);
+    ONCE.call_once(|| {
+        // SAFETY: a plain function of this library, which stays loaded (`loaded::keep` comes before any thread).
+        unsafe { libc::atexit(at_exit) };
+    });
+    let mut live = lock(&LIVE);
+    live.retain(|t| t.strong_count() > 0);
+    live.push(Arc::downgrade(tape));
+}
+
+extern "C" fn at_exit() {
+    // A forked child has no such thread, and the file is its parent's.
+    if fork::count() != BORN.load(Relaxed) {
+        return;
+    }
+    let live: Vec<_> = lock(&LIVE).iter().filter_map(Weak::upgrade).collect();
+    live.iter().for_each(|t| t.flush());
+}

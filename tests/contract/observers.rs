@@ -1,0 +1,269 @@
+//! What happens to memory is told to who watches it: every allocation and every free in turn, whatever the way, so that
+//! the sum of what is told is the account.
+
+use crate::apart::*;
+use crate::api::*;
+use crate::held;
+use millpond::runtime::{self, DeviceState, Event, EventKind, EventKind::*, Observer, Told};
+use millpond::{Code, PoolId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// Of a device by its handle.
+pub fn state(d: Device) -> &'static Arc<DeviceState> {
+    runtime::by_id(d.0 as u32).unwrap()
+}
+
+/// Writes everything down. (It may lock, as nothing of the library is called under that.)
+#[derive(Default)]
+struct Book(Mutex<Vec<Event>>);
+
+impl Observer for Book {
+    fn saw(&self, told: &Told) {
+        self.0.lock().unwrap().push(told.event().unwrap());
+    }
+}
+
+fn watch(d: Device) -> (Arc<Book>, Arc<dyn Observer>) {
+    let book = Arc::<Book>::default();
+    let observer: Arc<dyn Observer> = book.clone();
+    state(d).memory().watch(&observer).unwrap();
+    (book, observer)
+}
+
+impl Book {
+    fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    fn kinds(&self) -> Vec<EventKind> {
+        self.take().iter().map(|e| e.kind).collect()
+    }
+}
+
+/// What the told events make of the account. `(allocated, active, reserved)`; fails where they cannot be.
+pub fn sums(events: &[Event]) -> (u64, u64, u64) {
+    let (mut live, mut waiting) = (BTreeMap::new(), BTreeMap::new());
+    let mut segments = BTreeMap::new();
+    let mut last = 0;
+    for e in events {
+        assert!(e.thread != 0 && e.time != 0, "{e:?}");
+        last = last.max(e.time);
+        match e.kind {
+            Alloc => {
+                waiting.remove(&e.address);
+                assert!(live.insert(e.address, e.bytes).is_none(), "live already: {e:?}");
+            }
+            FreeRequested => {
+                let bytes = live.remove(&e.address).unwrap_or_else(|| panic!("not live: {e:?}"));
+                assert_eq!(bytes, e.bytes, "{e:?}");
+                if !e.at_once {
+                    waiting.insert(e.address, bytes);
+                }
+            }
+            FreeCompleted => drop(waiting.remove(&e.address)),
+            FreeRefused => {
+                waiting.remove(&e.address);
+                assert!(live.insert(e.address, e.bytes).is_none(), "live already: {e:?}");
+            }
+            SegmentAlloc => assert!(segments.insert(e.address, e.bytes).is_none(), "there already: {e:?}"),
+            SegmentFree => {
+                // A range may go in parts, and several at once.
+                let (mut at, end) = (e.address, e.address + e.bytes);
+                while at < end {
+                    let (&from, &size) = segments.range(..=at).next_back().unwrap();
+                    assert!(at < from + size, "not there: {e:?}");
+                    let to = end.min(from + size);
+                    segments.remove(&from);
+                    if from < at {
+                        segments.insert(from, at - from);
+                    }
+                    if to < from + size {
+                        segments.insert(to, from + size - to);
+                    }
+                    at = to;
+                }
+            }
+            _ => {}
+        }
+    }
+    let sum = |m: &BTreeMap<u64, u64>| m.values().sum::<u64>();
+    (sum(&live), sum(&live) + sum(&waiting), sum(&segments))
+}
+
+pub fn account(d: Device) -> (u64, u64, u64) {
+    let s = d.stats();
+    (s.allocated_bytes.current, s.active_bytes.current, s.reserved_bytes.current)
+}
+
+/// Every way to a block and back, and then the account.
+fn every_way(d: Device) {
+    let (book, observer) = watch(d);
+    let (pool, own) = (d.default_pool(), d.pool(0));
+    let (s, t) = (d.stream(), d.stream());
+    let handle = state(d).pool(PoolId::DEFAULT).unwrap();
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        for bytes in [1, 512, 5000, 100 * KIB, 3 * MIB, 70 * MIB] {
+            let p = pool.alloc(bytes, s).unwrap();
+            let q = own.alloc(bytes, s).unwrap();
+            let r = d.alloc(bytes).unwrap();
+            let h = handle.alloc(s.0 as u64, bytes as u64).unwrap();
+            own.free(p, s).unwrap(); // of another pool
+            record_stream(q, t).unwrap();
+            own.free(q, s).unwrap();
+            free(r).unwrap();
+            handle.free(h, t.0 as u64).unwrap();
+        }
+        kept.push(own.alloc(MIB + 1, t).unwrap());
+    }
+    d.synchronize().unwrap();
+    assert_eq!(sums(&book.0.lock().unwrap()), account(d));
+    d.empty_cache().unwrap();
+    let now = account(d);
+    let told = book.take();
+    assert_eq!(sums(&told), now);
+    let pools: BTreeSet<_> = told.iter().filter(|e| e.kind == Alloc).map(|e| e.pool).collect();
+    assert_eq!(pools.len(), 2);
+    let at = |p: &usize| *told.iter().rfind(|e| e.kind == Alloc && e.address == *p as u64).unwrap();
+    assert!(kept.iter().all(|p| at(p).requested == MIB as u64 + 1 && at(p).stream == Some(t.0 as u64)));
+    assert!(told.iter().any(|e| e.kind == Alloc && e.stream.is_none()));
+    assert!(told.iter().any(|e| e.kind == RecordStream && e.stream == Some(t.0 as u64)));
+
+    // Frees that fail change nothing.
+    assert!(own.free(kept[0] + 1, t).is_err() && free_sized(kept[0], 7).is_err() && free(0).is_ok());
+    let refused = book.take();
+    assert!(refused.iter().all(|e| matches!(e.kind, FreeRequested | FreeRefused)), "{refused:?}");
+    let balance = |kind| refused.iter().filter(|e| e.kind == kind).count();
+    assert_eq!(balance(FreeRequested), balance(FreeRefused));
+    own.free(kept[0], t).unwrap();
+    assert!(own.free(kept[0], t).is_err(), "a double free");
+    assert_eq!(book.take().iter().filter(|e| e.kind == FreeRequested).count(), 1);
+
+    // Too much.
+    assert!(own.alloc(1 << 45, t).is_err());
+    let told = book.take();
+    let oom = told.iter().find(|e| e.kind == Oom).unwrap();
+    assert_eq!((oom.requested, oom.stream), (1 << 45, Some(t.0 as u64)));
+
+    state(d).memory().unwatch(&observer);
+    own.free(kept[1], t).unwrap();
+    let p = own.alloc(512, t).unwrap();
+    own.free(p, t).unwrap();
+    assert_eq!(book.kinds(), []);
+}
+
+#[test]
+fn everything_is_told_where_the_device_maps() {
+    apart(|| every_way(host(4096 * MIB, true)));
+}
+
+#[test]
+fn everything_is_told_with_segments() {
+    apart(|| every_way(host(4096 * MIB, false)));
+}
+
+#[test]
+fn everything_is_told_without_pooling() {
+    apart(|| every_way(held::host_with(4096 * MIB, true, "backend:none").0));
+}
+
+/// Threads allocate and free, also each other's blocks, and what is told is the account.
+#[test]
+fn under_load_the_sum_of_what_is_told_is_the_account() {
+    apart_for(60, || {
+        let d = host(4096 * MIB, true);
+        let (book, _observer) = watch(d);
+        let pool = d.default_pool();
+        let shared: Mutex<Vec<usize>> = Mutex::default();
+        std::thread::scope(|s| {
+            for t in 0..8 {
+                let shared = &shared;
+                s.spawn(move || {
+                    let stream = d.stream();
+                    for i in 0..800 {
+                        let p = pool.alloc([700, 9000, 200 * KIB, 3 * MIB][(i + t) % 4], stream).unwrap();
+                        let other = {
+                            let mut all = shared.lock().unwrap();
+                            all.push(p);
+                            let at = i % all.len();
+                            (i % 3 != 0).then(|| all.remove(at))
+                        };
+                        if i % 7 == 0 {
+                            record_stream(p, NULL).unwrap_or(());
+                        }
+                        other.into_iter().for_each(|q| free(q).unwrap());
+                    }
+                });
+            }
+        });
+        let now = account(d); // which looks at what waits
+        assert_eq!(sums(&book.take()), now);
+    });
+}
+
+/// Who comes and goes under load is told of nothing twice, and leaves the quickest way as it was.
+#[test]
+fn watching_begins_and_ends_under_load() {
+    apart_for(60, || {
+        let d = host(1024 * MIB, true);
+        let stop = AtomicBool::new(false);
+        let pool = d.default_pool();
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    let stream = d.stream();
+                    while !stop.load(Relaxed) {
+                        let p = pool.alloc(5000, stream).unwrap();
+                        pool.free(p, stream).unwrap();
+                    }
+                });
+            }
+            for _ in 0..200 {
+                let (book, observer) = watch(d);
+                std::thread::sleep(std::time::Duration::from_micros(300));
+                state(d).memory().unwatch(&observer);
+                let told = book.take().len();
+                std::thread::yield_now();
+                assert_eq!(book.take().len(), 0, "told after the end; {told} before");
+            }
+            stop.store(true, Relaxed);
+        });
+        assert_eq!(d.stats().blocks.current, 0);
+    });
+}
+
+/// A free that the device refuses was asked for, and is taken back.
+#[test]
+fn a_free_that_is_refused_is_taken_back() {
+    apart(|| {
+        let (d, control) = held::host_with(1024 * MIB, true, "backend:none");
+        let (book, _observer) = watch(d);
+        let p = d.alloc(MIB).unwrap();
+        control.fail("free", 1, Code::Device);
+        assert!(free(p).is_err());
+        assert_eq!(sums(&book.0.lock().unwrap()), account(d));
+        free(p).unwrap();
+        assert_eq!(sums(&book.take()), (0, 0, 0));
+    });
+}
+
+/// Pinned memory is told of as memory of the host.
+#[test]
+fn pinned_memory_is_told() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let (book, _observer) = watch(d);
+        let s = state(d);
+        let (a, b) = (s.host_alloc(1000).unwrap(), s.host_alloc(3 << 20).unwrap());
+        let now = s.host_stats().unwrap();
+        let told = book.0.lock().unwrap().clone();
+        assert!(told.iter().all(|e| e.host), "{told:?}");
+        assert_eq!(sums(&told), (now.allocated.current, now.allocated.current, now.reserved.current));
+        s.host_free(a).unwrap();
+        s.host_free(b).unwrap();
+        s.host_empty_cache().unwrap();
+        assert_eq!(sums(&book.take()), (0, 0, 0));
+    });
+}
