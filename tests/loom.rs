@@ -434,13 +434,16 @@ fn a_capture_takes_its_stream_over() {
     });
 }
 
+/// The core's name for no stream in particular.
+const UNORDERED: u64 = u64::MAX - 1;
+
 /// A stream with work ends while a block without a stream is freed, which that work may use: the block waits, for its
 /// mark or for what the stream leaves behind. So many steps of the end are taken before, as
 /// loom does not reach those orders from the beginning in which the free comes late.
 fn a_stream_ends_beside_a_free(before: u32) {
     let giver = Arc::new(Giver::default());
     let (pond, _) = pond_over(giver.clone(), 1);
-    let block = pond.alloc_unordered(POOL, SMALL).unwrap();
+    let block = pond.alloc(POOL, UNORDERED, SMALL).unwrap();
     let early = (before > 0).then(|| pond.order().ending(BUSY).unwrap());
     giver.gone.store(before > 1, SeqCst);
     let other = {
@@ -453,7 +456,7 @@ fn a_stream_ends_beside_a_free(before: u32) {
     };
     pond.free(block, None, None).unwrap();
     other.join().unwrap();
-    assert_ne!(pond.alloc_unordered(POOL, SMALL).unwrap(), block, "its memory is not idle");
+    assert_ne!(pond.alloc(POOL, UNORDERED, SMALL).unwrap(), block, "its memory is not idle");
     assert_eq!(pond.stats(None).unwrap().active.current, 2 * SMALL + SMALL);
     giver.over.store(true, SeqCst);
     assert_eq!(pond.stats(None).unwrap().active.current, 2 * SMALL);

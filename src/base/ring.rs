@@ -8,12 +8,28 @@
 //! a reader has got or missed each one, and what was dropped is exactly what it has missed.
 
 use super::error::Result;
+#[cfg(not(loom))]
 use super::lazy::LazyArray;
 use super::sync::{AtomicU64, Ordering, Padded, fence};
 
+/// Loom's atomics are more than their bits.
+#[cfg(loom)]
+type Slots = Box<[AtomicU64]>;
+#[cfg(not(loom))]
+type Slots = LazyArray<AtomicU64>;
+
+#[cfg(loom)]
+fn zeros(count: usize) -> Result<Slots> {
+    Ok((0..count).map(|_| AtomicU64::new(0)).collect())
+}
+#[cfg(not(loom))]
+fn zeros(count: usize) -> Result<Slots> {
+    LazyArray::new(count)
+}
+
 /// See the file's head.
 pub struct Ring {
-    slots: LazyArray<AtomicU64>,
+    slots: Slots,
     /// Words of a slot: those of a record, and one before them.
     stride: usize,
     mask: u64,
@@ -35,7 +51,7 @@ impl Ring {
     /// A ring of `slots` (at least 2, rounded up to a power of two) records of `words` words.
     pub fn new(slots: usize, words: usize) -> Result<Ring> {
         let count = slots.max(2).checked_next_power_of_two().unwrap_or(usize::MAX);
-        let array = LazyArray::new(count.saturating_mul(words + 1))?;
+        let array = zeros(count.saturating_mul(words + 1))?;
         Ok(Ring { slots: array, stride: words + 1, mask: count as u64 - 1, head: Padded(AtomicU64::new(0)) })
     }
 
