@@ -72,7 +72,7 @@ pub unsafe extern "C" fn millpond_device_send_snapshot(
     run(|| {
         let format = format_of(format)?;
         let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
-        taken(device)?.send_with(format, std::iter::empty(), |piece| {
+        taken(device)?.send(format, |piece| {
             let told = catch_unwind(AssertUnwindSafe(|| {
                 foreign::caught(|| {
                     // SAFETY: the caller gave a function for exactly this call with this pointer.

@@ -23,6 +23,10 @@ void run(const std::string& folder, bool mapping) {
   millpond::configure_host(2, std::uint64_t{256} << 20, mapping);
   // Another device than the first: its number is that of its traces.
   const millpond::Device device("host", 1);
+  millpond_history_options history{};
+  history.struct_size = sizeof history;
+  history.event_count = 1 << 16;
+  millpond::check(millpond_device_history_start(device.get(), &history));
   const millpond::Pool own(device, 0, "weights");
   const millpond::Stream stream(device);
   const millpond::Stream side(device);

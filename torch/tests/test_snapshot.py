@@ -123,7 +123,19 @@ class Snapshots(unittest.TestCase):
         for kind, snapshots, _ in self.each():
             for s in snapshots:
                 self.assertEqual(list(s), ["segments", "device_traces", "allocator_settings", "external_annotations"])
-                self.assertEqual(s["device_traces"], [[], []])
+                self.assertEqual(s["device_traces"][0], [], "the other device")
+                kinds = collections.Counter(e["action"] for e in s["device_traces"][1])
+                self.assertGreater(kinds["alloc"], 1500)
+                self.assertEqual(kinds["snapshot"], 1 if s is snapshots[0] else 3, "of each there is a JSON, too")
+                live = {}
+                for e in s["device_traces"][1]:
+                    if e["action"] == "alloc":
+                        self.assertNotIn(e["addr"], live)
+                        live[e["addr"]] = e["size"]
+                    elif e["action"] == "free_requested":
+                        del live[e["addr"]]
+                blocks = [b for seg in s["segments"] for b in seg["blocks"] if b["state"] == "active_allocated"]
+                self.assertEqual(set(live), {b["address"] for b in blocks})
                 for seg in s["segments"]:
                     self.assertEqual(set(seg), {
                         "device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream",

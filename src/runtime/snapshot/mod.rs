@@ -5,10 +5,12 @@
 //! million blocks is never in memory as a whole. `json.rs` and `torch.rs` have the two formats, `pickle.rs` the
 //! opcodes, `sink.rs` the buffer and `file.rs` the file.
 
+use crate::base::clock;
 use crate::base::error::{Code, Error, Result};
 use crate::core::{Layout, PoolId};
 use crate::device::MemoryInfo;
 use crate::runtime::device::DeviceState;
+use crate::runtime::observe::{self, EventKind};
 use crate::runtime::pinned::HostStats;
 use sink::Sink;
 use std::collections::BTreeMap;
@@ -16,6 +18,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+mod events;
 mod file;
 mod json;
 mod pickle;
@@ -105,6 +108,7 @@ pub struct Snapshot {
     settings: torch::Settings,
     pinned: HostStats,
     names: BTreeMap<PoolId, String>,
+    events: Vec<Event>,
 }
 
 impl DeviceState {
@@ -113,13 +117,20 @@ impl DeviceState {
     /// device is asked how much it has free, and which waits are over.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let _pass = self.enter()?;
+        if self.memory().is_watched() {
+            self.memory().observers().tell(observe::Event::new(EventKind::Snapshot));
+        }
         let layout = self.memory().layout()?;
         let options = self.memory().options();
+        let time_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_micros() as u64);
+        // Most devices have no history.
+        let history = self.history().unwrap_or_default();
         Ok(Snapshot {
+            events: events::of(&history.events, time_us, clock::monotonic()),
             layout,
             type_name: self.type_name().to_owned(),
             ordinal: self.ordinal(),
-            time_us: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_micros() as u64),
+            time_us,
             memory: self.device().memory_info().ok(),
             settings: torch::Settings::of(&options),
             options: options.pairs().collect(),
@@ -138,7 +149,7 @@ impl Snapshot {
 
     /// Writes the snapshot in pieces of some tens of KiB.
     pub fn write(&self, format: SnapshotFormat, to: &mut impl Write) -> Result<()> {
-        self.write_with(format, std::iter::empty(), to)
+        self.write_with(format, self.events.iter().copied(), to)
     }
 
     /// The same, with the events before it, oldest first.
@@ -152,6 +163,11 @@ impl Snapshot {
             to.write_all(piece).map_err(|e| Error::new(Code::System, format!("writing the snapshot: {e}")))
         };
         self.send_with(format, events, write)
+    }
+
+    /// The same as [`write`](Self::write), to a function. An error of the function ends the writing and is returned.
+    pub fn send(&self, format: SnapshotFormat, to: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.send_with(format, self.events.iter().copied(), to)
     }
 
     /// The same, to a function. An error of the function ends the writing and is returned.
@@ -174,6 +190,6 @@ impl Snapshot {
     /// is not a regular file, such as a pipe, is written to directly. `System` if the file cannot be written, with the
     /// reason.
     pub fn save(&self, format: SnapshotFormat, path: &Path) -> Result<()> {
-        file::save(path, |to| self.send_with(format, std::iter::empty(), to))
+        file::save(path, |to| self.send(format, to))
     }
 }

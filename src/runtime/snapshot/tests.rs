@@ -40,6 +40,7 @@ fn snapshot() -> Snapshot {
         settings: torch::Settings::of(&crate::runtime::options::Options::default()),
         pinned: HostStats::default(),
         names: BTreeMap::new(),
+        events: Vec::new(),
     };
     s.name_pools(|p| (p.0 == 5).then(|| "a \"name\"".into()));
     s
