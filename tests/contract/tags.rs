@@ -235,6 +235,32 @@ fn sleep_and_restore_keep_tags() {
     });
 }
 
+/// The place and the size are the same, so the restore leaves the block alone; but what it is for is what it was for then.
+#[test]
+fn a_restore_brings_back_the_tag_of_a_block_whose_place_was_taken() {
+    apart(|| {
+        for (bytes, mapping) in [(1000, true), (3 * MIB, true), (1000, false), (3 * MIB, false)] {
+            let d = host(64 * MIB, mapping);
+            let (pool, s) = (d.pool(0), d.stream());
+            for (then, later) in [("weights", "activations"), ("weights", ""), ("", "activations")] {
+                let alloc = |tag| match tag {
+                    "" => pool.alloc(bytes, s).unwrap(),
+                    tag => tagged(tag, || pool.alloc(bytes, s).unwrap()),
+                };
+                let first = alloc(then);
+                let checkpoint = pool.checkpoint();
+                pool.free(first, s).unwrap();
+                assert_eq!(alloc(later), first);
+                pool.restore(checkpoint).unwrap();
+                assert_eq!(name_of(blocks(d, MILLPOND_BLOCK_LIVE)[0].tag), then);
+                agrees(d);
+                pool.free(first, s).unwrap();
+                agrees(d);
+            }
+        }
+    });
+}
+
 #[test]
 fn the_report_of_a_request_names_tags() {
     apart(|| {
