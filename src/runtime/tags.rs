@@ -7,7 +7,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::fail;
-use crate::runtime::lock;
+use crate::runtime::{fork, lock};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -86,12 +86,14 @@ fn at_thread_exit<T>() -> Result<T> {
 
 impl Tag {
     /// The tag with that name, which gets a number if it has none yet. `InvalidArgument` for a name that is empty, is
-    /// longer than [`MAX_TAG_NAME`] or contains a NUL; `System` for more than 65 535 names.
+    /// longer than [`MAX_TAG_NAME`] or contains a NUL; `System` for more than 65 535 names;
+    /// `NotPermitted` in a forked child.
     pub fn new(name: &str) -> Result<Tag> {
         let text = CString::new(name).ok().filter(|_| (1..=MAX_TAG_NAME).contains(&name.len()));
         let Some(text) = text else {
             fail!(Code::InvalidArgument, "the name of a tag has 1 to {MAX_TAG_NAME} bytes, none of them 0");
         };
+        fork::check()?; // the lock may never be released
         let mut names = lock(&NAMES);
         if let Some(&n) = names.numbers.get(name) {
             return Ok(Tag(n));
@@ -124,6 +126,7 @@ impl Tag {
 /// Gives this tag to all blocks that the thread allocates from now on, if requests look for tags. Returns whether the
 /// caller must see to that, and then call [`looked_for`].
 pub(super) fn begin(tag: Tag) -> Result<bool> {
+    fork::check()?;
     let push = |s: &Stack| {
         let mut stack = s.0.borrow_mut();
         stack.push(tag.0);
@@ -170,8 +173,9 @@ pub(crate) fn current() -> u16 {
     CURRENT.get()
 }
 
-/// The name of the tag with this number, for C.
+/// The name of the tag with this number, for C. None in a forked child, where the lock may never be released.
 pub(crate) fn c_name(n: u16) -> Option<&'static CStr> {
+    fork::check().ok()?;
     lock(&NAMES).all.get(usize::from(n).checked_sub(1)?).copied()
 }
 
