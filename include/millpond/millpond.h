@@ -1626,7 +1626,7 @@ C_Status millpond_tag_get_number(const char *name, uint32_t *out_tag);
  */
 C_Status millpond_tag_push_number(uint32_t tag);
 
-/** Returns the name of a tag; "" for 0 and for a number that no tag has. Never NULL, and never freed. */
+/** Returns the name of a tag; "" for 0, for a number that no tag has, and in a forked child. Never NULL, and never freed. */
 const char *millpond_tag_get_name(uint32_t tag);
 
 /**

@@ -82,7 +82,7 @@ fn of_number(tag: u32) -> Result<Tag> {
     u16::try_from(tag).ok().and_then(Tag::of_number).ok_or_else(none)
 }
 
-/// Returns the name of a tag; "" for 0 and for a number that no tag has. Never NULL, and never freed.
+/// Returns the name of a tag; "" for 0, for a number that no tag has, and in a forked child. Never NULL, and never freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_tag_get_name(tag: u32) -> *const c_char {
     let name = u16::try_from(tag).ok().and_then(runtime::tag_name);

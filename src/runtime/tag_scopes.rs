@@ -13,6 +13,7 @@ impl Tag {
             // From now on requests must go through `Memory`. Those of this thread do, even if another thread is just
             // entering a pool: it does so before this call, or finds the tag in force.
             handle_cache::bypass_everything();
+            tags::looked_for();
         }
         Ok(())
     }

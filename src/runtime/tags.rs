@@ -7,7 +7,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::fail;
-use crate::runtime::lock;
+use crate::runtime::{fork, lock};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -20,8 +20,39 @@ pub const MAX_TAG_NAME: usize = 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(u16);
 
-/// How many threads have a tag in force.
-static ACTIVE: AtomicU64 = AtomicU64::new(0);
+/// How many threads have a tag in force, and [`LOOKED_FOR`].
+struct Active(AtomicU64);
+
+/// Since there was last none, one of them has seen to it that requests look for tags.
+const LOOKED_FOR: u64 = 1 << 63;
+
+impl Active {
+    /// One more. Whether requests may not look for tags yet: another thread that is to see to it may be on its way.
+    fn more(&self) -> bool {
+        self.0.fetch_add(1, SeqCst) & LOOKED_FOR == 0
+    }
+
+    /// All requests look for tags, until no thread has one. The calling thread has one.
+    fn looked_for(&self) {
+        self.0.fetch_or(LOOKED_FOR, SeqCst);
+    }
+
+    /// One less.
+    fn less(&self) {
+        let less = |n: u64| match n - 1 {
+            LOOKED_FOR => Some(0),
+            rest => Some(rest),
+        };
+        let _ = self.0.fetch_update(SeqCst, SeqCst, less); // it always gives something
+    }
+
+    #[inline]
+    fn any(&self) -> bool {
+        self.0.load(SeqCst) != 0
+    }
+}
+
+static ACTIVE: Active = Active(AtomicU64::new(0));
 
 /// The names: number n is at n - 1.
 struct Names {
@@ -38,7 +69,7 @@ impl Drop for Stack {
     fn drop(&mut self) {
         if !self.0.get_mut().is_empty() {
             CURRENT.set(0);
-            ACTIVE.fetch_sub(1, SeqCst);
+            ACTIVE.less();
         }
     }
 }
@@ -55,12 +86,14 @@ fn at_thread_exit<T>() -> Result<T> {
 
 impl Tag {
     /// The tag with that name, which gets a number if it has none yet. `InvalidArgument` for a name that is empty, is
-    /// longer than [`MAX_TAG_NAME`] or contains a NUL; `System` for more than 65 535 names.
+    /// longer than [`MAX_TAG_NAME`] or contains a NUL; `System` for more than 65 535 names;
+    /// `NotPermitted` in a forked child.
     pub fn new(name: &str) -> Result<Tag> {
         let text = CString::new(name).ok().filter(|_| (1..=MAX_TAG_NAME).contains(&name.len()));
         let Some(text) = text else {
             fail!(Code::InvalidArgument, "the name of a tag has 1 to {MAX_TAG_NAME} bytes, none of them 0");
         };
+        fork::check()?; // the lock may never be released
         let mut names = lock(&NAMES);
         if let Some(&n) = names.numbers.get(name) {
             return Ok(Tag(n));
@@ -90,9 +123,10 @@ impl Tag {
     }
 }
 
-/// Gives this tag to all blocks that the thread allocates from now on. Returns whether no thread had a tag in force
-/// before.
+/// Gives this tag to all blocks that the thread allocates from now on, if requests look for tags. Returns whether the
+/// caller must see to that, and then call [`looked_for`].
 pub(super) fn begin(tag: Tag) -> Result<bool> {
+    fork::check()?;
     let push = |s: &Stack| {
         let mut stack = s.0.borrow_mut();
         stack.push(tag.0);
@@ -100,7 +134,12 @@ pub(super) fn begin(tag: Tag) -> Result<bool> {
     };
     let Ok(first) = STACK.try_with(push) else { return at_thread_exit() };
     CURRENT.set(tag.0);
-    Ok(first && ACTIVE.fetch_add(1, SeqCst) == 0)
+    Ok(first && ACTIVE.more())
+}
+
+/// All requests look for tags now, until no thread has one in force. The calling thread has one.
+pub(super) fn looked_for() {
+    ACTIVE.looked_for();
 }
 
 /// Ends the calling thread's innermost tag; the one around it is in force again. `NotPermitted` if it has none.
@@ -113,7 +152,7 @@ pub fn pop_tag() -> Result<()> {
         Ok(Some(now)) => {
             CURRENT.set(now);
             if now == 0 {
-                ACTIVE.fetch_sub(1, SeqCst);
+                ACTIVE.less();
             }
             Ok(())
         }
@@ -125,7 +164,7 @@ pub fn pop_tag() -> Result<()> {
 /// Whether any thread has a tag in force.
 #[inline]
 pub(crate) fn any() -> bool {
-    ACTIVE.load(SeqCst) != 0
+    ACTIVE.any()
 }
 
 /// The number of the calling thread's innermost tag; 0: none.
@@ -134,12 +173,36 @@ pub(crate) fn current() -> u16 {
     CURRENT.get()
 }
 
-/// The name of the tag with this number, for C.
+/// The name of the tag with this number, for C. None in a forked child, where the lock may never be released.
 pub(crate) fn c_name(n: u16) -> Option<&'static CStr> {
+    fork::check().ok()?;
     lock(&NAMES).all.get(usize::from(n).checked_sub(1)?).copied()
 }
 
 /// The name of the tag with this number.
 pub(crate) fn name(n: u16) -> Option<&'static str> {
     c_name(n)?.to_str().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_thread_relies_on_what_another_has_yet_to_do() {
+        let active = Active(AtomicU64::new(0));
+        for _ in 0..2 {
+            assert!(!active.any());
+            assert!(active.more());
+            // A second thread, before the first has seen to it that requests look for tags.
+            assert!(active.more());
+            active.looked_for();
+            active.looked_for();
+            assert!(!active.more());
+            (0..2).for_each(|_| active.less());
+            assert!(active.any() && !active.more());
+            (0..2).for_each(|_| active.less());
+        }
+        assert!(!active.any());
+    }
 }

@@ -391,3 +391,32 @@ fn a_file_is_there_whole_or_not_at_all() {
         blocks.into_iter().for_each(|b| free(b).unwrap());
     });
 }
+
+/// A link stays a link, also where it leads to nothing yet, and who might not read the older file does not read the new
+/// one.
+#[test]
+fn a_file_that_is_replaced_keeps_who_may_read_it_and_links_stay() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let dir = Folder::new();
+        let at = |name: &str| dir.0.join(name);
+        let mode = |name: &str| std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+        std::fs::write(at("secret"), "older").unwrap();
+        std::fs::set_permissions(at("secret"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        save(d, MILLPOND_SNAPSHOT_JSON, &at("secret")).unwrap();
+        assert_eq!(mode("secret"), 0o600);
+        assert!(std::fs::read(at("secret")).unwrap().starts_with(b"{"));
+        symlink("second", at("first")).unwrap();
+        symlink(at("run7"), at("second")).unwrap();
+        for _ in 0..2 {
+            save(d, MILLPOND_SNAPSHOT_JSON, &at("first")).unwrap();
+            assert!(at("first").is_symlink() && at("second").is_symlink() && !at("run7").is_symlink());
+            assert!(std::fs::read(at("run7")).unwrap().starts_with(b"{"));
+        }
+        symlink("round", at("round")).unwrap();
+        assert_eq!(code(save(d, MILLPOND_SNAPSHOT_JSON, &at("round"))), MILLPOND_E_SYSTEM);
+        assert!(at("round").is_symlink());
+        assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 5, "nothing is left");
+    });
+}

@@ -7,6 +7,7 @@ use millpond::capi::*;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const RECORD: usize = size_of::<millpond_block_record>();
 const STATS: usize = size_of::<millpond_tag_stats>();
@@ -235,6 +236,32 @@ fn sleep_and_restore_keep_tags() {
     });
 }
 
+/// The place and the size are the same, so the restore leaves the block alone; but what it is for is what it was for then.
+#[test]
+fn a_restore_brings_back_the_tag_of_a_block_whose_place_was_taken() {
+    apart(|| {
+        for (bytes, mapping) in [(1000, true), (3 * MIB, true), (1000, false), (3 * MIB, false)] {
+            let d = host(64 * MIB, mapping);
+            let (pool, s) = (d.pool(0), d.stream());
+            for (then, later) in [("weights", "activations"), ("weights", ""), ("", "activations")] {
+                let alloc = |tag| match tag {
+                    "" => pool.alloc(bytes, s).unwrap(),
+                    tag => tagged(tag, || pool.alloc(bytes, s).unwrap()),
+                };
+                let first = alloc(then);
+                let checkpoint = pool.checkpoint();
+                pool.free(first, s).unwrap();
+                assert_eq!(alloc(later), first);
+                pool.restore(checkpoint).unwrap();
+                assert_eq!(name_of(blocks(d, MILLPOND_BLOCK_LIVE)[0].tag), then);
+                agrees(d);
+                pool.free(first, s).unwrap();
+                agrees(d);
+            }
+        }
+    });
+}
+
 #[test]
 fn the_report_of_a_request_names_tags() {
     apart(|| {
@@ -297,5 +324,52 @@ fn tags_of_threads_are_their_own_and_end_with_them() {
         assert_eq!(code(list(STATS, 1, &mut count)), MILLPOND_E_INVALID_ARGUMENT);
         assert_eq!(code(list(3, 0, &mut count)), MILLPOND_E_INVALID_ARGUMENT);
         assert_eq!(code(list(STATS, 0, null_mut())), MILLPOND_E_INVALID_ARGUMENT);
+    });
+}
+
+/// Another thread may hold the lock of the names at the fork.
+#[test]
+fn a_forked_child_waits_for_no_lock() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let (pool, s) = (d.pool(0), d.stream());
+        let p = tagged("parent", || pool.alloc(1000, s).unwrap());
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut n = 0;
+                    while !stop.load(Relaxed) {
+                        outcome(unsafe { millpond_tag_get_number(c"parent".as_ptr(), &mut n) }).unwrap();
+                    }
+                });
+            }
+            push("scope");
+            for round in 0..40 {
+                let pid = unsafe { libc::fork() };
+                if pid == 0 {
+                    unsafe { libc::alarm(5) };
+                    let name = unsafe { CStr::from_ptr(millpond_tag_get_name(1)) };
+                    let done = [
+                        outcome(unsafe { millpond_tag_push(c"child".as_ptr()) }),
+                        outcome(millpond_tag_push_number(1)),
+                        outcome(millpond_tag_pop()),
+                        pool.alloc(1000, s).map(drop),
+                        pool.free(p, s),
+                    ];
+                    let refused = done.into_iter().all(|r| code(r) == MILLPOND_E_NOT_PERMITTED);
+                    unsafe { libc::_exit(i32::from(!refused || !name.is_empty())) };
+                }
+                let mut status = -1;
+                assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                if status != 0 {
+                    stop.store(true, Relaxed);
+                }
+                assert_eq!(status, 0, "in round {round}");
+            }
+            pop();
+            stop.store(true, Relaxed);
+        });
+        pool.free(p, s).unwrap();
     });
 }

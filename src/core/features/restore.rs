@@ -64,6 +64,8 @@ impl Missing {
 /// The difference between the pool and the layout.
 struct Change<'a> {
     keep: BTreeSet<u64>,
+    /// Of those that stay, blocks that had another tag: they were freed since, and others took their places.
+    retag: Vec<&'a Block>,
     gone: Vec<Block>,
     new: Vec<&'a Block>,
     moves: Vec<Move>,
@@ -153,6 +155,11 @@ impl Ground {
         self.move_all(&mut heaps, &change.moves);
         self.place_all(&mut heaps, &change.new, &mut slots, &entries);
         self.give_slots(slots);
+        for b in &change.retag {
+            if let Some((h, f)) = heaps.get(&b.heap).zip(self.maps.find(b.offset)) {
+                self.tag_instead(h, f.id, b.tag);
+            }
+        }
         let over: Vec<&'static Heap> = heaps.values().filter(|h| h.counters.over()).map(|h| h.heap).collect();
         drop(heaps);
         drop(g);
@@ -191,6 +198,8 @@ impl Ground {
         let (kept, gone): (Vec<Block>, Vec<Block>) =
             self.live_of(g, heaps).into_iter().partition(|b| at.get(&b.offset).is_some_and(|w| w.is(b)));
         let keep: BTreeSet<u64> = kept.iter().map(|b| b.offset).collect();
+        let was = |b: &Block| at.get(&b.offset).copied().filter(|w| w.tag != b.tag);
+        let retag = kept.iter().filter_map(was).collect();
         let new: Vec<&Block> = want.blocks.iter().filter(|b| !keep.contains(&b.offset)).collect();
         if new.iter().any(|b| b.direct) {
             return impossible("a block that was a segment of its own has gone back to the device");
@@ -221,7 +230,7 @@ impl Ground {
                 }
             }
         }
-        Ok(Change { keep, gone, new, moves: moves.into_values().collect() })
+        Ok(Change { keep, retag, gone, new, moves: moves.into_values().collect() })
     }
 
     /// Finds what must be waited for before the change.

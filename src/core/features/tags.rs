@@ -29,6 +29,20 @@ impl Ground {
         }
     }
 
+    /// Gives a live block another tag than it has, or takes it away (0).
+    pub(super) fn tag_instead<G>(&self, h: &LockedHeap<'_, G>, id: Id, tag: u16) {
+        let d = self.maps.desc(id);
+        let was = d.state();
+        // A live block with a tag changes its state only under the heap's lock.
+        if was & (TAGGED | kind::MASK) == TAGGED | kind::LIVE {
+            self.untag(id, was, false);
+            d.set_state(was & !TAGGED);
+        }
+        if tag != 0 {
+            self.tag_live(h, id, tag);
+        }
+    }
+
     /// The tag of a live or waiting block; 0 for none.
     pub(crate) fn tag_of(&self, id: Id) -> u16 {
         let state = self.maps.desc(id).state();

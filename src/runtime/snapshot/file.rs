@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// How many temporary names are tried.
 const TRIES: u32 = 1000;
 
+/// How many links are followed at most.
+const MOST_LINKS: u32 = 64;
+
 /// The number of files begun so far; part of their temporary names.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
@@ -22,6 +25,7 @@ pub(super) fn save(path: &Path, write: impl FnOnce(To<'_>) -> Result<()>) -> Res
     if path.as_os_str().is_empty() {
         return Err(Error::new(Code::InvalidArgument, "the path of the snapshot is empty"));
     }
+    let mut mode = None;
     let target = match fs::metadata(path) {
         // A pipe or a terminal is written to, not replaced by a file. Opening a folder fails.
         Ok(m) if !m.is_file() => {
@@ -29,15 +33,33 @@ pub(super) fn save(path: &Path, write: impl FnOnce(To<'_>) -> Result<()>) -> Res
             return write(&mut |piece| out.write_all(piece).map_err(failed));
         }
         // Replaces the file that a link leads to, not the link.
-        Ok(_) => fs::canonicalize(path).map_err(failed)?,
-        Err(_) => path.to_owned(),
+        Ok(m) => {
+            mode = Some(m.permissions());
+            fs::canonicalize(path).map_err(failed)?
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => end_of_links(path),
+        Err(e) => return Err(failed(e)),
     };
     let (mut out, beside) = Beside::begin(&target).map_err(failed)?;
+    if let Some(mode) = mode {
+        out.set_permissions(mode).map_err(failed)?; // who might not read the older file does not read this one
+    }
     write(&mut |piece| out.write_all(piece).map_err(failed))?;
     // Some file systems report a full disk only now.
     out.sync_all().map_err(failed)?;
     drop(out);
     beside.become_(&target).map_err(failed)
+}
+
+/// The file that a link will lead to when there is one; `path` itself where that is no link. The system has
+/// followed them, so they have an end, unless somebody changes them just now.
+fn end_of_links(path: &Path) -> PathBuf {
+    let mut at = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(to) = fs::read_link(&at) else { break };
+        at = at.parent().map_or(to.clone(), |folder| folder.join(&to));
+    }
+    at
 }
 
 /// A temporary file, removed when dropped unless it was renamed.
