@@ -1,6 +1,6 @@
-// A program runs out of memory and finds out who holds it. Two pools share a small device: the one for weights takes
-// most of it, and a request to the one for the cache fails. The exception says why, who holds the most, what was tried,
-// and what could be done.
+// A program runs out of memory and finds out who holds it. Two pools share a small device: the one
+// for weights takes most of it, and a request to the one for the cache fails. The exception says
+// why, who holds the most, what was tried, and what could be done.
 //
 // Returns 0 when the report names the pool that holds the most.
 #include <cstdio>
