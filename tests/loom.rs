@@ -410,7 +410,7 @@ fn of_two_frees_of_a_block_one_succeeds() {
     });
 }
 
-/// Whoever looks a captured stream's heap up while its capture begins, no pool goes on remembering it wrongly.
+/// A thread looks up a stream's heap while a capture of the stream begins: no pool remembers the wrong heap afterwards.
 #[test]
 fn a_capture_takes_its_stream_over() {
     bounded_pond_model(Some(1), || {

@@ -2,9 +2,9 @@
 // is needed.
 //
 // The device type is `cuda`; MILLPOND_TORCH_DEVICE names another one, such as `host`, for tests.
-// What is kept here: the pools that PyTorch asked for, and the live blocks for snapshots. It is
+// This file keeps the pools that PyTorch asked for, and the live blocks for snapshots. They are
 // never destroyed, since PyTorch frees tensors while the process ends. A device's lock may be held
-// when Millpond is called, which calls nothing back here; the shards of the blocks are locked last.
+// during a call of Millpond, which never calls back here; the shards of the blocks are locked last.
 #include "pluggable.hpp"
 
 #include <millpond/millpond.h>
@@ -335,7 +335,7 @@ void* millpond_torch_base_alloc(void* ptr, std::size_t* size) {
 
 void millpond_torch_record_stream(void* ptr, Stream stream) {
   if (ptr == nullptr || !failed(millpond_record_stream(ptr, stream_of(stream)))) return;
-  // PyTorch does not look whose memory it is. What is not ours is not ours to keep.
+  // PyTorch does not check whose memory it is; memory of others is not recorded here.
   if (millpond_last_error_code() == MILLPOND_E_UNKNOWN_POINTER) return;
   // Unheard, the block would be used again while the stream still works on it.
   throw std::runtime_error("Millpond cannot keep a block for another stream that uses it: " +

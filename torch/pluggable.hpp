@@ -80,7 +80,7 @@ MILLPOND_TORCH_EXPORT int millpond_torch_reset_peaks(int device);
 // The live blocks, at most `room` of them; how many there are in all.
 MILLPOND_TORCH_EXPORT std::size_t millpond_torch_blocks(int device, millpond_torch::Block* out,
                                                         std::size_t room);
-// What this thread's memory is for from now on; names nest.
+// Sets the tag of the memory that this thread allocates from now on; tags nest.
 MILLPOND_TORCH_EXPORT int millpond_torch_tag_push(const char* name);
 MILLPOND_TORCH_EXPORT int millpond_torch_tag_pop();
 // Bytes in live blocks of a device that have this tag.

@@ -10,12 +10,12 @@ use crate::trace::{Builder, Trace, shortened};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::collections::HashMap;
 
-/// Keys of an entry of a history at most; PyTorch has about ten.
+/// The most keys of an entry of a history; PyTorch has about ten.
 const MOST_KEYS: usize = 64;
 
 /// Whether the bytes are a pickle of protocol 2 or later.
 pub(crate) fn is_pickle(bytes: &[u8]) -> bool {
-    // A later protocol than is known is told as such.
+    // Unknown later protocols count too: the reader refuses them as such.
     matches!(bytes, [0x80, 0..=31, ..])
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn is_csv(text: &str) -> bool {
     columns(text.lines().next().unwrap_or("")).is_some()
 }
 
-/// One thing that a program did.
+/// One action of a program.
 #[derive(Clone, Copy)]
 enum Act {
     Alloc,
@@ -145,7 +145,7 @@ fn keys(dict: &Value<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What an entry of a history is for a trace; nothing for what is not the program's doing.
+/// The action of an entry of a history; none if the program did not cause the entry.
 fn entry_of(p: &Pickle<'_>, value: &Value<'_>, line: usize) -> Result<Option<Entry>> {
     keys(value)?;
     let act = match p.field(value, "action") {

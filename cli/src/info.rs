@@ -28,7 +28,8 @@ pub(crate) fn describe() -> api::ApiResult<(String, usize)> {
     Ok((out, failed))
 }
 
-/// The device's memory. Memory of the processor is taken only when it is touched, and shared with other programs.
+/// The device's memory as text. Memory of the processor is taken only when it is touched, and other programs take it
+/// too, so the machine may have less to spare than the device has free.
 fn memory(info: &api::Info) -> String {
     let (total, free) = (bytes(info.total), bytes(info.free));
     match crate::machine::available_memory() {
@@ -39,7 +40,7 @@ fn memory(info: &api::Info) -> String {
     }
 }
 
-/// `false`: the device could not be asked.
+/// Writes a device's paragraph. `false`: the device could not be queried.
 fn device(out: &mut String, name: &str, ordinal: usize) -> bool {
     let info = match Device::get(name, ordinal as i32).and_then(|d| d.info()) {
         Ok(info) => info,

@@ -8,8 +8,8 @@
 
 namespace {
 
-// Runs when everything else of this file is gone already; what it is told matters less than that
-// it is told.
+// Runs after everything else in this file has been destroyed. The status matters less than that the
+// call returns one.
 struct AtTheVeryEnd {
   void* block = nullptr;
   ~AtTheVeryEnd() {

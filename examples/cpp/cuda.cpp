@@ -1,6 +1,6 @@
-// CUDA from C++: what to do where there is no GPU, memory in the order of a stream, and how a
-// framework's own CUstream is used. Needs no CUDA toolkit to build. Exits with 0 where there is no
-// GPU, and says why.
+// CUDA from C++: what to do without a GPU, memory in stream order, and how to use a framework's own
+// CUstream. Needs no CUDA toolkit to build. Without a GPU it says why there is none, and exits with
+// 0.
 #include <algorithm>
 #include <cstdio>
 #include <exception>

@@ -1,6 +1,6 @@
-// From a program that runs out of memory to the name of who holds it. Two pools share a small device; the one for
-// weights takes most of it, and the one for the cache fails. What is thrown says why, who holds the most, what was tried,
-// and what could be done.
+// A program runs out of memory and finds out who holds it. Two pools share a small device: the one
+// for weights takes most of it, and a request to the one for the cache fails. The exception says
+// why, who holds the most, what was tried, and what could be done.
 //
 // Returns 0 when the report names the pool that holds the most.
 #include <cstdio>

@@ -103,7 +103,7 @@ void pairs(gpu::Report& report, Device& cuda, Device& host, const Runtime* runti
     const auto pair_of = [size](Device& device) {
       return best_of(5, 20000, [&] { device.free(device.alloc(size)); });
     };
-    // The first time around takes memory from the driver; what counts is all after it.
+    // The first round takes memory from the driver and is not counted.
     cuda.free(cuda.alloc(size));
     const std::uint64_t warm = driver().calls(), own_warm = cuda.driver_calls();
     const double ours = pair_of(cuda);

@@ -552,14 +552,14 @@ typedef struct millpond_dlpack_view {
 uint32_t millpond_last_error_code(void);
 
 /**
- * A text for a person about the last failed call on the calling thread, UTF-8; "" if none has failed yet. Never NULL.
+ * A message about the last failed call on the calling thread, UTF-8; "" if none has failed yet. Never NULL.
  * Borrowed until the next failing call on this thread, or the thread's end.
  */
 const char *millpond_last_error_message(void);
 
 /**
  * The name of an error code, as "MILLPOND_E_OUT_OF_MEMORY"; "MILLPOND_OK" for 0, "unknown" for a number
- * that this version does not know. Never NULL; lives for ever.
+ * that this version does not know. Never NULL, and never freed.
  */
 const char *millpond_error_name(uint32_t code);
 
@@ -1794,7 +1794,7 @@ C_Status millpond_export(const void *ptr,
  *
  * What was exported with `export_handle:fabric` may be opened on any device that the memory's card reaches over the
  * fabric, on this machine or another, and also without descriptors (`fds` NULL, `fd_count` 0). Then nothing here keeps
- * the memory alive: the exporter must, until it is told that this import has ended.
+ * the memory alive: the exporter must, until it learns that this import has ended.
  *
  * Errors: INVALID_ARGUMENT for bytes or descriptors that do not come from an export, for another card, and for a
  * fabric handle whose exporter has ended; UNSUPPORTED if the device cannot import; NOT_PERMITTED if this process lacks

@@ -29,13 +29,13 @@ fn with<R>(f: impl FnOnce(&mut Last) -> R) -> R {
 }
 
 thread_local! {
-    /// Why the thread's last request that found no memory did not.
+    /// The report of the thread's last request that found no memory.
     static REPORT: RefCell<Option<Arc<OomReport>>> = const { RefCell::new(None) };
     /// Whether that was its last failed call.
     static IS_LAST: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes whether the last failure was a request that found no memory, and why.
+/// Records whether the last failure was a request that found no memory, with its report.
 pub(crate) fn note(report: Option<Arc<OomReport>>) {
     IS_LAST.set(false);
     if report.is_some() {
@@ -44,7 +44,7 @@ pub(crate) fn note(report: Option<Arc<OomReport>>) {
     }
 }
 
-/// Why the last such request found no memory; with `now`, only if it was the last failed call.
+/// The report of the last such request; with `now`, only if it was the last failed call.
 pub(crate) fn report(now: bool) -> Option<Arc<OomReport>> {
     let last = REPORT.try_with(|last| last.borrow().clone()).ok().flatten();
     last.filter(|_| !now || IS_LAST.get())
@@ -82,7 +82,7 @@ pub extern "C" fn millpond_last_error_code() -> u32 {
     with(|l| l.code)
 }
 
-/// A text for a person about the last failed call on the calling thread, UTF-8; "" if none has failed yet. Never NULL.
+/// A message about the last failed call on the calling thread, UTF-8; "" if none has failed yet. Never NULL.
 /// Borrowed until the next failing call on this thread, or the thread's end.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_last_error_message() -> *const c_char {
@@ -93,7 +93,7 @@ pub extern "C" fn millpond_last_error_message() -> *const c_char {
 }
 
 /// The name of an error code, as "MILLPOND_E_OUT_OF_MEMORY"; "MILLPOND_OK" for 0, "unknown" for a number
-/// that this version does not know. Never NULL; lives for ever.
+/// that this version does not know. Never NULL, and never freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_error_name(code: u32) -> *const c_char {
     let name: &CStr = match code {

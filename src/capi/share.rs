@@ -170,7 +170,7 @@ pub unsafe extern "C" fn millpond_export(
 ///
 /// What was exported with `export_handle:fabric` may be opened on any device that the memory's card reaches over the
 /// fabric, on this machine or another, and also without descriptors (`fds` NULL, `fd_count` 0). Then nothing here keeps
-/// the memory alive: the exporter must, until it is told that this import has ended.
+/// the memory alive: the exporter must, until it learns that this import has ended.
 ///
 /// Errors: INVALID_ARGUMENT for bytes or descriptors that do not come from an export, for another card, and for a
 /// fabric handle whose exporter has ended; UNSUPPORTED if the device cannot import; NOT_PERMITTED if this process lacks

@@ -52,8 +52,8 @@ impl Pond {
         self.ground.alloc_quick(pool, stream, bytes, to)
     }
 
-    /// All other steps of a request; its offset. `heap` is what the first step said. What may lead to the device is
-    /// done only if `leave` gives leave.
+    /// Takes the other steps of a request; returns the offset of the block. `heap` is the heap that the first step
+    /// returned. `leave` is called before any step that may reach the device, and ends the request if it fails.
     pub(crate) fn alloc_from(
         &self,
         pool: PoolRef,
@@ -186,8 +186,8 @@ impl Pond {
         &self.ground.order
     }
 
-    /// The device has ended the stream. Its live blocks stay valid; what is free in its heaps goes to the next new
-    /// stream, or to whoever runs short.
+    /// Call this after the device has ended the stream. Its live blocks stay valid; the free memory of its heaps goes
+    /// to the next new stream, or to heaps that run short.
     pub fn stream_ended(&self, ending: Ending) {
         self.ground.stream_ended(ending);
     }
@@ -203,8 +203,8 @@ impl Pond {
         self.ground.pool_destroy(pool)
     }
 
-    /// Whoever looks for the pool, which has ended, does not come to its place any more: it may be another's from now
-    /// on.
+    /// Releases the slot of a pool that has ended. Call it once no lookup can find the slot by that pool any more:
+    /// another pool may get it from now on.
     pub fn pool_forgotten(&self, pool: PoolId) {
         self.ground.pool_forgotten(pool);
     }

@@ -81,10 +81,10 @@ impl DeviceState {
         got
     }
 
-    /// Ends memory of [`host_alloc`](Self::host_alloc). Work that was queued before may still use it where the
-    /// library knows: [`copy_async`](Self::copy_async) from or to it, and what
-    /// [`host_record_stream`](Self::host_record_stream) was told. Does not wait for that, nor for anything, but
-    /// where `pinned_max_cached_size_mb` makes it give memory back to the device. Address 0 does nothing. Errors:
+    /// Frees memory of [`host_alloc`](Self::host_alloc). Work that was queued before may still use it if the library
+    /// knows of it: copies by [`copy_async`](Self::copy_async), and uses recorded by
+    /// [`host_record_stream`](Self::host_record_stream). Does not wait for that work, or for anything else, unless
+    /// `pinned_max_cached_size_mb` makes it give memory back to the device. Address 0 does nothing. Errors:
     /// `UnknownPointer`, `DoubleFree`.
     pub fn host_free(&self, addr: u64) -> Result<()> {
         let _pass = self.enter()?;

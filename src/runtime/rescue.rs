@@ -1,5 +1,4 @@
-//! Out-of-memory callbacks: the last thing that is tried before a request fails. A framework frees its own caches
-//! there.
+//! Out-of-memory callbacks, which are called last before a request fails. A framework frees its own caches in them.
 //!
 //! They run on the request's thread without any lock, so they may allocate and free. A request that fails inside one
 //! calls none: the thread is marked meanwhile.
@@ -78,9 +77,9 @@ impl Rescue {
         drop(gone);
     }
 
-    /// Where a request ended with `error`: calls back when it lacked memory that a callback may free, and gives it a
-    /// second `attempt` when one has freed something. What came of it is added to the report that the error carries;
-    /// `live` tells how many bytes are live.
+    /// Handles a request that ended with `error`: if a callback could free the missing memory, calls the callbacks, and
+    /// makes a second `attempt` if one has freed something. The result is added to the report that the error carries;
+    /// `live` returns how many bytes are live.
     #[cold]
     #[inline(never)]
     pub(crate) fn retry(
@@ -111,7 +110,8 @@ impl Rescue {
         lock(&self.state).callbacks.is_empty()
     }
 
-    /// Calls each callback that is there now, the oldest first. How many there were, and freed something.
+    /// Calls each callback that is registered now, the oldest first. Returns how many there were, and how many freed
+    /// something.
     fn call_all(&self, report: &OomReport) -> OomTried {
         // A callback that is added meanwhile gets its turn at the next request.
         let end = lock(&self.state).last;
@@ -130,7 +130,7 @@ impl Rescue {
             let freed = catch_unwind(AssertUnwindSafe(|| callback(report))).unwrap_or(false);
             called.tries += 1;
             called.helped += u32::from(freed);
-            // Dropped before it counts as returned: `remove` guarantees that nothing of it is left.
+            // Dropped before it counts as returned, because `remove` guarantees that nothing of the callback is left.
             drop(callback);
             INSIDE.with(|i| i.set(false));
             let mut s = lock(&self.state);

@@ -1,8 +1,8 @@
-//! Tests in processes of their own: this same test program, started again for just one test, and waited for, but not for
-//! ever. One that hangs or crashes takes no other with it, none finds the library as another one left it, and what a
-//! test configures, closes or forbids ends with it.
+//! Tests in processes of their own: the same test program is started again for just one test, with a deadline. A test
+//! that hangs or crashes affects no other, none finds the library in the state that another one left, and whatever a
+//! test configures, closes or forbids ends with its process.
 //!
-//! Tests run beside each other as the runner likes; those that measure time run alone.
+//! Tests run in parallel as the runner decides; those that measure time run alone.
 
 #![allow(dead_code, unreachable_pub, reason = "each program uses a part")]
 
@@ -116,8 +116,8 @@ fn ended(name: &str, mut command: Command, limit: Duration) -> (Option<ExitStatu
         match child.try_wait().unwrap() {
             Some(status) => break Some(status),
             None if Instant::now() > until => {
-                // The whole group, by the child's own number.
-                // SAFETY: only a number is given; the child has not been waited for, so that the number is still its own.
+                // The whole group, by the child's own number. SAFETY: only a number is given; the child has not been
+                // waited for, so that the number is still its own.
                 unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
                 child.wait().unwrap();
                 break None;

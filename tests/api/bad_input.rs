@@ -1,4 +1,4 @@
-//! What bad input gets from the C API, on a test device: a status and a message, and nothing is lost.
+//! Bad input to the C API, on a test device: each call returns a status and a message, and nothing is lost.
 
 use crate::support::capi::*;
 use millpond::capi::*;

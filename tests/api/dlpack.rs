@@ -1,4 +1,4 @@
-//! DLPack through the C API: what an export says, who owns what, and what bad tensors get.
+//! DLPack through the C API: the fields of an export, ownership, and the errors of bad tensors.
 
 use crate::support::capi::*;
 use millpond::capi::*;

@@ -1,8 +1,8 @@
-//! The C API, and the Rust API of `runtime` where that has more to say, as a user sees them: on the host device, and on
-//! a test device that does what a test wants of it.
+//! The C API, and the parts of the Rust API of `runtime` that go beyond it, as a user sees them: on the host device,
+//! and on a test device that behaves as a test wants.
 //!
-//! The library is one for a process. Tests begin it anew and take turns (`support::alone`); what must hold for a process
-//! as a whole, or counts what a process does, runs apart.
+//! A process has one copy of the library. Tests restart it and take turns (`support::alone`); tests of a process as a
+//! whole, or that count what a process does, run in processes of their own.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

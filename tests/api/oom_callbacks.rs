@@ -1,5 +1,4 @@
-//! Callbacks of a device that has run out of memory: when they are called, what they may do, and when
-//! the request has its second attempt.
+//! Out-of-memory callbacks: when they are called, what they may do, and when the request is tried again.
 
 use crate::support::capi::*;
 use millpond::capi::*;

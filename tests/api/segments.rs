@@ -1,5 +1,5 @@
-//! Segment callbacks: each range of addresses with memory is told of, before its first block is out and before it
-//! goes, whatever the device refuses; and what a callback must not do.
+//! Segment callbacks: each range of addresses with memory is reported before its first block is handed out and before
+//! the range goes, whatever the device refuses; and what a callback must not do.
 
 use crate::support::capi::*;
 use millpond::capi::*;
@@ -157,7 +157,7 @@ fn segments_of_a_device_that_does_not_map() {
     f.knobs.fail_free.store(false, SeqCst);
     ok(unsafe { millpond_device_empty_cache(f.device) });
     assert_eq!(book.bytes(), 0);
-    // What it does not give is not told.
+    // Memory that the device refuses is not reported.
     book.take_log();
     f.knobs.fail_alloc.store(true, SeqCst);
     fails(unsafe { millpond_alloc(f.device, 5000, &mut null_mut()) }, MILLPOND_E_OUT_OF_MEMORY);

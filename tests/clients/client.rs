@@ -9,7 +9,7 @@ use std::ptr::{null, null_mut, with_exposed_provenance_mut, without_provenance_m
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a failed call has told.
+/// The error of a failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub status: C_Status,

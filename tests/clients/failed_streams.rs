@@ -18,7 +18,7 @@ struct Scene {
     pool: Pool,
     /// The only one of its pool, which has free memory too.
     graph: Capture,
-    /// What the callback was told, and what it got.
+    /// The status that the callback received, and the results of its calls.
     called: Receiver<(C_Status, Vec<Said<()>>)>,
 }
 
@@ -124,8 +124,8 @@ fn a_callback_may_allocate_when_a_request_finds_the_failure() {
     });
 }
 
-/// After a failure that stays, a request says what is wrong, and not that there is too little memory. Our own pools take
-/// frees; the other backends cannot, and the block stays as it was. The library ends, and says it too.
+/// After a failure that stays, a request says what is wrong, and not that there is too little memory. Our own pools
+/// take frees; the other backends cannot, and the block stays as it was. The library ends, and says it too.
 #[test]
 fn requests_and_frees_after_a_failure() {
     apart_for(60, || {

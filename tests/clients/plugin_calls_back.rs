@@ -40,7 +40,7 @@ fn calls_back(callback: &'static str, what: impl Fn(Dev, Pool) + Send + Sync + '
     assert_eq!((slow::held(), slow::faults()), (0, vec![]));
 }
 
-/// A request that the plugin is asked for.
+/// A request that reaches the plugin.
 fn grow(d: Dev) {
     let p = d.pool().alloc(12 * MIB, 0).unwrap();
     d.pool().free(p, 0).unwrap();
@@ -61,7 +61,7 @@ fn a_plugin_may_ask_for_memory_while_it_is_asked_for_memory() {
     });
 }
 
-/// Statistics from within `device_memory_allocate`: they are told, or refused with a status.
+/// Statistics from within `device_memory_allocate` succeed, or are refused with a status.
 #[test]
 fn a_plugin_may_ask_for_statistics_while_it_is_asked_for_memory() {
     apart_for(20, || {

@@ -1,4 +1,4 @@
-//! The system's C and C++ compilers, for tests that hold C sources against the library.
+//! The system's C and C++ compilers, for tests that build C sources against the library.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 

@@ -94,7 +94,7 @@ fn a_replay_that_still_runs_keeps_the_graphs_memory_from_the_host() {
     });
 }
 
-/// Without another capture the release waits for the replay, or whoever gets the memory does.
+/// Without another capture, either the release waits for the replay, or the next user of the memory does.
 #[test]
 fn a_replay_is_waited_for_where_the_device_can_be() {
     apart(|| {

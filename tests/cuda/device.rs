@@ -1,5 +1,5 @@
-//! The device type `cuda` over the fake driver: what it tells, and that memory, copies, streams, events and
-//! callbacks do what the library promises.
+//! The device type `cuda` over the fake driver: what it reports, and that memory, copies, streams, events and callbacks
+//! do what the library promises.
 
 use crate::cuda::*;
 use millpond::runtime::{self, Caps, CopyKind, PoolId};

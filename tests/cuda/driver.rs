@@ -1,5 +1,5 @@
-//! The CUDA driver as a thing that may be missing, old, broken or someone else's too: finding it, counting
-//! devices without starting it, forks, contexts, streams made elsewhere, captures, and a device that fails.
+//! A CUDA driver that may be missing, old, broken or shared with other code: finding it, counting devices without
+//! starting it, forks, contexts, streams created elsewhere, captures, and a device that fails.
 
 use crate::cuda::*;
 use crate::{apart, compilers};
@@ -148,7 +148,7 @@ fn counting_does_not_start_cuda() {
     assert_eq!(runtime::device_count("cuda").unwrap(), 3, "as the management library says");
     assert_eq!(runtime::absence("cuda").unwrap(), None);
     assert_eq!(fake.calls("cuInit"), 0);
-    // Whoever wants a device starts it, and then CUDA itself is asked.
+    // Opening a device starts the driver, and then CUDA itself is asked.
     runtime::device("cuda", 1).unwrap();
     assert_eq!(runtime::device_count("cuda").unwrap(), 2);
     assert_eq!(runtime::device("cuda", 2).err().unwrap().code(), Code::UnknownDevice);
@@ -202,7 +202,7 @@ fn forks() {
     let fake = Fake::new(&[("capacity", "64M")], |o| o.nvml = Some(gpus.clone().into()));
     assert_eq!(runtime::device_count("cuda").unwrap(), 3);
     runtime::device_count("host").unwrap();
-    // Who has only counted may use CUDA in a child.
+    // A process that has only counted devices may use CUDA in a child.
     assert!(forked(|| {
         let Ok(d) = runtime::device("cuda", 0) else { return false };
         let Ok(at) = d.memory().alloc(POOL, 0, MIB) else { return false };

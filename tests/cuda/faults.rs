@@ -1,6 +1,5 @@
-//! Each call that the device type `cuda` makes of the driver is made to fail, one after the other: the
-//! failure comes out with the name of the call or is made good, nothing is lost, and everything works
-//! afterwards.
+//! Makes each driver call of the device type `cuda` fail, one after the other: the error names the call, or the library
+//! recovers; nothing is lost, and everything works afterwards.
 
 use crate::apart::apart_for;
 use crate::cuda::*;

@@ -1,5 +1,5 @@
-//! The device type `cuda` over the fake driver. Driver and library are one for a process: tests take turns
-//! (`fakecuda::Fake`), and each begins both anew. What takes long runs apart, beside them.
+//! The device type `cuda` over the fake driver. A process has one driver and one library: tests take turns
+//! (`fakecuda::Fake`), and each restarts both. Long tests run in processes of their own, in parallel.
 #![cfg(unix)]
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What the tests of sharing on the device type `cuda` have in common.
+//! Shared code of the tests of sharing on the device type `cuda`.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the C API under test")]
@@ -33,8 +33,8 @@ pub fn held(device: *mut millpond_device) -> usize {
     n
 }
 
-/// Blocks of these sizes, to a process that runs that test with these variables: contents both ways, a free before the import ends while
-/// everything else is written, and an importer that is killed.
+/// Blocks of these sizes, to a process that runs that test with these variables: contents both ways, a free before the
+/// import ends while everything else is written, and an importer that is killed.
 pub fn two_processes(test: &str, fake: Fake, vars: &[(&str, &str)], sizes: &[usize]) {
     let d = device(0);
     for &bytes in sizes {

@@ -1,5 +1,5 @@
-//! The mapping calls of the device type `cuda` fail at random, once, twice or for a while, in the calls and in what
-//! undoes them: no block loses what it holds, no two blocks share memory, and a device that is well again has everything
+//! The mapping calls of the device type `cuda` fail at random, once, twice or for a while, and so do the calls that
+//! undo them: no block loses its contents, no two blocks share memory, and a device that works again gets everything
 //! back.
 
 use crate::cuda::*;
@@ -68,7 +68,7 @@ impl Block {
     }
 }
 
-/// What the device refuses is its own failure: what is asked of it is right.
+/// Every refused call was legal: the failure is the device's own.
 #[track_caller]
 fn check_error(e: &Error, when: &str) {
     let fine = matches!(e.code(), Code::OutOfMemory | Code::Device);

@@ -1,5 +1,5 @@
-//! A plugin in Rust for the tests: two devices on ordinary memory, every callback there. Before its
-//! `init` runs, the calling thread sets how it should differ.
+//! A plugin in Rust for the tests: two devices on ordinary memory, with every callback. Before its `init` runs, the
+//! calling thread sets how it should differ.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 

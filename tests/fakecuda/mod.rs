@@ -1,5 +1,5 @@
-//! What the tests of the device type `cuda` share: the fake driver with its controls, and a fresh library
-//! over it for each test.
+//! Shared code of the tests of the device type `cuda`: the fake driver with its controls, and a fresh library over it
+//! for each test.
 //!
 //! The fake is a shared library that cargo builds beside the tests. It is loaded by its path, so a real
 //! driver of the machine is never touched; without its controls the tests fail, they are not skipped.

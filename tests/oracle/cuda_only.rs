@@ -88,7 +88,7 @@ impl Run {
             fit(to).zip(fit(from))
         };
         let handle = stream.0 as u64;
-        // Whoever uses what is written now must be done before.
+        // All uses of the memory that is written now must be done before.
         let alone = |b: &Block| {
             let w = world();
             let now = w.now(line);

@@ -103,7 +103,7 @@ extern "C" fn told(name: *const u8, length: usize) -> u32 {
     let name = unsafe { std::slice::from_raw_parts(name, length) };
     let Some((_, call)) = CALLS.iter().find(|c| c.0.as_bytes() == name) else { return 0 };
     let failed = time::enter(call);
-    // Who asks again and again, with no other call between, waits.
+    // A caller that queries again and again, with no other call between, is waiting.
     if *call == "query" && world().grows_impatient() {
         let all: Clock = world().lines.iter().map(Line::queued).collect();
         let slow = world().is_held_up(&all);

@@ -43,7 +43,7 @@ impl Block {
         Block { at, bytes, pool, tag, ..Block::default() }
     }
 
-    /// Streams that use it in ways that the library has not been told of.
+    /// Streams with uses that the library does not know of.
     pub fn open_uses(&self, w: &World, freed_on: Option<usize>) -> Vec<usize> {
         // Without a stream, it waits for those of its own device.
         // CUDA's NULL stream is in the order of streams that are there: it is not in that of one that has ended.

@@ -6,7 +6,7 @@ use millpond::Code;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Who is not through by then waits for somebody that waits for it.
+/// A call that is not done by then is in a deadlock: it waits for another that waits for it.
 const STUCK: Duration = Duration::from_millis(1000);
 
 /// The library is in a call of the device: it is counted, held, and made to fail, as the program wants.
@@ -204,7 +204,7 @@ pub fn run_quick() -> bool {
     }
 }
 
-/// Whether the event has passed. Time stands still, but for who asks again and again: that is a wait.
+/// Whether the event has passed. Time stands still, except for a caller that queries again and again: that is a wait.
 pub fn ask(event: u64) -> Option<bool> {
     let over = world().query(event)?;
     if over || !world().grows_impatient() {

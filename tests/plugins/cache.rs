@@ -1,5 +1,5 @@
-//! Who caches, the host or the plugin: by default what a host frees goes back to the device, with
-//! MILLPOND_PLUGIN_CACHE=on it stays in the pool. The variable is read once, so each case is a process.
+//! The cache of the plugin. By default, memory that a host frees goes back to the device; with
+//! MILLPOND_PLUGIN_CACHE=on it stays in the pool. The variable is read once, so each case is a process of its own.
 
 use crate::{apart, fake};
 use millpond::paddle::abi::*;

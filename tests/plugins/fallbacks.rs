@@ -1,4 +1,4 @@
-//! What stands in for the callbacks that a plugin leaves null, and how plugins are called.
+//! The fallbacks for callbacks that a plugin leaves null, and how plugins are called.
 
 use crate::fake::*;
 use millpond::Code;

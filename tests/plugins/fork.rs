@@ -1,5 +1,5 @@
-//! Millpond as a plugin in a forked child: what only asks is answered from what the parent was told,
-//! without a lock. PaddlePaddle's data loader asks in its worker processes.
+//! Millpond as a plugin in a forked child: queries are answered from the parent's last answers, without a lock.
+//! PaddlePaddle's data loader makes such queries in its worker processes.
 
 use crate::apart::apart_with;
 use millpond::paddle::abi::*;

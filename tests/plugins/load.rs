@@ -1,5 +1,5 @@
-//! Plugins from shared objects: the example in C, whole and with no more than is required, and what
-//! is told when an object is no plugin. Needs a C compiler, as building the header tests does.
+//! Plugins from shared objects: the example in C, complete and with only the required callbacks, and the errors for
+//! objects that are not plugins. Needs a C compiler, as the header tests do.
 
 use crate::compilers::{self, Scratch};
 use millpond::device::Caps;

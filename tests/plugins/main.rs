@@ -1,8 +1,8 @@
-//! Plugins from both sides: device types of plugins, in Rust (`fake`) and from shared objects; Millpond as a plugin of a
-//! host; and the header that both are written with.
+//! Plugins from both sides: device types of plugins, in Rust (`fake`) and from shared objects; Millpond as a plugin of
+//! a host; and the header that both are written with.
 //!
-//! The device types of one process have names of their own, so tests run beside each other; what ends the library or
-//! depends on the environment runs apart.
+//! Each test's device types have names of their own, so tests run in parallel; tests that end the library or depend on
+//! the environment run in processes of their own.
 #![cfg(unix)]
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! A device type that stands in front of another one and hands every call on, past a hook. What a test wants of the
-//! calls (to hold them, to let them fail, to count them) is the hook's alone.
+//! A device type in front of another one, which hands every call on after calling a hook. The hook alone decides what
+//! happens to a call: it can hold it, make it fail, or count it.
 //!
 //! Calls have names here: those of `Device`, and of the facets with the facet before them where that would be unclear
 //! (`stream_create`, `pool_alloc`, `granules_create`, `map_window`).

@@ -1,4 +1,4 @@
-//! The C header is what the doc comments of `src/capi` say: it is written again and compared.
+//! The C header follows the doc comments of `src/capi`: the test generates it again and compares.
 //! `MILLPOND_BLESS=1 cargo test --test sources` rewrites it. Needs a C and a C++ compiler.
 
 use crate::compilers;

@@ -1,5 +1,5 @@
-//! What our own files promise about each other: the C header is what the sources say, and the rooms of `src` only look
-//! down. Needs a C and a C++ compiler.
+//! Checks of our own files: the C header matches the sources, and the rooms of `src` only look down. Needs a C and a
+//! C++ compiler.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

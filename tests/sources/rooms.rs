@@ -1,4 +1,4 @@
-//! The rooms of `src` only look down: who may name whom, read from the sources.
+//! The rooms of `src` only look down: checks in the sources which room names which.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -294,7 +294,8 @@ fn the_lock_table_of_the_documentation_is_the_one_that_is_checked() {
 const LONG: [&str; 2] = [
     // Generated, and read by name.
     "include/millpond/millpond.h",
-    // The one header of the interface that PaddlePaddle defines, in its order: whoever writes a plugin compares the two.
+    // The one header of the interface that PaddlePaddle defines, in its order: whoever writes a plugin compares the
+    // two.
     "include/millpond/custom_runtime.h",
 ];
 

@@ -1,5 +1,4 @@
-//! What the tests of the C API share: the test device behind its handles, and the two checks of a
-//! status.
+//! Shared code of the tests of the C API: the test device behind its handles, and two checks of a status.
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block is one call of the C API under test")]
 

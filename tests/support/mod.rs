@@ -1,4 +1,4 @@
-//! A device type for tests: plain host memory, everything at once done, and failures on demand.
+//! A device type for tests: plain host memory, work that is done at once, and failures on demand.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
@@ -55,7 +55,7 @@ pub fn test_type(name: &str) -> (Arc<TestType>, Arc<Knobs>) {
     (Arc::new(TestType { name: name.to_owned(), knobs: knobs.clone() }), knobs)
 }
 
-/// The turn to use the library, which is one for the process: whoever begins it anew holds this meanwhile.
+/// The turn to use the library, of which a process has one: a test that restarts it holds this meanwhile.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|e| e.into_inner())

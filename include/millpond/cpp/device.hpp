@@ -53,7 +53,7 @@ enum class CopyKind : std::uint32_t {
   kDeviceToDevice = MILLPOND_COPY_D2D,
 };
 
-/// How a snapshot is written; docs/seeing.md describes both.
+/// The format of a snapshot; docs/seeing.md describes both.
 enum class SnapshotFormat : std::uint32_t {
   kJson = MILLPOND_SNAPSHOT_JSON,
   kTorchPickle = MILLPOND_SNAPSHOT_TORCH_PICKLE,
@@ -200,7 +200,7 @@ class Device {
     check(millpond_device_last_oom(raw_, &out));
     return out;
   }
-  /// What the blocks of each tag have that was ever used on the device.
+  /// The statistics of each tag that was ever used on the device.
   std::vector<millpond_tag_stats> tags() const {
     std::vector<millpond_tag_stats> all(16);
     for (;;) {
@@ -373,13 +373,13 @@ class [[nodiscard]] Registration {
 
 }  // namespace detail
 
-/// What this thread's memory is for, while this object lives: the blocks that the thread allocates
-/// have that tag. Scopes nest; they end in the reverse of their order, on their thread.
+/// Gives a tag to all blocks that this thread allocates while the object lives. Scopes nest; they
+/// must end in reverse order, on their thread.
 class [[nodiscard]] TagScope {
  public:
-  /// Begins it; see millpond_tag_push. Throws MILLPOND_E_INVALID_ARGUMENT for a bad name.
+  /// Begins the scope; see millpond_tag_push. Throws MILLPOND_E_INVALID_ARGUMENT for a bad name.
   explicit TagScope(const char* name) { begun_ = check(millpond_tag_push(name)) == C_SUCCESS; }
-  /// The same by the number of millpond_tag_get_number, for who does it often.
+  /// The same by a number from millpond_tag_get_number, which saves the lookup of the name.
   explicit TagScope(std::uint32_t tag) {
     begun_ = check(millpond_tag_push_number(tag)) == C_SUCCESS;
   }

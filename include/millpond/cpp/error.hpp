@@ -32,7 +32,7 @@
 namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
 
-/// A report in words, for a person: several lines, with what could be done at the end. Empty when
+/// The report as text for people: several lines, with advice at the end. Empty when
 /// it cannot be made.
 inline std::string to_string(const millpond_oom_report& report) {
   std::size_t size = 0;

@@ -64,8 +64,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         sum
     }
 
-    /// The units of the largest free block of the large tier, and how many free granules there are, as far as `most` blocks
-    /// of a kind tell; and whether that was all. Blocks that wait for requests of their size are not merged for it.
+    /// The units of the largest free block of the large tier, the number of free granules, and whether all free blocks
+    /// were visited: at most `most` of each kind are. Blocks in quick slots are counted unmerged.
     pub(crate) fn free_room(&self, most: usize) -> (u32, u64, bool) {
         let (maps, mut granules, mut left) = (self.maps(), 0, most);
         self.state.large.walk(maps, LARGE_UNITS, |id| {

@@ -100,8 +100,8 @@ impl Order {
         all.iter().map(|s| (s.lane, s.id)).collect()
     }
 
-    /// A stream of another device is about to end, as that device was told: whatever waits for its work here must not
-    /// take a new stream with that id for it.
+    /// A stream of another device is about to end. Blocks here that wait for its work must not mistake a new stream
+    /// with the same id for it.
     pub fn ending_elsewhere(&self, id: u64) {
         let known = lock(&self.streams).elsewhere.get(&id).and_then(Weak::upgrade);
         let Some(stream) = known else { return };
@@ -177,7 +177,7 @@ impl Order {
     }
 
     /// The device has made a stream with that id. If an earlier stream with that id has just ended and another thread
-    /// is about to say so, waits for that thread, since the memory of the one does not belong to the other.
+    /// is about to report this, waits for that thread, since the memory of the old stream is not the new one's.
     pub fn made(&self, id: u64) {
         let mut round = 0;
         // Acquire: what the other thread has changed by then is visible.

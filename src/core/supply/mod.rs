@@ -135,8 +135,8 @@ struct Search<'a> {
     /// Why the device would not give anything, the last time that it was asked. That something is wrong with it tells
     /// more than that it has no more.
     refused: Option<Error>,
-    /// What the request fails for: lack of memory, or what is wrong with a device that gave none for another reason when
-    /// it was asked last.
+    /// What the request fails for: lack of memory, or what is wrong with a device that gave none for another reason
+    /// when it was asked last.
     lacks: Code,
     /// What was tried, also in searches before this one.
     trials: Trials,
@@ -151,7 +151,7 @@ pub(super) mod ours {
     pub(in crate::core) const TOO_MANY_SEGMENTS: &str = "too many segments";
 }
 
-/// A request that goes on without the lock of its heap: the heap's pool does not end meanwhile.
+/// A request that continues without the lock of its heap. The heap's pool does not end meanwhile.
 pub(super) struct Asking<'a> {
     ground: &'a Ground,
     heap: &'static Heap,
@@ -160,12 +160,12 @@ pub(super) struct Asking<'a> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let mut h = self.ground.look(self.heap);
-        h.requests = h.requests.saturating_sub(1); // 0 where the device has ended
+        h.requests = h.requests.saturating_sub(1); // 0 if the device has ended
     }
 }
 
 impl Ground {
-    /// Notes that a request goes on when the heap is open.
+    /// Notes that a request continues while the heap is unlocked.
     fn asking(&self, h: &mut LockedHeap<'_>) -> Asking<'_> {
         h.requests += 1;
         Asking { ground: self, heap: h.heap }
@@ -195,7 +195,7 @@ impl Ground {
         }
     }
 
-    /// The error of a request that found nothing, with what was tried. Whoever asked makes the report of it
+    /// The error of a request that found nothing, with the steps that were tried. The caller makes the report from it
     /// (`features/explain.rs`).
     #[cold]
     fn out_of_memory(
@@ -310,7 +310,7 @@ impl Search<'_> {
             if matches!(what, Step::Device) {
                 refused_for = missing;
             }
-            // A step that brought something is tried again only while it goes on bringing.
+            // A step that helped is tried again as long as it keeps helping.
             let mut trials = std::mem::take(&mut self.trials);
             let helped = trials.step(what, || self.take(what, missing, scattering));
             self.trials = trials;

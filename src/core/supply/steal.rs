@@ -99,8 +99,8 @@ impl Search<'_> {
         g.stock(taker.pool(), same_pool, givers);
         givers.retain(|&i| i != taker.index);
         drop(g);
-        // A mark on the default stream comes after the work of others, and theirs after it: those that are asked behind it
-        // would not be idle either.
+        // A mark on the default stream comes after the work of others, and theirs after it: those that are asked behind
+        // it would not be idle either.
         givers.sort_by_key(|&i| ground.heap(i).is_some_and(|x| ground.backing.is_default(x.stream())));
     }
 }
@@ -172,5 +172,5 @@ impl Ground {
     }
 }
 
-/// The pool of memory that is nobody's has no limit and no requests of its own.
+/// The pool of memory without an owner has no limit and no requests of its own.
 const _: () = assert!(COMMONS != NO_POOL);

@@ -1,4 +1,4 @@
-//! What was tried for one request, and what it gave: for the report of one that fails in the end.
+//! The steps that were tried for a request and what they brought, for the report of a request that fails.
 
 use super::super::report::{OOM_STEPS, OomStep, OomTried};
 use super::gained::so_far;
@@ -8,9 +8,9 @@ use super::{Step, Terms};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trials {
     each: [(u32, u32, u64); OOM_STEPS], // tries, how often they helped, bytes
-    /// What the device said when it was asked last; nothing where it was not asked, or has given.
+    /// The error of the last call that asked the device for memory; `None` if there was none or it succeeded.
     pub device_said: Option<String>,
-    /// That is what the library's own books have no room for.
+    /// Whether the request failed because the library cannot keep track of more blocks or segments.
     pub books: bool,
 }
 
@@ -32,12 +32,12 @@ impl Step {
 }
 
 impl Trials {
-    /// Takes a step; whether it brought something.
+    /// Takes a step and records it. Returns whether it helped.
     pub(super) fn step(&mut self, what: Step, take: impl FnOnce() -> bool) -> bool {
         self.note(what.number(), take)
     }
 
-    /// The same for one that has no place among the steps of a search.
+    /// The same for a step that is not one of a search.
     pub(crate) fn note(&mut self, what: OomStep, take: impl FnOnce() -> bool) -> bool {
         let before = so_far();
         let helped = take();
@@ -48,12 +48,12 @@ impl Trials {
         helped
     }
 
-    /// What the device said; "" for nothing.
+    /// The device's error; "" if there was none.
     pub(crate) fn said(&self) -> String {
         self.device_said.clone().unwrap_or_default()
     }
 
-    /// What was tried.
+    /// The steps that were tried.
     pub(crate) fn tried(&self) -> Vec<OomTried> {
         let all = OomStep::ALL.into_iter().zip(self.each);
         let tried = all.filter(|(_, t)| t.0 > 0);

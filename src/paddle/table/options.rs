@@ -5,8 +5,8 @@
 //! | `MILLPOND_PLUGIN_TYPE` | the name under which the host sees us, 1 to 31 bytes | `millpond` |
 //! | `MILLPOND_PLUGIN_DEVICE` | the device type that is served | `host` |
 //! | `MILLPOND_PLUGIN_OOM` | `null`: out of memory is success with a null pointer, on which PaddlePaddle drops its cache and retries; `status`: it is `C_FAILED` | `null` |
-//! | `MILLPOND_PLUGIN_OOM_REPORT` | where the report goes of each request that finds no memory: `stderr`, where the host's log is, or a file, to whose end it is added; nothing: nowhere | nothing |
-//! | `MILLPOND_PLUGIN_CACHE` | `off`: what the host frees goes back to the device, since the host caches above us (see `idle.rs`); `on`: it stays in Millpond's pool, for hosts that do not | `off` |
+//! | `MILLPOND_PLUGIN_OOM_REPORT` | where the report of each request that finds no memory is written: `stderr`, where the host's log goes, or a file, to which it is appended; empty: nowhere | empty |
+//! | `MILLPOND_PLUGIN_CACHE` | `off`: memory that the host frees goes back to the device, since the host has a cache of its own (see `idle.rs`); `on`: it stays in Millpond's pool, for hosts without a cache | `off` |
 //!
 //! `InitPlugin` has no way to report an error, so an unusable value is replaced by the default, except the served
 //! device type: an unknown one has no devices, which the host reports.

@@ -4,7 +4,7 @@
 //! A device may have a list of its own of what it could not undo (`device/cuda/granules.rs`), and neither list can do
 //! the other's work. There, one call consists of several calls of the driver; a step that cannot be undone is not a
 //! whole range, and nobody above knows of it. Here are whole calls that were refused with nothing changed, on any
-//! device: the pond's numbers are free again, and whoever wants to use them must learn that they are not usable yet.
+//! device: the pond's numbers are free again, and a request that wants to use them must learn that it cannot do so yet.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex};

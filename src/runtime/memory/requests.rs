@@ -66,8 +66,8 @@ impl Memory {
         })
     }
 
-    /// Every request that the first step does not serve: one attempt, and another one each time an out-of-memory
-    /// callback has freed something.
+    /// Every request that the first step does not serve: one attempt, and a second one if an out-of-memory callback has
+    /// freed something.
     #[inline]
     fn alloc_with(
         &self,

@@ -176,7 +176,7 @@ impl State {
     }
 
     /// Free memory that can go back to the device: a block of its own, the largest first, or a slab of which
-    /// everything is free. It is nobody's then.
+    /// everything is free. The cache forgets it.
     pub(super) fn idle(&mut self) -> Option<Span> {
         if let Some((&size, list)) = self.free.last_key_value().filter(|f| *f.0 > SLAB_MAX) {
             // The one that was freed first: the others are more likely to be in a processor's cache.

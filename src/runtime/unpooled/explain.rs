@@ -1,5 +1,5 @@
-//! Why a request found no memory, where memory is not pooled: nothing is free and kept, so what counts are the limits,
-//! what lives, what waits, and what the device says.
+//! The out-of-memory report of a device without pooling. No free memory is kept there, so it consists of the limits,
+//! the live and the waiting blocks, and the device's error.
 
 use super::Unpooled;
 use super::account::Account;
@@ -9,7 +9,7 @@ use crate::device::StreamId;
 use crate::runtime::lock;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Blocks that are looked at one by one.
+/// The most blocks that are visited one by one.
 const MOST: usize = 16_384;
 
 impl Unpooled {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A stream ends with work queued when no event can be made. Its memory is asked for by `next`, on a stream.
+/// A stream ends with work queued while no event can be made. `next` requests its memory, on a stream.
 fn ends_without_a_point(why: Code, next: impl FnOnce(Device, Pool) -> (Stream, usize)) {
     let (d, control, pool) = world();
     let a = d.stream();

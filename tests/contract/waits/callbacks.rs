@@ -65,7 +65,7 @@ fn while_an_out_of_memory_callback_runs() {
     apart(|| while_inside(all, add_oom, |w| assert!(w.pool.alloc(2 * CAPACITY, w.a).is_err())));
 }
 
-/// In a segment callback: who needs memory of the device waits for it, as the header says, and nobody else does.
+/// During a segment callback, requests that need memory from the device wait for it, as the header says, and no others.
 #[test]
 fn while_a_segment_callback_runs() {
     apart(|| while_inside(easy, add_segment, |_| ()));
