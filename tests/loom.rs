@@ -529,3 +529,24 @@ fn a_ring_gives_whole_records() {
         assert!(left.len() < 2 || left[0] != left[1], "one record in two places: {left:?}");
     });
 }
+
+/// A record is read while a newer one takes its place: what is told as whole is whole.
+#[test]
+fn a_ring_is_read_while_it_is_overwritten() {
+    loom::model(|| {
+        let ring = Arc::new(Ring::new(2, 2).unwrap());
+        ring.push(&[1], &[!1]);
+        ring.push(&[2], &[!2]);
+        let writer = {
+            let ring = ring.clone();
+            thread::spawn(move || ring.push(&[3], &[!3]))
+        };
+        let mut r = [0; 2];
+        match ring.read(0, &mut r) {
+            Seen::Whole => assert_eq!(r, [1, !1]),
+            seen => assert_eq!(seen, Seen::Gone),
+        }
+        writer.join().unwrap();
+        assert_eq!((ring.read(0, &mut r), ring.read(2, &mut r), r), (Seen::Gone, Seen::Whole, [3, !3]));
+    });
+}
