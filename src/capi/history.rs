@@ -24,12 +24,15 @@ const _: () = assert!(EventKind::Alloc as u32 == MILLPOND_HISTORY_ALLOC);
 const _: () = assert!(EventKind::Annotate as u32 == MILLPOND_HISTORY_ANNOTATE);
 
 /// A number that C may want.
-fn give(to: *mut u64, value: u64) -> Result<()> {
-    match NonNull::new(to) {
-        Some(p) if !p.is_aligned() => fail!(Code::InvalidArgument, "the place for a number is not aligned"),
+fn give(to: *mut u64, value: impl FnOnce() -> Result<u64>) -> Result<()> {
+    let to = NonNull::new(to);
+    if to.is_some_and(|p| !p.is_aligned()) {
+        fail!(Code::InvalidArgument, "the place for a number is not aligned");
+    }
+    let value = value()?;
+    if let Some(p) = to {
         // SAFETY: C's promise, as the header states it.
-        Some(p) => unsafe { p.write(value) },
-        None => {}
+        unsafe { p.write(value) };
     }
     Ok(())
 }
@@ -70,13 +73,15 @@ pub unsafe extern "C" fn millpond_device_history_stop(
     device: *mut millpond_device,
     out_dropped: *mut u64,
 ) -> C_Status {
-    run(|| give(out_dropped, handles::device(device)?.history_stop()?))
+    run(|| give(out_dropped, || handles::device(device)?.history_stop()))
 }
 
 fn event_of(device: &DeviceState, e: &HistoryEvent, text: Option<&CString>) -> millpond_history_event {
     let flag = |is: bool, bit| if is { bit } else { 0 };
     let (frames, e) = (&e.frames, &e.event);
-    let pooled = !e.host && !matches!(e.kind, EventKind::Annotate | EventKind::Snapshot) && !e.is_segment();
+    let pooled = !e.host
+        && !matches!(e.kind, EventKind::Annotate | EventKind::Snapshot | EventKind::RecordStream)
+        && !e.is_segment();
     let pool = if pooled { handles::of_live_pool(device, e.pool) } else { None };
     millpond_history_event {
         struct_size: size_of::<millpond_history_event>(),
@@ -114,7 +119,7 @@ pub unsafe extern "C" fn millpond_device_history_read(
         let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
         let device = handles::device(device)?;
         let history = device.history()?;
-        give(out_dropped, history.dropped)?;
+        give(out_dropped, || Ok(history.dropped))?;
         for e in &history.events {
             let text = e.text.as_ref().map(|t| CString::new(t.as_bytes()).unwrap_or_default());
             let event = event_of(device, e, text.as_ref());
@@ -174,5 +179,5 @@ pub unsafe extern "C" fn millpond_device_record_stop(
     device: *mut millpond_device,
     out_dropped: *mut u64,
 ) -> C_Status {
-    run(|| give(out_dropped, handles::device(device)?.record_stop()?))
+    run(|| give(out_dropped, || handles::device(device)?.record_stop()))
 }

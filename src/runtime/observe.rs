@@ -17,7 +17,7 @@ use crate::device::StreamId;
 use crate::runtime::{lock, tags};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 /// What happened. The numbers stand in files and in the C API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,8 +289,7 @@ impl Observers {
         pool: PoolId,
     ) {
         let thread = thread_number();
-        // Taken by a writer only while the list changes: then this call was under way.
-        let Ok(list) = self.stripes[thread as usize % STRIPES].0.try_read() else { return };
+        let Some(list) = self.list(thread) else { return };
         let what = what | u64::from(thread) << 32;
         let words = [clock::ticks(), what, address, bytes, requested, stream, pool.0.into()];
         match &list[..] {
@@ -304,7 +303,7 @@ impl Observers {
         event.time = clock::ticks();
         // Only the device's own memory has tags; pools are not found the quickest way while there are any.
         event.tag = if event.host { 0 } else { tags::current() };
-        let Ok(list) = self.stripes[event.thread as usize % STRIPES].0.try_read() else { return };
+        let Some(list) = self.list(event.thread) else { return };
         tell_all(&list, Told::new(&event));
     }
 
@@ -318,8 +317,16 @@ impl Observers {
 
     #[cold]
     fn breathe_now(&self) {
-        let Ok(list) = self.stripes[thread_number() as usize % STRIPES].0.try_read() else { return };
-        list.iter().for_each(|seat| seat.observer.breathe());
+        // Whoever changes the list does not wait for those that breathe.
+        let breathing: List = self.list(thread_number()).map(|list| list.clone()).unwrap_or_default();
+        breathing.iter().for_each(|seat| seat.observer.breathe());
+    }
+
+    /// Who is told by the thread of that number.
+    #[inline(always)]
+    fn list(&self, thread: u32) -> Option<RwLockReadGuard<'_, List>> {
+        let stripe = &self.stripes[thread as usize % STRIPES].0;
+        stripe.try_read().ok().or_else(|| list_soon(stripe))
     }
 
     /// One more is told from now on.
@@ -358,6 +365,21 @@ impl Observers {
         self.any.store(left != 0, SeqCst);
         left != 0
     }
+}
+
+/// The list is being changed, which takes a moment. Not waited for without end: the thread may be reading it already, in
+/// an observer that called the library.
+#[cold]
+#[inline(never)]
+fn list_soon(stripe: &RwLock<List>) -> Option<RwLockReadGuard<'_, List>> {
+    const TRIES: u32 = 10_000;
+    (0..TRIES).find_map(|n| {
+        if n % 100 == 99 {
+            std::thread::yield_now();
+        }
+        std::hint::spin_loop();
+        stripe.try_read().ok()
+    })
 }
 
 #[cold]

@@ -281,7 +281,10 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
     let chosen = options::for_device(name, ordinal)?;
     let wishes = Wishes::from_environment(&format!("{name}:{ordinal}"))?;
     let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?, chosen)?);
-    state.grant(wishes)?;
+    if let Err(e) = state.grant(wishes) {
+        let _ = close(&state); // nobody else knows it
+        return Err(e);
+    }
     table::keep(&state);
     let mut r = lock(&REGISTRY);
     let Some(e) = r.find(name) else { return unknown_type(name) };

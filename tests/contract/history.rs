@@ -10,6 +10,8 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// A name for a file of this process's own, which is not there.
 fn path(name: &str) -> PathBuf {
@@ -404,6 +406,79 @@ fn a_path_that_cannot_be_written_is_told() {
         state(d).record_start(&path("again.trace")).unwrap();
         state(d).record_stop().unwrap();
         std::fs::remove_file(path("again.trace")).unwrap_or(());
+    });
+}
+
+/// A pipe that nobody reads is an error, and not a wait without end.
+#[test]
+fn a_pipe_without_a_reader_is_told() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let pipe = path("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let e = state(d).record_start(&pipe).unwrap_err();
+        assert!(e.code() == Code::System && e.message().contains("pipe"), "{e}");
+        std::fs::remove_file(pipe).unwrap();
+    });
+}
+
+/// A forked child that lives on has the file open, too.
+#[test]
+fn a_history_that_ended_lets_its_file_go_also_in_forked_children() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let file = path("again.history");
+        start(d, 0, 0, Some(&file));
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            std::thread::sleep(Duration::from_secs(20));
+            unsafe { libc::_exit(0) };
+        }
+        state(d).history_stop().unwrap();
+        let first = take(&file);
+        start(d, 0, 0, Some(&file));
+        free(d.alloc(1000).unwrap()).unwrap();
+        state(d).history_stop().unwrap();
+        let second = take(&file);
+        assert!(!first.is_empty() && HistoryFile::parse(&second).unwrap().events.len() >= 2);
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    });
+}
+
+/// Another observer that comes and goes takes no event from a history.
+#[test]
+fn histories_that_come_and_go_take_nothing_from_a_recording() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let file = path("whole.trace");
+        state(d).record_start(&file).unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        let pairs: usize = std::thread::scope(|s| {
+            let work = |stream: Stream| {
+                let (pool, over) = (d.default_pool(), &over);
+                move || {
+                    let mut n = 0;
+                    while !over.load(Relaxed) {
+                        pool.free(pool.alloc(4096, stream).unwrap(), stream).unwrap();
+                        n += 1;
+                    }
+                    n
+                }
+            };
+            let threads = [s.spawn(work(d.stream())), s.spawn(work(d.stream()))];
+            for _ in 0..100 {
+                start(d, 1000, 0, None);
+                std::thread::sleep(Duration::from_millis(1));
+                state(d).history_stop().unwrap();
+            }
+            over.store(true, Relaxed);
+            threads.map(|t| t.join().unwrap()).iter().sum()
+        });
+        assert_eq!(state(d).record_stop().unwrap(), 0);
+        let text = String::from_utf8(take(&file)).unwrap();
+        let lines = |start: &str| text.lines().filter(|l| l.starts_with(start)).count();
+        assert_eq!((lines("a "), lines("f ")), (pairs, pairs));
     });
 }
 

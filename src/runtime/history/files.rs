@@ -10,6 +10,7 @@ use crate::runtime::observe::{Event, EventKind};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -26,10 +27,14 @@ pub(super) fn open(path: &Path, device: &str) -> Result<File> {
     let device = device.replace(':', "-");
     let path = name_for(path, &device);
     let create = |path: &Path| -> Result<Option<File>> {
-        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        // A pipe that nobody reads is an error, not a wait.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK);
+        let opened = options.open(path);
         let file = opened.map_err(|e| unwritable(path, &e))?;
         // What is no ordinary file (a pipe, a terminal) may have many writers, and has no length to set.
         if !file.metadata().is_ok_and(|m| m.is_file()) {
+            blocking(&file).map_err(|e| unwritable(path, &e))?;
             return Ok(Some(file));
         }
         // SAFETY: a plain call on a descriptor that is open.
@@ -51,6 +56,23 @@ pub(super) fn open(path: &Path, device: &str) -> Result<File> {
         Some(file) => Ok(file),
         None => fail!(Code::Busy, "{} is being written already", other.display()),
     }
+}
+
+/// From now on a write to the file waits for room, as only the writer's own thread writes there.
+fn blocking(file: &File) -> io::Result<()> {
+    // SAFETY: a plain call on a descriptor that is open.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    // SAFETY: as above.
+    if flags < 0 || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Others may write the file from now on, also while forked children still have it open.
+pub(super) fn let_go(file: &File) {
+    // SAFETY: a plain call on a descriptor that is open.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
 }
 
 fn unwritable(path: &Path, e: &io::Error) -> Error {
@@ -110,6 +132,8 @@ impl Sink for HistorySink {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let code: String = maps.lines().filter(|l| l.contains("r-xp")).flat_map(|l| [l, "\n"]).collect();
         self.chunk.modules(&code);
-        self.flush()
+        let done = self.flush();
+        let_go(&self.file);
+        done
     }
 }

@@ -1,6 +1,6 @@
 //! A recording: what a program asks for, in the text that `millpond replay` takes (`traces/README.md`).
 
-use super::files::program;
+use super::files::{let_go, program};
 use super::tape::Sink;
 use crate::core::BlockRecord;
 use crate::runtime::observe::{Event, EventKind};
@@ -105,6 +105,8 @@ impl Sink for TraceSink {
             self.text +=
                 &format!("# lost: {lost} events; frees of blocks that were never seen are left out\n");
         }
-        self.flush()
+        let done = self.flush();
+        let_go(&self.file);
+        done
     }
 }

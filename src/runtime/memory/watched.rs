@@ -67,8 +67,8 @@ impl Memory {
         {
             block.base = addr;
             self.observers.tell(Event::of(EventKind::Alloc, &block));
-            self.observers.breathe();
         }
+        self.observers.breathe();
         Ok(addr)
     }
 
@@ -82,7 +82,9 @@ impl Memory {
         size: Option<u64>,
     ) -> Result<()> {
         match (self.open_marked()?, block) {
-            (How::Unpooled(u), Block::At(addr)) => u.free(addr, stream, size),
+            (How::Unpooled(u), Block::At(addr)) => {
+                u.free(addr, stream, size).inspect(|()| self.observers.breathe())
+            }
             (How::Unpooled(_), Block::Missed { .. }) => self.pooled().map(drop),
             (How::Pooled(p), block) if !self.observers.any() => p.free(block, stream, size),
             (How::Pooled(p), block) => {
@@ -113,9 +115,13 @@ impl Memory {
         if !self.observers.any() {
             return;
         }
-        for &(addr, bytes) in &done.freed {
-            let gone = Event { pool, at_once: true, ..Event::range(EventKind::FreeRequested, addr, bytes) };
-            self.observers.tell(gone);
+        for &(addr, requested) in &done.freed {
+            let bytes = match &self.how {
+                How::Pooled(p) => p.pond.watched().charged(requested),
+                How::Unpooled(_) => requested,
+            };
+            let gone = Event::range(EventKind::FreeRequested, addr, bytes);
+            self.observers.tell(Event { pool, at_once: true, requested, ..gone });
         }
         for &(addr, _) in &done.live {
             if let Ok(block) = self.block(addr) {

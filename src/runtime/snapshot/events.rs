@@ -33,8 +33,10 @@ pub(super) fn of(history: &[HistoryEvent], unix_us: u64, monotonic_ns: u64) -> V
             EventKind::FreeCompleted if waiting.remove(&e.address) => all.push(event(Action::FreeCompleted)),
             // PyTorch has no such event: the block ends and begins anew.
             EventKind::FreeRefused => {
-                waiting.remove(&e.address);
-                all.extend([event(Action::FreeCompleted), event(Action::Alloc)]);
+                if waiting.remove(&e.address) {
+                    all.push(event(Action::FreeCompleted));
+                }
+                all.push(event(Action::Alloc));
             }
             EventKind::SegmentAlloc => all.push(event(Action::SegmentAlloc)),
             EventKind::SegmentFree => all.push(event(Action::SegmentFree)),

@@ -123,10 +123,11 @@ impl DeviceState {
         let layout = self.memory().layout()?;
         let options = self.memory().options();
         let time_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_micros() as u64);
+        let monotonic_ns = clock::monotonic();
         // Most devices have no history.
         let history = self.history().unwrap_or_default();
         Ok(Snapshot {
-            events: events::of(&history.events, time_us, clock::monotonic()),
+            events: events::of(&history.events, time_us, monotonic_ns),
             layout,
             type_name: self.type_name().to_owned(),
             ordinal: self.ordinal(),
