@@ -149,6 +149,9 @@ impl OomReport {
         if self.missing.contains(OomMissing::ALL) {
             return out;
         }
+        if self.reason != OomReason::DeviceRefused && !self.device_said.is_empty() {
+            add(format_args!("the device says: {}", self.device_said));
+        }
         add(format_args!("{} of {} reserved", Size(self.reserved), Size(self.most())));
         if let Some(w) = self.waits.first().filter(|w| w.on != WaitsFor::Nothing) {
             add(format_args!("{} waits for {}", Size(w.bytes), w.on));

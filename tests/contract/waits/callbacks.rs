@@ -62,7 +62,7 @@ fn add_segment(w: &World, data: *mut c_void) {
 /// In an out-of-memory callback.
 #[test]
 fn while_an_out_of_memory_callback_runs() {
-    apart(|| while_inside(all, add_oom, |w| assert!(w.pool.alloc(2 * CAPACITY, w.a).is_err())));
+    apart(|| while_inside(all, add_oom, |w| assert!(w.pool.alloc(CAPACITY, w.a).is_err())));
 }
 
 /// During a segment callback, requests that need memory from the device wait for it, as the header says, and no others.
