@@ -5,6 +5,7 @@
 //! itself. All of this is thread-local; no lock is involved.
 
 use crate::base::error::{Code, Error, Result};
+use crate::runtime::tags;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -42,11 +43,14 @@ pub(crate) fn is_in_call<T>(of: &T) -> bool {
     CALLS.try_with(|c| c.borrow().contains(&at)).unwrap_or(false)
 }
 
-/// Runs a stream callback. It may be called during a call on a device, but counts as outside of it. Catches panics.
+/// Runs a stream callback. It may be called during a call on a device, but counts as outside of it. Tags that it leaves
+/// in force end with it: the next callback on the thread may be anybody's. Catches panics.
 pub(crate) fn in_stream_callback(callback: impl FnOnce()) {
+    let tags = tags::depth();
     let outer = IN_STREAM_CALLBACK.with(|c| c.replace(true));
     let calls = CALLS.try_with(RefCell::take).unwrap_or_default();
     let _ = catch_unwind(AssertUnwindSafe(callback));
+    while tags::depth() > tags && tags::pop_tag().is_ok() {}
     let _ = CALLS.try_with(|c| c.replace(calls));
     IN_STREAM_CALLBACK.with(|c| c.set(outer));
 }
@@ -81,7 +85,24 @@ pub(crate) fn may_block() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
+    use crate::runtime::tags::Tag;
+
+    #[test]
+    fn a_tag_that_a_stream_callback_leaves_in_force_ends_with_it() {
+        let (outer, inner) = (Tag::new("outer").unwrap(), Tag::new("inner").unwrap());
+        let scope = outer.scope().unwrap();
+        in_stream_callback(|| {
+            inner.push().unwrap();
+            inner.push().unwrap();
+            assert_eq!(tags::current(), inner.number());
+        });
+        assert_eq!(tags::current(), outer.number());
+        drop(scope);
+        assert_eq!(tags::current(), 0);
+    }
 
     #[test]
     fn calls_nest_and_a_stream_callback_is_in_none_of_them() {

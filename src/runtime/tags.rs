@@ -161,6 +161,11 @@ pub fn pop_tag() -> Result<()> {
     }
 }
 
+/// How many tags the calling thread has in force.
+pub(super) fn depth() -> usize {
+    STACK.try_with(|s| s.0.borrow().len()).unwrap_or(0)
+}
+
 /// Whether any thread has a tag in force.
 #[inline]
 pub(crate) fn any() -> bool {
