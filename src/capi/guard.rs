@@ -63,6 +63,7 @@ fn panicked(payload: Box<dyn std::any::Any + Send>) -> C_Status {
     };
     last_error::set(Code::Internal, "a defect in Millpond or in a device: ");
     last_error::append(text);
+    last_error::note(None);
     // A payload may panic when it is dropped; a small leak does less harm.
     std::mem::forget(payload);
     C_Status::INTERNAL_ERROR

@@ -17,7 +17,7 @@ macro_rules! levels {
 }
 
 levels! {
-    /// The turn to call segment callbacks (`runtime/backing/segments.rs`). HeldLock while they run, so that they are called
+    /// The turn to call segment callbacks (`runtime/backing/segments.rs`). Held while they run, so that they are called
     /// in order.
     SEGMENTS_TURN,
     /// The device types that are registered.
