@@ -400,7 +400,7 @@ typedef struct millpond_history_options {
 typedef struct millpond_history_event {
   /** sizeof(millpond_history_event) */
   size_t struct_size;
-  /** [ns] of CLOCK_MONOTONIC. */
+  /** Nanoseconds of CLOCK_MONOTONIC. */
   uint64_t time_ns;
   /** A MILLPOND_HISTORY_ number: what happened. */
   uint32_t kind;

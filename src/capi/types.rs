@@ -382,7 +382,7 @@ pub struct millpond_history_options {
 pub struct millpond_history_event {
     /// sizeof(millpond_history_event)
     pub struct_size: usize,
-    /// [ns] of CLOCK_MONOTONIC.
+    /// Nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// A MILLPOND_HISTORY_ number: what happened.
     pub kind: u32,

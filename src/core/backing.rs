@@ -11,9 +11,9 @@ use crate::base::error::{Code, Error, Result};
 pub struct Completed {
     /// Where it starts.
     pub offset: u64,
-    /// [B] as charged.
+    /// \[B\] as charged.
     pub charged: u64,
-    /// [B] as asked for.
+    /// \[B\] as asked for.
     pub requested: u64,
     /// The stream that ordered its use, if one did.
     pub stream: Option<u64>,

@@ -23,11 +23,11 @@ pub enum Place {
 pub struct Placed {
     /// Its first address.
     pub address: u64,
-    /// [B] up to the next block: its size, and the unusable rest after it.
+    /// \[B\] up to the next block: its size, and the unusable rest after it.
     pub span: u64,
-    /// [B] that were requested; 0 for a free block.
+    /// \[B\] that were requested; 0 for a free block.
     pub requested: u64,
-    /// [B] of the span that the account does not count as allocated.
+    /// \[B\] of the span that the account does not count as allocated.
     pub slack: u32,
     /// Its owner: an index into the owners.
     pub owner: u32,
@@ -42,7 +42,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// [B] as the account counts it; the length of a free block.
+    /// \[B\] as the account counts it; the length of a free block.
     pub fn size(&self) -> u64 {
         self.span - u64::from(self.slack)
     }
@@ -75,7 +75,7 @@ pub struct Layout {
 pub struct Span<'a> {
     /// Where the first one begins.
     pub address: u64,
-    /// [B] of all of them.
+    /// \[B\] of all of them.
     pub bytes: u64,
     /// The kind of memory that they lie in.
     pub place: Place,
@@ -86,7 +86,7 @@ pub struct Span<'a> {
 }
 
 impl Span<'_> {
-    /// [B] of its blocks in one of these states, as the account counts them.
+    /// \[B\] of its blocks in one of these states, as the account counts them.
     pub fn bytes_in(&self, wanted: impl Fn(BlockState) -> bool) -> u64 {
         self.blocks.iter().filter(|b| wanted(b.state)).map(Placed::size).sum()
     }
@@ -134,7 +134,7 @@ impl Layout {
         })
     }
 
-    /// [B] that are reserved but in no block: in transit, in the hands of requests under way at that moment.
+    /// \[B\] that are reserved but in no block: in transit, in the hands of requests under way at that moment.
     pub fn in_transit(&self) -> u64 {
         let there = self.blocks.iter().filter(|b| !self.owner(b).sleeps);
         self.device.reserved.current.saturating_sub(there.map(|b| b.span).sum())

@@ -95,7 +95,7 @@ impl Pond {
         WatchCalls(&self.ground)
     }
 
-    /// [B] in live blocks. The device is not asked anything.
+    /// \[B\] in live blocks. The device is not asked anything.
     pub fn live_bytes(&self) -> u64 {
         self.ground.live_bytes()
     }

@@ -88,7 +88,7 @@ impl EventKind {
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// [ns] of the system's monotonic clock.
+    /// \[ns\] of the system's monotonic clock.
     pub time: u64,
     /// What happened.
     pub kind: EventKind,
@@ -98,9 +98,9 @@ pub struct Event {
     pub at_once: bool,
     /// Where; 0 where there is no place.
     pub address: u64,
-    /// [B] as charged.
+    /// \[B\] as charged.
     pub bytes: u64,
-    /// [B] as asked for.
+    /// \[B\] as asked for.
     pub requested: u64,
     /// The stream of the block, or of the request; `None`: one without a stream.
     pub stream: Option<StreamId>,

@@ -60,7 +60,7 @@ impl DeviceState {
     }
 
     /// Whether a block of any device of the type still waits for what the event has recorded
-    /// ([`Memory::record_end`]).
+    /// (`Memory::record_end`).
     pub fn event_is_held(&self, event: EventId) -> Result<bool> {
         if self.memory().holds_event(event)? {
             return Ok(true);
@@ -189,7 +189,7 @@ impl DeviceState {
     }
 
     /// Makes the event stand for everything queued on `stream` so far. `Busy` while a block still waits for what the
-    /// event recorded before ([`Memory::record_end`]).
+    /// event recorded before (`Memory::record_end`).
     pub fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;

@@ -298,7 +298,7 @@ fn limits_hold_and_say_so() {
     ok(unsafe { millpond_pool_alloc(pool, LIMIT, null_mut(), &mut p) });
     assert_eq!(f.knobs.live_bytes.load(SeqCst), LIMIT as u64);
     fails(unsafe { millpond_pool_alloc(pool, 1, null_mut(), &mut q) }, MILLPOND_E_OUT_OF_MEMORY);
-    assert!(message().contains("\"capture\""), "{}", message());
+    assert!(message().contains("'capture'"), "{}", message());
     assert!(message().contains("the pool's limit"), "{}", message());
     assert!(q.is_null());
     fails(unsafe { millpond_pool_destroy(pool) }, MILLPOND_E_BUSY);

@@ -8,7 +8,7 @@ use crate::base::error::{Code, Result};
 use crate::device::GRANULE;
 use crate::fail;
 
-/// [B] the capacities that a host device can have: at least a granule, and no more than a file can have on any system
+/// \[B\] the capacities that a host device can have: at least a granule, and no more than a file can have on any system
 /// that we run on.
 pub const CAPACITIES: std::ops::RangeInclusive<u64> = GRANULE..=16 << 40;
 /// The same range in words, for messages.

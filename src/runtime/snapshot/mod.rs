@@ -86,7 +86,7 @@ pub struct Event {
     pub time_us: u64,
     /// Its address, except for [`Action::Oom`].
     pub address: u64,
-    /// [B] of the block, of the segment or of the request.
+    /// \[B\] of the block, of the segment or of the request.
     pub bytes: u64,
     /// The stream; 0 is the default one.
     pub stream: u64,
