@@ -313,12 +313,6 @@ pub(crate) fn pools_named(device: &DeviceState, name: &str) -> Vec<PoolId> {
     named.map(|(key, _)| key.1).collect()
 }
 
-/// The name of a pool, where it was given one.
-pub(crate) fn pool_name(device: &DeviceState, pool: PoolId) -> Option<String> {
-    let book = lock(&BOOK);
-    book.names.get(book.handles.get(&(device.id(), pool))?).cloned()
-}
-
 /// The same error, prefixed with the pool's name if it has one.
 #[cold]
 pub(crate) fn with_name(handle: *const millpond_pool, e: Error) -> Error {

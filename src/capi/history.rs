@@ -39,11 +39,12 @@ fn give(to: *mut u64, value: impl FnOnce() -> Result<u64>) -> Result<()> {
 
 /// From now on what happens to the device's memory, pinned memory included, is kept: the newest events, for
 /// `millpond_device_history_read`, and all of them in a file where `options` names one. NULL as `options`: all zeros. What
-/// an earlier history has kept is given up. Calls of other threads that are under way may be left out. While there is a
-/// history, requests and frees take up to twice as long (docs/seeing.md). The file is written by a thread that is
-/// started for it, every 50 ms and at the end of the process.
+/// an earlier history has kept is given up. Calls of other threads that are under way may be left out. What a history costs
+/// is in docs/performance.md; with `frame_count` above 0 (64 at most) it costs more. The file is written by a thread that
+/// is started for it, every 50 ms and at the end of the process. An older file is emptied; while another device or
+/// process writes it, the history goes to a file with the device and the process added to the name.
 ///
-/// Errors: BUSY while there is a history; SYSTEM for a file that cannot be written, or without a thread; OUT_OF_MEMORY for
+/// Errors: BUSY while there is a history, or if that file is being written, too; SYSTEM for a file that cannot be written, or without a thread; OUT_OF_MEMORY for
 /// the events; INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_history_start(
@@ -153,9 +154,10 @@ pub unsafe extern "C" fn millpond_history_annotate(note: *const c_char) -> C_Sta
 /// From now on what the program asks of the device's memory is written to `path`, as a trace that `millpond replay` and
 /// `millpond bisect` take (traces/README.md); the blocks that live now come first. `%p` in the path is the number of
 /// the process, `%d` the device. A program that is faster than the file waits for it, as a trace with holes is worth
-/// nothing. The file is written every 50 ms, and at the end of the process.
+/// nothing. The file is written every 50 ms, and at the end of the process. An older file, and one that is being written,
+/// are as for `millpond_device_history_start`.
 ///
-/// Errors: BUSY while there is a recording; SYSTEM for a file that cannot be written, or without a thread;
+/// Errors: BUSY while there is a recording, or as there; SYSTEM for a file that cannot be written, or without a thread;
 /// INVALID_ARGUMENT; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_record_start(

@@ -27,7 +27,7 @@ fn format_of(format: u32) -> Result<SnapshotFormat> {
 fn taken(device: *const millpond_device) -> Result<Snapshot> {
     let device = handles::device(device)?;
     let mut snapshot = device.snapshot()?;
-    snapshot.name_pools(|pool| handles::pool_name(device, pool));
+    snapshot.name_pools(|pool| handles::name_of(device, pool));
     Ok(snapshot)
 }
 

@@ -127,6 +127,7 @@ impl DeviceState {
     }
 
     fn history_begin(&self, events: usize, frames: usize, file: Option<File>) -> Result<()> {
+        let frames = frames.min(MOST_FRAMES);
         let tape = Tape::new(events, frames, false)?;
         let sink = file.map(|f| files::HistorySink::new(f, &self.device_name(), frames));
         let observer: Arc<dyn Observer> = tape.clone();

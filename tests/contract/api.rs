@@ -91,6 +91,13 @@ pub fn host(capacity: usize, mapping: bool) -> Device {
     Device::get("host", 0).unwrap()
 }
 
+/// Device 0 of the type `host`, freshly started, whose memory is not pooled; as device 1 is.
+pub fn unpooled_host() -> Device {
+    let _ = millpond_finalize();
+    millpond::runtime::set_default_options(Some("host"), None, "backend:none").unwrap();
+    Device::get("host", 0).unwrap()
+}
+
 impl Device {
     pub fn get(name: &str, ordinal: i32) -> Outcome<Device> {
         let name = CString::new(name).unwrap();

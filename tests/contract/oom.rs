@@ -374,9 +374,7 @@ fn memory_of_pools_that_sleep() {
 #[test]
 fn memory_that_is_not_pooled() {
     apart(|| {
-        let _ = millpond_finalize();
-        millpond::runtime::set_default_options(Some("host"), None, "backend:none").unwrap();
-        let d = Device::get("host", 0).unwrap();
+        let d = unpooled_host();
         let (pool, small, s) = (named(d, "kv", 0), named(d, "small", 4 * MIB), d.stream());
         let heard = handler(d);
         let (_, r) = failure(d, pool.alloc(64 * TIB, s));

@@ -255,9 +255,7 @@ fn a_segment_ends_where_the_device_says() {
 #[test]
 fn a_snapshot_of_a_device_without_pooling() {
     apart(|| {
-        let _ = millpond_finalize();
-        millpond::runtime::set_default_options(Some("host"), None, "backend:none").unwrap();
-        let d = Device::get("host", 0).unwrap();
+        let d = unpooled_host();
         let s = d.stream();
         let (a, b) = (d.default_pool().alloc(1000, s).unwrap(), d.alloc(5000).unwrap());
         let all = json(d);

@@ -175,9 +175,7 @@ fn random_programs_with_tags() {
 #[test]
 fn random_programs_with_tags_where_memory_is_not_pooled() {
     apart(|| {
-        let _ = millpond_finalize();
-        millpond::runtime::set_default_options(Some("host"), None, "backend:none").unwrap();
-        program(Device::get("host", 0).unwrap(), 1, 500);
+        program(unpooled_host(), 1, 500);
         program(Device::get("host", 1).unwrap(), 4, 500);
     });
 }

@@ -150,9 +150,7 @@ fn a_walk_tells_whose_each_block_is() {
 #[test]
 fn a_walk_of_a_device_without_pooling() {
     apart(|| {
-        let _ = millpond_finalize();
-        millpond::runtime::set_default_options(Some("host"), None, "backend:none").unwrap();
-        let d = Device::get("host", 0).unwrap();
+        let d = unpooled_host();
         let s = d.stream();
         let (a, b) = (d.default_pool().alloc(1000, s).unwrap(), d.alloc(5000).unwrap());
         let all = live(d);

@@ -23,6 +23,21 @@ class StreamView;
 class Buffer;
 
 namespace detail {
+/// Runs a function of the program that the library calls. Nothing may pass into the library: what
+/// it throws counts as false.
+template <typename Call>
+bool answer(const Call& call) noexcept {
+#if MILLPOND_CPP_EXCEPTIONS
+  try {
+    return call();
+  } catch (...) {
+    return false;
+  }
+#else
+  return call();
+#endif
+}
+
 inline std::vector<millpond_block_record> list_blocks(const millpond_device* device,
                                                       const millpond_pool* pool,
                                                       std::uint32_t states) {
@@ -169,15 +184,7 @@ class Device {
     const auto take = [](void* user_data, const void* data, std::size_t size_bytes) -> bool {
       const auto& to =
           *static_cast<const std::function<bool(const void*, std::size_t)>*>(user_data);
-#if MILLPOND_CPP_EXCEPTIONS
-      try {
-        return to(data, size_bytes);
-      } catch (...) {  // nothing may pass into the library
-        return false;
-      }
-#else
-      return to(data, size_bytes);
-#endif
+      return detail::answer([&] { return to(data, size_bytes); });
     };
     return check(
         millpond_device_send_snapshot(raw_, static_cast<std::uint32_t>(format), take,
@@ -418,15 +425,7 @@ class [[nodiscard]] OomCallback {
  private:
   static bool run(void* user_data, std::uint64_t size_bytes) noexcept {
     const Function& function = *static_cast<const Function*>(user_data);
-#if MILLPOND_CPP_EXCEPTIONS
-    try {
-      return function(size_bytes);
-    } catch (...) {  // nothing may pass into the library
-      return false;
-    }
-#else
-    return function(size_bytes);
-#endif
+    return detail::answer([&] { return function(size_bytes); });
   }
 
   struct Calls {
@@ -462,15 +461,7 @@ class [[nodiscard]] OomHandler {
  private:
   static bool run(void* user_data, const millpond_oom_report* report) noexcept {
     const Function& function = *static_cast<const Function*>(user_data);
-#if MILLPOND_CPP_EXCEPTIONS
-    try {
-      return function(*report);
-    } catch (...) {  // nothing may pass into the library
-      return false;
-    }
-#else
-    return function(*report);
-#endif
+    return detail::answer([&] { return function(*report); });
   }
 
   struct Calls {

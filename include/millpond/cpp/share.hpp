@@ -177,14 +177,10 @@ class [[nodiscard]] SegmentCallback {
   static void run(void* user_data, std::uint32_t event, void* data,
                   std::size_t size_bytes) noexcept {
     const Function& function = *static_cast<const Function*>(user_data);
-#if MILLPOND_CPP_EXCEPTIONS
-    try {
+    (void)detail::answer([&] {
       function(event == MILLPOND_SEGMENT_ADDED, data, size_bytes);
-    } catch (...) {  // nothing may pass into the library
-    }
-#else
-    function(event == MILLPOND_SEGMENT_ADDED, data, size_bytes);
-#endif
+      return true;
+    });
   }
 
   struct Calls {

@@ -129,14 +129,10 @@ class StreamView {
   static void run(void* user_data, C_Status status) noexcept {
     const std::unique_ptr<std::function<void(C_Status)>> function(
         static_cast<std::function<void(C_Status)>*>(user_data));
-#if MILLPOND_CPP_EXCEPTIONS
-    try {
+    (void)detail::answer([&] {
       (*function)(status);
-    } catch (...) {  // nothing may pass into the library
-    }
-#else
-    (*function)(status);
-#endif
+      return true;
+    });
   }
 
  protected:
