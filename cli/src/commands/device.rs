@@ -1,0 +1,95 @@
+//! Which device a command uses: the arguments, and opening it.
+
+use crate::api::{self, Device};
+use crate::replay;
+use crate::trace::Trace;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use std::path::PathBuf;
+
+/// The most embedded host devices that the library makes.
+const MOST_HOST_DEVICES: u32 = 64;
+
+#[derive(Args)]
+pub(crate) struct DeviceArgs {
+    /// The device: `host`, `cpu` or a plugin's type, with `:N` for the N-th one
+    #[arg(long, default_value = "host", value_name = "TYPE[:N]", value_parser = parse_device)]
+    pub(crate) device: DeviceName,
+    /// A custom-runtime plugin to load; its device type is the default for --device then
+    #[arg(long, value_name = "PATH.so")]
+    pub(crate) plugin: Option<PathBuf>,
+}
+
+/// A device type and an ordinal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceName {
+    pub(crate) type_name: String,
+    pub(crate) ordinal: i32,
+}
+
+impl std::fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.type_name, self.ordinal)
+    }
+}
+
+pub(crate) fn parse_device(text: &str) -> Result<DeviceName> {
+    let (type_name, ordinal) = match text.split_once(':') {
+        Some((t, n)) => (t, n.parse().with_context(|| format!("`{n}` is not the number of a device"))?),
+        None => (text, 0),
+    };
+    if type_name.is_empty() || ordinal < 0 {
+        bail!("write it as in host or host:1");
+    }
+    Ok(DeviceName { type_name: type_name.to_string(), ordinal })
+}
+
+/// Loads the plugin, if any, and names the device that is meant.
+pub(crate) fn choose_device(args: &DeviceArgs) -> Result<DeviceName> {
+    let mut name = args.device.clone();
+    if let Some(path) = &args.plugin {
+        let loaded = api::load_plugin(path).with_context(|| path.display().to_string())?;
+        if name.type_name == "host" {
+            name.type_name = loaded;
+        }
+    }
+    Ok(name)
+}
+
+/// Opens a device with so much memory. The embedded host device is made to measure; others are limited.
+pub(crate) fn open_device(
+    name: &DeviceName,
+    capacity: Option<u64>,
+    traces: &[Trace],
+) -> Result<(Device, api::Info)> {
+    if name.type_name == "host" {
+        let capacity = capacity.unwrap_or_else(|| replay::default_capacity(traces));
+        // As many devices as it takes; an ordinal beyond what there can be is refused when it is opened.
+        let count = (name.ordinal as u32).saturating_add(1).max(2);
+        let count = if count > MOST_HOST_DEVICES { 0 } else { count };
+        api::configure_host(count, capacity)?;
+    }
+    let device = Device::get(&name.type_name, name.ordinal)
+        .with_context(|| format!("device {name} cannot be used. `millpond info` lists what there is"))?;
+    let mut info = device.info()?;
+    if let Some(capacity) = capacity.filter(|_| name.type_name != "host") {
+        device.set_limit(capacity)?;
+        info.total = info.total.min(capacity);
+    }
+    Ok((device, info))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read() {
+        let d = |s| parse_device(s).map(|d| d.to_string());
+        assert_eq!(d("host").unwrap(), "host:0");
+        assert_eq!(d("cpu:3").unwrap(), "cpu:3");
+        for bad in ["", ":1", "host:x", "host:-1", "host:"] {
+            assert!(d(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! `millpond history`: arguments, and which form is printed.
+
+use super::output::say;
+use crate::history;
+use anyhow::Result;
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct HistoryArgs {
+    /// The file
+    file: PathBuf,
+    /// One JSON object a line: the first says what the file is, each other one is an event
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &HistoryArgs) -> Result<()> {
+    let history = history::History::read(&args.file)?;
+    say(&if args.json { history.json_lines() } else { history.table() })
+}

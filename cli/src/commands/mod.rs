@@ -1,0 +1,22 @@
+//! The commands: a file for each, with its arguments and what is done with them. What is computed is in the files beside
+//! this folder.
+
+pub(crate) mod bisect;
+pub(crate) mod demo;
+pub(crate) mod device;
+pub(crate) mod history;
+pub(crate) mod info;
+pub(crate) mod output;
+pub(crate) mod replay;
+
+/// Why the program ends with another status than 0.
+pub(crate) enum Failure {
+    Error(anyhow::Error),
+    OutOfMemory(String),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(e: E) -> Self {
+        Failure::Error(e.into())
+    }
+}
