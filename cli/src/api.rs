@@ -98,6 +98,15 @@ pub(crate) fn configure_host(device_count: u32, capacity_bytes: u64) -> ApiResul
     check("millpond_host_configure", unsafe { c::millpond_host_configure(&options) })
 }
 
+/// Sets options of the devices that are opened from now on.
+pub(crate) fn set_default_options(options: &str) -> ApiResult<()> {
+    let options = c_string(options);
+    check("millpond_set_default_options", {
+        // SAFETY: NULL stands for all types, `options` is a C string.
+        unsafe { c::millpond_set_default_options(ptr::null(), -1, options.as_ptr()) }
+    })
+}
+
 /// The names of all device types.
 pub(crate) fn type_names() -> ApiResult<Vec<String>> {
     let mut count = 0;

@@ -1,18 +1,14 @@
-//! `millpond bisect`: the smallest device on which a trace completes. Each probe is a fresh process
-//! of this very program, so that nothing of one probe helps or hinders the next.
+//! `millpond bisect`: the smallest device on which a trace completes. Each probe is a process of its own.
 
+use crate::probe::{self, End, Setup};
 use crate::units;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// [B] The grid of capacities: one granule.
 const STEP: u64 = 2 << 20;
 /// Probes above the peak that double the distance, before giving up: 2 MiB << 23 = 16 TiB.
 const MOST_DOUBLINGS: u32 = 24;
-
-/// Exit status of a replay that ran out of memory.
-pub(crate) const EXIT_OUT_OF_MEMORY: u8 = 3;
 
 /// The smallest multiple of `step` from `from` up, and `most` at most, at which `completes` holds, if it is monotone.
 pub(crate) fn smallest(
@@ -59,35 +55,13 @@ pub(crate) fn smallest(
     Ok(high * step)
 }
 
-/// Finds the smallest capacity of `device`, which has `most` bytes, for the trace at `path`, which holds `peak` bytes at
-/// its peak.
-pub(crate) fn bisect(
-    path: &Path,
-    peak: u64,
-    most: u64,
-    device: &str,
-    plugin: Option<&Path>,
-    quiet: bool,
-) -> Result<u64> {
-    let program = std::env::current_exe().context("this program's own file is not known")?;
+/// Finds the smallest capacity for the trace at `path`, which holds `peak` bytes at its peak, on a device that has `most`
+/// bytes.
+pub(crate) fn bisect(path: &Path, peak: u64, most: u64, setup: &Setup, quiet: bool) -> Result<u64> {
     smallest(peak, most, STEP, |capacity| {
-        let mut command = Command::new(&program);
-        command.arg("replay").arg(path).args(["--quiet", "--touch", "none", "--device", device]);
-        command.arg("--capacity").arg(capacity.to_string());
-        if let Some(plugin) = plugin {
-            command.arg("--plugin").arg(plugin);
-        }
-        let output = command.stdin(Stdio::null()).output().context("a probe could not be started")?;
-        let completes = match output.status.code() {
-            Some(0) => true,
-            Some(code) if code == i32::from(EXIT_OUT_OF_MEMORY) => false,
-            _ => bail!(
-                "the probe with {} failed ({}):\n{}",
-                units::bytes(capacity),
-                output.status,
-                String::from_utf8_lossy(&output.stderr).trim_end()
-            ),
-        };
+        let end = probe::replay(path, setup, &["--touch=none", &format!("--capacity={capacity}")]);
+        let end = end.with_context(|| format!("with {}", units::bytes(capacity)))?;
+        let completes = matches!(end, End::Completed(_));
         if !quiet {
             let ratio = capacity as f64 / peak.max(1) as f64;
             let verdict = if completes { "completes" } else { "out of memory" };

@@ -11,12 +11,14 @@ mod api;
 mod bisect;
 mod chart;
 mod commands;
+mod compare;
 mod foreign;
 mod history;
 mod info;
 mod machine;
 mod pickle;
 mod picture;
+mod probe;
 mod progress;
 mod replay;
 mod report;
@@ -46,6 +48,8 @@ enum Command {
     Demo(commands::demo::DemoArgs),
     /// Find the smallest device on which a trace completes
     Bisect(commands::bisect::BisectArgs),
+    /// Replay traces with several configurations, and show side by side what each took
+    Compare(commands::compare::CompareArgs),
     /// List device types and devices, their memory and what they can (exit status 1 when one cannot be asked)
     Info(commands::info::InfoArgs),
     /// Print a device's history that was streamed to a file (MILLPOND_HISTORY=FILE)
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => commands::replay::run(&args),
         Command::Demo(args) => commands::demo::run(&args),
         Command::Bisect(args) => commands::bisect::run(&args).map_err(Failure::from),
+        Command::Compare(args) => commands::compare::run(&args),
         Command::Info(args) => commands::info::run(&args).map_err(Failure::from),
         Command::History(args) => commands::history::run(&args).map_err(Failure::from),
     };
@@ -68,7 +73,7 @@ fn main() -> ExitCode {
         }
         Err(Failure::OutOfMemory(message)) => {
             eprintln!("millpond: {message}");
-            ExitCode::from(bisect::EXIT_OUT_OF_MEMORY)
+            ExitCode::from(replay::EXIT_OUT_OF_MEMORY)
         }
     }
 }

@@ -15,6 +15,9 @@ const POINTS: u64 = 2000;
 /// [B] A host device that is made for a replay gets twice what the traces hold at their peak, and at least this.
 const LEAST_CAPACITY: u64 = 1 << 30;
 
+/// Exit status of a replay that ran out of memory.
+pub(crate) const EXIT_OUT_OF_MEMORY: u8 = 3;
+
 /// What to do with each trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {

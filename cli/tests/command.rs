@@ -5,6 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+#[path = "command/compare.rs"]
+mod compare;
+
 /// A folder for one test's files, removed at its end.
 struct Folder(PathBuf);
 

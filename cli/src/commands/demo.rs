@@ -1,11 +1,10 @@
 //! `millpond demo`: replays a recorded training run that is part of the program, and draws it.
 
 use super::Failure;
-use super::device::{DeviceArgs, choose_device};
-use super::output::{say, write};
-use super::replay::replay_all;
+use super::device::DeviceArgs;
+use super::output::{is_stdout, say, write};
+use super::replay::{out_of_memory, replay_all};
 use crate::replay::Plan;
-use crate::report::Run;
 use crate::touch::{Check, Touch};
 use crate::trace::Trace;
 use crate::{api, picture, units};
@@ -31,7 +30,7 @@ pub(crate) struct DemoArgs {
 /// Runs the command.
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let trace = Trace::from_bytes("demo", DEMO_TRACE)?;
-    let name = choose_device(&args.device)?;
+    let setup = args.device.setup()?;
     // Reading all of it back too would double the time, and is what `replay --check` is for.
     let plan = Plan { touch: args.touch, check: Check::Ends, passes: 1, picture: true };
     let time = match args.touch {
@@ -42,29 +41,21 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         ),
         Touch::Edges | Touch::None => String::new(),
     };
-    say(&format!(
-        "A recorded training run: {} allocations and frees, replayed through Millpond's C API on device {name}.\n{time}\n",
-        units::count(trace.events.len() as u64)
+    // A page that goes to standard output goes there alone.
+    let quiet = is_stdout(&args.out);
+    let told = |text: &str| if quiet { Ok(()) } else { say(text) };
+    told(&format!(
+        "A recorded training run: {} allocations and frees, replayed through Millpond's C API on device {}.\n{time}\n",
+        units::count(trace.events.len() as u64),
+        setup.device
     ))?;
     let traces = [trace];
-    let mut shortages = Vec::new();
-    let outcomes = replay_all(&traces, &name, None, plan, false, &mut shortages)?;
-    if !shortages.is_empty() {
-        return Err(Failure::OutOfMemory(shortages.join("\n")));
-    }
-    let runs: Vec<Run<'_>> = outcomes
-        .iter()
-        .map(|(trace, outcome, capacity)| Run {
-            trace,
-            outcome,
-            device: name.to_string(),
-            capacity: *capacity,
-            touch: args.touch,
-        })
-        .collect();
+    let done = replay_all(&traces, &setup, None, plan, quiet)?;
+    out_of_memory(&done)?;
+    let runs: Vec<_> = done.iter().filter_map(|d| d.run(&setup, args.touch)).collect();
     write(&args.out, &picture::html(&runs, &api::version()))?;
     let path = std::fs::canonicalize(&args.out).unwrap_or_else(|_| args.out.clone());
-    say(&format!(
+    told(&format!(
         "The picture is in {}\nOpen it in a browser: file://{}\n",
         args.out.display(),
         path.display()

@@ -1,6 +1,7 @@
 //! Which device a command uses: the arguments, and opening it.
 
 use crate::api::{self, Device};
+use crate::probe::Setup;
 use crate::replay;
 use crate::trace::Trace;
 use anyhow::{Context, Result, bail};
@@ -18,6 +19,23 @@ pub(crate) struct DeviceArgs {
     /// A custom-runtime plugin to load; its device type is the default for --device then
     #[arg(long, value_name = "PATH.so")]
     pub(crate) plugin: Option<PathBuf>,
+    /// Options of its allocator, as in MILLPOND_ALLOC_CONF, and stronger than that: see docs/options.md
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY:VALUE,...")]
+    pub(crate) options: String,
+}
+
+impl DeviceArgs {
+    /// Loads the plugin, if any, and says what is meant.
+    pub(crate) fn setup(&self) -> Result<Setup> {
+        let mut device = self.device.clone();
+        if let Some(path) = &self.plugin {
+            let loaded = api::load_plugin(path).with_context(|| path.display().to_string())?;
+            if device.type_name == "host" {
+                device.type_name = loaded;
+            }
+        }
+        Ok(Setup { device, plugin: self.plugin.clone(), options: self.options.clone() })
+    }
 }
 
 /// A device type and an ordinal.
@@ -44,24 +62,16 @@ pub(crate) fn parse_device(text: &str) -> Result<DeviceName> {
     Ok(DeviceName { type_name: type_name.to_string(), ordinal })
 }
 
-/// Loads the plugin, if any, and names the device that is meant.
-pub(crate) fn choose_device(args: &DeviceArgs) -> Result<DeviceName> {
-    let mut name = args.device.clone();
-    if let Some(path) = &args.plugin {
-        let loaded = api::load_plugin(path).with_context(|| path.display().to_string())?;
-        if name.type_name == "host" {
-            name.type_name = loaded;
-        }
-    }
-    Ok(name)
-}
-
 /// Opens a device with so much memory. The embedded host device is made to measure; others are limited.
 pub(crate) fn open_device(
-    name: &DeviceName,
+    setup: &Setup,
     capacity: Option<u64>,
     traces: &[Trace],
 ) -> Result<(Device, api::Info)> {
+    let name = &setup.device;
+    if !setup.options.is_empty() {
+        api::set_default_options(&setup.options)?;
+    }
     if name.type_name == "host" {
         let capacity = capacity.unwrap_or_else(|| replay::default_capacity(traces));
         // As many devices as it takes; an ordinal beyond what there can be is refused when it is opened.
@@ -77,6 +87,11 @@ pub(crate) fn open_device(
         info.total = info.total.min(capacity);
     }
     Ok((device, info))
+}
+
+/// [B] The largest device that there can be with this setup.
+pub(crate) fn most_bytes(setup: &Setup) -> Result<u64> {
+    if setup.is_made_to_measure() { Ok(u64::MAX) } else { Ok(open_device(setup, None, &[])?.1.total) }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! this folder.
 
 pub(crate) mod bisect;
+pub(crate) mod compare;
 pub(crate) mod demo;
 pub(crate) mod device;
 pub(crate) mod history;

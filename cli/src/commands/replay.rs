@@ -1,10 +1,11 @@
 //! `millpond replay`: arguments, and what comes of each trace.
 
 use super::Failure;
-use super::device::{DeviceArgs, DeviceName, choose_device, open_device};
+use super::device::{DeviceArgs, open_device};
 use super::output::{is_stdout, say, write};
+use crate::probe::Setup;
 use crate::progress::Progress;
-use crate::replay::{self, Plan};
+use crate::replay::{self, Outcome, Plan};
 use crate::report::Run;
 use crate::touch::{Check, Touch};
 use crate::trace::Trace;
@@ -61,28 +62,24 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         );
     }
     let traces = args.traces.iter().map(|p| Trace::read(p)).collect::<Result<Vec<_>>>()?;
-    let name = choose_device(&args.device)?;
+    let setup = args.device.setup()?;
     let plan = Plan {
         touch: args.touch,
         check: if args.check { Check::All } else { Check::None },
         passes: args.passes,
         picture: args.html.is_some() || args.svg.is_some(),
     };
-    let mut shortages = Vec::new();
-    let outcomes = replay_all(&traces, &name, args.capacity, plan, quiet, &mut shortages)?;
-    let runs: Vec<Run<'_>> = outcomes
-        .iter()
-        .map(|(trace, outcome, capacity)| Run {
-            trace,
-            outcome,
-            device: name.to_string(),
-            capacity: *capacity,
-            touch: args.touch,
-        })
-        .collect();
+    let done = replay_all(&traces, &setup, args.capacity, plan, quiet)?;
+    let runs: Vec<Run<'_>> = done.iter().filter_map(|d| d.run(&setup, args.touch)).collect();
     let version = api::version();
     if let Some(path) = &args.json {
-        let all: Vec<_> = runs.iter().map(|r| r.json(&version)).collect();
+        let all: Vec<_> = done
+            .iter()
+            .map(|d| match d.run(&setup, args.touch) {
+                Some(run) => run.json(&version),
+                None => serde_json::json!({"trace": {"name": d.trace.name}, "refused": d.shortage}),
+            })
+            .collect();
         write(path, &format!("{:#}\n", serde_json::Value::Array(all)))?;
     }
     if let Some(path) = &args.html {
@@ -96,46 +93,65 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
             say(&format!("wrote {}\n", path.display()))?;
         }
     }
+    out_of_memory(&done)
+}
+
+/// What came of one trace.
+pub(crate) struct Replayed<'t> {
+    trace: &'t Trace,
+    outcome: Option<Outcome>, // none: it was refused before it began
+    capacity: u64,            // [B] of the device
+    shortage: Option<String>, // that it ran out of memory, or why it was refused
+}
+
+impl Replayed<'_> {
+    /// For a report, if there is something to report.
+    pub(crate) fn run(&self, setup: &Setup, touch: Touch) -> Option<Run<'_>> {
+        let (trace, outcome) = (self.trace, self.outcome.as_ref()?);
+        Some(Run { trace, outcome, device: setup.device.to_string(), capacity: self.capacity, touch })
+    }
+}
+
+/// An error where memory ran out, with all that is to be said of it.
+pub(crate) fn out_of_memory(done: &[Replayed<'_>]) -> Result<(), Failure> {
+    let shortages: Vec<&str> = done.iter().filter_map(|d| d.shortage.as_deref()).collect();
     if shortages.is_empty() { Ok(()) } else { Err(Failure::OutOfMemory(shortages.join("\n"))) }
 }
 
-/// Replays one trace after the other on one device, prints each table, and collects what ran out of memory.
+/// Replays one trace after the other on one device, and prints each table.
 pub(crate) fn replay_all<'t>(
     traces: &'t [Trace],
-    name: &DeviceName,
+    setup: &Setup,
     capacity: Option<u64>,
     plan: Plan,
     quiet: bool,
-    shortages: &mut Vec<String>,
-) -> Result<Vec<(&'t Trace, replay::Outcome, u64)>> {
-    let (device, info) = open_device(name, capacity, traces)?;
+) -> Result<Vec<Replayed<'t>>> {
+    let (device, info) = open_device(setup, capacity, traces)?;
+    let name = &setup.device;
     if !info.streams() && !quiet && traces.iter().any(|t| t.streams > 1) {
         eprintln!("note: {name} has no streams; all operations take its default one");
     }
-    let mut outcomes = Vec::new();
+    let mut all = Vec::new();
     for trace in traces {
-        if let Err(message) = replay::check_room(trace, &info, &name.to_string(), plan.touch) {
-            shortages.push(message);
-            continue;
+        let mut done = Replayed { trace, outcome: None, capacity: info.total, shortage: None };
+        match replay::check_room(trace, &info, &name.to_string(), plan.touch) {
+            Err(message) => done.shortage = Some(message),
+            Ok(()) => {
+                let total = trace.events.len() as u64 * u64::from(plan.passes);
+                let mut progress = Progress::new(&trace.name, total, quiet);
+                let outcome = replay::replay(trace, device, info.streams(), plan, &mut progress)?;
+                done.shortage = outcome.shortage.as_ref().map(|s| {
+                    let (at, line) = (units::count(s.event), s.line);
+                    format!("{}: out of memory at operation {at}, line {line}", trace.name)
+                });
+                done.outcome = Some(outcome);
+            }
         }
-        let total = trace.events.len() as u64 * u64::from(plan.passes);
-        let mut progress = Progress::new(&trace.name, total, quiet);
-        let outcome = replay::replay(trace, device, info.streams(), plan, &mut progress)?;
-        let run = Run {
-            trace,
-            outcome: &outcome,
-            device: name.to_string(),
-            capacity: info.total,
-            touch: plan.touch,
-        };
-        if !quiet {
+        if let Some(run) = done.run(setup, plan.touch).filter(|_| !quiet) {
             say(&format!("{}\n", run.table(&api::version())))?;
         }
-        if let Some(s) = &outcome.shortage {
-            shortages.push(format!("{}: out of memory at operation {}", trace.name, units::count(s.event)));
-        }
-        outcomes.push((trace, outcome, info.total));
+        all.push(done);
     }
     api::finalize()?;
-    Ok(outcomes)
+    Ok(all)
 }
