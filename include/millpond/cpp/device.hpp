@@ -303,7 +303,8 @@ class Device {
     check(millpond_device_get_host_memory_stats(raw_, &out));
     return out;
   }
-  /// From now on host_memory_stats() tells what was allocated, freed and timed as if that began now.
+  /// From now on host_memory_stats() tells what was allocated, freed and timed as if that began
+  /// now.
   C_Status reset_host_accumulated() const {
     return check(millpond_device_reset_host_accumulated(raw_));
   }
