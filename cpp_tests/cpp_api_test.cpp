@@ -396,5 +396,36 @@ TEST_F(Cpp, PinnedBuffersMayEndBeforeTheirCopies) {
   EXPECT_EQ(0u, device_.host_stats().pending_bytes);
 }
 
+TEST_F(Cpp, StatisticsAreToldByClassNameStreamAndAsText) {
+  Pool pool(device_);
+  Stream stream(device_);
+  const Buffer small = pool.allocate(1000, stream);
+  const Buffer large = pool.allocate(std::size_t{3} << 20, stream);
+  const millpond_memory_stats told = pool.memory_stats();
+  EXPECT_EQ(1u, told.allocation.small_pool.current);
+  EXPECT_EQ(1000u, told.requested_bytes.small_pool.current);
+  EXPECT_EQ(std::uint64_t{3} << 20, told.requested_bytes.large_pool.peak);
+  EXPECT_EQ(told.allocated_bytes.all.current,
+            millpond::statistic(told, "allocated_bytes.all.current"));
+  EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT,
+            code_of([&] { (void)millpond::statistic(told, "no.such.name"); }));
+  EXPECT_LE(2u, device_.memory_stats().allocation.all.current);
+  ASSERT_EQ(1u, pool.stream_stats().size());
+  EXPECT_EQ(2u, pool.stream_stats()[0].block_count);
+  EXPECT_EQ(stream.get(), pool.stream_stats()[0].stream);
+  EXPECT_FALSE(device_.stream_stats().empty());
+  pool.reset_accumulated();
+  EXPECT_EQ(0u, pool.memory_stats().allocation.all.allocated);
+  EXPECT_EQ(2u, pool.memory_stats().allocation.all.current);
+  const std::string json = device_.stats_text();
+  EXPECT_EQ('{', json.front());
+  EXPECT_EQ('}', json.back());
+  const std::string page = device_.stats_text(MILLPOND_STATS_PROMETHEUS);
+  EXPECT_NE(std::string::npos, page.find("# TYPE millpond_allocated_bytes gauge\n"));
+  const PinnedBuffer pinned(device_, 100);
+  const millpond_host_memory_stats host = device_.host_memory_stats();
+  EXPECT_LE(1u, millpond::statistic(host, "active_requests.current"));
+}
+
 }  // namespace
 }  // namespace millpond_tests

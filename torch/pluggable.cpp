@@ -463,6 +463,62 @@ int millpond_torch_tag_bytes(int device, const char* name, std::uint64_t* out) {
   });
 }
 
+namespace {
+// Writes the numbers of `stats`, by their names.
+template <typename Stats>
+int write_numbers(const Stats& stats, const char* (*name)(std::size_t),
+                  C_Status (*find)(const Stats*, const char*, std::uint64_t*), std::uint64_t* out,
+                  std::size_t room, std::size_t* count) {
+  std::size_t n = 0;
+  for (; name(n) != nullptr; ++n) {
+    if (n < room && failed(find(&stats, name(n), &out[n]))) return 1;
+  }
+  *count = n;
+  return 0;
+}
+}  // namespace
+
+int millpond_torch_memory_stats(int device, std::uint64_t* out, std::size_t room,
+                                std::size_t* count) {
+  return guard(1, [&] {
+    Device* on = device_at(device);
+    if (on == nullptr) return 1;
+    millpond_memory_stats s{};
+    s.struct_size = sizeof s;
+    if (failed(millpond_device_get_memory_stats(on->device, &s))) return 1;
+    return write_numbers(s, millpond_memory_stats_name, millpond_memory_stats_find, out, room,
+                         count);
+  });
+}
+
+const char* millpond_torch_memory_stats_name(std::size_t index) {
+  return millpond_memory_stats_name(index);
+}
+
+int millpond_torch_host_memory_stats(int device, std::uint64_t* out, std::size_t room,
+                                     std::size_t* count) {
+  return guard(1, [&] {
+    Device* on = device_at(device);
+    if (on == nullptr) return 1;
+    millpond_host_memory_stats s{};
+    s.struct_size = sizeof s;
+    if (failed(millpond_device_get_host_memory_stats(on->device, &s))) return 1;
+    return write_numbers(s, millpond_host_memory_stats_name, millpond_host_memory_stats_find, out,
+                         room, count);
+  });
+}
+
+const char* millpond_torch_host_memory_stats_name(std::size_t index) {
+  return millpond_host_memory_stats_name(index);
+}
+
+int millpond_torch_reset_accumulated(int device) {
+  return guard(1, [&] {
+    Device* on = device_at(device);
+    return on == nullptr || failed(millpond_device_reset_accumulated(on->device)) ? 1 : 0;
+  });
+}
+
 int millpond_torch_memory(int device, std::uint64_t* total, std::uint64_t* free) {
   return guard(1, [&] {
     Device* on = device_at(device);

@@ -74,6 +74,17 @@ MILLPOND_TORCH_EXPORT void millpond_torch_release_pool(int device, millpond_torc
 // millpond_torch_last_error tells.
 MILLPOND_TORCH_EXPORT int millpond_torch_device_count(std::size_t* out);
 MILLPOND_TORCH_EXPORT int millpond_torch_stats(int device, millpond_torch::Stats* inout);
+// The numbers of torch.cuda.memory_stats(), at most `room` of them, in the order of their names;
+// how many there are in all goes to `count`.
+MILLPOND_TORCH_EXPORT int millpond_torch_memory_stats(int device, std::uint64_t* out,
+                                                      std::size_t room, std::size_t* count);
+// The n-th name; NULL past the last one.
+MILLPOND_TORCH_EXPORT const char* millpond_torch_memory_stats_name(std::size_t index);
+// The same for torch.cuda.host_memory_stats().
+MILLPOND_TORCH_EXPORT int millpond_torch_host_memory_stats(int device, std::uint64_t* out,
+                                                           std::size_t room, std::size_t* count);
+MILLPOND_TORCH_EXPORT const char* millpond_torch_host_memory_stats_name(std::size_t index);
+MILLPOND_TORCH_EXPORT int millpond_torch_reset_accumulated(int device);
 MILLPOND_TORCH_EXPORT int millpond_torch_memory(int device, std::uint64_t* total,
                                                 std::uint64_t* free);
 MILLPOND_TORCH_EXPORT int millpond_torch_reset_peaks(int device);

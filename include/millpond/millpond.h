@@ -1712,6 +1712,285 @@ C_Status millpond_device_record_start(millpond_device *device,
 C_Status millpond_device_record_stop(millpond_device *device,
                                      uint64_t *out_dropped);
 
+/* ---- Seeing memory: statistics in full ----------------------------------------------------------------- */
+
+/** `millpond_device_write_stats`: one JSON object. */
+#define MILLPOND_STATS_JSON 1
+/** The same: the text format of Prometheus, 0.0.4. */
+#define MILLPOND_STATS_PROMETHEUS 2
+
+/** One quantity over time. As long as what is accumulated was not reset, `allocated - freed` is `current`. */
+typedef struct millpond_flow {
+  /** Its value now. */
+  uint64_t current;
+  /** The highest value since the start or the last reset of the peaks. */
+  uint64_t peak;
+  /** All that was ever added, since the start or the last reset of what is accumulated. */
+  uint64_t allocated;
+  /** All that was ever taken away, since then. */
+  uint64_t freed;
+} millpond_flow;
+
+/**
+ * A quantity of all memory, and of each class of it. The classes are Millpond's: `small_pool` is what lies in chunks
+ * (granules of 2 MiB for blocks of up to 60 KiB, on devices whose sizes allow them), `large_pool` the rest.
+ */
+typedef struct millpond_split {
+  /** Of both. */
+  struct millpond_flow all;
+  /** Of blocks that lie in granules or segments themselves. */
+  struct millpond_flow large_pool;
+  /** Of blocks that lie in chunks. */
+  struct millpond_flow small_pool;
+} millpond_split;
+
+/**
+ * The statistics of a device or of one of its pools, by PyTorch's names; docs/seeing.md has a table. What the heaps
+ * count (`allocation`, `active`, `allocated_bytes`, `active_bytes`, `requested_bytes`) is exact, its peaks too, and of one
+ * moment; `all` is the sum of its classes. What says how free memory lies is read heap by heap, a little later.
+ */
+typedef struct millpond_memory_stats {
+  /** sizeof(millpond_memory_stats) */
+  size_t struct_size;
+  /** Live blocks. */
+  struct millpond_split allocation;
+  /**
+   * Pieces of memory held from the device: granules of 2 MiB where it maps; else segments, which are all of the
+   * `large_pool`.
+   */
+  struct millpond_split segment;
+  /** Blocks that are live, or freed and still wait for a stream. */
+  struct millpond_split active;
+  /**
+   * Free pieces that cannot go back to the device, since they share a granule (where it maps) or a segment with what
+   * is in use. Counted at each reading: `peak`, `allocated` and `freed` are what the readings have seen.
+   */
+  struct millpond_split inactive_split;
+  /** Bytes in live blocks after rounding. */
+  struct millpond_split allocated_bytes;
+  /**
+   * Bytes taken from the device. A granule that becomes a chunk, or stops being one, is freed of one class and
+   * allocated of the other.
+   */
+  struct millpond_split reserved_bytes;
+  /** `allocated_bytes`, and bytes that are freed and still wait for a stream. */
+  struct millpond_split active_bytes;
+  /** Bytes of the pieces of `inactive_split`, read as these are; of the `small_pool` with what rounding to units costs. */
+  struct millpond_split inactive_split_bytes;
+  /** Bytes in live blocks as they were asked for. */
+  struct millpond_split requested_bytes;
+  /** Live blocks of at least `max_split_size` bytes, which stay whole when they are freed. */
+  struct millpond_flow oversize_allocations;
+  /** Segments of at least `max_split_size` bytes; none where the device maps. */
+  struct millpond_flow oversize_segments;
+  /** Bytes of memory that sleeps: given back to the device until its pool wakes. */
+  struct millpond_flow sleeping_bytes;
+  /** How often the device or a limit refused memory, and it was sought elsewhere. */
+  uint64_t num_alloc_retries;
+  /** Requests that failed for lack of memory, a limit included. */
+  uint64_t num_ooms;
+  /**
+   * How often the device was not asked for memory, since it had too little (`throw_on_cudamalloc_oom`); of the whole
+   * device, as the next three.
+   */
+  uint64_t num_oom_rejections;
+  /** Waits of the allocator for all streams of the device. */
+  uint64_t num_sync_all_streams;
+  /** Calls to the device that bring memory, or show it. */
+  uint64_t num_device_alloc;
+  /** Calls to the device that give memory back, or hide it. */
+  uint64_t num_device_free;
+  /** Blocks of at least so many bytes stay whole when they are freed; UINT64_MAX: none do. */
+  uint64_t max_split_size;
+  /** The limit of `reserved_bytes`; 0: none. */
+  uint64_t limit_bytes;
+  /** Bytes that are reserved and free for the next request of some size. */
+  uint64_t free_bytes;
+  /** Those that could go back to the device: free granules, or segments of which nothing is in use. */
+  uint64_t releasable_bytes;
+  /**
+   * The largest request that can be served from what is reserved. Where the device maps, free granules are shown
+   * side by side for it, wherever they are.
+   */
+  uint64_t largest_cached_bytes;
+  /**
+   * The largest request that can be served with what the device says it has beside that, as far as the limits let it
+   * be taken. Nothing is taken to find out, and others may be faster.
+   */
+  uint64_t largest_free_bytes;
+} millpond_memory_stats;
+
+/** How long calls took, in microseconds. */
+typedef struct millpond_times {
+  /** All together. */
+  uint64_t total;
+  /** The longest. */
+  uint64_t max;
+  /** The shortest. */
+  uint64_t min;
+  /** How many there were. */
+  uint64_t count;
+  /** The mean. */
+  uint64_t avg;
+} millpond_times;
+
+/** The statistics of a device's pinned host memory, by PyTorch's names, all of one moment. */
+typedef struct millpond_host_memory_stats {
+  /** sizeof(millpond_host_memory_stats) */
+  size_t struct_size;
+  /** Pieces of memory held from the device: blocks of their own, and slabs in which small blocks lie. */
+  struct millpond_flow allocations;
+  /** Bytes of these. */
+  struct millpond_flow allocated_bytes;
+  /** Blocks in use: live, or freed and still waiting for streams. */
+  struct millpond_flow active_requests;
+  /** Bytes of these after rounding. */
+  struct millpond_flow active_bytes;
+  /** Calls to the device for memory that gave some. */
+  struct millpond_times host_alloc_time;
+  /** Calls that gave memory back. */
+  struct millpond_times host_free_time;
+  /** How often the device gave memory. */
+  uint64_t num_host_alloc;
+  /** How often it got some back. */
+  uint64_t num_host_free;
+  /** Bytes that are freed and can be used again. */
+  uint64_t cached_bytes;
+  /** Bytes that are freed and still wait for a stream. */
+  uint64_t pending_bytes;
+} millpond_host_memory_stats;
+
+/** What one stream has of a device's memory. */
+typedef struct millpond_stream_stats {
+  /** sizeof(millpond_stream_stats), or as much of it as was written. */
+  size_t struct_size;
+  /** The stream; NULL for the default stream, and where `has_stream` is 0. */
+  C_Stream stream;
+  /** 0: blocks that every stream may use, and what streams have left that have ended. */
+  uint32_t has_stream;
+  /** Live blocks. */
+  uint64_t block_count;
+  /** Their bytes as they were asked for. */
+  uint64_t requested_bytes;
+  /** Their bytes after rounding. */
+  uint64_t allocated_bytes;
+  /** Blocks that are freed and still wait. */
+  uint64_t waiting_count;
+  /** Their bytes. */
+  uint64_t waiting_bytes;
+  /** Free pieces that serve its requests first. */
+  uint64_t free_count;
+  /** Their bytes. */
+  uint64_t free_bytes;
+} millpond_stream_stats;
+
+/**
+ * The statistics of all pools of the device together. The caller sets `inout_stats->struct_size`; as much as fits is
+ * written. The device is asked how much it has. Other threads' allocations go on, but for the moment in which the sums
+ * are taken (docs/seeing.md).
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_memory_stats(const millpond_device *device,
+                                          struct millpond_memory_stats *inout_stats);
+
+/**
+ * The statistics of the pool, as `millpond_device_get_memory_stats`.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_pool_get_memory_stats(const millpond_pool *pool, struct millpond_memory_stats *inout_stats);
+
+/**
+ * From now on `millpond_device_get_memory_stats` tells `allocated`, `freed` and the `num_` counters as if they began
+ * now. Peaks stay (`millpond_device_reset_peaks`), and so do the pools' counters and the totals of `millpond_stats`.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_reset_accumulated(millpond_device *device);
+
+/**
+ * The same for `millpond_pool_get_memory_stats` of the pool.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_pool_reset_accumulated(millpond_pool *pool);
+
+/**
+ * A number of `stats` by its name, such as "allocated_bytes.all.peak" or "num_ooms": `torch.cuda.memory_stats()` has the
+ * same names, and `millpond_memory_stats_name` lists them.
+ *
+ * Errors: INVALID_ARGUMENT, also for a name that there is not; OUT_OF_RANGE for one that lies beyond
+ * `stats->struct_size`.
+ */
+C_Status millpond_memory_stats_find(const struct millpond_memory_stats *stats,
+                                    const char *name,
+                                    uint64_t *out_value);
+
+/**
+ * The names of all numbers of `millpond_memory_stats`, in the order in which they lie there; NULL past the last one.
+ * Static: valid for ever.
+ */
+const char *millpond_memory_stats_name(size_t index);
+
+/**
+ * The statistics of the device's pinned host memory. The caller sets `inout_stats->struct_size`; as much as fits is
+ * written.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_host_memory_stats(const millpond_device *device,
+                                               struct millpond_host_memory_stats *inout_stats);
+
+/**
+ * From now on `millpond_device_get_host_memory_stats` tells `allocated`, `freed`, the times and the `num_` counters as if
+ * they began now.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_reset_host_accumulated(millpond_device *device);
+
+/**
+ * A number of `stats` by its name, such as "active_bytes.peak", as `torch.cuda.host_memory_stats()` names them.
+ *
+ * Errors: as `millpond_memory_stats_find`.
+ */
+C_Status millpond_host_memory_stats_find(const struct millpond_host_memory_stats *stats,
+                                         const char *name,
+                                         uint64_t *out_value);
+
+/** The names of all numbers of `millpond_host_memory_stats`; NULL past the last one. Static. */
+const char *millpond_host_memory_stats_name(size_t index);
+
+/**
+ * Writes what each stream has of the device, or of one of its pools (`pool` not NULL), into an array of the caller's, the
+ * first `capacity` of them by stream, and their number, also of those that had no room, to `out_count`. It walks all
+ * blocks, with the price of that (`millpond_device_walk_blocks`). `record_size` is sizeof(millpond_stream_stats).
+ *
+ * Errors: INVALID_ARGUMENT, also for a `record_size` that is no size of this struct and a pool of another device;
+ * OUT_OF_MEMORY for the list; NOT_INITIALIZED. After an error nothing was written.
+ */
+C_Status millpond_device_list_stream_stats(const millpond_device *device,
+                                           const millpond_pool *pool,
+                                           struct millpond_stream_stats *records,
+                                           size_t record_size,
+                                           size_t capacity,
+                                           size_t *out_count);
+
+/**
+ * Writes the statistics of the device, of each of its pools and of its pinned memory as text with its NUL, in a
+ * MILLPOND_STATS_* format, into `buffer`, and how many bytes it needs, the NUL among them, to `out_needed`. Where these
+ * are more than `capacity`, nothing is written but that number. `buffer` may be NULL where `capacity` is 0. The text
+ * may be longer at the next call.
+ *
+ * Errors: INVALID_ARGUMENT, also for another format; NOT_INITIALIZED.
+ */
+C_Status millpond_device_write_stats(const millpond_device *device,
+                                     uint32_t format,
+                                     char *buffer,
+                                     size_t capacity,
+                                     size_t *out_needed);
+
 /* ---- Sharing: other processes, other devices ----------------------------------------------------------- */
 
 /**

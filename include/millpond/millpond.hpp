@@ -3,6 +3,7 @@
 // Every name lives in namespace millpond. The parts, in the order in which they build on each
 // other:
 //   cpp/error.hpp    Error, check(), what happens without exceptions
+//   cpp/statistics.hpp  statistic(): numbers by PyTorch's names
 //   cpp/device.hpp   DeviceTypes, Device, configure_host(), finalize()
 //   cpp/stream.hpp   StreamView, Stream, Event
 //   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr
@@ -30,6 +31,7 @@
 #include "millpond/cpp/pools.hpp"
 #include "millpond/cpp/resource.hpp"
 #include "millpond/cpp/share.hpp"
+#include "millpond/cpp/statistics.hpp"
 #include "millpond/cpp/stream.hpp"
 
 #endif  // MILLPOND_MILLPOND_HPP

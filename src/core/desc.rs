@@ -13,9 +13,12 @@ use super::units::{GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, g
 use crate::base::error::Result;
 use crate::base::lazy::{LazyArray, Record, View};
 use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed, levels};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 mod find;
+mod reserved;
+
+pub(crate) use reserved::Reserved;
 
 /// The number of a block's descriptor. 0: none.
 pub(crate) type Id = u32;
@@ -53,6 +56,9 @@ pub(crate) const DIRECT: u32 = 1 << 9;
 pub(crate) const TUNED: u32 = 1 << 10;
 /// A block with a tag (`features/tags.rs`), live or waiting: its free takes the slow way.
 pub(crate) const TAGGED: u32 = 1 << 11;
+
+/// A live block that counts as oversize (`tuned`); it is `TUNED` or `DIRECT`, too.
+pub(crate) const OVERSIZE: u32 = 1 << 12;
 
 /// How a granule is used: bits 56.. of its record. If blocks can start in it, bit 2 is set and the low two bits are the
 /// blocks' tier bits.
@@ -280,7 +286,9 @@ pub(crate) struct Maps {
     /// Ids that heaps gave back: the first; `next` links to the others.
     spare_ids: Lock<Id, { levels::SPARE_IDS }>,
     slots: [Lock<ChunkSlots, { levels::TABLE_SLOTS }>; 2],
-    real: u32,       // granules of memory; those from here on are addresses only
+    real: u32, // granules of memory; those from here on are addresses only
+    /// The bytes taken from the device, by class.
+    pub reserved: Arc<Reserved>,
     alias_base: u32, // table index of the first alias granule
 }
 
@@ -342,6 +350,7 @@ impl Maps {
         let medium_base = large as u32 + small_slots * small_size;
         let slots = |base, size, end| Lock::new(ChunkSlots { free: Vec::new(), fresh: 0, end, base, size });
         Ok(Maps {
+            reserved: Arc::new(Reserved::new()?),
             shape,
             descs: LazyArray::new(ids as usize)?,
             granules: LazyArray::new((u64::from(real) + u64::from(alias)) as usize)?,

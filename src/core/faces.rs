@@ -4,7 +4,7 @@ use super::features::{Exported, Pieces, Restored};
 use super::ground::Ground;
 use super::state::captures::CaptureId;
 use super::state::checkpoints::CheckpointId;
-use super::types::{BlockInfo, PoolId, TagStats};
+use super::types::{BlockInfo, MemoryStats, PoolId, TagStats};
 use crate::base::error::Result;
 
 /// Stream capture; from [`Pond::captures`](super::Pond::captures).
@@ -118,6 +118,33 @@ impl TagCalls<'_> {
     /// What the blocks of each tag have that was ever given.
     pub fn stats(self) -> Vec<(u16, TagStats)> {
         self.0.tag_stats()
+    }
+}
+
+/// What [`Pond::statistics`](super::Pond::statistics) gives.
+#[derive(Clone, Copy)]
+pub struct StatisticsCalls<'a>(pub(super) &'a Ground);
+
+impl StatisticsCalls<'_> {
+    /// The statistics in full, of the device or of one of its pools; `device_free` is how many bytes the device says
+    /// that it has left. The calls to the device are not counted here.
+    pub fn full(self, pool: Option<PoolId>, device_free: u64) -> Result<MemoryStats> {
+        self.0.memory_stats(pool, device_free)
+    }
+
+    /// All pools that live, by number.
+    pub fn pools(self) -> Vec<PoolId> {
+        self.0.live_pools()
+    }
+
+    /// The number of live blocks of the device, which is not asked anything.
+    pub fn live_blocks(self) -> u64 {
+        self.0.live_blocks()
+    }
+
+    /// \[B\] in live blocks. The device is not asked anything.
+    pub fn live_bytes(self) -> u64 {
+        self.0.live_bytes()
     }
 }
 

@@ -143,6 +143,8 @@ pub(crate) struct Ground {
     pub limit: AtomicU64, // [B] 0: none
     pub oom_count: AtomicU64,
     pub tags: Lock<Tags>,
+    /// Searches in which the device, or a limit, refused, and that went on elsewhere.
+    pub retries: AtomicU64,
     pub tuned: Tuned,
     /// [units of the large tier] how much of a heap may be free in partly used granules; `u64::MAX` as long as the
     /// device has more memory to give, as far as was last seen. A hint.
@@ -228,8 +230,8 @@ impl Ground {
     /// The state of an empty pond over `backing`, from which nothing is taken yet.
     pub(crate) fn new(config: Config, backing: Arc<dyn Backing>) -> Result<Ground> {
         let (real, alias) = config.granules()?;
+        let maps = Maps::new(config.shape()?, real, alias, config.most_blocks)?;
         Ok(Ground {
-            maps: Maps::new(config.shape()?, real, alias, config.most_blocks)?,
             config,
             order: Order::new(backing.clone()),
             backing,
@@ -237,7 +239,8 @@ impl Ground {
             heap_count: AtomicU32::new(0),
             pools: Slots::new(POOL_SLOTS as usize)?,
             pool_count: AtomicU32::new(0),
-            growth: Mutex::new(Growth::new(real)),
+            growth: Mutex::new(Growth::new(real, Some(maps.reserved.clone()))),
+            maps,
             transit_ended: Condvar::new(),
             ledger: Mutex::default(),
             aliases: Lock::new(Aliases::new(GranuleRun::new(real, alias), config.most_pieces)),
@@ -251,6 +254,7 @@ impl Ground {
             limit: AtomicU64::new(0),
             oom_count: AtomicU64::new(0),
             tags: Lock::new(Tags::default()),
+            retries: AtomicU64::new(0),
             tuned: Tuned::default(),
             most_ragged: AtomicU64::new(u64::MAX),
             real,
@@ -371,6 +375,14 @@ impl Ground {
     /// All pools, including slots of pools that have ended.
     pub(crate) fn all_pools(&self) -> impl Iterator<Item = &'static Pool> {
         (0..self.pool_count.load(Ordering::Acquire)).filter_map(|i| self.pools.get(i as usize))
+    }
+
+    /// The pools that live, by number.
+    pub(crate) fn live_pools(&self) -> Vec<PoolId> {
+        let ids = self.all_pools().map(|p| PoolId(p.id.load(Ordering::Relaxed)));
+        let mut live: Vec<PoolId> = ids.filter(|&id| self.pool(id).is_some()).collect();
+        live.sort_unstable();
+        live
     }
 
     /// Whether the heap's memory must stay where it is.

@@ -10,7 +10,7 @@
 use super::desc::{GranuleUse, UseRecord, kind};
 use super::ground::Ground;
 use super::heap::{Heap, HeapState, LockedHeap};
-use super::shape::{large_units, shift_of};
+use super::shape::{Class, large_units, shift_of};
 use super::state::pools::{Pool, PoolRef};
 use super::supply::Request;
 use super::types::{PoolId, UNORDERED};
@@ -62,19 +62,22 @@ impl Ground {
         // heap's lock and thereby ends the ownership of every other thread; this thread has done nothing else since it
         // looked the heap up. The slot was the pool's then: it is given to another pool only after no lookup can find
         // this pool any more.
-        let (d, shift) = match class {
-            Some(p) if p.list() != 0 => match h.pop_fine(p.list()) {
-                Some((_, d)) => (d, p.shift()),
-                None => return Got::Missed(Some(heap)),
-            },
-            other => match h.pop_large(other.map_or_else(|| large_units(charged), |p| p.units())) {
-                Some((_, d)) => (d, shift_of(d.tier_bits())),
-                None => return Got::Missed(Some(heap)),
-            },
+        // Each arm does everything, so that the address of the class's counters is a constant offset.
+        let (at, full) = match class {
+            Some(p) if p.list() != 0 => {
+                let Some((_, d)) = h.pop_fine(p.list()) else { return Got::Missed(Some(heap)) };
+                let at = to.locate(u64::from(d.off()) << p.shift());
+                h.revive(d, bytes);
+                (at, h.counters.count_in(Class::Small, charged, bytes))
+            }
+            other => {
+                let units = other.map_or_else(|| large_units(charged), |p| p.units());
+                let Some((_, d)) = h.pop_large(units) else { return Got::Missed(Some(heap)) };
+                let at = to.locate(u64::from(d.off()) << shift_of(d.tier_bits()));
+                h.revive(d, bytes);
+                (at, h.counters.count_in(Class::Large, charged, bytes))
+            }
         };
-        let at = to.locate(u64::from(d.off()) << shift);
-        h.revive(d, bytes);
-        let full = h.counters.count_in(charged, bytes);
         Got::Block(at, full.then_some(heap))
     }
 
@@ -156,7 +159,7 @@ impl Ground {
         }
         let tier = req.size.tier as u32;
         h.make_live(id, tier, req.bytes);
-        let full = h.counters.count_in(req.charged, req.bytes);
+        let full = h.counters.count_in(Class::of(tier), req.charged, req.bytes);
         drop(h);
         if full {
             self.settle(req.heap);
@@ -231,8 +234,7 @@ impl Ground {
         if ended {
             let charged = self.maps.shape.charged_of(bytes);
             tell(h.heap, charged, bytes);
-            h.counters.count_out(charged, bytes);
-            h.shelve(id, d, was);
+            h.shelve_counted(id, d, was, charged, bytes);
         }
         ended
     }

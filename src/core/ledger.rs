@@ -5,32 +5,33 @@
 //! exceed the device's peak, and those of a pool never the pool's; so as long as no heap passes its ceiling, no peak
 //! can have been passed. A heap that would pass its ceiling is settled (`features/account.rs`): the true sums are
 //! taken, the peaks are raised if necessary, and the ceilings are distributed again. The same is done for bytes,
-//! requested bytes and blocks at once.
+//! requested bytes and blocks at once, and for each of the two classes of memory and both together: a heap has a ceiling
+//! of each, and keeps below all of them.
 //!
 //! A heap in which nothing happens *rests*: it has no room below its ceiling, its part of the sums is kept here, and it
 //! is not visited until it reports activity. So settling costs only as much as there are active heaps.
 
 use super::heap::LockedHeap;
-use super::heap::counters::{Seen, Triple};
+use super::heap::counters::{ALL, Grid, KINDS, Pairs, Seen};
 use super::types::Counter;
 use std::collections::{HashMap, VecDeque};
 
-/// The peaks of one pool or device: allocated, requested, blocks; and of active bytes.
+/// The peaks of one pool or device: allocated, requested, blocks; and of active bytes and blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peaks {
-    peak: Triple,
-    active: i64,
+    peak: Grid,
+    active: Pairs,
 }
 
 /// Sums over heaps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
-    pub now: Triple,
-    pub total: [u128; 3],
-    pub waiting: i64,
+    pub now: Grid,
+    pub total: Grid<u128>,
+    pub waiting: Pairs,
     pub heaps: i64,
     /// How far the heaps are below their own peaks.
-    pub need: Triple,
+    pub need: Grid,
 }
 
 /// The account of one pool or of the device.
@@ -42,7 +43,7 @@ pub(crate) struct Account {
     /// The sums of all heaps, when last taken.
     pub sums: Sums,
     /// How far the sums are below the peaks.
-    pub below: Triple,
+    pub below: Grid,
 }
 
 /// All accounts of a device.
@@ -55,30 +56,58 @@ pub(crate) struct Ledger {
     /// An empty list, kept for reuse.
     pub scratch: Vec<LockedHeap<'static>>,
     /// The totals of heaps of pools that have ended.
-    pub gone: [u128; 3],
+    pub gone: Grid<u128>,
     /// Heaps that serve no pool.
     pub spare_heaps: Vec<u32>,
     /// The ids of the next pools in the slots of pools that have ended.
     pub spare_pools: VecDeque<u32>,
 }
 
+/// What is counted of one class of memory, or of both.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Line {
+    pub allocated: Counter,
+    pub requested: Counter,
+    pub blocks: Counter,
+    pub active: Counter,
+    pub active_blocks: Counter,
+}
+
 impl Sums {
     /// Adds the counters of a heap.
     pub(crate) fn add(&mut self, seen: &Seen) {
-        for d in 0..3 {
-            self.now[d] += seen.now[d];
-            self.total[d] += seen.total[d];
+        for k in KINDS {
+            for d in 0..3 {
+                self.now[k][d] += seen.now[k][d];
+                self.total[k][d] += seen.total[k][d];
+            }
+            (0..2).for_each(|w| self.waiting[k][w] += seen.waiting[k][w]);
         }
-        self.waiting += seen.waiting;
     }
 
     /// Subtracts what was added.
     pub(crate) fn sub(&mut self, seen: &Seen) {
-        for d in 0..3 {
-            self.now[d] -= seen.now[d];
-            self.total[d] -= seen.total[d];
+        for k in KINDS {
+            for d in 0..3 {
+                self.now[k][d] -= seen.now[k][d];
+                self.total[k][d] -= seen.total[k][d];
+            }
+            (0..2).for_each(|w| self.waiting[k][w] -= seen.waiting[k][w]);
         }
-        self.waiting -= seen.waiting;
+    }
+
+    /// Adds a heap that may get room, and what it needs.
+    pub(crate) fn add_need(&mut self, need: &Grid) {
+        self.heaps += 1;
+        for k in KINDS {
+            (0..3).for_each(|d| self.need[k][d] += need[k][d]);
+        }
+    }
+
+    /// Active bytes and blocks.
+    fn active(&self, kind: usize) -> [i64; 2] {
+        let (now, waiting) = (self.now[kind], self.waiting[kind]);
+        [now[0] + waiting[0], now[2] + waiting[1]]
     }
 }
 
@@ -92,55 +121,78 @@ impl Account {
     pub(crate) fn raise(&mut self) {
         self.below = self.peaks.raise(&self.sums);
     }
+
+    /// The part of what is left below the peaks that a heap gets which needs so much; `urgent` is what the one needs
+    /// that asks, and whether it is this one.
+    pub(crate) fn room(&self, need: &Grid, urgent: Option<(&Grid, bool)>) -> Grid {
+        let s = &self.sums;
+        std::array::from_fn(|k| {
+            std::array::from_fn(|d| {
+                let urgent = urgent.map(|(n, mine)| (n[k][d], mine));
+                share(self.below[k][d], s.heaps, s.need[k][d], need[k][d], urgent)
+            })
+        })
+    }
 }
 
 impl Peaks {
     /// Raises the peaks to the sums; returns how far each quantity is below its peak.
-    fn raise(&mut self, s: &Sums) -> Triple {
-        for d in 0..3 {
-            self.peak[d] = self.peak[d].max(s.now[d]);
-        }
-        self.active = self.active.max(s.now[0] + s.waiting);
-        let below = |d: usize| self.peak[d] - s.now[d];
-        // Bytes may grow only as long as neither the allocated nor the active peak would be passed.
-        [below(0).min(self.active - s.now[0] - s.waiting), below(1), below(2)]
+    fn raise(&mut self, s: &Sums) -> Grid {
+        std::array::from_fn(|k| {
+            (0..3).for_each(|d| self.peak[k][d] = self.peak[k][d].max(s.now[k][d]));
+            let active = s.active(k);
+            (0..2).for_each(|w| self.active[k][w] = self.active[k][w].max(active[w]));
+            let below = |d: usize| self.peak[k][d] - s.now[k][d];
+            let below_active = |w: usize| self.active[k][w] - active[w];
+            // Bytes and blocks may grow only as long as neither the allocated nor the active peak would be passed.
+            [below(0).min(below_active(0)), below(1), below(2).min(below_active(1))]
+        })
     }
 
     /// Resets the peaks to the current values.
     pub(crate) fn reset(&mut self, s: &Sums) {
         self.peak = s.now;
-        self.active = s.now[0] + s.waiting;
+        self.active = std::array::from_fn(|k| s.active(k));
     }
 
     /// [B] the maximum that was ever allocated.
     pub(crate) fn allocated(&self) -> u64 {
-        self.peak[0] as u64
+        self.peak[ALL][0] as u64
     }
 
-    /// The counters for allocated, requested, blocks and active; `gone` is added to the totals.
-    pub(crate) fn counters(&self, s: &Sums, gone: [u128; 3]) -> [Counter; 4] {
-        let total = |d: usize| u64::try_from(s.total[d] + gone[d]).unwrap_or(u64::MAX);
-        let c = |d: usize| Counter { current: s.now[d] as u64, peak: self.peak[d] as u64, total: total(d) };
-        let current = (s.now[0] + s.waiting) as u64;
-        let active = Counter { current, peak: self.active as u64, total: total(0) };
-        [c(0), c(1), c(2), active]
+    /// The counters of a class or of both; `gone` is added to the totals.
+    pub(crate) fn line(&self, s: &Sums, gone: &Grid<u128>, kind: usize) -> Line {
+        let total = |d: usize| u64::try_from(s.total[kind][d] + gone[kind][d]).unwrap_or(u64::MAX);
+        let (now, peak) = (s.now[kind], self.peak[kind]);
+        let c = |d: usize| Counter { current: now[d] as u64, peak: peak[d] as u64, total: total(d) };
+        let active = |w: usize, d: usize| {
+            let (current, peak) = (s.active(kind)[w] as u64, self.active[kind][w] as u64);
+            Counter { current, peak, total: total(d) }
+        };
+        Line {
+            allocated: c(0),
+            requested: c(1),
+            blocks: c(2),
+            active: active(0, 0),
+            active_blocks: active(1, 2),
+        }
     }
 }
 
-/// The part of `left` that one heap gets, when `left` is shared among the heaps of `sums`: what it needs to return to
-/// its own peak, plus an equal part of the rest. If there is not enough for all, the heap that asks gets what it needs,
-/// but at least half, and the others share the rest in proportion to their needs. The parts never add up to more than
-/// `left`.
-pub(crate) fn share(left: i64, sums: &Sums, d: usize, need: i64, urgent: Option<(Triple, bool)>) -> i64 {
-    let (left, all) = (left.max(0), sums.need[d]);
+/// The part of `left` that one heap gets, when `left` is shared among so many heaps, which need `all` together: what it
+/// needs to return to its own peak, plus an equal part of the rest. If there is not enough for all, the heap that asks
+/// gets what it needs, but at least half, and the others share the rest in proportion to their needs. The parts never
+/// add up to more than `left`.
+fn share(left: i64, heaps: i64, all: i64, need: i64, urgent: Option<(i64, bool)>) -> i64 {
+    let left = left.max(0);
     if all <= left {
-        return need + (left - all) / sums.heaps.max(1);
+        return need + (left - all) / heaps.max(1);
     }
-    let (first, mine) = urgent.map_or((0, false), |(n, mine)| (n[d].max(left / 2).min(left), mine));
+    let (first, mine) = urgent.map_or((0, false), |(n, mine)| (n.max(left / 2).min(left), mine));
     if mine {
         return first;
     }
-    let others = all - urgent.map_or(0, |(n, _)| n[d]);
+    let others = all - urgent.map_or(0, |(n, _)| n);
     (i128::from(left - first) * i128::from(need) / i128::from(others.max(1))) as i64
 }
 
@@ -152,12 +204,12 @@ mod tests {
     proptest! {
         #[test]
         fn shares_never_pass_what_is_left(left in 0i64..1 << 40, needs in prop::collection::vec(0i64..1 << 40, 1..20), who in 0usize..40) {
-            let sums = Sums { need: [needs.iter().sum(), 0, 0], heaps: needs.len() as i64, ..Sums::default() };
-            let urgent = needs.get(who).map(|&n| [n, 0, 0]);
+            let (all, heaps) = (needs.iter().sum(), needs.len() as i64);
+            let urgent = needs.get(who).copied();
             let dealt: i64 = needs
                 .iter()
                 .enumerate()
-                .map(|(i, &n)| share(left, &sums, 0, n, urgent.map(|u| (u, i == who))))
+                .map(|(i, &n)| share(left, heaps, all, n, urgent.map(|u| (u, i == who))))
                 .sum();
             prop_assert!((0..=left).contains(&dealt), "{dealt} of {left}");
         }
@@ -165,8 +217,9 @@ mod tests {
 
     #[test]
     fn totals_beyond_64_bits_stay_at_the_most() {
-        let sums = Sums { total: [u128::from(u64::MAX) + 5, 7, 1], ..Sums::default() };
-        let [allocated, requested, ..] = Peaks::default().counters(&sums, [0, 1, 0]);
-        assert_eq!((allocated.total, requested.total), (u64::MAX, 8));
+        let all = [u128::from(u64::MAX) + 5, 7, 1];
+        let sums = Sums { total: [[0; 3], [0; 3], all], ..Sums::default() };
+        let line = Peaks::default().line(&sums, &[[0; 3], [0; 3], [0, 1, 0]], ALL);
+        assert_eq!((line.allocated.total, line.requested.total), (u64::MAX, 8));
     }
 }

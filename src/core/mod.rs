@@ -44,7 +44,7 @@ pub mod types;
 mod units;
 
 pub use backing::{Backing, Completed, Point, Points};
-pub use faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls, TagCalls};
+pub use faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls, StatisticsCalls, TagCalls};
 pub use features::{Exported, Pieces, Restored};
 pub use ground::Config;
 pub use layout::{Layout, Owner, Place, Placed, Span};
@@ -60,7 +60,10 @@ pub use state::pools::Pool;
 pub(crate) use state::pools::PoolRef;
 pub(crate) use state::tags::Tags;
 pub use state::tuned::Tuning;
-pub use types::{BlockInfo, BlockRecord, BlockState, BlockStates, Counter, PoolId, Stats, TagStats};
+pub use types::{
+    BlockInfo, BlockRecord, BlockState, BlockStates, Counter, Flow, MemoryStats, PoolId, Split, Stats,
+    TagStats,
+};
 pub(crate) use types::{EVERY, UNORDERED};
 pub use units::GranuleRun;
 pub(crate) use {

@@ -1,7 +1,9 @@
 //! The pond: one device's memory behind a few calls. What they do stands in the files below.
 
 use super::backing::Backing;
-use super::faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls, TagCalls, WatchCalls};
+use super::faces::{
+    CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls, StatisticsCalls, TagCalls, WatchCalls,
+};
 use super::ground::{Config, Ground};
 use super::heap::Heap;
 use super::ladder::{Freed, Got, Locate};
@@ -66,7 +68,7 @@ impl Pond {
     }
 
     /// Settles the accounts after a first step that returned this heap with its block.
-    pub(crate) fn settle(&self, heap: &Heap) {
+    pub(crate) fn settle(&self, heap: &'static Heap) {
         self.ground.settle(heap);
     }
 
@@ -93,11 +95,6 @@ impl Pond {
     #[inline]
     pub(crate) fn watched(&self) -> WatchCalls<'_> {
         WatchCalls(&self.ground)
-    }
-
-    /// \[B\] in live blocks. The device is not asked anything.
-    pub fn live_bytes(&self) -> u64 {
-        self.ground.live_bytes()
     }
 
     /// Frees the block at `offset`. With a stream, the block is reusable once that stream has passed
@@ -229,9 +226,9 @@ impl Pond {
         self.ground.stats(pool)
     }
 
-    /// Live blocks of the device, which is not asked anything.
-    pub fn live_blocks(&self) -> u64 {
-        self.ground.live_blocks()
+    /// The statistics beyond that account.
+    pub fn statistics(&self) -> StatisticsCalls<'_> {
+        StatisticsCalls(&self.ground)
     }
 
     /// Peaks start again from the current values, of the device or of one pool.

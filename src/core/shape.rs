@@ -20,6 +20,23 @@ pub(crate) enum Tier {
     Large = 2,
 }
 
+/// The two kinds of memory that the account tells apart: what lies in chunks, and the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Of the small and the medium tier.
+    Small = 0,
+    /// Of the large tier, scattered blocks too.
+    Large = 1,
+}
+
+impl Class {
+    /// That of a block, by its tier bits.
+    #[inline(always)]
+    pub(crate) fn of(tier_bits: u32) -> Class {
+        if tier_bits & Tier::Large as u32 != 0 { Class::Large } else { Class::Small }
+    }
+}
+
 /// log2 of the bytes of a small unit: the rounding that CUDA users know.
 pub(crate) const SMALL_SHIFT: u32 = 9;
 /// log2 of the bytes of a medium unit.

@@ -5,6 +5,10 @@
 use crate::base::error::{Code, Result};
 use crate::fail;
 
+mod memory_stats;
+
+pub use memory_stats::{Flow, MemoryStats, Split};
+
 /// A pool of one device. The number is never reused within the device's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub u32);

@@ -15,16 +15,19 @@ use crate::runtime::options::Options;
 use crate::runtime::tags::{self, Tag};
 use crate::runtime::unpooled::Unpooled;
 use crate::runtime::usage::Usage;
+pub use statistics::StreamStats;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 mod oom;
 mod pooled;
+mod readings;
 mod released;
 mod requests;
 mod settings;
 mod sharing;
 mod state;
+mod statistics;
 mod watched;
 
 pub(crate) use pooled::{Block, Pooled};
@@ -298,6 +301,7 @@ impl Memory {
             pooled.pond.pool_forgotten(pool);
         }
         self.forget_released(pool);
+        self.readings.forget(pool);
         Ok(())
     }
 
@@ -319,6 +323,7 @@ impl Memory {
 
     /// Resets the peaks of a pool to the current values.
     pub fn pool_reset_peaks(&self, pool: PoolId) -> Result<()> {
+        self.readings.reset_peaks(Some(pool));
         match self.open()? {
             How::Pooled(p) => p.pond.reset_peaks(Some(pool)),
             How::Unpooled(u) => u.pool_reset_peaks(pool),
@@ -344,6 +349,7 @@ impl Memory {
 
     /// Resets the peaks of the device to the current values.
     pub fn reset_peaks(&self) {
+        self.readings.reset_peaks(None);
         match &self.how {
             How::Pooled(p) => {
                 let _ = p.pond.reset_peaks(None); // cannot fail without a pool
@@ -420,7 +426,7 @@ impl Memory {
     /// The number of live blocks. Makes no call on the device.
     pub fn live_blocks(&self) -> u64 {
         match &self.how {
-            How::Pooled(p) if !self.is_closed() => p.pond.live_blocks(),
+            How::Pooled(p) if !self.is_closed() => p.pond.statistics().live_blocks(),
             How::Pooled(_) => 0,
             How::Unpooled(u) => u.live_blocks(),
         }

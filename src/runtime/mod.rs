@@ -55,6 +55,7 @@ mod rescue;
 mod scope;
 mod share;
 mod snapshot;
+mod statistics;
 mod streams;
 mod table;
 mod tag_scopes;
@@ -63,8 +64,8 @@ mod unpooled;
 mod usage;
 
 pub use crate::core::{
-    BlockInfo, BlockRecord, BlockState, BlockStates, CaptureId, CheckpointId, Counter, Layout, Owner, Place,
-    Placed, PoolId, Restored, Span, Stats, TagStats,
+    BlockInfo, BlockRecord, BlockState, BlockStates, CaptureId, CheckpointId, Counter, Flow, Layout,
+    MemoryStats, Owner, Place, Placed, PoolId, Restored, Span, Split, Stats, TagStats,
 };
 pub use crate::core::{
     OOM_STEPS, OOM_TOP, OomHolder, OomMissing, OomReason, OomReport, OomStep, OomTried, OomWait, WaitsFor,
@@ -76,10 +77,10 @@ pub use backing::segments::Segment;
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use history::{History, HistoryEvent, HistoryFile, HistoryOptions, annotate};
-pub use memory::Memory;
+pub use memory::{Memory, StreamStats};
 pub use observe::{Event, EventKind, Observer, Told};
 pub use options::set_default_options;
-pub use pinned::HostStats;
+pub use pinned::{HostMemoryStats, HostStats, Times};
 pub use pool_handle::PoolHandle;
 pub(crate) use registry::device_facts;
 #[cfg(feature = "capi")]
@@ -90,6 +91,7 @@ pub use registry::{
 };
 pub use share::Export;
 pub use snapshot::{Action, Event as SnapshotEvent, Snapshot, SnapshotFormat};
+pub use statistics::StatsFormat;
 pub use table::by_id;
 pub use tag_scopes::TagScope;
 #[cfg(feature = "capi")]

@@ -17,15 +17,19 @@ use crate::runtime::reentry::may_block;
 use crate::runtime::{lock, table};
 pub use cache::HostStats;
 use cache::{Span, Use, Waiting};
+pub use numbers::{HostMemoryStats, Times};
 use sizes::span_of;
 pub(crate) use state::{HostCache, Table};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 mod cache;
+mod numbers;
 mod ranges;
 mod sizes;
 mod state;
+mod statistics;
 mod waits;
 
 /// Freed blocks that wait which a request looks at before it asks the device for memory.
@@ -151,9 +155,11 @@ impl DeviceState {
     /// The peaks of that account start again from the current values.
     pub fn host_reset_peaks(&self) -> Result<()> {
         let _pass = self.enter()?;
-        let s = &mut lock(&self.host.state).stats;
-        [&mut s.requested, &mut s.allocated, &mut s.reserved, &mut s.blocks]
+        let s = &mut *lock(&self.host.state);
+        let (stats, more) = (&mut s.stats, &mut s.more);
+        [&mut stats.requested, &mut stats.allocated, &mut stats.reserved, &mut stats.blocks]
             .into_iter()
+            .chain([&mut more.segments, &mut more.active, &mut more.active_blocks])
             .for_each(crate::core::Counter::reset_peak);
         Ok(())
     }
@@ -186,8 +192,12 @@ impl DeviceState {
         };
         lock(&self.host.state).stats.driver_calls += 1;
         let node = self.device().numa_node();
+        let begun = Instant::now();
         let addr = numa::near(node, || self.device().host_alloc(span_of(size), wish))?;
-        Ok(lock(&self.host.state).enter(addr, bytes, size))
+        let took = begun.elapsed();
+        let mut s = lock(&self.host.state);
+        s.more.taking.add(took);
+        Ok(s.enter(addr, bytes, size))
     }
 
     /// Gives free memory back to the device until at most `most` bytes are cached, as far as whole blocks and
@@ -200,7 +210,9 @@ impl DeviceState {
             let Some(Span { addr, bytes, piece }) = span else { return Ok(any) };
             s.tell(EventKind::SegmentFree, addr, bytes, bytes);
             let _hand = self.host.hand(s);
+            let begun = Instant::now();
             let given = self.device().host_free(addr, bytes);
+            let took = begun.elapsed();
             let mut s = lock(&self.host.state);
             s.stats.driver_calls += 1;
             if let Err(e) = given {
@@ -209,6 +221,8 @@ impl DeviceState {
                 return Err(e);
             }
             s.stats.reserved.sub(bytes);
+            s.more.segments.sub(1);
+            s.more.giving.add(took);
             s.returns += 1;
             any = true;
         }

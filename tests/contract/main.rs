@@ -53,6 +53,7 @@ mod scattered;
 mod shared_segments;
 mod sizes;
 mod snapshots;
+mod statistics;
 mod stream_ends;
 mod tags;
 mod unload;

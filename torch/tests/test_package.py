@@ -146,6 +146,42 @@ class Package(unittest.TestCase):
             a.free(p, 1000, 0, None)
         """)
 
+    def test_the_keys_are_those_of_pytorch(self):
+        """As torch/cuda/memory.py lists them; with a real PyTorch beside it, against what that documents."""
+        self.good("""
+            import millpond_torch
+            metrics = ["current", "peak", "allocated", "freed"]
+            bytes_ = ["allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes"]
+            keys = {f"{s}.{p}.{m}" for s in bytes_ + ["allocation", "segment", "active", "inactive_split"]
+                    for p in ["all", "large_pool", "small_pool"] for m in metrics}
+            keys |= {f"{s}.{m}" for s in ["oversize_allocations", "oversize_segments"] for m in metrics}
+            keys |= {"num_alloc_retries", "num_ooms", "num_oom_rejections", "num_sync_all_streams", "num_device_alloc",
+                     "num_device_free", "max_split_size"}
+            s = millpond_torch.memory_stats()
+            assert {k for k in s if not k.startswith("millpond.")} == keys, set(s) ^ keys
+            assert s["max_split_size"] == -1 and s["millpond.limit_bytes"] == 0
+            host = {f"{s}.{m}" for s in ["allocations", "allocated_bytes", "active_requests", "active_bytes"] for m in metrics}
+            host |= {f"{s}.{m}" for s in ["host_alloc_time", "host_free_time"] for m in ["total", "max", "min", "count", "avg"]}
+            host |= {"num_host_alloc", "num_host_free"}
+            h = millpond_torch.host_memory_stats()
+            assert {k for k in h if not k.startswith("millpond.")} == host, set(h) ^ host
+        """)
+
+    def test_what_is_accumulated_starts_again(self):
+        self.good("""
+            import millpond_torch, torch
+            millpond_torch.enable()
+            a = torch.changed[0]
+            a.free(a.alloc(1000, 0, None), 1000, 0, None)
+            p = a.alloc(3 << 20, 0, None)
+            s = millpond_torch.memory_stats()
+            assert (s["allocation.small_pool.allocated"], s["allocation.large_pool.current"]) == (1, 1)
+            millpond_torch.reset_accumulated_memory_stats()
+            s = millpond_torch.memory_stats()
+            assert (s["allocation.all.allocated"], s["allocation.all.freed"], s["allocation.all.current"]) == (0, 0, 1)
+            a.free(p, 3 << 20, 0, None)
+        """)
+
     def test_snapshots_have_pytorchs_form(self):
         self.good("""
             import millpond_torch, torch

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "millpond/cpp/error.hpp"
+#include "millpond/cpp/statistics.hpp"
 
 namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
@@ -267,6 +268,45 @@ class Device {
     out.struct_size = sizeof out;
     check(millpond_device_get_stats(raw_, &out));
     return out;
+  }
+  /// The statistics of all pools together, by PyTorch's names; docs/seeing.md has a table.
+  millpond_memory_stats memory_stats() const {
+    millpond_memory_stats out{};
+    out.struct_size = sizeof out;
+    check(millpond_device_get_memory_stats(raw_, &out));
+    return out;
+  }
+  /// From now on memory_stats() tells what was allocated, freed and counted as if that began now.
+  C_Status reset_accumulated() const { return check(millpond_device_reset_accumulated(raw_)); }
+  /// What each stream has of the device; with the price of blocks().
+  std::vector<millpond_stream_stats> stream_stats() const {
+    return detail::list_stream_stats(raw_, nullptr);
+  }
+  /// The statistics of the device, its pools and its pinned memory as text, in a MILLPOND_STATS_*
+  /// format: JSON, or what Prometheus reads.
+  std::string stats_text(std::uint32_t format = MILLPOND_STATS_JSON) const {
+    std::string out;
+    std::size_t needed = 0;
+    C_Status status = check(millpond_device_write_stats(raw_, format, nullptr, 0, &needed));
+    // It may have grown meanwhile.
+    while (status == C_SUCCESS && needed > out.size()) {
+      out.resize(needed);
+      status = check(millpond_device_write_stats(raw_, format, &out[0], out.size(), &needed));
+    }
+    out.resize(status == C_SUCCESS ? needed - 1 : 0);
+    return out;
+  }
+  /// The statistics of pinned host memory, by PyTorch's names.
+  millpond_host_memory_stats host_memory_stats() const {
+    millpond_host_memory_stats out{};
+    out.struct_size = sizeof out;
+    check(millpond_device_get_host_memory_stats(raw_, &out));
+    return out;
+  }
+  /// From now on host_memory_stats() tells what was allocated, freed and timed as if that began
+  /// now.
+  C_Status reset_host_accumulated() const {
+    return check(millpond_device_reset_host_accumulated(raw_));
   }
   /// Counters of pinned host memory, in bytes.
   millpond_host_stats host_stats() const {

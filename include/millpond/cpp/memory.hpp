@@ -168,6 +168,21 @@ class PoolView {
     check(millpond_pool_get_stats(raw_, &out));
     return out;
   }
+  /// The pool's statistics, as Device::memory_stats() tells them.
+  millpond_memory_stats memory_stats() const {
+    millpond_memory_stats out{};
+    out.struct_size = sizeof out;
+    check(millpond_pool_get_memory_stats(raw_, &out));
+    return out;
+  }
+  /// As Device::reset_accumulated().
+  C_Status reset_accumulated() const { return check(millpond_pool_reset_accumulated(raw_)); }
+  /// What each stream has of the pool; with the price of blocks().
+  std::vector<millpond_stream_stats> stream_stats() const {
+    millpond_device* device = nullptr;
+    if (check(millpond_pool_get_device(raw_, &device)) != C_SUCCESS) return {};
+    return detail::list_stream_stats(device, raw_);
+  }
   /// Resets the peaks to the current values.
   C_Status reset_peaks() const { return check(millpond_pool_reset_peaks(raw_)); }
   /// Gives the pool's unused memory back to the device.

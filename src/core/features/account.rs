@@ -1,8 +1,9 @@
 //! The pond's account: statistics and peaks, exact at any moment, and how the room below the peaks is shared out.
 
 use super::super::ground::Ground;
+use super::super::heap::counters::{ALL, Grid};
 use super::super::heap::{Heap, LEDGER, LockedHeap};
-use super::super::ledger::{Account, Ledger, Sums, share};
+use super::super::ledger::{Account, Ledger, Sums};
 use super::super::state::growth::Holdings;
 use super::super::state::pools::Pool;
 use super::super::types::{PoolId, Stats};
@@ -27,7 +28,12 @@ impl Ground {
     /// Takes the true sums, with every heap locked in which anything may have happened since the last time, raises the
     /// peaks, calls `f` with the ledger, and shares out the room below the peaks: each heap first gets what it once had
     /// and has not now, so that a program that repeats itself need not ask again; `first` is served first.
-    fn take_sums<R>(&self, ledger: &mut Ledger, first: Option<&Heap>, f: impl FnOnce(&mut Ledger) -> R) -> R {
+    pub(super) fn take_sums<R>(
+        &self,
+        ledger: &mut Ledger,
+        first: Option<&Heap>,
+        f: impl FnOnce(&mut Ledger) -> R,
+    ) -> R {
         let mut all = recycled(std::mem::take(&mut ledger.scratch));
         self.lock_active(ledger, &mut all);
         let result = self.sum_up(ledger, first, &mut all, f);
@@ -85,8 +91,7 @@ impl Ground {
             for account in [Some(&mut ledger.device), pool].into_iter().flatten() {
                 account.sums.add(&seen);
                 if active {
-                    account.sums.heaps += 1;
-                    (0..3).for_each(|d| account.sums.need[d] += need[d]);
+                    account.sums.add_need(&need);
                 }
             }
         }
@@ -101,18 +106,15 @@ impl Ground {
         for h in all.iter_mut() {
             let pool = ledger.pools.get_mut(&h.heap.pool());
             if !h.counters.seen.rests {
-                let urgent = urgent.map(|n| (n, is_first(h)));
+                let urgent = urgent.as_ref().map(|n| (n, is_first(h)));
                 let need = h.counters.need();
-                let room = match pool {
-                    Some(p) => std::array::from_fn(|d| {
-                        let of = |a: &Account| share(a.below[d], &a.sums, d, need[d], urgent);
-                        of(&ledger.device).min(of(p))
-                    }),
-                    None => [0; 3],
-                };
+                let room = pool.map_or(Grid::default(), |p| {
+                    let (of_device, of_pool) = (ledger.device.room(&need, urgent), p.room(&need, urgent));
+                    std::array::from_fn(|k| std::array::from_fn(|d| of_device[k][d].min(of_pool[k][d])))
+                });
                 h.counters.set_room(room);
             } else {
-                h.counters.set_room([0; 3]);
+                h.counters.set_room(Grid::default());
                 let seen = h.counters.seen;
                 ledger.device.resting.add(&seen);
                 if let Some(p) = pool {
@@ -154,7 +156,8 @@ impl Ground {
                 p.resting.sub(&seen);
             }
         }
-        for (gone, total) in ledger.gone.iter_mut().zip(h.counters.take_totals()) {
+        let totals = h.counters.take_totals();
+        for (gone, total) in ledger.gone.iter_mut().flatten().zip(totals.iter().flatten()) {
             *gone += total;
         }
     }
@@ -168,10 +171,10 @@ impl Ground {
         let (account, gone) = self.take_sums(&mut ledger, None, |ledger| match pool {
             None => (ledger.device, ledger.gone),
             // If nothing has happened since its sums were taken, they are still right.
-            Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), [0; 3]),
+            Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), Grid::default()),
         });
         let held = pool.map_or(growth.device, |p| growth.holdings(p.0));
-        Ok(self.stats_of(named, &account, gone, held))
+        Ok(self.stats_of(named, &account, &gone, held))
     }
 
     /// The account of a pool, or of the device, from its books.
@@ -179,16 +182,16 @@ impl Ground {
         &self,
         pool: Option<&Pool>,
         account: &Account,
-        gone: [u128; 3],
+        gone: &Grid<u128>,
         held: Holdings,
     ) -> Stats {
-        let [allocated, requested, blocks, active] = account.peaks.counters(&account.sums, gone);
+        let all = account.peaks.line(&account.sums, gone, ALL);
         Stats {
-            requested,
-            allocated,
-            active,
+            requested: all.requested,
+            allocated: all.allocated,
+            active: all.active,
             reserved: held.reserved,
-            blocks,
+            blocks: all.blocks,
             segments: held.segments,
             driver_calls: 0,
             out_of_memory_count: pool.map_or(&self.oom_count, |p| &p.oom_count).load(Relaxed),
@@ -200,17 +203,15 @@ impl Ground {
     /// The number of live blocks. Does not query the device.
     pub(crate) fn live_blocks(&self) -> u64 {
         let mut ledger = lock(&self.ledger);
-        let (account, gone) = self.take_sums(&mut ledger, None, |ledger| (ledger.device, ledger.gone));
-        let [_, _, blocks, _] = account.peaks.counters(&account.sums, gone);
-        blocks.current
+        let now = self.take_sums(&mut ledger, None, |ledger| ledger.device.sums.now);
+        now[ALL][2] as u64
     }
 
     /// [B] in live blocks. The device is not asked anything.
     pub(crate) fn live_bytes(&self) -> u64 {
         let mut ledger = lock(&self.ledger);
-        let (account, gone) = self.take_sums(&mut ledger, None, |ledger| (ledger.device, ledger.gone));
-        let [allocated, ..] = account.peaks.counters(&account.sums, gone);
-        allocated.current
+        let now = self.take_sums(&mut ledger, None, |ledger| ledger.device.sums.now);
+        now[ALL][0] as u64
     }
 
     /// Resets the peaks of the device, or of one pool, to the current values.

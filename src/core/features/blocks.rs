@@ -4,6 +4,7 @@ use super::super::backing::Completed;
 use super::super::desc::{DIRECT, Found, Id, USES, kind};
 use super::super::ground::Ground;
 use super::super::heap::{Heap, HeapState, LockedHeap};
+use super::super::shape::Class;
 use super::super::types::{BlockInfo, PoolId, RETIRED, UNORDERED};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::pause;
@@ -62,12 +63,14 @@ impl Ground {
             }
             if other.is_some() || was & (USES | DIRECT) != 0 {
                 if h.end_life(f.desc, was, kind::WAITING) {
+                    self.end_oversize(h.heap.pool(), was);
                     return self.free_after(h, f.id, was, other);
                 }
             } else if h.end_life(f.desc, was, kind::FREED) {
                 let charged = self.charge(f.id);
                 self.untag(f.id, was, false);
-                h.counters.count_out(charged, bytes);
+                self.end_oversize(h.heap.pool(), was);
+                h.counters.count_out(Class::of(f.desc.tier_bits()), charged, bytes);
                 self.reuse(&mut h, f.id);
                 return Ok(());
             }
@@ -93,8 +96,8 @@ impl Ground {
     /// Takes over what other threads have freed.
     pub(crate) fn drain<G: DerefMut<Target = HeapState>>(&self, h: &mut LockedHeap<'_, G>) {
         h.take_remote(|h, id| {
-            let bytes = self.maps.desc(id).requested();
-            h.counters.count_out(self.maps.shape.charged_of(bytes), bytes);
+            let (class, bytes) = (Class::of(self.maps.desc(id).tier_bits()), self.maps.desc(id).requested());
+            h.counters.count_out(class, self.maps.shape.charged_of(bytes), bytes);
             self.reuse(h, id);
         });
     }

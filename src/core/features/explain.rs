@@ -7,6 +7,7 @@
 
 use super::super::ground::{Ground, Growing};
 use super::super::heap::LockedHeap;
+use super::super::heap::counters::ALL;
 use super::super::report::{OomHolder, OomMissing, OomReason, OomReport, OomWait, WaitsFor};
 use super::super::shape::Tier;
 use super::super::supply::Trials;
@@ -93,11 +94,11 @@ impl Ground {
             if pool == NO_POOL {
                 continue;
             }
-            let [live, _, blocks] = h.counters.current().map(|n| n.max(0) as u64);
+            let [live, _, blocks] = h.counters.current()[ALL].map(|n| n.max(0) as u64);
             let sleeps = self.sleeps(PoolId(pool));
             let more = beyond.get(&h.heap.index).copied().unwrap_or(0);
             let owned = (granule_bytes(1) as i64 * h.granules as i64 - more).max(0) as u64;
-            let waiting = h.counters.waiting();
+            let waiting = h.counters.waiting()[ALL][0].max(0) as u64;
             let (units, granules, all) = h.free_room(MOST_FREE);
             if !all {
                 r.missing |= OomMissing::LARGEST;

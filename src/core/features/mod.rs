@@ -10,6 +10,7 @@ mod pools;
 mod restore;
 mod sleep;
 mod snapshot;
+mod statistics;
 mod streams;
 mod tags;
 mod tuning;

@@ -2,6 +2,7 @@
 
 use super::super::desc::USES;
 use super::super::ground::{Ground, Growing};
+use super::super::heap::counters::ALL;
 use super::super::heap::{Heap, LockedHeap};
 use super::super::order::not_now;
 use super::super::state::pools::{Pool, PoolStreams, Sleep};
@@ -122,7 +123,7 @@ impl Ground {
             return;
         }
         let mut h = self.lock(heap);
-        h.inherited |= h.counters.current() != [0; 3];
+        h.inherited |= !h.counters.is_empty();
         h.serve(pool.0, stream, Some(of), 0);
         drop(h);
         streams.heaps.insert(stream, heap.index);
@@ -178,9 +179,12 @@ impl Ground {
         };
         if let Some(p) = self.pools.get((id % POOL_SLOTS) as usize) {
             p.limit.store(limit, Relaxed);
-            p.oom_count.store(0, Relaxed);
+            for count in [&p.oom_count, &p.retries] {
+                count.store(0, Relaxed);
+            }
             p.id.store(id, Relaxed);
         }
+        self.maps.reserved.begin(id);
         ledger.pools.insert(id, Default::default());
         Ok(PoolId(id))
     }
@@ -229,7 +233,7 @@ impl Ground {
 
     /// The number of blocks that were ever allocated in the heaps of a pool.
     fn ever_made(&self, id: PoolId) -> u128 {
-        self.heaps_of(id.0).into_iter().map(|x| self.lock(x).counters.totals()[2]).sum()
+        self.heaps_of(id.0).into_iter().map(|x| self.lock(x).counters.totals()[ALL][2]).sum()
     }
 
     /// `Busy` while anybody uses the pool.
@@ -285,10 +289,10 @@ impl Ground {
         // All of them at once: a thread that has found one of them may lock it at any moment.
         let mut locked: Vec<LockedHeap<'_>> = heaps.iter().map(|x| self.lock(x)).collect();
         locked.iter_mut().for_each(|h| self.drain(h));
-        if locked.iter().any(|h| !h.waiting.is_empty() || h.counters.current() != [0; 3]) {
+        if locked.iter().any(|h| !h.waiting.is_empty() || !h.counters.is_empty()) {
             fail!(Code::Busy, "blocks of the pool are still live");
         }
-        let made: u128 = locked.iter_mut().map(|h| h.counters.totals()[2]).sum();
+        let made: u128 = locked.iter_mut().map(|h| h.counters.totals()[ALL][2]).sum();
         let has_more = (made != before || commons.is_none()) && locked.iter().any(|h| h.granules > 0);
         if has_more || locked.iter().any(|h| h.requests > 0) {
             return Ok(false);

@@ -10,7 +10,7 @@ use super::super::desc::{ALIAS, DIRECT, Id, TAGGED, TUNED, USES, kind, use_of};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::{Heap, HeapState, LockedHeap, Use};
 use super::super::order::{Fence, Stream, Waits};
-use super::super::shape::{Tier, unit_shift};
+use super::super::shape::{Class, Tier, unit_shift};
 use super::super::state::checkpoints::{Block, CheckpointId, Layout};
 use super::super::state::pools::Sleep;
 use super::super::supply::Terms;
@@ -372,11 +372,12 @@ impl Ground {
             dropped.extend(h.uses.remove(&f.id).unwrap_or_default());
             h.exports.remove(&f.id); // nobody uses it any more
             let was = f.desc.state();
+            self.end_oversize(h.heap.pool(), was);
             if b.direct {
                 // The work of its own stream must still be waited for; for a block without a stream, all streams were.
                 f.desc.set_kind(kind::WAITING);
                 self.untag(f.id, was, true);
-                h.counters.count_out_to_wait(b.charged, b.requested);
+                h.counters.count_out_to_wait(Class::of(b.tier_bits), b.charged, b.requested);
                 let ticket = h.waiting.begin(f.id, Vec::new(), true);
                 let mut waits = Waits::default();
                 if let Some(own) = &h.stream {
@@ -386,7 +387,7 @@ impl Ground {
                 self.waiting.lock().insert(b.heap);
                 continue;
             }
-            h.counters.count_out(b.charged, b.requested);
+            h.counters.count_out(Class::of(b.tier_bits), b.charged, b.requested);
             self.untag(f.id, was, false);
             h.merge(f.id);
         }
@@ -490,6 +491,6 @@ impl Ground {
         if b.tag != 0 {
             self.tag_live(h, id, b.tag);
         }
-        h.counters.count_in(b.charged, b.requested);
+        h.counters.count_in(Class::of(b.tier_bits), b.charged, b.requested);
     }
 }

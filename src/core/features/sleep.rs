@@ -70,8 +70,9 @@ impl Ground {
         let done = self.fall_asleep(pool, save);
         let mut g = self.growing();
         match done {
-            Ok(asleep) => {
-                g.fall_asleep(pool.0, asleep.granules());
+            Ok(mut asleep) => {
+                asleep.chunks = self.chunks_in(&asleep);
+                g.fall_asleep(pool.0, asleep.granules(), asleep.chunks);
                 lock(&self.sleeping).insert(pool.0, asleep);
                 self.stop_moving(p, Sleep::Asleep);
                 Ok(())
@@ -80,14 +81,21 @@ impl Ground {
                 self.stop_moving(p, Sleep::Awake);
                 Err(e)
             }
-            Err((e, Some(asleep))) => {
-                g.fall_asleep(pool.0, asleep.granules());
+            Err((e, Some(mut asleep))) => {
+                asleep.chunks = self.chunks_in(&asleep);
+                g.fall_asleep(pool.0, asleep.granules(), asleep.chunks);
                 lock(&self.sleeping).insert(pool.0, asleep);
                 self.stop_moving(p, Sleep::Asleep);
                 let why = format!("{e}; what went to the device did not come back: wake the pool");
                 Err(Error::new(e.code(), why))
             }
         }
+    }
+
+    /// Chunks among the granules that sleep.
+    fn chunks_in(&self, asleep: &SleepingMemory) -> u64 {
+        let is_chunk = |&g: &u32| (use_of::SMALL..=use_of::MEDIUM).contains(&self.maps.granule(g).use_());
+        asleep.runs.iter().flat_map(|r| r.granules()).filter(is_chunk).count() as u64
     }
 
     /// Takes the memory away. On failure also returns what sleeps all the same, if anything.
@@ -282,7 +290,7 @@ impl Ground {
         match done {
             Ok(()) => {
                 g.unclaim(pool.0, asleep.granules() * GRANULE);
-                g.wake_up(pool.0, asleep.granules(), true);
+                g.wake_up(pool.0, asleep.granules(), asleep.chunks, true);
                 self.stop_moving(p, Sleep::Awake);
                 Ok(())
             }
@@ -379,7 +387,7 @@ impl Ground {
                     }
                 }
             }
-            g.wake_up(pool.0, a.granules(), false);
+            g.wake_up(pool.0, a.granules(), a.chunks, false);
         }
         for granule in awake {
             self.backing.discard(granule, 1); // it refused once; nobody uses it

@@ -2,6 +2,7 @@
 
 use super::super::desc::Id;
 use super::super::ground::Ground;
+use super::super::heap::counters::Grid;
 use super::super::layout::{Layout, Owner, Place, Placed};
 use super::super::shape::{Tier, shift_of};
 use super::super::types::{BlockState, PoolId};
@@ -43,10 +44,10 @@ impl Ground {
                 let id = PoolId(p.id.load(Relaxed));
                 let p = self.pool(id)?;
                 let account = ledger.pools.get(&id.0).copied().unwrap_or_default();
-                Some((id, self.stats_of(Some(p), &account, [0; 3], growth.holdings(id.0))))
+                Some((id, self.stats_of(Some(p), &account, &Grid::default(), growth.holdings(id.0))))
             });
             let pools = named.collect();
-            Ok((owners, pools, self.stats_of(None, &ledger.device, ledger.gone, growth.device)))
+            Ok((owners, pools, self.stats_of(None, &ledger.device, &ledger.gone, growth.device)))
         });
         drop(ledger);
         drop(growth);

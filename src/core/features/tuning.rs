@@ -5,7 +5,7 @@
 //! that of their units if those are more than the request needs. So a block is charged the same at its free as at its
 //! allocation, whatever has changed in between.
 
-use super::super::desc::{Id, TUNED};
+use super::super::desc::{Id, OVERSIZE, TUNED};
 use super::super::ground::Ground;
 use super::super::heap::{HeapState, LockedHeap};
 use super::super::shape::{Tier, shift_of};
@@ -61,6 +61,29 @@ impl Ground {
         let (d, shape) = (self.maps.desc(id), &self.maps.shape);
         if d.requested() > shape.largest() || charged != shape.charged_of(d.requested()) {
             h.flag(id, TUNED);
+        }
+        self.flag_oversize(h, id, charged);
+    }
+
+    /// Flags a block that has just become live, and takes the slow way at its free, if it is one of those that stay
+    /// whole. Its heap is locked.
+    pub(crate) fn flag_oversize<G: DerefMut<Target = HeapState>>(
+        &self,
+        h: &LockedHeap<'_, G>,
+        id: Id,
+        charged: u64,
+    ) {
+        let max_split = self.tuned.max_split();
+        if max_split != 0 && charged >= max_split {
+            h.flag(id, OVERSIZE);
+            self.maps.reserved.oversize_begins(h.heap.pool());
+        }
+    }
+
+    /// The life of a block of a pool ends that was in this state.
+    pub(crate) fn end_oversize(&self, pool: u32, was: u32) {
+        if was & OVERSIZE != 0 {
+            self.maps.reserved.oversize_ends(pool);
         }
     }
 

@@ -4,10 +4,11 @@
 //! no lock held. The block is no longer allocated but still active. It becomes reusable when all its fences are passed;
 //! every request that runs short checks for that, and every statistic does.
 
-use super::super::desc::{DIRECT, Id, USES, kind};
+use super::super::desc::{DIRECT, Id, OVERSIZE, USES, kind};
 use super::super::ground::Ground;
 use super::super::heap::{Heap, LockedHeap, Use, Waiting};
 use super::super::order::{Fence, Stream, Waits};
+use super::super::shape::Class;
 use super::super::state::growth::Parts;
 use super::super::supply::gained;
 use super::super::types::{PoolId, UNORDERED};
@@ -46,7 +47,8 @@ impl Ground {
         let uses = h.uses.remove(&id).unwrap_or_default();
         let exports = h.exports.remove(&id).unwrap_or_default();
         // Out of `allocated`, still in `active`.
-        h.counters.count_out_to_wait(charged, bytes);
+        let class = Class::of(d.tier_bits());
+        h.counters.count_out_to_wait(class, charged, bytes);
         self.untag(id, was, true);
         let ticket = h.waiting.begin(id, exports, direct);
         let own = h.stream.clone();
@@ -86,21 +88,24 @@ impl Ground {
         // The device refused to take it: it is the caller's again.
         let mut h = self.lock(heap);
         h.waiting.finish(ticket);
-        h.counters.count_back(charged);
-        h.counters.count_in(charged, bytes);
+        h.counters.count_back(class, charged);
+        h.counters.count_in(class, charged, bytes);
         if !uses.is_empty() {
             h.uses.insert(id, uses);
         }
         d.set_state(kind::LIVE | was & !kind::MASK | USES | DIRECT);
+        if was & OVERSIZE != 0 {
+            self.maps.reserved.oversize_begins(heap.pool());
+        }
         self.retag(id, was);
         Err(Error::new(e.code(), format!("the device refused to take a block back: {e}")))
     }
 
     /// A block that waits for nothing any more becomes reusable. How many bytes that are.
     fn ripen(&self, h: &mut LockedHeap<'_>, w: &Waiting) -> u64 {
-        let charged = self.charge(w.id);
+        let (class, charged) = (Class::of(self.maps.desc(w.id).tier_bits()), self.charge(w.id));
         self.backing.free_completed(self.completed(h.heap, w.id)); // before anybody can have it again
-        h.counters.count_back(charged);
+        h.counters.count_back(class, charged);
         self.untag_waiting(w.id);
         self.reuse(h, w.id);
         charged
@@ -136,7 +141,7 @@ impl Ground {
                 self.untag_waiting(w.id);
                 let gone = h.take_direct(w.id);
                 h.put_id(gone.id);
-                h.counters.count_back(charged);
+                h.counters.count_back(Class::Large, charged);
                 drop(h);
                 g.segment_gone(segment, heap.pool());
                 gained(charged);

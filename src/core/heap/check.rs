@@ -11,7 +11,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// Walks all granules of this heap. All granules with memory have numbers below `granules`.
     pub(crate) fn check(&self, granules: u32) {
         let maps = self.maps();
-        let mut owned = 0;
+        let (mut owned, mut chunks, mut pieces) = (0, 0, 0);
         let mut unit = 0u32;
         let end = granules << LARGE_UNITS_SHIFT;
         let mut was_free = false;
@@ -34,7 +34,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let free = d.kind() == kind::FREE;
             assert!(!(free && was_free), "two free neighbours at unit {unit}");
             if d.kind() == kind::CHUNK {
-                Self::check_chunk(maps, g, unit >> LARGE_UNITS_SHIFT);
+                chunks += 1;
+                pieces += Self::check_chunk(maps, g, unit >> LARGE_UNITS_SHIFT);
             }
             was_free = free;
             let first_g = unit.div_ceil(LARGE_UNITS);
@@ -42,13 +43,14 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             owned += u64::from(unit.div_ceil(LARGE_UNITS) - first_g);
         }
         assert_eq!(owned, self.state.granules, "granules owned");
+        assert_eq!((chunks, pieces), (self.state.chunks, self.state.pieces), "chunks, and blocks in them");
     }
 
-    fn check_chunk(maps: &super::Maps, g: GranuleUse, granule: u32) {
+    fn check_chunk(maps: &super::Maps, g: GranuleUse, granule: u32) -> u64 {
         let tier = if g.use_() == use_of::SMALL { Tier::Small } else { Tier::Medium };
         let mask = chunk_mask(tier);
         let base = granule << (GRANULE_SHIFT - unit_shift(tier));
-        let (mut at, mut was_free) = (0, false);
+        let (mut at, mut was_free, mut pieces) = (0, false, 0);
         while at <= mask {
             let id = maps.at(g.low() + at);
             let d = maps.desc(id);
@@ -58,7 +60,9 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             assert!(!(free && was_free), "two free neighbours in chunk {granule} at {at}");
             was_free = free;
             at += d.units();
+            pieces += 1;
         }
         assert_eq!(at, mask + 1);
+        pieces
     }
 }

@@ -1,11 +1,17 @@
 //! The counters of a heap: charged bytes, requested bytes and blocks, both of everything that was ever allocated in it
-//! and of what is live now.
+//! and of what is live now; each class of memory is counted separately.
 //!
 //! The hot path adds to `total` at an allocation and to `bound` at a free, and checks whether `total` has passed
 //! `bound`. Everything else follows from these two: `bound - total` is how much may still be allocated before the peaks
 //! must be checked (`ledger`), and `ceiling` minus that is what is allocated. Both words may wrap; their difference
 //! never does.
+//!
+//! The ledger says how much the heap may have of each class and of both together (`most`). The hot path checks only the
+//! class of the block, so what both may have is split between the classes. A class that has used up its part takes some
+//! of what the other has left, at once and under the lock that the caller holds (`take_more`): classes may take turns,
+//! as they do in a program that stays close to its peak. The ledger is asked when both together have used up theirs.
 
+use super::super::shape::Class;
 use crate::base::sync::Word;
 
 /// How many times in a row the ledger must see no change before a heap rests. Once would be enough for the sums; but
@@ -15,20 +21,50 @@ const LOOKS_UNTIL_REST: u32 = 16;
 /// Charged bytes, requested bytes, blocks.
 pub(crate) type Triple = [i64; 3];
 
+/// The classes by number, and both together.
+pub(crate) const SMALL: usize = Class::Small as usize;
+/// See [`SMALL`].
+pub(crate) const LARGE: usize = Class::Large as usize;
+/// See [`SMALL`].
+pub(crate) const ALL: usize = 2;
+/// The classes, and both together.
+pub(crate) const KINDS: [usize; 3] = [SMALL, LARGE, ALL];
+
+/// Something of each class, and of both together.
+pub(crate) type Grid<T = i64> = [[T; 3]; 3];
+
+/// Bytes and blocks, of each class and of both together.
+pub(crate) type Pairs = [[i64; 2]; 3];
+
+/// What the hot path counts of one class.
+#[derive(Default)]
+struct Words {
+    total: [Word; 3],
+    bound: [Word; 3],
+}
+
+impl Words {
+    /// How much may still be allocated before the class must take more; negative: it must.
+    fn left(&self, d: usize) -> i64 {
+        self.bound[d].get().wrapping_sub(self.total[d].get())
+    }
+}
+
 /// The counters of a heap; see the head of this file.
 #[derive(Default)]
 pub(crate) struct Counters {
-    total: [Word; 3],
-    bound: [Word; 3],
-    /// The maximum that may be allocated at one time.
-    ceiling: Triple,
+    words: [Words; 2],
+    /// The maximum of each class that may be allocated at one time before it must take more.
+    ceiling: [Triple; 2],
+    /// The maximum that may be allocated at one time before the ledger must be asked.
+    most: Grid,
     /// The maximum that was allocated here whenever somebody checked.
-    peak: Triple,
-    /// [B] charged bytes of freed blocks that wait.
-    waiting: i64,
+    peak: Grid,
+    /// [B] charged bytes of freed blocks that wait, and how many they are.
+    waiting: [[i64; 2]; 2],
     /// The value of `total` when it was last folded, and the sum of all that was folded.
-    folded_at: Triple,
-    folded: [u128; 3],
+    folded_at: [Triple; 2],
+    folded: [[u128; 3]; 2],
     /// What the ledger saw at its last visit.
     pub seen: Seen,
     /// For how many visits in a row it has been the same.
@@ -38,54 +74,122 @@ pub(crate) struct Counters {
 /// What a heap contributes to the sums of its pool and device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    pub now: Triple,
-    pub total: [u128; 3],
-    pub waiting: i64,
+    pub now: Grid,
+    pub total: Grid<u128>,
+    pub waiting: Pairs,
     /// The heap rests, and this is in the ledger's sums of resting heaps.
     pub rests: bool,
 }
 
+/// Two classes, and their sum.
+fn with_sum<T: Copy + std::ops::Add<Output = T>, const N: usize>([small, large]: [[T; N]; 2]) -> [[T; N]; 3] {
+    [small, large, std::array::from_fn(|d| small[d] + large[d])]
+}
+
+/// What each class gets of the `free` that both have together: all that it `wants` if there is enough, else what it
+/// needs and half of what is left then. If there is not enough for the needs either, the class that needs less gets
+/// that, but at most half. The class that `asks` gets at least half.
+fn split(free: i64, wants: [i64; 2], needs: [i64; 2], asks: Option<usize>) -> [i64; 2] {
+    if wants[0].saturating_add(wants[1]) <= free {
+        return wants;
+    }
+    let half = free / 2;
+    let first = asks.unwrap_or(usize::from(needs[1] < needs[0]));
+    let (need, other) = (needs[first].min(wants[first]), needs[1 - first].min(wants[1 - first]));
+    let part = match need.saturating_add(other) {
+        sum if sum <= free => need + (free - sum) / 2,
+        _ => need.min(free - other.min(half)),
+    };
+    let part = if asks.is_some() { part.max(half) } else { part };
+    // What one does not want is the other's; together they want more than there is.
+    let part = part.min(wants[first]).max(free - wants[1 - first]);
+    if first == 0 { [part, free - part] } else { [free - part, part] }
+}
+
 impl Counters {
-    /// [triple] what is currently allocated.
-    pub(crate) fn current(&self) -> Triple {
-        std::array::from_fn(|d| self.ceiling[d] - self.bound[d].get().wrapping_sub(self.total[d].get()))
+    /// [grid] what is currently allocated.
+    pub(crate) fn current(&self) -> Grid {
+        with_sum(std::array::from_fn(|c| std::array::from_fn(|d| self.now(c, d))))
     }
 
-    /// [B] charged bytes of freed blocks that wait.
-    pub(crate) fn waiting(&self) -> u64 {
-        self.waiting.max(0) as u64
+    /// What is currently allocated of a class, in one quantity.
+    fn now(&self, c: usize, d: usize) -> i64 {
+        self.ceiling[c][d] - self.words[c].left(d)
+    }
+
+    /// Whether nothing is allocated.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.current() == Grid::default()
     }
 
     /// Lets the heap allocate `room` more than it has now before it must ask.
-    pub(crate) fn set_room(&mut self, room: Triple) {
+    pub(crate) fn set_room(&mut self, room: Grid) {
         let now = self.current();
+        self.most = std::array::from_fn(|k| std::array::from_fn(|d| now[k][d] + room[k][d]));
+        (0..3).for_each(|d| self.deal([now[SMALL][d], now[LARGE][d]], d, None));
+    }
+
+    /// A class has used up its part of some quantity, and takes more if the ledger lets it. `true`: the ledger must be
+    /// asked.
+    #[cold]
+    #[inline(never)]
+    fn take_more(&mut self, class: Class) -> bool {
+        let c = class as usize;
         for d in 0..3 {
-            self.bound[d].set(self.total[d].get().wrapping_add(room[d]));
-            self.ceiling[d] = now[d] + room[d];
+            if self.words[c].left(d) >= 0 {
+                continue;
+            }
+            let now = [self.now(SMALL, d), self.now(LARGE, d)];
+            let fits = now[SMALL] <= self.most[SMALL][d] && now[LARGE] <= self.most[LARGE][d];
+            if !(fits && now[SMALL] + now[LARGE] <= self.most[ALL][d]) {
+                return true;
+            }
+            self.deal(now, d, Some(c));
+        }
+        false
+    }
+
+    /// Splits what both classes may have of a quantity beyond what is allocated `now`; one of them may ask for more.
+    fn deal(&mut self, now: [i64; 2], d: usize, asks: Option<usize>) {
+        let wants = std::array::from_fn(|c| self.most[c][d] - now[c]);
+        let needs = std::array::from_fn(|c| (self.peak[c][d] - now[c]).max(0));
+        let parts = split(self.most[ALL][d] - now[SMALL] - now[LARGE], wants, needs, asks);
+        for (c, part) in parts.into_iter().enumerate() {
+            let w = &mut self.words[c];
+            w.bound[d].set(w.total[d].get().wrapping_add(part));
+            self.ceiling[c][d] = now[c] + part;
         }
     }
 
     /// The totals of everything that was ever allocated.
-    pub(crate) fn totals(&mut self) -> [u128; 3] {
-        for d in 0..3 {
-            let total = self.total[d].get();
-            self.folded[d] += u128::from(total.wrapping_sub(self.folded_at[d]) as u64);
-            self.folded_at[d] = total;
+    pub(crate) fn totals(&mut self) -> Grid<u128> {
+        for c in 0..2 {
+            for d in 0..3 {
+                let total = self.words[c].total[d].get();
+                self.folded[c][d] += u128::from(total.wrapping_sub(self.folded_at[c][d]) as u64);
+                self.folded_at[c][d] = total;
+            }
         }
-        self.folded
+        with_sum(self.folded)
     }
 
     /// The heap serves no pool from now on: returns its totals, which restart from 0.
-    pub(crate) fn take_totals(&mut self) -> [u128; 3] {
+    pub(crate) fn take_totals(&mut self) -> Grid<u128> {
         let totals = self.totals();
         *self = Counters::default();
         totals
     }
 
+    /// [B] charged bytes of freed blocks that wait, and how many they are, of each class and of both.
+    pub(crate) fn waiting(&self) -> Pairs {
+        with_sum(self.waiting)
+    }
+
     /// A visit of the ledger: returns what the heap contributes to the sums now, and whether that has been the same for
     /// so long that the heap may rest.
     pub(crate) fn look(&mut self) -> (Seen, bool) {
-        let now = Seen { now: self.current(), total: self.totals(), waiting: self.waiting, rests: false };
+        let (now, total) = (self.current(), self.totals());
+        let now = Seen { now, total, waiting: self.waiting(), rests: false };
         self.unchanged = if now == self.seen { self.unchanged + 1 } else { 0 };
         self.seen = now;
         (now, self.unchanged >= LOOKS_UNTIL_REST)
@@ -94,58 +198,82 @@ impl Counters {
     /// Raises the heap's own peak to what is allocated now.
     pub(crate) fn note_peak(&mut self) {
         let now = self.current();
-        for (peak, now) in self.peak.iter_mut().zip(now) {
+        for (peak, now) in self.peak.iter_mut().flatten().zip(now.into_iter().flatten()) {
             *peak = now.max(*peak);
         }
     }
 
-    /// How far the heap is below its own peak.
-    pub(crate) fn need(&self) -> Triple {
+    /// How far the heap is below its own peaks.
+    pub(crate) fn need(&self) -> Grid {
         let now = self.current();
-        std::array::from_fn(|d| (self.peak[d] - now[d]).max(0))
+        std::array::from_fn(|k| std::array::from_fn(|d| (self.peak[k][d] - now[k][d]).max(0)))
     }
 
-    /// Counts an allocated block. `true`: the peaks must be checked.
+    /// Counts an allocated block. `true`: more is allocated than the ledger lets the heap have, and it must be settled.
     #[inline(always)]
-    pub(crate) fn count_in(&mut self, charged: u64, requested: u64) -> bool {
-        let all =
-            [self.total[0].add(charged as i64), self.total[1].add(requested as i64), self.total[2].add(1)];
-        let left = |d: usize| self.bound[d].get().wrapping_sub(all[d]);
-        (left(0) | left(1) | left(2)) < 0
+    pub(crate) fn count_in(&mut self, class: Class, charged: u64, requested: u64) -> bool {
+        let w = &mut self.words[class as usize];
+        let all = [w.total[0].add(charged as i64), w.total[1].add(requested as i64), w.total[2].add(1)];
+        let left = |d: usize| w.bound[d].get().wrapping_sub(all[d]);
+        (left(0) | left(1) | left(2)) < 0 && self.take_more(class)
     }
 
     /// Whether more is allocated than the ceilings allow, so that the peaks must be checked.
     pub(crate) fn over(&self) -> bool {
-        (0..3).any(|d| self.bound[d].get().wrapping_sub(self.total[d].get()) < 0)
+        self.words.iter().any(|w| (0..3).any(|d| w.left(d) < 0))
     }
 
     /// Counts a freed block.
     #[inline(always)]
-    pub(crate) fn count_out(&mut self, charged: u64, requested: u64) {
-        self.bound[0].add(charged as i64);
-        self.bound[1].add(requested as i64);
-        self.bound[2].add(1);
+    pub(crate) fn count_out(&mut self, class: Class, charged: u64, requested: u64) {
+        let w = &mut self.words[class as usize];
+        w.bound[0].add(charged as i64);
+        w.bound[1].add(requested as i64);
+        w.bound[2].add(1);
     }
 
-    /// Counts a freed block that stays active until it stops waiting: the ceiling decreases with it.
-    pub(crate) fn count_out_to_wait(&mut self, charged: u64, requested: u64) {
-        self.ceiling[0] -= charged as i64;
-        self.bound[1].add(requested as i64);
-        self.bound[2].add(1);
-        self.waiting += charged as i64;
+    /// Counts a freed block that stays active until it stops waiting: the ceilings decrease with it.
+    pub(crate) fn count_out_to_wait(&mut self, class: Class, charged: u64, requested: u64) {
+        self.move_ceilings(class, -(charged as i64), -1);
+        self.words[class as usize].bound[1].add(requested as i64);
     }
 
     /// A block waits no longer.
-    pub(crate) fn count_back(&mut self, charged: u64) {
-        self.waiting -= charged as i64;
-        self.ceiling[0] += charged as i64;
-        self.bound[0].add(charged as i64);
+    pub(crate) fn count_back(&mut self, class: Class, charged: u64) {
+        self.move_ceilings(class, charged as i64, 1);
+        let w = &mut self.words[class as usize];
+        w.bound[0].add(charged as i64);
+        w.bound[2].add(1);
+    }
+
+    /// So many bytes and blocks less wait, and may be allocated.
+    fn move_ceilings(&mut self, class: Class, bytes: i64, blocks: i64) {
+        let c = class as usize;
+        for (d, n) in [(0, bytes), (2, blocks)] {
+            self.ceiling[c][d] += n;
+            self.most[c][d] += n;
+            self.most[ALL][d] += n;
+        }
+        self.waiting[c][0] -= bytes;
+        self.waiting[c][1] -= blocks;
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    const CLASS: Class = Class::Large;
+
+    fn room(each: Triple) -> Grid {
+        [each, each, each]
+    }
+
+    /// What is allocated of the class: bytes, requested bytes, blocks.
+    fn now(c: &Counters) -> Triple {
+        c.current()[LARGE]
+    }
 
     #[test]
     fn sums_hold_when_the_words_wrap() {
@@ -153,15 +281,19 @@ mod tests {
         let huge = 1u64 << 62;
         let mut wrapped = 0;
         for _ in 0..9 {
-            c.set_room([huge as i64, 10, 10]);
-            assert!(!c.count_in(huge, 1));
-            assert_eq!(c.current(), [huge as i64, 1, 1]);
-            assert!(c.count_in(1, 1), "past the ceiling");
-            c.count_out(1, 1);
-            c.count_out(huge, 1);
-            assert_eq!(c.current(), [0; 3]);
-            wrapped += u128::from(huge) + 1;
-            assert_eq!(c.totals(), [wrapped, c.totals()[1], c.totals()[2]]);
+            c.set_room(room([huge as i64, 10, 10]));
+            assert!(!c.count_in(CLASS, huge / 4, 1));
+            assert_eq!(now(&c), [huge as i64 / 4, 1, 1]);
+            c.count_out(CLASS, huge / 4, 1);
+            c.set_room([[0; 3], [huge as i64, 10, 10], [huge as i64, 10, 10]]);
+            assert!(!c.count_in(CLASS, huge, 1));
+            assert!(c.count_in(CLASS, 1, 1), "past the ceiling");
+            c.count_out(CLASS, 1, 1);
+            c.count_out(CLASS, huge, 1);
+            assert_eq!(now(&c), [0; 3]);
+            wrapped += u128::from(huge) + u128::from(huge / 4) + 1;
+            assert_eq!(c.totals()[LARGE][0], wrapped);
+            assert_eq!(c.totals()[ALL], c.totals()[LARGE]);
         }
         assert!(wrapped > u128::from(u64::MAX));
     }
@@ -169,14 +301,48 @@ mod tests {
     #[test]
     fn a_block_that_waits_is_not_allocated_and_gives_no_room() {
         let mut c = Counters::default();
-        c.set_room([100, 100, 100]);
-        assert!(!c.count_in(100, 90));
-        c.count_out_to_wait(100, 90);
-        assert_eq!((c.current(), c.waiting), ([0; 3], 100));
-        assert!(c.count_in(1, 1), "what waits may not be allocated again");
-        c.count_out(1, 1);
-        c.count_back(100);
-        assert_eq!((c.current(), c.waiting), ([0; 3], 0));
-        assert!(!c.count_in(100, 90));
+        c.set_room([[0; 3], [100; 3], [100; 3]]);
+        assert!(!c.count_in(CLASS, 100, 90));
+        c.count_out_to_wait(CLASS, 100, 90);
+        assert_eq!((now(&c), c.waiting()[LARGE]), ([0; 3], [100, 1]));
+        assert!(c.count_in(CLASS, 1, 1), "what waits may not be allocated again");
+        c.count_out(CLASS, 1, 1);
+        c.count_back(CLASS, 100);
+        assert_eq!((now(&c), c.waiting()), ([0; 3], [[0; 2]; 3]));
+        assert!(!c.count_in(CLASS, 100, 90));
+    }
+
+    #[test]
+    fn a_class_gets_what_the_other_leaves_without_the_ledger() {
+        let mut c = Counters::default();
+        c.set_room(room([1000, 1000, 1000]));
+        for n in 0..1000 {
+            assert!(!c.count_in(CLASS, 1, 1), "after {n}");
+        }
+        assert!(c.count_in(Class::Small, 1, 1), "both together have all that they may");
+        c.count_out(Class::Small, 1, 1);
+        // Close to the peak the classes take turns; what one frees, the other may have.
+        for turn in 0..100 {
+            let (from, to) = if turn % 2 == 0 { (CLASS, Class::Small) } else { (Class::Small, CLASS) };
+            c.count_out(from, 1, 1);
+            assert!(!c.count_in(to, 1, 1), "turn {turn}");
+            assert!(c.count_in(from, 1, 1), "past the peak of both in turn {turn}");
+            c.count_out(from, 1, 1);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parts_never_pass_what_there_is(
+            free in 0i64..1 << 40, wants: [u32; 2], needs: [u32; 2], asks in prop::option::of(0usize..2)
+        ) {
+            let wants = wants.map(i64::from);
+            let parts = split(free, wants, needs.map(i64::from), asks);
+            prop_assert!(parts.iter().zip(wants).all(|(&p, w)| (0..=w).contains(&p)), "{parts:?}");
+            prop_assert_eq!(parts[0] + parts[1], free.min(wants[0] + wants[1]));
+            if let Some(c) = asks {
+                prop_assert!(parts[c] >= wants[c].min(free / 2), "{parts:?}");
+            }
+        }
     }
 }

@@ -76,6 +76,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         // The remainder keeps the id.
         let base = maps.granule(granule_of(tier, off)).low();
         let piece = self.pop_id();
+        self.state.pieces += 1;
         self.fine_resize(tier, id, off + units, all - units);
         maps.set_at(base + ((off + units) & mask), id);
         let p = maps.desc(piece);
@@ -116,6 +117,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         if left != 0 && right != 0 {
             self.fine_remove(tier, right);
             self.put_id(right);
+            self.state.pieces -= 1;
             right = 0;
         }
         let other = left | right;
@@ -124,8 +126,10 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
                 if other != 0 {
                     self.fine_remove(tier, other);
                     self.put_id(other);
+                    self.state.pieces -= 1;
                 }
                 self.put_id(id);
+                self.state.pieces -= 1;
                 self.drop_chunk(tier, granule);
                 return;
             }
@@ -137,6 +141,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             return;
         }
         self.put_id(id);
+        self.state.pieces -= 1;
         self.fine_resize(tier, other, start, all);
         tag_fine(maps, base, mask, start, all, other);
     }
@@ -146,6 +151,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let maps = self.maps();
         maps.give_slot(tier, maps.granule(granule).low());
         maps.set_granule(granule, maps.large_use(granule, self.me()));
+        self.state.chunks -= 1;
+        maps.reserved.chunks_gone(self.heap.pool(), 1);
         let chunk = maps.large_at(granule << LARGE_UNITS_SHIFT);
         self.free_large(chunk);
     }
@@ -169,6 +176,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let granule = granule_of(tier, maps.desc(id).off());
             self.fine_remove(tier, id);
             self.put_id(id);
+            self.state.pieces -= 1;
             self.drop_chunk(tier, granule);
         }
     }

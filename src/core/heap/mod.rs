@@ -12,7 +12,7 @@ use super::aliases::Aliases;
 use super::bins::Bins;
 use super::desc::{ALIAS, Desc, Found, Id, Maps, TUNED, USES, kind};
 use super::order::{Fence, Stream};
-use super::shape::{Size, Tier, list_of};
+use super::shape::{Class, Size, Tier, list_of};
 
 use crate::base::biased::{Biased, Guard, OwnerGuard};
 use crate::base::changed::Listed;
@@ -37,6 +37,7 @@ mod large;
 mod place;
 mod quick;
 mod scatter;
+mod space;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -44,6 +45,7 @@ mod whole;
 
 pub(crate) use granules::FreeBlock;
 pub(crate) use scatter::{Scratch, Unscattered};
+pub(crate) use space::Space;
 pub(crate) use waiting::{Waiting, WaitingList};
 
 /// The number of lists of freed small and medium blocks, one for each size (`shape::list_of`), rounded up so that
@@ -86,6 +88,9 @@ pub(crate) struct HeapState {
     medium: Bins<7, 1>,
     large: Bins<28, 16>,
     ids: Id,
+    /// Granules that are chunks, and blocks in them: live, waiting and free ones.
+    chunks: u64,
+    pieces: u64,
     /// Granules owned.
     pub granules: u64,
     /// Requests that are continuing without the lock: they may hold memory of the heap, or bring some.
@@ -124,6 +129,8 @@ impl HeapState {
             medium: Bins::new(),
             large: Bins::new(),
             ids: 0,
+            chunks: 0,
+            pieces: 0,
             granules: 0,
             requests: 0,
             ragged: false,
@@ -458,6 +465,25 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         *head = id;
     }
 
+    /// The same, and counts it out.
+    #[inline(always)]
+    pub(crate) fn shelve_counted(&mut self, id: Id, d: Desc<'_>, was: u32, charged: u64, bytes: u64) {
+        // One look at the tier for both.
+        let class = if was & (2 << 4) != 0 { Class::Large } else { Class::Small };
+        match class {
+            Class::Large => {
+                self.state.counters.count_out(Class::Large, charged, bytes);
+                self.state.quick.push(d.units(), id, d);
+            }
+            Class::Small => {
+                self.state.counters.count_out(Class::Small, charged, bytes);
+                let head = &mut self.state.lists[list_of(d.units(), was >> 4) as usize % LISTS];
+                d.set_next(*head);
+                *head = id;
+            }
+        }
+    }
+
     /// Takes over the blocks that other threads have freed; calls `each` for every one.
     pub(crate) fn take_remote(&mut self, mut each: impl FnMut(&mut Self, Id)) {
         if self.heap.remote.is_empty() {
@@ -488,7 +514,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
 
     /// Flags a live block so that its free takes the slow path.
     pub(crate) fn flag(&self, id: Id, flags: u32) {
-        debug_assert_eq!(flags & !(USES | TUNED | super::desc::DIRECT), 0);
+        debug_assert_eq!(flags & !(USES | TUNED | super::desc::DIRECT | super::desc::OVERSIZE), 0);
         let d = self.maps().desc(id);
         d.set_state(d.state() | flags);
     }

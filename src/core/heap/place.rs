@@ -28,6 +28,9 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let granule = maps.desc(piece).off() >> LARGE_UNITS_SHIFT;
         maps.set_granule(granule, maps.chunk_use(tier, self.me(), slot));
         let mask = chunk_mask(tier);
+        self.state.chunks += 1;
+        self.state.pieces += 1;
+        maps.reserved.chunks_made(self.heap.pool(), 1);
         let whole = self.pop_id();
         let d = maps.desc(whole);
         d.set_off(granule << (GRANULE_SHIFT - unit_shift(tier)));
@@ -76,6 +79,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
                 tag_fine(maps, low, mask, off, units, id);
                 heap.fine_insert(tier, id);
             };
+            self.state.pieces += u64::from(off > start) + u64::from(off + units < end);
             let piece = if off > start { self.pop_id() } else { id };
             if off > start {
                 free(self, id, start, off - start);

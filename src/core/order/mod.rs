@@ -37,6 +37,8 @@ pub struct Order {
     /// How many streams are being captured.
     captured: AtomicU32,
     last_stream: AtomicU64,
+    /// How often everything on the device was waited for.
+    device_waits: AtomicU64,
     /// Stands for all streams together.
     every: Arc<Stream>,
 }
@@ -77,6 +79,7 @@ impl Order {
             recording: Mutex::default(),
             captured: AtomicU32::new(0),
             last_stream: AtomicU64::new(1),
+            device_waits: AtomicU64::new(0),
             every: Arc::new(Stream::new(EVERY, 0)),
         }
     }
@@ -263,6 +266,11 @@ impl Order {
         Ok(())
     }
 
+    /// How often everything on the device was waited for.
+    pub(crate) fn device_waits(&self) -> u64 {
+        self.device_waits.load(Relaxed)
+    }
+
     /// Waits on the host for everything on the device. `Busy` while a stream is captured.
     pub(crate) fn sync_device(&self) -> Result<()> {
         self.check_wait()?;
@@ -271,6 +279,7 @@ impl Order {
             fail!(Code::Busy, "a stream of the device is being captured: the device cannot be waited for");
         }
         let now = self.source.next();
+        self.device_waits.fetch_add(1, Relaxed);
         self.backing().sync_all()?;
         self.source.note_synced(now);
         drop(_waiting);

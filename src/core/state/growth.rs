@@ -5,9 +5,11 @@
 //! because it is calling the device with no lock held. No other thread sees it; a thread that finds no memory waits for
 //! it before giving up.
 
+use super::super::desc::Reserved;
 use super::super::types::{COMMONS, Counter};
 use super::super::units::{Extent, GranuleRun, granule_bytes};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// A piece of memory taken from the device with one call.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +18,7 @@ pub(crate) struct Segment {
     pub bytes: u64,   // as requested from the device
     pub serial: u64,  // never reused
     pub pool: u32,    // that counts it in its number of segments
+    pub oversize: bool,
 }
 
 impl Segment {
@@ -31,6 +34,8 @@ pub(crate) struct Holdings {
     pub reserved: Counter,
     pub segments: Counter,
     pub sleeping: Counter,
+    /// Segments that were oversize when they came.
+    pub oversize: Counter,
 }
 
 /// Whose memory an operation has in transit.
@@ -50,6 +55,8 @@ pub(crate) struct Growth {
     segments: BTreeMap<u32, Segment>, // by first granule
     last_serial: u64,
     pub device: Holdings,
+    /// The same bytes by class; none in tests.
+    reserved: Option<Arc<Reserved>>,
     pools: BTreeMap<u32, Holdings>,
     /// [B] being requested from the device now, by pool, and in total.
     claims: BTreeMap<u32, u64>,
@@ -65,8 +72,8 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    pub(crate) fn new(real: u32) -> Self {
-        Growth { room: BTreeMap::from([(0, real)]), ..Growth::default() }
+    pub(crate) fn new(real: u32, reserved: Option<Arc<Reserved>>) -> Self {
+        Growth { room: BTreeMap::from([(0, real)]), reserved, ..Growth::default() }
     }
 
     // ---- the account -------------------------------------------------------------------------------
@@ -82,6 +89,7 @@ impl Growth {
             h.reserved.add(bytes);
             h.segments.add(segments);
         }
+        self.reserved.as_ref().inspect(|r| r.taken(pool, bytes));
     }
 
     /// A pool's memory has gone back to the device.
@@ -90,6 +98,7 @@ impl Growth {
             h.reserved.sub(bytes);
             h.segments.sub(segments);
         }
+        self.reserved.as_ref().inspect(|r| r.given(pool, bytes));
     }
 
     /// Memory moves from one pool to another.
@@ -103,19 +112,23 @@ impl Growth {
         let h = self.pools.entry(to).or_default();
         h.reserved.add(bytes);
         h.segments.add(segments);
+        self.reserved.as_ref().inspect(|r| r.moved(from, to, bytes));
     }
 
-    /// A pool's memory goes to sleep: it is no longer reserved, but its granule numbers stay taken.
-    pub(crate) fn fall_asleep(&mut self, pool: u32, granules: u64) {
+    /// A pool's memory goes to sleep, with so many chunks in it: it is no longer reserved, but its granule numbers stay
+    /// taken.
+    pub(crate) fn fall_asleep(&mut self, pool: u32, granules: u64, chunks: u64) {
         let bytes = granules * granule_bytes(1);
         self.release(pool, bytes, granules);
+        self.reserved.as_ref().inspect(|r| r.chunks_gone(pool, chunks));
         self.device.sleeping.add(bytes);
         self.pools.entry(pool).or_default().sleeping.add(bytes);
     }
 
     /// Sleeping memory is back or, if not `reserved`, gone for good.
-    pub(crate) fn wake_up(&mut self, pool: u32, granules: u64, reserved: bool) {
+    pub(crate) fn wake_up(&mut self, pool: u32, granules: u64, chunks: u64, reserved: bool) {
         let bytes = granules * granule_bytes(1);
+        self.reserved.as_ref().inspect(|r| r.chunks_made(pool, chunks));
         self.device.sleeping.sub(bytes);
         self.pools.entry(pool).or_default().sleeping.sub(bytes);
         if reserved {
@@ -153,15 +166,19 @@ impl Growth {
             Some(p) => self.pools.get_mut(&p),
         };
         if let Some(h) = held {
-            [&mut h.reserved, &mut h.segments, &mut h.sleeping].into_iter().for_each(Counter::reset_peak);
+            let all = [&mut h.reserved, &mut h.segments, &mut h.sleeping, &mut h.oversize];
+            all.into_iter().for_each(Counter::reset_peak);
         }
+        self.reserved.as_ref().inspect(|r| r.reset_peaks(pool));
     }
 
     /// The pool has ended; all it still has is the count of shared segments, which moves to the commons.
     pub(crate) fn forget_pool(&mut self, pool: u32) {
         for s in self.segments.values_mut().filter(|s| s.pool == pool) {
             s.pool = COMMONS;
-            self.pools.entry(COMMONS).or_default().segments.add(1);
+            let commons = self.pools.entry(COMMONS).or_default();
+            commons.segments.add(1);
+            commons.oversize.add(u64::from(s.oversize));
         }
         self.pools.remove(&pool);
         let gone: Vec<_> = self.stock.range((pool, 0)..=(pool, u32::MAX)).copied().collect();
@@ -236,11 +253,14 @@ impl Growth {
         GranuleRun::new(touched.first, touched.count + 1)
     }
 
-    /// The device has given a segment to a pool.
-    pub(crate) fn enter_segment(&mut self, part: Extent, bytes: u64, pool: u32) {
+    /// The device has given a segment to a pool; the tuning says whether it is oversize.
+    pub(crate) fn enter_segment(&mut self, part: Extent, bytes: u64, pool: u32, oversize: bool) {
         self.last_serial += 1;
         let serial = self.last_serial;
-        self.segments.insert(part.touched().first, Segment { part, bytes, serial, pool });
+        self.segments.insert(part.touched().first, Segment { part, bytes, serial, pool, oversize });
+        if oversize {
+            self.holders(pool).into_iter().for_each(|h| h.oversize.add(1));
+        }
         self.hold(pool, bytes, 1);
     }
 
@@ -260,6 +280,13 @@ impl Growth {
         self.give_room(Self::numbers_of(segment.part));
         self.release(owner, segment.bytes, 0);
         self.release(segment.pool, 0, 1);
+        if segment.oversize {
+            self.holders(segment.pool).into_iter().for_each(|h| h.oversize.sub(1));
+        }
+    }
+
+    fn holders(&mut self, pool: u32) -> [&mut Holdings; 2] {
+        [&mut self.device, self.pools.entry(pool).or_default()]
     }
 
     /// All segments, by their first granule.
@@ -358,7 +385,7 @@ mod tests {
 
     #[test]
     fn room_is_joined_and_taken_where_it_is_wanted() {
-        let mut g = Growth::new(10);
+        let mut g = Growth::new(10, None);
         let a = g.take_room(3, None).unwrap();
         let b = g.take_room(3, None).unwrap();
         assert_eq!(g.take_top(), Some(GranuleRun::new(9, 1)));
@@ -372,10 +399,10 @@ mod tests {
 
     #[test]
     fn a_segment_counts_to_the_byte_for_whoever_has_its_parts() {
-        let mut g = Growth::new(100);
+        let mut g = Growth::new(100, None);
         let part = Extent::new(0, 2 * LARGE_UNITS + 5);
         let bytes = part.bytes() + 777; // less than a unit beyond
-        g.enter_segment(part, bytes, 1);
+        g.enter_segment(part, bytes, 1, false);
         let head = Extent::new(0, LARGE_UNITS);
         let tail = Extent::new(LARGE_UNITS, LARGE_UNITS + 5);
         assert_eq!(g.bytes_of(head) + g.bytes_of(tail), bytes);
@@ -393,7 +420,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_counts_for_the_limits_and_not_for_the_peaks() {
-        let mut g = Growth::new(100);
+        let mut g = Growth::new(100, None);
         g.hold(1, 10, 1);
         g.claim(1, 5);
         assert_eq!((g.taken(1), g.taken(2)), ((15, 15), (15, 0)));

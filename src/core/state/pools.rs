@@ -16,6 +16,8 @@ pub struct Pool {
     pub(crate) id: AtomicU32,
     pub(crate) limit: AtomicU64, // [B] of reserved; 0: none
     pub(crate) oom_count: AtomicU64,
+    /// Requests that the device, or a limit, refused, and that went on elsewhere.
+    pub(crate) retries: AtomicU64,
     /// The number of live captures (graphs). Changed under the growth lock.
     pub(crate) kept: AtomicU32,
     /// The number of reasons why its memory must stay in place: captures, sleep. Changed under the growth lock.
@@ -76,6 +78,7 @@ impl Pool {
             id: AtomicU32::new(u32::MAX),
             limit: AtomicU64::new(0),
             oom_count: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
             kept: AtomicU32::new(0),
             pins: AtomicU32::new(0),
             sleep: Mutex::default(),

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(crate) struct SleepingMemory {
     pub runs: Vec<GranuleRun>,
+    /// Chunks among them.
+    pub chunks: u64,
     /// Address ranges in which some of the granules were mapped, and the pieces mapped there.
     pub shown: Vec<(GranuleRun, Pieces)>,
     /// Their contents were saved.

@@ -35,7 +35,7 @@ impl Ground {
     }
 
     /// How many more bytes the pool's own limit allows it to have, from the device or from other pools.
-    pub(super) fn own_room(&self, g: &Growing<'_>, pool: u32) -> u64 {
+    pub(in crate::core) fn own_room(&self, g: &Growing<'_>, pool: u32) -> u64 {
         match self.pool(PoolId(pool)).map_or(0, |p| p.limit.load(Relaxed)) {
             0 => u64::MAX,
             limit => limit.saturating_sub(g.taken(pool).1),
@@ -79,7 +79,8 @@ impl Ground {
         let mut g = self.growing();
         g.unclaim(pool, bytes);
         let given = done.map(|()| {
-            g.enter_segment(part, bytes, pool);
+            let max_split = self.tuned.max_split();
+            g.enter_segment(part, bytes, pool, max_split != 0 && bytes >= max_split);
             gained(bytes);
             give(part)
         });

@@ -3,7 +3,7 @@
 use super::super::desc::{DIRECT, Id, USES};
 use super::super::ground::Ground;
 use super::super::heap::{HeapState, LockedHeap, OwnedHeap};
-use super::super::shape::{Size, Tier};
+use super::super::shape::{Class, Size, Tier};
 use super::super::units::{Extent, LARGE_UNITS};
 use super::{Request, Step, Trials, WORTH_MAPPING, ours};
 use crate::base::error::{Code, Error, Result};
@@ -131,7 +131,8 @@ impl Ground {
             h.enter_direct(id, part);
             h.make_live(id, Tier::Large as u32, req.bytes);
             h.flag(id, USES | DIRECT);
-            h.counters.count_in(req.charged, req.bytes)
+            self.flag_oversize(&h, id, req.charged);
+            h.counters.count_in(Class::Large, req.charged, req.bytes)
         };
         let taken = self.take_segment(req.heap, req.charged, req.size.units, give);
         let full = taken.inspect_err(|_| self.look(req.heap).put_id(id))?;

@@ -9,8 +9,8 @@
 use super::desc::Id;
 use super::ground::Ground;
 use super::heap::{Heap, LockedHeap, Scratch, Unscattered};
-use super::shape::{Size, Tier};
-use super::types::{NO_POOL, UNORDERED};
+use super::shape::{Class, Size, Tier};
+use super::types::{NO_POOL, PoolId, UNORDERED};
 use super::units::LARGE_UNITS;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Relaxed;
@@ -140,6 +140,8 @@ struct Search<'a> {
     lacks: Code,
     /// What was tried, also in searches before this one.
     trials: Trials,
+    /// The device, or a limit, has refused before.
+    retried: bool,
 }
 
 /// Why the device was not asked for more: words of the library's own, beside which it has none.
@@ -182,7 +184,8 @@ impl Ground {
             let since = self.now();
             let scratch = std::mem::take(&mut *self.scratch.lock());
             let lacks = Code::OutOfMemory;
-            let mut search = Search { ground: self, req, scratch, refused: None, lacks, trials };
+            let mut search =
+                Search { ground: self, req, scratch, refused: None, lacks, trials, retried: false };
             if let Some(offset) = search.run()? {
                 return Ok(offset);
             }
@@ -330,13 +333,30 @@ impl Search<'_> {
         let ground = self.ground;
         match what {
             Step::Steal { same_pool, terms } => self.steal(missing, scattering, same_pool, terms),
-            Step::Device => self.note_refusal(|s| s.grow_tuned(missing)),
+            Step::Device => {
+                let got = self.note_refusal(|s| s.grow_tuned(missing));
+                if !got {
+                    self.count_retry();
+                }
+                got
+            }
             Step::Collect => self.collect(missing),
             Step::Whole => ground.give_up_whole(),
             Step::Ready => ground.poll_all(),
             Step::Waiting => ground.poll_all() || ground.wait_for_one(None),
             // Giving idle segments back may let the device serve one that is large enough.
             Step::Trim => !ground.config.mapping && self.trim_and_grow(missing),
+        }
+    }
+
+    /// The device, or a limit, has refused, and the search goes on: counted once a search.
+    fn count_retry(&mut self) {
+        if std::mem::replace(&mut self.retried, true) {
+            return;
+        }
+        self.ground.retries.fetch_add(1, Relaxed);
+        if let Some(p) = self.ground.pool(PoolId(self.req.pool)) {
+            p.retries.fetch_add(1, Relaxed);
         }
     }
 
@@ -400,7 +420,7 @@ impl Ground {
     pub(crate) fn finish(&self, mut h: LockedHeap<'_>, id: Id, tier_bits: u32, req: &Request) -> u64 {
         h.make_live(id, tier_bits, req.bytes);
         self.flag_tuned(&h, id, req.charged);
-        let full = h.counters.count_in(req.charged, req.bytes);
+        let full = h.counters.count_in(Class::of(tier_bits), req.charged, req.bytes);
         let offset = self.offset(id);
         drop(h);
         if full {

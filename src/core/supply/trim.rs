@@ -80,7 +80,7 @@ impl Ground {
     fn is_empty(&self, pool: u32) -> bool {
         let idle = |x: &'static Heap| {
             let h = self.look(x);
-            h.waiting.is_empty() && h.counters.current() == [0; 3]
+            h.waiting.is_empty() && h.counters.is_empty()
         };
         PoolId(pool) != PoolId::DEFAULT && self.heaps_of(pool).into_iter().all(idle)
     }

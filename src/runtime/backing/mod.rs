@@ -16,6 +16,7 @@ use crate::runtime::lock;
 use crate::runtime::observe::{Event, EventKind, Observers};
 use crate::runtime::reentry::{self, InCall};
 use crate::runtime::usage::{Pass, Usage};
+use counts::Counts;
 use points::{Points, Query, Taken};
 use refused::{Refused, Run};
 use segments::Segments;
@@ -24,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 mod borrowed;
+mod counts;
 mod places;
 mod points;
 mod refused;
@@ -62,7 +64,7 @@ pub(crate) struct Supply {
     maps: bool,
     /// Whether the device's free memory is checked before a request is passed on.
     careful: AtomicBool,
-    calls: AtomicU64,
+    counts: Counts,
     spare: Mutex<Vec<EventId>>, // events of ours that are not in use
     dead: Mutex<Vec<EventId>>,  // events that the caller has destroyed, to be destroyed with the next call
     pub(crate) points: Points,
@@ -81,6 +83,10 @@ pub(crate) struct Call<'a> {
     _in: InCall,
 }
 
+fn mapping_of(device: &dyn Device) -> Result<&dyn Mapping> {
+    device.mapping().ok_or_else(|| Error::new(Code::Internal, "the device does not map any more"))
+}
+
 impl Supply {
     pub(crate) fn new(
         device: Arc<dyn Device>,
@@ -97,7 +103,7 @@ impl Supply {
             places,
             maps,
             careful: AtomicBool::new(false),
-            calls: AtomicU64::new(0),
+            counts: Counts::default(),
             spare: Mutex::default(),
             dead: Mutex::default(),
             points: Points::default(),
@@ -128,24 +134,31 @@ impl Supply {
         Ok(Call { device: &*self.device, _pass: pass, _in: InCall::new(self) })
     }
 
-    /// Makes a call that counts in `driver_calls`.
-    fn counted<T>(&self, call: impl FnOnce(&dyn Device) -> Result<T>) -> Result<T> {
+    /// Makes a call that `count` counts.
+    fn counted<T>(&self, count: &AtomicU64, call: impl FnOnce(&dyn Device) -> Result<T>) -> Result<T> {
         let c = self.call()?;
-        self.calls.fetch_add(1, Relaxed);
+        count.fetch_add(1, Relaxed);
         call(c.device)
     }
 
-    /// The same for a device that maps.
-    fn mapped<T>(&self, call: impl FnOnce(&dyn Mapping) -> Result<T>) -> Result<T> {
-        self.counted(|d| match d.mapping() {
-            Some(m) => call(m),
-            None => Err(Error::new(Code::Internal, "the device does not map any more")),
-        })
+    /// The same for a device that maps, and a call that creates or maps memory.
+    fn taking<T>(&self, call: impl FnOnce(&dyn Mapping) -> Result<T>) -> Result<T> {
+        self.counted(&self.counts.taking, |d| call(mapping_of(d)?))
     }
 
-    /// The number of calls to the device's memory management so far.
-    pub(crate) fn calls(&self) -> u64 {
-        self.calls.load(Relaxed)
+    /// The same for one that releases or unmaps it.
+    fn giving<T>(&self, call: impl FnOnce(&dyn Mapping) -> Result<T>) -> Result<T> {
+        self.counted(&self.counts.giving, |d| call(mapping_of(d)?))
+    }
+
+    /// The calls to the device's memory management so far.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// [B] that the device says it has left.
+    pub(crate) fn memory_free(&self) -> Result<u64> {
+        Ok(self.call()?.device.memory_info()?.free)
     }
 
     /// Sets whether requests for which the device has no memory are kept from it.
@@ -154,7 +167,10 @@ impl Supply {
     }
 
     fn check_free(&self, bytes: u64) -> Result<()> {
-        if self.careful.load(Relaxed) { check_free(self.call()?.device, bytes) } else { Ok(()) }
+        if !self.careful.load(Relaxed) {
+            return Ok(());
+        }
+        check_free(self.call()?.device, bytes).inspect_err(|_| _ = self.counts.rejected.fetch_add(1, Relaxed))
     }
 
     pub(crate) fn add_stream(&self, stream: StreamId) {
@@ -189,13 +205,13 @@ impl Supply {
             self.segments.back(&gone);
             Err(e)
         };
-        if let Err(e) = self.mapped(|m| m.unmap(at, bytes)) {
+        if let Err(e) = self.giving(|m| m.unmap(at, bytes)) {
             if !must {
                 return keep(e);
             }
             self.refused.add(f, Run { count: n, shown: true }, e);
-        } else if let Err(e) = may_be_shown.and_then(|()| self.mapped(|m| m.release(f, n))) {
-            if !must && self.mapped(|m| m.map(at, f, n)).is_ok() {
+        } else if let Err(e) = may_be_shown.and_then(|()| self.giving(|m| m.release(f, n))) {
+            if !must && self.taking(|m| m.map(at, f, n)).is_ok() {
                 return keep(e);
             }
             self.refused.add(f, Run { count: n, shown: false }, e);
@@ -207,7 +223,7 @@ impl Supply {
     fn ask_again(&self) {
         let mut asking = self.views.to_ask();
         while let Some((at, run)) = asking.next() {
-            let answer = self.mapped(|m| m.unmap(at * GRANULE, run.count * GRANULE));
+            let answer = self.giving(|m| m.unmap(at * GRANULE, run.count * GRANULE));
             asking.answered(answer, true);
         }
         if !self.views.is_empty() {
@@ -216,9 +232,9 @@ impl Supply {
         let mut asking = self.refused.to_ask();
         while let Some((first, run)) = asking.next() {
             let (at, bytes) = (first * GRANULE, run.count * GRANULE);
-            let hidden = if run.shown { self.mapped(|m| m.unmap(at, bytes)) } else { Ok(()) };
+            let hidden = if run.shown { self.giving(|m| m.unmap(at, bytes)) } else { Ok(()) };
             let shown = hidden.is_err();
-            let answer = hidden.and_then(|()| self.mapped(|m| m.release(first, run.count)));
+            let answer = hidden.and_then(|()| self.giving(|m| m.release(first, run.count)));
             asking.answered(answer, shown);
         }
     }
@@ -384,10 +400,10 @@ impl Backing for Supply {
         self.ask_again();
         self.refused.check(f, n)?;
         self.check_free(self.granule_at(count))?;
-        self.mapped(|m| m.create(f, n))?;
-        self.mapped(|m| m.map(self.granule_at(first), f, n)).inspect_err(|_| {
+        self.taking(|m| m.create(f, n))?;
+        self.taking(|m| m.map(self.granule_at(first), f, n)).inspect_err(|_| {
             // As if they had never been created.
-            if let Err(e) = self.mapped(|m| m.release(f, n)) {
+            if let Err(e) = self.giving(|m| m.release(f, n)) {
                 self.refused.add(f, Run { count: n, shown: false }, e);
             }
         })?;
@@ -410,7 +426,7 @@ impl Backing for Supply {
     fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()> {
         self.ask_again();
         self.views.check(offset / GRANULE, u64::from(count))?;
-        self.mapped(|m| m.map(offset, u64::from(first), u64::from(count)))?;
+        self.taking(|m| m.map(offset, u64::from(first), u64::from(count)))?;
         let _in = InCall::new(self);
         self.tell(EventKind::SegmentMap, self.window_at(offset), self.granule_at(count));
         self.segments.added(self.window_at(offset), self.granule_at(count));
@@ -421,7 +437,7 @@ impl Backing for Supply {
         let _c = self.call()?;
         let gone = self.segments.going(self.window_at(offset), bytes);
         self.tell(EventKind::SegmentUnmap, self.window_at(offset), bytes);
-        self.mapped(|m| m.unmap(offset, bytes)).inspect_err(|_| {
+        self.giving(|m| m.unmap(offset, bytes)).inspect_err(|_| {
             self.tell(EventKind::SegmentMap, self.window_at(offset), bytes);
             self.segments.back(&gone);
         })
@@ -431,7 +447,7 @@ impl Backing for Supply {
         let Ok(_c) = self.call() else { return };
         self.segments.going(self.window_at(offset), bytes);
         self.tell(EventKind::SegmentUnmap, self.window_at(offset), bytes);
-        if let Err(e) = self.mapped(|m| m.unmap(offset, bytes)) {
+        if let Err(e) = self.giving(|m| m.unmap(offset, bytes)) {
             self.views.add(offset / GRANULE, Run { count: bytes / GRANULE, shown: true }, e);
         }
     }
@@ -467,7 +483,7 @@ impl Backing for Supply {
 
     fn segment(&self, offset: u64, bytes: u64) -> Result<()> {
         self.check_free(bytes)?;
-        let addr = self.counted(|d| d.alloc(bytes))?;
+        let addr = self.counted(&self.counts.taking, |d| d.alloc(bytes))?;
         if addr == 0 {
             fail!(Code::OutOfMemory, "the device has no {bytes} bytes in one piece");
         }
@@ -486,7 +502,7 @@ impl Backing for Supply {
         let gone = self.segments.going(addr, bytes);
         self.tell(EventKind::SegmentFree, addr, bytes);
         // They stay the pond's if the device refuses.
-        self.counted(|d| d.free(addr, bytes)).inspect_err(|_| {
+        self.counted(&self.counts.giving, |d| d.free(addr, bytes)).inspect_err(|_| {
             self.places.add(offset, addr, bytes);
             self.tell(EventKind::SegmentAlloc, addr, bytes);
             self.segments.back(&gone);

@@ -29,7 +29,7 @@ impl Memory {
     /// [B] in live blocks. The device is not asked anything.
     pub(super) fn live_bytes(&self) -> u64 {
         match &self.how {
-            How::Pooled(p) => p.pond.live_bytes(),
+            How::Pooled(p) => p.pond.statistics().live_bytes(),
             How::Unpooled(u) => u.live_bytes(),
         }
     }

@@ -1,5 +1,6 @@
 //! The settings of a device's memory, from options and a limit, and how they configure its pond.
 
+use super::readings::Readings;
 use super::state::{How, Memory, Released, Requested, Settings};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
@@ -69,6 +70,7 @@ impl Memory {
             deferred: DeferredFrees::default(),
             observers,
             settings,
+            readings: Readings::default(),
         };
         memory.act_on(&lock(&memory.settings.requested));
         Ok(memory)

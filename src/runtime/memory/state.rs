@@ -1,6 +1,7 @@
 //! What the memory of one device consists of, and whether it is open.
 
 use super::pooled::Pooled;
+use super::readings::Readings;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
@@ -27,6 +28,7 @@ pub struct Memory {
     pub(super) deferred: DeferredFrees,
     pub(super) observers: Arc<Observers>,
     pub(super) settings: Settings,
+    pub(super) readings: Readings,
 }
 
 bitflags::bitflags! {

@@ -2,6 +2,7 @@
 //! that can be used again, and the slabs in which small ones lie. Makes no call; who holds it under its lock makes
 //! them after.
 
+use super::numbers::{HostMemoryStats, Times};
 use super::ranges::Ranges;
 use super::sizes::{SLAB_MAX, span_of};
 use crate::base::error::Result;
@@ -76,6 +77,18 @@ pub struct HostStats {
     pub numa_node: Option<u32>,
 }
 
+/// What is told only in full (`HostMemoryStats`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct More {
+    /// Blocks of their own, and slabs.
+    pub segments: Counter,
+    /// [B] of blocks that are not free: live, waiting, or in somebody's hands.
+    pub active: Counter,
+    pub active_blocks: Counter,
+    pub taking: Times,
+    pub giving: Times,
+}
+
 /// See the file's head.
 #[derive(Default)]
 pub(super) struct State {
@@ -87,6 +100,9 @@ pub(super) struct State {
     pub returns: u64,
     pub stats: HostStats,
     pub observers: Arc<Observers>,
+    pub more: More,
+    /// The statistics in full at the last reset of what is accumulated.
+    pub before: HostMemoryStats,
     free: BTreeMap<u64, Vec<u64>>, // by size; the last freed is used first
     slabs: BTreeMap<u64, Slab>,
 }
@@ -118,6 +134,8 @@ impl State {
         self.stats.requested.add(bytes);
         self.stats.allocated.add(size);
         self.stats.blocks.add(1);
+        self.more.active.add(size);
+        self.more.active_blocks.add(1);
     }
 
     fn slab_of(&mut self, addr: u64, size: u64) -> Option<&mut Slab> {
@@ -132,6 +150,7 @@ impl State {
     pub(super) fn enter(&mut self, addr: u64, bytes: u64, size: u64) -> u64 {
         let span = span_of(size);
         self.tell(EventKind::SegmentAlloc, addr, span, span);
+        self.more.segments.add(1);
         if size > SLAB_MAX {
             self.stats.reserved.add(size);
             self.enliven(addr, bytes, size);
@@ -161,6 +180,8 @@ impl State {
         }
         self.free.entry(size).or_default().push(addr);
         self.stats.cached += size;
+        self.more.active.sub(size);
+        self.more.active_blocks.sub(1);
         self.returns += 1;
     }
 
@@ -225,6 +246,8 @@ impl State {
             }
         }
         self.stats = HostStats::default();
+        self.more = More::default();
+        self.before = HostMemoryStats::default();
         (all, waiting)
     }
 }
@@ -290,6 +313,7 @@ mod tests {
             }
             prop_assert!(taken.is_empty() && s.free.is_empty() && s.slabs.is_empty());
             prop_assert_eq!((s.stats.cached, s.stats.allocated.current), (0, 0));
+            prop_assert_eq!((s.more.active.current, s.more.active_blocks.current), (0, 0));
         }
     }
 }

@@ -331,6 +331,11 @@ impl Unpooled {
         Ok(*self.lock()?.stats(pool)?)
     }
 
+    /// All pools.
+    pub(crate) fn pools(&self) -> Vec<PoolId> {
+        lock(&self.account).pools.keys().copied().collect()
+    }
+
     /// Fails unless there is such a pool.
     pub(crate) fn check_pool(&self, pool: PoolId) -> Result<()> {
         self.lock()?.stats(pool).map(drop)

@@ -12,8 +12,8 @@ Nothing here imports PyTorch before it is needed, and nothing is printed. What c
 text says what to do.
 """
 from ._library import MillpondError, library_path, version
-from ._stats import max_memory_allocated, max_memory_reserved, mem_get_info, memory_allocated, memory_reserved
-from ._stats import memory_stats, reset_peak_memory_stats, snapshot
+from ._stats import host_memory_stats, max_memory_allocated, max_memory_reserved, mem_get_info, memory_allocated, memory_reserved
+from ._stats import memory_stats, reset_accumulated_memory_stats, reset_peak_memory_stats, snapshot
 from ._switch import allocator, enable, is_enabled, mem_pool
 from ._tags import tag, tag_bytes
 
@@ -21,6 +21,7 @@ __all__ = [
     "MillpondError",
     "allocator",
     "enable",
+    "host_memory_stats",
     "is_enabled",
     "library_path",
     "max_memory_allocated",
@@ -30,6 +31,7 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
     "snapshot",
     "tag",

@@ -92,6 +92,11 @@ def _declare(lib):
     for name, result, arguments in [
         ("millpond_torch_device_count", c_int, [to(c_size)]),
         ("millpond_torch_stats", c_int, [c_int, to(Stats)]),
+        ("millpond_torch_memory_stats", c_int, [c_int, to(c_u64), c_size, to(c_size)]),
+        ("millpond_torch_memory_stats_name", ctypes.c_char_p, [c_size]),
+        ("millpond_torch_host_memory_stats", c_int, [c_int, to(c_u64), c_size, to(c_size)]),
+        ("millpond_torch_host_memory_stats_name", ctypes.c_char_p, [c_size]),
+        ("millpond_torch_reset_accumulated", c_int, [c_int]),
         ("millpond_torch_memory", c_int, [c_int, to(c_u64), to(c_u64)]),
         ("millpond_torch_reset_peaks", c_int, [c_int]),
         ("millpond_torch_blocks", c_size, [c_int, to(Block), c_size]),

@@ -1,23 +1,19 @@
 """Statistics and snapshots in the form in which PyTorch gives its own, from Millpond's exact account.
 
-PyTorch itself refuses torch.cuda.memory_stats() under an allocator that is not its own, so these take its place. What
-Millpond does not distinguish (PyTorch's two pools for small and large blocks) is counted under "all" only, and the
-"small_pool" and "large_pool" keys are left out.
+PyTorch itself refuses torch.cuda.memory_stats() under an allocator that is not its own, so these take its place. All
+keys are there. Two mean something of Millpond's own: the "small_pool" has blocks of up to 60 KiB, which lie apart from
+the others here (PyTorch's: below 1 MiB), and "inactive_split" is counted when it is read, so that its peak is the
+highest that was read.
 """
 import collections
 import ctypes
 
 from ._library import Block, MillpondError, Stats, check, device_count, library
 
-# PyTorch's name: Millpond's.
-BYTES = [
-    ("allocated_bytes", "allocated_bytes"),
-    ("reserved_bytes", "reserved_bytes"),
-    ("active_bytes", "active_bytes"),
-    ("requested_bytes", "requested_bytes"),
-    ("allocation", "blocks"),
-    ("segment", "segments"),
-]
+# What memory_stats() has beyond PyTorch's.
+OURS = {"limit_bytes", "free_bytes", "releasable_bytes", "largest_cached_bytes", "largest_free_bytes"}
+# The same of host_memory_stats().
+HOST_OURS = {"cached_bytes", "pending_bytes"}
 
 
 def _ordinal(device):
@@ -51,26 +47,48 @@ def _stats(device):
     return stats
 
 
+def _numbers(device, name, read):
+    """The numbers of a device by name, from one of the library's functions."""
+    lib = library()
+    device_count(lib)
+    names = []
+    while (text := name(lib, len(names))) is not None:
+        names.append(text.decode())
+    values, count = (ctypes.c_uint64 * len(names))(), ctypes.c_size_t()
+    check(lib, read(lib, _ordinal(device), values, len(names), ctypes.byref(count)))
+    # What has no bound is -1 in PyTorch.
+    return {key: -1 if value == 2**64 - 1 else value for key, value in zip(names, values)}
+
+
 def memory_stats(device=None):
-    """As torch.cuda.memory_stats(device): an ordered dict with keys such as "allocated_bytes.all.current"."""
-    stats = _stats(device)
+    """As torch.cuda.memory_stats(device): an ordered dict with keys such as "allocated_bytes.all.current".
+
+    What PyTorch does not have has keys that begin with "millpond.".
+    """
+    numbers = _numbers(
+        device,
+        lambda lib, n: lib.millpond_torch_memory_stats_name(n),
+        lambda lib, *arguments: lib.millpond_torch_memory_stats(*arguments),
+    )
     out = {}
-    for theirs, ours in BYTES:
-        counter = getattr(stats, ours)
-        for name, value in [
-            ("current", counter.current),
-            ("peak", counter.peak),
-            ("allocated", counter.total),
-            ("freed", counter.total - counter.current),
-        ]:
-            out[f"{theirs}.all.{name}"] = value
-    out["num_alloc_retries"] = 0
-    out["num_ooms"] = stats.out_of_memory_count
-    out["num_device_alloc"] = stats.segments.total
-    out["num_device_free"] = stats.segments.total - stats.segments.current
-    out["max_split_size"] = -1
-    out["millpond.driver_calls"] = stats.driver_calls
-    out["millpond.limit_bytes"] = stats.limit_bytes
+    for key, value in numbers.items():
+        ours = key.startswith("sleeping_bytes.") or key in OURS
+        out[f"millpond.{key}" if ours else key] = value
+    out["millpond.driver_calls"] = _stats(device).driver_calls
+    return collections.OrderedDict(sorted(out.items()))
+
+
+def host_memory_stats(device=None):
+    """As torch.cuda.host_memory_stats(), of the pinned memory that Millpond gives out for a device.
+
+    PyTorch's own pinned memory does not come from Millpond, and is not in it.
+    """
+    numbers = _numbers(
+        device,
+        lambda lib, n: lib.millpond_torch_host_memory_stats_name(n),
+        lambda lib, *arguments: lib.millpond_torch_host_memory_stats(*arguments),
+    )
+    out = {f"millpond.{key}" if key in HOST_OURS else key: value for key, value in numbers.items()}
     return collections.OrderedDict(sorted(out.items()))
 
 
@@ -97,6 +115,13 @@ def reset_peak_memory_stats(device=None):
     lib = library()
     device_count(lib)
     check(lib, lib.millpond_torch_reset_peaks(_ordinal(device)))
+
+
+def reset_accumulated_memory_stats(device=None):
+    """What was allocated, freed and counted so far is not told any more by memory_stats()."""
+    lib = library()
+    device_count(lib)
+    check(lib, lib.millpond_torch_reset_accumulated(_ordinal(device)))
 
 
 def mem_get_info(device=None):

@@ -1,0 +1,50 @@
+// Statistics in full, by name and by stream. Device and PoolView have the calls.
+#ifndef MILLPOND_CPP_STATISTICS_HPP
+#define MILLPOND_CPP_STATISTICS_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "millpond/cpp/error.hpp"
+
+namespace millpond {
+inline namespace MILLPOND_CPP_ABI {
+
+namespace detail {
+inline std::vector<millpond_stream_stats> list_stream_stats(const millpond_device* device,
+                                                            const millpond_pool* pool) {
+  std::vector<millpond_stream_stats> all(16);
+  for (;;) {
+    std::size_t count = 0;
+    if (check(millpond_device_list_stream_stats(device, pool, all.data(), sizeof all[0], all.size(),
+                                                &count)) != C_SUCCESS) {
+      return {};
+    }
+    if (count <= all.size()) {
+      all.resize(count);
+      return all;
+    }
+    all.resize(count + count / 8);
+  }
+}
+}  // namespace detail
+
+/// The number of that name, such as "allocated_bytes.all.peak". Throws MILLPOND_E_INVALID_ARGUMENT
+/// for a name that there is not.
+inline std::uint64_t statistic(const millpond_memory_stats& stats, const char* name) {
+  std::uint64_t value = 0;
+  check(millpond_memory_stats_find(&stats, name, &value));
+  return value;
+}
+/// The same of pinned memory, such as "active_bytes.peak".
+inline std::uint64_t statistic(const millpond_host_memory_stats& stats, const char* name) {
+  std::uint64_t value = 0;
+  check(millpond_host_memory_stats_find(&stats, name, &value));
+  return value;
+}
+
+}  // namespace MILLPOND_CPP_ABI
+}  // namespace millpond
+
+#endif  // MILLPOND_CPP_STATISTICS_HPP

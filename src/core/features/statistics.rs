@@ -1,0 +1,173 @@
+//! The statistics in full: the account by class, and how free memory lies.
+
+use super::super::ground::{Ground, Growing};
+use super::super::heap::Space;
+use super::super::heap::counters::{ALL, Grid, LARGE, SMALL};
+use super::super::ledger::{Account, Line};
+use super::super::types::{Counter, Flow, MemoryStats, NO_POOL, PoolId, Split};
+use super::super::units::{Extent, GRANULE};
+use crate::base::error::Result;
+use crate::base::sync::{Ordering::Relaxed, lock};
+
+/// Free memory, by who can have it.
+#[derive(Default)]
+struct Spaces {
+    /// Of the pool, or of the device.
+    own: Space,
+    /// What a request can have of that.
+    usable: Space,
+    /// What it can have of other pools.
+    others: Space,
+}
+
+/// A quantity by class, where the second class is the rest.
+fn split_of(all: Counter, small: Counter, large: Counter) -> Split {
+    let small = Counter { current: small.current.min(all.current), ..small };
+    let large = Counter { current: all.current - small.current, ..large };
+    // The rest moves with the whole, and its own counter may be behind by what is on the way.
+    let large = Counter { total: large.total.max(large.current), ..large };
+    let small = Counter { total: small.total.max(small.current), ..small };
+    Split { all: all.into(), large_pool: large.into(), small_pool: small.into() }
+}
+
+/// The same in granules.
+fn granules(bytes: Counter) -> Counter {
+    Counter { current: bytes.current / GRANULE, peak: bytes.peak / GRANULE, total: bytes.total / GRANULE }
+}
+
+/// What is known only now.
+fn now(all: u64, large: u64, small: u64) -> Split {
+    let flow = |current| Flow { current, peak: current, ..Flow::default() };
+    Split { all: flow(all), large_pool: flow(large), small_pool: flow(small) }
+}
+
+impl Ground {
+    /// The statistics of the device, or of one of its pools, where the device says that it has so many bytes left. What
+    /// says how free memory lies is read heap by heap, a little later.
+    pub(crate) fn memory_stats(&self, pool: Option<PoolId>, device_free: u64) -> Result<MemoryStats> {
+        self.poll_all();
+        let g = self.growing();
+        let mut ledger = lock(&self.ledger);
+        let named = pool.map(|p| self.live_pool(p)).transpose()?;
+        let number = pool.map(|p| p.0);
+        let (account, gone, [small, large], oversize) = self.take_sums(&mut ledger, None, |ledger| {
+            let (account, gone) = match pool {
+                None => (ledger.device, ledger.gone),
+                Some(p) => (ledger.pools.get(&p.0).copied().unwrap_or_default(), Grid::default()),
+            };
+            (account, gone, self.maps.reserved.told(number), self.maps.reserved.oversize(number))
+        });
+        drop(ledger);
+        let held = pool.map_or(g.device, |p| g.holdings(p.0));
+        let mut m = MemoryStats {
+            reserved_bytes: split_of(held.reserved, small, large),
+            segment: match self.config.mapping {
+                true => split_of(held.segments, granules(small), granules(large)),
+                false => split_of(held.segments, Counter::default(), held.segments),
+            },
+            oversize_allocations: oversize.into(),
+            oversize_segments: held.oversize.into(),
+            sleeping_bytes: held.sleeping.into(),
+            num_alloc_retries: named.map_or(&self.retries, |p| &p.retries).load(Relaxed),
+            num_ooms: named.map_or(&self.oom_count, |p| &p.oom_count).load(Relaxed),
+            num_sync_all_streams: self.order.device_waits(),
+            max_split_size: match self.tuned.max_split() {
+                0 => u64::MAX,
+                bytes => bytes,
+            },
+            limit_bytes: named.map_or(&self.limit, |p| &p.limit).load(Relaxed),
+            ..MemoryStats::default()
+        };
+        tell_lines(&mut m, &account, &gone);
+        self.tell_space(&mut m, &g, pool, device_free);
+        Ok(m)
+    }
+
+    /// How the free memory lies, and how much a request could have.
+    fn tell_space(&self, m: &mut MemoryStats, g: &Growing<'_>, pool: Option<PoolId>, device_free: u64) {
+        let s = self.spaces(g, pool);
+        let own = s.own;
+        m.inactive_split = now(own.small_pieces + own.large_pieces, own.large_pieces, own.small_pieces);
+        m.inactive_split_bytes = now(own.small + own.large, own.large, own.small);
+        m.free_bytes = own.free();
+        m.releasable_bytes = own.whole;
+        let number = pool.map_or(NO_POOL, |p| p.0);
+        // What the pool may still have, of whomever, and what the device may still give.
+        let most = self.own_room(g, number);
+        let room = self.allowed(g, number).0;
+        let (cached, all) = if self.config.mapping {
+            let whole = |more: u64| (s.usable.granules + more) * GRANULE;
+            let (most, room) = (most / GRANULE, room.min(device_free) / GRANULE);
+            let others = s.others.granules;
+            (
+                s.usable.longest.max(whole(others.min(most))),
+                s.usable.longest.max(whole(others.saturating_add(room).min(most))),
+            )
+        } else {
+            let run = s.others.run.min(most / GRANULE) * GRANULE;
+            let cached = s.usable.longest.max(run);
+            // Idle segments go back for one that is large enough.
+            let idle = s.usable.whole + s.others.whole;
+            (cached, cached.max(room.min(device_free).saturating_add(idle).min(self.config.max_alloc)))
+        };
+        m.largest_cached_bytes = self.largest_request(cached);
+        m.largest_free_bytes = self.largest_request(all);
+    }
+
+    /// The largest request that is charged no more than `bytes`.
+    fn largest_request(&self, bytes: u64) -> u64 {
+        let chunk = self.config.min_chunk;
+        (bytes / chunk * chunk).saturating_sub(self.config.padding)
+    }
+
+    /// Goes through the heaps one by one. Growth is locked.
+    fn spaces(&self, g: &Growing<'_>, pool: Option<PoolId>) -> Spaces {
+        let mut all = Spaces::default();
+        for heap in self.all_heaps() {
+            let of = heap.pool();
+            if of == NO_POOL || self.sleeps(PoolId(of)) {
+                continue;
+            }
+            let pinned = self.is_pinned(heap);
+            let goes = |piece: Extent| match () {
+                () if pinned => 0,
+                () if self.config.mapping => piece.whole().map_or(0, |run| run.bytes()),
+                () if g.segment_of(piece.touched().first).is_some_and(|s| s.part == piece) => piece.bytes(),
+                () => 0,
+            };
+            let mut h = self.look(heap);
+            self.drain(&mut h);
+            let mut space = h.space(goes);
+            if pinned {
+                // An empty chunk that is kept cannot go either.
+                space.small += std::mem::take(&mut space.whole);
+            }
+            drop(h);
+            let mine = pool.is_none_or(|p| p.0 == of);
+            if mine {
+                all.own.add(&space);
+            }
+            if mine && (pool.is_some() || !pinned) {
+                all.usable.add(&space);
+            } else if !mine && !pinned {
+                all.others.add(&space);
+            }
+        }
+        all
+    }
+}
+
+/// What the heaps have counted.
+fn tell_lines(m: &mut MemoryStats, account: &Account, gone: &Grid<u128>) {
+    let [all, large, small] = [ALL, LARGE, SMALL].map(|k| account.peaks.line(&account.sums, gone, k));
+    let split = |of: fn(&Line) -> Counter| Split {
+        all: of(&all).into(),
+        large_pool: of(&large).into(),
+        small_pool: of(&small).into(),
+    };
+    m.allocation = split(|l| l.blocks);
+    m.active = split(|l| l.active_blocks);
+    m.allocated_bytes = split(|l| l.allocated);
+    m.active_bytes = split(|l| l.active);
+    m.requested_bytes = split(|l| l.requested);
+}
