@@ -43,7 +43,7 @@ mod waiting;
 mod whole;
 
 pub(crate) use granules::FreeBlock;
-pub(crate) use scatter::{Scratch, Unscattered};
+pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use waiting::{Waiting, WaitingList};
 
 /// The number of lists of freed small and medium blocks, one for each size (`shape::list_of`), rounded up so that
