@@ -44,7 +44,7 @@ mod waiting;
 mod whole;
 
 pub(crate) use granules::FreeBlock;
-pub(crate) use scatter::{Scratch, Unscattered};
+pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
 pub(crate) use waiting::{Waiting, WaitingList};
 

@@ -27,6 +27,7 @@ mod trials;
 mod trim;
 
 pub(in crate::core) use gained::gained;
+use scatter::Scarcity;
 pub(crate) use steal::Terms;
 pub(crate) use trials::Trials;
 
@@ -239,8 +240,12 @@ impl Search<'_> {
         let mut scattering = ground.config.mapping;
         let mut all = ground.merges_small_first();
         let (mut eased, mut collected) = (false, false);
+        let scarcity = match req.is_large() && req.size.units >= LARGE_UNITS {
+            true => ground.note_scarcity(req.heap),
+            false => Scarcity::NONE,
+        };
         // What is to be scattered although it fits somewhere, if that costs less.
-        let mut sparing = req.is_large() && req.size.units >= LARGE_UNITS && ground.note_scarcity(req.heap);
+        let mut sparing = scarcity.spares;
         loop {
             let worn = req.is_large() && scattering && !eased && ground.is_worn(req.size.units);
             let mut h = ground.lock(req.heap);
@@ -274,7 +279,7 @@ impl Search<'_> {
                     }
                     continue;
                 }
-                match h.scatter(req.size.units, limit, &mut self.scratch) {
+                match h.scatter(req.size.units, limit, scarcity.runs, &mut self.scratch) {
                     Ok(first) => match self.show(h, first, !spared) {
                         Ok(offset) => return Ok(Some(offset)),
                         Err(e) => {

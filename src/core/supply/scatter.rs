@@ -4,7 +4,7 @@
 use super::super::aliases::{Gone, Range};
 use super::super::desc::{ALIAS, GranuleUse, Id, use_of};
 use super::super::ground::Ground;
-use super::super::heap::{Heap, LockedHeap, Scratch};
+use super::super::heap::{Heap, LockedHeap, Runs, Scratch};
 use super::super::state::growth::Parts;
 use super::super::units::{Extent, GRANULE_SHIFT, GranuleRun, LARGE_SHIFT, LARGE_UNITS_SHIFT, every_granule};
 use super::{REVIVE_TRIES, Search, WORTH_MAPPING};
@@ -17,6 +17,20 @@ const SCARCE_PART: u64 = 3;
 /// A heap is ragged when more than 1 / this of what is reserved is free in its partly used granules. Twice as much
 /// costs some programs 1 % of the device; half as much gains as often as it loses, and maps more.
 const RAGGED_PART: u64 = 100;
+
+/// What a request does for the sake of memory that is scarce.
+#[derive(Clone, Copy)]
+pub(super) struct Scarcity {
+    /// Uses up parts of granules rather than break a whole one: memory is scarce and the heap ragged.
+    pub spares: bool,
+    /// Which granules it takes. Driver calls are saved only as long as no more than half of what may be had is reserved.
+    pub runs: Runs,
+}
+
+impl Scarcity {
+    /// For a request of less than a granule, to which it makes no difference.
+    pub(super) const NONE: Scarcity = Scarcity { spares: false, runs: Runs::SmallestFirst };
+}
 
 impl Ground {
     /// Whether `granules` more may be taken from the device just to spare driver calls.
@@ -62,8 +76,8 @@ impl Ground {
         self.maps.set_alias(granule, head, heap.index, id);
     }
 
-    /// Updates whether memory is scarce and the heap ragged; returns whether both are true.
-    pub(super) fn note_scarcity(&self, heap: &'static Heap) -> bool {
+    /// Updates whether memory is scarce and the heap ragged.
+    pub(super) fn note_scarcity(&self, heap: &'static Heap) -> Scarcity {
         let (room, reserved) = {
             let g = self.growing();
             (self.allowed(&g, heap.pool()).0, g.device.reserved.current)
@@ -76,7 +90,8 @@ impl Ground {
         self.most_ragged.store(most, Relaxed);
         let mut h = self.lock(heap);
         h.note_ragged(most);
-        h.ragged
+        let runs = if room < reserved { Runs::SmallestFirst } else { Runs::Few };
+        Scarcity { spares: h.ragged, runs }
     }
 
     /// The maximum that scattering a block may cost to be better than the best fit. `None`: there is no fit, or it is

@@ -47,6 +47,22 @@ fn scattered_granules_serve_a_block_that_no_hole_could() {
     b.finish();
 }
 
+/// While most of a device is free, a block is not put together from more pieces than it needs; near the end, the
+/// smallest pieces are used up first.
+#[test]
+fn a_block_lies_in_few_pieces_while_memory_is_plentiful() {
+    for (granules, calls) in [(64, 2), (30, 6)] {
+        let mut b = Bench::new(config(true, granules * G));
+        halves(&mut b, PoolId::DEFAULT, &("LF".repeat(6) + "LFFFLFFFF" + "L"));
+        assert_eq!(b.world.lock().unwrap().taken, 22 * G);
+        let before = b.world.lock().unwrap().calls;
+        b.alloc(PoolId::DEFAULT, Some(0), 6 * G).unwrap();
+        assert_eq!(b.world.lock().unwrap().calls - before, calls, "on a device of {granules} granules");
+        assert_eq!(b.world.lock().unwrap().taken, 22 * G);
+        b.finish();
+    }
+}
+
 /// Ranges that show freed blocks give way to a block that is asked for, the ones used last too.
 #[test]
 fn idle_ranges_never_stand_in_the_way_of_a_block() {
