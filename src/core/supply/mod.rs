@@ -21,13 +21,14 @@ mod collect;
 mod device;
 mod fit;
 mod gained;
+mod scarcity;
 mod scatter;
 mod steal;
 mod trials;
 mod trim;
 
 pub(in crate::core) use gained::gained;
-use scatter::Scarcity;
+use scarcity::Scarcity;
 pub(crate) use steal::Terms;
 pub(crate) use trials::Trials;
 
@@ -73,9 +74,6 @@ const WORN: u32 = 8;
 /// granules from one another in every step, comes to rest: on the traces 1/80 leaves such a program
 /// 61 driver calls in each of its passes 15 to 30, 1/100 leaves it 2800.
 const SLACK_PART: u64 = 80;
-
-/// [units] less cost that must make up for the driver calls of a new mapping, where a block fits somewhere as well.
-const WORTH_MAPPING: u32 = 8;
 
 /// What is tried next for a request that found nothing, cheapest first.
 const STEPS: [Step; 9] = [

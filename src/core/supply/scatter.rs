@@ -4,33 +4,13 @@
 use super::super::aliases::{Gone, Range};
 use super::super::desc::{ALIAS, GranuleUse, Id, use_of};
 use super::super::ground::Ground;
-use super::super::heap::{Heap, LockedHeap, Runs, Scratch};
+use super::super::heap::{Heap, LockedHeap, Scratch};
 use super::super::state::growth::Parts;
-use super::super::units::{Extent, GRANULE_SHIFT, GranuleRun, LARGE_SHIFT, LARGE_UNITS_SHIFT, every_granule};
-use super::{REVIVE_TRIES, Search, WORTH_MAPPING};
+use super::super::units::{Extent, GRANULE_SHIFT, GranuleRun, LARGE_UNITS_SHIFT, every_granule};
+use super::{REVIVE_TRIES, Search};
 use crate::base::error::{Code, Result};
-use crate::base::sync::{Ordering::Relaxed, lock};
+use crate::base::sync::lock;
 use crate::fail;
-
-/// Memory is scarce when less than 1 / this of what is reserved may still be taken.
-const SCARCE_PART: u64 = 3;
-/// A heap is ragged when more than 1 / this of what is reserved is free in its partly used granules. Twice as much
-/// costs some programs 1 % of the device; half as much gains as often as it loses, and maps more.
-const RAGGED_PART: u64 = 100;
-
-/// What a request does for the sake of memory that is scarce.
-#[derive(Clone, Copy)]
-pub(super) struct Scarcity {
-    /// Uses up parts of granules rather than break a whole one: memory is scarce and the heap ragged.
-    pub spares: bool,
-    /// Which granules it takes. Driver calls are saved only as long as no more than half of what may be had is reserved.
-    pub runs: Runs,
-}
-
-impl Scarcity {
-    /// For a request of less than a granule, to which it makes no difference.
-    pub(super) const NONE: Scarcity = Scarcity { spares: false, runs: Runs::SmallestFirst };
-}
 
 impl Ground {
     /// Whether `granules` more may be taken from the device just to spare driver calls.
@@ -74,32 +54,6 @@ impl Ground {
         d.set_aux(entry);
         d.set_next(first);
         self.maps.set_alias(granule, head, heap.index, id);
-    }
-
-    /// Updates whether memory is scarce and the heap ragged.
-    pub(super) fn note_scarcity(&self, heap: &'static Heap) -> Scarcity {
-        let (room, reserved) = {
-            let g = self.growing();
-            (self.allowed(&g, heap.pool()).0, g.device.reserved.current)
-        };
-        let scarce = self.config.mapping && room < reserved / SCARCE_PART;
-        // Heaps take whole granules from each other: if there are several, blocks are scattered over parts of granules
-        // more sparingly.
-        let part = if self.heap_count.load(Relaxed) > 1 { RAGGED_PART / 2 } else { RAGGED_PART };
-        let most = if scarce { (reserved >> LARGE_SHIFT) / part } else { u64::MAX };
-        self.most_ragged.store(most, Relaxed);
-        let mut h = self.lock(heap);
-        h.note_ragged(most);
-        let runs = if room < reserved { Runs::SmallestFirst } else { Runs::Few };
-        Scarcity { spares: h.ragged, runs }
-    }
-
-    /// The maximum that scattering a block may cost to be better than the best fit. `None`: there is no fit, or it is
-    /// as good.
-    pub(super) fn sparing_limit(&self, h: &mut LockedHeap<'_>, units: u32) -> Option<u32> {
-        self.drain(h);
-        h.flush_large();
-        h.fit_cost(units)?.checked_sub(WORTH_MAPPING).filter(|&c| c > 0)
     }
 
     /// Maps pieces that were taken out of a heap, at addresses of their own.

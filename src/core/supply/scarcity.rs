@@ -1,0 +1,57 @@
+//! Whether memory is scarce, and what a request does then to spare it.
+
+use super::super::ground::Ground;
+use super::super::heap::{Heap, LockedHeap, Runs};
+use super::super::units::LARGE_SHIFT;
+use crate::base::sync::Ordering::Relaxed;
+
+/// [units] less cost that must make up for the driver calls of a new mapping, where a block fits somewhere as well.
+pub(super) const WORTH_MAPPING: u32 = 8;
+
+/// Memory is scarce when less than 1 / this of what is reserved may still be taken.
+const SCARCE_PART: u64 = 3;
+/// A heap is ragged when more than 1 / this of what is reserved is free in its partly used granules. Twice as much
+/// costs some programs 1 % of the device; half as much gains as often as it loses, and maps more.
+const RAGGED_PART: u64 = 100;
+
+/// What a request does for the sake of memory that is scarce.
+#[derive(Clone, Copy)]
+pub(super) struct Scarcity {
+    /// Uses up parts of granules rather than break a whole one: memory is scarce and the heap ragged.
+    pub spares: bool,
+    /// Which granules it takes. Driver calls are saved only as long as no more than half of what may be had is reserved.
+    pub runs: Runs,
+}
+
+impl Scarcity {
+    /// For a request of less than a granule, to which it makes no difference.
+    pub(super) const NONE: Scarcity = Scarcity { spares: false, runs: Runs::SmallestFirst };
+}
+
+impl Ground {
+    /// Updates whether memory is scarce and the heap ragged.
+    pub(super) fn note_scarcity(&self, heap: &'static Heap) -> Scarcity {
+        let (room, reserved) = {
+            let g = self.growing();
+            (self.allowed(&g, heap.pool()).0, g.device.reserved.current)
+        };
+        let scarce = self.config.mapping && room < reserved / SCARCE_PART;
+        // Heaps take whole granules from each other: if there are several, blocks are scattered over parts of granules
+        // more sparingly.
+        let part = if self.heap_count.load(Relaxed) > 1 { RAGGED_PART / 2 } else { RAGGED_PART };
+        let most = if scarce { (reserved >> LARGE_SHIFT) / part } else { u64::MAX };
+        self.most_ragged.store(most, Relaxed);
+        let mut h = self.lock(heap);
+        h.note_ragged(most);
+        let runs = if room < reserved { Runs::SmallestFirst } else { Runs::Few };
+        Scarcity { spares: h.ragged, runs }
+    }
+
+    /// The maximum that scattering a block may cost to be better than the best fit. `None`: there is no fit, or it is
+    /// as good.
+    pub(super) fn sparing_limit(&self, h: &mut LockedHeap<'_>, units: u32) -> Option<u32> {
+        self.drain(h);
+        h.flush_large();
+        h.fit_cost(units)?.checked_sub(WORTH_MAPPING).filter(|&c| c > 0)
+    }
+}
