@@ -110,6 +110,8 @@ pub struct Event {
     pub thread: u32,
     /// What the thread said that it is doing; 0: nothing.
     pub tag: u16,
+    /// Of `SegmentMap`: where the memory has been from the start; 0: not told.
+    pub home: u64,
 }
 
 impl Event {
@@ -127,6 +129,7 @@ impl Event {
             pool: PoolId::DEFAULT,
             thread: 0,
             tag: 0,
+            home: 0,
         }
     }
 
@@ -165,7 +168,8 @@ impl Told {
         let flags = flag(e.host, HOST) | flag(e.at_once, AT_ONCE) | flag(e.stream.is_some(), STREAM);
         let what = e.kind as u64 | flags | u64::from(e.thread) << 32;
         let pool = u64::from(e.pool.0) | u64::from(e.tag) << 32;
-        Told([e.time, what, e.address, e.bytes, e.requested, e.stream.unwrap_or(0), pool])
+        // A range of memory has no stream.
+        Told([e.time, what, e.address, e.bytes, e.requested, e.stream.unwrap_or(e.home), pool])
     }
 
     /// What happened; `None` where these are not the words of an event.
@@ -181,9 +185,10 @@ impl Told {
     /// The same, of a time in that span.
     pub(crate) fn event_in(&self, times: &Span) -> Option<Event> {
         let [ticks, what, address, bytes, requested, stream, pool] = self.0;
+        let kind = self.kind()?;
         Some(Event {
             time: times.ns_at(ticks),
-            kind: self.kind()?,
+            kind,
             host: what & HOST != 0,
             at_once: what & AT_ONCE != 0,
             address,
@@ -193,6 +198,7 @@ impl Told {
             pool: PoolId(pool as u32),
             thread: (what >> 32) as u32,
             tag: (pool >> 32) as u16,
+            home: if kind == EventKind::SegmentMap { stream } else { 0 },
         })
     }
 }

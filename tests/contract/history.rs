@@ -135,6 +135,38 @@ fn under_load_the_file_has_every_event() {
     });
 }
 
+/// The file has the names of tags, and where the memory of a scattered block has been from the start.
+#[test]
+fn the_file_names_tags_and_the_homes_of_scattered_memory() {
+    apart(|| {
+        let d = host(16 * MIB, true);
+        let file = path("names.history");
+        start(d, 1 << 12, 0, Some(&file));
+        let pool = d.default_pool();
+        let blocks: Vec<usize> = (0..8).map(|_| pool.alloc(2 * MIB, NULL).unwrap()).collect();
+        let odd: Vec<usize> = blocks.iter().skip(1).step_by(2).copied().collect();
+        odd.iter().for_each(|&p| pool.free(p, NULL).unwrap());
+        let name = CString::new("a \"name\" </script>").unwrap();
+        outcome(unsafe { millpond_tag_push(name.as_ptr()) }).unwrap();
+        let scattered = pool.alloc(8 * MIB, NULL).unwrap();
+        outcome(millpond_tag_pop()).unwrap();
+        assert_eq!(state(d).history_stop().unwrap(), 0);
+        let read = HistoryFile::parse(&take(&file)).unwrap();
+        let given = |e: &Event| e.kind == EventKind::Alloc && e.address == scattered as u64;
+        let tagged = read.events.iter().map(|e| e.event).find(given).map(|e| read.tags[&e.tag].as_str());
+        assert_eq!(tagged, Some(name.to_str().unwrap()));
+        let shown = read.events.iter().map(|e| e.event).filter(|e| e.kind == EventKind::SegmentMap);
+        let mut homes = Vec::new();
+        for e in shown {
+            assert!(e.address >= scattered as u64 && e.address + e.bytes <= (scattered + 8 * MIB) as u64);
+            homes.extend((0..e.bytes / (2 * MIB) as u64).map(|i| e.home + i * (2 * MIB) as u64));
+        }
+        homes.sort_unstable();
+        assert_eq!(homes, odd.iter().map(|&p| p as u64).collect::<Vec<_>>());
+        assert!(read.events.iter().all(|e| e.event.kind == EventKind::SegmentMap || e.event.home == 0));
+    });
+}
+
 /// A ring that is far too small for its writer: what is in the file and what is counted as dropped is everything.
 #[test]
 fn what_the_writer_cannot_keep_up_with_is_counted() {

@@ -428,7 +428,9 @@ impl Backing for Supply {
         self.views.check(offset / GRANULE, u64::from(count))?;
         self.taking(|m| m.map(offset, u64::from(first), u64::from(count)))?;
         let _in = InCall::new(self);
-        self.tell(EventKind::SegmentMap, self.window_at(offset), self.granule_at(count));
+        let home = self.window_at(self.granule_at(first));
+        let shown = Event::range(EventKind::SegmentMap, self.window_at(offset), self.granule_at(count));
+        self.observers.tell(Event { home, ..shown });
         self.segments.added(self.window_at(offset), self.granule_at(count));
         Ok(())
     }

@@ -7,6 +7,8 @@ use crate::base::clock;
 use crate::base::error::{Code, Error, Result};
 use crate::fail;
 use crate::runtime::observe::{Event, EventKind};
+use crate::runtime::tags;
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -89,6 +91,8 @@ pub(super) struct HistorySink {
     file: File,
     head: Vec<u8>,
     chunk: Chunk,
+    /// Tags whose names are in the file.
+    named: BTreeSet<u16>,
 }
 
 impl HistorySink {
@@ -102,13 +106,19 @@ impl HistorySink {
             clock::monotonic(),
             env!("CARGO_PKG_VERSION")
         );
-        HistorySink { file, head: head(&about), chunk: Chunk::default() }
+        HistorySink { file, head: head(&about), chunk: Chunk::default(), named: BTreeSet::new() }
     }
 }
 
 impl Sink for HistorySink {
     fn event(&mut self, event: &Event, frames: &[u64]) {
         let text = if event.kind == EventKind::Annotate { text_of(event.address) } else { None };
+        if event.tag != 0
+            && self.named.insert(event.tag)
+            && let Some(name) = tags::name(event.tag)
+        {
+            self.chunk.tag_name(event.tag, name);
+        }
         self.chunk.event(event, frames, text.as_deref());
     }
 

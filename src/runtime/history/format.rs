@@ -8,6 +8,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::core::PoolId;
 use crate::fail;
 use crate::runtime::observe::{Event, EventKind};
+use std::collections::BTreeMap;
 
 /// The first bytes of each file.
 const MAGIC: [u8; 8] = *b"MPHIST\r\n";
@@ -18,6 +19,8 @@ const VERSION: u32 = 1;
 const DROPPED: u8 = 0;
 /// The modules of the process follow.
 const MODULES: u8 = 255;
+/// The name of a tag follows.
+const TAG_NAME: u8 = 254;
 
 const HOST: u8 = 1;
 const AT_ONCE: u8 = 2;
@@ -25,6 +28,7 @@ const STREAM: u8 = 4;
 const TAG: u8 = 8;
 const FRAMES: u8 = 16;
 const TEXT: u8 = 32;
+const HOME: u8 = 64;
 
 /// An event as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +52,12 @@ pub struct HistoryFile {
     pub dropped: u64,
     /// What is loaded where, as `/proc/self/maps` had it: for the addresses of callers.
     pub modules: String,
+    /// The names of the tags of its events.
+    pub tags: BTreeMap<u16, String>,
     /// The file ends in the middle of a chunk: its writer ended, or still writes.
     pub cut_off: bool,
+    /// \[B\] up to the end of its last whole chunk.
+    pub whole_bytes: u64,
 }
 
 /// The head of a file.
@@ -99,7 +107,8 @@ impl Chunk {
             | flag(e.stream.is_some(), STREAM)
             | flag(e.tag != 0, TAG)
             | flag(!frames.is_empty(), FRAMES)
-            | flag(text.is_some(), TEXT);
+            | flag(text.is_some(), TEXT)
+            | flag(e.home != 0, HOME);
         self.bytes.extend([e.kind as u8, flags]);
         self.number(zigzag(e.time.wrapping_sub(self.time)));
         self.number(e.thread.into());
@@ -123,6 +132,15 @@ impl Chunk {
             }
         }
         text.into_iter().for_each(|t| self.text(t));
+        if e.home != 0 {
+            self.number(zigzag(e.home.wrapping_sub(e.address)));
+        }
+    }
+
+    pub(super) fn tag_name(&mut self, number: u16, name: &str) {
+        self.bytes.push(TAG_NAME);
+        self.number(number.into());
+        self.text(name);
     }
 
     pub(super) fn dropped(&mut self, count: u64) {
@@ -247,6 +265,7 @@ impl HistoryFile {
         }
         while !b.left.is_empty() {
             let start = b.at;
+            file.whole_bytes = start as u64;
             let (Ok(length), Ok(sum)) = (b.word(), b.word()) else {
                 file.cut_off = true;
                 return Ok(file);
@@ -260,6 +279,7 @@ impl HistoryFile {
             }
             file.chunk(&mut Bytes { left: chunk, at: start + 8 })?;
         }
+        file.whole_bytes = b.at as u64;
         Ok(file)
     }
 
@@ -269,6 +289,10 @@ impl HistoryFile {
             match b.byte()? {
                 DROPPED => self.dropped += b.number()?,
                 MODULES => self.modules = b.text()?,
+                TAG_NAME => {
+                    let number = b.small("a tag")?;
+                    self.tags.insert(number, b.text()?);
+                }
                 k => {
                     let Some(kind) = kind_of(k) else {
                         return b.wrong(&format!("there is no event of kind {k}"));
@@ -291,6 +315,7 @@ impl HistoryFile {
                         }
                     }
                     let text = if flags & TEXT != 0 { Some(b.text()?) } else { None };
+                    let home = if flags & HOME != 0 { address.wrapping_add(unzigzag(b.number()?)) } else { 0 };
                     let (host, at_once) = (flags & HOST != 0, flags & AT_ONCE != 0);
                     let event = Event {
                         time,
@@ -304,6 +329,7 @@ impl HistoryFile {
                         pool,
                         thread,
                         tag,
+                        home,
                     };
                     self.events.push(HistoryEvent { event, frames, text });
                 }
@@ -328,6 +354,7 @@ mod tests {
             thread: u32::MAX - n as u32,
             tag: n as u16 % 3,
             requested: n * 77,
+            home: if kind == EventKind::SegmentMap { n << 21 } else { 0 },
             ..Event::range(kind, (n << 40).wrapping_sub(n % 2), n * 512)
         };
         let of = |(n, kind): (usize, EventKind)| HistoryEvent {
@@ -344,6 +371,7 @@ mod tests {
             let mut c = Chunk::default();
             some.iter().for_each(|e| c.event(&e.event, &e.frames, e.text.as_deref()));
             c.dropped(3);
+            c.tag_name(2, "weights </script>\n");
             out.extend(c.finish());
         }
         let mut c = Chunk::default();
@@ -357,6 +385,8 @@ mod tests {
         let f = HistoryFile::parse(&file()).unwrap();
         assert_eq!(f.events, events());
         assert_eq!((f.dropped, f.cut_off, &f.modules[..]), (9, false, "1000-2000 r-xp 0 /bin/x\n"));
+        assert_eq!((f.tags[&2].as_str(), f.tags.len()), ("weights </script>\n", 1));
+        assert_eq!(f.whole_bytes, file().len() as u64);
         assert_eq!(f.about[1], ("program".to_owned(), "/a: b".to_owned()));
     }
 
@@ -368,6 +398,7 @@ mod tests {
             let f = HistoryFile::parse(&whole[..n]).unwrap();
             assert!(events().starts_with(&f.events));
             assert!(f.events.len() >= seen, "{n}");
+            assert!(f.whole_bytes <= n as u64 && f.cut_off == (f.whole_bytes != n as u64), "{n}");
             seen = f.events.len();
         }
         assert_eq!(seen, events().len());
