@@ -20,7 +20,7 @@ struct Module {
 
 /// A file that was read.
 pub(crate) struct History {
-    file: HistoryFile,
+    pub(crate) file: HistoryFile,
     modules: Vec<Module>,
 }
 
@@ -38,12 +38,18 @@ impl History {
     /// Reads a file.
     pub(crate) fn read(path: &Path) -> Result<History> {
         let bytes = std::fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-        let file = HistoryFile::parse(&bytes).with_context(|| path.display().to_string())?;
+        History::parse(&bytes).with_context(|| path.display().to_string())
+    }
+
+    /// The same of a file's bytes.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<History> {
+        let file = HistoryFile::parse(bytes)?;
         let modules = file.modules.lines().filter_map(module).collect();
         Ok(History { file, modules })
     }
 
-    fn frame(&self, address: u64) -> String {
+    /// A caller's address, as module and offset where that is known.
+    pub(crate) fn frame(&self, address: u64) -> String {
         match self.modules.iter().find(|m| m.start <= address && address < m.end) {
             Some(m) => format!("{}+{:#x}", m.path, address - m.start + m.offset),
             None => format!("{address:#x}"),
@@ -55,13 +61,16 @@ impl History {
     }
 
     /// What is to be said of the file as a whole, a line each.
-    fn notes(&self) -> Vec<String> {
+    pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.file.dropped > 0 {
             notes.push(format!("{} events are not in it: its writer could not keep up", self.file.dropped));
         }
         if self.file.cut_off {
-            notes.push("it ends in the middle: the program has ended without a word, or still writes".into());
+            notes.push(format!(
+                "it ends in the middle, after byte {}: the program has ended without a word, or still writes",
+                self.file.whole_bytes
+            ));
         }
         notes
     }
@@ -97,6 +106,7 @@ impl History {
             );
             let words = [(e.host, "host"), (e.at_once, "at once")];
             words.iter().filter(|w| w.0).for_each(|w| out += &format!("  {}", w.1));
+            self.file.tags.get(&e.tag).iter().for_each(|t| out += &format!("  tag {t:?}"));
             text.iter().for_each(|t| out += &format!("  {t:?}"));
             out.push('\n');
             frames.iter().for_each(|&f| out += &format!("{:>16}{}\n", "", self.frame(f)));
@@ -129,7 +139,8 @@ impl History {
                 }
             }
             if e.tag != 0 {
-                o.insert("tag".into(), e.tag.into());
+                let name = self.file.tags.get(&e.tag).map(|t| Value::from(t.as_str()));
+                o.insert("tag".into(), name.unwrap_or(e.tag.into()));
             }
             if !frames.is_empty() {
                 o.insert("frames".into(), frames.iter().map(|&f| self.frame(f)).collect());

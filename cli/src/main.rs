@@ -16,6 +16,7 @@ mod foreign;
 mod history;
 mod info;
 mod machine;
+mod perfetto;
 mod pickle;
 mod picture;
 mod probe;
@@ -26,6 +27,7 @@ mod series;
 mod touch;
 mod trace;
 mod units;
+mod view;
 
 use clap::{Parser, Subcommand};
 use commands::Failure;
@@ -54,6 +56,8 @@ enum Command {
     Info(commands::info::InfoArgs),
     /// Print a device's history that was streamed to a file (MILLPOND_HISTORY=FILE)
     History(commands::history::HistoryArgs),
+    /// Draw a snapshot, a history or a trace into one page: who holds which memory, where and when
+    View(commands::view::ViewArgs),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => commands::compare::run(&args),
         Command::Info(args) => commands::info::run(&args).map_err(Failure::from),
         Command::History(args) => commands::history::run(&args).map_err(Failure::from),
+        Command::View(args) => commands::view::run(&args).map_err(Failure::from),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

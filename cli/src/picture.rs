@@ -11,10 +11,11 @@ use std::fmt::Write;
 
 const COLOURS: &str = include_str!("page/colours.css");
 const PAGE_CSS: &str = include_str!("page/page.css");
+const UNITS_JS: &str = include_str!("page/units.js");
 const PAGE_JS: &str = include_str!("page/page.js");
 
 /// Text as it may stand in HTML and SVG.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -48,7 +49,7 @@ pub(crate) fn html(runs: &[Run<'_>], version: &str) -> String {
     let _ = write!(
         h,
         "<footer>Made by <code>millpond replay</code>, Millpond {}.</footer>\n</main>\n\
-         <script>\n{PAGE_JS}</script>\n</body>\n</html>\n",
+         <script>\n{UNITS_JS}{PAGE_JS}</script>\n</body>\n</html>\n",
         escape(version)
     );
     h

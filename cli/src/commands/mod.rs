@@ -9,6 +9,7 @@ pub(crate) mod history;
 pub(crate) mod info;
 pub(crate) mod output;
 pub(crate) mod replay;
+pub(crate) mod view;
 
 /// Why the program ends with another status than 0.
 pub(crate) enum Failure {

@@ -6,8 +6,16 @@ use std::path::Path;
 
 /// Prints. A reader that has gone away (`millpond info | head -1`) is no reason to fail; a full disk is.
 pub(crate) fn say(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    say_parts(&[text.as_bytes()])
+}
+
+fn put(out: &mut dyn Write, parts: &[&[u8]]) -> std::io::Result<()> {
+    parts.iter().try_for_each(|p| out.write_all(p))?;
+    out.flush()
+}
+
+fn say_parts(parts: &[&[u8]]) -> Result<()> {
+    match put(&mut std::io::stdout().lock(), parts) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         said => said.context("standard output cannot be written"),
     }
@@ -20,8 +28,14 @@ pub(crate) fn is_stdout(path: &Path) -> bool {
 
 /// Writes a file, or to standard output where that is named.
 pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
+    write_parts(path, &[text.as_bytes()])
+}
+
+/// The same, of bytes in several pieces.
+pub(crate) fn write_parts(path: &Path, parts: &[&[u8]]) -> Result<()> {
     if is_stdout(path) {
-        return say(text);
+        return say_parts(parts);
     }
-    std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
+    let written = std::fs::File::create(path).and_then(|mut file| put(&mut file, parts));
+    written.with_context(|| format!("{} cannot be written", path.display()))
 }

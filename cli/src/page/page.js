@@ -1,11 +1,4 @@
 // Shows the values under the pointer. The page is complete without it.
-"use strict";
-const size = n => {
-  for (const [unit, s] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 1024]])
-    if (n >= s) return (n / s).toFixed(n / s < 100 ? 2 : 1) + " " + unit;
-  return n + " B";
-};
-const count = n => String(n).replace(/\B(?=(\d{3})+$)/g, " ");
 for (const plot of document.querySelectorAll(".plot")) {
   const d = JSON.parse(plot.querySelector("script").textContent);
   const svg = plot.querySelector("svg"), line = svg.querySelector(".cursor"), tip = plot.querySelector(".tip");

@@ -315,7 +315,8 @@ impl HistoryFile {
                         }
                     }
                     let text = if flags & TEXT != 0 { Some(b.text()?) } else { None };
-                    let home = if flags & HOME != 0 { address.wrapping_add(unzigzag(b.number()?)) } else { 0 };
+                    let home =
+                        if flags & HOME != 0 { address.wrapping_add(unzigzag(b.number()?)) } else { 0 };
                     let (host, at_once) = (flags & HOST != 0, flags & AT_ONCE != 0);
                     let event = Event {
                         time,

@@ -1,0 +1,57 @@
+//! `millpond view`: arguments, and where the page goes.
+
+use super::device::DeviceArgs;
+use super::output::{is_stdout, say, write_parts};
+use crate::{api, perfetto, units, view};
+use anyhow::Result;
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+#[derive(Args)]
+pub(crate) struct ViewArgs {
+    /// A snapshot in Millpond's JSON, a history's file, or a trace, which is replayed: .trace, .trace.zst, a pickle of
+    /// PyTorch's _record_memory_history, or RMM's CSV log
+    input: PathBuf,
+    /// Where the page goes [default: the input's name with .html, in the current folder, unless --perfetto is there]
+    #[arg(long, short, value_name = "FILE.html")]
+    out: Option<PathBuf>,
+    /// Write a trace for Perfetto (ui.perfetto.dev), too: counters, events, waits, and the life of large blocks
+    #[arg(long, value_name = "FILE.pftrace")]
+    perfetto: Option<PathBuf>,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Memory of the device on which a trace is replayed, as in 4GiB [default: for `host` twice the peak of the trace;
+    /// else all it has]
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
+    capacity: Option<u64>,
+}
+
+/// Where the page goes where nobody says it.
+fn default_out(input: &Path) -> PathBuf {
+    let name = input.file_name().map_or_else(|| "millpond".into(), |n| n.to_string_lossy().into_owned());
+    PathBuf::from(format!("{name}.html"))
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ViewArgs) -> Result<()> {
+    let record = view::read(&args.input, &args.device, args.capacity)?;
+    let out = match (&args.out, &args.perfetto) {
+        (None, Some(_)) => None,
+        (out, _) => Some(out.clone().unwrap_or_else(|| default_out(&args.input))),
+    };
+    let mut written = Vec::new();
+    if let Some(path) = out {
+        let page = view::page(&record, &api::version());
+        write_parts(&path, &page.each_ref().map(String::as_bytes))?;
+        written.push(path);
+    }
+    if let Some(path) = &args.perfetto {
+        write_parts(path, &[&perfetto::export(&record)])?;
+        written.push(path.clone());
+    }
+    record.notes.iter().for_each(|n| eprintln!("note: {n}"));
+    for path in written.iter().filter(|p| !is_stdout(p)) {
+        say(&format!("wrote {}\n", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! A record from a device's history.
+
+use super::record::{Block, Builder, Kind, Mark, NEVER, Range, Record, Use};
+use crate::history::History;
+use crate::units;
+use millpond::runtime::{Event, EventKind, HistoryEvent};
+use std::collections::HashMap;
+
+/// How the history is read: its number is that of a trace that was replayed.
+#[derive(Default)]
+pub(super) struct Reading<'a> {
+    /// Calls of the program; what comes after them is cleaning up.
+    pub(super) most_calls: Option<u64>,
+    /// Of each call: the number of its stream, for requests, and the line of the trace.
+    pub(super) calls: &'a [(u32, u32)],
+    /// Calls at which a step of the program begins.
+    pub(super) steps: &'a [u64],
+}
+
+/// The events of a history.
+pub(super) struct Reader<'a> {
+    history: &'a History,
+    how: Reading<'a>,
+    b: Builder,
+    frames: HashMap<u64, String>,
+    calls: u64,
+}
+
+/// The record of a history's file.
+pub(super) fn record(title: &str, history: &History) -> Record {
+    let mut r = read(title, history, Reading::default());
+    for (key, name) in
+        [("device", "device"), ("program", "program"), ("process", "process"), ("millpond", "Millpond")]
+    {
+        if let Some((_, value)) = history.file.about.iter().find(|a| a.0 == key) {
+            r.fact(name, value);
+        }
+    }
+    r
+}
+
+pub(super) fn read(title: &str, history: &History, how: Reading<'_>) -> Record {
+    let mut r = Reader { history, how, b: Builder::new(title), frames: HashMap::new(), calls: 0 };
+    for e in &history.file.events {
+        if !r.event(e) {
+            break;
+        }
+    }
+    let (older, lost) = (r.b.older, r.b.lost_frees);
+    let mut record = r.b.record;
+    record.notes = history.notes();
+    if older > 0 {
+        record.notes.push(format!(
+            "{} blocks are older than the record: who allocated them is unknown",
+            units::count(older)
+        ));
+    }
+    if lost > 0 {
+        record.notes.push(format!(
+            "{} frees are missing: these blocks end where another one takes their place",
+            units::count(lost)
+        ));
+    }
+    let bare = record.cover_older_blocks();
+    if bare > 0 {
+        record.notes.push(format!(
+            "memory was reserved before the record began: {} of it is known, as blocks lie in it",
+            units::bytes(bare)
+        ));
+    }
+    record
+}
+
+impl Reader<'_> {
+    fn stack(&mut self, frames: &[u64]) -> u32 {
+        if frames.is_empty() {
+            return 0;
+        }
+        let names = &mut self.frames;
+        let name = |&f: &u64| names.entry(f).or_insert_with(|| self.history.frame(f)).clone();
+        let stack = frames.iter().map(name).collect();
+        self.b.record.stacks.number(stack)
+    }
+
+    fn thread(&mut self, e: &Event) -> u32 {
+        self.b.record.threads.number(e.thread.to_string())
+    }
+
+    /// Of a request, or of the block that it has got.
+    fn stream(&mut self, e: &Event) -> u32 {
+        let of_trace = usize::try_from(self.calls).ok().and_then(|n| self.how.calls.get(n)).map(|c| c.0);
+        let name = match (of_trace, e.stream) {
+            (Some(n), _) => format!("stream {n}"),
+            (None, None) => "all streams".to_owned(),
+            (None, Some(0)) => "default stream".to_owned(),
+            (None, Some(s)) => format!("{s:#x}"),
+        };
+        self.b.record.streams.number(name)
+    }
+
+    fn pool(&mut self, e: &Event) -> u32 {
+        let name = match (e.host, e.pool.0) {
+            (true, _) => "pinned host memory".to_owned(),
+            (false, 0) => "default pool".to_owned(),
+            (false, n) => format!("pool {n}"),
+        };
+        self.b.record.pools.number(name)
+    }
+
+    fn tag(&mut self, number: u16) -> u32 {
+        if number == 0 {
+            return 0;
+        }
+        let name = self.history.file.tags.get(&number).cloned().unwrap_or_else(|| format!("tag {number}"));
+        self.b.record.tags.number(name)
+    }
+
+    fn block(&mut self, e: &Event, born: u32) -> Block {
+        let line = usize::try_from(self.calls).ok().and_then(|n| self.how.calls.get(n)).map_or(0, |c| c.1);
+        Block {
+            address: e.address,
+            bytes: e.bytes,
+            requested: e.requested,
+            host: e.host,
+            born,
+            asked: NEVER,
+            done: NEVER,
+            stream: self.stream(e),
+            pool: self.pool(e),
+            tag: 0,
+            thread: 0,
+            stack: 0,
+            freed_by: 0,
+            freed_stack: 0,
+            line,
+        }
+    }
+
+    /// Takes the next event; whether more are wanted.
+    fn event(&mut self, h: &HistoryEvent) -> bool {
+        let e = &h.event;
+        if self.how.most_calls.is_some_and(|most| self.calls >= most)
+            && matches!(e.kind, EventKind::Alloc | EventKind::FreeRequested)
+        {
+            return false;
+        }
+        let now = self.b.moment(e.time);
+        if matches!(e.kind, EventKind::Alloc | EventKind::FreeRequested)
+            && let Ok(n) = self.how.steps.binary_search(&self.calls)
+        {
+            let text = format!("step {}", n + 1);
+            self.b.record.marks.push(Mark { moment: now, what: "step", text });
+        }
+        match e.kind {
+            EventKind::Alloc => {
+                let (thread, stack, tag) = (self.thread(e), self.stack(&h.frames), self.tag(e.tag));
+                let block = self.block(e, now);
+                self.b.came(Block { thread, stack, tag, ..block });
+                self.calls += 1;
+            }
+            EventKind::FreeRequested => {
+                let (thread, stack) = (self.thread(e), self.stack(&h.frames));
+                let mut block = self.block(e, 0);
+                block.line = 0;
+                self.b.asked(now, e.at_once, thread, stack, block);
+                self.calls += 1;
+            }
+            EventKind::FreeCompleted => self.b.completed(now, e.host, e.address),
+            EventKind::FreeRefused => {
+                self.b.refused(e.host, e.address);
+                self.mark(now, "refused", format!("the free of the block at {:#x} has failed", e.address));
+            }
+            EventKind::SegmentAlloc => self.added(now, e, Kind::Memory),
+            EventKind::SegmentMap => self.added(now, e, Kind::Shown),
+            EventKind::SegmentFree => self.b.removed(now, e.host, Kind::Memory, e.address, e.bytes),
+            EventKind::SegmentUnmap => self.b.removed(now, e.host, Kind::Shown, e.address, e.bytes),
+            EventKind::RecordStream => {
+                let (stream, thread) = (self.stream(e), self.thread(e));
+                if let Some(block) = self.b.latest(e.host, e.address) {
+                    self.b.record.uses.push(Use { block, moment: now, stream, thread });
+                }
+            }
+            EventKind::Oom => {
+                let (stream, pool, thread) = (self.stream(e), self.pool(e), self.thread(e));
+                let name = |t: &super::record::Table<String>, n| t.get(n).cloned().unwrap_or_default();
+                let r = &self.b.record;
+                let text = format!(
+                    "out of memory: no room for {} ({}, {}, thread {})",
+                    units::bytes(e.bytes),
+                    name(&r.streams, stream),
+                    name(&r.pools, pool),
+                    name(&r.threads, thread)
+                );
+                self.mark(now, "oom", text);
+            }
+            EventKind::Snapshot => self.mark(now, "snapshot", "a snapshot was taken".to_owned()),
+            EventKind::Annotate => self.mark(now, "note", h.text.clone().unwrap_or_default()),
+        }
+        true
+    }
+
+    fn added(&mut self, now: u32, e: &Event, kind: Kind) {
+        let range = Range::new(kind, e.address, e.bytes);
+        self.b.added(Range { host: e.host, born: now, home: e.home, ..range });
+    }
+
+    fn mark(&mut self, moment: u32, what: &'static str, text: String) {
+        self.b.record.marks.push(Mark { moment, what, text });
+    }
+}

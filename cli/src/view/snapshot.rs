@@ -1,0 +1,337 @@
+//! A record from a snapshot in Millpond's JSON. Its events, if it has any, tell how the memory came to be as it is; the
+//! blocks and segments of the snapshot itself say how it is at the end, and know more.
+
+use super::record::{Block, Builder, Kind, Mark, NEVER, Range, Record};
+use crate::units;
+use anyhow::{Result, bail, ensure};
+use serde::Deserialize;
+use std::collections::{HashMap, HashSet};
+
+/// The version of the form that is read.
+const VERSION: u64 = 1;
+
+#[derive(Deserialize)]
+struct Head {
+    schema: Option<String>,
+    version: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Snapshot {
+    library: Option<String>,
+    #[serde(default)]
+    device: Device,
+    account: Option<Account>,
+    segments: Vec<Segment>,
+    #[serde(default)]
+    events: Vec<Event>,
+}
+
+#[derive(Default, Deserialize)]
+struct Device {
+    r#type: Option<String>,
+    ordinal: Option<u64>,
+    total_bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Account {
+    #[serde(default)]
+    pools: Vec<Pool>,
+}
+
+#[derive(Deserialize)]
+struct Pool {
+    id: u64,
+    name: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Segment {
+    address: u64,
+    size_bytes: u64,
+    kind: String,
+    stream: Option<u64>,
+    pool: Option<u64>,
+    #[serde(default)]
+    sleeps: bool,
+    blocks: Vec<Placed>,
+}
+
+#[derive(Deserialize)]
+struct Placed {
+    address: u64,
+    size_bytes: u64,
+    requested_bytes: u64,
+    state: String,
+    tag: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Event {
+    action: String,
+    time_us: u64,
+    #[serde(default)]
+    address: u64,
+    size_bytes: u64,
+    stream: u64,
+}
+
+/// Whether the text may be a snapshot: it is an object of JSON.
+pub(super) fn is_json(bytes: &[u8]) -> bool {
+    bytes.trim_ascii_start().starts_with(b"{")
+}
+
+fn stream_name(stream: Option<u64>) -> String {
+    match stream {
+        None => "all streams".to_owned(),
+        Some(0) => "default stream".to_owned(),
+        Some(s) => format!("{s:#x}"),
+    }
+}
+
+/// The record of a snapshot's text.
+pub(super) fn record(title: &str, bytes: &[u8]) -> Result<Record> {
+    // First what it is: what else has these fields is no business of this function.
+    let head: Head = match serde_json::from_slice(bytes) {
+        Ok(head) => head,
+        Err(e) => bail!("this JSON cannot be read: {e}"),
+    };
+    ensure!(
+        head.schema.as_deref() == Some("millpond.snapshot"),
+        "this JSON is no snapshot of Millpond: its `schema` is not `millpond.snapshot`"
+    );
+    match head.version {
+        Some(VERSION) => {}
+        Some(n) => bail!("the snapshot has version {n}; this reads version {VERSION}"),
+        None => bail!("the snapshot has no `version`"),
+    }
+    let s: Snapshot = match serde_json::from_slice(bytes) {
+        Ok(s) => s,
+        Err(e) => bail!("the snapshot cannot be read: {e}"),
+    };
+    let mut b = Builder::new(title);
+    let mut pools = HashMap::new();
+    for p in s.account.iter().flat_map(|a| &a.pools) {
+        let name = match (&p.name, p.id) {
+            (Some(name), _) => name.clone(),
+            (None, 0) => "default pool".to_owned(),
+            (None, n) => format!("pool {n}"),
+        };
+        pools.insert(p.id, b.record.pools.number(name));
+    }
+    events(&mut b, &s.events);
+    let unseen = layout(&mut b, &s.segments, &pools)?;
+    let mut r = b.record;
+    if s.events.is_empty() {
+        r.timed = false;
+    } else if unseen > 0 {
+        r.notes.push(format!("{} blocks are older than the events in the snapshot", units::count(unseen)));
+    }
+    if let (Some(name), Some(n)) = (&s.device.r#type, s.device.ordinal) {
+        r.fact("device", format!("{name}:{n}"));
+    }
+    if let Some(n) = s.device.total_bytes {
+        r.fact("memory of the device", units::bytes(n));
+    }
+    if let Some(version) = s.library {
+        r.fact("Millpond", version);
+    }
+    Ok(r)
+}
+
+fn events(b: &mut Builder, all: &[Event]) {
+    let untold = if all.is_empty() { 0 } else { b.record.tags.number("tag not recorded".to_owned()) };
+    for e in all {
+        let now = b.moment(e.time_us.saturating_mul(1000));
+        let stream = b.record.streams.number(stream_name(Some(e.stream)));
+        let block = || Block {
+            address: e.address,
+            bytes: e.size_bytes,
+            requested: e.size_bytes,
+            host: false,
+            born: now,
+            asked: NEVER,
+            done: NEVER,
+            stream,
+            pool: 0,
+            tag: untold,
+            thread: 0,
+            stack: 0,
+            freed_by: 0,
+            freed_stack: 0,
+            line: 0,
+        };
+        let range = |kind| Range { born: now, ..Range::new(kind, e.address, e.size_bytes) };
+        let mut mark = |what, text| b.record.marks.push(Mark { moment: now, what, text });
+        match e.action.as_str() {
+            "alloc" => _ = b.came(block()),
+            "free_requested" => b.asked(now, false, 0, 0, Block { born: 0, ..block() }),
+            "free_completed" => b.completed(now, false, e.address),
+            "segment_alloc" => b.added(range(Kind::Memory)),
+            "segment_map" => b.added(range(Kind::Shown)),
+            "segment_free" => b.removed(now, false, Kind::Memory, e.address, e.size_bytes),
+            "segment_unmap" => b.removed(now, false, Kind::Shown, e.address, e.size_bytes),
+            "oom" => mark("oom", format!("out of memory: no room for {}", units::bytes(e.size_bytes))),
+            "snapshot" => mark("snapshot", "a snapshot was taken".to_owned()),
+            _ => {}
+        }
+    }
+}
+
+/// Puts what the snapshot says of its own moment over what the events have led to. How many live blocks these did not
+/// tell of.
+fn layout(b: &mut Builder, segments: &[Segment], pools: &HashMap<u64, u32>) -> Result<u64> {
+    let end = b.record.last();
+    let told = !b.record.ranges.is_empty();
+    let mut there = HashSet::new();
+    let mut unseen = 0;
+    for (n, s) in segments.iter().enumerate() {
+        let kind = match (s.sleeps, s.kind.as_str()) {
+            (true, _) => Kind::Asleep,
+            (_, "scattered") => Kind::Scattered,
+            (_, "segment" | "large" | "small") => Kind::Memory,
+            (_, other) => {
+                bail!("segment {n}: there is no kind `{}`", other.chars().take(40).collect::<String>())
+            }
+        };
+        let stream = b.record.streams.number(stream_name(s.stream));
+        let pool = match s.pool {
+            None => b.record.pools.number("no pool".to_owned()),
+            Some(id) => match pools.get(&id) {
+                Some(&known) => known,
+                None => b.record.pools.number(format!("pool {id}")),
+            },
+        };
+        if !told {
+            b.record.ranges.push(Range { stream, pool, ..Range::new(kind, s.address, s.size_bytes) });
+        }
+        for p in &s.blocks {
+            let waits = match p.state.as_str() {
+                "live" => false,
+                "waiting" => true,
+                "free" => continue,
+                other => bail!(
+                    "segment {n}: a block is `{}`, not live, waiting or free",
+                    other.chars().take(40).collect::<String>()
+                ),
+            };
+            let tag = p.tag.as_ref().map_or(0, |t| b.record.tags.number(t.clone()));
+            there.insert(p.address);
+            let known = b.latest(false, p.address).filter(|&n| b.record.blocks[n as usize].done == NEVER);
+            let number = known.unwrap_or_else(|| {
+                unseen += 1;
+                b.came(Block {
+                    address: p.address,
+                    bytes: p.size_bytes,
+                    requested: p.requested_bytes,
+                    host: false,
+                    born: 0,
+                    asked: if waits { 0 } else { NEVER },
+                    done: NEVER,
+                    stream,
+                    pool,
+                    tag,
+                    thread: 0,
+                    stack: 0,
+                    freed_by: 0,
+                    freed_stack: 0,
+                    line: 0,
+                })
+            });
+            if let Some(block) = b.record.blocks.get_mut(number as usize) {
+                (block.bytes, block.requested) = (p.size_bytes, p.requested_bytes);
+                (block.stream, block.pool, block.tag) = (stream, pool, tag);
+            }
+        }
+    }
+    // What has ended without an event.
+    for block in b.record.blocks.iter_mut().filter(|x| x.done == NEVER && !there.contains(&x.address)) {
+        block.asked = block.asked.min(end);
+        block.done = end;
+    }
+    if told {
+        b.record.cover_older_blocks();
+    }
+    Ok(unseen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"{"schema":"millpond.snapshot","version":1,"library":"0.1.0","time_us":5,
+      "device":{"type":"host","ordinal":0,"total_bytes":1024,"free_bytes":null},"new":{"field":[1]},
+      "account":{"device":{},"pools":[{"id":0,"name":null},{"id":4,"name":"kv \"cache\""}]},
+      "segments":[
+       {"address":4096,"size_bytes":300,"kind":"large","stream":7,"pool":4,"blocks":[
+        {"address":4096,"size_bytes":100,"requested_bytes":90,"state":"live","tag":"w"},
+        {"address":4196,"size_bytes":100,"requested_bytes":80,"state":"waiting"},
+        {"address":4296,"size_bytes":100,"requested_bytes":0,"state":"free"}]},
+       {"address":9000,"size_bytes":64,"kind":"scattered","stream":null,"pool":null,"blocks":[
+        {"address":9000,"size_bytes":64,"requested_bytes":64,"state":"live"}]}],
+      "events":[EVENTS]}"#;
+
+    #[test]
+    fn a_snapshot_without_events_is_one_moment() {
+        let r = record("x", GOOD.replace("EVENTS", "").as_bytes()).unwrap();
+        assert_eq!((r.last(), r.timed, r.blocks.len(), r.ranges.len()), (0, false, 3, 2));
+        let b = &r.blocks[0];
+        assert_eq!((b.bytes, b.requested, r.tags.get(b.tag).unwrap().as_str()), (100, 90, "w"));
+        assert_eq!(r.pools.get(b.pool).unwrap(), "kv \"cache\"");
+        assert_eq!(r.streams.get(b.stream).unwrap(), "0x7");
+        assert_eq!((r.blocks[1].asked, r.blocks[1].done), (0, NEVER));
+        assert_eq!(r.ranges[1].kind, Kind::Scattered);
+    }
+
+    #[test]
+    fn events_lead_to_the_layout() {
+        let e = |action: &str, at: u64, bytes: u64, time: u64| {
+            format!(
+                r#"{{"action":"{action}","time_us":{time},"address":{at},"size_bytes":{bytes},"stream":7}}"#
+            )
+        };
+        let events = [
+            e("segment_alloc", 4096, 300, 1),
+            e("alloc", 4096, 100, 2),
+            e("alloc", 4296, 50, 3),
+            e("free_requested", 4296, 50, 4),
+            e("free_completed", 4296, 50, 4),
+            e("alloc", 4350, 8, 4),
+            r#"{"action":"oom","time_us":5,"device_free_bytes":3,"size_bytes":512,"stream":7}"#.to_owned(),
+        ];
+        let r = record("x", GOOD.replace("EVENTS", &events.join(",")).as_bytes()).unwrap();
+        assert_eq!(r.last(), 7);
+        let told: Vec<_> = r.blocks.iter().map(|b| (b.address, b.born, b.asked, b.done, b.tag)).collect();
+        let (never, end) = (NEVER, 7);
+        assert_eq!(
+            told,
+            [
+                (4096, 2, never, never, 2),
+                (4296, 3, 4, 5, 1),
+                (4350, 6, end, end, 1), // not in the snapshot, so it has ended
+                (4196, 0, 0, never, 0),
+                (9000, 0, never, never, 0)
+            ]
+        );
+        assert!(r.marks[0].text.contains("512 B"), "{:?}", r.marks);
+    }
+
+    #[test]
+    fn what_is_no_snapshot_is_refused_with_the_place() {
+        let good = GOOD.replace("EVENTS", "");
+        for (text, wants) in [
+            ("{}".to_owned(), "no snapshot of Millpond"),
+            (good.replace("\"version\":1", "\"version\":2"), "has version 2"),
+            (good.replace("\"version\":1,", ""), "no `version`"),
+            (good[..good.len() / 2].to_owned(), "line 6 column"),
+            (good.replace("\"large\"", "\"huge\""), "segment 0: there is no kind `huge`"),
+            (good.replace("\"free\"", "\"fled\""), "segment 0: a block is `fled`"),
+            (good.replace("300", "-300"), "line 5 column"),
+            (good.replace("\"size_bytes\":300,", ""), "missing field `size_bytes`"),
+        ] {
+            let e = format!("{:#}", record("x", text.as_bytes()).unwrap_err());
+            assert!(e.contains(wants), "`{e}` does not contain `{wants}`");
+        }
+    }
+}
