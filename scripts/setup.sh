@@ -68,5 +68,8 @@ c_compiler_works() { echo 'int main(void) { return 0; }' | cc -x c - -o /dev/nul
 cxx_compiler_works() { printf '#include <string>\nint main() { return 0; }\n' | c++ -x c++ - -o /dev/null; }
 gtest_is_there() { printf '#include <gtest/gtest.h>\n' | c++ -x c++ -std=c++17 -E - -o /dev/null; }
 
+# The package has one name, the program has several.
+browser_is_there() { have chromium || have chromium-browser || have google-chrome || have google-chrome-stable; }
+
 # Debian's Python comes without what makes environments.
 python_venv_works() { python3 -c 'import ensurepip, venv'; }

@@ -7,6 +7,7 @@
 #
 #   fast   what to run before each commit, three minutes: formatting, lints, the contract of streams and memory
 #   rust   every Rust test
+#   view   the pages of `millpond view`, in a headless Chromium, which it installs
 #   loom   every interleaving of a few threads, over the library's own locks and lists
 #   c      CMake's build, C and C++ tests, examples, packaging, the checks for a GPU on the fake driver
 #   hosts  PaddlePaddle's released wheels, and a framework beside them; needs c before it
@@ -14,7 +15,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/setup.sh
 
-all="fast rust loom c hosts"
+all="fast rust view loom c hosts"
 for stage in "$@"; do
   case " $all all " in
     *" $stage "*) ;;
@@ -39,6 +40,10 @@ if wanted rust || wanted c || wanted hosts; then
   need libgtest-dev gtest_is_there
   need python3-venv python_venv_works
   case $(uname -m) in x86_64) need valgrind have valgrind ;; esac
+fi
+if wanted view; then
+  need chromium browser_is_there
+  need python3-venv python_venv_works
 fi
 need clang-format have clang-format
 install_missing
@@ -143,6 +148,12 @@ rust() {
   if have rustup && rustup target list --installed 2>/dev/null | grep -q "^$other\$"; then
     check "cargo check for $other" cargo check --locked --lib --target $other
   fi
+}
+
+view() {
+  # What cannot be had (a package with Perfetto's messages) is a line and a count.
+  heading "The viewer, in a browser"
+  count view "the viewer, in a browser" python3 tests/view/run.py --million --perfetto
 }
 
 loom() {
