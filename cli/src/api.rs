@@ -3,7 +3,8 @@
 //!
 //! The library checks handles, streams and ranges itself and answers with a status, so that most
 //! calls are safe with any argument. What it cannot check is host memory; that stays inside
-//! [`Readback`] and borrowed slices. All `unsafe` of this command is in this file.
+//! [`Readback`] and borrowed slices. All `unsafe` of this command is in this file,
+//! but for that of signals (`child.rs`).
 
 use millpond::capi::{self as c, C_Status, C_Stream};
 use std::ffi::{CStr, CString, c_char, c_void};

@@ -10,6 +10,7 @@
 mod api;
 mod bisect;
 mod chart;
+mod child;
 mod commands;
 mod compare;
 mod foreign;
@@ -21,6 +22,7 @@ mod pickle;
 mod picture;
 mod probe;
 mod progress;
+mod record;
 mod replay;
 mod report;
 mod series;
@@ -52,6 +54,8 @@ enum Command {
     Bisect(commands::bisect::BisectArgs),
     /// Replay traces with several configurations, and show side by side what each took
     Compare(commands::compare::CompareArgs),
+    /// Run a program, and record what it asks of Millpond, for replay, bisect and compare
+    Record(commands::record::RecordArgs),
     /// List device types and devices, their memory and what they can (exit status 1 when one cannot be asked)
     Info(commands::info::InfoArgs),
     /// Print a device's history that was streamed to a file (MILLPOND_HISTORY=FILE)
@@ -60,22 +64,28 @@ enum Command {
     View(commands::view::ViewArgs),
 }
 
+/// Says what went wrong.
+fn failed(e: &anyhow::Error) -> ExitCode {
+    eprintln!("millpond: {e:#}");
+    ExitCode::FAILURE
+}
+
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Replay(args) => commands::replay::run(&args),
         Command::Demo(args) => commands::demo::run(&args),
         Command::Bisect(args) => commands::bisect::run(&args).map_err(Failure::from),
         Command::Compare(args) => commands::compare::run(&args),
+        Command::Record(args) => {
+            return commands::record::run(&args).unwrap_or_else(|e| failed(&e));
+        }
         Command::Info(args) => commands::info::run(&args).map_err(Failure::from),
         Command::History(args) => commands::history::run(&args).map_err(Failure::from),
         Command::View(args) => commands::view::run(&args).map_err(Failure::from),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Error(e)) => {
-            eprintln!("millpond: {e:#}");
-            ExitCode::FAILURE
-        }
+        Err(Failure::Error(e)) => failed(&e),
         Err(Failure::OutOfMemory(message)) => {
             eprintln!("millpond: {message}");
             ExitCode::from(replay::EXIT_OUT_OF_MEMORY)

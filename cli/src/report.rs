@@ -84,6 +84,9 @@ impl Run<'_> {
                 },
             ),
         ];
+        if t.lost > 0 {
+            facts.push(("not in the recording", format!("{} events, which were lost", count(t.lost))));
+        }
         if let Some(c) = o.checked {
             let read = if c.bytes > 0 {
                 format!("{} read back, all as written", bytes(c.bytes))
@@ -191,6 +194,7 @@ impl Run<'_> {
                 "max_live_blocks": t.max_live_blocks,
                 "left_live_blocks": t.left_live,
                 "total_bytes": t.total_bytes,
+                "lost_events": t.lost,
             },
             "device": self.device,
             "device_bytes": self.capacity,

@@ -38,6 +38,7 @@ pub(crate) struct Trace {
     pub(crate) left_live: u64,        // blocks that are never freed
     pub(crate) total_bytes: u64,      // sum of all requests
     pub(crate) step_starts: Vec<u64>, // event indices at which a step of the program begins
+    pub(crate) lost: u64,             // events that the recording lacks, as it says
     pub(crate) lines: Vec<u32>,       // the line of the file of each event, from 1
 }
 
@@ -93,6 +94,11 @@ impl Trace {
                         "name" if !value.is_empty() => b.trace.name = value.to_string(),
                         "source" => b.trace.source = value.to_string(),
                         "events" => declared_events = value.parse::<u64>().ok(),
+                        // "# lost: 3 events; ..."
+                        "lost" => {
+                            let count = value.split(' ').next().and_then(|n| n.parse().ok());
+                            b.trace.lost = count.unwrap_or(0);
+                        }
                         "step_starts" => {
                             b.trace.step_starts =
                                 value.split(',').filter_map(|s| s.trim().parse().ok()).collect();

@@ -7,6 +7,8 @@ use std::process::{Command, Output};
 
 #[path = "command/compare.rs"]
 mod compare;
+#[path = "command/record.rs"]
+mod record;
 
 /// A folder for one test's files, removed at its end.
 struct Folder(PathBuf);

@@ -8,6 +8,7 @@ pub(crate) mod device;
 pub(crate) mod history;
 pub(crate) mod info;
 pub(crate) mod output;
+pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod view;
 

@@ -1,0 +1,109 @@
+//! `millpond record`: arguments, running the program, and what is said of its files.
+
+use crate::child;
+use crate::record::{Folder, Kept, Kind, keep};
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// As of `env` and the shells.
+const NOT_FOUND: u8 = 127;
+const NOT_STARTED: u8 = 126;
+
+#[derive(Args)]
+#[command(
+    after_help = "The program gets the signals that this one gets. Exit status: the program's own (a signal that \
+                        ended it ends this command, too); 1 where it was 0 and nothing was recorded; 127 where there is \
+                        no such program, 126 where it cannot be started; 2 wrong arguments.\n\n  \
+                        millpond record -o my.trace -- python3 train.py --epochs 1\n  \
+                        millpond replay my.trace"
+)]
+pub(crate) struct RecordArgs {
+    /// Where the trace goes [default: the program's name, with .trace]. With several processes or devices each has a file,
+    /// with its device and process in the name, or in the place of %d and %p
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write the history of the memory, too, for `millpond history`
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// With N callers of each request and free in the history
+    #[arg(long, value_name = "N", requires = "history", value_parser = clap::value_parser!(u32).range(0..=64))]
+    frames: Option<u32>,
+    /// Say nothing of what was recorded
+    #[arg(long, short)]
+    quiet: bool,
+    /// The program, and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// The default name of a trace.
+fn trace_of(program: &OsString) -> PathBuf {
+    let name = Path::new(program).file_name().unwrap_or(program);
+    let mut name = name.to_owned();
+    name.push(".trace");
+    name.into()
+}
+
+/// Says what was recorded.
+fn tell(kept: &Kept) {
+    for (file, what) in &kept.files {
+        eprintln!("millpond: recorded {}: {what}", file.display());
+    }
+    for device in &kept.unused {
+        eprintln!("millpond: {device} was opened, but asked for nothing");
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
+    let [program, arguments @ ..] = &args.program[..] else {
+        return Err(anyhow!("there is no program to run"));
+    };
+    let output = args.output.clone().unwrap_or_else(|| trace_of(program));
+    let traces = Folder::beside(&output)?;
+    let mut command = Command::new(program);
+    command.args(arguments).env("MILLPOND_RECORD", traces.pattern(Kind::Trace));
+    let mut histories = None;
+    if let Some(file) = &args.history {
+        // Perhaps on another disk.
+        let folder = if file.parent() == output.parent() { None } else { Some(Folder::beside(file)?) };
+        command.env("MILLPOND_HISTORY", folder.as_ref().unwrap_or(&traces).pattern(Kind::History));
+        if let Some(frames) = args.frames {
+            command.env("MILLPOND_HISTORY_FRAMES", frames.to_string());
+        }
+        histories = Some((folder, file));
+    }
+    let status = match child::run(command)? {
+        Ok(status) => status,
+        Err(e) => {
+            eprintln!("millpond: {} cannot be started: {e}", program.to_string_lossy());
+            return Ok(ExitCode::from(if e.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_STARTED }));
+        }
+    };
+    let kept = keep(&traces, Kind::Trace, &output).context("the recording")?;
+    if !args.quiet {
+        tell(&kept);
+    }
+    if let Some((folder, file)) = &histories {
+        let kept = keep(folder.as_ref().unwrap_or(&traces), Kind::History, file).context("the history")?;
+        kept.files.iter().filter(|_| !args.quiet).for_each(|(file, what)| {
+            eprintln!("millpond: history {}: {what}", file.display());
+        });
+    }
+    let nothing = kept.files.is_empty();
+    if nothing && kept.unused.is_empty() {
+        eprintln!(
+            "millpond: nothing was recorded: {} has opened no device of Millpond (or runs with another environment than \
+             it was given)",
+            program.to_string_lossy()
+        );
+    } else if nothing {
+        eprintln!("millpond: nothing was recorded: {} has asked for no memory", program.to_string_lossy());
+    }
+    drop((traces, histories));
+    if nothing && status.success() { Ok(ExitCode::FAILURE) } else { Ok(child::end_like(status)) }
+}

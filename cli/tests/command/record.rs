@@ -1,0 +1,133 @@
+//! `millpond record`, with this command and shells as the programs that are recorded.
+
+use super::{Folder, err, out, small_trace};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, Stdio};
+
+const MILLPOND: &str = env!("CARGO_BIN_EXE_millpond");
+
+/// In that folder, where the program's files go.
+fn command(folder: &Folder, args: &[&str]) -> Command {
+    let mut command = Command::new(MILLPOND);
+    command.args(args).current_dir(&folder.0);
+    for variable in ["MILLPOND_HOST_CAPACITY", "MILLPOND_HOST_DEVICES", "MILLPOND_RECORD", "MILLPOND_HISTORY"]
+    {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn record(folder: &Folder, args: &[&str]) -> Output {
+    command(folder, &[&["record"], args].concat()).output().unwrap()
+}
+
+fn names(folder: &Folder) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(&folder.0)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_a_program_asks_for_can_be_replayed() {
+    let folder = Folder::new("record-one");
+    folder.file("small.trace", &small_trace());
+    let program = [MILLPOND, "replay", "--quiet", "small.trace"];
+    let o = record(&folder, &[&["-o", "my.trace", "--history", "my.history", "--"], &program[..]].concat());
+    assert_eq!(o.status.code(), Some(0), "{}", err(&o));
+    assert!(
+        err(&o).contains("recorded my.trace: host:0 of process ") && err(&o).contains(" 600 events, peak ")
+    );
+    assert!(err(&o).contains("history my.history: host:0"), "{}", err(&o));
+    assert_eq!(names(&folder), ["my.history", "my.trace", "small.trace"]);
+    let o = command(&folder, &["replay", "my.trace"]).output().unwrap();
+    assert!(o.status.success() && out(&o).contains("recorded by Millpond from "), "{}", out(&o));
+    let o = command(&folder, &["history", "my.history"]).output().unwrap();
+    assert!(o.status.success() && out(&o).contains("segment_alloc"), "{}", err(&o));
+    // The program's own name, where none is wanted.
+    let o = record(&folder, &[&["--quiet"], &program[..]].concat());
+    assert_eq!((o.status.code(), err(&o)), (Some(0), String::new()));
+    assert_eq!(names(&folder), ["millpond.trace", "my.history", "my.trace", "small.trace"]);
+}
+
+/// The second process would empty the file of the first, if they wrote the same one.
+#[test]
+fn each_process_and_device_has_a_file() {
+    let folder = Folder::new("record-many");
+    folder.file("small.trace", &small_trace());
+    let both =
+        format!("{MILLPOND} replay -q small.trace && {MILLPOND} replay -q --device cpu small.trace; exit 5");
+    let o = record(&folder, &["-o", "my.trace", "--", "sh", "-c", &both]);
+    assert_eq!(o.status.code(), Some(5), "{}", err(&o));
+    let names = names(&folder);
+    let of = |device: &str| {
+        let prefix = format!("my.{device}.");
+        let name = names.iter().find(|n| n.starts_with(&prefix) && n.ends_with(".trace")).unwrap();
+        assert!(err(&o).contains(&format!("recorded {name}: ")), "{}", err(&o));
+        std::fs::read_to_string(folder.0.join(name)).unwrap()
+    };
+    assert_eq!(names.len(), 3, "{names:?}");
+    for device in ["host-0", "cpu-0"] {
+        assert!(of(device).contains("\n# events: 600\n"), "{device}");
+    }
+    let o = record(&folder, &["-o", "%d.trace", "--", "sh", "-c", &both]);
+    assert!(err(&o).contains("recorded cpu-0.trace: ") && err(&o).contains("recorded host-0.trace: "));
+}
+
+#[test]
+fn the_end_of_the_program_is_the_end_of_the_command() {
+    let folder = Folder::new("record-ends");
+    for (program, code, wants) in [
+        (&["true"][..], 1, "true has opened no device of Millpond"),
+        (&["sh", "-c", "exit 7"], 7, "nothing was recorded"),
+        (&["./no-such-program"], 127, "./no-such-program cannot be started"),
+        (&["/"], 126, "/ cannot be started"),
+        (&[], 2, "<PROGRAM>"),
+    ] {
+        let o = record(&folder, &[&["--"], program].concat());
+        assert_eq!(o.status.code(), Some(code), "{program:?}: {}", err(&o));
+        assert!(err(&o).contains(wants), "{program:?}: {}", err(&o));
+    }
+    let o = record(&folder, &["-o", "/nowhere/x.trace", "true"]);
+    assert!(
+        o.status.code() == Some(1) && err(&o).contains("/nowhere/x.trace cannot be written"),
+        "{}",
+        err(&o)
+    );
+    let o = record(&folder, &["sh", "-c", "kill -KILL $$"]);
+    assert_eq!(o.status.signal(), Some(9), "{}", err(&o));
+    assert_eq!(names(&folder), [""; 0]);
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let folder = Folder::new("record-signals");
+    let script = "trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut child = command(&folder, &["record", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut from = std::io::BufReader::new(child.stdout.take().unwrap());
+    let line = |from: &mut std::io::BufReader<_>| {
+        let mut text = String::new();
+        std::io::BufRead::read_line(from, &mut text).unwrap();
+        text
+    };
+    assert_eq!(line(&mut from), "ready\n");
+    let kill = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    assert_eq!(line(&mut from), "caught\n");
+    assert_eq!(child.wait().unwrap().code(), Some(9));
+}
+
+/// A recording says what it lacks.
+#[test]
+fn lost_events_are_told_of_by_a_replay() {
+    let folder = Folder::new("lost");
+    folder.file("t.trace", "a 1 8 0\nf 1\n# events: 2\n# lost: 3 events; frees are left out\n");
+    let o = command(&folder, &["replay", "t.trace"]).output().unwrap();
+    assert!(o.status.success() && out(&o).contains("3 events, which were lost"), "{}", out(&o));
+}
