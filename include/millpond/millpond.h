@@ -698,6 +698,18 @@ C_Status millpond_device_get_info(const millpond_device *device,
                                   millpond_device_info *inout_info);
 
 /**
+ * Why the device does not have the capability `cap` (one of MILLPOND_CAP_*), as a text for a person: for instance that
+ * the driver has no virtual memory management. Empty if it has it. Written with its NUL into `out_text` of `capacity`
+ * bytes; what does not fit is cut off.
+ *
+ * Errors: INVALID_ARGUMENT for NULL, a `capacity` of 0, and a `cap` that is not one capability; NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_reason(const millpond_device *device,
+                                    uint32_t cap,
+                                    char *out_text,
+                                    size_t capacity);
+
+/**
  * Waits for all work queued on the device, on all its streams.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; NOT_PERMITTED in a stream callback.
@@ -810,6 +822,18 @@ C_Status millpond_device_get_option(const millpond_device *device,
                                     const char *key,
                                     char *out_text,
                                     size_t capacity);
+
+/**
+ * Where the value of the option `key` comes from, written with its NUL into `out_text` of `capacity` bytes
+ * (MILLPOND_OPTION_BYTES always suffice): "built in"; the name of a variable of the environment; "program", for a call;
+ * "device", if the device can do nothing else, whatever was asked for.
+ *
+ * Errors: as of `millpond_device_get_option`.
+ */
+C_Status millpond_device_get_option_source(const millpond_device *device,
+                                           const char *key,
+                                           char *out_text,
+                                           size_t capacity);
 
 /**
  * All options of the device as one text that `millpond_set_default_options` takes, written with its NUL into

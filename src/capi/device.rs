@@ -2,6 +2,7 @@
 
 use crate::base::error::{Code, Error};
 use crate::base::foreign;
+use crate::capi::device_type::write_as_fits;
 use crate::capi::guard::{Out, OutStruct, UserData, Versioned, run, run_first, text};
 use crate::capi::handles;
 use crate::capi::types::{
@@ -10,7 +11,7 @@ use crate::capi::types::{
 };
 use crate::fail;
 use crate::paddle::abi::C_Status;
-use crate::runtime::{self, Counter, DeviceInfo, MAX_TYPE_NAME, PoolId, Stats};
+use crate::runtime::{self, Caps, Counter, DeviceInfo, MAX_TYPE_NAME, PoolId, Stats};
 use std::ffi::{c_char, c_void};
 
 // SAFETY: repr(C), `struct_size` first, integers only.
@@ -127,6 +128,25 @@ pub unsafe extern "C" fn millpond_device_get_info(
         let out = unsafe { OutStruct::new(inout_info, "inout_info") }?;
         out.set(handles::device(device)?.info()?.into());
         Ok(())
+    })
+}
+
+/// Why the device does not have the capability `cap` (one of MILLPOND_CAP_*), as a text for a person: for instance that
+/// the driver has no virtual memory management. Empty if it has it. Written with its NUL into `out_text` of `capacity`
+/// bytes; what does not fit is cut off.
+///
+/// Errors: INVALID_ARGUMENT for NULL, a `capacity` of 0, and a `cap` that is not one capability; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_get_reason(
+    device: *const millpond_device,
+    cap: u32,
+    out_text: *mut c_char,
+    capacity: usize,
+) -> C_Status {
+    run(|| {
+        let why = || Ok(handles::device(device)?.lack(Caps::from_bits_retain(cap))?.unwrap_or_default());
+        // SAFETY: C's promise, as the header states it.
+        unsafe { write_as_fits(out_text, capacity, why) }
     })
 }
 

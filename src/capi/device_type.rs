@@ -63,14 +63,28 @@ pub unsafe extern "C" fn millpond_device_type_get_reason(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let name = unsafe { text(type_name, "type_name") }?;
-        let Some(out) = NonNull::new(out_text).filter(|_| capacity > 0) else {
-            return Err(Error::new(Code::InvalidArgument, "out_text is NULL, or has no room"));
-        };
-        let why = runtime::absence(name)?.unwrap_or_default();
-        let fits = (0..=why.len().min(capacity - 1)).rev().find(|&n| why.is_char_boundary(n)).unwrap_or(0);
-        // SAFETY: C's promise, as the header states it.
-        unsafe { write_text(out, capacity, &why[..fits]) }
+        let why = || Ok(runtime::absence(name)?.unwrap_or_default());
+        // SAFETY: as above.
+        unsafe { write_as_fits(out_text, capacity, why) }
     })
+}
+
+/// Writes a text for a person, as much of it as fits.
+///
+/// # Safety
+/// `out_text`, if it is not NULL, is writable for `capacity` bytes.
+pub(super) unsafe fn write_as_fits(
+    out_text: *mut c_char,
+    capacity: usize,
+    text: impl FnOnce() -> Result<String>,
+) -> Result<()> {
+    let Some(out) = NonNull::new(out_text).filter(|_| capacity > 0) else {
+        return Err(Error::new(Code::InvalidArgument, "out_text is NULL, or has no room"));
+    };
+    let text = text()?;
+    let fits = (0..=text.len().min(capacity - 1)).rev().find(|&n| text.is_char_boundary(n)).unwrap_or(0);
+    // SAFETY: the caller's promise.
+    unsafe { write_text(out, capacity, &text[..fits]) }
 }
 
 /// The buffer for the name of a new type, if wanted. Checked before anything is registered.

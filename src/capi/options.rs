@@ -94,6 +94,28 @@ pub unsafe extern "C" fn millpond_device_get_option(
     })
 }
 
+/// Where the value of the option `key` comes from, written with its NUL into `out_text` of `capacity` bytes
+/// (MILLPOND_OPTION_BYTES always suffice): "built in"; the name of a variable of the environment; "program", for a call;
+/// "device", if the device can do nothing else, whatever was asked for.
+///
+/// Errors: as of `millpond_device_get_option`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_get_option_source(
+    device: *const millpond_device,
+    key: *const c_char,
+    out_text: *mut c_char,
+    capacity: usize,
+) -> C_Status {
+    run(|| {
+        let out = buffer(out_text)?;
+        // SAFETY: C's promise, as the header states it.
+        let key = unsafe { text(key, "key") }?;
+        let source = handles::device(device)?.option_source(key)?;
+        // SAFETY: as above.
+        unsafe { write_text(out, capacity, source) }
+    })
+}
+
 /// All options of the device as one text that `millpond_set_default_options` takes, written with its NUL into
 /// `out_text` of `capacity` bytes; MILLPOND_OPTIONS_BYTES always suffice.
 ///

@@ -159,6 +159,11 @@ pub trait Device: Send + Sync {
     fn ordinal(&self) -> usize;
     /// Its capabilities that no facet implies: all of [`Caps`] but `MAPPING` and `UNIFIED`.
     fn traits(&self) -> Caps;
+    /// Why the device does not have `cap`, for a person, as what follows a colon. Asked only where it has not.
+    fn lack(&self, cap: Caps) -> String {
+        let _ = cap;
+        "no device of its type has it".to_owned()
+    }
     /// The sizes that shape allocation.
     fn sizes(&self) -> Sizes;
     /// Whether [`Sizes::realloc`] is only the minimum size of a later segment, which may grow with what is already

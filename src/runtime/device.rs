@@ -3,9 +3,10 @@
 //!
 //! A state outlives its device: after the end of the device each call gets `NotInitialized`.
 
-use crate::base::error::Result;
+use crate::base::error::{Code, Result};
 use crate::core::{CheckpointId, PoolId, Restored};
 use crate::device::{Caps, Device, MemoryInfo, Sizes, Versions};
+use crate::fail;
 use crate::runtime::fork;
 use crate::runtime::history::Tapes;
 use crate::runtime::memory::Memory;
@@ -147,6 +148,16 @@ impl DeviceState {
         })
     }
 
+    /// Why the device does not have a capability, for a person; `None` where it has it. `InvalidArgument` unless `cap` is
+    /// one of [`Caps`].
+    pub fn lack(&self, cap: Caps) -> Result<Option<String>> {
+        let _pass = self.enter()?;
+        if cap.bits().count_ones() != 1 || !Caps::all().contains(cap) {
+            fail!(Code::InvalidArgument, "{:#x} is not one capability", cap.bits());
+        }
+        Ok((!self.device.caps().contains(cap)).then(|| self.device.lack(cap)))
+    }
+
     /// Changes options of the open device, all that `text` names or, after an error, none: `key:value` pairs,
     /// separated by commas, as `docs/options.md` describes them. `InvalidArgument` for a wrong text, with the
     /// column and the nearest right word; `Busy` for `backend` and `expandable_segments`, which a device keeps
@@ -161,6 +172,13 @@ impl DeviceState {
     pub fn option(&self, name: &str) -> Result<String> {
         let _pass = self.enter()?;
         self.memory.options().text_of(name)
+    }
+
+    /// Where the value of an option comes from: `built in`, the name of a variable of the environment, `program` (a
+    /// call), or `device` (it can do nothing else, whatever was asked for). `InvalidArgument` for a name that is none.
+    pub fn option_source(&self, name: &str) -> Result<&'static str> {
+        let _pass = self.enter()?;
+        self.memory.options().source_of(name)
     }
 
     /// All options as one text that [`set_options`](Self::set_options) takes.

@@ -74,6 +74,12 @@ fn options(d: *mut millpond_device) -> String {
     unsafe { CStr::from_ptr(out.as_ptr()) }.to_str().unwrap().to_owned()
 }
 
+fn source(d: *mut millpond_device, key: &CStr) -> String {
+    let mut out = [0 as c_char; MILLPOND_OPTION_BYTES];
+    ok(unsafe { millpond_device_get_option_source(d, key.as_ptr(), out.as_mut_ptr(), out.len()) });
+    unsafe { CStr::from_ptr(out.as_ptr()) }.to_str().unwrap().to_owned()
+}
+
 fn pool(d: *mut millpond_device) -> *mut millpond_pool {
     let mut p = null_mut();
     ok(unsafe { millpond_device_get_default_pool(d, &mut p) });
@@ -111,6 +117,52 @@ fn touch(d: *mut millpond_device, p: *mut c_void, bytes: usize) {
     let mut back = vec![0u8; bytes];
     ok(unsafe { millpond_copy(d, MILLPOND_COPY_D2H, back.as_mut_ptr().cast(), p, bytes) });
     assert!(back.iter().all(|&b| b == 0x5a));
+}
+
+#[test]
+fn each_option_says_where_it_is_from() {
+    let _alone = alone();
+    for mapping in [true, false] {
+        fresh(mapping);
+        ok(set_default(None, -1, "garbage_collection_threshold:0.5,expandable_segments:True"));
+        let d = host(0);
+        assert_eq!(source(d, c"garbage_collection_threshold"), "program");
+        // A device that cannot map has segments, whatever was asked for.
+        assert_eq!(source(d, c"expandable_segments"), if mapping { "program" } else { "device" });
+        assert_eq!(source(d, c"max_split_size_mb"), "built in");
+        ok(set(d, "max_split_size_mb:64"));
+        assert_eq!(source(d, c"max_split_size_mb"), "program");
+        let mut out = [0 as c_char; MILLPOND_OPTION_BYTES];
+        let unknown =
+            unsafe { millpond_device_get_option_source(d, c"backed".as_ptr(), out.as_mut_ptr(), out.len()) };
+        fails(unknown, MILLPOND_E_INVALID_ARGUMENT);
+    }
+    let _ = runtime::finalize();
+}
+
+/// What a device lacks has a reason, what it has has none, and two capabilities at once are refused.
+#[test]
+fn what_a_device_lacks_has_a_reason() {
+    let _alone = alone();
+    for mapping in [true, false] {
+        fresh(mapping);
+        let d = host(0);
+        let reason = |cap: u32, room: usize| {
+            let mut out = [1 as c_char; 512];
+            ok(unsafe { millpond_device_get_reason(d, cap, out.as_mut_ptr(), room) });
+            unsafe { CStr::from_ptr(out.as_ptr()) }.to_str().unwrap().to_owned()
+        };
+        assert_eq!(reason(MILLPOND_CAP_MAPPING, 512).contains("MILLPOND_HOST_MAPPING=0"), !mapping);
+        assert_eq!(reason(MILLPOND_CAP_MAPPING, 512).is_empty(), mapping);
+        assert!(reason(MILLPOND_CAP_MAPPING, 8).len() < 8);
+        assert_eq!(reason(MILLPOND_CAP_STREAMS, 512), "");
+        let mut out = [0 as c_char; 8];
+        for (cap, room) in [(0, 8), (3, 8), (1 << 20, 8), (1, 0)] {
+            let asked = unsafe { millpond_device_get_reason(d, cap, out.as_mut_ptr(), room) };
+            fails(asked, MILLPOND_E_INVALID_ARGUMENT);
+        }
+    }
+    let _ = runtime::finalize();
 }
 
 #[test]

@@ -25,6 +25,10 @@ fn what_a_device_tells() {
     assert_eq!((info.type_name.as_str(), info.ordinal), ("cuda", 0));
     assert_eq!(info.memory.total, 64 * MIB);
     assert_eq!(info.caps, Caps::MAPPING | Caps::UNIFIED | Caps::PINNED | Caps::STREAMS | Caps::CALLBACKS);
+    let why = d.lack(Caps::HOST_ACCESS).unwrap().unwrap();
+    assert!(why.contains("by copies only"), "{why}");
+    assert_eq!(d.lack(Caps::MAPPING).unwrap(), None);
+    assert_eq!(d.lack(Caps::MAPPING | Caps::PINNED).unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(info.versions.driver, 12080);
     assert!(info.versions.compute_capability >= 50, "{:?}", info.versions);
     assert_eq!(runtime::absence("cuda").unwrap(), None);
@@ -33,9 +37,13 @@ fn what_a_device_tells() {
     fake.end();
 }
 
-fn memory_works(settings: &[(&str, &str)], mapping: bool) {
+/// `lack`: why it does not map; empty if it does.
+fn memory_works(settings: &[(&str, &str)], lack: &str) {
+    let mapping = lack.is_empty();
     let (fake, d) = one(settings);
     assert_eq!(d.info().unwrap().caps.contains(Caps::MAPPING), mapping);
+    let why = d.lack(Caps::MAPPING).unwrap();
+    assert!(why.is_some() != mapping && why.is_none_or(|w| w.contains(lack)), "it should be: {lack}");
     let s = d.stream_create().unwrap();
     let mut blocks = Vec::new();
     for bytes in [1, 512, 5000, 300_000, 3 << 20, 9 << 20] {
@@ -61,17 +69,17 @@ fn memory_works(settings: &[(&str, &str)], mapping: bool) {
 
 #[test]
 fn memory_with_mapping() {
-    memory_works(&[], true);
+    memory_works(&[], "");
 }
 
 #[test]
 fn memory_without_mapping() {
-    memory_works(&[("no_vmm", "1")], false);
+    memory_works(&[("no_vmm", "1")], "no virtual memory management");
 }
 
 #[test]
 fn memory_with_granules_of_another_size_is_not_mapped() {
-    memory_works(&[("granularity", "4M")], false);
+    memory_works(&[("granularity", "4M")], "do not divide 2 MiB");
 }
 
 #[test]

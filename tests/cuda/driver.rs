@@ -492,6 +492,8 @@ fn a_window_that_is_refused_is_made_smaller_and_then_not_at_all() {
         (1..=refusals).for_each(|n| fake.fail("cuMemAddressReserve", n, 2, false));
         let d = runtime::device("cuda", 0).unwrap();
         assert_eq!(d.info().unwrap().caps.contains(runtime::Caps::MAPPING), mapping, "{refusals}");
+        let why = d.lack(runtime::Caps::MAPPING).unwrap();
+        assert_eq!(why.is_some_and(|w| w.contains("refused to reserve the window")), !mapping);
         let s = d.stream_create().unwrap();
         let at = d.memory().alloc(POOL, s, 30 * MIB).unwrap();
         d.write(at + 30 * MIB - 5, b"works").unwrap();

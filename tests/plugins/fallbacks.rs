@@ -98,6 +98,17 @@ fn a_plugin_with_no_more_than_is_required() {
     register("bare", |_, t| minimal(t)).unwrap();
     let caps = runtime::device("bare", 0).unwrap().device().caps();
     assert_eq!(caps, Caps::CALLBACKS);
+    let lack = |cap| runtime::device("bare", 0).unwrap().lack(cap).unwrap();
+    for (cap, wants) in [
+        (Caps::PINNED, "the plugin has no host_memory_allocate and no host_memory_deallocate"),
+        (Caps::UNIFIED, "the plugin has no unified_memory_allocate and no unified_memory_deallocate"),
+        (Caps::STREAMS, "the plugin has no create_stream"),
+        (Caps::MAPPING, "the custom-runtime interface has no calls for it"),
+        (Caps::HOST_ACCESS, "a plugin cannot say whether"),
+    ] {
+        assert!(lack(cap).is_some_and(|why| why.starts_with(wants)), "{cap:?}: {:?}", lack(cap));
+    }
+    assert_eq!(lack(Caps::CALLBACKS), None);
     exercise("bare", &ALL);
     assert_eq!(runtime::device("bare", 0).unwrap().unified_alloc(8).unwrap_err().code(), Code::Unsupported);
 }

@@ -117,6 +117,7 @@ impl<H: Hook> Device for Seam<H> {
     questions! { device;
         ordinal as ordinal() -> usize;
         caps as traits() -> Caps;
+        lack as lack(cap: Caps) -> String;
         segments_grow as segments_grow() -> bool;
         has_own_addresses as has_own_addresses() -> bool;
         most_blocks as most_blocks() -> u64;

@@ -138,6 +138,13 @@ class Device {
   std::int32_t ordinal() const { return info().ordinal; }
   /// Whether the device can do all of `caps` (MILLPOND_CAP_*, combined with |).
   bool can(std::uint32_t caps) const { return (info().caps & caps) == caps; }
+  /// Why the device cannot do `cap` (one of MILLPOND_CAP_*), as a text for a person; empty if it
+  /// can. Throws MILLPOND_E_INVALID_ARGUMENT for what is not one capability.
+  std::string reason(std::uint32_t cap) const {
+    char text[1024] = {};
+    check(millpond_device_get_reason(raw_, cap, text, sizeof text));
+    return text;
+  }
 
   /// Waits until all work queued on the device is done.
   C_Status synchronize() const { return check(millpond_device_synchronize(raw_)); }
@@ -155,6 +162,13 @@ class Device {
   std::string option(const std::string& key) const {
     char out[MILLPOND_OPTION_BYTES] = {};
     check(millpond_device_get_option(raw_, key.c_str(), out, sizeof out));
+    return out;
+  }
+  /// Where its value comes from: "built in", the name of a variable of the environment, "program",
+  /// or "device" (it can do nothing else). Throws as option().
+  std::string option_source(const std::string& key) const {
+    char out[MILLPOND_OPTION_BYTES] = {};
+    check(millpond_device_get_option_source(raw_, key.c_str(), out, sizeof out));
     return out;
   }
   /// All options, as set_options() and set_default_options() take them.

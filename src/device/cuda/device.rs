@@ -43,6 +43,7 @@ pub(super) struct CudaDevice {
     has_managed: bool,
     granules: Option<Arc<Granules>>,
     mapping: Option<Mapping>,
+    no_mapping: &'static str, // why, if there is none
     pool: Option<Pool>,
     sharing: Sharing,
     peers: Arc<Peers>,
@@ -90,9 +91,16 @@ impl CudaDevice {
             fabric: false, // determined when it is first wanted
             rdma: has(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
         };
-        let maps = options.mapping
-            && has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?
-            && matches!(driver.granularity(&physical)?, g if g != 0 && GRANULE.is_multiple_of(g));
+        let no_mapping = if !options.mapping {
+            "it is switched off (MILLPOND_CUDA_MAPPING=0)"
+        } else if !has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
+            "the driver has no virtual memory management for this device"
+        } else if !matches!(driver.granularity(&physical)?, g if g != 0 && GRANULE.is_multiple_of(g)) {
+            "the device's granules do not divide 2 MiB"
+        } else {
+            ""
+        };
+        let maps = no_mapping.is_empty();
         let has_pool = has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?;
         let has_managed = has(Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)?;
         // The last step that can fail, so nothing needs to be undone.
@@ -106,6 +114,7 @@ impl CudaDevice {
             blocks: Blocks::new(driver),
             has_managed,
             mapping: granules.clone().map(|g| Mapping::new(card.clone(), g)),
+            no_mapping,
             pool: has_pool.then(|| Pool::new(card.clone(), options.release_threshold)),
             sharing: Sharing::new(card.clone(), granules.clone()),
             peers: Peers::new(card.clone(), granules.clone(), family.siblings.clone()),
@@ -143,6 +152,19 @@ impl Device for CudaDevice {
 
     fn traits(&self) -> Caps {
         Caps::PINNED | Caps::STREAMS | Caps::CALLBACKS
+    }
+
+    fn lack(&self, cap: Caps) -> String {
+        let why = match cap {
+            Caps::MAPPING if self.mapping.is_some() => {
+                "the driver refused to reserve the window of addresses"
+            }
+            Caps::MAPPING => self.no_mapping,
+            Caps::HOST_ACCESS => "the host reaches the device's memory by copies only",
+            Caps::UNIFIED => "the driver has no managed memory for this device",
+            _ => "the driver has none",
+        };
+        why.to_owned()
     }
 
     fn sizes(&self) -> Sizes {

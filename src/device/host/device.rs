@@ -125,6 +125,15 @@ impl Device for HostDevice {
         Caps::HOST_ACCESS | Caps::PINNED | Caps::STREAMS | Caps::CALLBACKS
     }
 
+    fn lack(&self, _: Caps) -> String {
+        match &self.state().no_granules {
+            Some(e) => e.message().to_owned(),
+            None => "it was made to serve segments, as `cpu` always is, and `host` with MILLPOND_HOST_MAPPING=0 or \
+                     disable_mapping"
+                .to_owned(),
+        }
+    }
+
     fn sizes(&self) -> Sizes {
         let all = self.shared.options.capacity;
         // With mapping, memory is taken by the granule, whatever these sizes say.

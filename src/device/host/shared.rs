@@ -40,6 +40,7 @@ impl Drop for Streams {
 pub(super) struct State {
     pub(super) budget: Budget,
     pub(super) granules: Option<Granules>,
+    pub(super) no_granules: Option<Error>, // why the system gives none, if they were wanted
     pub(super) staging: Arc<Staging>,
     streams: Mutex<Streams, { levels::HOST_STREAMS }>,
     default_waits: Mutex<Vec<Point>>, // the next work on stream 0 waits for these
@@ -58,13 +59,21 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(options: HostOptions, born: u64) -> Arc<Shared> {
-        let devices = (0..options.device_count).map(|ordinal| State {
-            budget: Budget::new(ordinal, options.capacity),
+        let devices = (0..options.device_count).map(|ordinal| {
             // If the system refuses a memory file, the device offers segments and has no mapping facet.
-            granules: if options.mapping { Granules::new(options.capacity).ok() } else { None },
-            staging: Staging::new(),
-            streams: Mutex::new(Streams { live: HandleTable::new(), threads: Vec::new(), born }),
-            default_waits: Mutex::new(Vec::new()),
+            let made = options.mapping.then(|| Granules::new(options.capacity)).transpose();
+            let (granules, no_granules) = match made {
+                Ok(granules) => (granules, None),
+                Err(e) => (None, Some(e)),
+            };
+            State {
+                budget: Budget::new(ordinal, options.capacity),
+                granules,
+                no_granules,
+                staging: Staging::new(),
+                streams: Mutex::new(Streams { live: HandleTable::new(), threads: Vec::new(), born }),
+                default_waits: Mutex::new(Vec::new()),
+            }
         });
         Arc::new(Shared {
             devices: devices.collect(),

@@ -311,6 +311,36 @@ impl Device for ForeignDevice {
         self.traits
     }
 
+    fn lack(&self, cap: Caps) -> String {
+        let table = &self.plugin.table;
+        let lacks = |callbacks: &[(&'static str, bool)]| {
+            let missing: Vec<_> = callbacks.iter().filter(|c| !c.1).map(|c| c.0).collect();
+            format!("the plugin has no {}", missing.join(" and no "))
+        };
+        match cap {
+            Caps::MAPPING => "the custom-runtime interface has no calls for it".to_owned(),
+            Caps::HOST_ACCESS => {
+                "a plugin cannot say whether the host can access its memory, so it is not assumed".to_owned()
+            }
+            Caps::UNIFIED => lacks(&[
+                ("unified_memory_allocate", table.unified_memory_allocate.is_some()),
+                ("unified_memory_deallocate", table.unified_memory_deallocate.is_some()),
+            ]),
+            Caps::PINNED => lacks(&[
+                ("host_memory_allocate", table.host_memory_allocate.is_some()),
+                ("host_memory_deallocate", table.host_memory_deallocate.is_some()),
+            ]),
+            Caps::STREAMS => {
+                let waits = table.synchronize_stream.is_some() || table.synchronize_device.is_some();
+                lacks(&[
+                    ("create_stream", table.create_stream.is_some()),
+                    ("synchronize_stream or synchronize_device", waits),
+                ])
+            }
+            _ => "the plugin has none".to_owned(),
+        }
+    }
+
     fn sizes(&self) -> Sizes {
         self.sizes
     }

@@ -9,7 +9,7 @@ use crate::device::{Device, Sharing};
 use crate::runtime::deferred::DeferredFrees;
 use crate::runtime::lock;
 use crate::runtime::observe::Observers;
-use crate::runtime::options::{Backend, ExportHandle, Key, Options, Strictness, Value, parse};
+use crate::runtime::options::{Backend, ExportHandle, Key, Options, Source, Strictness, Value, parse};
 use crate::runtime::rescue::Rescue;
 use crate::runtime::unpooled::Unpooled;
 use crate::runtime::usage::Usage;
@@ -38,7 +38,7 @@ impl Memory {
                      none",
                 ));
             }
-            options.set(Key::Backend, Value::Backend(Backend::Native));
+            options.settle(Key::Backend, Value::Backend(Backend::Native));
         }
         // Before any memory is created.
         make_for_fabric(&*device, &options);
@@ -54,9 +54,9 @@ impl Memory {
         };
         // From here on the options say what is in effect, not what was asked for.
         let maps = matches!(&how, How::Pooled(p) if p.maps);
-        options.set(Key::ExpandableSegments, Value::Switch(maps));
+        options.settle(Key::ExpandableSegments, Value::Switch(maps));
         if matches!(how, How::Unpooled(_)) && options.backend() == Backend::Native {
-            options.set(Key::Backend, Value::Backend(Backend::None));
+            options.settle(Key::Backend, Value::Backend(Backend::None));
         }
         // For a device that does not report its memory, the maximum that it would give.
         let total = device.memory_info().map_or(device.sizes().max_alloc, |m| m.total);
@@ -124,7 +124,7 @@ impl Memory {
         let patch = parse(text, "options", Strictness::Exact)?;
         let mut s = lock(&self.settings.requested);
         let mut options = s.options.clone();
-        options.apply(&patch);
+        options.apply(&patch, Source::Program);
         s.options.check_change(&options)?;
         s.options = options;
         self.act_on(&s);

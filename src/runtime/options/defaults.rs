@@ -2,7 +2,7 @@
 //! for all devices, for those of one type, or for one device.
 
 use super::parse::{Strictness, parse};
-use super::{Options, Patch, environment};
+use super::{Options, Patch, Source, environment};
 use crate::base::error::Result;
 use crate::base::sync::system::Mutex;
 use crate::runtime::lock;
@@ -32,7 +32,7 @@ pub(crate) fn for_device(type_name: &str, ordinal: usize) -> Result<Options> {
     let mut options = environment::options()?;
     for d in lock(&DEFAULTS).iter() {
         if d.type_name.as_deref().is_none_or(|t| t == type_name) && d.ordinal.is_none_or(|o| o == ordinal) {
-            options.apply(&d.patch);
+            options.apply(&d.patch, Source::Program);
         }
     }
     Ok(options)

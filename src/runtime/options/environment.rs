@@ -7,10 +7,10 @@
 //! `PYTORCH_NO_CUDA_MEMORY_CACHING=1` means `backend:none`, unless `MILLPOND_ALLOC_CONF` names a backend. They are read
 //! when a device is opened; a bad value makes that fail, with an error that names the variable.
 
-use super::Options;
 use super::keys::Key;
 use super::parse::{Strictness, parse};
 use super::value::{Backend, Value};
+use super::{Options, Source};
 use crate::base::error::{Code, Error, Result};
 use std::ffi::OsString;
 
@@ -33,14 +33,14 @@ fn options_of(read: &dyn Fn(&str) -> Option<OsString>) -> Result<Options> {
         };
         let patch = parse(text, OURS, Strictness::Exact)?;
         ours_has_backend = patch.iter().any(|p| p.0 == Key::Backend);
-        options.apply(&patch);
+        options.apply(&patch, Source::Variable(OURS));
     } else if let Some((name, value)) = THEIRS.iter().find_map(|&n| Some((n, get(n)?))) {
-        options.apply(&parse(&value.to_string_lossy(), name, Strictness::Foreign)?);
+        options.apply(&parse(&value.to_string_lossy(), name, Strictness::Foreign)?, Source::Variable(name));
         options.backend_is_wish = options.backend() == Backend::Driver;
     }
     // Only "1" switches the cache off, as in PyTorch since 2.7.
     if !ours_has_backend && get(NO_CACHE).is_some_and(|v| v == "1") {
-        options.set(Key::Backend, Value::Backend(Backend::None));
+        options.set(Key::Backend, Value::Backend(Backend::None), Source::Variable(NO_CACHE));
     }
     Ok(options)
 }
@@ -70,6 +70,16 @@ mod tests {
         assert_eq!(split(&[c, b, a]), Value::Mib(Some(1)));
         assert_eq!(split(&[c, b, (OURS, "")]), Value::Mib(Some(2)));
         assert_eq!(split(&[c, b, (OURS, "backend:native")]), Value::Mib(None));
+    }
+
+    #[test]
+    fn each_value_says_where_it_is_from() {
+        let options = with(&[(OURS, "max_split_size_mb:1"), (NO_CACHE, "1")]).unwrap();
+        let sources =
+            ["max_split_size_mb", "backend", "export_handle"].map(|k| options.source_of(k).unwrap());
+        assert_eq!(sources, [OURS, NO_CACHE, "built in"]);
+        let theirs = with(&[(THEIRS[1], "max_split_size_mb:20")]).unwrap();
+        assert_eq!(theirs.source_of("max_split_size_mb").unwrap(), THEIRS[1]);
     }
 
     #[test]

@@ -29,10 +29,24 @@ use std::fmt;
 /// Values for some keys.
 pub(crate) type Patch = Vec<(Key, Value)>;
 
+/// Where the value of an option comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// It is the default.
+    BuiltIn,
+    /// That variable of the environment.
+    Variable(&'static str),
+    /// A call.
+    Program,
+    /// The device can do nothing else.
+    Device,
+}
+
 /// A value for every key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Options {
     values: [Value; COUNT],
+    sources: [Source; COUNT],
     /// Whether the driver-pool backend is only a wish, because it comes from a `PYTORCH_*` variable. If the program's
     /// own settings ask for it, a device that has none must say so.
     pub backend_is_wish: bool,
@@ -40,7 +54,8 @@ pub(crate) struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { values: std::array::from_fn(|i| KEYS[i].default), backend_is_wish: false }
+        let values = std::array::from_fn(|i| KEYS[i].default);
+        Options { values, sources: [Source::BuiltIn; COUNT], backend_is_wish: false }
     }
 }
 
@@ -51,17 +66,25 @@ impl Options {
     }
 
     /// Sets one value; it must be of the key's kind.
-    pub(crate) fn set(&mut self, key: Key, value: Value) {
+    pub(crate) fn set(&mut self, key: Key, value: Value, source: Source) {
         self.values[key as usize] = value;
+        self.sources[key as usize] = source;
         if key == Key::Backend {
             self.backend_is_wish = false;
         }
     }
 
     /// Applies a patch.
-    pub(crate) fn apply(&mut self, patch: &Patch) {
+    pub(crate) fn apply(&mut self, patch: &Patch, source: Source) {
         for &(key, value) in patch {
-            self.set(key, value);
+            self.set(key, value, source);
+        }
+    }
+
+    /// The device can do only this, whatever was asked for.
+    pub(crate) fn settle(&mut self, key: Key, value: Value) {
+        if self.get(key) != value {
+            self.set(key, value, Source::Device);
         }
     }
 
@@ -133,14 +156,23 @@ impl Options {
 
     /// The value of the key of that name, as text.
     pub(crate) fn text_of(&self, name: &str) -> Result<String> {
-        match Key::named(name) {
-            Some(k) => Ok(self.get(k).to_string()),
-            None => Err(Error::new(
-                Code::InvalidArgument,
-                format!("there is no option {name:?}; did you mean {:?}?", keys::nearest_name(name)),
-            )),
-        }
+        Ok(self.get(named(name)?).to_string())
     }
+
+    /// Where the value of the key of that name comes from.
+    pub(crate) fn source_of(&self, name: &str) -> Result<&'static str> {
+        Ok(match self.sources[named(name)? as usize] {
+            Source::BuiltIn => "built in",
+            Source::Variable(name) => name,
+            Source::Program => "program",
+            Source::Device => "device",
+        })
+    }
+}
+
+fn named(name: &str) -> Result<Key> {
+    let nearest = || format!("there is no option {name:?}; did you mean {:?}?", keys::nearest_name(name));
+    Key::named(name).ok_or_else(|| Error::new(Code::InvalidArgument, nearest()))
 }
 
 /// All options as `key:value,key:value`, which can be parsed again.
@@ -163,10 +195,10 @@ mod tests {
         let text = "backend:none,max_split_size_mb:200,roundup_power2_divisions:[256:1,512:2,1024:4,>:8],\
                     garbage_collection_threshold:0.75,per_process_memory_fraction:0.5,pinned_num_register_threads:8";
         let mut a = Options::default();
-        a.apply(&parse(text, "test", Strictness::Exact).unwrap());
+        a.apply(&parse(text, "test", Strictness::Exact).unwrap(), Source::Program);
         let mut b = Options::default();
-        b.apply(&parse(&a.to_string(), "test", Strictness::Exact).unwrap());
-        assert_eq!(a, b);
+        b.apply(&parse(&a.to_string(), "test", Strictness::Exact).unwrap(), Source::Program);
+        assert_eq!(a.values, b.values);
         assert_ne!(a, Options::default());
         let defaults = Options::default().to_string();
         assert!(defaults.starts_with("backend:native,max_split_size_mb:unlimited,"), "{defaults}");
@@ -176,9 +208,9 @@ mod tests {
     fn what_an_open_device_cannot_change_is_busy() {
         let a = Options::default();
         let mut b = a.clone();
-        b.set(Key::MaxSplitSizeMb, Value::Mib(Some(100)));
+        b.set(Key::MaxSplitSizeMb, Value::Mib(Some(100)), Source::Program);
         a.check_change(&b).unwrap();
-        b.set(Key::ExpandableSegments, Value::Switch(false));
+        b.set(Key::ExpandableSegments, Value::Switch(false), Source::Program);
         let e = a.check_change(&b).unwrap_err();
         assert_eq!(e.code(), Code::Busy);
         assert!(e.message().starts_with("expandable_segments is True"), "{e}");
