@@ -6,6 +6,7 @@
 //! [`Readback`] and borrowed slices. All `unsafe` of this command is in this file,
 //! but for that of signals (`child.rs`).
 
+use crate::options::items;
 use millpond::capi::{self as c, C_Status, C_Stream};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
@@ -237,11 +238,21 @@ impl Info {
     pub(crate) fn streams(&self) -> bool {
         self.caps & c::MILLPOND_CAP_STREAMS != 0
     }
+}
 
-    /// The names of its capabilities.
-    pub(crate) fn cap_names(&self) -> Vec<&'static str> {
-        Self::CAPS.iter().filter(|(bit, _)| self.caps & bit != 0).map(|&(_, name)| name).collect()
-    }
+/// A capability that a device may have.
+#[derive(Clone, Debug)]
+pub(crate) struct Capability {
+    pub(crate) name: &'static str,
+    pub(crate) lack: Option<String>, // why the device does not have it
+}
+
+/// An option of a device's allocator.
+#[derive(Clone, Debug)]
+pub(crate) struct OptionValue {
+    pub(crate) key: String,
+    pub(crate) value: String,
+    pub(crate) source: String, // as in "built in" or "MILLPOND_ALLOC_CONF"
 }
 
 /// A stream of a device; the default one is [`Stream::DEFAULT`].
@@ -292,6 +303,45 @@ impl Device {
             runtime_version: i.runtime_version,
             driver_version: i.driver_version,
         })
+    }
+
+    /// All capabilities that there are, with the reason for each that it lacks.
+    pub(crate) fn capabilities(&self, info: &Info) -> ApiResult<Vec<Capability>> {
+        let lack = |bit: u32| {
+            let mut buffer = [0 as c_char; 1024];
+            // SAFETY: the library checks the handle, `buffer` is writable for its length.
+            let status =
+                unsafe { c::millpond_device_get_reason(self.0, bit, buffer.as_mut_ptr(), buffer.len()) };
+            check("millpond_device_get_reason", status).map(|()| text(buffer.as_ptr()))
+        };
+        let all = Info::CAPS.iter().map(|&(bit, name)| {
+            let has = info.caps & bit != 0;
+            Ok(Capability { name, lack: if has { None } else { Some(lack(bit)?) } })
+        });
+        all.collect()
+    }
+
+    /// All options as they are in effect.
+    pub(crate) fn options(&self) -> ApiResult<Vec<OptionValue>> {
+        let mut buffer = [0 as c_char; c::MILLPOND_OPTIONS_BYTES];
+        check("millpond_device_get_options", {
+            // SAFETY: the library checks the handle, `buffer` is writable for its length.
+            unsafe { c::millpond_device_get_options(self.0, buffer.as_mut_ptr(), buffer.len()) }
+        })?;
+        let all = text(buffer.as_ptr());
+        let pairs = items(&all).into_iter().filter_map(|i| i.split_once(':'));
+        pairs
+            .map(|(key, value)| {
+                let name = c_string(key);
+                let mut source = [0 as c_char; c::MILLPOND_OPTION_BYTES];
+                check("millpond_device_get_option_source", {
+                    let (to, room) = (source.as_mut_ptr(), source.len());
+                    // SAFETY: the library checks the handle, `name` is a C string, `source` is writable for its length.
+                    unsafe { c::millpond_device_get_option_source(self.0, name.as_ptr(), to, room) }
+                })?;
+                Ok(OptionValue { key: key.into(), value: value.into(), source: text(source.as_ptr()) })
+            })
+            .collect()
     }
 
     /// Its counters now.

@@ -1,76 +1,230 @@
-//! `millpond info`: lists the device types, and what each device is and can do.
+//! `millpond info`: the device types, and what each device is, can do, and why not more; as text and as JSON.
 
-use crate::api::{self, Device};
+use crate::api::{self, ApiResult, Capability, Device, Info, OptionValue};
 use crate::units::bytes;
+use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// The text, with a paragraph for each device, and the number of types and devices that could not be queried; their
-/// paragraphs say so.
-pub(crate) fn describe() -> api::ApiResult<(String, usize)> {
-    let mut failed = 0;
-    let mut out = format!("Millpond {}\n", api::version());
-    for name in api::type_names()? {
-        match api::device_count(&name) {
-            Ok(n) => {
-                let why = if n == 0 { api::reason(&name).unwrap_or_default() } else { String::new() };
-                let why = if why.is_empty() { why } else { format!(" ({why})") };
-                let _ = writeln!(out, "\n{name}: {n} device{}{why}", if n == 1 { "" } else { "s" });
-                for ordinal in 0..n {
-                    failed += usize::from(!device(&mut out, &name, ordinal));
+/// What the library reads when a type or a device is first used.
+const VARIABLES: [&str; 11] = [
+    "MILLPOND_HOST_DEVICES",
+    "MILLPOND_HOST_CAPACITY",
+    "MILLPOND_HOST_MAPPING",
+    "MILLPOND_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "MILLPOND_CUDA_LIBRARY",
+    "MILLPOND_NVML_LIBRARY",
+    "MILLPOND_CUDA_MAPPING",
+    "CUDA_VISIBLE_DEVICES",
+];
+
+/// What is known of one device.
+struct Known {
+    info: Info,
+    capabilities: Vec<Capability>,
+    options: Vec<OptionValue>,
+}
+
+/// One device, or why it cannot be used.
+struct DeviceReport {
+    name: String,
+    known: ApiResult<Known>,
+}
+
+/// One type: why it has no devices (empty: it has), and its devices.
+struct TypeReport {
+    name: String,
+    known: ApiResult<(String, Vec<DeviceReport>)>,
+}
+
+/// All of it.
+pub(crate) struct Report {
+    version: String,
+    environment: Vec<(&'static str, String)>, // variables that are set
+    types: Vec<TypeReport>,
+}
+
+fn device(type_name: &str, ordinal: usize) -> DeviceReport {
+    let ask = || {
+        let device = Device::get(type_name, ordinal as i32)?;
+        let info = device.info()?;
+        Ok(Known { capabilities: device.capabilities(&info)?, options: device.options()?, info })
+    };
+    DeviceReport { name: format!("{type_name}:{ordinal}"), known: ask() }
+}
+
+/// Opens every device that there is, and asks it.
+pub(crate) fn ask() -> ApiResult<Report> {
+    let types = api::type_names()?.into_iter().map(|name| {
+        let known = api::device_count(&name).map(|n| {
+            let why = if n == 0 { api::reason(&name).unwrap_or_default() } else { String::new() };
+            (why, (0..n).map(|ordinal| device(&name, ordinal)).collect())
+        });
+        TypeReport { name, known }
+    });
+    let set = |name: &'static str| {
+        let value = std::env::var_os(name).filter(|v| !v.is_empty())?;
+        Some((name, value.to_string_lossy().into_owned()))
+    };
+    Ok(Report {
+        types: types.collect(),
+        version: api::version(),
+        environment: VARIABLES.into_iter().filter_map(set).collect(),
+    })
+}
+
+/// [B] what the machine can spare, where that is less than what the device has not given out: memory of the processor is
+/// taken only when it is touched, and other programs take it, too.
+fn to_spare(info: &Info) -> Option<u64> {
+    crate::machine::available_memory().filter(|&most| info.host_access() && most < info.free)
+}
+
+fn memory(info: &Info) -> String {
+    let (total, free) = (bytes(info.total), bytes(info.free));
+    match to_spare(info) {
+        Some(most) => format!("{total}, {free} not taken; the machine has {} to spare", bytes(most)),
+        None => format!("{total}, {free} free"),
+    }
+}
+
+/// A driver's version as CUDA counts: 12080 is 12.8.
+fn versions(info: &Info) -> String {
+    format!(
+        "compute capability {}, runtime {}, driver {}",
+        info.compute_capability, info.runtime_version, info.driver_version
+    )
+}
+
+impl Report {
+    /// How many types and devices could not be asked.
+    pub(crate) fn failures(&self) -> usize {
+        let of = |t: &TypeReport| match &t.known {
+            Ok((_, devices)) => devices.iter().filter(|d| d.known.is_err()).count(),
+            Err(_) => 1,
+        };
+        self.types.iter().map(of).sum()
+    }
+
+    /// The text, with a paragraph for each device. `all`: with every option, not only those that somebody has set.
+    pub(crate) fn text(&self, all: bool) -> String {
+        let mut out = format!("Millpond {}\n", self.version);
+        if !self.environment.is_empty() {
+            out += "\nenvironment\n";
+        }
+        for (name, value) in &self.environment {
+            let _ = writeln!(out, "  {name}={value}");
+        }
+        for t in &self.types {
+            match &t.known {
+                Err(e) => {
+                    let _ = writeln!(out, "\n{}: {e}", t.name);
+                }
+                Ok((why, devices)) => {
+                    let n = devices.len();
+                    let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+                    let _ = writeln!(out, "\n{}: {n} device{}{why}", t.name, if n == 1 { "" } else { "s" });
+                    devices.iter().for_each(|d| d.text(&mut out, all));
                 }
             }
-            Err(e) => {
-                let _ = writeln!(out, "\n{name}: {e}");
-                failed += 1;
+        }
+        out
+    }
+
+    /// The same for programs, in bytes.
+    pub(crate) fn json(&self) -> Value {
+        let environment: Map<String, Value> =
+            self.environment.iter().map(|(k, v)| ((*k).to_string(), v.as_str().into())).collect();
+        let types = self.types.iter().map(|t| match &t.known {
+            Err(e) => json!({"name": t.name, "error": e.to_string()}),
+            Ok((why, devices)) => {
+                let why = if why.is_empty() { Value::Null } else { why.as_str().into() };
+                let devices: Vec<Value> = devices.iter().map(DeviceReport::json).collect();
+                json!({"name": t.name, "error": null, "no_devices_because": why, "devices": devices})
             }
-        }
-    }
-    Ok((out, failed))
-}
-
-/// The device's memory as text. Memory of the processor is taken only when it is touched, and other programs take it
-/// too, so the machine may have less to spare than the device has free.
-fn memory(info: &api::Info) -> String {
-    let (total, free) = (bytes(info.total), bytes(info.free));
-    match crate::machine::available_memory() {
-        Some(most) if info.host_access() && most < info.free => {
-            format!("{total}, {free} not taken; the machine has {} to spare", bytes(most))
-        }
-        _ => format!("{total}, {free} free"),
+        });
+        json!({
+            "millpond_version": self.version,
+            "environment": environment,
+            "types": types.collect::<Vec<_>>(),
+        })
     }
 }
 
-/// Writes a device's paragraph. `false`: the device could not be queried.
-fn device(out: &mut String, name: &str, ordinal: usize) -> bool {
-    let info = match Device::get(name, ordinal as i32).and_then(|d| d.info()) {
-        Ok(info) => info,
-        Err(e) => {
-            let _ = writeln!(out, "  {name}:{ordinal}  {e}");
-            return false;
+impl DeviceReport {
+    fn text(&self, out: &mut String, all: bool) {
+        let Known { info, capabilities, options } = match &self.known {
+            Ok(known) => known,
+            Err(e) => {
+                let _ = writeln!(out, "  {}  {e}", self.name);
+                return;
+            }
+        };
+        let _ = writeln!(out, "  {}", self.name);
+        let most = |n: u64| if n == u64::MAX { "no bound".to_string() } else { bytes(n) };
+        let has: Vec<&str> = capabilities.iter().filter(|c| c.lack.is_none()).map(|c| c.name).collect();
+        let mut rows = vec![
+            ("memory", memory(info)),
+            ("capabilities", if has.is_empty() { "none".to_string() } else { has.join(", ") }),
+        ];
+        for c in capabilities {
+            rows.extend(c.lack.as_ref().map(|why| ("lacks", format!("{}: {why}", c.name))));
         }
-    };
-    let _ = writeln!(out, "  {name}:{ordinal}");
-    let most = |n: u64| if n == u64::MAX { "no bound".to_string() } else { bytes(n) };
-    let caps = info.cap_names();
-    let rows = [
-        ("memory", memory(&info)),
-        ("capabilities", if caps.is_empty() { "none".to_string() } else { caps.join(", ") }),
-        ("min chunk", bytes(info.min_chunk)),
-        ("max chunk", most(info.max_chunk)),
-        ("max alloc", most(info.max_alloc)),
-        ("extra padding", bytes(info.padding)),
-        ("first chunk", bytes(info.init_alloc)),
-        ("later chunks", bytes(info.realloc)),
-        (
-            "versions",
-            format!(
-                "compute capability {}, runtime {}, driver {}",
-                info.compute_capability, info.runtime_version, info.driver_version
-            ),
-        ),
-    ];
-    for (label, value) in rows {
-        let _ = writeln!(out, "    {label:<14} {value}");
+        rows.extend([
+            ("min chunk", bytes(info.min_chunk)),
+            ("max chunk", most(info.max_chunk)),
+            ("max alloc", most(info.max_alloc)),
+            ("extra padding", bytes(info.padding)),
+            ("first chunk", bytes(info.init_alloc)),
+            ("later chunks", bytes(info.realloc)),
+            ("versions", versions(info)),
+        ]);
+        let mut label = "options";
+        for o in options.iter().filter(|o| all || o.source != "built in") {
+            let source = if o.source == "device" { "the device can do nothing else" } else { &o.source };
+            rows.push((label, format!("{}:{} ({source})", o.key, o.value)));
+            label = "";
+        }
+        if !all {
+            rows.push((
+                label,
+                if label.is_empty() { "all others as built in" } else { "as built in" }.into(),
+            ));
+        }
+        for (label, value) in rows {
+            let _ = writeln!(out, "    {label:<14} {value}");
+        }
     }
-    true
+
+    fn json(&self) -> Value {
+        let Known { info, capabilities, options } = match &self.known {
+            Ok(known) => known,
+            Err(e) => return json!({"name": self.name, "error": e.to_string()}),
+        };
+        let capabilities: Map<String, Value> = capabilities
+            .iter()
+            .map(|c| (c.name.replace(' ', "_"), json!({"has": c.lack.is_none(), "reason": c.lack})))
+            .collect();
+        let options: Map<String, Value> =
+            options.iter().map(|o| (o.key.clone(), json!({"value": o.value, "source": o.source}))).collect();
+        json!({
+            "name": self.name,
+            "error": null,
+            "total_bytes": info.total,
+            "free_bytes": info.free,
+            "machine_can_spare_bytes": to_spare(info),
+            "capabilities": capabilities,
+            "min_chunk_bytes": info.min_chunk,
+            "max_chunk_bytes": info.max_chunk,
+            "max_alloc_bytes": info.max_alloc,
+            "extra_padding_bytes": info.padding,
+            "init_alloc_bytes": info.init_alloc,
+            "realloc_bytes": info.realloc,
+            "compute_capability": info.compute_capability,
+            "runtime_version": info.runtime_version,
+            "driver_version": info.driver_version,
+            "options": options,
+        })
+    }
 }

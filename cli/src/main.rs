@@ -18,6 +18,7 @@ mod history;
 mod info;
 mod machine;
 mod perfetto;
+mod options;
 mod pickle;
 mod picture;
 mod probe;

@@ -7,6 +7,8 @@ use std::process::{Command, Output};
 
 #[path = "command/compare.rs"]
 mod compare;
+#[path = "command/info.rs"]
+mod info;
 #[path = "command/record.rs"]
 mod record;
 

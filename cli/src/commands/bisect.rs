@@ -1,6 +1,6 @@
 //! `millpond bisect`: arguments, and the sentence about what was found.
 
-use super::device::{DeviceArgs, most_bytes};
+use super::device::{DeviceArgs, most_bytes, unrecorded};
 use super::output::say;
 use crate::trace::Trace;
 use crate::{bisect, units};
@@ -21,6 +21,7 @@ pub(crate) struct BisectArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &BisectArgs) -> Result<()> {
+    unrecorded()?;
     let trace = Trace::read(&args.trace)?;
     let setup = args.device.setup()?;
     let capacity =

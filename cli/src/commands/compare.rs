@@ -4,6 +4,7 @@ use super::Failure;
 use super::device::{DeviceName, parse_device};
 use super::output::{is_stdout, say, write};
 use crate::compare::{Column, Comparison, Configuration, Plan, compare};
+use crate::options::items;
 use crate::probe::Setup;
 use crate::touch::Touch;
 use crate::trace::Trace;
@@ -64,24 +65,6 @@ struct Wish {
     name: Option<String>,
     device: Option<DeviceName>,
     options: String,
-}
-
-/// The parts between commas, but for those in brackets.
-fn items(text: &str) -> Vec<&str> {
-    let (mut out, mut start, mut depth) = (Vec::new(), 0, 0u32);
-    for (at, c) in text.char_indices() {
-        match c {
-            '[' => depth += 1,
-            ']' => depth = depth.saturating_sub(1),
-            ',' if depth == 0 => {
-                out.push(&text[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    out.push(&text[start..]);
-    out
 }
 
 fn parse_configuration(text: &str) -> Result<Wish> {

@@ -6,7 +6,9 @@ use crate::replay;
 use crate::trace::Trace;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The most embedded host devices that the library makes.
 const MOST_HOST_DEVICES: u32 = 64;
@@ -60,6 +62,36 @@ pub(crate) fn parse_device(text: &str) -> Result<DeviceName> {
         bail!("write it as in host or host:1");
     }
     Ok(DeviceName { type_name: type_name.to_string(), ordinal })
+}
+
+/// What the library writes where somebody records a program.
+const RECORDS: [&str; 2] = ["MILLPOND_RECORD", "MILLPOND_HISTORY"];
+
+/// Runs this program anew without the variables that have devices recorded, if they are set: for commands that open
+/// devices only to ask them, and would empty the recording of the program that is meant.
+pub(crate) fn unrecorded() -> Result<()> {
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+    if !RECORDS.iter().any(is_set) {
+        return Ok(());
+    }
+    let mut again = Command::new(std::env::current_exe().context("this program's own file is not known")?);
+    again.args(std::env::args_os().skip(1));
+    for name in RECORDS {
+        again.env_remove(name);
+    }
+    Err(again.exec()).context("this program cannot be started anew")
+}
+
+/// Refuses to have a trace emptied by the recording of its own replay.
+pub(crate) fn check_not_overwritten(traces: &[PathBuf]) -> Result<()> {
+    let real = |p: &Path| std::fs::canonicalize(p).ok();
+    for name in RECORDS {
+        let Some(file) = std::env::var_os(name).and_then(|v| real(Path::new(&v))) else { continue };
+        if let Some(same) = traces.iter().find(|t| real(t).as_ref() == Some(&file)) {
+            bail!("{name} is set to {}, which would be emptied; unset it first", same.display());
+        }
+    }
+    Ok(())
 }
 
 /// Opens a device with so much memory. The embedded host device is made to measure; others are limited.

@@ -1,7 +1,7 @@
 //! `millpond replay`: arguments, and what comes of each trace.
 
 use super::Failure;
-use super::device::{DeviceArgs, open_device};
+use super::device::{DeviceArgs, check_not_overwritten, open_device};
 use super::output::{is_stdout, say, write};
 use crate::probe::Setup;
 use crate::progress::Progress;
@@ -61,6 +61,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
             anyhow::anyhow!("only one of --html, --svg and --json can be `-`, standard output").into()
         );
     }
+    check_not_overwritten(&args.traces)?;
     let traces = args.traces.iter().map(|p| Trace::read(p)).collect::<Result<Vec<_>>>()?;
     let setup = args.device.setup()?;
     let plan = Plan {
