@@ -34,11 +34,17 @@ mod view;
 
 use clap::{Parser, Subcommand};
 use commands::Failure;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
-/// Replays allocation traces of real programs through Millpond.
+/// Records what programs ask of Millpond, replays it, and shows what it took.
 #[derive(Parser)]
-#[command(name = "millpond", version, max_term_width = 110)]
+#[command(
+    name = "millpond",
+    version,
+    max_term_width = 110,
+    after_help = "Exit status: 0 done, 1 error, 2 wrong arguments, 3 out of memory; of `record`, the program's own."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -47,7 +53,6 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Replay traces on a device, and show what it took
-    #[command(after_help = "Exit status: 0 done, 1 error, 2 wrong arguments, 3 out of memory.")]
     Replay(commands::replay::ReplayArgs),
     /// Replay a recorded training run that is built in, check it, and draw it (4 GiB of memory are enough)
     Demo(commands::demo::DemoArgs),
@@ -57,7 +62,7 @@ enum Command {
     Compare(commands::compare::CompareArgs),
     /// Run a program, and record what it asks of Millpond, for replay, bisect and compare
     Record(commands::record::RecordArgs),
-    /// List device types and devices, their memory and what they can (exit status 1 when one cannot be asked)
+    /// List device types and devices, their memory and what they can
     Info(commands::info::InfoArgs),
     /// Print a device's history that was streamed to a file (MILLPOND_HISTORY=FILE)
     History(commands::history::HistoryArgs),
@@ -72,7 +77,20 @@ fn failed(e: &anyhow::Error) -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        // A wrong argument, or a request for help, which goes to standard output.
+        Err(e) => {
+            let code = u8::try_from(e.exit_code()).unwrap_or(1);
+            return match e.print() {
+                Err(io) if io.kind() != ErrorKind::BrokenPipe => {
+                    failed(&anyhow::Error::new(io).context("standard output cannot be written"))
+                }
+                _ => ExitCode::from(code),
+            };
+        }
+    };
+    let result = match command {
         Command::Replay(args) => commands::replay::run(&args),
         Command::Demo(args) => commands::demo::run(&args),
         Command::Bisect(args) => commands::bisect::run(&args).map_err(Failure::from),

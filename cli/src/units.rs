@@ -58,10 +58,9 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64> {
             None => bail!("`{text}` is more than 2^64 bytes"),
         };
     }
-    match number.parse::<f64>() {
-        Ok(value) if value * ((1u64 << shift) as f64) < u64::MAX as f64 => {
-            Ok((value * (1u64 << shift) as f64) as u64)
-        }
+    match number.parse::<f64>().map(|value| value * (1u64 << shift) as f64) {
+        Ok(bytes) if bytes < u64::MAX as f64 => Ok(bytes as u64),
+        Ok(_) => bail!("`{text}` is more than 2^64 bytes"),
         _ => bail!("`{text}` is not a size; write it as in 4GiB or 1500MiB"),
     }
 }
@@ -115,6 +114,10 @@ mod tests {
         }
         for bad in ["", "GiB", "1.2.3", "-5", "7 parsecs", "99999999999T", "1e9"] {
             assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+        for large in ["18446744073709551616", "16777216T", "99999999999999999999999GiB"] {
+            let e = parse_bytes(large).unwrap_err().to_string();
+            assert!(e.contains(&format!("`{large}` is more than 2^64")), "{e}");
         }
     }
 }

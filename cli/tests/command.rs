@@ -272,6 +272,9 @@ fn a_full_disk_is_told() {
     let trace = folder.file("t.trace", &small_trace());
     for args in [
         &["info"][..],
+        &["--help"],
+        &["--version"],
+        &["replay", "--help"],
         &["replay", trace.to_str().unwrap()],
         &["replay", trace.to_str().unwrap(), "--json", "-"],
     ] {

@@ -9,6 +9,9 @@ use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Args)]
+#[command(
+    after_help = "Exit status: 0 done, 1 error, also where no device is large enough, 2 wrong arguments."
+)]
 pub(crate) struct BisectArgs {
     /// The trace: .trace, .trace.zst, a pickle of PyTorch's _record_memory_history, or RMM's CSV log
     trace: PathBuf,

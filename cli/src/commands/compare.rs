@@ -1,14 +1,14 @@
 //! `millpond compare`: arguments, and how a configuration is written.
 
 use super::Failure;
-use super::device::{DeviceName, parse_device};
+use super::device::{DeviceName, parse_capacity, parse_device};
 use super::output::{is_stdout, say, write};
+use crate::api;
 use crate::compare::{Column, Comparison, Configuration, Plan, compare};
 use crate::options::items;
 use crate::probe::Setup;
 use crate::touch::Touch;
 use crate::trace::Trace;
-use crate::{api, units};
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ pub(crate) struct CompareArgs {
     plugin: Option<PathBuf>,
     /// Memory of the device for the replays, as in 4GiB [default: for `host` twice the peak of the trace; else all it
     /// has]
-    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_capacity)]
     capacity: Option<u64>,
     /// How much of each block is written
     #[arg(long, value_enum, default_value_t = Touch::Edges)]

@@ -1,9 +1,9 @@
 //! `millpond demo`: replays a recorded training run that is part of the program, and draws it.
 
-use super::Failure;
 use super::device::DeviceArgs;
 use super::output::{is_stdout, say, write};
 use super::replay::{out_of_memory, replay_all};
+use super::{EXIT_STATUS, Failure};
 use crate::replay::Plan;
 use crate::touch::{Check, Touch};
 use crate::trace::Trace;
@@ -16,6 +16,7 @@ use std::path::PathBuf;
 const DEMO_TRACE: &[u8] = include_bytes!("../../../traces/fasterrcnn_train.trace.zst");
 
 #[derive(Args)]
+#[command(after_help = EXIT_STATUS)]
 pub(crate) struct DemoArgs {
     #[command(flatten)]
     device: DeviceArgs,

@@ -4,6 +4,7 @@ use crate::api::{self, Device};
 use crate::probe::Setup;
 use crate::replay;
 use crate::trace::Trace;
+use crate::units;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::os::unix::process::CommandExt;
@@ -62,6 +63,14 @@ pub(crate) fn parse_device(text: &str) -> Result<DeviceName> {
         bail!("write it as in host or host:1");
     }
     Ok(DeviceName { type_name: type_name.to_string(), ordinal })
+}
+
+/// The size of a device, which is not 0.
+pub(crate) fn parse_capacity(text: &str) -> Result<u64> {
+    match units::parse_bytes(text)? {
+        0 => bail!("a device of 0 bytes holds nothing"),
+        n => Ok(n),
+    }
 }
 
 /// What the library writes where somebody records a program.

@@ -7,6 +7,9 @@ use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Args)]
+#[command(
+    after_help = "Exit status: 0 done, also where the file ends in the middle, 1 error, 2 wrong arguments."
+)]
 pub(crate) struct HistoryArgs {
     /// The file
     file: PathBuf,

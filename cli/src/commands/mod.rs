@@ -12,6 +12,10 @@ pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod view;
 
+/// What the commands that replay say of their ends.
+pub(crate) const EXIT_STATUS: &str = "Exit status: 0 done, 1 error, 2 wrong arguments, 3 out of memory (also: the device, \
+                                      or the machine, is too small to try).";
+
 /// Why the program ends with another status than 0.
 pub(crate) enum Failure {
     Error(anyhow::Error),

@@ -1,8 +1,8 @@
 //! `millpond replay`: arguments, and what comes of each trace.
 
-use super::Failure;
-use super::device::{DeviceArgs, check_not_overwritten, open_device};
+use super::device::{DeviceArgs, check_not_overwritten, open_device, parse_capacity};
 use super::output::{is_stdout, say, write};
+use super::{EXIT_STATUS, Failure};
 use crate::probe::Setup;
 use crate::progress::Progress;
 use crate::replay::{self, Outcome, Plan};
@@ -15,6 +15,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Args)]
+#[command(after_help = EXIT_STATUS)]
 pub(crate) struct ReplayArgs {
     /// The traces: .trace, .trace.zst, a pickle of PyTorch's _record_memory_history, or RMM's CSV log
     #[arg(required = true, value_name = "TRACE")]
@@ -22,7 +23,7 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     device: DeviceArgs,
     /// Memory of the device, as in 4GiB [default: for `host` twice the peak of the traces; else all it has]
-    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_capacity)]
     capacity: Option<u64>,
     /// How much of each block is written
     #[arg(long, value_enum, default_value_t = Touch::Edges)]

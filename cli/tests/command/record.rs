@@ -85,11 +85,16 @@ fn the_end_of_the_program_is_the_end_of_the_command() {
         (&["./no-such-program"], 127, "./no-such-program cannot be started"),
         (&["/"], 126, "/ cannot be started"),
         (&[], 2, "<PROGRAM>"),
+        (&["-c", "true"], 127, "-c cannot be started"),
     ] {
         let o = record(&folder, &[&["--"], program].concat());
         assert_eq!(o.status.code(), Some(code), "{program:?}: {}", err(&o));
         assert!(err(&o).contains(wants), "{program:?}: {}", err(&o));
     }
+    // A mistyped option of the command is not taken for a program; the program's own options are its own.
+    let o = record(&folder, &["--ouput", "x", "true"]);
+    assert!(o.status.code() == Some(2) && err(&o).contains("'--output'"), "{}", err(&o));
+    assert_eq!(record(&folder, &["sh", "-c", "exit 8", "--help"]).status.code(), Some(8));
     let o = record(&folder, &["-o", "/nowhere/x.trace", "true"]);
     assert!(
         o.status.code() == Some(1) && err(&o).contains("/nowhere/x.trace cannot be written"),
