@@ -347,8 +347,11 @@ fn a_program_that_ends_without_a_word_has_its_files() {
         assert_eq!(status, 0);
         let read = HistoryFile::parse(&take(&history)).unwrap();
         assert!(read.events.len() > 800 && read.dropped == 0 && !read.cut_off, "{}", read.events.len());
+        assert!(read.modules.contains("r-xp"), "callers are only addresses without what was loaded where");
         let text = String::from_utf8(take(&trace)).unwrap();
         assert!(!text.contains("# events: "), "nobody has ended it");
+        let events = text.lines().filter(|l| !l.starts_with('#')).count();
+        assert!(text.ends_with(&format!("# exit: {events} events\n")), "{:?}", text.lines().last());
         assert_eq!(String::from_utf8(take(&peak)).unwrap(), {
             let _ = two_hosts();
             replay(&text).to_string()
@@ -373,6 +376,7 @@ fn a_program_that_is_killed_has_its_files_up_to_the_last_flush() {
         assert_eq!(status, libc::SIGKILL);
         assert!(HistoryFile::parse(&take(&history)).unwrap().events.len() > 800);
         let text = String::from_utf8(take(&trace)).unwrap();
+        assert!(!text.contains("# exit: "), "it had no exit");
         let _ = two_hosts();
         assert!(replay(&text) > 0);
     });

@@ -42,6 +42,8 @@ pub(super) trait Sink: Send {
     /// [B] that are not in the file yet.
     fn waiting(&self) -> usize;
     fn flush(&mut self) -> io::Result<()>;
+    /// The process exits. What its last functions still do may come, and be the end of the file.
+    fn exits(&mut self);
     /// Nothing comes after this.
     fn finish(&mut self) -> io::Result<()>;
 }
@@ -228,7 +230,11 @@ impl Tape {
             if stop {
                 return sink.finish();
             }
-            if asked != self.served.load(Relaxed) || flushed.elapsed() >= FLUSH {
+            let exits = asked != self.served.load(Relaxed);
+            if exits || flushed.elapsed() >= FLUSH {
+                if exits {
+                    sink.exits();
+                }
                 sink.flush()?;
                 flushed = Instant::now();
                 self.served.store(asked, SeqCst);
@@ -301,8 +307,8 @@ impl Tape {
         }
     }
 
-    /// Waits until the file has everything that was told, but not for long.
-    fn flush(&self) {
+    /// The process exits: waits until the file has everything that was told, but not for long.
+    fn flush_at_exit(&self) {
         let ask = self.asked.fetch_add(1, SeqCst) + 1;
         let until = Instant::now() + PATIENCE;
         while self.served.load(SeqCst) < ask && !self.over.load(SeqCst) && Instant::now() < until {
@@ -336,5 +342,5 @@ extern "C" fn at_exit() {
         return;
     }
     let live: Vec<_> = lock(&LIVE).iter().filter_map(Weak::upgrade).collect();
-    live.iter().for_each(|t| t.flush());
+    live.iter().for_each(|t| t.flush_at_exit());
 }

@@ -68,6 +68,14 @@ impl TraceSink {
         self.line(format_args!("a {id} {bytes} {stream}\n"));
     }
 
+    fn tell_lost(&mut self) {
+        if self.lost > 0 {
+            let lost = self.lost;
+            self.text +=
+                &format!("# lost: {lost} events; frees of blocks that were never seen are left out\n");
+        }
+    }
+
     fn free(&mut self, addr: u64) {
         if let Some((id, _)) = self.live.remove(&addr) {
             self.line(format_args!("f {id}\n"));
@@ -98,13 +106,14 @@ impl Sink for TraceSink {
         self.file.write_all(text.as_bytes())
     }
 
+    fn exits(&mut self) {
+        self.text += &format!("# exit: {} events\n", self.lines);
+        self.tell_lost();
+    }
+
     fn finish(&mut self) -> io::Result<()> {
-        let (lines, lost) = (self.lines, self.lost);
-        self.text += &format!("# events: {lines}\n");
-        if lost > 0 {
-            self.text +=
-                &format!("# lost: {lost} events; frees of blocks that were never seen are left out\n");
-        }
+        self.text += &format!("# events: {}\n", self.lines);
+        self.tell_lost();
         let done = self.flush();
         let_go(&self.file);
         done
