@@ -4,6 +4,7 @@
 //! apart, into a folder beside their later place, and get their names when the program has ended.
 
 use crate::trace::Trace;
+use crate::units::{bytes, count};
 use anyhow::{Context, Result};
 use millpond::runtime::HistoryFile;
 use nix::fcntl::{Flock, FlockArg};
@@ -53,22 +54,37 @@ impl Folder {
         for entry in fs::read_dir(&self.0).context("the recorded files cannot be found")? {
             let path = entry?.path();
             let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-            let stem = name.strip_suffix(kind.extension()).and_then(|s| s.strip_suffix('.'));
-            let known = stem.and_then(|s| s.split_once('.'));
-            if let Some((process, device)) = known.and_then(|(p, d)| Some((p.parse().ok()?, d.to_string()))) {
-                parts.push(Part { path, process, device });
+            if let Some((process, device)) = parts_of(name, kind) {
+                parts.push(Part { process, device: device.to_string(), path });
             }
         }
-        parts.sort_by(|a, b| (a.process, &a.device).cmp(&(b.process, &b.device)));
+        parts.sort_by(|a, b| (a.process, &a.device, &a.path).cmp(&(b.process, &b.device, &b.path)));
         Ok(parts)
+    }
+
+    /// Removes the folder. `Some`: where what could not be named is left.
+    pub(crate) fn remove(self) -> Option<PathBuf> {
+        fs::remove_dir(&self.0).is_err().then(|| self.0.clone())
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left could not be renamed, and stays.
-        let _ = fs::remove_dir(&self.0);
+        let _ = fs::remove_dir(&self.0); // where it is not empty, `remove` has told
     }
+}
+
+/// Process and device of a file of that name. A second copy of the library in one process (a plugin's, for instance)
+/// finds the file of the first in use, and adds both once more.
+fn parts_of(name: &str, kind: Kind) -> Option<(u32, &str)> {
+    let (number, rest) = name.split_once('.')?;
+    let process = number.parse().ok()?;
+    let mark = format!(".{}", kind.extension());
+    if let Some(device) = rest.strip_suffix(&mark) {
+        return Some((process, device));
+    }
+    let (device, again) = rest.strip_suffix(&format!(".{number}"))?.rsplit_once(&format!("{mark}."))?;
+    (device == again).then_some((process, device))
 }
 
 /// A file of one process and device.
@@ -76,6 +92,14 @@ struct Part {
     path: PathBuf,
     process: u32,
     device: String, // as in "host-0"
+}
+
+impl Part {
+    /// As in "host:0 of process 17".
+    fn of(&self) -> String {
+        let device = self.device.rsplit_once('-').map_or(self.device.clone(), |(t, n)| format!("{t}:{n}"));
+        format!("{device} of process {}", self.process)
+    }
 }
 
 /// What became of the recordings of one kind.
@@ -110,38 +134,57 @@ fn is_written(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
 }
 
-/// What is in a file; `None`: nothing.
-fn describe(part: &Part, kind: Kind) -> Option<String> {
-    let device = part.device.rsplit_once('-').map_or(part.device.clone(), |(t, n)| format!("{t}:{n}"));
-    let of = format!("{device} of process {}", part.process);
-    let mut said = match kind {
-        Kind::Trace => match Trace::read(&part.path) {
-            Ok(t) => {
-                let lost = if t.lost > 0 { format!("; {} events were lost", t.lost) } else { String::new() };
-                let (events, peak) =
-                    (crate::units::count(t.events.len() as u64), crate::units::bytes(t.peak_live_bytes));
-                format!("{of} ({}), {events} events, peak {peak}{lost}", t.name)
-            }
-            Err(_) if !has_events(&part.path) => return None,
-            Err(e) => format!("{of}; it is damaged: {:#}", e.root_cause()),
-        },
-        Kind::History => match fs::read(&part.path).ok().map(|b| HistoryFile::parse(&b)) {
-            Some(Ok(h)) if h.events.is_empty() && !h.cut_off => return None,
-            Some(Ok(h)) => {
-                let events = crate::units::count(h.events.len() as u64);
-                let dropped =
-                    if h.dropped > 0 { format!("; {} more were dropped", h.dropped) } else { String::new() };
-                let cut = if h.cut_off { "; it ends in the middle" } else { "" };
-                format!("{of}, {events} events{dropped}{cut}")
-            }
-            Some(Err(e)) => format!("{of}; it is damaged: {e}"),
-            None => format!("{of}; it cannot be read"),
-        },
+/// What a process lacks that was killed, or has left without its exit functions.
+const NO_EXIT: &str = "its process ended without a word, so that some of its last 50 ms may be missing";
+
+/// A file, and what is in it.
+enum Content {
+    Nothing,
+    Something(Vec<String>), // for a sentence, with semicolons between
+}
+
+/// Takes away the last line of a process that was killed while it wrote that: "f 12" may have been meant as "f 123".
+fn drop_half_line(path: &Path) -> std::io::Result<()> {
+    let bytes = fs::read(path)?;
+    let whole = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
+    if whole == bytes.len() { Ok(()) } else { File::options().write(true).open(path)?.set_len(whole as u64) }
+}
+
+fn trace_content(path: &Path) -> Content {
+    let trace = match Trace::read(path) {
+        Ok(t) => t,
+        Err(_) if !has_events(path) => {
+            let ended =
+                fs::read_to_string(path).is_ok_and(|t| t.contains("# exit:") || t.contains("# events:"));
+            return if ended { Content::Nothing } else { Content::Something(vec![NO_EXIT.into()]) };
+        }
+        Err(e) => return Content::Something(vec![format!("it is damaged: {:#}", e.root_cause())]),
     };
-    if is_written(&part.path) {
-        said += "; it is still being written";
+    let (events, peak) = (count(trace.events.len() as u64), bytes(trace.peak_live_bytes));
+    let mut said = vec![format!("{}: {events} events, peak {peak}", trace.name)];
+    said.extend((trace.lost > 0).then(|| format!("{} events were lost", trace.lost)));
+    said.extend((!trace.is_ended).then(|| NO_EXIT.into()));
+    Content::Something(said)
+}
+
+fn history_content(path: &Path) -> Content {
+    let read = fs::read(path).map_err(anyhow::Error::from);
+    let history = match read.and_then(|b| Ok(HistoryFile::parse(&b)?)) {
+        Ok(h) => h,
+        // Killed before it was written once.
+        Err(_) if fs::metadata(path).is_ok_and(|m| m.len() == 0) => {
+            return Content::Something(vec![NO_EXIT.into()]);
+        }
+        Err(e) => return Content::Something(vec![format!("it is damaged: {e:#}")]),
+    };
+    let ended = !history.modules.is_empty();
+    if history.events.is_empty() && ended {
+        return Content::Nothing;
     }
-    Some(said)
+    let mut said = vec![format!("{} events", count(history.events.len() as u64))];
+    said.extend((history.dropped > 0).then(|| format!("{} more were dropped", history.dropped)));
+    said.extend((!ended).then(|| NO_EXIT.into()));
+    Content::Something(said)
 }
 
 /// Whether a trace has a line that is not a comment.
@@ -155,11 +198,24 @@ pub(crate) fn keep(folder: &Folder, kind: Kind, file: &Path) -> Result<Kept> {
     let mut kept = Kept::default();
     let mut full = Vec::new();
     for part in folder.files(kind)? {
-        match describe(&part, kind) {
-            Some(said) => full.push((part, said)),
-            None if is_written(&part.path) => full.push((part, "it is still being written".into())),
-            None => {
-                kept.unused.push(format!("{} in process {}", part.device, part.process));
+        let written = is_written(&part.path).then(|| "it is still being written".to_string());
+        if kind == Kind::Trace && written.is_none() {
+            drop_half_line(&part.path).context("the recording's last line")?;
+        }
+        let content = match kind {
+            Kind::Trace => trace_content(&part.path),
+            Kind::History => history_content(&part.path),
+        };
+        match (content, written) {
+            (Content::Something(said), None) => full.push((part, said)),
+            // Whoever writes it has not ended, with or without a word.
+            (Content::Something(said), Some(written)) => {
+                let said = said.into_iter().filter(|s| s != NO_EXIT).chain([written]).collect();
+                full.push((part, said));
+            }
+            (Content::Nothing, Some(written)) => full.push((part, vec![written])),
+            (Content::Nothing, None) => {
+                kept.unused.push(part.of());
                 let _ = fs::remove_file(&part.path);
             }
         }
@@ -173,7 +229,7 @@ pub(crate) fn keep(folder: &Folder, kind: Kind, file: &Path) -> Result<Kept> {
         }
         fs::rename(&part.path, &name)
             .with_context(|| format!("{} cannot become {}", part.path.display(), name.display()))?;
-        kept.files.push((name, said));
+        kept.files.push((name, format!("{}, {}", part.of(), said.join("; "))));
     }
     Ok(kept)
 }
@@ -181,6 +237,30 @@ pub(crate) fn keep(folder: &Folder, kind: Kind, file: &Path) -> Result<Kept> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_tell_process_and_device() {
+        let of = |name| parts_of(name, Kind::Trace);
+        assert_eq!(of("17.host-0.trace"), Some((17, "host-0")));
+        assert_eq!(of("17.my.type-1.trace"), Some((17, "my.type-1")));
+        assert_eq!(of("17.host-0.trace.host-0.17"), Some((17, "host-0")));
+        for other in ["17.host-0.history", "x.host-0.trace", "17.host-0.trace.host-1.17", "17", ""] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn half_a_line_is_dropped() {
+        let path = std::env::temp_dir().join(format!("millpond-half-{}", std::process::id()));
+        for (text, whole) in
+            [("a 1 8 0\nf 1\n", "a 1 8 0\nf 1\n"), ("a 1 8 0\nf 1", "a 1 8 0\n"), ("a", ""), ("", "")]
+        {
+            fs::write(&path, text).unwrap();
+            drop_half_line(&path).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), whole);
+        }
+        fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn several_files_have_names_of_their_own() {

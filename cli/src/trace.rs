@@ -39,7 +39,8 @@ pub(crate) struct Trace {
     pub(crate) total_bytes: u64,      // sum of all requests
     pub(crate) step_starts: Vec<u64>, // event indices at which a step of the program begins
     pub(crate) lost: u64,             // events that the recording lacks, as it says
-    pub(crate) lines: Vec<u32>,       // the line of the file of each event, from 1
+    pub(crate) is_ended: bool, // whether it says how many events there are, or were when the process exited
+    pub(crate) lines: Vec<u32>, // the line of the file of each event, from 1
 }
 
 impl Trace {
@@ -93,7 +94,11 @@ impl Trace {
                     match key.trim() {
                         "name" if !value.is_empty() => b.trace.name = value.to_string(),
                         "source" => b.trace.source = value.to_string(),
-                        "events" => declared_events = value.parse::<u64>().ok(),
+                        "events" => {
+                            declared_events = value.parse::<u64>().ok();
+                            b.trace.is_ended = true;
+                        }
+                        "exit" => b.trace.is_ended = true,
                         // "# lost: 3 events; ..."
                         "lost" => {
                             let count = value.split(' ').next().and_then(|n| n.parse().ok());

@@ -54,7 +54,7 @@ fn tell(kept: &Kept) {
         eprintln!("millpond: recorded {}: {what}", file.display());
     }
     for device in &kept.unused {
-        eprintln!("millpond: {device} was opened, but asked for nothing");
+        eprintln!("millpond: nothing was asked of {device}");
     }
 }
 
@@ -104,6 +104,10 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     } else if nothing {
         eprintln!("millpond: nothing was recorded: {} has asked for no memory", program.to_string_lossy());
     }
-    drop((traces, histories));
+    for folder in [Some(traces), histories.and_then(|(folder, _)| folder)].into_iter().flatten() {
+        if let Some(left) = folder.remove() {
+            eprintln!("millpond: what is left is in {}", left.display());
+        }
+    }
     if nothing && status.success() { Ok(ExitCode::FAILURE) } else { Ok(child::end_like(status)) }
 }

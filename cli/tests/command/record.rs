@@ -38,9 +38,10 @@ fn what_a_program_asks_for_can_be_replayed() {
     let o = record(&folder, &[&["-o", "my.trace", "--history", "my.history", "--"], &program[..]].concat());
     assert_eq!(o.status.code(), Some(0), "{}", err(&o));
     assert!(
-        err(&o).contains("recorded my.trace: host:0 of process ") && err(&o).contains(" 600 events, peak ")
+        err(&o).contains("recorded my.trace: host:0 of process ") && err(&o).contains(": 600 events, peak ")
     );
     assert!(err(&o).contains("history my.history: host:0"), "{}", err(&o));
+    assert!(!err(&o).contains("without a word"), "{}", err(&o));
     assert_eq!(names(&folder), ["my.history", "my.trace", "small.trace"]);
     let o = command(&folder, &["replay", "my.trace"]).output().unwrap();
     assert!(o.status.success() && out(&o).contains("recorded by Millpond from "), "{}", out(&o));
@@ -104,6 +105,20 @@ fn the_end_of_the_program_is_the_end_of_the_command() {
     let o = record(&folder, &["sh", "-c", "kill -KILL $$"]);
     assert_eq!(o.status.signal(), Some(9), "{}", err(&o));
     assert_eq!(names(&folder), [""; 0]);
+}
+
+/// A process that is killed has its files up to shortly before that; what may be missing is told.
+#[test]
+fn a_killed_program_leaves_its_recording() {
+    let folder = Folder::new("record-killed");
+    folder.file("small.trace", &small_trace());
+    let script = format!(
+        "{MILLPOND} replay -q --passes 1000000 small.trace & p=$!; sleep 0.5; kill -9 $p; wait $p; exit 4"
+    );
+    let o = record(&folder, &["-o", "my.trace", "--history", "my.history", "--", "sh", "-c", &script]);
+    assert_eq!(o.status.code(), Some(4), "{}", err(&o));
+    assert_eq!(names(&folder), ["my.history", "my.trace", "small.trace"]);
+    assert_eq!(err(&o).matches("its process ended without a word").count(), 2, "{}", err(&o));
 }
 
 #[test]
