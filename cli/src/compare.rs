@@ -22,6 +22,7 @@ pub(crate) struct Plan {
     pub(crate) capacity: Option<u64>, // [B] of the device
     pub(crate) touch: String,         // as `replay` takes it
     pub(crate) repeats: u32,          // of each replay; at least 1
+    pub(crate) passes: u32,           // of the trace in each
     pub(crate) bisect: bool,          // whether the smallest device is looked for
     pub(crate) quiet: bool,
 }
@@ -83,7 +84,11 @@ impl Column {
     }
 
     fn replay(&mut self, path: &Path, plan: &Plan) -> Result<()> {
-        let mut more = vec!["--json=-".to_string(), format!("--touch={}", plan.touch)];
+        let mut more = vec![
+            "--json=-".to_string(),
+            format!("--touch={}", plan.touch),
+            format!("--passes={}", plan.passes),
+        ];
         more.extend(plan.capacity.map(|c| format!("--capacity={c}")));
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
         let out = match probe::replay(path, &self.configuration.setup, &more)? {

@@ -60,6 +60,7 @@ RUNS = [
     ("out_of_memory_status", "", {"MILLPOND_HOST_CAPACITY": "64M", "MILLPOND_PLUGIN_OOM": "status"}),
     ("loader", "", {}),
     ("quiet", "", {}),
+    ("record", "", {}),
     ("copies", "", {"MILLPOND_HOST_DEVICES": "3"}),
     ("copies", "naive_best_fit", dict(BEST_FIT, MILLPOND_HOST_DEVICES="3")),
     ("forks", "", {}),

@@ -244,6 +244,20 @@ class Package(unittest.TestCase):
         """)
         self.assertIn("1 to 31 bytes", self.error("m.tag('').__enter__()"))
 
+    def test_a_program_is_recorded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "my.trace"
+            self.good("""
+                import millpond_torch, torch
+                millpond_torch.enable()
+                a = torch.changed[0]
+                p, q = a.alloc(1000, 0, None), a.alloc(3 << 20, 0, None)
+                a.free(p, 1000, 0, None)
+            """, MILLPOND_RECORD=str(file))
+            lines = file.read_text().splitlines()
+        self.assertEqual([l for l in lines if l[0] != "#"], ["a 1 1000 0", f"a 2 {3 << 20} 0", "f 1"])
+        self.assertEqual(lines[-1], "# exit: 3 events")
+
     def test_a_missing_library_says_what_to_do(self):
         text = self.error("m.enable()", MILLPOND_TORCH_LIBRARY="/nowhere/libmillpond-torch.so")
         self.assertIn("MILLPOND_TORCH_LIBRARY", text)

@@ -48,6 +48,9 @@ pub(crate) struct CompareArgs {
     /// Replay N times with each configuration, in turn; the fastest counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
+    /// In each of these, replay the trace N times, keeping the memory between; the first is cold
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    passes: u32,
     /// Do not look for the smallest device, which takes about ten replays for each configuration
     #[arg(long)]
     no_bisect: bool,
@@ -119,6 +122,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
         capacity: args.capacity,
         touch: touch.as_ref().map_or("edges", |v| v.get_name()).to_string(),
         repeats: args.repeat,
+        passes: args.passes,
         bisect: !args.no_bisect,
         quiet,
     };

@@ -10,7 +10,18 @@ fn configurations_stand_side_by_side() {
     let trace = folder.file("small.trace", &small_trace());
     let other = folder.file("other.trace", "# name: other\na 1 9000000 0\na 2 3000000 0\nf 1\nf 2\n");
     let (trace, other) = (trace.to_str().unwrap(), other.to_str().unwrap());
-    let with = ["--with", "pool=", "--with", "none=backend:none", "--with", "device:cpu", "--repeat", "2"];
+    let with = [
+        "--with",
+        "pool=",
+        "--with",
+        "none=backend:none",
+        "--with",
+        "device:cpu",
+        "--repeat",
+        "2",
+        "--passes",
+        "2",
+    ];
     let o = millpond(&[&["compare", trace, other, "--json", "-"], &with[..]].concat());
     assert!(o.status.success(), "{}", err(&o));
     assert_eq!(err(&o), "");
@@ -28,6 +39,7 @@ fn configurations_stand_side_by_side() {
     }
     // What is not pooled is asked of the device each time, and needs no more than the program.
     let (pool, none) = (&columns[0]["replay"], &columns[1]["replay"]);
+    assert_eq!(none["operations"], 2 * 580);
     assert!(none["driver_calls"].as_u64() >= Some(580), "{none}");
     assert!(pool["driver_calls"].as_u64() < Some(100), "{pool}");
     assert_eq!(none["requested_bytes"]["peak"], pool["requested_bytes"]["peak"]);
