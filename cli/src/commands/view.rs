@@ -1,13 +1,14 @@
 //! `millpond view`: arguments, and where the page goes.
 
-use super::device::DeviceArgs;
+use super::device::{DeviceArgs, parse_capacity, unrecorded};
 use super::output::{is_stdout, say, write_parts};
-use crate::{api, perfetto, units, view};
+use crate::{api, perfetto, view};
 use anyhow::Result;
 use clap::Args;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
+#[command(after_help = "Exit status: 0 done, 1 error, 2 wrong arguments.")]
 pub(crate) struct ViewArgs {
     /// A snapshot in Millpond's JSON, a history's file, or a trace, which is replayed: .trace, .trace.zst, a pickle of
     /// PyTorch's _record_memory_history, or RMM's CSV log
@@ -22,7 +23,7 @@ pub(crate) struct ViewArgs {
     device: DeviceArgs,
     /// Memory of the device on which a trace is replayed, as in 4GiB [default: for `host` twice the peak of the trace;
     /// else all it has]
-    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_capacity)]
     capacity: Option<u64>,
 }
 
@@ -34,6 +35,7 @@ fn default_out(input: &Path) -> PathBuf {
 
 /// Runs the command.
 pub(crate) fn run(args: &ViewArgs) -> Result<()> {
+    unrecorded()?;
     let record = view::read(&args.input, &args.device, args.capacity)?;
     let out = match (&args.out, &args.perfetto) {
         (None, Some(_)) => None,

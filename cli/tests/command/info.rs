@@ -68,11 +68,13 @@ fn recordings_are_not_emptied() {
     let text = "# name: mine\na 1 8 0\nf 1\n";
     let trace = folder.file("my.trace", text);
     let path = trace.to_str().unwrap();
+    let page = folder.0.join("my.html");
     for variable in ["MILLPOND_RECORD", "MILLPOND_HISTORY"] {
         for (args, code) in [
             (&["info"][..], 0),
             (&["bisect", "--quiet", "--device", "cpu", path], 0),
             (&["compare", "--repeat", "1", path], 0),
+            (&["view", path, "--out", page.to_str().unwrap()], 0),
             (&["replay", path], 1),
         ] {
             let o = run(args, &[(variable, path)]);
