@@ -2,6 +2,7 @@
 
 pub mod biased;
 pub mod changed;
+pub(crate) mod checkers;
 pub(crate) mod clock;
 pub(crate) mod descriptor;
 pub mod error;

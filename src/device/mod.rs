@@ -176,6 +176,10 @@ pub trait Device: Send + Sync {
     fn has_own_addresses(&self) -> bool {
         false
     }
+    /// Whether its memory is the processor's, and all its work is done by threads of this process.
+    fn is_processor(&self) -> bool {
+        false
+    }
     /// The maximum number of blocks that the library keeps track of at a time, including free ones; each needs 32 bytes
     /// of host memory. More than about one for each 512 bytes of memory is of no use.
     fn most_blocks(&self) -> u64 {

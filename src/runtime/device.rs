@@ -192,7 +192,9 @@ impl DeviceState {
         let _pass = self.enter()?;
         may_block()?;
         self.memory.free_deferred();
-        self.device.synchronize()
+        self.device.synchronize()?;
+        self.has_waited();
+        Ok(())
     }
 
     /// [`Memory::pool_sleep`] for each of these pools, or for none: `NotPermitted` in a stream callback.

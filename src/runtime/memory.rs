@@ -139,7 +139,9 @@ impl Memory {
     /// [`capture_end`](Self::capture_end); see the core's `capture.rs`.
     pub fn capture_begin(&self, pool: PoolId, stream: StreamId) -> Result<CaptureId> {
         self.released.check(pool)?;
-        self.pond()?.captures().begin(pool, stream)
+        let capture = self.pond()?.captures().begin(pool, stream)?;
+        self.observers.keeps(pool);
+        Ok(capture)
     }
 
     /// Adds a stream to the capture.
@@ -411,7 +413,7 @@ impl Memory {
         }
     }
 
-    fn supply(&self) -> &Supply {
+    pub(crate) fn supply(&self) -> &Arc<Supply> {
         match &self.how {
             How::Pooled(p) => &p.supply,
             How::Unpooled(u) => u.supply(),

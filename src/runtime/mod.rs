@@ -60,6 +60,7 @@ mod streams;
 mod table;
 mod tag_scopes;
 mod tags;
+mod tools;
 mod unpooled;
 mod usage;
 

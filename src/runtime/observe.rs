@@ -205,8 +205,8 @@ impl Told {
 
 /// Who is told.
 pub trait Observer: Send + Sync {
-    /// Something has happened. Comes from any thread, with any lock of this library held but those that a debug build
-    /// calls a leaf: it may neither lock nor allocate, and does not panic.
+    /// Something has happened. Comes from any thread, with any lock of this library held: it may take a lock of its
+    /// own, under which nothing of the library is called, but should neither lock nor allocate. It does not panic.
     fn saw(&self, told: &Told);
 
     /// Where events are written instead, if it wants nothing else of them.
@@ -219,8 +219,24 @@ pub trait Observer: Send + Sync {
         false
     }
 
-    /// The thread has told of an event and holds no lock: here an observer that must not lose one may wait.
+    /// The thread has told of an event, or has waited for the device, and holds no lock: here an observer that must not
+    /// lose an event may wait.
     fn breathe(&self) {}
+
+    /// Whether it wants to know soon after a wait for the device which frees have completed.
+    fn is_curious(&self) -> bool {
+        false
+    }
+
+    /// The library itself is about to read or write all of a range, also what is free in it; or it has done so, and
+    /// blocks that live there have contents. With the same locks as [`saw`](Self::saw).
+    fn reaches(&self, _address: u64, _bytes: u64, _done: bool) {}
+
+    /// A graph may use memory of the pool whenever it runs, from now on, whether it is freed or not.
+    fn keeps(&self, _pool: PoolId) {}
+
+    /// It is told nothing any more.
+    fn left(&self) {}
 }
 
 /// Threads that tell at the same time should not do so through the same lock.
@@ -240,6 +256,7 @@ type List = Vec<Seat>;
 pub(crate) struct Observers {
     any: AtomicBool,
     breathes: AtomicBool,
+    curious: AtomicBool,
     /// Whose turn it is to change the list.
     changing: Mutex<(), { levels::OBSERVERS }>,
     stripes: [Stripe; STRIPES],
@@ -313,6 +330,31 @@ impl Observers {
         tell_all(&list, Told::new(&event));
     }
 
+    /// Whether anybody wants to know soon which frees have completed.
+    #[inline]
+    pub(crate) fn curious(&self) -> bool {
+        self.curious.load(Relaxed)
+    }
+
+    /// See [`Observer::reaches`].
+    pub(crate) fn reaches(&self, address: u64, bytes: u64, done: bool) {
+        if self.curious() {
+            self.each(|o| o.reaches(address, bytes, done));
+        }
+    }
+
+    /// See [`Observer::keeps`].
+    pub(crate) fn keeps(&self, pool: PoolId) {
+        if self.curious() {
+            self.each(|o| o.keeps(pool));
+        }
+    }
+
+    #[cold]
+    fn each(&self, f: impl Fn(&dyn Observer)) {
+        self.list(thread_number()).iter().flat_map(|list| list.iter()).for_each(|seat| f(&*seat.observer));
+    }
+
     /// The caller holds no lock.
     #[inline]
     pub(crate) fn breathe(&self) {
@@ -344,6 +386,7 @@ impl Observers {
             s.0.write().unwrap_or_else(PoisonError::into_inner).push(seat);
         }
         self.breathes.fetch_or(observer.breathes(), Relaxed);
+        self.curious.fetch_or(observer.is_curious(), Relaxed);
         self.any.store(true, SeqCst);
     }
 
@@ -351,23 +394,28 @@ impl Observers {
     pub(crate) fn remove_all(&self) {
         let _turn = lock(&self.changing);
         self.any.store(false, SeqCst);
+        self.curious.store(false, Relaxed);
+        let mut all = List::new();
         for s in &self.stripes {
-            let gone = std::mem::take(&mut *s.0.write().unwrap_or_else(PoisonError::into_inner));
-            drop(gone);
+            all = std::mem::take(&mut *s.0.write().unwrap_or_else(PoisonError::into_inner));
         }
+        all.iter().for_each(|seat| seat.observer.left());
     }
 
     /// It is told nothing any more, and no thread is in it. Whether anybody still watches.
     pub(crate) fn remove(&self, observer: &Arc<dyn Observer>) -> bool {
         let _turn = lock(&self.changing);
-        let (mut left, mut breathes) = (0, false);
+        let (mut left, mut breathes, mut curious) = (0, false, false);
         for s in &self.stripes {
             let mut list = s.0.write().unwrap_or_else(PoisonError::into_inner);
             list.retain(|seat| !Arc::ptr_eq(&seat.observer, observer));
             left = list.len();
             breathes = list.iter().any(|seat| seat.observer.breathes());
+            curious = list.iter().any(|seat| seat.observer.is_curious());
         }
+        observer.left();
         self.breathes.store(breathes, Relaxed);
+        self.curious.store(curious, Relaxed);
         self.any.store(left != 0, SeqCst);
         left != 0
     }

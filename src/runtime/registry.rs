@@ -16,6 +16,7 @@ use crate::runtime::device::DeviceState;
 use crate::runtime::gate::{Gate, Turn};
 use crate::runtime::history::Wishes;
 use crate::runtime::reentry::may_block;
+use crate::runtime::tools::Tools;
 use crate::runtime::{fork, lock, options, table, usage};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -280,8 +281,9 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
     fork::used();
     let chosen = options::for_device(name, ordinal)?;
     let wishes = Wishes::from_environment(&format!("{name}:{ordinal}"))?;
+    let tools = Tools::from_environment()?;
     let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?, chosen)?);
-    if let Err(e) = state.grant(wishes) {
+    if let Err(e) = tools.show(&state).and_then(|()| state.grant(wishes)) {
         let _ = close(&state); // nobody else knows it
         return Err(e);
     }

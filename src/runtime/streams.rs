@@ -139,7 +139,11 @@ impl DeviceState {
     pub fn stream_query(&self, stream: StreamId) -> Result<bool> {
         let _pass = self.enter()?;
         self.check_stream(stream)?;
-        self.device().streams().query(stream)
+        let done = self.device().streams().query(stream)?;
+        if done {
+            self.has_waited();
+        }
+        Ok(done)
     }
 
     /// Waits on the host for the stream.
@@ -148,7 +152,9 @@ impl DeviceState {
         may_block()?;
         self.check_stream(stream)?;
         self.memory().free_deferred();
-        self.device().streams().synchronize(stream)
+        self.device().streams().synchronize(stream)?;
+        self.has_waited();
+        Ok(())
     }
 
     /// Makes work queued on `stream` from now on wait for what `event` has recorded. Does not wait on the host.
@@ -207,7 +213,11 @@ impl DeviceState {
     pub fn event_query(&self, event: EventId) -> Result<bool> {
         let _pass = self.enter()?;
         self.check_event(event)?;
-        self.device().streams().event_query(event)
+        let done = self.device().streams().event_query(event)?;
+        if done {
+            self.has_waited();
+        }
+        Ok(done)
     }
 
     /// Waits on the host for the event.
@@ -215,6 +225,8 @@ impl DeviceState {
         let _pass = self.enter()?;
         may_block()?;
         self.check_event(event)?;
-        self.device().streams().event_synchronize(event)
+        self.device().streams().event_synchronize(event)?;
+        self.has_waited();
+        Ok(())
     }
 }

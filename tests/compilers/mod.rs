@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The top of the repository.
 pub fn root() -> &'static Path {
@@ -67,6 +67,31 @@ pub fn compile_ok(standard: &str, source: &Path, flags: &[&str]) {
     if let Err(text) = compile(standard, source, flags) {
         panic!("{standard} {}:\n{text}", source.display());
     }
+}
+
+/// Millpond's archive, as an ordinary build makes it.
+pub fn archive() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unload");
+    let done = Command::new(env!("CARGO"))
+        .args([
+            "rustc",
+            "--locked",
+            "--offline",
+            "--package",
+            "millpond",
+            "--lib",
+            "--crate-type",
+            "staticlib",
+        ])
+        .args(["--config", "profile.dev.debug=false"])
+        .arg("--target-dir")
+        .arg(&target)
+        .current_dir(root())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    target.join("debug/libmillpond.a")
 }
 
 /// Whether a file of that name is mapped into this process.

@@ -36,6 +36,7 @@ mod boundaries;
 mod bystanders;
 mod callbacks;
 mod captures;
+mod checkers;
 mod descriptors;
 mod double_free;
 mod events;

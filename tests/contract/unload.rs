@@ -84,34 +84,9 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Millpond's archive, as an ordinary build makes it.
-fn archive() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unload");
-    let done = Command::new(env!("CARGO"))
-        .args([
-            "rustc",
-            "--locked",
-            "--offline",
-            "--package",
-            "millpond",
-            "--lib",
-            "--crate-type",
-            "staticlib",
-        ])
-        .args(["--config", "profile.dev.debug=false"])
-        .arg("--target-dir")
-        .arg(&target)
-        .current_dir(compilers::root())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    target.join("debug/libmillpond.a")
-}
-
 fn tries(streams: u32, what: u32, count: u32) {
     let scratch = Scratch::new(&format!("unload-{streams}-{what}"));
-    let (library, archive) = (scratch.path("libuser.so"), archive());
+    let (library, archive) = (scratch.path("libuser.so"), compilers::archive());
     let out = library.to_str().unwrap();
     let hidden = "-Wl,--exclude-libs,libmillpond.a"; // as the package's own link option is
     let many = format!("-DSTREAMS={streams}");

@@ -120,6 +120,7 @@ impl<H: Hook> Device for Seam<H> {
         lack as lack(cap: Caps) -> String;
         segments_grow as segments_grow() -> bool;
         has_own_addresses as has_own_addresses() -> bool;
+        is_processor as is_processor() -> bool;
         most_blocks as most_blocks() -> u64;
         versions as versions() -> Versions;
         numa_node as numa_node() -> Option<u32>;

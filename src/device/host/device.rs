@@ -153,6 +153,10 @@ impl Device for HostDevice {
         true
     }
 
+    fn is_processor(&self) -> bool {
+        true
+    }
+
     fn memory_info(&self) -> Result<MemoryInfo> {
         let _pass = self.shared.enter()?;
         let budget = &self.state().budget;

@@ -116,6 +116,22 @@ impl Supply {
         }
     }
 
+    /// Whether work that is queued on a stream of the device is all done; `false` where that cannot be told now.
+    pub(crate) fn is_idle(&self, stream: StreamId) -> bool {
+        if reentry::is_in_call(self) || self.capturing(stream) || self.capturing(EVERY) {
+            return false;
+        }
+        let Ok(c) = self.call() else { return false };
+        match c.device.streams().query(stream) {
+            // It has ended, but its work may not have; the NULL stream waits for that, too.
+            Err(e) if e.code() == Code::UnknownStream && c.device.is_processor() => {
+                c.device.streams().query(0)
+            }
+            other => other,
+        }
+        .unwrap_or(false)
+    }
+
     /// The number of the device that it is of.
     pub(crate) fn set_owner(&self, device: u32) {
         let _ = self.owner.set(device); // once
@@ -462,7 +478,12 @@ impl Backing for Supply {
         }
         to.resize(bytes as usize, 0);
         let at = to.as_mut_ptr().expose_provenance() as u64;
-        self.call()?.device.copy(CopyKind::DeviceToHost, at, addr, bytes)?;
+        let call = self.call()?;
+        self.observers.reaches(addr, bytes, false);
+        let done = call.device.copy(CopyKind::DeviceToHost, at, addr, bytes);
+        self.observers.reaches(addr, bytes, true);
+        done?;
+        drop(call);
         lock(&self.saved).insert(first, to);
         Ok(())
     }
@@ -474,7 +495,9 @@ impl Backing for Supply {
             return Err(Error::new(Code::Internal, "what slept was not kept"));
         };
         let at = from.as_ptr().expose_provenance() as u64;
+        self.observers.reaches(addr, bytes, false);
         let done = self.call().and_then(|c| c.device.copy(CopyKind::HostToDevice, addr, at, bytes));
+        self.observers.reaches(addr, bytes, true);
         lock(&self.saved).insert(first, from);
         done
     }

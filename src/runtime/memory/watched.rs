@@ -126,6 +126,7 @@ impl Memory {
         for &(addr, _) in &done.live {
             if let Ok(block) = self.block(addr) {
                 self.observers.tell(Event::of(EventKind::Alloc, &block));
+                self.observers.reaches(addr, block.requested, true); // it has what it had
             }
         }
     }

@@ -86,7 +86,7 @@ impl Unpooled {
     }
 
     /// Its backing.
-    pub(crate) fn supply(&self) -> &Supply {
+    pub(crate) fn supply(&self) -> &Arc<Supply> {
         &self.supply
     }
 
