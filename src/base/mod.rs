@@ -11,6 +11,7 @@ pub(crate) mod fork;
 pub mod lazy;
 pub(crate) mod loaded;
 pub(crate) mod numa;
+pub(crate) mod nvtx;
 #[cfg(any(feature = "capi", feature = "plugin"))]
 pub(crate) mod quiet;
 pub mod remote;

@@ -2,6 +2,7 @@
 //! `backing/` has the device calls behind the pond, and the translation between addresses and offsets.
 
 use crate::base::error::{Code, Result};
+use crate::base::nvtx;
 use crate::core::{
     BlockInfo, BlockRecord, BlockStates, CaptureId, CheckpointId, Ending, Layout, Order, Pond, PoolId,
     Restored, Stats, TagStats, Waits,
@@ -141,6 +142,7 @@ impl Memory {
         self.released.check(pool)?;
         let capture = self.pond()?.captures().begin(pool, stream)?;
         self.observers.keeps(pool);
+        nvtx::mark(c"capture begins", stream);
         Ok(capture)
     }
 
@@ -151,7 +153,9 @@ impl Memory {
 
     /// Makes the capture's streams ordinary ones again; its pool is still kept as it is.
     pub fn capture_end(&self, capture: CaptureId) -> Result<()> {
-        self.pond()?.captures().end(capture)
+        self.pond()?.captures().end(capture)?;
+        nvtx::mark(c"capture ends", 0);
+        Ok(())
     }
 
     /// The graph of the capture is gone; ends the capture first if it has not ended.
@@ -334,6 +338,7 @@ impl Memory {
 
     /// Gives unused memory of one pool, or of all, back to the device. Waits for the device first.
     pub fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
+        let _range = nvtx::range(c"empty_cache", 0);
         match self.open()? {
             How::Pooled(p) => p.pond.empty_cache(pool),
             How::Unpooled(u) => u.empty_cache(pool),

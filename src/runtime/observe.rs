@@ -163,7 +163,7 @@ const STREAM: u64 = 4 << 8;
 pub struct Told(pub(crate) [u64; WORDS]);
 
 impl Told {
-    fn new(e: &Event) -> Told {
+    pub(crate) fn new(e: &Event) -> Told {
         let flag = |is: bool, bit| if is { bit } else { 0 };
         let flags = flag(e.host, HOST) | flag(e.at_once, AT_ONCE) | flag(e.stream.is_some(), STREAM);
         let what = e.kind as u64 | flags | u64::from(e.thread) << 32;

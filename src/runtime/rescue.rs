@@ -4,6 +4,7 @@
 //! calls none: the thread is marked meanwhile.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::nvtx;
 use crate::base::sync::system::{Condvar, Mutex};
 use crate::core::{OomReport, OomStep, OomTried};
 use crate::fail;
@@ -93,6 +94,7 @@ impl Rescue {
         if INSIDE.with(Cell::get) || self.is_empty() {
             return Err(error);
         }
+        let _range = nvtx::range(c"out-of-memory retry", report.requested);
         let before = live();
         let called = self.call_all(&report);
         let bytes = before.saturating_sub(live());

@@ -59,7 +59,10 @@ fn asan(program: &str) {
         assert!(good && said == "done\n", "{way}: {said}");
     }
     let (good, said) = run(&[program], "overrun", &[("MILLPOND_TOOLS", "asn")]);
-    assert!(!good && said.contains("MILLPOND_TOOLS has \"asn\": want asan, memcheck or none"), "{said}");
+    assert!(
+        !good && said.contains("MILLPOND_TOOLS has \"asn\": want asan, memcheck, nvtx or none"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -4,8 +4,7 @@
 
 use crate::apart::*;
 use crate::compilers::{self, Scratch};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// The shared library: what a framework would do inside.
 const LIBRARY: &str = r#"

@@ -27,6 +27,7 @@ mod driver;
 #[cfg(feature = "capi")]
 mod fabric;
 mod faults;
+mod nvtx;
 #[cfg(feature = "capi")]
 mod on_cuda;
 mod pools;

@@ -23,6 +23,10 @@ pub(crate) trait Checker: Send + Sync {
     fn take(&self, address: u64, bytes: u64);
     /// The block ends. Who may touch its memory stays as it is.
     fn forget(&self, address: u64, bytes: u64);
+    /// The range is left of a block that is told to be forgotten, and may be used still.
+    fn keep(&self, _address: u64, _bytes: u64) {}
+    /// Not any more, or there is another block.
+    fn unkeep(&self, _address: u64, _bytes: u64) {}
 }
 
 /// AddressSanitizer, where the program is built with it.

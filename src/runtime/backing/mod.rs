@@ -4,6 +4,7 @@
 //! No lock is held meanwhile.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::nvtx;
 use crate::base::sync::levels::check_unlocked;
 use crate::base::sync::system::Mutex;
 use crate::base::sync::thread_token;
@@ -30,6 +31,7 @@ mod places;
 mod points;
 mod refused;
 pub(crate) mod segments;
+mod streams;
 
 pub(crate) use places::Places;
 
@@ -116,22 +118,6 @@ impl Supply {
         }
     }
 
-    /// Whether work that is queued on a stream of the device is all done; `false` where that cannot be told now.
-    pub(crate) fn is_idle(&self, stream: StreamId) -> bool {
-        if reentry::is_in_call(self) || self.capturing(stream) || self.capturing(EVERY) {
-            return false;
-        }
-        let Ok(c) = self.call() else { return false };
-        match c.device.streams().query(stream) {
-            // It has ended, but its work may not have; the NULL stream waits for that, too.
-            Err(e) if e.code() == Code::UnknownStream && c.device.is_processor() => {
-                c.device.streams().query(0)
-            }
-            other => other,
-        }
-        .unwrap_or(false)
-    }
-
     /// The number of the device that it is of.
     pub(crate) fn set_owner(&self, device: u32) {
         let _ = self.owner.set(device); // once
@@ -189,19 +175,6 @@ impl Supply {
         check_free(self.call()?.device, bytes).inspect_err(|_| _ = self.counts.rejected.fetch_add(1, Relaxed))
     }
 
-    pub(crate) fn add_stream(&self, stream: StreamId) {
-        lock(&self.streams).insert(stream);
-    }
-
-    pub(crate) fn drop_stream(&self, stream: StreamId) {
-        lock(&self.streams).remove(&stream);
-    }
-
-    /// The default stream, and the streams that were created here and have not ended.
-    pub(crate) fn made_here(&self) -> Vec<StreamId> {
-        lock(&self.streams).iter().copied().collect()
-    }
-
     /// Gives granules back to the device. On failure they are as they were, and still the pond's. If the device has
     /// taken a part and does not give it back, or the pond `must` give them up, nobody owns them afterwards, and that
     /// is no failure.
@@ -209,6 +182,7 @@ impl Supply {
         let _c = self.call()?;
         let (f, n) = (u64::from(first), u64::from(count));
         let (at, bytes) = (self.granule_at(first), self.granule_at(count));
+        let _range = nvtx::range(c"segment free", bytes);
         // Mapped granules cannot be released, and addresses that the device refused to unmap may map these.
         let may_be_shown = self.views.check(0, u64::MAX);
         if !must {
@@ -416,6 +390,7 @@ impl Backing for Supply {
         self.ask_again();
         self.refused.check(f, n)?;
         self.check_free(self.granule_at(count))?;
+        let _range = nvtx::range(c"segment alloc", self.granule_at(count));
         self.taking(|m| m.create(f, n))?;
         self.taking(|m| m.map(self.granule_at(first), f, n)).inspect_err(|_| {
             // As if they had never been created.
@@ -508,6 +483,7 @@ impl Backing for Supply {
 
     fn segment(&self, offset: u64, bytes: u64) -> Result<()> {
         self.check_free(bytes)?;
+        let _range = nvtx::range(c"segment alloc", bytes);
         let addr = self.counted(&self.counts.taking, |d| d.alloc(bytes))?;
         if addr == 0 {
             fail!(Code::OutOfMemory, "the device has no {bytes} bytes in one piece");
@@ -524,6 +500,7 @@ impl Backing for Supply {
         let Some(addr) = self.places.remove(offset) else {
             return Err(Error::new(Code::Internal, "a segment without an address"));
         };
+        let _range = nvtx::range(c"segment free", bytes);
         let gone = self.segments.going(addr, bytes);
         self.tell(EventKind::SegmentFree, addr, bytes);
         // They stay the pond's if the device refuses.

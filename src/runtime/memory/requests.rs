@@ -9,6 +9,7 @@
 use super::pooled::Block;
 use super::state::{How, Marks, Memory};
 use crate::base::error::{Code, Error, Result};
+use crate::base::nvtx;
 use crate::core::{Heap, PoolId, PoolRef, UNORDERED};
 use crate::device::StreamId;
 use crate::runtime::explain::Asked;
@@ -90,6 +91,7 @@ impl Memory {
     fn count_failure(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64, e: &Error) {
         if e.code() == Code::OutOfMemory {
             self.tell_failure(pool, stream, bytes);
+            nvtx::mark(c"out of memory", bytes);
             match &self.how {
                 How::Pooled(p) => p.pond.count_out_of_memory(pool, stream),
                 How::Unpooled(u) => u.count_out_of_memory(pool),

@@ -1,12 +1,13 @@
-//! Tools of others that are shown a device's memory: AddressSanitizer and memcheck, which are found at run time, or what
-//! `MILLPOND_TOOLS` names of them.
+//! Tools of others that are shown a device's memory: AddressSanitizer, memcheck and those that speak NVTX, which are
+//! found at run time, or what `MILLPOND_TOOLS` names of them.
 //!
 //! A tool watches the memory as a history does (`observe.rs`), so without one nothing is longer by an instruction.
 //! AddressSanitizer and memcheck see what threads of this process do: all memory of the processor's devices, and the
-//! pinned memory of every device.
+//! pinned memory of every device. Tools that speak NVTX see the memory of all other devices.
 
 use crate::base::checkers::{self, Checker};
 use crate::base::error::{Code, Result};
+use crate::base::nvtx;
 use crate::core::PoolId;
 use crate::fail;
 use crate::runtime::backing::Supply;
@@ -27,6 +28,7 @@ bitflags::bitflags! {
     pub(crate) struct Tools: u8 {
         const ASAN = 1;
         const MEMCHECK = 2;
+        const NVTX = 4;
     }
 }
 
@@ -45,8 +47,11 @@ impl Tools {
             tools |= match word {
                 "asan" => Tools::ASAN,
                 "memcheck" => Tools::MEMCHECK,
+                "nvtx" => Tools::NVTX,
                 "none" => Tools::empty(),
-                _ => fail!(Code::InvalidArgument, "{VARIABLE} has {word:?}: want asan, memcheck or none"),
+                _ => {
+                    fail!(Code::InvalidArgument, "{VARIABLE} has {word:?}: want asan, memcheck, nvtx or none")
+                }
             };
         }
         Ok(tools)
@@ -54,19 +59,34 @@ impl Tools {
 
     /// From now on they see what happens to the device's memory.
     pub(crate) fn show(self, device: &DeviceState) -> Result<()> {
-        let there =
-            |tool, find: fn() -> Option<Box<dyn Checker>>| if self.contains(tool) { find() } else { None };
         let own = device.device().is_processor();
-        let found = [there(Tools::ASAN, checkers::asan), there(Tools::MEMCHECK, checkers::memcheck)];
-        for checker in found.into_iter().flatten() {
+        let watch = |checker, own, pinned| {
             let observer: Arc<dyn Observer> = Arc::new(Viewer {
                 checker,
                 supply: device.memory().supply().clone(),
                 own,
+                pinned,
                 passing: AtomicBool::new(false),
                 known: Mutex::default(),
             });
-            device.memory().watch(&observer)?;
+            device.memory().watch(&observer)
+        };
+        if self.contains(Tools::ASAN)
+            && let Some(asan) = checkers::asan()
+        {
+            watch(asan, own, true)?;
+        }
+        if self.contains(Tools::MEMCHECK)
+            && let Some(memcheck) = checkers::memcheck()
+        {
+            watch(memcheck, own, true)?;
+        }
+        if self.contains(Tools::NVTX) && !own {
+            // Not sooner: compute-sanitizer wants CUDA to be started before.
+            nvtx::start();
+            if let Some(heaps) = nvtx::heaps() {
+                watch(Box::new(heaps), true, false)?;
+            }
         }
         Ok(())
     }
@@ -94,8 +114,10 @@ impl DeviceState {
 struct Viewer {
     checker: Box<dyn Checker>,
     supply: Arc<Supply>,
-    /// Whether it sees the device's own memory, and not only pinned memory.
+    /// Whether it sees the device's own memory.
     own: bool,
+    /// Whether it sees the device's pinned memory.
+    pinned: bool,
     /// Whether freed memory may still be used by streams.
     passing: AtomicBool,
     known: Mutex<Known>,
@@ -118,12 +140,12 @@ impl Viewer {
 impl Observer for Viewer {
     fn saw(&self, told: &Told) {
         let Some(e) = told.event() else { return };
-        if e.bytes == 0 || !(self.own || e.host) {
+        if e.bytes == 0 || !(if e.host { self.pinned } else { self.own }) {
             return;
         }
         let (checker, at) = (&*self.checker, e.address);
-        // Work on the NULL stream is done, whatever that may be for others.
-        let stream = e.stream.filter(|&s| s != 0);
+        // Work on the NULL stream of a processor is done when the call returns.
+        let stream = e.stream.filter(|&s| s != 0 || !self.pinned);
         let mut known = self.known();
         let kept = !e.host && known.kept.contains(&e.pool);
         let shade = &mut known.shade;
@@ -191,9 +213,57 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
 
+    use crate::runtime;
+    use crate::runtime::observe::Event;
+
+    /// Counts what it is told.
+    #[derive(Default)]
+    struct Count(Arc<Mutex<Vec<u64>>>);
+
+    impl Checker for Count {
+        fn close(&self, address: u64, _: u64) {
+            self.0.lock().unwrap().push(address);
+        }
+        fn open(&self, address: u64, _: u64) {
+            self.0.lock().unwrap().push(address);
+        }
+        fn give(&self, address: u64, _: u64) {
+            self.0.lock().unwrap().push(address);
+        }
+        fn take(&self, address: u64, _: u64) {
+            self.0.lock().unwrap().push(address);
+        }
+        fn forget(&self, _: u64, _: u64) {}
+    }
+
+    /// Of a device whose memory is not the processor's a checker learns of pinned memory only.
+    #[test]
+    fn memory_of_other_devices_is_never_told_of() {
+        let device = runtime::device("host", 0).unwrap();
+        let heard = Arc::<Mutex<Vec<u64>>>::default();
+        let viewer = |own| Viewer {
+            checker: Box::new(Count(heard.clone())),
+            supply: device.memory().supply().clone(),
+            own,
+            pinned: true,
+            passing: AtomicBool::new(false),
+            known: Mutex::default(),
+        };
+        let tell = |v: &Viewer, host| {
+            let whole = Event { host, ..Event::range(EventKind::SegmentAlloc, 4096, 4096) };
+            v.saw(&Told::new(&whole));
+            v.saw(&Told::new(&Event { kind: EventKind::Alloc, requested: 10, ..whole }));
+            v.reaches(4096, 100, false);
+            std::mem::take(&mut *heard.lock().unwrap())
+        };
+        assert!(tell(&viewer(false), false).is_empty());
+        assert_eq!(tell(&viewer(false), true), [4096, 4096]);
+        assert_eq!(tell(&viewer(true), false), [4096, 4096, 4096]);
+    }
+
     #[test]
     fn words_name_tools() {
-        assert_eq!(Tools::parse("asan , memcheck").unwrap(), Tools::all());
+        assert_eq!(Tools::parse("asan , memcheck,nvtx").unwrap(), Tools::all());
         assert_eq!(Tools::parse("none").unwrap(), Tools::empty());
         let e = Tools::parse("asan,memchek").unwrap_err();
         assert_eq!(e.code(), Code::InvalidArgument);

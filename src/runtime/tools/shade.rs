@@ -95,7 +95,7 @@ impl Shade {
                 checker.forget(a, b.bytes);
             }
         }
-        self.cut_remnants(address, end);
+        self.cut_remnants(checker, address, end);
         checker.went(address, bytes);
     }
 
@@ -128,10 +128,10 @@ impl Shade {
                 State::Passing(p) => Some(p),
                 State::Live | State::Waiting => None,
             };
-            self.leave(a, address, until);
-            self.leave(end, a + b.bytes, until);
+            self.leave(checker, a, address, until);
+            self.leave(checker, end, a + b.bytes, until);
         }
-        self.cut_remnants(address, end);
+        self.cut_remnants(checker, address, end);
         self.blocks.insert(address, Block { bytes, state: State::Live });
         checker.give(address, bytes);
     }
@@ -149,7 +149,7 @@ impl Shade {
         if kept {
             self.remove(address);
             checker.forget(address, b.bytes);
-            self.leave(address, address + b.bytes, None);
+            self.leave(checker, address, address + b.bytes, None);
             return;
         }
         match stream {
@@ -196,7 +196,7 @@ impl Shade {
         for (_, _, address) in done {
             if let Some(b) = self.remove(address) {
                 checker.take(address, b.bytes);
-            } else if let Some(r) = self.remove_remnant(address) {
+            } else if let Some(r) = self.remove_remnant(checker, address) {
                 checker.close(address, r.bytes);
             }
         }
@@ -232,8 +232,9 @@ impl Shade {
         Some(block)
     }
 
-    fn remove_remnant(&mut self, address: u64) -> Option<Remnant> {
+    fn remove_remnant(&mut self, checker: &dyn Checker, address: u64) -> Option<Remnant> {
         let remnant = self.remnants.remove(&address)?;
+        checker.unkeep(address, remnant.bytes);
         if let Some(p) = remnant.until {
             self.passing.remove(&(p.stream, p.number, address));
         }
@@ -241,7 +242,7 @@ impl Shade {
     }
 
     /// `from .. to` is left of a block, if it is not empty.
-    fn leave(&mut self, from: u64, to: u64, until: Option<Passing>) {
+    fn leave(&mut self, checker: &dyn Checker, from: u64, to: u64, until: Option<Passing>) {
         if from >= to {
             return;
         }
@@ -249,15 +250,16 @@ impl Shade {
             self.passing.insert((p.stream, p.number, from));
         }
         self.remnants.insert(from, Remnant { bytes: to - from, until });
+        checker.keep(from, to - from);
     }
 
     /// No remnant has any of the range any more.
-    fn cut_remnants(&mut self, from: u64, to: u64) {
+    fn cut_remnants(&mut self, checker: &dyn Checker, from: u64, to: u64) {
         let all: Vec<u64> = self.remnants_in(from, to).map(|r| r.0).collect();
         for a in all {
-            if let Some(r) = self.remove_remnant(a) {
-                self.leave(a, from, r.until);
-                self.leave(to, a + r.bytes, r.until);
+            if let Some(r) = self.remove_remnant(checker, a) {
+                self.leave(checker, a, from, r.until);
+                self.leave(checker, to, a + r.bytes, r.until);
             }
         }
     }
@@ -307,6 +309,12 @@ mod tests {
         }
         fn forget(&self, address: u64, bytes: u64) {
             assert_eq!(self.0.lock().unwrap().1.remove(&address), Some(bytes));
+        }
+        fn keep(&self, address: u64, bytes: u64) {
+            self.give(address, bytes);
+        }
+        fn unkeep(&self, address: u64, bytes: u64) {
+            self.forget(address, bytes);
         }
     }
 

@@ -1,0 +1,211 @@
+//! A tool that speaks NVTX, loaded as real ones are, sees heaps, blocks and slow things: `nvtx_tool.c` checks what it is
+//! told and writes it down. The program that it watches is this one once more.
+
+use crate::apart;
+use crate::compilers::{self, Scratch};
+use crate::cuda::*;
+use millpond::runtime::{self, PoolId};
+use std::collections::BTreeMap;
+
+const INSIDE: &str = "NVTX_TOOL_LOG";
+const POOL: PoolId = PoolId::DEFAULT;
+
+fn tool(scratch: &Scratch) -> String {
+    let out = scratch.path("tool.so").to_str().unwrap().to_owned();
+    let source = compilers::root().join("tests/cuda/nvtx_tool.c");
+    // Function pointers of one type go through a common one, as in NVTX itself.
+    let flags = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wno-cast-function-type", "-o", &out];
+    compilers::compile_ok("-std=c11", &source, &flags);
+    out
+}
+
+/// Runs a test of this program under the tool; what the tool has written.
+fn under_the_tool(name: &str, test: &str, variables: &[(&str, &str)]) -> Vec<String> {
+    let scratch = Scratch::new(name);
+    let (tool, log) = (tool(&scratch), scratch.path("log"));
+    let mut program = apart::program(test);
+    program.env("NVTX_INJECTION64_PATH", tool).env(INSIDE, &log).envs(variables.iter().copied());
+    let done = program.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.contains("1 passed"), "{said}");
+    let text = std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(!text.contains("wrong"), "{text}");
+    text.lines().map(str::to_owned).collect()
+}
+
+/// What lines make of the memory. Fails where a region lies in no heap or on another one, or ends and is not there.
+#[derive(Default)]
+struct Told {
+    heaps: BTreeMap<u64, (u64, u64)>,   // number: address, bytes
+    regions: BTreeMap<u64, (u64, u64)>, // address: bytes, heap
+    most: usize,
+    ranges: Vec<String>,
+    depth: i64,
+}
+
+impl Told {
+    fn of(lines: &[String]) -> Told {
+        let mut t = Told::default();
+        lines.iter().for_each(|line| t.hear(line));
+        assert_eq!(t.depth, 0, "ranges that do not end");
+        t
+    }
+
+    fn hear(&mut self, line: &str) {
+        let mut words = line.splitn(3, ' ');
+        let what = words.next().unwrap();
+        let rest: Vec<&str> = words.collect();
+        let n = |i: usize| rest[i].split(' ').next().unwrap().parse::<u64>().unwrap();
+        match what {
+            "heap" => {
+                let (at, bytes) = rest[1].split_once(' ').unwrap();
+                self.heaps.insert(n(0), (at.parse().unwrap(), bytes.parse().unwrap()));
+            }
+            "end_heap" => {
+                self.heaps.remove(&n(0)).unwrap_or_else(|| panic!("{line}"));
+                self.regions.retain(|_, r| r.1 != n(0));
+            }
+            "region" => {
+                let (at, bytes) = rest[1].split_once(' ').unwrap();
+                let (at, bytes): (u64, u64) = (at.parse().unwrap(), bytes.parse().unwrap());
+                let heap = self.heaps[&n(0)];
+                assert!(heap.0 <= at && at + bytes <= heap.0 + heap.1, "{line}: not in {heap:?}");
+                let before = self.regions.range(..at + bytes).next_back();
+                assert!(before.is_none_or(|(&a, &(b, _))| a + b <= at), "{line}: on {before:?}");
+                self.regions.insert(at, (bytes, n(0)));
+                self.most = self.most.max(self.regions.len());
+            }
+            "end_region" => _ = self.regions.remove(&n(0)).unwrap_or_else(|| panic!("{line}")),
+            "push" | "mark" => {
+                self.depth += i64::from(what == "push");
+                self.ranges.push(rest[1].to_owned());
+            }
+            "pop" => self.depth -= 1,
+            _ => {}
+        }
+    }
+}
+
+/// Blocks come and go on a device, and slow things happen: what the tool watches.
+fn program(settings: &[(&str, &str)]) {
+    let fake = Fake::new(settings, |_| {});
+    let d = runtime::device("cuda", 0).unwrap();
+    let (m, s) = (d.memory(), d.stream_create().unwrap());
+    let say = |what: &str| {
+        use std::io::Write;
+        let path = std::env::var(INSIDE).unwrap();
+        writeln!(std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap(), "{what}")
+            .unwrap();
+    };
+    let a = m.alloc(POOL, s, 1000).unwrap();
+    let b = m.alloc(POOL, s, 5 * MIB + 8).unwrap();
+    say(&format!("has {a} 1000 {b} {}", 5 * MIB + 8));
+    // Freed, while work on the stream may use it.
+    fake.hold(true);
+    d.memset_async(s, b, 1, MIB).unwrap();
+    m.free(b, Some(s), None).unwrap();
+    say(&format!("has {a} 1000 {b} {}", 5 * MIB + 8));
+    let c = m.alloc(POOL, s, MIB).unwrap();
+    fake.hold(false);
+    d.stream_synchronize(s).unwrap();
+    say(&format!("has {a} 1000 {c} {MIB}"));
+    m.free(c, Some(s), None).unwrap();
+    m.free(a, Some(s), None).unwrap();
+    d.stream_synchronize(s).unwrap();
+    say("has");
+    m.empty_cache(None).unwrap();
+    let p = m.pool_create(0).unwrap();
+    let capture = m.capture_begin(p, s).unwrap();
+    m.capture_end(capture).unwrap();
+    m.capture_release(capture).unwrap();
+    let id = m.add_oom_callback(|_| true).unwrap();
+    assert!(
+        m.alloc(POOL, s, d.info().unwrap().memory.total - MIB).is_ok() || m.alloc(POOL, s, 1 << 30).is_err()
+    );
+    let mut kept = Vec::new();
+    while let Ok(x) = m.alloc(POOL, s, 16 * MIB) {
+        kept.push(x);
+    }
+    m.remove_oom_callback(id).unwrap();
+    drop(d);
+    fake.end();
+}
+
+#[test]
+fn inside_mapped() {
+    if std::env::var_os(INSIDE).is_some() {
+        program(&[("driver", "12080"), ("capacity", "320M")]);
+    }
+}
+
+#[test]
+fn inside_segments() {
+    if std::env::var_os(INSIDE).is_some() {
+        program(&[("no_vmm", "1"), ("capacity", "320M")]);
+    }
+}
+
+/// At each line "has" exactly these blocks are regions.
+fn check(lines: &[String]) {
+    assert_eq!(lines[..2], ["tool", "domain millpond"]);
+    let mut t = Told::default();
+    let mut seen = 0;
+    for line in lines {
+        let Some(has) = line.strip_prefix("has") else {
+            t.hear(line);
+            continue;
+        };
+        let words: Vec<u64> = has.split_whitespace().map(|w| w.parse().unwrap()).collect();
+        let want: u64 = words.chunks(2).map(|w| w[1]).sum();
+        let have: u64 = t.regions.values().map(|r| r.0).sum();
+        assert_eq!(have, want, "{line}: {:?}", t.regions);
+        for w in words.chunks(2) {
+            // A block that lies in several heaps is several regions.
+            let (mut at, end) = (w[0], w[0] + w[1]);
+            while at < end {
+                at += t.regions.get(&at).unwrap_or_else(|| panic!("{line}: {:?}", t.regions)).0;
+            }
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 4);
+    let t = Told::of(lines);
+    assert!(t.heaps.is_empty() && t.regions.is_empty(), "something is left at the end: {:?}", t.heaps);
+    for what in [
+        "segment alloc",
+        "segment free",
+        "empty_cache",
+        "capture begins",
+        "capture ends",
+        "out-of-memory retry",
+        "out of memory",
+    ] {
+        assert!(t.ranges.iter().any(|r| r == what), "no {what:?} in {:?}", t.ranges);
+    }
+}
+
+#[test]
+fn a_tool_sees_heaps_blocks_and_slow_things() {
+    for inside in ["nvtx::inside_mapped", "nvtx::inside_segments"] {
+        check(&under_the_tool("nvtx", inside, &[]));
+    }
+}
+
+#[test]
+fn a_tool_that_refuses_or_knows_no_memory_is_told_nothing_of_it() {
+    let none = under_the_tool("nvtx-refuses", "nvtx::inside_mapped", &[("NVTX_TOOL_REFUSES", "1")]);
+    assert!(!none.iter().any(|l| l.starts_with("domain") || l.starts_with("heap")), "{none:?}");
+    let off = under_the_tool("nvtx-off", "nvtx::inside_mapped", &[("MILLPOND_TOOLS", "asan,memcheck")]);
+    assert!(off.iter().all(|l| l.starts_with("has")), "{off:?}");
+    let ranges = under_the_tool("nvtx-ranges", "nvtx::inside_segments", &[("NVTX_TOOL_HAS_NO_MEMORY", "1")]);
+    let t = Told::of(&ranges);
+    assert!(t.most == 0 && t.ranges.iter().any(|r| r == "segment alloc"), "{ranges:?}");
+}
+
+/// What a tool makes the library ask the driver for disturbs no capture, and graphs keep their regions.
+#[test]
+fn graphs_run_under_a_tool() {
+    let lines = under_the_tool("nvtx-graphs", "pools::graphs::replays_find_their_memory", &[]);
+    let t = Told::of(&lines);
+    assert!(t.most > 3, "{lines:?}");
+}
