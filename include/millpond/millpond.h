@@ -62,6 +62,19 @@
 
 #include "millpond/custom_runtime.h" /* C_Status, C_Stream, C_Event, CustomRuntimeParams */
 
+/* On calls that give memory or a handle to the caller, who cannot know whether there is any without a look at the
+ * status: the compiler warns if it is ignored. Define it as nothing before this header to have no warning. */
+#ifndef MILLPOND_NODISCARD
+#if (defined(__cplusplus) && __cplusplus >= 201703L) || \
+    (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
+#define MILLPOND_NODISCARD [[nodiscard]]
+#elif defined(__GNUC__)
+#define MILLPOND_NODISCARD __attribute__((warn_unused_result))
+#else
+#define MILLPOND_NODISCARD
+#endif
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -851,6 +864,7 @@ C_Status millpond_device_get_options(const millpond_device *device, char *out_te
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
+MILLPOND_NODISCARD
 C_Status millpond_pool_create(millpond_device *device,
                               const millpond_pool_options *options,
                               millpond_pool **out_pool);
@@ -890,6 +904,7 @@ C_Status millpond_pool_get_device(const millpond_pool *pool, millpond_device **o
  *
  * Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_pool_alloc(millpond_pool *pool,
                              size_t size_bytes,
                              C_Stream stream,
@@ -985,6 +1000,7 @@ C_Status millpond_scope_end(millpond_pool *pool);
  * for the default stream (NULL), which cannot be captured; UNSUPPORTED if the device is not pooled, and for a
  * stream that differs on each thread; NOT_INITIALIZED.
  */
+MILLPOND_NODISCARD
 C_Status millpond_capture_begin(millpond_pool *pool,
                                 C_Stream stream,
                                 millpond_capture **out_capture);
@@ -1027,6 +1043,7 @@ C_Status millpond_capture_release(millpond_capture *capture);
  *
  * Errors: INVALID_ARGUMENT; UNSUPPORTED if the device is not pooled; NOT_INITIALIZED.
  */
+MILLPOND_NODISCARD
 C_Status millpond_pool_checkpoint(millpond_pool *pool,
                                   millpond_checkpoint **out_checkpoint);
 
@@ -1111,6 +1128,7 @@ C_Status millpond_device_wake(millpond_device *device,
  *
  * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_alloc(millpond_device *device,
                         size_t size_bytes,
                         void **out_ptr);
@@ -1193,6 +1211,7 @@ C_Status millpond_get_block(const void *ptr,
  *
  * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_host_alloc(millpond_device *device,
                              size_t size_bytes,
                              void **out_ptr);
@@ -1251,6 +1270,7 @@ C_Status millpond_device_empty_host_cache(millpond_device *device);
  *
  * Errors: UNSUPPORTED where the device has none; OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_unified_alloc(millpond_device *device,
                                 size_t size_bytes,
                                 void **out_ptr);
@@ -2084,6 +2104,7 @@ C_Status millpond_export_get_size(const void *ptr,
  * `export_handle:fabric` is impossible; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes;
  * SYSTEM if the process may not have so many descriptors; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_export(const void *ptr,
                          void *out_info,
                          size_t info_bytes,
@@ -2105,6 +2126,7 @@ C_Status millpond_export(const void *ptr,
  * fabric handle whose exporter has ended; UNSUPPORTED if the device cannot import; NOT_PERMITTED if this process lacks
  * the exporter's IMEX channel; OUT_OF_MEMORY; SYSTEM; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_import(millpond_device *device,
                          const void *info,
                          size_t info_bytes,
@@ -2238,6 +2260,7 @@ C_Status millpond_memset_async(millpond_device *device,
  * Errors: UNSUPPORTED if the device has only the default stream; SYSTEM; INVALID_ARGUMENT;
  * NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_stream_create(millpond_device *device,
                                 C_Stream *out_stream);
 
@@ -2308,6 +2331,7 @@ C_Status millpond_stream_add_callback(millpond_device *device,
  *
  * Errors: SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_event_create(millpond_device *device,
                                C_Event *out_event);
 
@@ -2386,6 +2410,7 @@ typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
  * of the block; UNSUPPORTED for kDLCPU if the host cannot access the memory; INVALID_ARGUMENT; NOT_INITIALIZED. After
  * an error the block is still the caller's.
  */
+MILLPOND_NODISCARD
 C_Status millpond_dlpack_export(void *ptr,
                                 const millpond_dlpack_options *options,
                                 struct DLManagedTensorVersioned **out_tensor);
@@ -2395,6 +2420,7 @@ C_Status millpond_dlpack_export(void *ptr,
  *
  * Errors: as `millpond_dlpack_export`; INVALID_ARGUMENT for flags.
  */
+MILLPOND_NODISCARD
 C_Status millpond_dlpack_export_legacy(void *ptr,
                                        const millpond_dlpack_options *options,
                                        struct DLManagedTensor **out_tensor);

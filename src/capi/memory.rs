@@ -36,6 +36,7 @@ impl From<HostStats> for millpond_host_stats {
 /// (512 on the built-in devices). The caller frees it with `millpond_free`.
 ///
 /// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_alloc(
     device: *mut millpond_device,
@@ -159,6 +160,7 @@ pub unsafe extern "C" fn millpond_get_block(
 /// not cleared. Size 0: C_SUCCESS and NULL. The caller frees it with `millpond_host_free`.
 ///
 /// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_host_alloc(
     device: *mut millpond_device,
@@ -238,6 +240,7 @@ pub unsafe extern "C" fn millpond_device_empty_host_cache(device: *mut millpond_
 /// `millpond_unified_free`.
 ///
 /// Errors: UNSUPPORTED where the device has none; OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_unified_alloc(
     device: *mut millpond_device,

@@ -60,17 +60,21 @@ class MemoryResource final : public std::pmr::memory_resource {
   void do_deallocate(void* address, std::size_t, std::size_t alignment) override {
     detail::free_unordered(address, alignment);
   }
+  // Without run-time types, which one file of a program may have and another not: the other
+  // resource is asked about this one. One of this class notices that it is asked, and compares.
   bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
+    const MemoryResource* const asks = asks_;
     if (this == &other) return true;
-#if defined(__cpp_rtti) || defined(__GXX_RTTI) || defined(_CPPRTTI)
-    const auto* same = dynamic_cast<const MemoryResource*>(&other);
-    return same != nullptr && same->device_ == device_;
-#else
-    return false;
-#endif
+    if (asks == &other) return asks->device_ == device_;
+    if (asks == this) return false;  // the other asks back, so it is of another class
+    asks_ = this;
+    const bool same = other.is_equal(*this);
+    asks_ = asks;
+    return same;
   }
 
   Device device_;
+  inline static thread_local const MemoryResource* asks_ = nullptr;  // of this thread, now
 };
 
 /// An allocator for standard containers: std::vector<float, Allocator<float>>
