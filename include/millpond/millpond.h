@@ -802,8 +802,7 @@ C_Status millpond_device_get_default_pool(millpond_device *device, millpond_pool
  * Sets options of devices that are opened from now on: `options` is "key:value,key:value", with the keys and
  * values of docs/options.md, which are those of PyTorch's PYTORCH_ALLOC_CONF. `type_name` NULL: for devices of
  * all types; `ordinal` -1: for all ordinals. Later settings override earlier ones, and all of them override the
- * environment (MILLPOND_ALLOC_CONF; if that is not set, PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF).
- * Open devices keep their options. `millpond_finalize` forgets what was set.
+ * environment (MILLPOND_ALLOC_CONF). Open devices keep their options. `millpond_finalize` forgets what was set.
  *
  * A bad value in the environment makes the call that opens a device fail, with an error that names the variable.
  * Errors: INVALID_ARGUMENT for NULL in `options`, an ordinal below -1, and a malformed text: the message has the
@@ -812,6 +811,16 @@ C_Status millpond_device_get_default_pool(millpond_device *device, millpond_pool
 C_Status millpond_set_default_options(const char *type_name,
                                       int32_t ordinal,
                                       const char *options);
+
+/**
+ * PyTorch runs on devices of the type `type_name` (NULL: of all types): those that are opened from now on also take
+ * the options of PyTorch's environment variables, where MILLPOND_ALLOC_CONF is not set (docs/options.md). Without this
+ * call those variables mean nothing to Millpond. `millpond_finalize` forgets it.
+ *
+ * A bad value in one of them makes the call that opens a device fail, with an error that names the variable.
+ * Errors: NOT_PERMITTED in a forked child.
+ */
+C_Status millpond_set_pytorch_options(const char *type_name);
 
 /**
  * Changes options of an open device from now on; `options` as in `millpond_set_default_options`. Live blocks

@@ -505,22 +505,50 @@ fn environment() {
     match std::env::var(CASE).ok().as_deref() {
         None => {
             let (one, two) = ("max_split_size_mb:21", "max_split_size_mb:22");
-            child("split 21", &[(ours, one), (theirs, two)]);
-            child("split 21", &[(theirs, one), (old, two)]);
-            child("split 22", &[(old, two)]);
-            child("split 22", &[(old, "some_new_key:[1:2,3:4],max_split_size_mb:22")]);
-            child("split unlimited", &[(uncached, "0")]);
-            child("none", &[(uncached, "1")]);
-            child("native", &[(uncached, "1"), (ours, "backend:native")]);
-            child("native", &[(old, "backend:cudaMallocAsync")]);
-            child("unsupported", &[(ours, "backend:cudaMallocAsync")]);
-            for name in [ours, theirs, old] {
-                child(&format!("wrong {name}, column 19: "), &[(name, "max_split_size_mb:2O")]);
+            // PyTorch's variables mean nothing to who has nothing to do with PyTorch, nor to another device type.
+            for who in ["", "cuda: "] {
+                for name in [theirs, old] {
+                    let vars = [(name, "max_split_size_mb:2O,no:[such"), (uncached, "1")];
+                    child(&format!("{who}split unlimited"), &vars);
+                    child(&format!("{who}native"), &vars);
+                }
             }
+            child("split 21", &[(ours, one), (theirs, two)]);
+            child("unsupported", &[(ours, "backend:cudaMallocAsync")]);
+            child(&format!("wrong {ours}, column 19: "), &[(ours, "max_split_size_mb:2O")]);
             child(&format!("wrong {ours}, column 1: "), &[(ours, "some_new_key:1")]);
+            for who in ["host: ", "all: "] {
+                let child = |case: &str, vars: &[(&str, &str)]| child(&format!("{who}{case}"), vars);
+                child("split 21", &[(ours, one), (theirs, two)]);
+                child("split 21", &[(theirs, one), (old, two)]);
+                child("split 22", &[(old, two)]);
+                child("split 22", &[(old, "some_new_key:[1:2,3:4],max_split_size_mb:22")]);
+                child("split unlimited", &[(uncached, "0")]);
+                child("none", &[(uncached, "1")]);
+                child("native", &[(uncached, "1"), (ours, "backend:native")]);
+                child("native", &[(old, "backend:cudaMallocAsync")]);
+                for name in [ours, theirs, old] {
+                    child(&format!("wrong {name}, column 19: "), &[(name, "max_split_size_mb:2O")]);
+                }
+            }
+            child("forgotten: native", &[(uncached, "1")]);
         }
         Some(case) => {
+            let (who, case) = case.split_once(": ").filter(|c| !c.0.contains(' ')).unwrap_or(("", case));
+            match who {
+                "" => {}
+                "all" | "forgotten" => ok(unsafe { millpond_set_pytorch_options(null()) }),
+                name => {
+                    let name = CString::new(name).unwrap();
+                    ok(unsafe { millpond_set_pytorch_options(name.as_ptr()) });
+                }
+            }
             let mut d = null_mut();
+            if who == "forgotten" {
+                ok(unsafe { millpond_device_get(c"host".as_ptr(), 0, &mut d) });
+                assert_eq!(option(d, "backend"), "none");
+                ok(millpond_finalize());
+            }
             let opened = unsafe { millpond_device_get(c"host".as_ptr(), 0, &mut d) };
             if let Some(split) = case.strip_prefix("split ") {
                 ok(opened);
