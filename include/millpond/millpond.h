@@ -1155,6 +1155,16 @@ C_Status millpond_alloc(millpond_device *device,
 C_Status millpond_free(void *ptr);
 
 /**
+ * As `millpond_free`, for a block of this device: no other device is searched, and what is at this address on another
+ * one is left alone.
+ *
+ * Errors: those of `millpond_free`, and UNKNOWN_POINTER for a block of another device. After an error nothing was
+ * freed.
+ */
+C_Status millpond_device_free(millpond_device *device,
+                              void *ptr);
+
+/**
  * As `millpond_free`, but checks that `size_bytes` is the size of the request.
  *
  * Errors: WRONG_SIZE, and those of `millpond_free`. After an error nothing was freed.

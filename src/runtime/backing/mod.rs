@@ -559,6 +559,10 @@ impl Backing for Supply {
         !reentry::is_in_call(self)
     }
 
+    fn idle(&self) -> bool {
+        self.device.streams().idle()
+    }
+
     fn knows(&self, stream: u64) -> bool {
         stream == 0 || stream != EVERY && self.device.streams().exists(stream)
     }
