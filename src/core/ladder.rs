@@ -248,16 +248,16 @@ impl Ground {
         size: Option<u64>,
         heap: Option<&'static Heap>,
     ) -> Result<()> {
-        let done = match heap {
-            Some(heap) => self.free_unowned(heap, offset),
-            None => stream.is_none() && size.is_none() && self.free_idle(offset),
-        };
-        if done { Ok(()) } else { self.free_slow(offset, stream, size) }
+        match heap {
+            Some(heap) if self.free_unowned(heap, offset) => Ok(()),
+            _ => self.free_slow(offset, stream, size),
+        }
     }
 
     /// Frees a block without a stream while nothing runs on the device, so that it waits for nothing, if the calling
     /// thread owns its heap. `false`: nothing was done.
-    fn free_idle(&self, offset: u64) -> bool {
+    #[inline]
+    pub(crate) fn free_idle(&self, offset: u64) -> bool {
         let maps = &self.maps;
         let Some(record) = maps.record_of(offset) else { return false };
         let g = record.now();

@@ -25,7 +25,7 @@ namespace detail {
 inline constexpr std::size_t kNodeUnit = 16;      // [B] sizes are multiples of it, and addresses
 inline constexpr std::size_t kLargestNode = 256;  // [B]
 inline constexpr std::size_t kNodeSizes = kLargestNode / kNodeUnit;
-inline constexpr std::size_t kNodeBatch = 32;        // nodes that a thread takes or gives at once
+inline constexpr std::size_t kNodeBatch = 64;        // nodes that a thread takes or gives at once
 inline constexpr std::size_t kFirstChunk = 4096;     // [B]
 inline constexpr std::size_t kLargestChunk = 32768;  // [B]
 
