@@ -1147,7 +1147,7 @@ C_Status millpond_alloc(millpond_device *device,
  * point; a block of `millpond_pool_alloc` is freed on its own stream. NULL: no-op.
  *
  * Devices of plugins may have address spaces of their own. If blocks of two devices start at `ptr`, nothing is freed:
- * `millpond_pool_free` with a pool of the right device, and NULL as stream, frees the one that is meant.
+ * `millpond_device_free` frees the one that is meant.
  *
  * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, with the names of the
  * devices, if several have a block there; NOT_INITIALIZED if no device is open. After an error nothing was freed.

@@ -595,9 +595,7 @@ impl Backing for Supply {
     }
 
     fn streams(&self, each: &mut dyn FnMut(u64)) {
-        if self.device.external_streams().is_some() {
-            return each(EVERY);
-        }
-        self.made_here().into_iter().for_each(each);
+        let all = if self.device.external_streams().is_some() { vec![EVERY] } else { self.made_here() };
+        all.into_iter().for_each(each);
     }
 }
