@@ -587,8 +587,7 @@ impl Backing for Supply {
         if !self.observers.any() {
             return;
         }
-        // Every block that was live has an address.
-        let base = self.places.address(freed.offset).unwrap_or(0);
+        let base = self.places.address(freed.offset).unwrap_or(0); // every block that was live has one
         let (size, requested, pool) = (freed.charged, freed.requested, PoolId(freed.pool));
         let block = BlockInfo { base, size, requested, stream: freed.stream, pool };
         self.observers.tell(Event::of(EventKind::FreeCompleted, &block));
