@@ -98,12 +98,6 @@ inline C_Status set_default_options(const std::string& options, const std::strin
                                             options.c_str()));
 }
 
-/// PyTorch runs on devices of `type`, or of all types: those that are opened from now on also take
-/// the options of PyTorch's environment variables; see millpond_set_pytorch_options.
-inline C_Status set_pytorch_options(const std::string& type = {}) {
-  return check(millpond_set_pytorch_options(type.empty() ? nullptr : type.c_str()));
-}
-
 /// Ends every device type. Live blocks are lost, and handles are refused from then on; a later
 /// Device starts anew. Not needed at exit. Throws MILLPOND_E_NOT_INITIALIZED if nothing was
 /// started.
