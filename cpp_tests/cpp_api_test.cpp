@@ -220,6 +220,18 @@ TEST_F(Cpp, StreamsEventsAndCopies) {
   EXPECT_EQ(bytes, got);
 }
 
+TEST_F(Cpp, PoolsServeStreamsOfTheirOwnDevice) {
+  const Device second("host", 1);
+  const PoolView pool = device_.default_pool();
+  EXPECT_EQ(MILLPOND_E_UNKNOWN_STREAM,
+            code_of([&] { (void)pool.allocate(100, second.default_stream()); }));
+  const Stream theirs(second);
+  EXPECT_EQ(MILLPOND_E_UNKNOWN_STREAM, code_of([&] { (void)pool.allocate(100, theirs); }));
+  EXPECT_TRUE(pool.allocate(100, device_.default_stream()));
+  EXPECT_TRUE(pool.allocate(100));
+  EXPECT_TRUE(second.default_pool().allocate(100, theirs));
+}
+
 TEST_F(Cpp, MovedStreamsEndOnce) {
   Stream stream(device_);
   const C_Stream raw = stream.get();

@@ -123,7 +123,9 @@ Device* device_at(int ordinal) {
   std::lock_guard<std::mutex> held(all.opening);
   if (Device* device = all.devices[at].load(std::memory_order_acquire)) return device;
   auto device = std::make_unique<Device>();
-  if (failed(millpond_device_get(device_type().c_str(), ordinal, &device->device)) ||
+  // PyTorch's environment variables are meant for this allocator.
+  if (failed(millpond_set_pytorch_options(device_type().c_str())) ||
+      failed(millpond_device_get(device_type().c_str(), ordinal, &device->device)) ||
       failed(millpond_device_get_default_pool(device->device, &device->pool))) {
     return nullptr;
   }

@@ -6,14 +6,11 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
 /// What the library reads when a type or a device is first used.
-const VARIABLES: [&str; 11] = [
+const VARIABLES: [&str; 8] = [
     "MILLPOND_HOST_DEVICES",
     "MILLPOND_HOST_CAPACITY",
     "MILLPOND_HOST_MAPPING",
     "MILLPOND_ALLOC_CONF",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "MILLPOND_CUDA_LIBRARY",
     "MILLPOND_NVML_LIBRARY",
     "MILLPOND_CUDA_MAPPING",

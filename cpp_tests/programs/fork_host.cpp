@@ -60,6 +60,23 @@ int main() {
   in_static_storage = device.allocate(1000);
   for (int i = 0; i < 50; ++i) stream.memset(block.data(), static_cast<std::uint8_t>(i), 1 << 20);
 
+  millpond::MemoryResource resource(device);
+  char* const node = static_cast<char*>(resource.allocate(64));
+  resource.deallocate(resource.allocate(64), 64);  // the next one
+  std::memset(node, 7, 64);
+  in_child([&] {
+    // Host memory of a device is the parent's too: nothing is written there.
+    resource.deallocate(node, 64);
+    try {
+      (void)resource.allocate(64);
+    } catch (const millpond::BadAlloc& e) {
+      _exit(e.code() == MILLPOND_E_NOT_PERMITTED ? 0 : 1);
+    }
+    _exit(1);
+  });
+  for (int i = 0; i < 64; ++i) REQUIRE(node[i] == 7);
+  resource.deallocate(node, 64);
+
   in_child([&] { use_everything(device.get(), stream.get(), block.data()); });
   in_child([] { std::exit(0); });
   in_child([] { _exit(0); });

@@ -1,6 +1,9 @@
 // Objects with static lifetime free their memory after main() has returned, and so does a thread
 // that still runs. The program must end with status 0, and every call must come back.
 #include <cstdlib>
+#include <list>
+#include <memory>
+#include <memory_resource>
 #include <thread>
 
 #include "millpond/millpond.hpp"
@@ -29,6 +32,16 @@ millpond::Buffer buffer;
 millpond::PinnedBuffer pinned;
 millpond::Pool pool;
 millpond::Event event;
+std::unique_ptr<millpond::MemoryResource> resource;
+std::pmr::list<int>* list;
+
+// Destroyed after the main thread's own objects, when it keeps no nodes any more.
+struct FreesNodes {
+  ~FreesNodes() {
+    list->push_back(1);
+    delete list;
+  }
+} frees_nodes;
 
 void at_exit() {
   millpond::Device device("host", 0);
@@ -45,6 +58,8 @@ int main() {
   buffer = pool.allocate(100000, stream);
   pinned = millpond::PinnedBuffer(device, 4096);
   event = millpond::Event(device);
+  resource = std::make_unique<millpond::MemoryResource>(device);
+  list = new std::pmr::list<int>(100, 7, resource.get());
   at_the_very_end.block = device.allocate(5000).release();
   stream.memset(buffer.data(), 1, buffer.size());
   stream.record(event);

@@ -47,7 +47,23 @@ void end_and_start_again() {
   REQUIRE(millpond_pool_alloc(old_pool, 5000, old_stream, &old_block) == C_SUCCESS);
   REQUIRE(millpond_memset_async(old_device, old_stream, old_block, 1, 5000) == C_SUCCESS);
 
+  // A place and a resource are used again below, when their device has ended and another is there.
+  const millpond::CustomPlace place("host", 0);
+  millpond::memory::Free(place, millpond::memory::Alloc(place, 100));
+  millpond::MemoryResource resource{millpond::Device("host", 0)};
+  void* const node = resource.allocate(40);
+  void* const large = resource.allocate(4000);
+
   REQUIRE(millpond_finalize() == C_SUCCESS);
+  resource.deallocate(node, 40);  // its memory is gone, and is not touched
+  resource.deallocate(large, 4000);
+  bool threw = false;
+  try {
+    (void)resource.allocate(40);
+  } catch (const millpond::BadAlloc& e) {
+    threw = e.code() == MILLPOND_E_NOT_INITIALIZED;
+  }
+  REQUIRE(threw);
   const auto refused = [&] {
     void* out = nullptr;
     bool done = false;
@@ -75,6 +91,11 @@ void end_and_start_again() {
   REQUIRE(millpond_device_get("host", 0, &fresh) == C_SUCCESS);
   void* block = nullptr;
   REQUIRE(millpond_alloc(fresh, 5000, &block) == C_SUCCESS);
+  REQUIRE(place.device().get() == fresh);
+  millpond::memory::Free(place, millpond::memory::Alloc(place, 100));
+  millpond::MemoryResource again{millpond::Device(fresh)};
+  REQUIRE(!again.is_equal(resource));
+  again.deallocate(again.allocate(40), 40);
   refused();  // but old_block may name new memory by now
   REQUIRE(millpond_free(block) == C_SUCCESS);
   REQUIRE(millpond_finalize() == C_SUCCESS);

@@ -62,6 +62,19 @@
 
 #include "millpond/custom_runtime.h" /* C_Status, C_Stream, C_Event, CustomRuntimeParams */
 
+/* On calls that give memory or a handle to the caller, who cannot know whether there is any without a look at the
+ * status: the compiler warns if it is ignored. Define it as nothing before this header to have no warning. */
+#ifndef MILLPOND_NODISCARD
+#if (defined(__cplusplus) && __cplusplus >= 201703L) || \
+    (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
+#define MILLPOND_NODISCARD [[nodiscard]]
+#elif defined(__GNUC__)
+#define MILLPOND_NODISCARD __attribute__((warn_unused_result))
+#else
+#define MILLPOND_NODISCARD
+#endif
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -789,8 +802,7 @@ C_Status millpond_device_get_default_pool(millpond_device *device, millpond_pool
  * Sets options of devices that are opened from now on: `options` is "key:value,key:value", with the keys and
  * values of docs/options.md, which are those of PyTorch's PYTORCH_ALLOC_CONF. `type_name` NULL: for devices of
  * all types; `ordinal` -1: for all ordinals. Later settings override earlier ones, and all of them override the
- * environment (MILLPOND_ALLOC_CONF; if that is not set, PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF).
- * Open devices keep their options. `millpond_finalize` forgets what was set.
+ * environment (MILLPOND_ALLOC_CONF). Open devices keep their options. `millpond_finalize` forgets what was set.
  *
  * A bad value in the environment makes the call that opens a device fail, with an error that names the variable.
  * Errors: INVALID_ARGUMENT for NULL in `options`, an ordinal below -1, and a malformed text: the message has the
@@ -799,6 +811,16 @@ C_Status millpond_device_get_default_pool(millpond_device *device, millpond_pool
 C_Status millpond_set_default_options(const char *type_name,
                                       int32_t ordinal,
                                       const char *options);
+
+/**
+ * PyTorch runs on devices of the type `type_name` (NULL: of all types): those that are opened from now on also take
+ * the options of PyTorch's environment variables, where MILLPOND_ALLOC_CONF is not set (docs/options.md). Without this
+ * call those variables mean nothing to Millpond. `millpond_finalize` forgets it.
+ *
+ * A bad value in one of them makes the call that opens a device fail, with an error that names the variable.
+ * Errors: NOT_PERMITTED in a forked child.
+ */
+C_Status millpond_set_pytorch_options(const char *type_name);
 
 /**
  * Changes options of an open device from now on; `options` as in `millpond_set_default_options`. Live blocks
@@ -851,6 +873,7 @@ C_Status millpond_device_get_options(const millpond_device *device, char *out_te
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
+MILLPOND_NODISCARD
 C_Status millpond_pool_create(millpond_device *device,
                               const millpond_pool_options *options,
                               millpond_pool **out_pool);
@@ -890,6 +913,7 @@ C_Status millpond_pool_get_device(const millpond_pool *pool, millpond_device **o
  *
  * Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_pool_alloc(millpond_pool *pool,
                              size_t size_bytes,
                              C_Stream stream,
@@ -985,6 +1009,7 @@ C_Status millpond_scope_end(millpond_pool *pool);
  * for the default stream (NULL), which cannot be captured; UNSUPPORTED if the device is not pooled, and for a
  * stream that differs on each thread; NOT_INITIALIZED.
  */
+MILLPOND_NODISCARD
 C_Status millpond_capture_begin(millpond_pool *pool,
                                 C_Stream stream,
                                 millpond_capture **out_capture);
@@ -1027,6 +1052,7 @@ C_Status millpond_capture_release(millpond_capture *capture);
  *
  * Errors: INVALID_ARGUMENT; UNSUPPORTED if the device is not pooled; NOT_INITIALIZED.
  */
+MILLPOND_NODISCARD
 C_Status millpond_pool_checkpoint(millpond_pool *pool,
                                   millpond_checkpoint **out_checkpoint);
 
@@ -1111,6 +1137,7 @@ C_Status millpond_device_wake(millpond_device *device,
  *
  * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_alloc(millpond_device *device,
                         size_t size_bytes,
                         void **out_ptr);
@@ -1120,12 +1147,22 @@ C_Status millpond_alloc(millpond_device *device,
  * point; a block of `millpond_pool_alloc` is freed on its own stream. NULL: no-op.
  *
  * Devices of plugins may have address spaces of their own. If blocks of two devices start at `ptr`, nothing is freed:
- * `millpond_pool_free` with a pool of the right device, and NULL as stream, frees the one that is meant.
+ * `millpond_device_free` frees the one that is meant.
  *
  * Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, with the names of the
  * devices, if several have a block there; NOT_INITIALIZED if no device is open. After an error nothing was freed.
  */
 C_Status millpond_free(void *ptr);
+
+/**
+ * As `millpond_free`, for a block of this device: no other device is searched, and what is at this address on another
+ * one is left alone.
+ *
+ * Errors: those of `millpond_free`, and UNKNOWN_POINTER for a block of another device. After an error nothing was
+ * freed.
+ */
+C_Status millpond_device_free(millpond_device *device,
+                              void *ptr);
 
 /**
  * As `millpond_free`, but checks that `size_bytes` is the size of the request.
@@ -1193,6 +1230,7 @@ C_Status millpond_get_block(const void *ptr,
  *
  * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_host_alloc(millpond_device *device,
                              size_t size_bytes,
                              void **out_ptr);
@@ -1251,6 +1289,7 @@ C_Status millpond_device_empty_host_cache(millpond_device *device);
  *
  * Errors: UNSUPPORTED where the device has none; OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_unified_alloc(millpond_device *device,
                                 size_t size_bytes,
                                 void **out_ptr);
@@ -2084,6 +2123,7 @@ C_Status millpond_export_get_size(const void *ptr,
  * `export_handle:fabric` is impossible; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes;
  * SYSTEM if the process may not have so many descriptors; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_export(const void *ptr,
                          void *out_info,
                          size_t info_bytes,
@@ -2105,6 +2145,7 @@ C_Status millpond_export(const void *ptr,
  * fabric handle whose exporter has ended; UNSUPPORTED if the device cannot import; NOT_PERMITTED if this process lacks
  * the exporter's IMEX channel; OUT_OF_MEMORY; SYSTEM; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_import(millpond_device *device,
                          const void *info,
                          size_t info_bytes,
@@ -2238,6 +2279,7 @@ C_Status millpond_memset_async(millpond_device *device,
  * Errors: UNSUPPORTED if the device has only the default stream; SYSTEM; INVALID_ARGUMENT;
  * NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_stream_create(millpond_device *device,
                                 C_Stream *out_stream);
 
@@ -2308,6 +2350,7 @@ C_Status millpond_stream_add_callback(millpond_device *device,
  *
  * Errors: SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
+MILLPOND_NODISCARD
 C_Status millpond_event_create(millpond_device *device,
                                C_Event *out_event);
 
@@ -2386,6 +2429,7 @@ typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
  * of the block; UNSUPPORTED for kDLCPU if the host cannot access the memory; INVALID_ARGUMENT; NOT_INITIALIZED. After
  * an error the block is still the caller's.
  */
+MILLPOND_NODISCARD
 C_Status millpond_dlpack_export(void *ptr,
                                 const millpond_dlpack_options *options,
                                 struct DLManagedTensorVersioned **out_tensor);
@@ -2395,6 +2439,7 @@ C_Status millpond_dlpack_export(void *ptr,
  *
  * Errors: as `millpond_dlpack_export`; INVALID_ARGUMENT for flags.
  */
+MILLPOND_NODISCARD
 C_Status millpond_dlpack_export_legacy(void *ptr,
                                        const millpond_dlpack_options *options,
                                        struct DLManagedTensor **out_tensor);

@@ -29,6 +29,7 @@ use crate::paddle::abi::{C_Status, C_Stream};
 /// Errors: BUSY when the stream is captured already; UNKNOWN_STREAM; INVALID_ARGUMENT for the default pool, and
 /// for the default stream (NULL), which cannot be captured; UNSUPPORTED if the device is not pooled, and for a
 /// stream that differs on each thread; NOT_INITIALIZED.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_capture_begin(
     pool: *mut millpond_pool,

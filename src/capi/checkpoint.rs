@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// `millpond_checkpoint_destroy`.
 ///
 /// Errors: INVALID_ARGUMENT; UNSUPPORTED if the device is not pooled; NOT_INITIALIZED.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_checkpoint(
     pool: *mut millpond_pool,

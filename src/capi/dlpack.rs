@@ -52,6 +52,7 @@ pub struct DLManagedTensor(());
 /// Errors: UNKNOWN_POINTER, also for a pointer inside a block; OUT_OF_RANGE for a shape that exceeds the requested size
 /// of the block; UNSUPPORTED for kDLCPU if the host cannot access the memory; INVALID_ARGUMENT; NOT_INITIALIZED. After
 /// an error the block is still the caller's.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_dlpack_export(
     ptr: *mut c_void,
@@ -71,6 +72,7 @@ pub unsafe extern "C" fn millpond_dlpack_export(
 /// As `millpond_dlpack_export`, in the layout of DLPack before 1.0, which has no flags.
 ///
 /// Errors: as `millpond_dlpack_export`; INVALID_ARGUMENT for flags.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_dlpack_export_legacy(
     ptr: *mut c_void,

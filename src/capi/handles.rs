@@ -192,6 +192,15 @@ pub(crate) fn of_pool(device: &DeviceState, pool: PoolId) -> Result<*mut millpon
     Ok(to_ptr(POOL_MARK, bits))
 }
 
+/// The handle of the default pool of what may be a device.
+#[inline(always)]
+pub(crate) fn default_pool_of(device: *const millpond_device) -> *const millpond_pool {
+    match split(device) {
+        (DEVICE_MARK, id) => to_ptr::<millpond_pool>(DEFAULT_POOL_MARK, id),
+        _ => std::ptr::null(),
+    }
+}
+
 /// A pool, as C names it in an allocation or a free.
 #[derive(Clone, Copy)]
 pub(crate) struct Named(pub *const millpond_pool);

@@ -1,13 +1,14 @@
 //! Memory without naming a pool: blocks without a stream, block lookup, host and unified memory.
 
 use crate::capi::guard::{Out, OutStruct, Versioned, run};
-use crate::capi::handles;
+use crate::capi::handles::{self, Named};
 use crate::capi::pool::{stream_id, to_ptr};
 use crate::capi::stream::event_id;
 use crate::capi::types::{millpond_block_info, millpond_device, millpond_host_stats};
 use crate::paddle::abi::{C_Event, C_Status, C_Stream};
-use crate::runtime::{self, HostStats, PoolId};
+use crate::runtime::{self, HostStats, PoolId, ladder};
 use std::ffi::c_void;
+use std::ptr::NonNull;
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers.
 unsafe impl Versioned for millpond_block_info {}
@@ -36,17 +37,28 @@ impl From<HostStats> for millpond_host_stats {
 /// (512 on the built-in devices). The caller frees it with `millpond_free`.
 ///
 /// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_alloc(
     device: *mut millpond_device,
     size_bytes: usize,
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
+    let pool = Named(handles::default_pool_of(device));
+    if let Some(out) = NonNull::new(out_ptr).filter(|p| p.is_aligned())
+        && let Some(addr) = ladder::alloc_unordered(pool, size_bytes as u64)
+    {
+        // SAFETY: C's promise, as the header states it.
+        unsafe { out.write(to_ptr(addr)) };
+        return C_Status::SUCCESS;
+    }
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
-        let memory = handles::device(device)?.memory();
-        let addr = memory.alloc_unordered(PoolId::DEFAULT, size_bytes as u64).map_err(handles::named)?;
+        let device = handles::device(device)?;
+        let addr =
+            device.memory().alloc_unordered(PoolId::DEFAULT, size_bytes as u64).map_err(handles::named)?;
+        ladder::remember(pool, device);
         out.set(to_ptr(addr));
         Ok(())
     })
@@ -56,13 +68,23 @@ pub unsafe extern "C" fn millpond_alloc(
 /// point; a block of `millpond_pool_alloc` is freed on its own stream. NULL: no-op.
 ///
 /// Devices of plugins may have address spaces of their own. If blocks of two devices start at `ptr`, nothing is freed:
-/// `millpond_pool_free` with a pool of the right device, and NULL as stream, frees the one that is meant.
+/// `millpond_device_free` frees the one that is meant.
 ///
 /// Errors: UNKNOWN_POINTER, also for a pointer inside a block; DOUBLE_FREE; INVALID_ARGUMENT, with the names of the
 /// devices, if several have a block there; NOT_INITIALIZED if no device is open. After an error nothing was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_free(ptr: *mut c_void) -> C_Status {
     run(|| runtime::free(ptr.addr() as u64, None))
+}
+
+/// As `millpond_free`, for a block of this device: no other device is searched, and what is at this address on another
+/// one is left alone.
+///
+/// Errors: those of `millpond_free`, and UNKNOWN_POINTER for a block of another device. After an error nothing was
+/// freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
+    run(|| handles::device(device)?.memory().free(ptr.addr() as u64, None, None))
 }
 
 /// As `millpond_free`, but checks that `size_bytes` is the size of the request.
@@ -159,6 +181,7 @@ pub unsafe extern "C" fn millpond_get_block(
 /// not cleared. Size 0: C_SUCCESS and NULL. The caller frees it with `millpond_host_free`.
 ///
 /// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_host_alloc(
     device: *mut millpond_device,
@@ -238,6 +261,7 @@ pub unsafe extern "C" fn millpond_device_empty_host_cache(device: *mut millpond_
 /// `millpond_unified_free`.
 ///
 /// Errors: UNSUPPORTED where the device has none; OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_unified_alloc(
     device: *mut millpond_device,

@@ -22,8 +22,7 @@ fn buffer(out_text: *mut c_char) -> Result<NonNull<c_char>> {
 /// Sets options of devices that are opened from now on: `options` is "key:value,key:value", with the keys and
 /// values of docs/options.md, which are those of PyTorch's PYTORCH_ALLOC_CONF. `type_name` NULL: for devices of
 /// all types; `ordinal` -1: for all ordinals. Later settings override earlier ones, and all of them override the
-/// environment (MILLPOND_ALLOC_CONF; if that is not set, PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF).
-/// Open devices keep their options. `millpond_finalize` forgets what was set.
+/// environment (MILLPOND_ALLOC_CONF). Open devices keep their options. `millpond_finalize` forgets what was set.
 ///
 /// A bad value in the environment makes the call that opens a device fail, with an error that names the variable.
 /// Errors: INVALID_ARGUMENT for NULL in `options`, an ordinal below -1, and a malformed text: the message has the
@@ -51,6 +50,21 @@ pub unsafe extern "C" fn millpond_set_default_options(
             },
         };
         runtime::set_default_options(name, ordinal, options)
+    })
+}
+
+/// PyTorch runs on devices of the type `type_name` (NULL: of all types): those that are opened from now on also take
+/// the options of PyTorch's environment variables, where MILLPOND_ALLOC_CONF is not set (docs/options.md). Without this
+/// call those variables mean nothing to Millpond. `millpond_finalize` forgets it.
+///
+/// A bad value in one of them makes the call that opens a device fail, with an error that names the variable.
+/// Errors: NOT_PERMITTED in a forked child.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_set_pytorch_options(type_name: *const c_char) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let name = if type_name.is_null() { None } else { Some(unsafe { text(type_name, "type_name") }?) };
+        runtime::set_pytorch_options(name)
     })
 }
 

@@ -25,6 +25,7 @@ pub(crate) fn to_ptr(addr: u64) -> *mut c_void {
 /// `millpond_pool_destroy`.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_create(
     device: *mut millpond_device,
@@ -120,6 +121,7 @@ pub unsafe extern "C" fn millpond_pool_get_device(
 /// `millpond_free`.
 ///
 /// Errors: OUT_OF_MEMORY; UNKNOWN_STREAM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_alloc(
     pool: *mut millpond_pool,

@@ -128,6 +128,7 @@ pub unsafe extern "C" fn millpond_export_get_size(
 /// other than "host" and "cuda", memory that is not mapped on "host", the driver's pools), and if
 /// `export_handle:fabric` is impossible; NOT_PERMITTED while the pool sleeps; INVALID_ARGUMENT, also for other sizes;
 /// SYSTEM if the process may not have so many descriptors; NOT_INITIALIZED; DEVICE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_export(
     ptr: *const c_void,
@@ -175,6 +176,7 @@ pub unsafe extern "C" fn millpond_export(
 /// Errors: INVALID_ARGUMENT for bytes or descriptors that do not come from an export, for another card, and for a
 /// fabric handle whose exporter has ended; UNSUPPORTED if the device cannot import; NOT_PERMITTED if this process lacks
 /// the exporter's IMEX channel; OUT_OF_MEMORY; SYSTEM; NOT_INITIALIZED; DEVICE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_import(
     device: *mut millpond_device,

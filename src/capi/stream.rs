@@ -20,6 +20,7 @@ pub(crate) fn event_id(event: C_Event) -> u64 {
 ///
 /// Errors: UNSUPPORTED if the device has only the default stream; SYSTEM; INVALID_ARGUMENT;
 /// NOT_INITIALIZED; DEVICE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_stream_create(
     device: *mut millpond_device,
@@ -136,6 +137,7 @@ pub unsafe extern "C" fn millpond_stream_add_callback(
 /// `millpond_stream_wait_event`, which does know it.
 ///
 /// Errors: SYSTEM; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_event_create(
     device: *mut millpond_device,

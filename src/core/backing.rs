@@ -98,6 +98,11 @@ pub trait Backing: Points {
     fn may_change(&self) -> bool {
         true
     }
+    /// Whether all work that was queued on the device's streams before this call is done, as far as that can be told at
+    /// no cost; see `Streams::idle` of the device. A backing that cannot tell answers `false`.
+    fn idle(&self) -> bool {
+        false
+    }
     /// Whether the stream exists; a device that cannot tell answers `true`.
     fn knows(&self, stream: u64) -> bool;
     /// Whether the stream is still one of those that [`streams`](Self::streams) lists, or may be somebody else's. Makes

@@ -7,7 +7,8 @@
 //! device (`supply/`). A free is done by the thread that owns the heap; else by another thread without the heap's lock;
 //! else by the slow path, which handles every remaining case and explains what cannot be freed (`features/blocks.rs`).
 
-use super::desc::{GranuleUse, UseRecord, kind};
+use super::backing::Completed;
+use super::desc::{GranuleUse, USES, UseRecord, kind};
 use super::ground::Ground;
 use super::heap::{Heap, HeapState, LockedHeap};
 use super::shape::{Class, large_units, shift_of};
@@ -251,6 +252,36 @@ impl Ground {
             Some(heap) if self.free_unowned(heap, offset) => Ok(()),
             _ => self.free_slow(offset, stream, size),
         }
+    }
+
+    /// Frees a block without a stream while nothing runs on the device, so that it waits for nothing, if the calling
+    /// thread owns its heap. `false`: nothing was done.
+    #[inline]
+    pub(crate) fn free_idle(&self, offset: u64) -> bool {
+        let maps = &self.maps;
+        let Some(record) = maps.record_of(offset) else { return false };
+        let g = record.now();
+        let unordered = |x: &&Heap| x.stream() == UNORDERED;
+        let Some(heap) = self.heap(g.heap()).filter(unordered) else { return false };
+        // Asked before the lock: the device is called with nothing locked. All work of before the free is done then.
+        if !self.order.is_idle() {
+            return false;
+        }
+        let Some(mut h) = self.enter(heap).filter(|h| unordered(&h.heap)) else { return false };
+        if !h.uses.is_empty() || !h.exports.is_empty() {
+            return false;
+        }
+        let Some((id, d, was)) = maps.live_with(USES, record, g, offset) else { return false };
+        let bytes = d.requested();
+        let ended = h.end_life(d, was, kind::FREED); // else another thread was first
+        if ended {
+            let charged = maps.shape.charged_of(bytes);
+            let (stream, pool) = (None, heap.pool());
+            // Before anybody can have it again. Whoever watches was told that it may have to wait.
+            self.backing.free_completed(Completed { offset, charged, requested: bytes, stream, pool });
+            h.shelve_counted(id, d, was, charged, bytes);
+        }
+        ended
     }
 
     /// Frees a block of a heap that the calling thread does not own. `false`: nothing was done.

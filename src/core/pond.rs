@@ -101,6 +101,9 @@ impl Pond {
     /// this point as well; with a size, that must be the size that was asked for.
     #[inline]
     pub fn free(&self, offset: u64, stream: Option<u64>, size: Option<u64>) -> Result<()> {
+        if stream.is_none() && size.is_none() && self.ground.free_idle(offset) {
+            return Ok(());
+        }
         match self.free_quick(offset, stream, size, |_, _, _| ()) {
             Freed::Done => Ok(()),
             Freed::Missed(heap) => self.ground.free_from(offset, stream, size, heap),

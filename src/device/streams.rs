@@ -38,6 +38,13 @@ pub trait Streams: Send + Sync {
     /// Waits on the host for the event.
     fn event_synchronize(&self, event: EventId) -> Result<()>;
 
+    /// Whether nothing is queued on any stream of the device, also not on those that have ended: all work that was
+    /// queued before this call is done, and what it wrote is visible. `false`: something may be, or that cannot be told
+    /// without a call of a driver. Never waits, takes no lock and calls nobody: it is asked at each free of a block
+    /// without a stream.
+    fn idle(&self) -> bool {
+        false
+    }
     /// Whether recording an event waits on the host for the stream, because the device has no events.
     fn recording_waits(&self) -> bool {
         false

@@ -6,7 +6,7 @@
 //! [`Memory::free_block`], and so do all calls on a device's [`Memory`] itself (`memory/requests.rs`).
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::{Freed, Got, Heap, PoolId};
+use crate::core::{Freed, Got, Heap, PoolId, UNORDERED};
 use crate::device::StreamId;
 use crate::runtime::device::DeviceState;
 use crate::runtime::handle_cache::{self, Entry};
@@ -58,6 +58,27 @@ pub(crate) fn alloc<C: Caller, A>(
         Got::Block(addr, None) => answer(Ok(addr)),
         Got::Block(addr, Some(heap)) => settle(caller, pooled, heap, addr, answer),
         Got::Missed(heap) => alloc_rest(caller, entry, heap, stream, bytes, answer),
+    }
+}
+
+/// The first step of a request without a stream to a device's default pool, which `caller` names; `None`: it has done
+/// nothing, and the caller goes on with [`Memory::alloc_unordered`] and [`remember`].
+#[inline(always)]
+pub(crate) fn alloc_unordered<C: Caller>(caller: C, bytes: u64) -> Option<u64> {
+    let entry = handle_cache::find(caller.number())?;
+    let (pooled, pool) = (entry.pooled()?, entry.place()?);
+    match pooled.alloc_quick(pool, UNORDERED, bytes) {
+        // The device has just ended.
+        Got::Block(0, _) | Got::Missed(_) => None,
+        Got::Block(addr, None) => Some(addr),
+        Got::Block(addr, Some(heap)) => Some(settle(caller, pooled, heap, addr, |_| addr)),
+    }
+}
+
+/// Makes the first step find the default pool of `device`, which `caller` names.
+pub(crate) fn remember<C: Caller>(caller: C, device: &'static Arc<DeviceState>) {
+    if handle_cache::find(caller.number()).is_none() {
+        handle_cache::enter(caller.number(), device.memory(), PoolId::DEFAULT);
     }
 }
 

@@ -80,7 +80,7 @@ pub use device::{DeviceInfo, DeviceState};
 pub use history::{History, HistoryEvent, HistoryFile, HistoryOptions, annotate};
 pub use memory::{Memory, StreamStats};
 pub use observe::{Event, EventKind, Observer, Told};
-pub use options::set_default_options;
+pub use options::{set_default_options, set_pytorch_options};
 pub use pinned::{HostMemoryStats, HostStats, Times};
 pub use pool_handle::PoolHandle;
 pub(crate) use registry::device_facts;

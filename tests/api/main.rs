@@ -30,6 +30,8 @@ mod bad_input;
 #[cfg(feature = "capi")]
 mod dlpack;
 #[cfg(all(feature = "capi", unix))]
+mod environment;
+#[cfg(all(feature = "capi", unix))]
 mod hammer;
 #[cfg(feature = "capi")]
 mod life;

@@ -1,6 +1,5 @@
 //! Options through the C API: each one's effect, on both kinds of device, and what is refused.
 
-use crate::apart;
 use crate::support::alone;
 use crate::support::capi::*;
 use millpond::capi::*;
@@ -9,13 +8,6 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::{null, null_mut};
 
 const MIB: usize = 1 << 20;
-const CASE: &str = "MILLPOND_TEST_CASE";
-const VARIABLES: [&str; 4] = [
-    "MILLPOND_ALLOC_CONF",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-];
 
 /// Starts the library anew: two host devices of 256 MiB.
 fn fresh(mapping: bool) {
@@ -61,7 +53,7 @@ fn set(d: *mut millpond_device, text: &str) -> C_Status {
     unsafe { millpond_device_set_options(d, text.as_ptr()) }
 }
 
-fn option(d: *mut millpond_device, key: &str) -> String {
+pub fn option(d: *mut millpond_device, key: &str) -> String {
     let key = CString::new(key).unwrap();
     let mut out = [0 as c_char; MILLPOND_OPTION_BYTES];
     ok(unsafe { millpond_device_get_option(d, key.as_ptr(), out.as_mut_ptr(), out.len()) });
@@ -95,12 +87,12 @@ fn try_take(d: *mut millpond_device, bytes: usize) -> Result<*mut c_void, u32> {
 }
 
 #[track_caller]
-fn take(d: *mut millpond_device, bytes: usize) -> *mut c_void {
+pub fn take(d: *mut millpond_device, bytes: usize) -> *mut c_void {
     try_take(d, bytes).unwrap_or_else(|e| panic!("{e}: {}", message()))
 }
 
 #[track_caller]
-fn give(d: *mut millpond_device, p: *mut c_void) {
+pub fn give(d: *mut millpond_device, p: *mut c_void) {
     ok(unsafe { millpond_pool_free(pool(d), p, null_mut()) });
 }
 
@@ -487,56 +479,6 @@ fn bad_arguments() {
     let d = host(0);
     ok(millpond_finalize());
     fails(unsafe { millpond_device_set_options(d, c"".as_ptr()) }, MILLPOND_E_NOT_INITIALIZED);
-}
-
-// ---- environment: each case in a child, as the variables are the process's ---------------------------------
-
-#[track_caller]
-fn child(case: &str, vars: &[(&str, &str)]) {
-    let mut c = apart::program("options::environment");
-    let out = c.env(CASE, case).envs(vars.iter().copied()).output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "case {case} {vars:?}:\n{text}");
-}
-
-#[test]
-fn environment() {
-    let [ours, theirs, old, uncached] = VARIABLES;
-    match std::env::var(CASE).ok().as_deref() {
-        None => {
-            let (one, two) = ("max_split_size_mb:21", "max_split_size_mb:22");
-            child("split 21", &[(ours, one), (theirs, two)]);
-            child("split 21", &[(theirs, one), (old, two)]);
-            child("split 22", &[(old, two)]);
-            child("split 22", &[(old, "some_new_key:[1:2,3:4],max_split_size_mb:22")]);
-            child("split unlimited", &[(uncached, "0")]);
-            child("none", &[(uncached, "1")]);
-            child("native", &[(uncached, "1"), (ours, "backend:native")]);
-            child("native", &[(old, "backend:cudaMallocAsync")]);
-            child("unsupported", &[(ours, "backend:cudaMallocAsync")]);
-            for name in [ours, theirs, old] {
-                child(&format!("wrong {name}, column 19: "), &[(name, "max_split_size_mb:2O")]);
-            }
-            child(&format!("wrong {ours}, column 1: "), &[(ours, "some_new_key:1")]);
-        }
-        Some(case) => {
-            let mut d = null_mut();
-            let opened = unsafe { millpond_device_get(c"host".as_ptr(), 0, &mut d) };
-            if let Some(split) = case.strip_prefix("split ") {
-                ok(opened);
-                assert_eq!(option(d, "max_split_size_mb"), split);
-            } else if case == "unsupported" {
-                fails(opened, MILLPOND_E_UNSUPPORTED);
-            } else if let Some(start) = case.strip_prefix("wrong ") {
-                fails(opened, MILLPOND_E_INVALID_ARGUMENT);
-                assert!(message().starts_with(start), "{}", message());
-            } else {
-                ok(opened);
-                assert_eq!(option(d, "backend"), case);
-                give(d, take(d, MIB));
-            }
-        }
-    }
 }
 
 #[test]

@@ -58,6 +58,7 @@ mod statistics;
 mod stream_ends;
 mod tags;
 mod unload;
+mod unordered;
 mod unpooled;
 mod waiting_blocks;
 mod waits;

@@ -2,7 +2,7 @@
 //! events and time are those of the world. Addresses that lose their memory are checked against the work still queued.
 
 use super::time::{self, enter};
-use super::world::{self, GRANULE, Work, world};
+use super::world::{self, GRANULE, Lie, Work, world};
 use millpond::device::host::HostType;
 use millpond::device::*;
 use millpond::{Code, Error, HostOptions, Result, runtime};
@@ -168,6 +168,10 @@ impl Streams for Sim {
     }
     fn exists(&self, stream: StreamId) -> bool {
         world().line_of(stream).is_some()
+    }
+    fn idle(&self) -> bool {
+        let w = world();
+        w.lie == Lie::Passed || w.lines.iter().all(|l| l.importer || l.done == l.queued())
     }
     fn query(&self, stream: StreamId) -> Result<bool> {
         go("stream_query")?;

@@ -174,6 +174,7 @@ impl<H: Hook> Unified for Seam<H> {
 impl<H: Hook> Streams for Seam<H> {
     questions! { in_streams;
         stream_exists as exists(stream: StreamId) -> bool;
+        streams_idle as idle() -> bool;
         recording_waits as recording_waits() -> bool;
         awaiting_waits as awaiting_waits() -> bool;
     }

@@ -62,6 +62,19 @@
 
 #include "millpond/custom_runtime.h" /* C_Status, C_Stream, C_Event, CustomRuntimeParams */
 
+/* On calls that give memory or a handle to the caller, who cannot know whether there is any without a look at the
+ * status: the compiler warns if it is ignored. Define it as nothing before this header to have no warning. */
+#ifndef MILLPOND_NODISCARD
+#if (defined(__cplusplus) && __cplusplus >= 201703L) || \
+    (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
+#define MILLPOND_NODISCARD [[nodiscard]]
+#elif defined(__GNUC__)
+#define MILLPOND_NODISCARD __attribute__((warn_unused_result))
+#else
+#define MILLPOND_NODISCARD
+#endif
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -133,7 +133,8 @@ fn every_export_is_in_the_header_and_documented() {
             let lines: Vec<&str> = text.lines().collect();
             let at = lines.iter().position(|l| !l.starts_with(" *") && l.contains(&call));
             let at = at.unwrap_or_else(|| panic!("{name} is not in the header"));
-            assert!(lines[at - 1].ends_with("*/"), "{name} has no comment in the header");
+            let comment = if lines[at - 1] == "MILLPOND_NODISCARD" { at - 2 } else { at - 1 };
+            assert!(lines[comment].ends_with("*/"), "{name} has no comment in the header");
             exports += 1;
         }
     }
@@ -205,5 +206,28 @@ fn it_compiles_with_our_layout_and_its_example() {
         assert_ne!(wrong, text);
         let file = scratch.write(&format!("wrong.{extension}"), &wrong);
         compilers::compile(standard, &file, &["-fsyntax-only"]).expect_err("a wrong offset compiled");
+    }
+}
+
+/// The compiler complains about an ignored status where the caller owns what the call gives, and only there.
+#[test]
+fn only_the_status_of_what_gives_something_must_be_looked_at() {
+    let scratch = compilers::Scratch::new("millpond-nodiscard");
+    let compile = |standard: &str, extension: &str, before: &str, call: &str| {
+        let text = format!(
+            "{before}\n#include <millpond/millpond.h>\nvoid f(millpond_device *d);\n\
+             void f(millpond_device *d) {{ void *p = NULL; (void)d; (void)p; {call}; }}\n"
+        );
+        let file = scratch.write(&format!("nodiscard.{extension}"), &text);
+        compilers::compile(standard, &file, &["-c", "-o", "/dev/null"])
+    };
+    for (standard, extension) in [("-std=c11", "c"), ("-std=c++14", "cc"), ("-std=c++17", "cc")] {
+        for gives in ["millpond_alloc(d, 1, &p)", "millpond_host_alloc(d, 1, &p)"] {
+            compile(standard, extension, "", gives).expect_err("an ignored allocation");
+            compile(standard, extension, "#define MILLPOND_NODISCARD", gives).unwrap();
+        }
+        for takes in ["millpond_free(p)", "millpond_device_synchronize(d)"] {
+            compile(standard, extension, "", takes).unwrap();
+        }
     }
 }

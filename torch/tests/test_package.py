@@ -295,6 +295,11 @@ class Package(unittest.TestCase):
         self.assertIn("device", self.error("m.memory_stats(17)"))
         self.assertIn("names no CUDA device", self.error("m.memory_stats('cpu')"))
 
+    def test_pytorchs_own_variables_count(self):
+        for name in "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF":
+            text = self.error("m.memory_stats(0)", MILLPOND_ALLOC_CONF="", **{name: "max_split_size_mb:x"})
+            self.assertIn(name + ", column", text)
+
     def test_the_versions_agree(self):
         out = self.good("import millpond_torch as m\nprint(m.version(), m.__version__)")
         library, package = out.split()

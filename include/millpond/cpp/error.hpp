@@ -123,6 +123,11 @@ inline C_Status refuse(std::uint32_t code, const char* message) {
 /// The version of the linked library, "major.minor.patch". Static storage.
 inline const char* version() noexcept { return millpond_version(); }
 
+/// PyTorch runs on devices of `type` ("": of all types); see millpond_set_pytorch_options.
+inline C_Status set_pytorch_options(const std::string& type = {}) {
+  return check(millpond_set_pytorch_options(type.empty() ? nullptr : type.c_str()));
+}
+
 }  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond
 

@@ -147,9 +147,20 @@ class PoolView {
   }
 
   /// A block that work queued on `stream` from now on may use. 0 bytes give an empty Buffer.
-  /// Throws MILLPOND_E_OUT_OF_MEMORY, MILLPOND_E_UNKNOWN_STREAM.
+  /// Throws MILLPOND_E_OUT_OF_MEMORY, and MILLPOND_E_UNKNOWN_STREAM also for the stream of another
+  /// device, where the device can tell (docs/streams.md); that of a default stream always can.
   Buffer allocate(std::size_t size_bytes, StreamView stream = {}) const {
     void* block = nullptr;
+    if (stream.get() == nullptr && stream.device()) {
+      // The default stream of every device is NULL: only the view says whose it is.
+      millpond_device* own = nullptr;
+      if (check(millpond_pool_get_device(raw_, &own)) != C_SUCCESS) return Buffer();
+      if (own != stream.device().get()) {
+        detail::refuse(MILLPOND_E_UNKNOWN_STREAM,
+                       "the stream is the default one of another device");
+        return Buffer();
+      }
+    }
     if (check(millpond_pool_alloc(raw_, size_bytes, stream.get(), &block)) != C_SUCCESS) {
       return Buffer();
     }

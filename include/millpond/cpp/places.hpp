@@ -6,11 +6,14 @@
 //   memory::Copy(GPUPlace(1), q, CPUPlace(), p, 4 * 1024);
 //   memory::Free(GPUPlace(1), q);
 //
-// A place is only a name. Whether the device exists is found out by the call that uses it, which
-// throws MILLPOND_E_UNKNOWN_DEVICE (or returns nullptr with std::nothrow).
+// A place is only a name. Whether the device exists is found out by the first call that uses it,
+// which throws MILLPOND_E_UNKNOWN_DEVICE (or returns nullptr with std::nothrow). Later calls find
+// it in a list. A block by place costs about as much as millpond_alloc(), which waits for all
+// streams at its free; who knows the stream of the work allocates from a pool, and pays half.
 #ifndef MILLPOND_CPP_PLACES_HPP
 #define MILLPOND_CPP_PLACES_HPP
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,6 +29,50 @@
 namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
 
+namespace detail {
+
+/// A place that was found, in a list of the process that only grows: by one for each device that it
+/// names.
+struct FoundPlace {
+  char type[kTypeNameCapacity] = {};
+  std::int32_t ordinal = 0;
+  std::atomic<millpond_device*> device{nullptr};  // another one after finalize()
+  FoundPlace* next = nullptr;
+};
+
+inline std::atomic<FoundPlace*> found_places{nullptr};
+
+/// The entry of a place; nullptr if it was never found.
+inline FoundPlace* found_place(const std::string& type, std::int32_t ordinal) noexcept {
+  FoundPlace* place = found_places.load(std::memory_order_acquire);
+  while (place != nullptr && (place->ordinal != ordinal || type != place->type)) {
+    place = place->next;
+  }
+  return place;
+}
+
+/// Notes which device a place names, in its entry if it has one. Without host memory for the entry
+/// it is looked up again the next time.
+inline void note_place(FoundPlace* place, const std::string& type, std::int32_t ordinal,
+                       millpond_device* device) noexcept {
+  if (place != nullptr) {
+    place->device.store(device, std::memory_order_release);
+    return;
+  }
+  if (type.size() >= kTypeNameCapacity) return;
+  place = new (std::nothrow) FoundPlace();
+  if (place == nullptr) return;
+  std::memcpy(place->type, type.c_str(), type.size());
+  place->ordinal = ordinal;
+  place->device.store(device, std::memory_order_relaxed);
+  place->next = found_places.load(std::memory_order_relaxed);
+  while (!found_places.compare_exchange_weak(place->next, place, std::memory_order_release,
+                                             std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace detail
+
 /// The name of a device: a type and an ordinal. A value; owns nothing.
 class Place {
  public:
@@ -38,26 +85,25 @@ class Place {
   /// Whether it is the process's own memory, for which copies accept any host pointer.
   bool is_cpu() const noexcept { return type_ == "cpu"; }
 
-  /// Stores the device that it names in `*out`. Does not throw; the reason is the thread's last
-  /// error.
+  /// Stores the device that it names in `*out`: the same one until that ends. Does not throw; the
+  /// reason is the thread's last error.
   C_Status find(Device* out) const noexcept {
-    millpond_device* raw = nullptr;
-    C_Status status = C_SUCCESS;
-    if (!type_.empty()) {
-      status = millpond_device_get(type_.c_str(), ordinal_, &raw);
-    } else {
-      status = millpond_device_get("cuda", ordinal_, &raw);
-      if (status != C_SUCCESS) {
-        // If CUDA has devices, one that cannot be opened is a failure; the reason is the last
-        // error.
-        std::size_t count = 0;
-        const bool counted = millpond_device_get_count("cuda", &count) == C_SUCCESS;
-        status = counted && count != 0 ? millpond_device_get("cuda", ordinal_, &raw)
-                                       : millpond_device_get("host", ordinal_, &raw);
+    detail::FoundPlace* const place = detail::found_place(type_, ordinal_);
+    if (place != nullptr) {
+      millpond_device* const known = place->device.load(std::memory_order_acquire);
+      millpond_pool* pool = nullptr;
+      // Only an open device has one; this also refuses a forked child.
+      if (millpond_device_get_default_pool(known, &pool) == C_SUCCESS) {
+        *out = Device(known);
+        return C_SUCCESS;
       }
     }
-    if (status == C_SUCCESS) *out = Device(raw);
-    return status;
+    millpond_device* raw = nullptr;
+    const C_Status status = open(&raw);
+    if (status != C_SUCCESS) return status;
+    detail::note_place(place, type_, ordinal_, raw);
+    *out = Device(raw);
+    return C_SUCCESS;
   }
   /// The device that it names. Throws MILLPOND_E_UNKNOWN_DEVICE.
   Device device() const {
@@ -74,6 +120,16 @@ class Place {
   friend bool operator!=(const Place& a, const Place& b) noexcept { return !(a == b); }
 
  private:
+  C_Status open(millpond_device** out) const noexcept {
+    if (!type_.empty()) return millpond_device_get(type_.c_str(), ordinal_, out);
+    const C_Status status = millpond_device_get("cuda", ordinal_, out);
+    if (status == C_SUCCESS) return status;
+    // If CUDA has devices, one that cannot be opened is a failure; the reason is the last error.
+    std::size_t count = 0;
+    const bool counted = millpond_device_get_count("cuda", &count) == C_SUCCESS;
+    return millpond_device_get(counted && count != 0 ? "cuda" : "host", ordinal_, out);
+  }
+
   std::string type_;  // "": "cuda" where that type has devices, else "host"
   std::int32_t ordinal_;
 };
@@ -119,40 +175,19 @@ inline void* Alloc(const Place& place, std::size_t size_bytes, const std::nothro
   return millpond_alloc(device.get(), size_bytes, &block) == C_SUCCESS ? block : nullptr;
 }
 
-namespace detail {
-
-/// The checks of Free(), without an exception.
-inline C_Status free_at(const Place& place, void* block, bool* elsewhere) noexcept {
-  Device device;
-  millpond_block_info info{};
-  info.struct_size = sizeof info;
-  C_Status status = place.find(&device);
-  if (status == C_SUCCESS) status = millpond_get_block(block, &info);
-  if (status != C_SUCCESS) return status;
-  *elsewhere = info.device != device.get();
-  return *elsewhere ? C_ERROR : millpond_free(block);
-}
-
-}  // namespace detail
-
 /// Frees a block of `place`; it is reused when all work queued so far is done. nullptr is a no-op
 /// at any place. Throws MILLPOND_E_UNKNOWN_POINTER if no live block of that place starts there
 /// (nothing is freed then), MILLPOND_E_DOUBLE_FREE if a second free is recognised.
 inline void Free(const Place& place, void* block) {
-  if (block == nullptr) return;
-  bool elsewhere = false;
-  const C_Status status = detail::free_at(place, block, &elsewhere);
-  if (elsewhere) {
-    millpond::detail::refuse(MILLPOND_E_UNKNOWN_POINTER, "the block lives at another place");
-  } else {
-    check(status);
-  }
+  if (block != nullptr) check(millpond_device_free(place.device().get(), block));
 }
 
 /// The same, with the status instead of an exception.
 inline C_Status Free(const Place& place, void* block, const std::nothrow_t&) noexcept {
-  bool elsewhere = false;
-  return block == nullptr ? C_SUCCESS : detail::free_at(place, block, &elsewhere);
+  if (block == nullptr) return C_SUCCESS;
+  Device device;
+  const C_Status status = place.find(&device);
+  return status == C_SUCCESS ? millpond_device_free(device.get(), block) : status;
 }
 
 /// Bytes in live blocks at `place`, after rounding, of all pools together. Throws

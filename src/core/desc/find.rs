@@ -15,6 +15,18 @@ impl Maps {
         g: GranuleUse,
         offset: u64,
     ) -> Option<(Id, Desc<'_>, u32)> {
+        self.live_with(0, record, g, offset)
+    }
+
+    /// The same with these flags and no others.
+    #[inline(always)]
+    pub(crate) fn live_with(
+        &self,
+        flags: u32,
+        record: UseRecord<'_>,
+        g: GranuleUse,
+        offset: u64,
+    ) -> Option<(Id, Desc<'_>, u32)> {
         if record.now() != g {
             return None;
         }
@@ -23,7 +35,7 @@ impl Maps {
         let d = self.get(id)?;
         let state = d.state();
         // The tier that the granule serves, plus bit 2 of its use; a use without that bit matches no state.
-        let want = kind::LIVE | ((g.use_() as u32) << TIER_SHIFT);
+        let want = kind::LIVE | flags | ((g.use_() as u32) << TIER_SHIFT);
         if state | (4 << TIER_SHIFT) != want || u64::from(d.off()) << g.shift() != offset {
             return None;
         }

@@ -38,7 +38,11 @@ impl Ground {
             let Some((f, heap)) = found.and_then(|f| Some((f, self.heap(f.heap)?))) else {
                 return self.not_live(offset);
             };
+            let unordered = heap.stream() == UNORDERED;
             let other = stream.filter(|&s| s != heap.stream()).map(|s| self.order.user(s)).transpose()?;
+            // A block without a stream waits for all of the device's own; if nothing runs there now, for none.
+            let other = other.filter(|s| s.elsewhere || !unordered);
+            let idle = unordered && other.is_none() && self.order.is_idle();
             let mut h = self.lock(heap);
             self.drain(&mut h);
             let was = f.desc.state();
@@ -61,7 +65,11 @@ impl Ground {
             {
                 fail!(Code::WrongSize, "the block was asked for with {bytes} bytes, not {size}");
             }
-            if other.is_some() || was & (USES | DIRECT) != 0 {
+            let used = match idle && heap.stream() == UNORDERED {
+                true => was & DIRECT != 0 || h.uses.contains_key(&f.id) || h.exports.contains_key(&f.id),
+                false => was & (USES | DIRECT) != 0,
+            };
+            if other.is_some() || used {
                 if h.end_life(f.desc, was, kind::WAITING) {
                     self.end_oversize(h.heap.pool(), was);
                     return self.free_after(h, f.id, was, other);
@@ -71,6 +79,9 @@ impl Ground {
                 self.untag(f.id, was, false);
                 self.end_oversize(h.heap.pool(), was);
                 h.counters.count_out(Class::of(f.desc.tier_bits()), charged, bytes);
+                if was & USES != 0 {
+                    self.backing.free_completed(self.completed(heap, f.id)); // before anybody can have it again
+                }
                 self.reuse(&mut h, f.id);
                 return Ok(());
             }

@@ -66,7 +66,7 @@ impl Ground {
             self.order.add(&own, &mut waits);
         }
         let mut seen = None;
-        if let Some(stream) = other.filter(|s| s.elsewhere || !unordered) {
+        if let Some(stream) = other {
             // A fence that is made now covers what the stream did before.
             self.order.add(&stream, &mut waits);
             seen = Some(stream.lane);

@@ -11,7 +11,7 @@
 use super::backing::{Backing, Point};
 use super::types::{EVERY, PoolId, RETIRED, UNORDERED};
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed, levels, lock};
+use crate::base::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering::Relaxed, levels, lock};
 use crate::fail;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -36,6 +36,8 @@ pub struct Order {
     recording: Mutex<Recording, { levels::RECORDING }>,
     /// How many streams are being captured.
     captured: AtomicU32,
+    /// The length of `Streams::ended`; changed under its lock.
+    left: AtomicUsize,
     last_stream: AtomicU64,
     /// How often everything on the device was waited for.
     device_waits: AtomicU64,
@@ -78,6 +80,7 @@ impl Order {
             streams: Mutex::default(),
             recording: Mutex::default(),
             captured: AtomicU32::new(0),
+            left: AtomicUsize::new(0),
             last_stream: AtomicU64::new(1),
             device_waits: AtomicU64::new(0),
             every: Arc::new(Stream::new(EVERY, 0)),
@@ -183,6 +186,14 @@ impl Order {
         for fence in self.left_behind() {
             waits.push(fence);
         }
+    }
+
+    /// Whether nothing is queued on the device that [`add_all`](Self::add_all) would make a fence for, as far as that
+    /// can be told at no cost.
+    pub(crate) fn is_idle(&self) -> bool {
+        // Relaxed: as in `route`; a thread that has learnt of work that left a fence sees it counted. There are also
+        // fences of other devices' work.
+        self.captured.load(Relaxed) == 0 && self.left.load(Relaxed) == 0 && self.backing().idle()
     }
 
     /// Makes owed fences if possible now, and queries the fences. Waits for nothing. Returns whether `waits` is over.
@@ -313,6 +324,7 @@ impl Order {
         let count = {
             let mut s = lock(&self.streams);
             s.ended.push(fence);
+            self.count_left(&s);
             s.ended.len()
         };
         // At powers of two: even if nobody else checks the list, it has at most twice the open fences, at constant
@@ -325,9 +337,18 @@ impl Order {
     /// The device has ended, and all its work with it.
     pub(crate) fn close(&self) {
         self.source.note_synced(u64::MAX - 1);
-        let gone = std::mem::take(&mut *lock(&self.streams));
+        let gone = {
+            let mut s = lock(&self.streams);
+            let gone = std::mem::take(&mut *s);
+            self.count_left(&s);
+            gone
+        };
         drop(gone);
         self.forget_captured();
+    }
+
+    fn count_left(&self, s: &Streams) {
+        self.left.store(s.ended.len(), Relaxed);
     }
 
     /// Whether `stream` is one of the special values that stand for no stream.

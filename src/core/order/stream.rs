@@ -143,7 +143,11 @@ impl Order {
             fence.set_passed();
         }
         // The fence counts before the device stops listing the stream, so that no thread misses both.
-        lock(&self.streams).ended.push(fence.clone());
+        {
+            let mut s = lock(&self.streams);
+            s.ended.push(fence.clone());
+            self.count_left(&s);
+        }
         *lock(&stream.end) = Some(fence);
         self.wait_for_askers(id);
         Ok(Ending { stream })
@@ -170,7 +174,9 @@ impl Order {
     pub fn not_ended(&self, ending: Ending) {
         let gone = lock(&ending.stream.end).take();
         if let Some(fence) = &gone {
-            lock(&self.streams).ended.retain(|f| !f.is(fence));
+            let mut s = lock(&self.streams);
+            s.ended.retain(|f| !f.is(fence));
+            self.count_left(&s);
         }
         drop(gone);
         ending.stream.ends.store(false, Release);
@@ -200,7 +206,9 @@ impl Order {
         let all = lock(&self.streams).ended.clone();
         let open: Vec<Fence> = all.iter().filter(|f| !f.ask()).cloned().collect();
         if open.len() < all.len() {
-            lock(&self.streams).ended.retain(|f| !f.is_passed());
+            let mut s = lock(&self.streams);
+            s.ended.retain(|f| !f.is_passed());
+            self.count_left(&s);
         }
         open
     }

@@ -277,6 +277,10 @@ impl Backing for Sim {
         w.complete(stream, q);
         Ok(())
     }
+    fn idle(&self) -> bool {
+        let w = self.world();
+        w.recording.is_empty() && w.streams.values().all(|s| s.done == s.queued)
+    }
     fn knows(&self, _: u64) -> bool {
         true
     }

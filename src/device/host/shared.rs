@@ -10,14 +10,14 @@ use super::handle_table::HandleTable;
 use super::memory::{Blocks, Budget};
 use super::options::HostOptions;
 use super::process::{self};
-use super::stream::{Point, Stream};
+use super::stream::{Backlog, Point, Stream};
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
 use crate::base::sync::levels;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::gate::{CallGate, CallPass};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 /// The streams of a device, and the threads of all streams that have not finished.
@@ -43,7 +43,9 @@ pub(super) struct State {
     pub(super) no_granules: Option<Error>, // why the system gives none, if they were wanted
     pub(super) staging: Arc<Staging>,
     streams: Mutex<Streams, { levels::HOST_STREAMS }>,
+    backlog: Arc<Backlog>,
     default_waits: Mutex<Vec<Point>>, // the next work on stream 0 waits for these
+    default_waits_any: AtomicBool,    // whether there are any; changed under the lock
 }
 
 /// The state of an initialised type.
@@ -72,7 +74,9 @@ impl Shared {
                 no_granules,
                 staging: Staging::new(),
                 streams: Mutex::new(Streams { live: HandleTable::new(), threads: Vec::new(), born }),
+                backlog: Arc::default(),
                 default_waits: Mutex::new(Vec::new()),
+                default_waits_any: AtomicBool::new(false),
             }
         });
         Arc::new(Shared {
@@ -135,7 +139,7 @@ impl State {
 
     pub(super) fn add_stream(&self, panics: Arc<AtomicU64>) -> Result<u64> {
         self.reap();
-        let (stream, thread) = Stream::start(panics)?;
+        let (stream, thread) = Stream::start(Arc::clone(&self.backlog), panics)?;
         let mut streams = lock(&self.streams);
         let id = streams.live.insert(Arc::clone(&stream));
         if id.is_err() {
@@ -181,12 +185,21 @@ impl State {
     pub(super) fn default_pending(&self) -> Vec<Point> {
         let mut waits = lock(&self.default_waits);
         waits.retain(|point| !point.done());
+        // Release pairs with the Acquire in `is_idle`: what these points have done is visible.
+        self.default_waits_any.store(!waits.is_empty(), Ordering::Release);
         waits.clone()
     }
 
     /// Makes the next work on stream 0 wait for these points too.
     pub(super) fn default_wait(&self, points: Vec<Point>) {
-        lock(&self.default_waits).extend(points);
+        let mut waits = lock(&self.default_waits);
+        waits.extend(points);
+        self.default_waits_any.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing is queued on any stream, destroyed ones included, and stream 0 waits for nothing.
+    pub(super) fn is_idle(&self) -> bool {
+        self.backlog.is_empty() && !self.default_waits_any.load(Ordering::Acquire)
     }
 
     /// Waits for everything queued on the device so far. The caller has checked that it may block.

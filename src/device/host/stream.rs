@@ -90,16 +90,32 @@ struct Queue {
     waiters: u32,  // the number of threads that wait for `progress`
 }
 
+/// How many pieces of work the streams of a device have still to do.
+#[derive(Default)]
+pub(super) struct Backlog(AtomicU64);
+
+impl Backlog {
+    /// Whether there is none. What was done is visible then.
+    pub(super) fn is_empty(&self) -> bool {
+        // Acquire pairs with the Release in `Stream::work_off`.
+        self.0.load(Ordering::Acquire) == 0
+    }
+}
+
 pub(super) struct Stream {
     queue: Mutex<Queue>,
-    more: Condvar,     // work was queued, or `closing` set; the worker sleeps on it
-    progress: Condvar, // `done` grew; waiters sleep on it
-    done: AtomicU64,   // pieces finished; written by the worker under the lock
+    backlog: Arc<Backlog>, // of the device
+    more: Condvar,         // work was queued, or `closing` set; the worker sleeps on it
+    progress: Condvar,     // `done` grew; waiters sleep on it
+    done: AtomicU64,       // pieces finished; written by the worker under the lock
 }
 
 impl Stream {
-    /// A new stream and its thread. `panics` counts callbacks that panicked.
-    pub(super) fn start(panics: Arc<AtomicU64>) -> Result<(Arc<Stream>, JoinHandle<()>)> {
+    /// A new stream and its thread. `backlog` is the device's; `panics` counts callbacks that panicked.
+    pub(super) fn start(
+        backlog: Arc<Backlog>,
+        panics: Arc<AtomicU64>,
+    ) -> Result<(Arc<Stream>, JoinHandle<()>)> {
         let stream = Arc::new(Stream {
             queue: Mutex::new(Queue {
                 work: VecDeque::new(),
@@ -108,6 +124,7 @@ impl Stream {
                 asleep: false,
                 waiters: 0,
             }),
+            backlog,
             more: Condvar::new(),
             progress: Condvar::new(),
             done: AtomicU64::new(0),
@@ -138,6 +155,8 @@ impl Stream {
             queue = lock(&self.queue);
             // Release pairs with the Acquire in `Point::done`.
             self.done.fetch_add(1, Ordering::Release);
+            // Afterwards: a device without a backlog has no point that is not done. Release as above.
+            self.backlog.0.fetch_sub(1, Ordering::Release);
             if queue.waiters != 0 {
                 self.progress.notify_all();
             }
@@ -154,6 +173,8 @@ impl Stream {
             if queue.work.try_reserve(1).is_err() {
                 return Err(Error::new(Code::OutOfMemory, "no host memory for a stream's queue"));
             }
+            // Relaxed: who comes to know of the work, sees it counted.
+            self.backlog.0.fetch_add(1, Ordering::Relaxed);
             queue.work.push_back(work);
             queue.pushed += 1;
             (queue.pushed, queue.asleep)

@@ -43,6 +43,10 @@ impl Streams for HostDevice {
         self.shared.enter().is_ok_and(|_pass| self.check_stream(stream).is_ok())
     }
 
+    fn idle(&self) -> bool {
+        self.state().is_idle()
+    }
+
     fn query(&self, stream: StreamId) -> Result<bool> {
         let _pass = self.shared.enter()?;
         if stream == 0 {

@@ -559,6 +559,10 @@ impl Backing for Supply {
         !reentry::is_in_call(self)
     }
 
+    fn idle(&self) -> bool {
+        self.device.streams().idle()
+    }
+
     fn knows(&self, stream: u64) -> bool {
         stream == 0 || stream != EVERY && self.device.streams().exists(stream)
     }
@@ -583,17 +587,14 @@ impl Backing for Supply {
         if !self.observers.any() {
             return;
         }
-        // Every block that was live has an address.
-        let base = self.places.address(freed.offset).unwrap_or(0);
+        let base = self.places.address(freed.offset).unwrap_or(0); // every block that was live has one
         let (size, requested, pool) = (freed.charged, freed.requested, PoolId(freed.pool));
         let block = BlockInfo { base, size, requested, stream: freed.stream, pool };
         self.observers.tell(Event::of(EventKind::FreeCompleted, &block));
     }
 
     fn streams(&self, each: &mut dyn FnMut(u64)) {
-        if self.device.external_streams().is_some() {
-            return each(EVERY);
-        }
-        self.made_here().into_iter().for_each(each);
+        let all = if self.device.external_streams().is_some() { vec![EVERY] } else { self.made_here() };
+        all.into_iter().for_each(each);
     }
 }

@@ -15,6 +15,9 @@ struct Default {
 
 static DEFAULTS: Mutex<Vec<Default>> = Mutex::new(Vec::new());
 
+/// The device types that PyTorch runs on; `None` stands for all.
+static PYTORCH: Mutex<Vec<Option<String>>> = Mutex::new(Vec::new());
+
 /// Sets options of devices that are opened from now on: of all types or of one, and of all ordinals or of one. Later
 /// settings override earlier ones, and all of them override the environment. Open devices keep their options. Forgotten
 /// by [`finalize`](crate::runtime::finalize). `InvalidArgument` for a malformed text; then nothing is set.
@@ -27,9 +30,23 @@ pub fn set_default_options(type_name: Option<&str>, ordinal: Option<usize>, text
     Ok(())
 }
 
+/// PyTorch runs on devices of this type, or of all types: those that are opened from now on also take the options of
+/// PyTorch's environment variables, where `MILLPOND_ALLOC_CONF` is not set. Forgotten by
+/// [`finalize`](crate::runtime::finalize).
+pub fn set_pytorch_options(type_name: Option<&str>) -> Result<()> {
+    crate::runtime::check_fork()?;
+    let name = type_name.map(str::to_owned);
+    let mut all = lock(&PYTORCH);
+    if !all.contains(&name) {
+        all.push(name);
+    }
+    Ok(())
+}
+
 /// The options with which a device starts.
 pub(crate) fn for_device(type_name: &str, ordinal: usize) -> Result<Options> {
-    let mut options = environment::options()?;
+    let pytorch = lock(&PYTORCH).iter().any(|t| t.as_deref().is_none_or(|t| t == type_name));
+    let mut options = environment::options(pytorch)?;
     for d in lock(&DEFAULTS).iter() {
         if d.type_name.as_deref().is_none_or(|t| t == type_name) && d.ordinal.is_none_or(|o| o == ordinal) {
             options.apply(&d.patch, Source::Program);
@@ -41,4 +58,5 @@ pub(crate) fn for_device(type_name: &str, ordinal: usize) -> Result<Options> {
 /// Forgets what the program has set.
 pub(crate) fn forget() {
     lock(&DEFAULTS).clear();
+    lock(&PYTORCH).clear();
 }

@@ -1,11 +1,12 @@
-//! Options from the environment. The first of these variables that is set, and not empty, counts:
+//! Options from the environment. `MILLPOND_ALLOC_CONF` is ours; a key that does not exist is an error.
 //!
-//! 1. `MILLPOND_ALLOC_CONF`: ours; a key that does not exist is an error
-//! 2. `PYTORCH_ALLOC_CONF`, 3. `PYTORCH_CUDA_ALLOC_CONF`: written for PyTorch, in the order in which it reads them;
-//!    keys that we do not have are ignored, and so is a backend that a device does not have
+//! Where the program has asked for it, because PyTorch runs on the device, and ours is not set, PyTorch's own variables
+//! count: the first that is set and not empty of `PYTORCH_ALLOC_CONF` and `PYTORCH_CUDA_ALLOC_CONF`, the order in which
+//! PyTorch reads them. Keys that we do not have are ignored there, and so is a backend that a device does not have.
+//! `PYTORCH_NO_CUDA_MEMORY_CACHING=1` means `backend:none`, unless `MILLPOND_ALLOC_CONF` names a backend. Nobody else
+//! has to do with variables that were set for another program in the same process or shell.
 //!
-//! `PYTORCH_NO_CUDA_MEMORY_CACHING=1` means `backend:none`, unless `MILLPOND_ALLOC_CONF` names a backend. They are read
-//! when a device is opened; a bad value makes that fail, with an error that names the variable.
+//! They are read when a device is opened; a bad value makes that fail, with an error that names the variable.
 
 use super::keys::Key;
 use super::parse::{Strictness, parse};
@@ -18,12 +19,12 @@ const OURS: &str = "MILLPOND_ALLOC_CONF";
 const THEIRS: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 const NO_CACHE: &str = "PYTORCH_NO_CUDA_MEMORY_CACHING";
 
-/// The built-in options, overridden by those of the environment.
-pub(super) fn options() -> Result<Options> {
-    options_of(&|name| std::env::var_os(name))
+/// The built-in options, overridden by those of the environment; with `pytorch`, also by PyTorch's.
+pub(super) fn options(pytorch: bool) -> Result<Options> {
+    options_of(pytorch, &|name| std::env::var_os(name))
 }
 
-fn options_of(read: &dyn Fn(&str) -> Option<OsString>) -> Result<Options> {
+fn options_of(pytorch: bool, read: &dyn Fn(&str) -> Option<OsString>) -> Result<Options> {
     let get = |name| read(name).filter(|v| !v.is_empty());
     let mut options = Options::default();
     let mut ours_has_backend = false;
@@ -34,12 +35,12 @@ fn options_of(read: &dyn Fn(&str) -> Option<OsString>) -> Result<Options> {
         let patch = parse(text, OURS, Strictness::Exact)?;
         ours_has_backend = patch.iter().any(|p| p.0 == Key::Backend);
         options.apply(&patch, Source::Variable(OURS));
-    } else if let Some((name, value)) = THEIRS.iter().find_map(|&n| Some((n, get(n)?))) {
+    } else if pytorch && let Some((name, value)) = THEIRS.iter().find_map(|&n| Some((n, get(n)?))) {
         options.apply(&parse(&value.to_string_lossy(), name, Strictness::Foreign)?, Source::Variable(name));
         options.backend_is_wish = options.backend() == Backend::Driver;
     }
     // Only "1" switches the cache off, as in PyTorch since 2.7.
-    if !ours_has_backend && get(NO_CACHE).is_some_and(|v| v == "1") {
+    if pytorch && !ours_has_backend && get(NO_CACHE).is_some_and(|v| v == "1") {
         options.set(Key::Backend, Value::Backend(Backend::None), Source::Variable(NO_CACHE));
     }
     Ok(options)
@@ -50,10 +51,26 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    fn with(variables: &[(&str, &str)]) -> Result<Options> {
+    fn read(pytorch: bool, variables: &[(&str, &str)]) -> Result<Options> {
         let map: HashMap<String, OsString> =
             variables.iter().map(|(k, v)| ((*k).to_owned(), OsString::from(v))).collect();
-        options_of(&|n| map.get(n).cloned())
+        options_of(pytorch, &|n| map.get(n).cloned())
+    }
+
+    fn with(variables: &[(&str, &str)]) -> Result<Options> {
+        read(true, variables)
+    }
+
+    #[test]
+    fn pytorchs_variables_count_only_where_they_are_asked_for() {
+        for name in THEIRS {
+            assert_eq!(
+                read(false, &[(name, "max_split_size_mb:x"), (NO_CACHE, "1")]).unwrap(),
+                Options::default()
+            );
+        }
+        let ours = read(false, &[(OURS, "max_split_size_mb:5"), (THEIRS[0], "max_split_size_mb:6")]).unwrap();
+        assert_eq!(ours.get(Key::MaxSplitSizeMb), Value::Mib(Some(5)));
     }
 
     #[test]

@@ -15,8 +15,8 @@ mod nearest;
 mod parse;
 mod value;
 
-pub use defaults::set_default_options;
 pub(crate) use defaults::{for_device, forget};
+pub use defaults::{set_default_options, set_pytorch_options};
 pub(crate) use keys::Key;
 pub(crate) use parse::{Strictness, parse};
 pub(crate) use value::{Backend, Divisions, ExportHandle, Value};
