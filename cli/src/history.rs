@@ -43,9 +43,13 @@ impl History {
 
     /// The same of a file's bytes.
     pub(crate) fn parse(bytes: &[u8]) -> Result<History> {
-        let file = HistoryFile::parse(bytes)?;
+        Ok(History::of(HistoryFile::parse(bytes)?))
+    }
+
+    /// The same of what was in it.
+    pub(crate) fn of(file: HistoryFile) -> History {
         let modules = file.modules.lines().filter_map(module).collect();
-        Ok(History { file, modules })
+        History { file, modules }
     }
 
     /// A caller's address, as module and offset where that is known.
