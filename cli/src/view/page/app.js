@@ -103,6 +103,12 @@ const start = () => {
 
   const search = what => { state.query = what; $("search").value = what; searched(); };
 
+  const describe = () => {
+    const t = model.totals[state.space];
+    $("plot").setAttribute("aria-label", "Allocated memory by " + state.by + ", and reserved memory; the peak is " +
+      size(t.allocated[t.peak]) + ", at " + model.momentName(t.peak));
+  };
+
   const holders = () => {
     const groups = model.groups(state.space, state.by), t = model.totals[state.space], m = state.moment;
     const all = model.at(state.space, m), bytes = new Float64Array(groups.count), blocks = new Uint32Array(groups.count);
@@ -353,6 +359,7 @@ const start = () => {
 
   const everything = () => {
     tiles();
+    describe();
     timeline.show({ space: state.space, axis: state.axis, moment: state.moment, groups: model.groups(state.space, state.by) });
     holders();
     drawMap();

@@ -161,13 +161,26 @@ class Model {
     return visible(this.record.names[what]?.[n] ?? "unknown");
   }
 
-  // The first caller in another module than Millpond's own code, or the fourth.
+  // The callers that say most: the first two outside of the module of Millpond's own code, or of those at which the stacks
+  // of the record begin to differ.
   stackName(n) {
     const stack = this.record.stacks[n] || [];
     if (!stack.length) return "no callers recorded";
-    const name = f => visible(this.record.frames[f]), module = f => name(f).replace(/\+0x[0-9a-f]+$/, "");
-    const other = stack.find(f => module(f) !== module(stack[0])) ?? stack[Math.min(3, stack.length - 1)];
-    return name(other).replace(/^.*\//, "");
+    const { frames } = this.record, module = f => frames[f].replace(/\+0x[0-9a-f]+$/, "");
+    let at = stack.findIndex(f => frames[f].includes("+0x") && module(f) !== module(stack[0]));
+    if (at < 0) at = Math.min(this.common(), stack.length - 1);
+    return stack.slice(at, at + 2).map(f => visible(frames[f]).replace(/^\S*\//, "")).join(" ← ");
+  }
+
+  // How many callers, from the innermost on, all stacks have in common.
+  common() {
+    if (this.shared === undefined) {
+      const all = this.record.stacks.filter(s => s.length), first = all[0] || [];
+      let n = 0;
+      while (n < first.length && all.every(s => s[n] === first[n])) n++;
+      this.shared = n;
+    }
+    return this.shared;
   }
 
   stack(n) { return (this.record.stacks[n] || []).map(f => visible(this.record.frames[f])); }
