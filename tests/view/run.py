@@ -15,6 +15,7 @@ import contextlib
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -165,8 +166,8 @@ def program(browser, folder, command):
             choose(page, "#by", by)
             sums = sum(int(v[0]) for v in page.value(HOLDERS).values())
             same(sums, len(truth.peak[2]), by)
-        choose(page, "#by", "tag")
 
+    choose(page, "#by", "tag")
     with check("the timeline is drawn, zoomed by a drag, and clicked"):
         page.value("scrollTo(0, 0)")
         painted = """(() => { const c = document.querySelector('#plot canvas'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
@@ -281,6 +282,22 @@ def program(browser, folder, command):
                 true(ratio >= least, f"{front} on {back}, {'dark' if dark else 'light'}: {ratio:.2f}")
 
     with check("the page of a program has no errors and loads nothing"):
+        clean(page)
+    page.close()
+
+
+def symbols(browser, folder, command):
+    if not shutil.which("addr2line"):
+        raise Failed("there is no addr2line; install the package `binutils`")
+    out = folder / "symbols.html"
+    subprocess.run([command, "view", folder / "program.history", "--symbols", "-o", out], check=True, capture_output=True)
+    page = browser.open(out)
+    with check("callers have names, and blocks are grouped by who called Millpond"):
+        choose(page, "#by", "stack")
+        names = list(page.value(HOLDERS))
+        true(any("view_samples::" in n for n in names) and not any(n.startswith("millpond") for n in names), names)
+        page.click_on("#blocks tbody button")
+        true("view_samples::program at samples.rs:" in page.value("document.querySelector('#story').textContent"), text(page, "#story"))
         clean(page)
     page.close()
 
@@ -456,6 +473,7 @@ def main():
             awkward(browser, folder, command)
             others(browser, folder)
             picture(browser, folder, command)
+            symbols(browser, folder, command)
             if arguments.million:
                 million(browser, folder)
         if arguments.perfetto:

@@ -18,6 +18,9 @@ pub(crate) struct ViewArgs {
     /// Write a trace for Perfetto (ui.perfetto.dev), too: counters, events, waits, and the life of large blocks
     #[arg(long, value_name = "FILE.pftrace")]
     perfetto: Option<PathBuf>,
+    /// Tell the callers in a history by the names of functions, which binutils' addr2line finds
+    #[arg(long)]
+    symbols: bool,
     #[command(flatten)]
     device: DeviceArgs,
     /// Memory of the device on which a trace is replayed, as in 4GiB [default: for `host` twice the peak of the trace;
@@ -34,7 +37,7 @@ fn default_out(input: &Path) -> PathBuf {
 
 /// Runs the command.
 pub(crate) fn run(args: &ViewArgs) -> Result<()> {
-    let record = view::read(&args.input, &args.device, args.capacity)?;
+    let record = view::read(&args.input, args.symbols, &args.device, args.capacity)?;
     let out = match (&args.out, &args.perfetto) {
         (None, Some(_)) => None,
         (out, _) => Some(out.clone().unwrap_or_else(|| default_out(&args.input))),
