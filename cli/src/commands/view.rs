@@ -8,6 +8,10 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
+#[command(
+    after_help = "Exit status: 0 done, also where a history ends in the middle or a replay runs out of memory, which the \
+                  page says, 1 error, 2 wrong arguments."
+)]
 pub(crate) struct ViewArgs {
     /// A snapshot in Millpond's JSON, a history's file, or a trace, which is replayed: .trace, .trace.zst, a pickle of
     /// PyTorch's _record_memory_history, or RMM's CSV log
