@@ -396,27 +396,6 @@ impl Device {
         Ok(Pool(pool, PhantomData))
     }
 
-    /// From now on what happens to its memory goes to a file, which can lag so many events behind.
-    pub(crate) fn history_start(&self, path: &Path, events: u64) -> ApiResult<()> {
-        let path = c_string(&path.to_string_lossy());
-        let options = c::millpond_history_options {
-            struct_size: size_of::<c::millpond_history_options>(),
-            event_count: usize::try_from(events).unwrap_or(usize::MAX),
-            frame_count: 0,
-            path: path.as_ptr(),
-        };
-        // SAFETY: the library checks the handle, `options` is complete and its path is a C string.
-        check("millpond_device_history_start", unsafe { c::millpond_device_history_start(self.0, &options) })
-    }
-
-    /// Nothing more goes there, and the file is whole.
-    pub(crate) fn history_stop(&self) -> ApiResult<()> {
-        // SAFETY: the library checks the handle; the count is not wanted.
-        check("millpond_device_history_stop", unsafe {
-            c::millpond_device_history_stop(self.0, ptr::null_mut())
-        })
-    }
-
     /// A new stream.
     pub(crate) fn stream_create(&self) -> ApiResult<Stream> {
         let mut stream = ptr::null_mut();

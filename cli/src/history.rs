@@ -1,37 +1,50 @@
 //! Reads a file of a device's history, and prints what is in it: as a table, or as JSON, an object a line.
 //!
-//! Addresses of callers are told as module and offset where the file says what was loaded where, which is what
-//! `addr2line` takes.
+//! Addresses of callers are told as module and address in it where the file says what was loaded where, which is what
+//! `addr2line` takes; or by their names, where these are asked for.
 
+use crate::symbols;
 use anyhow::{Context, Result};
 use millpond::runtime::{HistoryEvent, HistoryFile};
 use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::Path;
 
 /// A module's code in memory.
-struct Module {
-    start: u64,
-    end: u64,
+pub(crate) struct Module {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
     /// In the file.
-    offset: u64,
-    path: String,
+    pub(crate) offset: u64,
+    pub(crate) path: String,
+    /// What the file itself says, where it is still there.
+    file: Option<symbols::Module>,
+}
+
+impl Module {
+    /// The address in the module as it was linked, or the offset in its file where that is not known.
+    fn place(&self, address: u64) -> u64 {
+        let offset = (address - self.start).saturating_add(self.offset);
+        self.file.as_ref().and_then(|f| f.address(offset)).unwrap_or(offset)
+    }
 }
 
 /// A file that was read.
 pub(crate) struct History {
     pub(crate) file: HistoryFile,
     modules: Vec<Module>,
+    names: HashMap<u64, String>,
 }
 
 /// A line of `/proc/PID/maps`.
-fn module(line: &str) -> Option<Module> {
+pub(crate) fn module(line: &str) -> Option<Module> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
     let offset = words.nth(1)?;
     let hex = |t| u64::from_str_radix(t, 16).ok();
     let path = words.nth(2)?.to_owned();
-    Some(Module { start: hex(start)?, end: hex(end)?, offset: hex(offset)?, path })
+    Some(Module { start: hex(start)?, end: hex(end)?, offset: hex(offset)?, path, file: None })
 }
 
 impl History {
@@ -43,16 +56,48 @@ impl History {
 
     /// The same of a file's bytes.
     pub(crate) fn parse(bytes: &[u8]) -> Result<History> {
-        let file = HistoryFile::parse(bytes)?;
-        let modules = file.modules.lines().filter_map(module).collect();
-        Ok(History { file, modules })
+        Ok(History::of(HistoryFile::parse(bytes)?))
     }
 
-    /// A caller's address, as module and offset where that is known.
+    /// The same of what was in it.
+    pub(crate) fn of(file: HistoryFile) -> History {
+        let mut modules: Vec<Module> = file.modules.lines().filter_map(module).collect();
+        if file.events.iter().any(|e| !e.frames.is_empty()) {
+            modules.iter_mut().for_each(|m| m.file = symbols::Module::read(Path::new(&m.path)));
+        }
+        History { file, modules, names: HashMap::new() }
+    }
+
+    fn module_of(&self, address: u64) -> Option<&Module> {
+        self.modules.iter().find(|m| m.start <= address && address < m.end)
+    }
+
+    /// From now on callers are told by the names of functions, where their modules are still there and have them.
+    pub(crate) fn name_callers(&mut self) -> Result<()> {
+        let all: BTreeSet<u64> = self.file.events.iter().flat_map(|e| e.frames.iter().copied()).collect();
+        let mut places: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
+        for f in all {
+            if let Some(m) = self.module_of(f) {
+                // A caller's address is that behind the call.
+                places.entry(&m.path).or_default().push((m.place(f).saturating_sub(1), f));
+            }
+        }
+        let mut names = HashMap::new();
+        for (path, places) in places {
+            let addresses: Vec<u64> = places.iter().map(|p| p.0).collect();
+            let found = symbols::names(path, &addresses)?;
+            names.extend(places.iter().filter_map(|&(place, f)| Some((f, found.get(&place)?.clone()))));
+        }
+        self.names = names;
+        Ok(())
+    }
+
+    /// A caller: by its name if it has one, else as module and address in it where that is known.
     pub(crate) fn frame(&self, address: u64) -> String {
-        match self.modules.iter().find(|m| m.start <= address && address < m.end) {
-            Some(m) => format!("{}+{:#x}", m.path, address - m.start + m.offset),
-            None => format!("{address:#x}"),
+        match (self.names.get(&address), self.module_of(address)) {
+            (Some(name), _) => name.clone(),
+            (None, Some(m)) => format!("{}+{:#x}", m.path, m.place(address)),
+            (None, None) => format!("{address:#x}"),
         }
     }
 

@@ -27,6 +27,7 @@ mod record;
 mod replay;
 mod report;
 mod series;
+mod symbols;
 mod touch;
 mod trace;
 mod units;

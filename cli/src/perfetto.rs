@@ -165,9 +165,9 @@ impl Export<'_> {
             changes.insert(0, (0, 0));
         }
         for at in changes.chunk_by(|a, b| a.0 == b.0) {
-            let change: i64 = at.iter().map(|c| c.1).sum();
-            sum = sum.saturating_add(change);
-            if change != 0 || at[0].0 == 0 {
+            let before = sum;
+            sum = at.iter().fold(sum, |sum, c| sum.saturating_add(c.1));
+            if sum != before || at[0].0 == 0 {
                 let value = Message::default().number(field::COUNTER_VALUE, sum as u64);
                 self.event(at[0].0, COUNTER_EVENT, track, value);
             }

@@ -20,13 +20,16 @@ use std::path::Path;
 const HISTORY: &[u8] = b"MPHIST\r\n";
 
 /// Reads what is to be shown. A trace is replayed on the device, with so much memory.
-pub(crate) fn read(path: &Path, device: &DeviceArgs, capacity: Option<u64>) -> Result<Record> {
+pub(crate) fn read(path: &Path, symbols: bool, device: &DeviceArgs, capacity: Option<u64>) -> Result<Record> {
     let place = || path.display().to_string();
     let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let title = path.file_name().map_or_else(place, |n| n.to_string_lossy().into_owned());
     ensure!(!bytes.is_empty(), "{}: the file is empty", path.display());
     if HISTORY.starts_with(&bytes) || bytes.starts_with(HISTORY) {
-        let history = History::parse(&bytes).with_context(place)?;
+        let mut history = History::parse(&bytes).with_context(place)?;
+        if symbols {
+            history.name_callers()?;
+        }
         return Ok(history::record(&title, &history));
     }
     if snapshot::is_json(&bytes) {

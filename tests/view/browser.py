@@ -110,8 +110,8 @@ class Browser:
             if "method" in got:
                 self.events.append(got)
 
-    def open(self, path, width=1280, height=900, dark=False, seconds=120):
-        """A page with a file in it, once it says that it is ready."""
+    def open(self, path, width=1280, height=900, dark=False, seconds=120, ready="document.documentElement?.dataset.ready === 'yes'"):
+        """A page with a file in it, once `ready` holds there."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session, target)
@@ -120,7 +120,7 @@ class Browser:
         page.resize(width, height)
         page.dark(dark)
         page.call("Page.navigate", url=pathlib.Path(path).resolve().as_uri())
-        page.wait("document.documentElement?.dataset.ready === 'yes'", seconds)
+        page.wait(ready, seconds)
         return page
 
 

@@ -159,7 +159,7 @@ impl Dice {
 /// blocks that other streams use, a scattered block, and a request that finds no memory.
 fn program(folder: &Path) {
     let d = Device::open(0);
-    d.record(&folder.join("program.history"), 6);
+    d.record(&folder.join("program.history"), 64);
     let (main, side) = (d.stream(), d.stream());
     let (pool, cache) = (d.pool(None), d.pool(Some("kv \"cache\" </script>")));
     note("setting up");

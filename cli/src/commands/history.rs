@@ -16,10 +16,16 @@ pub(crate) struct HistoryArgs {
     /// One JSON object a line: the first says what the file is, each other one is an event
     #[arg(long)]
     json: bool,
+    /// Tell callers by the names of functions, which binutils' addr2line finds
+    #[arg(long)]
+    symbols: bool,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &HistoryArgs) -> Result<()> {
-    let history = history::History::read(&args.file)?;
+    let mut history = history::History::read(&args.file)?;
+    if args.symbols {
+        history.name_callers()?;
+    }
     say(&if args.json { history.json_lines() } else { history.table() })
 }

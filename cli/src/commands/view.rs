@@ -8,7 +8,10 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
-#[command(after_help = "Exit status: 0 done, 1 error, 2 wrong arguments.")]
+#[command(
+    after_help = "Exit status: 0 done, also where a history ends in the middle or a replay runs out of memory, which the \
+                  page says, 1 error, 2 wrong arguments."
+)]
 pub(crate) struct ViewArgs {
     /// A snapshot in Millpond's JSON, a history's file, or a trace, which is replayed: .trace, .trace.zst, a pickle of
     /// PyTorch's _record_memory_history, or RMM's CSV log
@@ -19,6 +22,9 @@ pub(crate) struct ViewArgs {
     /// Write a trace for Perfetto (ui.perfetto.dev), too: counters, events, waits, and the life of large blocks
     #[arg(long, value_name = "FILE.pftrace")]
     perfetto: Option<PathBuf>,
+    /// Tell the callers in a history by the names of functions, which binutils' addr2line finds
+    #[arg(long)]
+    symbols: bool,
     #[command(flatten)]
     device: DeviceArgs,
     /// Memory of the device on which a trace is replayed, as in 4GiB [default: for `host` twice the peak of the trace;
@@ -36,7 +42,7 @@ fn default_out(input: &Path) -> PathBuf {
 /// Runs the command.
 pub(crate) fn run(args: &ViewArgs) -> Result<()> {
     unrecorded()?;
-    let record = view::read(&args.input, &args.device, args.capacity)?;
+    let record = view::read(&args.input, args.symbols, &args.device, args.capacity)?;
     let out = match (&args.out, &args.perfetto) {
         (None, Some(_)) => None,
         (out, _) => Some(out.clone().unwrap_or_else(|| default_out(&args.input))),

@@ -122,7 +122,9 @@ pub(super) fn encode(r: &Record, version: &str) -> Vec<u8> {
     // 0: not known.
     c.add(
         "range.home",
-        ranges.iter().map(|x| line.at(x.host, x.home).filter(|_| x.home != 0).map_or(0, |a| a + 1)),
+        ranges
+            .iter()
+            .map(|x| line.at(x.host, x.home).filter(|_| x.home != 0).map_or(0, |a| a.saturating_add(1))),
     );
     c.add("range.stream", ranges.iter().map(|x| x.stream.into()));
     c.add("range.pool", ranges.iter().map(|x| x.pool.into()));

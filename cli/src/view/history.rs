@@ -46,13 +46,19 @@ pub(super) fn read(title: &str, history: &History, how: Reading<'_>) -> Record {
             break;
         }
     }
-    let (older, lost) = (r.b.older, r.b.lost_frees);
+    let (older, begun, lost) = (r.b.older, r.b.lost_allocs, r.b.lost_frees);
     let mut record = r.b.record;
     record.notes = history.notes();
     if older > 0 {
         record.notes.push(format!(
             "{} blocks are older than the record: who allocated them is unknown",
             units::count(older)
+        ));
+    }
+    if begun > 0 {
+        record.notes.push(format!(
+            "{} allocations are missing: these blocks begin where the one before them ends",
+            units::count(begun)
         ));
     }
     if lost > 0 {
@@ -206,5 +212,109 @@ impl Reader<'_> {
 
     fn mark(&mut self, moment: u32, what: &'static str, text: String) {
         self.b.record.marks.push(Mark { moment, what, text });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::encode;
+    use super::*;
+    use millpond::core::PoolId;
+    use millpond::runtime::HistoryFile;
+
+    fn event(kind: EventKind, address: u64, bytes: u64) -> HistoryEvent {
+        let event = Event {
+            time: 0,
+            kind,
+            host: false,
+            at_once: false,
+            address,
+            bytes,
+            requested: bytes,
+            stream: Some(7),
+            pool: PoolId(3),
+            thread: 99,
+            tag: 0,
+            home: 0,
+        };
+        HistoryEvent { event, frames: Vec::new(), text: None }
+    }
+
+    fn history(events: Vec<HistoryEvent>) -> History {
+        History::of(HistoryFile { events, ..HistoryFile::default() })
+    }
+
+    #[test]
+    fn a_trace_lends_streams_lines_and_steps() {
+        use EventKind::{Alloc, FreeRequested, SegmentAlloc};
+        let mut free = event(FreeRequested, 64, 8);
+        free.event.at_once = true;
+        let events = vec![event(SegmentAlloc, 64, 64), event(Alloc, 64, 8), free, event(Alloc, 64, 16)];
+        let h = history(events);
+        let how = Reading { most_calls: Some(2), calls: &[(5, 11), (5, 12), (6, 13)], steps: &[0, 1] };
+        let r = read("x", &h, how);
+        assert_eq!((r.blocks.len(), r.last()), (1, 3), "what comes after the trace's calls is left out");
+        let b = &r.blocks[0];
+        assert_eq!((b.born, b.asked, b.done, b.line), (2, 3, 3, 11));
+        assert_eq!(r.streams.get(b.stream).unwrap(), "stream 5");
+        let steps: Vec<_> = r.marks.iter().map(|m| (m.moment, m.text.as_str())).collect();
+        assert_eq!(steps, [(2, "step 1"), (3, "step 2")]);
+    }
+
+    #[test]
+    fn a_block_waits_is_refused_and_is_used() {
+        use EventKind::{Alloc, FreeCompleted, FreeRefused, FreeRequested, RecordStream};
+        let mut used = event(RecordStream, 64, 0);
+        used.event.stream = Some(0);
+        let all =
+            [Alloc, FreeRequested, FreeRefused, RecordStream, FreeRequested, FreeCompleted, FreeCompleted];
+        let mut events: Vec<_> = all.iter().map(|&k| event(k, 64, 8)).collect();
+        events[3] = used;
+        let r = read("x", &history(events), Reading::default());
+        let b = &r.blocks[0];
+        assert_eq!((r.blocks.len(), b.born, b.asked, b.done), (1, 1, 5, 6));
+        assert_eq!((r.uses[0].block, r.uses[0].moment), (0, 4));
+        assert_eq!(r.streams.get(r.uses[0].stream).unwrap(), "default stream");
+        assert_eq!(r.marks[0].what, "refused");
+    }
+
+    /// Events in any order with numbers of any size: a file may say what it likes.
+    #[test]
+    fn whatever_a_file_says_is_drawn() {
+        let mut seed = 0x2545_f491_4f6c_dd1du64;
+        let mut roll = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below
+        };
+        for round in 0..300 {
+            let mut events = Vec::new();
+            for _ in 0..roll(60) {
+                let sizes = [0, 1, 512, 1 << 21, 1 << 53, u64::MAX / 2, u64::MAX];
+                let places = [0, 64, 1 << 21, 3 << 20, 1 << 46, u64::MAX - 511, u64::MAX];
+                let kind = EventKind::ALL[roll(12) as usize];
+                let mut e = event(kind, places[roll(7) as usize], sizes[roll(7) as usize]);
+                e.event.requested = sizes[roll(7) as usize];
+                e.event.home = places[roll(7) as usize];
+                e.event.host = roll(4) == 0;
+                e.event.at_once = roll(2) == 0;
+                e.event.time = if round % 2 == 0 { roll(u64::MAX) } else { roll(100) };
+                e.event.tag = roll(3) as u16;
+                e.text = (kind == EventKind::Annotate).then(|| "\u{0}</script>".to_owned());
+                e.frames = (0..roll(3)).collect();
+                events.push(e);
+            }
+            let r = read("x", &history(events), Reading::default());
+            assert!(r.times.is_sorted());
+            let last = r.last();
+            for b in &r.blocks {
+                assert!(b.born <= b.asked && b.asked <= b.done && (b.born <= last), "{b:?}");
+            }
+            assert!(r.ranges.iter().all(|x| x.born <= x.died && x.bytes > 0));
+            let page = encode::encode(&r, "1");
+            assert!(page.len() > 4);
+            assert!(crate::perfetto::export(&r).len() > 4);
+        }
     }
 }

@@ -204,8 +204,9 @@ impl Record {
         let mut bare: Vec<(bool, u64, u64)> = self
             .blocks
             .iter()
-            .filter(|b| b.bytes > 0 && !lies_in(b))
+            .filter(|b| !lies_in(b))
             .map(|b| (b.host, b.address, b.address.saturating_add(b.bytes)))
+            .filter(|&(_, from, to)| from < to)
             .collect();
         bare.sort_unstable();
         let mut added: Vec<Range> = Vec::new();
@@ -229,7 +230,9 @@ pub(crate) struct Builder {
     open: BTreeMap<(bool, bool, u64), u32>, // ranges that are there: host, shown, address
     /// Blocks whose free is not in the record, though others have taken their place.
     pub(crate) lost_frees: u64,
-    /// Blocks that were freed, but whose allocation is not in the record.
+    /// Blocks whose allocation is not in the record, though there were others before at their place.
+    pub(crate) lost_allocs: u64,
+    /// Blocks whose allocation is not in the record, as they are older.
     pub(crate) older: u64,
 }
 
@@ -241,6 +244,7 @@ impl Builder {
             latest: HashMap::new(),
             open: BTreeMap::new(),
             lost_frees: 0,
+            lost_allocs: 0,
             older: 0,
         }
     }
@@ -279,13 +283,27 @@ impl Builder {
         number
     }
 
+    /// A block whose allocation is not in the record, which has come by now at the latest; its number.
+    pub(crate) fn unseen(&mut self, now: u32, block: Block) -> u32 {
+        let born = match self.latest_block(block.host, block.address) {
+            None => {
+                self.older += 1;
+                0
+            }
+            Some(before) => {
+                let end = before.done.min(now);
+                self.lost_allocs += 1;
+                end
+            }
+        };
+        self.came(Block { born, ..block })
+    }
+
     /// The free of a block was asked for. `block` is what is known of it where its allocation is not in the record.
     pub(crate) fn asked(&mut self, now: u32, at_once: bool, thread: u32, stack: u32, block: Block) {
         let (host, address) = (block.host, block.address);
         if self.latest_block(host, address).is_none_or(|b| b.asked != NEVER) {
-            // Older than what was there before it, too: that must have ended unseen.
-            self.older += 1;
-            self.came(Block { born: 0, ..block });
+            self.unseen(now, block);
         }
         if let Some(b) = self.latest_block(host, address) {
             b.asked = now;
@@ -314,6 +332,11 @@ impl Builder {
     /// A range has come.
     pub(crate) fn added(&mut self, range: Range) {
         let shown = range.kind == Kind::Shown;
+        // It ends with the last address, whatever it says.
+        let range = Range { bytes: range.end() - range.address, ..range };
+        if range.bytes == 0 {
+            return;
+        }
         // What is there still has gone unseen.
         self.carve(range.born, range.host, shown, range.address, range.end(), None);
         self.open.insert((range.host, shown, range.address), self.record.ranges.len() as u32);
@@ -436,6 +459,10 @@ pub(crate) mod tests {
         let spans: Vec<_> = b.record.blocks.iter().map(|b| (b.bytes, b.born, b.asked, b.done)).collect();
         assert_eq!(spans, [(8, 0, 1, 1), (16, 2, 3, 3), (32, 3, NEVER, NEVER)]);
         b.asked(3, false, 0, 0, block(64, 32, 0));
+        b.asked(4, true, 0, 0, block(64, 48, 0)); // its allocation was lost
+        let lost = b.record.blocks.pop().unwrap();
+        assert_eq!((b.lost_allocs, lost.born, lost.asked, b.record.blocks[2].done), (1, 4, 4, 4));
+        b.latest.insert((false, 64), 2);
         b.completed(3, false, 999);
         b.refused(false, 64);
         assert_eq!(b.record.blocks[2].asked, NEVER);

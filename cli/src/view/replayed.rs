@@ -12,26 +12,11 @@ use crate::replay::{self, Plan};
 use crate::touch::{Check, Touch};
 use crate::trace::{Event, Trace};
 use crate::units;
-use anyhow::{Context, Result, bail};
-use std::path::PathBuf;
+use anyhow::{Result, bail};
+use millpond::runtime::{self, HistoryFile, HistoryOptions};
 
 /// The most events that the history's ring has room for: 2 GiB of it.
 const MOST_EVENTS: u64 = 1 << 25;
-
-/// A file that is removed in the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("millpond-view-{}.history", std::process::id())))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// Replays a trace on a device, and tells what has happened there.
 pub(super) fn record(trace: &Trace, setup: &Setup, capacity: Option<u64>) -> Result<Record> {
@@ -40,16 +25,18 @@ pub(super) fn record(trace: &Trace, setup: &Setup, capacity: Option<u64>) -> Res
     if let Err(message) = replay::check_room(trace, &info, &name.to_string(), Touch::None) {
         bail!(message);
     }
-    let file = Scratch::new();
-    // Calls, what they take from the device, and room to spare; what is more is dropped, and told.
+    // Calls, what they take from the device, and room to spare. There is no file, whose writer could not keep up.
     let events = (trace.events.len() as u64).saturating_mul(4).saturating_add(1 << 16).min(MOST_EVENTS);
-    device.history_start(&file.0, events)?;
+    let state = runtime::device(&name.type_name, name.ordinal as usize)?;
+    state.history_start(&HistoryOptions { events: events as usize, frames: 0, file: None })?;
     let outcome = replay_quietly(trace, device, info.streams());
-    device.history_stop()?;
+    state.history_stop()?;
     let outcome = outcome?;
-    let bytes = std::fs::read(&file.0).with_context(|| format!("{}: cannot be read", file.0.display()))?;
+    let kept = state.history()?;
+    drop(state);
     crate::api::finalize()?;
-    let history = History::parse(&bytes)?;
+    let history =
+        History::of(HistoryFile { events: kept.events, dropped: kept.dropped, ..HistoryFile::default() });
     let whole = history.file.dropped == 0;
     let calls = Calls::of(trace, outcome.operations);
     let how = match whole {

@@ -140,33 +140,41 @@ pub(super) fn record(title: &str, bytes: &[u8]) -> Result<Record> {
     Ok(r)
 }
 
+/// A block of which only the address is known.
+fn blank(address: u64) -> Block {
+    Block {
+        address,
+        bytes: 0,
+        requested: 0,
+        host: false,
+        born: 0,
+        asked: NEVER,
+        done: NEVER,
+        stream: 0,
+        pool: 0,
+        tag: 0,
+        thread: 0,
+        stack: 0,
+        freed_by: 0,
+        freed_stack: 0,
+        line: 0,
+    }
+}
+
 fn events(b: &mut Builder, all: &[Event]) {
     let untold = if all.is_empty() { 0 } else { b.record.tags.number("tag not recorded".to_owned()) };
     for e in all {
         let now = b.moment(e.time_us.saturating_mul(1000));
         let stream = b.record.streams.number(stream_name(Some(e.stream)));
-        let block = || Block {
-            address: e.address,
-            bytes: e.size_bytes,
-            requested: e.size_bytes,
-            host: false,
-            born: now,
-            asked: NEVER,
-            done: NEVER,
-            stream,
-            pool: 0,
-            tag: untold,
-            thread: 0,
-            stack: 0,
-            freed_by: 0,
-            freed_stack: 0,
-            line: 0,
+        let block = || {
+            let bytes = e.size_bytes;
+            Block { bytes, requested: bytes, born: now, stream, tag: untold, ..blank(e.address) }
         };
         let range = |kind| Range { born: now, ..Range::new(kind, e.address, e.size_bytes) };
         let mut mark = |what, text| b.record.marks.push(Mark { moment: now, what, text });
         match e.action.as_str() {
             "alloc" => _ = b.came(block()),
-            "free_requested" => b.asked(now, false, 0, 0, Block { born: 0, ..block() }),
+            "free_requested" => b.asked(now, false, 0, 0, block()),
             "free_completed" => b.completed(now, false, e.address),
             "segment_alloc" => b.added(range(Kind::Memory)),
             "segment_map" => b.added(range(Kind::Shown)),
@@ -221,23 +229,11 @@ fn layout(b: &mut Builder, segments: &[Segment], pools: &HashMap<u64, u32>) -> R
             let known = b.latest(false, p.address).filter(|&n| b.record.blocks[n as usize].done == NEVER);
             let number = known.unwrap_or_else(|| {
                 unseen += 1;
-                b.came(Block {
-                    address: p.address,
-                    bytes: p.size_bytes,
-                    requested: p.requested_bytes,
-                    host: false,
-                    born: 0,
-                    asked: if waits { 0 } else { NEVER },
-                    done: NEVER,
-                    stream,
-                    pool,
-                    tag,
-                    thread: 0,
-                    stack: 0,
-                    freed_by: 0,
-                    freed_stack: 0,
-                    line: 0,
-                })
+                let number = b.unseen(end, Block { bytes: p.size_bytes, ..blank(p.address) });
+                if let Some(block) = b.record.blocks.get_mut(number as usize).filter(|_| waits) {
+                    block.asked = block.born;
+                }
+                number
             });
             if let Some(block) = b.record.blocks.get_mut(number as usize) {
                 (block.bytes, block.requested) = (p.size_bytes, p.requested_bytes);

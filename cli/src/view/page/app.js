@@ -49,7 +49,7 @@ const start = () => {
     const all = snapshot
       ? [[size(t.allocated[0]), "allocated"], [size(t.active[0] - t.allocated[0]), "waits for streams"], [size(t.reserved[0]), "reserved"],
          [size(Math.max(0, t.reserved[0] - t.active[0])), "free within it"], [count(model.at(state.space, 0).length), "blocks"]]
-      : [[size(t.allocated[at]), "peak allocated"], [record.timed ? duration(model.times[at]) : "event " + count(at), "when"],
+      : [[size(t.allocated[at]), "peak allocated"], record.timed ? [duration(model.times[at]), "when"] : [count(at), "event of the peak"],
          [size(t.reserved[at]), "reserved then"], [size(Math.max(0, lost)), "of it free"], [size(t.reserved[t.reservedPeak]), "peak reserved"],
          [count(model.last), "events"], [count(b.count), "blocks"]];
     $("tiles").replaceChildren(...all.map(([value, what]) => {
@@ -97,11 +97,17 @@ const start = () => {
   const swatch = colour => {
     const i = element("i", undefined, "swatch");
     i.style.background = "var(--g" + colour + ")";
-    i.ariaHidden = "true";
+    i.setAttribute("aria-hidden", "true");
     return i;
   };
 
   const search = what => { state.query = what; $("search").value = what; searched(); };
+
+  const describe = () => {
+    const t = model.totals[state.space];
+    $("plot").setAttribute("aria-label", "Allocated memory by " + state.by + ", and reserved memory; the peak is " +
+      size(t.allocated[t.peak]) + ", at " + model.momentName(t.peak));
+  };
 
   const holders = () => {
     const groups = model.groups(state.space, state.by), t = model.totals[state.space], m = state.moment;
@@ -152,7 +158,7 @@ const start = () => {
       ...(groups.order.length > OTHER ? [key("background:var(--g8)", "all others")] : []), element("span", "Each column of pixels shows the moment at which most is allocated."));
     $("map-legend").replaceChildren(key("background:var(--gap);outline:1px solid var(--rule)", "free"),
       key("background-color:var(--g0)", "waits for streams", "hatch"),
-      element("span", "Colours as above. Where blocks are narrower than a pixel, a column is as high as it is full."));
+      element("span", "A notch marks where memory begins that was taken from the device with another call, or is of another stream or pool. Where blocks are narrower than a pixel, a column is as high as it is full."));
   };
 
   const texts = () => {
@@ -174,8 +180,8 @@ const start = () => {
     }
     const scattered = map.blocks.filter(i => own.some(r => r.at <= b.at[i] && b.at[i] < r.end)).length;
     $("map-text").textContent = map.runs.length ? plural(used.length, "stretch").replace("stretchs", "stretches") + " of memory, " +
-      size(used.reduce((s, r) => s + r.end - r.at, 0)) + "; " + plural(holes.count, "hole") + " with " + size(holes.bytes) +
-      (holes.count ? ", the largest " + size(holes.most) : "") +
+      size(used.reduce((s, r) => s + r.end - r.at, 0)) + "; " +
+      (holes.count ? plural(holes.count, "hole") + " with " + size(holes.bytes) + ", the largest " + size(holes.most) : "no holes") +
       (scattered ? "; " + plural(scattered, "scattered block") + ", whose granules lie among the others" : "") + "."
       : "No memory is reserved at this moment.";
     $("map-in").disabled = map.finest;
@@ -214,7 +220,7 @@ const start = () => {
       button.type = "button";
       button.onclick = () => select(i);
       tr.dataset.block = i;
-      tr.ariaSelected = String(i === state.selected);
+      tr.setAttribute("aria-selected", i === state.selected);
       tr.insertCell().append(button);
       tr.insertCell().textContent = size(b.bytes[i]);
       const name = element("div", undefined, "name"), text = element("span", groups.name(groups.of[i]), "clip");
@@ -324,7 +330,7 @@ const start = () => {
   const go = moment => {
     state.moment = Math.max(0, Math.min(model.last, moment));
     $("moment").value = state.moment;
-    $("moment").ariaValueText = model.momentName(state.moment);
+    $("moment").setAttribute("aria-valuetext", model.momentName(state.moment));
     timeline.mark(state.moment);
     timeline.follow(state.moment);
     holders();
@@ -337,7 +343,7 @@ const start = () => {
     state.selected = i;
     // A block that is not there now is shown when it was.
     if (i >= 0 && !(b.born[i] <= state.moment && state.moment < b.done[i])) { go(b.born[i]); }
-    for (const tr of $("blocks").tBodies[0].rows) tr.ariaSelected = String(Number(tr.dataset.block) === i);
+    for (const tr of $("blocks").tBodies[0].rows) tr.setAttribute("aria-selected", Number(tr.dataset.block) === i);
     map.select(i);
     story();
   };
@@ -353,6 +359,7 @@ const start = () => {
 
   const everything = () => {
     tiles();
+    describe();
     timeline.show({ space: state.space, axis: state.axis, moment: state.moment, groups: model.groups(state.space, state.by) });
     holders();
     drawMap();

@@ -56,6 +56,8 @@ class AddressMap {
       else joined.push({ ...run });
     }
     this.runs = joined;
+    const first = new Set(joined.map(r => r.at));
+    this.starts = runs.filter(r => !r.own && !first.has(r.at)).map(r => r.at);
     const pieces = blocks.map(i => ({ at: b.at[i], end: b.at[i] + b.bytes[i], block: i }));
     if (shown.length) {
       shown.sort((x, y) => x.at - y.at);
@@ -208,6 +210,24 @@ class AddressMap {
         if (p.block === selected) outlines.push([part.x + x, part.y, Math.max(w, 2)]);
       }
       flush();
+    }
+    // A notch where a range begins in the middle of a run.
+    c.fillStyle = ink;
+    for (const part of this.parts) {
+      if (part.y + ROW < top || part.y > top + height) continue;
+      const scale = part.w / (part.to - part.from);
+      let a = 0, z = this.starts.length, drawn = -9;
+      while (a < z) { const n = (a + z) >> 1; if (this.starts[n] < part.from) a = n + 1; else z = n; }
+      for (; a < this.starts.length && this.starts[a] < part.to; a++) {
+        const x = part.x + (this.starts[a] - part.from) * scale;
+        if (x - drawn < 3) continue;
+        drawn = x;
+        c.beginPath();
+        c.moveTo(x - 3, part.y - 3);
+        c.lineTo(x + 3, part.y - 3);
+        c.lineTo(x, part.y + 3);
+        c.fill();
+      }
     }
     c.strokeStyle = ink;
     c.lineWidth = 2;

@@ -161,13 +161,55 @@ class Model {
     return visible(this.record.names[what]?.[n] ?? "unknown");
   }
 
-  // The first caller in another module than Millpond's own code, or the fourth.
+  // What tells a stack from the others: the first caller behind Millpond's own code, which is known by its names or its
+  // module, and as far on as it takes.
   stackName(n) {
-    const stack = this.record.stacks[n] || [];
-    if (!stack.length) return "no callers recorded";
-    const name = f => visible(this.record.frames[f]), module = f => name(f).replace(/\+0x[0-9a-f]+$/, "");
-    const other = stack.find(f => module(f) !== module(stack[0])) ?? stack[Math.min(3, stack.length - 1)];
-    return name(other).replace(/^.*\//, "");
+    this.stackNames ??= this.nameStacks();
+    return this.stackNames.get(n) ?? (n ? visible(this.record.frames[this.record.stacks[n][0]]) : "no callers recorded");
+  }
+
+  nameStacks() {
+    const { frames, stacks } = this.record, module = f => frames[f].replace(/\+0x[0-9a-f]+$/, "");
+    const short = f => visible(frames[f]).replace(/^\/\S*\//, "");
+    const first = stack => {
+      let at = stack.findLastIndex(f => /^<?millpond(::|_)/.test(frames[f])) + 1;
+      if (at === 0 && stack.every(f => frames[f].includes("+0x"))) at = stack.findIndex(f => module(f) !== module(stack[0]));
+      return at < 1 || at >= stack.length ? Math.min(this.common(), stack.length - 1) : at;
+    };
+    const out = new Map();
+    let open = [...new Set(this.blocks.stack)].filter(n => n > 0).map(n => ({ n, stack: stacks[n], at: first(stacks[n]) }));
+    for (let depth = 1; open.length && depth < 64; depth++) {
+      const alike = Map.groupBy(open, ({ stack, at }) => stack.slice(at, at + depth).join());
+      open = [];
+      for (const all of alike.values()) {
+        for (const o of all) {
+          // In the order of the calls, so that what tells them apart comes first.
+          const end = Math.min(o.at + depth, o.stack.length) - 1, names = [short(o.stack[o.at])];
+          if (end > o.at) names.unshift(short(o.stack[end]), ...(end > o.at + 1 ? ["…"] : []));
+          out.set(o.n, names.join(" → "));
+        }
+        // They are alike to the end, or differ further on.
+        if (all.length > 1 && all.some(o => o.at + depth < o.stack.length)) open.push(...all);
+      }
+    }
+    const seen = new Map();
+    for (const [n, name] of out) {
+      const times = (seen.get(name) ?? 0) + 1;
+      seen.set(name, times);
+      if (times > 1) out.set(n, name + " (" + times + ")");
+    }
+    return out;
+  }
+
+  // How many callers, from the innermost on, all stacks of allocations have in common.
+  common() {
+    if (this.shared === undefined) {
+      const all = [...new Set(this.blocks.stack)].map(n => this.record.stacks[n]).filter(s => s.length), first = all[0] || [];
+      let n = 0;
+      while (n < first.length && all.every(s => s[n] === first[n])) n++;
+      this.shared = n;
+    }
+    return this.shared;
   }
 
   stack(n) { return (this.record.stacks[n] || []).map(f => visible(this.record.frames[f])); }

@@ -107,7 +107,7 @@ class Timeline {
     const stepped = uPlot.paths.stepped({ align: 1 });
     const series = [{}, { stroke: colourOf("reserved-line"), fill: colourOf("reserved") + "60", width: 1.5 }];
     if (waits) series.push({ stroke: colourOf("active"), width: 1.25 });
-    for (let g = OTHER; g >= 0; g--) series.push({ stroke: card, width: .6, fill: colourOf("g" + g) });
+    for (let g = OTHER; g >= 0; g--) series.push({ stroke: colourOf("g" + g), width: .5, fill: colourOf("g" + g) });
     // The line of what is active lies above the areas.
     series.slice(1).forEach(s => Object.assign(s, { paths: stepped, points: { show: false } }));
     const time = state.axis === "time";
