@@ -55,7 +55,8 @@ constexpr bool kGrows = std::is_standard_layout<T>::value&& std::is_trivially_co
 static_assert(kGrows<millpond_host_options> && kGrows<millpond_device_info> &&
                   kGrows<millpond_pool_options> && kGrows<millpond_stats> &&
                   kGrows<millpond_block_info> && kGrows<millpond_memory_stats> &&
-                  kGrows<millpond_host_memory_stats> && kGrows<millpond_stream_stats>,
+                  kGrows<millpond_host_memory_stats> && kGrows<millpond_stream_stats> &&
+                  kGrows<millpond_latency>,
               "an option struct must start with struct_size");
 
 TEST(Abi, ErrorNumbersAreForEver) {

@@ -439,5 +439,22 @@ TEST_F(Cpp, StatisticsAreToldByClassNameStreamAndAsText) {
   EXPECT_LE(1u, millpond::statistic(host, "active_requests.current"));
 }
 
+TEST_F(Cpp, LatenciesAreToldWhileTheyAreOn) {
+  EXPECT_EQ(0u, device_.latency(MILLPOND_LATENCY_ALLOC).count);
+  EXPECT_EQ(C_SUCCESS, device_.set_options("latency_histograms:true"));
+  {
+    Pool pool(device_);
+    Stream stream(device_);
+    const Buffer buffer = pool.allocate(1000, stream);
+  }
+  device_.set_options("latency_histograms:false");
+  const millpond_latency told = device_.latency(MILLPOND_LATENCY_ALLOC);
+  EXPECT_EQ(1u, told.count);
+  EXPECT_EQ(told.max_ns, millpond::quantile(told, 1));
+  EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT, code_of([&] { (void)millpond::quantile(told, 2); }));
+  device_.reset_latencies();
+  EXPECT_EQ(0u, device_.latency(MILLPOND_LATENCY_ALLOC).count);
+}
+
 }  // namespace
 }  // namespace millpond_tests

@@ -22,7 +22,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cc -std=c11 -O2 -Iinclude bench/callgrind/pair.c "$archive" -o "$work/pair" -lpthread -ldl -lm
 
-# collected <mapping> <bytes> <pairs> [history]: instructions inside the two functions
+# collected <mapping> <bytes> <pairs> [history | latency]: instructions inside the two functions
 collected() {
   valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=millpond_pool_alloc \
     --toggle-collect=millpond_pool_free "$work/pair" "$@" 2>&1 |
@@ -49,6 +49,10 @@ compiler=$(rustc --version | cut -d' ' -f2)
   # With a history, which may at most double it.
   for bytes in 512 1048576; do
     echo "history $bytes $(per_pair 1 "$bytes" history)"
+  done
+  # With histograms of latencies.
+  for bytes in 512 1048576; do
+    echo "latency $bytes $(per_pair 1 "$bytes" latency)"
   done
 } >"$work/now"
 if [ -n "$bless" ]; then

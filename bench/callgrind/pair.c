@@ -1,7 +1,8 @@
 /* Warm pairs of one size on the host device, for counting instructions: pair <mapping 0|1> <bytes>
- * <pairs> [history] */
+ * <pairs> [history | latency] */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "millpond/millpond.h"
 
@@ -23,7 +24,11 @@ int main(int argc, char** argv) {
   check(millpond_device_get("host", 0, &device));
   check(millpond_device_get_default_pool(device, &pool));
   check(millpond_stream_create(device, &stream));
-  if (argc == 5) check(millpond_device_history_start(device, NULL));
+  if (argc == 5 && strcmp(argv[4], "history") == 0) {
+    check(millpond_device_history_start(device, NULL));
+  } else if (argc == 5) {
+    check(millpond_device_set_options(device, "latency_histograms:true"));
+  }
   for (long i = 0; i < pairs; ++i) {
     void* p;
     check(millpond_pool_alloc(pool, bytes, stream, &p));

@@ -2054,6 +2054,86 @@ C_Status millpond_device_write_stats(const millpond_device *device,
                                      size_t capacity,
                                      size_t *out_needed);
 
+/* ---- Seeing memory: how long calls take ---------------------------------------------------------------- */
+
+/** Requests for memory of the device, whatever came of them, with all that they waited for. */
+#define MILLPOND_LATENCY_ALLOC 1
+/** Frees of it. */
+#define MILLPOND_LATENCY_FREE 2
+/** Calls to the device that take memory from it, or map some. */
+#define MILLPOND_LATENCY_DEVICE_ALLOC 3
+/** Calls to the device that give memory back, or unmap it. */
+#define MILLPOND_LATENCY_DEVICE_FREE 4
+/** Calls to the device that create, record or query events of Millpond's own, or let a stream wait for one. */
+#define MILLPOND_LATENCY_DEVICE_EVENT 5
+/** Waits of Millpond on the host: for an event, a stream, or the device. */
+#define MILLPOND_LATENCY_EVENT_WAIT 6
+/**
+ * What one request or free has waited for Millpond's locks, and for what other threads do, all together; those that waited
+ * for none are not counted.
+ */
+#define MILLPOND_LATENCY_LOCK_WAIT 7
+/** The number of buckets of a histogram. */
+#define MILLPOND_LATENCY_BUCKETS 160
+
+/** How long calls of one kind took, in nanoseconds of the monotonic clock. */
+typedef struct millpond_latency {
+  /** sizeof(millpond_latency) */
+  size_t struct_size;
+  /** How many there were: the sum of all buckets. */
+  uint64_t count;
+  /** All together. */
+  uint64_t total_ns;
+  /** The shortest; 0 if there was none. */
+  uint64_t min_ns;
+  /** The longest. */
+  uint64_t max_ns;
+  /**
+   * How many there were in each bucket. Buckets 0 to 3 are of 0, 1, 2 and 3 ns. From then on each power of two has four of
+   * the same width: bucket i begins at (4 + i % 4) << (i / 4 - 1) ns and ends before the next one
+   * (`millpond_latency_bucket_start`). The last one has everything from 32 minutes on.
+   */
+  uint64_t buckets[MILLPOND_LATENCY_BUCKETS];
+} millpond_latency;
+
+/**
+ * How long the device's calls of one kind (a MILLPOND_LATENCY_* number) took while the option `latency_histograms` was
+ * on: since it first was, or since `millpond_device_reset_latencies`. Nothing, if it never was. The caller sets
+ * `inout_latency->struct_size`; as much as fits is written. Other threads go on: one call that ends meanwhile may be in
+ * `count` and not yet in `total_ns`.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_get_latency(const millpond_device *device,
+                                     uint32_t what,
+                                     struct millpond_latency *inout_latency);
+
+/**
+ * All histograms of the device start again from nothing. What other threads add meanwhile may be lost.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_reset_latencies(millpond_device *device);
+
+/**
+ * A duration in nanoseconds that the part `part` (0 to 1; 0.99 is the 99th percentile) of these calls did not exceed: the
+ * end of its bucket, so at most a quarter too long, and never above `max_ns`. 0 if there were no calls.
+ *
+ * Errors: INVALID_ARGUMENT, also for a `part` that is not from 0 to 1 and a struct that is not whole.
+ */
+C_Status millpond_latency_quantile(const struct millpond_latency *latency,
+                                   double part,
+                                   uint64_t *out_ns);
+
+/** The shortest duration of a bucket in nanoseconds; UINT64_MAX past the last bucket. */
+uint64_t millpond_latency_bucket_start(size_t index);
+
+/**
+ * What a MILLPOND_LATENCY_* number is called in JSON and for Prometheus, such as "device_alloc"; NULL for other numbers.
+ * Static.
+ */
+const char *millpond_latency_name(uint32_t what);
+
 /* ---- Sharing: other processes, other devices ----------------------------------------------------------- */
 
 /**

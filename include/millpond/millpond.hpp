@@ -3,7 +3,7 @@
 // Every name lives in namespace millpond. The parts, in the order in which they build on each
 // other:
 //   cpp/error.hpp    Error, check(), what happens without exceptions
-//   cpp/statistics.hpp  statistic(): numbers by PyTorch's names
+//   cpp/statistics.hpp  statistic(), quantile(): numbers of statistics
 //   cpp/device.hpp   DeviceTypes, Device, configure_host(), finalize()
 //   cpp/stream.hpp   StreamView, Stream, Event
 //   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr

@@ -18,6 +18,7 @@
 //! notices and clears `inside` in its own seat, which nobody reads by then. So it never disturbs a later owner,
 //! however long it was stopped, even if it never runs again.
 
+use crate::base::sync::waited;
 use crate::base::sync::{AtomicBool, AtomicPtr, Ordering, UnsafeCell, pause, set_flag, thread_token};
 use std::ops::{Deref, DerefMut};
 
@@ -161,11 +162,19 @@ impl<T> Biased<T> {
     /// Takes the lock the usual way, and revokes its owner if it has one.
     #[inline(never)]
     fn take_plainly(&self) -> Guard<'_, T> {
-        let mut round = 0;
         // The Acquire in `set_flag` pairs with the Release in `Guard::drop` and in `make_owner`.
-        while self.taken.load(Ordering::Relaxed) || set_flag(&self.taken) {
-            pause(round);
-            round = round.saturating_add(1);
+        let is_taken = || self.taken.load(Ordering::Relaxed) || set_flag(&self.taken);
+        if is_taken() {
+            waited::timed(|| {
+                let mut round = 0;
+                loop {
+                    pause(round);
+                    round = round.saturating_add(1);
+                    if !is_taken() {
+                        break;
+                    }
+                }
+            });
         }
         let mut guard = Guard { lock: self, seat: None, rest: false };
         // Acquire pairs with the Release of an owner that called `rest`: what it did under the lock is visible.
@@ -178,8 +187,10 @@ impl<T> Biased<T> {
                 return guard.make_owner(me);
             }
             self.owner.store(nobody(), Ordering::Relaxed);
-            barrier::heavy();
-            Self::wait_until_out(seat);
+            waited::timed(|| {
+                barrier::heavy();
+                Self::wait_until_out(seat);
+            });
             let g = guard.parts();
             g.losses = (g.losses + 1).min(MAX_LOSSES);
             g.streak = 0;

@@ -6,6 +6,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Whether ticks are those of the processor's counter. Decided once, before the first reading.
 static COUNTER: AtomicBool = AtomicBool::new(false);
@@ -55,6 +56,29 @@ pub(crate) fn start() -> Moment {
         COUNTER.store(has_counter(), Relaxed);
         Moment::now()
     })
+}
+
+/// [ns] that a tick is long, times 2^32. The first call of a process measures it, and may sleep for 2 ms.
+pub(crate) fn rate() -> u64 {
+    static RATE: OnceLock<u64> = OnceLock::new();
+    const LONG_ENOUGH: u64 = 2_000_000; // [ns] so that it is known to a ten-thousandth
+    *RATE.get_or_init(|| {
+        let from = start();
+        if !COUNTER.load(Relaxed) {
+            return 1 << 32;
+        }
+        let since = monotonic().saturating_sub(from.ns);
+        std::thread::sleep(Duration::from_nanos(LONG_ENOUGH.saturating_sub(since)));
+        let to = Moment::now();
+        let ticks = u128::from(to.ticks.saturating_sub(from.ticks)).max(1);
+        ((u128::from(to.ns.saturating_sub(from.ns)) << 32) / ticks) as u64
+    })
+}
+
+/// [ns] of so many ticks, at that rate.
+#[inline]
+pub(crate) fn ns_of(ticks: u64, rate: u64) -> u64 {
+    ((u128::from(ticks) * u128::from(rate)) >> 32) as u64
 }
 
 /// A moment by both clocks.
@@ -121,6 +145,10 @@ mod tests {
             let ns = span.ns_at(at);
             assert!(before.saturating_sub(20_000) <= ns && ns <= after + 20_000, "{before} {ns} {after}");
         }
+        let (before, since) = (monotonic(), ticks());
+        std::thread::sleep(Duration::from_millis(5));
+        let (took, is) = (ns_of(ticks() - since, rate()), monotonic() - before);
+        assert!(took.abs_diff(is) < is / 50, "{took} ns by the counter, {is} by the clock");
         let (a, b) = (Moment { ticks: 100, ns: 1000 }, Moment { ticks: 300, ns: 1100 });
         assert_eq!([100, 200, 300, 400, 0].map(|t| Span::new(a, b).ns_at(t)), [1000, 1050, 1100, 1150, 950]);
     }

@@ -8,6 +8,7 @@ pub(crate) mod descriptor;
 pub mod error;
 pub(crate) mod foreign;
 pub(crate) mod fork;
+pub mod histogram;
 pub mod lazy;
 pub(crate) mod loaded;
 pub(crate) mod numa;

@@ -5,7 +5,8 @@
 //! change, and the entry of a pool that has ended is reused only for the next pool in the same slot of the core, which
 //! comes long after. When a pool is destroyed or released, its numbers are removed before that call returns. The
 //! default pool of a device is left out while the device has scopes, and all pools are while a thread has a tag in
-//! force. Pools of a device that is being watched are in a table of their own, which is looked at only after a miss.
+//! force. Pools of a device that is being watched are in a table of their own, which is looked at only after a miss, and
+//! those of a device whose calls are timed in a third.
 
 use crate::base::fork;
 use crate::base::slots::AtomicRef;
@@ -46,6 +47,8 @@ const SLOTS: usize = 64;
 static CACHE: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
 /// The same for devices that are being watched.
 static WATCHED: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
+/// The same for devices whose calls are timed, watched or not.
+static TIMED: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
 
 /// The number of an entry whose pool has ended. No pool has this number, since those of pools have a mark in their high
 /// bits.
@@ -67,9 +70,9 @@ fn key(pool: &'static Pool) -> usize {
     std::ptr::from_ref(pool).addr()
 }
 
-/// Hides the number in both tables.
+/// Hides the number in all tables.
 fn hide(number: u64) {
-    for table in [&CACHE, &WATCHED] {
+    for table in [&CACHE, &WATCHED, &TIMED] {
         let slot = &table[number as usize % SLOTS];
         if slot.get().is_some_and(|e| e.number.load(Ordering::Relaxed) == number) {
             slot.set(Some(&NONE));
@@ -116,6 +119,12 @@ pub(crate) fn find_watched(number: u64) -> Option<&'static Entry> {
     find_in(&WATCHED, number)
 }
 
+/// The same for a device whose calls are timed.
+#[inline(always)]
+pub(crate) fn find_timed(number: u64) -> Option<&'static Entry> {
+    find_in(&TIMED, number)
+}
+
 #[inline(always)]
 fn find_in(table: &[AtomicRef<Entry>; SLOTS], number: u64) -> Option<&'static Entry> {
     let slot = &table[number as usize % SLOTS];
@@ -129,11 +138,12 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         return;
     }
     fork::in_children(forget_all);
-    if memory.is_watched() && find_watched(number).is_some() {
+    let seen = memory.is_watched() || memory.is_timed();
+    if seen && (find_watched(number).is_some() || find_timed(number).is_some()) {
         return; // it is there: the request was not one that the first step serves
     }
     let mut entries = lock(&ENTRIES);
-    // Checked under the lock, as is whether the device is watched: a thread that changes one of these calls `bypass`,
+    // Checked under the lock, as is whether the device is watched or timed: a thread that changes one of these calls `bypass`,
     // `bypass_all` or `remove` after that.
     if id == PoolId::DEFAULT && memory.has_scopes() || memory.is_released(id) || tags::any() {
         return;
@@ -156,7 +166,11 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         entries.by_pool.entry(key(pool)).or_default().push(number);
         entry
     });
-    let table = if pooled.observers.any() { &WATCHED } else { &CACHE };
+    let table = match &pooled.observers {
+        seen if seen.latencies.on() => &TIMED,
+        seen if seen.any() => &WATCHED,
+        _ => &CACHE,
+    };
     table[number as usize % SLOTS].set(Some(entry));
 }
 
@@ -208,7 +222,7 @@ pub(crate) fn remove_all(memory: &Pooled) {
 
 /// Empties the cache in a forked child, so that every call takes the slow path, which refuses it.
 fn forget_all() {
-    CACHE.iter().chain(&WATCHED).for_each(|slot| slot.set(Some(&NONE)));
+    CACHE.iter().chain(&WATCHED).chain(&TIMED).for_each(|slot| slot.set(Some(&NONE)));
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::core::{Freed, Got, Heap, PoolId, UNORDERED};
 use crate::device::StreamId;
 use crate::runtime::device::DeviceState;
 use crate::runtime::handle_cache::{self, Entry};
+use crate::runtime::latency::Latency;
 #[cfg(doc)]
 use crate::runtime::memory::Memory;
 use crate::runtime::memory::{Block, Pooled};
@@ -92,13 +93,39 @@ fn alloc_watched<C: Caller, A>(
 ) -> A {
     let found = handle_cache::find_watched(caller.number());
     let Some((pooled, pool)) = found.and_then(|e| Some((e.pooled()?, e.pool(caller.number())?))) else {
-        return alloc_first(caller, stream, bytes, answer);
+        return alloc_timed(caller, stream, bytes, answer);
     };
     match pooled.alloc_quick_watched(pool, stream, bytes) {
         Got::Block(0, _) | Got::Missed(_) => alloc_first(caller, stream, bytes, answer),
         Got::Block(addr, None) => answer(Ok(addr)),
         Got::Block(addr, Some(heap)) => settle(caller, pooled, heap, addr, answer),
     }
+}
+
+/// A request to a pool that was not found among those either: its device's calls may be timed.
+#[cold]
+#[inline(never)]
+fn alloc_timed<C: Caller, A>(
+    caller: C,
+    stream: StreamId,
+    bytes: u64,
+    answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
+) -> A {
+    let found = handle_cache::find_timed(caller.number());
+    let Some((pooled, pool)) = found.and_then(|e| Some((e.pooled()?, e.place()?))) else {
+        return alloc_first(caller, stream, bytes, answer);
+    };
+    let begun = pooled.observers.latencies.begin();
+    let done = match pooled.alloc_quick_timed(pool, stream, bytes) {
+        // Timed as a whole there.
+        Got::Block(0, _) | Got::Missed(_) => return alloc_first(caller, stream, bytes, answer),
+        Got::Block(addr, None) => answer(Ok(addr)),
+        Got::Block(addr, Some(heap)) => settle(caller, pooled, heap, addr, answer),
+    };
+    if let Some(begun) = begun {
+        begun.end(Latency::Alloc);
+    }
+    done
 }
 
 /// Settles the accounts after a first step that asked for it.
@@ -189,6 +216,22 @@ fn free_watched<C: Caller, A>(
 ) -> A {
     match handle_cache::find_watched(caller.number()).and_then(|e| e.pooled()) {
         Some(pooled) if pooled.free_quick_watched(addr, stream) => answer(Ok(())),
+        Some(_) => free_first(caller, addr, stream, answer),
+        None => free_timed(caller, addr, stream, answer),
+    }
+}
+
+/// A free that names a pool that was not found among those either: its device's calls may be timed.
+#[cold]
+#[inline(never)]
+fn free_timed<C: Caller, A>(
+    caller: C,
+    addr: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<(), C::Failure>) -> A,
+) -> A {
+    match handle_cache::find_timed(caller.number()).and_then(|e| e.pooled()) {
+        Some(pooled) if pooled.free_quick_timed(addr, stream) => answer(Ok(())),
         _ => free_first(caller, addr, stream, answer),
     }
 }

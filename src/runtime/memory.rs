@@ -29,6 +29,7 @@ mod settings;
 mod sharing;
 mod state;
 mod statistics;
+mod timed;
 mod watched;
 
 pub(crate) use pooled::{Block, Pooled};
@@ -446,6 +447,7 @@ impl Memory {
         }
         self.rescue.close();
         self.observers.remove_all();
+        self.observers.latencies.switch(false);
         self.supply().begin_close();
         match &self.how {
             How::Pooled(p) => {

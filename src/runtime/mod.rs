@@ -43,6 +43,7 @@ mod gate;
 mod handle_cache;
 mod history;
 pub(crate) mod ladder;
+mod latency;
 mod memory;
 mod numbers;
 mod observe;
@@ -64,6 +65,7 @@ mod tools;
 mod unpooled;
 mod usage;
 
+pub use crate::base::histogram::Durations;
 pub use crate::core::{
     BlockInfo, BlockRecord, BlockState, BlockStates, CaptureId, CheckpointId, Counter, Flow, Layout,
     MemoryStats, Owner, Place, Placed, PoolId, Restored, Span, Split, Stats, TagStats,
@@ -78,6 +80,7 @@ pub use backing::segments::Segment;
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 pub use history::{History, HistoryEvent, HistoryFile, HistoryOptions, annotate};
+pub use latency::Latency;
 pub use memory::{Memory, StreamStats};
 pub use observe::{Event, EventKind, Observer, Told};
 pub use options::{set_default_options, set_pytorch_options};

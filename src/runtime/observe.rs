@@ -14,6 +14,7 @@ use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
 use crate::core::{BlockInfo, PoolId};
 use crate::device::StreamId;
+use crate::runtime::latency::Latencies;
 use crate::runtime::{lock, tags};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
@@ -257,6 +258,8 @@ pub(crate) struct Observers {
     any: AtomicBool,
     breathes: AtomicBool,
     curious: AtomicBool,
+    /// How long calls take.
+    pub latencies: Latencies,
     /// Whose turn it is to change the list.
     changing: Mutex<(), { levels::OBSERVERS }>,
     stripes: [Stripe; STRIPES],

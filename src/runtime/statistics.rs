@@ -1,8 +1,10 @@
 //! The statistics of a device as text: JSON, and the text format of Prometheus.
 
 use crate::base::error::Result;
-use crate::core::{Flow, MemoryStats, PoolId};
+use crate::base::histogram::Durations;
+use crate::core::{Counter, Flow, MemoryStats, PoolId, TagStats};
 use crate::runtime::device::DeviceState;
+use crate::runtime::latency::Latency;
 use crate::runtime::pinned::{HostMemoryStats, Times};
 use std::fmt::{Display, Write};
 
@@ -25,9 +27,23 @@ struct PoolStats {
     memory: MemoryStats,
 }
 
+/// All that is told of a device.
+#[derive(Default)]
+struct Told {
+    device: String,
+    memory: MemoryStats,
+    pools: Vec<PoolStats>,
+    host: HostMemoryStats,
+    /// Tags that were ever used, by name.
+    tags: Vec<(&'static str, TagStats)>,
+    /// Nothing, if calls were never timed.
+    latencies: Vec<(Latency, Durations)>,
+}
+
 impl DeviceState {
-    /// The statistics of the device, of its pools and of its pinned memory, as text; `name` says what a pool is called.
-    /// The pools are read one after the other, after the device. A pool that ends meanwhile is left out.
+    /// The statistics of the device, of its pools, tags and pinned memory, and how long its calls took if they were timed,
+    /// as text; `name` says what a pool is called. The pools are read one after the other, after the device. A pool that
+    /// ends meanwhile is left out.
     pub fn stats_text(&self, format: StatsFormat, name: impl Fn(PoolId) -> Option<String>) -> Result<String> {
         let memory = self.memory().memory_stats(None)?;
         let host = self.host_memory_stats()?;
@@ -40,9 +56,11 @@ impl DeviceState {
             })
             .collect();
         let device = format!("{}:{}", self.type_name(), self.ordinal());
+        let tags = self.memory().tag_stats()?.into_iter().map(|(t, s)| (t.name(), s)).collect();
+        let told = Told { device, memory, pools, host, tags, latencies: self.memory().latencies() };
         Ok(match format {
-            StatsFormat::Json => json(&device, &memory, &pools, &host),
-            StatsFormat::Prometheus => prometheus(&device, &memory, &pools, &host),
+            StatsFormat::Json => json(&told),
+            StatsFormat::Prometheus => prometheus(&told),
         })
     }
 }
@@ -78,17 +96,51 @@ fn memory_object(m: &MemoryStats) -> String {
     object(m.values(), &format!(",\"fragmentation\":{:.6}", m.fragmentation()))
 }
 
-fn json(device: &str, memory: &MemoryStats, pools: &[PoolStats], host: &HostMemoryStats) -> String {
+/// What is told of a tag, as [`MemoryStats`] names it.
+fn tag_values(s: &TagStats) -> Vec<(String, u64)> {
+    let flows =
+        [("allocation", s.blocks), ("allocated_bytes", s.allocated), ("requested_bytes", s.requested)];
+    let all = flows.into_iter().flat_map(|(name, counter)| {
+        Flow::from(counter).values().map(|(what, v)| (format!("{name}.{what}"), v))
+    });
+    all.chain([("waiting_bytes".to_owned(), s.waiting)]).collect()
+}
+
+fn latency_object(d: &Durations) -> String {
+    let quantile = |name: &str, part| (name.to_owned(), d.quantile(part));
+    let values = vec![
+        ("count".to_owned(), d.count),
+        ("total_ns".to_owned(), d.total_ns),
+        ("min_ns".to_owned(), d.min_ns),
+        ("max_ns".to_owned(), d.max_ns),
+        quantile("p50_ns", 0.5),
+        quantile("p90_ns", 0.9),
+        quantile("p99_ns", 0.99),
+        quantile("p999_ns", 0.999),
+    ];
+    let filled = d.buckets.iter().enumerate().filter(|b| *b.1 != 0);
+    let buckets: Vec<String> = filled.map(|(i, n)| format!("[{},{n}]", Durations::start_of(i))).collect();
+    object(values, &format!(",\"buckets\":[{}]", buckets.join(",")))
+}
+
+fn json(told: &Told) -> String {
     let pool = |p: &PoolStats| {
         let name = p.name.as_deref().map_or("null".to_owned(), quoted);
         format!("{{\"pool\":{},\"name\":{name},\"memory\":{}}}", p.id.0, memory_object(&p.memory))
     };
+    let tag = |(name, s): &(&str, TagStats)| {
+        format!("{{\"tag\":{},\"memory\":{}}}", quoted(name), object(tag_values(s), ""))
+    };
+    let latency = |(l, d): &(Latency, Durations)| format!("\"{}\":{}", l.name(), latency_object(d));
+    let latencies: Vec<String> = told.latencies.iter().map(latency).collect();
     format!(
-        "{{\"version\":{VERSION},\"device\":{},\"memory\":{},\"pools\":[{}],\"host\":{}}}",
-        quoted(device),
-        memory_object(memory),
-        pools.iter().map(pool).collect::<Vec<_>>().join(","),
-        object(host.values(), ""),
+        "{{\"version\":{VERSION},\"device\":{},\"memory\":{},\"pools\":[{}],\"tags\":[{}],\"host\":{},\"latency\":{}}}",
+        quoted(&told.device),
+        memory_object(&told.memory),
+        told.pools.iter().map(pool).collect::<Vec<_>>().join(","),
+        told.tags.iter().map(tag).collect::<Vec<_>>().join(","),
+        object(told.host.values(), ""),
+        if told.latencies.is_empty() { "null".to_owned() } else { format!("{{{}}}", latencies.join(",")) },
     )
 }
 
@@ -175,6 +227,18 @@ const HOST_FLOWS: [Family; 4] = [
     family("active_bytes", "host_active", "_bytes", "Pinned blocks that are live or wait for a stream"),
 ];
 
+/// Quantities over time, of a tag.
+const TAG_FLOWS: [Family; 3] = [
+    family("allocation", "tag_blocks", "", "Live blocks with the tag"),
+    family("allocated_bytes", "tag_allocated", "_bytes", "Live blocks with the tag after rounding"),
+    family("requested_bytes", "tag_requested", "_bytes", "Live blocks with the tag as they were asked for"),
+];
+
+/// Ends of the buckets that Prometheus gets: powers of two, from 32 ns to 69 s.
+const LEAST_POWER: u32 = 5;
+/// See [`LEAST_POWER`].
+const MOST_POWER: u32 = 36;
+
 /// A page that grows line by line.
 struct Page {
     text: String,
@@ -224,6 +288,36 @@ impl Page {
         }
     }
 
+    fn latencies(&mut self, all: &[(Latency, Durations)]) {
+        self.head("latency_seconds", "histogram", "How long calls of each kind took");
+        for (l, d) in all {
+            let op = format!(",op=\"{}\"", l.name());
+            let (mut count, mut bucket) = (0, 0);
+            for power in LEAST_POWER..=MOST_POWER {
+                while bucket < d.buckets.len() && Durations::start_of(bucket + 1) <= 1 << power {
+                    count += d.buckets[bucket];
+                    bucket += 1;
+                }
+                let end = (1u64 << power) as f64 / 1e9;
+                self.sample("latency_seconds_bucket", &format!("{op},le=\"{end}\""), count);
+            }
+            self.sample("latency_seconds_bucket", &format!("{op},le=\"+Inf\""), d.count);
+            self.sample("latency_seconds_sum", &op, d.total_ns as f64 / 1e9);
+            self.sample("latency_seconds_count", &op, d.count);
+        }
+    }
+
+    fn tags(&mut self, all: &[(&'static str, TagStats)]) {
+        let counters: [fn(&TagStats) -> Counter; 3] = [|s| s.blocks, |s| s.allocated, |s| s.requested];
+        let labels = |name| format!(",tag=\"{}\"", label(name));
+        for (f, of) in TAG_FLOWS.iter().zip(counters) {
+            let rows: Vec<_> = all.iter().map(|(name, s)| (labels(name), Flow::from(of(s)))).collect();
+            self.flows(f, &rows);
+        }
+        self.head("tag_waiting_bytes", "gauge", "Blocks with the tag that are freed and wait");
+        all.iter().for_each(|(name, s)| self.sample("tag_waiting_bytes", &labels(name), s.waiting));
+    }
+
     fn times(&mut self, what: &str, help: &str, t: &Times) {
         let seconds = |us: u64| us as f64 / 1e6;
         let all = [
@@ -252,7 +346,8 @@ fn flows_of(m: &MemoryStats, name: &str) -> Vec<(&'static str, Flow)> {
     m.flows().into_iter().filter(|f| f.0 == name).map(|f| ("", *f.1)).collect()
 }
 
-fn prometheus(device: &str, memory: &MemoryStats, pools: &[PoolStats], host: &HostMemoryStats) -> String {
+fn prometheus(told: &Told) -> String {
+    let Told { device, memory, pools, host, .. } = told;
     let mut page = Page { text: String::new(), device: label(device) };
     // Whose they are as labels: the device's have none.
     let mut all = vec![(String::new(), memory)];
@@ -298,6 +393,12 @@ fn prometheus(device: &str, memory: &MemoryStats, pools: &[PoolStats], host: &Ho
     }
     page.times("host_alloc", "Calls to the device for pinned memory", &host.host_alloc_time);
     page.times("host_free", "Calls that gave pinned memory back", &host.host_free_time);
+    if !told.tags.is_empty() {
+        page.tags(&told.tags);
+    }
+    if !told.latencies.is_empty() {
+        page.latencies(&told.latencies);
+    }
     page.text
 }
 
@@ -316,18 +417,18 @@ mod tests {
 
     #[test]
     fn names_are_quoted() {
-        let pools = [PoolStats {
+        let pools = vec![PoolStats {
             id: PoolId(7),
             name: Some("a\"b\\c\nd".into()),
             memory: MemoryStats { limit_bytes: 5, ..MemoryStats::default() },
         }];
-        let (m, h) = (MemoryStats::default(), HostMemoryStats::default());
-        let text = prometheus("host:0", &m, &pools, &h);
+        let told = Told { device: "host:0".into(), pools, ..Told::default() };
+        let text = prometheus(&told);
         assert!(text.contains("millpond_limit_bytes{device=\"host:0\"} +Inf\n"));
         assert!(text.contains(
             "millpond_limit_bytes{device=\"host:0\",pool=\"7\",pool_name=\"a\\\"b\\\\c\\nd\"} 5\n"
         ));
-        let text = json("host:0", &m, &pools, &h);
+        let text = json(&told);
         assert!(text.contains(r#""pool":7,"name":"a\"b\\c\u000ad","memory":{"#), "{text}");
     }
 }

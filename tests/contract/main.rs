@@ -43,6 +43,7 @@ mod events;
 mod failing_fences;
 mod history;
 mod last_marks;
+mod latency;
 mod membarrier;
 mod observers;
 mod oom;

@@ -14,7 +14,7 @@ mod model;
 #[path = "statistics/names.rs"]
 mod names;
 #[path = "statistics/text.rs"]
-mod text;
+pub mod text;
 
 fn empty() -> millpond_memory_stats {
     let mut s: millpond_memory_stats = unsafe { std::mem::zeroed() };

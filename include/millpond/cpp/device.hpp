@@ -310,6 +310,15 @@ class Device {
     out.resize(status == C_SUCCESS ? needed - 1 : 0);
     return out;
   }
+  /// How long calls of one kind (MILLPOND_LATENCY_*) took while `latency_histograms` was on.
+  millpond_latency latency(std::uint32_t what) const {
+    millpond_latency out{};
+    out.struct_size = sizeof out;
+    check(millpond_device_get_latency(raw_, what, &out));
+    return out;
+  }
+  /// The histograms of latency() start again from nothing.
+  C_Status reset_latencies() const { return check(millpond_device_reset_latencies(raw_)); }
   /// The statistics of pinned host memory, by PyTorch's names.
   millpond_host_memory_stats host_memory_stats() const {
     millpond_host_memory_stats out{};

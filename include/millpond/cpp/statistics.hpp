@@ -1,4 +1,5 @@
-// Statistics in full, by name and by stream. Device and PoolView have the calls.
+// Statistics in full, by name and by stream, and how long calls took. Device and PoolView have the
+// calls.
 #ifndef MILLPOND_CPP_STATISTICS_HPP
 #define MILLPOND_CPP_STATISTICS_HPP
 
@@ -42,6 +43,13 @@ inline std::uint64_t statistic(const millpond_host_memory_stats& stats, const ch
   std::uint64_t value = 0;
   check(millpond_host_memory_stats_find(&stats, name, &value));
   return value;
+}
+/// A duration in nanoseconds that this part (0 to 1) of the calls did not exceed; at most a quarter
+/// too long. Throws MILLPOND_E_INVALID_ARGUMENT for another part.
+inline std::uint64_t quantile(const millpond_latency& latency, double part) {
+  std::uint64_t ns = 0;
+  check(millpond_latency_quantile(&latency, part, &ns));
+  return ns;
 }
 
 }  // namespace MILLPOND_CPP_ABI

@@ -8,6 +8,7 @@ use std::ops::Deref;
 pub mod levels;
 mod mutex;
 mod spin;
+pub(crate) mod waited;
 
 #[cfg(loom)]
 pub use loom::{

@@ -3,8 +3,11 @@
 //! They are never poisoned: each user leaves its data consistent before anything that can panic.
 
 use super::levels::{HeldLock, LEAF};
+use super::waited;
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
+#[cfg(not(loom))]
+use std::sync::TryLockError;
 
 macro_rules! mutexes {
     ($from:path $(, $const:ident)?) => {
@@ -31,7 +34,18 @@ macro_rules! mutexes {
         #[cfg_attr(debug_assertions, track_caller)]
         pub fn lock<T, const LEVEL: u8>(m: &Mutex<T, LEVEL>) -> MutexGuard<'_, T, LEVEL> {
             let held = HeldLock::new(LEVEL, 0);
-            MutexGuard { value: m.0.lock().unwrap_or_else(PoisonError::into_inner), held }
+            // No model asks how long a lock took.
+            #[cfg(loom)]
+            let value = m.0.lock().unwrap_or_else(PoisonError::into_inner);
+            #[cfg(not(loom))]
+            let value = match m.0.try_lock() {
+                Ok(value) => value,
+                Err(TryLockError::Poisoned(e)) => e.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    waited::timed(|| m.0.lock().unwrap_or_else(PoisonError::into_inner))
+                }
+            };
+            MutexGuard { value, held }
         }
 
         impl<T, const LEVEL: u8> Deref for MutexGuard<'_, T, LEVEL> {
@@ -63,7 +77,8 @@ macro_rules! mutexes {
                 guard: MutexGuard<'a, T, LEVEL>,
             ) -> MutexGuard<'a, T, LEVEL> {
                 let MutexGuard { value, held } = guard;
-                MutexGuard { value: self.0.wait(value).unwrap_or_else(PoisonError::into_inner), held }
+                let value = waited::timed(|| self.0.wait(value).unwrap_or_else(PoisonError::into_inner));
+                MutexGuard { value, held }
             }
 
             /// Wakes one waiting thread.

@@ -59,7 +59,10 @@ impl<T, const LEVEL: u8> Lock<T, LEVEL> {
     pub fn lock(&self) -> LockGuard<'_, T, LEVEL> {
         let _held = HeldLock::new(LEVEL, 0);
         #[cfg(not(loom))]
-        let value = self.0.lock();
+        let value = match self.0.try_lock() {
+            Some(value) => value,
+            None => super::waited::timed(|| self.0.lock()),
+        };
         #[cfg(loom)]
         let value = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         LockGuard { value, _held }

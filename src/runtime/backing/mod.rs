@@ -11,13 +11,13 @@ use crate::base::sync::thread_token;
 use crate::core::{
     Backing, BlockInfo, Completed, EVERY, GRANULE, Order, Point, Points as CorePoints, PoolId, Waits,
 };
-use crate::device::{CopyKind, Device, EventId, ExternalStreams, Mapping, StreamId, Whose};
+use crate::device::{CopyKind, Device, EventId, Mapping, StreamId, Whose};
 use crate::fail;
 use crate::runtime::lock;
 use crate::runtime::observe::{Event, EventKind, Observers};
 use crate::runtime::reentry::{self, InCall};
 use crate::runtime::usage::{Pass, Usage};
-use counts::Counts;
+use calls::{Calls, external, mapping_of};
 use points::{Points, Query, Taken};
 use refused::{Refused, Run};
 use segments::Segments;
@@ -26,34 +26,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 mod borrowed;
-mod counts;
+mod calls;
 mod places;
 mod points;
 mod refused;
 pub(crate) mod segments;
 mod streams;
 
+pub(crate) use calls::check_free;
 pub(crate) use places::Places;
-
-/// `OutOfMemory` if the device reports fewer free bytes.
-pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
-    match device.memory_info() {
-        Ok(m) if m.free < bytes => fail!(
-            Code::OutOfMemory,
-            "the device has {} bytes free, {bytes} are needed (throw_on_cudamalloc_oom)",
-            m.free
-        ),
-        // A device that cannot report its free memory is simply asked for memory.
-        _ => Ok(()),
-    }
-}
-
-/// Only a device that may have streams of others can be asked about them.
-fn external(device: &dyn Device) -> Result<&dyn ExternalStreams> {
-    device
-        .external_streams()
-        .ok_or_else(|| Error::new(Code::Unsupported, "this device knows all its streams"))
-}
 
 /// The backing of one device's memory.
 pub(crate) struct Supply {
@@ -66,7 +47,7 @@ pub(crate) struct Supply {
     maps: bool,
     /// Whether the device's free memory is checked before a request is passed on.
     careful: AtomicBool,
-    counts: Counts,
+    calls: Calls,
     spare: Mutex<Vec<EventId>>, // events of ours that are not in use
     dead: Mutex<Vec<EventId>>,  // events that the caller has destroyed, to be destroyed with the next call
     pub(crate) points: Points,
@@ -85,10 +66,6 @@ pub(crate) struct Call<'a> {
     _in: InCall,
 }
 
-fn mapping_of(device: &dyn Device) -> Result<&dyn Mapping> {
-    device.mapping().ok_or_else(|| Error::new(Code::Internal, "the device does not map any more"))
-}
-
 impl Supply {
     pub(crate) fn new(
         device: Arc<dyn Device>,
@@ -100,12 +77,12 @@ impl Supply {
         Supply {
             device,
             usage,
+            calls: Calls::new(observers.clone()),
             observers,
             closer: AtomicU64::new(0),
             places,
             maps,
             careful: AtomicBool::new(false),
-            counts: Counts::default(),
             spare: Mutex::default(),
             dead: Mutex::default(),
             points: Points::default(),
@@ -136,26 +113,21 @@ impl Supply {
         Ok(Call { device: &*self.device, _pass: pass, _in: InCall::new(self) })
     }
 
-    /// Makes a call that `count` counts.
-    fn counted<T>(&self, count: &AtomicU64, call: impl FnOnce(&dyn Device) -> Result<T>) -> Result<T> {
-        let c = self.call()?;
-        count.fetch_add(1, Relaxed);
-        call(c.device)
-    }
-
-    /// The same for a device that maps, and a call that creates or maps memory.
+    /// Makes a call that creates or maps memory.
     fn taking<T>(&self, call: impl FnOnce(&dyn Mapping) -> Result<T>) -> Result<T> {
-        self.counted(&self.counts.taking, |d| call(mapping_of(d)?))
+        let c = self.call()?;
+        self.calls.takes(|| call(mapping_of(c.device)?))
     }
 
-    /// The same for one that releases or unmaps it.
+    /// Makes a call that releases or unmaps it.
     fn giving<T>(&self, call: impl FnOnce(&dyn Mapping) -> Result<T>) -> Result<T> {
-        self.counted(&self.counts.giving, |d| call(mapping_of(d)?))
+        let c = self.call()?;
+        self.calls.gives(|| call(mapping_of(c.device)?))
     }
 
-    /// The calls to the device's memory management so far.
-    pub(crate) fn counts(&self) -> &Counts {
-        &self.counts
+    /// The calls to the device so far.
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
     }
 
     /// [B] that the device says it has left.
@@ -172,7 +144,7 @@ impl Supply {
         if !self.careful.load(Relaxed) {
             return Ok(());
         }
-        check_free(self.call()?.device, bytes).inspect_err(|_| _ = self.counts.rejected.fetch_add(1, Relaxed))
+        check_free(self.call()?.device, bytes).inspect_err(|_| self.calls.reject())
     }
 
     /// Gives granules back to the device. On failure they are as they were, and still the pond's. If the device has
@@ -274,7 +246,7 @@ impl Supply {
     /// An event of ours, to be recorded.
     fn event(&self, device: &dyn Device) -> Result<EventId> {
         let spare = lock(&self.spare).pop();
-        spare.map_or_else(|| device.streams().event_create(), Ok)
+        spare.map_or_else(|| self.calls.of_events(|| device.streams().event_create()), Ok)
     }
 
     /// An event of ours, recorded after everything that is queued on `stream`; `None`: all of that is done.
@@ -287,15 +259,15 @@ impl Supply {
             Err(e) if e.code() == Code::Unsupported => {
                 // Without events the stream is waited for.
                 reentry::may_block()?;
-                return match stream {
+                let wait = || match stream {
                     EVERY => device.synchronize(),
                     s => device.streams().synchronize(s),
-                }
-                .map(|()| None);
+                };
+                return self.calls.waits(wait).map(|()| None);
             }
             Err(e) => return Err(e),
         };
-        let recorded = match stream {
+        let recorded = self.calls.of_events(|| match stream {
             EVERY => external(device).and_then(|e| e.record_all(event)),
             s => match device.streams().event_record(s, event) {
                 // The stream was the device's own before, so its creator has destroyed it without notice (or it does
@@ -305,13 +277,19 @@ impl Supply {
                 }
                 other => other,
             },
-        };
+        });
         self.recorded(event, recorded).map(Some)
     }
 
     /// Puts an event that could not be recorded back among the spare ones.
     fn recorded(&self, event: EventId, how: Result<()>) -> Result<EventId> {
         how.map(|()| event).inspect_err(|_| lock(&self.spare).push(event))
+    }
+
+    /// Waits for an event.
+    fn sync_event(&self, event: EventId) -> Result<()> {
+        let c = self.call()?;
+        self.calls.waits(|| c.device.streams().event_synchronize(event))
     }
 
     /// From now on only this thread may call the device, which has ended for all others.
@@ -338,8 +316,14 @@ impl Supply {
 impl CorePoints for Supply {
     fn passed(&self, point: Point) -> Result<bool> {
         match self.points.get(point)? {
-            Query::Event(e) => self.call()?.device.streams().event_query(e),
-            Query::Borrowed(n) => self.points.borrowed.passed(self.call()?.device.streams(), n),
+            Query::Event(e) => {
+                let c = self.call()?;
+                self.calls.of_events(|| c.device.streams().event_query(e))
+            }
+            Query::Borrowed(n) => {
+                let c = self.call()?;
+                self.calls.of_events(|| self.points.borrowed.passed(c.device.streams(), n))
+            }
             Query::Visit(v) => v.passed(),
             Query::Answer(answer) => Ok(answer),
         }
@@ -351,9 +335,9 @@ impl CorePoints for Supply {
             reentry::may_block()?;
         }
         match self.points.get(point)? {
-            Query::Event(e) => c.device.streams().wait_event(stream, e),
+            Query::Event(e) => self.calls.of_events(|| c.device.streams().wait_event(stream, e)),
             Query::Borrowed(n) => match self.points.borrowed.event(n) {
-                Some(e) => c.device.streams().wait_event(stream, e),
+                Some(e) => self.calls.of_events(|| c.device.streams().wait_event(stream, e)),
                 None => Ok(()), // it has completed
             },
             Query::Answer(true) => Ok(()),
@@ -365,9 +349,9 @@ impl CorePoints for Supply {
     fn sync(&self, point: Point) -> Result<()> {
         match self.points.get(point)? {
             Query::Visit(v) => v.sync(),
-            Query::Event(e) => self.call()?.device.streams().event_synchronize(e),
+            Query::Event(e) => self.sync_event(e),
             Query::Borrowed(n) => match self.points.borrowed.event(n) {
-                Some(e) => self.call()?.device.streams().event_synchronize(e),
+                Some(e) => self.sync_event(e),
                 None => Ok(()), // it has completed
             },
             Query::Answer(true) => Ok(()),
@@ -484,7 +468,8 @@ impl Backing for Supply {
     fn segment(&self, offset: u64, bytes: u64) -> Result<()> {
         self.check_free(bytes)?;
         let _range = nvtx::range(c"segment alloc", bytes);
-        let addr = self.counted(&self.counts.taking, |d| d.alloc(bytes))?;
+        let c = self.call()?;
+        let addr = self.calls.takes(|| c.device.alloc(bytes))?;
         if addr == 0 {
             fail!(Code::OutOfMemory, "the device has no {bytes} bytes in one piece");
         }
@@ -496,7 +481,7 @@ impl Backing for Supply {
     }
 
     fn segment_release(&self, offset: u64, bytes: u64) -> Result<()> {
-        let _c = self.call()?;
+        let c = self.call()?;
         let Some(addr) = self.places.remove(offset) else {
             return Err(Error::new(Code::Internal, "a segment without an address"));
         };
@@ -504,7 +489,7 @@ impl Backing for Supply {
         let gone = self.segments.going(addr, bytes);
         self.tell(EventKind::SegmentFree, addr, bytes);
         // They stay the pond's if the device refuses.
-        self.counted(&self.counts.giving, |d| d.free(addr, bytes)).inspect_err(|_| {
+        self.calls.gives(|| c.device.free(addr, bytes)).inspect_err(|_| {
             self.places.add(offset, addr, bytes);
             self.tell(EventKind::SegmentAlloc, addr, bytes);
             self.segments.back(&gone);
@@ -521,7 +506,8 @@ impl Backing for Supply {
         let c = self.call()?;
         self.bury(c.device);
         let event = self.event(c.device)?;
-        let recorded = external(c.device).and_then(|e| e.record_theirs(stream, event));
+        let recorded =
+            self.calls.of_events(|| external(c.device).and_then(|e| e.record_theirs(stream, event)));
         let event = self.recorded(event, recorded)?;
         Ok(Some(self.points.of_event(event)))
     }
@@ -544,11 +530,12 @@ impl Backing for Supply {
         let c = self.call()?;
         self.bury(c.device);
         self.ask_again();
-        c.device.synchronize()
+        self.calls.waits(|| c.device.synchronize())
     }
 
     fn sync_stream(&self, stream: u64) -> Result<()> {
-        self.call()?.device.streams().synchronize(stream)
+        let c = self.call()?;
+        self.calls.waits(|| c.device.streams().synchronize(stream))
     }
 
     fn may_wait(&self) -> bool {

@@ -29,6 +29,15 @@ impl Memory {
     }
 
     fn alloc_for(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
+        // Relaxed: as in `open`.
+        if self.marks.load(Relaxed) & Marks::TIMED.bits() != 0 {
+            return self.alloc_timed(pool, stream, bytes);
+        }
+        self.alloc_untimed(pool, stream, bytes)
+    }
+
+    #[inline]
+    pub(super) fn alloc_untimed(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
         self.released.check(pool)?;
         let pool = self.route(pool);
         self.alloc_with(pool, stream, bytes, || {

@@ -85,6 +85,7 @@ impl Memory {
         let most = if s.limit == 0 { share } else { share.min(s.limit) };
         let limit = if most == u64::MAX { 0 } else { most };
         let careful = o.on(Key::ThrowOnCudamallocOom);
+        self.time_calls(o.on(Key::LatencyHistograms));
         match &self.how {
             How::Pooled(p) => {
                 let threshold = o.fraction(Key::GarbageCollectionThreshold);

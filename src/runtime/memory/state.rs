@@ -40,6 +40,8 @@ bitflags::bitflags! {
         const DEFERRED = 2;
         /// Somebody watches.
         const WATCHED = 4;
+        /// Calls are timed.
+        const TIMED = 8;
     }
 }
 

@@ -63,8 +63,8 @@ impl Memory {
         match how {
             How::Pooled(p) => {
                 let mut m = p.pond.statistics().full(pool, free())?;
-                [m.num_device_alloc, m.num_device_free] = p.supply.counts().calls();
-                m.num_oom_rejections = p.supply.counts().rejections();
+                [m.num_device_alloc, m.num_device_free] = p.supply.calls().counts();
+                m.num_oom_rejections = p.supply.calls().rejections();
                 Ok(m)
             }
             How::Unpooled(u) => {

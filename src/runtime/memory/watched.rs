@@ -9,6 +9,7 @@ use crate::base::error::Result;
 use crate::core::{Freed, Got, Heap, PoolId, PoolRef, Restored};
 use crate::device::StreamId;
 use crate::runtime::handle_cache;
+use crate::runtime::latency::Latency;
 use crate::runtime::observe::{Event, EventKind, Observer, Observers};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -81,6 +82,16 @@ impl Memory {
         stream: Option<StreamId>,
         size: Option<u64>,
     ) -> Result<()> {
+        if self.is_timed() && !matches!(block, Block::At(0)) {
+            return self
+                .observers
+                .latencies
+                .timed_wholly(Latency::Free, || self.free_seen(block, stream, size));
+        }
+        self.free_seen(block, stream, size)
+    }
+
+    fn free_seen(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
         match (self.open_marked()?, block) {
             (How::Unpooled(u), Block::At(addr)) => {
                 u.free(addr, stream, size).inspect(|()| self.observers.breathe())

@@ -25,10 +25,11 @@ pub(crate) enum Key {
     ReleaseLockOnCudamalloc,
     GraphCaptureRecordStreamReuse,
     ExportHandle,
+    LatencyHistograms,
 }
 
 /// The number of keys.
-pub(super) const COUNT: usize = 19;
+pub(super) const COUNT: usize = 20;
 
 /// Which values a key takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -124,6 +125,7 @@ pub(super) const KEYS: [Info; COUNT] = [
     info(Key::ReleaseLockOnCudamalloc, "release_lock_on_cudamalloc", Kind::Switch, OFF),
     info(Key::GraphCaptureRecordStreamReuse, "graph_capture_record_stream_reuse", Kind::Switch, OFF),
     info(Key::ExportHandle, "export_handle", Kind::ExportHandle, Value::ExportHandle(ExportHandle::PosixFd)),
+    info(Key::LatencyHistograms, "latency_histograms", Kind::Switch, OFF),
 ];
 
 // The number of a key is its index.

@@ -7,6 +7,7 @@ use crate::base::sync::pause;
 use crate::core::{BlockInfo, PoolId, Stream, Waits};
 use crate::device::StreamId;
 use crate::fail;
+use crate::runtime::latency::Latency;
 use crate::runtime::observe::EventKind;
 use crate::runtime::{lock, reentry};
 use std::sync::Arc;
@@ -162,11 +163,10 @@ impl Unpooled {
         // Before another thread can have its address.
         self.tell(EventKind::FreeCompleted, info);
         self.tell(EventKind::SegmentFree, info);
-        let done = if self.by_driver {
-            self.driver_pool().and_then(|p| p.free(info.base, home))
-        } else {
-            self.device.free(info.base, info.size)
-        };
+        let done = self.supply.calls().latencies().timed(Latency::DeviceFree, || match self.by_driver {
+            true => self.driver_pool().and_then(|p| p.free(info.base, home)),
+            false => self.device.free(info.base, info.size),
+        });
         done.inspect_err(|_| self.tell(EventKind::SegmentAlloc, info))
     }
 

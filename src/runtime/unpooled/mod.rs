@@ -17,6 +17,7 @@ use crate::core::{
 use crate::device::{Device, DriverPool, Sizes, StreamId};
 use crate::fail;
 use crate::runtime::backing::{Places, Supply, check_free};
+use crate::runtime::latency::Latency;
 use crate::runtime::lock;
 use crate::runtime::observe::{Event, EventKind, Observers};
 use crate::runtime::usage::Usage;
@@ -236,15 +237,20 @@ impl Unpooled {
 
     /// Takes memory from the device. The second result says whether it can be used; if not, it must be given back.
     fn device_alloc(&self, stream: Option<StreamId>, size: u64) -> Result<(u64, Result<()>)> {
+        let latencies = self.supply.calls().latencies();
         if !self.by_driver {
-            return match self.device.alloc(size)? {
+            return match latencies.timed(Latency::DeviceAlloc, || self.device.alloc(size))? {
                 0 => fail!(Code::OutOfMemory, "the device has no {size} bytes in one piece"),
                 addr => Ok((addr, Ok(()))),
             };
         }
-        let addr = self.driver_pool()?.alloc(stream.unwrap_or(0), size)?;
+        let pool = self.driver_pool()?;
+        let addr = latencies.timed(Latency::DeviceAlloc, || pool.alloc(stream.unwrap_or(0), size))?;
         // Every stream may use a block without a stream at once.
-        let ready = if stream.is_none() { self.device.streams().synchronize(0) } else { Ok(()) };
+        let ready = match stream {
+            None => latencies.timed(Latency::EventWait, || self.device.streams().synchronize(0)),
+            Some(_) => Ok(()),
+        };
         Ok((addr, ready))
     }
 

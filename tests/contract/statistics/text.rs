@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn written(d: Device, format: u32) -> String {
+pub fn written(d: Device, format: u32) -> String {
     let mut room = 0;
     loop {
         let mut buffer = vec![0x55u8; room];
@@ -55,11 +55,12 @@ fn labels(text: &str) -> Result<(BTreeMap<String, String>, &str), String> {
     Ok((all, &rest[1..]))
 }
 
-type Samples = BTreeMap<(String, BTreeMap<String, String>), f64>;
+type Labels = BTreeMap<String, String>;
+pub type Samples = BTreeMap<(String, Labels), f64>;
 
 /// Every sample of a page, or what is wrong with it. Each family must have one HELP and one TYPE before its samples, which
 /// stand together.
-fn parse(page: &str) -> Result<Samples, String> {
+pub fn parse(page: &str) -> Result<Samples, String> {
     let (mut samples, mut families) = (Samples::new(), BTreeSet::new());
     let (mut helped, mut current) = (None::<String>, None::<(String, String)>);
     if !page.ends_with('\n') {
@@ -75,7 +76,7 @@ fn parse(page: &str) -> Result<Samples, String> {
             helped = Some(name.to_owned());
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').ok_or(wrong("no type"))?;
-            if helped.take().as_deref() != Some(name) || !["counter", "gauge"].contains(&kind) {
+            if helped.take().as_deref() != Some(name) || !["counter", "gauge", "histogram"].contains(&kind) {
                 return Err(wrong("a type without its help"));
             }
             if (kind == "counter") != name.ends_with("_total") {
@@ -85,10 +86,16 @@ fn parse(page: &str) -> Result<Samples, String> {
         } else {
             let end = line.find(['{', ' ']).ok_or(wrong("no value"))?;
             let (name, rest) = line.split_at(end);
-            if current.as_ref().is_none_or(|c| c.0 != name) {
+            let (labels, rest) = labels(rest).map_err(|e| wrong(&e))?;
+            let of_family = |(family, kind): &(String, String)| match name.strip_prefix(family.as_str()) {
+                Some("") => kind != "histogram",
+                Some("_bucket") => kind == "histogram" && labels.contains_key("le"),
+                Some("_sum" | "_count") => kind == "histogram",
+                _ => false,
+            };
+            if !current.as_ref().is_some_and(of_family) {
                 return Err(wrong("a sample outside its family"));
             }
-            let (labels, rest) = labels(rest).map_err(|e| wrong(&e))?;
             let value = rest.strip_prefix(' ').ok_or(wrong("no space before the value"))?;
             let value: f64 = value.parse().map_err(|_| wrong("no number"))?;
             if value.is_nan() || value < 0.0 || samples.insert((name.to_owned(), labels), value).is_some() {
@@ -96,7 +103,31 @@ fn parse(page: &str) -> Result<Samples, String> {
             }
         }
     }
+    whole_histograms(&samples)?;
     Ok(samples)
+}
+
+/// The buckets of each histogram rise to its count.
+fn whole_histograms(samples: &Samples) -> Result<(), String> {
+    let mut all: BTreeMap<(String, Labels), Vec<(f64, f64)>> = BTreeMap::new();
+    for ((name, labels), &n) in samples {
+        let Some(family) = name.strip_suffix("_bucket") else { continue };
+        let mut labels = labels.clone();
+        let end = labels.remove("le").unwrap_or_default();
+        let end: f64 = end.parse().map_err(|_| format!("{name}: le {end:?}"))?;
+        all.entry((family.to_owned(), labels)).or_default().push((end, n));
+    }
+    for ((family, labels), mut buckets) in all {
+        buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let rises = buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1);
+        let count = samples.get(&(format!("{family}_count"), labels.clone())).copied();
+        let sum = samples.contains_key(&(format!("{family}_sum"), labels));
+        let last = buckets.last().copied();
+        if !rises || !sum || count.is_none() || last != count.map(|n| (f64::INFINITY, n)) {
+            return Err(format!("the histogram {family} is not whole: {buckets:?}, {count:?}"));
+        }
+    }
+    Ok(())
 }
 
 #[test]
@@ -113,6 +144,25 @@ fn the_parser_finds_what_is_wrong() {
         ("y=", "1y="),
         ("\\n", "\\t"),
         ("a_b 7\n", "a_b 7"),
+    ] {
+        let bad = good.replacen(from, to, 1);
+        assert!(parse(&bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn the_parser_knows_whole_histograms() {
+    let good = "# HELP h Help.\n# TYPE h histogram\nh_bucket{le=\"0.5\"} 2\nh_bucket{le=\"+Inf\"} 3\nh_sum 7\nh_count 3\n";
+    assert_eq!(parse(good).unwrap().len(), 4);
+    for (from, to) in [
+        ("histogram", "gauge"),
+        ("h_count 3", "h_count 4"),
+        ("h_sum 7\n", ""),
+        ("{le=\"0.5\"} 2", "{le=\"0.5\"} 4"),
+        ("{le=\"0.5\"} 2", "{le=\"half\"} 2"),
+        ("{le=\"+Inf\"} 3", "{le=\"0.7\"} 3"),
+        ("h_bucket{le=\"0.5\"}", "h_bucket"),
+        ("h_sum", "h"),
     ] {
         let bad = good.replacen(from, to, 1);
         assert!(parse(&bad).is_err(), "{bad}");
@@ -161,7 +211,7 @@ fn prometheus_can_read_the_page() {
 // ---- JSON ------------------------------------------------------------------------------------------------------
 
 #[derive(Debug, PartialEq)]
-enum Json {
+pub enum Json {
     Null,
     Number(f64),
     Text(String),
@@ -170,7 +220,7 @@ enum Json {
 }
 
 /// A value, and what follows.
-fn value(text: &str) -> Option<(Json, &str)> {
+pub fn value(text: &str) -> Option<(Json, &str)> {
     let string = |text: &str| -> Option<(String, usize)> {
         let (mut out, mut chars) = (String::new(), text.char_indices().skip(1));
         loop {

@@ -1,0 +1,92 @@
+//! Calls to a device: how often it was called, how long that took, and what it must be able to do first.
+
+use crate::base::error::{Code, Error, Result};
+use crate::device::{Device, ExternalStreams, Mapping};
+use crate::fail;
+use crate::runtime::latency::{Latencies, Latency};
+use crate::runtime::observe::Observers;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Counts of calls since the device was opened.
+pub(crate) struct Calls {
+    taking: AtomicU64,
+    giving: AtomicU64,
+    rejected: AtomicU64,
+    observers: Arc<Observers>,
+}
+
+/// `OutOfMemory` if the device reports fewer free bytes.
+pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
+    match device.memory_info() {
+        Ok(m) if m.free < bytes => fail!(
+            Code::OutOfMemory,
+            "the device has {} bytes free, {bytes} are needed (throw_on_cudamalloc_oom)",
+            m.free
+        ),
+        // A device that cannot report its free memory is simply asked for memory.
+        _ => Ok(()),
+    }
+}
+
+/// Only a device that may have streams of others can be asked about them.
+pub(super) fn external(device: &dyn Device) -> Result<&dyn ExternalStreams> {
+    device
+        .external_streams()
+        .ok_or_else(|| Error::new(Code::Unsupported, "this device knows all its streams"))
+}
+
+/// The facet of a device that maps.
+pub(super) fn mapping_of(device: &dyn Device) -> Result<&dyn Mapping> {
+    device.mapping().ok_or_else(|| Error::new(Code::Internal, "the device does not map any more"))
+}
+
+impl Calls {
+    pub(super) fn new(observers: Arc<Observers>) -> Calls {
+        let [taking, giving, rejected] = [const { AtomicU64::new(0) }; 3];
+        Calls { taking, giving, rejected, observers }
+    }
+
+    /// Makes a call that creates or maps memory.
+    pub(super) fn takes<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.taking.fetch_add(1, Relaxed);
+        self.latencies().timed(Latency::DeviceAlloc, call)
+    }
+
+    /// Makes a call that releases or unmaps memory.
+    pub(super) fn gives<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.giving.fetch_add(1, Relaxed);
+        self.latencies().timed(Latency::DeviceFree, call)
+    }
+
+    /// Makes a call about events that does not wait for them.
+    pub(super) fn of_events<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.latencies().timed(Latency::DeviceEvent, call)
+    }
+
+    /// Waits on the host.
+    pub(super) fn waits<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.latencies().timed(Latency::EventWait, call)
+    }
+
+    /// A call was not made, since the device had too little memory.
+    pub(super) fn reject(&self) {
+        self.rejected.fetch_add(1, Relaxed);
+    }
+
+    /// The number of calls that create or map memory, and of those that release or unmap it.
+    pub(crate) fn counts(&self) -> [u64; 2] {
+        [self.taking.load(Relaxed), self.giving.load(Relaxed)]
+    }
+
+    /// Calls that were not made.
+    pub(crate) fn rejections(&self) -> u64 {
+        self.rejected.load(Relaxed)
+    }
+
+    /// How long calls take.
+    pub(crate) fn latencies(&self) -> &Latencies {
+        &self.observers.latencies
+    }
+}
