@@ -1781,6 +1781,8 @@ C_Status millpond_device_record_stop(millpond_device *device,
 #define MILLPOND_STATS_JSON 1
 /** The same: the text format of Prometheus, 0.0.4. */
 #define MILLPOND_STATS_PROMETHEUS 2
+/** May be added to either: what each stream has, too, with the price of `millpond_device_list_stream_stats`. */
+#define MILLPOND_STATS_STREAMS 256
 
 /** One quantity over time. As long as what is accumulated was not reset, `allocated - freed` is `current`. */
 typedef struct millpond_flow {
@@ -2041,8 +2043,8 @@ C_Status millpond_device_list_stream_stats(const millpond_device *device,
                                            size_t *out_count);
 
 /**
- * Writes the statistics of the device, of each of its pools and of its pinned memory as text with its NUL, in a
- * MILLPOND_STATS_* format, into `buffer`, and how many bytes it needs, the NUL among them, to `out_needed`. Where these
+ * Writes the statistics of the device, of each of its pools and tags and of its pinned memory, and how long its calls took
+ * if they were timed, as text with its NUL, in a MILLPOND_STATS_* format, into `buffer`, and how many bytes it needs, the NUL among them, to `out_needed`. Where these
  * are more than `capacity`, nothing is written but that number. `buffer` may be NULL where `capacity` is 0. The text
  * may be longer at the next call.
  *

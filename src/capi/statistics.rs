@@ -16,6 +16,8 @@ use std::sync::LazyLock;
 pub const MILLPOND_STATS_JSON: u32 = 1;
 /// The same: the text format of Prometheus, 0.0.4.
 pub const MILLPOND_STATS_PROMETHEUS: u32 = 2;
+/// May be added to either: what each stream has, too, with the price of `millpond_device_list_stream_stats`.
+pub const MILLPOND_STATS_STREAMS: u32 = 256;
 
 /// One quantity over time. As long as what is accumulated was not reset, `allocated - freed` is `current`.
 #[repr(C)]
@@ -403,8 +405,8 @@ pub unsafe extern "C" fn millpond_device_list_stream_stats(
     })
 }
 
-/// Writes the statistics of the device, of each of its pools and of its pinned memory as text with its NUL, in a
-/// MILLPOND_STATS_* format, into `buffer`, and how many bytes it needs, the NUL among them, to `out_needed`. Where these
+/// Writes the statistics of the device, of each of its pools and tags and of its pinned memory, and how long its calls took
+/// if they were timed, as text with its NUL, in a MILLPOND_STATS_* format, into `buffer`, and how many bytes it needs, the NUL among them, to `out_needed`. Where these
 /// are more than `capacity`, nothing is written but that number. `buffer` may be NULL where `capacity` is 0. The text
 /// may be longer at the next call.
 ///
@@ -423,13 +425,14 @@ pub unsafe extern "C" fn millpond_device_write_stats(
         if capacity > 0 && buffer.is_null() {
             fail!(Code::InvalidArgument, "buffer is NULL");
         }
-        let format = match format {
+        let streams = format & MILLPOND_STATS_STREAMS != 0;
+        let format = match format & !MILLPOND_STATS_STREAMS {
             MILLPOND_STATS_JSON => StatsFormat::Json,
             MILLPOND_STATS_PROMETHEUS => StatsFormat::Prometheus,
             other => fail!(Code::InvalidArgument, "{other} is not a MILLPOND_STATS_* format"),
         };
         let device = handles::device(device)?;
-        let text = device.stats_text(format, |pool| handles::name_of(device, pool))?;
+        let text = device.stats_text(format, streams, |pool| handles::name_of(device, pool))?;
         if text.len() < capacity {
             // SAFETY: the text and its NUL fit into the caller's buffer.
             unsafe {

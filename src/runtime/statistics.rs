@@ -5,6 +5,7 @@ use crate::base::histogram::Durations;
 use crate::core::{Counter, Flow, MemoryStats, PoolId, TagStats};
 use crate::runtime::device::DeviceState;
 use crate::runtime::latency::Latency;
+use crate::runtime::memory::StreamStats;
 use crate::runtime::pinned::{HostMemoryStats, Times};
 use std::fmt::{Display, Write};
 
@@ -36,6 +37,8 @@ struct Told {
     host: HostMemoryStats,
     /// Tags that were ever used, by name.
     tags: Vec<(&'static str, TagStats)>,
+    /// `None`: not asked for.
+    streams: Option<Vec<StreamStats>>,
     /// Nothing, if calls were never timed.
     latencies: Vec<(Latency, Durations)>,
 }
@@ -43,8 +46,14 @@ struct Told {
 impl DeviceState {
     /// The statistics of the device, of its pools, tags and pinned memory, and how long its calls took if they were timed,
     /// as text; `name` says what a pool is called. The pools are read one after the other, after the device. A pool that
-    /// ends meanwhile is left out.
-    pub fn stats_text(&self, format: StatsFormat, name: impl Fn(PoolId) -> Option<String>) -> Result<String> {
+    /// ends meanwhile is left out. With `streams`, what each stream has, too, with the price of
+    /// [`Memory::stream_stats`](crate::runtime::Memory::stream_stats).
+    pub fn stats_text(
+        &self,
+        format: StatsFormat,
+        streams: bool,
+        name: impl Fn(PoolId) -> Option<String>,
+    ) -> Result<String> {
         let memory = self.memory().memory_stats(None)?;
         let host = self.host_memory_stats()?;
         let pools: Vec<PoolStats> = self
@@ -57,7 +66,8 @@ impl DeviceState {
             .collect();
         let device = format!("{}:{}", self.type_name(), self.ordinal());
         let tags = self.memory().tag_stats()?.into_iter().map(|(t, s)| (t.name(), s)).collect();
-        let told = Told { device, memory, pools, host, tags, latencies: self.memory().latencies() };
+        let streams = streams.then(|| self.memory().stream_stats(None)).transpose()?;
+        let told = Told { device, memory, pools, host, tags, streams, latencies: self.memory().latencies() };
         Ok(match format {
             StatsFormat::Json => json(&told),
             StatsFormat::Prometheus => prometheus(&told),
@@ -106,6 +116,19 @@ fn tag_values(s: &TagStats) -> Vec<(String, u64)> {
     all.chain([("waiting_bytes".to_owned(), s.waiting)]).collect()
 }
 
+/// What is told of a stream: the names are the same in JSON and for Prometheus.
+fn stream_values(s: &StreamStats) -> [(&'static str, u64); 7] {
+    [
+        ("blocks", s.blocks),
+        ("requested_bytes", s.requested_bytes),
+        ("allocated_bytes", s.allocated_bytes),
+        ("waiting_blocks", s.waiting_blocks),
+        ("waiting_bytes", s.waiting_bytes),
+        ("free_blocks", s.free_blocks),
+        ("free_bytes", s.free_bytes),
+    ]
+}
+
 fn latency_object(d: &Durations) -> String {
     let quantile = |name: &str, part| (name.to_owned(), d.quantile(part));
     let values = vec![
@@ -131,10 +154,18 @@ fn json(told: &Told) -> String {
     let tag = |(name, s): &(&str, TagStats)| {
         format!("{{\"tag\":{},\"memory\":{}}}", quoted(name), object(tag_values(s), ""))
     };
+    let stream = |s: &StreamStats| {
+        let name = s.stream.map_or("null".to_owned(), |s| s.to_string());
+        let values = stream_values(s).map(|(name, v)| (name.to_owned(), v));
+        format!("{{\"stream\":{name},\"memory\":{}}}", object(values.into(), ""))
+    };
+    let streams = told.streams.as_ref().map_or("null".to_owned(), |all| {
+        format!("[{}]", all.iter().map(stream).collect::<Vec<_>>().join(","))
+    });
     let latency = |(l, d): &(Latency, Durations)| format!("\"{}\":{}", l.name(), latency_object(d));
     let latencies: Vec<String> = told.latencies.iter().map(latency).collect();
     format!(
-        "{{\"version\":{VERSION},\"device\":{},\"memory\":{},\"pools\":[{}],\"tags\":[{}],\"host\":{},\"latency\":{}}}",
+        "{{\"version\":{VERSION},\"device\":{},\"memory\":{},\"pools\":[{}],\"tags\":[{}],\"streams\":{streams},\"host\":{},\"latency\":{}}}",
         quoted(&told.device),
         memory_object(&told.memory),
         told.pools.iter().map(pool).collect::<Vec<_>>().join(","),
@@ -318,6 +349,26 @@ impl Page {
         all.iter().for_each(|(name, s)| self.sample("tag_waiting_bytes", &labels(name), s.waiting));
     }
 
+    fn streams(&mut self, all: &[StreamStats]) {
+        const HELP: [&str; 7] = [
+            "Live blocks of the stream",
+            "Live blocks of the stream as they were asked for",
+            "Live blocks of the stream after rounding",
+            "Blocks of the stream that are freed and wait",
+            "Blocks of the stream that are freed and wait",
+            "Free pieces that serve the stream first",
+            "Free pieces that serve the stream first",
+        ];
+        for (i, help) in HELP.into_iter().enumerate() {
+            let name = format!("stream_{}", stream_values(&StreamStats::default())[i].0);
+            self.head(&name, "gauge", help);
+            for s in all {
+                let stream = s.stream.map_or("none".to_owned(), |s| format!("{s:#x}"));
+                self.sample(&name, &format!(",stream=\"{stream}\""), stream_values(s)[i].1);
+            }
+        }
+    }
+
     fn times(&mut self, what: &str, help: &str, t: &Times) {
         let seconds = |us: u64| us as f64 / 1e6;
         let all = [
@@ -395,6 +446,9 @@ fn prometheus(told: &Told) -> String {
     page.times("host_free", "Calls that gave pinned memory back", &host.host_free_time);
     if !told.tags.is_empty() {
         page.tags(&told.tags);
+    }
+    if let Some(streams) = &told.streams {
+        page.streams(streams);
     }
     if !told.latencies.is_empty() {
         page.latencies(&told.latencies);

@@ -38,25 +38,6 @@ bool answer(const Call& call) noexcept {
   return call();
 #endif
 }
-
-inline std::vector<millpond_block_record> list_blocks(const millpond_device* device,
-                                                      const millpond_pool* pool,
-                                                      std::uint32_t states) {
-  std::vector<millpond_block_record> all(64);
-  // More may have been added since they were counted.
-  for (;;) {
-    std::size_t count = 0;
-    if (check(millpond_device_list_blocks(device, pool, states, all.data(), sizeof all[0],
-                                          all.size(), &count)) != C_SUCCESS) {
-      return {};
-    }
-    if (count <= all.size()) {
-      all.resize(count);
-      return all;
-    }
-    all.resize(count + count / 8);
-  }
-}
 }  // namespace detail
 
 /// The maximum length of a device type's name in bytes, including the terminating NUL.
@@ -296,8 +277,8 @@ class Device {
   std::vector<millpond_stream_stats> stream_stats() const {
     return detail::list_stream_stats(raw_, nullptr);
   }
-  /// The statistics of the device, its pools and its pinned memory as text, in a MILLPOND_STATS_*
-  /// format: JSON, or what Prometheus reads.
+  /// The statistics of the device, its pools, its tags and its pinned memory as text, in a
+  /// MILLPOND_STATS_* format: JSON, or what Prometheus reads.
   std::string stats_text(std::uint32_t format = MILLPOND_STATS_JSON) const {
     std::string out;
     std::size_t needed = 0;

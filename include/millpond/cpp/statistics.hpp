@@ -1,5 +1,5 @@
-// Statistics in full, by name and by stream, and how long calls took. Device and PoolView have the
-// calls.
+// Lists of blocks and streams, statistics by name, and how long calls took. Device and PoolView
+// have the calls.
 #ifndef MILLPOND_CPP_STATISTICS_HPP
 #define MILLPOND_CPP_STATISTICS_HPP
 
@@ -13,6 +13,24 @@ namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
 
 namespace detail {
+inline std::vector<millpond_block_record> list_blocks(const millpond_device* device,
+                                                      const millpond_pool* pool,
+                                                      std::uint32_t states) {
+  std::vector<millpond_block_record> all(64);
+  // More may have been added since they were counted.
+  for (;;) {
+    std::size_t count = 0;
+    if (check(millpond_device_list_blocks(device, pool, states, all.data(), sizeof all[0],
+                                          all.size(), &count)) != C_SUCCESS) {
+      return {};
+    }
+    if (count <= all.size()) {
+      all.resize(count);
+      return all;
+    }
+    all.resize(count + count / 8);
+  }
+}
 inline std::vector<millpond_stream_stats> list_stream_stats(const millpond_device* device,
                                                             const millpond_pool* pool) {
   std::vector<millpond_stream_stats> all(16);

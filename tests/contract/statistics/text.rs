@@ -210,7 +210,7 @@ fn prometheus_can_read_the_page() {
 
 // ---- JSON ------------------------------------------------------------------------------------------------------
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Json {
     Null,
     Number(f64),
@@ -272,6 +272,46 @@ pub fn value(text: &str) -> Option<(Json, &str)> {
 }
 
 #[test]
+fn each_stream_is_in_the_text_where_it_is_asked_for() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let (pool, s) = (d.default_pool(), d.stream());
+        let blocks = [pool.alloc(1000, s).unwrap(), pool.alloc(3 * MIB, s).unwrap(), d.alloc(5000).unwrap()];
+        let json = |format| match value(&written(d, format)) {
+            Some((Json::Object(all), "")) => all["streams"].clone(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(json(MILLPOND_STATS_JSON), Json::Null);
+        let Json::List(all) = json(MILLPOND_STATS_JSON | MILLPOND_STATS_STREAMS) else { panic!() };
+        let of = |stream: Json| {
+            let found = all.iter().find_map(|j| match j {
+                Json::Object(o) if o["stream"] == stream => Some(&o["memory"]),
+                _ => None,
+            });
+            match found {
+                Some(Json::Object(memory)) => memory.clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let name = format!("{:#x}", s.0);
+        let mine = of(Json::Number(s.0 as f64));
+        assert_eq!(mine["blocks"], Json::Number(2.0));
+        assert_eq!(mine["requested_bytes"], Json::Number(1000.0 + 3.0 * MIB as f64));
+        assert_eq!(of(Json::Null)["requested_bytes"], Json::Number(5000.0));
+        let page = |format| parse(&written(d, format)).unwrap_or_else(|e| panic!("{e}"));
+        let at = |samples: &Samples, stream: &str| {
+            let labels = [("device", "host:0"), ("stream", stream)];
+            let labels: Labels = labels.map(|(n, v)| (n.to_owned(), v.to_owned())).into();
+            samples.get(&("millpond_stream_blocks".to_owned(), labels)).copied()
+        };
+        assert_eq!(at(&page(MILLPOND_STATS_PROMETHEUS), &name), None);
+        let with = page(MILLPOND_STATS_PROMETHEUS | MILLPOND_STATS_STREAMS);
+        assert_eq!((at(&with, &name), at(&with, "none")), (Some(2.0), Some(1.0)));
+        blocks.into_iter().for_each(|at| free(at).unwrap());
+    });
+}
+
+#[test]
 fn the_json_has_every_name() {
     apart(|| {
         let d = host(64 * MIB, true);
@@ -301,7 +341,9 @@ fn the_json_has_every_name() {
         let write = |format, at, room, needed: *mut usize| {
             outcome(unsafe { millpond_device_write_stats(ptr(d.0), format, at, room, needed) })
         };
-        assert_eq!(code(write(7, null_mut(), 0, &mut needed)), MILLPOND_E_INVALID_ARGUMENT);
+        for format in [0, 7, MILLPOND_STATS_STREAMS, MILLPOND_STATS_JSON | 512] {
+            assert_eq!(code(write(format, null_mut(), 0, &mut needed)), MILLPOND_E_INVALID_ARGUMENT);
+        }
         assert_eq!(
             code(write(MILLPOND_STATS_JSON, null_mut(), 10, &mut needed)),
             MILLPOND_E_INVALID_ARGUMENT
