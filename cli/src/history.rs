@@ -177,6 +177,9 @@ impl History {
             o.insert("requested".into(), e.requested.into());
             o.insert("stream".into(), e.stream.into());
             o.insert("pool".into(), e.pool.0.into());
+            if let Some(name) = self.file.pools.get(&e.pool.0).filter(|_| !e.host) {
+                o.insert("pool_name".into(), name.as_str().into());
+            }
             o.insert("thread".into(), e.thread.into());
             for (is, name) in [(e.host, "host"), (e.at_once, "at_once")] {
                 if is {

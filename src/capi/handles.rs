@@ -283,12 +283,18 @@ pub(crate) fn end_pools_of_ended_devices() {
 /// Sets the name of a pool, for messages.
 pub(crate) fn name_pool(handle: *const millpond_pool, name: &str) {
     lock(&BOOK).names.insert(split(handle).1, name.to_owned());
+    runtime::name_pools_by(name_on);
+}
+
+/// The name of a pool of the device of that number, if it has one.
+fn name_on(device: u32, pool: PoolId) -> Option<String> {
+    let book = lock(&BOOK);
+    book.names.get(book.handles.get(&(device, pool))?).cloned()
 }
 
 /// The name of a pool, if it has one.
 pub(crate) fn name_of(device: &DeviceState, pool: PoolId) -> Option<String> {
-    let book = lock(&BOOK);
-    book.names.get(book.handles.get(&(device.id(), pool))?).cloned()
+    name_on(device.id(), pool)
 }
 
 /// The same report with the names of pools.

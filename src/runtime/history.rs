@@ -66,6 +66,12 @@ pub fn annotate(text: &str) -> Result<()> {
     Ok(())
 }
 
+/// Pools have names, which that function tells: files of histories have them from now on. Only the C API names pools.
+#[cfg(feature = "capi")]
+pub(crate) fn name_pools_by(names: files::PoolNames) {
+    let _ = files::NAMES.set(names); // there is one such function
+}
+
 /// What the environment asks of devices that are opened. The files are open, so nothing can fail any more.
 #[derive(Default)]
 pub(crate) struct Wishes {
@@ -129,7 +135,7 @@ impl DeviceState {
     fn history_begin(&self, events: usize, frames: usize, file: Option<File>) -> Result<()> {
         let frames = frames.min(MOST_FRAMES);
         let tape = Tape::new(events, frames, false)?;
-        let sink = file.map(|f| files::HistorySink::new(f, &self.device_name(), frames));
+        let sink = file.map(|f| files::HistorySink::new(f, self, frames));
         let observer: Arc<dyn Observer> = tape.clone();
         self.memory().watch(&observer)?;
         if let Some(sink) = sink {

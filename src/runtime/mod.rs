@@ -79,6 +79,8 @@ pub use crate::device::{Caps, CopyKind, EventId, MAX_TYPE_NAME, StreamCallback, 
 pub use backing::segments::Segment;
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
+#[cfg(feature = "capi")]
+pub(crate) use history::name_pools_by;
 pub use history::{History, HistoryEvent, HistoryFile, HistoryOptions, annotate};
 pub use latency::Latency;
 pub use memory::{Memory, StreamStats};

@@ -150,11 +150,24 @@ fn the_file_names_tags_and_the_homes_of_scattered_memory() {
         outcome(unsafe { millpond_tag_push(name.as_ptr()) }).unwrap();
         let scattered = pool.alloc(8 * MIB, NULL).unwrap();
         outcome(millpond_tag_pop()).unwrap();
+        let options = millpond_pool_options {
+            struct_size: size_of::<millpond_pool_options>(),
+            limit_bytes: 0,
+            name: name.as_ptr(),
+        };
+        let mut named = null_mut();
+        outcome(unsafe { millpond_pool_create(ptr(d.0), &options, &mut named) }).unwrap();
+        pool.free(scattered, NULL).unwrap();
+        let mut inside = null_mut();
+        outcome(unsafe { millpond_pool_alloc(named, 1000, null_mut(), &mut inside) }).unwrap();
         assert_eq!(state(d).history_stop().unwrap(), 0);
         let read = HistoryFile::parse(&take(&file)).unwrap();
         let given = |e: &Event| e.kind == EventKind::Alloc && e.address == scattered as u64;
         let tagged = read.events.iter().map(|e| e.event).find(given).map(|e| read.tags[&e.tag].as_str());
         assert_eq!(tagged, Some(name.to_str().unwrap()));
+        let from = |e: &&HistoryEvent| e.event.address == inside as u64 && e.event.kind == EventKind::Alloc;
+        let pools: Vec<u32> = read.events.iter().filter(from).map(|e| e.event.pool.0).collect();
+        assert_eq!(pools.last().map(|p| read.pools[p].as_str()), Some(name.to_str().unwrap()));
         let shown = read.events.iter().map(|e| e.event).filter(|e| e.kind == EventKind::SegmentMap);
         let mut homes = Vec::new();
         for e in shown {

@@ -162,7 +162,11 @@ def program(browser, folder, command):
         power = lambda b: (b["size"].bit_length() - 1) // 2
         wanted = truth.holders(lambda b: f"{size(4 ** power(b))} to {size(4 ** (power(b) + 1))}")
         same({k: tuple(v) for k, v in page.value(HOLDERS).items()}, wanted, "by size")
-        for by in ["pool", "thread", "stack"]:
+        choose(page, "#by", "pool")
+        wanted = truth.holders(lambda b: b.get("pool_name", "default pool"))
+        same({k: tuple(v) for k, v in page.value(HOLDERS).items()}, wanted, "by pool")
+        true('kv "cache" </script>' in wanted, wanted)
+        for by in ["thread", "stack"]:
             choose(page, "#by", by)
             sums = sum(int(v[0]) for v in page.value(HOLDERS).values())
             same(sums, len(truth.peak[2]), by)

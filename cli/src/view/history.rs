@@ -108,7 +108,7 @@ impl Reader<'_> {
         let name = match (e.host, e.pool.0) {
             (true, _) => "pinned host memory".to_owned(),
             (false, 0) => "default pool".to_owned(),
-            (false, n) => format!("pool {n}"),
+            (false, n) => self.history.file.pools.get(&n).cloned().unwrap_or_else(|| format!("pool {n}")),
         };
         self.b.record.pools.number(name)
     }

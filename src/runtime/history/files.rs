@@ -5,7 +5,9 @@ use super::tape::Sink;
 use super::texts::text_of;
 use crate::base::clock;
 use crate::base::error::{Code, Error, Result};
+use crate::core::PoolId;
 use crate::fail;
+use crate::runtime::device::DeviceState;
 use crate::runtime::observe::{Event, EventKind};
 use crate::runtime::tags;
 use std::collections::BTreeSet;
@@ -14,6 +16,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The name of the file for one device: `%p` is the process, `%d` the device.
@@ -86,17 +89,26 @@ pub(super) fn program() -> String {
     std::env::current_exe().map_or_else(|_| "?".to_owned(), |p| p.display().to_string().replace('\n', " "))
 }
 
+/// Who knows the names of pools.
+pub(crate) type PoolNames = fn(device: u32, pool: PoolId) -> Option<String>;
+/// Set once there are any.
+pub(super) static NAMES: OnceLock<PoolNames> = OnceLock::new();
+
 /// A history's file. What is in it is whole up to the last flush.
 pub(super) struct HistorySink {
     file: File,
     head: Vec<u8>,
     chunk: Chunk,
-    /// Tags whose names are in the file.
-    named: BTreeSet<u16>,
+    device: u32,
+    /// Tags and pools whose names are in the file, if they have any.
+    tags: BTreeSet<u16>,
+    pools: BTreeSet<PoolId>,
 }
 
 impl HistorySink {
-    pub(super) fn new(file: File, device: &str, depth: usize) -> HistorySink {
+    pub(super) fn new(file: File, device: &DeviceState, depth: usize) -> HistorySink {
+        let id = device.id();
+        let device = device.device_name();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         let about = format!(
             "device: {device}\nprogram: {}\nprocess: {}\nclock: CLOCK_MONOTONIC, ns\nclock_at_start: {}\n\
@@ -106,7 +118,8 @@ impl HistorySink {
             clock::monotonic(),
             env!("CARGO_PKG_VERSION")
         );
-        HistorySink { file, head: head(&about), chunk: Chunk::default(), named: BTreeSet::new() }
+        let (tags, pools) = (BTreeSet::new(), BTreeSet::new());
+        HistorySink { file, head: head(&about), chunk: Chunk::default(), device: id, tags, pools }
     }
 }
 
@@ -114,10 +127,17 @@ impl Sink for HistorySink {
     fn event(&mut self, event: &Event, frames: &[u64]) {
         let text = if event.kind == EventKind::Annotate { text_of(event.address) } else { None };
         if event.tag != 0
-            && self.named.insert(event.tag)
+            && self.tags.insert(event.tag)
             && let Some(name) = tags::name(event.tag)
         {
             self.chunk.tag_name(event.tag, name);
+        }
+        if event.pool != PoolId::DEFAULT
+            && !event.host
+            && self.pools.insert(event.pool)
+            && let Some(name) = NAMES.get().and_then(|name_of| name_of(self.device, event.pool))
+        {
+            self.chunk.pool_name(event.pool, &name);
         }
         self.chunk.event(event, frames, text.as_deref());
     }

@@ -21,6 +21,8 @@ const DROPPED: u8 = 0;
 const MODULES: u8 = 255;
 /// The name of a tag follows.
 const TAG_NAME: u8 = 254;
+/// The name of a pool follows.
+const POOL_NAME: u8 = 253;
 
 const HOST: u8 = 1;
 const AT_ONCE: u8 = 2;
@@ -54,6 +56,8 @@ pub struct HistoryFile {
     pub modules: String,
     /// The names of the tags of its events.
     pub tags: BTreeMap<u16, String>,
+    /// The names of the pools of its events, those that have one.
+    pub pools: BTreeMap<u32, String>,
     /// The file ends in the middle of a chunk: its writer ended, or still writes.
     pub cut_off: bool,
     /// \[B\] up to the end of its last whole chunk.
@@ -140,6 +144,12 @@ impl Chunk {
     pub(super) fn tag_name(&mut self, number: u16, name: &str) {
         self.bytes.push(TAG_NAME);
         self.number(number.into());
+        self.text(name);
+    }
+
+    pub(super) fn pool_name(&mut self, pool: PoolId, name: &str) {
+        self.bytes.push(POOL_NAME);
+        self.number(pool.0.into());
         self.text(name);
     }
 
@@ -293,6 +303,10 @@ impl HistoryFile {
                     let number = b.small("a tag")?;
                     self.tags.insert(number, b.text()?);
                 }
+                POOL_NAME => {
+                    let number = b.small("a pool")?;
+                    self.pools.insert(number, b.text()?);
+                }
                 k => {
                     let Some(kind) = kind_of(k) else {
                         return b.wrong(&format!("there is no event of kind {k}"));
@@ -373,6 +387,7 @@ mod tests {
             some.iter().for_each(|e| c.event(&e.event, &e.frames, e.text.as_deref()));
             c.dropped(3);
             c.tag_name(2, "weights </script>\n");
+            c.pool_name(PoolId(7), "kv");
             out.extend(c.finish());
         }
         let mut c = Chunk::default();
@@ -387,6 +402,7 @@ mod tests {
         assert_eq!(f.events, events());
         assert_eq!((f.dropped, f.cut_off, &f.modules[..]), (9, false, "1000-2000 r-xp 0 /bin/x\n"));
         assert_eq!((f.tags[&2].as_str(), f.tags.len()), ("weights </script>\n", 1));
+        assert_eq!(f.pools, BTreeMap::from([(7, "kv".to_owned())]));
         assert_eq!(f.whole_bytes, file().len() as u64);
         assert_eq!(f.about[1], ("program".to_owned(), "/a: b".to_owned()));
     }
