@@ -2,8 +2,9 @@
 
 use super::api::{self, Stream};
 use super::gpu;
-use super::model::{Block, CaptureOf, CheckpointOf, Model, touch};
+use super::model::{Block, CaptureOf, CheckpointOf, Model};
 use super::run::{Run, remove};
+use super::waits::granules;
 use super::world::{self, Clock, world};
 use millpond::capi::*;
 
@@ -130,8 +131,10 @@ impl Run {
             for b in m.blocks.iter_mut().flatten().filter(|b| b.capture == Some(c.number)) {
                 b.written = false;
             }
-            if m.keeps(c.pool) {
-                m.shared.push(c.clone());
+            match m.keeps(c.pool) {
+                true => m.shared.push(c.clone()),
+                // The library waits for all replays before anything gets their memory.
+                false => m.shared.retain(|s| s.pool != c.pool),
             }
             c
         };
@@ -156,7 +159,31 @@ impl Run {
         m.checkpoints[slot] = Some(CheckpointOf { checkpoint: made, pool: p.number, blocks, kept });
     }
 
+    /// Makes the streams of the pool's graphs come after replays on other streams, of which the library does not know,
+    /// or waits for these. Whether that was possible.
+    fn order_replays(&self, pool: u64) -> bool {
+        let open = self.m().replays_elsewhere(&world(), pool);
+        for (own, line, last) in open {
+            let (handle, both) = {
+                let w = world();
+                (w.lines[own].handle, w.lines[own].alive && w.lines[line].alive)
+            };
+            let mut born: Clock = vec![0; line + 1];
+            born[line] = last;
+            let replay = Block { line: Some(line), born, ..Block::default() };
+            let wait = || !self.m().beside && !self.m().any_recorded() && self.d.synchronize().is_ok();
+            if !(if both { self.order(&replay, own, handle) } else { wait() }) {
+                return false;
+            }
+        }
+        true
+    }
+
     pub fn restore(&self, slot: usize) {
+        let Some(pool) = self.m().checkpoints[slot].as_ref().map(|k| k.pool) else { return };
+        if !self.order_replays(pool) {
+            return;
+        }
         let (k, pool, must) = {
             let mut m = self.m();
             let m = &mut *m;
@@ -167,6 +194,9 @@ impl Run {
                 return;
             }
             let w = world();
+            if !m.replays_elsewhere(&w, k.pool).is_empty() {
+                return; // another thread's
+            }
             let mut tell = Vec::new();
             for b in m.blocks.iter_mut().flatten().filter(|b| b.pool == k.pool) {
                 let open = b.open_uses(&w, None);
@@ -254,10 +284,11 @@ impl Run {
         b.ended.clear();
         b.sure.clear();
         b.tag = 0x7A6_0000_0000 + m.number();
-        // A graph of another stream that was captured since then has lost the memory, and is not replayed.
-        let places = w.places(b.at, b.bytes);
+        // A graph of another stream that was captured since then has lost its memory in these granules, and is not
+        // replayed.
+        let back = granules(&w, &w.places(b.at, b.bytes));
         let others = m.captures.iter_mut().flatten().filter(|c| c.pool == b.pool && b.line != Some(c.line));
-        for c in others.filter(|c| touch(&c.places, &places)) {
+        for c in others.filter(|c| !granules(&w, &c.places).is_disjoint(&back)) {
             c.lost = true;
             c.places.clear();
         }

@@ -92,7 +92,7 @@ pub struct CaptureOf {
     pub pool: u64,
     pub line: usize,
     pub ended: bool,
-    /// A restore has made blocks of other streams live in its memory.
+    /// A restore has made blocks of other streams live in granules of its memory.
     pub lost: bool,
     /// The last work of each replay.
     pub replays: Vec<(usize, u64)>,
@@ -202,14 +202,21 @@ impl Model {
         }
     }
 
+    /// Replays of the pool's graphs on other streams, where the graph's own stream does not come after them: that
+    /// stream, the other one, and the replay's last work.
+    pub fn replays_elsewhere(&self, w: &World, pool: u64) -> Vec<(usize, usize, u64)> {
+        let graphs = self.captures.iter().flatten().chain(&self.shared).filter(|c| c.pool == pool);
+        let replays = graphs.flat_map(|c| c.replays.iter().map(|&(line, last)| (c.line, line, last)));
+        let after = |&(own, line, last): &(usize, usize, u64)| {
+            let ordered = || w.lines[own].alive && w.now(own).get(line).is_some_and(|&n| n >= last);
+            w.lines[line].done >= last || ordered()
+        };
+        replays.filter(|r| !after(r)).collect()
+    }
+
     /// Whether a graph of the pool and stream was replayed elsewhere, and the stream does not come after it.
     pub fn disordered(&self, w: &World, pool: u64, line: Option<usize>) -> bool {
-        let Some(line) = line else { return false };
-        let now = w.now(line);
-        let after =
-            |&(l, last): &(usize, u64)| w.lines[l].done >= last || now.get(l).is_some_and(|&n| n >= last);
-        let mut graphs = self.captures.iter().flatten().chain(&self.shared);
-        graphs.any(|c| (c.pool, c.line) == (pool, line) && !c.replays.iter().all(after))
+        line.is_some_and(|line| self.replays_elsewhere(w, pool).iter().any(|r| r.0 == line))
     }
 
     /// Why a block that was just made must not be where it is.

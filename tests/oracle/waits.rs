@@ -8,7 +8,7 @@
 
 use super::model::{Block, Model};
 use super::run::{IN_CALLBACK, Run};
-use super::world::{Clock, GRANULE, World, join, world};
+use super::world::{Clock, GRANULE, Place, World, join, world};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the device's granules were used for.
@@ -23,7 +23,17 @@ pub struct Granules {
 }
 
 fn granules_of(w: &World, b: &Block) -> BTreeSet<u64> {
-    w.places(b.at, b.bytes).iter().flat_map(|p| p.0 / GRANULE..=(p.0 + p.1.max(1) - 1) / GRANULE).collect()
+    granules(w, &w.places(b.at, b.bytes))
+}
+
+/// The granules of these places; those of a segment begin where it begins.
+pub fn granules(w: &World, places: &[Place]) -> BTreeSet<u64> {
+    let of = |p: &Place| {
+        let segment = w.segments.range(..=p.0 as usize).next_back();
+        let base = segment.filter(|s| p.0 < (s.0 + s.1) as u64).map_or(0, |s| *s.0 as u64 % GRANULE);
+        (p.0 - base) / GRANULE..=(p.0 - base + p.1.max(1) - 1) / GRANULE
+    };
+    places.iter().flat_map(of).collect()
 }
 
 impl Granules {
