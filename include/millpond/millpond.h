@@ -1000,8 +1000,10 @@ C_Status millpond_scope_end(millpond_pool *pool);
  * replay of the graph finds it there: no memory is given back, given to other pools or streams, or mapped elsewhere,
  * and
  * `millpond_pool_destroy` returns BUSY. A replay also uses the memory of blocks that were freed during the capture.
- * Other requests to the pool may get such memory, so order them with the replays, as requests on the captured stream
- * are, or use another pool.
+ * Other requests to the pool, and `millpond_pool_restore`, may make such memory a block's, so order them with the
+ * replays, or use another pool. What is replayed on the captured stream is in order. A replay on another stream is not
+ * known here: each captured stream must wait for it before it gets work on a block that was requested or restored after
+ * the replay was queued.
  *
  * The caller must end the capture with `millpond_capture_release`.
  *
@@ -1061,8 +1063,15 @@ C_Status millpond_pool_checkpoint(millpond_pool *pool,
  * and streams. Blocks that were allocated since are freed, and those that were freed since are live again, with what
  * their memory holds now; if a block was freed and another of the same size and stream was allocated at its address,
  * that one stays. `callback` (may be NULL) is called for each block that was freed or made live. Nothing is copied,
- * and the device is called only if a block that is freed was used by streams other than its own, which are waited for.
+ * and the device is called only if a block that is freed was used by streams other than its own, which are waited for,
+ * or if memory goes from one stream to another.
  * No other thread may use the pool meanwhile. A checkpoint may be restored any number of times.
+ *
+ * Work that is queued on a block's stream from now on may use the block, as after `millpond_pool_alloc`. Replays of a
+ * graph on a stream other than the captured one are not known here: make the captured stream wait for them before.
+ * Memory goes back to the streams that had it at the checkpoint, in granules of 2 MiB. A graph of another stream that
+ * was captured since must not be replayed if a granule of its memory now has a block that is live again; none has if a
+ * capture keeps the pool from its first checkpoint on.
  *
  * Errors: NOT_PERMITTED if it is impossible, because memory of it went back to the device or to another pool, which
  * does not happen while a capture keeps the pool; UNKNOWN_STREAM if one of its streams has ended; BUSY if one of its

@@ -21,8 +21,10 @@ use crate::paddle::abi::{C_Status, C_Stream};
 /// replay of the graph finds it there: no memory is given back, given to other pools or streams, or mapped elsewhere,
 /// and
 /// `millpond_pool_destroy` returns BUSY. A replay also uses the memory of blocks that were freed during the capture.
-/// Other requests to the pool may get such memory, so order them with the replays, as requests on the captured stream
-/// are, or use another pool.
+/// Other requests to the pool, and `millpond_pool_restore`, may make such memory a block's, so order them with the
+/// replays, or use another pool. What is replayed on the captured stream is in order. A replay on another stream is not
+/// known here: each captured stream must wait for it before it gets work on a block that was requested or restored after
+/// the replay was queued.
 ///
 /// The caller must end the capture with `millpond_capture_release`.
 ///

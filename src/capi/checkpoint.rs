@@ -38,8 +38,15 @@ pub unsafe extern "C" fn millpond_pool_checkpoint(
 /// and streams. Blocks that were allocated since are freed, and those that were freed since are live again, with what
 /// their memory holds now; if a block was freed and another of the same size and stream was allocated at its address,
 /// that one stays. `callback` (may be NULL) is called for each block that was freed or made live. Nothing is copied,
-/// and the device is called only if a block that is freed was used by streams other than its own, which are waited for.
+/// and the device is called only if a block that is freed was used by streams other than its own, which are waited for,
+/// or if memory goes from one stream to another.
 /// No other thread may use the pool meanwhile. A checkpoint may be restored any number of times.
+///
+/// Work that is queued on a block's stream from now on may use the block, as after `millpond_pool_alloc`. Replays of a
+/// graph on a stream other than the captured one are not known here: make the captured stream wait for them before.
+/// Memory goes back to the streams that had it at the checkpoint, in granules of 2 MiB. A graph of another stream that
+/// was captured since must not be replayed if a granule of its memory now has a block that is live again; none has if a
+/// capture keeps the pool from its first checkpoint on.
 ///
 /// Errors: NOT_PERMITTED if it is impossible, because memory of it went back to the device or to another pool, which
 /// does not happen while a capture keeps the pool; UNKNOWN_STREAM if one of its streams has ended; BUSY if one of its

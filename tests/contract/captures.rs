@@ -1,6 +1,7 @@
 //! The last replay of a graph may still run when its capture is released, on whatever stream it was launched. The
 //! memory that the graph used, blocks that were freed while it was recorded included, is nobody else's until then; also
-//! where the device as a whole cannot be waited for, since another stream is being captured.
+//! where the device as a whole cannot be waited for, since another stream is being captured. A restore before the
+//! release is ordered after what the captured stream waits for.
 
 use crate::apart::*;
 use crate::api::*;
@@ -123,4 +124,51 @@ fn the_end_of_a_released_pool_beside_a_capture_does_not_take_memory_from_a_repla
             poke(w.block, 0x22, BYTES); // it is still there
         }
     });
+}
+
+/// A replay runs on a stream other than the captured one, and the program has made the captured stream wait for it.
+/// What a restore makes live comes after the replay: on the captured stream, or (`other`) on a stream that gets memory
+/// back which the captured stream has had since.
+fn restored_after_a_replay_elsewhere(mapping: bool, other: bool) {
+    let d = host(CAPACITY, mapping);
+    let pool = d.pool(0);
+    let (s, t, replays) = (d.stream(), d.stream(), d.stream());
+    let p = pool.alloc(BYTES, t).unwrap();
+    let before = pool.checkpoint();
+    pool.free(p, t).unwrap();
+    let q = pool.alloc(BYTES, s).unwrap(); // a captured stream takes nothing from others
+    pool.free(q, s).unwrap();
+    let graph = pool.capture(s).unwrap();
+    let q = pool.alloc(BYTES, s).unwrap();
+    let within = pool.checkpoint();
+    pool.free(q, s).unwrap();
+    graph.end().unwrap();
+    let (stream, block, to) = if other { (t, p, before) } else { (s, q, within) };
+    if other {
+        assert!(overlap((p, BYTES), (q, BYTES)), "the captured stream has the memory");
+    }
+
+    let gate = d.gate(replays);
+    d.call(replays, move || poke(q, 0xAA, BYTES));
+    let replayed = d.event();
+    d.event_record(replays, replayed).unwrap();
+    d.stream_wait(s, replayed).unwrap();
+    gate.open_after(2 * LATE); // who waits for the replay is right, too
+    assert_eq!(pool.restore(to).unwrap(), [block]);
+    d.fill(stream, block, 0x11, BYTES);
+    std::thread::sleep(LATE / 4);
+    gate.open();
+    d.synchronize().unwrap();
+    assert_eq!(filled(block, BYTES), Some(0x11), "the replay came after the restored block's work");
+    graph.release().unwrap();
+}
+
+#[test]
+fn a_restored_block_comes_after_a_replay_that_its_stream_waits_for() {
+    apart(|| [true, false].into_iter().for_each(|mapping| restored_after_a_replay_elsewhere(mapping, false)));
+}
+
+#[test]
+fn memory_that_a_restore_moves_comes_after_a_replay_that_its_last_stream_waits_for() {
+    apart(|| restored_after_a_replay_elsewhere(true, true));
 }
