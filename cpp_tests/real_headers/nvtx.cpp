@@ -1,5 +1,6 @@
-// What tests/cuda/nvtx_tool.c takes for NVTX is NVTX: its declarations are those of the published headers, and a program
-// that is written with these headers finds it. src/base/nvtx is tested against that tool.
+// What tests/cuda/nvtx_tool.c takes for NVTX is NVTX: its declarations are those of the published
+// headers, and a program that is written with these headers finds it. src/base/nvtx is tested
+// against that tool.
 
 #include <nvtx3/nvToolsExt.h>
 #include <nvtx3/nvToolsExtMem.h>
@@ -13,11 +14,15 @@ extern "C" {
 #include "../../tests/cuda/nvtx_tool.c"
 }
 
-#define SAME_TYPE(ours, theirs) static_assert(sizeof(ours) == sizeof(theirs) && alignof(ours) == alignof(theirs), #ours)
-#define SAME(ours, theirs, member)                                                                      \
-  static_assert(offsetof(ours, member) == offsetof(theirs, member), #ours "." #member);                 \
-  static_assert(sizeof(static_cast<ours*>(nullptr)->member) == sizeof(static_cast<theirs*>(nullptr)->member), #member)
-#define EQUAL(ours, theirs) static_assert(static_cast<long>(ours) == static_cast<long>(theirs), #ours)
+#define SAME_TYPE(ours, theirs) \
+  static_assert(sizeof(ours) == sizeof(theirs) && alignof(ours) == alignof(theirs), #ours)
+#define SAME(ours, theirs, member)                                                      \
+  static_assert(offsetof(ours, member) == offsetof(theirs, member), #ours "." #member); \
+  static_assert(sizeof(static_cast<ours*>(nullptr)->member) ==                          \
+                    sizeof(static_cast<theirs*>(nullptr)->member),                      \
+                #member)
+#define EQUAL(ours, theirs) \
+  static_assert(static_cast<long>(ours) == static_cast<long>(theirs), #ours)
 
 SAME_TYPE(tool_callbacks, NvtxExportTableCallbacks);
 SAME(tool_callbacks, NvtxExportTableCallbacks, GetModuleFunctionTable);
@@ -156,7 +161,8 @@ int main(int, char** argv) {
   nvtxMemHeapUnregister(domain, handle);
 
   const char* want =
-      "tool\ndomain real\nmark 7 a thing\npush 7 a thing\npop\nheap 0 65536 4096\nregion 0 65536 100\n"
+      "tool\ndomain real\nmark 7 a thing\npush 7 a thing\npop\nheap 0 65536 4096\nregion 0 65536 "
+      "100\n"
       "end_region 65536\nend_heap 0\n";
   std::string said(1000, '\0');
   std::FILE* log = std::fopen(path.c_str(), "r");

@@ -1,5 +1,5 @@
-// Uses memory rightly in many ways ("right"), or wrongly in one: the way is the first argument. Built with
-// AddressSanitizer, or run by valgrind's memcheck, by checkers.rs.
+// Uses memory rightly in many ways ("right"), or wrongly in one: the way is the first argument.
+// Built with AddressSanitizer, or run by valgrind's memcheck, by checkers.rs.
 
 #include <millpond/millpond.h>
 
@@ -134,7 +134,8 @@ void right_at_random(millpond_pool* pool) {
   for (int i = 0; i < 600; ++i) {
     if (live.size() < 12 && random(3) != 0) {
       const std::size_t scale[] = {700, 9000, 200000, 3000000};
-      Block b{nullptr, 1 + random(65536) % scale[random(4)], static_cast<unsigned char>(i), streams[random(2)]};
+      Block b{nullptr, 1 + random(65536) % scale[random(4)], static_cast<unsigned char>(i),
+              streams[random(2)]};
       if (random(8) == 0) b.bytes += 2 << 20;
       b.at = pool_alloc(pool, b.bytes, b.s);
       if (random(2) != 0) {

@@ -1,5 +1,6 @@
-/* What an NVTX tool needs to know of NVTX 3 and of its memory extension, with the names of members as the published
- * headers have them; or, with NVTX_REAL, those headers themselves. cpp_tests/real_headers/nvtx.cpp compares the two. */
+/* What an NVTX tool needs to know of NVTX 3 and of its memory extension, with the names of members
+ * as the published headers have them; or, with NVTX_REAL, those headers themselves.
+ * cpp_tests/real_headers/nvtx.cpp compares the two. */
 #ifndef MILLPOND_TESTS_NVTX_ABI_H
 #define MILLPOND_TESTS_NVTX_ABI_H
 
@@ -66,7 +67,7 @@ enum {
 
 typedef struct {
   size_t struct_size;
-  int (*GetModuleFunctionTable)(int module, void (****out_table)(void), unsigned *out_size);
+  int (*GetModuleFunctionTable)(int module, void (****out_table)(void), unsigned* out_size);
 } tool_callbacks;
 
 typedef struct {
@@ -90,15 +91,15 @@ typedef struct {
   } payload;
   int32_t messageType;
   union {
-    const char *ascii;
-    void *registered;
+    const char* ascii;
+    void* registered;
   } message;
 } tool_event;
 
 typedef struct {
   size_t segmentId;
   size_t slotCount;
-  intptr_t *functionSlots;
+  intptr_t* functionSlots;
 } tool_segment;
 
 typedef struct {
@@ -107,14 +108,14 @@ typedef struct {
   uint16_t moduleId;
   uint16_t compatId;
   size_t segmentsCount;
-  tool_segment *segments;
+  tool_segment* segments;
   intptr_t (*getExportFunction)(uint32_t);
-  const void *extInfo;
+  const void* extInfo;
 } tool_module;
 
 typedef struct {
   size_t size;
-  const void *ptr;
+  const void* ptr;
 } tool_range;
 
 typedef struct {
@@ -124,12 +125,12 @@ typedef struct {
   uint32_t usage;
   uint32_t type;
   size_t typeSpecificDescSize;
-  const void *typeSpecificDesc;
+  const void* typeSpecificDesc;
   uint32_t category;
   uint32_t messageType;
   union {
-    const char *ascii;
-    void *registered;
+    const char* ascii;
+    void* registered;
   } message;
 } tool_heap;
 
@@ -137,11 +138,11 @@ typedef struct {
   uint16_t extCompatID;
   uint16_t structSize;
   uint32_t regionType;
-  void *heap;
+  void* heap;
   size_t regionCount;
   size_t regionDescElementSize;
-  const void *regionDescElements;
-  void **regionHandleElementsOut;
+  const void* regionDescElements;
+  void** regionHandleElementsOut;
 } tool_register;
 
 typedef struct {
@@ -151,9 +152,9 @@ typedef struct {
   size_t refCount;
   size_t refElementSize;
   const union tool_reference {
-    const void *pointer;
-    void *handle;
-  } *refElements;
+    const void* pointer;
+    void* handle;
+  } * refElements;
 } tool_unregister;
 
 #endif
