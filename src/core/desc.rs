@@ -63,8 +63,6 @@ pub(crate) const OVERSIZE: u32 = 1 << 12;
 /// How a granule is used: bits 56.. of its record. If blocks can start in it, bit 2 is set and the low two bits are the
 /// blocks' tier bits.
 pub(crate) mod use_of {
-    /// No heap's.
-    pub(crate) const UNOWNED: u64 = 0;
     /// A chunk of the small tier.
     pub(crate) const SMALL: u64 = 4;
     /// A chunk of the medium tier.
@@ -138,12 +136,7 @@ impl<'a> Desc<'a> {
         "Next in its bin; of a scattered block, its first piece; of a piece, the next one."
     );
     word!(prev, set_prev, 4, "Previous in its bin; on the remote list, the next one.");
-    word!(
-        aux,
-        set_aux,
-        5,
-        "For a scattered block, its entry in the alias cache; for a free block in the bins, 1 if it is a whole segment."
-    );
+    word!(aux, set_aux, 5, "For a scattered block, its entry in the alias cache.");
 
     /// Kind, tier and flags.
     #[inline(always)]

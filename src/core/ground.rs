@@ -7,7 +7,7 @@
 use super::aliases::Aliases;
 use super::backing::Backing;
 use super::desc::{Found, Id, Maps, kind};
-use super::heap::{Changed, Heap, LockedHeap, OwnedHeap, Scratch, Shared, Source, Stuck};
+use super::heap::{Changed, Heap, LockedHeap, OwnedHeap, Scratch, Shared};
 use super::ledger::Ledger;
 use super::order::Order;
 use super::shape::{Fine, Shape, shift_of};
@@ -72,15 +72,6 @@ impl Config {
     /// Whether segments may be smaller than a granule, because a plugin's init or realloc size is.
     fn has_small_segments(&self) -> bool {
         !self.mapping && self.init_alloc.min(self.realloc) < granule_bytes(1)
-    }
-
-    /// What the memory comes in.
-    pub(crate) fn source(&self) -> Source {
-        match self.mapping {
-            true => Source::Granules,
-            false if self.growing => Source::OwnSegments,
-            false => Source::Segments,
-        }
     }
 
     /// The number of granules of memory, and of granules of addresses for scattered blocks.
@@ -158,10 +149,6 @@ pub(crate) struct Ground {
     /// [units of the large tier] how much of a heap may be free in partly used granules; `u64::MAX` as long as the
     /// device has more memory to give, as far as was last seen. A hint.
     pub most_ragged: AtomicU64,
-    /// How much free memory may be stuck in partly used segments.
-    pub stuck: Stuck,
-    /// [B] What was reserved when the device last refused a segment that the limits allow; `u64::MAX`: it has not.
-    pub refused_at: AtomicU64,
     /// Granules of memory; granule numbers from here on are addresses for scattered blocks.
     pub real: u32,
 }
@@ -270,8 +257,6 @@ impl Ground {
             retries: AtomicU64::new(0),
             tuned: Tuned::default(),
             most_ragged: AtomicU64::new(u64::MAX),
-            stuck: Stuck::default(),
-            refused_at: AtomicU64::new(u64::MAX),
             real,
         })
     }
@@ -320,7 +305,7 @@ impl Ground {
 
     #[inline(always)]
     pub(crate) fn shared(&self) -> Shared<'_> {
-        Shared { maps: &self.maps, aliases: &self.aliases, changed: &self.changed, stuck: &self.stuck }
+        Shared { maps: &self.maps, aliases: &self.aliases, changed: &self.changed }
     }
 
     // ---- heaps ---------------------------------------------------------------------------------------

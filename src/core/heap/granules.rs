@@ -41,7 +41,6 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     pub(crate) fn give(&mut self, block: FreeBlock) {
         let FreeBlock { part, id } = block;
         self.own(part.touched());
-        self.note_owned(part, 1);
         let d = self.maps().desc(id);
         d.set_off(part.off);
         d.set_units(part.units);
@@ -105,7 +104,6 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let piece = self.carve(id, part)?;
         self.maps().desc(piece).set_state(kind::UNUSED);
         self.disown(part.touched());
-        self.note_owned(part, -1);
         Some(FreeBlock { part, id: piece })
     }
 
@@ -185,7 +183,6 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// Enters a block that is a whole segment.
     pub(crate) fn enter_direct(&mut self, id: Id, segment: Extent) {
         self.own(segment.touched());
-        self.note_owned(segment, 1);
         let d = self.maps().desc(id);
         d.set_off(segment.off);
         d.set_units(segment.units);
@@ -198,7 +195,6 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let part = Extent::new(d.off(), d.units());
         d.set_state(kind::UNUSED);
         self.disown(part.touched());
-        self.note_owned(part, -1);
         FreeBlock { part, id }
     }
 }

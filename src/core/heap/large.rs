@@ -4,7 +4,6 @@
 use super::super::desc::{Desc, Id, kind, use_of};
 use super::super::shape::Tier;
 use super::super::units::{Extent, LARGE_UNITS, LARGE_UNITS_SHIFT};
-use super::idle::OWN_SEGMENT;
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
@@ -20,7 +19,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let d = maps.desc(id);
         d.become_(kind::FREE, Tier::Large as u32);
         maps.large_tags().enter(d.off(), d.units(), id);
-        self.bin(id);
+        self.state.large.insert(maps, id);
     }
 
     /// Cuts a part out of a free large block. The remainders on both sides stay free; the left one keeps the block's
@@ -34,7 +33,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
         let d = maps.desc(id);
         let (off, end) = (d.off(), d.off() + d.units());
-        self.unbin(id);
+        self.state.large.remove(maps, id);
         let piece = if at > off { self.pop_id() } else { id };
         if at > off {
             d.set_units(at - off);
@@ -67,18 +66,6 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         if !self.has_id() {
             return 0;
         }
-        if self.state.keeps_whole {
-            let id = if units < OWN_SEGMENT {
-                self.state.large.find(maps, units)
-            } else {
-                self.find_sparing(units)
-            };
-            if id == 0 {
-                return 0;
-            }
-            self.unbin(id);
-            return self.cut(id, units);
-        }
         let id = self.state.large.take(maps, units);
         if id == 0 { 0 } else { self.cut(id, units) }
     }
@@ -103,7 +90,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let tags = maps.large_tags();
         tags.enter(off, units, piece);
         tags.set(off + units, id);
-        self.bin(id);
+        self.state.large.insert(maps, id);
         piece
     }
 
@@ -120,7 +107,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let left = tags.at(off - 1);
             let l = descs.of(left); // 0 is never free
             if l.state() == free && l.off() + l.units() == off {
-                self.unbin(left);
+                self.state.large.remove(maps, left);
                 off = l.off();
                 self.put_id(id);
                 keep = left;
@@ -130,7 +117,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let right = tags.at(end);
             let r = descs.of(right);
             if r.state() == free && r.off() == end {
-                self.unbin(right);
+                self.state.large.remove(maps, right);
                 end += r.units();
                 self.put_id(right);
             }
@@ -140,15 +127,12 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         d.set_off(off);
         d.set_units(end - off);
         d.become_(kind::FREE, Tier::Large as u32);
-        self.bin(keep);
+        self.state.large.insert(maps, keep);
     }
 
-    /// Like `fit_large`, but checks every free block; with `whole`, it cuts whole segments too.
-    pub(crate) fn fit_any(&mut self, units: u32, whole: bool) -> Id {
+    /// Like `fit_large`, but checks every free block.
+    pub(crate) fn fit_any(&mut self, units: u32) -> Id {
         let maps = self.maps();
-        if self.state.keeps_whole && !whole && units >= OWN_SEGMENT {
-            return 0; // `fit_large` has seen them all
-        }
         let mut best = (0, u32::MAX);
         self.state.large.walk(maps, units, |id| {
             let u = maps.desc(id).units();
@@ -160,7 +144,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         if best.0 == 0 || !self.stock_ids() {
             return 0;
         }
-        self.unbin(best.0);
+        self.state.large.remove(maps, best.0);
         self.cut(best.0, units)
     }
 }

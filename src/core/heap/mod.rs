@@ -32,7 +32,6 @@ mod check;
 pub(crate) mod counters;
 mod fine;
 mod granules;
-mod idle;
 mod ids;
 mod large;
 mod place;
@@ -45,8 +44,6 @@ mod waiting;
 mod whole;
 
 pub(crate) use granules::FreeBlock;
-use idle::Idle;
-pub(crate) use idle::{OWN_SEGMENT, Stuck};
 pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
 pub(crate) use waiting::{Waiting, WaitingList};
@@ -71,17 +68,6 @@ pub(crate) struct Use {
     pub said: u64,
 }
 
-/// What the memory of a device comes in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// Granules that can be mapped anywhere.
-    Granules,
-    /// Segments of given sizes.
-    Segments,
-    /// Segments as large as requests need them.
-    OwnSegments,
-}
-
 /// What the lock guards.
 pub(crate) struct HeapState {
     pub counters: Counters,
@@ -101,10 +87,6 @@ pub(crate) struct HeapState {
     small: Bins<10, 1>,
     medium: Bins<7, 1>,
     large: Bins<28, 16>,
-    /// What of the large tier is free; kept where `keeps_whole` says so.
-    idle: Idle,
-    /// Whole segments are cut sparingly (`idle.rs`).
-    keeps_whole: bool,
     ids: Id,
     /// Granules that are chunks, and blocks in them: live, waiting and free ones.
     chunks: u64,
@@ -134,11 +116,11 @@ pub(crate) struct HeapState {
 }
 
 impl HeapState {
-    fn new(source: Source) -> HeapState {
+    fn new(mapping: bool) -> HeapState {
         HeapState {
             counters: Counters::default(),
             lists: [0; LISTS],
-            quick: Quick::new(source == Source::Granules),
+            quick: Quick::new(mapping),
             live_flags: 0,
             shared: false,
             rests: true,
@@ -146,8 +128,6 @@ impl HeapState {
             small: Bins::new(),
             medium: Bins::new(),
             large: Bins::new(),
-            idle: Idle::default(),
-            keeps_whole: source == Source::OwnSegments,
             ids: 0,
             chunks: 0,
             pieces: 0,
@@ -194,7 +174,6 @@ pub(crate) struct Shared<'a> {
     pub maps: &'a Maps,
     pub aliases: &'a Lock<Aliases, { levels::ALIASES }>,
     pub changed: &'a Changed,
-    pub stuck: &'a Stuck,
 }
 
 impl Heap {
@@ -203,9 +182,9 @@ impl Heap {
         &self.listed
     }
 
-    pub(crate) fn new(index: u32, source: Source) -> Heap {
+    pub(crate) fn new(index: u32, mapping: bool) -> Heap {
         Heap {
-            state: Padded(Biased::new(HeapState::new(source))),
+            state: Padded(Biased::new(HeapState::new(mapping))),
             remote: Padded(Remote::new()),
             allocates: Padded(AtomicU64::new(0)),
             index,
@@ -367,8 +346,8 @@ impl LockedHeap<'_> {
     }
 
     /// The device has ended: empties the heap.
-    pub(crate) fn become_empty(&mut self, source: Source) {
-        *self.state = HeapState { shared: self.state.shared, ..HeapState::new(source) };
+    pub(crate) fn become_empty(&mut self, mapping: bool) {
+        *self.state = HeapState { shared: self.state.shared, ..HeapState::new(mapping) };
         self.heap.remote.take();
     }
 

@@ -7,7 +7,6 @@ struct Rig {
     maps: Maps,
     aliases: Lock<Aliases, { levels::ALIASES }>,
     changed: Changed,
-    stuck: Stuck,
     heaps: Vec<&'static Heap>,
 }
 
@@ -20,13 +19,12 @@ impl Rig {
             maps: Maps::new(shape, 32, 0, u64::MAX).unwrap(),
             aliases: Lock::new(Aliases::new(none, 0)),
             changed: Changed::default(),
-            stuck: Stuck::default(),
-            heaps: (0..3).map(|i| &*Box::leak(Box::new(Heap::new(i, Source::Segments)))).collect(),
+            heaps: (0..3).map(|i| &*Box::leak(Box::new(Heap::new(i, false)))).collect(),
         }
     }
 
     fn shared(&self) -> Shared<'_> {
-        Shared { maps: &self.maps, aliases: &self.aliases, changed: &self.changed, stuck: &self.stuck }
+        Shared { maps: &self.maps, aliases: &self.aliases, changed: &self.changed }
     }
 
     fn take(&self, looker: usize) -> Vec<u32> {

@@ -42,7 +42,7 @@ impl Search<'_> {
                 let taken = ground.take_all_free(&mut g, ground.heaps_in(None));
                 (ground.keep_whole(&g, taken), g.begin_transit(Parts::Any))
             };
-            let _ = ground.give_segments_back(&mut taken, over(), &mut went);
+            let _ = ground.give_segments_back(&mut taken, |_| over() > 0, &mut went);
             let mut g = ground.growing();
             ground.return_all(&g, taken);
             transit.end(&mut g);

@@ -1,7 +1,7 @@
 //! Memory from the device: how much the limits allow; granules if the device maps, otherwise segments.
 
 use super::super::ground::{Ground, Growing};
-use super::super::heap::{FreeBlock, Heap, OWN_SEGMENT, Source};
+use super::super::heap::{FreeBlock, Heap};
 use super::super::shape::Tier;
 use super::super::state::growth::{Growth, Parts};
 use super::super::types::PoolId;
@@ -14,9 +14,6 @@ use crate::fail;
 /// If segments may grow, a later one is 1 / this of what is reserved. Of the parts from a half to a sixteenth, this one
 /// needed about the least memory on the traces.
 const GROWTH_PART: u64 = 8;
-
-/// A segment that small requests share, where no larger one may be had.
-const SHARED_SEGMENT: u64 = 20 << 20;
 
 impl Ground {
     /// How many more bytes the limits allow a pool to take, and the reason why not more.
@@ -183,12 +180,7 @@ impl Search<'_> {
             let (allowed, why) = ground.allowed(&g, req.heap.pool());
             (usual, allowed, why)
         };
-        let most = match usual.max(least) {
-            larger if config.source() != Source::OwnSegments || self.may_be_stuck(larger - least) => larger,
-            _ if req.is_large() && req.size.units >= OWN_SEGMENT => least,
-            larger => larger.min(SHARED_SEGMENT).max(least),
-        };
-        let most = most.min(allowed) / chunk * chunk;
+        let most = usual.max(least).min(allowed) / chunk * chunk;
         let mut refused = Error::new(Code::OutOfMemory, why);
         for bytes in [most.max(least), least] {
             if bytes > allowed {
@@ -206,17 +198,9 @@ impl Search<'_> {
                 ground.lock(req.heap).give(FreeBlock { part, id });
             };
             match ground.take_segment(req.heap, bytes, (bytes >> LARGE_SHIFT) as u32, give) {
-                Ok(()) => {
-                    ground.refused_at.store(u64::MAX, Relaxed);
-                    return Ok(());
-                }
+                Ok(()) => return Ok(()),
                 Err(e) => {
                     ground.look(req.heap).put_id(id);
-                    if e.code() == Code::OutOfMemory {
-                        let reserved = ground.growing().device.reserved.current;
-                        ground.refused_at.store(reserved, Relaxed);
-                        ground.note_stuck();
-                    }
                     refused = e;
                 }
             }

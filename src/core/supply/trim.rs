@@ -11,7 +11,6 @@ use super::super::state::tags::Tags;
 use super::super::types::{COMMONS, PoolId, UNORDERED};
 use super::super::units::{Extent, GranuleRun};
 use super::Search;
-use super::own::next_back;
 use crate::base::error::Result;
 use crate::base::sync::pause;
 use std::collections::HashSet;
@@ -55,7 +54,7 @@ impl Ground {
                 let transit = (!taken.is_empty()).then(|| g.begin_transit(parts));
                 (taken, transit)
             };
-            let done = self.give_segments_back(&mut taken, u64::MAX, &mut any);
+            let done = self.give_segments_back(&mut taken, |_| true, &mut any);
             // Parts of segments that others use: a pool without blocks does not keep them.
             let leaves = pool.filter(|&p| !taken.is_empty() && self.is_empty(p));
             let commons = leaves.and_then(|_| self.commons().ok());
@@ -201,13 +200,12 @@ impl Ground {
         taken
     }
 
-    /// Gives segments that were taken completely back to the device until these have `wanted` bytes: the smallest that
-    /// is enough, otherwise the largest first. Waits for the device. Removes them from `taken`. `any` is set if
-    /// something went back.
+    /// Gives segments that were taken completely back to the device, the largest first, as long as `more` accepts the
+    /// next one. Waits for the device. Removes them from `taken`. `any` is set if something went back.
     pub(super) fn give_segments_back(
         &self,
         taken: &mut Vec<Taken>,
-        mut wanted: u64,
+        mut more: impl FnMut(&Segment) -> bool,
         any: &mut bool,
     ) -> Result<()> {
         let runs = joined(taken.iter().map(|t| t.block.part));
@@ -216,12 +214,12 @@ impl Ground {
         if idle.is_empty() {
             return Ok(());
         }
-        idle.sort_by_key(|s| s.bytes);
+        idle.sort_by_key(|s| std::cmp::Reverse(s.bytes));
         self.order.sync_device()?;
-        while wanted > 0
-            && let Some(segment) = next_back(&mut idle, wanted)
-        {
-            wanted = wanted.saturating_sub(segment.bytes);
+        for segment in idle {
+            if !more(&segment) {
+                break;
+            }
             self.growing().take_segment(segment.part.touched().first);
             let done = self.backing.segment_release(segment.offset(), segment.bytes);
             let mut g = self.growing();
@@ -294,7 +292,7 @@ impl Ground {
         let _g = self.growing();
         let mut locked: Vec<_> = self.all_heaps().map(|x| self.look(x)).collect();
         for h in &mut locked {
-            h.become_empty(self.config.source());
+            h.become_empty(self.config.mapping);
         }
         self.maps.discard();
         *self.tags.lock() = Tags::default();
@@ -316,7 +314,7 @@ impl Search<'_> {
             (ground.keep_whole(&g, taken), g.begin_transit(Parts::Any))
         };
         let mut any = false;
-        let released = ground.give_segments_back(&mut taken, u64::MAX, &mut any);
+        let released = ground.give_segments_back(&mut taken, |_| true, &mut any);
         let grown = any && self.note_refusal(|s| s.grow(missing));
         {
             let mut g = ground.growing();
