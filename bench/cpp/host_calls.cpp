@@ -94,9 +94,12 @@ int main() {
       "\n| `std::pmr` | `new` [ns] | `MemoryResource` [ns] | x |\n| --- | ---: | ---: | ---: |");
   MemoryResource ours(device);
   std::pmr::memory_resource* const heap = std::pmr::new_delete_resource();
-  const double nodes[2] = {list_node(heap), list_node(&ours)};
+  std::pmr::unsynchronized_pool_resource pooled(&ours);
+  const double nodes[3] = {list_node(heap), list_node(&ours), list_node(&pooled)};
   std::printf("| a node of a list of 100 000 | %.1f | %.1f | %.2f |\n", nodes[0], nodes[1],
               nodes[1] / nodes[0]);
+  std::printf("| the same, under `std::pmr::unsynchronized_pool_resource` | %.1f | %.1f | %.2f |\n",
+              nodes[0], nodes[2], nodes[2] / nodes[0]);
   for (const std::size_t bytes : {24u, 64u, 256u, 4096u, 65536u}) {
     const double pairs[2] = {pair(heap, bytes), pair(&ours, bytes)};
     std::printf("| a pair of %zu bytes | %.1f | %.1f | %.2f |\n", bytes, pairs[0], pairs[1],

@@ -35,13 +35,13 @@ millpond::Event event;
 std::unique_ptr<millpond::MemoryResource> resource;
 std::pmr::list<int>* list;
 
-// Destroyed after the main thread's own objects, when it keeps no nodes any more.
-struct FreesNodes {
-  ~FreesNodes() {
+// Destroyed after the main thread's own objects.
+struct FreesLate {
+  ~FreesLate() {
     list->push_back(1);
     delete list;
   }
-} frees_nodes;
+} frees_late;
 
 void at_exit() {
   millpond::Device device("host", 0);

@@ -69,9 +69,9 @@ impl Durations {
     /// most the longest. 0 if there was none.
     pub fn quantile(&self, part: f64) -> u64 {
         let wanted = ((self.count as f64 * part.clamp(0.0, 1.0)).ceil() as u64).max(1);
-        let mut seen = 0;
-        for (i, n) in self.buckets.iter().enumerate() {
-            seen += n;
+        let mut seen = 0u64;
+        for (i, &n) in self.buckets.iter().enumerate() {
+            seen = seen.saturating_add(n); // a caller may have filled the buckets
             if seen >= wanted {
                 return (start_of(i + 1) - 1).min(self.max_ns);
             }

@@ -1,7 +1,7 @@
 // Standard allocators over device memory that the host can access (MILLPOND_CAP_HOST_ACCESS): the
 // types "cpu" and "host", and plugins that say so. Blocks are not stream-ordered, because the host
-// writes to them as soon as it has them; small ones are nodes.hpp's. Needs exceptions: without them
-// these types are left out, since the standard's allocate() has no other way to fail.
+// writes to them as soon as it has them. Needs exceptions: without them these types are left out,
+// since the standard's allocate() has no other way to fail.
 #ifndef MILLPOND_CPP_PMR_HPP
 #define MILLPOND_CPP_PMR_HPP
 
@@ -11,7 +11,6 @@
 
 #include "millpond/cpp/aligned.hpp"
 #include "millpond/cpp/device.hpp"
-#include "millpond/cpp/nodes.hpp"
 
 #if MILLPOND_CPP_EXCEPTIONS
 
@@ -30,26 +29,16 @@ inline Device host_accessible(Device device) {
 /// As allocate_aligned(), from the device's default pool, without a stream.
 inline void* allocate_unordered(Device device, std::size_t size_bytes, std::size_t alignment) {
   if (size_bytes == 0) size_bytes = 1;  // the standard wants an address of its own
-  if (is_node(size_bytes, alignment)) {
-    void* const node = take_node(device, size_bytes);
-    if (node == nullptr) throw BadAlloc();
-    return node;
-  }
   const auto take = [device](std::size_t bytes, void** out) {
     return millpond_alloc(device.get(), bytes, out);
   };
   return allocate_aligned(size_bytes, alignment, take, &millpond_free);
 }
 
-/// Frees what allocate_unordered() returned for the same size and alignment.
-inline void free_unordered(Device device, void* address, std::size_t size_bytes,
-                           std::size_t alignment) noexcept {
+/// Frees what allocate_unordered() returned for the same alignment.
+inline void free_unordered(Device device, void* address, std::size_t alignment) noexcept {
   if (address == nullptr) return;
-  if (is_node(size_bytes, alignment)) {
-    give_node(device, address, size_bytes == 0 ? 1 : size_bytes);
-  } else {
-    (void)millpond_device_free(device.get(), block_start(address, alignment, kBlockAlignment));
-  }
+  (void)millpond_device_free(device.get(), block_start(address, alignment, kBlockAlignment));
 }
 
 }  // namespace detail
@@ -59,10 +48,9 @@ inline void free_unordered(Device device, void* address, std::size_t size_bytes,
 /// throws. Usable from many threads at once; two of them are equal when they serve the same device.
 /// It owns nothing: its blocks outlive it.
 ///
-/// Requests of up to 256 bytes, aligned to at most 16, share blocks of the device's default pool:
-/// such a node costs its size, rounded up to 16 bytes, and about the time of a heap's. What is
-/// freed serves requests of that size of the whole process; those blocks go back when the device
-/// ends. Scopes and tags concern larger requests, each of which is a block of its own.
+/// Each request is a block of its own, which costs at least the device's min chunk: 512 bytes on
+/// the built-in ones. For many small nodes, put a std::pmr::synchronized_pool_resource (or the
+/// unsynchronized one) over it.
 class MemoryResource final : public std::pmr::memory_resource {
  public:
   /// Throws MILLPOND_E_UNSUPPORTED if the host cannot access the device's memory.
@@ -74,8 +62,8 @@ class MemoryResource final : public std::pmr::memory_resource {
   void* do_allocate(std::size_t size_bytes, std::size_t alignment) override {
     return detail::allocate_unordered(device_, size_bytes, alignment);
   }
-  void do_deallocate(void* address, std::size_t size_bytes, std::size_t alignment) override {
-    detail::free_unordered(device_, address, size_bytes, alignment);
+  void do_deallocate(void* address, std::size_t, std::size_t alignment) override {
+    detail::free_unordered(device_, address, alignment);
   }
   // Without run-time types, which one file of a program may have and another not: the other
   // resource is asked about this one. One of this class notices that it is asked, and compares.
@@ -115,8 +103,8 @@ class Allocator {
     return static_cast<T*>(detail::allocate_unordered(device_, count * sizeof(T), alignof(T)));
   }
   /// Frees what allocate() returned. Never throws.
-  void deallocate(T* address, std::size_t count) noexcept {
-    detail::free_unordered(device_, address, count * sizeof(T), alignof(T));
+  void deallocate(T* address, std::size_t) noexcept {
+    detail::free_unordered(device_, address, alignof(T));
   }
 
   /// Whether each can free what the other allocated.

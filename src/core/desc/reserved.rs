@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::base::slots::Slots;
 use crate::base::sync::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// One quantity. While parts of two are on their way from one to the other, either may be off by that.
+/// One quantity. While memory changes from one to another, a reader may see it in neither or in both.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     now: AtomicI64,
