@@ -63,13 +63,37 @@ install_missing() {
   missing=
 }
 
+# may_install <Debian package> <test...>: installs a package that the script can do without, unless the test succeeds
+# already. Its status says whether the test succeeds now; if not, $lacking has the reason.
+lacking=
+may_install() {
+  package=$1
+  shift
+  "$@" >/dev/null 2>&1 && return
+  told=$(mktemp)
+  # In a shell of its own: that is what a failure ends.
+  if ! (missing=" $package" && install_missing) 2>"$told"; then
+    lacking=$(tail -n 1 "$told")
+  elif ! "$@" >/dev/null 2>&1; then
+    lacking="the package $package is installed, but does not work"
+  fi
+  cat "$told" >&2
+  rm -f "$told"
+  [ -z "$lacking" ]
+}
+
 # A C library's headers come apart from the compiler: try to compile.
 c_compiler_works() { echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null; }
 cxx_compiler_works() { printf '#include <string>\nint main() { return 0; }\n' | c++ -x c++ - -o /dev/null; }
 gtest_is_there() { printf '#include <gtest/gtest.h>\n' | c++ -x c++ -std=c++17 -E - -o /dev/null; }
 
-# The package has one name, the program has several.
-browser_is_there() { have chromium || have chromium-browser || have google-chrome || have google-chrome-stable; }
+# The package has one name, the program has several. One that only stands for a snap is there, but does not start.
+browser_starts() {
+  for browser in chromium chromium-browser google-chrome google-chrome-stable; do
+    if have $browser && $browser --version </dev/null; then return 0; fi
+  done
+  return 1
+}
 
 # Debian's Python comes without what makes environments.
 python_venv_works() { python3 -c 'import ensurepip, venv'; }

@@ -7,7 +7,7 @@
 #
 #   fast   what to run before each commit, three minutes: formatting, lints, the contract of streams and memory
 #   rust   every Rust test
-#   view   the pages of `millpond view`, in a headless Chromium, which it installs
+#   view   the pages of `millpond view`, in a headless Chromium, which it installs; skipped where none can be had
 #   loom   every interleaving of a few threads, over the library's own locks and lists
 #   c      CMake's build, C and C++ tests, examples, packaging, the checks for a GPU on the fake driver
 #   hosts  PaddlePaddle's released wheels, and a framework beside them; needs c before it
@@ -42,11 +42,12 @@ if wanted rust || wanted c || wanted hosts; then
   case $(uname -m) in x86_64) need valgrind have valgrind ;; esac
 fi
 if wanted view; then
-  need chromium browser_is_there
   need python3-venv python_venv_works
 fi
 need clang-format have clang-format
 install_missing
+no_browser=
+if wanted view; then may_install chromium browser_starts || no_browser=$lacking; fi
 
 passed=0
 failed=0
@@ -151,8 +152,13 @@ rust() {
 }
 
 view() {
-  # What cannot be had (a package with Perfetto's messages) is a line and a count.
+  # What cannot be had (a browser, a package with Perfetto's messages) is a line and a count.
   heading "The viewer, in a browser"
+  if [ -n "$no_browser" ]; then
+    echo "SKIPPED: the viewer, in a browser: $no_browser"
+    skipped=$((skipped + 1))
+    return
+  fi
   count view "the viewer, in a browser" python3 tests/view/run.py --million --perfetto
 }
 

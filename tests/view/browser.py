@@ -22,8 +22,17 @@ NAMES = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find():
-    """The path of a Chromium, or None."""
-    return next((p for p in map(shutil.which, NAMES) if p), None)
+    """The path of a Chromium, or None. One that only stands for a snap is there, but does not start."""
+    return next((p for p in map(shutil.which, NAMES) if p and starts(p)), None)
+
+
+def starts(program):
+    try:
+        done = subprocess.run([program, "--version"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 class Failed(Exception):
@@ -34,19 +43,35 @@ class Browser:
     def __init__(self, program=None):
         self.program = program or find()
         if not self.program:
-            raise Failed("there is no chromium; install the package `chromium`")
+            raise Failed("there is no Chromium that starts; install the package `chromium`")
 
     def __enter__(self):
+        # In a sandbox first. In a container an ordinary user may not make one, and root never may: then without, as the
+        # pages are our own.
+        if os.geteuid() != 0:
+            self.start([])
+            try:
+                self.call("Browser.getVersion", seconds=60)
+                return self
+            except (Failed, OSError):
+                self.__exit__()
+        self.start(["--no-sandbox"])
+        try:
+            self.call("Browser.getVersion", seconds=60)
+        except (Failed, OSError) as e:
+            self.__exit__()
+            raise Failed(f"{self.program} does not start: {e}")
+        return self
+
+    def start(self, more):
         self.home = tempfile.mkdtemp(prefix="millpond-chromium-")
         to_read, self.to = os.pipe()
         self.back, to_write = os.pipe()
         flags = [
             "--headless=new", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--disable-extensions",
             "--disable-dev-shm-usage", "--hide-scrollbars", "--mute-audio", "--disable-background-networking",
-            f"--user-data-dir={self.home}",
+            f"--user-data-dir={self.home}", *more,
         ]
-        if os.geteuid() == 0:
-            flags.append("--no-sandbox")  # it refuses to run as root otherwise
 
         # The protocol is spoken over descriptors 3 and 4.
         def descriptors():
@@ -63,7 +88,6 @@ class Browser:
         os.close(to_read)
         os.close(to_write)
         self.last, self.rest, self.events, self.answers = 0, b"", collections.deque(), {}
-        return self
 
     def __exit__(self, *_):
         try:
