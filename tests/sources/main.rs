@@ -1,5 +1,5 @@
-//! Checks of our own files: the C header matches the sources, the rooms of `src` only look down, and the lists of mutants
-//! fit the sources. Needs a C and a C++ compiler.
+//! Checks of our own files: the C header matches the sources, the rooms of `src` only look down, and the lists of
+//! mutants fit the sources. Needs a C and a C++ compiler.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
