@@ -23,6 +23,11 @@ pub(crate) struct Module {
 }
 
 impl Module {
+    /// Whether its file was removed or replaced while the program ran, so that none at its path has the names.
+    fn is_deleted(&self) -> bool {
+        self.path.ends_with(" (deleted)")
+    }
+
     /// The address in the module as it was linked, or the offset in its file where that is not known.
     fn place(&self, address: u64) -> u64 {
         let offset = (address - self.start).saturating_add(self.offset);
@@ -37,13 +42,20 @@ pub(crate) struct History {
     names: HashMap<u64, String>,
 }
 
-/// A line of `/proc/PID/maps`.
+/// A line of `/proc/PID/maps`: five words, and a path, which may have spaces.
 pub(crate) fn module(line: &str) -> Option<Module> {
-    let mut words = line.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let offset = words.nth(1)?;
+    let mut rest = line;
+    let mut words = [""; 5];
+    for word in &mut words {
+        (*word, rest) = rest.trim_ascii_start().split_once(' ')?;
+    }
+    let [range, _, offset, ..] = words;
+    let (start, end) = range.split_once('-')?;
     let hex = |t| u64::from_str_radix(t, 16).ok();
-    let path = words.nth(2)?.to_owned();
+    let path = rest.trim_ascii_start().to_owned();
+    if path.is_empty() {
+        return None;
+    }
     Some(Module { start: hex(start)?, end: hex(end)?, offset: hex(offset)?, path, file: None })
 }
 
@@ -63,7 +75,9 @@ impl History {
     pub(crate) fn of(file: HistoryFile) -> History {
         let mut modules: Vec<Module> = file.modules.lines().filter_map(module).collect();
         if file.events.iter().any(|e| !e.frames.is_empty()) {
-            modules.iter_mut().for_each(|m| m.file = symbols::Module::read(Path::new(&m.path)));
+            for m in modules.iter_mut().filter(|m| !m.is_deleted()) {
+                m.file = symbols::Module::read(Path::new(&m.path));
+            }
         }
         History { file, modules, names: HashMap::new() }
     }
@@ -77,7 +91,7 @@ impl History {
         let all: BTreeSet<u64> = self.file.events.iter().flat_map(|e| e.frames.iter().copied()).collect();
         let mut places: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
         for f in all {
-            if let Some(m) = self.module_of(f) {
+            if let Some(m) = self.module_of(f).filter(|m| !m.is_deleted()) {
                 // A caller's address is that behind the call.
                 places.entry(&m.path).or_default().push((m.place(f).saturating_sub(1), f));
             }
@@ -207,6 +221,16 @@ mod tests {
     fn a_line_of_the_map_is_a_module() {
         let m = module("7f01-7f09 r-xp 00002000 fd:00 123   /lib/x.so").unwrap();
         assert_eq!((m.start, m.end, m.offset, &m.path[..]), (0x7f01, 0x7f09, 0x2000, "/lib/x.so"));
-        assert!(module("7f01-7f09 r-xp 0000 00:00 0").is_none());
+        for none in ["7f01-7f09 r-xp 0000 00:00 0", "7f01-7f09 r-xp 0000 00:00 0 ", "7f01-7f09 r-xp", ""] {
+            assert!(module(none).is_none(), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn a_modules_path_may_have_spaces_and_a_deleted_one_has_no_names() {
+        let m = module("7f01-7f09 r-xp 00002000 fd:00 123                 /my lib/x  y.so").unwrap();
+        assert_eq!((&m.path[..], m.is_deleted()), ("/my lib/x  y.so", false));
+        let m = module("7f01-7f09 r-xp 00002000 fd:00 123 /lib/x.so (deleted)").unwrap();
+        assert_eq!((&m.path[..], m.is_deleted()), ("/lib/x.so (deleted)", true));
     }
 }

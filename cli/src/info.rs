@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
 /// What the library reads when a type or a device is first used.
-const VARIABLES: [&str; 8] = [
+const VARIABLES: [&str; 10] = [
     "MILLPOND_HOST_DEVICES",
     "MILLPOND_HOST_CAPACITY",
     "MILLPOND_HOST_MAPPING",
@@ -15,6 +15,8 @@ const VARIABLES: [&str; 8] = [
     "MILLPOND_NVML_LIBRARY",
     "MILLPOND_CUDA_MAPPING",
     "CUDA_VISIBLE_DEVICES",
+    "MILLPOND_HISTORY_FRAMES",
+    "MILLPOND_TOOLS",
 ];
 
 /// What is known of one device.

@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 
 /// Tags or streams that have counters of their own: those that hold most, ever.
 const MOST_COUNTERS: usize = 32;
-/// Blocks have slices from this part of the peak on, so that at most so many live at once.
+/// Only blocks of at least 1/1000 of the peak get slices, so at most 1000 live at once.
 const LARGE: u64 = 1000;
 
 /// Fields of the messages, by the names that perfetto_trace.proto has for them.
@@ -69,7 +69,6 @@ const SEQUENCE: u64 = 1;
 const PROCESS: u64 = 1;
 
 /// What an instant event tells, besides its name.
-/// The number of a thing is one more than its place.
 const NOTES: [&str; 6] = ["address", "bytes", "requested", "stream", "pool", "tag"];
 
 /// The names of instant events.
@@ -222,6 +221,7 @@ impl Export<'_> {
             (field::DEBUG_ANNOTATION_NAMES, &NOTES[..]),
             (field::DEBUG_ANNOTATION_STRING_VALUES, &values[..]),
         ] {
+            // The number of each is its place plus one.
             for (n, name) in all.iter().enumerate() {
                 let one = Message::default().number(field::IID, n as u64 + 1).text(field::IID_NAME, name);
                 names = names.message(field, &one);

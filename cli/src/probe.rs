@@ -4,6 +4,7 @@
 use crate::commands::device::DeviceName;
 use crate::replay::EXIT_OUT_OF_MEMORY;
 use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -47,7 +48,9 @@ pub(crate) fn replay(path: &Path, setup: &Setup, more: &[&str]) -> Result<End> {
         command.arg(format!("--options={}", setup.options));
     }
     if let Some(plugin) = &setup.plugin {
-        command.arg("--plugin").arg(plugin);
+        let mut word = OsString::from("--plugin=");
+        word.push(plugin);
+        command.arg(word);
     }
     command.arg("--").arg(path);
     // What the user records is not each of these.

@@ -5,7 +5,7 @@
 
 use crate::trace::Trace;
 use crate::units::{bytes, count};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use millpond::runtime::HistoryFile;
 use nix::fcntl::{Flock, FlockArg};
 use std::ffi::OsString;
@@ -28,33 +28,74 @@ impl Kind {
     }
 }
 
-/// The folder in which a program's files are written.
-pub(crate) struct Folder(PathBuf);
+/// The folder of a file as it is written, `.` where it has none.
+fn parent_of(file: &Path) -> &Path {
+    file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Where a file is or will be, without links and `..` in its folder.
+fn place_of(file: &Path) -> Result<PathBuf> {
+    let is_folder = file.is_dir() || file.as_os_str().as_encoded_bytes().ends_with(b"/");
+    ensure!(!is_folder, "{} is a folder; name a file", file.display());
+    let Some(name) = file.file_name() else { bail!("`{}` names no file", file.display()) };
+    let folder = fs::canonicalize(parent_of(file));
+    Ok(folder.with_context(|| format!("{} cannot be written", file.display()))?.join(name))
+}
+
+/// Refuses names that the files of a program could not get when it has ended, and one name for both kinds.
+pub(crate) fn check_names(trace: &Path, history: Option<&Path>) -> Result<()> {
+    let place = place_of(trace)?;
+    if let Some(history) = history {
+        ensure!(
+            place_of(history)? != place,
+            "{} cannot be both the recording and the history; name two files",
+            history.display()
+        );
+    }
+    Ok(())
+}
+
+/// The folder in which a program's files of one kind are written.
+pub(crate) struct Folder {
+    path: PathBuf,
+    kind: Kind,
+}
 
 impl Folder {
     /// Makes it, beside the file that is wanted.
-    pub(crate) fn beside(file: &Path) -> Result<Folder> {
-        let parent = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    pub(crate) fn beside(file: &Path, kind: Kind) -> Result<Folder> {
         let place = || format!("{} cannot be written", file.display());
         // The program may go to another folder before it opens a device.
-        let path = fs::canonicalize(parent).with_context(place)?;
-        let path = path.join(format!(".millpond-record-{}", std::process::id()));
+        let parent = fs::canonicalize(parent_of(file)).with_context(place)?;
+        // The library replaces these wherever they are in a path, and nothing in a path that is not UTF-8.
+        for folder in [parent_of(file), &parent] {
+            match folder.to_str() {
+                Some(name) if name.contains("%p") || name.contains("%d") => bail!(
+                    "{}: its folder {name} has %p or %d in its path, which stand for the process and the device; \
+                     choose a file in another folder",
+                    place()
+                ),
+                Some(_) => {}
+                None => bail!("{}: the path of its folder {} is not UTF-8", place(), folder.display()),
+            }
+        }
+        let path = parent.join(format!(".millpond-{}-{}", kind.extension(), std::process::id()));
         fs::create_dir(&path).with_context(place)?;
-        Ok(Folder(path))
+        Ok(Folder { path, kind })
     }
 
     /// What the variable of the environment is set to.
-    pub(crate) fn pattern(&self, kind: Kind) -> PathBuf {
-        self.0.join(format!("%p.%d.{}", kind.extension()))
+    pub(crate) fn pattern(&self) -> PathBuf {
+        self.path.join(format!("%p.%d.{}", self.kind.extension()))
     }
 
     /// The files that are there, by process and device.
-    fn files(&self, kind: Kind) -> Result<Vec<Part>> {
+    fn files(&self) -> Result<Vec<Part>> {
         let mut parts = Vec::new();
-        for entry in fs::read_dir(&self.0).context("the recorded files cannot be found")? {
+        for entry in fs::read_dir(&self.path).context("the recorded files cannot be found")? {
             let path = entry?.path();
             let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-            if let Some((process, device)) = parts_of(name, kind) {
+            if let Some((process, device)) = parts_of(name, self.kind) {
                 parts.push(Part { process, device: device.to_string(), path });
             }
         }
@@ -64,13 +105,13 @@ impl Folder {
 
     /// Removes the folder. `Some`: where what could not be named is left.
     pub(crate) fn remove(self) -> Option<PathBuf> {
-        fs::remove_dir(&self.0).is_err().then(|| self.0.clone())
+        fs::remove_dir(&self.path).is_err().then(|| self.path.clone())
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0); // where it is not empty, `remove` has told
+        let _ = fs::remove_dir(&self.path); // where it is not empty, `remove` has told
     }
 }
 
@@ -194,15 +235,15 @@ fn has_events(path: &Path) -> bool {
 
 /// Gives the recordings their names: `file`, where there is one; else the device and the process are added. Where `file`
 /// has `%p` or `%d`, they stand for those.
-pub(crate) fn keep(folder: &Folder, kind: Kind, file: &Path) -> Result<Kept> {
+pub(crate) fn keep(folder: &Folder, file: &Path) -> Result<Kept> {
     let mut kept = Kept::default();
     let mut full = Vec::new();
-    for part in folder.files(kind)? {
+    for part in folder.files()? {
         let written = is_written(&part.path).then(|| "it is still being written".to_string());
-        if kind == Kind::Trace && written.is_none() {
+        if folder.kind == Kind::Trace && written.is_none() {
             drop_half_line(&part.path).context("the recording's last line")?;
         }
-        let content = match kind {
+        let content = match folder.kind {
             Kind::Trace => trace_content(&part.path),
             Kind::History => history_content(&part.path),
         };

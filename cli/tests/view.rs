@@ -115,6 +115,24 @@ fn every_kind_of_file_becomes_a_page() {
     let o = view(&trace, &["-o", "-"]);
     assert!(o.stdout.starts_with(b"<!doctype html>") && o.stdout.ends_with(b"</html>\n"));
 
+    // Nothing is overwritten: neither one output by the other, nor the input.
+    std::os::unix::fs::symlink("small.trace", folder.join("link")).unwrap();
+    let before = std::fs::read(&trace).unwrap();
+    for (outputs, wants) in [
+        (&["-o", "-", "--perfetto", "-"][..], "cannot both be -"),
+        (&["-o", "x", "--perfetto", "./x"], "cannot both be x"),
+        (&["-o", "small.trace"], "would be overwritten"),
+        (&["-o", "link"], "would be overwritten"),
+        (&["--perfetto", "./small.trace"], "would be overwritten"),
+    ] {
+        let o = view(&trace, outputs);
+        assert_eq!(o.status.code(), Some(1), "{outputs:?}");
+        assert!(err(&o).contains(wants) && o.stdout.is_empty(), "{outputs:?}: {}", err(&o));
+    }
+    assert!(!folder.join("x").exists() && std::fs::read(&trace).unwrap() == before);
+    let o = view(&trace, &["-o", "/dev/null", "--perfetto", "/dev/null"]);
+    assert!(o.status.success(), "{}", err(&o));
+
     // Perfetto: packets of one sequence; what is allocated by tag sums up to what is allocated.
     let out = folder.join("x.pftrace");
     let o = view(&folder.join("program.history"), &["--perfetto", out.to_str().unwrap()]);

@@ -1,7 +1,7 @@
 //! `millpond compare`: arguments, and how a configuration is written.
 
 use super::Failure;
-use super::device::{DeviceName, parse_capacity, parse_device};
+use super::device::{DeviceName, meant, parse_capacity, parse_device};
 use super::output::{is_stdout, say, write};
 use crate::api;
 use crate::compare::{Column, Comparison, Configuration, Plan, compare};
@@ -98,11 +98,12 @@ impl CompareArgs {
         if wishes.is_empty() {
             wishes = USUAL.iter().map(|u| parse_configuration(u)).collect::<Result<_>>()?;
         }
+        let unnamed = meant(&self.device, self.plugin.as_deref())?;
         let mut all: Vec<Configuration> = Vec::new();
         for (n, wish) in wishes.into_iter().enumerate() {
             let built_in = |d: &DeviceName| matches!(d.type_name.as_str(), "host" | "cpu" | "cuda");
             let plugin = self.plugin.clone().filter(|_| !wish.device.as_ref().is_some_and(built_in));
-            let device = wish.device.unwrap_or_else(|| self.device.clone());
+            let device = wish.device.unwrap_or_else(|| unnamed.clone());
             let setup = Setup { device, plugin, options: wish.options };
             let name = wish.name.unwrap_or_else(|| format!("#{}", n + 1));
             ensure!(all.iter().all(|c| c.name != name), "two configurations have the name `{name}`");

@@ -30,13 +30,7 @@ pub(crate) struct DeviceArgs {
 impl DeviceArgs {
     /// Loads the plugin, if any, and says what is meant.
     pub(crate) fn setup(&self) -> Result<Setup> {
-        let mut device = self.device.clone();
-        if let Some(path) = &self.plugin {
-            let loaded = api::load_plugin(path).with_context(|| path.display().to_string())?;
-            if device.type_name == "host" {
-                device.type_name = loaded;
-            }
-        }
+        let device = meant(&self.device, self.plugin.as_deref())?;
         Ok(Setup { device, plugin: self.plugin.clone(), options: self.options.clone() })
     }
 }
@@ -63,6 +57,18 @@ pub(crate) fn parse_device(text: &str) -> Result<DeviceName> {
         bail!("write it as in host or host:1");
     }
     Ok(DeviceName { type_name: type_name.to_string(), ordinal })
+}
+
+/// Loads the plugin, if any, and says which device is meant: one of the plugin's type where none is named.
+pub(crate) fn meant(device: &DeviceName, plugin: Option<&Path>) -> Result<DeviceName> {
+    let mut device = device.clone();
+    if let Some(path) = plugin {
+        let loaded = api::load_plugin(path).with_context(|| path.display().to_string())?;
+        if device.type_name == "host" {
+            device.type_name = loaded;
+        }
+    }
+    Ok(device)
 }
 
 /// The size of a device, which is not 0.

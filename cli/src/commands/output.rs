@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Prints. A reader that has gone away (`millpond info | head -1`) is no reason to fail; a full disk is.
 pub(crate) fn say(text: &str) -> Result<()> {
@@ -24,6 +24,19 @@ fn say_parts(parts: &[&[u8]]) -> Result<()> {
 /// Whether `-` stands for standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
+}
+
+/// The file, without links, that writing to a path replaces or makes. `None`: standard output, what is no ordinary file, as
+/// /dev/null, and what cannot be written.
+pub(crate) fn place(path: &Path) -> Option<PathBuf> {
+    if is_stdout(path) {
+        return None;
+    }
+    if let Ok(found) = path.canonicalize() {
+        return found.is_file().then_some(found);
+    }
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Some(parent.canonicalize().ok()?.join(path.file_name()?))
 }
 
 /// Writes a file, or to standard output where that is named.

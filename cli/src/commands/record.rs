@@ -1,7 +1,7 @@
 //! `millpond record`: arguments, running the program, and what is said of its files.
 
 use crate::child;
-use crate::record::{Folder, Kept, Kind, keep};
+use crate::record::{Folder, Kept, Kind, check_names, keep};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use std::ffi::OsString;
@@ -64,14 +64,14 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         return Err(anyhow!("there is no program to run"));
     };
     let output = args.output.clone().unwrap_or_else(|| trace_of(program));
-    let traces = Folder::beside(&output)?;
+    check_names(&output, args.history.as_deref())?;
+    let traces = Folder::beside(&output, Kind::Trace)?;
     let mut command = Command::new(program);
-    command.args(arguments).env("MILLPOND_RECORD", traces.pattern(Kind::Trace));
+    command.args(arguments).env("MILLPOND_RECORD", traces.pattern());
     let mut histories = None;
     if let Some(file) = &args.history {
-        // Perhaps on another disk.
-        let folder = if file.parent() == output.parent() { None } else { Some(Folder::beside(file)?) };
-        command.env("MILLPOND_HISTORY", folder.as_ref().unwrap_or(&traces).pattern(Kind::History));
+        let folder = Folder::beside(file, Kind::History)?; // perhaps on another disk
+        command.env("MILLPOND_HISTORY", folder.pattern());
         if let Some(frames) = args.frames {
             command.env("MILLPOND_HISTORY_FRAMES", frames.to_string());
         }
@@ -84,12 +84,12 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
             return Ok(ExitCode::from(if e.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_STARTED }));
         }
     };
-    let kept = keep(&traces, Kind::Trace, &output).context("the recording")?;
+    let kept = keep(&traces, &output).context("the recording")?;
     if !args.quiet {
         tell(&kept);
     }
     if let Some((folder, file)) = &histories {
-        let kept = keep(folder.as_ref().unwrap_or(&traces), Kind::History, file).context("the history")?;
+        let kept = keep(folder, file).context("the history")?;
         kept.files.iter().filter(|_| !args.quiet).for_each(|(file, what)| {
             eprintln!("millpond: history {}: {what}", file.display());
         });
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     } else if nothing {
         eprintln!("millpond: nothing was recorded: {} has asked for no memory", program.to_string_lossy());
     }
-    for folder in [Some(traces), histories.and_then(|(folder, _)| folder)].into_iter().flatten() {
+    for folder in [Some(traces), histories.map(|(folder, _)| folder)].into_iter().flatten() {
         if let Some(left) = folder.remove() {
             eprintln!("millpond: what is left is in {}", left.display());
         }

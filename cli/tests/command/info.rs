@@ -17,12 +17,17 @@ fn run(args: &[&str], variables: &[(&str, &str)]) -> Output {
 /// What a device cannot do has a reason, and an option that is not built in says who has set it.
 #[test]
 fn reasons_and_sources_are_told() {
-    let set = [("MILLPOND_ALLOC_CONF", "max_split_size_mb:64"), ("MILLPOND_HOST_DEVICES", "1")];
+    let set = [
+        ("MILLPOND_ALLOC_CONF", "max_split_size_mb:64"),
+        ("MILLPOND_HOST_DEVICES", "1"),
+        ("MILLPOND_HISTORY_FRAMES", "3"),
+    ];
     let o = run(&["info"], &set);
     assert!(o.status.success(), "{}", err(&o));
     let text = out(&o);
     for wants in [
         "MILLPOND_HOST_DEVICES=1",
+        "MILLPOND_HISTORY_FRAMES=3",
         "lacks          mapping: it was made to serve segments",
         "max_split_size_mb:64 (MILLPOND_ALLOC_CONF)",
         "expandable_segments:False (the device can do nothing else)",

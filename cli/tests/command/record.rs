@@ -53,6 +53,50 @@ fn what_a_program_asks_for_can_be_replayed() {
     assert_eq!(names(&folder), ["millpond.trace", "my.history", "my.trace", "small.trace"]);
 }
 
+/// One folder may be written in several ways.
+#[test]
+fn both_files_may_be_in_one_folder_however_it_is_written() {
+    let folder = Folder::new("record-same");
+    folder.file("small.trace", &small_trace());
+    let absolute = folder.0.join("my.history");
+    for history in ["./my.history", absolute.to_str().unwrap()] {
+        let program = [MILLPOND, "replay", "--quiet", "small.trace"];
+        let o = record(&folder, &[&["-o", "my.trace", "--history", history, "--"], &program[..]].concat());
+        assert_eq!(o.status.code(), Some(0), "{history}: {}", err(&o));
+        assert_eq!(names(&folder), ["my.history", "my.trace", "small.trace"]);
+        std::fs::remove_file(&absolute).unwrap();
+    }
+}
+
+/// What could not get its name at the end is refused before the program starts.
+#[test]
+fn names_that_cannot_be_had_are_refused_at_once() {
+    let folder = Folder::new("record-names");
+    for sub in ["has %p", "run%d/sub", "dir"] {
+        std::fs::create_dir_all(folder.0.join(sub)).unwrap();
+    }
+    std::os::unix::fs::symlink("has %p", folder.0.join("link")).unwrap();
+    let absolute = folder.0.join("run");
+    let absolute = absolute.to_str().unwrap();
+    for (files, wants) in [
+        (&["-o", "has %p/x.trace"][..], "has %p or %d in its path"),
+        (&["-o", "link/x.trace"], "has %p or %d in its path"),
+        (&["-o", "run%d/sub/x.trace"], "has %p or %d in its path"),
+        (&["-o", "x.trace", "--history", "has %p/x.history"], "has %p or %d in its path"),
+        (&["-o", "run", "--history", "run"], "cannot be both"),
+        (&["-o", "run", "--history", "dir/../run"], "cannot be both"),
+        (&["-o", absolute, "--history", "run"], "cannot be both"),
+        (&["-o", "dir"], "dir is a folder"),
+        (&["-o", "new/"], "new/ is a folder"),
+        (&["-o", "x.trace", "--history", "dir"], "dir is a folder"),
+    ] {
+        let o = record(&folder, &[files, &["--", "touch", "started"]].concat());
+        assert_eq!(o.status.code(), Some(1), "{files:?}: {}", err(&o));
+        assert!(err(&o).contains(wants), "{files:?}: {}", err(&o));
+        assert_eq!(names(&folder), ["dir", "has %p", "link", "run%d"], "{files:?}");
+    }
+}
+
 /// The second process would empty the file of the first, if they wrote the same one.
 #[test]
 fn each_process_and_device_has_a_file() {
