@@ -1961,7 +1961,8 @@ typedef struct millpond_stream_stats {
 /**
  * The statistics of all pools of the device together. The caller sets `inout_stats->struct_size`; as much as fits is
  * written. The device is asked how much it has. Other threads' allocations go on, but for the moment in which the sums
- * are taken (docs/seeing.md).
+ * are taken; requests that need new memory from the device or from other streams wait until it is read
+ * (docs/seeing.md).
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
