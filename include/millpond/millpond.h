@@ -1872,7 +1872,10 @@ typedef struct millpond_memory_stats {
   uint64_t num_sync_all_streams;
   /** Calls to the device that bring memory, or show it. */
   uint64_t num_device_alloc;
-  /** Calls to the device that give memory back, or hide it. */
+  /**
+   * Calls to the device that give memory back, or hide it. Here and above, calls that fail count as well, but for
+   * devices without pooling.
+   */
   uint64_t num_device_free;
   /** Blocks of at least so many bytes stay whole when they are freed; UINT64_MAX: none do. */
   uint64_t max_split_size;
@@ -2053,10 +2056,10 @@ C_Status millpond_device_list_stream_stats(const millpond_device *device,
                                            size_t *out_count);
 
 /**
- * Writes the statistics of the device, of each of its pools and tags and of its pinned memory, and how long its calls took
- * if they were timed, as text with its NUL, in a MILLPOND_STATS_* format, into `buffer`, and how many bytes it needs, the NUL among them, to `out_needed`. Where these
- * are more than `capacity`, nothing is written but that number. `buffer` may be NULL where `capacity` is 0. The text
- * may be longer at the next call.
+ * Writes the statistics of the device, of each of its pools and tags and of its pinned memory, and how long its
+ * calls took if they were timed, as text with its NUL, in a MILLPOND_STATS_* format, into `buffer`, and how many
+ * bytes it needs, the NUL among them, to `out_needed`. Where these are more than `capacity`, nothing is written but
+ * that number. `buffer` may be NULL where `capacity` is 0. The text may be longer at the next call.
  *
  * Errors: INVALID_ARGUMENT, also for another format; NOT_INITIALIZED.
  */

@@ -8,7 +8,7 @@ use crate::paddle::abi::C_Status;
 use crate::paddle::status;
 use crate::runtime;
 use std::ffi::{CStr, c_char, c_void};
-use std::mem::{MaybeUninit, size_of};
+use std::mem::{MaybeUninit, align_of, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -154,6 +154,48 @@ impl<T: Versioned> OutStruct<T> {
         // made to `new`; they cannot overlap, as `value` is ours.
         unsafe {
             std::ptr::copy_nonoverlapping(from.add(head), self.at.as_ptr().cast::<u8>().add(head), count)
+        }
+    }
+}
+
+/// How the header calls an array of records, the size of one, and their type.
+pub(crate) struct RecordNames(pub &'static str, pub &'static str, pub &'static str);
+
+/// An array of the caller's for records, each of as many bytes as the caller's version of them has.
+pub(crate) struct OutRecords<T> {
+    at: *mut T,
+    size: usize,
+    capacity: usize,
+}
+
+impl<T: Versioned> OutRecords<T> {
+    /// `at` may be NULL where `capacity` is 0.
+    ///
+    /// # Safety
+    /// A pointer that is not NULL and is aligned must be valid for writes of `capacity` times `size` bytes.
+    pub(crate) unsafe fn new(at: *mut T, size: usize, capacity: usize, names: &RecordNames) -> Result<Self> {
+        let RecordNames(array, size_of_one, type_of_one) = names;
+        if capacity > 0 && (at.is_null() || !at.is_aligned()) {
+            return Err(Error::new(Code::InvalidArgument, format!("{array} is NULL, or not aligned")));
+        }
+        if size < size_of::<usize>() || !size.is_multiple_of(align_of::<T>()) {
+            let m = format!("{size_of_one} is {size}: no size of a {type_of_one}");
+            return Err(Error::new(Code::InvalidArgument, m));
+        }
+        Ok(OutRecords { at, size, capacity })
+    }
+
+    /// Writes the records as far as there is room; their `struct_size` becomes the number of bytes that are written.
+    pub(crate) fn set(self, records: impl Iterator<Item = T>) {
+        let count = self.size.min(size_of::<T>());
+        for (n, record) in records.take(self.capacity).enumerate() {
+            // SAFETY: inside the array, whose place `n` is below its capacity, by the promise made to `new`; both ends
+            // have `count` bytes, which begin with `struct_size`, and every place is aligned as the first one is.
+            unsafe {
+                let to = self.at.cast::<u8>().add(n * self.size);
+                std::ptr::copy_nonoverlapping((&raw const record).cast::<u8>(), to, count);
+                to.cast::<usize>().write(count);
+            }
         }
     }
 }

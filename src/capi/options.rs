@@ -6,7 +6,7 @@ use crate::capi::handles;
 use crate::capi::types::millpond_device;
 use crate::fail;
 use crate::paddle::abi::C_Status;
-use crate::runtime;
+use crate::runtime::{self, DeviceState};
 use std::ffi::c_char;
 use std::ptr::NonNull;
 
@@ -98,14 +98,8 @@ pub unsafe extern "C" fn millpond_device_get_option(
     out_text: *mut c_char,
     capacity: usize,
 ) -> C_Status {
-    run(|| {
-        let out = buffer(out_text)?;
-        // SAFETY: C's promise, as the header states it.
-        let key = unsafe { text(key, "key") }?;
-        let value = handles::device(device)?.option(key)?;
-        // SAFETY: as above.
-        unsafe { write_text(out, capacity, &value) }
-    })
+    // SAFETY: C's promise, as the header states it.
+    unsafe { tell(device, key, out_text, capacity, DeviceState::option) }
 }
 
 /// Where the value of the option `key` comes from, written with its NUL into `out_text` of `capacity` bytes
@@ -120,13 +114,28 @@ pub unsafe extern "C" fn millpond_device_get_option_source(
     out_text: *mut c_char,
     capacity: usize,
 ) -> C_Status {
+    // SAFETY: as above.
+    unsafe { tell(device, key, out_text, capacity, DeviceState::option_source) }
+}
+
+/// Writes what `of` says of an option.
+///
+/// # Safety
+/// As of the exports above.
+unsafe fn tell<T: AsRef<str>>(
+    device: *const millpond_device,
+    key: *const c_char,
+    out_text: *mut c_char,
+    capacity: usize,
+    of: impl FnOnce(&DeviceState, &str) -> Result<T>,
+) -> C_Status {
     run(|| {
         let out = buffer(out_text)?;
-        // SAFETY: C's promise, as the header states it.
+        // SAFETY: the caller's promise.
         let key = unsafe { text(key, "key") }?;
-        let source = handles::device(device)?.option_source(key)?;
+        let value = of(handles::device(device)?, key)?;
         // SAFETY: as above.
-        unsafe { write_text(out, capacity, source) }
+        unsafe { write_text(out, capacity, value.as_ref()) }
     })
 }
 

@@ -1,7 +1,7 @@
 //! The statistics in full: as structs, by name, and as text.
 
 use crate::base::error::{Code, Result};
-use crate::capi::guard::{Out, OutStruct, run, text};
+use crate::capi::guard::{Out, OutRecords, OutStruct, RecordNames, run, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool};
 use crate::fail;
@@ -92,7 +92,8 @@ pub struct millpond_memory_stats {
     pub num_sync_all_streams: u64,
     /// Calls to the device that bring memory, or show it.
     pub num_device_alloc: u64,
-    /// Calls to the device that give memory back, or hide it.
+    /// Calls to the device that give memory back, or hide it. Here and above, calls that fail count as well, but for
+    /// devices without pooling.
     pub num_device_free: u64,
     /// Blocks of at least so many bytes stay whole when they are freed; UINT64_MAX: none do.
     pub max_split_size: u64,
@@ -372,14 +373,9 @@ pub unsafe extern "C" fn millpond_device_list_stream_stats(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_count, "out_count") }?;
-        if capacity > 0 && (records.is_null() || !records.is_aligned()) {
-            fail!(Code::InvalidArgument, "records is NULL, or not aligned");
-        }
-        if record_size < size_of::<usize>()
-            || !record_size.is_multiple_of(align_of::<millpond_stream_stats>())
-        {
-            fail!(Code::InvalidArgument, "record_size is {record_size}: no size of a millpond_stream_stats");
-        }
+        let names = RecordNames("records", "record_size", "millpond_stream_stats");
+        // SAFETY: as above.
+        let records = unsafe { OutRecords::new(records, record_size, capacity, &names) }?;
         let device = handles::device(device)?;
         let mut only: Option<PoolId> = None;
         if !pool.is_null() {
@@ -390,26 +386,16 @@ pub unsafe extern "C" fn millpond_device_list_stream_stats(
             only = Some(id);
         }
         let all = device.memory().stream_stats(only)?;
-        let count = record_size.min(size_of::<millpond_stream_stats>());
-        for (n, s) in all.iter().take(capacity).enumerate() {
-            let record = millpond_stream_stats { struct_size: count, ..millpond_stream_stats::from(s) };
-            let from = (&raw const record).cast::<u8>();
-            // SAFETY: the caller has room for `capacity` records of `record_size` bytes each, of which this writes at
-            // most so many; ours is no shorter.
-            unsafe {
-                let to = records.cast::<u8>().add(n * record_size);
-                std::ptr::copy_nonoverlapping(from, to, count);
-            }
-        }
+        records.set(all.iter().map(millpond_stream_stats::from));
         out.set(all.len());
         Ok(())
     })
 }
 
-/// Writes the statistics of the device, of each of its pools and tags and of its pinned memory, and how long its calls took
-/// if they were timed, as text with its NUL, in a MILLPOND_STATS_* format, into `buffer`, and how many bytes it needs, the NUL among them, to `out_needed`. Where these
-/// are more than `capacity`, nothing is written but that number. `buffer` may be NULL where `capacity` is 0. The text
-/// may be longer at the next call.
+/// Writes the statistics of the device, of each of its pools and tags and of its pinned memory, and how long its
+/// calls took if they were timed, as text with its NUL, in a MILLPOND_STATS_* format, into `buffer`, and how many
+/// bytes it needs, the NUL among them, to `out_needed`. Where these are more than `capacity`, nothing is written but
+/// that number. `buffer` may be NULL where `capacity` is 0. The text may be longer at the next call.
 ///
 /// Errors: INVALID_ARGUMENT, also for another format; NOT_INITIALIZED.
 #[unsafe(no_mangle)]

@@ -12,6 +12,8 @@ use crate::runtime::{Flow, HostMemoryStats, MemoryStats, Split, StreamStats, Tim
 unsafe impl Versioned for millpond_memory_stats {}
 // SAFETY: as above.
 unsafe impl Versioned for millpond_host_memory_stats {}
+// SAFETY: as above.
+unsafe impl Versioned for millpond_stream_stats {}
 
 impl From<Flow> for millpond_flow {
     fn from(f: Flow) -> Self {

@@ -1,10 +1,9 @@
 //! Tags: names that say what memory is for.
 
 use crate::base::error::{Code, Error, Result};
-use crate::capi::guard::{Out, run, text};
+use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, run, text};
 use crate::capi::handles;
 use crate::capi::types::{millpond_counter, millpond_device};
-use crate::fail;
 use crate::paddle::abi::C_Status;
 use crate::runtime::{self, Tag};
 use std::ffi::c_char;
@@ -30,6 +29,9 @@ pub struct millpond_tag_stats {
     /// Bytes in freed blocks that still wait, after rounding.
     pub waiting_bytes: u64,
 }
+
+// SAFETY: `repr(C)`, integers and a pointer only, `struct_size` first.
+unsafe impl Versioned for millpond_tag_stats {}
 
 /// Gives the tag `name` to all blocks that this thread allocates from now on, on any device and from any pool, until
 /// `millpond_tag_pop`. Tags nest, and the innermost counts; tags still in force when a thread ends, end with it. A name
@@ -106,33 +108,20 @@ pub unsafe extern "C" fn millpond_device_list_tags(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_count, "out_count") }?;
-        if capacity > 0 && (stats.is_null() || !stats.is_aligned()) {
-            fail!(Code::InvalidArgument, "stats is NULL, or not aligned");
-        }
-        if stats_size < size_of::<usize>() || !stats_size.is_multiple_of(align_of::<millpond_tag_stats>()) {
-            fail!(Code::InvalidArgument, "stats_size is {stats_size}: no size of a millpond_tag_stats");
-        }
+        let names = RecordNames("stats", "stats_size", "millpond_tag_stats");
+        // SAFETY: as above.
+        let stats = unsafe { OutRecords::new(stats, stats_size, capacity, &names) }?;
         let all = handles::device(device)?.memory().tag_stats()?;
-        let count = stats_size.min(size_of::<millpond_tag_stats>());
-        for (n, (tag, s)) in all.iter().take(capacity).enumerate() {
-            let record = millpond_tag_stats {
-                struct_size: count,
-                name: millpond_tag_get_name(tag.number().into()),
-                tag: tag.number().into(),
-                reserved: 0,
-                requested_bytes: s.requested.into(),
-                allocated_bytes: s.allocated.into(),
-                blocks: s.blocks.into(),
-                waiting_bytes: s.waiting,
-            };
-            let from = (&raw const record).cast::<u8>();
-            // SAFETY: the caller has room for `capacity` records of `stats_size` bytes each, of which this writes at
-            // most so many; ours is no shorter.
-            unsafe {
-                let to = stats.cast::<u8>().add(n * stats_size);
-                std::ptr::copy_nonoverlapping(from, to, count);
-            }
-        }
+        stats.set(all.iter().map(|(tag, s)| millpond_tag_stats {
+            struct_size: size_of::<millpond_tag_stats>(),
+            name: millpond_tag_get_name(tag.number().into()),
+            tag: tag.number().into(),
+            reserved: 0,
+            requested_bytes: s.requested.into(),
+            allocated_bytes: s.allocated.into(),
+            blocks: s.blocks.into(),
+            waiting_bytes: s.waiting,
+        }));
         out.set(all.len());
         Ok(())
     })

@@ -2,7 +2,7 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::foreign;
-use crate::capi::guard::{Out, run};
+use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, run};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
 use crate::capi::types::{
@@ -22,6 +22,9 @@ const _: () = {
     assert!(BlockStates::FREE.bits() == MILLPOND_BLOCK_FREE);
     assert!(BlockStates::all().bits() == MILLPOND_BLOCK_ANY);
 };
+
+// SAFETY: `repr(C)`, integers and pointers only, `struct_size` first.
+unsafe impl Versioned for millpond_block_record {}
 
 /// The blocks of one call, and how they are reported.
 struct Walk {
@@ -130,27 +133,12 @@ pub unsafe extern "C" fn millpond_device_list_blocks(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_count, "out_count") }?;
-        if capacity > 0 && (records.is_null() || !records.is_aligned()) {
-            fail!(Code::InvalidArgument, "records is NULL, or not aligned");
-        }
-        if record_size < size_of::<usize>()
-            || !record_size.is_multiple_of(align_of::<millpond_block_record>())
-        {
-            fail!(Code::InvalidArgument, "record_size is {record_size}: no size of a millpond_block_record");
-        }
+        let names = RecordNames("records", "record_size", "millpond_block_record");
+        // SAFETY: as above.
+        let records = unsafe { OutRecords::new(records, record_size, capacity, &names) }?;
         let mut walk = Walk::new(device, pool, states)?;
         let blocks = std::mem::take(&mut walk.blocks);
-        let count = record_size.min(size_of::<millpond_block_record>());
-        for (n, b) in blocks.iter().take(capacity).enumerate() {
-            let record = millpond_block_record { struct_size: count, ..walk.record(b) };
-            let from = (&raw const record).cast::<u8>();
-            // SAFETY: the caller has room for `capacity` records of `record_size` bytes each, of which this writes at
-            // most so many; ours is no shorter.
-            unsafe {
-                let to = records.cast::<u8>().add(n * record_size);
-                std::ptr::copy_nonoverlapping(from, to, count);
-            }
-        }
+        records.set(blocks.iter().map(|b| walk.record(b)));
         out.set(blocks.len());
         Ok(())
     })

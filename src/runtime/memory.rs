@@ -10,12 +10,12 @@ use crate::core::{
 use crate::device::{Device, EventId, StreamId};
 use crate::fail;
 use crate::runtime::backing::Supply;
-use crate::runtime::handle_cache;
 use crate::runtime::observe::Observers;
 use crate::runtime::options::Options;
 use crate::runtime::tags::{self, Tag};
 use crate::runtime::unpooled::Unpooled;
 use crate::runtime::usage::Usage;
+use crate::runtime::{handle_cache, lock};
 pub use statistics::StreamStats;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -447,7 +447,10 @@ impl Memory {
         }
         self.rescue.close();
         self.observers.remove_all();
-        self.observers.latencies.switch(false);
+        {
+            let _settled = lock(&self.settings.requested);
+            self.observers.latencies.switch(false);
+        }
         self.supply().begin_close();
         match &self.how {
             How::Pooled(p) => {

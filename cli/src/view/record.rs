@@ -64,6 +64,29 @@ pub(crate) struct Block {
     pub(crate) line: u32, // of the file that told of it; 0: none
 }
 
+impl Block {
+    /// A block of which only the address is known.
+    pub(crate) fn at(address: u64) -> Block {
+        Block {
+            address,
+            bytes: 0,
+            requested: 0,
+            host: false,
+            born: 0,
+            asked: NEVER,
+            done: NEVER,
+            stream: 0,
+            pool: 0,
+            tag: 0,
+            thread: 0,
+            stack: 0,
+            freed_by: 0,
+            freed_stack: 0,
+            line: 0,
+        }
+    }
+}
+
 /// What a range of memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -391,23 +414,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn block(address: u64, bytes: u64, born: u32) -> Block {
-        Block {
-            address,
-            bytes,
-            requested: bytes,
-            host: false,
-            born,
-            asked: NEVER,
-            done: NEVER,
-            stream: 0,
-            pool: 0,
-            tag: 0,
-            thread: 0,
-            stack: 0,
-            freed_by: 0,
-            freed_stack: 0,
-            line: 0,
-        }
+        Block { bytes, requested: bytes, born, ..Block::at(address) }
     }
 
     fn range(address: u64, bytes: u64, born: u32) -> Range {

@@ -140,27 +140,6 @@ pub(super) fn record(title: &str, bytes: &[u8]) -> Result<Record> {
     Ok(r)
 }
 
-/// A block of which only the address is known.
-fn blank(address: u64) -> Block {
-    Block {
-        address,
-        bytes: 0,
-        requested: 0,
-        host: false,
-        born: 0,
-        asked: NEVER,
-        done: NEVER,
-        stream: 0,
-        pool: 0,
-        tag: 0,
-        thread: 0,
-        stack: 0,
-        freed_by: 0,
-        freed_stack: 0,
-        line: 0,
-    }
-}
-
 fn events(b: &mut Builder, all: &[Event]) {
     let untold = if all.is_empty() { 0 } else { b.record.tags.number("tag not recorded".to_owned()) };
     for e in all {
@@ -168,7 +147,7 @@ fn events(b: &mut Builder, all: &[Event]) {
         let stream = b.record.streams.number(stream_name(Some(e.stream)));
         let block = || {
             let bytes = e.size_bytes;
-            Block { bytes, requested: bytes, born: now, stream, tag: untold, ..blank(e.address) }
+            Block { bytes, requested: bytes, born: now, stream, tag: untold, ..Block::at(e.address) }
         };
         let range = |kind| Range { born: now, ..Range::new(kind, e.address, e.size_bytes) };
         let mut mark = |what, text| b.record.marks.push(Mark { moment: now, what, text });
@@ -229,7 +208,7 @@ fn layout(b: &mut Builder, segments: &[Segment], pools: &HashMap<u64, u32>) -> R
             let known = b.latest(false, p.address).filter(|&n| b.record.blocks[n as usize].done == NEVER);
             let number = known.unwrap_or_else(|| {
                 unseen += 1;
-                let number = b.unseen(end, Block { bytes: p.size_bytes, ..blank(p.address) });
+                let number = b.unseen(end, Block { bytes: p.size_bytes, ..Block::at(p.address) });
                 if let Some(block) = b.record.blocks.get_mut(number as usize).filter(|_| waits) {
                     block.asked = block.born;
                 }

@@ -84,9 +84,9 @@ pub(super) fn find() -> Option<Tool> {
     let library = unsafe { Library::open(Some(&path), RTLD_LAZY) }.ok()?;
     // SAFETY: NVTX gives the function of this name this type.
     let begin = unsafe { library.get::<Initialize>(b"InitializeInjectionNvtx2\0") }.map(|f| *f);
+    const EXTENSION: &[u8] = b"InitializeInjectionNvtxExtension\0";
     // SAFETY: as above.
-    let extend =
-        unsafe { library.get::<InitializeExtension>(b"InitializeInjectionNvtxExtension\0") }.map(|f| *f);
+    let extend = unsafe { library.get::<InitializeExtension>(EXTENSION) }.map(|f| *f);
     std::mem::forget(library); // its functions are called for as long as the process lives
     // SAFETY: the tool's own function with the argument that NVTX gives it.
     if unsafe { begin.ok()?(export) } == 0 {

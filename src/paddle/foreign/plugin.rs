@@ -159,8 +159,9 @@ impl Plugin {
             ));
         }
         // SAFETY: a plugin stores C strings; no more than the given number of bytes is read.
-        let (name, sub_name) =
-            unsafe { (Self::type_name(params.device_type)?, Self::sub(params.sub_device_type)) };
+        let name = unsafe { Self::type_name(params.device_type)? };
+        // SAFETY: as above.
+        let sub_name = unsafe { Self::sub(params.sub_device_type) };
 
         let raw = room.table;
         let required = [

@@ -45,8 +45,9 @@ pub unsafe fn init_plugin(params: *mut CustomRuntimeParams) {
         return;
     }
     // SAFETY: the declared size holds the members up to `PARAMS_MIN`.
-    let (table, version) =
-        unsafe { ((&raw const (*params).interface).read(), (&raw const (*params).version).read()) };
+    let table = unsafe { (&raw const (*params).interface).read() };
+    // SAFETY: as above.
+    let version = unsafe { (&raw const (*params).version).read() };
     if table.is_null() || !table.is_aligned() {
         return;
     }

@@ -2,6 +2,7 @@
 
 use super::readings::Readings;
 use super::state::{How, Memory, Released, Requested, Settings};
+use crate::base::clock;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::core::Tuning;
@@ -123,7 +124,11 @@ impl Memory {
     pub(crate) fn set_options(&self, text: &str) -> Result<Options> {
         self.open()?;
         let patch = parse(text, "options", Strictness::Exact)?;
+        if patch.iter().any(|(key, _)| *key == Key::LatencyHistograms) {
+            clock::rate(); // may sleep, at the first time, which nobody should wait for with the lock
+        }
         let mut s = lock(&self.settings.requested);
+        self.open()?; // the end of the device switches off under this lock what this may switch on
         let mut options = s.options.clone();
         options.apply(&patch, Source::Program);
         s.options.check_change(&options)?;
