@@ -35,7 +35,7 @@ pub use device::cuda::CudaOptions;
 pub use device::host::HostOptions;
 pub use runtime::{DeviceInfo, DeviceState, Memory};
 
-/// The README's Rust program, run with the other examples of the documentation.
+/// The Rust program of docs/install.md, run with the other examples of the documentation.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/install.md")]
 struct Readme;
