@@ -217,6 +217,9 @@ pub(crate) struct Info {
     pub(crate) compute_capability: u64,
     pub(crate) runtime_version: u64,
     pub(crate) driver_version: u64,
+    pub(crate) product: String,
+    pub(crate) pci_bus_id: String,
+    pub(crate) uuid: [u8; 16], // all 0 if unknown
 }
 
 impl Info {
@@ -302,6 +305,9 @@ impl Device {
             compute_capability: i.compute_capability,
             runtime_version: i.runtime_version,
             driver_version: i.driver_version,
+            product: text(i.name.as_ptr()),
+            pci_bus_id: text(i.pci_bus_id.as_ptr()),
+            uuid: i.uuid,
         })
     }
 

@@ -88,6 +88,21 @@ fn memory(info: &Info) -> String {
     }
 }
 
+/// The UUID as `nvidia-smi -L` prints it; `None` if it is unknown.
+fn uuid(info: &Info) -> Option<String> {
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let [a, b, c, d] = [0..4, 4..6, 6..8, 8..10].map(|part| hex(&info.uuid[part]));
+    info.uuid.iter().any(|&b| b != 0).then(|| format!("GPU-{a}-{b}-{c}-{d}-{}", hex(&info.uuid[10..])))
+}
+
+/// Which device of the machine it is, as far as it is known.
+fn identity(info: &Info) -> Vec<(&'static str, String)> {
+    let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let rows =
+        [("product", known(&info.product)), ("PCI bus", known(&info.pci_bus_id)), ("UUID", uuid(info))];
+    rows.into_iter().filter_map(|(label, value)| Some((label, value?))).collect()
+}
+
 /// A driver's version as CUDA counts: 12080 is 12.8.
 fn versions(info: &Info) -> String {
     format!(
@@ -163,10 +178,11 @@ impl DeviceReport {
         let _ = writeln!(out, "  {}", self.name);
         let most = |n: u64| if n == u64::MAX { "no bound".to_string() } else { bytes(n) };
         let has: Vec<&str> = capabilities.iter().filter(|c| c.lack.is_none()).map(|c| c.name).collect();
-        let mut rows = vec![
+        let mut rows = identity(info);
+        rows.extend([
             ("memory", memory(info)),
             ("capabilities", if has.is_empty() { "none".to_string() } else { has.join(", ") }),
-        ];
+        ]);
         for c in capabilities {
             rows.extend(c.lack.as_ref().map(|why| ("lacks", format!("{}: {why}", c.name))));
         }
@@ -210,6 +226,9 @@ impl DeviceReport {
         json!({
             "name": self.name,
             "error": null,
+            "product": info.product,
+            "pci_bus_id": (!info.pci_bus_id.is_empty()).then_some(&info.pci_bus_id),
+            "uuid": uuid(info),
             "total_bytes": info.total,
             "free_bytes": info.free,
             "machine_can_spare_bytes": to_spare(info),

@@ -264,6 +264,12 @@ typedef struct millpond_device_info {
   uint64_t runtime_version;
   /** Version of the driver. */
   uint64_t driver_version;
+  /** The product's name, with its NUL: of the card, or of the processor; cut where it is longer. Empty if unknown. */
+  char name[64];
+  /** Where a card is on the bus, as in "0000:3b:00.0", with its NUL. Empty if it is not there, or unknown. */
+  char pci_bus_id[16];
+  /** The card's UUID, as NVML and `nvidia-smi -L` have it: it stays the same where ordinals change. All 0 if unknown. */
+  uint8_t uuid[16];
 } millpond_device_info;
 
 /** The configuration of a new pool. */

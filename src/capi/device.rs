@@ -11,7 +11,7 @@ use crate::capi::types::{
 };
 use crate::fail;
 use crate::paddle::abi::C_Status;
-use crate::runtime::{self, Caps, Counter, DeviceInfo, MAX_TYPE_NAME, PoolId, Stats};
+use crate::runtime::{self, Caps, Counter, DeviceInfo, PoolId, Stats};
 use std::ffi::{c_char, c_void};
 
 // SAFETY: repr(C), `struct_size` first, integers only.
@@ -43,16 +43,21 @@ impl From<Stats> for millpond_stats {
     }
 }
 
+/// The text in an array of C, as much of it as fits, with a NUL.
+fn characters<const N: usize>(text: &str) -> [c_char; N] {
+    let mut out = [0 as c_char; N];
+    // The last byte stays 0 whatever comes.
+    for (to, from) in out[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+    out
+}
+
 impl From<DeviceInfo> for millpond_device_info {
     fn from(i: DeviceInfo) -> Self {
-        let mut type_name = [0 as c_char; MAX_TYPE_NAME + 1];
-        // The last byte stays 0 whatever comes.
-        for (to, from) in type_name[..MAX_TYPE_NAME].iter_mut().zip(i.type_name.bytes()) {
-            *to = from as c_char;
-        }
         millpond_device_info {
             struct_size: size_of::<millpond_device_info>(),
-            r#type: type_name,
+            r#type: characters(&i.type_name),
             ordinal: i.ordinal as i32,
             caps: i.caps.bits(),
             total_bytes: i.memory.total,
@@ -66,6 +71,9 @@ impl From<DeviceInfo> for millpond_device_info {
             compute_capability: i.versions.compute_capability,
             runtime_version: i.versions.runtime,
             driver_version: i.versions.driver,
+            name: characters(&i.identity.name),
+            pci_bus_id: characters(&i.identity.pci_bus_id),
+            uuid: i.identity.uuid.unwrap_or_default(),
         }
     }
 }

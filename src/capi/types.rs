@@ -193,6 +193,12 @@ pub struct millpond_device_info {
     pub runtime_version: u64,
     /// Version of the driver.
     pub driver_version: u64,
+    /// The product's name, with its NUL: of the card, or of the processor; cut where it is longer. Empty if unknown.
+    pub name: [c_char; 64],
+    /// Where a card is on the bus, as in "0000:3b:00.0", with its NUL. Empty if it is not there, or unknown.
+    pub pci_bus_id: [c_char; 16],
+    /// The card's UUID, as NVML and `nvidia-smi -L` have it: it stays the same where ordinals change. All 0 if unknown.
+    pub uuid: [u8; 16],
 }
 
 /// The configuration of a new pool.

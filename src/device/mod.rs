@@ -95,6 +95,17 @@ pub struct Versions {
     pub driver: u64,
 }
 
+/// Which device of the machine it is, as other libraries name it. Empty where it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The product's name, for a person.
+    pub name: String,
+    /// The same in every process and after each start, unlike an ordinal.
+    pub uuid: Option<[u8; 16]>,
+    /// Its place on the PCI bus, as in `0000:3b:00.0`.
+    pub pci_bus_id: String,
+}
+
 /// Where the two ends of a copy lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -189,6 +200,10 @@ pub trait Device: Send + Sync {
     fn memory_info(&self) -> Result<MemoryInfo>;
     /// Version numbers.
     fn versions(&self) -> Versions;
+    /// Which device of the machine it is, as far as the device knows it.
+    fn identity(&self) -> Identity {
+        Identity::default()
+    }
     /// The NUMA node nearest to the device, if the device knows it.
     fn numa_node(&self) -> Option<u32> {
         None

@@ -5,7 +5,7 @@
 
 use crate::base::error::{Code, Result};
 use crate::core::{CheckpointId, PoolId, Restored};
-use crate::device::{Caps, Device, MemoryInfo, Sizes, Versions};
+use crate::device::{Caps, Device, Identity, MemoryInfo, Sizes, Versions};
 use crate::fail;
 use crate::runtime::fork;
 use crate::runtime::history::Tapes;
@@ -32,6 +32,8 @@ pub struct DeviceInfo {
     pub sizes: Sizes,
     /// Version numbers.
     pub versions: Versions,
+    /// Which device of the machine it is.
+    pub identity: Identity,
 }
 
 /// One open device. Get it with [`device`](crate::runtime::device()); all calls may come from any
@@ -145,6 +147,7 @@ impl DeviceState {
             memory: self.device.memory_info()?,
             sizes: self.device.sizes(),
             versions: self.device.versions(),
+            identity: self.device.identity(),
         })
     }
 

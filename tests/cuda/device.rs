@@ -31,6 +31,11 @@ fn what_a_device_tells() {
     assert_eq!(d.lack(Caps::MAPPING | Caps::PINNED).unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(info.versions.driver, 12080);
     assert!(info.versions.compute_capability >= 50, "{:?}", info.versions);
+    assert_eq!(info.identity.name, "Fake CUDA device");
+    assert_eq!(info.identity.pci_bus_id, "0000:01:00.0");
+    let other = runtime::device("cuda", 1).unwrap().info().unwrap().identity;
+    assert!(info.identity.uuid.is_some() && info.identity.uuid != other.uuid, "{other:?}");
+    assert_ne!(info.identity.pci_bus_id, other.pci_bus_id);
     assert_eq!(runtime::absence("cuda").unwrap(), None);
     let e = runtime::device("cuda", 2).err().unwrap();
     assert_eq!(e.code(), Code::UnknownDevice);

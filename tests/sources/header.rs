@@ -162,7 +162,7 @@ fn layouts() -> &'static [Layout] {
         millpond_device_info {
             struct_size, r#type, ordinal, caps, total_bytes, free_bytes, min_chunk_bytes, max_chunk_bytes,
             max_alloc_bytes, extra_padding_bytes, init_alloc_bytes, realloc_bytes, compute_capability,
-            runtime_version, driver_version,
+            runtime_version, driver_version, name, pci_bus_id, uuid,
         }
         millpond_pool_options { struct_size, limit_bytes, name }
         millpond_counter { current, peak, total }

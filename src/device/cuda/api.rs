@@ -134,6 +134,8 @@ table! {
     required OLDEST cuMemSetAccess, "cuMemSetAccess", (CUdeviceptr, usize, *const CUmemAccessDesc, usize);
     required OLDEST cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", (*mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags);
 
+    optional OLDEST cuDeviceGetName, "cuDeviceGetName", (*mut c_char, c_int, CUdevice);
+    optional OLDEST cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId", (*mut c_char, c_int, CUdevice);
     optional OLDEST cuDeviceGetUuid_v2, "cuDeviceGetUuid", (*mut CUuuid, CUdevice);
     optional OLDEST cuMemExportToShareableHandle, "cuMemExportToShareableHandle", (*mut c_void, CUmemGenericAllocationHandle, CUmemAllocationHandleType, c_ulonglong);
     optional OLDEST cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", (*mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType);

@@ -17,8 +17,8 @@ use super::pool::Pool;
 use super::sharing::Sharing;
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
-    self, Caps, CopyKind, Device, DriverPool, ExternalStreams, GRANULE, HostWish, MemoryInfo, Sizes,
-    StreamId, Streams, Unified, Versions,
+    self, Caps, CopyKind, Device, DriverPool, ExternalStreams, GRANULE, HostWish, Identity, MemoryInfo,
+    Sizes, StreamId, Streams, Unified, Versions,
 };
 use crate::fail;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -38,6 +38,7 @@ pub(super) struct CudaDevice {
     card: Arc<Card>,
     total: u64,
     versions: Versions,
+    identity: Identity,
     numa_node: Option<u32>,
     blocks: Blocks,
     has_managed: bool,
@@ -110,6 +111,11 @@ impl CudaDevice {
         Ok(CudaDevice {
             total,
             versions,
+            identity: Identity {
+                name: driver.name(device).unwrap_or_default(),
+                uuid: driver.uuid(device).ok(),
+                pci_bus_id: driver.pci_bus_id(device).unwrap_or_default(),
+            },
             numa_node: numa_node(driver, device),
             blocks: Blocks::new(driver),
             has_managed,
@@ -193,6 +199,10 @@ impl Device for CudaDevice {
 
     fn versions(&self) -> Versions {
         self.versions
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity.clone()
     }
 
     /// The only call that changes the thread's current context for good: to the device's primary one.

@@ -62,6 +62,7 @@ macro_rules! call {
     };
 }
 
+mod identity;
 mod physical;
 pub(super) use physical::Physical;
 

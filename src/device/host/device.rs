@@ -13,11 +13,11 @@ use super::shared::{Shared, State, unknown_stream};
 use super::stream::{Point, Stream, Work};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
-    Caps, CopyKind, Device, GRANULE, HostWish, Mapping, MemoryInfo, Peers, Sharing, Sizes, StreamId, Streams,
-    Unified, Versions,
+    Caps, CopyKind, Device, GRANULE, HostWish, Identity, Mapping, MemoryInfo, Peers, Sharing, Sizes,
+    StreamId, Streams, Unified, Versions,
 };
 use crate::fail;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// [B] requests are rounded up to this; a multiple of the alignment that copies and kernels want.
 const MIN_CHUNK: u64 = 512;
@@ -107,6 +107,13 @@ impl HostDevice {
     }
 }
 
+/// The processor's name, as Linux tells it on x86.
+fn processor() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    line.split_once(':').map(|(_, name)| name.trim().to_owned())
+}
+
 fn push(target: &Arc<Stream>, id: StreamId, work: Work) -> Result<Point> {
     target.push(work)?.ok_or_else(|| unknown_stream(id))
 }
@@ -151,6 +158,13 @@ impl Device for HostDevice {
 
     fn segments_grow(&self) -> bool {
         true
+    }
+
+    /// Its name is the processor's.
+    fn identity(&self) -> Identity {
+        static NAME: OnceLock<String> = OnceLock::new();
+        let name = NAME.get_or_init(|| processor().unwrap_or_default()).clone();
+        Identity { name, ..Identity::default() }
     }
 
     fn is_processor(&self) -> bool {

@@ -60,12 +60,6 @@ impl Driver {
 
 /// Sharing between processes.
 impl Driver {
-    /// Identifies the card among all cards.
-    pub(in super::super) fn uuid(&self, device: i32) -> Result<[u8; 16]> {
-        let mut uuid = CUuuid { bytes: [0; 16] };
-        self.check(call!(self.cuDeviceGetUuid_v2(&mut uuid, device)))?;
-        Ok(uuid.bytes.map(|b| b as u8))
-    }
     /// A new file descriptor for a granule.
     pub(in super::super) fn physical_export(&self, handle: u64) -> Result<OwnedFd> {
         let mut fd: c_int = -1;
