@@ -225,6 +225,10 @@ TEST_F(Cpp, PoolsServeStreamsOfTheirOwnDevice) {
   const PoolView pool = device_.default_pool();
   EXPECT_EQ(MILLPOND_E_UNKNOWN_STREAM,
             code_of([&] { (void)pool.allocate(100, second.default_stream()); }));
+  EXPECT_EQ(MILLPOND_E_UNKNOWN_STREAM,
+            code_of([&] { (void)pool.allocate_zeroed(100, second.default_stream()); }));
+  EXPECT_EQ(MILLPOND_E_UNKNOWN_STREAM,
+            code_of([&] { (void)pool.allocate_batch({100}, second.default_stream()); }));
   const Stream theirs(second);
   EXPECT_EQ(MILLPOND_E_UNKNOWN_STREAM, code_of([&] { (void)pool.allocate(100, theirs); }));
   EXPECT_TRUE(pool.allocate(100, device_.default_stream()));
@@ -365,6 +369,40 @@ TEST_F(Cpp, ArraysOfElements) {
   EXPECT_EQ(MILLPOND_E_OUT_OF_MEMORY, code_of([this] {
               millpond::make_device_array<double>(device_, static_cast<std::size_t>(-1) / 4);
             }));
+}
+
+TEST_F(Cpp, BlocksComeZeroedAndInBatches) {
+  const PoolView pool = device_.default_pool();
+  Stream stream(device_);
+  const Buffer zeroed = pool.allocate_zeroed(1000, stream);
+  stream.synchronize();
+  EXPECT_EQ(std::vector<std::uint8_t>(1000),
+            std::vector<std::uint8_t>(zeroed.as<std::uint8_t>(),
+                                      zeroed.as<std::uint8_t>() + zeroed.size()));
+  const std::vector<Buffer> batch = pool.allocate_batch({100, 0, 3u << 20}, stream);
+  ASSERT_EQ(3u, batch.size());
+  EXPECT_EQ(100u, batch[0].size());
+  EXPECT_FALSE(batch[1]);
+  EXPECT_EQ(3u << 20, batch[2].size());
+  EXPECT_EQ(3u, blocks());
+  EXPECT_EQ(MILLPOND_E_OUT_OF_MEMORY, code_of([&] {
+              (void)pool.allocate_batch({100, static_cast<std::size_t>(-1)}, stream);
+            }));
+  EXPECT_EQ(3u, blocks());
+}
+
+TEST_F(Cpp, RegistrationsMoveAndEnd) {
+  using millpond::HostRegistration;
+  static_assert(kMovesOnly<HostRegistration>, "an owner");
+  std::vector<std::uint8_t> own(5000);
+  HostRegistration a(device_, own.data(), own.size());
+  HostRegistration b(std::move(a));
+  EXPECT_FALSE(a);  // NOLINT: moved-from is empty, and says so
+  const auto again = [&] { HostRegistration(device_, own.data() + 4000, 10); };
+  EXPECT_EQ(MILLPOND_E_BUSY, code_of(again));
+  EXPECT_EQ(C_SUCCESS, b.end());
+  EXPECT_FALSE(b);
+  EXPECT_EQ(0u, code_of(again));
 }
 
 TEST_F(Cpp, PinnedBuffersMoveAndFree) {

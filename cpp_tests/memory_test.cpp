@@ -374,6 +374,22 @@ TEST_P(Memory, PinnedMemoryIsOrdinaryToTheHost) {
   EXPECT_OK(millpond_host_free(device_, pinned));
 }
 
+TEST_P(Memory, RegisteredMemoryIsTheCallers) {
+  std::vector<std::uint8_t> own = pattern(6, 100001);
+  const C_Status status = millpond_host_register(device_, own.data(), own.size());
+  if (!GetParam().plugin.empty()) {
+    EXPECT_EQ(MILLPOND_E_UNSUPPORTED, millpond_last_error_code());
+    GTEST_SKIP() << "the interface of plugins has no call for it";
+  }
+  ASSERT_OK(status);
+  void* block = alloc(own.size());
+  C_Stream queue = stream();
+  EXPECT_OK(millpond_copy_async(device_, queue, MILLPOND_COPY_H2D, block, own.data(), own.size()));
+  EXPECT_OK(millpond_host_unregister(device_, own.data()));
+  EXPECT_EQ(own, read(block, own.size()));
+  EXPECT_OK(millpond_free(block));
+}
+
 TEST_P(Memory, UnifiedMemoryIsSeenByBothSides) {
   if (!can(MILLPOND_CAP_UNIFIED)) GTEST_SKIP() << type_ << " has no unified memory";
   const std::size_t size = 70001;

@@ -926,6 +926,18 @@ C_Status millpond_pool_alloc(millpond_pool *pool,
                              void **out_ptr);
 
 /**
+ * As `millpond_pool_alloc`, but the requested bytes are 0 for work queued on `stream` from now on: a fill is queued
+ * there.
+ *
+ * Errors: those of `millpond_pool_alloc` and `millpond_memset_async`. After an error there is no block.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_pool_alloc_zeroed(millpond_pool *pool,
+                                    size_t size_bytes,
+                                    C_Stream stream,
+                                    void **out_ptr);
+
+/**
  * Frees a block in stream order: at once reusable by work queued later on `stream`. If that is not the
  * stream of the allocation, reuse waits for both. NULL: no-op. The block may be of any pool of the same
  * device.
@@ -964,6 +976,36 @@ C_Status millpond_pool_get_stats(const millpond_pool *pool, millpond_stats *inou
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
 C_Status millpond_pool_reset_peaks(millpond_pool *pool);
+
+/* ---- Pools: many blocks in one call -------------------------------------------------------------------- */
+
+/**
+ * Allocates `count` blocks of one pool and stream, all or none: `out_ptrs[i]` gets one of `sizes_bytes[i]` bytes, as
+ * `millpond_pool_alloc` gives them; NULL for size 0. The blocks have nothing to do with each other: each may be freed
+ * by itself, or many with `millpond_pool_free_batch`.
+ *
+ * Errors: those of `millpond_pool_alloc`, for the first request that fails; INVALID_ARGUMENT for an array that is NULL
+ * while `count` is not 0. After an error there is no block, and `out_ptrs` is as before.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_pool_alloc_batch(millpond_pool *pool,
+                                   const size_t *sizes_bytes,
+                                   size_t count,
+                                   C_Stream stream,
+                                   void **out_ptrs);
+
+/**
+ * Frees the `count` blocks of `ptrs` in order, as `millpond_pool_free` does; a NULL among them is skipped. Stops at
+ * the first that fails. `out_freed_count`, which may be NULL, gets how many of the array are done, also after an
+ * error: then `ptrs[*out_freed_count]` is the one that failed, and those behind it are as before.
+ *
+ * Errors: those of `millpond_pool_free`; INVALID_ARGUMENT if `ptrs` is NULL while `count` is not 0.
+ */
+C_Status millpond_pool_free_batch(millpond_pool *pool,
+                                  void *const *ptrs,
+                                  size_t count,
+                                  C_Stream stream,
+                                  size_t *out_freed_count);
 
 /* ---- Scopes: pools by thread --------------------------------------------------------------------------- */
 
@@ -1296,6 +1338,30 @@ C_Status millpond_device_reset_host_peaks(millpond_device *device);
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE; NOT_PERMITTED in a stream callback.
  */
 C_Status millpond_device_empty_host_cache(millpond_device *device);
+
+/**
+ * Registers `size_bytes` of the caller's own host memory from `ptr` on: copies between it and this device are then as
+ * fast as those of `millpond_host_alloc`, and really asynchronous, so it must stay as it is until a queued copy is
+ * done. Page-locked where the limit of the process allows. The memory stays the caller's, who ends the registration
+ * with `millpond_host_unregister` before the memory goes.
+ *
+ * Errors: UNSUPPORTED on devices of plugins, whose interface has no call for it; BUSY if a part of it is registered
+ * already, or came from `millpond_host_alloc`; INVALID_ARGUMENT for NULL, 0 bytes, and on `cuda` for what is no memory
+ * of the process; OUT_OF_RANGE; NOT_INITIALIZED; DEVICE. After an error nothing was registered.
+ */
+C_Status millpond_host_register(millpond_device *device,
+                                void *ptr,
+                                size_t size_bytes);
+
+/**
+ * Ends the registration that begins at `ptr`. Waits for the work queued on the device, which may still use the memory.
+ * NULL: no-op. The end of the device ends all registrations.
+ *
+ * Errors: UNKNOWN_POINTER, also for a pointer inside; NOT_PERMITTED in a stream callback, and while a stream is
+ * captured; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error the memory is still registered.
+ */
+C_Status millpond_host_unregister(millpond_device *device,
+                                  void *ptr);
 
 /**
  * Allocates memory that host and device access at the same address. Size 0: C_SUCCESS and NULL. The caller frees it

@@ -200,6 +200,64 @@ impl<T: Versioned> OutRecords<T> {
     }
 }
 
+/// An array of the caller's with `count` places; written once, after everything else has succeeded.
+pub(crate) struct OutArray<T> {
+    at: *mut T,
+    count: usize,
+}
+
+impl<T> OutArray<T> {
+    /// `at` may be NULL where `count` is 0.
+    ///
+    /// # Safety
+    /// A pointer that is not NULL and is aligned must be valid for writes of `count` times a `T`.
+    pub(crate) unsafe fn new(at: *mut T, count: usize, name: &str) -> Result<OutArray<T>> {
+        check_array(at, count, name)?;
+        Ok(OutArray { at, count })
+    }
+
+    /// Writes the values, as many as there are places.
+    pub(crate) fn set(self, values: impl Iterator<Item = T>) {
+        for (n, value) in values.take(self.count).enumerate() {
+            // SAFETY: `n` is below the count of places, which are the caller's by the promise made to `new`.
+            let at = unsafe { self.at.add(n) };
+            // SAFETY: as above.
+            unsafe { at.write(value) }
+        }
+    }
+}
+
+fn check_array<T>(at: *const T, count: usize, name: &str) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    if at.is_null() {
+        return null(name);
+    }
+    if !at.is_aligned() {
+        return unaligned(name);
+    }
+    if count > isize::MAX as usize / size_of::<T>() {
+        let m = format!("{name} cannot have {count} places: no address space has so many");
+        return Err(Error::new(Code::InvalidArgument, m));
+    }
+    Ok(())
+}
+
+/// An array from C. NULL is right where `count` is 0.
+///
+/// # Safety
+/// A pointer that is not NULL and is aligned must be valid for reads of `count` times a `T` for `'a`, and nobody may
+/// write there meanwhile.
+pub(crate) unsafe fn array<'a, T>(at: *const T, count: usize, name: &str) -> Result<&'a [T]> {
+    check_array(at, count, name)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the caller's promise; the size was checked above.
+    Ok(unsafe { std::slice::from_raw_parts(at, count) })
+}
+
 /// An options struct from C, with zeros for what an older caller does not have. NULL: all zeros.
 ///
 /// # Safety

@@ -256,6 +256,39 @@ pub unsafe extern "C" fn millpond_device_empty_host_cache(device: *mut millpond_
     run(|| handles::device(device)?.host_empty_cache())
 }
 
+/// Registers `size_bytes` of the caller's own host memory from `ptr` on: copies between it and this device are then as
+/// fast as those of `millpond_host_alloc`, and really asynchronous, so it must stay as it is until a queued copy is
+/// done. Page-locked where the limit of the process allows. The memory stays the caller's, who ends the registration
+/// with `millpond_host_unregister` before the memory goes.
+///
+/// Errors: UNSUPPORTED on devices of plugins, whose interface has no call for it; BUSY if a part of it is registered
+/// already, or came from `millpond_host_alloc`; INVALID_ARGUMENT for NULL, 0 bytes, and on `cuda` for what is no memory
+/// of the process; OUT_OF_RANGE; NOT_INITIALIZED; DEVICE. After an error nothing was registered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_host_register(
+    device: *mut millpond_device,
+    ptr: *mut c_void,
+    size_bytes: usize,
+) -> C_Status {
+    run(|| handles::device(device)?.host_register(ptr.addr() as u64, size_bytes as u64))
+}
+
+/// Ends the registration that begins at `ptr`. Waits for the work queued on the device, which may still use the memory.
+/// NULL: no-op. The end of the device ends all registrations.
+///
+/// Errors: UNKNOWN_POINTER, also for a pointer inside; NOT_PERMITTED in a stream callback, and while a stream is
+/// captured; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error the memory is still registered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_host_unregister(
+    device: *mut millpond_device,
+    ptr: *mut c_void,
+) -> C_Status {
+    run(|| {
+        let device = handles::device(device)?;
+        if ptr.is_null() { Ok(()) } else { device.host_unregister(ptr.addr() as u64) }
+    })
+}
+
 /// Allocates memory that host and device access at the same address. Size 0: C_SUCCESS and NULL. The caller frees it
 /// with
 /// `millpond_unified_free`.

@@ -10,6 +10,7 @@
 )]
 #![expect(non_camel_case_types, reason = "the names are those of the C API")]
 
+mod batch;
 mod capture;
 mod checkpoint;
 mod copy;
@@ -40,6 +41,7 @@ mod tags;
 mod types;
 mod walk;
 
+pub use batch::*;
 pub use capture::*;
 pub use checkpoint::*;
 pub use copy::*;

@@ -2,8 +2,8 @@
 //! serve it. `host`, `cuda` and `paddle/foreign` implement it; nothing here knows pools or blocks.
 //!
 //! [`Device`] is what every device has: identity, memory, copies, streams. What only some devices have is a facet, a
-//! trait of its own; a device that lacks the facet cannot do it: [`Mapping`], [`Unified`], [`ExternalStreams`],
-//! [`DriverPool`], [`Sharing`], [`Peers`].
+//! trait of its own; a device that lacks the facet cannot do it: [`Mapping`], [`Unified`], [`Registration`],
+//! [`ExternalStreams`], [`DriverPool`], [`Sharing`], [`Peers`].
 //!
 //! Addresses are `u64` device addresses and never dereferenced on this side of the seam. Streams and events are
 //! `u64` too: the bits of the `C_Stream` or `C_Event` that the caller holds; 0 is the default stream. Every call may
@@ -162,6 +162,15 @@ pub trait Unified: Send + Sync {
     fn free(&self, addr: u64, bytes: u64) -> Result<()>;
 }
 
+/// Host memory of the caller that is made as fast to copy as that of [`Device::host_alloc`].
+pub trait Registration: Send + Sync {
+    /// Registers memory that the caller keeps until [`unregister`](Self::unregister). `Busy` if a part of it is
+    /// registered or came from `host_alloc`.
+    fn register(&self, addr: u64, bytes: u64) -> Result<()>;
+    /// Ends the registration that begins at `addr`. Waits for the work that may still use it.
+    fn unregister(&self, addr: u64) -> Result<()>;
+}
+
 /// One device.
 ///
 /// Blocking copies and `memset` without a stream wait for all work queued on the device so far.
@@ -245,6 +254,10 @@ pub trait Device: Send + Sync {
     }
     /// Memory that host and device access at the same address.
     fn unified(&self) -> Option<&dyn Unified> {
+        None
+    }
+    /// Registering host memory of the caller.
+    fn registration(&self) -> Option<&dyn Registration> {
         None
     }
     /// The stream-ordered pool of the device's driver.

@@ -9,7 +9,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::numa;
 use crate::core::Stream;
-use crate::device::{HostWish, StreamId, Unified};
+use crate::device::{HostWish, Registration, StreamId, Unified};
 use crate::fail;
 use crate::runtime::device::DeviceState;
 use crate::runtime::observe::EventKind;
@@ -175,6 +175,34 @@ impl DeviceState {
             self.host_wait_in_turn(true);
         }
         self.host_shrink(0).map(drop)
+    }
+
+    /// Registers host memory of the caller, `addr .. addr + bytes`, so that it is as fast to copy as that of
+    /// [`host_alloc`](Self::host_alloc), and copies of it are really asynchronous. The caller keeps it until
+    /// [`host_unregister`](Self::host_unregister). `Unsupported` where the device has no call for it; `Busy` if a part
+    /// of it is registered already or came from `host_alloc`.
+    pub fn host_register(&self, addr: u64, bytes: u64) -> Result<()> {
+        let _pass = self.enter()?;
+        if addr == 0 || bytes == 0 {
+            fail!(Code::InvalidArgument, "there is no memory to register at {addr:#x} with {bytes} bytes");
+        }
+        if addr.checked_add(bytes).is_none() {
+            fail!(Code::OutOfRange, "the range passes the end of the address space");
+        }
+        self.registration()?.register(addr, bytes)
+    }
+
+    /// Ends the registration that begins at `addr`, after a wait for the work that may still use it. `UnknownPointer`
+    /// if none does; `NotPermitted` in a stream callback, and while a stream is captured.
+    pub fn host_unregister(&self, addr: u64) -> Result<()> {
+        let _pass = self.enter()?;
+        may_block()?;
+        self.registration()?.unregister(addr)
+    }
+
+    fn registration(&self) -> Result<&dyn Registration> {
+        let none = || Error::new(Code::Unsupported, "this device has no call that registers host memory");
+        self.device().registration().ok_or_else(none)
     }
 
     fn host_reuse(&self, bytes: u64, size: u64) -> Option<u64> {

@@ -44,6 +44,8 @@ mod pinned;
 mod pools;
 #[cfg(all(feature = "capi", unix))]
 mod process;
+#[cfg(feature = "capi")]
+mod requests;
 mod runtime;
 #[cfg(all(feature = "capi", target_os = "linux"))]
 mod segments;

@@ -407,3 +407,79 @@ fn threads_streams_and_content() {
         assert_eq!(d.host_stats().unwrap().reserved.current, 0);
     }
 }
+
+/// Memory of the program.
+fn own_memory() -> (Vec<u8>, u64) {
+    let mut own = vec![7_u8; MIB as usize];
+    let at = own.as_mut_ptr().expose_provenance() as u64;
+    (own, at)
+}
+
+#[test]
+fn registered_memory_is_read_when_the_stream_gets_there() {
+    for registered in [true, false] {
+        let (d, _alone) = host(true);
+        let (_own, at) = own_memory();
+        if registered {
+            d.host_register(at, MIB).unwrap();
+        }
+        let block = d.memory().alloc(PoolId::DEFAULT, 0, MIB).unwrap();
+        let (stream, open) = blocked(&d);
+        upload(&d, stream, block, at + 100, 1000);
+        bytes_at(at, MIB).fill(9);
+        drop(open);
+        d.stream_synchronize(stream).unwrap();
+        let mut got = [0; 1000];
+        d.read(block, &mut got).unwrap();
+        assert_eq!(got, [if registered { 9 } else { 7 }; 1000]);
+        assert_eq!(d.host_unregister(at).is_ok(), registered);
+    }
+}
+
+#[test]
+fn a_registration_ends_after_the_work_that_may_use_it() {
+    let (d, _alone) = host(true);
+    let (_own, at) = own_memory();
+    d.host_register(at, MIB).unwrap();
+    let block = d.memory().alloc(PoolId::DEFAULT, 0, MIB).unwrap();
+    let (stream, open) = blocked(&d);
+    upload(&d, stream, block, at, MIB);
+    let (ended, end) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            d.host_unregister(at).unwrap();
+            ended.send(()).unwrap();
+        });
+        assert!(end.recv_timeout(Duration::from_millis(50)).is_err(), "the copy has not begun");
+        drop(open);
+        end.recv_timeout(Duration::from_secs(20)).unwrap();
+    });
+    d.host_register(at, MIB).unwrap();
+}
+
+#[test]
+fn bad_registrations_are_refused() {
+    let (d, _alone) = host(true);
+    let other = runtime::device("host", 1).unwrap();
+    let (_own, at) = own_memory();
+    let code = |done: Result<()>| done.unwrap_err().code();
+    assert_eq!(code(d.host_register(0, 8)), Code::InvalidArgument);
+    assert_eq!(code(d.host_register(at, 0)), Code::InvalidArgument);
+    assert_eq!(code(d.host_register(at, u64::MAX)), Code::OutOfRange);
+    d.host_register(at + 1000, 1000).unwrap();
+    for (from, bytes) in [(at, MIB), (at, 1001), (at + 1999, 1), (at + 1500, 10)] {
+        assert_eq!(code(d.host_register(from, bytes)), Code::Busy, "{bytes} bytes");
+    }
+    d.host_register(at, 1000).unwrap();
+    d.host_register(at + 2000, 1000).unwrap();
+    assert_eq!(code(d.host_unregister(at + 1)), Code::UnknownPointer);
+    assert_eq!(code(other.host_unregister(at)), Code::UnknownPointer);
+    let pinned = d.host_alloc(MIB).unwrap();
+    assert_eq!(code(d.host_register(pinned + 8, 8)), Code::Busy);
+    assert_eq!(code(d.host_unregister(pinned)), Code::UnknownPointer);
+    assert_eq!(code(d.host_free(at)), Code::UnknownPointer);
+    for from in [at, at + 1000, at + 2000] {
+        d.host_unregister(from).unwrap();
+        assert_eq!(code(d.host_unregister(from)), Code::UnknownPointer);
+    }
+}

@@ -109,6 +109,29 @@ fn scattered_granules_make_one_block() {
 }
 
 #[test]
+fn registered_memory_is_copied_while_the_caller_goes_on() {
+    let (fake, d) = one(&[]);
+    let mut own = vec![7_u8; 1 << 20];
+    let at = own.as_mut_ptr().expose_provenance() as u64;
+    d.host_register(at, 1 << 20).unwrap();
+    assert_eq!(d.host_register(at + 4096, 8).unwrap_err().code(), Code::Busy);
+    assert_eq!(d.host_register(0x1000, 4096).unwrap_err().code(), Code::InvalidArgument, "not mapped");
+    let s = d.stream_create().unwrap();
+    let block = d.memory().alloc(POOL, s, 1 << 20).unwrap();
+    fake.hold(true);
+    // Not registered, this would wait for the stream.
+    unsafe { d.copy_async(s, CopyKind::HostToDevice, block, at, 1 << 20) }.unwrap();
+    assert!(!d.stream_query(s).unwrap());
+    fake.hold(false);
+    d.host_unregister(at).unwrap();
+    assert!(d.stream_query(s).unwrap(), "the end of the registration has waited");
+    assert_eq!(d.host_unregister(at).unwrap_err().code(), Code::UnknownPointer);
+    // The end of the device ends what is left.
+    d.host_register(at, 1 << 20).unwrap();
+    fake.end();
+}
+
+#[test]
 fn a_warm_pair_makes_no_driver_call() {
     for settings in [&[][..], &[("no_vmm", "1")]] {
         let (fake, d) = one(settings);

@@ -34,6 +34,36 @@ pub fn alloc_on(w: &mut World, pool: Pool, bytes: usize, stream: Stream) -> Done
     w.took("new", bytes, stream, answer)
 }
 
+pub fn alloc_zeroed(w: &mut World) -> Done {
+    let mut p = null_mut();
+    let (pool, on) = (ptr(w.pool.0), ptr(w.a.0));
+    // A device that refuses the fill and the free gets the block back by a later call.
+    w.frees_later = true;
+    let answer = outcome(unsafe { millpond_pool_alloc_zeroed(pool, LARGE, on, &mut p) });
+    w.took("new", LARGE, w.a, answer.map(|()| p.expose_provenance()))
+}
+
+pub fn alloc_batch(w: &mut World) -> Done {
+    let sizes = [SMALL, LARGE, HUGE];
+    // A device that refuses frees, too, gets back by a later call what the batch has taken.
+    w.frees_later = true;
+    let mut all = [null_mut(); 3];
+    let (pool, on) = (ptr(w.pool.0), ptr(w.a.0));
+    outcome(unsafe { millpond_pool_alloc_batch(pool, sizes.as_ptr(), 3, on, all.as_mut_ptr()) })?;
+    all.into_iter().zip(sizes).try_for_each(|(p, bytes)| w.took("new", bytes, w.a, Ok(p.expose_provenance())))
+}
+
+/// Memory of the program.
+static OWN: [u8; 5000] = [1; 5000];
+
+pub fn host_register(w: &mut World) -> Done {
+    outcome(unsafe { millpond_host_register(ptr(w.d.0), OWN.as_ptr().cast_mut().cast(), OWN.len()) })
+}
+
+pub fn host_unregister(w: &mut World) -> Done {
+    outcome(unsafe { millpond_host_unregister(ptr(w.d.0), OWN.as_ptr().cast_mut().cast()) })
+}
+
 /// A request on a stream that has been made for it.
 pub fn alloc_on_new_stream(w: &mut World, bytes: usize) -> Done {
     let s = *w.streams.last().unwrap_or(&NULL);

@@ -57,6 +57,8 @@ operations! {
     "free of an ended stream on another": nothing, |w| free_on(w, "of c", w.a);
     "free own": nothing, |w| free_it(w, "own");
     "free_sized": nothing, |w| free_with_size(w, "large");
+    "pool_alloc_zeroed": nothing, alloc_zeroed;
+    "pool_alloc_batch": nothing, alloc_batch;
     "pool_free its stream": nothing, |w| free_on(w, "large", w.a);
     "pool_free other stream": nothing, |w| free_on(w, "large", w.b);
     "pool_free huge on another stream": nothing, |w| free_on(w, "huge", w.b);
@@ -146,6 +148,8 @@ operations! {
     "host_free used": host_used, |w| host_free(w, 1);
     "host_record_stream": nothing, host_record;
     "empty_host_cache": |w| { host_record(w)?; host_free(w, 1) }, empty_host_cache;
+    "host_register": nothing, host_register;
+    "host_unregister": host_register, host_unregister;
     "unified_alloc": nothing, unified_alloc;
     "unified_free": unified_alloc, unified_free;
     "device_type_unregister": nothing, unregister, or BUSY;

@@ -67,6 +67,9 @@ impl<H: Hook> Seam<H> {
     fn in_unified(&self) -> &dyn Unified {
         self.inner.unified().unwrap()
     }
+    fn in_registration(&self) -> &dyn Registration {
+        self.inner.registration().unwrap()
+    }
     fn in_streams(&self) -> &dyn Streams {
         self.inner.streams()
     }
@@ -123,6 +126,7 @@ impl<H: Hook> Device for Seam<H> {
         is_processor as is_processor() -> bool;
         most_blocks as most_blocks() -> u64;
         versions as versions() -> Versions;
+        identity as identity() -> Identity;
         numa_node as numa_node() -> Option<u32>;
     }
     fn sizes(&self) -> Sizes {
@@ -153,6 +157,9 @@ impl<H: Hook> Device for Seam<H> {
     fn unified(&self) -> Option<&dyn Unified> {
         self.inner.unified().map(|_| self as _)
     }
+    fn registration(&self) -> Option<&dyn Registration> {
+        self.inner.registration().map(|_| self as _)
+    }
     fn driver_pool(&self) -> Option<&dyn DriverPool> {
         self.inner.driver_pool().map(|_| self as _)
     }
@@ -168,6 +175,13 @@ impl<H: Hook> Unified for Seam<H> {
     calls! { in_unified;
         unified_alloc as alloc(bytes: u64) -> u64, |_at| bytes;
         unified_free as free(addr: u64, bytes: u64) -> (), |_done| bytes;
+    }
+}
+
+impl<H: Hook> Registration for Seam<H> {
+    calls! { in_registration;
+        host_register as register(addr: u64, bytes: u64) -> ();
+        host_unregister as unregister(addr: u64) -> ();
     }
 }
 

@@ -5,7 +5,7 @@ use crate::compilers;
 use std::path::{Path, PathBuf};
 
 /// One section of the header: its title, and the file of `src/capi` that has it.
-const SECTIONS: [(&str, &str); 23] = [
+const SECTIONS: [(&str, &str); 24] = [
     ("Constants and structs", "types.rs"),
     ("Last error", "last_error.rs"),
     ("Library", "library.rs"),
@@ -13,6 +13,7 @@ const SECTIONS: [(&str, &str); 23] = [
     ("Devices", "device.rs"),
     ("Options", "options.rs"),
     ("Pools: stream-ordered memory", "pool.rs"),
+    ("Pools: many blocks in one call", "batch.rs"),
     ("Scopes: pools by thread", "scope.rs"),
     ("Captures: memory of graphs", "capture.rs"),
     ("Checkpoints: layouts of pools", "checkpoint.rs"),

@@ -151,20 +151,37 @@ class PoolView {
   /// device, where the device can tell (docs/streams.md); that of a default stream always can.
   Buffer allocate(std::size_t size_bytes, StreamView stream = {}) const {
     void* block = nullptr;
-    if (stream.get() == nullptr && stream.device()) {
-      // The default stream of every device is NULL: only the view says whose it is.
-      millpond_device* own = nullptr;
-      if (check(millpond_pool_get_device(raw_, &own)) != C_SUCCESS) return Buffer();
-      if (own != stream.device().get()) {
-        detail::refuse(MILLPOND_E_UNKNOWN_STREAM,
-                       "the stream is the default one of another device");
-        return Buffer();
-      }
-    }
+    if (!takes(stream)) return Buffer();
     if (check(millpond_pool_alloc(raw_, size_bytes, stream.get(), &block)) != C_SUCCESS) {
       return Buffer();
     }
     return Buffer::adopt(raw_, block, size_bytes, stream.get());
+  }
+  /// The same with all bytes 0 for work queued on `stream` from now on.
+  Buffer allocate_zeroed(std::size_t size_bytes, StreamView stream = {}) const {
+    Buffer out = allocate(size_bytes, stream);
+    if (out && check(millpond_memset_async(device().get(), stream.get(), out.data(), 0,
+                                           size_bytes)) != C_SUCCESS) {
+      out.reset();
+    }
+    return out;
+  }
+  /// A block for each of `sizes_bytes`, all or none; an empty one for size 0. Throws as allocate().
+  std::vector<Buffer> allocate_batch(const std::vector<std::size_t>& sizes_bytes,
+                                     StreamView stream = {}) const {
+    std::vector<void*> blocks(sizes_bytes.size());
+    std::vector<Buffer> out;
+    out.reserve(blocks.size());
+    if (!takes(stream)) return out;
+    if (check(millpond_pool_alloc_batch(raw_, sizes_bytes.data(), blocks.size(), stream.get(),
+                                        blocks.data())) != C_SUCCESS) {
+      return out;
+    }
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      out.push_back(
+          Buffer::adopt(raw_, blocks[i], blocks[i] == nullptr ? 0 : sizes_bytes[i], stream.get()));
+    }
+    return out;
   }
   /// Every block of the pool that is in one of `states`, as Device::blocks() reports them.
   std::vector<millpond_block_record> blocks(std::uint32_t states = MILLPOND_BLOCK_LIVE) const {
@@ -210,6 +227,18 @@ class PoolView {
   /// Limits the pool's reserved bytes to `limit_bytes`; 0 removes the limit.
   C_Status set_limit(std::uint64_t limit_bytes) const {
     return check(millpond_pool_set_limit(raw_, limit_bytes));
+  }
+
+ private:
+  /// Refuses the default stream of another device: each is NULL, and only the view says whose it
+  /// is.
+  bool takes(StreamView stream) const {
+    if (stream.get() != nullptr || !stream.device()) return true;
+    millpond_device* own = nullptr;
+    if (check(millpond_pool_get_device(raw_, &own)) != C_SUCCESS) return false;
+    if (own == stream.device().get()) return true;
+    detail::refuse(MILLPOND_E_UNKNOWN_STREAM, "the stream is the default one of another device");
+    return false;
   }
 
  protected:
@@ -315,6 +344,52 @@ class [[nodiscard]] HostBuffer {
 
 /// Pinned host memory, which is fast to copy to and from the device, and really asynchronously.
 using PinnedBuffer = detail::HostBuffer<&millpond_host_alloc, &millpond_host_free>;
+/// Host memory of the program that is registered with a device while this object lives: copies
+/// between the two are as fast as those of a PinnedBuffer. Moves, does not copy.
+class [[nodiscard]] HostRegistration {
+ public:
+  /// Registers nothing.
+  HostRegistration() noexcept = default;
+  /// Registers `size_bytes` from `memory` on, which the program keeps until this object ends.
+  /// Throws MILLPOND_E_UNSUPPORTED on devices of plugins, MILLPOND_E_BUSY where a part is
+  /// registered.
+  HostRegistration(Device with, void* memory, std::size_t size_bytes) : device_(with) {
+    if (check(millpond_host_register(with.get(), memory, size_bytes)) == C_SUCCESS) data_ = memory;
+  }
+  /// Takes the registration over; `other` is left empty.
+  HostRegistration(HostRegistration&& other) noexcept
+      : device_(std::exchange(other.device_, Device())),
+        data_(std::exchange(other.data_, nullptr)) {}
+  /// Ends its own registration, then takes the other's over.
+  HostRegistration& operator=(HostRegistration&& other) noexcept {
+    if (this == &other) return *this;
+    HostRegistration old(std::move(*this));
+    device_ = std::exchange(other.device_, Device());
+    data_ = std::exchange(other.data_, nullptr);
+    return *this;
+  }
+  HostRegistration(const HostRegistration&) = delete;
+  HostRegistration& operator=(const HostRegistration&) = delete;
+  /// Waits for the work queued on the device and ends the registration. Never throws; use end() to
+  /// see a refusal, after which the memory stays registered until the device ends.
+  ~HostRegistration() {
+    if (data_ != nullptr) (void)millpond_host_unregister(device_.get(), data_);
+  }
+  /// Ends the registration now. Throws MILLPOND_E_NOT_PERMITTED in a stream callback and while a
+  /// stream is captured, and then still has it.
+  C_Status end() {
+    const C_Status status = check(millpond_host_unregister(device_.get(), data_));
+    if (status == C_SUCCESS) data_ = nullptr;
+    return status;
+  }
+  /// Whether there is a registration.
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+
+ private:
+  Device device_;
+  void* data_ = nullptr;  // NULL: nothing is registered
+};
+
 /// Records that work on `stream` that Millpond has not queued also uses the pinned memory that
 /// contains `pinned`: after its free, its reuse waits for what is queued there at the free. Throws
 /// MILLPOND_E_UNKNOWN_POINTER, MILLPOND_E_UNKNOWN_STREAM.

@@ -18,7 +18,7 @@ use super::sharing::Sharing;
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
     self, Caps, CopyKind, Device, DriverPool, ExternalStreams, GRANULE, HostWish, Identity, MemoryInfo,
-    Sizes, StreamId, Streams, Unified, Versions,
+    Registration, Sizes, StreamId, Streams, Unified, Versions,
 };
 use crate::fail;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -318,6 +318,10 @@ impl Device for CudaDevice {
         self.has_managed.then_some(self)
     }
 
+    fn registration(&self) -> Option<&dyn Registration> {
+        Some(self)
+    }
+
     fn driver_pool(&self) -> Option<&dyn DriverPool> {
         self.pool.as_ref().map(|p| p as _)
     }
@@ -341,5 +345,18 @@ impl Unified for CudaDevice {
     fn free(&self, addr: u64, bytes: u64) -> Result<()> {
         let _in = self.card.enter()?;
         self.blocks.free(&[Kind::Managed], addr, bytes)
+    }
+}
+
+impl Registration for CudaDevice {
+    fn register(&self, addr: u64, bytes: u64) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.blocks.register_callers(addr, bytes)
+    }
+
+    fn unregister(&self, addr: u64) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.card.rest()?;
+        self.blocks.unregister_callers(addr)
     }
 }

@@ -22,6 +22,8 @@ pub(super) enum Kind {
     Locked,
     /// Ordinary memory, locked by `cuMemHostRegister`.
     Registered,
+    /// The same, but of the caller, who keeps it.
+    Callers,
 }
 
 /// [B] alignment of memory that is registered, and the step in which its pages are touched.
@@ -52,6 +54,7 @@ impl Blocks {
             Kind::Managed => self.driver.managed_alloc(bytes)?,
             Kind::Locked => self.driver.host_alloc(bytes)?,
             Kind::Registered => self.register(bytes, threads)?,
+            Kind::Callers => fail!(Code::Internal, "the caller's memory is not allocated"),
         };
         self.lock().insert(addr, (kind, bytes));
         Ok(addr)
@@ -86,11 +89,29 @@ impl Blocks {
         match kind {
             Kind::Device | Kind::Managed => self.driver.free(addr),
             Kind::Locked => self.driver.host_free(addr),
+            Kind::Callers => self.driver.host_unregister(addr),
             Kind::Registered => {
                 self.driver.host_unregister(addr)?;
                 drop(Pages { addr: addr as usize, bytes: bytes as usize });
                 Ok(())
             }
+        }
+    }
+
+    /// Locks memory of the caller.
+    pub(super) fn register_callers(&self, addr: u64, bytes: u64) -> Result<()> {
+        // Entered only afterwards: the driver refuses a range that overlaps one of ours.
+        self.driver.host_register(addr, bytes)?;
+        self.lock().insert(addr, (Kind::Callers, bytes));
+        Ok(())
+    }
+
+    /// Unlocks memory of the caller.
+    pub(super) fn unregister_callers(&self, addr: u64) -> Result<()> {
+        let found = self.lock().get(&addr).copied();
+        match found {
+            Some((Kind::Callers, bytes)) => self.free(&[Kind::Callers], addr, bytes),
+            _ => fail!(Code::UnknownPointer, "no registered memory begins at {addr:#x}"),
         }
     }
 

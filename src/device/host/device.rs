@@ -13,8 +13,8 @@ use super::shared::{Shared, State, unknown_stream};
 use super::stream::{Point, Stream, Work};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
-    Caps, CopyKind, Device, GRANULE, HostWish, Identity, Mapping, MemoryInfo, Peers, Sharing, Sizes,
-    StreamId, Streams, Unified, Versions,
+    Caps, CopyKind, Device, GRANULE, HostWish, Identity, Mapping, MemoryInfo, Peers, Registration, Sharing,
+    Sizes, StreamId, Streams, Unified, Versions,
 };
 use crate::fail;
 use std::sync::{Arc, OnceLock};
@@ -267,6 +267,10 @@ impl Device for HostDevice {
         Some(self)
     }
 
+    fn registration(&self) -> Option<&dyn Registration> {
+        Some(self)
+    }
+
     fn sharing(&self) -> Option<&dyn Sharing> {
         self.state().granules.is_some().then_some(self)
     }
@@ -285,5 +289,19 @@ impl Unified for HostDevice {
     /// Waits for all work queued on the type's devices, which may still use the memory.
     fn free(&self, addr: u64, bytes: u64) -> Result<()> {
         self.take_back(Kind::Unified, addr, bytes)
+    }
+}
+
+impl Registration for HostDevice {
+    fn register(&self, addr: u64, bytes: u64) -> Result<()> {
+        let _pass = self.shared.enter()?;
+        self.shared.blocks.register(self.ordinal, addr, bytes)
+    }
+
+    /// Waits for all work queued on the type's devices.
+    fn unregister(&self, addr: u64) -> Result<()> {
+        let _pass = self.shared.enter_blocking()?;
+        self.shared.devices.iter().for_each(State::drain);
+        self.shared.blocks.unregister(self.ordinal, addr)
     }
 }

@@ -64,6 +64,8 @@ pub(super) enum Kind {
     Unified,
     /// `host_alloc`: memory of the host, counted against nobody.
     Pinned,
+    /// `register`: memory of the caller, who keeps it.
+    Callers,
 }
 
 struct Block {
@@ -167,6 +169,37 @@ impl Blocks {
         Ok(())
     }
 
+    /// Enters memory of the caller, and asks the system to keep it in RAM.
+    pub(super) fn register(&self, ordinal: usize, addr: u64, bytes: u64) -> Result<()> {
+        let mut map = lock(&self.0);
+        let before = map.range(..addr + bytes).next_back();
+        if let Some((&start, _)) = before.filter(|(start, block)| *start + block.bytes > addr) {
+            fail!(
+                Code::Busy,
+                "{bytes} bytes at {addr:#x} overlap memory at {start:#x} that is registered, or is the library's own"
+            );
+        }
+        map.insert(addr, Block { bytes, ordinal: ordinal as u32, kind: Kind::Callers, locked: false });
+        drop(map);
+        // Without effect on what it contains; the limit of the process may forbid it.
+        pages::lock_pages(addr, bytes);
+        Ok(())
+    }
+
+    /// Removes it again.
+    pub(super) fn unregister(&self, ordinal: usize, addr: u64) -> Result<()> {
+        let mut map = lock(&self.0);
+        let Some(block) = map.get(&addr).filter(|b| b.kind == Kind::Callers && b.ordinal as usize == ordinal)
+        else {
+            fail!(Code::UnknownPointer, "no registered memory of device {ordinal} begins at {addr:#x}");
+        };
+        let bytes = block.bytes;
+        map.remove(&addr);
+        drop(map);
+        pages::unlock_pages(addr, bytes);
+        Ok(())
+    }
+
     /// Whether all these bytes lie in one pinned or unified block, so that they may be read later.
     pub(super) fn stays_readable(&self, addr: u64, bytes: u64) -> bool {
         let map = lock(&self.0);
@@ -194,6 +227,10 @@ impl Blocks {
     pub(super) unsafe fn clear(&self) {
         let map = std::mem::take(&mut *lock(&self.0));
         for (addr, block) in map {
+            if block.kind == Kind::Callers {
+                pages::unlock_pages(addr, block.bytes);
+                continue;
+            }
             // SAFETY: the table owned the mapping; the caller guarantees that nothing uses it.
             unsafe { pages::unmap(addr, pages::whole_pages(block.bytes).unwrap_or(block.bytes)) };
         }

@@ -1,0 +1,86 @@
+//! Many blocks of a pool in one call.
+
+use crate::base::error::{Code, Error, Result};
+use crate::capi::guard::{Out, OutArray, array, run};
+use crate::capi::handles::Guarded;
+use crate::capi::pool::{stream_id, to_ptr};
+use crate::capi::types::millpond_pool;
+use crate::paddle::abi::{C_Status, C_Stream};
+use crate::runtime::ladder;
+use std::ffi::c_void;
+
+/// Allocates `count` blocks of one pool and stream, all or none: `out_ptrs[i]` gets one of `sizes_bytes[i]` bytes, as
+/// `millpond_pool_alloc` gives them; NULL for size 0. The blocks have nothing to do with each other: each may be freed
+/// by itself, or many with `millpond_pool_free_batch`.
+///
+/// Errors: those of `millpond_pool_alloc`, for the first request that fails; INVALID_ARGUMENT for an array that is NULL
+/// while `count` is not 0. After an error there is no block, and `out_ptrs` is as before.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_alloc_batch(
+    pool: *mut millpond_pool,
+    sizes_bytes: *const usize,
+    count: usize,
+    stream: C_Stream,
+    out_ptrs: *mut *mut c_void,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let sizes = unsafe { array(sizes_bytes, count, "sizes_bytes") }?;
+        // SAFETY: as above.
+        let out = unsafe { OutArray::new(out_ptrs, count, "out_ptrs") }?;
+        let (by, stream) = (Guarded(pool), stream_id(stream));
+        // A request of 0 bytes checks the pool and the stream.
+        ladder::alloc(by, stream, 0, |got| got)?;
+        let mut blocks: Vec<u64> = Vec::new();
+        let none = |_| Error::new(Code::OutOfMemory, format!("no host memory for {count} addresses"));
+        blocks.try_reserve_exact(count).map_err(none)?;
+        for &bytes in sizes {
+            match ladder::alloc(by, stream, bytes as u64, |got| got) {
+                Ok(addr) => blocks.push(addr),
+                Err(e) => {
+                    blocks.iter().for_each(|&addr| by.take_back(addr, stream));
+                    return Err(e);
+                }
+            }
+        }
+        out.set(blocks.iter().map(|&addr| to_ptr(addr)));
+        Ok(())
+    })
+}
+
+/// Frees the `count` blocks of `ptrs` in order, as `millpond_pool_free` does; a NULL among them is skipped. Stops at
+/// the first that fails. `out_freed_count`, which may be NULL, gets how many of the array are done, also after an
+/// error: then `ptrs[*out_freed_count]` is the one that failed, and those behind it are as before.
+///
+/// Errors: those of `millpond_pool_free`; INVALID_ARGUMENT if `ptrs` is NULL while `count` is not 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_free_batch(
+    pool: *mut millpond_pool,
+    ptrs: *const *mut c_void,
+    count: usize,
+    stream: C_Stream,
+    out_freed_count: *mut usize,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let ptrs = unsafe { array(ptrs, count, "ptrs") }?;
+        let out = match out_freed_count.is_null() {
+            true => None,
+            // SAFETY: as above.
+            false => Some(unsafe { Out::new(out_freed_count, "out_freed_count") }?),
+        };
+        let (by, stream) = (Guarded(pool), stream_id(stream));
+        // A free of NULL checks the pool.
+        let mut done: Result<()> = ladder::free(by, 0, stream, |done| done);
+        let mut freed = 0;
+        while let (Ok(()), Some(p)) = (&done, ptrs.get(freed)) {
+            done = ladder::free(by, p.addr() as u64, stream, |done| done);
+            freed += usize::from(done.is_ok());
+        }
+        if let Some(out) = out {
+            out.set(freed);
+        }
+        done
+    })
+}
