@@ -348,7 +348,10 @@ typedef struct millpond_block_info {
   size_t struct_size;
   /** First address of the block. */
   void *base;
-  /** Bytes of the block after rounding. */
+  /**
+   * Bytes of the block after rounding: what it costs. Those beyond `requested_bytes` are not the program's: a copy
+   * that passes the request is refused, so that an overrun is seen.
+   */
   size_t size_bytes;
   /** The requested bytes. */
   size_t requested_bytes;

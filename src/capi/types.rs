@@ -287,7 +287,8 @@ pub struct millpond_block_info {
     pub struct_size: usize,
     /// First address of the block.
     pub base: *mut c_void,
-    /// Bytes of the block after rounding.
+    /// Bytes of the block after rounding: what it costs. Those beyond `requested_bytes` are not the program's: a copy
+    /// that passes the request is refused, so that an overrun is seen.
     pub size_bytes: usize,
     /// The requested bytes.
     pub requested_bytes: usize,

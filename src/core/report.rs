@@ -201,6 +201,8 @@ pub struct OomReport {
     pub(crate) pool_said: String,
     /// The number of the device (`DeviceState::id`), if it has one.
     pub device: Option<u32>,
+    /// Its name, as in `host:0`; "" if it is not known.
+    pub device_name: String,
     /// The stream of the request, if it had one.
     pub stream: Option<u64>,
     /// The size of the request.

@@ -62,7 +62,7 @@ impl DeviceState {
         host.configure(&options);
         let usage = Arc::new(Usage::new());
         let memory = Memory::with_options(device.clone(), usage.clone(), options)?;
-        memory.set_owner(id);
+        memory.set_owner(id, format!("{type_name}:{}", device.ordinal()));
         host.tell_to(memory.observers().clone());
         Ok(DeviceState {
             id,

@@ -53,7 +53,9 @@ pub(super) fn ask_device(r: &mut OomReport, device: &dyn Device, supply: &Supply
         Some(Ok(info)) => r.device_free = info.free,
         _ => r.missing |= OomMissing::DEVICE_FREE,
     }
-    r.device = supply.owner();
+    if let Some((device, name)) = supply.owner() {
+        (r.device, r.device_name) = (Some(*device), name.clone());
+    }
     for h in &mut r.tags {
         h.name = tags::name(h.tag).unwrap_or_default().to_owned();
     }

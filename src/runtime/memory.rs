@@ -426,9 +426,9 @@ impl Memory {
         }
     }
 
-    /// The number of the device that it is of.
-    pub(crate) fn set_owner(&self, device: u32) {
-        self.supply().set_owner(device);
+    /// The number and the name of the device that it is of.
+    pub(crate) fn set_owner(&self, device: u32, name: String) {
+        self.supply().set_owner(device, name);
     }
 
     /// The number of live blocks. Makes no call on the device.

@@ -97,7 +97,13 @@ impl DeviceState {
         }
         {
             let mut s = lock(&self.host.state);
-            let ended = s.end(addr)?;
+            let ended = match s.end(addr) {
+                Ok(ended) => ended,
+                Err(e) => {
+                    drop(s);
+                    return Err(self.or_a_block(addr, e));
+                }
+            };
             let _hand = self.host.hand(s);
             let waits = self.waits_of(&ended.uses);
             let size = ended.size;
@@ -281,9 +287,31 @@ impl DeviceState {
         if addr == 0 {
             return Ok(());
         }
-        let (bytes, ()) = lock(&self.unified.0).take(addr, "unified")?;
+        let taken = lock(&self.unified.0).take(addr, "unified");
+        let (bytes, ()) = taken.map_err(|e| self.or_a_block(addr, e))?;
         let freed = self.managed().and_then(|u| u.free(addr, bytes));
         freed.inspect_err(|_| lock(&self.unified.0).put(addr, bytes, ()))
+    }
+
+    /// The error of a free of host memory that found none at `addr`; it says so if a block of the device is there.
+    fn or_a_block(&self, addr: u64, e: Error) -> Error {
+        match self.memory().block(addr) {
+            Ok(_) if e.code() == Code::UnknownPointer => {
+                Error::new(e.code(), format!("{addr:#x} is in a block of the device: millpond_free frees it"))
+            }
+            _ => e,
+        }
+    }
+
+    /// What lies at `addr` if it is live memory of this device that is no block, and which call ends it.
+    pub(crate) fn other_memory(&self, addr: u64) -> Option<&'static str> {
+        if lock(&self.host.state).live.check(addr, 0).is_some() {
+            return Some("pinned host memory: millpond_host_free frees it");
+        }
+        if self.unified.check(addr, 0).is_some() {
+            return Some("unified memory: millpond_unified_free frees it");
+        }
+        self.imports.check(addr, 0).map(|_| "memory of another process: millpond_import_close gives it up")
     }
 
     /// Gives back all host and unified memory that is left. For the end of the device, whose work is done.

@@ -463,5 +463,8 @@ pub fn free(addr: u64, size: Option<u64>) -> Result<()> {
             Err(e) => return Err(e),
         }
     }
-    Err(worst.unwrap_or_else(not_started))
+    let e = worst.unwrap_or_else(not_started);
+    let other =
+        table::open_devices().find_map(|d| d.other_memory(addr)).filter(|_| e.code() == Code::UnknownPointer);
+    Err(other.map_or(e, |what| Error::new(Code::UnknownPointer, format!("{addr:#x} is {what}"))))
 }

@@ -193,9 +193,11 @@ fn host_and_unified_memory() {
     let f = fixture();
     type Alloc = unsafe extern "C" fn(*mut millpond_device, usize, *mut *mut c_void) -> C_Status;
     type Free = unsafe extern "C" fn(*mut millpond_device, *mut c_void) -> C_Status;
-    let kinds: [(Alloc, Free); 2] =
-        [(millpond_host_alloc, millpond_host_free), (millpond_unified_alloc, millpond_unified_free)];
-    for (alloc, free) in kinds {
+    let kinds: [(Alloc, Free, &str); 2] = [
+        (millpond_host_alloc, millpond_host_free, "millpond_host_free frees it"),
+        (millpond_unified_alloc, millpond_unified_free, "millpond_unified_free frees it"),
+    ];
+    for (alloc, free, how) in kinds {
         let mut p = null_mut();
         ok(unsafe { alloc(f.device, 0, &mut p) });
         assert!(p.is_null());
@@ -204,6 +206,7 @@ fn host_and_unified_memory() {
         ok(unsafe { alloc(f.device, 100, &mut p) });
         fails(unsafe { free(f.device, p.wrapping_byte_add(50)) }, MILLPOND_E_UNKNOWN_POINTER);
         fails(unsafe { millpond_free(p) }, MILLPOND_E_UNKNOWN_POINTER);
+        assert!(message().ends_with(how), "{}", message());
         f.knobs.fail_free.store(true, SeqCst);
         if std::ptr::fn_addr_eq(free, millpond_host_free as Free) {
             // A freed block is kept; the device sees it when the cache is emptied.
@@ -228,6 +231,12 @@ fn host_and_unified_memory() {
     assert_eq!(unsafe { u.cast::<u8>().add(99).read() }, 9);
     ok(unsafe { millpond_unified_free(f.device, u) });
     assert_eq!(f.knobs.live_bytes.load(SeqCst), 0);
+    let block = alloc(&f, 10);
+    for (_, free, _) in kinds {
+        fails(unsafe { free(f.device, block) }, MILLPOND_E_UNKNOWN_POINTER);
+        assert!(message().ends_with("millpond_free frees it"), "{}", message());
+    }
+    ok(unsafe { millpond_free(block) });
 }
 
 #[test]

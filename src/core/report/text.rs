@@ -95,6 +95,14 @@ impl OomReport {
         }
     }
 
+    /// The pool and the device, for a line of text.
+    fn place_label(&self) -> String {
+        match self.device_name.as_str() {
+            "" => self.pool_label(),
+            device => format!("{} of {device}", self.pool_label()),
+        }
+    }
+
     /// [B] free in the request's pool.
     fn free_in_pool(&self) -> u64 {
         self.free_here.saturating_add(self.free_other_streams)
@@ -142,7 +150,7 @@ impl OomReport {
     /// The report in one line, with the reason and the biggest holder.
     pub fn line(&self) -> String {
         let mut out =
-            format!("no room for {} in {}: {}", Size(self.requested), self.pool_label(), self.because());
+            format!("no room for {} in {}: {}", Size(self.requested), self.place_label(), self.because());
         let mut add = |part: fmt::Arguments<'_>| {
             let _ = write!(out, "; {part}"); // to a string: cannot fail
         };
@@ -181,7 +189,7 @@ impl OomReport {
             self.requested,
             Size(self.requested),
             self.rounded,
-            self.pool_label()
+            self.place_label()
         )?;
         if !self.missing.contains(OomMissing::ALL) {
             self.write_memory(out)?;

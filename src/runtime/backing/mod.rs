@@ -56,7 +56,7 @@ pub(crate) struct Supply {
     refused: Refused,                     // granules that the device did not take back
     views: Refused,                       // addresses that are still mapped, though nobody uses them
     streams: Mutex<BTreeSet<StreamId>>,
-    owner: OnceLock<u32>, // the number of the device
+    owner: OnceLock<(u32, String)>, // the number and the name of the device
 }
 
 /// A call on the device. The device does not end before this is dropped, and the thread is known to be inside.
@@ -95,14 +95,14 @@ impl Supply {
         }
     }
 
-    /// The number of the device that it is of.
-    pub(crate) fn set_owner(&self, device: u32) {
-        let _ = self.owner.set(device); // once
+    /// The number of the device that it is of, and its name, as in `host:0`.
+    pub(crate) fn set_owner(&self, device: u32, name: String) {
+        let _ = self.owner.set((device, name)); // once
     }
 
-    /// The number of the device, if it has one.
-    pub(crate) fn owner(&self) -> Option<u32> {
-        self.owner.get().copied()
+    /// The number and the name of the device, if it has any.
+    pub(crate) fn owner(&self) -> Option<&(u32, String)> {
+        self.owner.get()
     }
 
     /// `NotInitialized` once the device ends, except for the thread that ends it.

@@ -78,6 +78,12 @@ pub(crate) fn parse(text: &str, source: &str, strictness: Strictness) -> Result<
             if strictness == Strictness::Foreign {
                 continue;
             }
+            if let Some((name, value)) = key.text.split_once('=')
+                && Key::named(name.trim()).is_some()
+            {
+                let m = format!("a key and its value have a colon between them; write {name}:{value}");
+                return key.wrong(source, m);
+            }
             let near = nearest_name(key.text);
             return key.wrong(source, format!("there is no option {:?}; did you mean {near:?}?", key.text));
         };
@@ -306,6 +312,10 @@ mod tests {
             (
                 "max_splt_size_mb:20",
                 "T, column 1: there is no option \"max_splt_size_mb\"; did you mean \"max_split_size_mb\"?",
+            ),
+            (
+                "max_split_size_mb=20",
+                "T, column 1: a key and its value have a colon between them; write max_split_size_mb:20",
             ),
             (
                 "backend:native,  Backend:none",
