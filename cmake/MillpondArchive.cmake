@@ -77,6 +77,7 @@ target_include_directories(
   millpond INTERFACE "$<BUILD_INTERFACE:${Millpond_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>"
 )
 # Rust also names gcc_s and c: the compiler driver brings both, and a named gcc_s would break a fully static link.
+target_compile_features(millpond INTERFACE cxx_std_17) # without effect on C
 target_link_libraries(millpond INTERFACE Threads::Threads ${CMAKE_DL_LIBS} m)
 # A shared library that links Millpond keeps it to itself: two such copies in one process would bind to each other.
 target_link_options(millpond INTERFACE "$<$<PLATFORM_ID:Linux>:LINKER:--exclude-libs,libmillpond.a>")

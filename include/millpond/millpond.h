@@ -941,6 +941,18 @@ C_Status millpond_pool_alloc_zeroed(millpond_pool *pool,
                                     void **out_ptr);
 
 /**
+ * As `millpond_alloc`, from this pool: a block without a stream, usable at once by the host (if it can access the
+ * device's memory) and by every stream. The caller gives it back with `millpond_free`, which waits for every stream
+ * before it is used again, or with `millpond_pool_free`.
+ *
+ * Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_pool_alloc_unordered(millpond_pool *pool,
+                                       size_t size_bytes,
+                                       void **out_ptr);
+
+/**
  * Frees a block in stream order: at once reusable by work queued later on `stream`. If that is not the
  * stream of the allocation, reuse waits for both. NULL: no-op. The block may be of any pool of the same
  * device.

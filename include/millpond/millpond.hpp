@@ -6,12 +6,14 @@
 //   cpp/statistics.hpp  statistic(), quantile(): numbers of statistics
 //   cpp/device.hpp   DeviceTypes, Device, configure_host(), finalize()
 //   cpp/stream.hpp   StreamView, Stream, Event
-//   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr
+//   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, HostRegistration,
+//                    DevicePtr, make_device_array()
 //   cpp/pools.hpp    PoolScope, Capture, Checkpoint
 //   cpp/share.hpp    Export, Import, SegmentCallback, access from other devices
 //   cpp/places.hpp   CPUPlace, GPUPlace, CustomPlace, memory::Alloc / Free / Used / Copy
 //   cpp/pmr.hpp      MemoryResource (std::pmr), Allocator<T>: for memory that the host can touch
 //   cpp/resource.hpp StreamResource, VirtualResource: for code written for libcu++ or RMM
+//   cpp/adaptors.hpp LimitingResource, BinningResource, ArenaResource: resources over resources
 //   cpp/dlpack.hpp   export_dlpack(), ImportedTensor
 //
 // Owners (Stream, Event, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr) move and do not
@@ -21,6 +23,7 @@
 #ifndef MILLPOND_MILLPOND_HPP
 #define MILLPOND_MILLPOND_HPP
 
+#include "millpond/cpp/adaptors.hpp"
 #include "millpond/cpp/aligned.hpp"
 #include "millpond/cpp/device.hpp"
 #include "millpond/cpp/dlpack.hpp"

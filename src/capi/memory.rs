@@ -58,7 +58,7 @@ pub unsafe extern "C" fn millpond_alloc(
         let device = handles::device(device)?;
         let addr =
             device.memory().alloc_unordered(PoolId::DEFAULT, size_bytes as u64).map_err(handles::named)?;
-        ladder::remember(pool, device);
+        ladder::remember(pool, device, PoolId::DEFAULT);
         out.set(to_ptr(addr));
         Ok(())
     })

@@ -169,6 +169,38 @@ pub unsafe extern "C" fn millpond_pool_alloc_zeroed(
     })
 }
 
+/// As `millpond_alloc`, from this pool: a block without a stream, usable at once by the host (if it can access the
+/// device's memory) and by every stream. The caller gives it back with `millpond_free`, which waits for every stream
+/// before it is used again, or with `millpond_pool_free`.
+///
+/// Errors: OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_alloc_unordered(
+    pool: *mut millpond_pool,
+    size_bytes: usize,
+    out_ptr: *mut *mut c_void,
+) -> C_Status {
+    let by = Named(pool);
+    if let Some(out) = NonNull::new(out_ptr).filter(|p| p.is_aligned())
+        && let Some(addr) = ladder::alloc_unordered(by, size_bytes as u64)
+    {
+        // SAFETY: C's promise, as the header states it.
+        unsafe { out.write(to_ptr(addr)) };
+        return C_Status::SUCCESS;
+    }
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
+        let (device, id) = handles::pool(pool)?;
+        let got = device.memory().alloc_unordered(id, size_bytes as u64);
+        let addr = got.map_err(|e| handles::with_name(pool, e))?;
+        ladder::remember(by, device, id);
+        out.set(to_ptr(addr));
+        Ok(())
+    })
+}
+
 /// Frees a block in stream order: at once reusable by work queued later on `stream`. If that is not the
 /// stream of the allocation, reuse waits for both. NULL: no-op. The block may be of any pool of the same
 /// device.

@@ -62,12 +62,8 @@ pub(crate) fn alloc<C: Caller, A>(
     }
 }
 
-/// The first step of a request without a stream to a device's default pool, which `caller` names; `None`: it has done
-/// nothing, and the caller goes on with [`Memory::alloc_unordered`] and [`remember`].
-#[cfg_attr(
-    not(feature = "capi"),
-    allow(dead_code, reason = "only the C API has requests that name a device")
-)]
+/// The first step of a request without a stream; `None`: it has done nothing, and the caller goes on with
+/// [`Memory::alloc_unordered`] and [`remember`].
 #[inline(always)]
 pub(crate) fn alloc_unordered<C: Caller>(caller: C, bytes: u64) -> Option<u64> {
     let entry = handle_cache::find(caller.number())?;
@@ -80,14 +76,10 @@ pub(crate) fn alloc_unordered<C: Caller>(caller: C, bytes: u64) -> Option<u64> {
     }
 }
 
-/// Makes the first step find the default pool of `device`, which `caller` names.
-#[cfg_attr(
-    not(feature = "capi"),
-    allow(dead_code, reason = "only the C API has requests that name a device")
-)]
-pub(crate) fn remember<C: Caller>(caller: C, device: &'static Arc<DeviceState>) {
+/// Makes the first step find the pool of `device` that `caller` names.
+pub(crate) fn remember<C: Caller>(caller: C, device: &'static Arc<DeviceState>, pool: PoolId) {
     if handle_cache::find(caller.number()).is_none() {
-        handle_cache::enter(caller.number(), device.memory(), PoolId::DEFAULT);
+        handle_cache::enter(caller.number(), device.memory(), pool);
     }
 }
 

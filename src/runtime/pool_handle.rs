@@ -46,6 +46,18 @@ impl PoolHandle {
         ladder::alloc(*self, stream, bytes, |got| got)
     }
 
+    /// Memory that every stream and the host may use at once, as [`Memory::alloc_unordered`] gives it. 0 bytes give
+    /// address 0.
+    pub fn alloc_unordered(&self, bytes: u64) -> Result<u64> {
+        if let Some(addr) = ladder::alloc_unordered(*self, bytes) {
+            return Ok(addr);
+        }
+        self.may_call()?;
+        let addr = self.device.memory().alloc_unordered(self.pool, bytes)?;
+        ladder::remember(*self, self.device, self.pool);
+        Ok(addr)
+    }
+
     /// Frees a block of the device in stream order: reusable at once by work queued later on `stream`, and, where that
     /// is not the block's own, when both have passed this point. Address 0 does nothing.
     #[inline]

@@ -80,6 +80,22 @@ inline void* block_start(void* address, std::size_t alignment, std::size_t sure)
   return millpond_get_block(address, &info) == C_SUCCESS ? info.base : address;
 }
 
+/// As allocate_aligned(), without a stream.
+inline void* allocate_unordered(millpond_pool* pool, std::size_t size_bytes,
+                                std::size_t alignment) {
+  const auto take = [pool](std::size_t bytes, void** out) {
+    return millpond_pool_alloc_unordered(pool, bytes, out);
+  };
+  return allocate_aligned(size_bytes, alignment, take, &millpond_free);
+}
+
+/// Frees what allocate_unordered() returned for the same alignment; `sure` as for block_start().
+inline void free_unordered(millpond_device* device, void* address, std::size_t alignment,
+                           std::size_t sure = kBlockAlignment) noexcept {
+  if (address == nullptr) return;
+  (void)millpond_device_free(device, block_start(address, alignment, sure));
+}
+
 }  // namespace detail
 }  // namespace MILLPOND_CPP_ABI
 }  // namespace millpond

@@ -11,6 +11,11 @@
 #ifndef MILLPOND_CPP_ERROR_HPP
 #define MILLPOND_CPP_ERROR_HPP
 
+#if defined(_MSVC_LANG) ? _MSVC_LANG < 201703L : __cplusplus < 201703L
+#error \
+    "Millpond's C++ headers need C++17: compile with -std=c++17 or newer; CMake's target says so by itself"
+#endif
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -183,6 +183,14 @@ class PoolView {
     }
     return out;
   }
+  /// A block without a stream, as Device::allocate() gives it: usable at once everywhere.
+  Buffer allocate_unordered(std::size_t size_bytes) const {
+    void* block = nullptr;
+    if (check(millpond_pool_alloc_unordered(raw_, size_bytes, &block)) != C_SUCCESS) {
+      return Buffer();
+    }
+    return Buffer::adopt_unordered(block, size_bytes);
+  }
   /// Every block of the pool that is in one of `states`, as Device::blocks() reports them.
   std::vector<millpond_block_record> blocks(std::uint32_t states = MILLPOND_BLOCK_LIVE) const {
     millpond_device* device = nullptr;

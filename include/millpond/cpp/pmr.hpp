@@ -11,6 +11,7 @@
 
 #include "millpond/cpp/aligned.hpp"
 #include "millpond/cpp/device.hpp"
+#include "millpond/cpp/memory.hpp"
 
 #if MILLPOND_CPP_EXCEPTIONS
 
@@ -25,28 +26,19 @@ inline Device host_accessible(Device device) {
   }
   return device;
 }
-
-/// As allocate_aligned(), from the device's default pool, without a stream.
-inline void* allocate_unordered(Device device, std::size_t size_bytes, std::size_t alignment) {
-  if (size_bytes == 0) size_bytes = 1;  // the standard wants an address of its own
-  const auto take = [device](std::size_t bytes, void** out) {
-    return millpond_alloc(device.get(), bytes, out);
-  };
-  return allocate_aligned(size_bytes, alignment, take, &millpond_free);
-}
-
-/// Frees what allocate_unordered() returned for the same alignment.
-inline void free_unordered(Device device, void* address, std::size_t alignment) noexcept {
-  if (address == nullptr) return;
-  (void)millpond_device_free(device.get(), block_start(address, alignment, kBlockAlignment));
+/// The pool, if the host can access its device's memory.
+inline PoolView host_accessible(PoolView pool) {
+  (void)host_accessible(pool.device());
+  return pool;
 }
 
 }  // namespace detail
 
-/// std::pmr::memory_resource over a device's default pool. Any alignment that is a power of two
-/// works. allocate() throws BadAlloc, a std::bad_alloc, for every failure; deallocate() never
-/// throws. Usable from many threads at once; two of them are equal when they serve the same device.
-/// It owns nothing: its blocks outlive it.
+/// std::pmr::memory_resource over a pool, for instance a device's default one. Any alignment that
+/// is a power of two works. allocate() throws BadAlloc, a std::bad_alloc, for every failure;
+/// deallocate() never throws. Usable from many threads at once; two of them are equal when they
+/// serve the same device: each can free what the other allocated. It owns nothing: its blocks
+/// outlive it.
 ///
 /// Each request is a block of its own, which costs at least the device's min chunk: 512 bytes on
 /// the built-in ones. For many small nodes, put a std::pmr::synchronized_pool_resource (or the
@@ -54,16 +46,23 @@ inline void free_unordered(Device device, void* address, std::size_t alignment) 
 class MemoryResource final : public std::pmr::memory_resource {
  public:
   /// Throws MILLPOND_E_UNSUPPORTED if the host cannot access the device's memory.
-  explicit MemoryResource(Device on) : device_(detail::host_accessible(on)) {}
-  /// The device that it serves.
+  explicit MemoryResource(PoolView pool)
+      : pool_(detail::host_accessible(pool)), device_(pool.device()) {}
+  /// The device's default pool.
+  explicit MemoryResource(Device on)
+      : pool_(detail::host_accessible(on).default_pool()), device_(on) {}
+  /// The pool that it serves.
+  PoolView pool() const noexcept { return pool_; }
+  /// The pool's device.
   Device device() const noexcept { return device_; }
 
  private:
   void* do_allocate(std::size_t size_bytes, std::size_t alignment) override {
-    return detail::allocate_unordered(device_, size_bytes, alignment);
+    if (size_bytes == 0) size_bytes = 1;  // the standard wants an address of its own
+    return detail::allocate_unordered(pool_.get(), size_bytes, alignment);
   }
   void do_deallocate(void* address, std::size_t, std::size_t alignment) override {
-    detail::free_unordered(device_, address, alignment);
+    detail::free_unordered(device_.get(), address, alignment);
   }
   // Without run-time types, which one file of a program may have and another not: the other
   // resource is asked about this one. One of this class notices that it is asked, and compares.
@@ -78,6 +77,7 @@ class MemoryResource final : public std::pmr::memory_resource {
     return same;
   }
 
+  PoolView pool_;
   Device device_;
   inline static thread_local const MemoryResource* asks_ = nullptr;  // of this thread, now
 };
@@ -90,21 +90,27 @@ class Allocator {
   using value_type = T;
 
   /// Throws MILLPOND_E_UNSUPPORTED if the host cannot access the device's memory.
-  explicit Allocator(Device on) : device_(detail::host_accessible(on)) {}
-  /// The same device for another element type.
+  explicit Allocator(PoolView pool)
+      : pool_(detail::host_accessible(pool)), device_(pool.device()) {}
+  /// The device's default pool.
+  explicit Allocator(Device on) : pool_(detail::host_accessible(on).default_pool()), device_(on) {}
+  /// The same pool for another element type.
   template <typename U>
-  Allocator(const Allocator<U>& other) noexcept : device_(other.device()) {}
-  /// The device that it serves.
+  Allocator(const Allocator<U>& other) noexcept : pool_(other.pool()), device_(other.device()) {}
+  /// The pool that it serves.
+  PoolView pool() const noexcept { return pool_; }
+  /// The pool's device.
   Device device() const noexcept { return device_; }
 
   /// Room for `count` elements. Throws std::bad_alloc.
   T* allocate(std::size_t count) {
     if (count > static_cast<std::size_t>(-1) / sizeof(T)) throw std::bad_alloc();
-    return static_cast<T*>(detail::allocate_unordered(device_, count * sizeof(T), alignof(T)));
+    const std::size_t size_bytes = count == 0 ? 1 : count * sizeof(T);
+    return static_cast<T*>(detail::allocate_unordered(pool_.get(), size_bytes, alignof(T)));
   }
   /// Frees what allocate() returned. Never throws.
   void deallocate(T* address, std::size_t) noexcept {
-    detail::free_unordered(device_, address, alignof(T));
+    detail::free_unordered(device_.get(), address, alignof(T));
   }
 
   /// Whether each can free what the other allocated.
@@ -119,6 +125,7 @@ class Allocator {
   }
 
  private:
+  PoolView pool_;
   Device device_;
 };
 

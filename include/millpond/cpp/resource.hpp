@@ -135,30 +135,16 @@ class StreamResource {
                   std::size_t alignment = kDefaultAlignment) const noexcept {
     give(detail::stream_handle(stream), address, alignment);
   }
-  /// A block that every stream and (if it can access it) the host may use at once. From a pool
-  /// other than the device's default one it is made on the default stream, for which this call
-  /// waits.
+  /// A block without a stream, which every stream and (if it can access it) the host may use at
+  /// once.
   void* allocate_sync(std::size_t size_bytes, std::size_t alignment = kDefaultAlignment) const {
     if (size_bytes == 0) return nullptr;
-    if (pool_.get() == device_.default_pool().get()) {
-      const auto take_any = [this](std::size_t bytes, void** out) {
-        return millpond_alloc(device_.get(), bytes, out);
-      };
-      return detail::allocate_aligned(size_bytes, alignment, take_any, &millpond_free);
-    }
-    void* const address = take(nullptr, size_bytes, alignment);
-    if (millpond_stream_synchronize(device_.get(), nullptr) != C_SUCCESS) {
-      const BadAlloc why;
-      give(nullptr, address, alignment);
-      throw why;
-    }
-    return address;
+    return detail::allocate_unordered(pool_.get(), size_bytes, alignment);
   }
-  /// Frees a block of allocate_sync(). Work that uses it may still be queued on the default stream;
-  /// on other streams only if the pool is the device's default one.
+  /// Frees a block of allocate_sync(). Work that uses it may still be queued on any stream.
   void deallocate_sync(void* address, std::size_t,
                        std::size_t alignment = kDefaultAlignment) const noexcept {
-    (void)millpond_free(detail::block_start(address, alignment, sure_alignment_));
+    detail::free_unordered(device_.get(), address, alignment, sure_alignment_);
   }
 
   /// The names that libcu++ 2 has for the same four calls.
