@@ -1,5 +1,5 @@
-//! Checks of our own files: the C header matches the sources, the rooms of `src` only look down, and the lists of
-//! mutants fit the sources. Needs a C and a C++ compiler.
+//! Checks of our own files: the C header matches the sources, the rooms of `src` only look down, the lists of
+//! mutants fit the sources, and the links of the documentation lead somewhere. Needs a C and a C++ compiler.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,5 +13,6 @@ mod compilers;
 
 #[cfg(feature = "capi")]
 mod header;
+mod links;
 mod mutants;
 mod rooms;
