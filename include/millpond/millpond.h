@@ -434,7 +434,7 @@ typedef struct millpond_history_event {
   uint64_t size_bytes;
   /** Bytes as asked for. */
   uint64_t requested_bytes;
-  /** The stream of the block, or of the request. */
+  /** The stream of the block, also when it has ended, or of the request. */
   C_Stream stream;
   /** The pool that served it; borrowed. NULL where it has ended, and where there is none. */
   struct millpond_pool *pool;

@@ -68,7 +68,7 @@ pub unsafe extern "C" fn millpond_pool_restore(
         }
         let done = device.restore(id, number)?;
         let Some(call) = callback else { return Ok(()) };
-        for (blocks, live) in [(done.freed, false), (done.live, true)] {
+        for (blocks, live) in [(done.freed(), false), (done.live, true)] {
             for (addr, bytes) in blocks {
                 // The restore is done, whatever a callback does: exceptions are caught here.
                 let _ = catch_unwind(AssertUnwindSafe(|| {

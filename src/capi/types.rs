@@ -401,7 +401,7 @@ pub struct millpond_history_event {
     pub size_bytes: u64,
     /// Bytes as asked for.
     pub requested_bytes: u64,
-    /// The stream of the block, or of the request.
+    /// The stream of the block, also when it has ended, or of the request.
     pub stream: C_Stream,
     /// The pool that served it; borrowed. NULL where it has ended, and where there is none.
     pub pool: *mut millpond_pool,

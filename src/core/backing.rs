@@ -17,6 +17,8 @@ pub struct Completed {
     pub requested: u64,
     /// The stream that ordered its use, if one did.
     pub stream: Option<u64>,
+    /// That stream orders its use no more, mostly since it has ended; its work may still run.
+    pub ended: bool,
     /// The number of its pool.
     pub pool: u32,
 }

@@ -4,7 +4,7 @@ use super::features::{Exported, Pieces, Restored};
 use super::ground::Ground;
 use super::state::captures::CaptureId;
 use super::state::checkpoints::CheckpointId;
-use super::types::{BlockInfo, MemoryStats, PoolId, TagStats};
+use super::types::{Freeing, MemoryStats, PoolId, TagStats};
 use crate::base::error::Result;
 
 /// Stream capture; from [`Pond::captures`](super::Pond::captures).
@@ -153,10 +153,9 @@ impl StatisticsCalls<'_> {
 pub(crate) struct WatchCalls<'a>(pub(super) &'a Ground);
 
 impl WatchCalls<'_> {
-    /// The live block that starts at `offset`, and whether a free with that stream lets it be used again at once. One
-    /// that does not is told of when it does ([`Backing::free_completed`](super::Backing::free_completed)).
+    /// The live block that starts at `offset`, as a free with that stream is told.
     #[inline]
-    pub(crate) fn to_be_freed(self, offset: u64, stream: Option<u64>) -> Option<(BlockInfo, bool)> {
+    pub(crate) fn to_be_freed(self, offset: u64, stream: Option<u64>) -> Option<Freeing> {
         self.0.to_be_freed(offset, stream)
     }
 

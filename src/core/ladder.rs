@@ -276,9 +276,9 @@ impl Ground {
         let ended = h.end_life(d, was, kind::FREED); // else another thread was first
         if ended {
             let charged = maps.shape.charged_of(bytes);
-            let (stream, pool) = (None, heap.pool());
+            let (stream, ended, pool) = (None, false, heap.pool());
             // Before anybody can have it again. Whoever watches was told that it may have to wait.
-            self.backing.free_completed(Completed { offset, charged, requested: bytes, stream, pool });
+            self.backing.free_completed(Completed { offset, charged, requested: bytes, stream, ended, pool });
             h.shelve_counted(id, d, was, charged, bytes);
         }
         ended

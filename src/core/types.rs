@@ -150,6 +150,18 @@ impl BlockInfo {
     }
 }
 
+/// A block that is about to be freed, as it is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Freeing {
+    /// The block, with the stream that ordered its use, if one did: also one that has ended.
+    pub block: BlockInfo,
+    /// That stream orders its use no more, mostly since it has ended; its work may still run.
+    pub ended: bool,
+    /// It can be used again at once, in the order of that stream. Otherwise it is told of when it can be
+    /// ([`Backing::free_completed`](super::Backing::free_completed)).
+    pub at_once: bool,
+}
+
 /// What a block currently is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]

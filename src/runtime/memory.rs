@@ -197,7 +197,7 @@ impl Memory {
         // Every block that is or was live has an address.
         let at = |offset| p.places.address(offset).unwrap_or(0);
         let done = p.pond.checkpoints().restore(pool, checkpoint, at)?;
-        self.tell_restored(pool, &done);
+        self.tell_restored(&done);
         Ok(done)
     }
 
@@ -392,6 +392,7 @@ impl Memory {
     /// Must be called when the device has ended the stream.
     pub(crate) fn stream_ended(&self, ending: Ending) {
         self.supply().drop_stream(ending.id());
+        self.observers.ended(ending.id());
         match &self.how {
             How::Pooled(p) => p.pond.stream_ended(ending),
             How::Unpooled(u) => u.order().ended(ending),

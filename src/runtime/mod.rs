@@ -67,7 +67,7 @@ mod usage;
 
 pub use crate::base::histogram::Durations;
 pub use crate::core::{
-    BlockInfo, BlockRecord, BlockState, BlockStates, CaptureId, CheckpointId, Counter, Flow, Layout,
+    BlockInfo, BlockRecord, BlockState, BlockStates, CaptureId, CheckpointId, Counter, Flow, Freeing, Layout,
     MemoryStats, Owner, Place, Placed, PoolId, Restored, Span, Split, Stats, TagStats,
 };
 pub use crate::core::{

@@ -12,7 +12,7 @@ use crate::base::clock::{self, Span};
 use crate::base::ring::Ring;
 use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
-use crate::core::{BlockInfo, PoolId};
+use crate::core::{BlockInfo, Freeing, PoolId};
 use crate::device::StreamId;
 use crate::runtime::latency::Latencies;
 use crate::runtime::{lock, tags};
@@ -105,6 +105,9 @@ pub struct Event {
     pub requested: u64,
     /// The stream of the block, or of the request; `None`: one without a stream.
     pub stream: Option<StreamId>,
+    /// Of a free: that stream has ended, though its work may still run. Another one may have its number. Not kept in
+    /// files.
+    pub ended: bool,
     /// The pool that served it.
     pub pool: PoolId,
     /// The system's number of the thread.
@@ -127,6 +130,7 @@ impl Event {
             bytes: 0,
             requested: 0,
             stream: None,
+            ended: false,
             pool: PoolId::DEFAULT,
             thread: 0,
             tag: 0,
@@ -146,6 +150,11 @@ impl Event {
         Event { address, bytes, requested, stream: b.stream, pool: b.pool, ..Event::new(kind) }
     }
 
+    /// A free that is asked for.
+    pub(crate) fn freeing(f: &Freeing) -> Event {
+        Event { at_once: f.at_once, ended: f.ended, ..Event::of(EventKind::FreeRequested, &f.block) }
+    }
+
     /// One about a range of memory.
     pub(crate) const fn range(kind: EventKind, address: u64, bytes: u64) -> Event {
         Event { address, bytes, requested: bytes, ..Event::new(kind) }
@@ -158,6 +167,7 @@ pub(crate) const WORDS: usize = 7;
 const HOST: u64 = 1 << 8;
 const AT_ONCE: u64 = 2 << 8;
 const STREAM: u64 = 4 << 8;
+const ENDED: u64 = 8 << 8;
 
 /// An event as it is told: few words, as many are written down in a second, and the time as the processor counts it.
 #[derive(Clone, Copy, Debug)]
@@ -166,7 +176,10 @@ pub struct Told(pub(crate) [u64; WORDS]);
 impl Told {
     pub(crate) fn new(e: &Event) -> Told {
         let flag = |is: bool, bit| if is { bit } else { 0 };
-        let flags = flag(e.host, HOST) | flag(e.at_once, AT_ONCE) | flag(e.stream.is_some(), STREAM);
+        let flags = flag(e.host, HOST)
+            | flag(e.at_once, AT_ONCE)
+            | flag(e.stream.is_some(), STREAM)
+            | flag(e.ended, ENDED);
         let what = e.kind as u64 | flags | u64::from(e.thread) << 32;
         let pool = u64::from(e.pool.0) | u64::from(e.tag) << 32;
         // A range of memory has no stream.
@@ -196,6 +209,7 @@ impl Told {
             bytes,
             requested,
             stream: (what & STREAM != 0).then_some(stream),
+            ended: what & ENDED != 0,
             pool: PoolId(pool as u32),
             thread: (what >> 32) as u32,
             tag: (pool >> 32) as u16,
@@ -235,6 +249,9 @@ pub trait Observer: Send + Sync {
 
     /// A graph may use memory of the pool whenever it runs, from now on, whether it is freed or not.
     fn keeps(&self, _pool: PoolId) {}
+
+    /// The stream has ended, though its work may still run. Another one may get its number after this.
+    fn ended(&self, _stream: StreamId) {}
 
     /// It is told nothing any more.
     fn left(&self) {}
@@ -350,6 +367,13 @@ impl Observers {
     pub(crate) fn keeps(&self, pool: PoolId) {
         if self.curious() {
             self.each(|o| o.keeps(pool));
+        }
+    }
+
+    /// See [`Observer::ended`].
+    pub(crate) fn ended(&self, stream: StreamId) {
+        if self.curious() {
+            self.each(|o| o.ended(stream));
         }
     }
 

@@ -119,6 +119,86 @@ void right_in_stream_order(millpond_pool* pool) {
   OK(millpond_stream_destroy(device, t));
 }
 
+/// Work that waits until it may touch the block that it is given.
+struct Late {
+  std::atomic<bool> go{false};
+  std::atomic<bool> done{false};
+  Byte* at;
+  std::size_t bytes;
+  Late(C_Stream s, Byte* at_, std::size_t bytes_) : at(at_), bytes(bytes_) {
+    auto touch = [](void* self, C_Status) {
+      Late& l = *static_cast<Late*>(self);
+      while (!l.go.load()) std::this_thread::yield();
+      write(l.at, l.bytes, 6);
+      l.done = true;
+    };
+    OK(millpond_stream_add_callback(device, s, touch, this));
+  }
+  /// The library looks what has completed, and then the work goes on.
+  void end(C_Stream other) {
+    bool idle;
+    millpond_memory_stats stats{};
+    stats.struct_size = sizeof stats;
+    for (int i = 0; i < 3; ++i) {
+      OK(millpond_device_get_memory_stats(device, &stats));
+      OK(millpond_stream_query(device, other, &idle));
+    }
+    go = true;
+    while (!done.load()) std::this_thread::yield();
+  }
+};
+
+/// A stream ends before its work has: its blocks may be used until that is done, whenever and however they are freed.
+void right_when_streams_end(millpond_pool* pool) {
+  C_Stream other = stream();
+  for (std::size_t bytes : {std::size_t{1000}, std::size_t{50000}, std::size_t{3} << 20}) {
+    for (int way = 0; way < 6; ++way) {
+      C_Stream s = stream();
+      Byte* p = pool_alloc(pool, bytes, s);
+      Late late(s, p, bytes);
+      Hold busy(other);  // so that a block which `other` uses has to wait
+      if (way == 0) OK(millpond_pool_free(pool, plain(p), other));
+      if (way == 1) {
+        OK(millpond_record_stream(plain(p), other));
+        OK(millpond_free(plain(p)));
+      }
+      if (way == 2) OK(millpond_free(plain(p)));
+      OK(millpond_stream_destroy(device, s));
+      if (way == 3) OK(millpond_free(plain(p)));
+      if (way == 4) OK(millpond_pool_free(pool, plain(p), other));
+      if (way == 5) {
+        OK(millpond_record_stream(plain(p), other));
+        OK(millpond_free(plain(p)));
+      }
+      busy.end(other);
+      late.end(other);
+    }
+  }
+  OK(millpond_device_synchronize(device));
+  OK(millpond_stream_destroy(device, other));
+}
+
+/// A restore frees a block that queued work still uses, in the order of its stream.
+void right_after_a_restore(millpond_device* of) {
+  millpond_pool* pool;
+  OK(millpond_pool_create(of, nullptr, &pool));
+  C_Stream s = stream(), other = stream();
+  Byte* kept = pool_alloc(pool, 1000, s);
+  millpond_checkpoint* then;
+  OK(millpond_pool_checkpoint(pool, &then));
+  Byte* younger = pool_alloc(pool, 5000, s);
+  Late late(s, younger, 5000);
+  OK(millpond_pool_restore(pool, then, nullptr, nullptr));
+  late.end(other);
+  OK(millpond_stream_synchronize(of, s));
+  write(kept, 1000, 1);
+  OK(millpond_pool_free(pool, plain(kept), s));
+  OK(millpond_checkpoint_destroy(then));
+  OK(millpond_stream_destroy(of, s));
+  OK(millpond_stream_destroy(of, other));
+  OK(millpond_pool_destroy(pool));
+}
+
 /// Sizes of every tier come and go, so that memory is cut, merged, scattered and taken by others.
 void right_at_random(millpond_pool* pool) {
   C_Stream streams[] = {stream(), stream()};
@@ -232,7 +312,11 @@ void right(millpond_pool* pool, bool frees_wait) {
     write(p, bytes, 2);
     OK(millpond_free(plain(p)));
   }
-  if (!frees_wait) right_in_stream_order(pool);
+  if (!frees_wait) {
+    right_in_stream_order(pool);
+    right_when_streams_end(pool);
+    right_after_a_restore(device);
+  }
   right_at_random(pool);
   if (!frees_wait) right_with_sleep(device);
   right_on_the_host();
@@ -295,6 +379,26 @@ int main(int argc, char** argv) {
     Byte* p = pool_alloc(pool, 100000, s);
     OK(millpond_pool_free(pool, plain(p), s));
     std::thread([&] { std::memset(plain(p), 1, 100000); }).join();  // wrong
+  } else if (way == "ended_after_free") {
+    Byte* p = pool_alloc(pool, 100000, s);
+    C_Stream ends = stream();
+    Byte* q = pool_alloc(pool, 100000, ends);
+    Late late(ends, q, 100000);
+    OK(millpond_stream_destroy(device, ends));
+    OK(millpond_free(plain(q)));
+    late.end(s);
+    OK(millpond_device_synchronize(device));
+    p[5] = 1;
+    q[5] = 1;  // wrong
+  } else if (way == "after_a_restore") {
+    millpond_pool* own;
+    OK(millpond_pool_create(device, nullptr, &own));
+    millpond_checkpoint* then;
+    OK(millpond_pool_checkpoint(own, &then));
+    Byte* p = pool_alloc(own, 100000, s);
+    p[5] = 1;
+    OK(millpond_pool_restore(own, then, nullptr, nullptr));
+    p[5] = 1;  // wrong
   } else if (way == "pinned_overrun") {
     Byte* p = host_alloc(1000);
     p[999] = 1;

@@ -42,6 +42,8 @@ fn asan(program: &str) {
         "stream_overrun",
         "stream_after_free",
         "queued_after_free",
+        "ended_after_free",
+        "after_a_restore",
         "pinned_overrun",
         "pinned_after_free",
     ];
@@ -99,6 +101,8 @@ fn memcheck_sees_blocks() {
         ("stream_overrun", "Invalid write of size 1", ""),
         ("stream_after_free", "Invalid write of size 1", "is 5 bytes inside a block of size 100,000 free'd"),
         ("queued_after_free", "Invalid write of size", "is 0 bytes inside a block of size 100,000 free'd"),
+        ("ended_after_free", "Invalid write of size 1", "is 5 bytes inside a block of size 100,000 free'd"),
+        ("after_a_restore", "Invalid write of size 1", "is 5 bytes inside a block of size 100,000 free'd"),
         ("pinned_overrun", "Invalid write of size 1", ""),
         ("pinned_after_free", "Invalid write of size 1", "is 5 bytes inside a block of size 100,000 free'd"),
         ("undefined", "depends on uninitialised value", ""),

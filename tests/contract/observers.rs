@@ -249,6 +249,67 @@ fn a_free_that_is_refused_is_taken_back() {
     });
 }
 
+/// Writes down which streams have ended.
+#[derive(Default)]
+struct Ends(Mutex<Vec<u64>>);
+
+impl Observer for Ends {
+    fn saw(&self, _: &Told) {}
+
+    fn is_curious(&self) -> bool {
+        true
+    }
+
+    fn ended(&self, stream: u64) {
+        self.0.lock().unwrap().push(stream);
+    }
+}
+
+/// The frees of a stream's blocks name it, also once it has ended, whatever they wait for, and where a restore makes
+/// them. That it has ended is told before.
+#[test]
+fn frees_name_the_stream_of_the_block_also_after_its_end() {
+    apart(|| {
+        for mapping in [true, false] {
+            let d = host(64 * MIB, mapping);
+            let (book, observer) = watch(d);
+            let ends = Arc::<Ends>::default();
+            state(d).memory().watch(&(ends.clone() as Arc<dyn Observer>)).unwrap();
+            let (pool, s, t) = (d.default_pool(), d.stream(), d.stream());
+            let number = |s: Stream| s.0 as u64;
+            let blocks = [(); 3].map(|()| pool.alloc(5000, s).unwrap());
+            let gate = d.gate(t);
+            pool.free(blocks[0], t).unwrap();
+            d.end_stream(s).unwrap();
+            assert_eq!(*ends.0.lock().unwrap(), [number(s)]);
+            free(blocks[1]).unwrap();
+            pool.free(blocks[2], t).unwrap();
+            drop(gate);
+            d.synchronize().unwrap();
+            account(d); // looks what has completed
+            let told = book.take();
+            let of = |kind| {
+                let of_kind = told.iter().filter(|e| e.kind == kind);
+                of_kind.map(|e| (e.stream, e.ended, e.at_once)).collect::<Vec<_>>()
+            };
+            let s = Some(number(s));
+            assert_eq!(of(FreeRequested), [(s, false, false), (s, true, true), (s, true, false)]);
+            assert_eq!(of(FreeCompleted), [(s, true, false), (s, true, false)]);
+
+            let own = d.pool(0);
+            let then = own.checkpoint();
+            let (p, q) = (own.alloc(5000, t).unwrap(), own.alloc(6000, NULL).unwrap());
+            own.restore(then).unwrap();
+            let told = book.take();
+            let gone = told.iter().filter(|e| e.kind == FreeRequested);
+            let gone: BTreeSet<_> = gone.map(|e| (e.address, e.stream, e.requested, e.at_once)).collect();
+            let want = [(p as u64, Some(number(t)), 5000, true), (q as u64, Some(0), 6000, true)];
+            assert_eq!(gone, BTreeSet::from(want));
+            state(d).memory().unwatch(&observer);
+        }
+    });
+}
+
 /// Pinned memory is told of as memory of the host.
 #[test]
 fn pinned_memory_is_told() {

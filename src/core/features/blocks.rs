@@ -5,7 +5,7 @@ use super::super::desc::{DIRECT, Found, Id, USES, kind};
 use super::super::ground::Ground;
 use super::super::heap::{Heap, HeapState, LockedHeap};
 use super::super::shape::Class;
-use super::super::types::{BlockInfo, PoolId, RETIRED, UNORDERED};
+use super::super::types::{BlockInfo, Freeing, PoolId, RETIRED, UNORDERED};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::pause;
 use crate::fail;
@@ -119,30 +119,30 @@ impl Ground {
             offset: self.offset(id),
             charged: self.charge(id),
             requested: self.maps.desc(id).requested(),
-            stream: stream_of(heap),
+            stream: heap.last_stream(),
+            ended: heap.stream() == RETIRED,
             pool: heap.pool(),
         }
     }
 
-    /// The live block that starts at `offset`, and whether a free with that stream lets it be used again at once. One
-    /// that does not is told of when it does ([`Backing::free_completed`](super::super::backing::Backing)).
+    /// The live block that starts at `offset`, as a free with that stream is told.
     #[inline]
-    pub(crate) fn to_be_freed(&self, offset: u64, stream: Option<u64>) -> Option<(BlockInfo, bool)> {
+    pub(crate) fn to_be_freed(&self, offset: u64, stream: Option<u64>) -> Option<Freeing> {
         let f = self.maps.find(offset)?;
         let state = f.desc.state();
         if state & kind::MASK != kind::LIVE {
             return None;
         }
         let heap = self.heap(f.heap)?;
-        let info = BlockInfo {
-            base: offset,
-            size: self.charge(f.id),
-            requested: f.desc.requested(),
-            stream: stream_of(heap),
-            pool: PoolId(heap.pool()),
-        };
-        let plain = state & (USES | DIRECT) == 0 && stream.is_none_or(|s| s == heap.stream());
-        Some((info, plain))
+        let at_once = state & (USES | DIRECT) == 0 && stream.is_none_or(|s| s == heap.stream());
+        Some(Freeing { at_once, ..self.freeing(heap, f.id) })
+    }
+
+    /// A block of the heap that nothing but its stream orders any more, as its free is told.
+    pub(crate) fn freeing(&self, heap: &Heap, id: Id) -> Freeing {
+        let Completed { offset, charged, requested, stream, ended, pool } = self.completed(heap, id);
+        let block = BlockInfo { base: offset, size: charged, requested, stream, pool: PoolId(pool) };
+        Freeing { block, ended, at_once: true }
     }
 
     /// The live block that contains `offset`.
@@ -159,13 +159,8 @@ impl Ground {
             base: self.offset(f.id),
             size: self.charge(f.id),
             requested: f.desc.requested(),
-            stream: stream_of(heap),
+            stream: Some(heap.stream()).filter(|&s| s != UNORDERED && s != RETIRED),
             pool: PoolId(heap.pool()),
         })
     }
-}
-
-/// The stream that orders reuse in a heap.
-fn stream_of(heap: &Heap) -> Option<u64> {
-    Some(heap.stream()).filter(|&s| s != UNORDERED && s != RETIRED)
 }

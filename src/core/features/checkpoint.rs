@@ -8,20 +8,27 @@ use super::super::desc::{DIRECT, Id, kind};
 use super::super::ground::{Ground, Growing};
 use super::super::heap::LockedHeap;
 use super::super::state::checkpoints::{Block, CheckpointId, Layout};
-use super::super::types::PoolId;
+use super::super::types::{Freeing, PoolId};
 use super::super::units::Extent;
 use crate::base::error::{Code, Result};
 use crate::base::sync::lock;
 use crate::fail;
 use std::collections::BTreeMap;
 
-/// The blocks that a restore has freed, and those that it has made live: (address, requested bytes).
+/// The blocks that a restore has freed, and those that it has made live.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// They were live before and are not now.
-    pub freed: Vec<(u64, u64)>,
-    /// They were not live before (or had another size) and are now.
+    pub freed: Vec<Freeing>,
+    /// They were not live before (or had another size) and are now: address, requested bytes.
     pub live: Vec<(u64, u64)>,
+}
+
+impl Restored {
+    /// The freed ones: address, requested bytes.
+    pub fn freed(&self) -> Vec<(u64, u64)> {
+        self.freed.iter().map(|f| (f.block.base, f.block.requested)).collect()
+    }
 }
 
 /// The locked heaps of a pool, by number.

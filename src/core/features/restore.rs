@@ -100,8 +100,9 @@ impl Ground {
             self.wait_for_replays(pool)?;
             self.wait_until_reusable(pool)?;
             let Some(done) = self.try_restore(pool, &want, &mut ready)? else { continue };
-            let told = |blocks: &[(u64, u64)]| blocks.iter().map(|b| (place(b.0), b.1)).collect();
-            let restored = Restored { freed: told(&done.freed), live: told(&done.live) };
+            let mut restored = done;
+            restored.freed.iter_mut().for_each(|f| f.block.base = place(f.block.base));
+            restored.live.iter_mut().for_each(|b| b.0 = place(b.0));
             self.poll_all(); // gives back the segments of freed blocks
             return Ok(restored);
         }
@@ -151,6 +152,11 @@ impl Ground {
             return Err(e);
         }
         // From here on nothing can fail.
+        let freed = change.gone.iter().filter_map(|b| {
+            let (h, f) = heaps.get(&b.heap).zip(self.maps.find(b.offset))?;
+            Some(self.freeing(h.heap, f.id))
+        });
+        let freed = freed.collect();
         let dropped = self.free_all(&mut heaps, &change.gone);
         self.move_all(&mut heaps, &change.moves);
         self.place_all(&mut heaps, &change.new, &mut slots, &entries);
@@ -165,7 +171,6 @@ impl Ground {
         drop(g);
         over.into_iter().for_each(|x| self.settle(x));
         drop(dropped);
-        let freed = change.gone.iter().map(|b| (b.offset, b.requested)).collect();
         let live = change.new.iter().map(|b| (b.offset, b.requested)).collect();
         Ok(Some(Restored { freed, live }))
     }

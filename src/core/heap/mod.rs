@@ -13,6 +13,7 @@ use super::bins::Bins;
 use super::desc::{ALIAS, Desc, Found, Id, Maps, TUNED, USES, kind};
 use super::order::{Fence, Stream};
 use super::shape::{Class, Size, Tier, list_of};
+use super::types::{RETIRED, UNORDERED};
 
 use crate::base::biased::{Biased, Guard, OwnerGuard};
 use crate::base::changed::Listed;
@@ -159,6 +160,8 @@ pub(crate) struct Heap {
     /// The stream that orders reuse here; [`UNORDERED`](super::types::UNORDERED) or
     /// [`RETIRED`](super::types::RETIRED) for none.
     stream: AtomicU64,
+    /// The same, but when it is retired the stream that it served last, whose work may still use the memory.
+    last_stream: AtomicU64,
     /// Whether other threads may free blocks without the lock; set for good by the first thread that wants to.
     shared: AtomicBool,
     /// Its entries on the change lists.
@@ -190,6 +193,7 @@ impl Heap {
             index,
             pool: AtomicU32::new(u32::MAX),
             stream: AtomicU64::new(u64::MAX),
+            last_stream: AtomicU64::new(u64::MAX),
             shared: AtomicBool::new(false),
             listed: Listed::default(),
         }
@@ -205,6 +209,11 @@ impl Heap {
     #[inline(always)]
     pub(crate) fn stream(&self) -> u64 {
         self.stream.load(Relaxed)
+    }
+
+    /// The stream that it serves or, if that has ended, has served; `None` if its memory has no order.
+    pub(crate) fn last_stream(&self) -> Option<u64> {
+        Some(self.last_stream.load(Relaxed)).filter(|&s| s != UNORDERED && s != RETIRED)
     }
 
     /// Takes the lock if the calling thread owns it.
@@ -338,6 +347,7 @@ impl LockedHeap<'_> {
         self.state.stream = stream;
         let before = self.heap.pool.swap(pool, Relaxed);
         self.heap.stream.store(id, Relaxed);
+        self.heap.last_stream.store(id, Relaxed);
         if before != pool {
             // The search for free granules knows the heap by its pool, and forgot it together with the earlier pool.
             self.heap.listed.is_seen_by(STOCK);

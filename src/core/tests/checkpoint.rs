@@ -57,7 +57,7 @@ impl Bench {
                 return Err(e);
             }
         };
-        let freed: BTreeSet<(u64, u64)> = done.freed.iter().copied().collect();
+        let freed: BTreeSet<(u64, u64)> = done.freed().into_iter().collect();
         assert_eq!(freed, gone.iter().map(key).collect());
         let live: BTreeSet<(u64, u64)> = done.live.iter().copied().collect();
         assert_eq!(live.len(), done.live.len());

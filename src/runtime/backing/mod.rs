@@ -577,7 +577,7 @@ impl Backing for Supply {
         let base = self.places.address(freed.offset).unwrap_or(0); // every block that was live has one
         let (size, requested, pool) = (freed.charged, freed.requested, PoolId(freed.pool));
         let block = BlockInfo { base, size, requested, stream: freed.stream, pool };
-        self.observers.tell(Event::of(EventKind::FreeCompleted, &block));
+        self.observers.tell(Event { ended: freed.ended, ..Event::of(EventKind::FreeCompleted, &block) });
     }
 
     fn streams(&self, each: &mut dyn FnMut(u64)) {

@@ -20,19 +20,19 @@ impl Supply {
         lock(&self.streams).iter().copied().collect()
     }
 
-    /// Whether work that is queued on a stream of the device is all done; `false` where that cannot be told now.
+    /// Whether work that is queued on a stream of the device, or on all that have ended (`EVERY`), is all done; `false`
+    /// where that cannot be told now.
     pub(crate) fn is_idle(&self, stream: StreamId) -> bool {
         if reentry::is_in_call(self) || self.capturing(stream) || self.capturing(EVERY) {
             return false;
         }
         let Ok(c) = self.call() else { return false };
-        match c.device.streams().query(stream) {
-            // It has ended, but its work may not have; the NULL stream waits for that, too.
-            Err(e) if e.code() == Code::UnknownStream && c.device.is_processor() => {
-                c.device.streams().query(0)
-            }
-            other => other,
+        let streams = c.device.streams();
+        // The NULL stream waits for what ended streams have left, too.
+        let ended = || c.device.is_processor() && streams.query(0).unwrap_or(false);
+        match stream {
+            EVERY => ended(),
+            s => streams.query(s).unwrap_or_else(|e| e.code() == Code::UnknownStream && ended()),
         }
-        .unwrap_or(false)
     }
 }

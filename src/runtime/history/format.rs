@@ -345,6 +345,7 @@ impl HistoryFile {
                         thread,
                         tag,
                         home,
+                        ended: false, // not in files
                     };
                     self.events.push(HistoryEvent { event, frames, text });
                 }

@@ -6,7 +6,7 @@
 use super::pooled::{Block, Pooled};
 use super::state::{How, Marks, Memory, ended};
 use crate::base::error::Result;
-use crate::core::{Freed, Got, Heap, PoolId, PoolRef, Restored};
+use crate::core::{Freed, Freeing, Got, Heap, PoolId, PoolRef, Restored};
 use crate::device::StreamId;
 use crate::runtime::handle_cache;
 use crate::runtime::latency::Latency;
@@ -64,7 +64,7 @@ impl Memory {
         if let How::Pooled(p) = how
             && self.observers.any()
             && let Some(offset) = p.places.offset(addr)
-            && let Some((mut block, _)) = p.pond.watched().to_be_freed(offset, None)
+            && let Some(Freeing { mut block, .. }) = p.pond.watched().to_be_freed(offset, None)
         {
             block.base = addr;
             self.observers.tell(Event::of(EventKind::Alloc, &block));
@@ -122,17 +122,12 @@ impl Memory {
     }
 
     /// Blocks have come and gone.
-    pub(super) fn tell_restored(&self, pool: PoolId, done: &Restored) {
+    pub(super) fn tell_restored(&self, done: &Restored) {
         if !self.observers.any() {
             return;
         }
-        for &(addr, requested) in &done.freed {
-            let bytes = match &self.how {
-                How::Pooled(p) => p.pond.watched().charged(requested),
-                How::Unpooled(_) => requested,
-            };
-            let gone = Event::range(EventKind::FreeRequested, addr, bytes);
-            self.observers.tell(Event { pool, at_once: true, requested, ..gone });
+        for freed in &done.freed {
+            self.observers.tell(Event::freeing(freed));
         }
         for &(addr, _) in &done.live {
             if let Ok(block) = self.block(addr) {
@@ -140,6 +135,7 @@ impl Memory {
                 self.observers.reaches(addr, block.requested, true); // it has what it had
             }
         }
+        self.observers.breathe();
     }
 }
 
@@ -178,10 +174,10 @@ impl Pooled {
     /// Tells of a free that is about to be tried, if there is such a block; whether it can be used again at once.
     #[inline]
     fn tell_free(&self, addr: u64, stream: Option<StreamId>) -> Option<bool> {
-        let (mut block, at_once) = self.pond.watched().to_be_freed(self.places.offset(addr)?, stream)?;
-        block.base = addr;
-        self.observers.tell(Event { at_once, ..Event::of(EventKind::FreeRequested, &block) });
-        Some(at_once)
+        let mut freed = self.pond.watched().to_be_freed(self.places.offset(addr)?, stream)?;
+        freed.block.base = addr;
+        self.observers.tell(Event::freeing(&freed));
+        Some(freed.at_once)
     }
 
     /// The free that was told of has failed: the block lives on, if there is one.
@@ -189,7 +185,7 @@ impl Pooled {
         if told
             && done.is_err()
             && let Some(offset) = self.places.offset(addr)
-            && let Some((mut block, _)) = self.pond.watched().to_be_freed(offset, None)
+            && let Some(Freeing { mut block, .. }) = self.pond.watched().to_be_freed(offset, None)
         {
             block.base = addr;
             self.observers.tell(Event::of(EventKind::FreeRefused, &block));

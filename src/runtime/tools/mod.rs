@@ -9,11 +9,12 @@ use crate::base::checkers::{self, Checker};
 use crate::base::error::{Code, Result};
 use crate::base::nvtx;
 use crate::core::PoolId;
+use crate::device::StreamId;
 use crate::fail;
 use crate::runtime::backing::Supply;
 use crate::runtime::device::DeviceState;
 use crate::runtime::observe::{EventKind, Observer, Told};
-use shade::Shade;
+use shade::{ENDED, Shade};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -145,7 +146,7 @@ impl Observer for Viewer {
         }
         let (checker, at) = (&*self.checker, e.address);
         // Work on the NULL stream of a processor is done when the call returns.
-        let stream = e.stream.filter(|&s| s != 0 || !self.pinned);
+        let stream = if e.ended { Some(ENDED) } else { e.stream.filter(|&s| s != 0 || !self.pinned) };
         let mut known = self.known();
         let kept = !e.host && known.kept.contains(&e.pool);
         let shade = &mut known.shade;
@@ -201,6 +202,10 @@ impl Observer for Viewer {
 
     fn keeps(&self, pool: PoolId) {
         self.known().kept.insert(pool);
+    }
+
+    fn ended(&self, stream: StreamId) {
+        self.known().shade.ended(stream);
     }
 
     fn left(&self) {

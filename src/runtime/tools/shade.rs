@@ -6,8 +6,12 @@
 //! rest of the old one, a *remnant*, goes on passing. A block that waits for other streams passes when its wait is over.
 
 use crate::base::checkers::Checker;
+use crate::core::EVERY;
 use crate::device::StreamId;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Stands for all streams that have ended: another stream may have the number of one.
+pub(super) const ENDED: StreamId = EVERY;
 
 /// Work of a stream up to a moment: when the stream is seen idle, what has a smaller number has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,6 +206,22 @@ impl Shade {
         }
     }
 
+    /// The stream has ended: what passes on it does so among the work of all that have.
+    pub(super) fn ended(&mut self, stream: StreamId) {
+        let all: Vec<_> =
+            self.passing.range((stream, 0, 0)..=(stream, u64::MAX, u64::MAX)).copied().collect();
+        for (_, number, address) in all {
+            let now = Passing { stream: ENDED, number };
+            self.passing.remove(&(stream, number, address));
+            self.passing.insert((ENDED, number, address));
+            if let Some(b) = self.blocks.get_mut(&address).filter(|b| matches!(b.state, State::Passing(_))) {
+                b.state = State::Passing(now);
+            } else if let Some(r) = self.remnants.get_mut(&address) {
+                r.until = Some(now);
+            }
+        }
+    }
+
     /// The device ends: everything may be touched again, as far as the checker is concerned.
     pub(super) fn end(&mut self, checker: &dyn Checker) {
         for (a, n) in std::mem::take(&mut self.ranges) {
@@ -327,11 +347,11 @@ mod tests {
     }
 
     proptest! {
-        /// Blocks come and go where no other one is, on two streams that are idle now and then, or on none. After each
+        /// Blocks come and go where no other one is, on two streams that are idle or end now and then, or on none. After each
         /// step exactly that may be touched which a block has, or which work of a stream may still use.
         #[test]
         fn what_somebody_uses_is_open_and_nothing_else(
-            steps in prop::collection::vec((0u8..8, 0u64..64, 1u64..200, 0u64..3), 1..80)
+            steps in prop::collection::vec((0u8..10, 0u64..64, 1u64..200, 0u64..3), 1..80)
         ) {
             let bytes = Bytes(Mutex::new((vec![true; SIZE], BTreeMap::new())));
             let (mut shade, mut model) = (Shade::default(), [User::Nobody; SIZE]);
@@ -368,11 +388,16 @@ mod tests {
                         shade.free(&bytes, at, (s > 0).then_some(s), false);
                         freed(&mut model, number);
                     }
-                    6 => {
-                        for (stream, number) in shade.streams().into_iter().filter(|a| a.0 == s) {
+                    6 | 8 => {
+                        let idle = if what == 6 { s } else { ENDED };
+                        for (stream, number) in shade.streams().into_iter().filter(|a| a.0 == idle) {
                             shade.passed(&bytes, stream, number);
                         }
-                        model.iter_mut().filter(|u| **u == User::Work(s)).for_each(|u| *u = User::Nobody);
+                        model.iter_mut().filter(|u| **u == User::Work(idle)).for_each(|u| *u = User::Nobody);
+                    }
+                    9 => {
+                        shade.ended(s); // a new stream has its number
+                        model.iter_mut().filter(|u| **u == User::Work(s)).for_each(|u| *u = User::Work(ENDED));
                     }
                     7 => {
                         shade.lift(&bytes, at, n);

@@ -124,12 +124,12 @@ fn a_layout_comes_back_between_replays() {
         replay(&fake, exec_2, s);
         check_result(&fake, result_2, 21);
         let back = d.restore(p, saved).unwrap();
-        assert_eq!((back.freed, back.live), (vec![(eager, 3 * MIB)], vec![]));
+        assert_eq!((back.freed(), back.live), (vec![(eager, 3 * MIB)], vec![]));
         replay(&fake, exec_1, s);
         check_result(&fake, result_1, 1);
         m.free(result_1, Some(s), None).unwrap();
         let back = d.restore(p, saved).unwrap();
-        assert_eq!((back.freed, back.live), (vec![], vec![(result_1, 2000)]));
+        assert_eq!((back.freed(), back.live), (vec![], vec![(result_1, 2000)]));
         // Not while the stream is captured: the capture stays whole.
         let c3 = m.capture_begin(p, s).unwrap();
         record(&fake, s, GLOBAL);
