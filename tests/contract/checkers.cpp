@@ -178,6 +178,23 @@ void right_when_streams_end(millpond_pool* pool) {
   OK(millpond_stream_destroy(device, other));
 }
 
+/// The default stream waits for what others do with a block of its own.
+void right_on_the_default_stream(millpond_pool* pool) {
+  C_Stream s = stream(), other = stream();
+  Byte* p = pool_alloc(pool, 1000, nullptr);
+  Late late(s, p, 1000);
+  C_Event event;
+  OK(millpond_event_create(device, &event));
+  OK(millpond_event_record(device, s, event));
+  OK(millpond_stream_wait_event(device, nullptr, event));
+  OK(millpond_pool_free(pool, plain(p), nullptr));
+  late.end(other);
+  OK(millpond_device_synchronize(device));
+  OK(millpond_event_destroy(device, event));
+  OK(millpond_stream_destroy(device, s));
+  OK(millpond_stream_destroy(device, other));
+}
+
 /// A restore frees a block that queued work still uses, in the order of its stream.
 void right_after_a_restore(millpond_device* of) {
   millpond_pool* pool;
@@ -315,6 +332,7 @@ void right(millpond_pool* pool, bool frees_wait) {
   if (!frees_wait) {
     right_in_stream_order(pool);
     right_when_streams_end(pool);
+    right_on_the_default_stream(pool);
     right_after_a_restore(device);
   }
   right_at_random(pool);
@@ -390,6 +408,11 @@ int main(int argc, char** argv) {
     OK(millpond_device_synchronize(device));
     p[5] = 1;
     q[5] = 1;  // wrong
+  } else if (way == "default_after_free") {
+    Byte* p = pool_alloc(pool, 100000, nullptr);
+    OK(millpond_memset_async(device, nullptr, plain(p), 1, 100000));
+    OK(millpond_pool_free(pool, plain(p), nullptr));
+    p[5] = 1;  // wrong
   } else if (way == "after_a_restore") {
     millpond_pool* own;
     OK(millpond_pool_create(device, nullptr, &own));

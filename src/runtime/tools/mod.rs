@@ -145,8 +145,7 @@ impl Observer for Viewer {
             return;
         }
         let (checker, at) = (&*self.checker, e.address);
-        // Work on the NULL stream of a processor is done when the call returns.
-        let stream = if e.ended { Some(ENDED) } else { e.stream.filter(|&s| s != 0 || !self.pinned) };
+        let stream = if e.ended { Some(ENDED) } else { e.stream };
         let mut known = self.known();
         let kept = !e.host && known.kept.contains(&e.pool);
         let shade = &mut known.shade;
