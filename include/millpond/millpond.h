@@ -1809,18 +1809,21 @@ C_Status millpond_device_list_tags(const millpond_device *device,
  * `millpond_device_history_read`, and all of them in a file where `options` names one. NULL as `options`: all zeros. What
  * an earlier history has kept is given up. Calls of other threads that are under way may be left out. What a history costs
  * is in docs/performance.md; with `frame_count` above 0 (64 at most) it costs more. The file is written by a thread that
- * is started for it, every 50 ms and at the end of the process. An older file is emptied; while another device or
- * process writes it, the history goes to a file with the device and the process added to the name.
+ * is started for it, every 50 ms and at the end of the process. An older file is emptied. While something else writes it
+ * (a history or a recording of any device, in any process), the history goes to a file with the device and the process
+ * added to the name.
  *
- * Errors: BUSY while there is a history, or if that file is being written, too; SYSTEM for a file that cannot be written, or without a thread; OUT_OF_MEMORY for
- * the events; INVALID_ARGUMENT; NOT_INITIALIZED.
+ * Errors: BUSY while there is a history, or if that other file is being written, too; SYSTEM for a file that cannot be
+ * written, or without a thread; OUT_OF_MEMORY for the events; INVALID_ARGUMENT; NOT_INITIALIZED.
  */
 C_Status millpond_device_history_start(millpond_device *device,
                                        const millpond_history_options *options);
 
 /**
  * Ends the history. Its file is whole then, and lacks `*out_dropped` events (may be NULL), as its writer could not keep
- * up. What was kept can be read until another one begins.
+ * up. What was kept can be read until another one begins. Waits for the file, but gives it up when it has taken nothing
+ * for 5 s (a pipe whose reader stands still), and after 60 s in any case: that is SYSTEM, and the message says how many
+ * events it lacks. `millpond_finalize` waits for each file as long, and tells nobody.
  *
  * Errors: NOT_PERMITTED where there is none; SYSTEM where the file could not be written wholly, and the history has ended
  * all the same; INVALID_ARGUMENT; NOT_INITIALIZED.
@@ -1863,7 +1866,7 @@ C_Status millpond_device_record_start(millpond_device *device,
 
 /**
  * Ends the recording; the file is whole then. It lacks `*out_dropped` events (may be NULL): 0, unless a request would have
- * had to wait for seconds.
+ * had to wait for seconds. Waits for the file as `millpond_device_history_stop` does.
  *
  * Errors: NOT_PERMITTED where there is none; SYSTEM where the file could not be written wholly, and the recording has
  * ended all the same; INVALID_ARGUMENT; NOT_INITIALIZED.

@@ -16,6 +16,7 @@ use std::sync::{Arc, PoisonError};
 
 mod files;
 mod format;
+mod output;
 mod stack;
 mod tape;
 mod tapes;
@@ -23,6 +24,7 @@ mod texts;
 mod trace;
 
 pub use format::{HistoryEvent, HistoryFile};
+use output::Output;
 use tape::{MOST_FRAMES, Sink, Tape};
 use tapes::Running;
 pub(crate) use tapes::Tapes;
@@ -135,7 +137,7 @@ impl DeviceState {
     fn history_begin(&self, events: usize, frames: usize, file: Option<File>) -> Result<()> {
         let frames = frames.min(MOST_FRAMES);
         let tape = Tape::new(events, frames, false)?;
-        let sink = file.map(|f| files::HistorySink::new(f, self, frames));
+        let sink = file.map(|f| files::HistorySink::new(Output::new(f, tape.pace()), self, frames));
         let observer: Arc<dyn Observer> = tape.clone();
         self.memory().watch(&observer)?;
         if let Some(sink) = sink {
@@ -147,7 +149,8 @@ impl DeviceState {
 
     /// Ends the history; its file, if it has one, is whole then. What it has kept can be read until another one begins.
     /// How many events the file lacks, as its writer could not keep up. `NotPermitted` where there is none; `System`,
-    /// where the file could not be written wholly.
+    /// where the file could not be written wholly, also since it took nothing for 5 s (a pipe whose reader stands
+    /// still), or was not done after 60 s.
     pub fn history_stop(&self) -> Result<u64> {
         let _pass = self.enter()?;
         let turn = self.tapes.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,6 +199,7 @@ impl DeviceState {
         self.memory().watch(&observer)?;
         // What is told meanwhile waits in the ring.
         let begun = self.memory().blocks(None, BlockStates::LIVE).and_then(|live| {
+            let file = Output::new(file, tape.pace());
             let sink: Box<dyn Sink> = Box::new(trace::TraceSink::new(file, &self.device_name(), &live));
             tape.stream_to(sink)
         });
@@ -206,7 +210,7 @@ impl DeviceState {
 
     /// Ends the recording; the file is whole then. How many events it lacks: 0, unless the file was so slow that a
     /// request would have had to wait for seconds. `NotPermitted` where there is none; `System` where the file could
-    /// not be written wholly.
+    /// not be written wholly, as for a history.
     pub fn record_stop(&self) -> Result<u64> {
         let _pass = self.enter()?;
         let turn = self.tapes.turn.lock().unwrap_or_else(PoisonError::into_inner);

@@ -54,6 +54,7 @@ mod restore;
 mod scattered;
 mod shared_segments;
 mod sizes;
+mod slow_files;
 mod snapshots;
 mod statistics;
 mod stream_ends;

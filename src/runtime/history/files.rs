@@ -1,6 +1,7 @@
 //! Where a history or a recording goes: opening the file, and writing a history into it.
 
 use super::format::{Chunk, head};
+use super::output::Output;
 use super::tape::Sink;
 use super::texts::text_of;
 use crate::base::clock;
@@ -12,7 +13,7 @@ use crate::runtime::observe::{Event, EventKind};
 use crate::runtime::tags;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,6 @@ pub(super) fn open(path: &Path, device: &str) -> Result<File> {
         let file = opened.map_err(|e| unwritable(path, &e))?;
         // What is no ordinary file (a pipe, a terminal) may have many writers, and has no length to set.
         if !file.metadata().is_ok_and(|m| m.is_file()) {
-            blocking(&file).map_err(|e| unwritable(path, &e))?;
             return Ok(Some(file));
         }
         // SAFETY: a plain call on a descriptor that is open.
@@ -63,23 +63,6 @@ pub(super) fn open(path: &Path, device: &str) -> Result<File> {
     }
 }
 
-/// From now on a write to the file waits for room, as only the writer's own thread writes there.
-fn blocking(file: &File) -> io::Result<()> {
-    // SAFETY: a plain call on a descriptor that is open.
-    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-    // SAFETY: as above.
-    if flags < 0 || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
-/// Others may write the file from now on, also while forked children still have it open.
-pub(super) fn let_go(file: &File) {
-    // SAFETY: a plain call on a descriptor that is open.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
-}
-
 fn unwritable(path: &Path, e: &io::Error) -> Error {
     Error::new(Code::System, format!("{} cannot be written: {e}", path.display()))
 }
@@ -96,7 +79,7 @@ pub(super) static NAMES: OnceLock<PoolNames> = OnceLock::new();
 
 /// A history's file. What is in it is whole up to the last flush.
 pub(super) struct HistorySink {
-    file: File,
+    file: Output,
     head: Vec<u8>,
     chunk: Chunk,
     device: u32,
@@ -106,7 +89,7 @@ pub(super) struct HistorySink {
 }
 
 impl HistorySink {
-    pub(super) fn new(file: File, device: &DeviceState, depth: usize) -> HistorySink {
+    pub(super) fn new(file: Output, device: &DeviceState, depth: usize) -> HistorySink {
         let id = device.id();
         let device = device.device_name();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
@@ -167,7 +150,7 @@ impl Sink for HistorySink {
         self.flush()?;
         self.exits();
         let done = self.flush();
-        let_go(&self.file);
+        self.file.let_go();
         done
     }
 }

@@ -6,6 +6,7 @@
 //! for the thread when the ring is half full, at a point where they hold no lock.
 
 use super::format::HistoryEvent;
+use super::output::Pace;
 use super::stack;
 use crate::base::clock::{self, Moment, Span};
 use crate::base::error::{Code, Error, Result};
@@ -33,6 +34,11 @@ const FLUSH_BYTES: usize = 1 << 18;
 const GRACE: Duration = Duration::from_millis(20);
 /// How long who tells a patient tape waits at most, and the end of the process for each file.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A file that takes nothing for so long at the end of its tape is given up, and any file after so long.
+const STALLED: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(60);
+/// How long the thread may take then to notice.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// Where the thread puts events.
 pub(super) trait Sink: Send {
@@ -64,6 +70,12 @@ pub(super) struct Tape {
     served: AtomicU64,
     /// The thread has ended, or there is none.
     over: AtomicBool,
+    /// Shared with the file, which says when it takes something.
+    pace: Arc<Pace>,
+    /// How far the file had come when somebody had waited in vain.
+    stuck: AtomicU64,
+    /// So many events are in the file.
+    filed: AtomicU64,
     failure: Mutex<Option<String>>,
     thread: OnceLock<Thread>,
     handle: Mutex<Option<JoinHandle<()>>>,
@@ -107,10 +119,13 @@ impl Tape {
         if depth > 0 {
             stack::callers(&mut [0; 2]); // what the unwinder does only once may allocate
         }
+        let ring = Ring::new(capacity, WORDS + depth).map_err(|e| {
+            Error::new(Code::OutOfMemory, format!("no memory for {capacity} events: {}", e.message()))
+        })?;
         clock::start();
         let begun = Moment::now();
         Ok(Arc::new(Tape {
-            ring: Arc::new(Ring::new(capacity, WORDS + depth)?),
+            ring: Arc::new(ring),
             depth,
             patient,
             begun,
@@ -120,6 +135,9 @@ impl Tape {
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),
             over: AtomicBool::new(true),
+            pace: Arc::default(),
+            stuck: AtomicU64::new(u64::MAX),
+            filed: AtomicU64::new(0),
             failure: Mutex::default(),
             thread: OnceLock::new(),
             handle: Mutex::default(),
@@ -133,12 +151,27 @@ impl Tape {
     #[cold]
     fn wait_for_room(&self) {
         let until = Instant::now() + PATIENCE;
+        let from = self.progress();
         let mut round = 0;
-        while self.behind() > self.ring.capacity() / 4 && !self.over.load(Relaxed) && Instant::now() < until {
+        while self.behind() > self.ring.capacity() / 4 && !self.over.load(Relaxed) {
+            if self.stuck.load(Relaxed) == self.progress() {
+                return; // nothing has come of an earlier wait, and nothing has changed
+            }
+            if Instant::now() >= until {
+                if self.progress() == from {
+                    self.stuck.store(from, Relaxed);
+                }
+                return;
+            }
             self.wake();
             pause(round);
             round = round.saturating_add(1);
         }
+    }
+
+    /// Grows whenever the thread or the file comes on.
+    fn progress(&self) -> u64 {
+        self.taken.load(Relaxed) + self.pace.count()
     }
 
     fn wake(&self) {
@@ -212,7 +245,7 @@ impl Tape {
     fn run(&self, sink: &mut dyn Sink) {
         let done = self.write_all(sink);
         if let Err(e) = done {
-            *lock(&self.failure) = Some(e.to_string());
+            lock(&self.failure).get_or_insert(e.to_string());
         }
         self.over.store(true, SeqCst);
     }
@@ -228,14 +261,16 @@ impl Tape {
             self.take_until(head, &Span::new(since, now), &mut record, sink)?;
             since = now;
             if stop {
-                return sink.finish();
+                sink.finish()?;
+                self.note_filed();
+                return Ok(());
             }
             let exits = asked != self.served.load(Relaxed);
             if exits || flushed.elapsed() >= FLUSH {
                 if exits {
                     sink.exits();
                 }
-                sink.flush()?;
+                self.flush(sink)?;
                 flushed = Instant::now();
                 self.served.store(asked, SeqCst);
             }
@@ -254,9 +289,7 @@ impl Tape {
         while at < head {
             match self.event_at(at, times, record) {
                 Ok((event, frames)) => {
-                    if missed > 0 {
-                        self.lose(&mut missed, sink);
-                    }
+                    self.lose(&mut missed, sink);
                     sink.event(&event, &record[WORDS..WORDS + frames]);
                 }
                 Err(Seen::NotYet) if waits.get_or_insert_with(Instant::now).elapsed() < grace => {
@@ -270,33 +303,84 @@ impl Tape {
             if at & 1023 == 0 {
                 self.taken.store(at, Relaxed);
                 if sink.waiting() >= FLUSH_BYTES {
-                    sink.flush()?;
+                    self.lose(&mut missed, sink);
+                    self.flush(sink)?;
                 }
             }
         }
-        if missed > 0 {
-            self.lose(&mut missed, sink);
-        }
+        self.lose(&mut missed, sink);
         self.taken.store(at, Relaxed);
         Ok(())
     }
 
+    fn flush(&self, sink: &mut dyn Sink) -> io::Result<()> {
+        sink.flush()?;
+        self.note_filed();
+        Ok(())
+    }
+
+    fn note_filed(&self) {
+        self.filed.store(self.taken.load(Relaxed) - self.lost.load(Relaxed), Relaxed);
+    }
+
     fn lose(&self, missed: &mut u64, sink: &mut dyn Sink) {
-        self.lost.fetch_add(*missed, Relaxed);
-        sink.dropped(std::mem::take(missed));
+        if *missed > 0 {
+            self.lost.fetch_add(*missed, Relaxed);
+            sink.dropped(std::mem::take(missed));
+        }
     }
 
     /// Ends the thread, once it has everything. Nobody tells the tape any more. How many events the file lacks; `System`
-    /// where it could not be written.
+    /// where it could not be written, also since it took nothing for `STALLED`.
     pub(super) fn stop(&self) -> Result<u64> {
         self.stop.store(true, SeqCst);
         self.wake();
         let handle = lock(&self.handle).take();
         if let Some(h) = handle {
-            let _ = h.join(); // it does not panic
+            if !self.ends_in_time() {
+                self.pace.give_up();
+                let until = Instant::now() + LEAVING;
+                self.ends(|| Instant::now() < until);
+                let lacks = self.ring.head() - self.filed.load(Relaxed);
+                if lacks > 0 {
+                    let why = "the file takes nothing, or very little, and was given up";
+                    *lock(&self.failure) = Some(format!("{why}: it lacks {lacks} events"));
+                }
+            }
+            if self.over.load(SeqCst) {
+                let _ = h.join(); // it does not panic
+            } // else a file system stands still: the thread has only what is its own, and ends when that goes on
         }
         self.failed()?;
         Ok(self.lost.load(Relaxed))
+    }
+
+    /// Waits until the thread ends, but not for a file that takes nothing.
+    fn ends_in_time(&self) -> bool {
+        let latest = Instant::now() + LONGEST;
+        let (mut count, mut since) = (self.progress(), Instant::now());
+        self.ends(|| {
+            let now = Instant::now();
+            if self.progress() != count {
+                (count, since) = (self.progress(), now);
+            }
+            now < latest && now < since + STALLED
+        })
+    }
+
+    /// Waits until the thread ends, as long as that is worth it.
+    fn ends(&self, mut is_worth_it: impl FnMut() -> bool) -> bool {
+        let mut round = 0;
+        while !self.over.load(SeqCst) && is_worth_it() {
+            pause(round);
+            round = round.saturating_add(1);
+        }
+        self.over.load(SeqCst)
+    }
+
+    /// Shared with the file.
+    pub(super) fn pace(&self) -> Arc<Pace> {
+        self.pace.clone()
     }
 
     /// Fails where the file could not be written.

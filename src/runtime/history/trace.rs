@@ -1,20 +1,20 @@
 //! A recording: what a program asks for, in the text that `millpond replay` takes (`traces/README.md`).
 
-use super::files::{let_go, program};
+use super::files::program;
+use super::output::Output;
 use super::tape::Sink;
 use crate::core::BlockRecord;
 use crate::runtime::observe::{Event, EventKind};
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 
 /// The format has streams below this; all others are the last one.
 const MOST_STREAMS: u32 = 4096;
 
 /// See the file's head.
 pub(super) struct TraceSink {
-    file: File,
+    file: Output,
     text: String,
     /// Live blocks: by address, the number in the trace, and whether the block was there before the recording.
     live: HashMap<u64, (u64, bool)>,
@@ -27,7 +27,7 @@ pub(super) struct TraceSink {
 
 impl TraceSink {
     /// A recording that begins with those blocks live.
-    pub(super) fn new(file: File, device: &str, live: &[BlockRecord]) -> TraceSink {
+    pub(super) fn new(file: Output, device: &str, live: &[BlockRecord]) -> TraceSink {
         let name = program().rsplit('/').next().unwrap_or("program").to_owned();
         let mut sink = TraceSink {
             file,
@@ -115,7 +115,7 @@ impl Sink for TraceSink {
         self.text += &format!("# events: {}\n", self.lines);
         self.tell_lost();
         let done = self.flush();
-        let_go(&self.file);
+        self.file.let_go();
         done
     }
 }
