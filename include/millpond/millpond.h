@@ -604,14 +604,18 @@ C_Status millpond_host_configure(const millpond_host_options *options);
  * Ends every device type: waits for the work of all devices, then gives everything back. Live blocks, pools, streams
  * and events are lost; registered device types are removed.
  *
- * Afterwards every call with an old handle or pointer returns NOT_INITIALIZED, for ever. The next call that names a
- * device type starts the library again, with the host device's defaults unless it is configured again. Not needed
- * before the end of the process.
+ * Afterwards every call with an old handle (of a device, pool, capture or checkpoint) returns NOT_INITIALIZED, for ever,
+ * and so does every call with an old address, stream or event until the library starts again. Then these are as any
+ * others that it does not know (UNKNOWN_POINTER and so on), and a new block, stream or event may have the number of an
+ * old one: do not use them. The next call that names a device type starts the library again, with the host device's
+ * defaults unless it is configured again. Not needed before the end of the process.
  *
  * Waits for calls that other threads are making; later ones return NOT_INITIALIZED. Only allocating and freeing on a
- * registered device type must not be in progress meanwhile.
+ * registered device type must not be in progress meanwhile. Files of histories and recordings are waited for, as
+ * `millpond_device_history_stop` says.
+ *
  * Errors: NOT_INITIALIZED if nothing was started; NOT_PERMITTED in a stream callback; otherwise the first failure of a
- * failure of a device, after all have been ended.
+ * device, after all have been ended.
  */
 C_Status millpond_finalize(void);
 
