@@ -418,3 +418,36 @@ fn a_file_that_is_replaced_keeps_who_may_read_it_and_links_stay() {
         assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 5, "nothing is left");
     });
 }
+
+/// A pipe whose reader has gone is an error, and no signal that ends the process.
+#[test]
+fn a_pipe_that_nobody_reads_any_more_is_told() {
+    use std::os::unix::fs::OpenOptionsExt;
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let dir = Folder::new();
+        let path = dir.0.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        // As in a program that is not Rust's: the signal ends it.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        // Larger than what a pipe takes, so the writer waits until the reader goes.
+        let blocks: Vec<usize> = (0..4000).map(|_| d.alloc(100).unwrap()).collect();
+        let nonblock = 0o4000;
+        let reader = std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(&path).unwrap();
+        let gone = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            drop(reader);
+        });
+        let e = save(d, MILLPOND_SNAPSHOT_JSON, &path).unwrap_err();
+        gone.join().unwrap();
+        assert!(e.code == MILLPOND_E_SYSTEM && e.message.contains("Broken pipe"), "{}", e.message);
+        // The signal is neither blocked nor left to come.
+        let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        assert_eq!(unsafe { libc::sigpending(set.as_mut_ptr()) }, 0);
+        assert_eq!(unsafe { libc::sigismember(set.as_ptr(), libc::SIGPIPE) }, 0);
+        let null = std::ptr::null();
+        assert_eq!(unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, null, set.as_mut_ptr()) }, 0);
+        assert_eq!(unsafe { libc::sigismember(set.as_ptr(), libc::SIGPIPE) }, 0);
+        blocks.into_iter().for_each(|b| free(b).unwrap());
+    });
+}

@@ -1,6 +1,7 @@
 //! Writes a file so that it is there whole or not at all: under a temporary name in the same folder, then renamed.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::signals::without_pipe_signal;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ pub(super) fn save(path: &Path, write: impl FnOnce(To<'_>) -> Result<()>) -> Res
         // A pipe or a terminal is written to, not replaced by a file. Opening a folder fails.
         Ok(m) if !m.is_file() => {
             let mut out = OpenOptions::new().write(true).open(path).map_err(failed)?;
-            return write(&mut |piece| out.write_all(piece).map_err(failed));
+            return write(&mut |piece| without_pipe_signal(|| out.write_all(piece)).map_err(failed));
         }
         // Replaces the file that a link leads to, not the link.
         Ok(m) => {
