@@ -1964,12 +1964,9 @@ typedef struct millpond_memory_stats {
   uint64_t num_oom_rejections;
   /** Waits of the allocator for all streams of the device. */
   uint64_t num_sync_all_streams;
-  /** Calls to the device that bring memory, or show it. */
+  /** Calls to the device that have brought memory, or shown it. */
   uint64_t num_device_alloc;
-  /**
-   * Calls to the device that give memory back, or hide it. Here and above, calls that fail count as well, but for
-   * devices without pooling.
-   */
+  /** Calls to the device that have given memory back, or hidden it. */
   uint64_t num_device_free;
   /** Blocks of at least so many bytes stay whole when they are freed; UINT64_MAX: none do. */
   uint64_t max_split_size;

@@ -90,10 +90,9 @@ pub struct millpond_memory_stats {
     pub num_oom_rejections: u64,
     /// Waits of the allocator for all streams of the device.
     pub num_sync_all_streams: u64,
-    /// Calls to the device that bring memory, or show it.
+    /// Calls to the device that have brought memory, or shown it.
     pub num_device_alloc: u64,
-    /// Calls to the device that give memory back, or hide it. Here and above, calls that fail count as well, but for
-    /// devices without pooling.
+    /// Calls to the device that have given memory back, or hidden it.
     pub num_device_free: u64,
     /// Blocks of at least so many bytes stay whole when they are freed; UINT64_MAX: none do.
     pub max_split_size: u64,

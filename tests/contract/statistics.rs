@@ -3,6 +3,8 @@
 
 use crate::apart::*;
 use crate::api::*;
+use crate::held;
+use millpond::Code;
 use millpond::capi::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char};
@@ -295,6 +297,33 @@ fn refusals_waits_and_calls_are_counted_where_they_happen() {
         let told = read(d, None);
         assert_eq!((told.num_ooms, told.num_alloc_retries, told.num_device_alloc), (0, 0, 0));
         assert_eq!(d.stats().out_of_memory_count, 2, "the account goes on");
+    });
+}
+
+/// Calls that the device refuses are calls of the account, and bring nothing, pooled or not.
+#[test]
+fn calls_that_fail_bring_nothing() {
+    apart(|| {
+        for (options, call) in [
+            ("", "granules_create"),
+            ("", "map"),
+            ("expandable_segments:false", "alloc"),
+            ("backend:none", "alloc"),
+        ] {
+            let (d, control) = held::host_with(64 * MIB, options.is_empty(), options);
+            let (pool, s) = (d.default_pool(), d.stream());
+            control.fail_all(call, Code::OutOfMemory);
+            code(pool.alloc(3 * MIB, s));
+            control.mend();
+            let (told, calls) = (read(d, None), d.stats().driver_calls);
+            let brought = told.num_device_alloc;
+            assert_eq!(brought, told.num_device_free, "{options} {call}");
+            assert_eq!(brought != 0, call == "map", "{options} {call}: what is created is given back");
+            assert!(calls > 2 * brought, "{options} {call}: {calls}");
+            let at = pool.alloc(3 * MIB, s).unwrap();
+            assert!(read(d, None).num_device_alloc > brought);
+            pool.free(at, s).unwrap();
+        }
     });
 }
 

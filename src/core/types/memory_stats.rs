@@ -135,9 +135,9 @@ memory_stats! {
         num_oom_rejections
         /// Waits of the allocator for all streams of the device; of the whole device.
         num_sync_all_streams
-        /// Calls to the device that bring memory, or show it; of the whole device.
+        /// Calls to the device that have brought memory, or shown it; of the whole device.
         num_device_alloc
-        /// Calls that give memory back, or hide it; of the whole device.
+        /// Calls that have given memory back, or hidden it; of the whole device.
         num_device_free
         /// Blocks of at least so many bytes stay whole (`max_split_size_mb`); the highest number that there is: none do.
         max_split_size

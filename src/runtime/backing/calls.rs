@@ -11,8 +11,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Counts of calls since the device was opened.
 pub(crate) struct Calls {
-    taking: AtomicU64,
-    giving: AtomicU64,
+    all: AtomicU64,
+    taken: AtomicU64,
+    given: AtomicU64,
     rejected: AtomicU64,
     observers: Arc<Observers>,
 }
@@ -44,20 +45,23 @@ pub(super) fn mapping_of(device: &dyn Device) -> Result<&dyn Mapping> {
 
 impl Calls {
     pub(super) fn new(observers: Arc<Observers>) -> Calls {
-        let [taking, giving, rejected] = [const { AtomicU64::new(0) }; 3];
-        Calls { taking, giving, rejected, observers }
+        let [all, taken, given, rejected] = [const { AtomicU64::new(0) }; 4];
+        Calls { all, taken, given, rejected, observers }
     }
 
     /// Makes a call that creates or maps memory.
     pub(super) fn takes<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.taking.fetch_add(1, Relaxed);
-        self.latencies().timed(Latency::DeviceAlloc, call)
+        self.counted(&self.taken, Latency::DeviceAlloc, call)
     }
 
     /// Makes a call that releases or unmaps memory.
     pub(super) fn gives<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.giving.fetch_add(1, Relaxed);
-        self.latencies().timed(Latency::DeviceFree, call)
+        self.counted(&self.given, Latency::DeviceFree, call)
+    }
+
+    fn counted<T>(&self, done: &AtomicU64, what: Latency, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.all.fetch_add(1, Relaxed);
+        self.latencies().timed(what, call).inspect(|_| _ = done.fetch_add(1, Relaxed))
     }
 
     /// Makes a call about events that does not wait for them.
@@ -75,9 +79,14 @@ impl Calls {
         self.rejected.fetch_add(1, Relaxed);
     }
 
-    /// The number of calls that create or map memory, and of those that release or unmap it.
-    pub(crate) fn counts(&self) -> [u64; 2] {
-        [self.taking.load(Relaxed), self.giving.load(Relaxed)]
+    /// The number of calls that create, map, release or unmap memory, those that failed with them.
+    pub(crate) fn count(&self) -> u64 {
+        self.all.load(Relaxed)
+    }
+
+    /// The number of calls that have created or mapped memory, and of those that have released or unmapped it.
+    pub(crate) fn counts_done(&self) -> [u64; 2] {
+        [self.taken.load(Relaxed), self.given.load(Relaxed)]
     }
 
     /// Calls that were not made.

@@ -179,13 +179,13 @@ impl Pooled {
 
     pub(super) fn layout(&self) -> Result<Layout> {
         let mut layout = self.pond.snapshot(|offset| self.places.address(offset))?;
-        layout.device.driver_calls = self.supply.calls().counts().iter().sum();
+        layout.device.driver_calls = self.supply.calls().count();
         Ok(layout)
     }
 
     pub(super) fn stats(&self, pool: Option<PoolId>) -> Result<Stats> {
         let mut s = self.pond.stats(pool)?;
-        s.driver_calls = self.supply.calls().counts().iter().sum();
+        s.driver_calls = self.supply.calls().count();
         Ok(s)
     }
 }

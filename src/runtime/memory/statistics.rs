@@ -63,7 +63,7 @@ impl Memory {
         match how {
             How::Pooled(p) => {
                 let mut m = p.pond.statistics().full(pool, free())?;
-                [m.num_device_alloc, m.num_device_free] = p.supply.calls().counts();
+                [m.num_device_alloc, m.num_device_free] = p.supply.calls().counts_done();
                 m.num_oom_rejections = p.supply.calls().rejections();
                 Ok(m)
             }
