@@ -6,6 +6,9 @@ use crate::compilers::{self, Scratch};
 use crate::cuda::*;
 use millpond::runtime::{self, PoolId};
 use std::collections::BTreeMap;
+use std::ffi::c_char;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 const INSIDE: &str = "NVTX_TOOL_LOG";
 const POOL: PoolId = PoolId::DEFAULT;
@@ -208,4 +211,65 @@ fn graphs_run_under_a_tool() {
     let lines = under_the_tool("nvtx-graphs", "pools::graphs::replays_find_their_memory", &[]);
     let t = Told::of(&lines);
     assert!(t.most > 3, "{lines:?}");
+}
+
+/// Driver calls until somebody begins a capture, and on which stream.
+static CALLS_LEFT: AtomicI64 = AtomicI64::new(-1);
+static CAPTURED: AtomicU64 = AtomicU64::new(0);
+static BEGIN: OnceLock<extern "C" fn(u64, u32) -> u32> = OnceLock::new();
+
+/// Before each driver call. The capture is one that another thread could begin at that moment, unannounced.
+unsafe extern "C" fn before_a_call(_: *const c_char, _: usize) -> u32 {
+    if CALLS_LEFT.fetch_sub(1, Relaxed) == 0 {
+        const RELAXED: u32 = 2;
+        assert_eq!(BEGIN.get().unwrap()(CAPTURED.load(Relaxed), RELAXED), 0);
+    }
+    0
+}
+
+#[test]
+fn inside_captures() {
+    if std::env::var_os(INSIDE).is_none() {
+        return;
+    }
+    let fake = Fake::new(&[("driver", "12080"), ("capacity", "320M")], |_| {});
+    let d = runtime::device("cuda", 0).unwrap();
+    let (m, s) = (d.memory(), fake.foreign_stream(0, 1));
+    let observe: extern "C" fn(Option<unsafe extern "C" fn(*const c_char, usize) -> u32>) =
+        fake.driver("fakecuda_observe");
+    let end: extern "C" fn(u64, *mut u64) -> u32 = fake.driver("cuStreamEndCapture");
+    let destroy: extern "C" fn(u64) -> u32 = fake.driver("cuGraphDestroy");
+    BEGIN.get_or_init(|| fake.driver("cuStreamBeginCapture_v2"));
+    CAPTURED.store(s, Relaxed);
+    let mut begun = 0;
+    fake.with_primary(0, || {
+        for n in 0..30 {
+            let blocks = [(); 2].map(|()| m.alloc(POOL, s, 4096).unwrap());
+            m.free(blocks[0], Some(s), None).unwrap();
+            CALLS_LEFT.store(n, Relaxed);
+            observe(Some(before_a_call));
+            m.free(blocks[1], Some(s), None).unwrap(); // the tool wants to know what the stream does
+            observe(None);
+            if CALLS_LEFT.load(Relaxed) < 0 {
+                begun += 1;
+                let mut graph = 0;
+                assert_eq!(end(s, &mut graph), 0, "a capture that began before call {n} is spoilt");
+                assert_eq!(destroy(graph), 0);
+            }
+            d.stream_synchronize(s).unwrap();
+        }
+    });
+    assert!(begun > 3, "{begun}");
+    m.empty_cache(None).unwrap();
+    d.stream_forget(s).unwrap();
+    fake.foreign_stream_end(s);
+    drop(d);
+    fake.end();
+}
+
+/// What a tool makes the library ask disturbs no capture, whenever that begins.
+#[test]
+fn captures_may_begin_at_any_moment_under_a_tool() {
+    let lines = under_the_tool("nvtx-captures", "nvtx::inside_captures", &[]);
+    assert!(Told::of(&lines).most > 1, "{lines:?}");
 }

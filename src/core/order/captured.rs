@@ -73,6 +73,11 @@ impl Order {
         self.backing().lists(stream) && self.backing().capturing(stream)
     }
 
+    /// Whether the device records the stream's work now, announced or not.
+    pub(super) fn is_recorded(&self, stream: u64) -> bool {
+        self.backing().capturing(stream)
+    }
+
     /// Whether any stream of the device is captured.
     pub(crate) fn any_captured(&self) -> bool {
         self.captured.load(Relaxed) > 0 || self.recorded_unannounced()

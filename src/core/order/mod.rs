@@ -136,7 +136,13 @@ impl Order {
             if self.backing().capturing(id) {
                 fail!(Code::Busy, "stream {id:#x} is being captured");
             }
-            self.backing().mark(id)?
+            let point = self.backing().mark(id)?;
+            // Nobody announces the captures of others. One that has begun since has the point, which must not be asked.
+            if id != EVERY && self.is_recorded(id) {
+                point.into_iter().for_each(|p| self.backing().forget(p));
+                fail!(Code::Busy, "a capture of stream {id:#x} has begun");
+            }
+            point
         };
         match point.map(|p| self.backing().passed(p)) {
             Some(Ok(true)) => {
@@ -194,6 +200,27 @@ impl Order {
         // Relaxed: as in `route`; a thread that has learnt of work that left a fence sees it counted. There are also
         // fences of other devices' work.
         self.captured.load(Relaxed) == 0 && self.left.load(Relaxed) == 0 && self.backing().idle()
+    }
+
+    /// Whether what is queued on a stream now is all done; `false` where that cannot be told now. Disturbs no capture of
+    /// the stream, whenever that begins, as an event is asked and not the stream; work on the default stream is, as
+    /// always, in the way of captures that begin just then and wait for it.
+    pub(crate) fn is_done(&self, id: u64) -> bool {
+        let stream = self.stream(id);
+        match self.fence(&stream) {
+            Ok(fence) => fence.is_none(),
+            Err(e) => {
+                if e.code() == Code::UnknownStream {
+                    self.forget_unknown(&stream);
+                }
+                false
+            }
+        }
+    }
+
+    /// Whether all work of streams that have ended is done.
+    pub(crate) fn has_nothing_left(&self) -> bool {
+        self.left_behind().is_empty()
     }
 
     /// Makes owed fences if possible now, and queries the fences. Waits for nothing. Returns whether `waits` is over.

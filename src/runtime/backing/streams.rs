@@ -2,7 +2,7 @@
 
 use super::Supply;
 use crate::base::error::Code;
-use crate::core::{Backing, EVERY};
+use crate::core::{EVERY, Order};
 use crate::device::StreamId;
 use crate::runtime::{lock, reentry};
 
@@ -22,17 +22,19 @@ impl Supply {
 
     /// Whether work that is queued on a stream of the device, or on all that have ended (`EVERY`), is all done; `false`
     /// where that cannot be told now.
-    pub(crate) fn is_idle(&self, stream: StreamId) -> bool {
-        if reentry::is_in_call(self) || self.capturing(stream) || self.capturing(EVERY) {
+    pub(crate) fn is_idle(&self, order: &Order, stream: StreamId) -> bool {
+        if reentry::is_in_call(self) {
             return false;
         }
-        let Ok(c) = self.call() else { return false };
-        let streams = c.device.streams();
-        // The NULL stream waits for what ended streams have left, too.
-        let ended = || c.device.is_processor() && streams.query(0).unwrap_or(false);
-        match stream {
-            EVERY => ended(),
-            s => streams.query(s).unwrap_or_else(|e| e.code() == Code::UnknownStream && ended()),
+        if stream == EVERY {
+            return order.has_nothing_left();
         }
+        // A stream must not be asked while it is captured, and where others have streams, they may begin that any time.
+        if self.device.external_streams().is_some() {
+            return order.is_done(stream);
+        }
+        let asked = self.call().and_then(|c| c.device.streams().query(stream));
+        // It may have ended a moment ago.
+        asked.unwrap_or_else(|e| e.code() == Code::UnknownStream && order.has_nothing_left())
     }
 }

@@ -11,13 +11,12 @@ use crate::base::nvtx;
 use crate::core::PoolId;
 use crate::device::StreamId;
 use crate::fail;
-use crate::runtime::backing::Supply;
 use crate::runtime::device::DeviceState;
 use crate::runtime::observe::{EventKind, Observer, Told};
 use shade::{ENDED, Shade};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 mod shade;
 
@@ -59,12 +58,12 @@ impl Tools {
     }
 
     /// From now on they see what happens to the device's memory.
-    pub(crate) fn show(self, device: &DeviceState) -> Result<()> {
+    pub(crate) fn show(self, device: &Arc<DeviceState>) -> Result<()> {
         let own = device.device().is_processor();
         let watch = |checker, own, pinned| {
             let observer: Arc<dyn Observer> = Arc::new(Viewer {
                 checker,
-                supply: device.memory().supply().clone(),
+                device: Arc::downgrade(device),
                 own,
                 pinned,
                 passing: AtomicBool::new(false),
@@ -114,7 +113,7 @@ impl DeviceState {
 /// A tool and one device's memory.
 struct Viewer {
     checker: Box<dyn Checker>,
-    supply: Arc<Supply>,
+    device: Weak<DeviceState>,
     /// Whether it sees the device's own memory.
     own: bool,
     /// Whether it sees the device's pinned memory.
@@ -176,6 +175,8 @@ impl Observer for Viewer {
         if !self.passing.load(Relaxed) {
             return;
         }
+        let Some(device) = self.device.upgrade() else { return };
+        let memory = device.memory();
         let streams = {
             let known = self.known();
             let streams = known.shade.streams();
@@ -183,7 +184,7 @@ impl Observer for Viewer {
             streams
         };
         for (stream, number) in streams {
-            if self.supply.is_idle(stream) {
+            if memory.supply().is_idle(memory.order(), stream) {
                 self.known().shade.passed(&*self.checker, stream, number);
             }
         }
@@ -247,7 +248,7 @@ mod tests {
         let heard = Arc::<Mutex<Vec<u64>>>::default();
         let viewer = |own| Viewer {
             checker: Box::new(Count(heard.clone())),
-            supply: device.memory().supply().clone(),
+            device: Arc::downgrade(&device),
             own,
             pinned: true,
             passing: AtomicBool::new(false),
