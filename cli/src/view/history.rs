@@ -228,6 +228,7 @@ mod tests {
             kind,
             host: false,
             at_once: false,
+            ended: false,
             address,
             bytes,
             requested: bytes,
