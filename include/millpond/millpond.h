@@ -1112,6 +1112,15 @@ C_Status millpond_capture_end(millpond_capture *capture);
  */
 C_Status millpond_capture_release(millpond_capture *capture);
 
+/**
+ * The same as `millpond_capture_release`, but waits for nothing, however long a replay still runs. When the last capture
+ * of a pool is released, the pool's free memory is set aside until everything queued now is done. It is ordinary free
+ * memory of the pool then, and goes back to the device with `millpond_device_empty_cache`, or when a request needs it.
+ *
+ * Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
+ */
+C_Status millpond_capture_release_async(millpond_capture *capture);
+
 /* ---- Checkpoints: layouts of pools --------------------------------------------------------------------- */
 
 /**

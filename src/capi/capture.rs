@@ -97,3 +97,19 @@ pub unsafe extern "C" fn millpond_capture_release(capture: *mut millpond_capture
         device.memory().capture_release(id)
     })
 }
+
+/// The same as `millpond_capture_release`, but waits for nothing, however long a replay still runs. When the last capture
+/// of a pool is released, the pool's free memory is set aside until everything queued now is done. It is ordinary free
+/// memory of the pool then, and goes back to the device with `millpond_device_empty_cache`, or when a request needs it.
+///
+/// Errors: INVALID_ARGUMENT, also when it was released before; NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_capture_release_async(capture: *mut millpond_capture) -> C_Status {
+    run(|| {
+        if capture.is_null() {
+            return Ok(());
+        }
+        let (device, id) = handles::numbered(capture)?;
+        device.memory().capture_release_async(id)
+    })
+}

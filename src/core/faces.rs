@@ -30,7 +30,12 @@ impl CaptureCalls<'_> {
 
     /// Releases the capture. Call it once its graph is destroyed, or if it was never made.
     pub fn release(self, capture: CaptureId) -> Result<()> {
-        self.0.capture_release(capture)
+        self.0.capture_release(capture, true)
+    }
+
+    /// The same without waiting for the device: the pool's memory serves nobody until what is queued now is done.
+    pub fn release_async(self, capture: CaptureId) -> Result<()> {
+        self.0.capture_release(capture, false)
     }
 }
 

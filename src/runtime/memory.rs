@@ -164,6 +164,11 @@ impl Memory {
         self.pond()?.captures().release(capture)
     }
 
+    /// The same without waiting for the device; the pool's free memory stays with it.
+    pub fn capture_release_async(&self, capture: CaptureId) -> Result<()> {
+        self.pond()?.captures().release_async(capture)
+    }
+
     /// Gives the pool's physical memory back to the device; its addresses and blocks stay. With `save`, the contents
     /// are kept in host memory.
     pub fn pool_sleep(&self, pool: PoolId, save: bool) -> Result<()> {

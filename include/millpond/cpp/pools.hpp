@@ -80,6 +80,12 @@ class [[nodiscard]] Capture {
     if (status == C_SUCCESS) raw_ = nullptr;
     return status;
   }
+  /// Releases it now, without waiting for a replay that still runs.
+  C_Status release_async() {
+    const C_Status status = check(millpond_capture_release_async(raw_));
+    if (status == C_SUCCESS) raw_ = nullptr;
+    return status;
+  }
 
  private:
   millpond_capture* raw_ = nullptr;  // NULL: empty

@@ -118,8 +118,9 @@ impl Ground {
 
     /// The graph of the capture is gone, or was never made: ends the capture if it has not ended. When the last capture
     /// of a pool is released, the pool's free memory goes back to the device, which is waited for. If it cannot be
-    /// (another stream is captured), the pool's memory serves nobody until what is queued now is done.
-    pub(crate) fn capture_release(&self, capture: CaptureId) -> Result<()> {
+    /// (another stream is captured), or is not to be (without `wait`), the pool's memory serves nobody until what is
+    /// queued now is done.
+    pub(crate) fn capture_release(&self, capture: CaptureId, wait: bool) -> Result<()> {
         let (pool, ended) = self.capture(capture)?;
         if !ended {
             self.capture_end(capture)?;
@@ -138,12 +139,12 @@ impl Ground {
         };
         let mut waits = Waits::default();
         self.order.add_all(&mut waits);
-        if !waits.is_over() && !self.order.any_captured() {
+        if wait && !waits.is_over() && !self.order.any_captured() {
             let _ = self.order.sync_waits(&mut waits); // if that is impossible, the memory waits
         }
         let over = waits.is_over();
         self.keep_until(p, waits, true);
-        if over && !p.is_pinned() {
+        if wait && over && !p.is_pinned() {
             let _ = self.trim(Some(pool.0)); // if that fails, it is ordinary free memory and goes when needed
         }
         Ok(())

@@ -153,6 +153,32 @@ fn a_graphs_memory_stays_until_its_last_graph_is_gone() {
 }
 
 #[test]
+fn a_release_that_must_not_wait_sets_the_memory_aside() {
+    for mapping in [true, false] {
+        let (mut b, p) = bench(mapping);
+        let id = begin(&b, p, 1);
+        let i = b.alloc(p, Some(1), 40 << 20).unwrap();
+        b.free(i, None);
+        end(&b, id, 1);
+        b.world.lock().unwrap().streams.entry(1).or_default().queued += 1; // a replay
+        b.pond.captures().release_async(id).unwrap();
+        {
+            let w = b.world.lock().unwrap();
+            assert!(w.streams[&1].done < w.streams[&1].queued, "nothing was waited for");
+        }
+        assert_eq!(b.pond.captures().release(id).unwrap_err().code(), Code::InvalidArgument);
+        let j = b.alloc(PoolId::DEFAULT, Some(2), 16 << 20).unwrap();
+        assert!(b.pond.stats(Some(p)).unwrap().reserved.current >= 40 << 20, "it is the replay's");
+        b.free(j, None);
+        b.world.lock().unwrap().complete(1, u64::MAX);
+        b.pond.empty_cache(None).unwrap();
+        assert_eq!(b.world.lock().unwrap().taken, 0);
+        b.pond.pool_destroy(p).unwrap();
+        b.finish();
+    }
+}
+
+#[test]
 fn what_needs_a_wait_stays_pending_until_the_capture_ends() {
     let (mut b, p) = bench(true);
     b.world.lock().unwrap().streams.entry(1).or_default();
