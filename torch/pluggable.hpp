@@ -1,11 +1,10 @@
 // What the shared object exports: the functions that torch.cuda.memory.CUDAPluggableAllocator
 // takes, with PyTorch's own signatures (torch/csrc/cuda/CUDAPluggableAllocator.h, PyTorch 2.1
-// to 2.9), and a few more for the Python package.
+// to 2.15), and a few more for the Python package.
 //
 // Streams are those of PyTorch (cudaStream_t, a pointer); devices are CUDA ordinals. All may be
-// called from any thread. Only millpond_torch_alloc throws, since PyTorch has no other way to hear
-// of it; the others keep their error for millpond_torch_last_error, as PyTorch gives them nothing
-// to report it with.
+// called from any thread. Those that say so throw, since PyTorch has no other way to hear of it;
+// the others keep their error for millpond_torch_last_error.
 #ifndef MILLPOND_TORCH_PLUGGABLE_HPP
 #define MILLPOND_TORCH_PLUGGABLE_HPP
 
@@ -41,15 +40,28 @@ struct Block {
 
 extern "C" {
 // Memory for work that is queued on `stream` from now on. 0 bytes: NULL. Throws an exception
-// derived from std::bad_alloc whose what() tells the sizes and the reason; with
-// MILLPOND_TORCH_OOM=null in the environment it returns NULL instead.
+// derived from std::bad_alloc whose what() tells the sizes and the reason, and begins with
+// "CUDA out of memory." where there is no memory.
+//
+// Until one of the hooks below is called for the first time, PyTorch is taken not to have them:
+// then a block may be used on every stream and waits for all of them after its free, and a request
+// on a stream that is captured throws.
 MILLPOND_TORCH_EXPORT void* millpond_torch_alloc(ssize_t size, int device,
                                                  millpond_torch::Stream stream);
 // Ends a block; at once reusable by work queued later on `stream`. NULL: nothing.
 MILLPOND_TORCH_EXPORT void millpond_torch_free(void* ptr, ssize_t size, int device,
                                                millpond_torch::Stream stream);
 
-// The optional hooks of CUDAPluggableAllocator, in the order in which PyTorch names them.
+// The same two for torch.cuda.MemPool, under PyTorch's own allocator, which takes whole segments
+// from them: a failure is NULL, upon which PyTorch gives its cache back and asks again, and what is
+// freed goes back to the device.
+MILLPOND_TORCH_EXPORT void* millpond_torch_segment_alloc(ssize_t size, int device,
+                                                         millpond_torch::Stream stream);
+MILLPOND_TORCH_EXPORT void millpond_torch_segment_free(void* ptr, ssize_t size, int device,
+                                                       millpond_torch::Stream stream);
+
+// The optional hooks of CUDAPluggableAllocator, in the order in which PyTorch names them. The first
+// says that all of them are set.
 MILLPOND_TORCH_EXPORT void millpond_torch_init(int device_count);
 // torch.cuda.empty_cache(): unused memory of all devices goes back.
 MILLPOND_TORCH_EXPORT void millpond_torch_reset();
@@ -61,13 +73,17 @@ MILLPOND_TORCH_EXPORT void* millpond_torch_base_alloc(void* ptr, std::size_t* si
 // std::runtime_error where the use cannot be noted.
 MILLPOND_TORCH_EXPORT void millpond_torch_record_stream(void* ptr, millpond_torch::Stream stream);
 // From now on requests of streams that the filter accepts come from a pool of their own, as
-// captured graphs and torch.cuda.use_mem_pool ask for it.
+// captured graphs and torch.cuda.use_mem_pool ask for it. Of several filters that accept a stream
+// the one that was begun last counts. A pool has one use more. Throws std::runtime_error where
+// there can be no such pool.
 MILLPOND_TORCH_EXPORT void millpond_torch_begin_allocate_to_pool(int device,
                                                                  millpond_torch::PoolId pool,
                                                                  millpond_torch::Filter filter);
 MILLPOND_TORCH_EXPORT void millpond_torch_end_allocate_to_pool(int device,
                                                                millpond_torch::PoolId pool);
-// The pool's users are gone; its memory goes back when its last block ends.
+// One use less, as PyTorch asks for it once for each begin. After the last one the pool's memory
+// serves others once the device is done with what is queued now, but for the blocks that live, and
+// goes back with the next reset. Waits for nothing.
 MILLPOND_TORCH_EXPORT void millpond_torch_release_pool(int device, millpond_torch::PoolId pool);
 
 // For the Python package. Those that return int give 0, or 1 for a failure that
@@ -97,8 +113,6 @@ MILLPOND_TORCH_EXPORT int millpond_torch_tag_pop();
 // Bytes in live blocks of a device that have this tag.
 MILLPOND_TORCH_EXPORT int millpond_torch_tag_bytes(int device, const char* name,
                                                    std::uint64_t* out);
-// Whether graphs may be captured with this build.
-MILLPOND_TORCH_EXPORT int millpond_torch_can_capture();
 // This thread's last failure in these functions; valid until its next one. Never NULL.
 MILLPOND_TORCH_EXPORT const char* millpond_torch_last_error();
 MILLPOND_TORCH_EXPORT const char* millpond_torch_version();

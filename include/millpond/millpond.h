@@ -1084,6 +1084,18 @@ C_Status millpond_capture_begin(millpond_pool *pool,
                                 millpond_capture **out_capture);
 
 /**
+ * Keeps all memory of the pool at its addresses, including freed blocks, as a capture does that has ended: no memory is
+ * given back, given to other pools or streams, or mapped elsewhere, and `millpond_pool_destroy` returns BUSY. For a pool
+ * that is somebody's own for a time. `millpond_capture_release` or `millpond_capture_release_async` ends it.
+ *
+ * Errors: INVALID_ARGUMENT for the default pool; NOT_PERMITTED for a pool that sleeps or was released; UNSUPPORTED if
+ * the device is not pooled; NOT_INITIALIZED.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_capture_keep(millpond_pool *pool,
+                               millpond_capture **out_capture);
+
+/**
  * Work on `stream` is recorded into the same graph: call it before the stream joins the driver's capture.
  *
  * Errors: NOT_PERMITTED when the capture has ended; INVALID_ARGUMENT, also when it was released; otherwise those of

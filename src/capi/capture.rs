@@ -52,6 +52,32 @@ pub unsafe extern "C" fn millpond_capture_begin(
     })
 }
 
+/// Keeps all memory of the pool at its addresses, including freed blocks, as a capture does that has ended: no memory is
+/// given back, given to other pools or streams, or mapped elsewhere, and `millpond_pool_destroy` returns BUSY. For a pool
+/// that is somebody's own for a time. `millpond_capture_release` or `millpond_capture_release_async` ends it.
+///
+/// Errors: INVALID_ARGUMENT for the default pool; NOT_PERMITTED for a pool that sleeps or was released; UNSUPPORTED if
+/// the device is not pooled; NOT_INITIALIZED.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_capture_keep(
+    pool: *mut millpond_pool,
+    out_capture: *mut *mut millpond_capture,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_capture, "out_capture") }?;
+        let (device, id) = handles::pool(pool)?;
+        let capture = device.memory().capture_keep(id)?;
+        let handle = handles::of_numbered(device, capture).inspect_err(|_| {
+            // Without a handle nobody could end it.
+            let _ = device.memory().capture_release(capture);
+        })?;
+        out.set(handle);
+        Ok(())
+    })
+}
+
 /// Work on `stream` is recorded into the same graph: call it before the stream joins the driver's capture.
 ///
 /// Errors: NOT_PERMITTED when the capture has ended; INVALID_ARGUMENT, also when it was released; otherwise those of

@@ -18,6 +18,11 @@ impl CaptureCalls<'_> {
         self.0.capture_begin(pool, stream)
     }
 
+    /// Keeps a pool as it is, as a capture does after its end, until the release.
+    pub fn keep(self, pool: PoolId) -> Result<CaptureId> {
+        self.0.capture_keep(pool)
+    }
+
     /// Adds a stream to a capture that has not ended.
     pub fn add(self, capture: CaptureId, stream: u64) -> Result<()> {
         self.0.capture_add(capture, stream)

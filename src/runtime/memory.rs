@@ -147,6 +147,12 @@ impl Memory {
         Ok(capture)
     }
 
+    /// Keeps the pool as it is, as a capture does after its end, until that is released.
+    pub fn capture_keep(&self, pool: PoolId) -> Result<CaptureId> {
+        self.released.check(pool)?;
+        self.pond()?.captures().keep(pool)
+    }
+
     /// Adds a stream to the capture.
     pub fn capture_add(&self, capture: CaptureId, stream: StreamId) -> Result<()> {
         self.pond()?.captures().add(capture, stream)

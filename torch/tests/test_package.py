@@ -213,13 +213,26 @@ class Package(unittest.TestCase):
             assert len(pool.allocator.hooks) == 8 and not torch.changed and not millpond_torch.is_enabled()
         """)
 
-    def test_out_of_memory_is_an_answer(self):
+    def test_a_device_that_is_not_in_use_has_no_memory(self):
+        """And is not started by the question: a context takes memory of the GPU."""
         self.good("""
-            import millpond_torch, torch
+            import ctypes, os, millpond_torch, torch
             millpond_torch.enable()
-            assert torch.changed[0].alloc(1 << 50, 0, None) is None
-            assert millpond_torch.memory_stats()["allocation.all.current"] == 0
-        """, MILLPOND_TORCH_OOM="null")
+            a = torch.changed[0]
+            p = a.alloc(1000, 0, None)
+            assert millpond_torch.memory_allocated(1) == 0 == millpond_torch.max_memory_reserved(1)
+            assert millpond_torch.memory_stats(1)["allocation.all.current"] == 0
+            millpond_torch.reset_peak_memory_stats(1)
+            millpond_torch.reset_accumulated_memory_stats(1)
+            assert {s["device"] for s in millpond_torch.snapshot()} == {0}
+            if os.environ["MILLPOND_TORCH_DEVICE"] == "cuda":
+                driver = ctypes.CDLL(os.environ["MILLPOND_CUDA_LIBRARY"])
+                flags, active = ctypes.c_uint(), ctypes.c_int()
+                for device in 0, 1:
+                    assert driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active)) == 0
+                    assert active.value == (device == 0)
+            a.free(p, 1000, 0, None)
+        """)
 
     def test_tags_say_what_memory_is_for(self):
         self.good("""
@@ -297,7 +310,7 @@ class Package(unittest.TestCase):
 
     def test_pytorchs_own_variables_count(self):
         for name in "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF":
-            text = self.error("m.memory_stats(0)", MILLPOND_ALLOC_CONF="", **{name: "max_split_size_mb:x"})
+            text = self.error("m.mem_get_info(0)", MILLPOND_ALLOC_CONF="", **{name: "max_split_size_mb:x"})
             self.assertIn(name + ", column", text)
 
     def test_the_versions_agree(self):

@@ -48,6 +48,12 @@ class [[nodiscard]] Capture {
   Capture(PoolView pool, StreamView stream) {
     check(millpond_capture_begin(pool.get(), stream.get(), &raw_));
   }
+  /// Keeps all memory of the pool at its addresses, as a capture does that has ended.
+  static Capture keep(PoolView pool) {
+    Capture made;
+    check(millpond_capture_keep(pool.get(), &made.raw_));
+    return made;
+  }
   /// Takes the capture over; `other` is left empty.
   Capture(Capture&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
   /// Releases its own capture, then takes the other's over.

@@ -40,10 +40,25 @@ impl Ground {
             self.order.capture(stream, pool)?;
             p.kept.fetch_add(1, Relaxed);
             p.pins.fetch_add(1, Relaxed);
-            lock(&self.captures).add(pool, stream)
+            lock(&self.captures).add(pool, Some(stream))
         };
         self.route_requests(stream);
         Ok(id)
+    }
+
+    /// A capture without streams, which has ended already: it keeps the pool until it is released.
+    pub(crate) fn capture_keep(&self, pool: PoolId) -> Result<CaptureId> {
+        if pool == PoolId::DEFAULT {
+            fail!(Code::InvalidArgument, "the default pool cannot be kept");
+        }
+        let _g = self.growing();
+        let p = self.live_pool(pool)?;
+        if p.sleep_state() != Sleep::Awake {
+            fail!(Code::NotPermitted, "the pool sleeps");
+        }
+        p.kept.fetch_add(1, Relaxed);
+        p.pins.fetch_add(1, Relaxed);
+        Ok(lock(&self.captures).add(pool, None))
     }
 
     /// Adds another stream to a capture that has not ended.

@@ -22,10 +22,10 @@ pub(crate) struct Captures {
 }
 
 impl Captures {
-    /// A new capture for a stream of a pool.
-    pub(crate) fn add(&mut self, pool: PoolId, stream: u64) -> CaptureId {
+    /// A new capture for a stream of a pool; without a stream it has ended already.
+    pub(crate) fn add(&mut self, pool: PoolId, stream: Option<u64>) -> CaptureId {
         self.last += 1;
-        self.alive.insert(self.last, Capture { pool, streams: vec![stream] });
+        self.alive.insert(self.last, Capture { pool, streams: stream.into_iter().collect() });
         self.last
     }
 }

@@ -153,6 +153,29 @@ fn a_graphs_memory_stays_until_its_last_graph_is_gone() {
 }
 
 #[test]
+fn a_pool_that_is_kept_keeps_its_memory_to_itself() {
+    for mapping in [true, false] {
+        let (mut b, p) = bench(mapping);
+        assert_eq!(b.pond.captures().keep(PoolId::DEFAULT).unwrap_err().code(), Code::InvalidArgument);
+        let id = b.pond.captures().keep(p).unwrap();
+        assert_eq!(b.pond.captures().end(id).unwrap_err().code(), Code::NotPermitted);
+        assert_eq!(b.pond.captures().add(id, 1).unwrap_err().code(), Code::NotPermitted);
+        let i = b.alloc(p, Some(1), 40 << 20).unwrap();
+        b.free(i, None);
+        b.pond.empty_cache(None).unwrap();
+        let taken = b.alloc(PoolId::DEFAULT, Some(1), 40 << 20);
+        assert_eq!(taken.unwrap_err().code(), Code::OutOfMemory);
+        assert_eq!(b.pond.pool_destroy(p).unwrap_err().code(), Code::Busy);
+        let i = b.alloc(PoolId::DEFAULT, Some(2), 1 << 20).unwrap();
+        assert_eq!(b.pond.block(b.live[i].offset).unwrap().pool, PoolId::DEFAULT, "no stream is captured");
+        b.pond.captures().release_async(id).unwrap();
+        b.alloc(PoolId::DEFAULT, Some(1), 40 << 20).unwrap();
+        b.pond.pool_destroy(p).unwrap();
+        b.finish();
+    }
+}
+
+#[test]
 fn a_release_that_must_not_wait_sets_the_memory_aside() {
     for mapping in [true, false] {
         let (mut b, p) = bench(mapping);

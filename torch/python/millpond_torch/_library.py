@@ -103,7 +103,7 @@ def _declare(lib):
         ("millpond_torch_tag_push", c_int, [ctypes.c_char_p]),
         ("millpond_torch_tag_pop", c_int, []),
         ("millpond_torch_tag_bytes", c_int, [c_int, ctypes.c_char_p, to(c_u64)]),
-        ("millpond_torch_can_capture", c_int, []),
+        ("millpond_torch_init", None, [c_int]),
         ("millpond_torch_last_error", ctypes.c_char_p, []),
         ("millpond_torch_version", ctypes.c_char_p, []),
     ]:

@@ -62,6 +62,7 @@ def allocator():
                     raise MillpondError(
                         f"PyTorch {torch.__version__} lacks {setters[0]} of its pluggable allocator; 2.1 or newer is needed")
                 setter(ctypes.cast(getattr(lib, ours), ctypes.c_void_p).value)
+            lib.millpond_torch_init(device_count(lib))  # all hooks are there
             _allocator = made
         return _allocator
 

@@ -1,0 +1,118 @@
+#!/bin/sh
+# Runs a released PyTorch wheel with CUDA on a machine without a GPU, over the fake driver and the CUDA runtime of
+# torch/shim: by default the checks of torch/tests/real. The last line is `torch: N passed, N failed, N skipped`.
+#
+#   scripts/torch.sh [OPTION]... [WORD]...         checks whose name contains one of the words; all without words
+#   scripts/torch.sh [OPTION]... -- COMMAND ...    this command instead, such as python program.py
+#
+#   --install        installs PyTorch where it is missing; about 6 GB
+#   --library FILE   this libmillpond-torch.so; otherwise one is built from the sources, with debug checks
+#   --release X.Y.Z  the release of PyTorch (2.15.0)
+#
+# MILLPOND_TORCH_CACHE is where PyTorch's environments are (~/.cache/millpond-torch). Status 77: PyTorch is not there.
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/setup.sh
+
+release=2.15.0
+library=
+install=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --install) install=1 ;;
+    --library) library=$(realpath "$2") && shift ;;
+    --release) release=$2 && shift ;;
+    --) break ;;
+    -*) fail "no such option: $1" ;;
+    *) break ;;
+  esac
+  shift
+done
+
+venv=${MILLPOND_TORCH_CACHE:-$HOME/.cache/millpond-torch}/venv-$release
+python=$venv/bin/python
+made=target/torch
+driver=$made/driver
+shim=$made/shim-$release
+mkdir -p "$driver" "$shim"
+
+if [ ! -e "$venv/.done" ]; then
+  if [ -z "$install" ]; then
+    echo "SKIPPED: PyTorch $release is not in $venv; scripts/torch.sh --install installs it (6 GB)"
+    exit 77
+  fi
+  python3 -m venv "$venv"
+  "$python" -m pip install -q "torch==$release" numpy || fail "torch $release cannot be installed"
+  # The headers of the runtime come with PyTorch, but those of the compiler that they include do not.
+  cuda=$("$python" -c 'import torch; print(torch.version.cuda)')
+  case $cuda in
+    13.*) headers=nvidia-cuda-crt==$cuda.* ;;
+    12.*) headers=nvidia-cuda-nvcc-cu12==$cuda.* ;;
+    *) fail "torch $release is built for CUDA $cuda" ;;
+  esac
+  "$python" -m pip install -q --no-deps "$headers" || fail "the CUDA headers cannot be installed"
+  : >"$venv/.done"
+fi
+
+# newer <made> <source>: whether it must be made again.
+newer() { [ ! -e "$1" ] || [ -n "$(find "$2" -maxdepth 1 -newer "$1" -type f)" ]; }
+
+packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+if [ -d "$packages/nvidia/cu13" ]; then
+  runtime=libcudart.so.13
+  includes="-isystem $packages/nvidia/cu13/include"
+else
+  runtime=libcudart.so.12
+  includes="-isystem $packages/nvidia/cuda_runtime/include -isystem $packages/nvidia/cuda_nvcc/include"
+fi
+flags="-std=c++17 -O1 -g -Wall -Wextra -fPIC"
+if newer "$shim/$runtime" torch/shim/cudart.cpp; then
+  printf '%s { global: cuda*; __cuda*; local: *; };\n' $runtime >"$shim/cudart.map"
+  g++ $flags $includes -c -o "$shim/cudart.o" torch/shim/cudart.cpp
+  link() {
+    g++ -shared -Wl,-soname,$runtime "-Wl,--version-script=$shim/cudart.map" -o "$shim/new.so" "$shim/cudart.o" "$@" \
+      -ldl -lpthread
+  }
+  link
+  # PyTorch's libraries load only if the runtime has everything they name. What the shim lacks is not supported.
+  nm -D --defined-only "$shim/new.so" | awk '{ sub("@@", "@", $3); print $3 }' | sort -u >"$shim/has"
+  nm -D --undefined-only "$packages"/torch/lib/*.so | awk '$2 ~ "@libcudart" { print $2 }' | sort -u >"$shim/wanted"
+  lacking=$(comm -23 "$shim/wanted" "$shim/has" | sed 's/@.*//')
+  if [ -n "$lacking" ]; then
+    echo "Not supported by torch/shim:" $lacking
+    for function in $lacking; do echo "extern \"C\" int $function() { return 801; }"; done >"$shim/lacking.cpp"
+    g++ $flags -c -o "$shim/lacking.o" "$shim/lacking.cpp"
+    link "$shim/lacking.o"
+  fi
+  mv "$shim/new.so" "$shim/$runtime"
+fi
+if newer "$driver/libnvidia-ml.so.1" torch/shim/nvml.cpp; then
+  g++ $flags -shared -Wl,-soname,libnvidia-ml.so.1 -o "$driver/libnvidia-ml.so.1" torch/shim/nvml.cpp
+fi
+
+# Optimised a little: these programs allocate much.
+need_rust
+CARGO_TARGET_DIR=$made/cargo CARGO_PROFILE_DEV_OPT_LEVEL=1
+export CARGO_TARGET_DIR CARGO_PROFILE_DEV_OPT_LEVEL
+fakecuda/stage.sh "$driver"
+if [ -z "$library" ]; then
+  library=$PWD/$made/libmillpond-torch.so
+  cargo rustc --quiet --locked -p millpond --lib --crate-type staticlib
+  archive=$made/cargo/debug/libmillpond.a
+  if newer "$library" "$archive" || newer "$library" torch || newer "$library" include/millpond; then
+    g++ $flags -fvisibility=hidden -Iinclude -shared -o "$library" torch/*.cpp \
+      "-Wl,--version-script=torch/exports.map" "$archive" -lpthread -ldl -lm
+  fi
+fi
+unset CARGO_TARGET_DIR CARGO_PROFILE_DEV_OPT_LEVEL
+
+# The wheel's libraries find their own libcudart first, by an RPATH; so the shim is preloaded.
+export LD_LIBRARY_PATH="$PWD/$driver" PATH="$venv/bin:$PATH" PYTHONPATH="$PWD/torch/python"
+export FAKECUDA_DRIVER="${FAKECUDA_DRIVER:-13020}" FAKECUDA_DEVICES="${FAKECUDA_DEVICES:-2}"
+export FAKECUDA_CAPACITY="${FAKECUDA_CAPACITY:-8G}" FAKECUDA_STAGED="${FAKECUDA_STAGED:-1}"
+export MILLPOND_TORCH_LIBRARY="$library" MILLPOND_TORCH_PRELOAD="$PWD/$shim/$runtime"
+if [ "${1:-}" = -- ]; then
+  shift
+  exec env LD_PRELOAD="$MILLPOND_TORCH_PRELOAD" "$@"
+fi
+exec "$python" torch/tests/real/run.py "$@"

@@ -1,0 +1,74 @@
+"""What the checks share: the fake driver's controls, and PyTorch on Millpond. Kernels compute nothing here: contents come
+from copies and memsets, which are real, and graphs replay these too."""
+import ctypes
+import functools
+import gc
+
+MIB = 1 << 20
+
+
+def settings(**environment):
+    """Environment variables of a check's process."""
+    def note(check):
+        check.environment = environment
+        return check
+    return note
+
+
+@functools.lru_cache(None)
+def driver():
+    """The driver's library, which must be the fake one."""
+    library = ctypes.CDLL("libcuda.so.1")
+    library.fakecuda_used.restype = ctypes.c_uint64
+    assert library.fakecuda_version() == 1
+    return library
+
+
+def used(device=0):
+    """Bytes of physical memory that are in use on a device."""
+    return driver().fakecuda_used(device)
+
+
+def hold(on):
+    """While it is on, no stream of the driver runs anything."""
+    driver().fakecuda_hold(1 if on else 0)
+
+
+def content(tensor):
+    """The first byte of a tensor of bytes, as the device has it, in whatever state its streams are."""
+    byte = ctypes.c_ubyte()
+    assert driver().fakecuda_read(tensor.device.index, ctypes.c_uint64(tensor.data_ptr()), ctypes.byref(byte), 1) == 0
+    return byte.value
+
+
+def poke(tensor, value):
+    """Writes all bytes of a tensor at once."""
+    data = bytes([value]) * tensor.nbytes
+    assert driver().fakecuda_write(tensor.device.index, ctypes.c_uint64(tensor.data_ptr()), data, len(data)) == 0
+
+
+def span(tensor):
+    return range(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
+
+
+def apart(one, other):
+    """Whether two tensors have no byte in common."""
+    a, b = span(one), span(other)
+    return a.stop <= b.start or b.stop <= a.start
+
+
+def enabled():
+    """PyTorch, with Millpond as its allocator."""
+    driver()
+    import millpond_torch
+    import torch
+    millpond_torch.enable()
+    return torch
+
+
+def device_bytes(torch, size, device="cuda"):
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def collect():
+    gc.collect()

@@ -1,0 +1,58 @@
+"""Runs the checks of this folder, each in a process of its own over the fake driver; scripts/torch.sh sets that up.
+
+    run.py [WORD]...    those whose name contains one of the words
+
+The last line is `torch: N passed, N failed, N skipped`.
+"""
+import importlib
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).parent
+MODULES = ["graphs"]
+LIMIT = 120  # [s]
+
+
+def checks(module):
+    return {name: f for name, f in vars(module).items() if name.startswith("check_") and callable(f)}
+
+
+def one(module, name):
+    sys.path.insert(0, str(HERE))
+    checks(importlib.import_module(module))[name]()
+
+
+def main(words):
+    sys.path.insert(0, str(HERE))
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    for module in MODULES:
+        for name, function in checks(importlib.import_module(module)).items():
+            full = f"{module}.{name.removeprefix('check_')}"
+            if words and not any(word in full for word in words):
+                continue
+            settings = {**os.environ, **getattr(function, "environment", {}),
+                        "LD_PRELOAD": os.environ["MILLPOND_TORCH_PRELOAD"]}
+            try:
+                done = subprocess.run([sys.executable, __file__, "--one", module, name], env=settings, timeout=LIMIT,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                status, said = done.returncode, done.stdout
+            except subprocess.TimeoutExpired as e:
+                status, said = "no end", (e.stdout or b"").decode(errors="replace")
+            result = {0: "passed", 77: "skipped"}.get(status, "failed")
+            counts[result] += 1
+            print(f"{'SKIPPED' if result == 'skipped' else result}: {full}", flush=True)
+            if result == "skipped":
+                print(said.strip())
+            elif result == "failed":
+                print(f"  status {status}\n{said}", flush=True)
+    print("torch: {passed} passed, {failed} failed, {skipped} skipped".format(**counts))
+    return 1 if counts["failed"] or not counts["passed"] else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        one(*sys.argv[2:])
+    else:
+        sys.exit(main(sys.argv[1:]))
