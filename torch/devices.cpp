@@ -272,6 +272,13 @@ void Device::begin(PoolId id, Filter filter) {
   count();
 }
 
+void Device::hold(PoolId id) {
+  std::lock_guard<std::mutex> held(lock_);
+  std::shared_ptr<Pool> pool = find(id);
+  if (pool == nullptr) pool = make(id);
+  pool->uses += 1;
+}
+
 bool Device::end(PoolId id) {
   std::lock_guard<std::mutex> held(lock_);
   const auto last = std::find_if(active_.rbegin(), active_.rend(),

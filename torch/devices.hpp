@@ -61,6 +61,8 @@ class Device {
 
   /// One more use of the pool, which serves what the filter accepts from now on. Throws Refused.
   void begin(PoolId id, Filter filter);
+  /// One more use of the pool. Throws Refused.
+  void hold(PoolId id);
   /// The pool's latest filter goes. False: it has none.
   bool end(PoolId id);
   /// One use less.

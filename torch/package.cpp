@@ -66,6 +66,26 @@ int millpond_torch_stats(int device, Stats* inout) {
   });
 }
 
+int millpond_torch_pool_hold(int device, std::uint64_t first, std::uint64_t second) {
+  return guard(1, [&] {
+    Device* on = device_at(device);
+    if (on == nullptr) return 1;
+    try {
+      on->hold({first, second});
+    } catch (const Refused& refused) {
+      last_error() = refused.what();
+      return 1;
+    }
+    return 0;
+  });
+}
+
+void millpond_torch_pool_drop(int device, std::uint64_t first, std::uint64_t second) {
+  millpond_torch_release_pool(device, {first, second});
+}
+
+int millpond_torch_no() { return 0; }
+
 int millpond_torch_tag_push(const char* name) {
   return guard(1, [&] { return failed(millpond_tag_push(name)) ? 1 : 0; });
 }

@@ -107,6 +107,13 @@ MILLPOND_TORCH_EXPORT int millpond_torch_reset_peaks(int device);
 // The live blocks, at most `room` of them; how many there are in all.
 MILLPOND_TORCH_EXPORT std::size_t millpond_torch_blocks(int device, millpond_torch::Block* out,
                                                         std::size_t room);
+// One use more of a pool that has PyTorch's id, which is made if there is none; and one use less.
+MILLPOND_TORCH_EXPORT int millpond_torch_pool_hold(int device, std::uint64_t first,
+                                                   std::uint64_t second);
+MILLPOND_TORCH_EXPORT void millpond_torch_pool_drop(int device, std::uint64_t first,
+                                                    std::uint64_t second);
+// 0.
+MILLPOND_TORCH_EXPORT int millpond_torch_no();
 // Sets the tag of the memory that this thread allocates from now on; tags nest.
 MILLPOND_TORCH_EXPORT int millpond_torch_tag_push(const char* name);
 MILLPOND_TORCH_EXPORT int millpond_torch_tag_pop();

@@ -50,7 +50,9 @@ class MemPool:
         self.allocator = allocator
 memory = types.SimpleNamespace(CUDAPluggableAllocator=CUDAPluggableAllocator,
                                change_current_allocator=change_current_allocator)
-cuda = types.SimpleNamespace(memory=memory, MemPool=MemPool, is_initialized=lambda: False)
+cuda = types.SimpleNamespace(memory=memory, MemPool=MemPool, is_initialized=lambda: False, current_device=lambda: 0,
+                             graph_pool_handle=lambda: (0, 7), device_count=lambda: 1, memory_allocated=lambda i: 1000)
+_C = types.SimpleNamespace()
 '''
 
 
@@ -210,7 +212,17 @@ class Package(unittest.TestCase):
         self.good("""
             import millpond_torch, torch
             pool = millpond_torch.mem_pool()
-            assert len(pool.allocator.hooks) == 8 and not torch.changed and not millpond_torch.is_enabled()
+            assert pool.allocator is millpond_torch.mem_pool().allocator
+            assert not torch.changed and not millpond_torch.is_enabled()
+        """)
+
+    def test_a_pool_under_millpond(self):
+        self.good("""
+            import millpond_torch, torch
+            millpond_torch.enable()
+            pool = millpond_torch.mem_pool()
+            assert tuple(pool) == pool.id == (0, 7)
+            del pool
         """)
 
     def test_a_device_that_is_not_in_use_has_no_memory(self):

@@ -2,7 +2,7 @@
 import ctypes
 import threading
 
-from ._library import MillpondError, device_count, library, library_path
+from ._library import MillpondError, check, device_count, library, library_path
 
 # Hook of torch._C._cuda_CUDAAllocator: its setter (and what it is called in some releases), and our function.
 HOOKS = [
@@ -18,6 +18,7 @@ HOOKS = [
 
 _lock = threading.Lock()
 _allocator = None
+_segments = None  # the allocator behind every MemPool
 _enabled = False
 
 
@@ -43,7 +44,8 @@ def _torch():
 
 
 def allocator():
-    """A torch.cuda.memory.CUDAPluggableAllocator of Millpond's functions, with all hooks set. The same one each time.
+    """A torch.cuda.memory.CUDAPluggableAllocator of Millpond's functions, with all hooks set. The same one each time. For
+    torch.cuda.memory.change_current_allocator(); a MemPool is made by mem_pool().
 
     MillpondError where the library, PyTorch or a GPU is missing.
     """
@@ -67,10 +69,55 @@ def allocator():
         return _allocator
 
 
+def _all_ours(torch, made):
+    """Makes PyTorch's allocator ours although its own has been started, which happens with the first call that needs CUDA
+    (torch.cuda.set_device, mem_get_info, pinned memory). PyTorch refuses that as a rule; but an allocator that has no
+    memory can be left. MillpondError where it has some.
+    """
+    def refuse(why):
+        raise MillpondError(
+            f"PyTorch keeps its allocator: {why}; call millpond_torch.enable() before the first CUDA tensor, at the top of "
+            "the program") from None
+
+    try:
+        torch._C._cuda_clearCublasWorkspaces()
+    except AttributeError:
+        pass
+    try:
+        held = sum(torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count()))
+        if held == 0:
+            torch.cuda.empty_cache()
+    except RuntimeError:
+        refuse("it is not PyTorch's own, but one that the program has set before")
+    if held:
+        refuse(f"{held} bytes are in use")
+    # changeCurrentAllocator() asks one thing of the allocator in place: whether it was started. For that call, one takes
+    # the place that answers no to everything.
+    import pathlib
+
+    try:
+        c10 = ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / "lib" / "libc10_cuda.so"))
+        place = ctypes.c_void_p.in_dll(c10, "_ZN3c104cuda20CUDACachingAllocator9allocatorE")
+    except (OSError, ValueError):
+        refuse("it has been started, and this build of PyTorch does not show where it is")
+    no = ctypes.cast(library().millpond_torch_no, ctypes.c_void_p).value
+    functions = (ctypes.c_void_p * 256)(*[no] * 256)
+    nobody = (ctypes.c_void_p * 64)(ctypes.addressof(functions))
+    before = place.value
+    place.value = ctypes.addressof(nobody)
+    try:
+        torch.cuda.memory.change_current_allocator(made)
+    except RuntimeError as e:
+        refuse(e)
+    finally:
+        if place.value == ctypes.addressof(nobody):
+            place.value = before
+
+
 def enable():
     """PyTorch takes all CUDA memory from Millpond from now on. A second call does nothing.
 
-    Must come before the first CUDA tensor: PyTorch does not change an allocator that is in use. Then, and where the
+    Must come before the first CUDA tensor: PyTorch does not change an allocator that has memory. Then, and where the
     library, PyTorch or a GPU is missing, it raises MillpondError.
     """
     global _enabled
@@ -81,11 +128,8 @@ def enable():
             return
         try:
             torch.cuda.memory.change_current_allocator(made)
-        except RuntimeError as e:
-            raise MillpondError(
-                f"PyTorch keeps its allocator ({e}); call millpond_torch.enable() before anything touches CUDA, "
-                "at the top of the program"
-            ) from None
+        except RuntimeError:
+            _all_ours(torch, made)
         _enabled = True
 
 
@@ -94,11 +138,44 @@ def is_enabled():
     return _enabled
 
 
+class _Pool(tuple):
+    """What mem_pool() gives when Millpond is the allocator: PyTorch's handle of a pool, as torch.cuda.graph_pool_handle()
+    makes them, which keeps the pool's memory for as long as it lives itself."""
+
+    def __new__(cls, torch):
+        made = super().__new__(cls, torch.cuda.graph_pool_handle())
+        lib, made._device = library(), torch.cuda.current_device()
+        check(lib, lib.millpond_torch_pool_hold(made._device, *made))
+        made._drop = lib.millpond_torch_pool_drop
+        return made
+
+    @property
+    def id(self):
+        return tuple(self)
+
+    def __del__(self):
+        drop = getattr(self, "_drop", None)
+        if drop is not None:
+            drop(self._device, *self)
+
+
 def mem_pool():
-    """A new torch.cuda.MemPool that gets its segments from Millpond, for torch.cuda.use_mem_pool(); PyTorch's own
-    allocator, or the one that is enabled, goes on beside it. Needs PyTorch 2.5 or newer."""
-    made = allocator()
+    """A new pool for torch.cuda.use_mem_pool() and torch.cuda.graph(pool=...). Its memory is its own, and goes back when the
+    pool and what was allocated in it are gone.
+
+    Beside PyTorch's own allocator it is a torch.cuda.MemPool, which needs PyTorch 2.5 or newer, over segments of
+    Millpond. After enable(), when PyTorch can make no MemPool, it is an object with the same `id`.
+    """
+    global _segments
+    if _enabled:
+        return _Pool(_torch())
+    lib = library()
     torch = _torch()
+    device_count(lib)
     if not hasattr(torch.cuda, "MemPool"):
         raise MillpondError(f"PyTorch {torch.__version__} has no torch.cuda.MemPool; 2.5 or newer is needed")
-    return torch.cuda.MemPool(made.allocator())
+    with _lock:
+        if _segments is None:
+            _segments = torch.cuda.memory.CUDAPluggableAllocator(
+                library_path(), "millpond_torch_segment_alloc", "millpond_torch_segment_free")
+    return torch.cuda.MemPool(_segments.allocator())

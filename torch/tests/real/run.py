@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
-MODULES = ["graphs"]
+MODULES = ["graphs", "pools", "devices", "switch"]
 LIMIT = 120  # [s]
 
 
