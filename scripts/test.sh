@@ -11,11 +11,12 @@
 #   loom   every interleaving of a few threads, over the library's own locks and lists
 #   c      CMake's build, C and C++ tests, examples, packaging, the checks for a GPU on the fake driver
 #   hosts  PaddlePaddle's released wheels, and a framework beside them; needs c before it
+#   torch  PyTorch's released wheel, without a GPU; skipped where it is not installed (6 GB), see scripts/torch.sh
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/setup.sh
 
-all="fast rust view loom c hosts"
+all="fast rust view loom c hosts torch"
 for stage in "$@"; do
   case " $all all " in
     *" $stage "*) ;;
@@ -240,6 +241,12 @@ hosts() {
   heading "A framework build beside its clients"
   count framework "the framework build" python3 tests/framework/run.py \
     build/tests/packaging/example/framework/libtiny.so clients --plugin-dir build/plugin
+}
+
+torch() {
+  # Nobody's test run should fetch 6 GB: without the wheel it is a line and a count.
+  heading "PyTorch's released wheel, over the fake driver"
+  count torch "PyTorch's released wheel" scripts/torch.sh
 }
 
 if has_paddle && wanted c; then begin_wheels; fi
