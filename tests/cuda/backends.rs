@@ -42,6 +42,27 @@ fn memory_of_the_drivers_pool() {
 }
 
 #[test]
+fn other_devices_use_the_drivers_pool() {
+    for before in [false, true] {
+        let fake = Fake::new(&[("capacity", "64M"), ("devices", "2")], |_| {});
+        runtime::set_default_options(Some("cuda"), None, "backend:cudaMallocAsync").unwrap();
+        let [near, far] = [0, 1].map(|i| runtime::device("cuda", i).unwrap());
+        let early = before.then(|| near.memory().alloc(POOL, 0, 5 * MIB).unwrap());
+        near.enable_peer_access(&far).unwrap();
+        let late = near.memory().alloc(POOL, 0, 20 * MIB).unwrap();
+        for at in early.into_iter().chain([late]) {
+            near.write(at, b"near").unwrap();
+            assert_eq!(fake.read(1, at, 4).unwrap(), b"near");
+        }
+        let there = far.memory().alloc(POOL, 0, 5 * MIB).unwrap();
+        near.copy_peer(&far, there, late, 4).unwrap();
+        assert_eq!(fake.read(1, there, 4).unwrap(), b"near");
+        assert_eq!(fake.calls("cuMemcpyPeerAsync"), 0);
+        fake.end();
+    }
+}
+
+#[test]
 fn a_threshold_gives_back_at_a_wait() {
     let (fake, d) = open("cudaMallocAsync", 0);
     let s = d.stream_create().unwrap();

@@ -147,6 +147,7 @@ table! {
     required OLDEST cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream);
     required OLDEST cuMemPoolCreate, "cuMemPoolCreate", (*mut CUmemoryPool, *const CUmemPoolProps);
     required OLDEST cuMemPoolDestroy, "cuMemPoolDestroy", (CUmemoryPool);
+    required OLDEST cuMemPoolSetAccess, "cuMemPoolSetAccess", (CUmemoryPool, *const CUmemAccessDesc, usize);
     required OLDEST cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (CUmemoryPool, CUmemPool_attribute, *mut c_void);
     required OLDEST cuMemPoolGetAttribute, "cuMemPoolGetAttribute", (CUmemoryPool, CUmemPool_attribute, *mut c_void);
     required OLDEST cuMemPoolTrimTo, "cuMemPoolTrimTo", (CUmemoryPool, usize);

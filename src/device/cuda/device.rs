@@ -45,7 +45,7 @@ pub(super) struct CudaDevice {
     granules: Option<Arc<Granules>>,
     mapping: Option<Mapping>,
     no_mapping: &'static str, // why, if there is none
-    pool: Option<Pool>,
+    pool: Option<Arc<Pool>>,
     sharing: Sharing,
     peers: Arc<Peers>,
 }
@@ -108,6 +108,7 @@ impl CudaDevice {
         let primary = Primary::retain(driver, device, family.born)?;
         let card = Arc::new(Card::new(primary, ordinal, family.makers.clone()));
         let granules = maps.then(|| Arc::new(Granules::new(driver, physical, total)));
+        let pool = has_pool.then(|| Arc::new(Pool::new(card.clone(), options.release_threshold)));
         Ok(CudaDevice {
             total,
             versions,
@@ -121,9 +122,9 @@ impl CudaDevice {
             has_managed,
             mapping: granules.clone().map(|g| Mapping::new(card.clone(), g)),
             no_mapping,
-            pool: has_pool.then(|| Pool::new(card.clone(), options.release_threshold)),
             sharing: Sharing::new(card.clone(), granules.clone()),
-            peers: Peers::new(card.clone(), granules.clone(), family.siblings.clone()),
+            peers: Peers::new(card.clone(), granules.clone(), pool.clone(), family.siblings.clone()),
+            pool,
             granules,
             card,
         })
@@ -142,7 +143,7 @@ impl CudaDevice {
             let mut first = self.sharing.clear();
             first = first.and(self.blocks.clear());
             first = first.and(self.granules.as_ref().map_or(Ok(()), |g| g.close_window()));
-            first = first.and(self.pool.as_ref().map_or(Ok(()), Pool::clear));
+            first = first.and(self.pool.as_ref().map_or(Ok(()), |p| p.clear()));
             first.and(self.card.handles.clear())
         };
         let primary = &self.card.primary;
@@ -323,7 +324,7 @@ impl Device for CudaDevice {
     }
 
     fn driver_pool(&self) -> Option<&dyn DriverPool> {
-        self.pool.as_ref().map(|p| p as _)
+        self.pool.as_ref().map(|p| &**p as _)
     }
 
     fn sharing(&self) -> Option<&dyn device::Sharing> {

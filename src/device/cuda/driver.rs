@@ -435,6 +435,12 @@ impl Driver {
         })?;
         Ok(pool as usize as u64)
     }
+    /// Lets another device read and write all memory of the pool.
+    pub(super) fn pool_admit(&self, pool: u64, device: i32) -> Result<()> {
+        let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let description = CUmemAccessDesc { location: location(device), flags };
+        self.check(call!(self.cuMemPoolSetAccess(pool as usize as CUmemoryPool, &description, 1)))
+    }
     pub(super) fn pool_destroy(&self, pool: u64) -> Result<()> {
         self.check(call!(self.cuMemPoolDestroy(pool as usize as CUmemoryPool)))
     }

@@ -2,6 +2,7 @@
 
 use super::card::Card;
 use super::granules::Granules;
+use super::pool::Pool;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::{self, Device, StreamId};
@@ -15,15 +16,21 @@ pub(super) type Siblings = Arc<Mutex<BTreeMap<usize, Weak<Peers>>>>;
 pub(super) struct Peers {
     card: Arc<Card>,
     granules: Option<Arc<Granules>>,
+    pool: Option<Arc<Pool>>,
     /// Whether this device's context reaches another device's memory, by ordinal, where that is certain.
     reaches: Mutex<BTreeMap<usize, bool>>,
     siblings: Siblings,
 }
 
 impl Peers {
-    pub(super) fn new(card: Arc<Card>, granules: Option<Arc<Granules>>, siblings: Siblings) -> Arc<Peers> {
+    pub(super) fn new(
+        card: Arc<Card>,
+        granules: Option<Arc<Granules>>,
+        pool: Option<Arc<Pool>>,
+        siblings: Siblings,
+    ) -> Arc<Peers> {
         let ordinal = card.ordinal;
-        let made = Arc::new(Peers { card, granules, reaches: Mutex::default(), siblings });
+        let made = Arc::new(Peers { card, granules, pool, reaches: Mutex::default(), siblings });
         lock(&made.siblings).insert(ordinal, Arc::downgrade(&made));
         made
     }
@@ -49,6 +56,9 @@ impl Peers {
             driver.enable_peer(to.card.primary.context)?;
             if let Some(g) = &to.granules {
                 g.admit(self.card.primary.device)?;
+            }
+            if let Some(p) = &to.pool {
+                p.admit(self.card.primary.device)?;
             }
         }
         lock(&self.reaches).insert(to.card.ordinal, can);

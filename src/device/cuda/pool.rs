@@ -10,27 +10,53 @@ use std::sync::Arc;
 /// A pool of ours, made when it is first needed.
 pub(super) struct Pool {
     card: Arc<Card>,
-    /// 0: none yet.
-    handle: Mutex<u64>,
+    made: Mutex<Made>,
     release_threshold: u64,
+}
+
+#[derive(Default)]
+struct Made {
+    /// 0: none yet.
+    handle: u64,
+    /// Other devices that may use the memory.
+    readers: Vec<i32>,
 }
 
 impl Pool {
     pub(super) fn new(card: Arc<Card>, release_threshold: u64) -> Pool {
-        Pool { card, handle: Mutex::new(0), release_threshold }
+        Pool { card, made: Mutex::default(), release_threshold }
     }
 
     fn pool(&self) -> Result<u64> {
-        let mut handle = lock(&self.handle);
-        if *handle == 0 {
-            *handle = self.card.driver().pool_create(self.card.primary.device, self.release_threshold)?;
+        let mut made = lock(&self.made);
+        if made.handle == 0 {
+            let driver = self.card.driver();
+            let pool = driver.pool_create(self.card.primary.device, self.release_threshold)?;
+            let admitted = made.readers.iter().try_for_each(|&peer| driver.pool_admit(pool, peer));
+            admitted.inspect_err(|_| {
+                let _ = driver.pool_destroy(pool);
+            })?;
+            made.handle = pool;
         }
-        Ok(*handle)
+        Ok(made.handle)
+    }
+
+    /// From now on `peer` may use the memory, including what comes later.
+    pub(super) fn admit(&self, peer: i32) -> Result<()> {
+        let mut made = lock(&self.made);
+        if made.readers.contains(&peer) {
+            return Ok(());
+        }
+        if made.handle != 0 {
+            self.card.driver().pool_admit(made.handle, peer)?;
+        }
+        made.readers.push(peer);
+        Ok(())
     }
 
     /// Destroys the pool, at the end of the device.
     pub(super) fn clear(&self) -> Result<()> {
-        match std::mem::take(&mut *lock(&self.handle)) {
+        match std::mem::take(&mut lock(&self.made).handle) {
             0 => Ok(()),
             pool => self.card.driver().pool_destroy(pool),
         }
