@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
-MODULES = ["graphs", "pools", "devices", "switch"]
+MODULES = ["graphs", "pools", "devices", "switch", "programs"]
 LIMIT = 120  # [s]
 
 
