@@ -67,11 +67,13 @@ else
   includes="-isystem $packages/nvidia/cuda_runtime/include -isystem $packages/nvidia/cuda_nvcc/include"
 fi
 flags="-std=c++17 -O1 -g -Wall -Wextra -fPIC"
-if newer "$shim/$runtime" torch/shim/cudart.cpp; then
+if newer "$shim/$runtime" torch/shim; then
   printf '%s { global: cuda*; __cuda*; local: *; };\n' $runtime >"$shim/cudart.map"
-  g++ $flags $includes -c -o "$shim/cudart.o" torch/shim/cudart.cpp
+  for half in cudart graphs; do
+    g++ $flags $includes -c -o "$shim/$half.o" torch/shim/$half.cpp
+  done
   link() {
-    g++ -shared -Wl,-soname,$runtime "-Wl,--version-script=$shim/cudart.map" -o "$shim/new.so" "$shim/cudart.o" "$@" \
+    g++ -shared -Wl,-soname,$runtime "-Wl,--version-script=$shim/cudart.map" -o "$shim/new.so" "$shim/cudart.o" "$shim/graphs.o" "$@" \
       -ldl -lpthread
   }
   link
@@ -100,8 +102,8 @@ if [ -z "$library" ]; then
   library=$PWD/$made/libmillpond-torch.so
   cargo rustc --quiet --locked -p millpond --lib --crate-type staticlib
   archive=$made/cargo/debug/libmillpond.a
-  if newer "$library" "$archive" || newer "$library" torch || newer "$library" include/millpond; then
-    g++ $flags -fvisibility=hidden -Iinclude -shared -o "$library" torch/*.cpp \
+  if newer "$library" "$archive" || newer "$library" torch || newer "$library" torch/python/millpond_torch || newer "$library" include/millpond; then
+    g++ $flags -fvisibility=hidden -Iinclude -Itorch/python/millpond_torch -shared -o "$library" torch/*.cpp \
       "-Wl,--version-script=torch/exports.map" "$archive" -lpthread -ldl -lm
   fi
 fi
@@ -111,6 +113,7 @@ unset CARGO_TARGET_DIR CARGO_PROFILE_DEV_OPT_LEVEL
 export LD_LIBRARY_PATH="$PWD/$driver" PATH="$venv/bin:$PATH" PYTHONPATH="$PWD/torch/python"
 export FAKECUDA_DRIVER="${FAKECUDA_DRIVER:-13020}" FAKECUDA_DEVICES="${FAKECUDA_DEVICES:-2}"
 export FAKECUDA_CAPACITY="${FAKECUDA_CAPACITY:-8G}" FAKECUDA_STAGED="${FAKECUDA_STAGED:-1}"
+export MILLPOND_TORCH_NATIVE="$PWD/$shim/libmillpond-native.so"
 export MILLPOND_TORCH_LIBRARY="$library" MILLPOND_TORCH_PRELOAD="$PWD/$shim/$runtime"
 if [ "${1:-}" = -- ]; then
   shift

@@ -54,10 +54,13 @@ bool reaches(int peer, int device) {
   return ask != nullptr && ask(&can, peer, device) == 0 && can != 0;
 }
 
-/// PyTorch copies between devices by cudaMemcpyAsync, for which the driver can stage what
-/// cuMemAlloc gave, but not what is mapped. So a device that does not reach all others gives
+std::atomic<bool> mapped_always{false};
+
+/// A pluggable allocator copies between devices by cudaMemcpyAsync, for which the driver can stage
+/// what cuMemAlloc gave, but not what is mapped. So a device that does not reach all others gives
 /// segments, unless MILLPOND_ALLOC_CONF speaks of them.
 bool choose_memory(int ordinal) {
+  if (mapped_always.load(std::memory_order_relaxed)) return true;
   const char* options = std::getenv("MILLPOND_ALLOC_CONF");
   if (options != nullptr && std::string(options).find("expandable_segments") != std::string::npos) {
     return true;
@@ -122,6 +125,8 @@ Recording recording(Stream stream) {
                         : Recording::State::broken,
           id};
 }
+
+void map_always() { mapped_always.store(true, std::memory_order_relaxed); }
 
 Device* open_device(int ordinal) {
   if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= kDevices) return nullptr;
@@ -277,6 +282,12 @@ void Device::hold(PoolId id) {
   std::shared_ptr<Pool> pool = find(id);
   if (pool == nullptr) pool = make(id);
   pool->uses += 1;
+}
+
+int Device::uses(PoolId id) {
+  std::lock_guard<std::mutex> held(lock_);
+  const std::shared_ptr<Pool> pool = find(id);
+  return pool != nullptr ? pool->uses : 0;
 }
 
 bool Device::end(PoolId id) {

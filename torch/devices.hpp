@@ -63,6 +63,8 @@ class Device {
   void begin(PoolId id, Filter filter);
   /// One more use of the pool. Throws Refused.
   void hold(PoolId id);
+  /// How many uses the pool has.
+  int uses(PoolId id);
   /// The pool's latest filter goes. False: it has none.
   bool end(PoolId id);
   /// One use less.
@@ -118,6 +120,9 @@ class Device {
 class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+/// Devices that do not reach each other may have mapped memory, too.
+void map_always();
 
 /// The device, opened on first use; NULL, with the error kept, where it cannot be had.
 Device* device_at(int ordinal);

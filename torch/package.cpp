@@ -84,6 +84,13 @@ void millpond_torch_pool_drop(int device, std::uint64_t first, std::uint64_t sec
   millpond_torch_release_pool(device, {first, second});
 }
 
+int millpond_torch_pool_uses(int device, std::uint64_t first, std::uint64_t second) {
+  Device* on = open_device(device);
+  return on != nullptr ? on->uses({first, second}) : 0;
+}
+
+void millpond_torch_copies_by_peer() { map_always(); }
+
 int millpond_torch_no() { return 0; }
 
 int millpond_torch_tag_push(const char* name) {

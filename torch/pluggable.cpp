@@ -99,21 +99,28 @@ std::string with_unit(ssize_t bytes) {
 
 using namespace millpond_torch;
 
+void* millpond_torch_request(ssize_t size, int device, Stream stream, bool* lacking) {
+  *lacking = false;
+  if (size < 0) last_error() = "a negative size";
+  if (size <= 0) return nullptr;
+  return guard(static_cast<void*>(nullptr), [&]() -> void* {
+    try {
+      return allocate(static_cast<std::size_t>(size), device, stream, *lacking);
+    } catch (const Refused& refused) {
+      last_error() = refused.what();
+      return nullptr;
+    }
+  });
+}
+
+void millpond_torch_delete(void* ptr) {
+  guard(0, [&] { return failed(millpond_free(ptr)) ? 1 : 0; });
+}
+
 void* millpond_torch_alloc(ssize_t size, int device, Stream stream) {
   if (size == 0) return nullptr;
   bool lacking = false;
-  void* ptr = nullptr;
-  if (size < 0) {
-    last_error() = "a negative size";
-  } else {
-    try {
-      ptr = allocate(static_cast<std::size_t>(size), device, stream, lacking);
-    } catch (const Refused& refused) {
-      last_error() = refused.what();
-    } catch (const std::bad_alloc&) {
-      last_error() = "the process has no memory for Millpond's own books";
-    }
-  }
+  void* ptr = millpond_torch_request(size, device, stream, &lacking);
   if (ptr != nullptr) return ptr;
   // Trainers that retry with less look for the first words.
   const char* what = !lacking                  ? "Millpond failed."

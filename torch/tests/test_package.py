@@ -296,6 +296,10 @@ class Package(unittest.TestCase):
             other.flush()
             self.assertIn("cannot be used", self.error("m.version()", MILLPOND_TORCH_LIBRARY=other.name))
 
+    def test_an_allocator_that_was_not_built_says_what_to_do(self):
+        text = self.error("m.enable(native=True)", MILLPOND_TORCH_NATIVE="/nowhere/libmillpond-native.so")
+        self.assertIn("millpond_torch.build_native()", text)
+
     def test_without_pytorch(self):
         text = self.error("m.enable()", stub="raise ImportError('no module named torch, says the test')")
         self.assertIn("install it with CUDA support", text)
@@ -354,6 +358,8 @@ class Package(unittest.TestCase):
             names = zipfile.ZipFile(pathlib.Path(folder) / name).namelist()
             for module in (PACKAGE / "millpond_torch").glob("*.py"):
                 self.assertIn(f"millpond_torch/{module.name}", names)
+            for source in ("native.cpp", "pluggable.hpp"):
+                self.assertIn(f"millpond_torch/{source}", names)
 
 
 if __name__ == "__main__":

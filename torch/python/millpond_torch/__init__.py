@@ -12,6 +12,7 @@ Nothing here imports PyTorch before it is needed, and nothing is printed. What c
 text says what to do.
 """
 from ._library import MillpondError, library_path, version
+from ._native import build_native
 from ._stats import host_memory_stats, max_memory_allocated, max_memory_reserved, mem_get_info, memory_allocated, memory_reserved
 from ._stats import memory_stats, reset_accumulated_memory_stats, reset_peak_memory_stats, snapshot
 from ._switch import allocator, enable, is_enabled, mem_pool
@@ -20,6 +21,7 @@ from ._tags import tag, tag_bytes
 __all__ = [
     "MillpondError",
     "allocator",
+    "build_native",
     "enable",
     "host_memory_stats",
     "is_enabled",

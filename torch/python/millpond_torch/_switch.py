@@ -3,6 +3,7 @@ import ctypes
 import threading
 
 from ._library import MillpondError, check, device_count, library, library_path
+from ._native import load_native
 
 # Hook of torch._C._cuda_CUDAAllocator: its setter (and what it is called in some releases), and our function.
 HOOKS = [
@@ -20,6 +21,7 @@ _lock = threading.Lock()
 _allocator = None
 _segments = None  # the allocator behind every MemPool
 _enabled = False
+_native = False  # by the allocator of C++
 
 
 def _torch():
@@ -69,16 +71,14 @@ def allocator():
         return _allocator
 
 
-def _all_ours(torch, made):
-    """Makes PyTorch's allocator ours although its own has been started, which happens with the first call that needs CUDA
-    (torch.cuda.set_device, mem_get_info, pinned memory). PyTorch refuses that as a rule; but an allocator that has no
-    memory can be left. MillpondError where it has some.
-    """
-    def refuse(why):
-        raise MillpondError(
-            f"PyTorch keeps its allocator: {why}; call millpond_torch.enable() before the first CUDA tensor, at the top of "
-            "the program") from None
+def _refuse(why):
+    raise MillpondError(
+        f"PyTorch keeps its allocator: {why}; call millpond_torch.enable() before the first CUDA tensor, at the top of the "
+        "program") from None
 
+
+def _leave(torch):
+    """PyTorch's own allocator gives all its memory back. MillpondError where some of it is in use."""
     try:
         torch._C._cuda_clearCublasWorkspaces()
     except AttributeError:
@@ -88,9 +88,17 @@ def _all_ours(torch, made):
         if held == 0:
             torch.cuda.empty_cache()
     except RuntimeError:
-        refuse("it is not PyTorch's own, but one that the program has set before")
+        _refuse("it is not PyTorch's own, but one that the program has set before")
     if held:
-        refuse(f"{held} bytes are in use")
+        _refuse(f"{held} bytes are in use")
+
+
+def _all_ours(torch, made):
+    """Makes PyTorch's allocator ours although its own has been started, which happens with the first call that needs CUDA
+    (torch.cuda.set_device, mem_get_info, pinned memory). PyTorch refuses that as a rule; but an allocator that has no
+    memory can be left. MillpondError where it has some.
+    """
+    _leave(torch)
     # changeCurrentAllocator() asks one thing of the allocator in place: whether it was started. For that call, one takes
     # the place that answers no to everything.
     import pathlib
@@ -99,7 +107,7 @@ def _all_ours(torch, made):
         c10 = ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / "lib" / "libc10_cuda.so"))
         place = ctypes.c_void_p.in_dll(c10, "_ZN3c104cuda20CUDACachingAllocator9allocatorE")
     except (OSError, ValueError):
-        refuse("it has been started, and this build of PyTorch does not show where it is")
+        _refuse("it has been started, and this build of PyTorch does not show where it is")
     no = ctypes.cast(library().millpond_torch_no, ctypes.c_void_p).value
     functions = (ctypes.c_void_p * 256)(*[no] * 256)
     nobody = (ctypes.c_void_p * 64)(ctypes.addressof(functions))
@@ -108,19 +116,35 @@ def _all_ours(torch, made):
     try:
         torch.cuda.memory.change_current_allocator(made)
     except RuntimeError as e:
-        refuse(e)
+        _refuse(e)
     finally:
         if place.value == ctypes.addressof(nobody):
             place.value = before
 
 
-def enable():
+def enable(native=False):
     """PyTorch takes all CUDA memory from Millpond from now on. A second call does nothing.
+
+    With `native`, by an allocator of C++ that build_native() has built, so that torch.cuda.memory_stats(), MemPool and
+    torch.OutOfMemoryError work as with PyTorch's own allocator.
 
     Must come before the first CUDA tensor: PyTorch does not change an allocator that has memory. Then, and where the
     library, PyTorch or a GPU is missing, it raises MillpondError.
     """
-    global _enabled
+    global _enabled, _native
+    if native and not _enabled:
+        lib, torch = library(), _torch()
+        count = device_count(lib)
+        file = load_native(torch)
+        with _lock:
+            if _enabled:
+                return
+            _leave(torch)
+            if not file.millpond_native_install(library_path().encode(), count):
+                raise MillpondError(
+                    f"{library_path()} and this package are of different versions; install both from one release")
+            _enabled = _native = True
+        return
     made = allocator()
     torch = _torch()
     with _lock:
@@ -167,6 +191,8 @@ def mem_pool():
     Millpond. After enable(), when PyTorch can make no MemPool, it is an object with the same `id`.
     """
     global _segments
+    if _native:
+        return _torch().cuda.MemPool()
     if _enabled:
         return _Pool(_torch())
     lib = library()

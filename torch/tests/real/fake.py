@@ -3,8 +3,10 @@ from copies and memsets, which are real, and graphs replay these too."""
 import ctypes
 import functools
 import gc
+import os
 
 MIB = 1 << 20
+NATIVE = os.environ.get("MILLPOND_TORCH_CHECK_NATIVE") == "1"
 
 
 def settings(**environment):
@@ -62,7 +64,7 @@ def enabled():
     driver()
     import millpond_torch
     import torch
-    millpond_torch.enable()
+    millpond_torch.enable(native=NATIVE)
     return torch
 
 

@@ -11,7 +11,9 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
-MODULES = ["graphs", "pools", "devices", "switch", "programs"]
+# Under the pluggable allocator, and under the one of C++.
+MODULES = {"pluggable": ["graphs", "pools", "devices", "switch", "programs"],
+           "native": ["graphs", "devices", "programs", "native"]}
 LIMIT = 120  # [s]
 
 
@@ -27,13 +29,15 @@ def one(module, name):
 def main(words):
     sys.path.insert(0, str(HERE))
     counts = {"passed": 0, "failed": 0, "skipped": 0}
-    for module in MODULES:
+    subprocess.run([sys.executable, "-c", "import millpond_torch; millpond_torch.build_native()"], check=True,
+                   env={**os.environ, "LD_PRELOAD": os.environ["MILLPOND_TORCH_PRELOAD"]})
+    for how, module in [(how, module) for how, modules in MODULES.items() for module in modules]:
         for name, function in checks(importlib.import_module(module)).items():
-            full = f"{module}.{name.removeprefix('check_')}"
-            if words and not any(word in full for word in words):
+            full = f"{how}.{module}.{name.removeprefix('check_')}"
+            if function.__module__ != module or words and not any(word in full for word in words):
                 continue
             settings = {**os.environ, **getattr(function, "environment", {}),
-                        "LD_PRELOAD": os.environ["MILLPOND_TORCH_PRELOAD"]}
+                        "MILLPOND_TORCH_CHECK_NATIVE": str(int(how == "native")), "LD_PRELOAD": os.environ["MILLPOND_TORCH_PRELOAD"]}
             try:
                 done = subprocess.run([sys.executable, __file__, "--one", module, name], env=settings, timeout=LIMIT,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -52,6 +52,12 @@ MILLPOND_TORCH_EXPORT void* millpond_torch_alloc(ssize_t size, int device,
 MILLPOND_TORCH_EXPORT void millpond_torch_free(void* ptr, ssize_t size, int device,
                                                millpond_torch::Stream stream);
 
+// The same two for an allocator of C++ (torch/python/millpond_torch/native.cpp). A failure is NULL,
+// and `lacking` tells whether it is for lack of memory; a block is freed on its own stream.
+MILLPOND_TORCH_EXPORT void* millpond_torch_request(ssize_t size, int device,
+                                                   millpond_torch::Stream stream, bool* lacking);
+MILLPOND_TORCH_EXPORT void millpond_torch_delete(void* ptr);
+
 // The same two for torch.cuda.MemPool, under PyTorch's own allocator, which takes whole segments
 // from them: a failure is NULL, upon which PyTorch gives its cache back and asks again, and what is
 // freed goes back to the device.
@@ -112,6 +118,12 @@ MILLPOND_TORCH_EXPORT int millpond_torch_pool_hold(int device, std::uint64_t fir
                                                    std::uint64_t second);
 MILLPOND_TORCH_EXPORT void millpond_torch_pool_drop(int device, std::uint64_t first,
                                                     std::uint64_t second);
+// PyTorch copies between devices by cudaMemcpyPeerAsync where they do not reach each other, so all
+// memory may be mapped. Before the first device is used.
+MILLPOND_TORCH_EXPORT void millpond_torch_copies_by_peer();
+// The uses of such a pool; 0: there is none.
+MILLPOND_TORCH_EXPORT int millpond_torch_pool_uses(int device, std::uint64_t first,
+                                                   std::uint64_t second);
 // 0.
 MILLPOND_TORCH_EXPORT int millpond_torch_no();
 // Sets the tag of the memory that this thread allocates from now on; tags nest.

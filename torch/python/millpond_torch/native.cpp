@@ -1,0 +1,392 @@
+// Millpond as PyTorch's own kind of allocator: a c10::cuda::CUDACachingAllocator::CUDAAllocator, so
+// that torch.cuda.memory_stats(), memory_summary(), memory_snapshot(), MemPool and OutOfMemoryError
+// work as they do with PyTorch's. Built on the user's machine against the PyTorch that is there
+// (millpond_torch.build_native), since PyTorch's classes differ between releases.
+//
+// It calls libmillpond-torch.so, which has all state; this file only translates. What it cannot do
+// raises NotImplementedError, by its name: history, IPC and checkpoints.
+#include <c10/core/Allocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "pluggable.hpp"
+
+namespace {
+
+using namespace c10::cuda::CUDACachingAllocator;
+using c10::DataPtr;
+using c10::DeviceIndex;
+using c10::MempoolId_t;
+using c10::CachingDeviceAllocator::DeviceStats;
+using millpond_torch::Block;
+
+/// The functions of libmillpond-torch.so, by their names without the prefix.
+struct Library {
+#define FUNCTIONS(X)                                                                               \
+  X(request)                                                                                       \
+  X(delete)                                                                                        \
+  X(init)                                                                                          \
+  X(reset)                                                                                         \
+  X(memory_fraction)                                                                               \
+  X(base_alloc) X(record_stream) X(begin_allocate_to_pool) X(end_allocate_to_pool) X(release_pool) \
+      X(memory_stats) X(memory_stats_name) X(reset_accumulated) X(reset_peaks) X(memory) X(blocks) \
+          X(pool_hold) X(pool_uses) X(copies_by_peer) X(last_error)
+#define MEMBER(name) decltype(&millpond_torch_##name) name##_;
+  FUNCTIONS(MEMBER)
+
+  bool load(const char* path) {
+    void* file = dlopen(path, RTLD_NOW);
+    bool all = file != nullptr;
+#define FIND(name)                                                                               \
+  name##_ =                                                                                      \
+      all ? reinterpret_cast<decltype(name##_)>(dlsym(file, "millpond_torch_" #name)) : nullptr; \
+  all = all && name##_ != nullptr;
+    FUNCTIONS(FIND)
+    return all;
+  }
+};
+Library millpond;
+
+void release(void* ptr);
+
+DeviceIndex current_device() {
+  DeviceIndex device = -1;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
+}
+
+class Allocator final : public CUDAAllocator {
+ public:
+  // ---- memory ----
+
+  DataPtr allocate(std::size_t size) override {
+    const DeviceIndex device = current_device();
+    void* ptr = take(size, device, c10::cuda::getCurrentCUDAStream(device));
+    return {ptr, ptr, &release, c10::Device(c10::DeviceType::CUDA, device)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void* raw_alloc(std::size_t size) override {
+    const DeviceIndex device = current_device();
+    return take(size, device, c10::cuda::getCurrentCUDAStream(device));
+  }
+  void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override {
+    return take(size, current_device(), stream);
+  }
+  void raw_delete(void* ptr) override { release(ptr); }
+  void copy_data(void* to, const void* from, std::size_t size) const override {
+    C10_CUDA_CHECK(cudaMemcpy(to, from, size, cudaMemcpyDeviceToDevice));
+  }
+  void* getBaseAllocation(void* ptr, std::size_t* size) override {
+    return millpond.base_alloc_(ptr, size);
+  }
+  void recordStream(const DataPtr& ptr, c10::cuda::CUDAStream stream) override {
+    if (ptr.get() != nullptr && ptr.get_deleter() == &release) {
+      millpond.record_stream_(ptr.get(), stream.stream());
+    }
+  }
+  using CUDAAllocator::recordStream;
+
+  // ---- the whole ----
+
+  void init(int device_count) override {
+    millpond.init_(device_count);
+    initialized_ = true;
+  }
+  bool initialized() override { return initialized_; }
+  void enable(bool) override {}
+  bool isEnabled() const override { return true; }
+  std::string name() override { return "millpond"; }
+  void emptyCache(MempoolId_t) override { millpond.reset_(); }
+  double getMemoryFraction(DeviceIndex device) override {
+    const auto numbers = stats_of(device);
+    const std::uint64_t limit = numbers.at("limit_bytes");
+    std::uint64_t total = 0, free = 0;
+    check(millpond.memory_(device, &total, &free));
+    return limit == 0 ? 1.0 : static_cast<double>(limit) / static_cast<double>(total);
+  }
+  void setMemoryFraction(double fraction, DeviceIndex device) override {
+    millpond.memory_fraction_(fraction, device);
+  }
+  std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex) override { return {}; }
+  void cacheInfo(DeviceIndex device, std::size_t* largest) override {
+    *largest = stats_of(device).at("largest_cached_bytes");
+  }
+
+  // ---- numbers ----
+
+  DeviceStats getDeviceStats(DeviceIndex device) override {
+    const auto numbers = stats_of(device);
+    const auto number = [&](const std::string& name) {
+      return static_cast<std::int64_t>(numbers.at(name));
+    };
+    const auto stat = [&](const std::string& name) {
+      c10::CachingAllocator::Stat out;
+      out.current = number(name + ".current");
+      out.peak = number(name + ".peak");
+      out.allocated = number(name + ".allocated");
+      out.freed = number(name + ".freed");
+      return out;
+    };
+    const auto stats = [&](const std::string& name) {
+      c10::CachingAllocator::StatArray out;
+      out[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)] =
+          stat(name + ".all");
+      out[static_cast<std::size_t>(c10::CachingAllocator::StatType::SMALL_POOL)] =
+          stat(name + ".small_pool");
+      out[static_cast<std::size_t>(c10::CachingAllocator::StatType::LARGE_POOL)] =
+          stat(name + ".large_pool");
+      return out;
+    };
+    DeviceStats s;
+    s.allocation = stats("allocation");
+    s.segment = stats("segment");
+    s.active = stats("active");
+    s.inactive_split = stats("inactive_split");
+    s.allocated_bytes = stats("allocated_bytes");
+    s.reserved_bytes = stats("reserved_bytes");
+    s.active_bytes = stats("active_bytes");
+    s.inactive_split_bytes = stats("inactive_split_bytes");
+    s.requested_bytes = stats("requested_bytes");
+    s.oversize_allocations = stat("oversize_allocations");
+    s.oversize_segments = stat("oversize_segments");
+    s.num_alloc_retries = number("num_alloc_retries");
+    s.num_ooms = number("num_ooms");
+    s.num_oom_rejections = number("num_oom_rejections");
+    s.num_sync_all_streams = number("num_sync_all_streams");
+    s.num_device_alloc = number("num_device_alloc");
+    s.num_device_free = number("num_device_free");
+    s.max_split_size = number("max_split_size");  // none: -1
+    return s;
+  }
+  void resetAccumulatedStats(DeviceIndex device) override {
+    check(millpond.reset_accumulated_(device));
+  }
+  void resetPeakStats(DeviceIndex device) override { check(millpond.reset_peaks_(device)); }
+
+  /// Live blocks that lie side by side, of one stream and one pool, stand for a segment.
+  SnapshotInfo snapshot(MempoolId_t pool, bool) override {
+    SnapshotInfo out;
+    const DeviceIndex count = c10::cuda::device_count();
+    out.device_traces.resize(static_cast<std::size_t>(count));
+    for (DeviceIndex device = 0; device < count; ++device) {
+      std::vector<Block> blocks(1024);
+      for (std::size_t n; (n = millpond.blocks_(device, blocks.data(), blocks.size())) != 0;) {
+        const bool all = n <= blocks.size();
+        blocks.resize(all ? n : n + n / 4);
+        if (all) break;
+      }
+      if (millpond.blocks_(device, nullptr, 0) == 0) continue;
+      std::sort(blocks.begin(), blocks.end(),
+                [](const Block& a, const Block& b) { return a.address < b.address; });
+      for (const Block& b : blocks) {
+        const MempoolId_t id{b.pool_first, b.pool_second};
+        if (b.size_bytes == 0 || (pool != MempoolId_t{0, 0} && id != pool)) continue;
+        add(out.segments, device, id, b);
+      }
+    }
+    return out;
+  }
+
+  // ---- pools and graphs ----
+
+  void beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
+                           std::function<bool(cudaStream_t)> filter) override {
+    millpond.begin_allocate_to_pool_(device, pool, [filter = std::move(filter)](void* stream) {
+      return filter(static_cast<cudaStream_t>(stream));
+    });
+  }
+  void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
+    millpond.end_allocate_to_pool_(device, pool);
+  }
+  void releasePool(DeviceIndex device, MempoolId_t pool) override {
+    millpond.release_pool_(device, pool);
+  }
+  int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
+    return millpond.pool_uses_(device, pool.first, pool.second);
+  }
+  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
+                          std::shared_ptr<CUDAAllocator> allocator) override {
+    TORCH_CHECK_NOT_IMPLEMENTED(allocator == nullptr,
+                                "a MemPool of Millpond has no other allocator");
+    check(millpond.pool_hold_(device, pool.first, pool.second));
+  }
+  void setUseOnOOM(DeviceIndex, MempoolId_t, bool use) override {
+    TORCH_CHECK_NOT_IMPLEMENTED(!use, "a MemPool of Millpond serves no requests of others");
+  }
+  void setNoSplit(DeviceIndex, MempoolId_t) override {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "a MemPool of Millpond has no segments to keep whole");
+  }
+
+  // ---- several devices ----
+
+  void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override {
+    c10::cuda::CUDAGuard guard(device);
+    const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) {
+      (void)cudaGetLastError();
+    } else {
+      C10_CUDA_CHECK(error);
+    }
+  }
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                          std::size_t size, cudaStream_t stream, bool reaches) override {
+    return reaches || to_device == from_device
+               ? cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, stream)
+               : cudaMemcpyPeerAsync(to, to_device, from, from_device, size, stream);
+  }
+
+  // ---- who wants to be told ----
+
+  void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override {
+    std::lock_guard<std::mutex> held(lock_);
+    observers_.push_back(std::move(observer));
+  }
+  void attachOomRejectionObserver(OomRejectionObserver) override {
+    not_implemented("attachOomRejectionObserver");
+  }
+  void attachAllocatorTraceTracker(AllocatorTraceTracker) override {
+    not_implemented("attachAllocatorTraceTracker");
+  }
+  bool isHistoryEnabled() override { return false; }
+  void recordHistory(bool enabled, CreateContextFn, std::size_t, RecordContext, bool,
+                     const std::vector<std::string>&) override {
+    if (enabled) not_implemented("the memory history; MILLPOND_HISTORY=file keeps Millpond's own");
+  }
+
+  // ---- not here ----
+
+  ShareableHandle shareIpcHandle(void*) override {
+    not_implemented("sharing of tensors with other processes");
+    return {};
+  }
+  std::shared_ptr<void> getIpcDevPtr(std::string) override {
+    not_implemented("sharing of tensors with other processes");
+    return nullptr;
+  }
+  std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex, MempoolId_t) override {
+    not_implemented("checkpoints of pools");
+    return nullptr;
+  }
+  CheckpointDelta setCheckpointPoolState(DeviceIndex, std::shared_ptr<AllocatorState>) override {
+    not_implemented("checkpoints of pools");
+    return {};
+  }
+
+ private:
+  static void not_implemented(const char* what) {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "Millpond does not offer this to PyTorch: ", what);
+  }
+  static void check(int status) { TORCH_CHECK(status == 0, millpond.last_error_()); }
+
+  void* take(std::size_t size, DeviceIndex device, cudaStream_t stream) {
+    if (size == 0) return nullptr;
+    bool lacking = false;
+    void* ptr = request(size, device, stream, lacking);
+    if (ptr != nullptr) return ptr;
+    std::string why = millpond.last_error_();
+    if (lacking) {
+      // PyTorch's own way to find more: what it holds for other processes.
+      bool freed = false;
+      for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+        freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+      }
+      if (freed) {
+        ptr = request(size, device, stream, lacking);
+        if (ptr != nullptr) return ptr;
+        why = millpond.last_error_();
+      }
+    }
+    TORCH_CHECK(lacking, "Millpond cannot allocate ", size, " bytes: ", why);
+    std::uint64_t total = 0, free = 0;
+    (void)millpond.memory_(device, &total, &free);
+    const std::size_t held = stats_of(device).at("allocated_bytes.all.current");
+    std::vector<OutOfMemoryObserver> observers;
+    {
+      std::lock_guard<std::mutex> locked(lock_);
+      observers = observers_;
+    }
+    for (const auto& observer : observers) observer(device, held, total, free);
+    c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size), held, total - free,
+                                     c10::Device(c10::DeviceType::CUDA, device));
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", size,
+                     " bytes on GPU ", static_cast<int>(device), " with Millpond: ", why);
+  }
+
+  static void* request(std::size_t size, DeviceIndex device, cudaStream_t stream, bool& lacking) {
+    return millpond.request_(static_cast<ssize_t>(size), device, stream, &lacking);
+  }
+
+  static std::unordered_map<std::string, std::uint64_t> stats_of(DeviceIndex device) {
+    std::vector<std::uint64_t> values(512);
+    std::size_t count = 0;
+    check(millpond.memory_stats_(device, values.data(), values.size(), &count));
+    std::unordered_map<std::string, std::uint64_t> out;
+    for (std::size_t i = 0; i < count && i < values.size(); ++i) {
+      out.emplace(millpond.memory_stats_name_(i), values[i]);
+    }
+    return out;
+  }
+
+  static void add(std::vector<SegmentInfo>& segments, DeviceIndex device, MempoolId_t pool,
+                  const Block& b) {
+    void* stream = reinterpret_cast<void*>(b.stream);
+    if (segments.empty() || segments.back().device != device || segments.back().stream != stream ||
+        segments.back().owner_private_pool_id != pool ||
+        segments.back().address + segments.back().total_size != b.address) {
+      SegmentInfo fresh;
+      fresh.device = device;
+      fresh.address = b.address;
+      fresh.stream = stream;
+      fresh.is_large = true;
+      fresh.owner_private_pool_id = pool;
+      segments.push_back(std::move(fresh));
+    }
+    SegmentInfo& segment = segments.back();
+    segment.total_size += b.size_bytes;
+    segment.allocated_size += b.size_bytes;
+    segment.active_size += b.size_bytes;
+    segment.requested_size += b.requested_bytes;
+    BlockInfo block;
+    block.size = b.size_bytes;
+    block.requested_size = b.requested_bytes;
+    block.allocated = block.active = true;
+    segment.blocks.push_back(std::move(block));
+  }
+
+  std::atomic<bool> initialized_{false};
+  std::mutex lock_;
+  std::vector<OutOfMemoryObserver> observers_;
+};
+
+void release(void* ptr) {
+  if (ptr != nullptr) millpond.delete_(ptr);
+}
+
+}  // namespace
+
+/// Makes PyTorch's allocator this one, for good. The one in place must have no memory. 0: the
+/// library at `path` lacks functions.
+extern "C" __attribute__((visibility("default"))) int millpond_native_install(const char* path,
+                                                                              int device_count) {
+  if (!millpond.load(path)) return 0;
+  static auto* const ours = new Allocator;  // never destroyed: tensors end with the process
+  millpond.copies_by_peer_();
+  ours->init(device_count);
+  c10::SetAllocator(c10::DeviceType::CUDA, ours, 0);
+  c10::cuda::CUDACachingAllocator::allocator.store(ours);
+  return 1;
+}
