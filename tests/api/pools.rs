@@ -348,6 +348,28 @@ fn a_captures_pool_serves_its_streams_and_stays() {
 }
 
 #[test]
+fn a_pool_is_kept_without_a_stream_and_let_go_without_a_wait() {
+    let h = host(true);
+    let pool = h.new_pool();
+    let mut kept = null_mut();
+    ok(unsafe { millpond_capture_keep(pool, &mut kept) });
+    free(pool_alloc(pool, 20 << 20, null_mut()));
+    ok(unsafe { millpond_device_empty_cache(h.device) });
+    assert!(device_stats(h.device).reserved_bytes.current >= 20 << 20, "its memory is its own");
+    fails(unsafe { millpond_pool_destroy(pool) }, MILLPOND_E_BUSY);
+    fails(unsafe { millpond_capture_end(kept) }, MILLPOND_E_NOT_PERMITTED);
+    ok(unsafe { millpond_capture_release_async(kept) });
+    fails(unsafe { millpond_capture_release_async(kept) }, MILLPOND_E_INVALID_ARGUMENT);
+    ok(unsafe { millpond_capture_release_async(null_mut()) });
+    ok(unsafe { millpond_device_empty_cache(h.device) });
+    assert_eq!(device_stats(h.device).reserved_bytes.current, 0);
+    fails(unsafe { millpond_capture_keep(h.pool, &mut kept) }, MILLPOND_E_INVALID_ARGUMENT);
+    fails(unsafe { millpond_capture_keep(pool, null_mut()) }, MILLPOND_E_INVALID_ARGUMENT);
+    ok(unsafe { millpond_pool_destroy(pool) });
+    fails(unsafe { millpond_capture_keep(pool, &mut kept) }, MILLPOND_E_INVALID_ARGUMENT);
+}
+
+#[test]
 fn bad_captures_are_refused() {
     let h = host(true);
     let (pool, stream) = (h.new_pool(), h.stream());
