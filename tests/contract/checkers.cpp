@@ -148,7 +148,8 @@ struct Late {
   }
 };
 
-/// A stream ends before its work has: its blocks may be used until that is done, whenever and however they are freed.
+/// A stream ends before its work has: its blocks may be used until that is done, whenever and
+/// however they are freed.
 void right_when_streams_end(millpond_pool* pool) {
   C_Stream other = stream();
   for (std::size_t bytes : {std::size_t{1000}, std::size_t{50000}, std::size_t{3} << 20}) {

@@ -36,15 +36,13 @@ using millpond_torch::Block;
 
 /// The functions of libmillpond-torch.so, by their names without the prefix.
 struct Library {
-#define FUNCTIONS(X)                                                                               \
-  X(request)                                                                                       \
-  X(delete)                                                                                        \
-  X(init)                                                                                          \
-  X(reset)                                                                                         \
-  X(memory_fraction)                                                                               \
-  X(base_alloc) X(record_stream) X(begin_allocate_to_pool) X(end_allocate_to_pool) X(release_pool) \
-      X(memory_stats) X(memory_stats_name) X(reset_accumulated) X(reset_peaks) X(memory) X(blocks) \
-          X(pool_hold) X(pool_uses) X(copies_by_peer) X(last_error)
+// clang-format off
+#define FUNCTIONS(X)                                                                         \
+  X(request) X(delete) X(init) X(reset) X(memory_fraction) X(base_alloc) X(record_stream)    \
+  X(begin_allocate_to_pool) X(end_allocate_to_pool) X(release_pool) X(memory_stats)          \
+  X(memory_stats_name) X(reset_accumulated) X(reset_peaks) X(memory) X(blocks) X(pool_hold)  \
+  X(pool_uses) X(copies_by_peer) X(last_error)
+// clang-format on
 #define MEMBER(name) decltype(&millpond_torch_##name) name##_;
   FUNCTIONS(MEMBER)
 
