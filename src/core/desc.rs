@@ -63,6 +63,11 @@ pub(crate) const OVERSIZE: u32 = 1 << 12;
 /// How a granule is used: bits 56.. of its record. If blocks can start in it, bit 2 is set and the low two bits are the
 /// blocks' tier bits.
 pub(crate) mod use_of {
+    /// Nothing: it has no memory, or an operation holds it.
+    pub(crate) const NONE: u64 = 0;
+    /// No heap's, but of a segment that others may have parts of: an operation holds it. Only where whole segments
+    /// matter (`heap/idle.rs`).
+    pub(crate) const HELD: u64 = 2;
     /// A chunk of the small tier.
     pub(crate) const SMALL: u64 = 4;
     /// A chunk of the medium tier.
@@ -82,7 +87,9 @@ pub(crate) struct GranuleUse(pub u64);
 
 impl GranuleUse {
     /// The granule belongs to nobody.
-    pub(crate) const NONE: GranuleUse = GranuleUse(0);
+    pub(crate) const NONE: GranuleUse = GranuleUse(use_of::NONE << 56);
+    /// The same, and it is part of a segment.
+    pub(crate) const HELD: GranuleUse = GranuleUse(use_of::HELD << 56);
 
     #[inline(always)]
     pub(crate) fn new(use_: u64, shift: u32, heap: u32, low: u32) -> Self {
@@ -136,7 +143,12 @@ impl<'a> Desc<'a> {
         "Next in its bin; of a scattered block, its first piece; of a piece, the next one."
     );
     word!(prev, set_prev, 4, "Previous in its bin; on the remote list, the next one.");
-    word!(aux, set_aux, 5, "For a scattered block, its entry in the alias cache.");
+    word!(
+        aux,
+        set_aux,
+        5,
+        "For a scattered block, its entry in the alias cache; for a free block in the bins, 1 if it is a whole segment."
+    );
 
     /// Kind, tier and flags.
     #[inline(always)]

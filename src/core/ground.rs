@@ -7,7 +7,7 @@
 use super::aliases::Aliases;
 use super::backing::Backing;
 use super::desc::{Found, Id, Maps, kind};
-use super::heap::{Changed, Heap, LockedHeap, OwnedHeap, Scratch, Shared};
+use super::heap::{Changed, Heap, LockedHeap, OwnedHeap, Scratch, Shared, Source, Stuck};
 use super::ledger::Ledger;
 use super::order::Order;
 use super::shape::{Fine, Shape, shift_of};
@@ -19,6 +19,8 @@ use super::state::sleeping::SleepingPools;
 use super::state::tags::Tags;
 use super::state::tuned::Tuned;
 use super::types::{POOL_SLOTS, PoolId};
+#[cfg(test)]
+use super::units::Extent;
 use super::units::{GRANULE_SHIFT, GranuleRun, LARGE_UNITS_SHIFT, granule_bytes};
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::Slots;
@@ -72,6 +74,15 @@ impl Config {
     /// Whether segments may be smaller than a granule, because a plugin's init or realloc size is.
     fn has_small_segments(&self) -> bool {
         !self.mapping && self.init_alloc.min(self.realloc) < granule_bytes(1)
+    }
+
+    /// What the memory comes in.
+    pub(crate) fn source(&self) -> Source {
+        match self.mapping {
+            true => Source::Granules,
+            false if self.growing => Source::OwnSegments,
+            false => Source::Segments,
+        }
     }
 
     /// The number of granules of memory, and of granules of addresses for scattered blocks.
@@ -149,6 +160,10 @@ pub(crate) struct Ground {
     /// [units of the large tier] how much of a heap may be free in partly used granules; `u64::MAX` as long as the
     /// device has more memory to give, as far as was last seen. A hint.
     pub most_ragged: AtomicU64,
+    /// How much free memory may be stuck in partly used segments.
+    pub stuck: Stuck,
+    /// [B] What was reserved when the device last refused a segment that the limits allow; `u64::MAX`: it has not.
+    pub refused_at: AtomicU64,
     /// Granules of memory; granule numbers from here on are addresses for scattered blocks.
     pub real: u32,
 }
@@ -257,6 +272,8 @@ impl Ground {
             retries: AtomicU64::new(0),
             tuned: Tuned::default(),
             most_ragged: AtomicU64::new(u64::MAX),
+            stuck: Stuck::default(),
+            refused_at: AtomicU64::new(u64::MAX),
             real,
         })
     }
@@ -305,7 +322,7 @@ impl Ground {
 
     #[inline(always)]
     pub(crate) fn shared(&self) -> Shared<'_> {
-        Shared { maps: &self.maps, aliases: &self.aliases, changed: &self.changed }
+        Shared { maps: &self.maps, aliases: &self.aliases, changed: &self.changed, stuck: &self.stuck }
     }
 
     // ---- heaps ---------------------------------------------------------------------------------------
@@ -440,5 +457,27 @@ impl Ground {
         for heap in self.all_heaps() {
             self.look(heap).check(used);
         }
+        if self.config.source() == Source::OwnSegments {
+            self.check_stuck();
+        }
+    }
+
+    /// Counts again what is stuck in partly used segments.
+    fn check_stuck(&self) {
+        let parts: Vec<_> = self.growing().segments().map(|s| s.part).collect();
+        let (mut free, mut stuck) = (Vec::new(), 0);
+        for heap in self.all_heaps() {
+            let h = self.look(heap);
+            h.free_list(&mut free);
+            let (whole, cut): (Vec<_>, Vec<_>) =
+                free.iter().map(|f| f.part).partition(|p| parts.binary_search(p).is_ok());
+            let units = |parts: &[Extent]| parts.iter().map(|p| i64::from(p.units)).sum::<i64>();
+            let idle = h.idle();
+            assert_eq!(idle.whole, units(&whole), "heap {}: free in whole segments", heap.index);
+            assert_eq!(idle.free - idle.whole, units(&cut), "heap {}: stuck", heap.index);
+            assert_eq!(idle.counted, units(&cut), "heap {}: counted as stuck", heap.index);
+            stuck += units(&cut);
+        }
+        assert_eq!(self.stuck.now(), stuck, "stuck in all heaps");
     }
 }

@@ -11,6 +11,7 @@
 
 use super::backing::{Backing, Point, Points};
 use super::ground::Config;
+use super::heap::Source;
 use super::pond::Pond;
 use super::state::tuned::Tuning;
 use super::types::{PoolId, UNORDERED};
@@ -27,6 +28,7 @@ mod oom;
 mod programs;
 mod scale;
 mod scattered;
+mod segments;
 mod sim;
 mod sleep;
 mod tuned;
@@ -274,8 +276,9 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn run(mapping: bool, ops: Vec<Op>) {
-    let mut b = Bench::new(config(mapping, 96 << 20));
+fn run(source: Source, ops: Vec<Op>) {
+    let mapping = source == Source::Granules;
+    let mut b = Bench::new(Config { growing: source == Source::OwnSegments, ..config(mapping, 96 << 20) });
     let second = b.pond.pool_create(0).unwrap();
     let third = b.pond.pool_create(0).unwrap();
     let pools = [PoolId::DEFAULT, second, third];
@@ -396,7 +399,11 @@ fn run(mapping: bool, ops: Vec<Op>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 300, ..ProptestConfig::default() })]
     #[test]
-    fn random_programs_on_a_mapping_device(ops in prop::collection::vec(op(), 1..300)) { run(true, ops); }
+    fn random_programs_on_a_mapping_device(ops in prop::collection::vec(op(), 1..300)) { run(Source::Granules, ops); }
     #[test]
-    fn random_programs_on_segments(ops in prop::collection::vec(op(), 1..300)) { run(false, ops); }
+    fn random_programs_on_segments(ops in prop::collection::vec(op(), 1..300)) { run(Source::Segments, ops); }
+    #[test]
+    fn random_programs_on_segments_of_their_own(ops in prop::collection::vec(op(), 1..300)) {
+        run(Source::OwnSegments, ops);
+    }
 }

@@ -306,12 +306,13 @@ fn expandable_segments_off_means_segments() {
         assert_eq!(option(d, "expandable_segments"), if merges { "True" } else { "False" });
         // Every other block of 4 MiB free, and more than the device's rest in sum.
         let all: Vec<_> = (0..48).map(|_| take(d, 4 * MIB)).collect();
-        assert_eq!(device_stats(d).segments.current, if merges { 96 } else { 3 });
+        let segments = device_stats(d).segments.current;
+        assert!(if merges { segments == 96 } else { segments < 24 }, "{segments} segments");
         all.iter().step_by(2).for_each(|&p| give(d, p));
-        let large = try_take(d, 90 * MIB);
+        let large = try_take(d, 150 * MIB);
         assert_eq!(large.is_ok(), merges, "{}", message());
         if let Ok(p) = large {
-            touch(d, p, 90 * MIB);
+            touch(d, p, 150 * MIB);
         }
         fails(
             set(d, &format!("expandable_segments:{}", if merges { "False" } else { "True" })),

@@ -238,6 +238,8 @@ fn memory_in_pieces() {
                 millpond::runtime::set_default_options(Some("host"), None, options).unwrap();
             }
             let d = host(64 * MIB, mapping);
+            // Segments of one block each would simply go back.
+            d.set_options("large_segment_size_mb:64").unwrap();
             let (pool, s) = (d.pool(0), d.stream());
             let kept = holes(d, pool, s);
             let (line, r) = failure(d, pool.alloc(8 * MIB, s));

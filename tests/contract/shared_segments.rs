@@ -17,14 +17,22 @@ fn check(pools: &[Pool]) {
     }
 }
 
+/// A device that gives segments of 64 MiB, however little a request needs.
+fn large_segments(capacity: usize) -> Device {
+    let d = host(capacity, false);
+    d.set_options("large_segment_size_mb:64").unwrap();
+    d
+}
+
 /// A device of one segment: the pool that came first, and another one that has a part of it.
 fn two_pools_in_a_segment() -> (Device, Pool, Pool, usize) {
-    let d = host(64 * MIB, false);
+    let d = large_segments(64 * MIB);
     let (first, second) = (d.pool(0), d.pool(0));
     let p = first.alloc(MIB, NULL).unwrap();
     let q = second.alloc(4 * MIB, NULL).unwrap();
     first.free(p, NULL).unwrap();
     check(&[first, second, d.default_pool()]);
+    assert_eq!(d.stats().segments.current, 1, "they share it");
     (d, first, second, q)
 }
 
@@ -98,7 +106,7 @@ fn pools_that_come_and_go_in_a_shared_segment_lose_nothing() {
 /// A pool of a small limit that was there first, and another one that leaves most of a large segment unused. `give`
 /// gives unused memory back.
 fn small_and_large(give: impl FnOnce(Device, Pool)) {
-    let d = host(256 * MIB, false);
+    let d = large_segments(256 * MIB);
     let (small, large) = (d.pool(4 * MIB), d.pool(0));
     let p = small.alloc(MIB, NULL).unwrap();
     let kept = large.alloc(MIB, NULL).unwrap();
@@ -152,7 +160,7 @@ fn the_release_of_a_capture_keeps_to_the_limits_of_other_pools() {
 #[test]
 fn the_end_of_a_pool_keeps_to_the_limits_of_others() {
     apart(|| {
-        let d = host(64 * MIB, false);
+        let d = large_segments(64 * MIB);
         let (small, large) = (d.pool(4 * MIB), d.pool(0));
         // Both are in one segment: the large pool takes it, the small one gets a part.
         let s = d.stream();

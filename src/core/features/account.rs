@@ -7,6 +7,7 @@ use super::super::ledger::{Account, Ledger, Sums};
 use super::super::state::growth::Holdings;
 use super::super::state::pools::Pool;
 use super::super::types::{PoolId, Stats};
+use super::super::units::LARGE_SHIFT;
 use crate::base::error::Result;
 use crate::base::sync::{Ordering::Relaxed, lock};
 
@@ -96,6 +97,7 @@ impl Ground {
             }
         }
         ledger.device.raise();
+        self.stuck.note_peak(ledger.device.peaks.allocated() >> LARGE_SHIFT);
         for h in all.iter() {
             if let Some(p) = ledger.pools.get_mut(&h.heap.pool()) {
                 p.raise();

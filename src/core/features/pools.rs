@@ -137,7 +137,7 @@ impl Ground {
             None => {
                 let _ledger = lock(&self.ledger);
                 let i = self.heap_count.load(Relaxed);
-                let Ok(heap) = self.heaps.put(i as usize, Heap::new(i, self.config.mapping)) else {
+                let Ok(heap) = self.heaps.put(i as usize, Heap::new(i, self.config.source())) else {
                     fail!(Code::OutOfMemory, "more than {} streams in use on one device", self.heaps.len());
                 };
                 // Release: a thread that sees the count sees the heap.

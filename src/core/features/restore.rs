@@ -473,6 +473,7 @@ impl Ground {
                     self.revive_block(h, id, blocks[n]);
                 }
             }
+            h.count_stuck();
         }
     }
 

@@ -143,7 +143,7 @@ impl Ground {
                 h.put_id(gone.id);
                 h.counters.count_back(Class::Large, charged);
                 drop(h);
-                g.segment_gone(segment, heap.pool());
+                self.forget_segment(&mut g, segment, heap.pool());
                 gained(charged);
             }
             Err(_) => g.keep_segment(segment),

@@ -43,7 +43,22 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             owned += u64::from(unit.div_ceil(LARGE_UNITS) - first_g);
         }
         assert_eq!(owned, self.state.granules, "granules owned");
+        self.check_idle();
         assert_eq!((chunks, pieces), (self.state.chunks, self.state.pieces), "chunks, and blocks in them");
+    }
+
+    /// What is kept of the free memory where whole segments matter.
+    fn check_idle(&self) {
+        if self.state.keeps_whole {
+            let (maps, mut free) = (self.maps(), 0);
+            self.state.large.walk(maps, 1, |id| {
+                free += i64::from(maps.desc(id).units());
+                true
+            });
+            let kept = self.idle();
+            assert_eq!(kept.free, free, "units in the bins");
+            assert!(0 <= kept.whole && kept.whole <= free, "{kept:?}");
+        }
     }
 
     fn check_chunk(maps: &super::Maps, g: GranuleUse, granule: u32) -> u64 {

@@ -209,6 +209,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
         self.chunk_from(chunk, tier, slot);
         self.state.empty[tier as usize] = true;
+        self.count_stuck();
         true
     }
 }

@@ -32,7 +32,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
 
     fn disown(&mut self, run: GranuleRun) {
         for g in run.granules() {
-            self.maps().set_granule(g, GranuleUse::NONE);
+            self.maps()
+                .set_granule(g, if self.state.keeps_whole { GranuleUse::HELD } else { GranuleUse::NONE });
         }
         self.state.granules -= u64::from(run.count);
     }
@@ -46,6 +47,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         d.set_units(part.units);
         self.maps().large_tags().enter(part.off, part.units, id);
         self.free_large(id);
+        self.count_stuck();
     }
 
     /// Stores the runs of free whole granules, with the blocks that contain them, in `into`; returns the number of
@@ -104,6 +106,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let piece = self.carve(id, part)?;
         self.maps().desc(piece).set_state(kind::UNUSED);
         self.disown(part.touched());
+        self.count_stuck();
         Some(FreeBlock { part, id: piece })
     }
 

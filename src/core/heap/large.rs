@@ -4,6 +4,7 @@
 use super::super::desc::{Desc, Id, kind, use_of};
 use super::super::shape::Tier;
 use super::super::units::{Extent, LARGE_UNITS, LARGE_UNITS_SHIFT};
+use super::idle::OWN_SEGMENT;
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
@@ -19,7 +20,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let d = maps.desc(id);
         d.become_(kind::FREE, Tier::Large as u32);
         maps.large_tags().enter(d.off(), d.units(), id);
-        self.state.large.insert(maps, id);
+        self.bin(id);
     }
 
     /// Cuts a part out of a free large block. The remainders on both sides stay free; the left one keeps the block's
@@ -33,7 +34,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
         let d = maps.desc(id);
         let (off, end) = (d.off(), d.off() + d.units());
-        self.state.large.remove(maps, id);
+        self.unbin(id);
         let piece = if at > off { self.pop_id() } else { id };
         if at > off {
             d.set_units(at - off);
@@ -66,8 +67,29 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         if !self.has_id() {
             return 0;
         }
+        if self.state.keeps_whole {
+            return self.fit_sparing(units);
+        }
         let id = self.state.large.take(maps, units);
         if id == 0 { 0 } else { self.cut(id, units) }
+    }
+
+    /// The same where whole segments matter.
+    fn fit_sparing(&mut self, units: u32) -> Id {
+        let small = units < OWN_SEGMENT;
+        let id = if small { self.state.large.find(self.maps(), units) } else { self.find_sparing(units) };
+        let id = self.cut_from_bins(id, units);
+        self.count_stuck();
+        id
+    }
+
+    /// Cuts `units` from a free block in the bins, if it is one. An id is in stock.
+    fn cut_from_bins(&mut self, id: Id, units: u32) -> Id {
+        if id == 0 {
+            return 0;
+        }
+        self.unbin(id);
+        self.cut(id, units)
     }
 
     /// Takes `units` from the start of a free large block that has been removed from the bins; the remainder goes back
@@ -90,7 +112,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let tags = maps.large_tags();
         tags.enter(off, units, piece);
         tags.set(off + units, id);
-        self.state.large.insert(maps, id);
+        self.bin(id);
         piece
     }
 
@@ -107,7 +129,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let left = tags.at(off - 1);
             let l = descs.of(left); // 0 is never free
             if l.state() == free && l.off() + l.units() == off {
-                self.state.large.remove(maps, left);
+                self.unbin(left);
                 off = l.off();
                 self.put_id(id);
                 keep = left;
@@ -117,7 +139,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let right = tags.at(end);
             let r = descs.of(right);
             if r.state() == free && r.off() == end {
-                self.state.large.remove(maps, right);
+                self.unbin(right);
                 end += r.units();
                 self.put_id(right);
             }
@@ -127,11 +149,15 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         d.set_off(off);
         d.set_units(end - off);
         d.become_(kind::FREE, Tier::Large as u32);
-        self.state.large.insert(maps, keep);
+        self.bin(keep);
     }
 
-    /// Like `fit_large`, but checks every free block.
-    pub(crate) fn fit_any(&mut self, units: u32) -> Id {
+    /// Like `fit_large`, but checks every free block. Where whole segments matter, it spares them as `fit_large` does,
+    /// unless `whole`.
+    pub(crate) fn fit_any(&mut self, units: u32, whole: bool) -> Id {
+        if self.state.keeps_whole && !whole && units >= OWN_SEGMENT {
+            return 0;
+        }
         let maps = self.maps();
         let mut best = (0, u32::MAX);
         self.state.large.walk(maps, units, |id| {
@@ -144,8 +170,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         if best.0 == 0 || !self.stock_ids() {
             return 0;
         }
-        self.state.large.remove(maps, best.0);
-        self.cut(best.0, units)
+        self.cut_from_bins(best.0, units)
     }
 }
 

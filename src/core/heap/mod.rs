@@ -33,6 +33,7 @@ mod check;
 pub(crate) mod counters;
 mod fine;
 mod granules;
+mod idle;
 mod ids;
 mod large;
 mod place;
@@ -45,6 +46,8 @@ mod waiting;
 mod whole;
 
 pub(crate) use granules::FreeBlock;
+use idle::Idle;
+pub(crate) use idle::{OWN_SEGMENT, Stuck};
 pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
 pub(crate) use waiting::{Waiting, WaitingList};
@@ -69,6 +72,17 @@ pub(crate) struct Use {
     pub said: u64,
 }
 
+/// What the memory of a device comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Granules that can be mapped anywhere.
+    Granules,
+    /// Segments of given sizes.
+    Segments,
+    /// Segments as large as requests need them.
+    OwnSegments,
+}
+
 /// What the lock guards.
 pub(crate) struct HeapState {
     pub counters: Counters,
@@ -88,6 +102,10 @@ pub(crate) struct HeapState {
     small: Bins<10, 1>,
     medium: Bins<7, 1>,
     large: Bins<28, 16>,
+    /// What of the large tier is free; kept where `keeps_whole` says so.
+    idle: Idle,
+    /// Whole segments are cut sparingly (`idle.rs`).
+    keeps_whole: bool,
     ids: Id,
     /// Granules that are chunks, and blocks in them: live, waiting and free ones.
     chunks: u64,
@@ -117,11 +135,11 @@ pub(crate) struct HeapState {
 }
 
 impl HeapState {
-    fn new(mapping: bool) -> HeapState {
+    fn new(source: Source) -> HeapState {
         HeapState {
             counters: Counters::default(),
             lists: [0; LISTS],
-            quick: Quick::new(mapping),
+            quick: Quick::new(source == Source::Granules),
             live_flags: 0,
             shared: false,
             rests: true,
@@ -129,6 +147,8 @@ impl HeapState {
             small: Bins::new(),
             medium: Bins::new(),
             large: Bins::new(),
+            idle: Idle::default(),
+            keeps_whole: source == Source::OwnSegments,
             ids: 0,
             chunks: 0,
             pieces: 0,
@@ -177,6 +197,7 @@ pub(crate) struct Shared<'a> {
     pub maps: &'a Maps,
     pub aliases: &'a Lock<Aliases, { levels::ALIASES }>,
     pub changed: &'a Changed,
+    pub stuck: &'a Stuck,
 }
 
 impl Heap {
@@ -185,9 +206,9 @@ impl Heap {
         &self.listed
     }
 
-    pub(crate) fn new(index: u32, mapping: bool) -> Heap {
+    pub(crate) fn new(index: u32, source: Source) -> Heap {
         Heap {
-            state: Padded(Biased::new(HeapState::new(mapping))),
+            state: Padded(Biased::new(HeapState::new(source))),
             remote: Padded(Remote::new()),
             allocates: Padded(AtomicU64::new(0)),
             index,
@@ -356,8 +377,9 @@ impl LockedHeap<'_> {
     }
 
     /// The device has ended: empties the heap.
-    pub(crate) fn become_empty(&mut self, mapping: bool) {
-        *self.state = HeapState { shared: self.state.shared, ..HeapState::new(mapping) };
+    pub(crate) fn become_empty(&mut self, source: Source) {
+        self.forget_stuck();
+        *self.state = HeapState { shared: self.state.shared, ..HeapState::new(source) };
         self.heap.remote.take();
     }
 
@@ -419,6 +441,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         self.flush_fine(Tier::Small);
         self.flush_fine(Tier::Medium);
         self.drop_empty_chunks();
+        self.count_stuck();
     }
 
     /// Merges the freed blocks of a fine tier.

@@ -7,6 +7,7 @@ struct Rig {
     maps: Maps,
     aliases: Lock<Aliases, { levels::ALIASES }>,
     changed: Changed,
+    stuck: Stuck,
     heaps: Vec<&'static Heap>,
 }
 
@@ -19,12 +20,13 @@ impl Rig {
             maps: Maps::new(shape, 32, 0, u64::MAX).unwrap(),
             aliases: Lock::new(Aliases::new(none, 0)),
             changed: Changed::default(),
-            heaps: (0..3).map(|i| &*Box::leak(Box::new(Heap::new(i, false)))).collect(),
+            stuck: Stuck::default(),
+            heaps: (0..3).map(|i| &*Box::leak(Box::new(Heap::new(i, Source::Segments)))).collect(),
         }
     }
 
     fn shared(&self) -> Shared<'_> {
-        Shared { maps: &self.maps, aliases: &self.aliases, changed: &self.changed }
+        Shared { maps: &self.maps, aliases: &self.aliases, changed: &self.changed, stuck: &self.stuck }
     }
 
     fn take(&self, looker: usize) -> Vec<u32> {

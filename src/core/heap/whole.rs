@@ -30,6 +30,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         for &(_, _, id) in &all {
             self.merge(id);
         }
+        self.count_stuck();
         !all.is_empty()
     }
 }

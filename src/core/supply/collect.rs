@@ -32,20 +32,27 @@ impl Search<'_> {
             let (taken, transit) = {
                 let mut g = ground.growing();
                 let taken = ground.take_free(&mut g, ground.heaps_but(req.heap), granules);
-                (taken, g.begin_transit(Parts::Any))
+                let transit = (!taken.is_empty()).then(|| g.begin_transit(Parts::Any));
+                (taken, transit)
             };
             let _ = ground.give_granules_back(taken, &mut went);
-            transit.end(&mut ground.growing());
+            if let Some(transit) = transit {
+                transit.end(&mut ground.growing());
+            }
         } else {
             let (mut taken, transit) = {
                 let mut g = ground.growing();
                 let taken = ground.take_all_free(&mut g, ground.heaps_in(None));
-                (ground.keep_whole(&g, taken), g.begin_transit(Parts::Any))
+                let taken = ground.keep_whole(&g, taken);
+                let transit = (!taken.is_empty()).then(|| g.begin_transit(Parts::Any));
+                (taken, transit)
             };
-            let _ = ground.give_segments_back(&mut taken, |_| over() > 0, &mut went);
-            let mut g = ground.growing();
-            ground.return_all(&g, taken);
-            transit.end(&mut g);
+            let _ = ground.give_segments_back(&mut taken, over(), &mut went);
+            if let Some(transit) = transit {
+                let mut g = ground.growing();
+                ground.return_all(&g, taken);
+                transit.end(&mut g);
+            }
         }
         any || went
     }

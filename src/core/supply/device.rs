@@ -78,7 +78,13 @@ impl Ground {
         let done = self.backing.segment(granule_bytes(part.touched().first), bytes);
         let mut g = self.growing();
         g.unclaim(pool, bytes);
+        self.note_answer(&g, bytes, done.as_ref().err().map(Error::code));
         let given = done.map(|()| {
+            // There is nothing behind the end of a segment: clears what an earlier segment may have left in the table
+            // there.
+            for unit in part.end()..part.end().next_multiple_of(LARGE_UNITS) {
+                self.maps.set_large_at(unit, 0);
+            }
             let max_split = self.tuned.max_split();
             g.enter_segment(part, bytes, pool, max_split != 0 && bytes >= max_split);
             gained(bytes);
@@ -157,24 +163,28 @@ impl Search<'_> {
         Ok(())
     }
 
+    /// [B] The smallest segment that serves the request.
+    pub(super) fn least_segment(&self) -> u64 {
+        // A fine tier needs a whole granule for its chunk, a large request only its own units.
+        let quantum = (1u64 << LARGE_SHIFT).max(self.ground.maps.shape.min_chunk());
+        if self.req.is_large() { self.req.charged.next_multiple_of(quantum) } else { GRANULE }
+    }
+
     /// Takes a new segment: of the init size at first, of the realloc size later, and never too small for the request.
     fn grow_segment(&mut self) -> Result<()> {
         let (ground, req) = (self.ground, self.req);
         let config = &ground.config;
-        let unit = 1u64 << LARGE_SHIFT;
         let chunk = ground.maps.shape.min_chunk();
-        // A fine tier needs a whole granule for its chunk, a large request only its own units.
-        let least = if req.is_large() { req.charged.next_multiple_of(unit.max(chunk)) } else { GRANULE };
+        let least = self.least_segment();
         let (usual, allowed, why) = {
             let g = ground.growing();
-            let usual = match ground.tuned.get().segment {
-                0 if !g.has_segments() => config.init_alloc,
-                // A block cannot lie across two segments: few large ones waste less than many small ones.
-                0 if config.growing => {
-                    let part = g.device.reserved.current / GROWTH_PART;
-                    config.realloc.max(part >> GRANULE_SHIFT << GRANULE_SHIFT)
-                }
-                0 => config.realloc,
+            let tuned = ground.tuned.get().segment;
+            // A block cannot lie across two segments: few large ones waste less than many small ones.
+            let grown = g.device.reserved.current / GROWTH_PART / GRANULE * GRANULE;
+            let devices = if g.has_segments() { config.realloc } else { config.init_alloc };
+            let usual = match tuned {
+                0 if config.growing => self.own_size(least, devices, grown),
+                0 => devices,
                 tuned => tuned,
             };
             let (allowed, why) = ground.allowed(&g, req.heap.pool());
@@ -189,14 +199,7 @@ impl Search<'_> {
             let Some(id) = ground.look(req.heap).take_id() else {
                 fail!(Code::OutOfMemory, "{}", ours::TOO_MANY_BLOCKS);
             };
-            let give = |part: Extent| {
-                // There is nothing behind the end of a segment: clears what an earlier segment may have left in the
-                // table there.
-                for unit in part.end()..part.end().next_multiple_of(LARGE_UNITS) {
-                    ground.maps.set_large_at(unit, 0);
-                }
-                ground.lock(req.heap).give(FreeBlock { part, id });
-            };
+            let give = |part: Extent| ground.lock(req.heap).give(FreeBlock { part, id });
             match ground.take_segment(req.heap, bytes, (bytes >> LARGE_SHIFT) as u32, give) {
                 Ok(()) => return Ok(()),
                 Err(e) => {

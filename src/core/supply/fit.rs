@@ -67,7 +67,7 @@ impl Ground {
             return self.refill(req);
         }
         if id == 0 {
-            id = self.fit_merged(&mut h, size, all);
+            id = self.fit_merged(&mut h, size, all, false);
         }
         if id == 0 {
             let _asking = self.asking(&mut h);
@@ -75,7 +75,7 @@ impl Ground {
                 drop(h);
                 self.poll(req.heap);
                 h = self.lock(req.heap);
-                id = self.fit_merged(&mut h, size, all);
+                id = self.fit_merged(&mut h, size, all, false);
             }
             if id != 0 {
                 return Ok(self.finish(h, id, size.tier as u32, req));

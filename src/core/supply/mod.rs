@@ -8,7 +8,7 @@
 
 use super::desc::Id;
 use super::ground::Ground;
-use super::heap::{Heap, LockedHeap, Scratch, Unscattered};
+use super::heap::{Heap, LockedHeap, Scratch, Source, Unscattered};
 use super::shape::{Class, Size, Tier};
 use super::types::{NO_POOL, PoolId, UNORDERED};
 use super::units::LARGE_UNITS;
@@ -21,6 +21,7 @@ mod collect;
 mod device;
 mod fit;
 mod gained;
+mod own;
 mod scarcity;
 mod scatter;
 mod steal;
@@ -76,11 +77,12 @@ const WORN: u32 = 8;
 const SLACK_PART: u64 = 80;
 
 /// What is tried next for a request that found nothing, cheapest first.
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step::Steal { same_pool: true, terms: Terms::Idle },
     Step::Collect,
     Step::Device,
     Step::Whole,
+    Step::Swap,
     Step::Steal { same_pool: true, terms: Terms::Wait },
     Step::Steal { same_pool: false, terms: Terms::Idle },
     Step::Waiting,
@@ -94,11 +96,12 @@ const AFTER_WAITING: usize = 4;
 
 /// The same for a request without a stream, which waits on the host where others make their stream wait: what is ready
 /// somewhere comes before any wait.
-const UNORDERED_STEPS: [Step; 10] = [
+const UNORDERED_STEPS: [Step; 11] = [
     Step::Steal { same_pool: true, terms: Terms::Idle },
     Step::Collect,
     Step::Device,
     Step::Whole,
+    Step::Swap,
     Step::Ready,
     Step::Steal { same_pool: false, terms: Terms::Idle },
     Step::Steal { same_pool: true, terms: Terms::Wait },
@@ -119,6 +122,8 @@ enum Step {
     Collect,
     Device,
     Whole,
+    /// Idle segments back to the device, for one of the right size, where segments are as large as requests need.
+    Swap,
     /// Freed blocks that wait for nothing any more.
     Ready,
     /// Freed blocks, the first that is ready.
@@ -238,6 +243,9 @@ impl Search<'_> {
         let mut scattering = ground.config.mapping;
         let mut all = ground.merges_small_first();
         let (mut eased, mut collected) = (false, false);
+        // Whole segments are cut when nothing else is left, and when one was just taken for the request.
+        let (mut whole, mut fresh) = (false, false);
+        ground.note_most();
         let scarcity = match req.is_large() && req.size.units >= LARGE_UNITS {
             true => ground.note_scarcity(req.heap),
             false => Scarcity::NONE,
@@ -253,7 +261,7 @@ impl Search<'_> {
             };
             let spared = limit.is_some();
             if !spared {
-                let id = ground.fit_merged(&mut h, req.size, all);
+                let id = ground.fit_merged(&mut h, req.size, all, whole || fresh);
                 if id != 0 {
                     return Ok(Some(ground.finish(h, id, req.size.tier as u32, req)));
                 }
@@ -312,7 +320,12 @@ impl Search<'_> {
             if step > DEVICE && missing < refused_for {
                 step = DEVICE; // others gave a part, and the device may have the rest
             }
-            let Some(&what) = steps.get(step) else { return Ok(None) };
+            let Some(&what) = steps.get(step) else {
+                if std::mem::replace(&mut whole, true) || ground.config.source() != Source::OwnSegments {
+                    return Ok(None);
+                }
+                continue;
+            };
             if matches!(what, Step::Device) {
                 refused_for = missing;
             }
@@ -320,6 +333,7 @@ impl Search<'_> {
             let mut trials = std::mem::take(&mut self.trials);
             let helped = trials.step(what, || self.take(what, missing, scattering));
             self.trials = trials;
+            fresh = helped && matches!(what, Step::Device | Step::Swap | Step::Trim);
             if !helped {
                 step += 1;
             } else if matches!(what, Step::Ready | Step::Waiting) {
@@ -346,6 +360,7 @@ impl Search<'_> {
             Step::Collect => self.collect(missing),
             Step::Whole => ground.give_up_whole(),
             Step::Ready => ground.poll_all(),
+            Step::Swap => self.swap_segments(missing),
             Step::Waiting => ground.poll_all() || ground.wait_for_one(None),
             // Giving idle segments back may let the device serve one that is large enough.
             Step::Trim => !ground.config.mapping && self.trim_and_grow(missing),
@@ -405,7 +420,7 @@ impl Ground {
     }
 
     /// A fit after everything of its tier that was freed so far is merged; with `all`, after everything is.
-    pub(crate) fn fit_merged(&self, h: &mut LockedHeap<'_>, size: Size, all: bool) -> Id {
+    pub(crate) fn fit_merged(&self, h: &mut LockedHeap<'_>, size: Size, all: bool, whole: bool) -> Id {
         self.drain(h);
         if size.tier != Tier::Large {
             h.flush_fine(size.tier);
@@ -416,7 +431,11 @@ impl Ground {
             h.flush(); // small blocks may hold the last granule that is missing
             id = h.fit(size);
         }
-        if id == 0 && size.tier == Tier::Large { h.fit_any(size.units) } else { id }
+        if id == 0 && size.tier == Tier::Large {
+            id = h.fit_any(size.units, whole);
+        }
+        h.count_stuck();
+        id
     }
 
     /// Makes a block that was just taken live, and counts it; its offset.

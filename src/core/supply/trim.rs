@@ -4,6 +4,7 @@
 //! and only then is the device waited for: work that was queued before the free may still use it until then. Memory
 //! that the device refuses, and segments that are not completely free, go back to the heaps from which they were taken.
 
+use super::super::desc::GranuleUse;
 use super::super::ground::{Ground, Growing};
 use super::super::heap::{FreeBlock, Heap};
 use super::super::state::growth::{Parts, Segment, joined};
@@ -54,7 +55,7 @@ impl Ground {
                 let transit = (!taken.is_empty()).then(|| g.begin_transit(parts));
                 (taken, transit)
             };
-            let done = self.give_segments_back(&mut taken, |_| true, &mut any);
+            let done = self.give_segments_back(&mut taken, u64::MAX, &mut any);
             // Parts of segments that others use: a pool without blocks does not keep them.
             let leaves = pool.filter(|&p| !taken.is_empty() && self.is_empty(p));
             let commons = leaves.and_then(|_| self.commons().ok());
@@ -200,12 +201,13 @@ impl Ground {
         taken
     }
 
-    /// Gives segments that were taken completely back to the device, the largest first, as long as `more` accepts the
-    /// next one. Waits for the device. Removes them from `taken`. `any` is set if something went back.
+    /// Gives segments that were taken completely back to the device until these have `wanted` bytes: the smallest that
+    /// is enough, otherwise the largest first. Waits for the device. Removes them from `taken`. `any` is set if
+    /// something went back.
     pub(super) fn give_segments_back(
         &self,
         taken: &mut Vec<Taken>,
-        mut more: impl FnMut(&Segment) -> bool,
+        mut wanted: u64,
         any: &mut bool,
     ) -> Result<()> {
         let runs = joined(taken.iter().map(|t| t.block.part));
@@ -214,12 +216,12 @@ impl Ground {
         if idle.is_empty() {
             return Ok(());
         }
-        idle.sort_by_key(|s| std::cmp::Reverse(s.bytes));
+        idle.sort_by_key(|s| s.bytes);
         self.order.sync_device()?;
-        for segment in idle {
-            if !more(&segment) {
-                break;
-            }
+        while wanted > 0
+            && let Some(segment) = next_back(&mut idle, wanted)
+        {
+            wanted = wanted.saturating_sub(segment.bytes);
             self.growing().take_segment(segment.part.touched().first);
             let done = self.backing.segment_release(segment.offset(), segment.bytes);
             let mut g = self.growing();
@@ -239,10 +241,18 @@ impl Ground {
                 self.look(t.heap).put_id(t.block.id);
             }
             g.take_segment(segment.part.touched().first);
-            g.segment_gone(segment, last);
+            self.forget_segment(&mut g, segment, last);
             *any = true;
         }
         Ok(())
+    }
+
+    /// A segment, all of which belonged to `owner`, has gone back to the device, and no heap owns it.
+    pub(in crate::core) fn forget_segment(&self, g: &mut Growing<'_>, segment: Segment, owner: u32) {
+        for granule in segment.part.touched().granules() {
+            self.maps.set_granule(granule, GranuleUse::NONE);
+        }
+        g.segment_gone(segment, owner);
     }
 
     /// Keeps those parts of `taken` that make up complete segments, which can go back to the device. Returns the rest
@@ -292,7 +302,7 @@ impl Ground {
         let _g = self.growing();
         let mut locked: Vec<_> = self.all_heaps().map(|x| self.look(x)).collect();
         for h in &mut locked {
-            h.become_empty(self.config.mapping);
+            h.become_empty(self.config.source());
         }
         self.maps.discard();
         *self.tags.lock() = Tags::default();
@@ -311,12 +321,14 @@ impl Search<'_> {
         let (mut taken, transit) = {
             let mut g = ground.growing();
             let taken = ground.take_all_free(&mut g, ground.heaps_in(None));
-            (ground.keep_whole(&g, taken), g.begin_transit(Parts::Any))
+            let taken = ground.keep_whole(&g, taken);
+            let transit = (!taken.is_empty()).then(|| g.begin_transit(Parts::Any));
+            (taken, transit)
         };
         let mut any = false;
-        let released = ground.give_segments_back(&mut taken, |_| true, &mut any);
+        let released = ground.give_segments_back(&mut taken, u64::MAX, &mut any);
         let grown = any && self.note_refusal(|s| s.grow(missing));
-        {
+        if let Some(transit) = transit {
             let mut g = ground.growing();
             ground.return_all(&g, taken);
             transit.end(&mut g);
@@ -364,4 +376,12 @@ impl Search<'_> {
         transit.end(&mut g);
         moves
     }
+}
+
+/// The next segment to give back for `wanted` bytes: the smallest that is enough, otherwise the largest. `idle` is
+/// sorted by size.
+fn next_back(idle: &mut Vec<Segment>, wanted: u64) -> Option<Segment> {
+    let enough = idle.partition_point(|s| s.bytes < wanted);
+    let last = idle.len().checked_sub(1)?;
+    Some(idle.remove(enough.min(last)))
 }

@@ -1,0 +1,202 @@
+//! Segments as large as requests need them.
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn bench(capacity: u64) -> Bench {
+    Bench::new(Config { growing: true, init_alloc: 8 * MIB, realloc: 8 * MIB, ..config(false, capacity) })
+}
+
+fn reserved(b: &Bench) -> u64 {
+    b.pond.stats(None).unwrap().reserved.current
+}
+
+/// Allocates, frees, and allocates less: what that takes from the device.
+fn shrink(b: &mut Bench) {
+    let i = b.alloc(PoolId::DEFAULT, Some(0), 40 * MIB).unwrap();
+    b.free(i, None);
+    b.alloc(PoolId::DEFAULT, Some(0), 30 * MIB).unwrap();
+}
+
+#[test]
+fn a_whole_segment_is_cut_while_memory_is_plentiful() {
+    let mut b = bench(1024 * MIB);
+    shrink(&mut b);
+    assert_eq!(reserved(&b), 40 * MIB);
+    b.finish();
+}
+
+#[test]
+fn a_whole_segment_goes_back_for_one_that_fits_while_memory_is_scarce() {
+    let mut b = bench(64 * MIB);
+    shrink(&mut b);
+    assert_eq!(reserved(&b), 30 * MIB, "the segment of 40 MiB went back");
+    // So there is room for what could not be had beside a cut segment.
+    b.alloc(PoolId::DEFAULT, Some(0), 34 * MIB).unwrap();
+    assert_eq!(reserved(&b), 64 * MIB);
+    b.finish();
+}
+
+#[test]
+fn a_whole_segment_is_cut_where_it_cannot_go_back() {
+    let mut b = bench(64 * MIB);
+    b.world.lock().unwrap().fail_release = true;
+    shrink(&mut b);
+    assert_eq!(reserved(&b), 40 * MIB);
+    b.world.lock().unwrap().fail_release = false;
+    b.finish();
+}
+
+#[test]
+fn a_device_with_less_than_it_says_is_scarce_from_its_first_refusal() {
+    let mut b = bench(1024 * MIB);
+    b.world.lock().unwrap().capacity = 64 * MIB;
+    let i = b.alloc(PoolId::DEFAULT, Some(0), 40 * MIB).unwrap();
+    b.alloc(PoolId::DEFAULT, Some(0), 32 * MIB).unwrap_err();
+    b.free(i, None);
+    b.alloc(PoolId::DEFAULT, Some(0), 30 * MIB).unwrap();
+    b.alloc(PoolId::DEFAULT, Some(0), 34 * MIB).expect("30 and 34 are 64");
+    b.finish();
+}
+
+/// A program whose blocks grow by a little in each step, as key-value caches do, beside blocks that stay; the peak of
+/// its live bytes.
+fn growing(capacity: u64) -> Option<u64> {
+    let mut b = bench(capacity);
+    let (mut caches, mut peak) = ([None; 4], 0);
+    for step in 0..40 {
+        for (n, cache) in (0..).zip(&mut caches) {
+            let bytes = (20 + step) * MIB / 4 + n * MIB / 16;
+            let i = b.alloc(PoolId::DEFAULT, Some(0), bytes).ok()?;
+            let before = cache.replace(b.live[i].offset);
+            peak = peak.max(b.pond.stats(None).unwrap().allocated.current);
+            if let Some(at) = before.and_then(|o| b.live.iter().position(|x| x.offset == o)) {
+                b.free(at, None);
+            }
+        }
+        if step % 8 == 0 {
+            b.alloc(PoolId::DEFAULT, Some(0), 3 * MIB / 2).ok()?;
+        }
+    }
+    b.finish();
+    Some(peak)
+}
+
+#[test]
+fn growing_blocks_fit_into_little_more_than_they_need() {
+    let peak = growing(1 << 30).unwrap();
+    growing(peak + peak / 20).expect("a twentieth more than it needs is enough");
+}
+
+/// A block of stream 0 that is freed and waits for work on stream 1.
+fn waiting(b: &mut Bench, pool: PoolId, bytes: u64) {
+    let i = b.alloc(pool, Some(0), bytes).unwrap();
+    b.pond.record_stream(b.live[i].offset, 1).unwrap();
+    b.live[i].uses.push(1);
+    b.free(i, None);
+}
+
+/// An idle segment of that size.
+fn idle(b: &mut Bench, pool: PoolId, bytes: u64) {
+    let i = b.alloc(pool, Some(0), bytes).unwrap();
+    b.free(i, None);
+}
+
+#[test]
+fn what_a_pools_own_limit_refuses_gives_nothing_back_of_others() {
+    let mut b = bench(64 * MIB);
+    let p = b.pond.pool_create(16 * MIB).unwrap();
+    idle(&mut b, PoolId::DEFAULT, 40 * MIB);
+    waiting(&mut b, p, 16 * MIB);
+    b.alloc(p, Some(0), 16 * MIB).expect("the block that waited");
+    assert_eq!(reserved(&b), 56 * MIB, "40 MiB of the default pool stay");
+    b.finish();
+}
+
+#[test]
+fn for_its_own_limit_a_pool_gives_its_own_segments_back() {
+    let mut b = bench(64 * MIB);
+    let p = b.pond.pool_create(16 * MIB).unwrap();
+    idle(&mut b, PoolId::DEFAULT, 40 * MIB);
+    let (i, j) = (b.alloc(p, Some(0), 8 * MIB).unwrap(), b.alloc(p, Some(0), 7 * MIB).unwrap());
+    b.free(i.max(j), None);
+    b.free(i.min(j), None);
+    b.alloc(p, Some(0), 15 * MIB).unwrap();
+    assert_eq!(reserved(&b), 55 * MIB, "40 MiB of the default pool stay");
+    b.finish();
+}
+
+#[test]
+fn what_a_graph_keeps_does_not_count_as_idle() {
+    let mut b = bench(64 * MIB);
+    let p = b.pond.pool_create(0).unwrap();
+    let id = b.pond.captures().begin(p, 2).unwrap();
+    idle(&mut b, p, 20 * MIB);
+    b.pond.captures().end(id).unwrap();
+    idle(&mut b, PoolId::DEFAULT, 10 * MIB);
+    waiting(&mut b, PoolId::DEFAULT, 30 * MIB);
+    assert_eq!(reserved(&b), 60 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(0), 30 * MIB).expect("the block that waited");
+    assert_eq!(reserved(&b), 60 * MIB, "without the 20 MiB, 10 are not enough");
+    b.pond.captures().release(id).unwrap();
+    b.finish();
+}
+
+#[test]
+fn nothing_goes_back_for_a_segment_that_is_still_too_large_by_its_rounding() {
+    let mut b = bench(64 * MIB + 8192);
+    idle(&mut b, PoolId::DEFAULT, 64 * MIB); // from now on nothing may be stuck
+    b.pond.empty_cache(None).unwrap();
+    idle(&mut b, PoolId::DEFAULT, 30 * MIB);
+    waiting(&mut b, PoolId::DEFAULT, 34 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(0), 30 * MIB + 512).expect("the block that waited goes back for it");
+    assert_eq!(reserved(&b), 60 * MIB + 16384);
+    b.finish();
+}
+
+#[test]
+fn a_request_for_which_nothing_can_go_back_holds_nothing() {
+    let mut b = bench(64 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(0), 40 * MIB).unwrap();
+    let ended = |b: &Bench| b.pond.ground().growing().transits_ended;
+    let before = ended(&b);
+    b.alloc(PoolId::DEFAULT, Some(0), 32 * MIB).unwrap_err();
+    assert_eq!(ended(&b), before, "another thread's request would have waited for that");
+    b.finish();
+}
+
+#[test]
+fn a_limit_that_refuses_does_not_make_the_device_scarce() {
+    let mut b = bench(1024 * MIB);
+    let p = b.pond.pool_create(16 * MIB).unwrap();
+    b.alloc(p, Some(0), 20 * MIB).unwrap_err();
+    shrink(&mut b);
+    assert_eq!(reserved(&b), 40 * MIB);
+    b.finish();
+}
+
+#[test]
+fn blocks_of_one_size_share_segments_while_memory_is_plentiful() {
+    let sizes = Config { init_alloc: 64 * MIB, realloc: 64 * MIB, ..config(false, 256 * MIB) };
+    let mut b = Bench::new(Config { growing: true, ..sizes });
+    for _ in 0..48 {
+        b.alloc(PoolId::DEFAULT, Some(0), 4 * MIB).unwrap();
+    }
+    let s = b.pond.stats(None).unwrap();
+    assert!(s.segments.current <= 24, "{} segments", s.segments.current);
+    assert!(s.reserved.current <= 208 * MIB, "{} bytes", s.reserved.current);
+    b.finish();
+}
+
+#[test]
+fn a_small_block_takes_little_of_a_small_device() {
+    let mut b = bench(64 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(0), 65536).unwrap();
+    b.alloc(PoolId::DEFAULT, Some(0), 56 * MIB).unwrap();
+    b.finish();
+    let mut b = bench(64 * MIB);
+    b.alloc(PoolId::DEFAULT, Some(0), 32 * MIB).unwrap();
+    b.alloc(PoolId::DEFAULT, Some(0), 32 * MIB).expect("two halves are the whole");
+    b.finish();
+}
