@@ -96,6 +96,12 @@ size_t fakecuda_behind(int device, uint64_t from, size_t size, uint64_t (*to)[2]
 uint64_t fakecuda_used(int device);
 uint64_t fakecuda_used_peak(int device);
 
+/* Takes physical memory of a device, as a lazily loaded module, the workspace of a library or another
+ * process does, whoever else holds what: 0, or CUDA_ERROR_OUT_OF_MEMORY. The other gives back what was
+ * taken so, as far as there is that much. */
+uint32_t fakecuda_take(int device, uint64_t bytes);
+void fakecuda_give(int device, uint64_t bytes);
+
 /* Read or write device memory at once, as a kernel on `device` would: in whatever state the streams
  * are, with the access of that device. 0, or CUDA_ERROR_ILLEGAL_ADDRESS. */
 uint32_t fakecuda_read(int device, uint64_t from, void* to, size_t size);

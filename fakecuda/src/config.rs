@@ -8,7 +8,7 @@ use std::collections::HashSet;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// The names of all settings.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 23] = [
     "devices",
     "capacity",
     "driver",
@@ -24,6 +24,12 @@ const NAMES: [&str; 17] = [
     "fabric",
     "imex",
     "staged",
+    "rdma",
+    "refuse_fd",
+    "refuse_rdma",
+    "most_handles",
+    "most_mappings",
+    "table_bytes",
     "log",
     "fail",
 ];
@@ -43,6 +49,12 @@ pub(crate) struct Config {
     pub(crate) fabric: bool,      // the devices know fabric handles
     pub(crate) imex: Option<i32>, // the IMEX channel that this process may use
     pub(crate) staged: bool,      // pageable memory is read before an asynchronous copy returns
+    pub(crate) rdma: bool,        // the devices say that memory of cuMemCreate may be reached from the bus
+    pub(crate) refuse_fd: u32,    // what cuMemCreate fails with for memory with descriptors; 0: it does not
+    pub(crate) refuse_rdma: u32,  // the same for memory that other devices on the bus may access
+    pub(crate) most_handles: u64, // of cuMemCreate at a time, in the process
+    pub(crate) most_mappings: u64, // with access at a time, in the process
+    pub(crate) table_bytes: u64,  // [B] of the device's memory that the page tables of one mapping take
     pub(crate) log: Option<String>, // a file that gets a line for each call
 }
 
@@ -64,6 +76,12 @@ impl Config {
             fabric: false,
             imex: Some(0),
             staged: false,
+            rdma: true,
+            refuse_fd: 0,
+            refuse_rdma: 0,
+            most_handles: u64::MAX,
+            most_mappings: u64::MAX,
+            table_bytes: 0,
             log: None,
         };
         let mut rest = Vec::new();
@@ -104,6 +122,12 @@ impl Config {
             "no_pools" => self.no_pools = switch(value)?,
             "no_fd" => self.no_fd = switch(value)?,
             "staged" => self.staged = switch(value)?,
+            "rdma" => self.rdma = switch(value)?,
+            "refuse_fd" => self.refuse_fd = value.parse().ok()?,
+            "refuse_rdma" => self.refuse_rdma = value.parse().ok()?,
+            "most_handles" => self.most_handles = value.parse().ok()?,
+            "most_mappings" => self.most_mappings = value.parse().ok()?,
+            "table_bytes" => self.table_bytes = bytes(value)?,
             "no_peer" => self.no_peer = switch(value)?,
             "low_handles" => self.low_handles = switch(value)?,
             "fabric" => self.fabric = switch(value)?,

@@ -333,6 +333,30 @@ pub extern "C" fn fakecuda_used(device: c_int) -> u64 {
     lock().device(device).map_or(0, |device| device.used)
 }
 
+/// Takes device memory as a module, a library or another process would: 0, or CUDA_ERROR_OUT_OF_MEMORY.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakecuda_take(device: c_int, bytes: u64) -> u32 {
+    let mut world = lock();
+    let Ok(owner) = world.device_mut(device) else { return crate::code::INVALID_DEVICE };
+    if bytes > owner.capacity.saturating_sub(owner.used) {
+        return crate::code::OUT_OF_MEMORY;
+    }
+    owner.used += bytes;
+    owner.used_peak = owner.used_peak.max(owner.used);
+    owner.taken += bytes;
+    0
+}
+
+/// Gives back what `fakecuda_take` has taken, or as much of it as there is.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakecuda_give(device: c_int, bytes: u64) {
+    let mut world = lock();
+    let Ok(owner) = world.device_mut(device) else { return };
+    let bytes = bytes.min(owner.taken);
+    owner.taken -= bytes;
+    owner.used -= bytes;
+}
+
 /// The highest `fakecuda_used` since the last reset.
 #[unsafe(no_mangle)]
 pub extern "C" fn fakecuda_used_peak(device: c_int) -> u64 {

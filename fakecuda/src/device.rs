@@ -17,6 +17,7 @@ pub(crate) struct Device {
     pub(crate) capacity: u64, // [B]
     pub(crate) used: u64,     // [B] physical memory, of all kinds
     pub(crate) used_peak: u64,
+    pub(crate) taken: u64, // [B] of `used`: by fakecuda_take
     pub(crate) arenas: Vec<Arena>,
     pub(crate) primary: u64,  // the handle of the primary context
     pub(crate) retained: u32, // how often it is retained
@@ -50,6 +51,7 @@ pub(crate) fn make_all(world: &mut World) -> Answer {
         capacity: world.config.capacity(index as usize),
         used: 0,
         used_peak: 0,
+        taken: 0,
         arenas: Vec::new(),
         primary: 0,
         retained: 0,
@@ -99,10 +101,12 @@ fn attribute(world: &World, device: &Device, which: u32) -> Result<c_int, u32> {
     let pools = c_int::from(!world.config.no_pools);
     let fd = c_int::from(!world.config.no_fd && !world.config.no_vmm);
     let fabric = c_int::from(world.config.fabric && !world.config.no_vmm);
+    let rdma = c_int::from(world.config.rdma && !world.config.no_vmm);
     let is = |attribute: Attribute| which == attribute as u32;
     Ok(match which {
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED) => vmm,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) => fd,
+        _ if is(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) => rdma,
         FABRIC if world.config.driver < mapping::FABRIC_SINCE => return Err(INVALID_VALUE),
         FABRIC => fabric,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) => pools,

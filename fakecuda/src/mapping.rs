@@ -92,6 +92,9 @@ fn check_prop(world: &World, prop: &Prop) -> Result<i32, u32> {
     if types > 0xf || types & FABRIC != 0 && config.driver < FABRIC_SINCE {
         return Err(INVALID_VALUE);
     }
+    if prop.rdma != 0 && !config.rdma {
+        return Err(NOT_SUPPORTED);
+    }
     let others = types & !(POSIX_FD | FABRIC); // of another system
     if others != 0 || types & POSIX_FD != 0 && config.no_fd || types & FABRIC != 0 && !config.fabric {
         return Err(NOT_SUPPORTED);
@@ -140,7 +143,7 @@ fn map(world: &mut Guard, at: u64, size: u64, offset: u64, handle: u64) -> Answe
     let (start, block) = (range.start, entry.block);
     physical::hold(world, block)?;
     if let Some(range) = world.ranges.get_mut(&start) {
-        range.maps.insert(at, Mapping { size, block, offset, access: BTreeMap::new() });
+        range.maps.insert(at, Mapping { size, block, offset, access: BTreeMap::new(), tables: 0 });
     }
     OK
 }
@@ -153,9 +156,56 @@ fn unmap(world: &mut Guard, at: u64, size: u64) -> Answer {
     for one in found {
         let mapping = world.ranges.get_mut(&start).and_then(|range| range.maps.remove(&one));
         if let Some(mapping) = mapping {
+            forget_tables(world, &mapping);
             physical::release(world, mapping.block);
         }
     }
+    OK
+}
+
+/// The page tables of a mapping that goes take no memory any more.
+pub(crate) fn forget_tables(world: &mut World, mapping: &Mapping) {
+    if mapping.access.is_empty() {
+        return;
+    }
+    world.open_mappings -= 1;
+    let Some(device) = world.blocks.get(&mapping.block).map(|block| block.device) else { return };
+    if let Ok(owner) = world.device_mut(device) {
+        owner.used -= mapping.tables;
+    }
+}
+
+/// Makes the page tables of mappings that nobody had access to: all, or none.
+fn make_tables(world: &mut World, start: u64, keys: &[u64]) -> Answer {
+    let range = world.ranges.get(&start).ok_or(INVALID_VALUE)?;
+    let first = keys.iter().filter(|key| range.maps[*key].access.is_empty());
+    let fresh: Vec<(u64, u64)> = first.map(|key| (*key, range.maps[key].block)).collect();
+    let bytes = world.config.table_bytes;
+    if world.open_mappings + fresh.len() as u64 > world.config.most_mappings {
+        return Err(OUT_OF_MEMORY);
+    }
+    for (done, (key, block)) in fresh.iter().enumerate() {
+        let device = world.blocks.get(block).ok_or(INVALID_VALUE)?.device;
+        // Memory that came from another process may lie on a device that this one does not see.
+        let Ok(owner) = world.device_mut(device) else { continue };
+        if bytes > owner.capacity.saturating_sub(owner.used) {
+            for (key, block) in &fresh[..done] {
+                let device = world.blocks.get(block).ok_or(INVALID_VALUE)?.device;
+                let Ok(owner) = world.device_mut(device) else { continue };
+                owner.used -= bytes;
+                if let Some(mapping) = world.ranges.get_mut(&start).and_then(|range| range.maps.get_mut(key)) {
+                    mapping.tables = 0;
+                }
+            }
+            return Err(OUT_OF_MEMORY);
+        }
+        owner.used += bytes;
+        owner.used_peak = owner.used_peak.max(owner.used);
+        if let Some(mapping) = world.ranges.get_mut(&start).and_then(|range| range.maps.get_mut(key)) {
+            mapping.tables = bytes;
+        }
+    }
+    world.open_mappings += fresh.len() as u64;
     OK
 }
 
@@ -178,6 +228,7 @@ fn set_access(world: &mut Guard, at: u64, size: u64, list: &[AccessDesc]) -> Ans
             }
         }
     }
+    make_tables(world, start, &found)?;
     for key in found {
         let Some(mapping) = world.ranges.get_mut(&start).and_then(|range| range.maps.get_mut(&key)) else {
             return Err(INVALID_VALUE);
@@ -278,6 +329,15 @@ exports! {
         if prop.handle_types & FABRIC != 0 && w.config.imex.is_none() {
             return Err(NOT_PERMITTED); // no IMEX channel, whatever the device's attribute says
         }
+        // As an attribute may promise what the machine, its container or another driver then refuses.
+        match (w.config.refuse_rdma, w.config.refuse_fd) {
+            (code @ 1.., _) if prop.rdma != 0 => return Err(code),
+            (_, code @ 1..) if prop.handle_types & POSIX_FD != 0 => return Err(code),
+            _ => {}
+        }
+        if w.handles.len() as u64 >= w.config.most_handles {
+            return Err(OUT_OF_MEMORY);
+        }
         w.refuse_unsafe_in_capture()?;
         let block = physical::create(w, device, size as u64, prop.handle_types)?;
         let handle = new_handle(w, block, size as u64, prop);
@@ -339,10 +399,7 @@ exports! {
         supported(w)?;
         let device = get(location.cast::<Location>())?.device(w)?;
         let range = space::find(w, at).ok_or(INVALID_VALUE)?;
-        let (from, mapping) = range.maps.range(..=at).next_back().ok_or(INVALID_VALUE)?;
-        if at >= from + mapping.size {
-            return Err(INVALID_VALUE);
-        }
+        let (_, mapping) = range.mapping(at).ok_or(INVALID_VALUE)?;
         put(out, c_ulonglong::from(mapping.access.get(&device).copied().unwrap_or(0)))
     }
 
@@ -350,11 +407,7 @@ exports! {
         supported(w)?;
         let at = at as u64;
         let range = space::find(w, at).filter(|range| range.kind == Kind::Reserved).ok_or(INVALID_VALUE)?;
-        let (from, mapping) = range.maps.range(..=at).next_back().ok_or(INVALID_VALUE)?;
-        if at >= from + mapping.size {
-            return Err(INVALID_VALUE);
-        }
-        let block = mapping.block;
+        let block = range.mapping(at).ok_or(INVALID_VALUE)?.1.block;
         let known = w.handles.iter().find(|(_, entry)| entry.block == block).map(|(handle, _)| *handle);
         if let Some(handle) = known {
             if let Some(entry) = w.handles.get_mut(&handle) {

@@ -37,7 +37,7 @@ pub(crate) fn place(
     }
     let start = base + skip;
     let access = BTreeMap::from([(device, READ_WRITE)]);
-    let maps = BTreeMap::from([(start, Mapping { size, block, offset: skip, access })]);
+    let maps = BTreeMap::from([(start, Mapping { size, block, offset: skip, access, tables: 0 })]);
     let serial = world.new_handle();
     world.ranges.insert(start, Range { start, size, kind, device, context, serial, maps, system });
     Ok(start)
@@ -128,6 +128,8 @@ exports! {
         }
         let (start, length) = match range.kind {
             Kind::Pool(_) => crate::pool::allocation(w, at).ok_or(NOT_FOUND)?,
+            // Not the reservation, and not what lies beside: the memory of one handle.
+            Kind::Reserved => range.mapping(at).map(|(from, mapping)| (from, mapping.size)).ok_or(NOT_FOUND)?,
             _ => (range.start, range.size),
         };
         put_optional(base, start);

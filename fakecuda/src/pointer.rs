@@ -15,12 +15,7 @@ fn known(world: &World, at: u64) -> Option<(&Range, i32, bool)> {
     if range.kind != Kind::Reserved {
         return Some((range, range.device, true));
     }
-    let mapped = range
-        .maps
-        .range(..=at)
-        .next_back()
-        .filter(|(from, mapping)| at < *from + mapping.size)
-        .and_then(|(_, mapping)| world.blocks.get(&mapping.block));
+    let mapped = range.mapping(at).and_then(|(_, mapping)| world.blocks.get(&mapping.block));
     Some((range, mapped.map_or(-1, |block| block.device), mapped.is_some()))
 }
 
@@ -31,7 +26,8 @@ fn attribute(world: &World, data: *mut c_void, which: u32, at: u64) -> Answer {
         Kind::Pool(_) => crate::pool::allocation(world, at).ok_or(INVALID_VALUE)?,
         _ => (range.start, range.size),
     };
-    // Addresses without memory have their range and nothing else.
+    // Addresses without memory have their range and nothing else. The range attributes answer for the reservation,
+    // mapped or not, unlike cuMemGetAddressRange: the tests of NVIDIA's DALI (dali/core/mm/cu_vm_test.cc) say so.
     if !mapped && !matches!(which, 11..=13) {
         return Err(INVALID_VALUE);
     }
@@ -43,6 +39,10 @@ fn attribute(world: &World, data: *mut c_void, which: u32, at: u64) -> Answer {
         4 if host || range.kind == Kind::Managed => put(data.cast(), at),
         4 | 5 => Err(INVALID_VALUE),
         6 => put(data.cast::<c_uint>(), 0),
+        // An id stands for one allocation, which cuMemCreate makes; a reservation is none.
+        7 if range.kind == Kind::Reserved => {
+            put(data.cast(), range.mapping(at).map(|(_, mapping)| mapping.block).ok_or(INVALID_VALUE)?)
+        }
         7 => put(data.cast(), range.serial),
         8 => put(data.cast::<c_uint>(), u32::from(range.kind == Kind::Managed)),
         9 => put(data.cast(), device),
@@ -51,7 +51,7 @@ fn attribute(world: &World, data: *mut c_void, which: u32, at: u64) -> Answer {
         12 => put(data.cast(), size),
         13 => put(data.cast::<c_uint>(), u32::from(mapped)),
         14 => {
-            let mapping = range.maps.range(..=at).next_back().filter(|_| range.kind == Kind::Reserved);
+            let mapping = range.mapping(at).filter(|_| range.kind == Kind::Reserved);
             let block = mapping.and_then(|(_, mapping)| world.blocks.get(&mapping.block));
             put(data.cast::<u64>(), block.map_or(0, |block| block.handle_types.into()))
         }

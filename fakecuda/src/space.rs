@@ -36,6 +36,7 @@ pub(crate) struct Mapping {
     pub(crate) offset: u64, // [B] in the block
     /// By device; what is not in it has no access.
     pub(crate) access: BTreeMap<i32, u32>,
+    pub(crate) tables: u64, // [B] of the block's device that its page tables take; they come with the first access
 }
 
 pub(crate) const READ: u32 = 1;
@@ -55,6 +56,12 @@ pub(crate) struct Range {
 impl Range {
     pub(crate) fn end(&self) -> u64 {
         self.start + self.size
+    }
+
+    /// The mapping that shows an address, with its own first address.
+    pub(crate) fn mapping(&self, at: u64) -> Option<(u64, &Mapping)> {
+        let (from, mapping) = self.maps.range(..=at).next_back()?;
+        (at < from + mapping.size).then_some((*from, mapping))
     }
 }
 
@@ -169,6 +176,9 @@ pub(crate) fn drop_range(world: &mut World, start: u64) {
         unsafe { libc::munmap(range.system.0 as *mut _, range.system.1) };
     }
     for mapping in range.maps.into_values() {
+        if range.kind == Kind::Reserved {
+            crate::mapping::forget_tables(world, &mapping);
+        }
         physical::release(world, mapping.block);
     }
 }

@@ -202,3 +202,109 @@ fn without_the_capability_nothing_maps() {
     no(unsafe { cuMemAddressReserve(&mut at, GRANULE, 0, 0, 0) }, CUDA_ERROR_NOT_SUPPORTED);
     assert_eq!(fake.calls("cuMemAddressReserve"), 1);
 }
+
+fn attribute(which: CUpointer_attribute, at: CUdeviceptr) -> Result<u64, CUresult> {
+    let mut value = 0_u64;
+    match unsafe { cuPointerGetAttribute((&raw mut value).cast(), which, at) } {
+        CUDA_SUCCESS => Ok(value),
+        code => Err(code),
+    }
+}
+
+fn range_of(at: CUdeviceptr) -> Result<(CUdeviceptr, usize), CUresult> {
+    let (mut base, mut size) = (0, 0);
+    match unsafe { cuMemGetAddressRange_v2(&mut base, &mut size, at) } {
+        CUDA_SUCCESS => Ok((base, size)),
+        code => Err(code),
+    }
+}
+
+#[test]
+fn a_range_is_one_handles_mapping() {
+    use CUpointer_attribute_enum::*;
+    let _fake = Fake::new(&[]);
+    let at = reserve(6 * GRANULE);
+    let granule = GRANULE as u64;
+    let (small, large) = (create(GRANULE), create(2 * GRANULE));
+    map(at, GRANULE, small);
+    map(at + granule, 2 * GRANULE, large);
+    map(at + 4 * granule, GRANULE, small);
+    assert_eq!(range_of(at + 5), Ok((at, GRANULE)));
+    assert_eq!(range_of(at + 2 * granule + 5), Ok((at + granule, 2 * GRANULE)));
+    assert_eq!(range_of(at + 3 * granule), Err(CUDA_ERROR_NOT_FOUND), "nothing is mapped there");
+    // The range attributes are of the reservation, also where nothing is mapped.
+    for place in [at + 5, at + 3 * granule] {
+        assert_eq!(attribute(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, place), Ok(at));
+        assert_eq!(attribute(CU_POINTER_ATTRIBUTE_RANGE_SIZE, place), Ok(6 * granule));
+    }
+    assert_eq!(attribute(CU_POINTER_ATTRIBUTE_MAPPED, at + 3 * granule), Ok(0));
+    assert_eq!(attribute(CU_POINTER_ATTRIBUTE_MAPPED, at + 4 * granule), Ok(1));
+    // An id is the memory's, wherever it is shown.
+    let id = |place| attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, place);
+    assert_eq!(id(at), id(at + 4 * granule));
+    assert_ne!(id(at), id(at + granule));
+    assert_eq!(id(at + granule), id(at + 2 * granule + 7));
+    assert_eq!(id(at + 3 * granule), Err(CUDA_ERROR_INVALID_VALUE));
+    let before = id(at + granule);
+    ok(unsafe { cuMemUnmap(at + granule, 2 * GRANULE) });
+    map(at + granule, 2 * GRANULE, create(2 * GRANULE));
+    assert_ne!(id(at + granule), before, "other memory at the same address");
+}
+
+#[test]
+fn properties_that_only_the_attribute_promises() {
+    let fake = Fake::new(&[("refuse_fd", "801"), ("refuse_rdma", "1")]);
+    let mut handle = 0;
+    let mut with = prop(0);
+    with.requestedHandleTypes.0 = 1;
+    no(unsafe { cuMemCreate(&mut handle, GRANULE, &with, 0) }, CUDA_ERROR_NOT_SUPPORTED);
+    with.allocFlags.gpuDirectRDMACapable = 1;
+    no(unsafe { cuMemCreate(&mut handle, GRANULE, &with, 0) }, CUDA_ERROR_INVALID_VALUE);
+    with.requestedHandleTypes.0 = 0;
+    no(unsafe { cuMemCreate(&mut handle, GRANULE, &with, 0) }, CUDA_ERROR_INVALID_VALUE);
+    let mut bytes = 0;
+    let least = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    ok(unsafe { cuMemGetAllocationGranularity(&mut bytes, &with, least) });
+    ok(unsafe { cuMemCreate(&mut handle, GRANULE, &prop(0), 0) });
+    assert_eq!(fake.used(0), GRANULE as u64);
+}
+
+#[test]
+fn handles_mappings_and_tables_have_limits() {
+    let fake = Fake::new(&[("capacity", "16M"), ("most_handles", "3"), ("most_mappings", "2")]);
+    let at = reserve(4 * GRANULE);
+    let handles = [create(GRANULE), create(GRANULE), create(GRANULE)];
+    no(unsafe { cuMemCreate(&mut 0, GRANULE, &prop(0), 0) }, CUDA_ERROR_OUT_OF_MEMORY);
+    for (i, handle) in handles.iter().enumerate() {
+        ok(unsafe { cuMemMap(at + (i * GRANULE) as u64, GRANULE, 0, *handle, 0) });
+    }
+    no(unsafe { cuMemSetAccess(at, 3 * GRANULE, &access(0), 1) }, CUDA_ERROR_OUT_OF_MEMORY);
+    ok(unsafe { cuMemSetAccess(at, 2 * GRANULE, &access(0), 1) });
+    ok(unsafe { cuMemSetAccess(at, 2 * GRANULE, &access(0), 1) });
+    no(unsafe { cuMemSetAccess(at + 2 * GRANULE as u64, GRANULE, &access(0), 1) }, CUDA_ERROR_OUT_OF_MEMORY);
+    ok(unsafe { cuMemUnmap(at, GRANULE) });
+    assert_eq!(fake.set("table_bytes", "8M"), 0);
+    assert_eq!(fake.used(0), 6 << 20);
+    ok(unsafe { cuMemSetAccess(at + 2 * GRANULE as u64, GRANULE, &access(0), 1) });
+    assert_eq!(fake.used(0), 14 << 20, "page tables lie on the device");
+    assert_eq!(fake.set("most_mappings", "9"), 0);
+    ok(unsafe { cuMemMap(at, GRANULE, 0, handles[0], 0) });
+    no(unsafe { cuMemSetAccess(at, GRANULE, &access(0), 1) }, CUDA_ERROR_OUT_OF_MEMORY);
+    ok(unsafe { cuMemUnmap(at, 3 * GRANULE) });
+    assert_eq!(fake.used(0), 6 << 20);
+}
+
+#[test]
+fn memory_goes_to_others() {
+    let fake = Fake::new(&[("capacity", "8M")]);
+    let handle = create(GRANULE);
+    assert_eq!(fake.take(0, 7 << 20), 2, "we hold it");
+    assert_eq!(fake.take(0, 5 << 20), 0);
+    no(unsafe { cuMemCreate(&mut 0, GRANULE, &prop(0), 0) }, CUDA_ERROR_OUT_OF_MEMORY);
+    let (mut free, mut total) = (0, 0);
+    ok(unsafe { cuMemGetInfo_v2(&mut free, &mut total) });
+    assert_eq!((free, total), (1 << 20, 8 << 20));
+    fake.give(0, 9 << 20);
+    assert_eq!(fake.used(0), GRANULE as u64);
+    ok(unsafe { cuMemRelease(handle) });
+}

@@ -73,6 +73,15 @@ impl Fake {
         )
     }
 
+    /// Memory that goes to somebody beside us: the driver's status.
+    pub fn take(&self, device: c_int, bytes: u64) -> u32 {
+        control::<extern "C" fn(c_int, u64) -> u32>("fakecuda_take")(device, bytes)
+    }
+
+    pub fn give(&self, device: c_int, bytes: u64) {
+        control::<extern "C" fn(c_int, u64)>("fakecuda_give")(device, bytes);
+    }
+
     pub fn calls(&self, name: &str) -> u64 {
         let name = CString::new(name).unwrap();
         control::<extern "C" fn(*const c_char) -> u64>("fakecuda_calls")(name.as_ptr())
