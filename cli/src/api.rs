@@ -223,13 +223,15 @@ pub(crate) struct Info {
 }
 
 impl Info {
-    const CAPS: [(u32, &str); 6] = [
+    const CAPS: [(u32, &str); 8] = [
         (c::MILLPOND_CAP_MAPPING, "mapping"),
         (c::MILLPOND_CAP_HOST_ACCESS, "host access"),
         (c::MILLPOND_CAP_UNIFIED, "unified memory"),
         (c::MILLPOND_CAP_PINNED, "pinned memory"),
         (c::MILLPOND_CAP_STREAMS, "streams"),
         (c::MILLPOND_CAP_CALLBACKS, "callbacks"),
+        (c::MILLPOND_CAP_EXPORT, "export"),
+        (c::MILLPOND_CAP_RDMA, "RDMA"),
     ];
 
     /// Whether its memory is this machine's own.

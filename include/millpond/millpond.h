@@ -161,6 +161,13 @@ extern "C" {
 #define MILLPOND_CAP_STREAMS 16
 /** Bit of `millpond_device_info.caps`: stream callbacks work. */
 #define MILLPOND_CAP_CALLBACKS 32
+/** Bit of `millpond_device_info.caps`: blocks can be shared with other processes by file descriptors. */
+#define MILLPOND_CAP_EXPORT 64
+/**
+ * Bit of `millpond_device_info.caps`: the driver lets other devices on the bus, such as network cards, reach pooled
+ * memory directly (GPUDirect RDMA).
+ */
+#define MILLPOND_CAP_RDMA 128
 /** Event of a history: a request was served. */
 #define MILLPOND_HISTORY_ALLOC 1
 /** Event of a history: a free was asked for; told before the memory can be used again. */

@@ -133,6 +133,11 @@ pub const MILLPOND_CAP_PINNED: u32 = 8;
 pub const MILLPOND_CAP_STREAMS: u32 = 16;
 /// Bit of `millpond_device_info.caps`: stream callbacks work.
 pub const MILLPOND_CAP_CALLBACKS: u32 = 32;
+/// Bit of `millpond_device_info.caps`: blocks can be shared with other processes by file descriptors.
+pub const MILLPOND_CAP_EXPORT: u32 = 64;
+/// Bit of `millpond_device_info.caps`: the driver lets other devices on the bus, such as network cards, reach pooled
+/// memory directly (GPUDirect RDMA).
+pub const MILLPOND_CAP_RDMA: u32 = 128;
 
 const _: () = {
     use crate::runtime::Caps;
@@ -142,6 +147,8 @@ const _: () = {
     assert!(Caps::PINNED.bits() == MILLPOND_CAP_PINNED);
     assert!(Caps::STREAMS.bits() == MILLPOND_CAP_STREAMS);
     assert!(Caps::CALLBACKS.bits() == MILLPOND_CAP_CALLBACKS);
+    assert!(Caps::EXPORT.bits() == MILLPOND_CAP_EXPORT);
+    assert!(Caps::RDMA.bits() == MILLPOND_CAP_RDMA);
 };
 
 /// The configuration of the built-in device type "host". Zero means the default, which the environment can set.

@@ -55,6 +55,10 @@ bitflags::bitflags! {
         const STREAMS = 1 << 4;
         /// Stream callbacks work.
         const CALLBACKS = 1 << 5;
+        /// Blocks can be shared with other processes by file descriptors.
+        const EXPORT = 1 << 6;
+        /// The driver lets other devices on the bus, such as network cards, reach pooled memory directly.
+        const RDMA = 1 << 7;
     }
 }
 

@@ -24,7 +24,8 @@ fn what_a_device_tells() {
     let info = d.info().unwrap();
     assert_eq!((info.type_name.as_str(), info.ordinal), ("cuda", 0));
     assert_eq!(info.memory.total, 64 * MIB);
-    assert_eq!(info.caps, Caps::MAPPING | Caps::UNIFIED | Caps::PINNED | Caps::STREAMS | Caps::CALLBACKS);
+    let work = Caps::PINNED | Caps::STREAMS | Caps::CALLBACKS;
+    assert_eq!(info.caps, Caps::MAPPING | Caps::UNIFIED | Caps::EXPORT | Caps::RDMA | work);
     let why = d.lack(Caps::HOST_ACCESS).unwrap().unwrap();
     assert!(why.contains("by copies only"), "{why}");
     assert_eq!(d.lack(Caps::MAPPING).unwrap(), None);

@@ -31,6 +31,7 @@ mod nvtx;
 #[cfg(feature = "capi")]
 mod on_cuda;
 mod pools;
+mod probe;
 mod refusals;
 #[cfg(feature = "capi")]
 mod share;

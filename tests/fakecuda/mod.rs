@@ -129,6 +129,15 @@ impl Fake {
         control::<extern "C" fn(c_int)>("fakecuda_hold")(on.into());
     }
 
+    /// Memory that goes to somebody beside us: the driver's status.
+    pub fn take(&self, device: c_int, bytes: u64) -> u32 {
+        control::<extern "C" fn(c_int, u64) -> u32>("fakecuda_take")(device, bytes)
+    }
+
+    pub fn give(&self, device: c_int, bytes: u64) {
+        control::<extern "C" fn(c_int, u64)>("fakecuda_give")(device, bytes);
+    }
+
     pub fn used(&self, device: c_int) -> u64 {
         control::<extern "C" fn(c_int) -> u64>("fakecuda_used")(device)
     }

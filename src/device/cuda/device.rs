@@ -9,6 +9,7 @@ use super::card::Card;
 use super::common::{CudaOptions, Family};
 use super::context::Primary;
 use super::driver::{Driver, Physical};
+use super::granted::Granted;
 use super::granules::Granules;
 use super::mapping::Mapping;
 use super::memory::{Blocks, Kind};
@@ -44,7 +45,8 @@ pub(super) struct CudaDevice {
     has_managed: bool,
     granules: Option<Arc<Granules>>,
     mapping: Option<Mapping>,
-    no_mapping: &'static str, // why, if there is none
+    granted: Granted, // what kind of memory is mapped, and why no other
+    rdma: bool,       // of memory that is not mapped
     pool: Option<Arc<Pool>>,
     sharing: Sharing,
     peers: Arc<Peers>,
@@ -96,18 +98,23 @@ impl CudaDevice {
             "it is switched off (MILLPOND_CUDA_MAPPING=0)"
         } else if !has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
             "the driver has no virtual memory management for this device"
-        } else if !matches!(driver.granularity(&physical)?, g if g != 0 && GRANULE.is_multiple_of(g)) {
-            "the device's granules do not divide 2 MiB"
         } else {
             ""
         };
-        let maps = no_mapping.is_empty();
         let has_pool = has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?;
         let has_managed = has(Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)?;
+        let rdma = has(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)?;
         // The last step that can fail, so nothing needs to be undone.
         let primary = Primary::retain(driver, device, family.born)?;
         let card = Arc::new(Card::new(primary, ordinal, family.makers.clone()));
-        let granules = maps.then(|| Arc::new(Granules::new(driver, physical, total)));
+        let promised = Granted::promised(physical, no_mapping);
+        // A context that cannot be entered shows nothing of its memory; the first call will tell.
+        let granted = match card.enter() {
+            Ok(_in) => promised.tried(driver),
+            Err(_) => promised,
+        };
+        let maps = granted.no_mapping.is_empty();
+        let granules = maps.then(|| Arc::new(Granules::new(driver, &granted, total)));
         let pool = has_pool.then(|| Arc::new(Pool::new(card.clone(), options.release_threshold)));
         Ok(CudaDevice {
             total,
@@ -121,7 +128,8 @@ impl CudaDevice {
             blocks: Blocks::new(driver),
             has_managed,
             mapping: granules.clone().map(|g| Mapping::new(card.clone(), g)),
-            no_mapping,
+            granted,
+            rdma,
             sharing: Sharing::new(card.clone(), granules.clone()),
             peers: Peers::new(card.clone(), granules.clone(), pool.clone(), family.siblings.clone()),
             pool,
@@ -158,7 +166,12 @@ impl Device for CudaDevice {
     }
 
     fn traits(&self) -> Caps {
-        Caps::PINNED | Caps::STREAMS | Caps::CALLBACKS
+        let mut caps = Caps::PINNED | Caps::STREAMS | Caps::CALLBACKS;
+        // A segment has a handle of its own, whatever mapped memory has.
+        let maps = self.mapping().is_some();
+        caps.set(Caps::EXPORT, !maps || self.granted.physical.exportable);
+        caps.set(Caps::RDMA, if maps { self.granted.physical.rdma } else { self.rdma });
+        caps
     }
 
     fn lack(&self, cap: Caps) -> String {
@@ -166,7 +179,10 @@ impl Device for CudaDevice {
             Caps::MAPPING if self.mapping.is_some() => {
                 "the driver refused to reserve the window of addresses"
             }
-            Caps::MAPPING => self.no_mapping,
+            Caps::MAPPING => &self.granted.no_mapping,
+            Caps::EXPORT => &self.granted.no_export,
+            Caps::RDMA if self.mapping().is_some() => &self.granted.no_rdma,
+            Caps::RDMA => "the device has no GPUDirect RDMA",
             Caps::HOST_ACCESS => "the host reaches the device's memory by copies only",
             Caps::UNIFIED => "the driver has no managed memory for this device",
             _ => "the driver has none",

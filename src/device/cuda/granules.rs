@@ -15,6 +15,7 @@
 
 use super::driver::{About, Driver, Physical};
 use super::fabric::{self, Fabric};
+use super::granted::Granted;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::device::GRANULE;
@@ -79,6 +80,7 @@ pub(super) enum Source<'a> {
 pub(super) struct Granules {
     driver: Driver,
     physical: Physical,
+    no_export: String, // why the memory has no file descriptors, where it has none
     state: Mutex<State>,
 }
 
@@ -87,18 +89,19 @@ fn outside<T>(what: &str) -> Result<T> {
 }
 
 impl Granules {
-    pub(super) fn new(driver: Driver, physical: Physical, capacity: u64) -> Granules {
+    pub(super) fn new(driver: Driver, granted: &Granted, capacity: u64) -> Granules {
+        let physical = granted.physical;
         let state = State {
             window: 0,
             // Twice as many numbers as granules of memory: sleeping memory keeps its numbers.
             granules: vec![Granule::Absent; (2 * capacity / GRANULE) as usize],
             slots: Vec::new(),
-            arrears: Arrears::default(),
+            arrears: Arrears { handles: granted.left.into_iter().collect(), ..Arrears::default() },
             opened: BTreeMap::new(),
             readers: vec![physical.device],
             fabric: Fabric::default(),
         };
-        Granules { driver, physical, state: Mutex::new(state) }
+        Granules { driver, physical, no_export: granted.no_export.clone(), state: Mutex::new(state) }
     }
 
     /// How many granule numbers there are.
@@ -360,7 +363,7 @@ impl Granules {
     /// A file descriptor for each of these granules, in order.
     pub(super) fn export(&self, granules: &[(u64, u64)]) -> Result<Vec<OwnedFd>> {
         if !self.physical.exportable {
-            fail!(Code::Unsupported, "this CUDA device exports no memory as file descriptors");
+            fail!(Code::Unsupported, "memory of this device has no file descriptors: {}", self.no_export);
         }
         let s = self.lock();
         s.present(granules)?.into_iter().map(|(handle, _)| self.driver.physical_export(handle)).collect()

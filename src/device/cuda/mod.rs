@@ -7,7 +7,7 @@
 //! `api.rs` finds the driver's functions, and only `driver.rs` calls them. `context.rs` is the way in, `card.rs` what
 //! all facets share; `device.rs` is the front; `streams`, `mapping`, `pool`, `sharing` and `peers` are its facets;
 //! `memory`,
-//! `granules`, `fabric`, `handles` and `callbacks` do the work. `docs/cuda.md` is for users.
+//! `granules`, `granted`, `fabric`, `handles` and `callbacks` do the work. `docs/cuda.md` is for users.
 //!
 //! All calls return `NotPermitted` in a forked child of a process that has started CUDA, and in host callbacks of the
 //! driver; after `finalize` they return `NotInitialized`.
@@ -20,6 +20,7 @@ mod context;
 mod device;
 mod driver;
 mod fabric;
+mod granted;
 mod granules;
 mod handles;
 mod mapping;

@@ -129,10 +129,14 @@ impl Device for HostDevice {
     }
 
     fn traits(&self) -> Caps {
-        Caps::HOST_ACCESS | Caps::PINNED | Caps::STREAMS | Caps::CALLBACKS
+        let all = Caps::HOST_ACCESS | Caps::PINNED | Caps::STREAMS | Caps::CALLBACKS;
+        if self.state().granules.is_some() { all | Caps::EXPORT } else { all }
     }
 
-    fn lack(&self, _: Caps) -> String {
+    fn lack(&self, cap: Caps) -> String {
+        if cap == Caps::RDMA {
+            return "it is the processor's memory, which every network library registers itself".to_owned();
+        }
         match &self.state().no_granules {
             Some(e) => e.message().to_owned(),
             None => "it was made to serve segments, as `cpu` always is, and `host` with MILLPOND_HOST_MAPPING=0 or \

@@ -318,7 +318,9 @@ impl Device for ForeignDevice {
             format!("the plugin has no {}", missing.join(" and no "))
         };
         match cap {
-            Caps::MAPPING => "the custom-runtime interface has no calls for it".to_owned(),
+            Caps::MAPPING | Caps::EXPORT | Caps::RDMA => {
+                "the custom-runtime interface has no calls for it".to_owned()
+            }
             Caps::HOST_ACCESS => {
                 "a plugin cannot say whether the host can access its memory, so it is not assumed".to_owned()
             }
