@@ -17,6 +17,7 @@ mod foreign;
 mod history;
 mod info;
 mod machine;
+mod modelled;
 mod options;
 mod perfetto;
 mod pickle;

@@ -83,6 +83,7 @@ pub(crate) struct Outcome {
     pub(crate) wall: Duration, // the replay with everything in it
     pub(crate) stats: Stats,  // after the last operation, before what is left is freed
     pub(crate) driver_calls: u64, // made by this replay
+    pub(crate) modelled_ns: Option<u64>, // what they would cost on a card, over the fake CUDA driver
     pub(crate) out_of_memory: u64, // requests that the library refused for lack of memory
     pub(crate) checked: Option<Checked>, // with `--check`
     pub(crate) shortage: Option<Shortage>, // when it ended early
@@ -163,6 +164,7 @@ pub(crate) fn replay(
         operations: 0,
     };
     let clock_ns = clock_cost();
+    let modelled = crate::modelled::nanoseconds();
     let start = Instant::now();
     let mut shortage = None;
     for pass in 0..plan.passes {
@@ -178,6 +180,7 @@ pub(crate) fn replay(
     device.synchronize()?;
     let wall = start.elapsed();
     let stats = device.stats()?.since(&before);
+    let modelled_ns = crate::modelled::nanoseconds().zip(modelled).map(|(now, then)| now - then);
     run.free_the_rest()?;
     let checked = run.toucher.settle()?;
     device.synchronize()?;
@@ -197,6 +200,7 @@ pub(crate) fn replay(
         wall,
         stats,
         driver_calls: stats.driver_calls,
+        modelled_ns,
         out_of_memory: stats.out_of_memory_count,
         checked: (plan.check != Check::None).then_some(checked),
         shortage,

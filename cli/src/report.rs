@@ -84,6 +84,10 @@ impl Run<'_> {
                 },
             ),
         ];
+        if let Some(ns) = o.modelled_ns {
+            let time = nanoseconds(ns as f64);
+            facts.push(("modelled driver time", format!("{time}  (fake driver: a sum, nothing was measured)")));
+        }
         if t.lost > 0 {
             facts.push(("not in the recording", format!("{} events, which were lost", count(t.lost))));
         }
@@ -208,6 +212,7 @@ impl Run<'_> {
             "segments": counter(o.stats.segments),
             "peak_reserved_over_peak_live": o.overhead(t),
             "driver_calls": o.driver_calls,
+            "modelled_driver_ns": o.modelled_ns,
             "out_of_memory_count": o.out_of_memory,
             "alloc": times(o.alloc),
             "free": times(o.free),
@@ -266,6 +271,7 @@ pub(crate) mod tests {
             wall: Duration::from_millis(12),
             stats,
             driver_calls: 3,
+            modelled_ns: None,
             out_of_memory: u64::from(shortage),
             checked: None,
             shortage: shortage.then(|| Shortage {

@@ -7,6 +7,9 @@ use std::process::{Command, Output};
 
 #[path = "command/compare.rs"]
 mod compare;
+#[cfg(target_os = "linux")]
+#[path = "command/fake.rs"]
+mod fake;
 #[path = "command/info.rs"]
 mod info;
 #[path = "command/record.rs"]

@@ -96,6 +96,11 @@ size_t fakecuda_behind(int device, uint64_t from, size_t size, uint64_t (*to)[2]
 uint64_t fakecuda_used(int device);
 uint64_t fakecuda_used_peak(int device);
 
+/* Modelled time: what the calls that take, map and give back memory would have cost on a card, in
+ * nanoseconds since fakecuda_reset, by the setting "costs"; README.md says where its defaults come
+ * from. Of one function, by its exported name, or with NULL of all. */
+uint64_t fakecuda_modelled_ns(const char* name);
+
 /* Takes physical memory of a device, as a lazily loaded module, the workspace of a library or another
  * process does, whoever else holds what: 0, or CUDA_ERROR_OUT_OF_MEMORY. The other gives back what was
  * taken so, as far as there is that much. */

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// The names of all settings.
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 24] = [
     "devices",
     "capacity",
     "driver",
@@ -32,6 +32,7 @@ const NAMES: [&str; 23] = [
     "table_bytes",
     "log",
     "fail",
+    "costs",
 ];
 
 pub(crate) struct Config {

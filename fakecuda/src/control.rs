@@ -195,6 +195,9 @@ pub unsafe extern "C" fn fakecuda_set(name: *const c_char, value: *const c_char)
     if name == "fail" {
         return if world.control.faults_from_text(value) { 0 } else { -1 };
     }
+    if name == "costs" {
+        return if world.clock.set(value).is_some() { 0 } else { -1 };
+    }
     if name == "keep_log" {
         world.control.keep_log = value == "1";
         return 0;
@@ -325,6 +328,15 @@ pub extern "C" fn fakecuda_hold(on: c_int) {
     world.control.hold = on != 0;
     crate::exec::kick(&mut world);
     Condition::Done.broadcast();
+}
+
+/// The modelled time of a function's calls, in nanoseconds since the last `fakecuda_reset`. NULL: of all functions.
+///
+/// # Safety
+/// `name` is a string or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fakecuda_modelled_ns(name: *const c_char) -> u64 {
+    lock().clock.passed(text(name))
 }
 
 /// Physical bytes in use on a device.

@@ -52,6 +52,7 @@ pub(crate) fn call(
     let told = crate::pace::tell(name);
     let mut world = lock();
     let result = passed(&mut world, name, since, told, class, body);
+    world.clock.pass(name, result.is_ok());
     let code = result.err().unwrap_or(0);
     if world.control.logs() {
         world.control.log_call(name, &describe(), code);

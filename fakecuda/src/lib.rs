@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 mod capture;
+mod clock;
 mod code;
 mod config;
 mod context;

@@ -141,6 +141,7 @@ fn map(world: &mut Guard, at: u64, size: u64, offset: u64, handle: u64) -> Answe
         return Err(INVALID_VALUE);
     }
     let (start, block) = (range.start, entry.block);
+    world.clock.touch(1, size);
     physical::hold(world, block)?;
     if let Some(range) = world.ranges.get_mut(&start) {
         range.maps.insert(at, Mapping { size, block, offset, access: BTreeMap::new(), tables: 0 });
@@ -152,6 +153,7 @@ fn unmap(world: &mut Guard, at: u64, size: u64) -> Answer {
     let range = reservation(world, at, size)?;
     let start = range.start;
     let found = whole_mappings(range, at, size)?;
+    world.clock.touch(found.len() as u64, size);
     space::hide(world, at, size);
     for one in found {
         let mapping = world.ranges.get_mut(&start).and_then(|range| range.maps.remove(&one));
@@ -228,6 +230,7 @@ fn set_access(world: &mut Guard, at: u64, size: u64, list: &[AccessDesc]) -> Ans
             }
         }
     }
+    world.clock.touch(found.len() as u64, size);
     make_tables(world, start, &found)?;
     for key in found {
         let Some(mapping) = world.ranges.get_mut(&start).and_then(|range| range.maps.get_mut(&key)) else {
@@ -339,6 +342,7 @@ exports! {
             return Err(OUT_OF_MEMORY);
         }
         w.refuse_unsafe_in_capture()?;
+        w.clock.touch(0, size as u64);
         let block = physical::create(w, device, size as u64, prop.handle_types)?;
         let handle = new_handle(w, block, size as u64, prop);
         put(out, handle)
@@ -346,6 +350,8 @@ exports! {
 
     10020 Normal fn cuMemRelease(handle: CUmemGenericAllocationHandle) |w| {
         supported(w)?;
+        let size = w.handles.get(&handle).ok_or(INVALID_VALUE)?.size;
+        w.clock.touch(0, size);
         let entry = w.handles.get_mut(&handle).ok_or(INVALID_VALUE)?;
         entry.holders -= 1;
         if entry.holders == 0 {

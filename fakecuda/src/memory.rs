@@ -66,6 +66,7 @@ exports! {
         if out.is_null() {
             return Err(INVALID_VALUE);
         }
+        w.clock.touch(0, size as u64);
         let start = alloc(w, size as u64)?;
         put(out, start)
     }

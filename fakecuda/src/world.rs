@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::capture::Captures;
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::Context;
 use crate::control::Control;
@@ -36,6 +37,7 @@ pub(crate) fn forked() -> bool {
 pub(crate) struct World {
     pub(crate) config: Config,
     pub(crate) control: Control,
+    pub(crate) clock: Clock,
     pub(crate) initialised: bool,
     pub(crate) deinitialised: bool,
     pub(crate) sticky: Option<u32>,
@@ -64,14 +66,18 @@ impl World {
     pub(crate) fn new() -> World {
         let (config, rest) = Config::from_environment();
         let mut control = Control::new(config.log.as_deref());
+        let mut clock = Clock::new();
         for (name, value) in rest {
-            if name == "fail" {
-                control.faults_from_text(&value);
+            match name.as_str() {
+                "fail" => _ = control.faults_from_text(&value),
+                "costs" => _ = clock.set(&value),
+                _ => {}
             }
         }
         World {
             config,
             control,
+            clock,
             initialised: false,
             deinitialised: false,
             sticky: None,

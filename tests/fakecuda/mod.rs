@@ -138,6 +138,11 @@ impl Fake {
         control::<extern "C" fn(c_int, u64)>("fakecuda_give")(device, bytes);
     }
 
+    /// [ns] modelled so far.
+    pub fn modelled(&self) -> u64 {
+        control::<extern "C" fn(*const c_char) -> u64>("fakecuda_modelled_ns")(std::ptr::null())
+    }
+
     pub fn used(&self, device: c_int) -> u64 {
         control::<extern "C" fn(c_int) -> u64>("fakecuda_used")(device)
     }

@@ -73,6 +73,17 @@ impl Fake {
         )
     }
 
+    /// [ns] modelled, of one function.
+    pub fn modelled(&self, name: &str) -> u64 {
+        let name = CString::new(name).unwrap();
+        control::<extern "C" fn(*const c_char) -> u64>("fakecuda_modelled_ns")(name.as_ptr())
+    }
+
+    /// [ns] modelled, of all functions.
+    pub fn modelled_in_all(&self) -> u64 {
+        control::<extern "C" fn(*const c_char) -> u64>("fakecuda_modelled_ns")(std::ptr::null())
+    }
+
     /// Memory that goes to somebody beside us: the driver's status.
     pub fn take(&self, device: c_int, bytes: u64) -> u32 {
         control::<extern "C" fn(c_int, u64) -> u32>("fakecuda_take")(device, bytes)
