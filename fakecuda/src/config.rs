@@ -8,7 +8,7 @@ use std::collections::HashSet;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// The names of all settings.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 25] = [
     "devices",
     "capacity",
     "driver",
@@ -30,6 +30,7 @@ const NAMES: [&str; 24] = [
     "most_handles",
     "most_mappings",
     "table_bytes",
+    "one_unmap",
     "log",
     "fail",
     "costs",
@@ -55,6 +56,7 @@ pub(crate) struct Config {
     pub(crate) refuse_rdma: u32,  // the same for memory that other devices on the bus may access
     pub(crate) most_handles: u64, // of cuMemCreate at a time, in the process
     pub(crate) most_mappings: u64, // with access at a time, in the process
+    pub(crate) one_unmap: bool,   // cuMemUnmap takes one mapping only
     pub(crate) table_bytes: u64,  // [B] of the device's memory that the page tables of one mapping take
     pub(crate) log: Option<String>, // a file that gets a line for each call
 }
@@ -82,6 +84,7 @@ impl Config {
             refuse_rdma: 0,
             most_handles: u64::MAX,
             most_mappings: u64::MAX,
+            one_unmap: false,
             table_bytes: 0,
             log: None,
         };
@@ -128,6 +131,7 @@ impl Config {
             "refuse_rdma" => self.refuse_rdma = value.parse().ok()?,
             "most_handles" => self.most_handles = value.parse().ok()?,
             "most_mappings" => self.most_mappings = value.parse().ok()?,
+            "one_unmap" => self.one_unmap = switch(value)?,
             "table_bytes" => self.table_bytes = bytes(value)?,
             "no_peer" => self.no_peer = switch(value)?,
             "low_handles" => self.low_handles = switch(value)?,

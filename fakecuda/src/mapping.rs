@@ -153,6 +153,9 @@ fn unmap(world: &mut Guard, at: u64, size: u64) -> Answer {
     let range = reservation(world, at, size)?;
     let start = range.start;
     let found = whole_mappings(range, at, size)?;
+    if world.config.one_unmap && found.len() > 1 {
+        return Err(INVALID_VALUE);
+    }
     world.clock.touch(found.len() as u64, size);
     space::hide(world, at, size);
     for one in found {

@@ -4,6 +4,7 @@
 //! No lock of the pond is held during a call. Calls may come from any thread and run concurrently. A call for a range
 //! of memory is made only by the operation that owns the range, so no two calls concern the same range at a time.
 
+use super::units::GRANULE_SHIFT;
 use crate::base::error::{Code, Error, Result};
 
 /// A freed block whose wait is over.
@@ -51,6 +52,11 @@ pub trait Backing: Points {
     }
     /// Maps granules `first..first + count` at `offset` too, all or none.
     fn alias(&self, offset: u64, first: u32, count: u32) -> Result<()>;
+    /// Maps runs of granules, each its first and how many, side by side from `offset` on, all or none. Nobody knows
+    /// these addresses yet.
+    fn alias_runs(&self, offset: u64, runs: &[(u32, u32)]) -> Result<()> {
+        alias_one_by_one(self, offset, runs)
+    }
     /// Unmaps `bytes` at `offset`.
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()>;
     /// The same for a mapping that the pond gives up whatever the device says, as with [`discard`](Self::discard).
@@ -144,4 +150,19 @@ pub trait Backing: Points {
     /// Calls `each` for every stream that may have work on the device, including the default one; with `EVERY` alone if
     /// there may be streams that nobody knows.
     fn streams(&self, each: &mut dyn FnMut(u64));
+}
+
+/// [`Backing::alias_runs`] for a backing that maps one run with each call.
+pub fn alias_one_by_one<B: Backing + ?Sized>(backing: &B, offset: u64, runs: &[(u32, u32)]) -> Result<()> {
+    let mut at = offset;
+    for &(first, count) in runs {
+        if let Err(e) = backing.alias(at, first, count) {
+            if at > offset {
+                backing.discard_view(offset, at - offset);
+            }
+            return Err(e);
+        }
+        at += u64::from(count) << GRANULE_SHIFT;
+    }
+    Ok(())
 }

@@ -43,7 +43,7 @@ mod tests;
 pub mod types;
 mod units;
 
-pub use backing::{Backing, Completed, Point, Points};
+pub use backing::{Backing, Completed, Point, Points, alias_one_by_one};
 pub use faces::{CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls, StatisticsCalls, TagCalls};
 pub use features::{Exported, Pieces, Restored};
 pub use ground::Config;

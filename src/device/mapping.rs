@@ -1,6 +1,6 @@
 //! The facet of devices whose physical memory is separate from addresses.
 
-use crate::base::error::Result;
+use crate::base::error::{Code, Error, Result};
 
 /// Bytes of one granule of physical memory, on every device.
 pub const GRANULE: u64 = 2 << 20;
@@ -25,6 +25,16 @@ pub trait Mapping: Send + Sync {
     fn release(&self, first: u64, count: u64) -> Result<()>;
     /// Maps granules `first..first + count` at the addresses from `window + offset` on, all or none.
     fn map(&self, offset: u64, first: u64, count: u64) -> Result<()>;
+    /// Whether [`map_runs`](Self::map_runs) costs less than a [`map`](Self::map) for each run.
+    fn maps_together(&self) -> bool {
+        false
+    }
+    /// Maps runs of granules, each its first and how many, side by side from `window + offset` on, all or none. Only for
+    /// devices that [map together](Self::maps_together).
+    fn map_runs(&self, offset: u64, runs: &[(u64, u64)]) -> Result<()> {
+        let _ = (offset, runs);
+        Err(Error::new(Code::Unsupported, "this device maps one run at a time"))
+    }
     /// Unmaps the addresses `window + offset .. window + offset + bytes`. Waits for nothing.
     fn unmap(&self, offset: u64, bytes: u64) -> Result<()>;
 }

@@ -27,6 +27,8 @@ mod driver;
 #[cfg(feature = "capi")]
 mod fabric;
 mod faults;
+mod headroom;
+mod modelled;
 mod nvtx;
 #[cfg(feature = "capi")]
 mod on_cuda;

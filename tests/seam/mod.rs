@@ -125,6 +125,7 @@ impl<H: Hook> Device for Seam<H> {
         has_own_addresses as has_own_addresses() -> bool;
         is_processor as is_processor() -> bool;
         most_blocks as most_blocks() -> u64;
+        headroom as headroom() -> u64;
         versions as versions() -> Versions;
         identity as identity() -> Identity;
         numa_node as numa_node() -> Option<u32>;
@@ -235,6 +236,7 @@ impl<H: Hook> Mapping for Seam<H> {
     questions! { in_mapping;
         granule_numbers as numbers() -> u64;
         most_mappings as most_mappings() -> u64;
+        maps_together as maps_together() -> bool;
     }
     calls! { in_mapping;
         map_window as open_window(bytes: u64) -> u64;
@@ -242,6 +244,7 @@ impl<H: Hook> Mapping for Seam<H> {
         granules_create as create(first: u64, count: u64) -> (), |_done| count * GRANULE;
         granules_release as release(first: u64, count: u64) -> (), |_done| count * GRANULE;
         map as map(offset: u64, first: u64, count: u64) -> ();
+        map_runs as map_runs(offset: u64, runs: &[(u64, u64)]) -> ();
         unmap as unmap(offset: u64, bytes: u64) -> ();
     }
 }

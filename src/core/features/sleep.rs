@@ -248,19 +248,12 @@ impl Ground {
 
     /// Maps pieces side by side from a granule of addresses on, all or none.
     pub(in crate::core) fn show_pieces(&self, granule: u32, pieces: &[Extent]) -> Result<()> {
-        let mut at = granule;
-        for piece in pieces {
+        let run = |piece: &Extent| {
             let run = piece.touched();
-            if let Err(e) = self.backing.alias(granule_bytes(at), run.first, run.count) {
-                if at > granule {
-                    // Nobody knows these addresses yet, so nothing can be using them.
-                    self.backing.discard_view(granule_bytes(granule), granule_bytes(at - granule));
-                }
-                return Err(e);
-            }
-            at += run.count;
-        }
-        Ok(())
+            (run.first, run.count)
+        };
+        let runs: Vec<(u32, u32)> = pieces.iter().map(run).collect();
+        self.backing.alias_runs(granule_bytes(granule), &runs)
     }
 
     /// Brings the pool's memory back, at the same addresses. If necessary, idle memory of other pools is given back for

@@ -8,7 +8,7 @@
 //! - *Collector*: unused memory goes back to the device before more is taken above a threshold.
 //! - *Segment*: how much is taken from the device at a time.
 
-use crate::base::sync::{AtomicU64, Ordering::Relaxed};
+use crate::base::sync::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// What can be tuned. All sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Tuning {
     pub collect_above: u64,
     /// The minimum that is taken from the device at a time, as far as the limits allow; 0: as the device says.
     pub segment: u64,
+    /// No block is scattered from now on, even where memory would suffice otherwise.
+    pub in_one_piece: bool,
 }
 
 /// The tuning of a pond. Each number is read on its own: a request that races with a change sees either value.
@@ -34,6 +36,7 @@ pub(crate) struct Tuned {
     divisions: AtomicU64,
     collect_above: AtomicU64,
     segment: AtomicU64,
+    in_one_piece: AtomicBool,
 }
 
 /// [B] sizes up to this, times the number of parts, are not rounded, as in PyTorch.
@@ -48,11 +51,17 @@ impl Tuned {
         self.divisions.store(t.divisions, Relaxed);
         self.collect_above.store(t.collect_above, Relaxed);
         self.segment.store(t.segment, Relaxed);
+        self.in_one_piece.store(t.in_one_piece, Relaxed);
     }
 
     /// [B] blocks of at least this size stay whole; 0: none do.
     pub(crate) fn max_split(&self) -> u64 {
         self.max_split.load(Relaxed)
+    }
+
+    /// Whether no block is to be scattered.
+    pub(crate) fn in_one_piece(&self) -> bool {
+        self.in_one_piece.load(Relaxed)
     }
 
     pub(crate) fn get(&self) -> Tuning {
@@ -62,6 +71,7 @@ impl Tuned {
             divisions: self.divisions.load(Relaxed),
             collect_above: self.collect_above.load(Relaxed),
             segment: self.segment.load(Relaxed),
+            in_one_piece: self.in_one_piece.load(Relaxed),
         }
     }
 }

@@ -156,6 +156,9 @@ impl Search<'_> {
         if missing > allowed >> GRANULE_SHIFT {
             return Err(Error::new(Code::OutOfMemory, why));
         }
+        if ground.tuned.in_one_piece() && missing > u64::from(ground.growing().longest_room()) {
+            return Err(Error::new(Code::OutOfMemory, ours::NO_MORE));
+        }
         let mut left = missing as u32;
         while left > 0 {
             left -= ground.take_granules(req, left)?;

@@ -146,6 +146,8 @@ struct Search<'a> {
     trials: Trials,
     /// The device, or a limit, has refused before.
     retried: bool,
+    /// Unused granules have been given back, to get others that lie in one piece.
+    trimmed: bool,
 }
 
 /// Why the device was not asked for more: words of the library's own, beside which it has none.
@@ -189,7 +191,7 @@ impl Ground {
             let scratch = std::mem::take(&mut *self.scratch.lock());
             let lacks = Code::OutOfMemory;
             let mut search =
-                Search { ground: self, req, scratch, refused: None, lacks, trials, retried: false };
+                Search { ground: self, req, scratch, refused: None, lacks, trials, retried: false, trimmed: false };
             if let Some(offset) = search.run()? {
                 return Ok(offset);
             }
@@ -240,7 +242,7 @@ impl Search<'_> {
         let mut steps: Option<&[Step]> = None; // the device is asked only when it must give something
         let mut step = 0;
         let mut refused_for = u64::MAX; // granules that the device was asked for last
-        let mut scattering = ground.config.mapping;
+        let mut scattering = ground.config.mapping && !ground.tuned.in_one_piece();
         let mut all = ground.merges_small_first();
         let (mut eased, mut collected) = (false, false);
         // Whole segments are cut when nothing else is left, and when one was just taken for the request.
@@ -251,7 +253,7 @@ impl Search<'_> {
             false => Scarcity::NONE,
         };
         // What is to be scattered although it fits somewhere, if that costs less.
-        let mut sparing = scarcity.spares;
+        let mut sparing = scarcity.spares && scattering;
         loop {
             let worn = req.is_large() && scattering && !eased && ground.is_worn(req.size.units);
             let mut h = ground.lock(req.heap);
@@ -363,8 +365,17 @@ impl Search<'_> {
             Step::Swap => self.swap_segments(missing),
             Step::Waiting => ground.poll_all() || ground.wait_for_one(None),
             // Giving idle segments back may let the device serve one that is large enough.
-            Step::Trim => !ground.config.mapping && self.trim_and_grow(missing),
+            Step::Trim if !ground.config.mapping => self.trim_and_grow(missing),
+            Step::Trim => ground.tuned.in_one_piece() && self.trim_for_one_piece(missing),
         }
+    }
+
+    /// Where no block is scattered: gives unused granules back, once in a search, to get as many that lie in one piece.
+    fn trim_for_one_piece(&mut self, missing: u64) -> bool {
+        if std::mem::replace(&mut self.trimmed, true) {
+            return false;
+        }
+        self.ground.trim(None).unwrap_or(false) && self.note_refusal(|s| s.grow(missing))
     }
 
     /// The device, or a limit, has refused, and the search goes on: counted once a search.

@@ -14,7 +14,7 @@ pub(super) fn tuning() -> impl Strategy<Value = Tuning> {
     let sizes =
         (some(&[0, MIB, 20 * MIB]), some(&[0, 0, 1, 20 * MIB, 60 * MIB]), some(&[0, 4 * MIB, 20 * MIB]));
     (max_split, divisions, sizes).prop_map(|(max_split, divisions, (max_round, collect_above, segment))| {
-        Tuning { max_split, max_round, divisions, collect_above, segment }
+        Tuning { max_split, max_round, divisions, collect_above, segment, in_one_piece: false }
     })
 }
 

@@ -34,6 +34,12 @@ const MAX_CHUNK_PART: u64 = 4;
 /// The API version that this is written for, as the driver counts.
 const API_VERSION: u64 = 12_080;
 
+/// [B] what is left to the driver and its libraries by default on devices of at least `LARGE_CARD`: modules are loaded
+/// when their first kernel is launched (lazy loading, the default since CUDA 12.2), cuBLAS takes workspaces (32 MiB on
+/// Hopper, by its documentation), and the first `printf` or `malloc` of a kernel takes a heap.
+const HEADROOM: u64 = 128 << 20;
+const LARGE_CARD: u64 = 4 << 30; // [B]
+
 /// One device.
 pub(super) struct CudaDevice {
     card: Arc<Card>,
@@ -206,6 +212,10 @@ impl Device for CudaDevice {
             init_alloc: segment,
             realloc: segment,
         }
+    }
+
+    fn headroom(&self) -> u64 {
+        if self.total >= LARGE_CARD { HEADROOM } else { 0 }
     }
 
     fn memory_info(&self) -> Result<MemoryInfo> {

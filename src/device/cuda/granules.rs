@@ -67,6 +67,8 @@ struct State {
     /// The devices that may use the memory; this one first.
     readers: Vec<i32>,
     fabric: Fabric,
+    /// The driver unmaps one mapping with each call.
+    one_by_one: bool,
 }
 
 /// What another process has sent to identify a granule.
@@ -100,6 +102,7 @@ impl Granules {
             opened: BTreeMap::new(),
             readers: vec![physical.device],
             fabric: Fabric::default(),
+            one_by_one: false,
         };
         Granules { driver, physical, no_export: granted.no_export.clone(), state: Mutex::new(state) }
     }
@@ -137,8 +140,14 @@ impl Granules {
                 first = r;
             }
         };
-        for i in 0..s.slots.len() {
-            if std::mem::take(&mut s.slots[i]) != 0 {
+        let mut next = 0;
+        while let Some(start) = (next..s.slots.len()).find(|&i| s.slots[i] != 0) {
+            next = (start..s.slots.len()).find(|&i| s.slots[i] == 0).unwrap_or(s.slots.len());
+            if matches!(self.hide_run(&mut s, start..next), Ok(true)) {
+                continue;
+            }
+            for i in start..next {
+                s.slots[i] = 0;
                 note(self.driver.unmap(s.window + i as u64 * GRANULE, GRANULE));
             }
         }
@@ -270,13 +279,18 @@ impl Granules {
         Ok(())
     }
 
-    pub(super) fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
+    /// Maps runs of granules, each its first and how many, side by side from `offset` on, and gives access to all of
+    /// them at once.
+    pub(super) fn map(&self, offset: u64, runs: &[(u64, u64)]) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
         let settled = self.settle(&mut s);
-        let granules = s.granules(first, count)?;
-        let slots = s.slots(offset, count.checked_mul(GRANULE))?;
-        if let Some(at) = granules.clone().find(|i| s.granules[*i] == Granule::Absent) {
+        let mut granules = Vec::new();
+        for &(first, count) in runs {
+            granules.extend(s.granules(first, count)?);
+        }
+        let slots = s.slots(offset, (granules.len() as u64).checked_mul(GRANULE))?;
+        if let Some(at) = granules.iter().find(|i| s.granules[**i] == Granule::Absent) {
             fail!(Code::InvalidArgument, "granule {at} does not exist");
         }
         if let Some(at) = slots.clone().find(|i| s.slots[*i] != 0) {
@@ -285,14 +299,14 @@ impl Granules {
             }
             fail!(Code::Busy, "offset {} of the window is mapped already", at as u64 * GRANULE);
         }
+        let (at, bytes) = (s.window + offset, granules.len() as u64 * GRANULE);
         let mut done = Ok(());
-        for (granule, slot) in granules.zip(slots.clone()) {
+        for (granule, slot) in granules.into_iter().zip(slots.clone()) {
             done = self.show(&mut s, granule, slot);
             if done.is_err() {
                 break;
             }
         }
-        let (at, bytes) = (s.window + offset, count * GRANULE);
         done = done.and_then(|()| self.open(&s.readers, at, bytes));
         if done.is_err() {
             let shown: Vec<usize> = slots.filter(|&i| s.slots[i] != 0).collect();
@@ -322,11 +336,27 @@ impl Granules {
 
     fn hide(&self, s: &mut State, slot: usize) -> Result<()> {
         self.driver.unmap(s.window + slot as u64 * GRANULE, GRANULE)?;
-        let granule = std::mem::take(&mut s.slots[slot]) as usize - 1;
-        if let Granule::Present { shown, .. } = &mut s.granules[granule] {
-            *shown -= 1;
-        }
+        s.hidden(slot);
         Ok(())
+    }
+
+    /// Unmaps a run of slots with one call. The driver's own sample does so with a range of several mappings
+    /// (vectorAddMMAP); a driver that takes only one mapping in a call, which its documentation can be read to say, gets
+    /// them one by one from then on: `false`, and nothing is unmapped.
+    fn hide_run(&self, s: &mut State, slots: Range<usize>) -> Result<bool> {
+        if s.one_by_one || slots.len() < 2 {
+            return Ok(false);
+        }
+        let (at, bytes) = (s.window + slots.start as u64 * GRANULE, slots.len() as u64 * GRANULE);
+        match self.driver.unmap(at, bytes) {
+            Ok(()) => slots.for_each(|slot| s.hidden(slot)),
+            Err(e) if e.code() == Code::InvalidArgument => {
+                s.one_by_one = true;
+                return Ok(false);
+            }
+            Err(e) => return Err(e),
+        }
+        Ok(true)
     }
 
     /// If the driver refuses a slot, and also refuses to map the earlier ones again, the caller has none of them any
@@ -338,6 +368,9 @@ impl Granules {
         let slots = s.slots(offset, Some(bytes))?;
         if let Some(at) = slots.clone().find(|i| s.slots[*i] == 0 || s.arrears.stale.contains(i)) {
             fail!(Code::InvalidArgument, "offset {} of the window is not mapped", at as u64 * GRANULE);
+        }
+        if self.hide_run(&mut s, slots.clone())? {
+            return Ok(());
         }
         let before: Vec<u32> = s.slots[slots.clone()].to_vec();
         for slot in slots.clone() {
@@ -426,6 +459,13 @@ impl Granules {
     /// Unmaps what is mapped at `addr` and releases the addresses. After a failure the rest stays mapped.
     fn end_opened(&self, s: &mut State, addr: u64) -> Result<()> {
         let Some(o) = s.opened.get_mut(&addr) else { return Ok(()) };
+        if !s.one_by_one && o.shown > GRANULE {
+            match self.driver.unmap(addr, o.shown) {
+                Ok(()) => o.shown = 0,
+                Err(e) if e.code() == Code::InvalidArgument => s.one_by_one = true,
+                Err(e) => return Err(e),
+            }
+        }
         while o.shown > 0 {
             self.driver.unmap(addr + o.shown - GRANULE, GRANULE)?;
             o.shown -= GRANULE;
@@ -466,6 +506,14 @@ impl Granules {
 }
 
 impl State {
+    /// Nothing is mapped at a slot any more.
+    fn hidden(&mut self, slot: usize) {
+        let granule = std::mem::take(&mut self.slots[slot]) as usize - 1;
+        if let Granule::Present { shown, .. } = &mut self.granules[granule] {
+            *shown -= 1;
+        }
+    }
+
     fn granules(&self, first: u64, count: u64) -> Result<Range<usize>> {
         let total = self.granules.len() as u64;
         if count == 0 {

@@ -62,7 +62,17 @@ impl device::Mapping for Mapping {
 
     fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
         let _in = self.card.enter()?;
-        self.granules.map(offset, first, count)
+        self.granules.map(offset, &[(first, count)])
+    }
+
+    /// Access is given to all runs at once.
+    fn maps_together(&self) -> bool {
+        true
+    }
+
+    fn map_runs(&self, offset: u64, runs: &[(u64, u64)]) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.granules.map(offset, runs)
     }
 
     fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {

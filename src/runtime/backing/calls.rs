@@ -18,9 +18,14 @@ pub(crate) struct Calls {
     observers: Arc<Observers>,
 }
 
-/// `OutOfMemory` if the device reports fewer free bytes.
-pub(crate) fn check_free(device: &dyn Device, bytes: u64) -> Result<()> {
+/// `OutOfMemory` if the device reports fewer free bytes, or would have less than the headroom left.
+pub(crate) fn check_free(device: &dyn Device, bytes: u64, headroom: u64) -> Result<()> {
     match device.memory_info() {
+        Ok(m) if headroom > 0 && m.free < bytes.saturating_add(headroom) => fail!(
+            Code::OutOfMemory,
+            "the device has {} bytes free, {bytes} are needed, and {headroom} are left to others (headroom_mb)",
+            m.free
+        ),
         Ok(m) if m.free < bytes => fail!(
             Code::OutOfMemory,
             "the device has {} bytes free, {bytes} are needed (throw_on_cudamalloc_oom)",

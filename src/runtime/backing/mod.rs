@@ -10,6 +10,7 @@ use crate::base::sync::system::Mutex;
 use crate::base::sync::thread_token;
 use crate::core::{
     Backing, BlockInfo, Completed, EVERY, GRANULE, Order, Point, Points as CorePoints, PoolId, Waits,
+    alias_one_by_one,
 };
 use crate::device::{CopyKind, Device, EventId, Mapping, StreamId, Whose};
 use crate::fail;
@@ -32,6 +33,7 @@ mod points;
 mod refused;
 pub(crate) mod segments;
 mod streams;
+mod told;
 
 pub(crate) use calls::check_free;
 pub(crate) use places::Places;
@@ -47,6 +49,7 @@ pub(crate) struct Supply {
     maps: bool,
     /// Whether the device's free memory is checked before a request is passed on.
     careful: AtomicBool,
+    headroom: AtomicU64, // [B] of the device that are left to others
     calls: Calls,
     spare: Mutex<Vec<EventId>>, // events of ours that are not in use
     dead: Mutex<Vec<EventId>>,  // events that the caller has destroyed, to be destroyed with the next call
@@ -83,6 +86,7 @@ impl Supply {
             places,
             maps,
             careful: AtomicBool::new(false),
+            headroom: AtomicU64::new(0),
             spare: Mutex::default(),
             dead: Mutex::default(),
             points: Points::default(),
@@ -130,9 +134,14 @@ impl Supply {
         &self.calls
     }
 
-    /// [B] that the device says it has left.
+    /// [B] that the device says it has left, without what is left to others.
     pub(crate) fn memory_free(&self) -> Result<u64> {
-        Ok(self.call()?.device.memory_info()?.free)
+        Ok(self.call()?.device.memory_info()?.free.saturating_sub(self.headroom.load(Relaxed)))
+    }
+
+    /// Sets how many bytes of the device are left to others.
+    pub(crate) fn set_headroom(&self, bytes: u64) {
+        self.headroom.store(bytes, Relaxed);
     }
 
     /// Sets whether requests for which the device has no memory are kept from it.
@@ -141,10 +150,11 @@ impl Supply {
     }
 
     fn check_free(&self, bytes: u64) -> Result<()> {
-        if !self.careful.load(Relaxed) {
+        let headroom = self.headroom.load(Relaxed);
+        if headroom == 0 && !self.careful.load(Relaxed) {
             return Ok(());
         }
-        check_free(self.call()?.device, bytes).inspect_err(|_| self.calls.reject())
+        check_free(self.call()?.device, bytes, headroom).inspect_err(|_| self.calls.reject())
     }
 
     /// Gives granules back to the device. On failure they are as they were, and still the pond's. If the device has
@@ -199,11 +209,6 @@ impl Supply {
             let answer = hidden.and_then(|()| self.giving(|m| m.release(first, run.count)));
             asking.answered(answer, shown);
         }
-    }
-
-    /// Tells who watches of a range of memory.
-    fn tell(&self, kind: EventKind, address: u64, bytes: u64) {
-        self.observers.tell(Event::range(kind, address, bytes));
     }
 
     fn granule_at(&self, index: u32) -> u64 {
@@ -402,11 +407,19 @@ impl Backing for Supply {
         self.ask_again();
         self.views.check(offset / GRANULE, u64::from(count))?;
         self.taking(|m| m.map(offset, u64::from(first), u64::from(count)))?;
-        let _in = InCall::new(self);
-        let home = self.window_at(self.granule_at(first));
-        let shown = Event::range(EventKind::SegmentMap, self.window_at(offset), self.granule_at(count));
-        self.observers.tell(Event { home, ..shown });
-        self.segments.added(self.window_at(offset), self.granule_at(count));
+        self.shown(offset, &[(first, count)]);
+        Ok(())
+    }
+
+    fn alias_runs(&self, offset: u64, runs: &[(u32, u32)]) -> Result<()> {
+        if runs.len() < 2 || !self.device.mapping().is_some_and(Mapping::maps_together) {
+            return alias_one_by_one(self, offset, runs);
+        }
+        self.ask_again();
+        let wide: Vec<(u64, u64)> = runs.iter().map(|r| (u64::from(r.0), u64::from(r.1))).collect();
+        self.views.check(offset / GRANULE, wide.iter().map(|r| r.1).sum())?;
+        self.taking(|m| m.map_runs(offset, &wide))?;
+        self.shown(offset, runs);
         Ok(())
     }
 

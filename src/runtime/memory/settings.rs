@@ -92,6 +92,7 @@ impl Memory {
                 let threshold = o.fraction(Key::GarbageCollectionThreshold);
                 p.pond.set_limit(limit);
                 p.supply.set_careful(careful);
+                p.supply.set_headroom(o.bytes(Key::HeadroomMb).unwrap_or_else(|| p.device.headroom()));
                 make_for_fabric(&*p.device, o);
                 p.pond.tune(Tuning {
                     max_split: o.bytes(Key::MaxSplitSizeMb).unwrap_or(0),
@@ -103,6 +104,7 @@ impl Memory {
                         0
                     },
                     segment: o.bytes(Key::LargeSegmentSizeMb).unwrap_or(0),
+                    in_one_piece: !o.on(Key::Scatter),
                 });
             }
             How::Unpooled(u) => u.set_bounds(limit, careful),

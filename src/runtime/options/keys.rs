@@ -26,10 +26,12 @@ pub(crate) enum Key {
     GraphCaptureRecordStreamReuse,
     ExportHandle,
     LatencyHistograms,
+    HeadroomMb,
+    Scatter,
 }
 
 /// The number of keys.
-pub(super) const COUNT: usize = 20;
+pub(super) const COUNT: usize = 22;
 
 /// Which values a key takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,8 +44,10 @@ pub(super) enum Kind {
     Switch,
     /// Whole MiB from `least` on, or `unlimited` if `word` is set.
     Mib { least: u64, word: bool },
-    /// Whole MiB from 1 on, or `default`.
-    Segment,
+    /// Whole MiB from `least` on, or `default`.
+    Segment { least: u64 },
+    /// `on` or `off`.
+    OnOff,
     /// A number from 0 to 1; with `open`, 1 is not allowed, and 0 means off.
     Fraction { open: bool },
     /// A power of two up to 128.
@@ -92,7 +96,7 @@ pub(super) const KEYS: [Info; COUNT] = [
         Value::Fraction(0.0),
     ),
     info(Key::ExpandableSegments, "expandable_segments", Kind::Switch, ON),
-    info(Key::LargeSegmentSizeMb, "large_segment_size_mb", Kind::Segment, Value::Segment(None)),
+    info(Key::LargeSegmentSizeMb, "large_segment_size_mb", Kind::Segment { least: 1 }, Value::Segment(None)),
     info(
         Key::PerProcessMemoryFraction,
         "per_process_memory_fraction",
@@ -126,6 +130,8 @@ pub(super) const KEYS: [Info; COUNT] = [
     info(Key::GraphCaptureRecordStreamReuse, "graph_capture_record_stream_reuse", Kind::Switch, OFF),
     info(Key::ExportHandle, "export_handle", Kind::ExportHandle, Value::ExportHandle(ExportHandle::PosixFd)),
     info(Key::LatencyHistograms, "latency_histograms", Kind::Switch, OFF),
+    info(Key::HeadroomMb, "headroom_mb", Kind::Segment { least: 0 }, Value::Segment(None)),
+    info(Key::Scatter, "scatter", Kind::OnOff, Value::OnOff(true)),
 ];
 
 // The number of a key is its index.

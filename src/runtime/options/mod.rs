@@ -114,7 +114,7 @@ impl Options {
 
     /// Whether a switch is on.
     pub(crate) fn on(&self, key: Key) -> bool {
-        self.get(key) == Value::Switch(true)
+        matches!(self.get(key), Value::Switch(true) | Value::OnOff(true))
     }
 
     /// The value of a fraction.

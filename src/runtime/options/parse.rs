@@ -138,13 +138,22 @@ fn value_of(key: Key, value: Part<'_>, source: &str) -> Result<Value> {
                 wrong(&format!("whole MiB from {least}{or}"), &near)
             }
         },
-        Kind::Segment if text == "default" => Ok(Value::Segment(None)),
-        Kind::Segment => match mib(text) {
-            Some(n) if n > 0 => Ok(Value::Segment(Some(n))),
-            n => match n.or_else(|| leading(text)) {
-                None => wrong("whole MiB from 1 or default", &"default"),
-                Some(n) => wrong("whole MiB from 1 or default", &n.max(1)),
-            },
+        Kind::OnOff if text.eq_ignore_ascii_case("on") => Ok(Value::OnOff(true)),
+        Kind::OnOff if text.eq_ignore_ascii_case("off") => Ok(Value::OnOff(false)),
+        Kind::OnOff => {
+            let likely_off = matches!(text.to_ascii_lowercase().as_str(), "0" | "no" | "false" | "n" | "f");
+            wrong("on or off", &if likely_off { "off" } else { nearest(text, ["on", "off"].into_iter()) })
+        }
+        Kind::Segment { .. } if text == "default" => Ok(Value::Segment(None)),
+        Kind::Segment { least } => match mib(text) {
+            Some(n) if n >= least => Ok(Value::Segment(Some(n))),
+            n => {
+                let want = format!("whole MiB from {least} or default");
+                match n.or_else(|| leading(text)) {
+                    None => wrong(&want, &"default"),
+                    Some(n) => wrong(&want, &n.max(least)),
+                }
+            }
         },
         Kind::Fraction { open } => {
             let most = if open { 0.999 } else { 1.0 };

@@ -95,6 +95,8 @@ pub(crate) enum Value {
     Backend(Backend),
     /// On or off.
     Switch(bool),
+    /// The same, as `on` and `off`.
+    OnOff(bool),
     /// [MiB]; `None` is the word that the key has for it.
     Mib(Option<u64>),
     /// A part of something, 0 to 1.
@@ -121,6 +123,7 @@ impl fmt::Display for Value {
                 f.write_str(name)
             }
             Value::Switch(on) => f.write_str(if *on { "True" } else { "False" }),
+            Value::OnOff(on) => f.write_str(if *on { "on" } else { "off" }),
             Value::Mib(Some(n)) | Value::Segment(Some(n)) => write!(f, "{n}"),
             Value::Mib(None) => f.write_str("unlimited"),
             Value::Segment(None) => f.write_str("default"),

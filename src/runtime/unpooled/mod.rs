@@ -189,7 +189,7 @@ impl Unpooled {
         *asked = true;
 
         let call = self.supply.call();
-        let checked = if careful { check_free(&*self.device, size) } else { Ok(()) };
+        let checked = if careful { check_free(&*self.device, size, 0) } else { Ok(()) };
         let taken = call.and_then(|call| {
             checked?;
             lock(&self.account).count_call(pool);
