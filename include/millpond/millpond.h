@@ -168,6 +168,8 @@ extern "C" {
  * memory directly (GPUDirect RDMA).
  */
 #define MILLPOND_CAP_RDMA 128
+/** Flag of `millpond_stream_create_with_priority`: the default stream does not wait for the stream, nor it for that one. */
+#define MILLPOND_STREAM_NON_BLOCKING 1
 /** Event of a history: a request was served. */
 #define MILLPOND_HISTORY_ALLOC 1
 /** Event of a history: a free was asked for; told before the memory can be used again. */
@@ -2496,6 +2498,33 @@ C_Status millpond_memset_async(millpond_device *device,
 MILLPOND_NODISCARD
 C_Status millpond_stream_create(millpond_device *device,
                                 C_Stream *out_stream);
+
+/**
+ * The range of priorities for `millpond_stream_create_with_priority`. A lower number comes first: `*out_greatest` is the
+ * least number. Both are 0 on a device without priorities. Either may be NULL.
+ *
+ * Errors: INVALID_ARGUMENT; NOT_PERMITTED in a stream callback; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_device_get_stream_priority_range(millpond_device *device,
+                                                   int32_t *out_least,
+                                                   int32_t *out_greatest);
+
+/**
+ * As `millpond_stream_create`, for a stream whose work comes before or after that of others. `priority`: 0 as usual, lower
+ * numbers first; one that the device does not have becomes the nearest that it has. `flags`: 0, or
+ * MILLPOND_STREAM_NON_BLOCKING, for a stream that is not ordered with the default stream: NULL does not wait for its
+ * work, nor it for that of NULL, and blocking copies and fills, which are work on NULL, are not ordered with it. Use it
+ * for work that must overlap with what libraries do on NULL. Memory is safe on either kind: it is reused in the order
+ * of the streams that used it. A device without priorities, or without such streams, makes an ordinary stream, which
+ * orders more and never less.
+ *
+ * Errors: INVALID_ARGUMENT, also for an unknown flag; otherwise those of `millpond_stream_create`.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_stream_create_with_priority(millpond_device *device,
+                                              int32_t priority,
+                                              uint32_t flags,
+                                              C_Stream *out_stream);
 
 /**
  * Ends a stream that `millpond_stream_create` made. Work queued on it still completes, and its live blocks stay valid.

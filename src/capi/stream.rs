@@ -5,9 +5,11 @@ use crate::base::foreign;
 use crate::capi::guard::{Out, UserData, run};
 use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
-use crate::capi::types::{millpond_device, millpond_stream_callback};
+use crate::capi::types::{MILLPOND_STREAM_NON_BLOCKING, millpond_device, millpond_stream_callback};
+use crate::fail;
 use crate::paddle::abi::{C_Event, C_Status, C_Stream};
 use crate::paddle::status;
+use crate::runtime::StreamKind;
 use std::ffi::c_void;
 
 /// The bits of an event.
@@ -30,6 +32,57 @@ pub unsafe extern "C" fn millpond_stream_create(
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_stream, "out_stream") }?;
         out.set(to_ptr(handles::device(device)?.stream_create()?).cast());
+        Ok(())
+    })
+}
+
+/// The range of priorities for `millpond_stream_create_with_priority`. A lower number comes first: `*out_greatest` is the
+/// least number. Both are 0 on a device without priorities. Either may be NULL.
+///
+/// Errors: INVALID_ARGUMENT; NOT_PERMITTED in a stream callback; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_get_stream_priority_range(
+    device: *mut millpond_device,
+    out_least: *mut i32,
+    out_greatest: *mut i32,
+) -> C_Status {
+    run(|| {
+        let (least, greatest) = handles::device(device)?.stream_priorities()?;
+        for (out, value) in [(out_least, least), (out_greatest, greatest)] {
+            if !out.is_null() {
+                // SAFETY: C's promise, as the header states it.
+                unsafe { Out::new(out, "out") }?.set(value);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// As `millpond_stream_create`, for a stream whose work comes before or after that of others. `priority`: 0 as usual, lower
+/// numbers first; one that the device does not have becomes the nearest that it has. `flags`: 0, or
+/// MILLPOND_STREAM_NON_BLOCKING, for a stream that is not ordered with the default stream: NULL does not wait for its
+/// work, nor it for that of NULL, and blocking copies and fills, which are work on NULL, are not ordered with it. Use it
+/// for work that must overlap with what libraries do on NULL. Memory is safe on either kind: it is reused in the order
+/// of the streams that used it. A device without priorities, or without such streams, makes an ordinary stream, which
+/// orders more and never less.
+///
+/// Errors: INVALID_ARGUMENT, also for an unknown flag; otherwise those of `millpond_stream_create`.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_stream_create_with_priority(
+    device: *mut millpond_device,
+    priority: i32,
+    flags: u32,
+    out_stream: *mut C_Stream,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_stream, "out_stream") }?;
+        if flags & !MILLPOND_STREAM_NON_BLOCKING != 0 {
+            fail!(Code::InvalidArgument, "flags are {flags:#x}: want 0 or MILLPOND_STREAM_NON_BLOCKING");
+        }
+        let kind = StreamKind { priority, non_blocking: flags != 0 };
+        out.set(to_ptr(handles::device(device)?.stream_create_with(kind)?).cast());
         Ok(())
     })
 }

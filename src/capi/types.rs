@@ -139,6 +139,9 @@ pub const MILLPOND_CAP_EXPORT: u32 = 64;
 /// memory directly (GPUDirect RDMA).
 pub const MILLPOND_CAP_RDMA: u32 = 128;
 
+/// Flag of `millpond_stream_create_with_priority`: the default stream does not wait for the stream, nor it for that one.
+pub const MILLPOND_STREAM_NON_BLOCKING: u32 = 1;
+
 const _: () = {
     use crate::runtime::Caps;
     assert!(Caps::MAPPING.bits() == MILLPOND_CAP_MAPPING);

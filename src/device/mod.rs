@@ -27,7 +27,7 @@ pub use mapping::{GRANULE, Mapping};
 pub use peers::Peers;
 pub use pool::{DriverPool, DriverPoolStats};
 pub use sharing::Sharing;
-pub use streams::{ExternalStreams, StreamCallback, Streams, Whose};
+pub use streams::{ExternalStreams, StreamCallback, StreamKind, Streams, Whose};
 
 /// The bits of a `C_Stream`; 0 is the device's default stream.
 pub type StreamId = u64;

@@ -8,11 +8,30 @@ use crate::base::error::Result;
 /// blocking calls of the library.
 pub type StreamCallback = Box<dyn FnOnce(Result<()>) + Send>;
 
+/// What a stream is like, beside what [`Streams::create`] makes, which is the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamKind {
+    /// As the device counts: lower numbers come first. One that the device does not have means the nearest.
+    pub priority: i32,
+    /// The default stream does not wait for it, nor it for the default stream.
+    pub non_blocking: bool,
+}
+
 /// Streams and events. Stream 0 is the default stream, which every device has; `create` is `Unsupported` where
 /// [`Caps::STREAMS`](super::Caps::STREAMS) is not set.
 pub trait Streams: Send + Sync {
     /// A new stream.
     fn create(&self) -> Result<StreamId>;
+    /// The numbers of the least and of the greatest priority of streams; the greatest is the lower number. Both are 0 on
+    /// a device without priorities.
+    fn priorities(&self) -> Result<(i32, i32)> {
+        Ok((0, 0))
+    }
+    /// A new stream of this kind. A device that has no such streams makes an ordinary one.
+    fn create_with(&self, kind: StreamKind) -> Result<StreamId> {
+        let _ = kind;
+        self.create()
+    }
     /// Ends a stream; work queued on it still completes.
     fn destroy(&self, stream: StreamId) -> Result<()>;
     /// Whether the stream exists. A device that cannot tell answers `true`.

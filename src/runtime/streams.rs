@@ -1,7 +1,7 @@
 //! The streams and events of an open device, with every argument checked before the device sees it.
 
 use crate::base::error::{Code, Error, Result};
-use crate::device::{EventId, StreamCallback, StreamId, Whose};
+use crate::device::{EventId, StreamCallback, StreamId, StreamKind, Whose};
 use crate::fail;
 use crate::runtime::device::DeviceState;
 use crate::runtime::reentry::{self, may_block};
@@ -80,6 +80,21 @@ impl DeviceState {
         let stream = self.device().streams().create()?;
         self.memory().stream_created(stream);
         Ok(stream)
+    }
+
+    /// The same for a stream of that kind. A device that has no such streams makes an ordinary one.
+    pub fn stream_create_with(&self, kind: StreamKind) -> Result<StreamId> {
+        let _pass = self.enter()?;
+        let stream = self.device().streams().create_with(kind)?;
+        self.memory().stream_created(stream);
+        Ok(stream)
+    }
+
+    /// The numbers of the least and the greatest priority of the device's streams; the greatest is the lower number.
+    /// Both are 0 on a device without priorities.
+    pub fn stream_priorities(&self) -> Result<(i32, i32)> {
+        let _pass = self.enter()?;
+        self.device().streams().priorities()
     }
 
     /// Ends a stream. Queued work still completes, and blocks of the stream stay valid. The default

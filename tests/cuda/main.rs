@@ -28,6 +28,7 @@ mod driver;
 mod fabric;
 mod faults;
 mod headroom;
+mod kinds;
 mod modelled;
 mod nvtx;
 #[cfg(feature = "capi")]

@@ -195,6 +195,8 @@ impl<H: Hook> Streams for Seam<H> {
     }
     calls! { in_streams;
         stream_create as create() -> StreamId, |stream| *stream;
+        stream_priorities as priorities() -> (i32, i32);
+        stream_create_with as create_with(kind: StreamKind) -> StreamId, |stream| *stream;
         stream_destroy as destroy(stream: StreamId) -> (), |_done| stream;
         stream_query as query(stream: StreamId) -> bool;
         stream_synchronize as synchronize(stream: StreamId) -> ();

@@ -151,6 +151,13 @@ class [[nodiscard]] Stream : public StreamView {
     C_Stream made = nullptr;
     if (check(millpond_stream_create(on.get(), &made)) == C_SUCCESS) raw_ = made;
   }
+  /// The same with a priority (lower numbers come first) and flags, 0 or MILLPOND_STREAM_NON_BLOCKING:
+  /// see millpond_stream_create_with_priority.
+  Stream(Device on, int32_t priority, uint32_t flags = 0) : StreamView(on, none()) {
+    C_Stream made = nullptr;
+    const C_Status done = millpond_stream_create_with_priority(on.get(), priority, flags, &made);
+    if (check(done) == C_SUCCESS) raw_ = made;
+  }
   /// Takes the stream over; `other` is left empty.
   Stream(Stream&& other) noexcept : StreamView(other) {
     static_cast<StreamView&>(other) = StreamView();

@@ -13,8 +13,15 @@ pub(super) fn tuning() -> impl Strategy<Value = Tuning> {
     let max_split = some(&[0, 0, 512 << 10, MIB, 4 * MIB, 3 * MIB + 512]);
     let sizes =
         (some(&[0, MIB, 20 * MIB]), some(&[0, 0, 1, 20 * MIB, 60 * MIB]), some(&[0, 4 * MIB, 20 * MIB]));
-    (max_split, divisions, sizes).prop_map(|(max_split, divisions, (max_round, collect_above, segment))| {
-        Tuning { max_split, max_round, divisions, collect_above, segment, in_one_piece: false }
+    let whole = prop::bool::weighted(0.3);
+    let all = (max_split, divisions, sizes, whole);
+    all.prop_map(|(max_split, divisions, (max_round, collect_above, segment), in_one_piece)| Tuning {
+        max_split,
+        max_round,
+        divisions,
+        collect_above,
+        segment,
+        in_one_piece,
     })
 }
 
@@ -192,4 +199,25 @@ fn the_device_is_asked_for_as_much_as_the_tuning_says() {
         }
         b.finish();
     }
+}
+
+#[test]
+fn without_scattering_a_block_needs_one_run() {
+    let mut b = bench(true, Tuning { in_one_piece: true, ..Tuning::default() });
+    let all = (0..128).map(|_| b.alloc(POOL, Some(0), 2 * MIB).unwrap()).collect::<Vec<_>>();
+    assert_eq!(reserved(&b), 256 * MIB);
+    // From the back, since the bench moves the last block to the place of a freed one.
+    all.iter().rev().step_by(2).for_each(|i| b.free(*i, None));
+    let i = b.alloc(POOL, Some(0), 100 * MIB).unwrap();
+    assert_eq!(b.live[i].offset % (2 * MIB), 0);
+    let shown = b.world.lock().unwrap().shown.clone();
+    assert!(shown.iter().all(|(at, granule)| at == granule), "each granule at its own place only");
+    b.free(i, None);
+    assert_eq!(b.alloc(POOL, Some(0), 130 * MIB).unwrap_err().code(), Code::OutOfMemory);
+    b.pond.tune(Tuning::default());
+    b.alloc(POOL, Some(0), 128 * MIB).unwrap();
+    while !b.live.is_empty() {
+        b.free(0, None);
+    }
+    b.finish();
 }

@@ -111,6 +111,8 @@ table! {
     required OLDEST cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr, u8, usize, CUstream);
 
     required OLDEST cuStreamCreate, "cuStreamCreate", (*mut CUstream, c_uint);
+    optional OLDEST cuStreamCreateWithPriority, "cuStreamCreateWithPriority", (*mut CUstream, c_uint, c_int);
+    optional OLDEST cuCtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", (*mut c_int, *mut c_int);
     required OLDEST cuStreamDestroy_v2, "cuStreamDestroy", (CUstream);
     required OLDEST cuStreamQuery, "cuStreamQuery", (CUstream);
     required OLDEST cuStreamSynchronize, "cuStreamSynchronize", (CUstream);

@@ -321,17 +321,22 @@ impl Driver {
 
     // ---- streams and events -------------------------------------------------------------------
 
-    /// A blocking stream: the legacy NULL stream waits for it, and it for the NULL stream.
-    pub(super) fn stream_create(&self) -> Result<u64> {
+    /// A stream. Unless it is `non_blocking`, the legacy NULL stream waits for it, and it for the NULL stream.
+    pub(super) fn stream_create(&self, priority: i32, non_blocking: bool) -> Result<u64> {
         let mut s = null_mut();
-        self.check(call!(self.cuStreamCreate(&mut s, CUstream_flags::CU_STREAM_DEFAULT as u32)))?;
+        let blocking = CUstream_flags::CU_STREAM_DEFAULT;
+        let flags = if non_blocking { CUstream_flags::CU_STREAM_NON_BLOCKING } else { blocking } as u32;
+        self.check(match priority {
+            0 => call!(self.cuStreamCreate(&mut s, flags)),
+            p => call!(self.cuStreamCreateWithPriority(&mut s, flags, p)),
+        })?;
         Ok(s as usize as u64)
     }
-    /// A stream that is not ordered with the NULL stream.
-    pub(super) fn stream_create_apart(&self) -> Result<u64> {
-        let mut s = null_mut();
-        self.check(call!(self.cuStreamCreate(&mut s, CUstream_flags::CU_STREAM_NON_BLOCKING as u32)))?;
-        Ok(s as usize as u64)
+    /// The numbers of the least and the greatest priority.
+    pub(super) fn stream_priorities(&self) -> Result<(i32, i32)> {
+        let (mut least, mut greatest) = (0, 0);
+        self.check(call!(self.cuCtxGetStreamPriorityRange(&mut least, &mut greatest)))?;
+        Ok((least, greatest))
     }
     /// The context of a stream. For a stream in a green context, the primary context of its device, if the driver
     /// reports it.

@@ -15,7 +15,7 @@ use super::context::Primary;
 use super::driver::{Context, Driver};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
-use crate::device::{NO_STREAM, Whose};
+use crate::device::{NO_STREAM, StreamKind, Whose};
 use crate::fail;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -53,6 +53,8 @@ pub(super) struct HandleTable {
     makers: Makers,
     streams: Mutex<Handles>,
     events: Mutex<Handles>,
+    /// What the streams that were created here are like, also those that have ended; default where none is listed.
+    kinds: Mutex<BTreeMap<u64, StreamKind>>,
     /// Streams that were created elsewhere and have been asked about captures.
     seen: Mutex<BTreeSet<u64>>,
     /// Streams that were created elsewhere and were of our context when last asked about.
@@ -72,6 +74,7 @@ impl HandleTable {
             makers,
             streams: Mutex::default(),
             events: Mutex::default(),
+            kinds: Mutex::default(),
             seen: Mutex::default(),
             ours: Mutex::default(),
             theirs: Mutex::default(),
@@ -165,7 +168,7 @@ impl HandleTable {
             Some(b) if self.driver.stream_query(b).unwrap_or(false) => Ok(b),
             busy => {
                 lock(&self.bridges).extend(busy);
-                self.driver.stream_create_apart()
+                self.driver.stream_create(0, true)
             }
         }
     }
@@ -223,13 +226,17 @@ impl HandleTable {
         lock(&self.ours).remove(&stream);
     }
 
-    pub(super) fn create(&self) -> Result<u64> {
+    pub(super) fn create(&self, kind: StreamKind) -> Result<u64> {
         let make = || {
-            let made = self.driver.stream_create()?;
+            let made = self.driver.stream_create(kind.priority, kind.non_blocking)?;
             lock(&self.makers.streams).insert(made, self.ordinal);
+            if kind != StreamKind::default() {
+                lock(&self.kinds).insert(made, kind);
+            }
             Ok(made)
         };
-        take(&self.streams, |s| self.driver.stream_query(s).unwrap_or(false), make)
+        let alike = |s: &u64| lock(&self.kinds).get(s).copied().unwrap_or_default() == kind;
+        take(&self.streams, alike, |s| self.driver.stream_query(s).unwrap_or(false), make)
     }
 
     /// What is queued still runs.
@@ -248,13 +255,14 @@ impl HandleTable {
         self.end(&self.streams, stream, captured, |s| {
             self.driver.stream_destroy(s)?;
             lock(&self.makers.streams).remove(&s);
+            lock(&self.kinds).remove(&s);
             Ok(())
         })
     }
 
     pub(super) fn event_create(&self) -> Result<u64> {
         let make = || self.driver.event_create();
-        let event = take(&self.events, |e| self.driver.event_query(e).unwrap_or(false), make)?;
+        let event = take(&self.events, |_| true, |e| self.driver.event_query(e).unwrap_or(false), make)?;
         lock(&self.makers.events).insert(event, (self.ordinal, true));
         Ok(event)
     }
@@ -342,6 +350,7 @@ impl HandleTable {
         };
         for s in drain(&self.streams) {
             lock(&self.makers.streams).remove(&s);
+            lock(&self.kinds).remove(&s);
             note(self.driver.stream_destroy(s));
         }
         let bridges = std::mem::take(&mut *lock(&self.bridges));
@@ -366,9 +375,21 @@ fn drain(of: &Mutex<Handles>) -> Vec<u64> {
     all.live.into_iter().chain(all.ended).collect()
 }
 
-/// An ended handle with no work left, or a new one.
-fn take(of: &Mutex<Handles>, idle: impl Fn(u64) -> bool, make: impl Fn() -> Result<u64>) -> Result<u64> {
-    let oldest = lock(of).ended.pop_front();
+/// An ended handle that is `alike` and has no work left, or a new one.
+fn take(
+    of: &Mutex<Handles>,
+    alike: impl Fn(&u64) -> bool,
+    idle: impl Fn(u64) -> bool,
+    make: impl Fn() -> Result<u64>,
+) -> Result<u64> {
+    let oldest = {
+        let ended: Vec<u64> = lock(of).ended.iter().copied().collect();
+        let found = ended.into_iter().find(alike);
+        let mut h = lock(of);
+        // Another thread may have taken it meanwhile.
+        let at = found.and_then(|it| h.ended.iter().position(|e| *e == it));
+        at.and_then(|i| h.ended.remove(i))
+    };
     if let Some(it) = oldest {
         if idle(it) {
             lock(of).live.insert(it);

@@ -4,12 +4,22 @@ use super::callbacks;
 use super::card::Card;
 use super::handles::{LEGACY, PER_THREAD};
 use crate::base::error::{Code, Error, Result};
-use crate::device::{EventId, ExternalStreams, StreamCallback, StreamId, Streams, Whose};
+use crate::device::{EventId, ExternalStreams, StreamCallback, StreamId, StreamKind, Streams, Whose};
 
 impl Streams for Card {
     fn create(&self) -> Result<StreamId> {
         let _in = self.enter()?;
-        self.handles.create()
+        self.handles.create(StreamKind::default())
+    }
+
+    fn priorities(&self) -> Result<(i32, i32)> {
+        let _in = self.enter()?;
+        self.driver().stream_priorities()
+    }
+
+    fn create_with(&self, kind: StreamKind) -> Result<StreamId> {
+        let _in = self.enter()?;
+        self.handles.create(kind)
     }
 
     fn destroy(&self, stream: StreamId) -> Result<()> {
