@@ -87,3 +87,17 @@ fn a_full_card_is_no_refusal() {
     works(&fake, &d);
     fake.end();
 }
+
+/// A driver has room for about half a million mappings, of 2 MiB each: a window that could need more is not opened.
+#[test]
+fn the_window_of_a_large_card_is_smaller() {
+    for (gib, times) in [(180, 6), (288, 4)] {
+        let capacity = format!("{gib}G");
+        let fake = Fake::new(&[("capacity", &capacity), ("strict", "1"), ("no_fd", "1")], |_| {});
+        let d = millpond::runtime::device("cuda", 0).unwrap();
+        works(&fake, &d);
+        let window = format!("{} bytes, Reserved", times * gib * (1_u64 << 30));
+        assert!(fake.leaks().contains(&window), "{gib}: {}", fake.leaks());
+        fake.end();
+    }
+}

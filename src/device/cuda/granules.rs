@@ -24,6 +24,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+/// How many mappings a context is trusted with. On an H100 with driver 580 others have counted about 520 000, after which
+/// `cuMemSetAccess` failed; the documentation names no bound.
+const MOST_MAPPINGS: u64 = 500_000;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Granule {
     Absent,
@@ -124,6 +128,12 @@ impl Granules {
         }
         if bytes == 0 || !bytes.is_multiple_of(GRANULE) || bytes / GRANULE >= u64::from(u32::MAX) {
             fail!(Code::InvalidArgument, "a window of {bytes} bytes: not whole granules of 2 MiB");
+        }
+        // All memory at its own place, and the rest of the window full of second addresses.
+        let numbers = s.granules.len() as u64;
+        let views = (bytes / GRANULE).saturating_sub(numbers);
+        if numbers / 2 + views > MOST_MAPPINGS && views > numbers / 2 {
+            fail!(Code::OutOfMemory, "a window of {bytes} bytes needs more mappings than a context can have");
         }
         s.window = self.driver.reserve(bytes, GRANULE)?;
         s.slots = vec![0; (bytes / GRANULE) as usize];
