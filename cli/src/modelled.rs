@@ -12,7 +12,8 @@ pub(crate) fn nanoseconds() -> Option<u64> {
     /// Only what is loaded already.
     const RTLD_NOLOAD: i32 = 4;
     let named = std::env::var_os("MILLPOND_CUDA_LIBRARY").filter(|name| !name.is_empty());
-    let names = named.map_or_else(|| ["libcuda.so.1", "libcuda.so"].map(OsString::from).to_vec(), |name| vec![name]);
+    let names =
+        named.map_or_else(|| ["libcuda.so.1", "libcuda.so"].map(OsString::from).to_vec(), |name| vec![name]);
     // SAFETY: nothing is loaded, so no initialiser runs.
     let open = |name: &OsString| unsafe { Library::open(Some(name), RTLD_LAZY | RTLD_NOLOAD) }.ok();
     let driver = names.iter().find_map(open)?;

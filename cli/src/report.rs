@@ -86,7 +86,10 @@ impl Run<'_> {
         ];
         if let Some(ns) = o.modelled_ns {
             let time = nanoseconds(ns as f64);
-            facts.push(("modelled driver time", format!("{time}  (fake driver: a sum, nothing was measured)")));
+            facts.push((
+                "modelled driver time",
+                format!("{time}  (fake driver: a sum, nothing was measured)"),
+            ));
         }
         if t.lost > 0 {
             facts.push(("not in the recording", format!("{} events, which were lost", count(t.lost))));

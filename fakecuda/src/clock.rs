@@ -37,7 +37,8 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new() -> Clock {
-        let costs = COSTS.iter().map(|&(name, call, mapping, mib)| (name.to_owned(), Cost { call, mapping, mib }));
+        let costs =
+            COSTS.iter().map(|&(name, call, mapping, mib)| (name.to_owned(), Cost { call, mapping, mib }));
         Clock { costs: costs.collect(), now: 0, by_name: HashMap::new(), touched: (0, 0) }
     }
 
@@ -70,7 +71,8 @@ impl Clock {
         let Some(cost) = self.costs.get(name) else { return };
         let mut time = cost.call;
         if done {
-            time += cost.mapping * mappings + u64::try_from(u128::from(cost.mib) * u128::from(bytes) >> 20).unwrap_or(0);
+            time += cost.mapping * mappings
+                + u64::try_from(u128::from(cost.mib) * u128::from(bytes) >> 20).unwrap_or(0);
         }
         self.now += time;
         *self.by_name.entry(name).or_default() += time;

@@ -198,7 +198,8 @@ fn make_tables(world: &mut World, start: u64, keys: &[u64]) -> Answer {
                 let device = world.blocks.get(block).ok_or(INVALID_VALUE)?.device;
                 let Ok(owner) = world.device_mut(device) else { continue };
                 owner.used -= bytes;
-                if let Some(mapping) = world.ranges.get_mut(&start).and_then(|range| range.maps.get_mut(key)) {
+                if let Some(mapping) = world.ranges.get_mut(&start).and_then(|range| range.maps.get_mut(key))
+                {
                     mapping.tables = 0;
                 }
             }

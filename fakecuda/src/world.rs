@@ -58,7 +58,7 @@ pub(crate) struct World {
     pub(crate) destructors: VecDeque<Destructor>,
     pub(crate) pools: BTreeMap<u64, Pool>,
     pub(crate) opened: HashMap<u64, u32>, // memory of other processes, with how often it was opened
-    pub(crate) open_mappings: u64, // that some device has access to
+    pub(crate) open_mappings: u64,        // that some device has access to
     next: u64,
 }
 

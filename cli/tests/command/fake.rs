@@ -28,8 +28,16 @@ fn a_replay_over_the_fake_driver_tells_modelled_time() {
     let json = folder.0.join("out.json");
     let trace = trace();
     let replay = |device: &str, variables: &[(&str, &str)]| {
-        let args =
-            ["replay", "--device", device, "--touch", "none", "--json", json.to_str().unwrap(), trace.as_str()];
+        let args = [
+            "replay",
+            "--device",
+            device,
+            "--touch",
+            "none",
+            "--json",
+            json.to_str().unwrap(),
+            trace.as_str(),
+        ];
         let o = run(&args, variables);
         assert!(o.status.success(), "{}", err(&o));
         let all: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();

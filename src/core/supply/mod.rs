@@ -190,8 +190,16 @@ impl Ground {
             let since = self.now();
             let scratch = std::mem::take(&mut *self.scratch.lock());
             let lacks = Code::OutOfMemory;
-            let mut search =
-                Search { ground: self, req, scratch, refused: None, lacks, trials, retried: false, trimmed: false };
+            let mut search = Search {
+                ground: self,
+                req,
+                scratch,
+                refused: None,
+                lacks,
+                trials,
+                retried: false,
+                trimmed: false,
+            };
             if let Some(offset) = search.run()? {
                 return Ok(offset);
             }

@@ -24,7 +24,8 @@ pub(super) struct Granted {
 impl Granted {
     /// What the attributes say.
     pub(super) fn promised(physical: Physical, no_mapping: &str) -> Granted {
-        let of = |has: bool, what: &str| if has { String::new() } else { format!("the device has no {what}") };
+        let of =
+            |has: bool, what: &str| if has { String::new() } else { format!("the device has no {what}") };
         Granted {
             physical,
             no_mapping: no_mapping.to_owned(),

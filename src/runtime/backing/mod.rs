@@ -1,7 +1,6 @@
 //! A device as the backing of a pond: which device calls bring memory, and how points in streams are made of events.
 //!
-//! Every call that is made here keeps the device from ending (`usage.rs`), and is noted on the thread (`reentry.rs`).
-//! No lock is held meanwhile.
+//! Each call keeps the device from ending (`usage.rs`), is noted on the thread (`reentry.rs`), and is made without a lock.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::nvtx;
@@ -31,6 +30,7 @@ mod calls;
 mod places;
 mod points;
 mod refused;
+mod ring;
 pub(crate) mod segments;
 mod streams;
 mod told;
@@ -452,7 +452,7 @@ impl Backing for Supply {
         let at = to.as_mut_ptr().expose_provenance() as u64;
         let call = self.call()?;
         self.observers.reaches(addr, bytes, false);
-        let done = call.device.copy(CopyKind::DeviceToHost, at, addr, bytes);
+        let done = ring::copy(call.device, CopyKind::DeviceToHost, at, addr, bytes);
         self.observers.reaches(addr, bytes, true);
         done?;
         drop(call);
@@ -468,7 +468,7 @@ impl Backing for Supply {
         };
         let at = from.as_ptr().expose_provenance() as u64;
         self.observers.reaches(addr, bytes, false);
-        let done = self.call().and_then(|c| c.device.copy(CopyKind::HostToDevice, addr, at, bytes));
+        let done = self.call().and_then(|c| ring::copy(c.device, CopyKind::HostToDevice, addr, at, bytes));
         self.observers.reaches(addr, bytes, true);
         lock(&self.saved).insert(first, from);
         done

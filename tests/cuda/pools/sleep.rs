@@ -21,6 +21,38 @@ pub(crate) fn full_pool(fake: &Fake, d: &DeviceState, s: u64, sparse: bool) -> (
     (p, content)
 }
 
+/// What sleeps goes through two pinned buffers, part by part, and not as pageable memory at once.
+#[test]
+fn large_contents_go_through_pinned_memory() {
+    let (fake, d) = one(&[]);
+    let m = d.memory();
+    let p = m.pool_create(0).unwrap();
+    let bytes = 43 * MIB;
+    let at = m.alloc(p, 0, bytes).unwrap();
+    let mark = |i: u64| [i as u8, 255 - i as u8];
+    let places: Vec<u64> = (0..43).flat_map(|i| [at + i * MIB, at + (i + 1) * MIB - 2]).collect();
+    places.iter().enumerate().for_each(|(i, place)| fake.write(0, *place, &mark(i as u64)).unwrap());
+    let calls = |name: &str| fake.calls(name);
+    let (out, back) = (calls("cuMemcpyDtoHAsync_v2"), calls("cuMemcpyHtoDAsync_v2"));
+    d.pools_sleep(&[p], true).unwrap();
+    assert_eq!((calls("cuMemcpyDtoH_v2"), calls("cuMemcpyDtoHAsync_v2") - out), (0, 6));
+    d.pools_wake(&[p]).unwrap();
+    assert_eq!((calls("cuMemcpyHtoD_v2"), calls("cuMemcpyHtoDAsync_v2") - back), (0, 6));
+    for (i, place) in places.iter().enumerate() {
+        assert_eq!(fake.read(0, *place, 2).unwrap(), mark(i as u64), "at {}", place - at);
+    }
+    assert_eq!(calls("cuMemHostAlloc"), calls("cuMemFreeHost"), "the buffers are given back");
+    // Without pinned memory it works all the same.
+    fake.fail("cuMemHostAlloc", 1, 2, true);
+    d.pools_sleep(&[p], true).unwrap();
+    d.pools_wake(&[p]).unwrap();
+    assert_eq!(fake.read(0, at + 42 * MIB, 2).unwrap(), mark(84));
+    fake.fail_clear();
+    m.free(at, Some(0), None).unwrap();
+    m.pool_destroy(p).unwrap();
+    fake.end();
+}
+
 #[test]
 fn memory_sleeps_and_wakes_at_its_addresses() {
     for save in [true, false] {
