@@ -72,7 +72,7 @@ impl Clock {
         let mut time = cost.call;
         if done {
             time += cost.mapping * mappings
-                + u64::try_from(u128::from(cost.mib) * u128::from(bytes) >> 20).unwrap_or(0);
+                + u64::try_from((u128::from(cost.mib) * u128::from(bytes)) >> 20).unwrap_or(0);
         }
         self.now += time;
         *self.by_name.entry(name).or_default() += time;
