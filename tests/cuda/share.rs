@@ -226,8 +226,10 @@ fn segment_callbacks_see_what_the_driver_refuses() {
         assert_eq!(now(), 6 * MIB as i64, "{name}");
     }
     free(p);
-    for name in ["cuMemUnmap", "cuMemRelease"] {
-        fake.fail(name, 2, INVALID_VALUE, false);
+    // All is unmapped by one call; INVALID_VALUE would be followed by an attempt for each granule.
+    const LAUNCH_FAILED: u32 = 719;
+    for (name, nth, code) in [("cuMemUnmap", 1, LAUNCH_FAILED), ("cuMemRelease", 2, INVALID_VALUE)] {
+        fake.fail(name, nth, code, false);
         assert_ne!(unsafe { millpond_device_empty_cache(d) }, C_Status::SUCCESS);
         fake.fail_clear();
         assert_eq!(now(), 6 * MIB as i64, "{name}: it is there again");
