@@ -27,7 +27,7 @@ format:
 	cargo fmt --all
 	scripts/format.sh -i
 
-# Writes include/millpond/millpond.h anew from the Rust sources.
+# Writes include/millpond/millpond.h anew from the Rust sources, and adds new functions to cmake/millpond.map.
 bless:
 	MILLPOND_BLESS=1 cargo test --test sources
 

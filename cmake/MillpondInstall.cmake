@@ -1,6 +1,7 @@
 # Install rules. Everything that is installed finds its neighbours relative to itself: a prefix may be moved.
 #
-# Install components: `dev` (library, headers, CMake and pkg-config files) and `plugin`. The plugin has a directory of
+# Install components: `dev` (archive, headers, CMake and pkg-config files), `shared` (what a program needs that was linked
+# to the shared library) and `plugin`. The plugin has a directory of
 # its own, because PaddlePaddle loads every library that it finds in CUSTOM_DEVICE_ROOT.
 include(CMakePackageConfigHelpers)
 
@@ -12,6 +13,11 @@ install(TARGETS millpond EXPORT millpond-targets ARCHIVE DESTINATION "${CMAKE_IN
 install(DIRECTORY "${Millpond_SOURCE_DIR}/include/millpond" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT dev
         FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 install(EXPORT millpond-targets NAMESPACE Millpond:: DESTINATION "${millpond_cmake_dir}" COMPONENT dev)
+if(MILLPOND_BUILD_SHARED)
+  install(TARGETS millpond_shared EXPORT millpond-shared-targets
+          LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT shared NAMELINK_COMPONENT dev)
+  install(EXPORT millpond-shared-targets NAMESPACE Millpond:: DESTINATION "${millpond_cmake_dir}" COMPONENT dev)
+endif()
 install(PROGRAMS "${millpond_plugin_file}" DESTINATION "${millpond_plugin_dir}" COMPONENT plugin)
 
 # Lower case names serve both find_package(Millpond) and find_package(millpond).
@@ -42,11 +48,20 @@ foreach(lib IN LISTS CMAKE_DL_LIBS)
   string(APPEND millpond_pc_libs " -l${lib}")
 endforeach()
 set(millpond_pc_flags "")
+set(millpond_pc_archive "-lmillpond")
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  # By its whole name: of two libraries with one name the linker takes the shared one.
+  set(millpond_pc_archive "-l:libmillpond.a")
   set(millpond_pc_flags " -Wl,--exclude-libs,libmillpond.a")
 endif()
-configure_file("${Millpond_SOURCE_DIR}/cmake/millpond.pc.in" "${millpond_generated}/millpond.pc" @ONLY)
-install(FILES "${millpond_generated}/millpond.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT dev)
+set(millpond_pc_files millpond)
+if(MILLPOND_BUILD_SHARED)
+  list(APPEND millpond_pc_files millpond-shared)
+endif()
+foreach(name IN LISTS millpond_pc_files)
+  configure_file("${Millpond_SOURCE_DIR}/cmake/${name}.pc.in" "${millpond_generated}/${name}.pc" @ONLY)
+  install(FILES "${millpond_generated}/${name}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT dev)
+endforeach()
 
 install(FILES "${Millpond_SOURCE_DIR}/LICENSE-MIT" "${Millpond_SOURCE_DIR}/LICENSE-APACHE"
         DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/millpond" COMPONENT dev)

@@ -83,6 +83,9 @@ extern "C" {
 #define MILLPOND_VERSION_MAJOR 0
 #define MILLPOND_VERSION_MINOR 1
 #define MILLPOND_VERSION_PATCH 0
+/* The same as one number, for the preprocessor: #if MILLPOND_VERSION_NUMBER >= 2000 is 0.2.0 or newer. */
+#define MILLPOND_VERSION_NUMBER \
+  (MILLPOND_VERSION_MAJOR * 1000000 + MILLPOND_VERSION_MINOR * 1000 + MILLPOND_VERSION_PATCH)
 
 /* ---- Constants and structs ----------------------------------------------------------------------------- */
 
@@ -598,6 +601,12 @@ const char *millpond_error_name(uint32_t code);
 
 /** The version of the library as "major.minor.patch". Never NULL; lives for ever. Never fails. */
 const char *millpond_version(void);
+
+/**
+ * The version of the library as one number, to be compared with MILLPOND_VERSION_NUMBER, which is that of the header:
+ * major * 1 000 000 + minor * 1000 + patch. Never fails.
+ */
+uint32_t millpond_version_number(void);
 
 /**
  * Configures the built-in device type "host". Must come before the first call that names a device type. `options` may

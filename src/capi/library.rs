@@ -7,6 +7,20 @@ use crate::paddle::abi::C_Status;
 use crate::runtime;
 use std::ffi::c_char;
 
+const VERSION_NUMBER: u32 = number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
+    + number(env!("CARGO_PKG_VERSION_MINOR")) * 1000
+    + number(env!("CARGO_PKG_VERSION_PATCH"));
+
+/// The number that Cargo gives as a text of digits.
+const fn number(digits: &str) -> u32 {
+    let (digits, mut number, mut at) = (digits.as_bytes(), 0, 0);
+    while at < digits.len() {
+        number = number * 10 + (digits[at] - b'0') as u32;
+        at += 1;
+    }
+    number
+}
+
 // SAFETY: repr(C), `struct_size` first, integers only.
 unsafe impl Versioned for millpond_host_options {}
 
@@ -14,6 +28,13 @@ unsafe impl Versioned for millpond_host_options {}
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// The version of the library as one number, to be compared with MILLPOND_VERSION_NUMBER, which is that of the header:
+/// major * 1 000 000 + minor * 1000 + patch. Never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_version_number() -> u32 {
+    VERSION_NUMBER
 }
 
 /// Configures the built-in device type "host". Must come before the first call that names a device type. `options` may

@@ -35,6 +35,12 @@ const SECTIONS: [(&str, &str); 24] = [
 const HEAD: &str = include_str!("head.h");
 const TAIL: &str = include_str!("tail.h");
 
+const VERSION_NUMBER: &str = "\
+/* The same as one number, for the preprocessor: #if MILLPOND_VERSION_NUMBER >= 2000 is 0.2.0 or newer. */
+#define MILLPOND_VERSION_NUMBER \\
+  (MILLPOND_VERSION_MAJOR * 1000000 + MILLPOND_VERSION_MINOR * 1000 + MILLPOND_VERSION_PATCH)
+";
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -89,6 +95,7 @@ fn written() -> String {
     for (part, number) in version {
         out += &format!("#define MILLPOND_VERSION_{part} {number}\n");
     }
+    out += VERSION_NUMBER;
     for (title, file) in SECTIONS {
         out += &format!("\n/* ---- {title} {} */\n\n", "-".repeat(98 - title.len()));
         out += section(file).trim();

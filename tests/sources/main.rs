@@ -1,5 +1,6 @@
-//! Checks of our own files: the C header matches the sources, the rooms of `src` only look down, the lists of
-//! mutants fit the sources, and the links of the documentation lead somewhere. Needs a C and a C++ compiler.
+//! Checks of our own files: the C header and the shared library's symbols match the sources, the rooms of `src` only look
+//! down, the lists of mutants fit the sources, and the links of the documentation lead somewhere. Needs a C and a C++
+//! compiler.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,3 +17,5 @@ mod header;
 mod links;
 mod mutants;
 mod rooms;
+#[cfg(feature = "capi")]
+mod symbols;

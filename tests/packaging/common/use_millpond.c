@@ -28,6 +28,10 @@ int use_millpond(void) {
 
   CHECK(strcmp(millpond_version(), MILLPOND_EXPECTED_VERSION) == 0);
   CHECK(strcmp(HEADER_VERSION, MILLPOND_EXPECTED_VERSION) == 0);
+  CHECK(millpond_version_number() == MILLPOND_VERSION_NUMBER);
+#if MILLPOND_VERSION_NUMBER < 1000
+#error "the version number is not one that the preprocessor can compare"
+#endif
 
   CHECK(millpond_device_get("host", 1, &device) == C_SUCCESS);
   CHECK(millpond_alloc(device, sizeof in, &memory) == C_SUCCESS);
