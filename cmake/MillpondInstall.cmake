@@ -1,7 +1,7 @@
 # Install rules. Everything that is installed finds its neighbours relative to itself: a prefix may be moved.
 #
 # Install components: `dev` (archive, headers, CMake and pkg-config files), `shared` (what a program needs that was linked
-# to the shared library) and `plugin`. The plugin has a directory of
+# to the shared library), `command` and `plugin`. The plugin has a directory of
 # its own, because PaddlePaddle loads every library that it finds in CUSTOM_DEVICE_ROOT.
 include(CMakePackageConfigHelpers)
 
@@ -17,6 +17,9 @@ if(MILLPOND_BUILD_SHARED)
   install(TARGETS millpond_shared EXPORT millpond-shared-targets
           LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT shared NAMELINK_COMPONENT dev)
   install(EXPORT millpond-shared-targets NAMESPACE Millpond:: DESTINATION "${millpond_cmake_dir}" COMPONENT dev)
+endif()
+if(MILLPOND_BUILD_COMMAND)
+  install(PROGRAMS "${millpond_command}" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME millpond COMPONENT command)
 endif()
 install(PROGRAMS "${millpond_plugin_file}" DESTINATION "${millpond_plugin_dir}" COMPONENT plugin)
 

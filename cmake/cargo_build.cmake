@@ -51,11 +51,15 @@ if(KIND STREQUAL "staticlib")
   file(MAKE_DIRECTORY "${TARGET_DIR}")
 endif()
 
+if(KIND STREQUAL "bin")
+  set(what --package millpond-cli --bin "${FILE}")
+else()
+  set(what --package millpond --lib --crate-type ${KIND} --no-default-features --features ${FEATURE})
+endif()
 execute_process(
   COMMAND
-    "${CARGO}" rustc --manifest-path "${SOURCE_DIR}/Cargo.toml" --package millpond --locked --release --lib
-    --crate-type ${KIND} --no-default-features --features ${FEATURE} --target ${TRIPLE} --target-dir "${TARGET_DIR}"
-    ${config} ${FLAGS} -- ${print}
+    "${CARGO}" rustc --manifest-path "${SOURCE_DIR}/Cargo.toml" ${what} --locked --release --target ${TRIPLE}
+    --target-dir "${TARGET_DIR}" ${config} ${FLAGS} -- ${print}
   WORKING_DIRECTORY "${SOURCE_DIR}"
   RESULT_VARIABLE status
 )
@@ -68,7 +72,8 @@ file(COPY_FILE "${made}" "${OUTPUT}")
 file(TOUCH "${OUTPUT}")
 
 # Cargo's list of sources names Cargo's file as its target; ours must name the copy.
-string(REGEX REPLACE "\\.[a-z]+$" ".d" list "${made}")
+string(REGEX REPLACE "\\.[a-z]+$" "" list "${made}")
+string(APPEND list ".d")
 file(READ "${list}" sources)
 string(FIND "${sources}" ": " colon)
 if(colon LESS 0)

@@ -10,6 +10,7 @@
 #   view   the pages of `millpond view`, in a headless Chromium, which it installs; skipped where none can be had
 #   loom   every interleaving of a few threads, over the library's own locks and lists
 #   c      CMake's build, C and C++ tests, examples, packaging, the checks for a GPU on the fake driver
+#   python the Python packages, in fresh environments, with CuPy, Numba and cuda.core; needs c before it
 #   hosts  PaddlePaddle's released wheels, and a framework beside them; needs c before it
 #   torch  PyTorch's released wheel, without a GPU; skipped where it is not installed (6 GB), see scripts/torch.sh
 set -u
@@ -17,6 +18,7 @@ cd "$(dirname "$0")/.." || exit 1
 . scripts/setup.sh
 
 all="fast rust view loom c hosts torch"
+all="fast rust view loom c python hosts"
 for stage in "$@"; do
   case " $all all " in
     *" $stage "*) ;;
@@ -34,7 +36,7 @@ need g++ cxx_compiler_works
 need gcc c_compiler_works
 need libc6-dev c_compiler_works
 need python3 have python3
-if wanted rust || wanted c || wanted hosts; then
+if wanted rust || wanted c || wanted python || wanted hosts; then
   need cmake have cmake
   need ninja-build have ninja
   need pkg-config have pkg-config
@@ -228,6 +230,16 @@ c() {
   if [ "$(uname -m)" = x86_64 ]; then
     check "instructions of a warm pair" bench/callgrind/count.sh build/rust/libmillpond.a
   fi
+}
+
+python() {
+  # Built without optimisation: the command that the Rust tests have made.
+  heading "The Python packages"
+  if ! run cargo build --locked -p millpond-cli; then
+    fail_one "the Python packages: no command"
+    return
+  fi
+  count python "the Python packages" python3 python/tests/run.py build --command target/debug/millpond
 }
 
 hosts() {

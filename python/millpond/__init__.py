@@ -1,0 +1,50 @@
+"""Millpond: device memory for deep-learning frameworks, from Python.
+
+    import millpond
+
+    device = millpond.Device("host")              # or "cuda", or a plugin's
+    stream = device.stream()
+    block = device.alloc(1 << 20, stream)         # freed on its stream when it goes
+    block.fill(7, stream)
+    print(device.stats().requested_bytes.current)
+
+    millpond.cupy, millpond.numba, millpond.cuda_core, millpond.warp: memory of these libraries from Millpond's pools
+    millpond.prefix()                             # headers, the library and the CMake package, for C and C++
+
+All that is loaded into one process and linked to libmillpond.so.0 shares one pond with this package. Objects may be
+used from any thread. Sizes are bytes.
+"""
+from ._command import command_path, view
+from ._device import Device, DeviceInfo, DeviceType, Pool, annotate, device_types, load_plugin, set_default_options, tag
+from ._library import MillpondError, OutOfMemoryError, library_path, prefix, version
+from ._memory import Block, HostBlock, Stream, handle_of
+from ._statistics import BlockInfo, Counter, Event, Latency, Stats, TagStats
+
+__all__ = [
+    "Block",
+    "BlockInfo",
+    "Counter",
+    "Device",
+    "DeviceInfo",
+    "DeviceType",
+    "Event",
+    "HostBlock",
+    "Latency",
+    "MillpondError",
+    "OutOfMemoryError",
+    "Pool",
+    "Stats",
+    "Stream",
+    "TagStats",
+    "annotate",
+    "command_path",
+    "device_types",
+    "handle_of",
+    "library_path",
+    "load_plugin",
+    "prefix",
+    "set_default_options",
+    "tag",
+    "version",
+    "view",
+]

@@ -1,0 +1,213 @@
+"""The part of millpond.h that this package uses: structs, numbers and signatures.
+
+python/tests/test_abi.py compares all of it with the header, by a C compiler.
+"""
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_bool, c_char, c_char_p, c_double, c_int, c_int32, c_size_t, c_uint8, c_uint32, c_uint64
+from ctypes import c_void_p
+from typing import Any
+
+E_OUT_OF_MEMORY = 2
+BLOCK_LIVE, BLOCK_WAITING, BLOCK_FREE, BLOCK_ANY = 1, 2, 4, 7
+SNAPSHOT_JSON, SNAPSHOT_TORCH_PICKLE = 1, 2
+STATS_JSON, STATS_PROMETHEUS, STATS_STREAMS = 1, 2, 256
+COPY_H2D, COPY_D2H, COPY_D2D = 0, 1, 2
+CAP_MAPPING, CAP_HOST_ACCESS, CAP_UNIFIED, CAP_PINNED, CAP_STREAMS, CAP_CALLBACKS = 1, 2, 4, 8, 16, 32
+SLEEP_KEEP = 1
+LATENCY_BUCKETS = 160
+OPTION_BYTES, OPTIONS_BYTES, TYPE_NAME_BYTES = 512, 2048, 32
+# Room for structs that this package only hands on, with what they may grow by.
+OOM_REPORT_BYTES, MEMORY_STATS_BYTES, HOST_MEMORY_STATS_BYTES = 16384, 4096, 1024
+
+LATENCY = {
+    "alloc": 1, "free": 2, "device_alloc": 3, "device_free": 4, "device_event": 5, "event_wait": 6, "lock_wait": 7
+}
+HISTORY = {
+    1: "alloc", 2: "free_requested", 3: "free_completed", 4: "free_refused", 5: "segment_alloc", 6: "segment_free",
+    7: "segment_map", 8: "segment_unmap", 9: "oom", 10: "record_stream", 11: "snapshot", 12: "annotate",
+}
+HISTORY_HOST, HISTORY_AT_ONCE, HISTORY_STREAM = 1, 2, 4
+
+
+class DeviceInfo(ctypes.Structure):
+    """millpond_device_info"""
+
+    _fields_ = [
+        ("struct_size", c_size_t), ("type", c_char * 32), ("ordinal", c_int32), ("caps", c_uint32),
+        ("total_bytes", c_uint64), ("free_bytes", c_uint64), ("min_chunk_bytes", c_uint64),
+        ("max_chunk_bytes", c_uint64), ("max_alloc_bytes", c_uint64), ("extra_padding_bytes", c_uint64),
+        ("init_alloc_bytes", c_uint64), ("realloc_bytes", c_uint64), ("compute_capability", c_uint64),
+        ("runtime_version", c_uint64), ("driver_version", c_uint64),
+    ]
+
+
+class PoolOptions(ctypes.Structure):
+    """millpond_pool_options"""
+
+    _fields_ = [("struct_size", c_size_t), ("limit_bytes", c_uint64), ("name", c_char_p)]
+
+
+class Counter(ctypes.Structure):
+    """millpond_counter"""
+
+    _fields_ = [("current", c_uint64), ("peak", c_uint64), ("total", c_uint64)]
+
+
+class Stats(ctypes.Structure):
+    """millpond_stats"""
+
+    _fields_ = [
+        ("struct_size", c_size_t), ("requested_bytes", Counter), ("allocated_bytes", Counter),
+        ("active_bytes", Counter), ("reserved_bytes", Counter), ("blocks", Counter), ("segments", Counter),
+        ("driver_calls", c_uint64), ("out_of_memory_count", c_uint64), ("limit_bytes", c_uint64),
+        ("sleeping_bytes", Counter),
+    ]
+
+
+class BlockRecord(ctypes.Structure):
+    """millpond_block_record"""
+
+    _fields_ = [
+        ("struct_size", c_size_t), ("ptr", c_void_p), ("size_bytes", c_size_t), ("requested_bytes", c_size_t),
+        ("stream", c_void_p), ("pool", c_void_p), ("segment", c_void_p), ("state", c_uint32), ("tag", c_uint32),
+    ]
+
+
+class TagStats(ctypes.Structure):
+    """millpond_tag_stats"""
+
+    _fields_ = [
+        ("struct_size", c_size_t), ("name", c_char_p), ("tag", c_uint32), ("reserved", c_uint32),
+        ("requested_bytes", Counter), ("allocated_bytes", Counter), ("blocks", Counter), ("waiting_bytes", c_uint64),
+    ]
+
+
+class Latency(ctypes.Structure):
+    """millpond_latency"""
+
+    _fields_ = [
+        ("struct_size", c_size_t), ("count", c_uint64), ("total_ns", c_uint64), ("min_ns", c_uint64),
+        ("max_ns", c_uint64), ("buckets", c_uint64 * LATENCY_BUCKETS),
+    ]
+
+
+class HistoryOptions(ctypes.Structure):
+    """millpond_history_options"""
+
+    _fields_ = [("struct_size", c_size_t), ("event_count", c_size_t), ("frame_count", c_size_t), ("path", c_char_p)]
+
+
+class HistoryEvent(ctypes.Structure):
+    """millpond_history_event"""
+
+    _fields_ = [
+        ("struct_size", c_size_t), ("time_ns", c_uint64), ("kind", c_uint32), ("flags", c_uint32), ("ptr", c_void_p),
+        ("size_bytes", c_uint64), ("requested_bytes", c_uint64), ("stream", c_void_p), ("pool", c_void_p),
+        ("thread", c_uint32), ("tag", c_uint32), ("frames", POINTER(c_uint64)), ("frame_count", c_size_t),
+        ("text", c_char_p),
+    ]
+
+
+WriteCallback = ctypes.CFUNCTYPE(c_bool, c_void_p, c_void_p, c_size_t)
+HistoryCallback = ctypes.CFUNCTYPE(c_bool, c_void_p, POINTER(HistoryEvent))
+
+_out_u64, _out_size, _out_ptr = POINTER(c_uint64), POINTER(c_size_t), POINTER(c_void_p)
+_handle = c_void_p
+
+# name, what it returns, what it takes
+FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
+    ("millpond_version", c_char_p, []),
+    ("millpond_version_number", c_uint32, []),
+    ("millpond_last_error_code", c_uint32, []),
+    ("millpond_last_error_message", c_char_p, []),
+    ("millpond_error_name", c_char_p, [c_uint32]),
+    ("millpond_last_oom", c_int, [c_void_p]),
+    ("millpond_oom_report_text", c_int, [c_void_p, c_char_p, c_size_t, _out_size]),
+    ("millpond_device_type_get_count", c_int, [_out_size]),
+    ("millpond_device_type_get_name", c_int, [c_size_t, c_char_p, c_size_t]),
+    ("millpond_device_type_get_reason", c_int, [c_char_p, c_char_p, c_size_t]),
+    ("millpond_device_type_load", c_int, [c_char_p, c_char_p, c_size_t]),
+    ("millpond_device_get_count", c_int, [c_char_p, _out_size]),
+    ("millpond_device_get", c_int, [c_char_p, c_int32, POINTER(_handle)]),
+    ("millpond_device_get_info", c_int, [_handle, POINTER(DeviceInfo)]),
+    ("millpond_device_get_reason", c_int, [_handle, c_uint32, c_char_p, c_size_t]),
+    ("millpond_device_synchronize", c_int, [_handle]),
+    ("millpond_device_set_limit", c_int, [_handle, c_uint64]),
+    ("millpond_device_get_stats", c_int, [_handle, POINTER(Stats)]),
+    ("millpond_device_reset_peaks", c_int, [_handle]),
+    ("millpond_device_reset_accumulated", c_int, [_handle]),
+    ("millpond_device_empty_cache", c_int, [_handle]),
+    ("millpond_device_get_default_pool", c_int, [_handle, POINTER(_handle)]),
+    ("millpond_set_default_options", c_int, [c_char_p, c_int32, c_char_p]),
+    ("millpond_device_set_options", c_int, [_handle, c_char_p]),
+    ("millpond_device_get_option", c_int, [_handle, c_char_p, c_char_p, c_size_t]),
+    ("millpond_device_get_options", c_int, [_handle, c_char_p, c_size_t]),
+    ("millpond_pool_create", c_int, [_handle, POINTER(PoolOptions), POINTER(_handle)]),
+    ("millpond_pool_release", c_int, [_handle]),
+    ("millpond_pool_alloc", c_int, [_handle, c_size_t, c_void_p, _out_ptr]),
+    ("millpond_pool_empty_cache", c_int, [_handle]),
+    ("millpond_pool_set_limit", c_int, [_handle, c_uint64]),
+    ("millpond_pool_get_stats", c_int, [_handle, POINTER(Stats)]),
+    ("millpond_pool_reset_peaks", c_int, [_handle]),
+    ("millpond_pool_sleep", c_int, [_handle, c_uint32]),
+    ("millpond_pool_wake", c_int, [_handle]),
+    ("millpond_scope_begin", c_int, [_handle]),
+    ("millpond_scope_end", c_int, [_handle]),
+    ("millpond_alloc", c_int, [_handle, c_size_t, _out_ptr]),
+    ("millpond_device_free", c_int, [_handle, c_void_p]),
+    ("millpond_free", c_int, [c_void_p]),
+    ("millpond_pool_free", c_int, [_handle, c_void_p, c_void_p]),
+    ("millpond_record_stream", c_int, [c_void_p, c_void_p]),
+    ("millpond_host_alloc", c_int, [_handle, c_size_t, _out_ptr]),
+    ("millpond_host_free", c_int, [_handle, c_void_p]),
+    ("millpond_host_record_stream", c_int, [_handle, c_void_p, c_void_p]),
+    ("millpond_device_empty_host_cache", c_int, [_handle]),
+    ("millpond_device_list_blocks", c_int, [_handle, _handle, c_uint32, POINTER(BlockRecord), c_size_t, c_size_t,
+                                            _out_size]),
+    ("millpond_device_write_snapshot", c_int, [_handle, c_uint32, c_char_p]),
+    ("millpond_device_send_snapshot", c_int, [_handle, c_uint32, WriteCallback, c_void_p]),
+    ("millpond_tag_push", c_int, [c_char_p]),
+    ("millpond_tag_pop", c_int, []),
+    ("millpond_tag_get_name", c_char_p, [c_uint32]),
+    ("millpond_device_list_tags", c_int, [_handle, POINTER(TagStats), c_size_t, c_size_t, _out_size]),
+    ("millpond_device_history_start", c_int, [_handle, POINTER(HistoryOptions)]),
+    ("millpond_device_history_stop", c_int, [_handle, _out_u64]),
+    ("millpond_device_history_read", c_int, [_handle, HistoryCallback, c_void_p, _out_u64]),
+    ("millpond_history_annotate", c_int, [c_char_p]),
+    ("millpond_device_record_start", c_int, [_handle, c_char_p]),
+    ("millpond_device_record_stop", c_int, [_handle, _out_u64]),
+    ("millpond_device_get_memory_stats", c_int, [_handle, c_void_p]),
+    ("millpond_pool_get_memory_stats", c_int, [_handle, c_void_p]),
+    ("millpond_memory_stats_find", c_int, [c_void_p, c_char_p, _out_u64]),
+    ("millpond_memory_stats_name", c_char_p, [c_size_t]),
+    ("millpond_device_get_host_memory_stats", c_int, [_handle, c_void_p]),
+    ("millpond_host_memory_stats_find", c_int, [c_void_p, c_char_p, _out_u64]),
+    ("millpond_host_memory_stats_name", c_char_p, [c_size_t]),
+    ("millpond_device_write_stats", c_int, [_handle, c_uint32, c_char_p, c_size_t, _out_size]),
+    ("millpond_device_get_latency", c_int, [_handle, c_uint32, POINTER(Latency)]),
+    ("millpond_device_reset_latencies", c_int, [_handle]),
+    ("millpond_latency_quantile", c_int, [POINTER(Latency), c_double, _out_u64]),
+    ("millpond_latency_bucket_start", c_uint64, [c_size_t]),
+    ("millpond_copy", c_int, [_handle, c_uint32, c_void_p, c_void_p, c_size_t]),
+    ("millpond_copy_async", c_int, [_handle, c_void_p, c_uint32, c_void_p, c_void_p, c_size_t]),
+    ("millpond_memset", c_int, [_handle, c_void_p, c_uint8, c_size_t]),
+    ("millpond_memset_async", c_int, [_handle, c_void_p, c_void_p, c_uint8, c_size_t]),
+    ("millpond_stream_create", c_int, [_handle, _out_ptr]),
+    ("millpond_stream_destroy", c_int, [_handle, c_void_p]),
+    ("millpond_stream_forget", c_int, [_handle, c_void_p]),
+    ("millpond_stream_query", c_int, [_handle, c_void_p, POINTER(c_bool)]),
+    ("millpond_stream_synchronize", c_int, [_handle, c_void_p]),
+    ("millpond_stream_wait_event", c_int, [_handle, c_void_p, c_void_p]),
+    ("millpond_event_create", c_int, [_handle, _out_ptr]),
+    ("millpond_event_destroy", c_int, [_handle, c_void_p]),
+    ("millpond_event_record", c_int, [_handle, c_void_p, c_void_p]),
+]
+
+
+def declare(lib: Any) -> None:
+    """Gives each function its signature; AttributeError where the library does not have one."""
+    for name, result, arguments in FUNCTIONS:
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments

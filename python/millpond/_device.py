@@ -1,0 +1,390 @@
+"""Devices and their pools."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Iterator, Optional, Union
+
+from . import _abi, _statistics
+from ._library import MillpondError, check, library, text_of
+from ._memory import Block, HostBlock, Stream, StreamLike, handle_of
+from ._statistics import BlockInfo, Event, Latency, Stats, TagStats
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+_STATES = {
+    "live": _abi.BLOCK_LIVE, "waiting": _abi.BLOCK_WAITING, "free": _abi.BLOCK_FREE, "any": _abi.BLOCK_ANY,
+}
+_FORMATS = {"json": _abi.SNAPSHOT_JSON, "torch": _abi.SNAPSHOT_TORCH_PICKLE}
+
+
+class Pool:
+    """A pool of a device's memory, with an account and a limit of its own: `device.create_pool`."""
+
+    def __init__(self, device: Device, handle: int, owns: bool) -> None:
+        self.device, self.handle, self._owns = device, handle, owns
+
+    def alloc(self, size: int, stream: StreamLike = 0) -> Block:
+        """A block in the order of a stream: work that is queued there from now on may use it."""
+        native, out = handle_of(stream), ctypes.c_void_p()
+        check(library().millpond_pool_alloc(self.handle, size, native, ctypes.byref(out)))
+        return Block(self.device, out.value or 0, size, native)
+
+    def stats(self) -> Stats:
+        """Its exact account."""
+        return _statistics.stats(library().millpond_pool_get_stats, self.handle)
+
+    def memory_stats(self) -> dict[str, int]:
+        """Its numbers by the names of torch.cuda.memory_stats()."""
+        return _statistics.memory_stats(library().millpond_pool_get_memory_stats, self.handle)
+
+    def blocks(self, states: str = "any") -> list[BlockInfo]:
+        """Its blocks by address, all as they are at one moment: "live", "waiting", "free" or "any"."""
+        return _statistics.blocks(self.device.handle, self.handle, _STATES[states])
+
+    def set_limit(self, limit_bytes: int) -> None:
+        """From now on it never takes more bytes than that; 0: no limit of its own."""
+        check(library().millpond_pool_set_limit(self.handle, limit_bytes))
+
+    def empty_cache(self) -> None:
+        """Gives what no block uses back to the device."""
+        check(library().millpond_pool_empty_cache(self.handle))
+
+    def reset_peaks(self) -> None:
+        """Its peaks start again from the current values."""
+        check(library().millpond_pool_reset_peaks(self.handle))
+
+    def sleep(self, keep: bool = False) -> None:
+        """Gives its physical memory back to the device, and keeps the addresses; `keep`: and the contents, in host memory."""
+        check(library().millpond_pool_sleep(self.handle, _abi.SLEEP_KEEP if keep else 0))
+
+    def wake(self) -> None:
+        """Brings the memory back, at the same addresses."""
+        check(library().millpond_pool_wake(self.handle))
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[Pool]:
+        """Inside, this thread's requests to the default pool of the device are served from this pool."""
+        check(library().millpond_scope_begin(self.handle))
+        try:
+            yield self
+        finally:
+            check(library().millpond_scope_end(self.handle))
+
+    def release(self) -> None:
+        """Takes no more requests, and ends after its last block. So it does when this object ends."""
+        if self._owns:
+            self._owns = False
+            check(library().millpond_pool_release(self.handle))
+
+    def __del__(self) -> None:
+        try:
+            self.release()
+        except Exception:  # the device has ended, or Python is ending
+            pass
+
+    def __repr__(self) -> str:
+        return f"<millpond.Pool of {self.device.name}>"
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What a device says of itself; sizes in bytes."""
+
+    type: str
+    ordinal: int
+    total_bytes: int
+    free_bytes: int
+    min_chunk_bytes: int
+    max_chunk_bytes: int
+    compute_capability: int
+    runtime_version: int
+    driver_version: int
+    capabilities: tuple[str, ...]
+
+
+_CAPS = {
+    "mapping": _abi.CAP_MAPPING, "host_access": _abi.CAP_HOST_ACCESS, "unified": _abi.CAP_UNIFIED,
+    "pinned": _abi.CAP_PINNED, "streams": _abi.CAP_STREAMS, "callbacks": _abi.CAP_CALLBACKS,
+}
+
+
+class Device:
+    """A device, by type and number: `Device("host")`, `Device("cuda", 1)`. Opened when it is first asked for."""
+
+    def __init__(self, type: str = "host", ordinal: int = 0) -> None:
+        lib, out = library(), ctypes.c_void_p()
+        check(lib.millpond_device_get(type.encode(), ordinal, ctypes.byref(out)))
+        self.type, self.ordinal, self.handle = type, ordinal, out.value or 0
+        pool = ctypes.c_void_p()
+        check(lib.millpond_device_get_default_pool(self.handle, ctypes.byref(pool)))
+        self.default_pool = Pool(self, pool.value or 0, owns=False)
+        self.has_host_access = "host_access" in self.info().capabilities
+
+    @property
+    def name(self) -> str:
+        """Such as "cuda:0"."""
+        return f"{self.type}:{self.ordinal}"
+
+    def info(self) -> DeviceInfo:
+        """What it says of itself, with the memory that is free now."""
+        raw = _abi.DeviceInfo(struct_size=ctypes.sizeof(_abi.DeviceInfo))
+        check(library().millpond_device_get_info(self.handle, ctypes.byref(raw)))
+        return DeviceInfo(
+            raw.type.decode(), raw.ordinal, raw.total_bytes, raw.free_bytes, raw.min_chunk_bytes, raw.max_chunk_bytes,
+            raw.compute_capability, raw.runtime_version, raw.driver_version,
+            tuple(name for name, bit in _CAPS.items() if raw.caps & bit),
+        )
+
+    def reason(self, capability: str) -> str:
+        """Why it does not have a capability of `info`; "" if it has."""
+        return text_of(library().millpond_device_get_reason, self.handle, _CAPS[capability], capacity=1024)
+
+    # Memory
+
+    def alloc(self, size: int, stream: Optional[StreamLike] = None) -> Block:
+        """A block of the default pool: in the order of a stream, or (None) for use at once by all streams and the host.
+
+        OutOfMemoryError says who holds the memory and what was tried.
+        """
+        if stream is not None:
+            return self.default_pool.alloc(size, stream)
+        out = ctypes.c_void_p()
+        check(library().millpond_alloc(self.handle, size, ctypes.byref(out)))
+        return Block(self, out.value or 0, size, None)
+
+    def alloc_host(self, size: int) -> HostBlock:
+        """Pinned host memory, from a cache; it is not cleared."""
+        return HostBlock(self, size)
+
+    def stream(self) -> Stream:
+        """A new stream."""
+        return Stream(self)
+
+    def create_pool(self, name: str = "", limit_bytes: int = 0) -> Pool:
+        """A pool with an account of its own, which takes at most `limit_bytes` (0: no limit) from the device."""
+        options = _abi.PoolOptions(ctypes.sizeof(_abi.PoolOptions), limit_bytes, name.encode() or None)
+        out = ctypes.c_void_p()
+        check(library().millpond_pool_create(self.handle, ctypes.byref(options), ctypes.byref(out)))
+        return Pool(self, out.value or 0, owns=True)
+
+    def synchronize(self) -> None:
+        """Waits for all work on all its streams."""
+        check(library().millpond_device_synchronize(self.handle))
+
+    def empty_cache(self) -> None:
+        """Gives what no block uses back to the device, of all pools."""
+        check(library().millpond_device_empty_cache(self.handle))
+
+    def empty_host_cache(self) -> None:
+        """Gives freed pinned memory back, after waiting for the work that still uses it."""
+        check(library().millpond_device_empty_host_cache(self.handle))
+
+    def set_limit(self, limit_bytes: int) -> None:
+        """From now on no more bytes than that are taken from the device; 0: no limit."""
+        check(library().millpond_device_set_limit(self.handle, limit_bytes))
+
+    # Options
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options in force, by their names in docs/options.md."""
+        text = text_of(library().millpond_device_get_options, self.handle, capacity=_abi.OPTIONS_BYTES)
+        keys = [key.split(":", 1)[0] for key in _split(text)]
+        get = library().millpond_device_get_option
+        return {key: text_of(get, self.handle, key.encode(), capacity=_abi.OPTION_BYTES) for key in keys}
+
+    def set_options(self, **options: object) -> None:
+        """Changes options from now on: `device.set_options(max_split_size_mb=64)`."""
+        check(library().millpond_device_set_options(self.handle, joined(options)))
+
+    # Numbers
+
+    def stats(self) -> Stats:
+        """The exact account of all its pools together."""
+        return _statistics.stats(library().millpond_device_get_stats, self.handle)
+
+    def memory_stats(self) -> dict[str, int]:
+        """The numbers of all its pools together, by the names of torch.cuda.memory_stats()."""
+        return _statistics.memory_stats(library().millpond_device_get_memory_stats, self.handle)
+
+    def host_memory_stats(self) -> dict[str, int]:
+        """The numbers of its pinned memory, by the names of torch.cuda.host_memory_stats()."""
+        return _statistics.host_memory_stats(self.handle)
+
+    def reset_peaks(self) -> None:
+        """The peaks start again from the current values."""
+        check(library().millpond_device_reset_peaks(self.handle))
+
+    def reset_accumulated(self) -> None:
+        """What `memory_stats` sums up begins again."""
+        check(library().millpond_device_reset_accumulated(self.handle))
+
+    def report(self, streams: bool = False) -> dict[str, Any]:
+        """All statistics of the device, its pools and tags and its pinned memory, as docs/seeing.md has them."""
+        found: dict[str, Any] = json.loads(self._written(_abi.STATS_JSON, streams))
+        return found
+
+    def prometheus(self, streams: bool = False) -> str:
+        """The same in the text format of Prometheus."""
+        return self._written(_abi.STATS_PROMETHEUS, streams)
+
+    def _written(self, kind: int, streams: bool) -> str:
+        kind |= _abi.STATS_STREAMS if streams else 0
+        return _statistics.written(lambda *to: library().millpond_device_write_stats(self.handle, kind, *to))
+
+    def latency(self, what: str = "alloc") -> Latency:
+        """How long calls took while the option `latency_histograms` was on: "alloc", "free", "device_alloc",
+        "device_free", "device_event", "event_wait" or "lock_wait"."""
+        return _statistics.latency(self.handle, what)
+
+    def reset_latencies(self) -> None:
+        """All histograms start again from nothing."""
+        check(library().millpond_device_reset_latencies(self.handle))
+
+    def blocks(self, states: str = "any") -> list[BlockInfo]:
+        """All blocks by address, as they are at one moment: "live", "waiting", "free" or "any"."""
+        return _statistics.blocks(self.handle, None, _STATES[states])
+
+    def tags(self) -> dict[str, TagStats]:
+        """What the blocks of each tag have that was ever used on the device."""
+        return _statistics.tags(self.handle)
+
+    # Snapshots, histories, recordings
+
+    def snapshot(self) -> dict[str, Any]:
+        """Every block and the account, all of one moment, with the schema in docs/seeing.md."""
+        pieces: list[bytes] = []
+
+        def take(_: Any, data: Any, size: int) -> bool:
+            pieces.append(ctypes.string_at(data, size))
+            return True
+
+        call = library().millpond_device_send_snapshot
+        check(call(self.handle, _abi.SNAPSHOT_JSON, _abi.WriteCallback(take), None))
+        found: dict[str, Any] = json.loads(b"".join(pieces))
+        return found
+
+    def write_snapshot(self, path: PathLike, format: str = "json") -> None:
+        """Writes it to a file: "json", or "torch" for PyTorch's memory tools."""
+        if format not in _FORMATS:
+            raise ValueError(f"{format!r} is not one of {', '.join(_FORMATS)}")
+        check(library().millpond_device_write_snapshot(self.handle, _FORMATS[format], os.fsencode(path)))
+
+    @contextlib.contextmanager
+    def history(self, path: Optional[PathLike] = None, events: int = 0, frames: int = 0) -> Iterator[Device]:
+        """Inside, what happens to the device's memory is kept: the newest `events` (0: 65 536) for `events()`, and all
+        of them in the file, if any, for `millpond history` and `view`. `frames`: how many callers of each."""
+        options = _abi.HistoryOptions(
+            ctypes.sizeof(_abi.HistoryOptions), events, frames, None if path is None else os.fsencode(path)
+        )
+        check(library().millpond_device_history_start(self.handle, ctypes.byref(options)))
+        try:
+            yield self
+        finally:
+            check(library().millpond_device_history_stop(self.handle, None))
+
+    def events(self) -> list[Event]:
+        """What the last history has kept, the oldest first; during it, too."""
+        return _statistics.events(self.handle)[0]
+
+    @contextlib.contextmanager
+    def record(self, path: PathLike) -> Iterator[Device]:
+        """Inside, what the program asks of the device's memory is written as a trace, for `millpond replay`."""
+        check(library().millpond_device_record_start(self.handle, os.fsencode(path)))
+        try:
+            yield self
+        finally:
+            dropped = ctypes.c_uint64()
+            check(library().millpond_device_record_stop(self.handle, ctypes.byref(dropped)))
+            if dropped.value:
+                raise MillpondError(f"{os.fspath(path)} lacks {dropped.value} events: the file was too slow")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and other.handle == self.handle
+
+    def __hash__(self) -> int:
+        return hash(self.handle)
+
+    def __repr__(self) -> str:
+        return f"millpond.Device({self.type!r}, {self.ordinal})"
+
+
+_cuda: dict[int, Device] = {}
+
+
+def cuda_device(ordinal: int) -> Device:
+    """The CUDA device of that number, looked up once."""
+    device = _cuda.get(ordinal)
+    if device is None:
+        device = _cuda.setdefault(ordinal, Device("cuda", ordinal))
+    return device
+
+
+def _split(options: str) -> list[str]:
+    """Splits "key:value,key:[a:1,b:2]" at the commas that are in no brackets."""
+    parts, depth = [""], 0
+    for letter in options:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part]
+
+
+def joined(options: dict[str, object]) -> bytes:
+    """The text that the library takes. True and False are what options call them."""
+    return ",".join(f"{key}:{value}" for key, value in options.items()).encode()
+
+
+@dataclass(frozen=True)
+class DeviceType:
+    """A kind of device; `reason` says why it has none."""
+
+    name: str
+    device_count: int
+    reason: str
+
+
+def device_types() -> list[DeviceType]:
+    """What there is on this machine. Does not start CUDA."""
+    lib, count = library(), ctypes.c_size_t()
+    check(lib.millpond_device_type_get_count(ctypes.byref(count)))
+    found = []
+    for index in range(count.value):
+        name = text_of(lib.millpond_device_type_get_name, index, capacity=_abi.TYPE_NAME_BYTES)
+        devices = ctypes.c_size_t()
+        check(lib.millpond_device_get_count(name.encode(), ctypes.byref(devices)))
+        reason = text_of(lib.millpond_device_type_get_reason, name.encode(), capacity=1024)
+        found.append(DeviceType(name, devices.value, reason))
+    return found
+
+
+def load_plugin(path: PathLike) -> str:
+    """Loads a custom-runtime plugin, whose device type is there from now on; its name. The file's code runs."""
+    return text_of(library().millpond_device_type_load, os.fsencode(path), capacity=_abi.TYPE_NAME_BYTES)
+
+
+def set_default_options(type: Optional[str] = None, ordinal: int = -1, **options: object) -> None:
+    """Options of devices that are opened from now on: of one type (None: all) and number (-1: all)."""
+    name = None if type is None else type.encode()
+    check(library().millpond_set_default_options(name, ordinal, joined(options)))
+
+
+@contextlib.contextmanager
+def tag(name: str) -> Iterator[None]:
+    """What this thread allocates inside has that name, in reports of who holds memory."""
+    check(library().millpond_tag_push(name.encode()))
+    try:
+        yield
+    finally:
+        check(library().millpond_tag_pop())
+
+
+def annotate(note: str) -> None:
+    """A note in the histories that are being kept."""
+    check(library().millpond_history_annotate(note.encode()))

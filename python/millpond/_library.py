@@ -1,0 +1,130 @@
+"""Finds libmillpond.so.0, loads it, and turns its errors into exceptions.
+
+One process has one pond: where something has loaded a libmillpond.so.0 before, that one is used, and what is loaded
+later and linked to that name gets this one. Otherwise it is the file that MILLPOND_LIBRARY names, or the one in this
+package.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import threading
+from typing import Any, Optional
+
+from . import _abi
+
+SONAME = "libmillpond.so.0"
+VARIABLE = "MILLPOND_LIBRARY"
+
+
+class MillpondError(RuntimeError):
+    """A call that failed. `code` is a MILLPOND_E_ number, `name` is what it is called, without that prefix."""
+
+    def __init__(self, message: str, code: int = 0, name: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
+
+
+class OutOfMemoryError(MillpondError, MemoryError):
+    """A request that found no memory. `report` tells who holds it, what was tried, and what to do."""
+
+    report: str = ""
+
+
+_lock = threading.Lock()
+_loaded: Optional[Any] = None
+_path = ""
+
+
+def _file() -> str:
+    named = os.environ.get(VARIABLE)
+    if named:
+        if not os.path.isfile(named):
+            raise MillpondError(f"{VARIABLE} names {named!r}, which is no file; correct it, or unset it")
+        return named
+    return str(prefix() / "lib" / SONAME)
+
+
+def prefix() -> pathlib.Path:
+    """Where this package has what a C or C++ program is built with: include/, lib/, lib/cmake/millpond/."""
+    return pathlib.Path(__file__).resolve().parent
+
+
+def _load() -> Any:
+    try:
+        return ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD | os.RTLD_NOW), SONAME
+    except OSError:
+        pass  # nobody has loaded one
+    path = _file()
+    try:
+        return ctypes.CDLL(path), path
+    except OSError as e:
+        raise MillpondError(f"{path} cannot be loaded: {e}; install the package for this machine anew") from None
+
+
+def library() -> Any:
+    """The loaded library, with the signatures of its functions."""
+    global _loaded, _path
+    if _loaded is None:
+        with _lock:
+            if _loaded is None:
+                lib, path = _load()
+                try:
+                    _abi.declare(lib)
+                except AttributeError as e:
+                    found = getattr(lib, "millpond_version", None)
+                    raise MillpondError(
+                        f"{path} is too old for this package ({e})" + ("" if found else "; or it is something else")
+                    ) from None
+                _loaded, _path = lib, path
+    return _loaded
+
+
+def library_path() -> str:
+    """The file of the library that this process uses."""
+    library()
+    if _path != SONAME:
+        return _path
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            if os.path.basename(line.rstrip("\n")).startswith("libmillpond.so."):
+                return line.rstrip("\n").split(maxsplit=5)[5]
+    return _path
+
+
+def version() -> str:
+    """The version of the library, such as "0.1.0"."""
+    text: str = library().millpond_version().decode()
+    return text
+
+
+def error() -> MillpondError:
+    """What the last call of this thread says that failed."""
+    lib = library()
+    code = lib.millpond_last_error_code()
+    name = lib.millpond_error_name(code).decode()
+    message = lib.millpond_last_error_message().decode(errors="replace") or name
+    if code != _abi.E_OUT_OF_MEMORY:
+        return MillpondError(message, code, name.replace("MILLPOND_E_", ""))
+    found = OutOfMemoryError(message, code, "OUT_OF_MEMORY")
+    report = ctypes.create_string_buffer(_abi.OOM_REPORT_BYTES)
+    ctypes.cast(report, ctypes.POINTER(ctypes.c_size_t))[0] = len(report)
+    text = ctypes.create_string_buffer(16384)
+    if lib.millpond_last_oom(report) == 0 and lib.millpond_oom_report_text(report, text, len(text), None) == 0:
+        found.report = text.value.decode(errors="replace")
+    return found
+
+
+def check(status: int) -> None:
+    """Raises what the library says, unless the status is 0."""
+    if status != 0:
+        raise error()
+
+
+def text_of(call: Any, *args: Any, capacity: int) -> str:
+    """The text that a function writes into (buffer, capacity), its last two arguments."""
+    buffer = ctypes.create_string_buffer(capacity)
+    check(call(*args, buffer, capacity))
+    return buffer.value.decode(errors="replace")

@@ -1,0 +1,261 @@
+"""Streams, blocks and pinned memory of a device.
+
+What is made here ends with its Python object, at the latest: a block is freed in the order of the stream that it was
+allocated on, and pinned memory when the copies that Millpond queued are done. `free` and `close` end it earlier.
+"""
+from __future__ import annotations
+
+import ctypes
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from . import _abi
+from ._library import check, library
+
+if TYPE_CHECKING:
+    from ._device import Device
+
+# A number is the stream's handle (a CUstream), 0 the default stream. Other objects: see handle_of.
+StreamLike = Union["Stream", int, Any]
+
+
+def handle_of(stream: StreamLike) -> int:
+    """The native handle of a stream of Millpond, PyTorch, CuPy, Numba, cuda.core or Warp, or of a number."""
+    if isinstance(stream, int):
+        return stream
+    if isinstance(stream, Stream):
+        return stream.handle
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        pair = protocol() if callable(protocol) else protocol
+        return int(pair[1])
+    for name in ("cuda_stream", "ptr", "handle"):
+        value = getattr(stream, name, None)
+        if value is not None:
+            return int(getattr(value, "value", value) or 0)
+    raise TypeError(f"{type(stream).__name__} is no stream; give its native handle as a number")
+
+
+class Stream:
+    """A stream of a device: work queued on it runs in order."""
+
+    def __init__(self, device: Device) -> None:
+        """Makes one; `device.stream()` is the same. MillpondError where the device has only the default stream."""
+        self.device = device
+        self._handle: Optional[int] = None
+        out = ctypes.c_void_p()
+        check(library().millpond_stream_create(device.handle, ctypes.byref(out)))
+        self._handle = out.value or 0
+
+    @property
+    def handle(self) -> int:
+        """The native handle, a CUstream on the device type `cuda`."""
+        if self._handle is None:
+            raise ValueError("the stream is closed")
+        return self._handle
+
+    def synchronize(self) -> None:
+        """Waits for everything that is queued on it."""
+        check(library().millpond_stream_synchronize(self.device.handle, self.handle))
+
+    def done(self) -> bool:
+        """Whether everything that is queued on it is done. Does not wait."""
+        out = ctypes.c_bool()
+        check(library().millpond_stream_query(self.device.handle, self.handle, ctypes.byref(out)))
+        return out.value
+
+    def wait(self, other: StreamLike) -> None:
+        """Work that is queued here from now on waits for what is queued on `other` so far. Nothing waits on the host."""
+        lib, event = library(), ctypes.c_void_p()
+        check(lib.millpond_event_create(self.device.handle, ctypes.byref(event)))
+        try:
+            check(lib.millpond_event_record(self.device.handle, handle_of(other), event))
+            check(lib.millpond_stream_wait_event(self.device.handle, self.handle, event))
+        finally:
+            lib.millpond_event_destroy(self.device.handle, event)
+
+    def close(self) -> None:
+        """Ends it; what is queued still runs, and blocks of it stay valid."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            check(library().millpond_stream_destroy(self.device.handle, handle))
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self.handle)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: Optional[type], value: Optional[BaseException], where: Optional[TracebackType]) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:  # the device has ended, or Python is ending
+            pass
+
+    def __repr__(self) -> str:
+        return f"<millpond.Stream {self._handle:#x} of {self.device.name}>" if self._handle else "<millpond.Stream>"
+
+
+class _Memory:
+    """What blocks and pinned memory have in common: an address, a size, and one end."""
+
+    device: Device
+    size: int
+    _ptr: int = 0
+    _owns: bool = False
+
+    @property
+    def ptr(self) -> int:
+        """The address; 0 for size 0."""
+        if not self._owns and self.size:
+            raise ValueError("the memory is freed")
+        return self._ptr
+
+    @property
+    def is_freed(self) -> bool:
+        return not self._owns
+
+    def _give_back(self) -> int:
+        raise NotImplementedError
+
+    def free(self) -> None:
+        """Frees it now. The second time it does nothing."""
+        if self._owns:
+            self._owns = False
+            check(self._give_back())
+
+    def detach(self) -> int:
+        """Hands the address over to the caller, who frees it with millpond_free or its like."""
+        ptr = self.ptr
+        self._owns = False
+        return ptr
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __del__(self) -> None:
+        if self._owns:
+            self._owns = False
+            try:
+                self._give_back()
+            except Exception:  # Python is ending
+                pass
+
+    def _view(self) -> memoryview:
+        if not self.size:
+            return memoryview(bytearray())
+        array = (ctypes.c_ubyte * self.size).from_address(self.ptr)
+        array._owner = self  # type: ignore[attr-defined]
+        return memoryview(array).cast("B")
+
+
+class Block(_Memory):
+    """A block of device memory. It is freed on the stream it was allocated on, when this object ends."""
+
+    def __init__(self, device: Device, ptr: int, size: int, stream: Optional[int]) -> None:
+        self.device, self._ptr, self.size, self._stream = device, ptr, size, stream
+        self._owns = ptr != 0
+
+    @property
+    def stream(self) -> Optional[int]:
+        """The handle of the stream that orders its reuse; None: it waits for all of them."""
+        return self._stream
+
+    def _give_back(self) -> int:
+        status: int = library().millpond_device_free(self.device.handle, self._ptr)
+        return status
+
+    def free(self, stream: Optional[StreamLike] = None) -> None:
+        """Frees it now: on its own stream, or on another one, and then its reuse waits for both."""
+        if stream is None or not self._owns:
+            super().free()
+            return
+        check(library().millpond_pool_free(self.device.default_pool.handle, self._ptr, handle_of(stream)))
+        self._owns = False
+
+    def record_stream(self, stream: StreamLike) -> None:
+        """Another stream uses it, too: after its free, its reuse waits for what is queued there at the free."""
+        check(library().millpond_record_stream(self.ptr, handle_of(stream)))
+
+    def fill(self, value: int, stream: Optional[StreamLike] = None) -> None:
+        """Sets all bytes to `value`: queued on `stream`, or done when this returns."""
+        lib, device = library(), self.device.handle
+        if stream is None:
+            check(lib.millpond_memset(device, self.ptr, value, self.size))
+        else:
+            check(lib.millpond_memset_async(device, handle_of(stream), self.ptr, value, self.size))
+
+    def copy_from(self, data: Any, offset: int = 0) -> None:
+        """Copies what has Python's buffer protocol (bytes, numpy arrays) to here; done when this returns."""
+        source = memoryview(data).cast("B")
+        self._check_range(offset, len(source))
+        array = ctypes.c_char * len(source)
+        # ctypes gives no address of what is only readable.
+        held = array.from_buffer_copy(source) if source.readonly else array.from_buffer(source)
+        to = self.ptr + offset
+        check(library().millpond_copy(self.device.handle, _abi.COPY_H2D, to, ctypes.addressof(held), len(source)))
+
+    def copy_to(self, data: Any, offset: int = 0) -> None:
+        """Copies from here to what has a writable buffer; done when this returns."""
+        target = memoryview(data).cast("B")
+        self._check_range(offset, len(target))
+        address = ctypes.addressof((ctypes.c_char * len(target)).from_buffer(target))
+        check(library().millpond_copy(self.device.handle, _abi.COPY_D2H, address, self.ptr + offset, len(target)))
+
+    def __bytes__(self) -> bytes:
+        data = bytearray(self.size)
+        if self.size:
+            self.copy_to(data)
+        return bytes(data)
+
+    def _check_range(self, offset: int, size: int) -> None:
+        if offset < 0 or offset + size > self.size:
+            raise ValueError(f"{size} bytes at {offset} are not inside a block of {self.size}")
+
+    def view(self) -> memoryview:
+        """Its bytes for Python, where the host can access the device's memory; else ValueError. It keeps the block."""
+        if not self.device.has_host_access:
+            raise ValueError(f"the host cannot access memory of {self.device.name}; copy_to copies it")
+        return self._view()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.device.type != "cuda":
+            raise AttributeError(f"{self.device.name} is no CUDA device")
+        # 0 is not allowed there: 1 is the legacy default stream. None: whoever uses it need not wait.
+        stream = None if self._stream is None else self._stream or 1
+        return {"shape": (self.size,), "typestr": "|u1", "data": (self.ptr, False), "version": 3, "stream": stream}
+
+    def __repr__(self) -> str:
+        state = "freed" if self.size and not self._owns else f"at {self._ptr:#x}"
+        return f"<millpond.Block of {self.size} bytes {state} on {self.device.name}>"
+
+
+class HostBlock(_Memory):
+    """Pinned host memory, fast to copy to and from its device."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        self.device, self.size = device, size
+        out = ctypes.c_void_p()
+        check(library().millpond_host_alloc(device.handle, size, ctypes.byref(out)))
+        self._ptr = out.value or 0
+        self._owns = self._ptr != 0
+
+    def _give_back(self) -> int:
+        status: int = library().millpond_host_free(self.device.handle, self._ptr)
+        return status
+
+    def record_stream(self, stream: StreamLike) -> None:
+        """Work on `stream` uses it: after its free, its reuse waits for what is queued there at the free."""
+        check(library().millpond_host_record_stream(self.device.handle, self.ptr, handle_of(stream)))
+
+    def view(self) -> memoryview:
+        """Its bytes. The view keeps the memory."""
+        return self._view()
+
+    def __repr__(self) -> str:
+        state = "freed" if self.size and not self._owns else f"at {self._ptr:#x}"
+        return f"<millpond.HostBlock of {self.size} bytes {state} for {self.device.name}>"

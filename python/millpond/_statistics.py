@@ -1,0 +1,229 @@
+"""Numbers about memory: counters, times, blocks, tags, events."""
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+from . import _abi
+from ._library import check, library
+
+
+@dataclass(frozen=True)
+class Counter:
+    """One quantity over time: now, its highest, and the sum of all that was ever added."""
+
+    current: int
+    peak: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Stats:
+    """The exact account of a pool or of a device, in bytes and counts."""
+
+    requested_bytes: Counter
+    allocated_bytes: Counter
+    active_bytes: Counter
+    reserved_bytes: Counter
+    sleeping_bytes: Counter
+    blocks: Counter
+    segments: Counter
+    driver_calls: int
+    out_of_memory_count: int
+    limit_bytes: int
+
+
+def stats(call: Any, handle: Any) -> Stats:
+    raw = _abi.Stats(struct_size=ctypes.sizeof(_abi.Stats))
+    check(call(handle, ctypes.byref(raw)))
+
+    def counter(c: _abi.Counter) -> Counter:
+        return Counter(c.current, c.peak, c.total)
+
+    return Stats(
+        counter(raw.requested_bytes), counter(raw.allocated_bytes), counter(raw.active_bytes),
+        counter(raw.reserved_bytes), counter(raw.sleeping_bytes), counter(raw.blocks), counter(raw.segments),
+        raw.driver_calls, raw.out_of_memory_count, raw.limit_bytes,
+    )
+
+
+def _by_name(call: Any, handle: Any, size: int, name_of: Any, find: Any) -> dict[str, int]:
+    raw = ctypes.create_string_buffer(size)
+    ctypes.cast(raw, ctypes.POINTER(ctypes.c_size_t))[0] = size
+    check(call(handle, raw))
+    found: dict[str, int] = {}
+    value = ctypes.c_uint64()
+    while True:
+        name = name_of(len(found))
+        if name is None:
+            return found
+        check(find(raw, name, ctypes.byref(value)))
+        found[name.decode()] = value.value
+
+
+def memory_stats(call: Any, handle: Any) -> dict[str, int]:
+    lib = library()
+    return _by_name(
+        call, handle, _abi.MEMORY_STATS_BYTES, lib.millpond_memory_stats_name, lib.millpond_memory_stats_find
+    )
+
+
+def host_memory_stats(handle: Any) -> dict[str, int]:
+    lib = library()
+    return _by_name(
+        lib.millpond_device_get_host_memory_stats, handle, _abi.HOST_MEMORY_STATS_BYTES,
+        lib.millpond_host_memory_stats_name, lib.millpond_host_memory_stats_find,
+    )
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How long calls of one kind took, in nanoseconds."""
+
+    count: int
+    total_ns: int
+    min_ns: int
+    max_ns: int
+    buckets: tuple[int, ...]
+    _raw: _abi.Latency = field(repr=False, compare=False)
+
+    def quantile(self, part: float) -> int:
+        """The nanoseconds that this part (0 to 1) of the calls did not exceed; at most a quarter too long."""
+        out = ctypes.c_uint64()
+        check(library().millpond_latency_quantile(ctypes.byref(self._raw), part, ctypes.byref(out)))
+        return out.value
+
+    def histogram(self) -> list[tuple[int, int]]:
+        """(the shortest duration in nanoseconds, how many calls) of each bucket that has any."""
+        start = library().millpond_latency_bucket_start
+        return [(start(i), n) for i, n in enumerate(self.buckets) if n]
+
+
+def latency(handle: Any, what: str) -> Latency:
+    if what not in _abi.LATENCY:
+        raise ValueError(f"{what!r} is not one of {', '.join(_abi.LATENCY)}")
+    raw = _abi.Latency(struct_size=ctypes.sizeof(_abi.Latency))
+    check(library().millpond_device_get_latency(handle, _abi.LATENCY[what], ctypes.byref(raw)))
+    return Latency(raw.count, raw.total_ns, raw.min_ns, raw.max_ns, tuple(raw.buckets), raw)
+
+
+@dataclass(frozen=True)
+class BlockInfo:
+    """One block of `Device.blocks`. `state` is "live", "waiting" (freed, and a stream is not done) or "free"."""
+
+    ptr: int
+    size: int
+    requested: int
+    stream: int
+    state: str
+    tag: str
+
+
+_STATES = {_abi.BLOCK_LIVE: "live", _abi.BLOCK_WAITING: "waiting", _abi.BLOCK_FREE: "free"}
+
+
+def blocks(device: Any, pool: Any, states: int) -> list[BlockInfo]:
+    lib, size = library(), ctypes.sizeof(_abi.BlockRecord)
+    count, capacity = ctypes.c_size_t(), 1024
+    while True:
+        records = (_abi.BlockRecord * capacity)()
+        check(lib.millpond_device_list_blocks(device, pool, states, records, size, capacity, ctypes.byref(count)))
+        if count.value <= capacity:
+            break
+        capacity = count.value + count.value // 8  # others allocate meanwhile
+    return [
+        BlockInfo(
+            r.ptr or 0, r.size_bytes, r.requested_bytes, r.stream or 0, _STATES.get(r.state, str(r.state)),
+            lib.millpond_tag_get_name(r.tag).decode(errors="replace"),
+        )
+        for r in records[: count.value]
+    ]
+
+
+@dataclass(frozen=True)
+class TagStats:
+    """What the blocks of one tag have."""
+
+    requested_bytes: Counter
+    allocated_bytes: Counter
+    blocks: Counter
+    waiting_bytes: int
+
+
+def tags(device: Any) -> dict[str, TagStats]:
+    lib, size = library(), ctypes.sizeof(_abi.TagStats)
+    count, capacity = ctypes.c_size_t(), 64
+    while True:
+        found = (_abi.TagStats * capacity)()
+        check(lib.millpond_device_list_tags(device, found, size, capacity, ctypes.byref(count)))
+        if count.value <= capacity:
+            break
+        capacity = count.value * 2
+
+    def counter(c: _abi.Counter) -> Counter:
+        return Counter(c.current, c.peak, c.total)
+
+    return {
+        t.name.decode(errors="replace"): TagStats(
+            counter(t.requested_bytes), counter(t.allocated_bytes), counter(t.blocks), t.waiting_bytes
+        )
+        for t in found[: count.value]
+    }
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a history."""
+
+    kind: str
+    time_ns: int
+    ptr: int
+    size: int
+    requested: int
+    stream: Optional[int]
+    thread: int
+    tag: str
+    host: bool
+    frames: tuple[int, ...]
+    text: Optional[str]
+
+
+def events(handle: Any) -> tuple[list[Event], int]:
+    lib = library()
+    found: list[Event] = []
+    failed: list[BaseException] = []
+
+    def take(_: Any, at: Any) -> bool:
+        try:
+            e = at.contents
+            found.append(
+                Event(
+                    _abi.HISTORY.get(e.kind, str(e.kind)), e.time_ns, e.ptr or 0, e.size_bytes, e.requested_bytes,
+                    (e.stream or 0) if e.flags & _abi.HISTORY_STREAM else None, e.thread,
+                    lib.millpond_tag_get_name(e.tag).decode(errors="replace"), bool(e.flags & _abi.HISTORY_HOST),
+                    tuple(e.frames[: e.frame_count]) if e.frame_count else (),
+                    e.text.decode(errors="replace") if e.text is not None else None,
+                )
+            )
+            return True
+        except BaseException as why:
+            failed.append(why)
+            return False
+
+    dropped = ctypes.c_uint64()
+    check(lib.millpond_device_history_read(handle, _abi.HistoryCallback(take), None, ctypes.byref(dropped)))
+    if failed:
+        raise failed[0]
+    return found, dropped.value
+
+
+def written(call: Callable[[Any, int, Any], int]) -> str:
+    """The text of a function that writes (buffer, capacity, how many bytes it needs); the text may grow between calls."""
+    needed, capacity = ctypes.c_size_t(), 16384
+    while True:
+        buffer = ctypes.create_string_buffer(capacity)
+        check(call(buffer, capacity, ctypes.byref(needed)))
+        if needed.value <= capacity:
+            return buffer.value.decode(errors="replace")
+        capacity = needed.value * 2

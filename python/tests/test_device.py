@@ -1,0 +1,359 @@
+"""The package on the device type `host`: what a program does with it, and what it says when that goes wrong."""
+import gc
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import millpond
+
+
+class OnHost(unittest.TestCase):
+    def setUp(self):
+        self.device = millpond.Device("host", 0)
+        gc.collect()
+        self.before = self.device.stats().requested_bytes.current
+
+    def live(self):
+        return self.device.stats().requested_bytes.current - self.before
+
+    def tearDown(self):
+        gc.collect()
+        self.assertEqual(self.live(), 0, "a test left blocks behind")
+
+
+class Memory(OnHost):
+    def test_a_block_lives_as_long_as_its_object(self):
+        block = self.device.alloc(1000)
+        self.assertEqual((len(block), self.live(), block.ptr % 512), (1000, 1000, 0))
+        del block
+        self.assertEqual(self.live(), 0)
+
+    def test_it_is_reused_at_once_on_its_own_stream(self):
+        stream = self.device.stream()
+        first = self.device.alloc(100_000, stream)
+        address = first.ptr
+        first.fill(3, stream)
+        del first
+        second = self.device.alloc(100_000, stream)
+        self.assertEqual(second.ptr, address)
+        second.fill(9, stream)
+        stream.synchronize()
+        self.assertEqual(bytes(second), b"\x09" * 100_000)
+
+    def test_it_waits_for_streams_that_were_recorded(self):
+        own, other = self.device.stream(), self.device.stream()
+        gate = threading.Event()
+        block = self.device.alloc(100_000, own)
+        address = block.ptr
+        hold(self.device, other, gate)
+        try:
+            block.record_stream(other)
+            block.free()
+            waiting = [b for b in self.device.blocks("waiting") if b.ptr == address]
+            self.assertEqual([(b.requested, b.state) for b in waiting], [(100_000, "waiting")])
+            self.assertNotEqual(self.device.alloc(100_000, own).ptr, address)
+        finally:
+            gate.set()
+        other.synchronize()
+
+    def test_free_on_another_stream(self):
+        own, other = self.device.stream(), self.device.stream()
+        block = self.device.alloc(5000, own)
+        block.free(other)
+        block.free()
+        self.assertTrue(block.is_freed)
+        self.assertRaises(ValueError, lambda: block.ptr)
+
+    def test_bytes_go_in_and_out(self):
+        block = self.device.alloc(16)
+        block.fill(0)
+        block.copy_from(b"millpond", 4)
+        target = bytearray(8)
+        block.copy_to(memoryview(target), 4)
+        self.assertEqual((bytes(target), bytes(block)), (b"millpond", b"\0" * 4 + b"millpond" + b"\0" * 4))
+        block.copy_from(bytearray(b"pond"))
+        self.assertEqual(bytes(block)[:4], b"pond")
+        self.assertRaises(ValueError, block.copy_from, b"x" * 17)
+        self.assertRaises(ValueError, block.copy_to, bytearray(8), 9)
+
+    def test_a_view_keeps_the_block(self):
+        view = self.device.alloc(64).view()
+        view[:5] = b"views"
+        gc.collect()
+        self.assertEqual(self.live(), 64)
+        self.assertEqual(bytes(view[:5]), b"views")
+        del view
+
+    def test_nothing_at_all(self):
+        for empty in (self.device.alloc(0), self.device.alloc(0, 0), self.device.alloc_host(0)):
+            self.assertEqual((empty.ptr, len(empty), len(empty.view())), (0, 0, 0))
+            empty.free()
+
+    def test_a_stream_may_end_before_its_blocks(self):
+        stream = self.device.stream()
+        block = self.device.alloc(4096, stream)
+        stream.close()
+        self.assertRaises(ValueError, lambda: stream.handle)
+        block.copy_from(b"still there")
+        del block
+
+    def test_streams_wait_for_each_other(self):
+        first, second, gate = self.device.stream(), self.device.stream(), threading.Event()
+        block = self.device.alloc(1 << 16, first)
+        hold(self.device, first, gate)
+        block.fill(5, first)
+        second.wait(first)
+        self.assertFalse(second.done())
+        gate.set()
+        second.synchronize()
+        self.assertEqual(bytes(block)[:3], b"\5\5\5")
+
+    def test_pinned_memory(self):
+        before = self.device.host_memory_stats()["active_requests.current"]
+        pinned = self.device.alloc_host(10_000)
+        pinned.view()[:] = b"\1" * 10_000
+        pinned.record_stream(0)
+        self.assertEqual(self.device.host_memory_stats()["active_requests.current"], before + 1)
+        pinned.free()
+        self.device.synchronize()
+        self.assertEqual(self.device.host_memory_stats()["active_requests.current"], before)
+        self.device.empty_host_cache()
+
+    def test_from_many_threads(self):
+        failures = []
+
+        def work(seed):
+            try:
+                stream = self.device.stream()
+                for i in range(300):
+                    block = self.device.alloc(1 + (i * 7919 + seed) % 70_000, stream)
+                    block.fill(seed, stream)
+                    if i % 50 == 0:
+                        stream.synchronize()
+                        assert bytes(block) == bytes([seed]) * len(block)
+            except BaseException as e:
+                failures.append(e)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+
+
+def hold(device, stream, gate):
+    """The stream stands still until the gate opens."""
+    from millpond._library import library
+    import ctypes
+
+    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)(lambda _, status: gate.wait(30))
+    gate.keeps = call
+    assert library().millpond_stream_add_callback(ctypes.c_void_p(device.handle), ctypes.c_void_p(stream.handle),
+                                                  call, None) == 0
+
+
+class Pools(OnHost):
+    def test_a_pool_has_an_account_and_a_limit(self):
+        pool = self.device.create_pool("weights", limit_bytes=8 << 20)
+        kept = pool.alloc(6 << 20)
+        self.assertEqual(pool.stats().requested_bytes.current, 6 << 20)
+        self.assertEqual(pool.memory_stats()["requested_bytes.all.current"], 6 << 20)
+        with self.assertRaises(millpond.OutOfMemoryError) as caught:
+            pool.alloc(4 << 20)
+        self.assertIn("weights", caught.exception.report)
+        self.assertEqual(caught.exception.name, "OUT_OF_MEMORY")
+        self.assertIsInstance(caught.exception, MemoryError)
+        self.assertEqual(pool.stats().out_of_memory_count, 1)
+        pool.set_limit(0)
+        pool.alloc(4 << 20)
+        # The pool's object may go first.
+        del pool
+        gc.collect()
+        kept.fill(1)
+
+    def test_a_scope_serves_this_thread(self):
+        pool = self.device.create_pool("scoped")
+        with pool.scope():
+            block = self.device.alloc(3000)
+            self.assertEqual(pool.stats().requested_bytes.current, 3000)
+        other = self.device.alloc(3000)
+        self.assertEqual(pool.stats().requested_bytes.current, 3000)
+        del block, other
+
+    def test_sleep(self):
+        pool = self.device.create_pool("sleeper")
+        block = pool.alloc(1 << 20)
+        block.copy_from(b"kept")
+        pool.sleep(keep=True)
+        self.assertRaises(millpond.MillpondError, pool.alloc, 1)
+        self.assertGreater(pool.stats().sleeping_bytes.current, 0)
+        pool.wake()
+        self.assertEqual(bytes(block)[:4], b"kept")
+
+    def test_empty_cache(self):
+        pool = self.device.create_pool("cache")
+        pool.alloc(5 << 20).free()
+        self.assertGreater(pool.stats().reserved_bytes.current, 0)
+        pool.empty_cache()
+        self.assertEqual(pool.stats().reserved_bytes.current, 0)
+        self.assertGreater(pool.stats().reserved_bytes.peak, 0)
+        pool.reset_peaks()
+        self.assertEqual(pool.stats().reserved_bytes.peak, 0)
+
+
+class Seeing(OnHost):
+    def test_statistics_agree(self):
+        blocks = [self.device.alloc(n) for n in (100, 20_000, 3 << 20)]
+        stats, names = self.device.stats(), self.device.memory_stats()
+        self.assertEqual(stats.requested_bytes.current, names["requested_bytes.all.current"])
+        self.assertEqual(stats.blocks.current, names["allocation.all.current"])
+        listed = self.device.blocks("live")
+        self.assertEqual(sum(b.requested for b in listed), stats.requested_bytes.current)
+        self.assertTrue({b.ptr for b in blocks} <= {b.ptr for b in listed})
+        self.assertIn("millpond_", self.device.prometheus(streams=True))
+        self.assertIsInstance(self.device.report(), dict)
+
+    def test_a_tag_is_told(self):
+        with millpond.tag("kv_cache"), millpond.tag("layer 3"):
+            block = self.device.alloc(7000)
+        self.assertEqual([b.tag for b in self.device.blocks("live") if b.ptr == block.ptr], ["layer 3"])
+        self.assertEqual(self.device.tags()["layer 3"].requested_bytes.current, 7000)
+        untagged = self.device.alloc(7000)
+        self.assertEqual([b.tag for b in self.device.blocks("live") if b.ptr == untagged.ptr], [""])
+
+    def test_latency(self):
+        self.device.set_options(latency_histograms=True)
+        try:
+            self.device.reset_latencies()
+            for _ in range(50):
+                self.device.alloc(1000)
+            times = self.device.latency("alloc")
+            self.assertEqual(times.count, 50)
+            self.assertEqual(sum(n for _, n in times.histogram()), 50)
+            self.assertLessEqual(times.quantile(0.5), times.quantile(1.0))
+            self.assertLessEqual(times.quantile(1.0), times.max_ns)
+            self.assertEqual(self.device.latency("free").count, 50)
+        finally:
+            self.device.set_options(latency_histograms=False)
+        self.assertRaises(ValueError, self.device.latency, "lunch")
+
+    def test_a_snapshot(self):
+        block = self.device.alloc(12_345)
+        snapshot = self.device.snapshot()
+        self.assertIn(str(block.ptr), json.dumps(snapshot))
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "memory.json"
+            self.device.write_snapshot(path)
+            self.assertEqual(json.loads(path.read_text()).keys(), snapshot.keys())
+            self.device.write_snapshot(pathlib.Path(folder) / "memory.pickle", "torch")
+            self.assertRaises(ValueError, self.device.write_snapshot, path, "xml")
+
+    def test_a_history(self):
+        with self.device.history(events=1000, frames=4):
+            with millpond.tag("told"):
+                block = self.device.alloc(4321)
+            millpond.annotate("half time")
+            address = block.ptr
+            block.free()
+        events = self.device.events()
+        mine = [e for e in events if e.ptr == address]
+        self.assertEqual([e.kind for e in mine][:2], ["alloc", "free_requested"])
+        self.assertEqual((mine[0].requested, mine[0].tag, mine[0].stream), (4321, "told", None))
+        self.assertGreater(len(mine[0].frames), 0)
+        self.assertIn("half time", [e.text for e in events])
+        self.assertEqual(sorted(e.time_ns for e in events), [e.time_ns for e in events])
+
+    def test_a_recording_is_replayed_and_drawn(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder) / "program.trace"
+            with self.device.record(trace):
+                for i in range(20):
+                    self.device.alloc(1000 * (i + 1), 0)
+            done = subprocess.run([millpond.command_path(), "replay", "--json", "-", trace], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            json.loads(done.stdout)
+            page = millpond.view(trace, pathlib.Path(folder) / "page.html")
+            self.assertIn("<html", pathlib.Path(page).read_text().lower())
+            self.assertRaises(millpond.MillpondError, millpond.view, pathlib.Path(folder) / "none")
+
+
+class Library(unittest.TestCase):
+    def test_devices_are_the_same(self):
+        self.assertEqual(millpond.Device("host"), millpond.Device("host", 0))
+        self.assertNotEqual(millpond.Device("host"), millpond.Device("host", 1))
+        info = millpond.Device("host", 1).info()
+        self.assertEqual((info.type, info.ordinal), ("host", 1))
+        self.assertIn("host_access", info.capabilities)
+        self.assertEqual(millpond.Device("host").reason("host_access"), "")
+
+    def test_types(self):
+        types = {t.name: t for t in millpond.device_types()}
+        self.assertGreaterEqual(types["host"].device_count, 1)
+        self.assertEqual(types["host"].reason, "")
+        if types["cuda"].device_count == 0:
+            self.assertNotEqual(types["cuda"].reason, "")
+
+    def test_errors_have_names(self):
+        with self.assertRaises(millpond.MillpondError) as caught:
+            millpond.Device("no such type")
+        self.assertEqual(caught.exception.name, "UNKNOWN_DEVICE")
+        self.assertIn("no such type", str(caught.exception))
+        with self.assertRaises(millpond.MillpondError):
+            millpond.Device("host").set_options(max_split=5)
+
+    def test_options(self):
+        device = millpond.Device("host")
+        self.assertEqual(device.options["latency_histograms"].lower() in ("false", "0", "off"), True)
+        self.assertIn("max_split_size_mb", device.options)
+
+    def test_foreign_streams_are_taken_by_their_handles(self):
+        class Protocol:
+            def __cuda_stream__(self):
+                return (0, 7)
+
+        class Torch:
+            cuda_stream = 8
+
+        class CuPy:
+            ptr = 9
+
+        class Numba:
+            class handle:
+                value = 10
+
+        self.assertEqual([millpond.handle_of(s) for s in (Protocol(), Torch(), CuPy(), Numba(), 11)], [7, 8, 9, 10, 11])
+        self.assertRaises(TypeError, millpond.handle_of, "stream")
+
+    def test_the_library_is_this_package_s(self):
+        self.assertEqual(pathlib.Path(millpond.library_path()).resolve(),
+                         (millpond.prefix() / "lib/libmillpond.so.0").resolve())
+        import importlib.metadata
+
+        self.assertEqual(millpond.version(), importlib.metadata.version("millpond"))
+
+    def test_a_bad_file_is_named(self):
+        run = "import millpond\ntry:\n  millpond.version()\nexcept millpond.MillpondError as e:\n  print(e)"
+        env = dict(os.environ, MILLPOND_LIBRARY="/no/such/file")
+        done = subprocess.run([sys.executable, "-c", run], env=env, stdout=subprocess.PIPE, text=True)
+        self.assertIn("/no/such/file", done.stdout)
+
+    def test_exit_with_everything_alive_is_clean(self):
+        run = ("import millpond\nd = millpond.Device('host')\ns = d.stream()\nb = d.alloc(100, s)\nb.fill(1, s)\n"
+               "h = d.alloc_host(5)\np = d.create_pool()\nc = p.alloc(7)\nprint('left')")
+        done = subprocess.run([sys.executable, "-c", run], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, "left\n"))
+
+    def test_the_command(self):
+        done = subprocess.run([sys.executable, "-m", "millpond", "--version"], stdout=subprocess.PIPE, text=True)
+        self.assertEqual(done.stdout.split()[-1], millpond.version())
+
+
+if __name__ == "__main__":
+    unittest.main()
