@@ -248,6 +248,10 @@ hosts() {
   heading "PaddlePaddle"
   count paddle "PaddlePaddle" python3 tests/paddle/run.py build/plugin $releases
 
+  # The package for pip, in environments of its own.
+  heading "millpond-paddle"
+  count millpond-paddle "millpond-paddle" python3 python/paddle/tests/run.py build $releases
+
   # A framework that links Millpond, with numpy, and in one process with PaddlePaddle and the plugin. The release is
   # the one that its run.py names, in the environment made above.
   heading "A framework build beside its clients"

@@ -350,6 +350,16 @@ class Library(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", run], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual((done.returncode, done.stdout), (0, "left\n"))
 
+    def test_a_forked_child_leaves_the_parent_s_memory_alone(self):
+        run = ("import gc, millpond, os\nd = millpond.Device('host')\ns = d.stream()\nb = d.alloc(100, s)\n"
+               "h = d.alloc_host(50)\nchild = os.fork()\n"
+               "if child == 0:\n  del b, h, s\n  gc.collect()\n  raise SystemExit(7)\n"
+               "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\nb.copy_from(b'here')\n"
+               "print(d.stats().blocks.current)")
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", run], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, "1\n"))
+
     def test_the_command(self):
         done = subprocess.run([sys.executable, "-m", "millpond", "--version"], stdout=subprocess.PIPE, text=True)
         self.assertEqual(done.stdout.split()[-1], millpond.version())
