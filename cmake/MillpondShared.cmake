@@ -6,7 +6,7 @@
 
 set(millpond_map "${Millpond_SOURCE_DIR}/cmake/millpond.map")
 # The name that programs are linked to. It changes only when a function is taken away or means something else
-# (docs/install.md), whatever the version says.
+# (docs/packages.md), whatever the version says.
 set(MILLPOND_SOVERSION 0)
 
 set(millpond_shared_stub "${Millpond_BINARY_DIR}/rust/shared.c")

@@ -6,6 +6,8 @@ names, else one that is built here. The table [tool.millpond] of a pyproject.tom
     package = "millpond"             the folder of Python code, which goes in whole
     install = [["lib/x.so", "lib/"]] files of the prefix (globs), and the folder in the package; links are followed
     scripts = ["bin/millpond"]       programs that go into the environment's bin
+    cmake = ["-D..."]                what else CMake is told where it builds for this wheel
+    code = "python"                  where the folder of Python code is
 
 The tag is what the files really need: manylinux with the newest version of the C library that any of them asks for, and
 the plain tag of this machine where one needs a library that manylinux does not promise. Python's own library only.
@@ -33,7 +35,12 @@ except ImportError:  # before Python 3.11
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What PEP 600 lets a wheel expect of the machine, as far as we may come to need it.
-PROMISED = re.compile(r"^(lib(c|m|dl|rt|pthread|gcc_s)\.so\.\d+|ld-linux.*)$")
+PROMISED = re.compile(r"^(lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so\.\d+|ld-linux.*)$")
+# From which version of the C library on a manylinux tag promises these of the C++ library.
+CXX = {"GLIBCXX": [((3, 4, 19), (2, 17)), ((3, 4, 24), (2, 28)), ((3, 4, 28), (2, 31)), ((3, 4, 29), (2, 34)),
+                   ((3, 4, 30), (2, 35)), ((3, 4, 33), (2, 39))],
+       "CXXABI": [((1, 3, 7), (2, 17)), ((1, 3, 11), (2, 28)), ((1, 3, 12), (2, 31)), ((1, 3, 13), (2, 34)),
+                  ((1, 3, 15), (2, 39))]}
 EPOCH = (1980, 1, 1, 0, 0, 0)  # of all files: the same input makes the same wheel
 
 
@@ -79,6 +86,19 @@ class Elf:
         return struct.unpack_from(self._order + form, data, at)
 
 
+def glibc_for(version: str) -> tuple[int, int] | None:
+    """The oldest C library whose manylinux tag promises this symbol version; None if none does."""
+    kind, _, text = version.partition("_")
+    if kind not in ("GLIBC", *CXX):
+        return (2, 17)
+    if not re.fullmatch(r"[0-9.]+", text):
+        return None
+    number = tuple(int(part) for part in text.split("."))
+    if kind == "GLIBC":
+        return (number[0], number[1])
+    return next((glibc for most, glibc in CXX[kind] if number <= most), None)
+
+
 def platform_tag(files: dict[str, bytes]) -> tuple[str, list[str]]:
     """The tag for these ELF files, and in words why it is no better."""
     machine = platform.machine()
@@ -88,12 +108,11 @@ def platform_tag(files: dict[str, bytes]) -> tuple[str, list[str]]:
         foreign += [f"{name} needs {library}" for library in sorted(elf.needed) if not PROMISED.match(library)
                     and not library.startswith("libmillpond.so.")]
         for library, version in sorted(elf.versions):
-            number = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", version)
-            if number and (int(number[1]), int(number[2])) > newest:
-                newest = (int(number[1]), int(number[2]))
-                why = [f"{name} needs {version} of {library}"]
-            elif version.startswith("GLIBC_") and not number:
+            wanted = glibc_for(version)
+            if wanted is None:
                 foreign.append(f"{name} needs {version} of {library}")
+            elif wanted > newest:
+                newest, why = wanted, [f"{name} needs {version} of {library}"]
     if foreign:
         return f"linux_{machine}", foreign
     return f"manylinux_{newest[0]}_{newest[1]}_{machine}", why
@@ -106,13 +125,13 @@ def command(*words: object) -> None:
     subprocess.run([str(w) for w in words], check=True)
 
 
-def installed(scratch: pathlib.Path) -> pathlib.Path:
-    """Builds and installs Millpond, with the command and nothing that wheels do not take."""
+def installed(scratch: pathlib.Path, options: list[str]) -> pathlib.Path:
+    """Builds and installs Millpond, with these options for CMake."""
     build = pathlib.Path(os.environ.get("MILLPOND_BUILD", scratch / "build"))
-    options = ["TESTS=OFF", "EXAMPLES=OFF", "COMMAND=ON", "SHARED=ON", "TORCH=OFF"]
+    parts = ["TESTS", "EXAMPLES", "TORCH"]
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     command("cmake", "-S", ROOT, "-B", build, *generator, "-DCMAKE_BUILD_TYPE=Release", "-DMILLPOND_INSTALL=ON",
-            "-DCMAKE_INSTALL_LIBDIR=lib", *["-DMILLPOND_BUILD_" + o for o in options])
+            "-DCMAKE_INSTALL_LIBDIR=lib", *[f"-DMILLPOND_BUILD_{part}=OFF" for part in parts], *options)
     command("cmake", "--build", build, "--parallel", os.cpu_count() or 1)
     command("cmake", "--install", build, "--prefix", scratch / "prefix")
     return scratch / "prefix"
@@ -188,7 +207,7 @@ def wheel(project: pathlib.Path, folder: pathlib.Path, settings: dict) -> str:
     about, table = described["project"], described["tool"]["millpond"]
     with tempfile.TemporaryDirectory(prefix="millpond-wheel-") as scratch:
         prefix = tool_of(settings, "prefix", "MILLPOND_PREFIX")
-        source = pathlib.Path(prefix).resolve() if prefix else installed(pathlib.Path(scratch))
+        source = pathlib.Path(prefix).resolve() if prefix else installed(pathlib.Path(scratch), table.get("cmake", []))
         files = collected(project, table, source)
         name, version = about["name"].replace("-", "_"), about["version"]
         for program in table.get("scripts", []):

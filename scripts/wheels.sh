@@ -22,4 +22,4 @@ cmake -S . -B build/release -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_
 cmake --build build/release
 rm -rf build/release/prefix
 cmake --install build/release --prefix build/release/prefix
-MILLPOND_PREFIX=$PWD/build/release/prefix exec python3 python/backend.py "$folder" python python/paddle
+MILLPOND_PREFIX=$PWD/build/release/prefix exec python3 python/backend.py "$folder" python python/paddle torch

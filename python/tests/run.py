@@ -72,7 +72,10 @@ def main():
     shutil.rmtree(work, ignore_errors=True)
 
     prefix = work / "prefix"
-    for part in ("dev", "shared"):
+    projects = [ROOT / "python"]
+    if (options.build / "torch/libmillpond-torch.so").is_file():
+        projects.append(ROOT / "torch")
+    for part in ("dev", "shared", "torch"):
         must("cmake", "--install", options.build, "--prefix", prefix, "--component", part)
     (prefix / "bin").mkdir()
     shutil.copy(options.command, prefix / "bin/millpond")
@@ -80,10 +83,10 @@ def main():
     must(sys.executable, "-m", "venv", work / "venv")
     # By pip, as a user would from a checkout.
     must(python, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
-         "--config-settings", f"prefix={prefix}", "--wheel-dir", work, ROOT / "python")
-    made = sorted(work.glob("millpond-*.whl"))
+         "--config-settings", f"prefix={prefix}", "--wheel-dir", work, *projects)
+    made = sorted(work.glob("*.whl"))
     must(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index", *made)
-    print(f"{made[0].name}, after {time.monotonic() - began:.0f} s", flush=True)
+    print(f"{', '.join(wheel.name for wheel in made)}, after {time.monotonic() - began:.0f} s", flush=True)
 
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "millpond/wheels"
     why = hosts(python, cache)

@@ -54,7 +54,8 @@ class Abi(unittest.TestCase):
     def test_structs_lie_as_in_c(self):
         lines = []
         for name, struct in STRUCTS.items():
-            lines.append(f'static_assert(sizeof({name}) == {ctypes.sizeof(struct)}, "size of {name}");')
+            # Structs grow at their end, and the library writes as much as fits.
+            lines.append(f'static_assert(sizeof({name}) >= {ctypes.sizeof(struct)}, "size of {name}");')
             for field, _ in struct._fields_:
                 offset = getattr(struct, field).offset
                 lines.append(f'static_assert(offsetof({name}, {field}) == {offset}, "{name}.{field}");')

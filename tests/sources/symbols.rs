@@ -3,7 +3,7 @@
 //! (tests/packaging/checks/shared_symbols.cmake).
 //!
 //! `MILLPOND_BLESS=1 cargo test --test sources` adds new functions to the node of this version. It takes none away: a
-//! function that a release had stays (docs/install.md).
+//! function that a release had stays (docs/packages.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ fn read(text: &str) -> Nodes {
 fn written(nodes: &Nodes) -> String {
     let mut text = "\
 # The symbols of libmillpond.so, by the minor release that brought each. Reviewed, like the header: what a release had
-# stays for as long as the library is called libmillpond.so.0 (docs/install.md). New functions go into the node of the
+# stays for as long as the library is called libmillpond.so.0 (docs/packages.md). New functions go into the node of the
 # coming release: MILLPOND_BLESS=1 cargo test --test sources.
 "
     .to_owned();
