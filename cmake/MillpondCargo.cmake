@@ -20,6 +20,19 @@ if(NOT millpond_cargo_status EQUAL 0 OR NOT millpond_cargo_version MATCHES "host
 endif()
 set(millpond_host_triple "${CMAKE_MATCH_1}")
 
+# Cargo would say so too, but only in the middle of the build.
+file(STRINGS "${Millpond_SOURCE_DIR}/Cargo.toml" millpond_msrv REGEX "^rust-version = " LIMIT_COUNT 1)
+string(REGEX MATCH "[0-9.]+" millpond_msrv "${millpond_msrv}")
+string(REGEX MATCH "cargo ([0-9.]+)" millpond_cargo_release "${millpond_cargo_version}")
+if(CMAKE_MATCH_1 VERSION_LESS millpond_msrv)
+  message(
+    FATAL_ERROR
+      "Millpond needs cargo ${millpond_msrv} or newer, and ${MILLPOND_CARGO} is ${CMAKE_MATCH_1}. `rustup update` brings a "
+      "newer one; a distribution's own Rust may be too old, and https://rustup.rs installs another beside it. If there is "
+      "one elsewhere, set MILLPOND_CARGO to the path of its cargo."
+  )
+endif()
+
 # Naming the target even for a native build keeps Cargo's output in a place that no user configuration moves.
 set(MILLPOND_RUST_TARGET "" CACHE STRING "Rust target triple; empty: the machine that builds")
 mark_as_advanced(MILLPOND_CARGO MILLPOND_RUST_TARGET)

@@ -22,6 +22,22 @@ if(MILLPOND_BUILD_COMMAND)
   install(PROGRAMS "${millpond_command}" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME millpond COMPONENT command)
 endif()
 install(PROGRAMS "${millpond_plugin_file}" DESTINATION "${millpond_plugin_dir}" COMPONENT plugin)
+# `cmake --install --strip` and CPack strip what CMake has linked; these Cargo has.
+function(millpond_strip file component)
+  if(CMAKE_STRIP)
+    install(
+      CODE "if(CMAKE_INSTALL_DO_STRIP)
+  execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-unneeded \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${file}\")
+endif()"
+      COMPONENT ${component}
+    )
+  endif()
+endfunction()
+get_filename_component(millpond_plugin_base "${millpond_plugin_file}" NAME)
+millpond_strip("${millpond_plugin_dir}/${millpond_plugin_base}" plugin)
+if(MILLPOND_BUILD_COMMAND)
+  millpond_strip("${CMAKE_INSTALL_BINDIR}/millpond" command)
+endif()
 
 # Lower case names serve both find_package(Millpond) and find_package(millpond).
 get_filename_component(millpond_plugin_name "${millpond_plugin_file}" NAME)

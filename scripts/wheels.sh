@@ -17,9 +17,8 @@ need python3 have python3
 install_missing
 
 folder=${1:-build/wheels}
-cmake -S . -B build/release -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib -DMILLPOND_INSTALL=ON \
-  -DMILLPOND_BUILD_TESTS=OFF -DMILLPOND_BUILD_EXAMPLES=OFF -DMILLPOND_BUILD_COMMAND=ON
-cmake --build build/release
+cmake --preset release
+cmake --build --preset release
 rm -rf build/release/prefix
 cmake --install build/release --prefix build/release/prefix
 MILLPOND_PREFIX=$PWD/build/release/prefix exec python3 python/backend.py "$folder" python python/paddle torch
