@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the Python packages of this repository, as wheels, into a folder: scripts/wheels.sh [FOLDER] (build/wheels).
+# Builds the Python packages of this repository, as wheels, into a folder: scripts/wheels.sh [FOLDER] (build/dist).
 #
 # The tag of a wheel is what its files need of the C library (python/backend.py), so what is built here runs on systems as
 # new as this one. For manylinux_2_28 run it where the C library is that old, in the image of that name.
@@ -16,7 +16,7 @@ need ninja-build have ninja
 need python3 have python3
 install_missing
 
-folder=${1:-build/wheels}
+folder=${1:-build/dist}
 cmake --preset release
 cmake --build --preset release
 rm -rf build/release/prefix
