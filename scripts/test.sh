@@ -233,9 +233,9 @@ c() {
 }
 
 python() {
-  # Built without optimisation: the command that the Rust tests have made.
+  # The command as the Rust tests have made it; optimising it would take longer than the tests.
   heading "The Python packages"
-  if ! run cargo build --locked -p millpond-cli; then
+  if ! run cargo build --locked --profile test -p millpond-cli; then
     fail_one "the Python packages: no command"
     return
   fi
