@@ -1,5 +1,5 @@
-/* An adapter as a framework has them: it allocates through the library that it is linked to, and tells what that
- * knows. Built twice, with the name in ADAPTER. */
+/* An adapter as a framework has them: it allocates through the library that it is linked to, and
+ * tells what that knows. Built twice, with the name in ADAPTER. */
 #include <millpond/millpond.h>
 
 #define JOINED(a, b) a##b
@@ -21,5 +21,6 @@ void* NAME(ADAPTER, _alloc)(size_t size_bytes) {
 uint64_t NAME(ADAPTER, _live_bytes)(void) {
   millpond_stats stats = {0};
   stats.struct_size = sizeof stats;
-  return millpond_device_get_stats(device(), &stats) == C_SUCCESS ? stats.requested_bytes.current : 0;
+  return millpond_device_get_stats(device(), &stats) == C_SUCCESS ? stats.requested_bytes.current
+                                                                  : 0;
 }

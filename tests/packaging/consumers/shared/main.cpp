@@ -1,4 +1,5 @@
-// A C++ program and two adapters, each linked to libmillpond.so.0: all see the blocks of all, and free them.
+// A C++ program and two adapters, each linked to libmillpond.so.0: all see the blocks of all, and
+// free them.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -18,12 +19,15 @@ int main(int, char** argv) {
   void* first = linked_alloc(1000);
   void* second = opened_alloc(20000);
   millpond::Buffer third = device.default_pool().allocate(300000, millpond::Stream(device));
-  const uint64_t seen[] = {linked_live_bytes(), opened_live_bytes(), device.stats().requested_bytes.current};
+  const uint64_t seen[] = {linked_live_bytes(), opened_live_bytes(),
+                           device.stats().requested_bytes.current};
   for (uint64_t bytes : seen) {
-    if (bytes != 321000) return std::fprintf(stderr, "%llu bytes live\n", (unsigned long long)bytes), 1;
+    if (bytes != 321000)
+      return std::fprintf(stderr, "%llu bytes live\n", (unsigned long long)bytes), 1;
   }
   if (millpond_free(first) != C_SUCCESS || millpond_free(second) != C_SUCCESS) return 1;
   third = millpond::Buffer();
-  std::printf("one pond; after all was freed %llu bytes live\n", (unsigned long long)opened_live_bytes());
+  std::printf("one pond; after all was freed %llu bytes live\n",
+              (unsigned long long)opened_live_bytes());
   return opened_live_bytes() == 0 ? 0 : 1;
 }
