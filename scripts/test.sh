@@ -17,8 +17,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/setup.sh
 
-all="fast rust view loom c hosts torch"
-all="fast rust view loom c python hosts"
+all="fast rust view loom c python hosts torch"
 for stage in "$@"; do
   case " $all all " in
     *" $stage "*) ;;
