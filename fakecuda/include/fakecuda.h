@@ -101,9 +101,9 @@ uint64_t fakecuda_used_peak(int device);
  * from. Of one function, by its exported name, or with NULL of all. */
 uint64_t fakecuda_modelled_ns(const char* name);
 
-/* Takes physical memory of a device, as a lazily loaded module, the workspace of a library or another
- * process does, whoever else holds what: 0, or CUDA_ERROR_OUT_OF_MEMORY. The other gives back what was
- * taken so, as far as there is that much. */
+/* Takes physical memory of a device, as a lazily loaded module, the workspace of a library or
+ * another process does, whoever else holds what: 0, or CUDA_ERROR_OUT_OF_MEMORY. The other gives
+ * back what was taken so, as far as there is that much. */
 uint32_t fakecuda_take(int device, uint64_t bytes);
 void fakecuda_give(int device, uint64_t bytes);
 

@@ -151,8 +151,8 @@ class [[nodiscard]] Stream : public StreamView {
     C_Stream made = nullptr;
     if (check(millpond_stream_create(on.get(), &made)) == C_SUCCESS) raw_ = made;
   }
-  /// The same with a priority (lower numbers come first) and flags, 0 or MILLPOND_STREAM_NON_BLOCKING:
-  /// see millpond_stream_create_with_priority.
+  /// The same with a priority (lower numbers come first) and flags, 0 or
+  /// MILLPOND_STREAM_NON_BLOCKING: see millpond_stream_create_with_priority.
   Stream(Device on, int32_t priority, uint32_t flags = 0) : StreamView(on, none()) {
     C_Stream made = nullptr;
     const C_Status done = millpond_stream_create_with_priority(on.get(), priority, flags, &made);
