@@ -2,12 +2,19 @@
 
 use crate::base::error::{Code, Error, Result};
 use crate::capi::guard::{Out, OutArray, array, run};
-use crate::capi::handles::Guarded;
+use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
 use crate::capi::types::millpond_pool;
 use crate::paddle::abi::{C_Status, C_Stream};
-use crate::runtime::ladder;
+use crate::runtime::{Memory, StreamId};
 use std::ffi::c_void;
+
+/// Takes back a block that the caller will not get: at once, or as soon as it can be freed.
+pub(super) fn take_back(memory: &Memory, addr: u64, stream: StreamId) {
+    if memory.free(addr, Some(stream), None).is_err() {
+        memory.free_for_good(addr);
+    }
+}
 
 /// Allocates `count` blocks of one pool and stream, all or none: `out_ptrs[i]` gets one of `sizes_bytes[i]` bytes, as
 /// `millpond_pool_alloc` gives them; NULL for size 0. The blocks have nothing to do with each other: each may be freed
@@ -29,18 +36,18 @@ pub unsafe extern "C" fn millpond_pool_alloc_batch(
         let sizes = unsafe { array(sizes_bytes, count, "sizes_bytes") }?;
         // SAFETY: as above.
         let out = unsafe { OutArray::new(out_ptrs, count, "out_ptrs") }?;
-        let (by, stream) = (Guarded(pool), stream_id(stream));
-        // A request of 0 bytes checks the pool and the stream.
-        ladder::alloc(by, stream, 0, |got| got)?;
+        let (device, id) = handles::pool(pool)?;
+        let (memory, stream) = (device.memory(), stream_id(stream));
+        memory.alloc(id, stream, 0)?; // checks the stream, also where there is nothing to do
         let mut blocks: Vec<u64> = Vec::new();
         let none = |_| Error::new(Code::OutOfMemory, format!("no host memory for {count} addresses"));
         blocks.try_reserve_exact(count).map_err(none)?;
         for &bytes in sizes {
-            match ladder::alloc(by, stream, bytes as u64, |got| got) {
+            match memory.alloc(id, stream, bytes as u64) {
                 Ok(addr) => blocks.push(addr),
                 Err(e) => {
-                    blocks.iter().for_each(|&addr| by.take_back(addr, stream));
-                    return Err(e);
+                    blocks.iter().for_each(|&addr| take_back(memory, addr, stream));
+                    return Err(handles::with_name(pool, e));
                 }
             }
         }
@@ -70,12 +77,12 @@ pub unsafe extern "C" fn millpond_pool_free_batch(
             // SAFETY: as above.
             false => Some(unsafe { Out::new(out_freed_count, "out_freed_count") }?),
         };
-        let (by, stream) = (Guarded(pool), stream_id(stream));
-        // A free of NULL checks the pool.
-        let mut done: Result<()> = ladder::free(by, 0, stream, |done| done);
+        let (device, _) = handles::pool(pool)?;
+        let (memory, stream) = (device.memory(), stream_id(stream));
+        let mut done: Result<()> = Ok(());
         let mut freed = 0;
         while let (Ok(()), Some(p)) = (&done, ptrs.get(freed)) {
-            done = ladder::free(by, p.addr() as u64, stream, |done| done);
+            done = memory.free(p.addr() as u64, Some(stream), None);
             freed += usize::from(done.is_ok());
         }
         if let Some(out) = out {

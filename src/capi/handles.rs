@@ -10,8 +10,8 @@ use crate::base::sync::system::Mutex;
 use crate::capi::guard;
 use crate::capi::types::{millpond_capture, millpond_checkpoint, millpond_device, millpond_pool};
 use crate::paddle::abi::C_Status;
-use crate::runtime::ladder::{self, Caller};
-use crate::runtime::{self, DeviceState, OomReport, PoolId, StreamId, lock};
+use crate::runtime::ladder::Caller;
+use crate::runtime::{self, DeviceState, OomReport, PoolId, lock};
 use std::collections::BTreeMap;
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -227,45 +227,6 @@ impl Caller for Named {
 
     fn guard<T>(self, body: impl FnOnce() -> Result<T>) -> Result<T, C_Status> {
         guard::guarded(body)
-    }
-}
-
-/// The same inside the guard of an export that makes several such calls.
-#[derive(Clone, Copy)]
-pub(crate) struct Guarded(pub *const millpond_pool);
-
-impl Caller for Guarded {
-    type Failure = Error;
-
-    fn number(self) -> u64 {
-        Named(self.0).number()
-    }
-
-    fn pool(self) -> Result<(&'static Arc<DeviceState>, PoolId)> {
-        pool(self.0)
-    }
-
-    fn may_call(self) -> Result<()> {
-        guard::may_call()
-    }
-
-    fn refused(self, e: Error) -> Error {
-        with_name(self.0, e)
-    }
-
-    fn guard<T>(self, body: impl FnOnce() -> Result<T>) -> Result<T> {
-        body()
-    }
-}
-
-impl Guarded {
-    /// Takes back a block that the caller will not get: at once, or as soon as it can be freed.
-    pub(crate) fn take_back(self, addr: u64, stream: StreamId) {
-        if ladder::free(self, addr, stream, |done| done).is_err()
-            && let Ok((device, _)) = pool(self.0)
-        {
-            device.memory().free_for_good(addr);
-        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Pools: stream-ordered memory.
 
+use crate::capi::batch::take_back;
 use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, text};
-use crate::capi::handles::{self, Guarded, Named};
+use crate::capi::handles::{self, Named};
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
 use crate::paddle::abi::{C_Status, C_Stream};
 use crate::runtime::ladder;
@@ -158,11 +159,12 @@ pub unsafe extern "C" fn millpond_pool_alloc_zeroed(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
-        let (by, stream, bytes) = (Guarded(pool), stream_id(stream), size_bytes as u64);
-        let addr = ladder::alloc(by, stream, bytes, |got| got)?;
+        let (device, id) = handles::pool(pool)?;
+        let (stream, bytes) = (stream_id(stream), size_bytes as u64);
+        let addr = device.memory().alloc(id, stream, bytes).map_err(|e| handles::with_name(pool, e))?;
         if addr != 0 {
-            let (device, _) = handles::pool(pool)?;
-            device.memset_async(stream, addr, 0, bytes).inspect_err(|_| by.take_back(addr, stream))?;
+            let done = device.memset_async(stream, addr, 0, bytes);
+            done.inspect_err(|_| take_back(device.memory(), addr, stream))?;
         }
         out.set(to_ptr(addr));
         Ok(())
