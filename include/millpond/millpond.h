@@ -164,14 +164,14 @@ extern "C" {
 #define MILLPOND_CAP_STREAMS 16
 /** Bit of `millpond_device_info.caps`: stream callbacks work. */
 #define MILLPOND_CAP_CALLBACKS 32
-/** Bit of `millpond_device_info.caps`: blocks can be shared with other processes by file descriptors. */
+/** Bit of `millpond_device_info.caps`: blocks can be shared with other processes (`millpond_export`). */
 #define MILLPOND_CAP_EXPORT 64
 /**
  * Bit of `millpond_device_info.caps`: the driver lets other devices on the bus, such as network cards, reach pooled
  * memory directly (GPUDirect RDMA).
  */
 #define MILLPOND_CAP_RDMA 128
-/** Flag of `millpond_stream_create_with_priority`: the default stream does not wait for the stream, nor it for that one. */
+/** Flag of `millpond_stream_create_with_priority`: the default stream does not wait for the stream, nor the stream for it. */
 #define MILLPOND_STREAM_NON_BLOCKING 1
 /** Event of a history: a request was served. */
 #define MILLPOND_HISTORY_ALLOC 1
@@ -951,18 +951,6 @@ C_Status millpond_pool_alloc(millpond_pool *pool,
                              void **out_ptr);
 
 /**
- * As `millpond_pool_alloc`, but the requested bytes are 0 for work queued on `stream` from now on: a fill is queued
- * there.
- *
- * Errors: those of `millpond_pool_alloc` and `millpond_memset_async`. After an error there is no block.
- */
-MILLPOND_NODISCARD
-C_Status millpond_pool_alloc_zeroed(millpond_pool *pool,
-                                    size_t size_bytes,
-                                    C_Stream stream,
-                                    void **out_ptr);
-
-/**
  * As `millpond_alloc`, from this pool: a block without a stream, usable at once by the host (if it can access the
  * device's memory) and by every stream. The caller gives it back with `millpond_free`, which waits for every stream
  * before it is used again, or with `millpond_pool_free`.
@@ -1014,7 +1002,19 @@ C_Status millpond_pool_get_stats(const millpond_pool *pool, millpond_stats *inou
  */
 C_Status millpond_pool_reset_peaks(millpond_pool *pool);
 
-/* ---- Pools: many blocks in one call -------------------------------------------------------------------- */
+/* ---- Pools: zeroed blocks, many in one call ------------------------------------------------------------ */
+
+/**
+ * As `millpond_pool_alloc`, but the requested bytes are 0 for work queued on `stream` from now on: a fill is queued
+ * there.
+ *
+ * Errors: those of `millpond_pool_alloc` and `millpond_memset_async`. After an error there is no block.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_pool_alloc_zeroed(millpond_pool *pool,
+                                    size_t size_bytes,
+                                    C_Stream stream,
+                                    void **out_ptr);
 
 /**
  * Allocates `count` blocks of one pool and stream, all or none: `out_ptrs[i]` gets one of `sizes_bytes[i]` bytes, as
@@ -1143,7 +1143,8 @@ C_Status millpond_capture_end(millpond_capture *capture);
 C_Status millpond_capture_release(millpond_capture *capture);
 
 /**
- * The same as `millpond_capture_release`, but waits for nothing, however long a replay still runs. When the last capture
+ * The same as `millpond_capture_release`, but waits for nothing, however long a replay still runs (a CUDA driver before
+ * 12.5 is waited for: it cannot record all its streams in an event). When the last capture
  * of a pool is released, the pool's free memory is set aside until everything queued now is done. It is ordinary free
  * memory of the pool then, and goes back to the device with `millpond_device_empty_cache`, or when a request needs it.
  *
@@ -1400,7 +1401,7 @@ C_Status millpond_device_empty_host_cache(millpond_device *device);
 /**
  * Registers `size_bytes` of the caller's own host memory from `ptr` on: copies between it and this device are then as
  * fast as those of `millpond_host_alloc`, and really asynchronous, so it must stay as it is until a queued copy is
- * done. Page-locked where the limit of the process allows. The memory stays the caller's, who ends the registration
+ * done. On `cuda` it is page-locked for all devices; on devices of the processor there is no need. The memory stays the caller's, who ends the registration
  * with `millpond_host_unregister` before the memory goes.
  *
  * Errors: UNSUPPORTED on devices of plugins, whose interface has no call for it; BUSY if a part of it is registered
@@ -1412,7 +1413,8 @@ C_Status millpond_host_register(millpond_device *device,
                                 size_t size_bytes);
 
 /**
- * Ends the registration that begins at `ptr`. Waits for the work queued on the device, which may still use the memory.
+ * Ends the registration that begins at `ptr`. Waits for the work queued on this device, which may still use the memory;
+ * copies that other devices make of it must be done.
  * NULL: no-op. The end of the device ends all registrations.
  *
  * Errors: UNKNOWN_POINTER, also for a pointer inside; NOT_PERMITTED in a stream callback, and while a stream is
@@ -2421,7 +2423,8 @@ C_Status millpond_device_enable_peer_access(millpond_device *device,
 /* ---- Copies and fills ---------------------------------------------------------------------------------- */
 
 /**
- * Copies `size_bytes` and returns when they have arrived; waits for work queued on the device before. `kind`
+ * Copies `size_bytes` and returns when they have arrived; waits for work queued on the device before (while a
+ * stream is captured, only for what the default stream waits for). `kind`
  * is a MILLPOND_COPY_* constant. The ranges must not overlap. Size 0: no-op.
  *
  * Errors: UNKNOWN_POINTER and OUT_OF_RANGE for a device range that is not inside one live block or unified
@@ -2522,7 +2525,7 @@ C_Status millpond_device_get_stream_priority_range(millpond_device *device,
  * As `millpond_stream_create`, for a stream whose work comes before or after that of others. `priority`: 0 as usual, lower
  * numbers first; one that the device does not have becomes the nearest that it has. `flags`: 0, or
  * MILLPOND_STREAM_NON_BLOCKING, for a stream that is not ordered with the default stream: NULL does not wait for its
- * work, nor it for that of NULL, and blocking copies and fills, which are work on NULL, are not ordered with it. Use it
+ * work, nor it for that of NULL. Blocking copies and fills wait for it all the same, unless a stream is captured. Use it
  * for work that must overlap with what libraries do on NULL. Memory is safe on either kind: it is reused in the order
  * of the streams that used it. A device without priorities, or without such streams, makes an ordinary stream, which
  * orders more and never less.

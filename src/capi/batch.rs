@@ -1,4 +1,4 @@
-//! Many blocks of a pool in one call.
+//! Requests with more than one step: zeroed blocks, and many blocks in one call.
 
 use crate::base::error::{Code, Error, Result};
 use crate::capi::guard::{Out, OutArray, array, run};
@@ -10,10 +10,37 @@ use crate::runtime::{Memory, StreamId};
 use std::ffi::c_void;
 
 /// Takes back a block that the caller will not get: at once, or as soon as it can be freed.
-pub(super) fn take_back(memory: &Memory, addr: u64, stream: StreamId) {
+fn take_back(memory: &Memory, addr: u64, stream: StreamId) {
     if memory.free(addr, Some(stream), None).is_err() {
         memory.free_for_good(addr);
     }
+}
+
+/// As `millpond_pool_alloc`, but the requested bytes are 0 for work queued on `stream` from now on: a fill is queued
+/// there.
+///
+/// Errors: those of `millpond_pool_alloc` and `millpond_memset_async`. After an error there is no block.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_alloc_zeroed(
+    pool: *mut millpond_pool,
+    size_bytes: usize,
+    stream: C_Stream,
+    out_ptr: *mut *mut c_void,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
+        let (device, id) = handles::pool(pool)?;
+        let (stream, bytes) = (stream_id(stream), size_bytes as u64);
+        let addr = device.memory().alloc(id, stream, bytes).map_err(|e| handles::with_name(pool, e))?;
+        if addr != 0 {
+            let done = device.memset_async(stream, addr, 0, bytes);
+            done.inspect_err(|_| take_back(device.memory(), addr, stream))?;
+        }
+        out.set(to_ptr(addr));
+        Ok(())
+    })
 }
 
 /// Allocates `count` blocks of one pool and stream, all or none: `out_ptrs[i]` gets one of `sizes_bytes[i]` bytes, as
@@ -38,7 +65,8 @@ pub unsafe extern "C" fn millpond_pool_alloc_batch(
         let out = unsafe { OutArray::new(out_ptrs, count, "out_ptrs") }?;
         let (device, id) = handles::pool(pool)?;
         let (memory, stream) = (device.memory(), stream_id(stream));
-        memory.alloc(id, stream, 0)?; // checks the stream, also where there is nothing to do
+        // Checks the stream, also where there is nothing to do.
+        memory.alloc(id, stream, 0).map_err(|e| handles::with_name(pool, e))?;
         let mut blocks: Vec<u64> = Vec::new();
         let none = |_| Error::new(Code::OutOfMemory, format!("no host memory for {count} addresses"));
         blocks.try_reserve_exact(count).map_err(none)?;

@@ -124,7 +124,8 @@ pub unsafe extern "C" fn millpond_capture_release(capture: *mut millpond_capture
     })
 }
 
-/// The same as `millpond_capture_release`, but waits for nothing, however long a replay still runs. When the last capture
+/// The same as `millpond_capture_release`, but waits for nothing, however long a replay still runs (a CUDA driver before
+/// 12.5 is waited for: it cannot record all its streams in an event). When the last capture
 /// of a pool is released, the pool's free memory is set aside until everything queued now is done. It is ordinary free
 /// memory of the pool then, and goes back to the device with `millpond_device_empty_cache`, or when a request needs it.
 ///

@@ -24,7 +24,8 @@ fn address(ptr: *const c_void) -> u64 {
     ptr.expose_provenance() as u64
 }
 
-/// Copies `size_bytes` and returns when they have arrived; waits for work queued on the device before. `kind`
+/// Copies `size_bytes` and returns when they have arrived; waits for work queued on the device before (while a
+/// stream is captured, only for what the default stream waits for). `kind`
 /// is a MILLPOND_COPY_* constant. The ranges must not overlap. Size 0: no-op.
 ///
 /// Errors: UNKNOWN_POINTER and OUT_OF_RANGE for a device range that is not inside one live block or unified

@@ -46,8 +46,9 @@ impl From<Stats> for millpond_stats {
 /// The text in an array of C, as much of it as fits, with a NUL.
 fn characters<const N: usize>(text: &str) -> [c_char; N] {
     let mut out = [0 as c_char; N];
+    let whole = (0..N.min(text.len() + 1)).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
     // The last byte stays 0 whatever comes.
-    for (to, from) in out[..N - 1].iter_mut().zip(text.bytes()) {
+    for (to, from) in out[..N - 1].iter_mut().zip(text[..whole].bytes()) {
         *to = from as c_char;
     }
     out

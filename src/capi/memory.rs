@@ -258,7 +258,7 @@ pub unsafe extern "C" fn millpond_device_empty_host_cache(device: *mut millpond_
 
 /// Registers `size_bytes` of the caller's own host memory from `ptr` on: copies between it and this device are then as
 /// fast as those of `millpond_host_alloc`, and really asynchronous, so it must stay as it is until a queued copy is
-/// done. Page-locked where the limit of the process allows. The memory stays the caller's, who ends the registration
+/// done. On `cuda` it is page-locked for all devices; on devices of the processor there is no need. The memory stays the caller's, who ends the registration
 /// with `millpond_host_unregister` before the memory goes.
 ///
 /// Errors: UNSUPPORTED on devices of plugins, whose interface has no call for it; BUSY if a part of it is registered
@@ -273,7 +273,8 @@ pub unsafe extern "C" fn millpond_host_register(
     run(|| handles::device(device)?.host_register(ptr.addr() as u64, size_bytes as u64))
 }
 
-/// Ends the registration that begins at `ptr`. Waits for the work queued on the device, which may still use the memory.
+/// Ends the registration that begins at `ptr`. Waits for the work queued on this device, which may still use the memory;
+/// copies that other devices make of it must be done.
 /// NULL: no-op. The end of the device ends all registrations.
 ///
 /// Errors: UNKNOWN_POINTER, also for a pointer inside; NOT_PERMITTED in a stream callback, and while a stream is

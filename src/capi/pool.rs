@@ -1,6 +1,5 @@
 //! Pools: stream-ordered memory.
 
-use crate::capi::batch::take_back;
 use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, text};
 use crate::capi::handles::{self, Named};
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
@@ -141,33 +140,6 @@ pub unsafe extern "C" fn millpond_pool_alloc(
             C_Status::SUCCESS
         }
         Err(status) => status,
-    })
-}
-
-/// As `millpond_pool_alloc`, but the requested bytes are 0 for work queued on `stream` from now on: a fill is queued
-/// there.
-///
-/// Errors: those of `millpond_pool_alloc` and `millpond_memset_async`. After an error there is no block.
-#[must_use]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn millpond_pool_alloc_zeroed(
-    pool: *mut millpond_pool,
-    size_bytes: usize,
-    stream: C_Stream,
-    out_ptr: *mut *mut c_void,
-) -> C_Status {
-    run(|| {
-        // SAFETY: C's promise, as the header states it.
-        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
-        let (device, id) = handles::pool(pool)?;
-        let (stream, bytes) = (stream_id(stream), size_bytes as u64);
-        let addr = device.memory().alloc(id, stream, bytes).map_err(|e| handles::with_name(pool, e))?;
-        if addr != 0 {
-            let done = device.memset_async(stream, addr, 0, bytes);
-            done.inspect_err(|_| take_back(device.memory(), addr, stream))?;
-        }
-        out.set(to_ptr(addr));
-        Ok(())
     })
 }
 

@@ -61,7 +61,7 @@ pub unsafe extern "C" fn millpond_device_get_stream_priority_range(
 /// As `millpond_stream_create`, for a stream whose work comes before or after that of others. `priority`: 0 as usual, lower
 /// numbers first; one that the device does not have becomes the nearest that it has. `flags`: 0, or
 /// MILLPOND_STREAM_NON_BLOCKING, for a stream that is not ordered with the default stream: NULL does not wait for its
-/// work, nor it for that of NULL, and blocking copies and fills, which are work on NULL, are not ordered with it. Use it
+/// work, nor it for that of NULL. Blocking copies and fills wait for it all the same, unless a stream is captured. Use it
 /// for work that must overlap with what libraries do on NULL. Memory is safe on either kind: it is reused in the order
 /// of the streams that used it. A device without priorities, or without such streams, makes an ordinary stream, which
 /// orders more and never less.

@@ -133,13 +133,13 @@ pub const MILLPOND_CAP_PINNED: u32 = 8;
 pub const MILLPOND_CAP_STREAMS: u32 = 16;
 /// Bit of `millpond_device_info.caps`: stream callbacks work.
 pub const MILLPOND_CAP_CALLBACKS: u32 = 32;
-/// Bit of `millpond_device_info.caps`: blocks can be shared with other processes by file descriptors.
+/// Bit of `millpond_device_info.caps`: blocks can be shared with other processes (`millpond_export`).
 pub const MILLPOND_CAP_EXPORT: u32 = 64;
 /// Bit of `millpond_device_info.caps`: the driver lets other devices on the bus, such as network cards, reach pooled
 /// memory directly (GPUDirect RDMA).
 pub const MILLPOND_CAP_RDMA: u32 = 128;
 
-/// Flag of `millpond_stream_create_with_priority`: the default stream does not wait for the stream, nor it for that one.
+/// Flag of `millpond_stream_create_with_priority`: the default stream does not wait for the stream, nor the stream for it.
 pub const MILLPOND_STREAM_NON_BLOCKING: u32 = 1;
 
 const _: () = {

@@ -44,6 +44,10 @@ pub trait Points: Send + Sync {
 pub trait Backing: Points {
     /// Creates granules `first..first + count` and maps each at its own offset, all or none.
     fn create(&self, first: u32, count: u32) -> Result<()>;
+    /// The same for memory that the pond had before and needs back.
+    fn create_again(&self, first: u32, count: u32) -> Result<()> {
+        self.create(first, count)
+    }
     /// Unmaps and releases granules. After a failure they are there as before, at their offsets.
     fn release(&self, first: u32, count: u32) -> Result<()>;
     /// The same for granules that the pond gives up whatever the device says: the backing keeps trying.

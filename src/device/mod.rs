@@ -55,7 +55,7 @@ bitflags::bitflags! {
         const STREAMS = 1 << 4;
         /// Stream callbacks work.
         const CALLBACKS = 1 << 5;
-        /// Blocks can be shared with other processes by file descriptors.
+        /// Blocks can be shared with other processes.
         const EXPORT = 1 << 6;
         /// The driver lets other devices on the bus, such as network cards, reach pooled memory directly.
         const RDMA = 1 << 7;
@@ -177,7 +177,8 @@ pub trait Registration: Send + Sync {
 
 /// One device.
 ///
-/// Blocking copies and `memset` without a stream wait for all work queued on the device so far.
+/// Blocking copies and `memset` without a stream wait for all work queued on the device so far; while a stream of it is
+/// captured, only for what the default stream waits for.
 pub trait Device: Send + Sync {
     /// Its ordinal within the type.
     fn ordinal(&self) -> usize;

@@ -52,6 +52,42 @@ fn memory_is_reused_in_order_whatever_the_kind() {
     fake.end();
 }
 
+#[test]
+fn a_blocking_copy_or_fill_waits_for_streams_of_every_kind() {
+    let (fake, d) = one(&[("driver", "12080")]);
+    let apart = d.stream_create_with(StreamKind { priority: 0, non_blocking: true }).unwrap();
+    let at = d.memory().alloc(PoolId::DEFAULT, apart, MIB).unwrap();
+    let read = || {
+        let mut got = [0; 4];
+        d.read(at, &mut got).unwrap();
+        got
+    };
+    let calls: [(&dyn Fn(), [u8; 4]); 3] = [
+        (&|| assert_eq!(read(), [7; 4]), [7; 4]),
+        (&|| d.write(at, &[5; 4]).unwrap(), [5; 4]),
+        (&|| d.memset(at, 6, MIB).unwrap(), [6; 4]),
+    ];
+    for (call, left) in calls {
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let wait = move |_: millpond::Result<()>| {
+            let _ = gate.recv();
+        };
+        d.stream_callback(apart, Box::new(wait)).unwrap();
+        d.memset_async(apart, at, 7, MIB).unwrap();
+        std::thread::scope(|scope| {
+            // If the call did not wait, the stream's fill would come last.
+            scope.spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                drop(open);
+            });
+            call();
+        });
+        d.synchronize().unwrap();
+        assert_eq!(read(), left);
+    }
+    fake.end();
+}
+
 /// Through the C API: on `cuda`, and on `host`, whose streams are all of one kind.
 #[cfg(feature = "capi")]
 #[test]

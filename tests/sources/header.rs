@@ -13,7 +13,7 @@ const SECTIONS: [(&str, &str); 24] = [
     ("Devices", "device.rs"),
     ("Options", "options.rs"),
     ("Pools: stream-ordered memory", "pool.rs"),
-    ("Pools: many blocks in one call", "batch.rs"),
+    ("Pools: zeroed blocks, many in one call", "batch.rs"),
     ("Scopes: pools by thread", "scope.rs"),
     ("Captures: memory of graphs", "capture.rs"),
     ("Checkpoints: layouts of pools", "checkpoint.rs"),

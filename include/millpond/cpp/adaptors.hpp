@@ -230,8 +230,12 @@ class ArenaResource {
       throw BadAlloc(MILLPOND_E_INVALID_ARGUMENT, "the alignment is not a power of two");
     }
     if (size_bytes == 0) return nullptr;
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    return state_->cut(size_bytes, alignment);
+    {
+      const std::lock_guard<std::mutex> lock(state_->mutex);
+      if (void* const room = state_->cut(size_bytes, alignment)) return room;
+    }
+    // Unlocked: a callback that is asked for memory may release this arena.
+    return state_->grow(size_bytes, alignment);
   }
   /// Does nothing: release() frees.
   template <typename S, std::enable_if_t<detail::is_stream<S>::value, int> = 0>
@@ -267,16 +271,21 @@ class ArenaResource {
     void* cut(std::size_t size_bytes, std::size_t alignment) {
       const std::uintptr_t at =
           (next + alignment - 1) & ~(static_cast<std::uintptr_t>(alignment) - 1);
-      if (at >= next && at <= end && size_bytes <= end - at) {
-        next = at + size_bytes;
-        return reinterpret_cast<void*>(at);
-      }
+      if (next == 0 || at < next || at > end || size_bytes > end - at) return nullptr;
+      next = at + size_bytes;
+      return reinterpret_cast<void*>(at);
+    }
+    void* grow(std::size_t size_bytes, std::size_t alignment) {
       const std::size_t size = size_bytes > chunk ? size_bytes : chunk;
       const std::size_t aligned = alignment > kDefaultAlignment ? alignment : kDefaultAlignment;
-      // Nothing fails once there is a chunk.
-      if (chunks.size() == chunks.capacity()) chunks.reserve(2 * chunks.size() + 4);
       void* const made = upstream.allocate(on, size, aligned);
-      chunks.push_back({made, size, aligned});
+      const std::lock_guard<std::mutex> lock(mutex);
+      try {
+        chunks.push_back({made, size, aligned});
+      } catch (...) {
+        upstream.deallocate(on, made, size, aligned);
+        throw;
+      }
       const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(made);
       // A request with a chunk of its own leaves the current one in place, if that has more room.
       if (size - size_bytes > end - next) {

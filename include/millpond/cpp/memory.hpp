@@ -386,6 +386,7 @@ class [[nodiscard]] HostRegistration {
   /// Ends the registration now. Throws MILLPOND_E_NOT_PERMITTED in a stream callback and while a
   /// stream is captured, and then still has it.
   C_Status end() {
+    if (data_ == nullptr) return C_SUCCESS;
     const C_Status status = check(millpond_host_unregister(device_.get(), data_));
     if (status == C_SUCCESS) data_ = nullptr;
     return status;

@@ -211,7 +211,7 @@ impl Ground {
     /// Brings the memory back, with its contents, and maps it where it was mapped. All or nothing.
     fn raise(&self, a: &SleepingMemory) -> Result<()> {
         for (n, run) in a.runs.iter().enumerate() {
-            let back = self.backing.create(run.first, run.count).and_then(|()| match a.saved {
+            let back = self.backing.create_again(run.first, run.count).and_then(|()| match a.saved {
                 true => self.backing.load(run.first, run.count).inspect_err(|_| {
                     self.backing.discard(run.first, run.count); // nobody has used it
                 }),

@@ -110,6 +110,8 @@ impl Ground {
             let (allowed, why) = self.allowed(&g, pool);
             let run = match req.size.tier {
                 _ if count == 0 => Err(ours::NO_MORE),
+                // Another thread may have split the run that was there when the request began.
+                Tier::Large if count < most && self.tuned.in_one_piece() => Err(ours::NO_MORE),
                 _ if granule_bytes(count) > allowed => Err(why),
                 Tier::Large => g.take_room(count, after).ok_or(ours::NO_MORE),
                 _ => g.take_top().ok_or(ours::NO_MORE),

@@ -101,7 +101,12 @@ impl Search<'_> {
         let Some(lacks) = self.lacks_for_segment() else { return false };
         let (mut taken, transit) = {
             let mut g = ground.growing();
-            let taken = ground.take_all_free(&mut g, ground.heaps_in(None));
+            // Where only the pool's own limit refuses, nobody else has to wait.
+            let heaps = match lacks.any {
+                0 => ground.heaps_of(req.heap.pool()),
+                _ => ground.heaps_in(None),
+            };
+            let taken = ground.take_all_free(&mut g, heaps);
             let taken = ground.keep_whole(&g, taken);
             if taken.is_empty() {
                 return false;

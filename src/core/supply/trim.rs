@@ -210,6 +210,9 @@ impl Ground {
         mut wanted: u64,
         any: &mut bool,
     ) -> Result<()> {
+        if wanted == 0 {
+            return Ok(());
+        }
         let runs = joined(taken.iter().map(|t| t.block.part));
         let whole = |s: &&Segment| runs.binary_search(&s.part).is_ok();
         let mut idle: Vec<Segment> = self.growing().segments().filter(whole).copied().collect();

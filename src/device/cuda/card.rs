@@ -70,6 +70,15 @@ impl Card {
         Ok(())
     }
 
+    /// Waits for the context before work on NULL that must come after everything: the driver orders NULL only with blocking
+    /// streams. While a stream is captured the context cannot be waited for, and NULL's own order is all there is.
+    pub(super) fn rest_or_null(&self) -> Result<()> {
+        match self.rest() {
+            Err(e) if e.code() == Code::NotPermitted => self.null_is_free(),
+            done => done,
+        }
+    }
+
     pub(super) fn known(&self, stream: StreamId) -> Result<()> {
         if self.handles.exists(stream) {
             return Ok(());

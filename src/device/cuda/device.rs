@@ -1,8 +1,9 @@
 //! One CUDA device as the rest of the library sees it.
 //!
-//! The NULL stream is CUDA's legacy default stream. Streams that are created here are blocking ones, so that work on
-//! NULL waits for their work and theirs for it. Blocking copies and fills are work on NULL, and have arrived on return,
-//! even where the driver's own call promises less.
+//! The NULL stream is CUDA's legacy default stream. Streams that are created here are blocking ones unless the caller
+//! wants others, so that work on NULL waits for their work and theirs for it. Blocking copies and fills are work on NULL
+//! after a wait for the context, since not all streams are ordered with NULL; they have arrived on return, even where the
+//! driver's own call promises less.
 
 use super::callbacks;
 use super::card::Card;
@@ -277,7 +278,7 @@ impl Device for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
-        self.card.null_is_free()?;
+        self.card.rest_or_null()?;
         let driver = self.card.driver();
         match kind {
             CopyKind::HostToDevice => driver.copy_in(dst, src, bytes)?,
@@ -301,7 +302,8 @@ impl Device for CudaDevice {
             CopyKind::HostToDevice => {
                 driver.copy_in_async(dst, src, bytes, stream)?;
                 // The driver may read pageable memory after it returns; a captured copy reads it at each replay.
-                let stays = self.blocks.holds(src) || driver.is_known(src);
+                let end = src.saturating_add(bytes - 1);
+                let stays = self.blocks.holds(src, bytes) || driver.is_known(src) && driver.is_known(end);
                 if stays || driver.capture_id(stream)?.is_some() {
                     return Ok(());
                 }
@@ -315,7 +317,7 @@ impl Device for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
-        self.card.null_is_free()?;
+        self.card.rest_or_null()?;
         self.card.driver().fill(dst, value, bytes)?;
         self.card.driver().stream_synchronize(0)
     }

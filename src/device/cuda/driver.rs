@@ -106,8 +106,8 @@ impl Driver {
             400 | 709 if about == About::Stream => Code::UnknownStream,
             400 | 709 if about == About::Event => Code::UnknownEvent,
             400 => Code::InvalidArgument,
-            // Not allowed while a stream is being captured.
             712 => Code::Busy, // host memory is registered already
+            // Not allowed while a stream is being captured.
             800 | 900 | 905..=908 => Code::NotPermitted,
             801 => Code::Unsupported,
             _ => Code::Device,

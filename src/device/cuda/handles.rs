@@ -253,10 +253,13 @@ impl HandleTable {
         // In the middle of a capture it must really be destroyed, or its next user would be captured too.
         let captured = !matches!(self.driver.capture_id(stream), Ok(None));
         self.end(&self.streams, stream, captured, |s| {
-            self.driver.stream_destroy(s)?;
-            lock(&self.makers.streams).remove(&s);
-            lock(&self.kinds).remove(&s);
-            Ok(())
+            // Unlisted first: as soon as the driver has the handle back, another thread may be given it.
+            let made = lock(&self.makers.streams).remove(&s);
+            let kind = lock(&self.kinds).remove(&s);
+            self.driver.stream_destroy(s).inspect_err(|_| {
+                made.map(|m| lock(&self.makers.streams).insert(s, m));
+                kind.map(|k| lock(&self.kinds).insert(s, k));
+            })
         })
     }
 
@@ -275,9 +278,11 @@ impl HandleTable {
         // Marked as ended before the handle can be issued again.
         lock(&self.makers.events).insert(event, (self.ordinal, false));
         let ended = self.end(&self.events, event, false, |e| {
-            self.driver.event_destroy(e)?;
-            lock(&self.makers.events).remove(&e);
-            Ok(())
+            // As for streams.
+            let made = lock(&self.makers.events).remove(&e);
+            self.driver.event_destroy(e).inspect_err(|_| {
+                made.map(|m| lock(&self.makers.events).insert(e, m));
+            })
         });
         if ended.is_err() && lock(&self.events).live.contains(&event) {
             lock(&self.makers.events).insert(event, (self.ordinal, true));

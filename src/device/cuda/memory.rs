@@ -60,10 +60,12 @@ impl Blocks {
         Ok(addr)
     }
 
-    /// Whether the address lies in one of these blocks.
-    pub(super) fn holds(&self, addr: u64) -> bool {
+    /// Whether all these bytes lie in one of these blocks.
+    pub(super) fn holds(&self, addr: u64, bytes: u64) -> bool {
         let live = self.lock();
-        live.range(..=addr).next_back().is_some_and(|(base, b)| addr - base < b.1)
+        live.range(..=addr)
+            .next_back()
+            .is_some_and(|(base, b)| addr - base <= b.1 && bytes <= b.1 - (addr - base))
     }
 
     /// Frees a block, which must be of one of these kinds. If the driver refuses, the block stays as it is.
@@ -100,7 +102,17 @@ impl Blocks {
 
     /// Locks memory of the caller.
     pub(super) fn register_callers(&self, addr: u64, bytes: u64) -> Result<()> {
-        // Entered only afterwards: the driver refuses a range that overlaps one of ours.
+        {
+            let live = self.lock();
+            let before = live.range(..addr.saturating_add(bytes)).next_back();
+            if let Some((&start, _)) = before.filter(|(start, b)| *start + b.1 > addr) {
+                fail!(
+                    Code::Busy,
+                    "{bytes} bytes at {addr:#x} overlap memory at {start:#x} that is registered, or is the library's own"
+                );
+            }
+        }
+        // Entered only afterwards: of two that register the same memory, the driver refuses one.
         self.driver.host_register(addr, bytes)?;
         self.lock().insert(addr, (Kind::Callers, bytes));
         Ok(())

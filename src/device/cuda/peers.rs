@@ -102,10 +102,10 @@ impl device::Peers for Peers {
         if bytes == 0 {
             return Ok(());
         }
-        to.card.null_is_free()?;
+        to.card.rest_or_null()?;
         self.card.driver().stream_synchronize(0)?; // the stream of the current context, which is the other device's
         let _in = self.card.enter()?;
-        self.card.null_is_free()?;
+        self.card.rest_or_null()?;
         self.queue_to(0, &to, dst, src, bytes)?;
         self.card.driver().stream_synchronize(0)
     }

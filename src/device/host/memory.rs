@@ -169,7 +169,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// Enters memory of the caller, and asks the system to keep it in RAM.
+    /// Enters memory of the caller. It is not locked: locks of the system do not nest, so an end would unlock pages that
+    /// others hold.
     pub(super) fn register(&self, ordinal: usize, addr: u64, bytes: u64) -> Result<()> {
         let mut map = lock(&self.0);
         let before = map.range(..addr + bytes).next_back();
@@ -180,23 +181,16 @@ impl Blocks {
             );
         }
         map.insert(addr, Block { bytes, ordinal: ordinal as u32, kind: Kind::Callers, locked: false });
-        drop(map);
-        // Without effect on what it contains; the limit of the process may forbid it.
-        pages::lock_pages(addr, bytes);
         Ok(())
     }
 
     /// Removes it again.
     pub(super) fn unregister(&self, ordinal: usize, addr: u64) -> Result<()> {
         let mut map = lock(&self.0);
-        let Some(block) = map.get(&addr).filter(|b| b.kind == Kind::Callers && b.ordinal as usize == ordinal)
-        else {
+        if !map.get(&addr).is_some_and(|b| b.kind == Kind::Callers && b.ordinal as usize == ordinal) {
             fail!(Code::UnknownPointer, "no registered memory of device {ordinal} begins at {addr:#x}");
-        };
-        let bytes = block.bytes;
+        }
         map.remove(&addr);
-        drop(map);
-        pages::unlock_pages(addr, bytes);
         Ok(())
     }
 
@@ -228,7 +222,6 @@ impl Blocks {
         let map = std::mem::take(&mut *lock(&self.0));
         for (addr, block) in map {
             if block.kind == Kind::Callers {
-                pages::unlock_pages(addr, block.bytes);
                 continue;
             }
             // SAFETY: the table owned the mapping; the caller guarantees that nothing uses it.

@@ -139,12 +139,6 @@ pub(super) unsafe fn touch(addr: u64, bytes: u64, threads: u32) {
     });
 }
 
-/// Undoes [`lock_pages`].
-pub(super) fn unlock_pages(addr: u64, bytes: u64) {
-    // SAFETY: munlock changes residency only, never contents; a bad range is an error, which changes nothing.
-    unsafe { libc::munlock(at(addr), bytes as usize) };
-}
-
 /// Locks pages into RAM; `false` if the limit (`RLIMIT_MEMLOCK`) forbids it.
 pub(super) fn lock_pages(addr: u64, bytes: u64) -> bool {
     // SAFETY: mlock changes residency only, never contents; a bad range is an error.

@@ -31,6 +31,7 @@ mod places;
 mod points;
 mod refused;
 mod ring;
+mod room;
 pub(crate) mod segments;
 mod streams;
 mod told;
@@ -132,29 +133,6 @@ impl Supply {
     /// The calls to the device so far.
     pub(crate) fn calls(&self) -> &Calls {
         &self.calls
-    }
-
-    /// [B] that the device says it has left, without what is left to others.
-    pub(crate) fn memory_free(&self) -> Result<u64> {
-        Ok(self.call()?.device.memory_info()?.free.saturating_sub(self.headroom.load(Relaxed)))
-    }
-
-    /// Sets how many bytes of the device are left to others.
-    pub(crate) fn set_headroom(&self, bytes: u64) {
-        self.headroom.store(bytes, Relaxed);
-    }
-
-    /// Sets whether requests for which the device has no memory are kept from it.
-    pub(crate) fn set_careful(&self, careful: bool) {
-        self.careful.store(careful, Relaxed);
-    }
-
-    fn check_free(&self, bytes: u64) -> Result<()> {
-        let headroom = self.headroom.load(Relaxed);
-        if headroom == 0 && !self.careful.load(Relaxed) {
-            return Ok(());
-        }
-        check_free(self.call()?.device, bytes, headroom).inspect_err(|_| self.calls.reject())
     }
 
     /// Gives granules back to the device. On failure they are as they were, and still the pond's. If the device has
@@ -375,10 +353,15 @@ impl CorePoints for Supply {
 
 impl Backing for Supply {
     fn create(&self, first: u32, count: u32) -> Result<()> {
+        self.check_free(self.granule_at(count))?;
+        self.create_again(first, count)
+    }
+
+    /// What others are to have does not count: it is no growth.
+    fn create_again(&self, first: u32, count: u32) -> Result<()> {
         let (f, n) = (u64::from(first), u64::from(count));
         self.ask_again();
         self.refused.check(f, n)?;
-        self.check_free(self.granule_at(count))?;
         let _range = nvtx::range(c"segment alloc", self.granule_at(count));
         self.taking(|m| m.create(f, n))?;
         self.taking(|m| m.map(self.granule_at(first), f, n)).inspect_err(|_| {

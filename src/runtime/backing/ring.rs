@@ -5,8 +5,11 @@
 use crate::base::error::Result;
 use crate::device::{Caps, CopyKind, Device, HostWish, StreamId, StreamKind};
 
-/// \[B\] of each of the two buffers. Less is copied at once by the driver.
+/// \[B\] of each of the two buffers.
 const PART: u64 = 8 << 20;
+/// \[B\] Less is copied at once by the driver: taking the buffers and giving them back costs more than they bring then. A
+/// guess, until a card was seen.
+const LEAST: u64 = 32 << 20;
 
 /// The two buffers, and a stream of their own.
 struct Ring<'a> {
@@ -65,7 +68,7 @@ fn move_bytes(to: u64, from: u64, bytes: u64) {
 /// Copies `bytes` from `src` to `dst`; returns when they have arrived. The host's side is pageable memory that the caller
 /// owns, the device's side is used by nobody.
 pub(super) fn copy(device: &dyn Device, kind: CopyKind, dst: u64, src: u64, bytes: u64) -> Result<()> {
-    let ring = if bytes > PART { Ring::new(device) } else { None };
+    let ring = if bytes >= LEAST { Ring::new(device) } else { None };
     let Some(ring) = ring else { return device.copy(kind, dst, src, bytes) };
     let parts = bytes.div_ceil(PART);
     let length = |i: u64| PART.min(bytes - i * PART);
