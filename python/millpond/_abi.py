@@ -9,12 +9,14 @@ from ctypes import POINTER, c_bool, c_char, c_char_p, c_double, c_int, c_int32, 
 from ctypes import c_void_p
 from typing import Any
 
-E_OUT_OF_MEMORY = 2
+E_OUT_OF_MEMORY, E_UNKNOWN_POINTER, E_DOUBLE_FREE, E_UNKNOWN_STREAM = 2, 3, 4, 5
 BLOCK_LIVE, BLOCK_WAITING, BLOCK_FREE, BLOCK_ANY = 1, 2, 4, 7
 SNAPSHOT_JSON, SNAPSHOT_TORCH_PICKLE = 1, 2
 STATS_JSON, STATS_PROMETHEUS, STATS_STREAMS = 1, 2, 256
 COPY_H2D, COPY_D2H, COPY_D2D = 0, 1, 2
 CAP_MAPPING, CAP_HOST_ACCESS, CAP_UNIFIED, CAP_PINNED, CAP_STREAMS, CAP_CALLBACKS = 1, 2, 4, 8, 16, 32
+CAP_EXPORT, CAP_RDMA = 64, 128
+STREAM_NON_BLOCKING = 1
 SLEEP_KEEP = 1
 LATENCY_BUCKETS = 160
 OPTION_BYTES, OPTIONS_BYTES, TYPE_NAME_BYTES = 512, 2048, 32
@@ -39,7 +41,8 @@ class DeviceInfo(ctypes.Structure):
         ("total_bytes", c_uint64), ("free_bytes", c_uint64), ("min_chunk_bytes", c_uint64),
         ("max_chunk_bytes", c_uint64), ("max_alloc_bytes", c_uint64), ("extra_padding_bytes", c_uint64),
         ("init_alloc_bytes", c_uint64), ("realloc_bytes", c_uint64), ("compute_capability", c_uint64),
-        ("runtime_version", c_uint64), ("driver_version", c_uint64),
+        ("runtime_version", c_uint64), ("driver_version", c_uint64), ("name", c_char * 64),
+        ("pci_bus_id", c_char * 16), ("uuid", c_uint8 * 16),
     ]
 
 
@@ -147,6 +150,7 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_pool_create", c_int, [_handle, POINTER(PoolOptions), POINTER(_handle)]),
     ("millpond_pool_release", c_int, [_handle]),
     ("millpond_pool_alloc", c_int, [_handle, c_size_t, c_void_p, _out_ptr]),
+    ("millpond_pool_alloc_zeroed", c_int, [_handle, c_size_t, c_void_p, _out_ptr]),
     ("millpond_pool_empty_cache", c_int, [_handle]),
     ("millpond_pool_set_limit", c_int, [_handle, c_uint64]),
     ("millpond_pool_get_stats", c_int, [_handle, POINTER(Stats)]),
@@ -194,7 +198,8 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_copy_async", c_int, [_handle, c_void_p, c_uint32, c_void_p, c_void_p, c_size_t]),
     ("millpond_memset", c_int, [_handle, c_void_p, c_uint8, c_size_t]),
     ("millpond_memset_async", c_int, [_handle, c_void_p, c_void_p, c_uint8, c_size_t]),
-    ("millpond_stream_create", c_int, [_handle, _out_ptr]),
+    ("millpond_stream_create_with_priority", c_int, [_handle, c_int32, c_uint32, _out_ptr]),
+    ("millpond_device_get_stream_priority_range", c_int, [_handle, POINTER(c_int32), POINTER(c_int32)]),
     ("millpond_stream_destroy", c_int, [_handle, c_void_p]),
     ("millpond_stream_forget", c_int, [_handle, c_void_p]),
     ("millpond_stream_query", c_int, [_handle, c_void_p, POINTER(c_bool)]),

@@ -6,7 +6,8 @@ import ctypes
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Iterator, Optional, Union
+from typing import Any, Callable, Iterator, Optional, TypeVar, Union
+from uuid import UUID
 
 from . import _abi, _statistics
 from ._library import MillpondError, check, library, text_of
@@ -21,16 +22,34 @@ _STATES = {
 _FORMATS = {"json": _abi.SNAPSHOT_JSON, "torch": _abi.SNAPSHOT_TORCH_PICKLE}
 
 
+_T = TypeVar("_T")
+
+
+def _until(value: _T, end: Callable[[], None]) -> Iterator[_T]:
+    """The body of a `with`: `end` comes after it, and an error of `end` does not take the place of the body's."""
+    try:
+        yield value
+    except BaseException:
+        with contextlib.suppress(MillpondError):
+            end()
+        raise
+    end()
+
+
 class Pool:
     """A pool of a device's memory, with an account and a limit of its own: `device.create_pool`."""
+
+    _owns: bool = False
 
     def __init__(self, device: Device, handle: int, owns: bool) -> None:
         self.device, self.handle, self._owns = device, handle, owns
 
-    def alloc(self, size: int, stream: StreamLike = 0) -> Block:
-        """A block in the order of a stream: work that is queued there from now on may use it."""
-        native, out = handle_of(stream), ctypes.c_void_p()
-        check(library().millpond_pool_alloc(self.handle, size, native, ctypes.byref(out)))
+    def alloc(self, size: int, stream: StreamLike = 0, zeroed: bool = False) -> Block:
+        """A block in the order of a stream: work that is queued there from now on may use it. `zeroed`: its bytes are 0 for
+        that work."""
+        native, out, lib = handle_of(stream), ctypes.c_void_p(), library()
+        call = lib.millpond_pool_alloc_zeroed if zeroed else lib.millpond_pool_alloc
+        check(call(self.handle, size, native, ctypes.byref(out)))
         return Block(self.device, out.value or 0, size, native)
 
     def stats(self) -> Stats:
@@ -69,16 +88,15 @@ class Pool:
     def scope(self) -> Iterator[Pool]:
         """Inside, this thread's requests to the default pool of the device are served from this pool."""
         check(library().millpond_scope_begin(self.handle))
-        try:
-            yield self
-        finally:
-            check(library().millpond_scope_end(self.handle))
+        yield from _until(self, lambda: check(library().millpond_scope_end(self.handle)))
 
     def release(self) -> None:
         """Takes no more requests, and ends after its last block. So it does when this object ends."""
-        if self._owns:
-            self._owns = False
-            check(library().millpond_pool_release(self.handle))
+        if not self.__dict__.pop("_owns", False):  # one step: of two threads only one gets it
+            return
+        status = library().millpond_pool_release(self.handle)
+        self._owns = status != 0
+        check(status)
 
     def __del__(self) -> None:
         try:
@@ -92,7 +110,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What a device says of itself; sizes in bytes."""
+    """What a device says of itself; sizes in bytes. What is unknown is 0, "" or None."""
 
     type: str
     ordinal: int
@@ -104,11 +122,15 @@ class DeviceInfo:
     runtime_version: int
     driver_version: int
     capabilities: tuple[str, ...]
+    name: str = ""
+    pci_bus_id: str = ""
+    uuid: Optional[UUID] = None
 
 
 _CAPS = {
     "mapping": _abi.CAP_MAPPING, "host_access": _abi.CAP_HOST_ACCESS, "unified": _abi.CAP_UNIFIED,
     "pinned": _abi.CAP_PINNED, "streams": _abi.CAP_STREAMS, "callbacks": _abi.CAP_CALLBACKS,
+    "export": _abi.CAP_EXPORT, "rdma": _abi.CAP_RDMA,
 }
 
 
@@ -136,7 +158,8 @@ class Device:
         return DeviceInfo(
             raw.type.decode(), raw.ordinal, raw.total_bytes, raw.free_bytes, raw.min_chunk_bytes, raw.max_chunk_bytes,
             raw.compute_capability, raw.runtime_version, raw.driver_version,
-            tuple(name for name, bit in _CAPS.items() if raw.caps & bit),
+            tuple(name for name, bit in _CAPS.items() if raw.caps & bit), raw.name.decode(errors="replace"),
+            raw.pci_bus_id.decode(errors="replace"), UUID(bytes=bytes(raw.uuid)) if any(raw.uuid) else None,
         )
 
     def reason(self, capability: str) -> str:
@@ -145,24 +168,37 @@ class Device:
 
     # Memory
 
-    def alloc(self, size: int, stream: Optional[StreamLike] = None) -> Block:
+    def alloc(self, size: int, stream: Optional[StreamLike] = None, zeroed: bool = False) -> Block:
         """A block of the default pool: in the order of a stream, or (None) for use at once by all streams and the host.
+        `zeroed`: its bytes are 0 then.
 
         OutOfMemoryError says who holds the memory and what was tried.
         """
         if stream is not None:
-            return self.default_pool.alloc(size, stream)
+            return self.default_pool.alloc(size, stream, zeroed)
         out = ctypes.c_void_p()
         check(library().millpond_alloc(self.handle, size, ctypes.byref(out)))
-        return Block(self, out.value or 0, size, None)
+        block = Block(self, out.value or 0, size, None)
+        if zeroed and size:
+            block.fill(0)
+        return block
 
     def alloc_host(self, size: int) -> HostBlock:
         """Pinned host memory, from a cache; it is not cleared."""
         return HostBlock(self, size)
 
-    def stream(self) -> Stream:
-        """A new stream."""
-        return Stream(self)
+    def stream(self, priority: int = 0, non_blocking: bool = False) -> Stream:
+        """A new stream. Work on one with a lower `priority` comes first; one that is `non_blocking` is not ordered with the
+        default stream. A device without such streams makes an ordinary one."""
+        return Stream(self, priority, non_blocking)
+
+    @property
+    def stream_priorities(self) -> tuple[int, int]:
+        """The priorities that come last and first, such as (0, -5); (0, 0) on a device without priorities."""
+        least, greatest = ctypes.c_int32(), ctypes.c_int32()
+        call = library().millpond_device_get_stream_priority_range
+        check(call(self.handle, ctypes.byref(least), ctypes.byref(greatest)))
+        return least.value, greatest.value
 
     def create_pool(self, name: str = "", limit_bytes: int = 0) -> Pool:
         """A pool with an account of its own, which takes at most `limit_bytes` (0: no limit) from the device."""
@@ -258,13 +294,21 @@ class Device:
     def snapshot(self) -> dict[str, Any]:
         """Every block and the account, all of one moment, with the schema in docs/seeing.md."""
         pieces: list[bytes] = []
+        failed: list[BaseException] = []
 
         def take(_: Any, data: Any, size: int) -> bool:
-            pieces.append(ctypes.string_at(data, size))
-            return True
+            try:
+                pieces.append(ctypes.string_at(data, size))
+                return True
+            except BaseException as why:  # ctypes would only print it
+                failed.append(why)
+                return False
 
         call = library().millpond_device_send_snapshot
-        check(call(self.handle, _abi.SNAPSHOT_JSON, _abi.WriteCallback(take), None))
+        status = call(self.handle, _abi.SNAPSHOT_JSON, _abi.WriteCallback(take), None)
+        if failed:
+            raise failed[0]
+        check(status)
         found: dict[str, Any] = json.loads(b"".join(pieces))
         return found
 
@@ -282,10 +326,7 @@ class Device:
             ctypes.sizeof(_abi.HistoryOptions), events, frames, None if path is None else os.fsencode(path)
         )
         check(library().millpond_device_history_start(self.handle, ctypes.byref(options)))
-        try:
-            yield self
-        finally:
-            check(library().millpond_device_history_stop(self.handle, None))
+        yield from _until(self, lambda: check(library().millpond_device_history_stop(self.handle, None)))
 
     def events(self) -> list[Event]:
         """What the last history has kept, the oldest first; during it, too."""
@@ -295,13 +336,14 @@ class Device:
     def record(self, path: PathLike) -> Iterator[Device]:
         """Inside, what the program asks of the device's memory is written as a trace, for `millpond replay`."""
         check(library().millpond_device_record_start(self.handle, os.fsencode(path)))
-        try:
-            yield self
-        finally:
+
+        def stop() -> None:
             dropped = ctypes.c_uint64()
             check(library().millpond_device_record_stop(self.handle, ctypes.byref(dropped)))
             if dropped.value:
                 raise MillpondError(f"{os.fspath(path)} lacks {dropped.value} events: the file was too slow")
+
+        yield from _until(self, stop)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Device) and other.handle == self.handle
@@ -379,10 +421,7 @@ def set_default_options(type: Optional[str] = None, ordinal: int = -1, **options
 def tag(name: str) -> Iterator[None]:
     """What this thread allocates inside has that name, in reports of who holds memory."""
     check(library().millpond_tag_push(name.encode()))
-    try:
-        yield
-    finally:
-        check(library().millpond_tag_pop())
+    yield from _until(None, lambda: check(library().millpond_tag_pop()))
 
 
 def annotate(note: str) -> None:

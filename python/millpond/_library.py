@@ -123,6 +123,11 @@ def check(status: int) -> None:
         raise error()
 
 
+def ended(status: int, *gone: int) -> bool:
+    """Whether a call that ends something needs no second try: it worked, or failed with one of the codes `gone`."""
+    return status == 0 or library().millpond_last_error_code() in gone
+
+
 def text_of(call: Any, *args: Any, capacity: int) -> str:
     """The text that a function writes into (buffer, capacity), its last two arguments."""
     buffer = ctypes.create_string_buffer(capacity)

@@ -6,11 +6,12 @@ allocated on, and pinned memory when the copies that Millpond queued are done. `
 from __future__ import annotations
 
 import ctypes
+import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _abi
-from ._library import check, library
+from ._library import check, ended, library
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -39,12 +40,17 @@ def handle_of(stream: StreamLike) -> int:
 class Stream:
     """A stream of a device: work queued on it runs in order."""
 
-    def __init__(self, device: Device) -> None:
-        """Makes one; `device.stream()` is the same. MillpondError where the device has only the default stream."""
+    _handle: Optional[int] = None
+
+    def __init__(self, device: Device, priority: int = 0, non_blocking: bool = False) -> None:
+        """Makes one; `device.stream()` is the same. MillpondError where the device has only the default stream.
+
+        Work on a stream with a lower `priority` comes first; `device.stream_priorities` has the range. A stream that is
+        `non_blocking` is not ordered with the default stream, where the device has such streams.
+        """
         self.device = device
-        self._handle: Optional[int] = None
-        out = ctypes.c_void_p()
-        check(library().millpond_stream_create(device.handle, ctypes.byref(out)))
+        out, flags = ctypes.c_void_p(), _abi.STREAM_NON_BLOCKING if non_blocking else 0
+        check(library().millpond_stream_create_with_priority(device.handle, priority, flags, ctypes.byref(out)))
         self._handle = out.value or 0
 
     @property
@@ -75,10 +81,15 @@ class Stream:
             lib.millpond_event_destroy(self.device.handle, event)
 
     def close(self) -> None:
-        """Ends it; what is queued still runs, and blocks of it stay valid."""
-        if self._handle is not None:
-            handle, self._handle = self._handle, None
-            check(library().millpond_stream_destroy(self.device.handle, handle))
+        """Ends it; what is queued still runs, and blocks of it stay valid. It stays open where that fails, as it does
+        while the stream is captured."""
+        handle: Optional[int] = self.__dict__.pop("_handle", None)  # one step: of two threads only one gets it
+        if handle is None:
+            return
+        status = library().millpond_stream_destroy(self.device.handle, handle)
+        if not ended(status, _abi.E_UNKNOWN_STREAM):
+            self._handle = handle
+        check(status)
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return (0, self.handle)
@@ -106,6 +117,7 @@ class _Memory:
     size: int
     _ptr: int = 0
     _owns: bool = False
+    _shown: Optional[weakref.ref[Any]] = None  # what all views are of
 
     @property
     def ptr(self) -> int:
@@ -121,24 +133,40 @@ class _Memory:
     def _give_back(self) -> int:
         raise NotImplementedError
 
+    def _take(self) -> bool:
+        """Whether the caller is to end it: of several threads, one. BufferError while there is a view."""
+        if not self.__dict__.pop("_owns", False):  # one step
+            return False
+        if self._shown is not None and self._shown() is not None:
+            self._owns = True
+            raise BufferError("a view of the memory is in use: release() it, and what was made from it, first")
+        return True
+
+    def _end(self, free: Callable[[], int]) -> None:
+        if not self._take():
+            return
+        status = free()
+        # Where it failed the memory is still ours, unless it never was.
+        if not ended(status, _abi.E_UNKNOWN_POINTER, _abi.E_DOUBLE_FREE):
+            self._owns = True
+        check(status)
+
     def free(self) -> None:
-        """Frees it now. The second time it does nothing."""
-        if self._owns:
-            self._owns = False
-            check(self._give_back())
+        """Frees it now. The second time it does nothing. BufferError while a view of it is in use."""
+        self._end(self._give_back)
 
     def detach(self) -> int:
-        """Hands the address over to the caller, who frees it with millpond_free or its like."""
-        ptr = self.ptr
-        self._owns = False
-        return ptr
+        """Hands the address over to the caller, who frees it with millpond_free or its like. BufferError while a view of
+        it is in use."""
+        if not self._take() and self.size:
+            raise ValueError("the memory is freed")
+        return self._ptr
 
     def __len__(self) -> int:
         return self.size
 
     def __del__(self) -> None:
-        if self._owns:
-            self._owns = False
+        if self.__dict__.pop("_owns", False):
             try:
                 self._give_back()
             except Exception:  # Python is ending
@@ -147,13 +175,22 @@ class _Memory:
     def _view(self) -> memoryview:
         if not self.size:
             return memoryview(bytearray())
-        array = (ctypes.c_ubyte * self.size).from_address(self.ptr)
-        array._owner = self  # type: ignore[attr-defined]
+        array = None if self._shown is None else self._shown()
+        if array is None:
+            array = (ctypes.c_ubyte * self.size).from_address(self.ptr)
+            array._owner = self  # type: ignore[attr-defined]
+            self._shown = weakref.ref(array)
+        if not self._owns:  # another thread has freed it before it could see the reference
+            raise ValueError("the memory is freed")
         return memoryview(array).cast("B")
 
 
 class Block(_Memory):
-    """A block of device memory. It is freed on the stream it was allocated on, when this object ends."""
+    """A block of device memory. It is freed on the stream it was allocated on, when this object ends.
+
+    `fill` without a stream, `copy_from`, `copy_to` and `bytes` wait for the block's own stream and for the default one, and
+    are done when they return. Work on a non-blocking stream that is not its own must be waited for before.
+    """
 
     def __init__(self, device: Device, ptr: int, size: int, stream: Optional[int]) -> None:
         self.device, self._ptr, self.size, self._stream = device, ptr, size, stream
@@ -173,17 +210,28 @@ class Block(_Memory):
         if stream is None or not self._owns:
             super().free()
             return
-        check(library().millpond_pool_free(self.device.default_pool.handle, self._ptr, handle_of(stream)))
-        self._owns = False
+        pool, native = self.device.default_pool.handle, handle_of(stream)
+        self._end(lambda: library().millpond_pool_free(pool, self._ptr, native))
 
     def record_stream(self, stream: StreamLike) -> None:
         """Another stream uses it, too: after its free, its reuse waits for what is queued there at the free."""
         check(library().millpond_record_stream(self.ptr, handle_of(stream)))
 
+    def _await_stream(self) -> None:
+        """Blocking copies and fills are work on the default stream, with which a non-blocking stream has no order."""
+        if not self._stream:
+            return
+        lib, device = library(), self.device.handle
+        status = lib.millpond_stream_synchronize(device, self._stream)
+        if status != 0 and lib.millpond_last_error_code() == _abi.E_UNKNOWN_STREAM:
+            status = lib.millpond_device_synchronize(device)  # it has ended, but its work may still run
+        check(status)
+
     def fill(self, value: int, stream: Optional[StreamLike] = None) -> None:
         """Sets all bytes to `value`: queued on `stream`, or done when this returns."""
         lib, device = library(), self.device.handle
         if stream is None:
+            self._await_stream()
             check(lib.millpond_memset(device, self.ptr, value, self.size))
         else:
             check(lib.millpond_memset_async(device, handle_of(stream), self.ptr, value, self.size))
@@ -196,6 +244,7 @@ class Block(_Memory):
         # ctypes gives no address of what is only readable.
         held = array.from_buffer_copy(source) if source.readonly else array.from_buffer(source)
         to = self.ptr + offset
+        self._await_stream()
         check(library().millpond_copy(self.device.handle, _abi.COPY_H2D, to, ctypes.addressof(held), len(source)))
 
     def copy_to(self, data: Any, offset: int = 0) -> None:
@@ -203,7 +252,9 @@ class Block(_Memory):
         target = memoryview(data).cast("B")
         self._check_range(offset, len(target))
         address = ctypes.addressof((ctypes.c_char * len(target)).from_buffer(target))
-        check(library().millpond_copy(self.device.handle, _abi.COPY_D2H, address, self.ptr + offset, len(target)))
+        start = self.ptr + offset
+        self._await_stream()
+        check(library().millpond_copy(self.device.handle, _abi.COPY_D2H, address, start, len(target)))
 
     def __bytes__(self) -> bytes:
         data = bytearray(self.size)
@@ -216,7 +267,8 @@ class Block(_Memory):
             raise ValueError(f"{size} bytes at {offset} are not inside a block of {self.size}")
 
     def view(self) -> memoryview:
-        """Its bytes for Python, where the host can access the device's memory; else ValueError. It keeps the block."""
+        """Its bytes for Python, where the host can access the device's memory; else ValueError. It keeps the block, which
+        cannot be freed by hand meanwhile."""
         if not self.device.has_host_access:
             raise ValueError(f"the host cannot access memory of {self.device.name}; copy_to copies it")
         return self._view()
@@ -253,7 +305,7 @@ class HostBlock(_Memory):
         check(library().millpond_host_record_stream(self.device.handle, self.ptr, handle_of(stream)))
 
     def view(self) -> memoryview:
-        """Its bytes. The view keeps the memory."""
+        """Its bytes. The view keeps the memory, which cannot be freed by hand meanwhile."""
         return self._view()
 
     def __repr__(self) -> str:

@@ -212,9 +212,10 @@ def events(handle: Any) -> tuple[list[Event], int]:
             return False
 
     dropped = ctypes.c_uint64()
-    check(lib.millpond_device_history_read(handle, _abi.HistoryCallback(take), None, ctypes.byref(dropped)))
+    status = lib.millpond_device_history_read(handle, _abi.HistoryCallback(take), None, ctypes.byref(dropped))
     if failed:
         raise failed[0]
+    check(status)
     return found, dropped.value
 
 

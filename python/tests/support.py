@@ -4,7 +4,9 @@ import importlib
 import os
 import subprocess
 import sys
+import time
 import unittest
+import unittest.mock
 
 
 def needs(name):
@@ -30,6 +32,35 @@ def on_fake_driver(program):
     if done.returncode != 0:
         raise AssertionError(f"status {done.returncode}\n{done.stderr}")
     return done.stdout
+
+
+def slow_or_failing(name, **more):
+    """Inside, the module _memory calls the library by way of this: see Calls."""
+    calls = Calls(name, **more)
+    return unittest.mock.patch("millpond._memory.library", return_value=calls)
+
+
+class Calls:
+    """The library, with one function that takes its time, and that fails at first."""
+
+    def __init__(self, name, failures=0, seconds=0.0):
+        self.name, self.failures, self.seconds, self.count = name, failures, seconds, 0
+
+    def __getattr__(self, name):
+        from millpond._library import library
+
+        function = getattr(library(), name)
+        if name != self.name:
+            return function
+
+        def call(device, *rest):
+            self.count += 1
+            time.sleep(self.seconds)
+            if self.count <= self.failures:
+                return library().millpond_device_get_info(None, None)  # INVALID_ARGUMENT
+            return function(device, *rest)
+
+        return call
 
 
 class Account:

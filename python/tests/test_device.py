@@ -1,5 +1,6 @@
 """The package on the device type `host`: what a program does with it, and what it says when that goes wrong."""
 import gc
+import ctypes
 import json
 import os
 import pathlib
@@ -8,8 +9,10 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 import millpond
+from support import on_fake_driver, slow_or_failing
 
 
 class OnHost(unittest.TestCase):
@@ -89,6 +92,73 @@ class Memory(OnHost):
         self.assertEqual(bytes(view[:5]), b"views")
         del view
 
+    def test_no_view_outlives_its_memory(self):
+        for memory in (self.device.alloc(64), self.device.alloc(64, 0), self.device.alloc_host(64)):
+            view = memory.view()
+            part = memory.view()[8:16]
+            for end in (memory.free, memory.detach):
+                self.assertRaises(BufferError, end)
+            view.release()
+            self.assertRaises(BufferError, memory.free)
+            part[:] = b"a part!!"
+            del part
+            self.assertEqual(bytes(memory.view()[8:16]), b"a part!!")
+            memory.free()
+            self.assertRaises(ValueError, memory.view)
+            self.assertRaises(ValueError, memory.detach)
+        block = self.device.alloc(64, 0)
+        view = block.view()
+        self.assertRaises(BufferError, block.free, 0)
+        view.release()
+        block.free(0)
+
+    def test_of_several_threads_one_frees(self):
+        for name, ending in (("millpond_pool_free", lambda b: lambda: b.free(0)),
+                             ("millpond_device_free", lambda b: b.free)):
+            block = self.device.alloc(5000, 0)
+            failures = []
+
+            def work(end=ending(block)):
+                try:
+                    end()
+                except Exception as e:
+                    failures.append(e)
+
+            with slow_or_failing(name, seconds=0.05) as library:
+                threads = [threading.Thread(target=work) for _ in range(4)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            self.assertEqual((library.return_value.count, failures), (1, []))
+            self.assertTrue(block.is_freed)
+
+    def test_what_could_not_be_freed_is_still_there(self):
+        block, other, pinned = self.device.alloc(600, 0), self.device.alloc(600, 0), self.device.alloc_host(600)
+        stream = self.device.stream()
+        for name, end in (("millpond_device_free", block.free), ("millpond_pool_free", lambda: other.free(0)),
+                          ("millpond_host_free", pinned.free), ("millpond_stream_destroy", stream.close)):
+            with slow_or_failing(name, failures=1) as library:
+                self.assertRaises(millpond.MillpondError, end)
+                end()
+                end()
+            self.assertEqual(library.return_value.count, 2, name)
+        self.assertEqual(self.live(), 0)
+        self.assertRaises(ValueError, lambda: stream.handle)
+        # Somebody else has freed it: the address may be another block's by the time of a second try.
+        block = self.device.alloc(600, 0)
+        millpond.Block(self.device, block.ptr, 600, 0).free()
+        self.assertRaises(millpond.MillpondError, block.free)
+        self.assertTrue(block.is_freed)
+
+    def test_zeroed(self):
+        for stream in (None, 0, self.device.stream()):
+            used = self.device.alloc(70_000, stream)
+            used.fill(255)
+            used.free()
+            for size in (70_000, 0):
+                self.assertEqual(bytes(self.device.alloc(size, stream, zeroed=True)), b"\0" * size)
+
     def test_nothing_at_all(self):
         for empty in (self.device.alloc(0), self.device.alloc(0, 0), self.device.alloc_host(0)):
             self.assertEqual((empty.ptr, len(empty), len(empty.view())), (0, 0, 0))
@@ -150,7 +220,6 @@ class Memory(OnHost):
 def hold(device, stream, gate):
     """The stream stands still until the gate opens."""
     from millpond._library import library
-    import ctypes
 
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)(lambda _, status: gate.wait(30))
     gate.keeps = call
@@ -269,6 +338,34 @@ class Seeing(OnHost):
         self.assertIn("half time", [e.text for e in events])
         self.assertEqual(sorted(e.time_ns for e in events), [e.time_ns for e in events])
 
+    def test_an_error_inside_is_the_one_that_is_told(self):
+        from millpond._library import library
+
+        handle = self.device.handle
+        with tempfile.TemporaryDirectory() as folder:
+            for begin, stop in (
+                (lambda: self.device.history(), lambda: library().millpond_device_history_stop(handle, None)),
+                (lambda: self.device.record(pathlib.Path(folder) / "a"),
+                 lambda: library().millpond_device_record_stop(handle, ctypes.byref(ctypes.c_uint64()))),
+                (lambda: millpond.tag("inside"), lambda: library().millpond_tag_pop()),
+            ):
+                # Stopped by somebody else, so that the end of the `with` fails, too.
+                with self.assertRaises(KeyError):
+                    with begin():
+                        self.assertEqual(stop(), 0)
+                        raise KeyError("the body's")
+                with self.assertRaises(millpond.MillpondError):
+                    with begin():
+                        self.assertEqual(stop(), 0)
+
+    def test_a_snapshot_that_cannot_be_taken_in_says_why(self):
+        with unittest.mock.patch("ctypes.string_at", side_effect=MemoryError("no room")):
+            self.assertRaises(MemoryError, self.device.snapshot)
+        with self.device.history():
+            self.device.alloc(100)
+        with unittest.mock.patch("millpond._statistics.Event", side_effect=MemoryError("no room")):
+            self.assertRaises(MemoryError, self.device.events)
+
     def test_a_recording_is_replayed_and_drawn(self):
         with tempfile.TemporaryDirectory() as folder:
             trace = pathlib.Path(folder) / "program.trace"
@@ -284,6 +381,60 @@ class Seeing(OnHost):
             self.assertRaises(millpond.MillpondError, millpond.view, pathlib.Path(folder) / "none")
 
 
+class OnCuda(unittest.TestCase):
+    """Over the fake driver."""
+
+    def test_blocking_work_waits_for_the_block_s_own_stream(self):
+        on_fake_driver(f"""
+import sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+import millpond, threading
+from test_device import hold
+
+device = millpond.Device("cuda")
+stream = device.stream(non_blocking=True)
+block = device.alloc(5000, stream)
+
+def held(value):
+    stream.synchronize()
+    gate = threading.Event()
+    hold(device, stream, gate)
+    block.fill(value, stream)
+    threading.Timer(0.2, gate.set).start()
+    return gate
+
+gate = held(1)
+assert bytes(block) == b"\\1" * 5000, "bytes"
+gate = held(2)
+target = bytearray(5000)
+block.copy_to(target)
+assert target == b"\\2" * 5000, "copy_to"
+gate = held(3)
+block.fill(4)
+assert bytes(block) == b"\\4" * 5000, "fill"
+gate = held(5)
+block.copy_from(b"\\6" * 5000)
+assert bytes(block) == b"\\6" * 5000, "copy_from"
+gate = held(7)
+stream.close()
+assert bytes(block) == b"\\7" * 5000, "after the stream's end"
+""")
+
+    def test_what_a_card_says_of_itself(self):
+        said = on_fake_driver("""
+import millpond
+device = millpond.Device("cuda", 1)
+info = device.info()
+print(bool(info.name), info.pci_bus_id.count(":"), len(info.uuid.bytes), info.uuid == device.info().uuid,
+      info.uuid == millpond.Device("cuda", 0).info().uuid)
+least, first = device.stream_priorities
+print(first < 0 <= least)
+device.stream(priority=first, non_blocking=True).synchronize()
+print(sorted(set(info.capabilities) & {"export"}), device.reason("rdma") == "" or "rdma" not in info.capabilities)
+""")
+        self.assertEqual(said.splitlines(), ["True 2 16 True False", "True", "['export'] True"])
+
+
 class Library(unittest.TestCase):
     def test_devices_are_the_same(self):
         self.assertEqual(millpond.Device("host"), millpond.Device("host", 0))
@@ -291,6 +442,8 @@ class Library(unittest.TestCase):
         info = millpond.Device("host", 1).info()
         self.assertEqual((info.type, info.ordinal), ("host", 1))
         self.assertIn("host_access", info.capabilities)
+        self.assertEqual((info.pci_bus_id, info.uuid), ("", None))
+        self.assertEqual(millpond.Device("host").stream_priorities, (0, 0))
         self.assertEqual(millpond.Device("host").reason("host_access"), "")
 
     def test_types(self):
