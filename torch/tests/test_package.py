@@ -315,6 +315,18 @@ class Package(unittest.TestCase):
         text = self.error("m.enable()", stub=STUB.replace("IN_USE = False", "IN_USE = True"))
         self.assertIn("at the top of the program", text)
 
+    def test_when_a_graph_or_a_pool_is_alive(self):
+        """Nothing is allocated, but PyTorch's own allocator has memory that it cannot give back."""
+        stub = STUB.replace("IN_USE = False", "IN_USE = True").replace(
+            "memory_allocated=lambda i: 1000",
+            "memory_allocated=lambda i: 0, memory_reserved=lambda i: 2 << 20, empty_cache=lambda: None")
+        text = self.error("m.enable()", stub=stub)
+        self.assertIn("2097152 bytes belong to a CUDA graph", text)
+        self.assertIn("at the top of the program", text)
+        # With none, the next step is reached, which needs a real PyTorch.
+        text = self.error("m.enable()", stub=stub.replace("2 << 20", "0") + "\n__file__ = '/nowhere/torch.py'\n")
+        self.assertIn("does not show where it is", text)
+
     def test_without_a_gpu(self):
         for program in ["m.enable()", "m.memory_stats()", "m.snapshot()", "m.mem_pool()"]:
             text = self.error(program, MILLPOND_TORCH_DEVICE="no_such_type")

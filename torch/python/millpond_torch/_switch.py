@@ -83,14 +83,18 @@ def _leave(torch):
         torch._C._cuda_clearCublasWorkspaces()
     except AttributeError:
         pass
+    devices, kept = range(torch.cuda.device_count()), 0
     try:
-        held = sum(torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count()))
+        held = sum(torch.cuda.memory_allocated(i) for i in devices)
         if held == 0:
             torch.cuda.empty_cache()
+            kept = sum(torch.cuda.memory_reserved(i) for i in devices)
     except RuntimeError:
         _refuse("it is not PyTorch's own, but one that the program has set before")
     if held:
         _refuse(f"{held} bytes are in use")
+    if kept:
+        _refuse(f"{kept} bytes belong to a CUDA graph or a torch.cuda.MemPool that is alive; delete it before")
 
 
 def _all_ours(torch, made):
@@ -128,8 +132,9 @@ def enable(native=False):
     With `native`, by an allocator of C++ that build_native() has built, so that torch.cuda.memory_stats(), MemPool and
     torch.OutOfMemoryError work as with PyTorch's own allocator.
 
-    Must come before the first CUDA tensor: PyTorch does not change an allocator that has memory. Then, and where the
-    library, PyTorch or a GPU is missing, it raises MillpondError.
+    Must come before the first CUDA tensor: PyTorch does not change an allocator that has memory, be it a tensor's, a
+    graph's or a MemPool's. Then, and where the library, PyTorch or a GPU is missing, it raises MillpondError. No other
+    thread may use CUDA through PyTorch meanwhile: what it allocates between the look and the change would be lost.
     """
     global _enabled, _native
     if native and not _enabled:

@@ -69,6 +69,26 @@ def check_enable_after_a_tensor_that_lives():
     assert torch.cuda.memory_allocated() == held.nbytes + more.nbytes
 
 
+def check_enable_while_a_pool_lives():
+    driver()
+    import torch
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        device_bytes(torch, MIB)
+    import millpond_torch
+    assert torch.cuda.memory_allocated() == 0
+    try:
+        millpond_torch.enable()
+    except millpond_torch.MillpondError as e:
+        assert "a torch.cuda.MemPool that is alive" in str(e), e
+    else:
+        raise AssertionError("PyTorch's own allocator has a pool's memory")
+    del pool
+    collect()
+    millpond_torch.enable()
+    on_millpond(torch)
+
+
 def check_the_text_of_out_of_memory():
     torch = enabled()
     try:
