@@ -1,5 +1,7 @@
-// See devices.hpp. A device's lock may be held during a call of Millpond or of PyTorch's filter,
-// neither of which calls back here; it is not held while memory is allocated or waited for.
+// See devices.hpp. A device's lock may be held during a call of Millpond, of the driver or of
+// PyTorch's filter, none of which calls back here. Such a call can wait: the begin, the growth and
+// the end of a capture, and the making of a pool, for what other threads do in Millpond. The lock
+// is not held while a request is served, a pool's captures are released, or an ended pool goes.
 // Nothing here is ever destroyed, since PyTorch frees tensors while the process ends.
 #include "devices.hpp"
 
@@ -110,15 +112,30 @@ const std::string& device_type() {
   return *type;
 }
 
+/// Errors of the question that say no: the driver is not started or is ending, the context or the
+/// stream is gone, and the default stream by its other name while another one is captured.
+constexpr std::array<int, 7> kNotRecorded{
+    1,    // CUDA_ERROR_INVALID_VALUE
+    3,    // CUDA_ERROR_NOT_INITIALIZED
+    4,    // CUDA_ERROR_DEINITIALIZED
+    201,  // CUDA_ERROR_INVALID_CONTEXT
+    400,  // CUDA_ERROR_INVALID_HANDLE
+    709,  // CUDA_ERROR_CONTEXT_IS_DESTROYED
+    906,  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+};
+
 Recording recording(Stream stream) {
   using Function = int (*)(Stream, int*, std::uint64_t*, void**, const void**, std::size_t*);
   static const auto ask = driver_function<Function>("cuStreamGetCaptureInfo_v2");
   int status = 0;
   std::uint64_t id = 0;
-  // The default stream cannot be captured, and a stream that is gone is not.
-  if (ask == nullptr || stream == nullptr ||
-      ask(stream, &status, &id, nullptr, nullptr, nullptr) != 0) {
-    return {Recording::State::none, 0};
+  // The default stream cannot be captured.
+  if (ask == nullptr || stream == nullptr) return {Recording::State::none, 0};
+  const int code = ask(stream, &status, &id, nullptr, nullptr, nullptr);
+  if (code != 0) {
+    const bool none =
+        std::find(kNotRecorded.begin(), kNotRecorded.end(), code) != kNotRecorded.end();
+    return {none ? Recording::State::none : Recording::State::unknown, 0};
   }
   return {status == 0   ? Recording::State::none
           : status == 1 ? Recording::State::active
@@ -167,7 +184,11 @@ std::shared_ptr<Pool> Device::pool_for(Stream stream) {
   for (auto active = active_.rbegin(); active != active_.rend(); ++active) {
     if (!active->filter(stream)) continue;
     std::shared_ptr<Pool> pool = active->pool;
-    if (now.state != Recording::State::active) {
+    if (now.state == Recording::State::unknown) {
+      // It may be recorded: its memory is kept as if it were, or the request fails.
+      active->others = true;
+      protect(pool, stream, 0);
+    } else if (now.state != Recording::State::active) {
       active->others = true;
     } else {
       active->others |= active->only != 0 && active->only != now.id;
@@ -179,18 +200,19 @@ std::shared_ptr<Pool> Device::pool_for(Stream stream) {
   return nullptr;
 }
 
-/// Tells Millpond that work on the stream is recorded into a graph whose memory is the pool's.
+/// Tells Millpond that work on the stream is recorded into a graph whose memory is the pool's. An
+/// id of 0 is unknown: any capture of the stream will do.
 void Device::protect(const std::shared_ptr<Pool>& pool, Stream stream, std::uint64_t id) {
   if (unpooled_) return;  // the driver keeps what its own pool gave to a graph
   Capture* joined = nullptr;
   for (Capture& capture : captures_) {
-    if (capture.over || capture.id != id) continue;
+    if (capture.over || (id != 0 && capture.id != id)) continue;
     // Also if an outer pool has the stream: the graph's memory is that one's.
     if (std::find(capture.streams.begin(), capture.streams.end(), stream) !=
         capture.streams.end()) {
       return;
     }
-    if (capture.pool == pool) joined = &capture;
+    if (id != 0 && capture.pool == pool) joined = &capture;
   }
   millpond_capture* handle = nullptr;
   if (failed(joined != nullptr ? millpond_capture_add_stream(joined->handle, stream_of(stream))
@@ -208,7 +230,8 @@ void Device::protect(const std::shared_ptr<Pool>& pool, Stream stream, std::uint
 /// Ends captures of the stream that the driver does not record any more. PyTorch does not tell of
 /// the end of a capture that broke, up to 2.11, and captures the next graph on the same stream.
 void Device::end_stale(Stream stream, const Recording& now) {
-  if (now.state == Recording::State::broken) return;  // its end is still to come
+  if (now.state == Recording::State::broken) return;   // its end is still to come
+  if (now.state == Recording::State::unknown) return;  // it may go on
   for (Capture& capture : captures_) {
     if (capture.over || (now.state == Recording::State::active && capture.id == now.id) ||
         std::find(capture.streams.begin(), capture.streams.end(), stream) ==
@@ -218,7 +241,8 @@ void Device::end_stale(Stream stream, const Recording& now) {
     end_capture(capture);
     // A filter that knew this capture only accepts nothing any more, and what it asks may be gone.
     const auto dead = [&capture](const Active& active) {
-      return active.pool == capture.pool && active.only == capture.id && !active.others;
+      return capture.id != 0 && active.pool == capture.pool && active.only == capture.id &&
+             !active.others;
     };
     active_.erase(std::remove_if(active_.begin(), active_.end(), dead), active_.end());
     count();
@@ -301,31 +325,40 @@ bool Device::end(PoolId id) {
   for (Capture& capture : captures_) {
     if (capture.over || capture.pool != pool) continue;
     const Recording now = recording(capture.streams.front());
-    if (now.state == Recording::State::none || now.id != capture.id) end_capture(capture);
+    const bool goes_on = now.state == Recording::State::unknown || now.id == capture.id;
+    if (now.state == Recording::State::none || !goes_on) end_capture(capture);
   }
   count();
   return true;
 }
 
 void Device::release(PoolId id) {
-  std::lock_guard<std::mutex> held(lock_);
-  const std::shared_ptr<Pool> pool = find(id);
-  if (pool == nullptr) return;  // nothing was ever allocated to it
-  if (--pool->uses <= 0) finish(pool);
+  std::shared_ptr<Pool> pool;  // no sweep destroys it before its captures are released
+  std::vector<millpond_capture*> handles;
+  {
+    std::lock_guard<std::mutex> held(lock_);
+    pool = find(id);
+    if (pool == nullptr) return;  // nothing was ever allocated to it
+    if (--pool->uses <= 0) handles = finish(pool);
+  }
+  for (millpond_capture* handle : handles) (void)failed(millpond_capture_release_async(handle));
 }
 
-/// The pool has no users any more. Nothing is waited for.
-void Device::finish(const std::shared_ptr<Pool>& pool) {
+/// The pool has no users any more. Returns what is to be released without the lock.
+std::vector<millpond_capture*> Device::finish(const std::shared_ptr<Pool>& pool) {
+  std::vector<millpond_capture*> handles;
+  handles.reserve(captures_.size() + 1);
   const auto of_pool = [&pool](const auto& x) { return x.pool == pool; };
   active_.erase(std::remove_if(active_.begin(), active_.end(), of_pool), active_.end());
   for (const Capture& capture : captures_) {
-    if (of_pool(capture)) (void)failed(millpond_capture_release_async(capture.handle));
+    if (of_pool(capture)) handles.push_back(capture.handle);
   }
   captures_.erase(std::remove_if(captures_.begin(), captures_.end(), of_pool), captures_.end());
-  (void)failed(millpond_capture_release_async(pool->kept));
-  pools_.erase(std::find(pools_.begin(), pools_.end(), pool));
+  handles.push_back(pool->kept);
   ended_.push_back(pool);
+  pools_.erase(std::find(pools_.begin(), pools_.end(), pool));
   count();
+  return handles;
 }
 
 bool Device::has_ended_pools() {

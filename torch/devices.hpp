@@ -34,7 +34,8 @@ inline C_Stream stream_of(Stream stream) { return reinterpret_cast<C_Stream>(str
 
 /// What the driver records on a stream at the moment.
 struct Recording {
-  enum class State { none, active, broken } state;
+  /// `unknown`: the driver does not say, and it may be `active`.
+  enum class State { none, active, broken, unknown } state;
   std::uint64_t id;  // of the capture, unique in the process
 };
 Recording recording(Stream stream);
@@ -102,7 +103,7 @@ class Device {
   void protect(const std::shared_ptr<Pool>& pool, Stream stream, std::uint64_t id);
   void end_stale(Stream stream, const Recording& now);
   void end_capture(Capture& capture);
-  void finish(const std::shared_ptr<Pool>& pool);
+  std::vector<millpond_capture*> finish(const std::shared_ptr<Pool>& pool);
   void count();
 
   millpond_device* const device_;

@@ -225,6 +225,52 @@ TEST_F(Graphs, AGraphOutlivesTheOthersOfItsPool) {
   for (void* p : results) millpond_torch_free(p, kMiB, 0, queue());
 }
 
+/// The fake driver can be made to fail; a real one cannot.
+TEST_F(Graphs, ACaptureThatTheDriverCannotTellOfIsProtected) {
+  using Fail = int (*)(const char*, std::uint64_t, std::uint32_t, int);
+  const char* named = std::getenv("MILLPOND_CUDA_LIBRARY");
+  void* library = dlopen(named != nullptr ? named : "libcuda.so.1", RTLD_NOW);
+  const auto fail = reinterpret_cast<Fail>(dlsym(library, "fakecuda_fail"));
+  if (fail == nullptr) GTEST_SKIP() << "not the fake driver";
+  const auto pool_of = [](void* p) {
+    for (const Block& b : blocks()) {
+      if (b.address == reinterpret_cast<std::uintptr_t>(p)) return b.pool_second;
+    }
+    return std::uint64_t{0};
+  };
+  const auto fails_once = [fail](std::uint32_t code) {
+    ASSERT_EQ(0, fail("cuStreamGetCaptureInfo_v2", 1, code, 0));
+  };
+  for (const bool first : {true, false}) {
+    const PoolId id{0, first ? 51u : 52u};
+    begin(id, 0);
+    void* before = first ? nullptr : millpond_torch_alloc(kMiB, 0, queue());
+    fails_once(999);  // CUDA_ERROR_UNKNOWN
+    void* scratch = millpond_torch_alloc(5 * kMiB, 0, queue());
+    EXPECT_EQ(id.second, pool_of(scratch));
+    EXPECT_EQ(0, driver_.cuMemsetD8Async(address(scratch), 61, 5 * kMiB, stream_));
+    void* result = millpond_torch_alloc(kMiB, 0, queue());
+    EXPECT_EQ(id.second, pool_of(result));
+    EXPECT_EQ(0, driver_.cuMemcpyDtoDAsync_v2(address(result), address(scratch), kMiB, stream_));
+    millpond_torch_free(scratch, 5 * kMiB, 0, queue());
+    Driver::Handle exec = end(id);
+    expect_result(exec, result, 61);
+    EXPECT_EQ(0, driver_.cuGraphExecDestroy(exec));
+    millpond_torch_release_pool(0, id);
+    for (void* p : {before, result}) millpond_torch_free(p, kMiB, 0, queue());
+  }
+  // What says that there is no such stream says that nothing is recorded.
+  const PoolId id{0, 53};
+  Stream mine = queue();
+  millpond_torch_begin_allocate_to_pool(0, id, [mine](Stream s) { return s == mine; });
+  fails_once(400);  // CUDA_ERROR_INVALID_HANDLE
+  void* p = millpond_torch_alloc(kMiB, 0, queue());
+  EXPECT_EQ(id.second, pool_of(p));
+  millpond_torch_end_allocate_to_pool(0, id);
+  millpond_torch_free(p, kMiB, 0, queue());
+  millpond_torch_release_pool(0, id);
+}
+
 /// Up to 2.11 PyTorch tells neither the end nor the release of a capture that broke, its filter
 /// looks into a graph that is gone, and all graphs are captured on one stream.
 TEST_F(Graphs, ACaptureThatNobodyEndedDoesNotExposeLaterGraphs) {
