@@ -188,8 +188,8 @@ class _Memory:
 class Block(_Memory):
     """A block of device memory. It is freed on the stream it was allocated on, when this object ends.
 
-    `fill` without a stream, `copy_from`, `copy_to` and `bytes` wait for the block's own stream and for the default one, and
-    are done when they return. Work on a non-blocking stream that is not its own must be waited for before.
+    `fill` without a stream, `copy_from`, `copy_to` and `bytes` wait for all work queued on the device before; while a stream
+    is captured, only for the block's own stream and what the default one waits for. They are done when they return.
     """
 
     def __init__(self, device: Device, ptr: int, size: int, stream: Optional[int]) -> None:
@@ -218,7 +218,8 @@ class Block(_Memory):
         check(library().millpond_record_stream(self.ptr, handle_of(stream)))
 
     def _await_stream(self) -> None:
-        """Blocking copies and fills are work on the default stream, with which a non-blocking stream has no order."""
+        """While a stream is captured, blocking copies and fills wait only for what the default stream waits for, which a
+        non-blocking stream is not part of."""
         if not self._stream:
             return
         lib, device = library(), self.device.handle

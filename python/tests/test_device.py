@@ -388,7 +388,7 @@ class OnCuda(unittest.TestCase):
         on_fake_driver(f"""
 import sys
 sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
-import millpond, threading
+import ctypes, millpond, os, threading
 from test_device import hold
 
 device = millpond.Device("cuda")
@@ -415,6 +415,16 @@ assert bytes(block) == b"\\4" * 5000, "fill"
 gate = held(5)
 block.copy_from(b"\\6" * 5000)
 assert bytes(block) == b"\\6" * 5000, "copy_from"
+
+# While another stream is captured the library cannot wait for the whole device.
+driver = ctypes.CDLL(os.environ["MILLPOND_CUDA_LIBRARY"])
+captured, graph = device.stream(non_blocking=True), ctypes.c_void_p()
+context = ctypes.c_void_p()
+assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 == driver.cuCtxPushCurrent_v2(context)
+assert driver.cuStreamBeginCapture_v2(ctypes.c_void_p(captured.handle), 2) == 0
+gate = held(8)
+assert bytes(block) == b"\\10" * 5000, "in a capture"
+assert driver.cuStreamEndCapture(ctypes.c_void_p(captured.handle), ctypes.byref(graph)) == 0
 gate = held(7)
 stream.close()
 assert bytes(block) == b"\\7" * 5000, "after the stream's end"
