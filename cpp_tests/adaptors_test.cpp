@@ -142,6 +142,17 @@ TEST_F(Adaptors, AnArenaIsOnOneStream) {
   EXPECT_EQ(0u, arena.reserved_bytes());
 }
 
+TEST_F(Adaptors, ACallbackThatIsAskedForMemoryMayReleaseAnArena) {
+  Pool pool(device_, 8u << 20);
+  const ArenaResource arena(Resource(pool), stream_, 2u << 20);
+  const millpond::OomCallback callback(device_, [&arena](std::uint64_t) {
+    arena.release();
+    return true;
+  });
+  for (int i = 0; i < 8; ++i) EXPECT_NE(nullptr, arena.allocate(2u << 20));
+  EXPECT_LE(arena.reserved_bytes(), 8u << 20);
+}
+
 TEST_F(Adaptors, TheyCompose) {
   Pool small(device_), large(device_);
   {

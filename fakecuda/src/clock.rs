@@ -78,7 +78,7 @@ impl Clock {
         *self.by_name.entry(name).or_default() += time;
     }
 
-    /// [ns] of one function, or of all.
+    /// \[ns\] of one function, or of all.
     pub(crate) fn passed(&self, name: Option<&str>) -> u64 {
         name.map_or(self.now, |name| self.by_name.get(name).copied().unwrap_or(0))
     }

@@ -123,21 +123,148 @@ class BlockInfo:
 _STATES = {_abi.BLOCK_LIVE: "live", _abi.BLOCK_WAITING: "waiting", _abi.BLOCK_FREE: "free"}
 
 
-def blocks(device: Any, pool: Any, states: int) -> list[BlockInfo]:
-    lib, size = library(), ctypes.sizeof(_abi.BlockRecord)
+def _listed(record: Any, call: Callable[[Any, int, int, Any], int]) -> Any:
+    """The records of a function that lists (records, the size of one, capacity, how many there are)."""
     count, capacity = ctypes.c_size_t(), 1024
     while True:
-        records = (_abi.BlockRecord * capacity)()
-        check(lib.millpond_device_list_blocks(device, pool, states, records, size, capacity, ctypes.byref(count)))
+        records = (record * capacity)()
+        check(call(records, ctypes.sizeof(record), capacity, ctypes.byref(count)))
         if count.value <= capacity:
-            break
+            return records[: count.value]
         capacity = count.value + count.value // 8  # others allocate meanwhile
+
+
+def blocks(device: Any, pool: Any, states: int) -> list[BlockInfo]:
+    lib = library()
+    records = _listed(_abi.BlockRecord, lambda *to: lib.millpond_device_list_blocks(device, pool, states, *to))
     return [
         BlockInfo(
             r.ptr or 0, r.size_bytes, r.requested_bytes, r.stream or 0, _STATES.get(r.state, str(r.state)),
             lib.millpond_tag_get_name(r.tag).decode(errors="replace"),
         )
-        for r in records[: count.value]
+        for r in records
+    ]
+
+
+@dataclass(frozen=True)
+class TagStats:
+    """What the blocks of one tag have."""
+
+    requested_bytes: Counter
+    allocated_bytes: Counter
+    blocks: Counter
+    waiting_bytes: int
+
+
+def tags(device: Any) -> dict[str, TagStats]:
+    lib = library()
+    found = _listed(_abi.TagStats, lambda *to: lib.millpond_device_list_tags(device, *to))
+
+    def counter(c: _abi.Counter) -> Counter:
+        return Counter(c.current, c.peak, c.total)
+
+    return Stats(
+        counter(raw.requested_bytes), counter(raw.allocated_bytes), counter(raw.active_bytes),
+        counter(raw.reserved_bytes), counter(raw.sleeping_bytes), counter(raw.blocks), counter(raw.segments),
+        raw.driver_calls, raw.out_of_memory_count, raw.limit_bytes,
+    )
+
+
+def _by_name(call: Any, handle: Any, size: int, name_of: Any, find: Any) -> dict[str, int]:
+    raw = ctypes.create_string_buffer(size)
+    ctypes.cast(raw, ctypes.POINTER(ctypes.c_size_t))[0] = size
+    check(call(handle, raw))
+    found: dict[str, int] = {}
+    value = ctypes.c_uint64()
+    while True:
+        name = name_of(len(found))
+        if name is None:
+            return found
+        check(find(raw, name, ctypes.byref(value)))
+        found[name.decode()] = value.value
+
+
+def memory_stats(call: Any, handle: Any) -> dict[str, int]:
+    lib = library()
+    return _by_name(
+        call, handle, _abi.MEMORY_STATS_BYTES, lib.millpond_memory_stats_name, lib.millpond_memory_stats_find
+    )
+
+
+def host_memory_stats(handle: Any) -> dict[str, int]:
+    lib = library()
+    return _by_name(
+        lib.millpond_device_get_host_memory_stats, handle, _abi.HOST_MEMORY_STATS_BYTES,
+        lib.millpond_host_memory_stats_name, lib.millpond_host_memory_stats_find,
+    )
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How long calls of one kind took, in nanoseconds."""
+
+    count: int
+    total_ns: int
+    min_ns: int
+    max_ns: int
+    buckets: tuple[int, ...]
+    _raw: _abi.Latency = field(repr=False, compare=False)
+
+    def quantile(self, part: float) -> int:
+        """The nanoseconds that this part (0 to 1) of the calls did not exceed; at most a quarter too long."""
+        out = ctypes.c_uint64()
+        check(library().millpond_latency_quantile(ctypes.byref(self._raw), part, ctypes.byref(out)))
+        return out.value
+
+    def histogram(self) -> list[tuple[int, int]]:
+        """(the shortest duration in nanoseconds, how many calls) of each bucket that has any."""
+        start = library().millpond_latency_bucket_start
+        return [(start(i), n) for i, n in enumerate(self.buckets) if n]
+
+
+def latency(handle: Any, what: str) -> Latency:
+    if what not in _abi.LATENCY:
+        raise ValueError(f"{what!r} is not one of {', '.join(_abi.LATENCY)}")
+    raw = _abi.Latency(struct_size=ctypes.sizeof(_abi.Latency))
+    check(library().millpond_device_get_latency(handle, _abi.LATENCY[what], ctypes.byref(raw)))
+    return Latency(raw.count, raw.total_ns, raw.min_ns, raw.max_ns, tuple(raw.buckets), raw)
+
+
+@dataclass(frozen=True)
+class BlockInfo:
+    """One block of `Device.blocks`. `state` is "live", "waiting" (freed, and a stream is not done) or "free"."""
+
+    ptr: int
+    size: int
+    requested: int
+    stream: int
+    state: str
+    tag: str
+
+
+_STATES = {_abi.BLOCK_LIVE: "live", _abi.BLOCK_WAITING: "waiting", _abi.BLOCK_FREE: "free"}
+
+
+def _listed(record: Any, call: Callable[[Any, int, int, Any], int]) -> Any:
+    """The records of a function that lists (records, the size of one, capacity, how many there are)."""
+    count, capacity = ctypes.c_size_t(), 1024
+    while True:
+        records = (record * capacity)()
+        check(call(records, ctypes.sizeof(record), capacity, ctypes.byref(count)))
+        if count.value <= capacity:
+            return records[: count.value]
+        capacity = count.value + count.value // 8  # others allocate meanwhile
+
+
+def blocks(device: Any, pool: Any, states: int) -> list[BlockInfo]:
+    lib = library()
+    records = _listed(_abi.BlockRecord, lambda *to: lib.millpond_device_list_blocks(device, pool, states, *to))
+    return [
+        BlockInfo(
+            r.ptr or 0, r.size_bytes, r.requested_bytes, r.stream or 0, _STATES.get(r.state, str(r.state)),
+            lib.millpond_tag_get_name(r.tag).decode(errors="replace"),
+        )
+        for r in records
     ]
 
 
@@ -168,7 +295,7 @@ def tags(device: Any) -> dict[str, TagStats]:
         t.name.decode(errors="replace"): TagStats(
             counter(t.requested_bytes), counter(t.allocated_bytes), counter(t.blocks), t.waiting_bytes
         )
-        for t in found[: count.value]
+        for t in found
     }
 
 

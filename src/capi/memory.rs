@@ -2,13 +2,12 @@
 
 use crate::capi::guard::{Out, OutStruct, Versioned, run};
 use crate::capi::handles::{self, Named};
-use crate::capi::pool::{stream_id, to_ptr};
+use crate::capi::pool::{stream_id, to_ptr, unordered};
 use crate::capi::stream::event_id;
 use crate::capi::types::{millpond_block_info, millpond_device, millpond_host_stats};
 use crate::paddle::abi::{C_Event, C_Status, C_Stream};
-use crate::runtime::{self, HostStats, PoolId, ladder};
+use crate::runtime::{self, HostStats, PoolId};
 use std::ffi::c_void;
-use std::ptr::NonNull;
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers.
 unsafe impl Versioned for millpond_block_info {}
@@ -45,23 +44,7 @@ pub unsafe extern "C" fn millpond_alloc(
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
     let pool = Named(handles::default_pool_of(device));
-    if let Some(out) = NonNull::new(out_ptr).filter(|p| p.is_aligned())
-        && let Some(addr) = ladder::alloc_unordered(pool, size_bytes as u64)
-    {
-        // SAFETY: C's promise, as the header states it.
-        unsafe { out.write(to_ptr(addr)) };
-        return C_Status::SUCCESS;
-    }
-    run(|| {
-        // SAFETY: C's promise, as the header states it.
-        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
-        let device = handles::device(device)?;
-        let addr =
-            device.memory().alloc_unordered(PoolId::DEFAULT, size_bytes as u64).map_err(handles::named)?;
-        ladder::remember(pool, device, PoolId::DEFAULT);
-        out.set(to_ptr(addr));
-        Ok(())
-    })
+    unordered(pool, size_bytes, out_ptr, || Ok((handles::device(device)?, PoolId::DEFAULT)))
 }
 
 /// Frees a block of any pool of any device. A block of `millpond_alloc` is reused once every stream has passed this

@@ -1,12 +1,15 @@
 //! Pools: stream-ordered memory.
 
+use crate::base::error::Result;
 use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, text};
 use crate::capi::handles::{self, Named};
 use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
 use crate::paddle::abi::{C_Status, C_Stream};
-use crate::runtime::ladder;
+use crate::runtime::ladder::{self, Caller};
+use crate::runtime::{DeviceState, PoolId};
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 // SAFETY: repr(C), `struct_size` first, integers and a raw pointer.
 unsafe impl Versioned for millpond_pool_options {}
@@ -155,7 +158,17 @@ pub unsafe extern "C" fn millpond_pool_alloc_unordered(
     size_bytes: usize,
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
-    let by = Named(pool);
+    unordered(Named(pool), size_bytes, out_ptr, || handles::pool(pool))
+}
+
+/// A request without a stream to the pool that `by` names and that `find` looks up if the first step has not found it.
+#[inline(always)]
+pub(super) fn unordered(
+    by: Named,
+    size_bytes: usize,
+    out_ptr: *mut *mut c_void,
+    find: impl FnOnce() -> Result<(&'static Arc<DeviceState>, PoolId)>,
+) -> C_Status {
     if let Some(out) = NonNull::new(out_ptr).filter(|p| p.is_aligned())
         && let Some(addr) = ladder::alloc_unordered(by, size_bytes as u64)
     {
@@ -166,10 +179,9 @@ pub unsafe extern "C" fn millpond_pool_alloc_unordered(
     run(|| {
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
-        let (device, id) = handles::pool(pool)?;
-        let got = device.memory().alloc_unordered(id, size_bytes as u64);
-        let addr = got.map_err(|e| handles::with_name(pool, e))?;
-        ladder::remember(by, device, id);
+        let (device, pool) = find()?;
+        let addr = device.memory().alloc_unordered(pool, size_bytes as u64).map_err(|e| by.refused(e))?;
+        ladder::remember(by, device, pool);
         out.set(to_ptr(addr));
         Ok(())
     })

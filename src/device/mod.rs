@@ -210,7 +210,7 @@ pub trait Device: Send + Sync {
     fn most_blocks(&self) -> u64 {
         u64::MAX
     }
-    /// [B] of the device that are not taken unless an option says so: what its driver and its libraries need while a
+    /// \[B\] of the device that are not taken unless an option says so: what its driver and its libraries need while a
     /// program runs.
     fn headroom(&self) -> u64 {
         0

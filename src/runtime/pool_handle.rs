@@ -46,7 +46,8 @@ impl PoolHandle {
         ladder::alloc(*self, stream, bytes, |got| got)
     }
 
-    /// Memory that every stream and the host may use at once, as [`Memory::alloc_unordered`] gives it. 0 bytes give
+    /// Memory that every stream and the host may use at once, as
+    /// [`Memory::alloc_unordered`](crate::runtime::Memory::alloc_unordered) gives it. 0 bytes give
     /// address 0.
     pub fn alloc_unordered(&self, bytes: u64) -> Result<u64> {
         if let Some(addr) = ladder::alloc_unordered(*self, bytes) {

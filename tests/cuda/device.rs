@@ -127,8 +127,30 @@ fn registered_memory_is_copied_while_the_caller_goes_on() {
     d.host_unregister(at).unwrap();
     assert!(d.stream_query(s).unwrap(), "the end of the registration has waited");
     assert_eq!(d.host_unregister(at).unwrap_err().code(), Code::UnknownPointer);
+    let pinned = d.host_alloc(MIB).unwrap();
+    assert_eq!(d.host_register(pinned + 8, 8).unwrap_err().code(), Code::Busy, "it is the library's own");
+    d.host_free(pinned).unwrap();
     // The end of the device ends what is left.
     d.host_register(at, 1 << 20).unwrap();
+    fake.end();
+}
+
+#[test]
+fn memory_that_is_registered_in_part_is_refused_or_has_been_read_when_the_call_returns() {
+    let (fake, d) = one(&[]);
+    let mut own = vec![7_u8; 1 << 20];
+    let at = own.as_mut_ptr().expose_provenance() as u64;
+    let s = d.stream_create().unwrap();
+    let block = d.memory().alloc(POOL, s, 1 << 20).unwrap();
+    for (from, bytes) in [(at, 4096), (at + (1 << 20) - 4096, 4096)] {
+        d.host_register(from, bytes).unwrap();
+        // The fake driver refuses such a range; NVIDIA's documentation does not say what a real one does.
+        match unsafe { d.copy_async(s, CopyKind::HostToDevice, block, at, 1 << 20) } {
+            Ok(()) => assert!(d.stream_query(s).unwrap(), "it has waited for the stream"),
+            Err(e) => assert_eq!(e.code(), Code::InvalidArgument),
+        }
+        d.host_unregister(from).unwrap();
+    }
     fake.end();
 }
 

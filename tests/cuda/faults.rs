@@ -3,7 +3,7 @@
 
 use crate::apart::apart_for;
 use crate::cuda::*;
-use millpond::runtime::{self, CopyKind, PoolId};
+use millpond::runtime::{self, CopyKind, PoolId, StreamKind};
 use millpond::{Code, Error, Result};
 use std::collections::BTreeSet;
 
@@ -51,6 +51,13 @@ fn program() -> Result<()> {
     d.copy_peer_async(s, &peer, c, a, MIB)?;
     let h = d.host_alloc(MIB)?;
     d.host_free(h)?;
+    // Memory of its own each time: where the end of a registration fails, it stays.
+    let own = Box::leak(Box::new([0_u8; 4096])).as_mut_ptr().expose_provenance() as u64;
+    d.host_register(own, 4096)?;
+    d.host_unregister(own)?;
+    let apart =
+        d.stream_create_with(StreamKind { priority: d.stream_priorities()?.1, non_blocking: true })?;
+    d.stream_destroy(apart)?;
     let m = d.unified_alloc(MIB)?;
     d.unified_free(m)?;
     d.memory().record_stream(b, t)?;

@@ -55,6 +55,24 @@ fn a_headroom_of_ones_own_with_segments_too() {
 }
 
 #[test]
+fn what_a_pool_had_before_it_slept_comes_back_whatever_the_headroom() {
+    let (fake, d) = one(&[]);
+    let m = d.memory();
+    d.set_options("headroom_mb:8").unwrap();
+    let p = m.pool_create(0).unwrap();
+    let at = m.alloc(p, 0, 24 * MIB).unwrap();
+    d.memset(at, 7, 24 * MIB).unwrap();
+    d.pools_sleep(&[p], true).unwrap();
+    // Others leave room for it, but not for as much more.
+    assert_eq!(fake.take(0, 36 * MIB), 0);
+    d.pools_wake(&[p]).unwrap();
+    assert_eq!(fake.read(0, at + 24 * MIB - 1, 1), Ok(vec![7]));
+    assert_eq!(m.alloc(p, 0, GRANULE).unwrap_err().code(), Code::OutOfMemory, "growth leaves it alone");
+    m.free(at, Some(0), None).unwrap();
+    fake.end();
+}
+
+#[test]
 fn without_scattering_each_block_is_in_one_piece_of_addresses_of_its_granules() {
     let (fake, d) = one(&[]);
     let m = d.memory();

@@ -1,13 +1,6 @@
 # The archive defines exactly the functions that the C header declares; the plugin exports InitPlugin and nothing else.
 cmake_policy(VERSION 3.22)
-
-function(run)
-  execute_process(COMMAND ${ARGV} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
-  if(NOT status EQUAL 0)
-    message(FATAL_ERROR "failed (${status}): ${ARGV}\n${errors}")
-  endif()
-  set(output "${output}" PARENT_SCOPE)
-endfunction()
+include("${CMAKE_CURRENT_LIST_DIR}/symbols.cmake")
 
 # The preprocessor takes the comments away, which name functions too.
 run("${C_COMPILER}" -std=c11 -E -P "-I${ROOT}/include" "${ROOT}/include/millpond/millpond.h")
@@ -18,27 +11,15 @@ if(NOT declared)
   message(FATAL_ERROR "found no function in millpond.h")
 endif()
 
-run("${NM}" --defined-only --extern-only "${ARCHIVE}")
-string(REGEX MATCHALL "[A-Za-z] [^ \n]+\n" defined "${output}")
-list(TRANSFORM defined REPLACE "^. ([^\n]+)\n$" "\\1")
+symbols(defined --defined-only --extern-only "${ARCHIVE}")
 if(NOT LOCALIZED)
   list(FILTER defined INCLUDE REGEX "^millpond_")
 endif()
 
-set(missing ${declared})
-list(REMOVE_ITEM missing ${defined})
-set(extra ${defined})
-list(REMOVE_ITEM extra ${declared})
-if(missing)
-  message(SEND_ERROR "declared in millpond.h, not defined by the archive: ${missing}")
-endif()
-if(extra)
-  message(SEND_ERROR "defined by the archive, not declared in millpond.h: ${extra}")
-endif()
+compare(declared defined "declared in millpond.h, not defined by the archive"
+        "defined by the archive, not declared in millpond.h")
 
-run("${NM}" -D --defined-only "${PLUGIN}")
-string(REGEX MATCHALL "[A-Za-z] [^ \n]+\n" exported "${output}")
-list(TRANSFORM exported REPLACE "^. ([^\n]+)\n$" "\\1")
+symbols(exported -D --defined-only "${PLUGIN}")
 if(NOT exported STREQUAL "InitPlugin")
   message(SEND_ERROR "the plugin exports `${exported}`, not just InitPlugin")
 endif()

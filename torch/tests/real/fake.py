@@ -74,3 +74,24 @@ def device_bytes(torch, size, device="cuda"):
 
 def collect():
     gc.collect()
+
+
+def all_given_back(torch, before):
+    """What is gone is the device's again."""
+    collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert used() <= before, f"{(used() - before) / MIB} MiB are left"
+
+
+def freed_while_another_stream_reads(torch, size):
+    """The addresses of a tensor that is gone; what a stream that stands still has to do will read it. `hold(False)` lets
+    it go on."""
+    side = torch.cuda.Stream()
+    tensor = device_bytes(torch, size)
+    torch.cuda.synchronize()
+    hold(True)
+    with torch.cuda.stream(side):
+        device_bytes(torch, MIB).copy_(tensor[:MIB])
+    tensor.record_stream(side)
+    return span(tensor)

@@ -1,5 +1,5 @@
 """Millpond as PyTorch's own kind of allocator: what torch.cuda itself says and does then."""
-from fake import MIB, collect, content, device_bytes, driver, enabled, poke, settings, used
+from fake import MIB, all_given_back, collect, content, device_bytes, driver, enabled, poke, settings, used
 from graphs import replays
 
 GIB = 1024 * MIB
@@ -64,10 +64,7 @@ def check_a_mempool():
     outside = [device_bytes(torch, 32 * MIB) for _ in range(8)]
     assert not places & {t.data_ptr() for t in outside}, "the pool's memory is its own"
     del outside, pool
-    collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    assert used() <= before, f"{(used() - before) // MIB} MiB are left"
+    all_given_back(torch, before)
 
 
 def check_a_mempool_in_a_capture():

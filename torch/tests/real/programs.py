@@ -1,21 +1,16 @@
 """What whole programs do: streams, threads, captures of several streams, forks, and an end with everything alive."""
 import threading
 
-from fake import MIB, apart, collect, content, device_bytes, enabled, hold, poke, settings, span, used
+from fake import (
+    MIB, apart, collect, content, device_bytes, driver, enabled, freed_while_another_stream_reads, hold, poke,
+    settings, span, used,
+)
 from graphs import broken_capture, copying_graph, replays
 
 
 def check_record_stream_is_kept():
     torch = enabled()
-    side = torch.cuda.Stream()
-    tensor = device_bytes(torch, 64 * MIB)
-    torch.cuda.synchronize()
-    hold(True)
-    with torch.cuda.stream(side):
-        device_bytes(torch, MIB).copy_(tensor[:MIB])
-    tensor.record_stream(side)
-    place = span(tensor)
-    del tensor
+    place = freed_while_another_stream_reads(torch, 64 * MIB)
     others = [device_bytes(torch, 16 * MIB) for _ in range(8)]
     assert not [t for t in others if t.data_ptr() in place], "the other stream has not read it yet"
     hold(False)
@@ -181,7 +176,6 @@ def check_a_limit():
 
 def check_a_stream_of_others_ends_before_its_block():
     import ctypes
-    from fake import driver
     torch = enabled()
     torch.cuda.synchronize()
     handle = ctypes.c_void_p()

@@ -1,5 +1,5 @@
 """How Millpond becomes PyTorch's allocator, and what a program sees then."""
-from fake import MIB, collect, device_bytes, driver, enabled, hold, settings
+from fake import MIB, collect, device_bytes, driver, enabled, freed_while_another_stream_reads, hold, settings
 
 GIB = 1024 * MIB
 
@@ -52,17 +52,22 @@ def check_enable_after_a_tensor_that_is_gone():
     after(touch)
 
 
+def refused(millpond_torch, why):
+    """enable() fails, since PyTorch's own allocator has memory."""
+    try:
+        millpond_torch.enable()
+    except millpond_torch.MillpondError as e:
+        assert why in str(e), e
+    else:
+        raise AssertionError("PyTorch's own allocator has memory")
+
+
 def check_enable_after_a_tensor_that_lives():
     driver()
     import torch
     held = device_bytes(torch, MIB)
     import millpond_torch
-    try:
-        millpond_torch.enable()
-    except millpond_torch.MillpondError as e:
-        assert "before the first CUDA tensor" in str(e), e
-    else:
-        raise AssertionError("PyTorch's own allocator has a tensor")
+    refused(millpond_torch, "before the first CUDA tensor")
     assert not millpond_torch.is_enabled()
     # All goes on as before.
     more = device_bytes(torch, MIB)
@@ -77,12 +82,7 @@ def check_enable_while_a_pool_lives():
         device_bytes(torch, MIB)
     import millpond_torch
     assert torch.cuda.memory_allocated() == 0
-    try:
-        millpond_torch.enable()
-    except millpond_torch.MillpondError as e:
-        assert "a torch.cuda.MemPool that is alive" in str(e), e
-    else:
-        raise AssertionError("PyTorch's own allocator has a pool's memory")
+    refused(millpond_torch, "a torch.cuda.MemPool that is alive")
     del pool
     collect()
     millpond_torch.enable()
@@ -123,17 +123,9 @@ def by_hand():
 def check_another_stream_uses_a_block_without_hooks():
     """record_stream does nothing then, so nobody tells us."""
     torch = by_hand()
-    side = torch.cuda.Stream()
-    tensor = device_bytes(torch, 64 * MIB)
-    torch.cuda.synchronize()
-    hold(True)
-    with torch.cuda.stream(side):
-        device_bytes(torch, MIB).copy_(tensor[:MIB])
-    tensor.record_stream(side)
-    place = tensor.data_ptr()
-    del tensor
+    place = freed_while_another_stream_reads(torch, 64 * MIB)
     collect()
-    assert device_bytes(torch, 64 * MIB).data_ptr() != place, "the other stream has not read it yet"
+    assert device_bytes(torch, 64 * MIB).data_ptr() != place.start, "the other stream has not read it yet"
     hold(False)
     torch.cuda.synchronize()
 
