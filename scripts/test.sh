@@ -47,6 +47,7 @@ if wanted view; then
   need python3-venv python_venv_works
 fi
 need clang-format have clang-format
+need pyflakes3 have pyflakes3
 install_missing
 no_browser=
 if wanted view; then may_install chromium browser_starts || no_browser=$lacking; fi
@@ -83,6 +84,23 @@ fail_one() {
   $1"
 }
 
+# fail_some <number> <what>: of the tests that $log is about, which it names.
+fail_some() {
+  failed=$((failed + $1))
+  failures="$failures
+  $2: $1
+$(failing_tests)"
+}
+
+# The names of the tests that failed, as Rust's tests, CTest, Python's unittest, and the scripts of this repository print
+# them. The end of a long output is all that some readers get to see.
+failing_tests() {
+  sed -n -e 's/^test \(.*\) \.\.\. FAILED$/    \1/p' \
+    -e 's/^[[:space:]]*[0-9]* - \(.* ([A-Z].*)\)$/    \1/p' \
+    -e 's/^\(FAIL\|ERROR\): /    /p' \
+    -e 's/^\(FAILED\|failed\):* \{1,\}\([^(].*\)/    \2/p' "$log" | head -n 40
+}
+
 # check <name> <command...>: one command that counts as one test.
 check() {
   name=$1
@@ -102,10 +120,8 @@ count() {
   if [ -n "$sums" ]; then
     set -- $sums
     passed=$((passed + $1))
-    failed=$((failed + $2))
     skipped=$((skipped + $3))
-    [ "$2" -eq 0 ] || failures="$failures
-  $what: $2"
+    [ "$2" -eq 0 ] || fail_some "$2" "$what"
   elif [ "$status" -ne 0 ]; then
     fail_one "$what: the checks did not run to their end"
   fi
@@ -121,10 +137,8 @@ rust_tests() {
   sums=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p' "$log" |
     awk '{ p += $1; f += $2 } END { print p + 0, f + 0 }')
   passed=$((passed + ${sums% *}))
-  failed=$((failed + ${sums#* }))
   if [ "${sums#* }" -ne 0 ]; then
-    failures="$failures
-  cargo test: $package: ${sums#* }"
+    fail_some "${sums#* }" "cargo test: $package"
   elif [ "$status" -ne 0 ]; then
     fail_one "cargo test: $package did not run to its end"
   fi
@@ -133,6 +147,7 @@ rust_tests() {
 fast() {
   check "cargo fmt" cargo fmt --all --check
   check "clang-format" scripts/format.sh --dry-run --Werror
+  check "pyflakes" pyflakes3 examples gpu python tests torch
   check "clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
   check "clippy, as built into the plugin" \
     cargo clippy --locked --lib --no-default-features --features plugin -- -D warnings
@@ -214,9 +229,7 @@ c() {
     idle=$(grep -c '^ *[0-9]*/[0-9]* Test .*\*\*\*Skipped ' "$log")
     passed=$((passed + ${sums#* } - ${sums% *} - idle))
     skipped=$((skipped + idle))
-    failed=$((failed + ${sums% *}))
-    [ "${sums% *}" -eq 0 ] || failures="$failures
-  ctest: ${sums% *}"
+    [ "${sums% *}" -eq 0 ] || fail_some "${sums% *}" ctest
   elif [ "$status" -ne 0 ]; then
     fail_one "ctest did not run to its end"
   fi

@@ -4,6 +4,7 @@ the real library on the host device. A stub plays PyTorch and calls the library 
 Needs MILLPOND_TORCH_LIBRARY, the built libmillpond-torch.so. Each case is a process of its own: the library is loaded
 once in a process, and PyTorch's allocator set once.
 """
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -349,10 +350,7 @@ class Package(unittest.TestCase):
 
     def test_a_wheel_can_be_built(self):
         """From the tree, without network: with the setuptools that are there, in a copy of the tree."""
-        try:
-            import setuptools  # noqa: F401
-            import wheel  # noqa: F401
-        except ImportError:
+        if not (importlib.util.find_spec("setuptools") and importlib.util.find_spec("wheel")):
             self.skipTest("setuptools and wheel are not here (Debian: python3-setuptools, python3-wheel)")
         import shutil
         import zipfile

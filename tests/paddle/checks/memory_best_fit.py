@@ -3,7 +3,7 @@ import gc
 
 import numpy as np
 
-from support import MIB, Plugin, main, resident_bytes, same, to_device
+from support import MIB, Plugin, main, same, to_device
 
 plugin = Plugin()
 

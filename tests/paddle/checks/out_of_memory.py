@@ -2,7 +2,6 @@
 import gc
 
 import numpy as np
-import paddle
 
 from support import MIB, main, same, to_device
 

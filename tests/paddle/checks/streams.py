@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import paddle
 
-from support import MIB, TYPE, main, place, same, to_device
+from support import MIB, TYPE, main, same, to_device
 
 DEVICE = f"{TYPE}:0"
 
