@@ -22,7 +22,7 @@ pub(crate) const OWN_SEGMENT: u32 = LARGE_UNITS / 2;
 const MOST_PASSED: u32 = 64;
 
 /// So many sixteenths of what the program has never needed may be stuck. Measured on recorded programs
-/// (docs/performance.md): with two, programs that have twice what they need call the device more; with four, those
+/// (docs/decisions/segments.md): with two, programs that have twice what they need call the device more; with four, those
 /// that have little more need 0.6 % more of it.
 const STUCK_SIXTEENTHS: i64 = 3;
 

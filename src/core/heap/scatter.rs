@@ -64,7 +64,7 @@ pub(crate) enum Runs {
 
 /// So many pieces may be mapped for a block even if fewer would do. Each piece is a call to the device.
 ///
-/// Measured on the recorded programs (docs/performance.md): 2 instead of 3 costs one program 0.4 % of the device, and 8
+/// Measured on the recorded programs (docs/decisions/mapping.md): 2 instead of 3 costs one program 0.4 % of the device, and 8
 /// saves hardly any calls.
 const FEW: usize = 3;
 
