@@ -3,7 +3,7 @@
 
     python3 python/tests/run.py BUILD [--command FILE]
 
-With CuPy, numba-cuda and cuda.core where pip can get them; where it cannot, their tests are skipped, aloud. Their wheels
+With CuPy, numba-cuda, cuda.core and mypy where pip can get them; where it cannot, their tests are skipped, aloud. Their wheels
 are kept in ${XDG_CACHE_HOME:-~/.cache}/millpond/wheels, so a second run needs no network. The last line is
 `python: N passed, N failed, N skipped`.
 
@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 # What was tried. CuPy brings NumPy; numba-cuda loads the small runtime of CUDA as it is imported.
 HOSTS = ["cupy-cuda12x==14.2.0", "numba-cuda==0.30.4", "cuda-core==1.2.2", "cuda-bindings==13.5.0",
-         "nvidia-cuda-runtime==13.5.37"]
+         "nvidia-cuda-runtime==13.5.37", "mypy==2.4.1"]
 PIP_SECONDS = 600
 
 

@@ -66,7 +66,7 @@ def _others(folder: Optional[pathlib.Path]) -> Iterator[pathlib.Path]:
 
 def _default(types: List[str], ours: str) -> Optional[str]:
     """The device that PaddlePaddle would begin with if we were not there; None: it does not begin with us anyway."""
-    import paddle  # type: ignore[import-not-found]
+    import paddle
 
     if paddle.is_compiled_with_cuda() or paddle.is_compiled_with_xpu():
         return None

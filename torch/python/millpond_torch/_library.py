@@ -3,11 +3,14 @@
 Looked for, in this order: the file that MILLPOND_TORCH_LIBRARY names; the folder of this package; the prefix that
 Python is installed in, and the usual ones; what the dynamic loader finds. It is loaded once, on first use.
 """
+from __future__ import annotations
+
 import ctypes
 import os
 import pathlib
 import sys
 import threading
+from typing import Any, Iterator, Optional, Tuple
 
 NAME = "libmillpond-torch.so"
 VARIABLE = "MILLPOND_TORCH_LIBRARY"
@@ -40,10 +43,10 @@ class Block(ctypes.Structure):
 
 
 _lock = threading.Lock()
-_loaded = None
+_loaded: Optional[Tuple[str, Any]] = None
 
 
-def _candidates():
+def _candidates() -> Iterator[pathlib.Path]:
     yield pathlib.Path(__file__).parent / NAME
     for prefix in [sys.prefix, sys.base_prefix, "/usr/local", "/opt/millpond", "/usr"]:
         base = pathlib.Path(prefix)
@@ -52,7 +55,7 @@ def _candidates():
         yield from sorted(base.glob(f"lib/*-linux-gnu/{NAME}"))
 
 
-def library_path():
+def library_path() -> str:
     """Where libmillpond-torch.so is, as text. MillpondError where there is none."""
     named = os.environ.get(VARIABLE)
     if named:
@@ -68,7 +71,7 @@ def library_path():
     )
 
 
-def library():
+def library() -> Any:
     """The loaded library, with the signatures of its functions."""
     global _loaded
     with _lock:
@@ -86,7 +89,7 @@ def library():
         return _loaded[1]
 
 
-def _declare(lib):
+def _declare(lib: ctypes.CDLL) -> None:
     c_int, c_size, c_u64 = ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64
     to = ctypes.POINTER
     for name, result, arguments in [
@@ -114,17 +117,18 @@ def _declare(lib):
         function.restype, function.argtypes = result, arguments
 
 
-def last_error(lib):
-    return (lib.millpond_torch_last_error() or b"").decode(errors="replace")
+def last_error(lib: Any) -> str:
+    text: bytes = lib.millpond_torch_last_error() or b""
+    return text.decode(errors="replace")
 
 
-def check(lib, status):
+def check(lib: Any, status: int) -> None:
     """Raises what the library says, unless the status is 0."""
     if status != 0:
         raise MillpondError(last_error(lib))
 
 
-def device_count(lib):
+def device_count(lib: Any) -> int:
     """How many devices Millpond sees; MillpondError with the reason where there is none."""
     count = ctypes.c_size_t()
     if lib.millpond_torch_device_count(ctypes.byref(count)) != 0 or count.value == 0:
@@ -137,6 +141,7 @@ def device_count(lib):
     return count.value
 
 
-def version():
+def version() -> str:
     """The version of the Millpond library, such as "0.1.0"."""
-    return library().millpond_torch_version().decode()
+    text: bytes = library().millpond_torch_version()
+    return text.decode()

@@ -3,6 +3,8 @@
 One file serves one release of PyTorch: its classes differ between releases. MILLPOND_TORCH_NATIVE names the file;
 otherwise it lies in the user's cache, under the release and what it was built from.
 """
+from __future__ import annotations
+
 import ctypes
 import hashlib
 import os
@@ -10,6 +12,7 @@ import pathlib
 import subprocess
 import sysconfig
 import tempfile
+from typing import Any, List, Optional
 
 from ._library import MillpondError
 
@@ -18,7 +21,7 @@ HERE = pathlib.Path(__file__).parent
 SOURCES = [HERE / "native.cpp", HERE / "pluggable.hpp"]
 
 
-def _place(torch):
+def _place(torch: Any) -> pathlib.Path:
     named = os.environ.get(VARIABLE)
     if named:
         return pathlib.Path(named)
@@ -27,7 +30,7 @@ def _place(torch):
     return cache / "millpond_torch" / f"libmillpond-native-{torch.__version__}-{what}.so"
 
 
-def _headers(torch):
+def _headers(torch: Any) -> List[pathlib.Path]:
     """Folders with PyTorch's headers and the CUDA runtime's, which come with PyTorch's wheel or with CUDA's toolkit."""
     base = pathlib.Path(torch.__file__).parent / "include"
     packages = pathlib.Path(sysconfig.get_path("purelib")) / "nvidia"
@@ -40,7 +43,7 @@ def _headers(torch):
     return [base, base / "torch" / "csrc" / "api" / "include", found]
 
 
-def build_native(compiler=None):
+def build_native(compiler: Optional[str] = None) -> str:
     """Builds the allocator of enable(native=True) for the installed PyTorch, unless it is there. Returns the file.
 
     Needs a C++ compiler (`compiler`, else CXX, else g++) and the CUDA runtime's headers. MillpondError where that fails.
@@ -73,7 +76,7 @@ def build_native(compiler=None):
     return str(place)
 
 
-def load_native(torch):
+def load_native(torch: Any) -> ctypes.CDLL:
     """The built allocator, for this release of PyTorch; MillpondError where there is none."""
     place = _place(torch)
     if not place.is_file():

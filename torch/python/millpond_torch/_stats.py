@@ -5,10 +5,19 @@ keys are there. Two mean something of Millpond's own: the "small_pool" has block
 the others here (PyTorch's: below 1 MiB), and "inactive_split" is counted when it is read, so that its peak is the
 highest that was read.
 """
+from __future__ import annotations
+
 import collections
 import ctypes
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
 from ._library import Block, MillpondError, Stats, check, device_count, library
+
+if TYPE_CHECKING:
+    import torch
+
+    # What PyTorch takes for a device.
+    Device = Union[torch.device, str, int, None]
 
 # What memory_stats() has beyond PyTorch's.
 OURS = {"limit_bytes", "free_bytes", "releasable_bytes", "largest_cached_bytes", "largest_free_bytes"}
@@ -16,14 +25,14 @@ OURS = {"limit_bytes", "free_bytes", "releasable_bytes", "largest_cached_bytes",
 HOST_OURS = {"cached_bytes", "pending_bytes"}
 
 
-def _ordinal(device):
+def _ordinal(device: Device) -> int:
     """The number behind what PyTorch takes for a device: None, a number, "cuda:1", torch.device."""
     if device is None:
         import sys
 
         torch = sys.modules.get("torch")
         if torch is not None and getattr(torch.cuda, "is_initialized", bool)():
-            return torch.cuda.current_device()
+            return int(torch.cuda.current_device())
         return 0
     if isinstance(device, int):
         return device
@@ -39,7 +48,7 @@ def _ordinal(device):
     raise MillpondError(f"{device!r} names no CUDA device; give a number, or \"cuda:0\"")
 
 
-def _stats(device):
+def _stats(device: Device) -> Stats:
     lib = library()
     device_count(lib)
     stats = Stats(struct_size=ctypes.sizeof(Stats))
@@ -47,11 +56,11 @@ def _stats(device):
     return stats
 
 
-def _numbers(device, name, read):
+def _numbers(device: Device, name: Callable[[Any, int], Optional[bytes]], read: Callable[..., int]) -> Dict[str, int]:
     """The numbers of a device by name, from one of the library's functions."""
     lib = library()
     device_count(lib)
-    names = []
+    names: List[str] = []
     while (text := name(lib, len(names))) is not None:
         names.append(text.decode())
     values, count = (ctypes.c_uint64 * len(names))(), ctypes.c_size_t()
@@ -60,7 +69,7 @@ def _numbers(device, name, read):
     return {key: -1 if value == 2**64 - 1 else value for key, value in zip(names, values)}
 
 
-def memory_stats(device=None):
+def memory_stats(device: Device = None) -> collections.OrderedDict[str, int]:
     """As torch.cuda.memory_stats(device): an ordered dict with keys such as "allocated_bytes.all.current".
 
     What PyTorch does not have has keys that begin with "millpond.".
@@ -78,7 +87,7 @@ def memory_stats(device=None):
     return collections.OrderedDict(sorted(out.items()))
 
 
-def host_memory_stats(device=None):
+def host_memory_stats(device: Device = None) -> collections.OrderedDict[str, int]:
     """As torch.cuda.host_memory_stats(), of the pinned memory that Millpond gives out for a device.
 
     PyTorch's own pinned memory does not come from Millpond, and is not in it.
@@ -92,39 +101,39 @@ def host_memory_stats(device=None):
     return collections.OrderedDict(sorted(out.items()))
 
 
-def memory_allocated(device=None):
+def memory_allocated(device: Device = None) -> int:
     """Bytes in live tensors, after rounding."""
-    return _stats(device).allocated_bytes.current
+    return int(_stats(device).allocated_bytes.current)
 
 
-def max_memory_allocated(device=None):
-    return _stats(device).allocated_bytes.peak
+def max_memory_allocated(device: Device = None) -> int:
+    return int(_stats(device).allocated_bytes.peak)
 
 
-def memory_reserved(device=None):
+def memory_reserved(device: Device = None) -> int:
     """Bytes taken from the device."""
-    return _stats(device).reserved_bytes.current
+    return int(_stats(device).reserved_bytes.current)
 
 
-def max_memory_reserved(device=None):
-    return _stats(device).reserved_bytes.peak
+def max_memory_reserved(device: Device = None) -> int:
+    return int(_stats(device).reserved_bytes.peak)
 
 
-def reset_peak_memory_stats(device=None):
+def reset_peak_memory_stats(device: Device = None) -> None:
     """The peaks start again from the current values."""
     lib = library()
     device_count(lib)
     check(lib, lib.millpond_torch_reset_peaks(_ordinal(device)))
 
 
-def reset_accumulated_memory_stats(device=None):
+def reset_accumulated_memory_stats(device: Device = None) -> None:
     """What was allocated, freed and counted so far is not told any more by memory_stats()."""
     lib = library()
     device_count(lib)
     check(lib, lib.millpond_torch_reset_accumulated(_ordinal(device)))
 
 
-def mem_get_info(device=None):
+def mem_get_info(device: Device = None) -> Tuple[int, int]:
     """(free, total) bytes of the device, as torch.cuda.mem_get_info()."""
     lib = library()
     device_count(lib)
@@ -133,7 +142,7 @@ def mem_get_info(device=None):
     return free.value, total.value
 
 
-def _blocks(lib, ordinal):
+def _blocks(lib: Any, ordinal: int) -> List[Block]:
     room = 1024
     while True:
         out = (Block * room)()
@@ -143,16 +152,16 @@ def _blocks(lib, ordinal):
         room = count + count // 4
 
 
-def snapshot():
+def snapshot() -> List[Dict[str, Any]]:
     """As torch.cuda.memory_snapshot(): a list of segments with their blocks, of all devices that are in use.
 
     Millpond's memory has no segments in PyTorch's sense, so live blocks that lie side by side, of one stream and one
     pool, stand for one. Free memory is not listed; memory_stats() counts it.
     """
     lib = library()
-    out = []
+    out: List[Dict[str, Any]] = []
     for ordinal in range(device_count(lib)):
-        segment = None
+        segment: Optional[Dict[str, Any]] = None
         for b in _blocks(lib, ordinal):
             key = (b.stream, b.pool_first, b.pool_second)
             if segment is None or segment["_key"] != key or segment["address"] + segment["total_size"] != b.address:

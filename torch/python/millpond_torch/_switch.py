@@ -1,9 +1,15 @@
 """Makes PyTorch use Millpond: as its allocator for everything, or for one torch.cuda.MemPool."""
+from __future__ import annotations
+
 import ctypes
 import threading
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, Tuple, Union
 
 from ._library import MillpondError, check, device_count, library, library_path
 from ._native import load_native
+
+if TYPE_CHECKING:
+    import torch
 
 # Hook of torch._C._cuda_CUDAAllocator: its setter (and what it is called in some releases), and our function.
 HOOKS = [
@@ -18,13 +24,13 @@ HOOKS = [
 ]
 
 _lock = threading.Lock()
-_allocator = None
-_segments = None  # the allocator behind every MemPool
+_allocator: Optional[torch.cuda.memory.CUDAPluggableAllocator] = None
+_segments: Optional[torch.cuda.memory.CUDAPluggableAllocator] = None  # the allocator behind every MemPool
 _enabled = False
 _native = False  # by the allocator of C++
 
 
-def _torch():
+def _torch() -> Any:
     try:
         import torch
     except ImportError as e:
@@ -45,7 +51,7 @@ def _torch():
     return torch
 
 
-def allocator():
+def allocator() -> torch.cuda.memory.CUDAPluggableAllocator:
     """A torch.cuda.memory.CUDAPluggableAllocator of Millpond's functions, with all hooks set. The same one each time. For
     torch.cuda.memory.change_current_allocator(); a MemPool is made by mem_pool().
 
@@ -71,13 +77,13 @@ def allocator():
         return _allocator
 
 
-def _refuse(why):
+def _refuse(why: object) -> NoReturn:
     raise MillpondError(
         f"PyTorch keeps its allocator: {why}; call millpond_torch.enable() before the first CUDA tensor, at the top of the "
         "program") from None
 
 
-def _leave(torch):
+def _leave(torch: Any) -> None:
     """PyTorch's own allocator gives all its memory back. MillpondError where some of it is in use."""
     try:
         torch._C._cuda_clearCublasWorkspaces()
@@ -97,7 +103,7 @@ def _leave(torch):
         _refuse(f"{kept} bytes belong to a CUDA graph or a torch.cuda.MemPool that is alive; delete it before")
 
 
-def _all_ours(torch, made):
+def _all_ours(torch: Any, made: Any) -> None:
     """Makes PyTorch's allocator ours although its own has been started, which happens with the first call that needs CUDA
     (torch.cuda.set_device, mem_get_info, pinned memory). PyTorch refuses that as a rule; but an allocator that has no
     memory can be left. MillpondError where it has some.
@@ -126,7 +132,7 @@ def _all_ours(torch, made):
             place.value = before
 
 
-def enable(native=False):
+def enable(native: bool = False) -> None:
     """PyTorch takes all CUDA memory from Millpond from now on. A second call does nothing.
 
     With `native`, by an allocator of C++ that build_native() has built, so that torch.cuda.memory_stats(), MemPool and
@@ -162,16 +168,19 @@ def enable(native=False):
         _enabled = True
 
 
-def is_enabled():
+def is_enabled() -> bool:
     """Whether enable() has switched PyTorch over."""
     return _enabled
 
 
-class _Pool(tuple):
+class _Pool(Tuple[int, int]):
     """What mem_pool() gives when Millpond is the allocator: PyTorch's handle of a pool, as torch.cuda.graph_pool_handle()
     makes them, which keeps the pool's memory for as long as it lives itself."""
 
-    def __new__(cls, torch):
+    _device: int
+    _drop: Any
+
+    def __new__(cls, torch: Any) -> _Pool:
         made = super().__new__(cls, torch.cuda.graph_pool_handle())
         lib, made._device = library(), torch.cuda.current_device()
         check(lib, lib.millpond_torch_pool_hold(made._device, *made))
@@ -179,16 +188,16 @@ class _Pool(tuple):
         return made
 
     @property
-    def id(self):
-        return tuple(self)
+    def id(self) -> Tuple[int, int]:
+        return (self[0], self[1])
 
-    def __del__(self):
+    def __del__(self) -> None:
         drop = getattr(self, "_drop", None)
         if drop is not None:
             drop(self._device, *self)
 
 
-def mem_pool():
+def mem_pool() -> Union[torch.cuda.MemPool, _Pool]:
     """A new pool for torch.cuda.use_mem_pool() and torch.cuda.graph(pool=...). Its memory is its own, and goes back when the
     pool and what was allocated in it are gone.
 
@@ -196,8 +205,10 @@ def mem_pool():
     Millpond. After enable(), when PyTorch can make no MemPool, it is an object with the same `id`.
     """
     global _segments
+    pool: torch.cuda.MemPool
     if _native:
-        return _torch().cuda.MemPool()
+        pool = _torch().cuda.MemPool()
+        return pool
     if _enabled:
         return _Pool(_torch())
     lib = library()
@@ -209,4 +220,5 @@ def mem_pool():
         if _segments is None:
             _segments = torch.cuda.memory.CUDAPluggableAllocator(
                 library_path(), "millpond_torch_segment_alloc", "millpond_torch_segment_free")
-    return torch.cuda.MemPool(_segments.allocator())
+    pool = torch.cuda.MemPool(_segments.allocator())
+    return pool
