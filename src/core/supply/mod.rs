@@ -91,8 +91,8 @@ const STEPS: [Step; 10] = [
 ];
 /// Where the device stands among them.
 const DEVICE: usize = 2;
-/// The step to go on from when blocks that waited have come back: they may be in any heap.
-const AFTER_WAITING: usize = 4;
+/// The step to go on from when blocks that waited have come back: they may be in any heap, and may have stayed whole.
+const AFTER_WAITING: usize = 3;
 
 /// The same for a request without a stream, which waits on the host where others make their stream wait: what is ready
 /// somewhere comes before any wait.
