@@ -126,7 +126,7 @@ enum Step {
     Swap,
     /// Freed blocks that wait for nothing any more.
     Ready,
-    /// Freed blocks, the first that is ready.
+    /// Freed blocks, the first that is ready; then the memory of released captures.
     Waiting,
     Trim,
 }
@@ -371,7 +371,7 @@ impl Search<'_> {
             Step::Whole => ground.give_up_whole(),
             Step::Ready => ground.poll_all(),
             Step::Swap => self.swap_segments(missing),
-            Step::Waiting => ground.poll_all() || ground.wait_for_one(None),
+            Step::Waiting => ground.poll_all() || ground.wait_for_one(None) || ground.wait_for_a_release(),
             // Giving idle segments back may let the device serve one that is large enough.
             Step::Trim if !ground.config.mapping => self.trim_and_grow(missing),
             Step::Trim => ground.tuned.in_one_piece() && self.trim_for_one_piece(missing),
