@@ -222,7 +222,8 @@ impl Memory {
             How::Pooled(p) => match p.places.offset(addr) {
                 Some(offset) => {
                     let mut b = p.pond.block(offset)?;
-                    b.base = p.places.address(b.base)?;
+                    // It lies in one piece, which may go as soon as another thread frees it.
+                    b.base = addr - (offset - b.base);
                     Ok(b)
                 }
                 None => unknown(addr),

@@ -16,7 +16,7 @@ use super::super::state::captures::CaptureId;
 use super::super::state::pools::{Pool, PoolStreams, Sleep};
 use super::super::types::{PoolId, RETIRED, UNORDERED};
 use crate::base::error::{Code, Result};
-use crate::base::sync::{Ordering::Relaxed, lock};
+use crate::base::sync::{Ordering::Relaxed, lock, pause};
 use crate::fail;
 
 fn no_capture<T>() -> Result<T> {
@@ -244,6 +244,31 @@ impl Ground {
             }
         }
         any
+    }
+
+    /// Waits on the host until any pool whose captures were released is an ordinary one again. `false`: there is none, or
+    /// none can be waited for.
+    pub(crate) fn wait_for_a_release(&self) -> bool {
+        let is_set_aside =
+            |p: &&Pool| p.is_pinned() && p.kept.load(Relaxed) == 0 && p.sleep_state() == Sleep::Awake;
+        self.all_pools().filter(is_set_aside).any(|p| {
+            let mut round = 0;
+            while is_set_aside(&p) {
+                if let Some(mut waits) = self.take_released(p) {
+                    let done = self.order.sync_waits(&mut waits);
+                    self.keep_until(p, waits, false);
+                    if done.is_err() {
+                        return false;
+                    }
+                } else if self.order.check_wait().is_err() {
+                    return false;
+                } else {
+                    pause(round); // another thread waits for it
+                    round = round.saturating_add(1);
+                }
+            }
+            true
+        })
     }
 
     /// Waits on the host until a pool whose captures were released is an ordinary one again.

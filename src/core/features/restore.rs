@@ -77,8 +77,8 @@ fn impossible<T>(why: &str) -> Result<T> {
 
 impl Ground {
     /// Makes exactly those blocks of the pool live that were live at the checkpoint. The caller guarantees that nobody
-    /// uses the pool meanwhile. Waits on the host for other streams' uses of what it frees. `place` translates offsets
-    /// for the result.
+    /// uses the pool meanwhile. Waits on the host for other streams' uses of what it frees. `place` translates an offset
+    /// into an address: that may change as soon as a segment goes back to the device, so it is called while none can.
     pub(crate) fn restore(
         &self,
         pool: PoolId,
@@ -99,12 +99,9 @@ impl Ground {
             }
             self.wait_for_replays(pool)?;
             self.wait_until_reusable(pool)?;
-            let Some(done) = self.try_restore(pool, &want, &mut ready)? else { continue };
-            let mut restored = done;
-            restored.freed.iter_mut().for_each(|f| f.block.base = place(f.block.base));
-            restored.live.iter_mut().for_each(|b| b.0 = place(b.0));
+            let Some(done) = self.try_restore(pool, &want, &mut ready, &place)? else { continue };
             self.poll_all(); // gives back the segments of freed blocks
-            return Ok(restored);
+            return Ok(done);
         }
         fail!(Code::Busy, "the pool was used while it was being restored")
     }
@@ -124,7 +121,13 @@ impl Ground {
     }
 
     /// One attempt. `None`: something had to be waited for first; it was, and `ready` says so.
-    fn try_restore(&self, pool: PoolId, want: &Layout, ready: &mut Ready) -> Result<Option<Restored>> {
+    fn try_restore(
+        &self,
+        pool: PoolId,
+        want: &Layout,
+        ready: &mut Ready,
+        place: impl Fn(u64) -> u64,
+    ) -> Result<Option<Restored>> {
         let mut g = self.growing();
         while g.is_in_transit(Some(pool.0)) {
             g = g.wait_for_transit();
@@ -154,9 +157,12 @@ impl Ground {
         // From here on nothing can fail.
         let freed = change.gone.iter().filter_map(|b| {
             let (h, f) = heaps.get(&b.heap).zip(self.maps.find(b.offset))?;
-            Some(self.freeing(h.heap, f.id))
+            let mut freed = self.freeing(h.heap, f.id);
+            freed.block.base = place(b.offset);
+            Some(freed)
         });
         let freed = freed.collect();
+        let live = change.new.iter().map(|b| (place(b.offset), b.requested)).collect();
         let dropped = self.free_all(&mut heaps, &change.gone);
         self.move_all(&mut heaps, &change.moves);
         self.place_all(&mut heaps, &change.new, &mut slots, &entries);
@@ -171,7 +177,6 @@ impl Ground {
         drop(g);
         over.into_iter().for_each(|x| self.settle(x));
         drop(dropped);
-        let live = change.new.iter().map(|b| (b.offset, b.requested)).collect();
         Ok(Some(Restored { freed, live }))
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Growth {
     /// Granule numbers without memory: first -> count.
     room: BTreeMap<u32, u32>,
     segments: BTreeMap<u32, Segment>, // by first granule
+    /// Those that are on their way back to the device.
+    leaving: BTreeMap<u32, Segment>,
     last_serial: u64,
     pub device: Holdings,
     /// The same bytes by class; none in tests.
@@ -174,7 +176,8 @@ impl Growth {
 
     /// The pool has ended; all it still has is the count of shared segments, which moves to the commons.
     pub(crate) fn forget_pool(&mut self, pool: u32) {
-        for s in self.segments.values_mut().filter(|s| s.pool == pool) {
+        let all = self.segments.values_mut().chain(self.leaving.values_mut());
+        for s in all.filter(|s| s.pool == pool) {
             s.pool = COMMONS;
             let commons = self.pools.entry(COMMONS).or_default();
             commons.segments.add(1);
@@ -267,16 +270,25 @@ impl Growth {
     /// Removes a segment that is about to go back to the device, so that nobody finds it any more. Followed by
     /// [`keep_segment`](Self::keep_segment) or [`segment_gone`](Self::segment_gone).
     pub(crate) fn take_segment(&mut self, first: u32) -> Option<Segment> {
-        self.segments.remove(&first)
+        let segment = self.segments.remove(&first)?;
+        self.leaving.insert(first, segment);
+        Some(segment)
     }
 
     /// The device refused to take the segment back.
     pub(crate) fn keep_segment(&mut self, segment: Segment) {
+        let segment = self.as_it_is_now(segment);
         self.segments.insert(segment.part.touched().first, segment);
+    }
+
+    /// A segment that was taken: the pool that it was given to may have ended since.
+    fn as_it_is_now(&mut self, segment: Segment) -> Segment {
+        self.leaving.remove(&segment.part.touched().first).unwrap_or(segment)
     }
 
     /// The segment went back to the device; all its memory belonged to `owner`.
     pub(crate) fn segment_gone(&mut self, segment: Segment, owner: u32) {
+        let segment = self.as_it_is_now(segment);
         self.give_room(Self::numbers_of(segment.part));
         self.release(owner, segment.bytes, 0);
         self.release(segment.pool, 0, 1);
@@ -416,6 +428,28 @@ mod tests {
             assert_eq!((h.reserved.current, h.segments.current), (0, 0), "{pool}");
         }
         assert_eq!(g.device.reserved.current, 0);
+    }
+
+    #[test]
+    fn a_pool_may_end_while_a_segment_that_was_given_to_it_goes_back() {
+        for refused in [false, true] {
+            let mut g = Growth::new(100, None);
+            let part = Extent::new(0, LARGE_UNITS);
+            g.enter_segment(part, part.bytes(), 1, true);
+            g.change_pool(1, 2, part.bytes(), 0); // the other pool has stolen all of it, and gives it back
+            let mut s = g.take_segment(0).unwrap();
+            g.forget_pool(1);
+            let counts =
+                |g: &Growth, pool| (g.holdings(pool).segments.current, g.holdings(pool).oversize.current);
+            assert_eq!((counts(&g, 1), counts(&g, COMMONS)), ((0, 0), (1, 1)));
+            if refused {
+                g.keep_segment(s);
+                s = g.take_segment(0).unwrap();
+            }
+            g.segment_gone(s, 2);
+            assert_eq!((counts(&g, 1), counts(&g, COMMONS)), ((0, 0), (0, 0)));
+            assert_eq!((g.device.reserved.current, g.device.segments.current), (0, 0));
+        }
     }
 
     #[test]

@@ -91,8 +91,8 @@ const STEPS: [Step; 10] = [
 ];
 /// Where the device stands among them.
 const DEVICE: usize = 2;
-/// The step to go on from when blocks that waited have come back: they may be in any heap.
-const AFTER_WAITING: usize = 4;
+/// The step to go on from when blocks that waited have come back: they may be in any heap, and may have stayed whole.
+const AFTER_WAITING: usize = 3;
 
 /// The same for a request without a stream, which waits on the host where others make their stream wait: what is ready
 /// somewhere comes before any wait.
@@ -126,7 +126,7 @@ enum Step {
     Swap,
     /// Freed blocks that wait for nothing any more.
     Ready,
-    /// Freed blocks, the first that is ready.
+    /// Freed blocks, the first that is ready; then the memory of released captures.
     Waiting,
     Trim,
 }
@@ -371,7 +371,7 @@ impl Search<'_> {
             Step::Whole => ground.give_up_whole(),
             Step::Ready => ground.poll_all(),
             Step::Swap => self.swap_segments(missing),
-            Step::Waiting => ground.poll_all() || ground.wait_for_one(None),
+            Step::Waiting => ground.poll_all() || ground.wait_for_one(None) || ground.wait_for_a_release(),
             // Giving idle segments back may let the device serve one that is large enough.
             Step::Trim if !ground.config.mapping => self.trim_and_grow(missing),
             Step::Trim => ground.tuned.in_one_piece() && self.trim_for_one_piece(missing),

@@ -202,6 +202,26 @@ fn a_release_that_must_not_wait_sets_the_memory_aside() {
 }
 
 #[test]
+fn a_request_that_needs_memory_set_aside_waits_for_the_replay() {
+    for (mapping, stream) in [(true, Some(2)), (true, None), (false, Some(2)), (false, None)] {
+        let (mut b, p) = bench(mapping);
+        let id = begin(&b, p, 1);
+        let i = b.alloc(p, Some(1), 40 << 20).unwrap();
+        b.free(i, None);
+        end(&b, id, 1);
+        b.world.lock().unwrap().streams.entry(1).or_default().queued += 1; // a replay
+        b.pond.captures().release_async(id).unwrap();
+        b.alloc(PoolId::DEFAULT, stream, 40 << 20).unwrap();
+        {
+            let w = b.world.lock().unwrap();
+            assert!(w.passed(1, w.streams[&1].queued), "the replay is over");
+        }
+        b.pond.pool_destroy(p).unwrap();
+        b.finish();
+    }
+}
+
+#[test]
 fn what_needs_a_wait_stays_pending_until_the_capture_ends() {
     let (mut b, p) = bench(true);
     b.world.lock().unwrap().streams.entry(1).or_default();

@@ -153,6 +153,30 @@ fn scattered_blocks_come_back_at_their_addresses() {
 }
 
 #[test]
+fn addresses_of_a_restore_are_found_before_segments_can_go() {
+    let b = Bench::new(config(false, 96 << 20));
+    let p = b.pond.pool_create(0).unwrap();
+    let id = b.pond.checkpoints().make(p).unwrap();
+    let offset = b.pond.alloc(p, 1, 8 << 20).unwrap();
+    let empties = std::sync::Barrier::new(2);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            empties.wait();
+            b.pond.empty_cache(None).unwrap();
+        });
+        let place = |at| {
+            empties.wait();
+            std::thread::sleep(std::time::Duration::from_millis(50)); // the other one does what it can
+            assert!(b.world.lock().unwrap().segments.contains_key(&at), "the segment has gone");
+            at
+        };
+        let done = b.pond.checkpoints().restore(p, id, place).unwrap();
+        assert_eq!(done.freed(), [(offset, 8 << 20)]);
+    });
+    b.finish();
+}
+
+#[test]
 fn a_restore_that_cannot_be_changes_nothing() {
     for mapping in [true, false] {
         let mut c = config(mapping, 64 << 20);

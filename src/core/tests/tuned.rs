@@ -133,6 +133,24 @@ fn whole_blocks_are_given_up_before_a_request_fails() {
 }
 
 #[test]
+fn whole_blocks_that_were_waited_for_are_given_up_too() {
+    for mapping in [true, false] {
+        let mut b = bench(mapping, Tuning { max_split: 30 * MIB, max_round: 0, ..Tuning::default() });
+        for i in 0..4 {
+            b.alloc(POOL, Some(0), 64 * MIB).unwrap();
+            b.pond.record_stream(b.live[i].offset, 1).unwrap();
+            b.live[i].uses.push(1);
+        }
+        while !b.live.is_empty() {
+            b.free(0, None);
+        }
+        // All 256 MiB wait for stream 1, and come back in blocks of 64.
+        b.alloc(POOL, Some(0), 100 * MIB).unwrap();
+        b.finish();
+    }
+}
+
+#[test]
 fn whole_blocks_merge_when_they_need_not_be_whole_any_more() {
     for mapping in [true, false] {
         let mut b = bench(mapping, Tuning { max_split: 30 * MIB, ..Tuning::default() });
