@@ -216,6 +216,33 @@ TEST_P(Memory, EmptyCacheKeepsLiveBlocks) {
   EXPECT_OK(millpond_free(kept));
 }
 
+TEST_P(Memory, TrimKeepsWhatIsAskedForAndABudgetTellsWhatIsAbove) {
+  EXPECT_OK(millpond_device_synchronize(device_));
+  EXPECT_OK(millpond_device_empty_cache(device_));
+  void* kept = alloc(6 << 20);
+  write(kept, pattern(4, 100000));
+  std::vector<void*> gone;
+  for (int i = 0; i < 8; ++i) gone.push_back(alloc(6 << 20));
+  for (void* block : gone) EXPECT_OK(millpond_free(block));
+  const std::uint64_t all = stats().reserved_bytes.current;
+  EXPECT_OK(millpond_device_trim_to(device_, all));
+  EXPECT_LE(stats().reserved_bytes.current, all);
+  EXPECT_OK(millpond_pool_trim_to(pool_, 12u << 20));
+  const std::uint64_t left = stats().reserved_bytes.current;
+  EXPECT_GE(left, 6u << 20);
+  std::uint64_t above = 77;
+  EXPECT_OK(millpond_device_set_budget(device_, 1u << 20, &above));
+  EXPECT_EQ(stats().reserved_bytes.current, above + (1u << 20));
+  EXPECT_EQ(1u << 20, stats().limit_bytes);
+  if (can(MILLPOND_CAP_MAPPING)) EXPECT_LE(left, 12u << 20);
+  EXPECT_EQ(pattern(4, 100000), read(kept, 100000));
+  EXPECT_OK(millpond_free(kept));
+  EXPECT_OK(millpond_device_set_budget(device_, 1u << 20, &above));
+  EXPECT_EQ(0u, above);
+  EXPECT_OK(millpond_device_set_budget(device_, 0, nullptr));
+  EXPECT_EQ(0u, stats().limit_bytes);
+}
+
 TEST_P(Memory, LimitBoundsWhatIsReserved) {
   EXPECT_OK(millpond_device_synchronize(device_));
   EXPECT_OK(millpond_device_empty_cache(device_));

@@ -770,6 +770,21 @@ C_Status millpond_device_set_limit(millpond_device *device,
                                    uint64_t limit_bytes);
 
 /**
+ * As `millpond_device_set_limit`, for a program that shares the device with others and gives way to them while it runs:
+ * if more than `budget_bytes` are taken now, unused memory goes back to the device until no more than that is left, as
+ * `millpond_device_trim_to` gives it. `out_above_bytes`, which may be NULL, gets how much is taken beyond the budget
+ * all the same, in blocks and beside them: 0 if the budget is kept. Blocks that are freed later do not go back by
+ * themselves; a second call with the same budget sees to that. Memory that sleeps, and pinned memory of the host, do
+ * not count. 0: no budget, and nothing goes back.
+ *
+ * Errors: as `millpond_device_trim_to`; the budget is in force even then, but for INVALID_ARGUMENT and
+ * NOT_INITIALIZED.
+ */
+C_Status millpond_device_set_budget(millpond_device *device,
+                                    uint64_t budget_bytes,
+                                    uint64_t *out_above_bytes);
+
+/**
  * The account of all pools of the device together. The caller sets `inout_stats->struct_size`; as much as
  * fits is written.
  *
@@ -790,6 +805,13 @@ C_Status millpond_device_reset_peaks(millpond_device *device);
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
  */
 C_Status millpond_device_empty_cache(millpond_device *device);
+
+/**
+ * As `millpond_pool_trim_to`, for all pools of the device together.
+ *
+ * Errors: as `millpond_pool_trim_to`.
+ */
+C_Status millpond_device_trim_to(millpond_device *device, uint64_t keep_bytes);
 
 /**
  * Registers a callback for requests that find no memory of the device (of any pool, with or without a stream):
@@ -979,6 +1001,19 @@ C_Status millpond_pool_free(millpond_pool *pool, void *ptr, C_Stream stream);
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED, DEVICE.
  */
 C_Status millpond_pool_empty_cache(millpond_pool *pool);
+
+/**
+ * Gives memory of the pool that no block uses back to the device until at most `keep_bytes` of it stay reserved, or
+ * none is left that could go: live blocks, what is free beside them in the same piece, and memory that a graph keeps,
+ * stay. A piece is 2 MiB where the device maps, elsewhere what was taken from the device with one call; what goes last
+ * may leave less than `keep_bytes`. (cuMemPoolTrimTo would keep that piece.) 0: as `millpond_pool_empty_cache`.
+ * Waits for the device if the pool has more than that, and does nothing otherwise.
+ *
+ * Errors: BUSY while a stream is captured (on `cuda` perhaps NOT_PERMITTED); NOT_PERMITTED in a stream callback;
+ * INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE: a part may have gone back.
+ */
+C_Status millpond_pool_trim_to(millpond_pool *pool,
+                               uint64_t keep_bytes);
 
 /**
  * From now on the pool never reserves more than `limit_bytes`; 0: no limit of its own. A limit below what

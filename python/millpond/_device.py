@@ -72,6 +72,10 @@ class Pool:
         """Gives what no block uses back to the device."""
         check(library().millpond_pool_empty_cache(self.handle))
 
+    def trim_to(self, keep_bytes: int) -> None:
+        """Gives what no block uses back to the device until at most `keep_bytes` of it stay reserved."""
+        check(library().millpond_pool_trim_to(self.handle, keep_bytes))
+
     def reset_peaks(self) -> None:
         """Its peaks start again from the current values."""
         check(library().millpond_pool_reset_peaks(self.handle))
@@ -214,6 +218,16 @@ class Device:
     def empty_cache(self) -> None:
         """Gives what no block uses back to the device, of all pools."""
         check(library().millpond_device_empty_cache(self.handle))
+
+    def trim_to(self, keep_bytes: int) -> None:
+        """Gives what no block uses back to the device until at most `keep_bytes` stay reserved."""
+        check(library().millpond_device_trim_to(self.handle, keep_bytes))
+
+    def set_budget(self, budget_bytes: int) -> int:
+        """Sets the limit, and gives what no block uses back until it is kept; the bytes that are taken beyond it all the same."""
+        above = ctypes.c_uint64()
+        check(library().millpond_device_set_budget(self.handle, budget_bytes, ctypes.byref(above)))
+        return above.value
 
     def empty_host_cache(self) -> None:
         """Gives freed pinned memory back, after waiting for the work that still uses it."""

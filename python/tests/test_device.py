@@ -275,6 +275,19 @@ class Pools(OnHost):
         pool.reset_peaks()
         self.assertEqual(pool.stats().reserved_bytes.peak, 0)
 
+    def test_trim_and_budget(self):
+        pool = self.device.create_pool("trimmed")
+        kept = pool.alloc(5 << 20)
+        pool.alloc(20 << 20).free()
+        pool.trim_to(12 << 20)
+        self.assertLessEqual(pool.stats().reserved_bytes.current, 12 << 20)
+        self.device.trim_to(8 << 20)
+        reserved = self.device.stats().reserved_bytes.current
+        self.assertEqual(self.device.set_budget(1 << 20), reserved - (1 << 20))
+        self.assertEqual(self.device.stats().limit_bytes, 1 << 20)
+        self.assertEqual(self.device.set_budget(0), 0)
+        kept.free()
+
 
 class Seeing(OnHost):
     def test_statistics_agree(self):

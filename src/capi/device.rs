@@ -179,6 +179,37 @@ pub unsafe extern "C" fn millpond_device_set_limit(
     run(|| handles::device(device)?.memory().set_limit(limit_bytes))
 }
 
+/// As `millpond_device_set_limit`, for a program that shares the device with others and gives way to them while it runs:
+/// if more than `budget_bytes` are taken now, unused memory goes back to the device until no more than that is left, as
+/// `millpond_device_trim_to` gives it. `out_above_bytes`, which may be NULL, gets how much is taken beyond the budget
+/// all the same, in blocks and beside them: 0 if the budget is kept. Blocks that are freed later do not go back by
+/// themselves; a second call with the same budget sees to that. Memory that sleeps, and pinned memory of the host, do
+/// not count. 0: no budget, and nothing goes back.
+///
+/// Errors: as `millpond_device_trim_to`; the budget is in force even then, but for INVALID_ARGUMENT and
+/// NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_set_budget(
+    device: *mut millpond_device,
+    budget_bytes: u64,
+    out_above_bytes: *mut u64,
+) -> C_Status {
+    run(|| {
+        let out = match out_above_bytes.is_null() {
+            true => None,
+            // SAFETY: C's promise, as the header states it.
+            false => Some(unsafe { Out::new(out_above_bytes, "out_above_bytes") }?),
+        };
+        let device = handles::device(device)?;
+        let above = device.memory().set_budget(budget_bytes)?;
+        handles::end_released(device);
+        if let Some(out) = out {
+            out.set(above);
+        }
+        Ok(())
+    })
+}
+
 /// The account of all pools of the device together. The caller sets `inout_stats->struct_size`; as much as
 /// fits is written.
 ///
@@ -215,6 +246,19 @@ pub unsafe extern "C" fn millpond_device_empty_cache(device: *mut millpond_devic
     run(|| {
         let device = handles::device(device)?;
         device.memory().empty_cache(None)?;
+        handles::end_released(device);
+        Ok(())
+    })
+}
+
+/// As `millpond_pool_trim_to`, for all pools of the device together.
+///
+/// Errors: as `millpond_pool_trim_to`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_trim_to(device: *mut millpond_device, keep_bytes: u64) -> C_Status {
+    run(|| {
+        let device = handles::device(device)?;
+        device.memory().trim_to(None, keep_bytes)?;
         handles::end_released(device);
         Ok(())
     })

@@ -219,6 +219,24 @@ pub unsafe extern "C" fn millpond_pool_empty_cache(pool: *mut millpond_pool) -> 
     })
 }
 
+/// Gives memory of the pool that no block uses back to the device until at most `keep_bytes` of it stay reserved, or
+/// none is left that could go: live blocks, what is free beside them in the same piece, and memory that a graph keeps,
+/// stay. A piece is 2 MiB where the device maps, elsewhere what was taken from the device with one call; what goes last
+/// may leave less than `keep_bytes`. (cuMemPoolTrimTo would keep that piece.) 0: as `millpond_pool_empty_cache`.
+/// Waits for the device if the pool has more than that, and does nothing otherwise.
+///
+/// Errors: BUSY while a stream is captured (on `cuda` perhaps NOT_PERMITTED); NOT_PERMITTED in a stream callback;
+/// INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE: a part may have gone back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_trim_to(pool: *mut millpond_pool, keep_bytes: u64) -> C_Status {
+    run(|| {
+        let (device, id) = handles::pool(pool)?;
+        device.memory().trim_to(Some(id), keep_bytes)?;
+        handles::end_released(device);
+        Ok(())
+    })
+}
+
 /// From now on the pool never reserves more than `limit_bytes`; 0: no limit of its own. A limit below what
 /// it has already ends no block: it only refuses more.
 ///

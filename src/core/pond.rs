@@ -241,10 +241,15 @@ impl Pond {
 
     /// Gives unused memory back to the device: of one pool, or of all. Waits for the device first.
     pub fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
+        self.trim_to(pool, 0)
+    }
+
+    /// The same until no more than `keep` bytes of it are reserved. Does nothing if it has no more.
+    pub fn trim_to(&self, pool: Option<PoolId>, keep: u64) -> Result<()> {
         if let Some(p) = pool {
             self.ground.live_pool(p)?;
         }
-        self.ground.trim(pool.map(|p| p.0)).map(drop)
+        self.ground.trim_to(pool.map(|p| p.0), keep).map(drop)
     }
 
     /// Streams that are captured into graphs.

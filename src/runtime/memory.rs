@@ -354,7 +354,18 @@ impl Memory {
         let _range = nvtx::range(c"empty_cache", 0);
         match self.open()? {
             How::Pooled(p) => p.pond.empty_cache(pool),
-            How::Unpooled(u) => u.empty_cache(pool),
+            How::Unpooled(u) => u.trim_to(pool, 0),
+        }
+    }
+
+    /// Gives unused memory of one pool, or of all, back to the device until no more than `keep` bytes of it are
+    /// reserved, or none is unused; waits for the device first. Memory goes in whole granules or segments, so less than
+    /// `keep` may be left. Does nothing, and does not wait, where no more is reserved.
+    pub fn trim_to(&self, pool: Option<PoolId>, keep: u64) -> Result<()> {
+        let _range = nvtx::range(c"trim_to", keep);
+        match self.open()? {
+            How::Pooled(p) => p.pond.trim_to(pool, keep),
+            How::Unpooled(u) => u.trim_to(pool, keep),
         }
     }
 

@@ -51,5 +51,7 @@ mod runtime;
 mod segments;
 #[cfg(all(feature = "capi", target_os = "linux"))]
 mod share;
+#[cfg(feature = "capi")]
+mod trim;
 #[cfg(all(feature = "capi", unix))]
 mod warm;

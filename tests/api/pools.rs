@@ -9,13 +9,13 @@ use std::ptr::{null, null_mut};
 use std::sync::mpsc;
 
 /// A device of the type `host`, fresh, and its default pool.
-struct Host {
-    device: *mut millpond_device,
-    pool: *mut millpond_pool,
+pub struct Host {
+    pub device: *mut millpond_device,
+    pub pool: *mut millpond_pool,
     _alone: std::sync::MutexGuard<'static, ()>,
 }
 
-fn host(mapping: bool) -> Host {
+pub fn host(mapping: bool) -> Host {
     let guard = alone();
     let _ = runtime::finalize();
     let options = millpond_host_options {
@@ -32,7 +32,7 @@ fn host(mapping: bool) -> Host {
 }
 
 /// Runs on the device without and with mapping, and on `cpu`.
-fn everywhere(test: impl Fn(Host)) {
+pub fn everywhere(test: impl Fn(Host)) {
     test(host(true));
     test(host(false));
     let mut cpu = host(true);
@@ -42,25 +42,25 @@ fn everywhere(test: impl Fn(Host)) {
 }
 
 impl Host {
-    fn new_pool(&self) -> *mut millpond_pool {
+    pub fn new_pool(&self) -> *mut millpond_pool {
         let mut pool = null_mut();
         ok(unsafe { millpond_pool_create(self.device, null(), &mut pool) });
         pool
     }
-    fn stream(&self) -> C_Stream {
+    pub fn stream(&self) -> C_Stream {
         let mut stream = null_mut();
         ok(unsafe { millpond_stream_create(self.device, &mut stream) });
         stream
     }
 }
 
-fn pool_alloc(pool: *mut millpond_pool, bytes: usize, stream: C_Stream) -> *mut c_void {
+pub fn pool_alloc(pool: *mut millpond_pool, bytes: usize, stream: C_Stream) -> *mut c_void {
     let mut p = null_mut();
     ok(unsafe { millpond_pool_alloc(pool, bytes, stream, &mut p) });
     p
 }
 
-fn device_alloc(device: *mut millpond_device, bytes: usize) -> *mut c_void {
+pub fn device_alloc(device: *mut millpond_device, bytes: usize) -> *mut c_void {
     let mut p = null_mut();
     ok(unsafe { millpond_alloc(device, bytes, &mut p) });
     p
@@ -73,15 +73,15 @@ fn pool_of(p: *mut c_void) -> *mut millpond_pool {
     info.pool
 }
 
-fn free(p: *mut c_void) {
+pub fn free(p: *mut c_void) {
     ok(unsafe { millpond_free(p) });
 }
 
 /// A stream whose work does not go on before the gate is opened.
-struct Gate(mpsc::Sender<()>);
+pub struct Gate(mpsc::Sender<()>);
 
 impl Gate {
-    fn new(device: *mut millpond_device, stream: C_Stream) -> Gate {
+    pub fn new(device: *mut millpond_device, stream: C_Stream) -> Gate {
         unsafe extern "C-unwind" fn wait(data: *mut c_void, _: C_Status) {
             let gate = unsafe { Box::from_raw(data.cast::<mpsc::Receiver<()>>()) };
             let _ = gate.recv();
@@ -91,7 +91,7 @@ impl Gate {
         ok(unsafe { millpond_stream_add_callback(device, stream, Some(wait), data) });
         Gate(open)
     }
-    fn open(self) {
+    pub fn open(self) {
         self.0.send(()).unwrap();
     }
 }

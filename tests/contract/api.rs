@@ -185,6 +185,16 @@ impl Device {
         outcome(unsafe { millpond_device_empty_cache(ptr(self.0)) })
     }
 
+    pub fn trim_to(self, keep: usize) -> Outcome<()> {
+        outcome(unsafe { millpond_device_trim_to(ptr(self.0), keep as u64) })
+    }
+
+    pub fn set_budget(self, bytes: usize) -> Outcome<usize> {
+        let mut above = 0;
+        outcome(unsafe { millpond_device_set_budget(ptr(self.0), bytes as u64, &mut above) })?;
+        Ok(above as usize)
+    }
+
     pub fn set_limit(self, bytes: usize) -> Outcome<()> {
         outcome(unsafe { millpond_device_set_limit(ptr(self.0), bytes as u64) })
     }
@@ -269,6 +279,10 @@ impl Pool {
 
     pub fn empty_cache(self) -> Outcome<()> {
         outcome(unsafe { millpond_pool_empty_cache(ptr(self.0)) })
+    }
+
+    pub fn trim_to(self, keep: usize) -> Outcome<()> {
+        outcome(unsafe { millpond_pool_trim_to(ptr(self.0), keep as u64) })
     }
 
     pub fn set_limit(self, bytes: usize) -> Outcome<()> {

@@ -38,3 +38,4 @@ mod probe;
 mod refusals;
 #[cfg(feature = "capi")]
 mod share;
+mod trim;

@@ -106,6 +106,9 @@ operations! {
     "poll_exports": nothing, poll_exports;
     "device_empty_cache": nothing, |w| w.d.empty_cache();
     "device_empty_cache with pools": used_pool, |w| w.d.empty_cache();
+    "device_trim_to": nothing, |w| w.d.trim_to(4 * MIB);
+    "device_trim_to with pools": used_pool, |w| w.d.trim_to(4 * MIB);
+    "device_set_budget": used_pool, |w| w.d.set_budget(20 * MIB).map(drop);
     "device_set_limit": nothing, |w| w.d.set_limit(20 * MIB);
     "device_set_options": nothing, |w| w.d.set_options("garbage_collection_threshold:0.5");
     "pool_create": nothing, |w| pool_of(w).map(drop);
@@ -113,6 +116,8 @@ operations! {
     "pool_release": used_pool, release_last_pool;
     "pool_release with blocks": nothing, release_own_pool;
     "pool_empty_cache": used_pool, |w| last_pool(w).empty_cache();
+    "pool_trim_to": used_pool, |w| last_pool(w).trim_to(MIB);
+    "trim_to in a capture": captured, |w| w.d.trim_to(MIB), or BUSY;
     "pool_set_limit": nothing, |w| w.own.set_limit(20 * MIB);
     "capture_begin": nothing, capture_begin;
     "alloc in a capture": captured, |w| alloc_on(w, w.pool, HUGE, w.a);

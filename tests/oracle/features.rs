@@ -32,8 +32,9 @@ impl Run {
             What::EventSync => self.event_sync(slot),
             What::EventEnd => self.event_end(slot),
             What::DeviceSync => self.device_sync(),
-            What::EmptyCache => self.empty(None),
-            What::EmptyPool => self.empty(Some(slot)),
+            What::EmptyCache => self.empty(None, 0),
+            What::EmptyPool => self.empty(Some(slot), 0),
+            What::TrimTo => self.empty(Some(slot).filter(|_| c == 0), b as usize),
             What::PoolNew if slot > 0 => self.pool_new(slot),
             What::PoolEnd if slot > 0 => self.pool_end(slot, false),
             What::PoolRelease if slot > 0 => self.pool_end(slot, true),
@@ -290,13 +291,15 @@ impl Run {
         }
     }
 
-    fn empty(&self, slot: Option<usize>) {
+    /// Down to so many bytes; 0: by the call that keeps none.
+    fn empty(&self, slot: Option<usize>, keep: usize) {
         let recorded = self.m().any_recorded();
         let done = match slot {
+            None if keep > 0 => self.d.trim_to(keep),
             None => self.d.empty_cache(),
             Some(slot) => {
                 let Some(p) = self.pool(slot) else { return };
-                let done = p.pool.empty_cache();
+                let done = if keep > 0 { p.pool.trim_to(keep) } else { p.pool.empty_cache() };
                 self.pool_done(p);
                 done
             }

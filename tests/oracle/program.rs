@@ -137,6 +137,8 @@ operations! {
     Mend "mend" 5 [];
     /// The graph's work, on another stream than the one that was captured.
     ReplayOn "replay_on" 12 [Capture Stream];
+    /// Of a pool or, with the flag, of all, down to that.
+    TrimTo "trim_to" 10 [Pool Limit Flag];
     // From here on: of CUDA alone.
     /// The next operation is another thread's.
     Elsewhere "elsewhere" 60 [];

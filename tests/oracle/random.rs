@@ -70,7 +70,7 @@ fn bend(r: &mut Random, taste: Taste) -> Bent {
         &[What::StreamEnd, What::StreamNew],
         &[What::AllocAny],
         &[What::Step],
-        &[What::EmptyCache, What::EmptyPool],
+        &[What::EmptyCache, What::EmptyPool, What::TrimTo],
         &[What::Slow],
     ];
     let groups_of_cuda: &[&[What]] = &[
@@ -156,6 +156,7 @@ const HABITS: &[&[What]] = &[
 const WAITERS: &[What] = &[
     What::EmptyCache,
     What::EmptyPool,
+    What::TrimTo,
     What::PoolEnd,
     What::CaptureRelease,
     What::Sleep,
@@ -171,6 +172,7 @@ const SYNC: u64 = 3;
 const CALLERS: &[What] = &[
     What::EmptyCache,
     What::EmptyPool,
+    What::TrimTo,
     What::Alloc,
     What::AllocAny,
     What::FreeOn,

@@ -57,6 +57,13 @@ pub fn alloc(f: &Fixture, bytes: usize) -> *mut c_void {
     p
 }
 
+pub fn pool_stats(pool: *mut millpond_pool) -> millpond_stats {
+    let mut s: millpond_stats = unsafe { std::mem::zeroed() };
+    s.struct_size = size_of::<millpond_stats>();
+    ok(unsafe { millpond_pool_get_stats(pool, &mut s) });
+    s
+}
+
 pub fn device_stats(device: *mut millpond_device) -> millpond_stats {
     let mut s: millpond_stats = unsafe { std::mem::zeroed() };
     s.struct_size = size_of::<millpond_stats>();

@@ -325,6 +325,17 @@ class Device {
   C_Status reset_peaks() const { return check(millpond_device_reset_peaks(raw_)); }
   /// Gives unused memory of all pools back to the device.
   C_Status empty_cache() const { return check(millpond_device_empty_cache(raw_)); }
+  /// The same until at most `keep_bytes` stay reserved, or none is unused.
+  C_Status trim_to(std::uint64_t keep_bytes) const {
+    return check(millpond_device_trim_to(raw_, keep_bytes));
+  }
+  /// Sets the limit and gives unused memory back until it is kept; the bytes that are reserved
+  /// beyond it all the same.
+  std::uint64_t set_budget(std::uint64_t budget_bytes) const {
+    std::uint64_t above = 0;
+    check(millpond_device_set_budget(raw_, budget_bytes, &above));
+    return above;
+  }
   /// PoolView::sleep() for all pools of this name, all or none. Throws MILLPOND_E_INVALID_ARGUMENT
   /// if there is none.
   C_Status sleep(const char* pool_name, bool keep) const {

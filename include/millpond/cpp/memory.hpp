@@ -223,6 +223,10 @@ class PoolView {
   C_Status reset_peaks() const { return check(millpond_pool_reset_peaks(raw_)); }
   /// Gives the pool's unused memory back to the device.
   C_Status empty_cache() const { return check(millpond_pool_empty_cache(raw_)); }
+  /// The same until at most `keep_bytes` of it stay reserved, or none is unused.
+  C_Status trim_to(std::uint64_t keep_bytes) const {
+    return check(millpond_pool_trim_to(raw_, keep_bytes));
+  }
   /// Gives the pool's physical memory back to the device until wake(); its addresses and blocks
   /// stay. With `keep`, its contents are kept in host memory. Throws MILLPOND_E_UNSUPPORTED if the
   /// device does not map.

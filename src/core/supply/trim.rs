@@ -10,7 +10,7 @@ use super::super::heap::{FreeBlock, Heap};
 use super::super::state::growth::{Parts, Segment, joined};
 use super::super::state::tags::Tags;
 use super::super::types::{COMMONS, PoolId, UNORDERED};
-use super::super::units::{Extent, GranuleRun};
+use super::super::units::{Extent, GRANULE, GranuleRun};
 use super::Search;
 use crate::base::error::Result;
 use crate::base::sync::pause;
@@ -24,10 +24,24 @@ pub(super) struct Taken {
 }
 
 impl Ground {
-    /// Gives unused memory of one pool, or of all, back to the device. Waits for the device first. Returns whether
+    /// Gives all unused memory of one pool, or of all, back to the device. Waits for the device first. Returns whether
     /// anything went back.
     pub(crate) fn trim(&self, pool: Option<u32>) -> Result<bool> {
+        self.trim_to(pool, 0)
+    }
+
+    /// The same until no more than `keep` bytes of it are reserved. Does nothing, and does not wait, if it has no more.
+    pub(crate) fn trim_to(&self, pool: Option<u32>, keep: u64) -> Result<bool> {
         self.check_reentry()?;
+        // Whoever keeps nothing has all idle ranges of addresses unmapped, too.
+        let excess = |g: &Growing<'_>| match (keep, pool) {
+            (0, _) => u64::MAX,
+            (_, Some(p)) => g.holdings(p).reserved.current.saturating_sub(keep),
+            (_, None) => g.device.reserved.current.saturating_sub(keep),
+        };
+        if excess(&self.growing()) == 0 {
+            return Ok(false);
+        }
         self.order.sync_device()?;
         self.poll_all();
         let wanted = || self.heaps_in(pool.map(PoolId));
@@ -36,7 +50,8 @@ impl Ground {
         if self.config.mapping {
             let (taken, transit) = {
                 let mut g = self.growing();
-                let taken = self.take_free(&mut g, wanted(), u64::MAX);
+                let most = excess(&g).div_ceil(GRANULE);
+                let taken = self.take_free(&mut g, wanted(), most);
                 // Nobody waits for an operation that holds nothing.
                 let transit = (!taken.is_empty()).then(|| g.begin_transit(parts));
                 (taken, transit)
@@ -47,17 +62,19 @@ impl Ground {
             }
             done?;
         } else {
-            let (mut taken, transit) = {
+            // What is left of a pool may leave it, and must be held by nobody until then.
+            let may_leave = pool.filter(|_| keep == 0);
+            let (mut taken, most, transit) = {
                 let mut g = self.growing();
+                let most = excess(&g);
                 let taken = self.take_all_free(&mut g, wanted());
-                // What is left of a pool may leave it, and must be held by nobody until then.
-                let taken = if pool.is_some() { taken } else { self.keep_whole(&g, taken) };
+                let taken = if may_leave.is_some() { taken } else { self.keep_whole(&g, taken) };
                 let transit = (!taken.is_empty()).then(|| g.begin_transit(parts));
-                (taken, transit)
+                (taken, most, transit)
             };
-            let done = self.give_segments_back(&mut taken, u64::MAX, &mut any);
+            let done = self.give_segments_back(&mut taken, most, &mut any);
             // Parts of segments that others use: a pool without blocks does not keep them.
-            let leaves = pool.filter(|&p| !taken.is_empty() && self.is_empty(p));
+            let leaves = may_leave.filter(|&p| !taken.is_empty() && self.is_empty(p));
             let commons = leaves.and_then(|_| self.commons().ok());
             let commons = commons.filter(|_| self.order.sync_device().is_ok());
             let mut g = self.growing();

@@ -147,4 +147,15 @@ impl Memory {
         self.act_on(&s);
         Ok(())
     }
+
+    /// [`set_limit`](Self::set_limit), and unused memory goes back to the device where more is reserved than that; what
+    /// is reserved beyond it all the same, in bytes. After an error of that the limit is in force.
+    pub fn set_budget(&self, bytes: u64) -> Result<u64> {
+        self.set_limit(bytes)?;
+        if bytes == 0 {
+            return Ok(0);
+        }
+        self.trim_to(None, bytes)?;
+        Ok(self.stats().reserved.current.saturating_sub(bytes))
+    }
 }

@@ -353,15 +353,22 @@ impl Unpooled {
         Ok(())
     }
 
-    /// Gives unused memory of one pool, or of all, back to the device.
-    pub(crate) fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
-        pool.map_or(Ok(()), |p| self.lock()?.stats(p).map(|_| ()))?;
+    /// Gives unused memory of one pool, or of all, back to the device until no more than `keep` bytes of it are reserved.
+    pub(crate) fn trim_to(&self, pool: Option<PoolId>, keep: u64) -> Result<()> {
+        let reserved = match pool {
+            Some(p) => self.lock()?.stats(p)?.reserved.current,
+            None => self.stats().reserved.current,
+        };
+        if keep > 0 && reserved <= keep {
+            return Ok(());
+        }
         self.wait_for_freed(pool)?;
         if self.by_driver {
             // Freed memory is unused only once the streams have reached the frees.
             self.order.sync_device()?;
             let _call = self.supply.call()?;
-            self.driver_pool()?.trim(0)?;
+            // What the driver keeps is no pool's in particular.
+            self.driver_pool()?.trim(if pool.is_some() { 0 } else { keep })?;
         }
         Ok(())
     }

@@ -1,0 +1,66 @@
+//! Memory back to the driver down to so many bytes, by each backend: what others see of it on the card.
+
+use crate::cuda::*;
+use millpond::Code;
+use millpond::runtime::{self, PoolId};
+
+const POOL: PoolId = PoolId::DEFAULT;
+
+#[test]
+fn others_get_what_is_trimmed() {
+    for (mapping, backend) in [(true, "native"), (false, "native"), (true, "cudaMallocAsync")] {
+        let fake = Fake::new(&[("capacity", "256M"), ("strict", "1")], |o| {
+            o.mapping = mapping;
+            o.release_threshold = u64::MAX;
+        });
+        runtime::set_default_options(Some("cuda"), None, &format!("backend:{backend}")).unwrap();
+        let d = runtime::device("cuda", 0).unwrap();
+        let m = d.memory();
+        let s = d.stream_create().unwrap();
+        let all: Vec<u64> = (0..8).map(|_| m.alloc(POOL, s, 16 * MIB).unwrap()).collect();
+        d.write(all[0], b"kept").unwrap();
+        all.iter().skip(1).for_each(|&at| m.free(at, Some(s), None).unwrap());
+        let before = fake.used(0);
+        assert!(before >= 128 * MIB, "{backend}");
+        m.trim_to(None, m.stats().reserved.current).unwrap();
+        assert_eq!(fake.used(0), before, "{backend}: nothing had to go");
+        m.trim_to(None, 64 * MIB).unwrap();
+        assert!(fake.used(0) <= 64 * MIB, "{backend}, mapping {mapping}: {}", fake.used(0));
+        if mapping && backend == "native" {
+            assert_eq!(fake.used(0), 64 * MIB);
+        }
+        // A budget, below what is in blocks.
+        let above = m.set_budget(4 * MIB).unwrap();
+        assert_eq!(above, m.stats().reserved.current - 4 * MIB, "{backend}");
+        assert!(above >= 12 * MIB, "{backend}");
+        assert_eq!(m.alloc(POOL, s, 128 * MIB).unwrap_err().code(), Code::OutOfMemory);
+        let mut kept = [0; 4];
+        d.read(all[0], &mut kept).unwrap();
+        assert_eq!(&kept, b"kept");
+        m.free(all[0], Some(s), None).unwrap();
+        assert_eq!(m.set_budget(4 * MIB).unwrap(), 0, "{backend}");
+        assert!(fake.used(0) <= 4 * MIB);
+        assert_eq!(m.set_budget(0).unwrap(), 0);
+        fake.end();
+    }
+}
+
+#[test]
+fn what_the_driver_refuses_stays() {
+    for mapping in [true, false] {
+        let fake = Fake::new(&[("capacity", "256M")], |o| o.mapping = mapping);
+        let d = runtime::device("cuda", 0).unwrap();
+        let m = d.memory();
+        let all: Vec<u64> = (0..4).map(|_| m.alloc(POOL, 0, 16 * MIB).unwrap()).collect();
+        all.into_iter().for_each(|at| m.free(at, Some(0), None).unwrap());
+        fake.fail("cuCtxSynchronize", 1, 999, false);
+        let before = (m.stats().reserved.current, fake.used(0));
+        let e = m.set_budget(8 * MIB).unwrap_err();
+        assert_eq!(e.code(), Code::Device);
+        assert_eq!((m.stats().reserved.current, fake.used(0)), before);
+        assert_eq!(m.stats().limit, 8 * MIB, "the budget is in force");
+        assert_eq!(m.set_budget(8 * MIB).unwrap(), 0);
+        assert!(fake.used(0) <= 8 * MIB);
+        fake.end();
+    }
+}
