@@ -128,7 +128,7 @@ pub(crate) fn from_pickle(name: &str, bytes: &[u8]) -> Result<Trace> {
     Ok(t)
 }
 
-fn int(p: &Pickle<'_>, dict: &Value<'_>, key: &str) -> Result<u64> {
+pub(crate) fn int(p: &Pickle<'_>, dict: &Value<'_>, key: &str) -> Result<u64> {
     match p.field(dict, key) {
         // As PyTorch writes addresses: in 64 bits, the highest of which is the sign.
         Some(Value::Int(n)) => Ok(*n as u64),
@@ -137,7 +137,7 @@ fn int(p: &Pickle<'_>, dict: &Value<'_>, key: &str) -> Result<u64> {
     }
 }
 
-fn keys(dict: &Value<'_>) -> Result<()> {
+pub(crate) fn keys(dict: &Value<'_>) -> Result<()> {
     match dict {
         Value::Dict(pairs) => ensure!(pairs.len() <= MOST_KEYS, "it has {} keys", pairs.len()),
         _ => bail!("it is no dict"),

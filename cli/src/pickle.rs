@@ -65,9 +65,14 @@ impl<'a> Pickle<'a> {
 
     /// The value behind a key of a dict; the last one wins.
     pub(crate) fn field(&self, dict: &Value<'a>, key: &str) -> Option<&Value<'a>> {
+        self.field_id(dict, key).map(|id| self.get(id))
+    }
+
+    /// The number of that value: what a pickle refers to several times has one number.
+    pub(crate) fn field_id(&self, dict: &Value<'a>, key: &str) -> Option<Id> {
         let Value::Dict(pairs) = dict else { return None };
         let found = pairs.iter().rev().find(|p| matches!(self.get(p.0), Value::Text(t) if *t == key))?;
-        Some(self.get(found.1))
+        Some(found.1)
     }
 
     /// The elements of a list or a tuple.

@@ -8,8 +8,10 @@ mod page;
 mod record;
 mod replayed;
 mod snapshot;
+mod torch;
 
 use crate::commands::device::DeviceArgs;
+use crate::foreign;
 use crate::history::History;
 use crate::trace::Trace;
 use anyhow::{Context, Result, ensure};
@@ -19,15 +21,28 @@ use std::path::Path;
 /// The first bytes of a history's file.
 const HISTORY: &[u8] = b"MPHIST\r\n";
 
-/// Reads what is to be shown. A trace is replayed on the device, with so much memory.
-pub(crate) fn read(path: &Path, symbols: bool, device: &DeviceArgs, capacity: Option<u64>) -> Result<Record> {
+/// How a file is to be read.
+pub(crate) struct How<'a> {
+    /// Callers of a history get the names of functions.
+    pub(crate) symbols: bool,
+    /// A pickle is replayed, like any other trace, and not shown as it is.
+    pub(crate) replay: bool,
+    /// The device of a pickle that has several.
+    pub(crate) ordinal: Option<usize>,
+    /// Where a trace is replayed, and how much memory [B] there is.
+    pub(crate) device: &'a DeviceArgs,
+    pub(crate) capacity: Option<u64>,
+}
+
+/// Reads what is to be shown. A trace is replayed.
+pub(crate) fn read(path: &Path, how: &How<'_>) -> Result<Record> {
     let place = || path.display().to_string();
     let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let title = path.file_name().map_or_else(place, |n| n.to_string_lossy().into_owned());
     ensure!(!bytes.is_empty(), "{}: the file is empty", path.display());
     if HISTORY.starts_with(&bytes) || bytes.starts_with(HISTORY) {
         let mut history = History::parse(&bytes).with_context(place)?;
-        if symbols {
+        if how.symbols {
             history.name_callers()?;
         }
         return Ok(history::record(&title, &history));
@@ -35,10 +50,13 @@ pub(crate) fn read(path: &Path, symbols: bool, device: &DeviceArgs, capacity: Op
     if snapshot::is_json(&bytes) {
         return snapshot::record(&title, &bytes).with_context(place);
     }
+    if foreign::is_pickle(&bytes) && !how.replay {
+        return torch::record(&title, &bytes, how.ordinal).with_context(place);
+    }
     let stem = title.split('.').next().unwrap_or(&title);
     let trace = Trace::from_bytes(stem, &bytes).with_context(place)?;
     drop(bytes);
-    replayed::record(&trace, &device.setup()?, capacity)
+    replayed::record(&trace, &how.device.setup()?, how.capacity)
 }
 
 /// The page, in pieces.

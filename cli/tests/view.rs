@@ -87,6 +87,19 @@ fn every_kind_of_file_becomes_a_page() {
         // Names are in the data alone, which is base64.
         assert!(!page.contains("onerror=a") && page.matches("</script>").count() == 3, "{name}");
     }
+    // PyTorch's own snapshot, as it was, and replayed.
+    put("dump.pickle", include_bytes!("torch/segments.pickle"));
+    let o = view(&folder.join("dump.pickle"), &["-o", "-"]);
+    assert!(
+        o.status.success() && err(&o).contains("which --ordinal shows: 1 (2.00 MiB reserved)"),
+        "{}",
+        err(&o)
+    );
+    let o = view(&folder.join("dump.pickle"), &["--ordinal", "7"]);
+    assert_eq!(o.status.code(), Some(1));
+    assert!(err(&o).contains("has no device 7; it has 2"), "{}", err(&o));
+    let o = view(&folder.join("dump.pickle"), &["--replay", "-o", "-"]);
+    assert!(o.status.success() && err(&o).is_empty(), "{}", err(&o));
     assert!(err(&view(&folder.join("late.history"), &[])).contains("4 blocks are older than the record"));
 
     // A file whose writer was killed is shown as far as it goes; what is damaged or something else is refused.

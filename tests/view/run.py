@@ -380,6 +380,26 @@ def others(browser, folder):
         page.click_on("#after")
         clean(page)
         page.close()
+    with check("a snapshot of PyTorch's is shown as it was, by who called"):
+        page = of("segments.pickle")
+        told = text(page, "main")
+        for wants in ["31.47 MiB", "64.00 MiB", ", the peak: 31.47 MiB in 9 blocks", "1 mark", "snapshot: of PyTorch, device 0"]:
+            true(wants in told, f"`{wants}` is not in {told}")
+        same(page.value("document.querySelector('#by').value"), "stack")
+        held = page.value(HOLDERS)
+        true(any(k.startswith("<listcomp>") and v == ["3", "8.58 MiB"] for k, v in held.items()), held)
+        true(held.get("no callers recorded") == ["1", "3.81 MiB"], held)
+        choose(page, "#by", "tag")
+        same(page.value(HOLDERS)["side"], ["1", "1.91 MiB"])
+        search(page, "forward")
+        page.click_on("#blocks tbody button")
+        page.value("document.querySelector('#story details').open = true")
+        true(re.search(r"allocated, for default stream.*train\.py:24\)", text(page, "#story"), re.S), text(page, "#story"))
+        page.resize(600)
+        page.settle()
+        fits(page, 600)
+        clean(page)
+        page.close()
     with check("a trace is replayed, along events, with its steps and lines"):
         page = of("fasterrcnn_train.trace.zst")
         told = text(page, "main")
@@ -492,7 +512,8 @@ def main():
         subprocess.run([target / "examples/view_samples", folder, *more], check=True)
         program_file = (folder / "program.history").read_bytes()
         (folder / "cut.history").write_bytes(program_file[:len(program_file) * 2 // 3])
-        inputs = sorted(folder.glob("*.history")) + sorted(folder.glob("*.json")) + [ROOT / "traces/fasterrcnn_train.trace.zst"]
+        inputs = sorted(folder.glob("*.history")) + sorted(folder.glob("*.json")) + [ROOT / "traces/fasterrcnn_train.trace.zst",
+                                                                                          ROOT / "cli/tests/torch/segments.pickle"]
         for path in inputs:
             subprocess.run([command, "view", path, "-o", folder / f"{path.name}.html"], check=True, capture_output=True)
         with Browser() as browser:

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
                   page says, 1 error, 2 wrong arguments."
 )]
 pub(crate) struct ViewArgs {
-    /// A snapshot in Millpond's JSON, a history's file, or a trace, which is replayed: .trace, .trace.zst, a pickle of
-    /// PyTorch's _record_memory_history, or RMM's CSV log
+    /// A snapshot in Millpond's JSON, a history's file, a snapshot of PyTorch's _dump_snapshot, with its history if it has
+    /// one, or a trace, which is replayed: .trace, .trace.zst, RMM's CSV log
     input: PathBuf,
     /// Where the page goes [default: the input's name with .html, in the current folder, unless --perfetto is there]
     #[arg(long, short, value_name = "FILE.html")]
@@ -25,6 +25,12 @@ pub(crate) struct ViewArgs {
     /// Tell the callers in a history by the names of functions, which binutils' addr2line finds
     #[arg(long)]
     symbols: bool,
+    /// Replay what PyTorch's history asked for on a device of Millpond's, instead of showing what PyTorch did
+    #[arg(long)]
+    replay: bool,
+    /// Which device of PyTorch's snapshot [default: the one with the longest history]
+    #[arg(long, value_name = "N", conflicts_with = "replay")]
+    ordinal: Option<usize>,
     #[command(flatten)]
     device: DeviceArgs,
     /// Memory of the device on which a trace is replayed, as in 4GiB [default: for `host` twice the peak of the trace;
@@ -65,7 +71,14 @@ pub(crate) fn run(args: &ViewArgs) -> Result<()> {
         (out, _) => Some(out.clone().unwrap_or_else(|| default_out(&args.input))),
     };
     check_outputs(&args.input, [out.as_deref(), args.perfetto.as_deref()])?;
-    let record = view::read(&args.input, args.symbols, &args.device, args.capacity)?;
+    let how = view::How {
+        symbols: args.symbols,
+        replay: args.replay,
+        ordinal: args.ordinal,
+        device: &args.device,
+        capacity: args.capacity,
+    };
+    let record = view::read(&args.input, &how)?;
     let mut written = Vec::new();
     if let Some(path) = out {
         let page = view::page(&record, &api::version());

@@ -46,27 +46,10 @@ pub(super) fn read(title: &str, history: &History, how: Reading<'_>) -> Record {
             break;
         }
     }
-    let (older, begun, lost) = (r.b.older, r.b.lost_allocs, r.b.lost_frees);
+    let lacks = r.b.lacks();
     let mut record = r.b.record;
     record.notes = history.notes();
-    if older > 0 {
-        record.notes.push(format!(
-            "{} blocks are older than the record: who allocated them is unknown",
-            units::count(older)
-        ));
-    }
-    if begun > 0 {
-        record.notes.push(format!(
-            "{} allocations are missing: these blocks begin where the one before them ends",
-            units::count(begun)
-        ));
-    }
-    if lost > 0 {
-        record.notes.push(format!(
-            "{} frees are missing: these blocks end where another one takes their place",
-            units::count(lost)
-        ));
-    }
+    record.notes.extend(lacks);
     let bare = record.cover_older_blocks();
     if bare > 0 {
         record.notes.push(format!(

@@ -4,6 +4,7 @@
 //! Moments are counted: 0 is the state before the first event, and moment n the state after the n-th. A block that is
 //! older than the record came at moment 0. Nothing here knows a file's form, nor how it is drawn.
 
+use crate::units;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
@@ -372,6 +373,40 @@ impl Builder {
         self.carve(now, host, kind == Kind::Shown, address, address.saturating_add(bytes), Some(older));
     }
 
+    /// A range that is there at the end. The parts of it whose coming is not in the record have been there from the start.
+    pub(crate) fn was_there(&mut self, range: &Range) {
+        let shown = range.kind == Kind::Shown;
+        let (host, mut at, end) = (range.host, range.address, range.end());
+        let start = self.open.range((host, shown, 0)..=(host, shown, at)).next_back().map_or(at, |r| r.0.2);
+        let known: Vec<u32> =
+            self.open.range((host, shown, start)..(host, shown, end)).map(|(_, &n)| n).collect();
+        let mut gap = |from: u64, to: u64, all: &mut Vec<Range>| {
+            if from < to {
+                self.open.insert((host, shown, from), all.len() as u32);
+                all.push(range.part(from, to));
+            }
+        };
+        for n in known {
+            let (from, to) = self.record.ranges.get(n as usize).map_or((at, at), |r| (r.address, r.end()));
+            gap(at, from.min(end), &mut self.record.ranges);
+            at = at.max(to);
+        }
+        gap(at, end, &mut self.record.ranges);
+    }
+
+    /// What whoever looks at the record must know of what it lacks.
+    pub(crate) fn lacks(&self) -> Vec<String> {
+        let told = |n: u64, what: &str| (n > 0).then(|| format!("{} {what}", units::count(n)));
+        [
+            (self.older, "blocks are older than the record: who allocated them is unknown"),
+            (self.lost_allocs, "allocations are missing: these blocks begin where the one before them ends"),
+            (self.lost_frees, "frees are missing: these blocks end where another one takes their place"),
+        ]
+        .into_iter()
+        .filter_map(|(n, what)| told(n, what))
+        .collect()
+    }
+
     /// Ends what is there between two addresses; where nothing is, the part of `older`.
     fn carve(&mut self, now: u32, host: bool, shown: bool, from: u64, to: u64, older: Option<Range>) {
         if from >= to {
@@ -443,6 +478,27 @@ pub(crate) mod tests {
         assert_eq!(sum, 100);
         assert!(b.record.ranges.iter().all(|r| r.died != NEVER));
         assert!(b.open.is_empty());
+    }
+
+    #[test]
+    fn what_is_there_at_the_end_has_come_or_was_there() {
+        let mut b = Builder::new("x");
+        b.added(range(120, 30, 1));
+        b.added(range(180, 40, 2));
+        b.was_there(&range(100, 100, 0));
+        b.was_there(&range(300, 10, 0));
+        b.was_there(&range(305, 10, 0));
+        assert_eq!(
+            told(&b),
+            [
+                (100, 20, 0, NEVER),
+                (120, 30, 1, NEVER),
+                (150, 30, 0, NEVER),
+                (180, 40, 2, NEVER),
+                (300, 10, 0, NEVER),
+                (310, 5, 0, NEVER)
+            ]
+        );
     }
 
     #[test]

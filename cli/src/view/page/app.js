@@ -7,6 +7,7 @@ const element = (tag, text, cls) => {
   if (cls) e.className = cls;
   return e;
 };
+const shortened = (text, most) => [...text].length > most ? [...text].slice(0, most - 1).join("") + "…" : text;
 const plural = (n, what) => count(n) + " " + what + (n === 1 ? "" : "s");
 const PAGE = 50; // rows of blocks at a time
 const GROUPS = 60; // rows of groups at most
@@ -70,8 +71,18 @@ const start = () => {
   const kinds = [["tag", "tag"], ["stream", "stream"], ["pool", "pool"], ["size", "size"], ["thread", "thread"], ["stack", "caller"]]
     .filter(([k]) => k === "size" || k === "stream" || (b[k].some(n => n !== 0)));
   options($("by"), kinds);
-  const told = k => k === "tag" ? kinds.some(([n]) => n === k) : model.groups(state.space, k).order.length > 1;
-  state.by = ["tag", "stream", "pool"].find(told) ?? "size";
+  // What tells most of the peak's holders from each other: tags, or callers, if most of it has one.
+  const has = k => kinds.some(([n]) => n === k);
+  const named = k => {
+    let of = 0, all = 0;
+    for (const i of model.at(state.space, state.moment)) {
+      all += b.bytes[i];
+      if (b[k][i] !== 0) of += b.bytes[i];
+    }
+    return has(k) && of > 0 && of >= all / 2;
+  };
+  const several = k => k === "tag" ? has(k) : model.groups(state.space, k).order.length > 1;
+  state.by = ["tag", "stack"].find(named) ?? ["tag", "stream", "pool"].find(several) ?? "size";
   $("by").value = state.by;
   $("axis").value = state.axis;
   if (!record.timed) $("axis").parentElement.hidden = true;
@@ -144,7 +155,7 @@ const start = () => {
     }));
     $("holders-more").textContent = order.length > GROUPS ? plural(order.length - GROUPS, "more group") + " hold less." :
       order.length ? "" : "No block lives at this moment.";
-    const legend = groups.order.slice(0, OTHER).map(g => [groups.colour[g], groups.name(g).slice(0, 40)]);
+    const legend = groups.order.slice(0, OTHER).map(g => [groups.colour[g], shortened(groups.name(g), 40)]);
     const key = (style, text, cls) => {
       const span = element("span"), i = element("i", undefined, cls);
       i.style.cssText = style;

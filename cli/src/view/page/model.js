@@ -170,7 +170,7 @@ class Model {
 
   nameStacks() {
     const { frames, stacks } = this.record, module = f => frames[f].replace(/\+0x[0-9a-f]+$/, "");
-    const short = f => visible(frames[f]).replace(/^\/\S*\//, "");
+    const short = f => visible(frames[f]).replace(/^\/\S*\//, "").replace(/ \(\/\S*\//, " (");
     const first = stack => {
       let at = stack.findLastIndex(f => /^<?millpond(::|_)/.test(frames[f])) + 1;
       if (at === 0 && stack.every(f => frames[f].includes("+0x"))) at = stack.findIndex(f => module(f) !== module(stack[0]));
