@@ -98,6 +98,34 @@ fn emptying_another_pools_cache_beside_the_end_of_a_stream() {
     });
 }
 
+/// So do the calls that give unused memory back down to a size.
+#[test]
+fn trimming_beside_the_end_of_a_stream() {
+    apart(|| {
+        let w = world();
+        let d = w.d;
+        ends_meanwhile(w, move || d.trim_to(0));
+    });
+}
+
+#[test]
+fn trimming_another_pool_beside_the_end_of_a_stream() {
+    apart(|| {
+        let w = world();
+        let beside = w.beside;
+        ends_meanwhile(w, move || beside.trim_to(0));
+    });
+}
+
+#[test]
+fn lowering_the_budget_beside_the_end_of_a_stream() {
+    apart(|| {
+        let w = world();
+        let d = w.d;
+        ends_meanwhile(w, move || d.set_budget(1).map(drop));
+    });
+}
+
 /// So does the end of another pool.
 #[test]
 fn ending_another_pool_beside_the_end_of_a_stream() {
