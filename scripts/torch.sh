@@ -113,7 +113,7 @@ unset CARGO_TARGET_DIR CARGO_PROFILE_DEV_OPT_LEVEL
 export LD_LIBRARY_PATH="$PWD/$driver" PATH="$venv/bin:$PATH" PYTHONPATH="$PWD/torch/python"
 export FAKECUDA_DRIVER="${FAKECUDA_DRIVER:-13020}" FAKECUDA_DEVICES="${FAKECUDA_DEVICES:-2}"
 export FAKECUDA_CAPACITY="${FAKECUDA_CAPACITY:-8G}" FAKECUDA_STAGED="${FAKECUDA_STAGED:-1}"
-export MILLPOND_TORCH_NATIVE="$PWD/$shim/libmillpond-native.so"
+export MILLPOND_TORCH_NATIVE="$PWD/$shim/libmillpond-native.so" MILLPOND_TORCH_CPU="$PWD/$shim/libmillpond-cpu.so"
 export MILLPOND_TORCH_LIBRARY="$library" MILLPOND_TORCH_PRELOAD="$PWD/$shim/$runtime"
 if [ "${1:-}" = -- ]; then
   shift

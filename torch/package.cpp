@@ -33,6 +33,17 @@ int write_numbers(const Stats& stats, const char* (*name)(std::size_t),
   return 0;
 }
 
+/// As much of the numbers as the caller has room for.
+void write_stats(const millpond_stats& s, Stats& inout) {
+  const auto counter = [](const millpond_counter& c) { return Counter{c.current, c.peak, c.total}; };
+  const Stats all{inout.struct_size,          counter(s.requested_bytes),
+                  counter(s.allocated_bytes), counter(s.active_bytes),
+                  counter(s.reserved_bytes),  counter(s.blocks),
+                  counter(s.segments),        s.driver_calls,
+                  s.out_of_memory_count,      s.limit_bytes};
+  std::memcpy(&inout, &all, inout.struct_size < sizeof all ? inout.struct_size : sizeof all);
+}
+
 /// Fills `stats` for a device that is in use. False: it cannot be had.
 template <typename Stats>
 bool read(int device, Stats& stats, C_Status (*get)(const millpond_device*, Stats*)) {
@@ -53,15 +64,7 @@ int millpond_torch_stats(int device, Stats* inout) {
   return guard(1, [&] {
     millpond_stats s{};
     if (!read(device, s, millpond_device_get_stats)) return 1;
-    const auto counter = [](const millpond_counter& c) {
-      return Counter{c.current, c.peak, c.total};
-    };
-    const Stats all{inout->struct_size,         counter(s.requested_bytes),
-                    counter(s.allocated_bytes), counter(s.active_bytes),
-                    counter(s.reserved_bytes),  counter(s.blocks),
-                    counter(s.segments),        s.driver_calls,
-                    s.out_of_memory_count,      s.limit_bytes};
-    std::memcpy(inout, &all, inout->struct_size < sizeof all ? inout->struct_size : sizeof all);
+    write_stats(s, *inout);
     return 0;
   });
 }
@@ -179,6 +182,26 @@ int millpond_torch_reset_peaks(int device) {
     if (idle(device)) return 0;
     Device* on = device_at(device);
     return on == nullptr || failed(millpond_device_reset_peaks(on->get())) ? 1 : 0;
+  });
+}
+
+int millpond_torch_cpu_stats(Stats* inout) {
+  return guard(1, [&] {
+    millpond_device* cpu = nullptr;
+    millpond_stats s{};
+    s.struct_size = sizeof s;
+    if (failed(millpond_device_get("cpu", 0, &cpu)) || failed(millpond_device_get_stats(cpu, &s))) {
+      return 1;
+    }
+    write_stats(s, *inout);
+    return 0;
+  });
+}
+
+int millpond_torch_cpu_reset_peaks() {
+  return guard(1, [&] {
+    millpond_device* cpu = nullptr;
+    return failed(millpond_device_get("cpu", 0, &cpu)) || failed(millpond_device_reset_peaks(cpu));
   });
 }
 

@@ -117,6 +117,33 @@ void millpond_torch_delete(void* ptr) {
   guard(0, [&] { return failed(millpond_free(ptr)) ? 1 : 0; });
 }
 
+void* millpond_torch_cpu_request(std::size_t size, bool* lacking) {
+  *lacking = false;
+  if (size == 0) return nullptr;
+  return guard(static_cast<void*>(nullptr), [&]() -> void* {
+    static std::atomic<millpond_device*> opened{nullptr};
+    millpond_device* cpu = opened.load(std::memory_order_acquire);
+    void* ptr = nullptr;
+    C_Status status = C_SUCCESS;
+    if (cpu == nullptr) {
+      status = millpond_device_get("cpu", 0, &cpu);
+      if (status == C_SUCCESS) opened.store(cpu, std::memory_order_release);
+    }
+    if (status == C_SUCCESS) status = millpond_alloc(cpu, size, &ptr);
+    *lacking = lacks_memory(status);
+    if (!failed(status)) return ptr;
+    if (*lacking) explain();
+    return nullptr;
+  });
+}
+
+int millpond_torch_cpu_delete(void* ptr) {
+  return guard(1, [&] {
+    if (!failed(millpond_free(ptr))) return 0;
+    return millpond_last_error_code() == MILLPOND_E_UNKNOWN_POINTER ? 2 : 1;
+  });
+}
+
 void* millpond_torch_alloc(ssize_t size, int device, Stream stream) {
   if (size == 0) return nullptr;
   bool lacking = false;

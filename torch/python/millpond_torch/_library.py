@@ -99,6 +99,8 @@ def _declare(lib: ctypes.CDLL) -> None:
         ("millpond_torch_memory_stats_name", ctypes.c_char_p, [c_size]),
         ("millpond_torch_host_memory_stats", c_int, [c_int, to(c_u64), c_size, to(c_size)]),
         ("millpond_torch_host_memory_stats_name", ctypes.c_char_p, [c_size]),
+        ("millpond_torch_cpu_stats", c_int, [to(Stats)]),
+        ("millpond_torch_cpu_reset_peaks", c_int, []),
         ("millpond_torch_reset_accumulated", c_int, [c_int]),
         ("millpond_torch_memory", c_int, [c_int, to(c_u64), to(c_u64)]),
         ("millpond_torch_reset_peaks", c_int, [c_int]),

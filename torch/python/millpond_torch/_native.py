@@ -1,7 +1,7 @@
-"""Builds Millpond's allocator of C++ against the installed PyTorch, and finds what was built.
+"""Builds Millpond's allocators of C++ against the installed PyTorch, and finds what was built.
 
-One file serves one release of PyTorch: its classes differ between releases. MILLPOND_TORCH_NATIVE names the file;
-otherwise it lies in the user's cache, under the release and what it was built from.
+One file serves one release of PyTorch: its classes differ between releases. MILLPOND_TORCH_NATIVE and
+MILLPOND_TORCH_CPU name the files; otherwise they lie in the user's cache, under the release and what they were built from.
 """
 from __future__ import annotations
 
@@ -16,23 +16,34 @@ from typing import Any, List, Optional
 
 from ._library import MillpondError
 
-VARIABLE = "MILLPOND_TORCH_NATIVE"
 HERE = pathlib.Path(__file__).parent
-SOURCES = [HERE / "native.cpp", HERE / "pluggable.hpp"]
 
 
-def _place(torch: Any) -> pathlib.Path:
-    named = os.environ.get(VARIABLE)
-    if named:
-        return pathlib.Path(named)
-    what = hashlib.sha256(b"".join(s.read_bytes() for s in SOURCES)).hexdigest()[:16]
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    return cache / "millpond_torch" / f"libmillpond-native-{torch.__version__}-{what}.so"
+class Part:
+    """A file to build: its source, the variable that names it, PyTorch's libraries that it needs."""
+
+    def __init__(self, name: str, variable: str, libraries: List[str], cuda: bool) -> None:
+        self.name, self.variable, self.libraries, self.cuda = name, variable, libraries, cuda
+        self.sources = [HERE / f"{name}.cpp", HERE / "pluggable.hpp"]
+
+    def place(self, torch: Any) -> pathlib.Path:
+        named = os.environ.get(self.variable)
+        if named:
+            return pathlib.Path(named)
+        what = hashlib.sha256(b"".join(s.read_bytes() for s in self.sources)).hexdigest()[:16]
+        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+        return cache / "millpond_torch" / f"libmillpond-{self.name}-{torch.__version__}-{what}.so"
 
 
-def _headers(torch: Any) -> List[pathlib.Path]:
+NATIVE = Part("native", "MILLPOND_TORCH_NATIVE", ["c10", "c10_cuda"], cuda=True)
+CPU = Part("cpu", "MILLPOND_TORCH_CPU", ["c10"], cuda=False)
+
+
+def _headers(torch: Any, with_cuda: bool) -> List[pathlib.Path]:
     """Folders with PyTorch's headers and the CUDA runtime's, which come with PyTorch's wheel or with CUDA's toolkit."""
     base = pathlib.Path(torch.__file__).parent / "include"
+    if not with_cuda:
+        return [base, base / "torch" / "csrc" / "api" / "include"]
     packages = pathlib.Path(sysconfig.get_path("purelib")) / "nvidia"
     cuda = [packages / "cu13" / "include", packages / "cuda_runtime" / "include"]
     cuda += [pathlib.Path(os.environ[v]) / "include" for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
@@ -50,8 +61,13 @@ def build_native(compiler: Optional[str] = None) -> str:
     """
     import torch
 
-    place = _place(torch)
-    if place.is_file() and all(place.stat().st_mtime >= s.stat().st_mtime for s in SOURCES):
+    return build(torch, NATIVE, compiler)
+
+
+def build(torch: Any, part: Part, compiler: Optional[str] = None) -> str:
+    """Builds a part, unless it is there and as new as its sources; the file."""
+    place = part.place(torch)
+    if place.is_file() and all(place.stat().st_mtime >= s.stat().st_mtime for s in part.sources):
         return str(place)
     place.parent.mkdir(parents=True, exist_ok=True)
     compiler = compiler or os.environ.get("CXX") or "g++"
@@ -61,30 +77,42 @@ def build_native(compiler: Optional[str] = None) -> str:
         command = [
             compiler, "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", f"-I{HERE}",
-            *[f"-isystem{h}" for h in _headers(torch)], "-o", str(made), str(SOURCES[0]),
-            f"-L{libraries}", "-lc10", "-lc10_cuda", "-ldl",
+            *[f"-isystem{h}" for h in _headers(torch, part.cuda)], "-o", str(made), str(part.sources[0]),
+            f"-L{libraries}", *[f"-l{library}" for library in part.libraries], "-ldl",
         ]
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         except OSError as e:
             raise MillpondError(f"{compiler} cannot be run ({e}); install a C++ compiler, or set CXX") from None
         if done.returncode != 0:
-            raise MillpondError(
-                f"the allocator does not build against PyTorch {torch.__version__}; enable() without `native` works all the "
-                f"same:\n{done.stdout}")
+            other = "; enable() without `native` works all the same" if part is NATIVE else ""
+            raise MillpondError(f"the allocator does not build against PyTorch {torch.__version__}{other}:\n{done.stdout}")
         made.replace(place)
     return str(place)
 
 
 def load_native(torch: Any) -> ctypes.CDLL:
     """The built allocator, for this release of PyTorch; MillpondError where there is none."""
-    place = _place(torch)
-    if not place.is_file():
-        raise MillpondError(f"there is no {place}; millpond_torch.build_native() builds it for PyTorch {torch.__version__}")
-    try:
-        file = ctypes.CDLL(str(place))
-    except OSError as e:
-        raise MillpondError(f"{place} does not fit PyTorch {torch.__version__} ({e}); remove it and build it again") from None
+    file = load(torch, NATIVE, f"millpond_torch.build_native() builds it for PyTorch {torch.__version__}")
     file.millpond_native_install.restype = ctypes.c_int
     file.millpond_native_install.argtypes = [ctypes.c_char_p, ctypes.c_int]
     return file
+
+
+def load_cpu(torch: Any) -> ctypes.CDLL:
+    """The allocator of the processor's memory, which is built if it is not there yet."""
+    build(torch, CPU)
+    file = load(torch, CPU, "it was built a moment ago")
+    file.millpond_cpu_install.restype = ctypes.c_int
+    file.millpond_cpu_install.argtypes = [ctypes.c_char_p]
+    return file
+
+
+def load(torch: Any, part: Part, what_to_do: str) -> ctypes.CDLL:
+    place = part.place(torch)
+    if not place.is_file():
+        raise MillpondError(f"there is no {place}; {what_to_do}")
+    try:
+        return ctypes.CDLL(str(place))
+    except OSError as e:
+        raise MillpondError(f"{place} does not fit PyTorch {torch.__version__} ({e}); remove it and build it again") from None

@@ -101,6 +101,23 @@ def host_memory_stats(device: Device = None) -> collections.OrderedDict[str, int
     return collections.OrderedDict(sorted(out.items()))
 
 
+def cpu_memory_stats() -> Dict[str, int]:
+    """What CPU tensors have under enable_cpu(), in bytes: "allocated_bytes.current", ".peak" and ".total", the same of
+    requested_bytes, active_bytes (with what was freed and is not reusable yet), reserved_bytes (taken from the system),
+    blocks and segments."""
+    lib = library()
+    stats = Stats(struct_size=ctypes.sizeof(Stats))
+    check(lib, lib.millpond_torch_cpu_stats(ctypes.byref(stats)))
+    names = ["requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes", "blocks", "segments"]
+    return {f"{name}.{part}": int(getattr(getattr(stats, name), part)) for name in names for part in ["current", "peak", "total"]}
+
+
+def reset_cpu_peak_memory_stats() -> None:
+    """The peaks of cpu_memory_stats() start again from the current values."""
+    lib = library()
+    check(lib, lib.millpond_torch_cpu_reset_peaks())
+
+
 def memory_allocated(device: Device = None) -> int:
     """Bytes in live tensors, after rounding."""
     return int(_stats(device).allocated_bytes.current)

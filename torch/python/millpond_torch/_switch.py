@@ -5,8 +5,8 @@ import ctypes
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn, Optional, Tuple, Union
 
-from ._library import MillpondError, check, device_count, library, library_path
-from ._native import load_native
+from ._library import MillpondError, Stats, check, device_count, library, library_path
+from ._native import load_cpu, load_native
 
 if TYPE_CHECKING:
     import torch
@@ -28,15 +28,19 @@ _allocator: Optional[torch.cuda.memory.CUDAPluggableAllocator] = None
 _segments: Optional[torch.cuda.memory.CUDAPluggableAllocator] = None  # the allocator behind every MemPool
 _enabled = False
 _native = False  # by the allocator of C++
+_cpu = False
 
 
-def _torch() -> Any:
+def _any_torch() -> Any:
     try:
         import torch
     except ImportError as e:
-        raise MillpondError(
-            f"PyTorch cannot be imported ({e}); install it with CUDA support, see https://pytorch.org/get-started"
-        ) from None
+        raise MillpondError(f"PyTorch cannot be imported ({e}); install it, see https://pytorch.org/get-started") from None
+    return torch
+
+
+def _torch() -> Any:
+    torch = _any_torch()
     memory = getattr(getattr(torch, "cuda", None), "memory", None)
     if not hasattr(memory, "CUDAPluggableAllocator"):
         raise MillpondError(
@@ -166,6 +170,30 @@ def enable(native: bool = False) -> None:
         except RuntimeError:
             _all_ours(torch, made)
         _enabled = True
+
+
+def enable_cpu() -> None:
+    """Every CPU tensor that is made from now on takes its memory from Millpond's device `cpu`. A second call does nothing.
+
+    For programs that are tested and measured without a GPU: each byte that they write lies in Millpond's blocks. Tensors
+    that are there stay where they are. Builds a small allocator of C++ for the installed PyTorch on the first call, for
+    which a C++ compiler is needed (CXX, else g++), and keeps it in the user's cache; MILLPOND_TORCH_CPU names another
+    file. A forked child, such as a worker of a DataLoader, takes new memory from PyTorch's own allocator. What is shared
+    between processes, or with NumPy, does not come from here either. A request that finds no memory raises RuntimeError
+    with the reason. Cannot be undone.
+
+    MillpondError where the library, PyTorch or the compiler is missing.
+    """
+    global _cpu
+    lib, torch = library(), _any_torch()
+    with _lock:
+        if _cpu:
+            return
+        check(lib, lib.millpond_torch_cpu_stats(ctypes.byref(Stats(struct_size=ctypes.sizeof(Stats)))))  # opens it
+        if not load_cpu(torch).millpond_cpu_install(library_path().encode()):
+            raise MillpondError(
+                f"{library_path()} and this package are of different versions; install both from one release")
+        _cpu = True
 
 
 def is_enabled() -> bool:
