@@ -92,6 +92,38 @@ class Memory(OnHost):
         self.assertEqual(bytes(view[:5]), b"views")
         del view
 
+    def test_a_view_that_survives_its_cycle_keeps_the_memory(self):
+        saved = []
+
+        class Saves:
+            def __del__(self):
+                saved.append(self.view)
+
+        for make in (lambda: self.device.alloc(1 << 16, 0), lambda: self.device.alloc_host(1 << 16)):
+            cycle = Saves()
+            cycle.memory, cycle.itself = make(), cycle
+            cycle.view, address = cycle.memory.view(), cycle.memory.ptr
+            del cycle
+            gc.collect()
+            other = make()
+            self.assertNotEqual(other.ptr, address)
+            saved.pop()[0] = 77
+            gc.collect()
+            self.assertIn(address, [block.ptr for block in (make(), make())], "it is free again")
+
+    def test_numbers_that_the_library_has_no_room_for_are_not_cut(self):
+        device, pool = self.device, self.device.create_pool("numbers")
+        for call in (device.alloc, device.alloc_host, pool.alloc):
+            for size in (1 << 64, (1 << 64) + 100, 1 << 70):
+                self.assertRaises(millpond.OutOfMemoryError, call, size)
+            self.assertRaises(ValueError, call, -1)
+            self.assertRaises(TypeError, call, 1.5)
+        for call in (device.set_limit, pool.set_limit, lambda n: device.create_pool("limit", n)):
+            self.assertRaises(ValueError, call, -1)
+            self.assertRaises(ValueError, call, 1 << 64)
+        for stream in (-1, 1 << 64, (1 << 64) + 1):
+            self.assertRaises(ValueError, device.alloc, 10, stream)
+
     def test_no_view_outlives_its_memory(self):
         for memory in (self.device.alloc(64), self.device.alloc(64, 0), self.device.alloc_host(64)):
             view = memory.view()
