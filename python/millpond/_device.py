@@ -74,7 +74,7 @@ class Pool:
 
     def trim_to(self, keep_bytes: int) -> None:
         """Gives what no block uses back to the device until at most `keep_bytes` of it stay reserved."""
-        check(library().millpond_pool_trim_to(self.handle, keep_bytes))
+        check(library().millpond_pool_trim_to(self.handle, number_of(keep_bytes, "keep_bytes")))
 
     def reset_peaks(self) -> None:
         """Its peaks start again from the current values."""
@@ -222,12 +222,12 @@ class Device:
 
     def trim_to(self, keep_bytes: int) -> None:
         """Gives what no block uses back to the device until at most `keep_bytes` stay reserved."""
-        check(library().millpond_device_trim_to(self.handle, keep_bytes))
+        check(library().millpond_device_trim_to(self.handle, number_of(keep_bytes, "keep_bytes")))
 
     def set_budget(self, budget_bytes: int) -> int:
         """Sets the limit, and gives what no block uses back until it is kept; the bytes that are taken beyond it all the same."""
-        above = ctypes.c_uint64()
-        check(library().millpond_device_set_budget(self.handle, budget_bytes, ctypes.byref(above)))
+        above, budget = ctypes.c_uint64(), number_of(budget_bytes, "budget_bytes")
+        check(library().millpond_device_set_budget(self.handle, budget, ctypes.byref(above)))
         return above.value
 
     def empty_host_cache(self) -> None:

@@ -118,7 +118,8 @@ class Memory(OnHost):
                 self.assertRaises(millpond.OutOfMemoryError, call, size)
             self.assertRaises(ValueError, call, -1)
             self.assertRaises(TypeError, call, 1.5)
-        for call in (device.set_limit, pool.set_limit, lambda n: device.create_pool("limit", n)):
+        limits = (device.set_limit, device.set_budget, device.trim_to, pool.set_limit, pool.trim_to)
+        for call in (*limits, lambda n: device.create_pool("limit", n)):
             self.assertRaises(ValueError, call, -1)
             self.assertRaises(ValueError, call, 1 << 64)
         for stream in (-1, 1 << 64, (1 << 64) + 1):
@@ -314,8 +315,8 @@ class Pools(OnHost):
         pool.trim_to(12 << 20)
         self.assertLessEqual(pool.stats().reserved_bytes.current, 12 << 20)
         self.device.trim_to(8 << 20)
-        reserved = self.device.stats().reserved_bytes.current
-        self.assertEqual(self.device.set_budget(1 << 20), reserved - (1 << 20))
+        above = self.device.set_budget(1 << 20)  # only the live block's 6 MiB stay
+        self.assertEqual(above, self.device.stats().reserved_bytes.current - (1 << 20))
         self.assertEqual(self.device.stats().limit_bytes, 1 << 20)
         self.assertEqual(self.device.set_budget(0), 0)
         kept.free()
@@ -376,7 +377,7 @@ class Seeing(OnHost):
             address = block.ptr
             block.free()
         events = self.device.events()
-        mine = [e for e in events if e.ptr == address]
+        mine = [e for e in events if e.ptr == address and not e.kind.startswith("segment")]
         self.assertEqual([e.kind for e in mine][:2], ["alloc", "free_requested"])
         self.assertEqual((mine[0].requested, mine[0].tag, mine[0].stream), (4321, "told", None))
         self.assertGreater(len(mine[0].frames), 0)
