@@ -28,7 +28,11 @@ fn a_request_that_no_address_space_holds_is_larger_than_the_device() {
         for bytes in [u64::MAX, u64::MAX - 511, 1 << 63] {
             let e = b.alloc(PoolId::DEFAULT, Some(1), bytes).unwrap_err();
             let r = b.pond.explain(PoolId::DEFAULT, Some(1), bytes, &e);
-            assert_eq!((e.code(), r.reason), (Code::OutOfMemory, OomReason::LargerThanDevice), "{bytes}: {e}");
+            assert_eq!(
+                (e.code(), r.reason),
+                (Code::OutOfMemory, OomReason::LargerThanDevice),
+                "{bytes}: {e}"
+            );
         }
         b.finish();
     }
