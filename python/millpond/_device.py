@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator, Optional, TypeVar, Union
 from uuid import UUID
 
 from . import _abi, _statistics
-from ._library import MillpondError, check, library, text_of
+from ._library import MillpondError, check, library, number_of, size_of, text_of
 from ._memory import Block, HostBlock, Stream, StreamLike, handle_of
 from ._statistics import BlockInfo, Event, Latency, Stats, TagStats
 
@@ -49,7 +49,7 @@ class Pool:
         that work."""
         native, out, lib = handle_of(stream), ctypes.c_void_p(), library()
         call = lib.millpond_pool_alloc_zeroed if zeroed else lib.millpond_pool_alloc
-        check(call(self.handle, size, native, ctypes.byref(out)))
+        check(call(self.handle, size_of(size), native, ctypes.byref(out)))
         return Block(self.device, out.value or 0, size, native)
 
     def stats(self) -> Stats:
@@ -66,7 +66,7 @@ class Pool:
 
     def set_limit(self, limit_bytes: int) -> None:
         """From now on it never takes more bytes than that; 0: no limit of its own."""
-        check(library().millpond_pool_set_limit(self.handle, limit_bytes))
+        check(library().millpond_pool_set_limit(self.handle, number_of(limit_bytes, "limit_bytes")))
 
     def empty_cache(self) -> None:
         """Gives what no block uses back to the device."""
@@ -74,7 +74,7 @@ class Pool:
 
     def trim_to(self, keep_bytes: int) -> None:
         """Gives what no block uses back to the device until at most `keep_bytes` of it stay reserved."""
-        check(library().millpond_pool_trim_to(self.handle, keep_bytes))
+        check(library().millpond_pool_trim_to(self.handle, number_of(keep_bytes, "keep_bytes")))
 
     def reset_peaks(self) -> None:
         """Its peaks start again from the current values."""
@@ -181,7 +181,7 @@ class Device:
         if stream is not None:
             return self.default_pool.alloc(size, stream, zeroed)
         out = ctypes.c_void_p()
-        check(library().millpond_alloc(self.handle, size, ctypes.byref(out)))
+        check(library().millpond_alloc(self.handle, size_of(size), ctypes.byref(out)))
         block = Block(self, out.value or 0, size, None)
         if zeroed and size:
             block.fill(0)
@@ -206,7 +206,8 @@ class Device:
 
     def create_pool(self, name: str = "", limit_bytes: int = 0) -> Pool:
         """A pool with an account of its own, which takes at most `limit_bytes` (0: no limit) from the device."""
-        options = _abi.PoolOptions(ctypes.sizeof(_abi.PoolOptions), limit_bytes, name.encode() or None)
+        limit = number_of(limit_bytes, "limit_bytes")
+        options = _abi.PoolOptions(ctypes.sizeof(_abi.PoolOptions), limit, name.encode() or None)
         out = ctypes.c_void_p()
         check(library().millpond_pool_create(self.handle, ctypes.byref(options), ctypes.byref(out)))
         return Pool(self, out.value or 0, owns=True)
@@ -221,12 +222,12 @@ class Device:
 
     def trim_to(self, keep_bytes: int) -> None:
         """Gives what no block uses back to the device until at most `keep_bytes` stay reserved."""
-        check(library().millpond_device_trim_to(self.handle, keep_bytes))
+        check(library().millpond_device_trim_to(self.handle, number_of(keep_bytes, "keep_bytes")))
 
     def set_budget(self, budget_bytes: int) -> int:
         """Sets the limit, and gives what no block uses back until it is kept; the bytes that are taken beyond it all the same."""
-        above = ctypes.c_uint64()
-        check(library().millpond_device_set_budget(self.handle, budget_bytes, ctypes.byref(above)))
+        above, budget = ctypes.c_uint64(), number_of(budget_bytes, "budget_bytes")
+        check(library().millpond_device_set_budget(self.handle, budget, ctypes.byref(above)))
         return above.value
 
     def empty_host_cache(self) -> None:
@@ -235,7 +236,7 @@ class Device:
 
     def set_limit(self, limit_bytes: int) -> None:
         """From now on no more bytes than that are taken from the device; 0: no limit."""
-        check(library().millpond_device_set_limit(self.handle, limit_bytes))
+        check(library().millpond_device_set_limit(self.handle, number_of(limit_bytes, "limit_bytes")))
 
     # Options
 
@@ -337,7 +338,8 @@ class Device:
         """Inside, what happens to the device's memory is kept: the newest `events` (0: 65 536) for `events()`, and all
         of them in the file, if any, for `millpond history` and `view`. `frames`: how many callers of each."""
         options = _abi.HistoryOptions(
-            ctypes.sizeof(_abi.HistoryOptions), events, frames, None if path is None else os.fsencode(path)
+            ctypes.sizeof(_abi.HistoryOptions), number_of(events, "events"), number_of(frames, "frames"),
+            None if path is None else os.fsencode(path),
         )
         check(library().millpond_device_history_start(self.handle, ctypes.byref(options)))
         yield from _until(self, lambda: check(library().millpond_device_history_stop(self.handle, None)))

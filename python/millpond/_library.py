@@ -7,6 +7,7 @@ package.
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import pathlib
 import threading
@@ -126,6 +127,19 @@ def check(status: int) -> None:
 def ended(status: int, *gone: int) -> bool:
     """Whether a call that ends something needs no second try: it worked, or failed with one of the codes `gone`."""
     return status == 0 or library().millpond_last_error_code() in gone
+
+
+def size_of(size: Any) -> int:
+    """The number of bytes of a request, as the library can take it: what is more than that finds no memory."""
+    return min(number_of(size, "size", 1 << 1024), (1 << 64) - 1)
+
+
+def number_of(value: Any, what: str, end: int = 1 << 64) -> int:
+    """A number for an unsigned argument, which ctypes would cut."""
+    number = operator.index(value)
+    if not 0 <= number < end:
+        raise ValueError(f"{what} is {number}, which is not from 0 to 2**64 - 1")
+    return number
 
 
 def text_of(call: Any, *args: Any, capacity: int) -> str:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _abi
-from ._library import check, ended, library
+from ._library import check, ended, library, number_of, size_of
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -23,7 +23,7 @@ StreamLike = Union["Stream", int, Any]
 def handle_of(stream: StreamLike) -> int:
     """The native handle of a stream of Millpond, PyTorch, CuPy, Numba, cuda.core or Warp, or of a number."""
     if isinstance(stream, int):
-        return stream
+        return number_of(stream, "the stream's handle")
     if isinstance(stream, Stream):
         return stream.handle
     protocol = getattr(stream, "__cuda_stream__", None)
@@ -110,6 +110,19 @@ class Stream:
         return f"<millpond.Stream {self._handle:#x} of {self.device.name}>" if self._handle else "<millpond.Stream>"
 
 
+class _Heir:
+    """Gives memory back when it ends."""
+
+    def __init__(self, free: Callable[[], int]) -> None:
+        self._free = free
+
+    def __del__(self) -> None:
+        try:
+            self._free()
+        except Exception:  # Python is ending
+            pass
+
+
 class _Memory:
     """What blocks and pinned memory have in common: an address, a size, and one end."""
 
@@ -118,6 +131,7 @@ class _Memory:
     _ptr: int = 0
     _owns: bool = False
     _shown: Optional[weakref.ref[Any]] = None  # what all views are of
+    _heir: Optional[_Heir] = None
 
     @property
     def ptr(self) -> int:
@@ -130,8 +144,13 @@ class _Memory:
     def is_freed(self) -> bool:
         return not self._owns
 
-    def _give_back(self) -> int:
+    @staticmethod
+    def _returner(device: Device, ptr: int) -> Callable[[], int]:
+        """What gives the memory back. It has nothing of the object itself."""
         raise NotImplementedError
+
+    def _give_back(self) -> int:
+        return self._returner(self.device, self._ptr)()
 
     def _take(self) -> bool:
         """Whether the caller is to end it: of several threads, one. BufferError while there is a view."""
@@ -166,11 +185,13 @@ class _Memory:
         return self.size
 
     def __del__(self) -> None:
-        if self.__dict__.pop("_owns", False):
-            try:
-                self._give_back()
-            except Exception:  # Python is ending
-                pass
+        if not self.__dict__.pop("_owns", False):
+            return
+        # A cycle of garbage is finalized before it is known who survives, as a view does that another finalizer has put
+        # somewhere: the heir ends with this object, and not before.
+        heir = _Heir(self._returner(self.device, self._ptr))
+        if self._shown is not None:
+            self._heir = heir
 
     def _view(self) -> memoryview:
         if not self.size:
@@ -201,9 +222,9 @@ class Block(_Memory):
         """The handle of the stream that orders its reuse; None: it waits for all of them."""
         return self._stream
 
-    def _give_back(self) -> int:
-        status: int = library().millpond_device_free(self.device.handle, self._ptr)
-        return status
+    @staticmethod
+    def _returner(device: Device, ptr: int) -> Callable[[], int]:
+        return lambda: int(library().millpond_device_free(device.handle, ptr))
 
     def free(self, stream: Optional[StreamLike] = None) -> None:
         """Frees it now: on its own stream, or on another one, and then its reuse waits for both."""
@@ -293,13 +314,13 @@ class HostBlock(_Memory):
     def __init__(self, device: Device, size: int) -> None:
         self.device, self.size = device, size
         out = ctypes.c_void_p()
-        check(library().millpond_host_alloc(device.handle, size, ctypes.byref(out)))
+        check(library().millpond_host_alloc(device.handle, size_of(size), ctypes.byref(out)))
         self._ptr = out.value or 0
         self._owns = self._ptr != 0
 
-    def _give_back(self) -> int:
-        status: int = library().millpond_host_free(self.device.handle, self._ptr)
-        return status
+    @staticmethod
+    def _returner(device: Device, ptr: int) -> Callable[[], int]:
+        return lambda: int(library().millpond_host_free(device.handle, ptr))
 
     def record_stream(self, stream: StreamLike) -> None:
         """Work on `stream` uses it: after its free, its reuse waits for what is queued there at the free."""

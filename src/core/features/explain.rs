@@ -187,7 +187,7 @@ impl Ground {
         let small = self.maps.shape.size(r.rounded.min(self.config.max_alloc)).tier != Tier::Large;
         let need = match self.config.mapping {
             _ if small => GRANULE,
-            true => r.rounded.next_multiple_of(GRANULE),
+            true => r.rounded.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX),
             false => r.rounded,
         };
         r.reason_for(need, searched)

@@ -20,3 +20,20 @@ fn a_pond_that_cannot_count_more_blocks_says_so() {
         assert!(r.advice()[0].contains("fewer blocks"));
     }
 }
+
+#[test]
+fn a_request_that_no_address_space_holds_is_larger_than_the_device() {
+    for mapping in [true, false] {
+        let mut b = Bench::new(config(mapping, 64 << 20));
+        for bytes in [u64::MAX, u64::MAX - 511, 1 << 63] {
+            let e = b.alloc(PoolId::DEFAULT, Some(1), bytes).unwrap_err();
+            let r = b.pond.explain(PoolId::DEFAULT, Some(1), bytes, &e);
+            assert_eq!(
+                (e.code(), r.reason),
+                (Code::OutOfMemory, OomReason::LargerThanDevice),
+                "{bytes}: {e}"
+            );
+        }
+        b.finish();
+    }
+}
