@@ -1586,6 +1586,8 @@ C_Status millpond_device_send_snapshot(const millpond_device *device,
 #define MILLPOND_OOM_CAPTURED 8
 /** The request had a stream. */
 #define MILLPOND_OOM_HAS_STREAM 16
+/** A history, a recording or a tool is told of the device's blocks. */
+#define MILLPOND_OOM_WATCHED 32
 /** What a freed block waits for: the work of one stream. */
 #define MILLPOND_OOM_WAITS_FOR_STREAM 1
 /** The work of all streams. */

@@ -53,6 +53,8 @@ pub const MILLPOND_OOM_POOLED: u32 = 4;
 pub const MILLPOND_OOM_CAPTURED: u32 = 8;
 /// The request had a stream.
 pub const MILLPOND_OOM_HAS_STREAM: u32 = 16;
+/// A history, a recording or a tool is told of the device's blocks.
+pub const MILLPOND_OOM_WATCHED: u32 = 32;
 
 /// What a freed block waits for: the work of one stream.
 pub const MILLPOND_OOM_WAITS_FOR_STREAM: u32 = 1;

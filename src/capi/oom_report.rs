@@ -73,6 +73,7 @@ fn flags(r: &OomReport) -> u32 {
         (r.maps, MILLPOND_OOM_MAPS),
         (r.could_map, MILLPOND_OOM_COULD_MAP),
         (r.pooled, MILLPOND_OOM_POOLED),
+        (r.watched, MILLPOND_OOM_WATCHED),
         (r.captured, MILLPOND_OOM_CAPTURED),
         (r.stream.is_some(), MILLPOND_OOM_HAS_STREAM),
     ];
@@ -193,6 +194,7 @@ impl From<&millpond_oom_report> for OomReport {
             maps: has(MILLPOND_OOM_MAPS),
             could_map: has(MILLPOND_OOM_COULD_MAP),
             pooled: has(MILLPOND_OOM_POOLED),
+            watched: has(MILLPOND_OOM_WATCHED),
             captured: has(MILLPOND_OOM_CAPTURED),
             device_said: string(&c.device_said),
             pools: holders(&c.pools, c.pool_count, true),

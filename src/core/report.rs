@@ -251,6 +251,8 @@ pub struct OomReport {
     pub could_map: bool,
     /// Whether its memory is pooled.
     pub pooled: bool,
+    /// Whether a history, a recording or a tool is told of its blocks.
+    pub watched: bool,
     /// Whether the stream is captured, so that no memory was taken that needs a wait.
     pub captured: bool,
     /// The error of the last call that asked the device for memory; "" if there was none or it succeeded.

@@ -238,6 +238,10 @@ pub trait Observer: Send + Sync {
     /// lose an event may wait.
     fn breathe(&self) {}
 
+    /// A request has failed for lack of memory, which it was told of before, and the thread holds no lock: the program may
+    /// be about to end without a word. It waits for nothing but what it can have soon.
+    fn failed(&self) {}
+
     /// Whether it wants to know soon after a wait for the device which frees have completed.
     fn is_curious(&self) -> bool {
         false
@@ -395,6 +399,16 @@ impl Observers {
         // Whoever changes the list does not wait for those that breathe.
         let breathing: List = self.list(thread_number()).map(|list| list.clone()).unwrap_or_default();
         breathing.iter().for_each(|seat| seat.observer.breathe());
+    }
+
+    /// See [`Observer::failed`]. The caller holds no lock.
+    #[cold]
+    pub(crate) fn failed(&self) {
+        if self.any() {
+            // As in `breathe_now`.
+            let all: List = self.list(thread_number()).map(|list| list.clone()).unwrap_or_default();
+            all.iter().for_each(|seat| seat.observer.failed());
+        }
     }
 
     /// Who is told by the thread of that number.

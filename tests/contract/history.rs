@@ -14,19 +14,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// A name for a file of this process's own, which is not there.
-fn path(name: &str) -> PathBuf {
+pub fn path(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     path
 }
 
-fn take(path: &Path) -> Vec<u8> {
+pub fn take(path: &Path) -> Vec<u8> {
     let bytes = std::fs::read(path).unwrap();
     std::fs::remove_file(path).unwrap();
     bytes
 }
 
-fn start(d: Device, events: usize, frames: usize, file: Option<&Path>) {
+pub fn start(d: Device, events: usize, frames: usize, file: Option<&Path>) {
     let file = file.map(Path::to_owned);
     state(d).history_start(&HistoryOptions { events, frames, file }).unwrap();
 }
@@ -331,7 +331,7 @@ fn a_recording_loses_nothing_under_load() {
 }
 
 /// Runs `body` in a forked child of this process, which has not used the library yet; how the child ended.
-fn in_child(body: impl FnOnce()) -> i32 {
+pub fn in_child(body: impl FnOnce()) -> i32 {
     let child = unsafe { libc::fork() };
     if child == 0 {
         body();

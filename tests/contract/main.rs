@@ -43,6 +43,7 @@ mod events;
 mod failing_fences;
 mod history;
 mod last_marks;
+mod last_words;
 mod latency;
 mod membarrier;
 mod observers;

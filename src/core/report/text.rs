@@ -4,6 +4,10 @@ use super::{OomHolder, OomMissing, OomReason, OomReport, OomStep, OomTried, OomW
 use crate::core::types::PoolId;
 use std::fmt::{self, Display, Write};
 
+/// How a program is run so that each block can be told by its callers.
+const HISTORY: &str =
+    "MILLPOND_HISTORY=run.history MILLPOND_HISTORY_FRAMES=24, then: millpond view --symbols run.history";
+
 /// A size in the largest unit that fits.
 struct Size(u64);
 
@@ -147,6 +151,13 @@ impl OomReport {
         }
     }
 
+    /// Whether memory is full of blocks of which neither a tag nor a pool says what they are, and nobody keeps a history.
+    fn is_nameless(&self) -> bool {
+        use OomReason::{DeviceLimit, DeviceRefused, Exhausted, PoolLimit};
+        let full = matches!(self.reason, DeviceLimit | DeviceRefused | Exhausted | PoolLimit);
+        full && self.live > 0 && self.tags.is_empty() && self.pools.len() <= 1 && !self.watched
+    }
+
     /// The report in one line, with the reason and the biggest holder.
     pub fn line(&self) -> String {
         let mut out =
@@ -166,6 +177,9 @@ impl OomReport {
         }
         if let Some(h) = self.biggest() {
             add(format_args!("biggest holder: {}, {}", h.label(), Size(h.sum())));
+        }
+        if self.is_nameless() {
+            add(format_args!("to see who asked for it, run with {HISTORY}"));
         }
         out
     }
@@ -262,7 +276,7 @@ impl OomReport {
         Ok(())
     }
 
-    /// What the user could do about it: one or two lines.
+    /// What the user could do about it: one to three lines.
     pub fn advice(&self) -> Vec<String> {
         let mut lines = vec![self.first_advice()];
         let needed = self.rounded;
@@ -275,6 +289,9 @@ impl OomReport {
             && let Some(h) = self.biggest()
         {
             lines.push(format!("the biggest holder is {}: {}", h.label(), Size(h.sum())));
+        }
+        if self.is_nameless() {
+            lines.push(format!("to see who asked for it, tag what is allocated, or run with {HISTORY}"));
         }
         lines
     }
@@ -362,6 +379,32 @@ impl OomWait {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_without_a_name_can_be_told_by_a_history() {
+        let holder = |name: &str| OomHolder {
+            pool: Some(PoolId::DEFAULT),
+            name: name.to_owned(),
+            live: 9,
+            ..OomHolder::default()
+        };
+        let full = OomReport {
+            reason: OomReason::Exhausted,
+            live: 9,
+            pools: vec![holder("")],
+            ..OomReport::default()
+        };
+        let hint = "MILLPOND_HISTORY=run.history MILLPOND_HISTORY_FRAMES=24, then: millpond view --symbols run.history";
+        let told = |r: &OomReport| (r.line().ends_with(hint), r.advice().iter().any(|a| a.ends_with(hint)));
+        assert_eq!(told(&full), (true, true), "{}", full.line());
+        let several = OomReport { pools: vec![holder("a"), holder("b")], ..full.clone() };
+        let tagged = OomReport { tags: vec![OomHolder { tag: 1, ..holder("w") }], ..full.clone() };
+        let watched = OomReport { watched: true, ..full.clone() };
+        let larger = OomReport { reason: OomReason::LargerThanDevice, ..full };
+        for r in [several, tagged, watched, larger] {
+            assert_eq!(told(&r), (false, false), "{}", r.line());
+        }
+    }
 
     #[test]
     fn sizes_are_said_as_people_say_them() {

@@ -86,6 +86,8 @@ pub(super) struct HistorySink {
     /// Tags and pools whose names are in the file, if they have any.
     tags: BTreeSet<u16>,
     pools: BTreeSet<PoolId>,
+    /// What is loaded where, as the file has it.
+    modules: String,
 }
 
 impl HistorySink {
@@ -102,7 +104,8 @@ impl HistorySink {
             env!("CARGO_PKG_VERSION")
         );
         let (tags, pools) = (BTreeSet::new(), BTreeSet::new());
-        HistorySink { file, head: head(&about), chunk: Chunk::default(), device: id, tags, pools }
+        let modules = String::new();
+        HistorySink { file, head: head(&about), chunk: Chunk::default(), device: id, tags, pools, modules }
     }
 }
 
@@ -139,11 +142,18 @@ impl Sink for HistorySink {
         self.file.write_all(&bytes)
     }
 
+    fn fails(&mut self) {
+        self.exits();
+    }
+
     fn exits(&mut self) {
         // Libraries come and go; those that are there at the end are told.
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let code: String = maps.lines().filter(|l| l.contains("r-xp")).flat_map(|l| [l, "\n"]).collect();
-        self.chunk.modules(&code);
+        if code != self.modules {
+            self.chunk.modules(&code);
+            self.modules = code;
+        }
     }
 
     fn finish(&mut self) -> io::Result<()> {

@@ -37,6 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A file that takes nothing for so long at the end of its tape is given up, and any file after so long.
 const STALLED: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
+/// How long a request that has found no memory waits at most for the file.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 /// How long the thread may take then to notice.
 const LEAVING: Duration = Duration::from_secs(1);
 
@@ -48,6 +50,8 @@ pub(super) trait Sink: Send {
     /// [B] that are not in the file yet.
     fn waiting(&self) -> usize;
     fn flush(&mut self) -> io::Result<()>;
+    /// A request has found no memory: the process may end without a word, and what is written now be the end of the file.
+    fn fails(&mut self) {}
     /// The process exits. What its last functions still do may come, and be the end of the file.
     fn exits(&mut self);
     /// Nothing comes after this.
@@ -68,6 +72,9 @@ pub(super) struct Tape {
     /// Requests to bring everything to the file, and how many of them are served.
     asked: AtomicU64,
     served: AtomicU64,
+    /// The same, of requests that have found no memory.
+    failed: AtomicU64,
+    heard: AtomicU64,
     /// The thread has ended, or there is none.
     over: AtomicBool,
     /// Shared with the file, which says when it takes something.
@@ -111,6 +118,25 @@ impl Observer for Tape {
             self.wait_for_room();
         }
     }
+
+    fn failed(&self) {
+        if self.over.load(SeqCst) || self.stuck.load(Relaxed) == self.progress() {
+            return; // there is no file, or nothing has come of an earlier wait
+        }
+        let from = self.progress();
+        let ask = self.failed.fetch_add(1, SeqCst) + 1;
+        let until = Instant::now() + LAST_WORDS;
+        while self.heard.load(SeqCst) < ask && !self.over.load(SeqCst) {
+            if Instant::now() >= until {
+                if self.progress() == from {
+                    self.stuck.store(from, Relaxed);
+                }
+                return;
+            }
+            self.wake();
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
 }
 
 impl Tape {
@@ -134,6 +160,8 @@ impl Tape {
             stop: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
             over: AtomicBool::new(true),
             pace: Arc::default(),
             stuck: AtomicU64::new(u64::MAX),
@@ -254,8 +282,10 @@ impl Tape {
         let mut record = vec![0; WORDS + self.depth];
         let mut flushed = Instant::now();
         let mut since = self.begun;
+        self.flush(sink)?; // whose file this is stands in it from the start
         loop {
             let (stop, asked) = (self.stop.load(SeqCst), self.asked.load(SeqCst));
+            let failed = self.failed.load(SeqCst);
             let head = self.ring.head();
             let now = Moment::now();
             self.take_until(head, &Span::new(since, now), &mut record, sink)?;
@@ -266,13 +296,17 @@ impl Tape {
                 return Ok(());
             }
             let exits = asked != self.served.load(Relaxed);
-            if exits || flushed.elapsed() >= FLUSH {
-                if exits {
-                    sink.exits();
+            let fails = failed != self.heard.load(Relaxed);
+            if exits || fails || flushed.elapsed() >= FLUSH {
+                match exits {
+                    true => sink.exits(),
+                    false if fails => sink.fails(),
+                    false => {}
                 }
                 self.flush(sink)?;
                 flushed = Instant::now();
                 self.served.store(asked, SeqCst);
+                self.heard.store(failed, SeqCst);
             }
             if self.behind() < self.ring.capacity() / 8 {
                 std::thread::park_timeout(LOOK);

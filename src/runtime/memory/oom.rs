@@ -12,15 +12,18 @@ impl Memory {
     #[cold]
     #[inline(never)]
     pub(super) fn explained(&self, asked: Asked, e: Error) -> Error {
+        let watched = self.observers.any();
         match &self.how {
             How::Pooled(p) => asked.explained(e, |e| {
                 let mut r = p.pond.explain(asked.pool, asked.stream, asked.bytes, e);
                 ask_device(&mut r, &*p.device, &p.supply, p.pond.order());
+                r.watched = watched;
                 r
             }),
             How::Unpooled(u) => asked.explained(e, |e| {
                 let mut r = u.explain(asked.pool, asked.stream, asked.bytes, e);
                 ask_device(&mut r, u.device(), u.supply(), u.order());
+                r.watched = watched;
                 r
             }),
         }

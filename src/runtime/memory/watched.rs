@@ -46,7 +46,7 @@ impl Memory {
     }
 
     /// Whether anybody watches.
-    pub(crate) fn is_watched(&self) -> bool {
+    pub fn is_watched(&self) -> bool {
         self.observers.any()
     }
 
@@ -110,9 +110,10 @@ impl Memory {
         }
     }
 
-    /// A request has failed for lack of memory.
+    /// A request has failed for lack of memory. No lock is held.
     pub(super) fn tell_failure(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) {
         self.observers.tell(Event { stream, pool, ..Event::range(EventKind::Oom, 0, bytes) });
+        self.observers.failed();
     }
 
     /// A block is used by one more stream.
