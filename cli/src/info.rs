@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
 /// What the library reads when a type or a device is first used.
-const VARIABLES: [&str; 10] = [
+const VARIABLES: [&str; 11] = [
     "MILLPOND_HOST_DEVICES",
     "MILLPOND_HOST_CAPACITY",
     "MILLPOND_HOST_MAPPING",
@@ -16,6 +16,7 @@ const VARIABLES: [&str; 10] = [
     "MILLPOND_CUDA_MAPPING",
     "CUDA_VISIBLE_DEVICES",
     "MILLPOND_HISTORY_FRAMES",
+    "MILLPOND_HISTORY_SIGNAL",
     "MILLPOND_TOOLS",
 ];
 

@@ -1926,6 +1926,20 @@ C_Status millpond_device_history_read(const millpond_device *device,
                                       uint64_t *out_dropped);
 
 /**
+ * From now on `signal` begins a history of each open device that has none, with `options` (NULL: all zeros), and the next
+ * one ends these; `%n` in the path is how many times it has begun some. 0 as `signal`: none does any more, and the signal
+ * does what it does by itself. There is one such signal in a process; another call takes its place. What fails when the
+ * signal comes, such as a file that cannot be written, is told to nobody. A thread that is started for it does the work,
+ * and the handler interrupts no call of the system that can be restarted. A forked child's signal does nothing there.
+ * Devices may be opened before or after this; it outlasts `millpond_finalize`. Thread-safe.
+ *
+ * Errors: BUSY where the program handles the signal itself; INVALID_ARGUMENT for a signal that cannot be handled, or says
+ * that something has failed (SIGSEGV and the like); SYSTEM without a thread; NOT_PERMITTED in a forked child.
+ */
+C_Status millpond_history_on_signal(int signal,
+                                    const millpond_history_options *options);
+
+/**
  * A note in the history of each open device that has one, for the reader. The library keeps the first 65 536 different
  * texts as long as the process lives; later ones are noted without their text.
  *

@@ -1,4 +1,10 @@
-//! Threads of ours, the signals of the program that they are in, and the one that a write to a pipe raises.
+//! Threads of ours, the signals of the program that they are in, and the one that a write to a pipe raises; and
+//! a signal of the program's choice, which rings a bell that a thread of ours waits for.
+
+use crate::base::error::{Code, Error, Result};
+use crate::base::fork;
+use crate::fail;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
 /// Runs `spawn` with all signals blocked, which the new thread inherits: the host program's signal
 /// handlers keep running on its own threads.
@@ -50,4 +56,107 @@ fn is_pipe_signal_pending() -> bool {
     let told = unsafe { libc::sigpending(waiting.as_mut_ptr()) } == 0;
     // SAFETY: the call that succeeded has filled it.
     told && unsafe { libc::sigismember(waiting.as_ptr(), libc::SIGPIPE) } == 1
+}
+
+/// Where the handler rings; -1: nowhere. Relaxed: a handler that does not see it yet rings nowhere.
+static BELL: AtomicI32 = AtomicI32::new(-1);
+/// In which process, counted in forks: a child's signal is not its parent's.
+static RINGS_IN: AtomicU64 = AtomicU64::new(0);
+
+/// What a handler rings, and one thread waits for. It is never taken down, as a handler may be running.
+pub(crate) struct Bell(i32);
+
+impl Bell {
+    /// Hangs one that handlers ring from now on. `System` where there is none to be had.
+    pub(crate) fn hang() -> Result<Bell> {
+        // SAFETY: a plain call.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            let why = std::io::Error::last_os_error();
+            return Err(Error::new(Code::System, format!("no descriptor to hear a signal: {why}")));
+        }
+        RINGS_IN.store(fork::count(), Relaxed);
+        BELL.store(fd, Relaxed);
+        Ok(Bell(fd))
+    }
+
+    /// Until it rings; false where it never will.
+    pub(crate) fn wait(&self) -> bool {
+        let mut count = 0u64;
+        // SAFETY: 8 bytes of ours, which live until the call returns.
+        let read = unsafe { libc::read(self.0, std::ptr::from_mut(&mut count).cast(), 8) };
+        read == 8
+    }
+}
+
+/// The handler: what it calls may be called there, and it leaves `errno` as it was.
+extern "C" fn ring(_signal: libc::c_int) {
+    let fd = BELL.load(Relaxed);
+    if fd < 0 || RINGS_IN.load(Relaxed) != fork::count() {
+        return;
+    }
+    // SAFETY: a plain call.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: the thread's own.
+    let before = unsafe { *place };
+    let one = 1u64;
+    // SAFETY: 8 bytes of ours; the descriptor is never closed.
+    unsafe { libc::write(fd, std::ptr::from_ref(&one).cast(), 8) };
+    // SAFETY: as above.
+    unsafe { *place = before };
+}
+
+/// Whether that signal comes to [`ring`]; else whether nobody handles it.
+fn handler_of(signal: i32) -> Result<(bool, bool)> {
+    let mut now = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: `now` is valid for writes.
+    if unsafe { libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) } != 0 {
+        return Err(Error::new(Code::InvalidArgument, format!("there is no signal {signal}")));
+    }
+    // SAFETY: the call that succeeded has filled it.
+    let now = unsafe { now.assume_init() }.sa_sigaction;
+    Ok((now == ring as *const () as usize, now == libc::SIG_DFL || now == libc::SIG_IGN))
+}
+
+/// From now on the signal rings. `Busy` where the program handles it; `InvalidArgument` for one that must stay what it is.
+pub(crate) fn ring_on(signal: i32) -> Result<()> {
+    let (ours, free) = handler_of(signal)?;
+    let no = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGILL,
+        libc::SIGABRT,
+        libc::SIGTRAP,
+        libc::SIGPIPE,
+    ];
+    if no.contains(&signal) {
+        fail!(
+            Code::InvalidArgument,
+            "signal {signal} says that something has failed, and is no signal from outside"
+        );
+    }
+    if !ours && !free {
+        fail!(Code::Busy, "the program handles signal {signal} itself");
+    }
+    set_handler(signal, ring as *const () as usize)
+}
+
+/// The signal does again what it does by itself, unless the program handles it by now.
+pub(crate) fn ring_no_more(signal: i32) {
+    if handler_of(signal).is_ok_and(|h| h.0) {
+        let _ = set_handler(signal, libc::SIG_DFL); // it was set before
+    }
+}
+
+fn set_handler(signal: i32, handler: usize) -> Result<()> {
+    // SAFETY: all zeros are a valid sigaction.
+    let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
+    new.sa_sigaction = handler;
+    new.sa_flags = libc::SA_RESTART;
+    // SAFETY: `new` is valid, and what the handler calls may be called in one.
+    if unsafe { libc::sigaction(signal, &new, std::ptr::null_mut()) } != 0 {
+        return Err(Error::new(Code::InvalidArgument, format!("signal {signal} cannot be handled")));
+    }
+    Ok(())
 }

@@ -13,7 +13,7 @@ use crate::fail;
 use crate::paddle::abi::C_Status;
 use crate::runtime::{self, DeviceState, EventKind, HistoryEvent, HistoryOptions};
 use crate::{Code, Result};
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null, null_mut};
 
@@ -37,6 +37,21 @@ fn give(to: *mut u64, value: impl FnOnce() -> Result<u64>) -> Result<()> {
     Ok(())
 }
 
+/// What C says of a history.
+///
+/// # Safety
+/// As the header says of `options`.
+unsafe fn history_options(options: *const millpond_history_options) -> Result<HistoryOptions> {
+    // SAFETY: the caller's promise.
+    let o = unsafe { read_struct(options, "options") }?;
+    let file = match o.path.is_null() {
+        true => None,
+        // SAFETY: as above.
+        false => Some(unsafe { file_name(o.path, "options->path") }?.to_owned()),
+    };
+    Ok(HistoryOptions { events: o.event_count, frames: o.frame_count, file })
+}
+
 /// From now on what happens to the device's memory, pinned memory included, is kept: the newest events, for
 /// `millpond_device_history_read`, and all of them in a file where `options` names one. NULL as `options`: all zeros. What
 /// an earlier history has kept is given up. Calls of other threads that are under way may be left out. What a history costs
@@ -55,13 +70,7 @@ pub unsafe extern "C" fn millpond_device_history_start(
     run(|| {
         let device = handles::device(device)?;
         // SAFETY: C's promise, as the header states it.
-        let o = unsafe { read_struct(options, "options") }?;
-        let file = match o.path.is_null() {
-            true => None,
-            // SAFETY: as above.
-            false => Some(unsafe { file_name(o.path, "options->path") }?.to_owned()),
-        };
-        device.history_start(&HistoryOptions { events: o.event_count, frames: o.frame_count, file })
+        device.history_start(&unsafe { history_options(options) }?)
     })
 }
 
@@ -139,6 +148,27 @@ pub unsafe extern "C" fn millpond_device_history_read(
             }
         }
         Ok(())
+    })
+}
+
+/// From now on `signal` begins a history of each open device that has none, with `options` (NULL: all zeros), and the next
+/// one ends these; `%n` in the path is how many times it has begun some. 0 as `signal`: none does any more, and the signal
+/// does what it does by itself. There is one such signal in a process; another call takes its place. What fails when the
+/// signal comes, such as a file that cannot be written, is told to nobody. A thread that is started for it does the work,
+/// and the handler interrupts no call of the system that can be restarted. A forked child's signal does nothing there.
+/// Devices may be opened before or after this; it outlasts `millpond_finalize`. Thread-safe.
+///
+/// Errors: BUSY where the program handles the signal itself; INVALID_ARGUMENT for a signal that cannot be handled, or says
+/// that something has failed (SIGSEGV and the like); SYSTEM without a thread; NOT_PERMITTED in a forked child.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_history_on_signal(
+    signal: c_int,
+    options: *const millpond_history_options,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let options = unsafe { history_options(options) }?;
+        runtime::history_on_signal(signal, &options)
     })
 }
 

@@ -14,6 +14,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
+mod by_signal;
 mod files;
 mod format;
 mod output;
@@ -23,6 +24,7 @@ mod tapes;
 mod texts;
 mod trace;
 
+pub use by_signal::history_on_signal;
 pub use format::{HistoryEvent, HistoryFile};
 use output::Output;
 use tape::{MOST_FRAMES, Sink, Tape};
@@ -78,6 +80,8 @@ pub(crate) fn name_pools_by(names: files::PoolNames) {
 #[derive(Default)]
 pub(crate) struct Wishes {
     history: Option<(File, usize)>,
+    /// The histories come and go by that signal.
+    by_signal: Option<(i32, HistoryOptions)>,
     record: Option<File>,
 }
 
@@ -100,8 +104,24 @@ impl Wishes {
                 ),
             },
         };
-        let history = file("MILLPOND_HISTORY")?.map(|f| (f, frames));
-        Ok(Wishes { history, record: file("MILLPOND_RECORD")? })
+        let Some(signal) = variable("MILLPOND_HISTORY_SIGNAL") else {
+            let history = file("MILLPOND_HISTORY")?.map(|f| (f, frames));
+            return Ok(Wishes { history, by_signal: None, record: file("MILLPOND_RECORD")? });
+        };
+        let Some(signal) = signal.to_str().and_then(by_signal::signal_of) else {
+            fail!(
+                Code::InvalidArgument,
+                "MILLPOND_HISTORY_SIGNAL is {signal:?}: want a signal, such as USR2, or its number"
+            );
+        };
+        let Some(path) = variable("MILLPOND_HISTORY") else {
+            fail!(
+                Code::InvalidArgument,
+                "MILLPOND_HISTORY_SIGNAL wants MILLPOND_HISTORY, too, which names the file"
+            );
+        };
+        let options = HistoryOptions { events: 0, frames, file: Some(path.into()) };
+        Ok(Wishes { history: None, by_signal: Some((signal, options)), record: file("MILLPOND_RECORD")? })
     }
 }
 
@@ -114,6 +134,10 @@ impl DeviceState {
     pub(crate) fn grant(&self, wishes: Wishes) -> Result<()> {
         if let Some((file, frames)) = wishes.history {
             self.history_begin(EVENTS, frames, Some(file))?;
+        }
+        if let Some((signal, options)) = wishes.by_signal {
+            history_on_signal(signal, &options)
+                .map_err(|e| Error::new(e.code(), format!("MILLPOND_HISTORY_SIGNAL: {}", e.message())))?;
         }
         wishes.record.map_or(Ok(()), |file| self.record_begin(file))
     }

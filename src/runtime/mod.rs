@@ -81,7 +81,7 @@ pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};
 #[cfg(feature = "capi")]
 pub(crate) use history::name_pools_by;
-pub use history::{History, HistoryEvent, HistoryFile, HistoryOptions, annotate};
+pub use history::{History, HistoryEvent, HistoryFile, HistoryOptions, annotate, history_on_signal};
 pub use latency::Latency;
 pub use memory::{Memory, StreamStats};
 pub use observe::{Event, EventKind, Observer, Told};

@@ -33,6 +33,7 @@ mod seam;
 
 mod accounts;
 mod boundaries;
+mod by_signal;
 mod bystanders;
 mod callbacks;
 mod captures;

@@ -1,0 +1,108 @@
+//! Histories that somebody outside the program begins and ends, by a signal that the program, or who set its environment,
+//! has chosen.
+//!
+//! The signal's handler only rings (`base/signals.rs`). A thread that is started for it hears that and does the rest, as any
+//! thread of the program could.
+
+use super::HistoryOptions;
+use crate::base::error::{Code, Error, Result};
+use crate::base::signals::{self, Bell};
+use crate::base::sync::system::Mutex;
+use crate::base::{fork, loaded};
+use crate::runtime::{check_fork, lock, table};
+use std::path::PathBuf;
+use std::sync::PoisonError;
+
+/// What the signal is to do.
+struct Plan {
+    signal: i32,
+    options: HistoryOptions,
+    /// How many times it has begun histories.
+    count: u64,
+    /// The devices that have one of it.
+    begun: Vec<u32>,
+}
+
+static PLAN: Mutex<Option<Plan>> = Mutex::new(None);
+/// Whose turn it is to change who listens to what; in which process, counted in forks from 1, there is a thread.
+static TURN: std::sync::Mutex<u64> = std::sync::Mutex::new(0);
+
+/// From now on `signal` begins a history of each open device that has none, as `options` say, and the next one ends these.
+/// `%n` in the path is how many times it has begun some. 0: no signal does. There is one such signal in a process; another
+/// one takes its place. `Busy` where the program handles the signal itself; `InvalidArgument` for one that cannot be
+/// handled, or must not be; `System` without a thread for it.
+pub fn history_on_signal(signal: i32, options: &HistoryOptions) -> Result<()> {
+    check_fork()?;
+    fork::watch()?;
+    let mut listens = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = lock(&PLAN).as_ref().map(|p| p.signal);
+    if signal != 0 {
+        if *listens != fork::count() + 1 {
+            listen()?;
+            *listens = fork::count() + 1;
+        }
+        signals::ring_on(signal)?;
+    }
+    if let Some(other) = before.filter(|&s| s != signal) {
+        signals::ring_no_more(other);
+    }
+    let mut plan = lock(&PLAN);
+    *plan = match (signal, plan.take()) {
+        (0, _) => None,
+        (_, Some(p)) => Some(Plan { signal, options: options.clone(), ..p }),
+        (_, None) => Some(Plan { signal, options: options.clone(), count: 0, begun: Vec::new() }),
+    };
+    drop(plan);
+    drop(listens);
+    Ok(())
+}
+
+/// The number of a signal: `USR2`, `SIGUSR2` or `12`.
+pub(super) fn signal_of(text: &str) -> Option<i32> {
+    let known =
+        [("HUP", libc::SIGHUP), ("USR1", libc::SIGUSR1), ("USR2", libc::SIGUSR2), ("WINCH", libc::SIGWINCH)];
+    let name = text.strip_prefix("SIG").unwrap_or(text);
+    known.iter().find(|k| k.0 == name).map(|k| k.1).or_else(|| text.parse().ok().filter(|&n| n > 0))
+}
+
+/// Starts the thread that hears the signal.
+fn listen() -> Result<()> {
+    let bell = Bell::hang()?;
+    loaded::keep();
+    let builder = std::thread::Builder::new().name("millpond-signal".to_owned());
+    signals::without_signals(|| {
+        builder.spawn(move || {
+            while bell.wait() {
+                turn_over();
+            }
+        })
+    })
+    .map_err(|e| Error::new(Code::System, format!("no thread to hear a signal: {e}")))?;
+    Ok(())
+}
+
+/// Ends what an earlier signal has begun, else begins. Nobody is there to be told of what fails.
+fn turn_over() {
+    let Some((options, begun)) = lock(&PLAN).as_mut().map(|p| {
+        let begun = std::mem::take(&mut p.begun);
+        p.count += u64::from(begun.is_empty());
+        let file = p.options.file.as_ref().map(|f| match f.to_str() {
+            Some(text) => PathBuf::from(text.replace("%n", &p.count.to_string())),
+            None => f.clone(),
+        });
+        (HistoryOptions { file, ..p.options.clone() }, begun)
+    }) else {
+        return;
+    };
+    let mut now = Vec::new();
+    for d in table::open_devices() {
+        if begun.contains(&d.id()) {
+            let _ = d.history_stop();
+        } else if begun.is_empty() && d.history_start(&options).is_ok() {
+            now.push(d.id());
+        }
+    }
+    if let Some(p) = lock(&PLAN).as_mut() {
+        p.begun = now;
+    }
+}

@@ -1,0 +1,132 @@
+//! Histories that begin and end by a signal: of the program's choice, or of who set its environment.
+
+use crate::apart::*;
+use crate::api::*;
+use crate::history::{in_child, path, take};
+use millpond::Code;
+use millpond::capi::*;
+use millpond::runtime::{EventKind, HistoryFile};
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+fn on_signal(signal: i32, file: &Path) -> Outcome<()> {
+    let path = CString::new(file.to_str().unwrap()).unwrap();
+    let mut o: millpond_history_options = unsafe { std::mem::zeroed() };
+    (o.struct_size, o.frame_count, o.path) = (size_of_val(&o), 8, path.as_ptr());
+    outcome(unsafe { millpond_history_on_signal(signal, &o) })
+}
+
+fn send(signal: i32) {
+    assert_eq!(unsafe { libc::kill(libc::getpid(), signal) }, 0);
+}
+
+fn pairs(d: Device, count: usize) {
+    let pool = d.default_pool();
+    for _ in 0..count {
+        pool.free(pool.alloc(512, NULL).unwrap(), NULL).unwrap();
+    }
+}
+
+fn is_watched(d: Device) -> bool {
+    crate::observers::state(d).memory().is_watched()
+}
+
+/// Requests in a history's file.
+fn requests(file: &Path) -> usize {
+    let read = HistoryFile::parse(&take(file)).unwrap();
+    assert!(!read.cut_off && read.dropped == 0);
+    read.events.iter().filter(|e| e.event.kind == EventKind::Alloc).count()
+}
+
+fn numbered(file: &Path, n: u32) -> PathBuf {
+    PathBuf::from(file.to_str().unwrap().replace("%n", &n.to_string()))
+}
+
+#[test]
+fn a_signal_begins_and_ends_histories() {
+    apart(|| {
+        let file = path("signal-%n.history");
+        on_signal(libc::SIGUSR2, &file).unwrap();
+        let d = host(64 * MIB, true); // also a device that is opened later
+        for n in 1..=2 {
+            pairs(d, 100);
+            send(libc::SIGUSR2);
+            until("the history begins", || is_watched(d));
+            pairs(d, 10 * n as usize);
+            // A forked child's signal is its own.
+            assert_eq!(in_child(|| send(libc::SIGUSR2)), 0);
+            send(libc::SIGUSR2);
+            until("the history ends", || !is_watched(d));
+            until("its file is whole", || {
+                std::fs::read(numbered(&file, n))
+                    .is_ok_and(|b| HistoryFile::parse(&b).is_ok_and(|f| f.modules.contains("r-xp")))
+            });
+            assert_eq!(requests(&numbered(&file, n)), 10 * n as usize);
+        }
+        // Another signal takes its place, and 0 ends it; what the first one does by itself is nothing to wait for here.
+        on_signal(libc::SIGWINCH, &file).unwrap();
+        on_signal(0, &file).unwrap();
+        send(libc::SIGWINCH);
+        let status = in_child(|| send(libc::SIGUSR2));
+        assert_eq!(status, libc::SIGUSR2, "it ends a process again");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!is_watched(d));
+    });
+}
+
+extern "C" fn own(_: i32) {}
+
+#[test]
+fn a_signal_that_is_the_programs_is_left_to_it() {
+    apart(|| {
+        let file = path("own.history");
+        unsafe { libc::signal(libc::SIGUSR1, own as *const () as usize) };
+        let said = |signal| on_signal(signal, &file).unwrap_err();
+        let (busy, bad) = (Code::Busy as u32, Code::InvalidArgument as u32);
+        for (signal, code) in [(libc::SIGUSR1, busy), (libc::SIGSEGV, bad), (libc::SIGKILL, bad), (4000, bad)]
+        {
+            assert_eq!(said(signal).code, code, "{signal}");
+        }
+        send(libc::SIGUSR1);
+        assert!(!file.exists());
+    });
+}
+
+#[test]
+fn the_environment_chooses_the_signal() {
+    let file = path("from-outside.history");
+    let name = file.to_str().unwrap();
+    apart_with(&[("MILLPOND_HISTORY", name), ("MILLPOND_HISTORY_SIGNAL", "USR2")], || {
+        let file = PathBuf::from(std::env::var("MILLPOND_HISTORY").unwrap());
+        let d = host(64 * MIB, true);
+        assert!(!is_watched(d) && !file.exists(), "nobody has asked yet");
+        send(libc::SIGUSR2);
+        until("the history begins", || is_watched(d));
+        pairs(d, 7);
+        send(libc::SIGUSR2);
+        until("the history ends", || !is_watched(d));
+        until("its file is whole", || {
+            std::fs::read(&file).is_ok_and(|b| HistoryFile::parse(&b).is_ok_and(|f| !f.modules.is_empty()))
+        });
+        assert_eq!(requests(&file), 7);
+    });
+}
+
+#[test]
+fn a_wrong_signal_in_the_environment_fails_the_opening() {
+    for (file, signal, wants) in [
+        ("x", "USR9", "MILLPOND_HISTORY_SIGNAL is \"USR9\": want a signal"),
+        ("", "USR2", "MILLPOND_HISTORY_SIGNAL wants MILLPOND_HISTORY"),
+        ("x", "11", "MILLPOND_HISTORY_SIGNAL: signal 11 says that something has failed"),
+    ] {
+        let set = [("MILLPOND_HISTORY", file), ("MILLPOND_HISTORY_SIGNAL", signal)];
+        assert_eq!(
+            in_child(|| {
+                set.iter().for_each(|(k, v)| unsafe { std::env::set_var(k, v) });
+                let e = millpond::runtime::device("host", 0).map(drop).unwrap_err();
+                assert!(e.message().contains(wants), "{}", e.message());
+            }),
+            0
+        );
+    }
+}
