@@ -64,3 +64,6 @@ pub(crate) fn page(record: &Record, version: &str) -> [String; 3] {
     let [head, tail] = page::around(&record.title);
     [head, encode::base64(&encode::encode(record, version)), tail]
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,9 +3,9 @@
 
     python3 python/tests/run.py BUILD [--command FILE]
 
-With CuPy, numba-cuda, cuda.core and mypy where pip can get them; where it cannot, their tests are skipped, aloud. Their wheels
-are kept in ${XDG_CACHE_HOME:-~/.cache}/millpond/wheels, so a second run needs no network. The last line is
-`python: N passed, N failed, N skipped`.
+With CuPy, numba-cuda, cuda.core, mypy and Prometheus' client where pip can get them; where it cannot, their tests are
+skipped, aloud. Their wheels are kept in ${XDG_CACHE_HOME:-~/.cache}/millpond/wheels, so a second run needs no network. The last line
+is `python: N passed, N failed, N skipped`.
 
 Needs Python 3.11 with its venv module, and nothing else.
 """
@@ -22,6 +22,8 @@ ROOT = HERE.parent.parent
 # What was tried. CuPy brings NumPy; numba-cuda loads the small runtime of CUDA as it is imported.
 HOSTS = ["cupy-cuda12x==14.2.0", "numba-cuda==0.30.4", "cuda-core==1.2.2", "cuda-bindings==13.5.0",
          "nvidia-cuda-runtime==13.5.37", "mypy==2.4.1"]
+# The parser of Prometheus' own client, which is small and pure Python.
+PARSER = "prometheus-client==0.26.0"
 PIP_SECONDS = 600
 
 
@@ -42,16 +44,16 @@ def must(*words, **more):
     return said
 
 
-def hosts(python, cache):
-    """Installs the libraries that the adapters are for; why not, if not."""
+def hosts(python, cache, packages):
+    """Installs packages, from the cache where they are there; why not, if not."""
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
     version = must(python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip()
     wheels = cache / f"hosts-py{version}"
-    install = pip + ["install", "--quiet", "--no-compile", "--no-index", "--find-links", wheels] + HOSTS
+    install = pip + ["install", "--quiet", "--no-compile", "--no-index", "--find-links", wheels] + packages
     if wheels.is_dir() and command(*install)[0]:
         return None
     wheels.mkdir(parents=True, exist_ok=True)
-    good, said = command(*pip, "download", "--quiet", "--dest", wheels, *HOSTS)
+    good, said = command(*pip, "download", "--quiet", "--dest", wheels, *packages)
     if good:
         good, said = command(*install)
     lines = [line for line in said.splitlines() if line.strip()]
@@ -89,9 +91,10 @@ def main():
     print(f"{', '.join(wheel.name for wheel in made)}, after {time.monotonic() - began:.0f} s", flush=True)
 
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "millpond/wheels"
-    why = hosts(python, cache)
-    if why:
-        print(f"SKIPPED: CuPy, Numba and cuda.core cannot be had: {why}")
+    for what, packages in [("CuPy, Numba and cuda.core", HOSTS), ("Prometheus' client", [PARSER])]:
+        why = hosts(python, cache, packages)
+        if why:
+            print(f"SKIPPED: {what} cannot be had: {why}")
     print(f"the environment, after {time.monotonic() - began:.0f} s", flush=True)
 
     env = {k: v for k, v in os.environ.items() if not k.startswith(("MILLPOND_", "NUMBA_", "CUPY_", "PYTHON"))}

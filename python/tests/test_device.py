@@ -12,7 +12,7 @@ import unittest
 import unittest.mock
 
 import millpond
-from support import on_fake_driver, slow_or_failing
+from support import needs, on_fake_driver, slow_or_failing
 
 
 class OnHost(unittest.TestCase):
@@ -333,6 +333,28 @@ class Seeing(OnHost):
         self.assertTrue({b.ptr for b in blocks} <= {b.ptr for b in listed})
         self.assertIn("millpond_", self.device.prometheus(streams=True))
         self.assertIsInstance(self.device.report(), dict)
+
+    def test_the_parser_of_prometheus_reads_the_page(self):
+        parser = needs("prometheus_client.parser")
+        self.device.set_options(latency_histograms=True)
+        pool = self.device.create_pool('a "pool" \\ of mine')
+        with millpond.tag("kv_cache"):
+            blocks = [pool.alloc(n) for n in (100, 20_000, 3 << 20)]
+        families = list(parser.text_string_to_metric_families(self.device.prometheus(streams=True)))
+        self.assertEqual(len(families), len({f.name for f in families}), "a family is told twice")
+        self.assertTrue(all(f.type != "unknown" and f.documentation for f in families))
+        at = {(s.name, frozenset(s.labels.items())): s.value for f in families for s in f.samples}
+        self.assertEqual(len(at), sum(len(f.samples) for f in families), "a sample is told twice")
+        named = {"device": f"host:{self.device.ordinal}"}
+        told = self.device.memory_stats()
+        self.assertEqual(at["millpond_requested_bytes", frozenset(named.items())], told["requested_bytes.all.current"])
+        names = [dict(k[1]) for k in at if k[0] == "millpond_requested_bytes"]
+        self.assertTrue(any(n.get("pool_name") == 'a "pool" \\ of mine' for n in names), names)
+        kinds = {f.name: f.type for f in families}
+        self.assertEqual(kinds["millpond_latency_seconds"], "histogram")
+        self.assertTrue(any(dict(k[1]).get("tag") == "kv_cache" for k in at))
+        self.device.set_options(latency_histograms=False)
+        del blocks
 
     def test_a_tag_is_told(self):
         with millpond.tag("kv_cache"), millpond.tag("layer 3"):

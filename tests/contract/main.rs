@@ -50,6 +50,7 @@ mod membarrier;
 mod observers;
 mod oom;
 mod peer_copies;
+mod readers;
 mod refused;
 mod released;
 mod restore;

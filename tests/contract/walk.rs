@@ -35,7 +35,7 @@ fn live(d: Device) -> Vec<millpond_block_record> {
 /// Threads that each have one of two blocks, and never both: a walk that is no single moment would see both, or more of
 /// a pair than there can be.
 fn under_load(d: Device) {
-    const THREADS: usize = 4;
+    const THREADS: usize = 8;
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut wrong = None;
     let pool = d.pool(0);
@@ -85,7 +85,7 @@ fn owner(bytes: usize) -> usize {
     [1000, 40 * KIB, MIB + 4096, 5 * MIB]
         .iter()
         .filter_map(|s| bytes.checked_sub(*s))
-        .find(|t| *t < 4)
+        .find(|t| *t < 8)
         .unwrap()
 }
 
