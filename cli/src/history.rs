@@ -39,7 +39,7 @@ impl Module {
 pub(crate) struct History {
     pub(crate) file: HistoryFile,
     modules: Vec<Module>,
-    names: HashMap<u64, String>,
+    names: HashMap<u64, Vec<String>>,
 }
 
 /// A line of `/proc/PID/maps`: five words, and a path, which may have spaces.
@@ -106,12 +106,13 @@ impl History {
         Ok(())
     }
 
-    /// A caller: by its name if it has one, else as module and address in it where that is known.
-    pub(crate) fn frame(&self, address: u64) -> String {
+    /// A caller: by the names of the functions there, the innermost first, if it has any, else as module and address in it
+    /// where that is known.
+    pub(crate) fn frame(&self, address: u64) -> Vec<String> {
         match (self.names.get(&address), self.module_of(address)) {
-            (Some(name), _) => name.clone(),
-            (None, Some(m)) => format!("{}+{:#x}", m.path, m.place(address)),
-            (None, None) => format!("{address:#x}"),
+            (Some(names), _) => names.clone(),
+            (None, Some(m)) => vec![format!("{}+{:#x}", m.path, m.place(address))],
+            (None, None) => vec![format!("{address:#x}")],
         }
     }
 
@@ -168,7 +169,8 @@ impl History {
             self.file.tags.get(&e.tag).iter().for_each(|t| out += &format!("  tag {t:?}"));
             text.iter().for_each(|t| out += &format!("  {t:?}"));
             out.push('\n');
-            frames.iter().for_each(|&f| out += &format!("{:>16}{}\n", "", self.frame(f)));
+            let named = frames.iter().flat_map(|&f| self.frame(f));
+            named.for_each(|name| out += &format!("{:>16}{name}\n", ""));
         }
         out
     }
@@ -205,7 +207,7 @@ impl History {
                 o.insert("tag".into(), name.unwrap_or(e.tag.into()));
             }
             if !frames.is_empty() {
-                o.insert("frames".into(), frames.iter().map(|&f| self.frame(f)).collect());
+                o.insert("frames".into(), frames.iter().flat_map(|&f| self.frame(f)).collect());
             }
             out += &format!("{}\n", Value::Object(o));
         }

@@ -69,11 +69,12 @@ impl Module {
     }
 }
 
-/// The names of functions at addresses for which a module was linked, with file and line where that is known. An address
-/// without a name is left out.
-pub(crate) fn names(module: &str, addresses: &[u64]) -> Result<HashMap<u64, String>> {
+/// The names of functions at addresses for which a module was linked, with file and line where that is known: of what was
+/// inlined there the innermost first, and last the function that it was inlined into. An address without a name is left
+/// out.
+pub(crate) fn names(module: &str, addresses: &[u64]) -> Result<HashMap<u64, Vec<String>>> {
     let mut child = Command::new("addr2line")
-        .args(["-C", "-f", "-s", "-e", module])
+        .args(["-a", "-i", "-C", "-f", "-s", "-e", module])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -92,16 +93,34 @@ pub(crate) fn names(module: &str, addresses: &[u64]) -> Result<HashMap<u64, Stri
     .context("addr2line")?;
     child.wait().context("addr2line")?;
     let answers = String::from_utf8_lossy(&answers);
-    let mut lines = answers.lines();
+    Ok(named(&answers, addresses))
+}
+
+/// What `addr2line -a -i` answers: each address in a line of its own, then two lines for each function there.
+fn named(answers: &str, addresses: &[u64]) -> HashMap<u64, Vec<String>> {
+    let is_address = |l: &str| {
+        l.strip_prefix("0x").is_some_and(|d| d.len() >= 8 && d.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
     let mut named = HashMap::new();
-    for &a in addresses {
-        let (Some(function), Some(place)) = (lines.next(), lines.next()) else { break };
-        if function != "??" {
-            let known = !place.starts_with('?');
-            named.insert(a, if known { format!("{function} at {place}") } else { function.to_owned() });
+    let mut asked = addresses.iter();
+    let mut lines = answers.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some(&address) = asked.next().filter(|_| is_address(line)) else { break };
+        let mut all: Vec<String> = Vec::new();
+        while let Some(function) = lines.next_if(|l| !is_address(l)) {
+            let place = lines.next().unwrap_or("?");
+            match (function, place.starts_with('?')) {
+                ("??", _) => {}
+                (_, true) => all.push(function.to_owned()),
+                // "file.c:7 (discriminator 2)": which of several pieces of code it is, is nothing to read.
+                _ => all.push(format!("{function} at {}", place.split(" (").next().unwrap_or(place))),
+            }
+        }
+        if !all.is_empty() {
+            named.insert(address, all);
         }
     }
-    Ok(named)
+    named
 }
 
 #[cfg(test)]
@@ -138,7 +157,18 @@ mod tests {
         let m = modules.iter().find(|m| m.start <= code && code < m.end).unwrap();
         let address = Module::read(Path::new(&m.path)).unwrap().address(code - m.start + m.offset).unwrap();
         let names = names(&m.path, &[0, address]).unwrap();
-        assert!(names[&address].contains("headers_of_a_file"), "{names:?}");
-        assert!(names[&address].contains("symbols.rs:"), "{names:?}");
+        let last = names[&address].last().unwrap();
+        assert!(last.contains("headers_of_a_file") && last.contains("symbols.rs:"), "{names:?}");
+    }
+
+    #[test]
+    fn what_was_inlined_is_told_before_what_it_is_in() {
+        let said = "0x0000000000001010\ninner(int)\na.h:3\nouter()\nb.c:9 (discriminator 2)\n0x0000000000001020\n??\n??:0\n\
+                    0x0000000000001030\nplain\n??:?\n";
+        let names = named(said, &[0x1010, 0x1020, 0x1030]);
+        assert_eq!(names[&0x1010], ["inner(int) at a.h:3", "outer() at b.c:9"]);
+        assert_eq!(names.get(&0x1020), None);
+        assert_eq!(names[&0x1030], ["plain"]);
+        assert!(named("", &[1]).is_empty() && named("nonsense\nx", &[1]).is_empty());
     }
 }

@@ -13,7 +13,9 @@ Needs Python 3.8, Chromium, and cargo; nothing else.
 import argparse
 import collections
 import contextlib
+import itertools
 import json
+import math
 import pathlib
 import re
 import shutil
@@ -127,6 +129,25 @@ CONTRAST = """((a, b) => {
   const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
   return (x + .05) / (y + .05);
 })(%r, %r)"""
+
+
+# What eyes see that lack one kind of cone, as Machado, Oliveira and Fernandes (2009) have it: linear light to linear light.
+EYES = {
+    "all cones": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protanopia": [[.152286, 1.052583, -.204868], [.114503, .786281, .099216], [-.003882, -.048116, 1.051998]],
+    "deuteranopia": [[.367322, .860646, -.227968], [.280085, .672501, .047413], [-.011820, .042940, .968881]],
+    "tritanopia": [[1.255528, -.076749, -.178779], [-.078411, .930809, .147602], [.004733, .691367, .303900]],
+}
+
+
+def seen(colour, eyes):
+    """A colour `#rrggbb` as those eyes see it, in Oklab: distances there are those that people see."""
+    light = [(lambda v: v / 12.92 if v <= .04045 else ((v + .055) / 1.055) ** 2.4)(int(colour[i:i + 2], 16) / 255) for i in (1, 3, 5)]
+    r, g, b = [max(0, sum(m * v for m, v in zip(row, light))) for row in eyes]
+    l, m, s = [(x * r + y * g + z * b) ** (1 / 3) for x, y, z in
+               [(.4122214708, .5363325363, .0514459929), (.2119034982, .6806995451, .1073969566), (.0883024619, .2817188376, .6299787005)]]
+    return (.2104542553 * l + .7936177850 * m - .0040720468 * s, 1.9779984951 * l - 2.4285922050 * m + .4505937099 * s,
+            .0259040371 * l + .7827717662 * m - .8086757660 * s)
 
 
 def text(page, selector):
@@ -301,6 +322,17 @@ def program(browser, folder, command):
                 ratio = page.value(CONTRAST % (front, back))
                 true(ratio >= least, f"{front} on {back}, {'dark' if dark else 'light'}: {ratio:.2f}")
 
+    with check("groups can be told apart by all eyes, light and dark"):
+        for dark in [False, True]:
+            page.dark(dark)
+            page.settle()
+            colours = page.value("[...Array(9).keys()].map(n => getComputedStyle(document.documentElement).getPropertyValue('--g' + n).trim())")
+            for name, eyes in EYES.items():
+                for a, b in itertools.combinations(range(9), 2):
+                    far = 100 * math.dist(seen(colours[a], eyes), seen(colours[b], eyes))
+                    # The five biggest groups far apart, the others as far as nine colours can be that are seen on the ground.
+                    true(far >= (10 if b < 5 else 4.5), f"g{a} and g{b}, {name}, {'dark' if dark else 'light'}: {far:.1f}")
+
     with check("the page of a program has no errors and loads nothing"):
         clean(page)
     page.close()
@@ -317,6 +349,7 @@ def symbols(browser, folder, command):
         names = list(page.value(HOLDERS))
         true(any("view_samples::" in n for n in names) and not any(n.startswith("millpond") for n in names), names)
         page.click_on("#blocks tbody button")
+        same(len(names), len({n.removesuffix(" (2)") for n in names}), f"alike stacks are one group: {names}")
         true("view_samples::program at samples.rs:" in page.value("document.querySelector('#story').textContent"), text(page, "#story"))
         clean(page)
     page.close()

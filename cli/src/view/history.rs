@@ -22,7 +22,7 @@ pub(super) struct Reader<'a> {
     history: &'a History,
     how: Reading<'a>,
     b: Builder,
-    frames: HashMap<u64, String>,
+    frames: HashMap<u64, Vec<String>>,
     calls: u64,
 }
 
@@ -67,7 +67,7 @@ impl Reader<'_> {
         }
         let names = &mut self.frames;
         let name = |&f: &u64| names.entry(f).or_insert_with(|| self.history.frame(f)).clone();
-        let stack = frames.iter().map(name).collect();
+        let stack = frames.iter().flat_map(name).collect();
         self.b.record.stacks.number(stack)
     }
 

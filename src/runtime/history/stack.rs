@@ -23,7 +23,11 @@ extern "C" fn one(context: *mut c_void, to: *mut c_void) -> c_int {
     let room = unsafe { &mut *to.cast::<Room<'_>>() };
     let Some(place) = room.frames.get_mut(room.count) else { return ENOUGH };
     // SAFETY: the unwinder's own context.
-    *place = unsafe { _Unwind_GetIP(context) } as u64;
+    let ip = unsafe { _Unwind_GetIP(context) } as u64;
+    if ip == 0 {
+        return ENOUGH; // behind the first function of a thread
+    }
+    *place = ip;
     room.count += 1;
     GO_ON
 }

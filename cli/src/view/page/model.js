@@ -165,19 +165,29 @@ class Model {
   // module, and as far on as it takes.
   stackName(n) {
     this.stackNames ??= this.nameStacks();
-    return this.stackNames.get(n) ?? (n ? visible(this.record.frames[this.record.stacks[n][0]]) : "no callers recorded");
+    return this.stackNames.get(this.stackGroups[n]) ?? (n ? visible(this.record.frames[this.record.stacks[n][0]]) : "no callers recorded");
   }
 
   nameStacks() {
     const { frames, stacks } = this.record, module = f => frames[f].replace(/\+0x[0-9a-f]+$/, "");
-    const short = f => visible(frames[f]).replace(/^\/\S*\//, "").replace(/ \(\/\S*\//, " (");
+    const short = f => visible(frames[f]).replace(/^\/\S*\//, "").replace(/ \(\/\S*\//, " (")
+      .replace(/(\w)\((?!\/)(?:[^()]|\([^()]*\))*\)( const)?(?= at |$)/, "$1"); // the types of a function's arguments
     const first = stack => {
       let at = stack.findLastIndex(f => /^<?millpond(::|_)/.test(frames[f])) + 1;
       if (at === 0 && stack.every(f => frames[f].includes("+0x"))) at = stack.findIndex(f => module(f) !== module(stack[0]));
       return at < 1 || at >= stack.length ? Math.min(this.common(), stack.length - 1) : at;
     };
     const out = new Map();
-    let open = [...new Set(this.blocks.stack)].filter(n => n > 0).map(n => ({ n, stack: stacks[n], at: first(stacks[n]) }));
+    // Stacks that differ only in Millpond's own code are one group: the first of them stands for all.
+    const alike = new Map();
+    this.stackGroups = Uint32Array.from(stacks, (_, n) => n);
+    for (const n of new Set(this.blocks.stack)) {
+      if (n === 0) continue;
+      const tail = stacks[n].slice(first(stacks[n])).join();
+      if (!alike.has(tail)) alike.set(tail, n);
+      this.stackGroups[n] = alike.get(tail);
+    }
+    let open = [...alike.values()].map(n => ({ n, stack: stacks[n], at: first(stacks[n]) }));
     for (let depth = 1; open.length && depth < 64; depth++) {
       const alike = Map.groupBy(open, ({ stack, at }) => stack.slice(at, at + depth).join());
       open = [];
@@ -220,6 +230,10 @@ class Model {
     if (this.grouped.has(key)) return this.grouped.get(key);
     const b = this.blocks;
     let of = b[by], count = (by === "stack" ? this.record.stacks : this.record.names[by] || []).length;
+    if (by === "stack") {
+      this.stackName(0); // which are alike
+      of = b.stack.map(n => this.stackGroups[n]);
+    }
     if (by === "size") {
       of = new Uint8Array(b.count);
       for (let i = 0; i < b.count; i++) of[i] = b.bytes[i] < 1 ? 0 : Math.floor(Math.log2(b.bytes[i]) / 2);
