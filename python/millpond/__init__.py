@@ -14,6 +14,7 @@
 All that is loaded into one process and linked to libmillpond.so.0 shares one pond with this package. Objects may be
 used from any thread. Sizes are bytes.
 """
+from ._callers import tag_callers
 from ._command import command_path, view
 from ._device import Device, DeviceInfo, DeviceType, Pool, annotate, device_types, load_plugin, set_default_options, tag
 from ._library import MillpondError, OutOfMemoryError, library_path, prefix, version
@@ -45,6 +46,7 @@ __all__ = [
     "prefix",
     "set_default_options",
     "tag",
+    "tag_callers",
     "version",
     "view",
 ]

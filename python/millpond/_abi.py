@@ -177,6 +177,8 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_device_send_snapshot", c_int, [_handle, c_uint32, WriteCallback, c_void_p]),
     ("millpond_tag_push", c_int, [c_char_p]),
     ("millpond_tag_pop", c_int, []),
+    ("millpond_tag_get_number", c_int, [c_char_p, POINTER(c_uint32)]),
+    ("millpond_tag_push_number", c_int, [c_uint32]),
     ("millpond_tag_get_name", c_char_p, [c_uint32]),
     ("millpond_device_list_tags", c_int, [_handle, POINTER(TagStats), c_size_t, c_size_t, _out_size]),
     ("millpond_device_history_start", c_int, [_handle, POINTER(HistoryOptions)]),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional, TypeVar, Union
 from uuid import UUID
 
-from . import _abi, _statistics
+from . import _abi, _callers, _statistics
 from ._library import MillpondError, check, library, number_of, size_of, text_of
 from ._memory import Block, HostBlock, Stream, StreamLike, handle_of
 from ._statistics import BlockInfo, Event, Latency, Stats, TagStats
@@ -49,7 +49,8 @@ class Pool:
         that work."""
         native, out, lib = handle_of(stream), ctypes.c_void_p(), library()
         call = lib.millpond_pool_alloc_zeroed if zeroed else lib.millpond_pool_alloc
-        check(call(self.handle, size_of(size), native, ctypes.byref(out)))
+        bytes_ = size_of(size)
+        _callers.asked(lambda: check(call(self.handle, bytes_, native, ctypes.byref(out))))
         return Block(self.device, out.value or 0, size, native)
 
     def stats(self) -> Stats:
@@ -181,7 +182,8 @@ class Device:
         if stream is not None:
             return self.default_pool.alloc(size, stream, zeroed)
         out = ctypes.c_void_p()
-        check(library().millpond_alloc(self.handle, size_of(size), ctypes.byref(out)))
+        bytes_ = size_of(size)
+        _callers.asked(lambda: check(library().millpond_alloc(self.handle, bytes_, ctypes.byref(out))))
         block = Block(self, out.value or 0, size, None)
         if zeroed and size:
             block.fill(0)
@@ -437,7 +439,8 @@ def set_default_options(type: Optional[str] = None, ordinal: int = -1, **options
 def tag(name: str) -> Iterator[None]:
     """What this thread allocates inside has that name, in reports of who holds memory."""
     check(library().millpond_tag_push(name.encode()))
-    yield from _until(None, lambda: check(library().millpond_tag_pop()))
+    with _callers.named():
+        yield from _until(None, lambda: check(library().millpond_tag_pop()))
 
 
 def annotate(note: str) -> None:

@@ -10,6 +10,7 @@ import ctypes
 import operator
 import os
 import pathlib
+import re
 import threading
 from typing import Any, Optional
 
@@ -34,6 +35,8 @@ class OutOfMemoryError(MillpondError, MemoryError):
     report: str = ""
 
 
+_HISTORY = re.compile("run with MILLPOND_HISTORY=.*")
+_CALLERS = "run with MILLPOND_TAG_CALLERS=1"
 _lock = threading.Lock()
 _loaded: Optional[Any] = None
 _path = ""
@@ -109,12 +112,13 @@ def error() -> MillpondError:
     message = lib.millpond_last_error_message().decode(errors="replace") or name
     if code != _abi.E_OUT_OF_MEMORY:
         return MillpondError(message, code, name.replace("MILLPOND_E_", ""))
-    found = OutOfMemoryError(message, code, "OUT_OF_MEMORY")
+    # The callers that a history has are those of C: of Python they say nothing.
+    found = OutOfMemoryError(_HISTORY.sub(_CALLERS, message), code, "OUT_OF_MEMORY")
     report = ctypes.create_string_buffer(_abi.OOM_REPORT_BYTES)
     ctypes.cast(report, ctypes.POINTER(ctypes.c_size_t))[0] = len(report)
     text = ctypes.create_string_buffer(16384)
     if lib.millpond_last_oom(report) == 0 and lib.millpond_oom_report_text(report, text, len(text), None) == 0:
-        found.report = text.value.decode(errors="replace")
+        found.report = _HISTORY.sub(_CALLERS, text.value.decode(errors="replace"))
     return found
 
 

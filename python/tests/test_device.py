@@ -364,6 +364,45 @@ class Seeing(OnHost):
         untagged = self.device.alloc(7000)
         self.assertEqual([b.tag for b in self.device.blocks("live") if b.ptr == untagged.ptr], [""])
 
+    def test_callers_are_tags_where_that_is_wanted(self):
+        def load_weights():
+            return self.device.alloc(7000)
+
+        plain = load_weights()
+        millpond.tag_callers()
+        try:
+            kept = [load_weights(), self.device.default_pool.alloc(9000), plain]
+            with millpond.tag("mine"):
+                kept.append(load_weights())
+            with self.assertRaises(millpond.OutOfMemoryError) as failed:
+                self.device.alloc(1 << 50)
+        finally:
+            millpond.tag_callers(False)
+        kept.append(load_weights())
+        tags = {b.ptr: b.tag for b in self.device.blocks("live")}
+        found = [tags[b.ptr] for b in kept]
+        line = load_weights.__code__.co_firstlineno + 1
+        self.assertEqual(found[0], f"load_weights:{line}", "the file's name does not fit into a tag")
+        self.assertRegex(found[1], r"^test_callers_are_tags_where:\d+$")
+        self.assertEqual(found[2:], ["", "mine", ""])
+        self.assertNotIn("MILLPOND_HISTORY", str(failed.exception) + failed.exception.report)
+
+    def test_a_program_that_runs_out_names_its_biggest_holder(self):
+        program = (
+            "import millpond\n"
+            "device = millpond.Device('host')\n"
+            "def load_weights(): return [device.alloc(4 << 20) for _ in range(10)]\n"
+            "kept = load_weights()\n"
+            "def step(): kept.append(device.alloc(3 << 20))\n"
+            "while True: step()\n"
+        )
+        for variable, wants in [("", "run with MILLPOND_TAG_CALLERS=1"), ("1", "biggest holder: tag '")]:
+            env = {**os.environ, "MILLPOND_HOST_CAPACITY": "64M", "MILLPOND_TAG_CALLERS": variable}
+            done = subprocess.run([sys.executable, "-c", program], env=env, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(wants, done.stderr.splitlines()[-1])
+        self.assertRegex(done.stderr, r"biggest holder: tag '(<listcomp>|load_weights) \(<string>:3\)', 40\.0 MiB")
+
     def test_latency(self):
         self.device.set_options(latency_histograms=True)
         try:

@@ -117,11 +117,12 @@ impl OomReport {
         if self.device_limit == 0 { self.device_most } else { self.device_limit.min(self.device_most) }
     }
 
-    /// The biggest holder to name: a pool if there are several; else a tag with at least half of the live bytes; else a
-    /// stream if there are several; else the only pool.
+    /// The biggest holder to name: a pool if there are several; else the biggest tag, if it has more than what is not known
+    /// to have one; else a stream if there are several; else the only pool.
     fn biggest(&self) -> Option<&OomHolder> {
         let several = |h: &&Vec<OomHolder>| h.len() > 1;
-        let tagged = Some(&self.tags).filter(|t| t.first().is_some_and(|t| t.live >= self.live / 2));
+        let untagged = self.tags.iter().fold(self.live, |rest, t| rest.saturating_sub(t.live));
+        let tagged = Some(&self.tags).filter(|t| t.first().is_some_and(|t| t.live >= untagged));
         let kinds = [Some(&self.pools).filter(several), tagged, Some(&self.streams).filter(several)];
         kinds.into_iter().flatten().next().unwrap_or(&self.pools).first().filter(|h| h.sum() > 0)
     }
@@ -401,6 +402,12 @@ mod tests {
         let tagged = OomReport { tags: vec![OomHolder { tag: 1, ..holder("w") }], ..full.clone() };
         let watched = OomReport { watched: true, ..full.clone() };
         let larger = OomReport { reason: OomReason::LargerThanDevice, ..full };
+        let of = |live| OomHolder { tag: 1, name: "w".to_owned(), live, ..OomHolder::default() };
+        let named =
+            |live: &[u64]| OomReport { tags: live.iter().map(|&n| of(n)).collect(), ..several.clone() };
+        let named = |live: &[u64]| OomReport { pools: vec![holder("")], ..named(live) }.line();
+        assert!(named(&[4, 3]).ends_with("biggest holder: tag 'w', 4 B"), "{}", named(&[4, 3]));
+        assert!(named(&[4]).ends_with("biggest holder: the default pool, 9 B"), "{}", named(&[4]));
         for r in [several, tagged, watched, larger] {
             assert_eq!(told(&r), (false, false), "{}", r.line());
         }
