@@ -2748,6 +2748,31 @@ C_Status millpond_event_create(millpond_device *device,
                                C_Event *out_event);
 
 /**
+ * As `millpond_event_create`, for an event that also notes when the work that it records is done, for
+ * `millpond_event_get_elapsed`. It serves for everything else, too, but may cost the device more. On `host` and `cpu` a
+ * record on the NULL stream waits for the streams before it, as work there does.
+ *
+ * Errors: UNSUPPORTED on devices of plugins, whose interface has no call for it; and those of `millpond_event_create`.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_event_create_timed(millpond_device *device,
+                                     C_Event *out_event);
+
+/**
+ * The time in milliseconds from when the work that `start` recorded last was done to when that of `end` was; negative
+ * if `end` came first. On `cuda` it is cuEventElapsedTime's, with half a microsecond of resolution; on `host` and `cpu`
+ * the system's monotonic clock is read by the thread of the stream. Does not wait.
+ *
+ * Errors: BUSY while the work of one of them is not done; INVALID_ARGUMENT for an event that was not created by
+ * `millpond_event_create_timed`, or was never recorded; UNKNOWN_EVENT; UNSUPPORTED; NOT_INITIALIZED; DEVICE, also for
+ * an event that was recorded in a graph.
+ */
+C_Status millpond_event_get_elapsed(millpond_device *device,
+                                    C_Event start,
+                                    C_Event end,
+                                    float *out_milliseconds);
+
+/**
  * Ends an event. Waits for it that are already queued stay in force, and so does `millpond_record_end_at`. NULL:
  * no-op.
  *

@@ -58,6 +58,8 @@ mod segments;
 #[cfg(all(feature = "capi", target_os = "linux"))]
 mod share;
 #[cfg(feature = "capi")]
+mod times;
+#[cfg(feature = "capi")]
 mod trim;
 #[cfg(all(feature = "capi", unix))]
 mod warm;
