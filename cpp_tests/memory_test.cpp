@@ -243,6 +243,64 @@ TEST_P(Memory, TrimKeepsWhatIsAskedForAndABudgetTellsWhatIsAbove) {
   EXPECT_EQ(0u, stats().limit_bytes);
 }
 
+TEST_P(Memory, AlignedBlocksAndBlocksThatGrow) {
+  for (std::size_t alignment : {1u, 512u, 4096u, 65536u, 2u << 20}) {
+    void* block = nullptr;
+    const C_Status status =
+        millpond_pool_alloc_aligned(pool_, 100000, alignment, nullptr, &block);
+    if (status != C_SUCCESS) {
+      EXPECT_EQ(static_cast<std::uint32_t>(MILLPOND_E_UNSUPPORTED), millpond_last_error_code());
+      continue;
+    }
+    EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(block) % alignment);
+    write(block, pattern(4, 100000));
+    millpond_block_info info = {};
+    info.struct_size = sizeof info;
+    EXPECT_OK(millpond_get_block(block, &info));
+    EXPECT_OK(millpond_try_expand(block, info.size_bytes));
+    EXPECT_EQ(pattern(4, 100000), read(block, 100000));
+    EXPECT_OK(millpond_free_sized(block, info.size_bytes));
+  }
+  EXPECT_EQ(0u, stats().requested_bytes.current);
+}
+
+extern "C" void CountBlock(void* counts, const millpond_block_event* event) {
+  static_cast<std::vector<std::uint32_t>*>(counts)->push_back(event->kind);
+}
+
+TEST_P(Memory, EventsNoteTheTime) {
+  C_Event start = nullptr, end = nullptr;
+  const C_Status status = millpond_event_create_timed(device_, &start);
+  if (status != C_SUCCESS) {
+    EXPECT_EQ(static_cast<std::uint32_t>(MILLPOND_E_UNSUPPORTED), millpond_last_error_code());
+    return;
+  }
+  EXPECT_OK(millpond_event_create_timed(device_, &end));
+  EXPECT_OK(millpond_event_record(device_, nullptr, start));
+  void* block = alloc(1 << 20);
+  EXPECT_OK(millpond_memset_async(device_, nullptr, block, 1, 1 << 20));
+  EXPECT_OK(millpond_event_record(device_, nullptr, end));
+  EXPECT_OK(millpond_event_synchronize(device_, end));
+  float milliseconds = -1;
+  EXPECT_OK(millpond_event_get_elapsed(device_, start, end, &milliseconds));
+  EXPECT_GE(milliseconds, 0.0f);
+  EXPECT_LT(milliseconds, 60000.0f);
+  EXPECT_OK(millpond_free(block));
+  EXPECT_OK(millpond_event_destroy(device_, start));
+  EXPECT_OK(millpond_event_destroy(device_, end));
+}
+
+TEST_P(Memory, HooksSeeEachAllocationAndFree) {
+  std::vector<std::uint32_t> seen;
+  std::uint64_t id = 0;
+  ASSERT_OK(millpond_device_add_hook(device_, CountBlock, &seen, &id));
+  void* block = alloc(5000);
+  EXPECT_OK(millpond_free(block));
+  EXPECT_OK(millpond_device_remove_hook(device_, id));
+  EXPECT_OK(millpond_free(alloc(5000)));
+  EXPECT_EQ((std::vector<std::uint32_t>{MILLPOND_HOOK_ALLOC, MILLPOND_HOOK_FREE}), seen);
+}
+
 TEST_P(Memory, LimitBoundsWhatIsReserved) {
   EXPECT_OK(millpond_device_synchronize(device_));
   EXPECT_OK(millpond_device_empty_cache(device_));

@@ -1052,6 +1052,23 @@ C_Status millpond_pool_alloc_zeroed(millpond_pool *pool,
                                     void **out_ptr);
 
 /**
+ * As `millpond_pool_alloc`, at an address that is a multiple of `alignment_bytes`: a power of two up to 2 MiB. Up to the
+ * device's `min_chunk_bytes` it costs nothing. Above that the block is cut from memory in one piece (never shown
+ * together from pieces, so it may find too little where an ordinary request would not), has multiples of 16 KiB (which
+ * `millpond_get_block` tells as its size), and takes a microsecond or more; what is skipped in front of it stays free
+ * for others. It is freed as any other block.
+ *
+ * Errors: those of `millpond_pool_alloc`; INVALID_ARGUMENT for another alignment; UNSUPPORTED where the device, or its
+ * plugin, gives memory at no such addresses. After an error there is no block.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_pool_alloc_aligned(millpond_pool *pool,
+                                     size_t size_bytes,
+                                     size_t alignment_bytes,
+                                     C_Stream stream,
+                                     void **out_ptr);
+
+/**
  * Allocates `count` blocks of one pool and stream, all or none: `out_ptrs[i]` gets one of `sizes_bytes[i]` bytes, as
  * `millpond_pool_alloc` gives them; NULL for size 0. The blocks have nothing to do with each other: each may be freed
  * by itself, or many with `millpond_pool_free_batch`.
@@ -1321,6 +1338,30 @@ C_Status millpond_device_free(millpond_device *device,
  * Errors: WRONG_SIZE, and those of `millpond_free`. After an error nothing was freed.
  */
 C_Status millpond_free_sized(void *ptr, size_t size_bytes);
+
+/**
+ * Makes the block that starts at `ptr` one of `new_size_bytes` where it is, larger or smaller, as if it had been asked
+ * for with that: its contents stay, and copies and fills reach its new end. It succeeds
+ *
+ * - within what the block is charged (`size_bytes` of `millpond_get_block`, and often a little more), always;
+ * - beyond that for a block above 60 KiB, if the memory behind it is free and belongs to the block's pool and stream,
+ *   as it often does behind the newest block. What is gained is the stream's as a new block is: other streams wait for
+ *   it before they use it;
+ * - downwards, always. What a block above 60 KiB has too much serves other requests of its stream, if no other stream
+ *   uses the block (`millpond_record_stream`) and it has one.
+ *
+ * It does not grow while its stream is captured or a graph keeps its pool, if it was exported, scattered, or a segment of its own, if its stream
+ * has ended, or with the option `max_split_size_mb`. The device is never called, and nothing is waited for. The
+ * account and a history see a free and an allocation at the same address. No other thread may use the block meanwhile.
+ *
+ * Errors: OUT_OF_MEMORY if there is no room (no out-of-memory callback is called, and the failure is not counted);
+ * UNKNOWN_POINTER, also for a pointer inside a block and for one that was freed; INVALID_ARGUMENT for 0 bytes, for NULL, and if
+ * several devices have a block there; NOT_PERMITTED while the pool sleeps; NOT_INITIALIZED. After an error nothing has
+ * changed.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_try_expand(void *ptr,
+                             size_t new_size_bytes);
 
 /**
  * Records that `stream` also uses the block that starts at `ptr`: after its free, its reuse waits for what is queued
@@ -1969,6 +2010,68 @@ C_Status millpond_device_record_start(millpond_device *device,
  */
 C_Status millpond_device_record_stop(millpond_device *device,
                                      uint64_t *out_dropped);
+
+/* ---- Seeing memory: hooks ------------------------------------------------------------------------------ */
+
+/** What a hook is told. Valid during the call. */
+typedef struct millpond_block_event {
+  /** sizeof this struct in the library, which may be larger than the caller's. */
+  size_t struct_size;
+  /** One of MILLPOND_HOOK_ALLOC, _FREE and _FREE_FAILED. */
+  uint32_t kind;
+  /** 1 if the block has a stream, 0 if it has none. */
+  uint32_t has_stream;
+  /** Where the block starts. */
+  void *ptr;
+  /** Its size as requested. */
+  size_t requested_bytes;
+  /** Its size as charged to the pool. */
+  size_t size_bytes;
+  /** The stream of the block; NULL also for a block without one. */
+  C_Stream stream;
+  /** Its pool; NULL if that has ended meanwhile. */
+  millpond_pool *pool;
+  /** Its device. */
+  millpond_device *device;
+} millpond_block_event;
+
+/**
+ * Called with the pointer given to `millpond_device_add_hook` and the event, on the thread that allocates or frees, on
+ * several at once. Millpond holds no lock. It may call everything that the caller of the allocation may call; what it
+ * allocates and frees itself is not told to any hook. It must not throw (an exception is caught and dropped).
+ */
+typedef void (*millpond_hook)(void *user_data, const struct millpond_block_event *event);
+
+/**
+ * Registers a hook: from now on `hook` is called for each block of the device, of any pool, that is allocated, and for
+ * each that is freed, whoever does it: after the allocation and before its caller has the block; before the free, as
+ * long as nobody else can have the memory. So for each address the two come in turn. A restore and
+ * `millpond_try_expand` are told as frees and allocations. Calls that are under way when a hook comes or goes may go
+ * untold, and so do blocks that end with their device. Pinned host memory and unified memory have no hooks. Hooks are
+ * called in the order of their registration.
+ *
+ * While a device has hooks, all its allocations and frees take the long way, several times as long as the usual one;
+ * without them nothing is an instruction longer. A history (`millpond_device_history_start`) sees the same for less, but
+ * is read later. The number in `out_id` is never 0. The
+ * caller removes the hook with `millpond_device_remove_hook`; it ends with the device, but may still be running then on
+ * another thread.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_device_add_hook(millpond_device *device,
+                                  millpond_hook hook,
+                                  void *user_data,
+                                  uint64_t *out_id);
+
+/**
+ * Removes a hook. When this returns, no thread is in it, and `user_data` may be destroyed. Called from within a hook, it
+ * does not wait for other threads. Hold no lock that the hook takes.
+ *
+ * Errors: INVALID_ARGUMENT if the number belongs to no hook, to a removed one, or to one of another device;
+ * NOT_INITIALIZED.
+ */
+C_Status millpond_device_remove_hook(millpond_device *device,
+                                     uint64_t id);
 
 /* ---- Seeing memory: statistics in full ----------------------------------------------------------------- */
 
@@ -2659,6 +2762,31 @@ C_Status millpond_stream_add_callback(millpond_device *device,
 MILLPOND_NODISCARD
 C_Status millpond_event_create(millpond_device *device,
                                C_Event *out_event);
+
+/**
+ * As `millpond_event_create`, for an event that also notes when the work that it records is done, for
+ * `millpond_event_get_elapsed`. It serves for everything else, too, but may cost the device more. On `host` and `cpu` a
+ * record on the NULL stream waits for the streams before it, as work there does.
+ *
+ * Errors: UNSUPPORTED on devices of plugins, whose interface has no call for it; and those of `millpond_event_create`.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_event_create_timed(millpond_device *device,
+                                     C_Event *out_event);
+
+/**
+ * The time in milliseconds from when the work that `start` recorded last was done to when that of `end` was; negative
+ * if `end` came first. On `cuda` it is cuEventElapsedTime's, with half a microsecond of resolution; on `host` and `cpu`
+ * the system's monotonic clock is read by the thread of the stream. Does not wait.
+ *
+ * Errors: BUSY while the work of one of them is not done; INVALID_ARGUMENT for an event that was not created by
+ * `millpond_event_create_timed`, or was never recorded; UNKNOWN_EVENT; UNSUPPORTED; NOT_INITIALIZED; DEVICE, also for
+ * an event that was recorded in a graph.
+ */
+C_Status millpond_event_get_elapsed(millpond_device *device,
+                                    C_Event start,
+                                    C_Event end,
+                                    float *out_milliseconds);
 
 /**
  * Ends an event. Waits for it that are already queued stay in force, and so does `millpond_record_end_at`. NULL:

@@ -1,4 +1,4 @@
-//! Requests with more than one step: zeroed blocks, and many blocks in one call.
+//! Requests with more than one step: zeroed and aligned blocks, and many blocks in one call.
 
 use crate::base::error::{Code, Error, Result};
 use crate::capi::guard::{Out, OutArray, array, run};
@@ -39,6 +39,35 @@ pub unsafe extern "C" fn millpond_pool_alloc_zeroed(
             done.inspect_err(|_| take_back(device.memory(), addr, stream))?;
         }
         out.set(to_ptr(addr));
+        Ok(())
+    })
+}
+
+/// As `millpond_pool_alloc`, at an address that is a multiple of `alignment_bytes`: a power of two up to 2 MiB. Up to the
+/// device's `min_chunk_bytes` it costs nothing. Above that the block is cut from memory in one piece (never shown
+/// together from pieces, so it may find too little where an ordinary request would not), has multiples of 16 KiB (which
+/// `millpond_get_block` tells as its size), and takes a microsecond or more; what is skipped in front of it stays free
+/// for others. It is freed as any other block.
+///
+/// Errors: those of `millpond_pool_alloc`; INVALID_ARGUMENT for another alignment; UNSUPPORTED where the device, or its
+/// plugin, gives memory at no such addresses. After an error there is no block.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_alloc_aligned(
+    pool: *mut millpond_pool,
+    size_bytes: usize,
+    alignment_bytes: usize,
+    stream: C_Stream,
+    out_ptr: *mut *mut c_void,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
+        let (device, id) = handles::pool(pool)?;
+        let memory = device.memory();
+        let got =
+            memory.alloc_aligned(id, Some(stream_id(stream)), size_bytes as u64, alignment_bytes as u64);
+        out.set(to_ptr(got.map_err(|e| handles::with_name(pool, e))?));
         Ok(())
     })
 }

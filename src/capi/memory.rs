@@ -78,6 +78,30 @@ pub unsafe extern "C" fn millpond_free_sized(ptr: *mut c_void, size_bytes: usize
     run(|| runtime::free(ptr.addr() as u64, Some(size_bytes as u64)))
 }
 
+/// Makes the block that starts at `ptr` one of `new_size_bytes` where it is, larger or smaller, as if it had been asked
+/// for with that: its contents stay, and copies and fills reach its new end. It succeeds
+///
+/// - within what the block is charged (`size_bytes` of `millpond_get_block`, and often a little more), always;
+/// - beyond that for a block above 60 KiB, if the memory behind it is free and belongs to the block's pool and stream,
+///   as it often does behind the newest block. What is gained is the stream's as a new block is: other streams wait for
+///   it before they use it;
+/// - downwards, always. What a block above 60 KiB has too much serves other requests of its stream, if no other stream
+///   uses the block (`millpond_record_stream`) and it has one.
+///
+/// It does not grow while its stream is captured or a graph keeps its pool, if it was exported, scattered, or a segment of its own, if its stream
+/// has ended, or with the option `max_split_size_mb`. The device is never called, and nothing is waited for. The
+/// account and a history see a free and an allocation at the same address. No other thread may use the block meanwhile.
+///
+/// Errors: OUT_OF_MEMORY if there is no room (no out-of-memory callback is called, and the failure is not counted);
+/// UNKNOWN_POINTER, also for a pointer inside a block and for one that was freed; INVALID_ARGUMENT for 0 bytes, for NULL, and if
+/// several devices have a block there; NOT_PERMITTED while the pool sleeps; NOT_INITIALIZED. After an error nothing has
+/// changed.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_try_expand(ptr: *mut c_void, new_size_bytes: usize) -> C_Status {
+    run(|| runtime::try_expand(ptr.addr() as u64, new_size_bytes as u64))
+}
+
 /// Records that `stream` also uses the block that starts at `ptr`: after its free, its reuse waits for what is queued
 /// there at the free. On `cuda` the stream may be one of another device that was created elsewhere. Without effect on a
 /// block of `millpond_alloc`, which waits for all streams of its device anyway, unless the stream is another device's.

@@ -204,6 +204,47 @@ pub unsafe extern "C" fn millpond_event_create(
     })
 }
 
+/// As `millpond_event_create`, for an event that also notes when the work that it records is done, for
+/// `millpond_event_get_elapsed`. It serves for everything else, too, but may cost the device more. On `host` and `cpu` a
+/// record on the NULL stream waits for the streams before it, as work there does.
+///
+/// Errors: UNSUPPORTED on devices of plugins, whose interface has no call for it; and those of `millpond_event_create`.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_event_create_timed(
+    device: *mut millpond_device,
+    out_event: *mut C_Event,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_event, "out_event") }?;
+        out.set(to_ptr(handles::device(device)?.event_create_timed()?).cast());
+        Ok(())
+    })
+}
+
+/// The time in milliseconds from when the work that `start` recorded last was done to when that of `end` was; negative
+/// if `end` came first. On `cuda` it is cuEventElapsedTime's, with half a microsecond of resolution; on `host` and `cpu`
+/// the system's monotonic clock is read by the thread of the stream. Does not wait.
+///
+/// Errors: BUSY while the work of one of them is not done; INVALID_ARGUMENT for an event that was not created by
+/// `millpond_event_create_timed`, or was never recorded; UNKNOWN_EVENT; UNSUPPORTED; NOT_INITIALIZED; DEVICE, also for
+/// an event that was recorded in a graph.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_event_get_elapsed(
+    device: *mut millpond_device,
+    start: C_Event,
+    end: C_Event,
+    out_milliseconds: *mut f32,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_milliseconds, "out_milliseconds") }?;
+        out.set(handles::device(device)?.event_elapsed(event_id(start), event_id(end))?);
+        Ok(())
+    })
+}
+
 /// Ends an event. Waits for it that are already queued stay in force, and so does `millpond_record_end_at`. NULL:
 /// no-op.
 ///

@@ -151,6 +151,11 @@ pub trait Backing: Points {
     /// A freed block that had to wait for something has become reusable, or is about to go back to the device: for
     /// those who watch. It may come with locks of the pond held, so it calls nothing and waits for nothing.
     fn free_completed(&self, _freed: Completed) {}
+    /// The address of an offset that the pond has, for requests that want one at a multiple of something. It comes with
+    /// locks of the pond held, so it calls nothing and waits for nothing.
+    fn address(&self, offset: u64) -> u64 {
+        offset
+    }
     /// Calls `each` for every stream that may have work on the device, including the default one; with `EVERY` alone if
     /// there may be streams that nobody knows.
     fn streams(&self, each: &mut dyn FnMut(u64));

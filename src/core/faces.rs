@@ -4,6 +4,7 @@ use super::features::{Exported, Pieces, Restored};
 use super::ground::Ground;
 use super::state::captures::CaptureId;
 use super::state::checkpoints::CheckpointId;
+use super::state::pools::PoolRef;
 use super::types::{Freeing, MemoryStats, PoolId, TagStats};
 use crate::base::error::Result;
 
@@ -155,6 +156,33 @@ impl StatisticsCalls<'_> {
     /// \[B\] in live blocks. The device is not asked anything.
     pub fn live_bytes(self) -> u64 {
         self.0.live_bytes()
+    }
+}
+
+/// Requests that few callers make; from [`Pond::special`](super::Pond::special).
+#[derive(Clone, Copy)]
+pub struct SpecialCalls<'a>(pub(super) &'a Ground);
+
+impl SpecialCalls<'_> {
+    /// As [`Pond::alloc`](super::Pond::alloc), at an address that is a multiple of `align` bytes, a power of two up to a
+    /// granule; but a block that is a segment of its own is where the device has put it.
+    pub fn alloc_aligned(self, pool: PoolId, stream: u64, bytes: u64, align: u64) -> Result<u64> {
+        let pool = PoolRef { place: self.0.live_pool(pool)?, id: pool };
+        self.0.alloc_aligned(pool, stream, bytes, align)
+    }
+
+    /// See `Ground::resize`.
+    pub fn resize(self, offset: u64, bytes: u64) -> Result<()> {
+        self.0.resize(offset, bytes)
+    }
+
+    /// [`Pond::empty_cache`](super::Pond::empty_cache) until no more than `keep` bytes are reserved. Does nothing if no
+    /// more are.
+    pub fn trim_to(self, pool: Option<PoolId>, keep: u64) -> Result<()> {
+        if let Some(p) = pool {
+            self.0.live_pool(p)?;
+        }
+        self.0.trim_to(pool.map(|p| p.0), keep).map(drop)
     }
 }
 

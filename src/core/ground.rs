@@ -164,6 +164,8 @@ pub(crate) struct Ground {
     pub stuck: Stuck,
     /// [B] What was reserved when the device last refused a segment that the limits allow; `u64::MAX`: it has not.
     pub refused_at: AtomicU64,
+    /// [B] the least alignment that a block of a fresh segment could not have; `u64::MAX`: all could.
+    pub misaligned: AtomicU64,
     /// Granules of memory; granule numbers from here on are addresses for scattered blocks.
     pub real: u32,
 }
@@ -274,6 +276,7 @@ impl Ground {
             most_ragged: AtomicU64::new(u64::MAX),
             stuck: Stuck::default(),
             refused_at: AtomicU64::new(u64::MAX),
+            misaligned: AtomicU64::new(u64::MAX),
             real,
         })
     }

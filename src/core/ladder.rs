@@ -122,6 +122,16 @@ impl Ground {
         self.search(&request?)
     }
 
+    /// The same for a block whose address is a multiple of `align` bytes, a power of two up to a granule. A block that is a
+    /// segment of its own is where the device has put it, which the caller checks.
+    pub(crate) fn alloc_aligned(&self, pool: PoolRef, stream: u64, bytes: u64, align: u64) -> Result<u64> {
+        if align <= self.maps.shape.min_chunk() {
+            return self.alloc_from(pool, stream, bytes, None, || Ok(()));
+        }
+        let (heap, served) = self.find_heap(pool, stream)?;
+        self.search_aligned(&self.request(heap, served, bytes)?, align)
+    }
+
     /// The heap that serves a stream's requests to a pool, and the pool that it belonged to at that moment. Makes the
     /// heap if there is none.
     #[cold]
@@ -144,7 +154,7 @@ impl Ground {
             None if bytes > self.config.max_alloc => return self.too_large(bytes),
             None => self.charged_tuned(bytes),
         };
-        Ok(Request { heap, pool: pool.0, size: shape.size(charged), charged, bytes })
+        Ok(Request { heap, pool: pool.0, size: shape.size(charged), charged, bytes, aligned: None })
     }
 
     /// Cuts a block from the free memory of the heap, if the calling thread owns the heap and something fits.

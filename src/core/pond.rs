@@ -2,7 +2,8 @@
 
 use super::backing::Backing;
 use super::faces::{
-    CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls, StatisticsCalls, TagCalls, WatchCalls,
+    CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls, SpecialCalls, StatisticsCalls, TagCalls,
+    WatchCalls,
 };
 use super::ground::{Config, Ground};
 use super::heap::Heap;
@@ -241,15 +242,12 @@ impl Pond {
 
     /// Gives unused memory back to the device: of one pool, or of all. Waits for the device first.
     pub fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
-        self.trim_to(pool, 0)
+        self.special().trim_to(pool, 0)
     }
 
-    /// The same until no more than `keep` bytes of it are reserved. Does nothing if it has no more.
-    pub fn trim_to(&self, pool: Option<PoolId>, keep: u64) -> Result<()> {
-        if let Some(p) = pool {
-            self.ground.live_pool(p)?;
-        }
-        self.ground.trim_to(pool.map(|p| p.0), keep).map(drop)
+    /// What few callers ask for.
+    pub fn special(&self) -> SpecialCalls<'_> {
+        SpecialCalls(&self.ground)
     }
 
     /// Streams that are captured into graphs.

@@ -13,6 +13,7 @@ use super::backing::{Backing, Point, Points};
 use super::ground::Config;
 use super::heap::Source;
 use super::pond::Pond;
+use super::shape::shift_of;
 use super::state::tuned::Tuning;
 use super::types::{PoolId, UNORDERED};
 use crate::base::error::{Code, Error, Result};
@@ -50,6 +51,7 @@ struct Block {
     pool: PoolId,
     ranges: Vec<(u64, u64)>,  // the memory behind it
     past: Option<(u64, u64)>, // its stream has ended, and this was queued there
+    room: u64,                // [B] of the memory that it holds, used or not
 }
 
 /// A stream ends, as the device agrees.
@@ -99,10 +101,56 @@ impl Bench {
 
     /// A request that names one pool and is served by another.
     fn alloc_as(&mut self, named: PoolId, pool: PoolId, stream: Option<u64>, bytes: u64) -> Result<usize> {
-        let offset = match stream {
-            Some(s) => self.pond.alloc(named, s, bytes)?,
-            None => self.pond.alloc(named, UNORDERED, bytes)?,
-        };
+        let offset = self.pond.alloc(named, stream.unwrap_or(UNORDERED), bytes)?;
+        self.enter_new(offset, pool, stream, bytes);
+        Ok(self.live.len() - 1)
+    }
+
+    /// The same for a block at a multiple of `align`.
+    fn alloc_aligned(
+        &mut self,
+        named: PoolId,
+        pool: PoolId,
+        stream: u64,
+        bytes: u64,
+        align: u64,
+    ) -> Result<()> {
+        let offset = self.pond.special().alloc_aligned(named, stream, bytes, align)?;
+        assert_eq!(offset % align, 0, "{bytes} bytes");
+        self.enter_new(offset, pool, Some(stream), bytes);
+        Ok(())
+    }
+
+    /// The block gets another size where it is, or stays as it is.
+    fn resize(&mut self, i: usize, bytes: u64) -> Result<()> {
+        let (before, was) = (self.pond.stats(None)?, self.live[i].clone());
+        // The work that has used what it gives away is queued before.
+        let used = was.stream.filter(|_| bytes < was.bytes && was.past.is_none()).map(|s| {
+            let mut w = self.world.lock().unwrap();
+            let st = w.streams.entry(s).or_default();
+            st.queued += 1;
+            (s, st.queued)
+        });
+        if let Err(e) = self.pond.special().resize(was.offset, bytes) {
+            let after = self.pond.stats(None)?;
+            assert_eq!((after.requested, after.allocated), (before.requested, before.allocated));
+            return Err(e);
+        }
+        let b = self.live.swap_remove(i);
+        for (a, n) in b.ranges.iter().copied() {
+            assert_eq!(self.taken.remove(&a), Some(a + n));
+            self.dirty.extend(used.map(|(s, q)| (a, a + n, s, q)));
+        }
+        self.requested -= b.bytes;
+        // What it held and did not use was its own, too.
+        let (had, at) = (b.room.min(bytes), self.live.len());
+        self.enter_beyond(Block { bytes, ..b }, had);
+        self.live.swap(i, at);
+        assert_eq!(self.pond.block(self.live[i].offset)?.requested, bytes);
+        Ok(())
+    }
+
+    fn enter_new(&mut self, offset: u64, pool: PoolId, stream: Option<u64>, bytes: u64) {
         self.enter(Block {
             offset,
             bytes,
@@ -112,23 +160,32 @@ impl Bench {
             pool,
             ranges: vec![],
             past: None,
+            room: 0,
         });
-        Ok(self.live.len() - 1)
     }
 
     /// The block has become live: it must overlap nobody, and come after all work that may use its memory.
-    fn enter(&mut self, mut b: Block) {
+    fn enter(&mut self, b: Block) {
+        self.enter_beyond(b, 0);
+    }
+
+    /// The same for a block of which its owner has so many bytes already.
+    fn enter_beyond(&mut self, mut b: Block, had: u64) {
         let (offset, bytes, stream) = (b.offset, b.bytes, b.stream);
         assert_eq!(offset % 512, 0);
         let w = self.world.lock().unwrap();
         b.ranges = w.behind(offset, bytes);
+        let had: BTreeSet<(u64, u64)> =
+            if had > 0 { w.behind(offset, had).into_iter().collect() } else { [].into() };
+        let is_new = |x: u64, y: u64| !had.iter().any(|&(a, n)| a <= x && y <= a + n);
         for (a, n) in b.ranges.iter().copied() {
             if let Some((_, &end)) = self.taken.range(..a + n).next_back() {
                 assert!(end <= a, "{bytes} bytes at {offset:#x} overlap a live block");
             }
             self.taken.insert(a, a + n);
             for &(x, y, s, q) in &self.dirty {
-                if x < a + n && a < y && Some(s) != stream && !w.passed(s, q) && b.past.is_none() {
+                let (from, to) = (x.max(a), y.min(a + n));
+                if from < to && is_new(from, to) && Some(s) != stream && !w.passed(s, q) && b.past.is_none() {
                     let waits = stream.and_then(|t| w.streams.get(&t)).and_then(|t| t.waits.get(&s));
                     assert!(
                         waits.is_some_and(|&v| v >= q),
@@ -138,9 +195,16 @@ impl Bench {
             }
         }
         drop(w);
+        b.room = self.room(offset);
         self.requested += bytes;
         self.peak = self.peak.max(self.requested);
         self.live.push(b);
+    }
+
+    /// \[B\] of the memory that the block at `offset` holds.
+    fn room(&self, offset: u64) -> u64 {
+        let d = self.pond.ground().maps.find(offset).unwrap().desc;
+        u64::from(d.units()) << shift_of(d.tier_bits())
     }
 
     /// The use on `stream` ends at its last work now; with `event`, the caller says so with an event.
@@ -235,6 +299,9 @@ fn log_size() -> impl Strategy<Value = u64> {
 #[derive(Clone, Debug)]
 enum Op {
     Alloc { bytes: u64, stream: u64, pool: usize },
+    AllocAligned { bytes: u64, stream: u64, pool: usize, align: u32 },
+    Resize { at: usize, bytes: u64 },
+    Trim { pool: Option<usize>, keep: u64 },
     AllocUnordered { bytes: u64 },
     Free { at: usize, on: Option<u64> },
     Use { at: usize, stream: u64 },
@@ -255,6 +322,10 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         12 => (log_size(), 0u64..3, 0usize..3).prop_map(|(bytes, stream, pool)| Op::Alloc { bytes, stream, pool }),
+        2 => (log_size(), 0u64..3, 0usize..3, 8u32..22)
+            .prop_map(|(bytes, stream, pool, align)| Op::AllocAligned { bytes, stream, pool, align }),
+        3 => (0usize..1000, log_size()).prop_map(|(at, bytes)| Op::Resize { at, bytes }),
+        1 => (prop::option::of(0usize..3), 1u64..64 << 20).prop_map(|(pool, keep)| Op::Trim { pool, keep }),
         1 => log_size().prop_map(|bytes| Op::AllocUnordered { bytes }),
         10 => (0usize..1000, prop_oneof![4 => Just(None), 1 => (0u64..3).prop_map(Some)])
             .prop_map(|(at, on)| Op::Free { at, on }),
@@ -316,6 +387,36 @@ fn run(source: Source, ops: Vec<Op>) {
                             || !graphs.none(),
                         "{e}"
                     );
+                }
+            }
+            Op::AllocAligned { bytes, stream, pool, align } => {
+                let served = if graphs.recording(stream) { third } else { pools[pool] };
+                let asleep = b.pond.sleep().is_on(served);
+                if let Err(e) = b.alloc_aligned(pools[pool], served, stream, bytes, 1 << align) {
+                    let right = if asleep { Code::NotPermitted } else { Code::OutOfMemory };
+                    assert_eq!(e.code(), right, "{e}");
+                }
+            }
+            Op::Resize { at, bytes } if !b.live.is_empty() => {
+                let at = at % b.live.len();
+                let asleep = b.pond.sleep().is_on(b.live[at].pool);
+                if let Err(e) = b.resize(at, bytes) {
+                    let right = if asleep { Code::NotPermitted } else { Code::OutOfMemory };
+                    assert_eq!(e.code(), right, "{e}");
+                }
+            }
+            Op::Trim { pool, keep } => {
+                let pool = pool.map(|n| pools[n]);
+                let reserved = |b: &Bench| b.pond.stats(pool).unwrap().reserved.current;
+                let before = reserved(&b);
+                match b.pond.special().trim_to(pool, keep) {
+                    Ok(()) if mapping => {
+                        let most = keep.max(before.min(keep)) / G * G;
+                        let after = reserved(&b);
+                        assert!(after <= before && (after == before || after >= most.min(before)), "{after}");
+                    }
+                    Ok(()) => assert!(reserved(&b) <= before),
+                    Err(e) => assert!(e.code() == Code::Busy && !graphs.none(), "{e}"),
                 }
             }
             Op::AllocUnordered { bytes } => {

@@ -2,7 +2,7 @@
 //! the program also uses directly.
 
 use super::{EventId, StreamId};
-use crate::base::error::Result;
+use crate::base::error::{Code, Error, Result};
 
 /// A function to run when a stream reaches it. It runs on a thread of the device with no lock held, and must not make
 /// blocking calls of the library.
@@ -56,6 +56,18 @@ pub trait Streams: Send + Sync {
     fn event_query(&self, event: EventId) -> Result<bool>;
     /// Waits on the host for the event.
     fn event_synchronize(&self, event: EventId) -> Result<()>;
+
+    /// A new event that also notes the time when it is reached; it may cost more than an ordinary one. `Unsupported` if the
+    /// device notes no times.
+    fn event_create_timed(&self) -> Result<EventId> {
+        Err(Error::new(Code::Unsupported, "events of this device note no time"))
+    }
+    /// \[ms\] from when the work that `start` recorded was done to when that of `end` was; negative the other way round.
+    /// `Busy` while one of them is not done, `InvalidArgument` for an event that notes no time or recorded nothing yet.
+    fn event_elapsed(&self, start: EventId, end: EventId) -> Result<f32> {
+        let _ = (start, end);
+        Err(Error::new(Code::Unsupported, "events of this device note no time"))
+    }
 
     /// Whether nothing is queued on any stream of the device, also not on those that have ended: all work that was
     /// queued before this call is done, and what it wrote is visible. `false`: something may be, or that cannot be told

@@ -5,7 +5,7 @@
 //! change, and the entry of a pool that has ended is reused only for the next pool in the same slot of the core, which
 //! comes long after. When a pool is destroyed or released, its numbers are removed before that call returns. The
 //! default pool of a device is left out while the device has scopes, and all pools are while a thread has a tag in
-//! force. Pools of a device that is being watched are in a table of their own, which is looked at only after a miss, and
+//! force. Those of a device that has hooks are left out, too. Pools of a device that is being watched are in a table of their own, which is looked at only after a miss, and
 //! those of a device whose calls are timed in a third.
 
 use crate::base::fork;
@@ -145,7 +145,8 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
     let mut entries = lock(&ENTRIES);
     // Checked under the lock, as is whether the device is watched or timed: a thread that changes one of these calls `bypass`,
     // `bypass_all` or `remove` after that.
-    if id == PoolId::DEFAULT && memory.has_scopes() || memory.is_released(id) || tags::any() {
+    let hooked = memory.hooks().any();
+    if id == PoolId::DEFAULT && memory.has_scopes() || memory.is_released(id) || tags::any() || hooked {
         return;
     }
     let Some((pooled, pool)) = memory.pooled_pool(id) else { return };

@@ -20,6 +20,7 @@ pub use statistics::StreamStats;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+mod hooked;
 mod oom;
 mod pooled;
 mod readings;
@@ -209,6 +210,7 @@ impl Memory {
         let at = |offset| p.places.address(offset).unwrap_or(0);
         let done = p.pond.checkpoints().restore(pool, checkpoint, at)?;
         self.tell_restored(&done);
+        self.hook_restored(&done);
         Ok(done)
     }
 
@@ -240,6 +242,26 @@ impl Memory {
             How::Pooled(p) => p.pond.walk(pool, states, |offset| p.places.address(offset)),
             How::Unpooled(u) => u.blocks(pool, states),
         }
+    }
+
+    /// Makes the live block that starts at `addr` one of `bytes` where it is: `OutOfMemory`, and nothing has changed, if
+    /// neither what it is charged nor free memory behind it suffices. The device is not called.
+    pub fn try_expand(&self, addr: u64, bytes: u64) -> Result<()> {
+        let how = self.open()?;
+        let seen = self.observers.any() || self.hooks.any();
+        let before = if seen { Some(self.block(addr)?) } else { None };
+        match how {
+            How::Pooled(p) => match p.places.offset(addr) {
+                Some(offset) => p.pond.special().resize(offset, bytes),
+                None => unknown(addr),
+            },
+            How::Unpooled(u) => u.resize(addr, bytes),
+        }?;
+        if let Some(before) = before {
+            self.tell_resized(&before);
+            self.hook_resized(&before);
+        }
+        Ok(())
     }
 
     /// Every block and the account, as they are at one moment: see [`DeviceState::snapshot`].
@@ -364,7 +386,7 @@ impl Memory {
     pub fn trim_to(&self, pool: Option<PoolId>, keep: u64) -> Result<()> {
         let _range = nvtx::range(c"trim_to", keep);
         match self.open()? {
-            How::Pooled(p) => p.pond.trim_to(pool, keep),
+            How::Pooled(p) => p.pond.special().trim_to(pool, keep),
             How::Unpooled(u) => u.trim_to(pool, keep),
         }
     }
@@ -470,6 +492,7 @@ impl Memory {
             return Ok(());
         }
         self.rescue.close();
+        self.hooks.close();
         self.observers.remove_all();
         {
             let _settled = lock(&self.settings.requested);

@@ -42,6 +42,7 @@ mod fork;
 mod gate;
 mod handle_cache;
 mod history;
+mod hooks;
 pub(crate) mod ladder;
 mod latency;
 mod memory;
@@ -82,6 +83,7 @@ pub use device::{DeviceInfo, DeviceState};
 #[cfg(feature = "capi")]
 pub(crate) use history::name_pools_by;
 pub use history::{History, HistoryEvent, HistoryFile, HistoryOptions, annotate, history_on_signal};
+pub use hooks::{BlockEvent, BlockEventKind};
 pub use latency::Latency;
 pub use memory::{Memory, StreamStats};
 pub use observe::{Event, EventKind, Observer, Told};
@@ -93,7 +95,7 @@ pub(crate) use registry::device_facts;
 pub(crate) use registry::{BlockOnDevice, holders};
 pub use registry::{
     absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, import_close,
-    owner, register_type, type_names, unregister_type, user,
+    owner, register_type, try_expand, type_names, unregister_type, user,
 };
 pub use share::Export;
 pub use snapshot::{Action, Event as SnapshotEvent, Snapshot, SnapshotFormat};

@@ -398,6 +398,12 @@ pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
     }
 }
 
+/// [`Memory::try_expand`](crate::runtime::Memory::try_expand) on the device that has the block.
+pub fn try_expand(addr: u64, bytes: u64) -> Result<()> {
+    fork::check()?;
+    holder(addr)?.0.memory().try_expand(addr, bytes)
+}
+
 /// The open device that is meant when `stream` uses the block that starts at `addr`: if several devices have a block
 /// there, the one to which the stream belongs, if it belongs to one only.
 pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {

@@ -199,6 +199,25 @@ impl DeviceState {
         self.device().streams().event_create()
     }
 
+    /// Creates an event that also notes the time, for [`event_elapsed`](Self::event_elapsed). `Unsupported` if the device
+    /// notes no times.
+    pub fn event_create_timed(&self) -> Result<EventId> {
+        let _pass = self.enter()?;
+        self.device().streams().event_create_timed()
+    }
+
+    /// \[ms\] from when the work that `start` recorded was done to when that of `end` was; negative the other way round.
+    /// `Busy` while one of them is not done; `InvalidArgument` unless both were created to note the time and have been
+    /// recorded.
+    pub fn event_elapsed(&self, start: EventId, end: EventId) -> Result<f32> {
+        let _pass = self.enter()?;
+        self.check_event(start)?;
+        self.check_event(end)?;
+        let elapsed = self.device().streams().event_elapsed(start, end)?;
+        self.has_waited();
+        Ok(elapsed)
+    }
+
     /// Ends an event. Waits on it that are already queued still take effect.
     pub fn event_destroy(&self, event: EventId) -> Result<()> {
         let _pass = self.enter()?;

@@ -26,6 +26,8 @@ mod reaches_itself;
 mod support;
 
 #[cfg(feature = "capi")]
+mod aligned;
+#[cfg(feature = "capi")]
 mod bad_input;
 #[cfg(feature = "capi")]
 mod dlpack;
@@ -33,6 +35,8 @@ mod dlpack;
 mod environment;
 #[cfg(all(feature = "capi", unix))]
 mod hammer;
+#[cfg(feature = "capi")]
+mod hooks;
 #[cfg(feature = "capi")]
 mod life;
 #[cfg(feature = "capi")]
@@ -46,11 +50,15 @@ mod pools;
 mod process;
 #[cfg(feature = "capi")]
 mod requests;
+#[cfg(feature = "capi")]
+mod resize;
 mod runtime;
 #[cfg(all(feature = "capi", target_os = "linux"))]
 mod segments;
 #[cfg(all(feature = "capi", target_os = "linux"))]
 mod share;
+#[cfg(feature = "capi")]
+mod times;
 #[cfg(feature = "capi")]
 mod trim;
 #[cfg(all(feature = "capi", unix))]

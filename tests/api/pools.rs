@@ -66,7 +66,7 @@ pub fn device_alloc(device: *mut millpond_device, bytes: usize) -> *mut c_void {
     p
 }
 
-fn pool_of(p: *mut c_void) -> *mut millpond_pool {
+pub fn pool_of(p: *mut c_void) -> *mut millpond_pool {
     let mut info: millpond_block_info = unsafe { std::mem::zeroed() };
     info.struct_size = size_of::<millpond_block_info>();
     ok(unsafe { millpond_get_block(p, &mut info) });

@@ -38,4 +38,5 @@ mod probe;
 mod refusals;
 #[cfg(feature = "capi")]
 mod share;
+mod times;
 mod trim;

@@ -43,6 +43,13 @@ pub fn alloc_zeroed(w: &mut World) -> Done {
     w.took("new", LARGE, w.a, answer.map(|()| p.expose_provenance()))
 }
 
+pub fn alloc_aligned(w: &mut World, bytes: usize) -> Done {
+    let mut p = null_mut();
+    let (pool, on) = (ptr(w.pool.0), ptr(w.a.0));
+    let answer = outcome(unsafe { millpond_pool_alloc_aligned(pool, bytes, 64 << 10, on, &mut p) });
+    w.took("new", bytes, w.a, answer.map(|()| p.expose_provenance()))
+}
+
 pub fn alloc_batch(w: &mut World) -> Done {
     let sizes = [SMALL, LARGE, HUGE];
     // A device that refuses frees, too, gets back by a later call what the batch has taken.

@@ -207,6 +207,8 @@ impl<H: Hook> Streams for Seam<H> {
         event_record as event_record(stream: StreamId, event: EventId) -> ();
         event_query as event_query(event: EventId) -> bool;
         event_synchronize as event_synchronize(event: EventId) -> ();
+        event_create_timed as event_create_timed() -> EventId, |event| *event;
+        event_elapsed as event_elapsed(start: EventId, end: EventId) -> f32;
     }
 }
 

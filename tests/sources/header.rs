@@ -5,7 +5,7 @@ use crate::compilers;
 use std::path::{Path, PathBuf};
 
 /// One section of the header: its title, and the file of `src/capi` that has it.
-const SECTIONS: [(&str, &str); 24] = [
+const SECTIONS: [(&str, &str); 25] = [
     ("Constants and structs", "types.rs"),
     ("Last error", "last_error.rs"),
     ("Library", "library.rs"),
@@ -24,6 +24,7 @@ const SECTIONS: [(&str, &str); 24] = [
     ("Seeing memory: why there is none", "oom.rs"),
     ("Seeing memory: tags", "tags.rs"),
     ("Seeing memory: its history, and recordings", "history.rs"),
+    ("Seeing memory: hooks", "hooks.rs"),
     ("Seeing memory: statistics in full", "statistics.rs"),
     ("Seeing memory: how long calls take", "latency.rs"),
     ("Sharing: other processes, other devices", "share.rs"),

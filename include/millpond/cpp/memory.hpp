@@ -166,6 +166,18 @@ class PoolView {
     }
     return out;
   }
+  /// A block at a multiple of `alignment_bytes`, a power of two up to 2 MiB. Throws
+  /// MILLPOND_E_UNSUPPORTED where the device gives no such addresses.
+  Buffer allocate_aligned(std::size_t size_bytes, std::size_t alignment_bytes,
+                          StreamView stream = {}) const {
+    void* block = nullptr;
+    if (!takes(stream) ||
+        check(millpond_pool_alloc_aligned(raw_, size_bytes, alignment_bytes, stream.get(),
+                                          &block)) != C_SUCCESS) {
+      return {};
+    }
+    return Buffer::adopt(raw_, block, size_bytes, stream.get());
+  }
   /// A block for each of `sizes_bytes`, all or none; an empty one for size 0. Throws as allocate().
   std::vector<Buffer> allocate_batch(const std::vector<std::size_t>& sizes_bytes,
                                      StreamView stream = {}) const {

@@ -22,6 +22,13 @@ class [[nodiscard]] Event {
   Event() noexcept = default;
   /// A new event, which counts as completed. Throws if the device refuses.
   explicit Event(Device on) : device_(on) { check(millpond_event_create(on.get(), &raw_)); }
+  /// One that also notes the time, for elapsed_since(). Throws MILLPOND_E_UNSUPPORTED on devices
+  /// of plugins.
+  static Event timed(Device on) {
+    Event out;
+    if (check(millpond_event_create_timed(on.get(), &out.raw_)) == C_SUCCESS) out.device_ = on;
+    return out;
+  }
   /// Takes the event over; `other` is left empty.
   Event(Event&& other) noexcept
       : device_(std::exchange(other.device_, Device())), raw_(std::exchange(other.raw_, nullptr)) {}
@@ -51,6 +58,13 @@ class [[nodiscard]] Event {
   bool done() const {
     bool out = false;
     check(millpond_event_query(device_.get(), raw_, &out));
+    return out;
+  }
+  /// Milliseconds from what `start` recorded to what this recorded; both are timed() and done.
+  /// Throws MILLPOND_E_BUSY while one of them is not.
+  float elapsed_since(const Event& start) const {
+    float out = 0;
+    check(millpond_event_get_elapsed(device_.get(), start.raw_, raw_, &out));
     return out;
   }
   /// Waits, on the calling thread, until what it recorded is done.

@@ -15,7 +15,7 @@ impl Ground {
     /// The error for a free of `offset`, where no live block starts.
     #[cold]
     #[inline(never)]
-    fn not_live<T>(&self, offset: u64) -> Result<T> {
+    pub(super) fn not_live<T>(&self, offset: u64) -> Result<T> {
         let freed = |f: Found<'_>| matches!(f.desc.kind(), kind::FREED | kind::REMOTE | kind::WAITING);
         if self.maps.find(offset).is_some_and(freed) {
             return Err(Error::new(Code::DoubleFree, "the block at this address was freed before"));

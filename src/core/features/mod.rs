@@ -7,6 +7,7 @@ mod checkpoint;
 mod explain;
 mod exports;
 mod pools;
+mod resize;
 mod restore;
 mod sleep;
 mod snapshot;

@@ -26,7 +26,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// Cuts a part out of a free large block. The remainders on both sides stay free; the left one keeps the block's
     /// id.
     /// `None`: out of ids, nothing changed.
-    pub(super) fn carve(&mut self, id: Id, part: Extent) -> Option<Id> {
+    pub(crate) fn carve(&mut self, id: Id, part: Extent) -> Option<Id> {
         let maps = self.maps();
         let Extent { off: at, units } = part;
         if !self.stock_ids() {
@@ -150,6 +150,68 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         d.set_units(end - off);
         d.become_(kind::FREE, Tier::Large as u32);
         self.bin(keep);
+    }
+
+    /// Gives the end of a live block's memory, all but `units`, to the free memory. `false`: out of ids, nothing changed.
+    pub(crate) fn shorten(&mut self, id: Id, units: u32) -> bool {
+        if !self.stock_ids() {
+            return false;
+        }
+        let maps = self.maps();
+        let d = maps.desc(id);
+        let (off, all) = (d.off(), d.units());
+        let rest = self.pop_id();
+        let r = maps.desc(rest);
+        r.set_off(off + units);
+        r.set_units(all - units);
+        d.set_units(units);
+        let tags = maps.large_tags();
+        tags.enter(off, units, id);
+        tags.enter(off + units, all - units, rest);
+        self.free_large(rest);
+        true
+    }
+
+    /// Makes a live block longer by the start of the free block behind it. `false`: none that is merged is there, or it
+    /// is too short, and nothing changed.
+    pub(crate) fn lengthen(&mut self, id: Id, more: u32) -> bool {
+        let maps = self.maps();
+        let (descs, tags) = (maps.descs(), maps.large_tags());
+        let d = descs.of(id);
+        let (off, units) = (d.off(), d.units());
+        let end = off + units;
+        if !(is_inside(end) || self.owns(end)) {
+            return false;
+        }
+        let right = tags.at(end);
+        let r = descs.of(right); // 0 is never free
+        let free = kind::FREE | (Tier::Large as u32) << 4;
+        let there = r.units();
+        if r.state() != free || r.off() != end || there < more {
+            return false;
+        }
+        self.unbin(right);
+        if there == more {
+            self.put_id(right);
+        } else {
+            r.set_off(end + more);
+            r.set_units(there - more);
+            tags.set(end + more, right);
+            self.bin(right);
+        }
+        d.set_units(units + more);
+        tags.enter(off, units + more, id);
+        true
+    }
+
+    /// Calls `each` with every free block of at least `units` that is merged.
+    pub(crate) fn each_free(&self, units: u32, mut each: impl FnMut(Id, Extent)) {
+        let maps = self.maps();
+        self.state.large.walk(maps, units, |id| {
+            let d = maps.desc(id);
+            each(id, Extent::new(d.off(), d.units()));
+            true
+        });
     }
 
     /// Like `fit_large`, but checks every free block. Where whole segments matter, it spares them as `fit_large` does,

@@ -111,7 +111,7 @@ impl Ground {
             let run = match req.size.tier {
                 _ if count == 0 => Err(ours::NO_MORE),
                 // Another thread may have split the run that was there when the request began.
-                Tier::Large if count < most && self.tuned.in_one_piece() => Err(ours::NO_MORE),
+                Tier::Large if count < most && req.in_one_piece(self) => Err(ours::NO_MORE),
                 _ if granule_bytes(count) > allowed => Err(why),
                 Tier::Large => g.take_room(count, after).ok_or(ours::NO_MORE),
                 _ => g.take_top().ok_or(ours::NO_MORE),
@@ -158,7 +158,7 @@ impl Search<'_> {
         if missing > allowed >> GRANULE_SHIFT {
             return Err(Error::new(Code::OutOfMemory, why));
         }
-        if ground.tuned.in_one_piece() && missing > u64::from(ground.growing().longest_room()) {
+        if req.in_one_piece(ground) && missing > u64::from(ground.growing().longest_room()) {
             return Err(Error::new(Code::OutOfMemory, ours::NO_MORE));
         }
         let mut left = missing as u32;

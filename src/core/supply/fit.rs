@@ -18,7 +18,7 @@ const DRAIN_EVERY: u32 = 32;
 impl Ground {
     /// Whether a request's size makes it a segment of its own.
     #[inline]
-    fn is_direct(&self, charged: u64) -> bool {
+    pub(super) fn is_direct(&self, charged: u64) -> bool {
         charged > self.config.max_chunk && !self.config.mapping
     }
 
@@ -88,7 +88,7 @@ impl Ground {
 
     /// Allocates for a request beyond the max chunk: a segment of its own, for as long as the block lives.
     #[cold]
-    fn alloc_direct(&self, req: &Request) -> Result<u64> {
+    pub(super) fn alloc_direct(&self, req: &Request) -> Result<u64> {
         self.check_reentry()?;
         self.poll(req.heap); // blocks that were freed here go back first
         let mut round = 0;

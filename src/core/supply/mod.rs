@@ -17,6 +17,7 @@ use crate::base::sync::Ordering::Relaxed;
 use crate::fail;
 use std::sync::Arc;
 
+mod aligned;
 mod collect;
 mod device;
 mod fit;
@@ -43,6 +44,17 @@ pub(crate) struct Request {
     pub size: Size,
     pub charged: u64, // [B]
     pub bytes: u64,   // [B] as asked for
+    /// It begins at a multiple of more than every block does.
+    pub aligned: Option<Aligned>,
+}
+
+/// The terms of a block that begins at a multiple of something.
+#[derive(Clone, Copy)]
+pub(crate) struct Aligned {
+    /// [B] a power of two up to a granule.
+    pub to: u64,
+    /// [units] of the block; the request's size is what must be free so that it is certainly part of that.
+    pub units: u32,
 }
 
 impl Request {
@@ -57,6 +69,11 @@ impl Request {
     /// Whether it is one for the large tier.
     fn is_large(&self) -> bool {
         self.size.tier == Tier::Large
+    }
+
+    /// Whether it is never served by memory that is shown together.
+    fn in_one_piece(&self, ground: &Ground) -> bool {
+        self.aligned.is_some() || ground.tuned.in_one_piece()
     }
 
     /// The granules that it needs if it has none.
@@ -250,7 +267,7 @@ impl Search<'_> {
         let mut steps: Option<&[Step]> = None; // the device is asked only when it must give something
         let mut step = 0;
         let mut refused_for = u64::MAX; // granules that the device was asked for last
-        let mut scattering = ground.config.mapping && !ground.tuned.in_one_piece();
+        let mut scattering = ground.config.mapping && !req.in_one_piece(ground);
         let mut all = ground.merges_small_first();
         let (mut eased, mut collected) = (false, false);
         // Whole segments are cut when nothing else is left, and when one was just taken for the request.
@@ -270,7 +287,12 @@ impl Search<'_> {
                 false => None,
             };
             let spared = limit.is_some();
-            if !spared {
+            if let Some(to) = req.aligned {
+                let id = ground.fit_aligned(&mut h, req, to, fresh)?;
+                if id != 0 {
+                    return Ok(Some(ground.finish_aligned(h, id, req, to)));
+                }
+            } else if !spared {
                 let id = ground.fit_merged(&mut h, req.size, all, whole || fresh);
                 if id != 0 {
                     return Ok(Some(ground.finish(h, id, req.size.tier as u32, req)));
@@ -374,7 +396,7 @@ impl Search<'_> {
             Step::Waiting => ground.poll_all() || ground.wait_for_one(None) || ground.wait_for_a_release(),
             // Giving idle segments back may let the device serve one that is large enough.
             Step::Trim if !ground.config.mapping => self.trim_and_grow(missing),
-            Step::Trim => ground.tuned.in_one_piece() && self.trim_for_one_piece(missing),
+            Step::Trim => self.req.in_one_piece(ground) && self.trim_for_one_piece(missing),
         }
     }
 

@@ -37,7 +37,9 @@ impl Bench {
         let heap = |x: &Block| self.pond.ground().maps.find(x.offset).map(|f| f.heap);
         let adopted =
             |s: &Block, x: &Block| s.past.is_some() && heap_then(&self.pond, saved.id, s.offset) == heap(x);
-        let fits = |s: &Block, x: &Block| key(s) == key(x) && (s.stream == x.stream || adopted(s, x));
+        let fits = |s: &Block, x: &Block| {
+            key(s) == key(x) && s.room == x.room && (s.stream == x.stream || adopted(s, x))
+        };
         let same = |x: &Block| saved.blocks.iter().any(|s| fits(s, x));
         let gone: Vec<Block> =
             self.live.iter().filter(|x| x.pool == saved.pool && !same(x)).cloned().collect();

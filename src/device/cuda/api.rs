@@ -126,6 +126,7 @@ table! {
     required OLDEST cuEventRecord, "cuEventRecord", (CUevent, CUstream);
     required OLDEST cuEventQuery, "cuEventQuery", (CUevent);
     required OLDEST cuEventSynchronize, "cuEventSynchronize", (CUevent);
+    required OLDEST cuEventElapsedTime, "cuEventElapsedTime", (*mut f32, CUevent, CUevent);
 
     required OLDEST cuMemAddressReserve, "cuMemAddressReserve", (*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong);
     required OLDEST cuMemAddressFree, "cuMemAddressFree", (CUdeviceptr, usize);

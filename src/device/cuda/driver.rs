@@ -392,9 +392,11 @@ impl Driver {
         )))?;
         Ok((state != 0).then_some(id))
     }
-    pub(super) fn event_create(&self) -> Result<u64> {
+    pub(super) fn event_create(&self, timed: bool) -> Result<u64> {
         let mut e = null_mut();
-        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        let flags =
+            if timed { CUevent_flags::CU_EVENT_DEFAULT } else { CUevent_flags::CU_EVENT_DISABLE_TIMING }
+                as u32;
         self.check(call!(self.cuEventCreate(&mut e, flags)))?;
         Ok(e as usize as u64)
     }
@@ -409,6 +411,16 @@ impl Driver {
         match call!(self.cuEventQuery(event(e))) {
             Err(f) if f.status == status::NOT_READY => Ok(false),
             other => self.check_event(other).map(|()| true),
+        }
+    }
+    /// [ms] between two recorded events; `Busy` if one of them is not done.
+    pub(super) fn event_elapsed(&self, start: u64, end: u64) -> Result<f32> {
+        let mut ms = 0.0;
+        match call!(self.cuEventElapsedTime(&mut ms, event(start), event(end))) {
+            Err(f) if f.status == status::NOT_READY => {
+                Err(Error::new(Code::Busy, "the work that an event recorded is not done"))
+            }
+            other => self.check_event(other).map(|()| ms),
         }
     }
     pub(super) fn event_synchronize(&self, e: u64) -> Result<()> {

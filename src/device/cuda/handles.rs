@@ -19,6 +19,7 @@ use crate::device::{NO_STREAM, StreamKind, Whose};
 use crate::fail;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// `CU_STREAM_LEGACY`, another name of NULL.
 pub(super) const LEGACY: u64 = 1;
@@ -53,6 +54,10 @@ pub(super) struct HandleTable {
     makers: Makers,
     streams: Mutex<Handles>,
     events: Mutex<Handles>,
+    /// Of the events, live and ended, those that note the time; whether each was recorded.
+    timed: Mutex<BTreeMap<u64, bool>>,
+    /// Whether there ever was one.
+    any_timed: AtomicBool,
     /// What the streams that were created here are like, also those that have ended; default where none is listed.
     kinds: Mutex<BTreeMap<u64, StreamKind>>,
     /// Streams that were created elsewhere and have been asked about captures.
@@ -74,6 +79,8 @@ impl HandleTable {
             makers,
             streams: Mutex::default(),
             events: Mutex::default(),
+            timed: Mutex::default(),
+            any_timed: AtomicBool::new(false),
             kinds: Mutex::default(),
             seen: Mutex::default(),
             ours: Mutex::default(),
@@ -142,7 +149,7 @@ impl HandleTable {
     /// A new event of another context, recorded on a stream there, or after all of that context's streams.
     fn event_there(&self, context: Context, stream: Option<u64>) -> Result<u64> {
         self.driver.context_push(context)?;
-        let made = self.driver.event_create().and_then(|e| {
+        let made = self.driver.event_create(false).and_then(|e| {
             let recorded = match stream {
                 Some(s) => self.driver.event_record(e, s),
                 // Recording would invalidate the capture.
@@ -263,11 +270,39 @@ impl HandleTable {
         })
     }
 
-    pub(super) fn event_create(&self) -> Result<u64> {
-        let make = || self.driver.event_create();
-        let event = take(&self.events, |_| true, |e| self.driver.event_query(e).unwrap_or(false), make)?;
+    pub(super) fn event_create(&self, timed: bool) -> Result<u64> {
+        let make = || self.driver.event_create(timed);
+        let alike = |e: &u64| lock(&self.timed).contains_key(e) == timed;
+        let event = take(&self.events, alike, |e| self.driver.event_query(e).unwrap_or(false), make)?;
+        if timed {
+            lock(&self.timed).insert(event, false);
+            self.any_timed.store(true, Relaxed);
+        }
         lock(&self.makers.events).insert(event, (self.ordinal, true));
         Ok(event)
+    }
+
+    /// The event is about to be recorded.
+    pub(super) fn note_record(&self, event: u64) {
+        // Relaxed: whoever has a handle sees what its creation stored.
+        if self.any_timed.load(Relaxed)
+            && let Some(recorded) = lock(&self.timed).get_mut(&event)
+        {
+            *recorded = true;
+        }
+    }
+
+    /// [ms] between two events that note the time and have been recorded.
+    pub(super) fn event_elapsed(&self, start: u64, end: u64) -> Result<f32> {
+        for event in [start, end] {
+            self.check_event(event)?;
+            match lock(&self.timed).get(&event) {
+                Some(true) => {}
+                Some(false) => fail!(Code::InvalidArgument, "event {event:#x} was never recorded"),
+                None => fail!(Code::InvalidArgument, "event {event:#x} was created without a time"),
+            }
+        }
+        self.driver.event_elapsed(start, end)
     }
 
     pub(super) fn event_destroy(&self, event: u64) -> Result<()> {
@@ -280,8 +315,10 @@ impl HandleTable {
         let ended = self.end(&self.events, event, false, |e| {
             // As for streams.
             let made = lock(&self.makers.events).remove(&e);
+            let timed = lock(&self.timed).remove(&e);
             self.driver.event_destroy(e).inspect_err(|_| {
                 made.map(|m| lock(&self.makers.events).insert(e, m));
+                timed.map(|t| lock(&self.timed).insert(e, t));
             })
         });
         if ended.is_err() && lock(&self.events).live.contains(&event) {

@@ -58,7 +58,17 @@ impl Streams for Card {
 
     fn event_create(&self) -> Result<EventId> {
         let _in = self.enter()?;
-        self.handles.event_create()
+        self.handles.event_create(false)
+    }
+
+    fn event_create_timed(&self) -> Result<EventId> {
+        let _in = self.enter()?;
+        self.handles.event_create(true)
+    }
+
+    fn event_elapsed(&self, start: EventId, end: EventId) -> Result<f32> {
+        let _in = self.enter()?;
+        self.handles.event_elapsed(start, end)
     }
 
     fn event_destroy(&self, event: EventId) -> Result<()> {
@@ -70,6 +80,7 @@ impl Streams for Card {
         let _in = self.enter()?;
         self.known(stream)?;
         self.handles.check_event(event)?;
+        self.handles.note_record(event);
         self.driver().event_record(event, stream).map_err(|e| {
             // The driver does not say which of the two handles it refuses.
             let alive = || self.driver().stream_context(stream) == Ok(self.primary.context);

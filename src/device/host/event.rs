@@ -1,19 +1,35 @@
 //! An event: the work that its stream had been given when the event was last recorded.
 
 use super::stream::Point;
+use super::times::Times;
+use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
+use std::sync::Arc;
 
 /// An event of one device. A wait copies what the event has recorded, so recording the event again or destroying it
 /// does not affect waits that are already queued.
 pub(super) struct Event {
     ordinal: usize,
     recorded: Mutex<Vec<Point>>, // done when all of these are; empty: completed
+    times: Option<Arc<Times>>,   // of one that notes the time
 }
 
 impl Event {
     /// A new event of device `ordinal`, which counts as completed.
     pub(super) fn new(ordinal: usize) -> Self {
-        Event { ordinal, recorded: Mutex::new(Vec::new()) }
+        Event { ordinal, recorded: Mutex::new(Vec::new()), times: None }
+    }
+
+    /// One that notes the time.
+    pub(super) fn timed(ordinal: usize) -> Self {
+        Event { times: Some(Arc::default()), ..Event::new(ordinal) }
+    }
+
+    /// The times at which it was reached. `InvalidArgument` if it notes none.
+    pub(super) fn times(&self) -> Result<&Arc<Times>> {
+        self.times
+            .as_ref()
+            .ok_or_else(|| Error::new(Code::InvalidArgument, "the event was created without a time"))
     }
 
     /// The device it was created on.

@@ -34,6 +34,7 @@ mod stream;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod times;
 
 pub use options::{CAPACITIES, CAPACITIES_WANTED, HostOptions, MAX_DEVICES, machine_memory};
 

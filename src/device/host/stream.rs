@@ -6,6 +6,7 @@
 
 use super::copy::{self, Staged};
 use super::process::CallbackMark;
+use super::times::Times;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Condvar, Mutex, lock};
 use crate::base::{loaded, signals::without_signals};
@@ -29,6 +30,8 @@ pub(super) enum Work {
     Wait(Vec<Point>),
     /// Run a callback.
     Call(StreamCallback),
+    /// Note the time for that record of an event.
+    Reach(Arc<Times>, u64),
 }
 
 impl Work {
@@ -42,6 +45,7 @@ impl Work {
             // SAFETY: as above.
             Work::Fill { dst, value, bytes } => unsafe { copy::fill_bytes(dst, value, bytes) },
             Work::Wait(points) => points.iter().for_each(Point::wait),
+            Work::Reach(times, record) => times.reach(record),
             Work::Call(callback) => {
                 let _mark = CallbackMark::new();
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(|| callback(Ok(())))) {

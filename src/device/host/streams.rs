@@ -104,6 +104,16 @@ impl Streams for HostDevice {
     fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.shared.enter()?;
         let event = self.event(event)?;
+        if let Ok(times) = event.times() {
+            let record = times.begin();
+            // On stream 0 this waits for its turn, as work there does.
+            let point = self.queue(stream, Work::Reach(times.clone(), record));
+            match point.inspect_err(|_| times.forget(record))? {
+                Some(point) => event.record(point),
+                None => event.record_all(Vec::new()),
+            }
+            return Ok(());
+        }
         match stream {
             0 => event.record_all(self.state().default_pending()),
             _ => {
@@ -112,6 +122,19 @@ impl Streams for HostDevice {
             }
         }
         Ok(())
+    }
+
+    fn event_create_timed(&self) -> Result<EventId> {
+        let _pass = self.shared.enter()?;
+        lock(&self.shared.events).insert(Arc::new(Event::timed(self.ordinal)))
+    }
+
+    fn event_elapsed(&self, start: EventId, end: EventId) -> Result<f32> {
+        let _pass = self.shared.enter()?;
+        let (start, end) = (self.event(start)?.times()?.last()?, self.event(end)?.times()?.last()?);
+        let ahead = end.saturating_duration_since(start).as_secs_f64();
+        let back = start.saturating_duration_since(end).as_secs_f64();
+        Ok(((ahead - back) * 1e3) as f32)
     }
 
     fn event_query(&self, event: EventId) -> Result<bool> {

@@ -576,6 +576,10 @@ impl Backing for Supply {
         self.observers.tell(Event { ended: freed.ended, ..Event::of(EventKind::FreeCompleted, &block) });
     }
 
+    fn address(&self, offset: u64) -> u64 {
+        self.places.address(offset).unwrap_or(0) // the device has just ended
+    }
+
     fn streams(&self, each: &mut dyn FnMut(u64)) {
         let all = if self.device.external_streams().is_some() { vec![EVERY] } else { self.made_here() };
         all.into_iter().for_each(each);

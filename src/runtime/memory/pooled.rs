@@ -141,9 +141,12 @@ impl Pooled {
         self.places.address(self.pond.alloc_from(pool, stream, bytes, heap, leave)?)
     }
 
-    /// All steps of a request.
-    pub(super) fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
-        self.places.address(self.pond.alloc(pool, stream, bytes)?)
+    /// All steps of a request; with an `align` above 1 for an address that is a multiple of it, if the device gives one.
+    pub(super) fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64, align: u64) -> Result<u64> {
+        self.places.address(match align {
+            ..=1 => self.pond.alloc(pool, stream, bytes)?,
+            align => self.pond.special().alloc_aligned(pool, stream, bytes, align)?,
+        })
     }
 
     /// The offset of an address, in the usual case. After the end of the device no address is near.

@@ -10,8 +10,9 @@ use super::pooled::Block;
 use super::state::{How, Marks, Memory};
 use crate::base::error::{Code, Error, Result};
 use crate::base::nvtx;
-use crate::core::{Heap, PoolId, PoolRef, UNORDERED};
+use crate::core::{GRANULE, Heap, PoolId, PoolRef, UNORDERED};
 use crate::device::StreamId;
+use crate::fail;
 use crate::runtime::explain::Asked;
 use crate::runtime::tags;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,40 +21,76 @@ impl Memory {
     /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0.
     #[inline]
     pub fn alloc(&self, pool: PoolId, stream: StreamId, bytes: u64) -> Result<u64> {
-        self.alloc_for(pool, Some(stream), bytes)
+        self.alloc_for(pool, Some(stream), bytes, 1)
     }
 
     /// Allocates memory that every stream and the host may use at once. 0 bytes give address 0.
     pub fn alloc_unordered(&self, pool: PoolId, bytes: u64) -> Result<u64> {
-        self.alloc_for(pool, None, bytes)
+        self.alloc_for(pool, None, bytes, 1)
     }
 
-    fn alloc_for(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
+    /// Allocates memory, on a stream or usable at once, at an address that is a multiple of `align` bytes, a power of two
+    /// up to 2 MiB. `Unsupported` where the device gives no such addresses.
+    pub fn alloc_aligned(
+        &self,
+        pool: PoolId,
+        stream: Option<StreamId>,
+        bytes: u64,
+        align: u64,
+    ) -> Result<u64> {
+        if !align.is_power_of_two() || align > GRANULE {
+            fail!(Code::InvalidArgument, "an alignment is a power of two up to {GRANULE}, not {align}");
+        }
+        let addr = self.alloc_for(pool, stream, bytes, align)?;
+        if addr & (align - 1) != 0 {
+            self.free_for_good(addr);
+            fail!(Code::Unsupported, "the device gives no block of {bytes} bytes at a multiple of {align}");
+        }
+        Ok(addr)
+    }
+
+    fn alloc_for(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64, align: u64) -> Result<u64> {
         // Relaxed: as in `open`.
         if self.marks.load(Relaxed) & Marks::TIMED.bits() != 0 {
-            return self.alloc_timed(pool, stream, bytes);
+            return self.alloc_timed(pool, stream, bytes, align);
         }
-        self.alloc_untimed(pool, stream, bytes)
+        self.alloc_untimed(pool, stream, bytes, align)
     }
 
     #[inline]
-    pub(super) fn alloc_untimed(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
+    pub(super) fn alloc_untimed(
+        &self,
+        pool: PoolId,
+        stream: Option<StreamId>,
+        bytes: u64,
+        align: u64,
+    ) -> Result<u64> {
         self.released.check(pool)?;
         let pool = self.route(pool);
-        self.alloc_with(pool, stream, bytes, || {
+        let got = self.alloc_with(pool, stream, bytes, || {
             // Relaxed: as in `open`.
             if self.marks.load(Relaxed) != 0 {
-                return self.alloc_marked(pool, stream, bytes);
+                return self.alloc_marked(pool, stream, bytes, align);
             }
-            Self::alloc_in(&self.how, pool, stream, bytes)
-        })
+            Self::alloc_in(&self.how, pool, stream, bytes, align)
+        });
+        if let (Ok(addr @ 1..), true) = (&got, self.hooks.any()) {
+            self.hook_alloc(*addr);
+        }
+        got
     }
 
     #[inline]
-    pub(super) fn alloc_in(how: &How, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
+    pub(super) fn alloc_in(
+        how: &How,
+        pool: PoolId,
+        stream: Option<StreamId>,
+        bytes: u64,
+        align: u64,
+    ) -> Result<u64> {
         match how {
             How::Pooled(p) if bytes == 0 => p.nothing(pool, stream),
-            How::Pooled(p) => p.alloc(pool, stream.unwrap_or(UNORDERED), bytes),
+            How::Pooled(p) => p.alloc(pool, stream.unwrap_or(UNORDERED), bytes, align),
             How::Unpooled(u) => match stream {
                 Some(s) => u.alloc(pool, s, bytes),
                 None => u.alloc_unordered(pool, bytes),
@@ -120,6 +157,9 @@ impl Memory {
     pub(crate) fn free_block(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
         // Relaxed: as in `open`.
         if self.marks.load(Relaxed) != 0 {
+            if self.hooks.any() {
+                return self.free_hooked(block, size, || self.free_marked(block, stream, size));
+            }
             return self.free_marked(block, stream, size);
         }
         match (&self.how, block) {

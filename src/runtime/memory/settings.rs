@@ -8,6 +8,7 @@ use crate::base::sync::system::Mutex;
 use crate::core::Tuning;
 use crate::device::{Device, Sharing};
 use crate::runtime::deferred::DeferredFrees;
+use crate::runtime::hooks::Hooks;
 use crate::runtime::lock;
 use crate::runtime::observe::Observers;
 use crate::runtime::options::{Backend, ExportHandle, Key, Options, Source, Strictness, Value, parse};
@@ -70,6 +71,7 @@ impl Memory {
             marks: AtomicU8::new(0),
             deferred: DeferredFrees::default(),
             observers,
+            hooks: Hooks::default(),
             settings,
             readings: Readings::default(),
         };

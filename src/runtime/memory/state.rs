@@ -7,6 +7,7 @@ use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
 use crate::core::{Pool, PoolId};
 use crate::runtime::deferred::DeferredFrees;
+use crate::runtime::hooks::Hooks;
 use crate::runtime::lock;
 use crate::runtime::observe::Observers;
 use crate::runtime::options::Options;
@@ -27,6 +28,7 @@ pub struct Memory {
     pub(super) marks: AtomicU8,
     pub(super) deferred: DeferredFrees,
     pub(super) observers: Arc<Observers>,
+    pub(super) hooks: Hooks,
     pub(super) settings: Settings,
     pub(super) readings: Readings,
 }
@@ -42,6 +44,8 @@ bitflags::bitflags! {
         const WATCHED = 4;
         /// Calls are timed.
         const TIMED = 8;
+        /// There are hooks.
+        const HOOKED = 16;
     }
 }
 

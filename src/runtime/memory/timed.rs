@@ -58,8 +58,14 @@ impl Memory {
     /// A request that is timed.
     #[cold]
     #[inline(never)]
-    pub(super) fn alloc_timed(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
-        let call = || self.alloc_untimed(pool, stream, bytes);
+    pub(super) fn alloc_timed(
+        &self,
+        pool: PoolId,
+        stream: Option<StreamId>,
+        bytes: u64,
+        align: u64,
+    ) -> Result<u64> {
+        let call = || self.alloc_untimed(pool, stream, bytes, align);
         // Nothing that asks for nothing takes its time.
         if bytes == 0 { call() } else { self.observers.latencies.timed_wholly(Latency::Alloc, call) }
     }

@@ -6,7 +6,7 @@
 use super::pooled::{Block, Pooled};
 use super::state::{How, Marks, Memory, ended};
 use crate::base::error::Result;
-use crate::core::{Freed, Freeing, Got, Heap, PoolId, PoolRef, Restored};
+use crate::core::{BlockInfo, Freed, Freeing, Got, Heap, PoolId, PoolRef, Restored};
 use crate::device::StreamId;
 use crate::runtime::handle_cache;
 use crate::runtime::latency::Latency;
@@ -58,9 +58,15 @@ impl Memory {
     /// `try_alloc` where something must be looked at first.
     #[cold]
     #[inline(never)]
-    pub(super) fn alloc_marked(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) -> Result<u64> {
+    pub(super) fn alloc_marked(
+        &self,
+        pool: PoolId,
+        stream: Option<StreamId>,
+        bytes: u64,
+        align: u64,
+    ) -> Result<u64> {
         let how = self.open_marked()?;
-        let addr = Self::alloc_in(how, pool, stream, bytes)?;
+        let addr = Self::alloc_in(how, pool, stream, bytes, align)?;
         if let How::Pooled(p) = how
             && self.observers.any()
             && let Some(offset) = p.places.offset(addr)
@@ -114,6 +120,15 @@ impl Memory {
     pub(super) fn tell_failure(&self, pool: PoolId, stream: Option<StreamId>, bytes: u64) {
         self.observers.tell(Event { stream, pool, ..Event::range(EventKind::Oom, 0, bytes) });
         self.observers.failed();
+    }
+
+    /// A block has got another size where it is: told as a free and an allocation that keep what it has.
+    pub(super) fn tell_resized(&self, before: &BlockInfo) {
+        let Ok(now) = self.block(before.base) else { return };
+        self.observers.tell(Event { at_once: true, ..Event::of(EventKind::FreeRequested, before) });
+        self.observers.tell(Event::of(EventKind::Alloc, &now));
+        self.observers.reaches(now.base, now.requested.min(before.requested), true);
+        self.observers.breathe();
     }
 
     /// A block is used by one more stream.

@@ -171,6 +171,28 @@ impl Account {
         Some(block)
     }
 
+    /// The live block at `addr` is one of `bytes` now.
+    pub(super) fn resize(&mut self, addr: u64, bytes: u64) {
+        let Some(block) = self.blocks.get_mut(&addr) else { return };
+        let old = block.info;
+        block.info.requested = bytes;
+        let tag = block.tag;
+        for s in self.sums(old.pool) {
+            for (c, was, n) in [
+                (&mut s.requested, old.requested, bytes),
+                (&mut s.allocated, old.size, old.size),
+                (&mut s.blocks, 1, 1),
+            ] {
+                c.sub(was);
+                c.add(n);
+            }
+        }
+        if tag != 0 {
+            self.tags.count_out(tag, old.size, old.requested, false);
+            self.tags.count_in(tag, old.size, bytes);
+        }
+    }
+
     /// How many freed blocks threads are giving back, for a pool or for all.
     pub(super) fn hands(&self, pool: Option<PoolId>) -> u64 {
         match pool {

@@ -268,6 +268,21 @@ impl Unpooled {
         }
     }
 
+    /// Makes the live block at `addr` one of `bytes`, if what it is charged suffices.
+    pub(crate) fn resize(&self, addr: u64, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            fail!(Code::InvalidArgument, "a block cannot get a size of 0 bytes");
+        }
+        let mut a = self.lock()?;
+        let Some(block) = a.blocks.get(&addr) else { return Err(a.not_live(addr)) };
+        let has = block.info.size;
+        if self.rounded(bytes).is_none_or(|n| n > has) {
+            fail!(Code::OutOfMemory, "the block has {has} bytes, and memory that is not pooled cannot grow");
+        }
+        a.resize(addr, bytes);
+        Ok(())
+    }
+
     /// The live block that contains `addr`.
     pub(crate) fn block(&self, addr: u64) -> Result<BlockInfo> {
         let a = self.lock()?;

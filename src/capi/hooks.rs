@@ -1,0 +1,113 @@
+//! Hooks on each allocation and free.
+
+use crate::base::error::{Code, Error};
+use crate::base::foreign;
+use crate::capi::guard::{Out, UserData, run};
+use crate::capi::handles;
+use crate::capi::pool::to_ptr;
+use crate::capi::types::{millpond_device, millpond_pool};
+use crate::paddle::abi::{C_Status, C_Stream};
+use crate::runtime::{BlockEvent, BlockEventKind, DeviceState};
+use std::ffi::c_void;
+
+/// A block was allocated; the call that did it has not returned yet.
+pub const MILLPOND_HOOK_ALLOC: u32 = BlockEventKind::Alloc as u32;
+/// A block is about to be freed: nobody else can have its memory yet.
+pub const MILLPOND_HOOK_FREE: u32 = BlockEventKind::Free as u32;
+/// The free that was told of last for this block has failed: the block lives on.
+pub const MILLPOND_HOOK_FREE_FAILED: u32 = BlockEventKind::FreeFailed as u32;
+
+/// What a hook is told. Valid during the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct millpond_block_event {
+    /// sizeof this struct in the library, which may be larger than the caller's.
+    pub struct_size: usize,
+    /// One of MILLPOND_HOOK_ALLOC, _FREE and _FREE_FAILED.
+    pub kind: u32,
+    /// 1 if the block has a stream, 0 if it has none.
+    pub has_stream: u32,
+    /// Where the block starts.
+    pub ptr: *mut c_void,
+    /// Its size as requested.
+    pub requested_bytes: usize,
+    /// Its size as charged to the pool.
+    pub size_bytes: usize,
+    /// The stream of the block; NULL also for a block without one.
+    pub stream: C_Stream,
+    /// Its pool; NULL if that has ended meanwhile.
+    pub pool: *mut millpond_pool,
+    /// Its device.
+    pub device: *mut millpond_device,
+}
+
+/// Called with the pointer given to `millpond_device_add_hook` and the event, on the thread that allocates or frees, on
+/// several at once. Millpond holds no lock. It may call everything that the caller of the allocation may call; what it
+/// allocates and frees itself is not told to any hook. It must not throw (an exception is caught and dropped).
+pub type millpond_hook =
+    Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, event: *const millpond_block_event)>;
+
+fn event(device: &DeviceState, e: &BlockEvent) -> millpond_block_event {
+    millpond_block_event {
+        struct_size: size_of::<millpond_block_event>(),
+        kind: e.kind as u32,
+        has_stream: u32::from(e.stream.is_some()),
+        ptr: to_ptr(e.address),
+        requested_bytes: e.requested as usize,
+        size_bytes: e.charged as usize,
+        stream: to_ptr(e.stream.unwrap_or(0)).cast(),
+        pool: handles::of_live_pool(device, e.pool).unwrap_or(std::ptr::null_mut()),
+        device: handles::of_device(device),
+    }
+}
+
+/// Registers a hook: from now on `hook` is called for each block of the device, of any pool, that is allocated, and for
+/// each that is freed, whoever does it: after the allocation and before its caller has the block; before the free, as
+/// long as nobody else can have the memory. So for each address the two come in turn. A restore and
+/// `millpond_try_expand` are told as frees and allocations. Calls that are under way when a hook comes or goes may go
+/// untold, and so do blocks that end with their device. Pinned host memory and unified memory have no hooks. Hooks are
+/// called in the order of their registration.
+///
+/// While a device has hooks, all its allocations and frees take the long way, several times as long as the usual one;
+/// without them nothing is an instruction longer. A history (`millpond_device_history_start`) sees the same for less, but
+/// is read later. The number in `out_id` is never 0. The
+/// caller removes the hook with `millpond_device_remove_hook`; it ends with the device, but may still be running then on
+/// another thread.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_add_hook(
+    device: *mut millpond_device,
+    hook: millpond_hook,
+    user_data: *mut c_void,
+    out_id: *mut u64,
+) -> C_Status {
+    run(|| {
+        let Some(call) = hook else {
+            return Err(Error::new(Code::InvalidArgument, "hook is NULL"));
+        };
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_id, "out_id") }?;
+        let device = handles::device(device)?;
+        let data = UserData(user_data);
+        let run_it = move |e: &BlockEvent| {
+            // The whole struct must move, not only the pointer in it.
+            let data = &data;
+            let event = event(device, e);
+            // SAFETY: the caller gave a function for exactly this call with this pointer.
+            let _ = foreign::caught(|| unsafe { call(data.0, &event) }); // what it throws is dropped
+        };
+        out.set(device.memory().add_hook(run_it)?);
+        Ok(())
+    })
+}
+
+/// Removes a hook. When this returns, no thread is in it, and `user_data` may be destroyed. Called from within a hook, it
+/// does not wait for other threads. Hold no lock that the hook takes.
+///
+/// Errors: INVALID_ARGUMENT if the number belongs to no hook, to a removed one, or to one of another device;
+/// NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_device_remove_hook(device: *mut millpond_device, id: u64) -> C_Status {
+    run(|| handles::device(device)?.memory().remove_hook(id))
+}
