@@ -39,7 +39,8 @@ fn taken(device: *const millpond_device) -> Result<Snapshot> {
 ///
 /// The file is written in the same folder under a name that begins with ".millpond-", and renamed when it is complete;
 /// an older file is replaced. After an error nothing is left of it, and an older file is unchanged. A path that is not
-/// a regular file, such as a pipe, is written to directly.
+/// a regular file, such as a pipe, is written to directly; a pipe without a reader is an error, and so is one that takes
+/// nothing for 5 s.
 ///
 /// Errors: INVALID_ARGUMENT; SYSTEM if the file cannot be written, with the reason; OUT_OF_MEMORY if the host has no
 /// memory for the list of blocks; NOT_INITIALIZED; DEVICE.

@@ -451,3 +451,65 @@ fn a_pipe_that_nobody_reads_any_more_is_told() {
         blocks.into_iter().for_each(|b| free(b).unwrap());
     });
 }
+
+/// A pipe that nobody has opened for reading is an error, as it is for a history, and not a wait in `open`.
+#[test]
+fn a_pipe_without_a_reader_is_refused() {
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let dir = Folder::new();
+        let path = dir.0.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        for format in [MILLPOND_SNAPSHOT_JSON, MILLPOND_SNAPSHOT_TORCH_PICKLE] {
+            let to = path.clone();
+            let e = in_time(10, move || save(d, format, &to)).expect("an end").unwrap_err();
+            assert!(
+                e.code == MILLPOND_E_SYSTEM && e.message.contains("pipe: cannot be written"),
+                "{}",
+                e.message
+            );
+        }
+        assert_eq!(
+            std::fs::read_dir(&dir.0).unwrap().count(),
+            1,
+            "it stays a pipe, and nothing is beside it"
+        );
+    });
+}
+
+/// One whose reader is slow gets all of it; one whose reader stands still is given up.
+#[test]
+fn a_pipe_whose_reader_stands_still_is_given_up() {
+    use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
+    apart(|| {
+        let d = host(64 * MIB, true);
+        let dir = Folder::new();
+        let path = dir.0.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let nonblock = 0o4000;
+        let mut reader = std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(&path).unwrap();
+        // Larger than what a pipe takes.
+        let blocks: Vec<usize> = (0..4000).map(|_| d.alloc(100).unwrap()).collect();
+        let to = path.clone();
+        let writer = std::thread::spawn(move || save(d, MILLPOND_SNAPSHOT_JSON, &to));
+        let mut all = Vec::new();
+        let mut piece = [0; 32 << 10];
+        while !writer.is_finished() {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            if let Ok(n) = reader.read(&mut piece) {
+                all.extend_from_slice(&piece[..n]);
+            }
+        }
+        reader.read_to_end(&mut all).unwrap();
+        writer.join().unwrap().unwrap();
+        assert!(all.len() > 200_000, "{}", all.len());
+        check(&serde_json::from_slice(&all).unwrap());
+
+        let (took, done) = timed(|| in_time(30, move || save(d, MILLPOND_SNAPSHOT_JSON, &path)));
+        let e = done.expect("an end").unwrap_err();
+        assert!(e.code == MILLPOND_E_SYSTEM && e.message.contains("cannot be written"), "{}", e.message);
+        assert!(took > std::time::Duration::from_secs(4), "given up after {took:?}");
+        blocks.into_iter().for_each(|b| free(b).unwrap());
+    });
+}

@@ -4,14 +4,20 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::signals::without_pipe_signal;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// How many temporary names are tried.
 const TRIES: u32 = 1000;
 
 /// How many links are followed at most.
 const MOST_LINKS: u32 = 64;
+
+/// A pipe that takes nothing for so long is given up, as that of a history is.
+const STANDSTILL: Duration = Duration::from_secs(5);
 
 /// The number of files begun so far; part of their temporary names.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
@@ -30,8 +36,10 @@ pub(super) fn save(path: &Path, write: impl FnOnce(To<'_>) -> Result<()>) -> Res
     let target = match fs::metadata(path) {
         // A pipe or a terminal is written to, not replaced by a file. Opening a folder fails.
         Ok(m) if !m.is_file() => {
-            let mut out = OpenOptions::new().write(true).open(path).map_err(failed)?;
-            return write(&mut |piece| without_pipe_signal(|| out.write_all(piece)).map_err(failed));
+            // A pipe that nobody reads is an error, not a wait.
+            let mut options = OpenOptions::new();
+            let mut out = options.write(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+            return write(&mut |piece| without_pipe_signal(|| write_to(&mut out, piece)).map_err(failed));
         }
         // Replaces the file that a link leads to, not the link.
         Ok(m) => {
@@ -50,6 +58,33 @@ pub(super) fn save(path: &Path, write: impl FnOnce(To<'_>) -> Result<()>) -> Res
     out.sync_all().map_err(failed)?;
     drop(out);
     beside.become_(&target).map_err(failed)
+}
+
+/// Writes all of it to a pipe or a terminal that was opened so that no write waits, as long as it takes something now and
+/// then.
+fn write_to(out: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    let mut last = Instant::now();
+    while !bytes.is_empty() {
+        match out.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                bytes = &bytes[n..];
+                last = Instant::now();
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                let left = STANDSTILL.saturating_sub(last.elapsed());
+                if left.is_zero() {
+                    return Err(io::Error::new(ErrorKind::TimedOut, "its reader stands still"));
+                }
+                let mut wanted = libc::pollfd { fd: out.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+                // SAFETY: one entry, which lives until the call returns.
+                unsafe { libc::poll(&mut wanted, 1, left.as_millis() as i32 + 1) };
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// The file that a link will lead to when there is one; `path` itself where that is no link. The system has

@@ -189,7 +189,7 @@ impl Snapshot {
     /// Writes the snapshot to a file. It is written in the same folder under a name that begins with `.millpond-`, and
     /// renamed when it is complete; after an error nothing is left of it, and an older file is unchanged. A path that
     /// is not a regular file, such as a pipe, is written to directly. `System` if the file cannot be written, with the
-    /// reason.
+    /// reason: also for a pipe without a reader, or one that takes nothing for 5 s.
     pub fn save(&self, format: SnapshotFormat, path: &Path) -> Result<()> {
         file::save(path, |to| self.send(format, to))
     }
