@@ -19,7 +19,9 @@
  *             borrowed stays valid as long as what it came from. Destroying or freeing NULL is a no-op.
  * Threads     Every function may be called from any thread, many at a time, unless its comment says otherwise. A
  *             handle that is destroyed must not be in use by another thread. No lock is held while a callback
- *             runs. Callbacks should not throw: what they throw is lost.
+ *             runs. Callbacks should not throw. A walk, a reading of a history and a snapshot whose callback throws
+ *             end with SYSTEM, as it has not got all; what other callbacks throw is lost, and counts as false
+ *             where they return a bool (Linux; elsewhere it ends the process).
  * Errors      Every call that can fail returns C_Status: C_SUCCESS; C_FAILED for OUT_OF_MEMORY, DEVICE and SYSTEM;
  *             C_INTERNAL_ERROR for INTERNAL; C_ERROR for the caller's mistakes. millpond_last_error_code() and
  *             millpond_last_error_message() of the same thread tell more. Comments name errors without their
@@ -405,13 +407,15 @@ typedef struct millpond_block_record {
 
 /**
  * Called for each block of `millpond_device_walk_blocks`, with the pointer given there, on the thread of that call,
- * with no lock held. The record lives for the call. Returns whether to continue. It must not throw.
+ * with no lock held. The record lives for the call. Returns whether to continue. If it throws, the walk ends with
+ * MILLPOND_E_SYSTEM.
  */
 typedef bool (*millpond_walk_callback)(void *user_data, const struct millpond_block_record *record);
 
 /**
  * Takes the bytes of `millpond_device_send_snapshot`, piece by piece and in order, with the pointer given there.
- * Called on the thread of that call, with no lock held. Returns whether to continue. It must not throw.
+ * Called on the thread of that call, with no lock held. Returns whether to continue. If it throws, the call ends with
+ * MILLPOND_E_SYSTEM.
  */
 typedef bool (*millpond_write_callback)(void *user_data, const void *data, size_t size_bytes);
 
@@ -464,13 +468,14 @@ typedef struct millpond_history_event {
 
 /**
  * Called for each event of `millpond_device_history_read`, the oldest first, with the pointer given there. The event
- * lives for the call. On the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+ * lives for the call. On the thread of the call, with no lock held. Returns whether to go on. If it throws, the reading
+ * ends with MILLPOND_E_SYSTEM.
  */
 typedef bool (*millpond_history_callback)(void *user_data, const struct millpond_history_event *event);
 
 /**
  * Called on a thread of the device when a stream reaches it, with the pointer given to `millpond_stream_add_callback`
- * and the state of the stream (C_SUCCESS, or the failure of earlier work). It should not throw, and must not make
+ * and the state of the stream (C_SUCCESS, or the failure of earlier work). It should not throw: that is lost. It must not make
  * calls that wait: they return MILLPOND_E_NOT_PERMITTED.
  */
 typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
@@ -479,27 +484,27 @@ typedef void (*millpond_stream_callback)(void *user_data, C_Status status);
  * Called when a request for `size_bytes` finds no memory, with the pointer given to
  * `millpond_device_add_oom_callback`: on the thread of the request, with no lock held, after everything else was
  * tried. Returns true if it freed something. It may allocate and free through Millpond; a request that fails inside it
- * calls no callbacks. Several threads may call it at once. It must not throw.
+ * calls no callbacks. Several threads may call it at once. It should not throw: that counts as false.
  */
 typedef bool (*millpond_oom_callback)(void *user_data, uint64_t size_bytes);
 
 /**
  * Called with the pointer given to `millpond_device_add_segment_callback`, a MILLPOND_SEGMENT_* number, and a range of
- * the device's addresses, on a thread that is inside a call of Millpond: it must not throw, and must not call
- * Millpond.
+ * the device's addresses, on a thread that is inside a call of Millpond, which it must not call. It should not throw:
+ * that is lost.
  */
 typedef void (*millpond_segment_callback)(void *user_data, uint32_t event, void *ptr, size_t size_bytes);
 
 /**
  * Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: with `ptr` and
  * the requested `size_bytes`, and whether the block is live now or was freed. On the thread of the call, after
- * everything is done, with no lock held. It must not throw.
+ * everything is done, with no lock held. It should not throw: that is lost, and the other blocks are told all the same.
  */
 typedef void (*millpond_restore_callback)(void *user_data, void *ptr, size_t size_bytes, bool live);
 
 /**
  * Called once, on any thread, when the consumer of a tensor of `millpond_dlpack_export` gives it back, with the
- * pointer from the options. It must not throw.
+ * pointer from the options. It should not throw: that is lost.
  */
 typedef void (*millpond_dlpack_release)(void *user_data);
 
@@ -1529,8 +1534,8 @@ C_Status millpond_unified_free(millpond_device *device, void *ptr);
  * may have been freed by then. MILLPOND_BLOCK_WAITING is as of the last check of what the block waits for; reading the
  * statistics checks.
  *
- * Errors: INVALID_ARGUMENT, also if `callback` is NULL or the pool is one of another device; OUT_OF_MEMORY if the host
- * has no memory for the list; NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT, also if `callback` is NULL or the pool is one of another device; SYSTEM if it threw, which
+ * ends the walk; OUT_OF_MEMORY if the host has no memory for the list; NOT_INITIALIZED.
  */
 C_Status millpond_device_walk_blocks(const millpond_device *device,
                                      const millpond_pool *pool,
@@ -1810,7 +1815,8 @@ typedef struct millpond_oom_report {
  * Called when a request finds no memory, after everything else was tried, with the pointer given to
  * `millpond_device_add_oom_handler` and a report, which is valid during the call. Runs on the thread of the request
  * with no lock held, on several threads at once if several requests fail. Returns true if it freed something. It may
- * allocate and free through Millpond; requests that fail inside it call no handler. It must not throw.
+ * allocate and free through Millpond; requests that fail inside it call no handler. It should not throw:
+ * that counts as false.
  */
 typedef bool (*millpond_oom_handler)(void *user_data, const struct millpond_oom_report *report);
 
@@ -1960,7 +1966,8 @@ C_Status millpond_device_history_stop(millpond_device *device,
  * it has not any more to `*out_dropped` (may be NULL). All of them up to one moment, while other threads go on. The
  * callback may call Millpond. Also after the end of the history.
  *
- * Errors: NOT_PERMITTED where there was none; INVALID_ARGUMENT, also for NULL as `callback`; NOT_INITIALIZED.
+ * Errors: NOT_PERMITTED where there was none; INVALID_ARGUMENT, also for NULL as `callback`; SYSTEM if it threw, which
+ * ends the reading; NOT_INITIALIZED.
  */
 C_Status millpond_device_history_read(const millpond_device *device,
                                       millpond_history_callback callback,
@@ -2450,7 +2457,7 @@ const char *millpond_latency_name(uint32_t what);
  *
  * The calls for a device come one at a time, on whichever thread needs the change. One lock of Millpond is held,
  * which keeps them in order: other threads with a change to report wait for it, so requests that need memory from
- * the device may wait. The callback must not throw, must not wait for a thread that may be in Millpond, and must
+ * the device may wait. The callback should not throw, must not wait for a thread that may be in Millpond, and must
  * not call Millpond, which returns NOT_PERMITTED. Pinned, unified and imported memory is not reported.
  *
  * The number in `out_id` is never 0; the caller removes the callback with `millpond_device_remove_segment_callback`.

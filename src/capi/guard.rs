@@ -2,8 +2,9 @@
 //! each pointer from C is checked before it is used.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::quiet;
+use crate::base::{foreign, quiet};
 use crate::capi::last_error;
+use crate::fail;
 use crate::paddle::abi::C_Status;
 use crate::paddle::status;
 use crate::runtime;
@@ -67,6 +68,19 @@ fn panicked(payload: Box<dyn std::any::Any + Send>) -> C_Status {
     // A payload may panic when it is dropped; a small leak does less harm.
     std::mem::forget(payload);
     C_Status::INTERNAL_ERROR
+}
+
+/// What a callback has answered that a call hands its results to. The caller must learn that it has not got all: an
+/// exception or a panic is `System`.
+pub(crate) fn answered(call: impl FnOnce() -> bool) -> Result<bool> {
+    match catch_unwind(AssertUnwindSafe(|| foreign::caught(call))) {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(thrown)) => fail!(Code::System, "the callback {thrown}"),
+        Err(payload) => {
+            std::mem::forget(payload); // as above
+            Err(Error::new(Code::System, "the callback panicked"))
+        }
+    }
 }
 
 /// The caller's pointer, on its way to the thread that runs a callback.

@@ -1,7 +1,6 @@
 //! What happened to a device's memory: its history, and recordings for `millpond replay`.
 
-use crate::base::foreign;
-use crate::capi::guard::{Versioned, file_name, read_struct, run, text};
+use crate::capi::guard::{Versioned, answered, file_name, read_struct, run, text};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
 use crate::capi::types::{
@@ -14,7 +13,6 @@ use crate::paddle::abi::C_Status;
 use crate::runtime::{self, DeviceState, EventKind, HistoryEvent, HistoryOptions};
 use crate::{Code, Result};
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null, null_mut};
 
 // SAFETY: repr(C), `struct_size` first, integers and a raw pointer.
@@ -120,7 +118,8 @@ fn event_of(device: &DeviceState, e: &HistoryEvent, text: Option<&CString>) -> m
 /// it has not any more to `*out_dropped` (may be NULL). All of them up to one moment, while other threads go on. The
 /// callback may call Millpond. Also after the end of the history.
 ///
-/// Errors: NOT_PERMITTED where there was none; INVALID_ARGUMENT, also for NULL as `callback`; NOT_INITIALIZED.
+/// Errors: NOT_PERMITTED where there was none; INVALID_ARGUMENT, also for NULL as `callback`; SYSTEM if it threw, which
+/// ends the reading; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_history_read(
     device: *const millpond_device,
@@ -132,22 +131,17 @@ pub unsafe extern "C" fn millpond_device_history_read(
         let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
         let device = handles::device(device)?;
         let history = device.history()?;
-        give(out_dropped, || Ok(history.dropped))?;
-        for e in &history.events {
-            let text = e.text.as_ref().map(|t| CString::new(t.as_bytes()).unwrap_or_default());
-            let event = event_of(device, e, text.as_ref());
-            // What a callback throws ends the reading, and nothing else.
-            let told = catch_unwind(AssertUnwindSafe(|| {
-                foreign::caught(|| {
-                    // SAFETY: the caller gave a function for exactly this call with this pointer.
-                    unsafe { call(user_data, &event) }
-                })
-            }));
-            if !matches!(told, Ok(Ok(true))) {
-                break;
+        give(out_dropped, || {
+            for e in &history.events {
+                let text = e.text.as_ref().map(|t| CString::new(t.as_bytes()).unwrap_or_default());
+                let event = event_of(device, e, text.as_ref());
+                // SAFETY: the caller gave a function for exactly this call with this pointer.
+                if !answered(|| unsafe { call(user_data, &event) })? {
+                    break;
+                }
             }
-        }
-        Ok(())
+            Ok(history.dropped)
+        })
     })
 }
 

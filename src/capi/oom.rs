@@ -246,7 +246,8 @@ unsafe impl Versioned for millpond_oom_report {}
 /// Called when a request finds no memory, after everything else was tried, with the pointer given to
 /// `millpond_device_add_oom_handler` and a report, which is valid during the call. Runs on the thread of the request
 /// with no lock held, on several threads at once if several requests fail. Returns true if it freed something. It may
-/// allocate and free through Millpond; requests that fail inside it call no handler. It must not throw.
+/// allocate and free through Millpond; requests that fail inside it call no handler. It should not throw:
+/// that counts as false.
 pub type millpond_oom_handler =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, report: *const millpond_oom_report) -> bool>;
 

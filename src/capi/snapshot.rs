@@ -1,8 +1,7 @@
 //! Snapshots: a device's memory at one moment, written to a file or passed to a function.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::foreign;
-use crate::capi::guard::{file_name, run};
+use crate::capi::guard::{answered, file_name, run};
 use crate::capi::handles;
 use crate::capi::types::{
     MILLPOND_SNAPSHOT_JSON, MILLPOND_SNAPSHOT_TORCH_PICKLE, millpond_device, millpond_write_callback,
@@ -11,7 +10,6 @@ use crate::fail;
 use crate::paddle::abi::C_Status;
 use crate::runtime::{Snapshot, SnapshotFormat};
 use std::ffi::{c_char, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn format_of(format: u32) -> Result<SnapshotFormat> {
     match format {
@@ -74,17 +72,10 @@ pub unsafe extern "C" fn millpond_device_send_snapshot(
         let format = format_of(format)?;
         let Some(call) = callback else { fail!(Code::InvalidArgument, "callback is NULL") };
         taken(device)?.send(format, |piece| {
-            let told = catch_unwind(AssertUnwindSafe(|| {
-                foreign::caught(|| {
-                    // SAFETY: the caller gave a function for exactly this call with this pointer.
-                    unsafe { call(user_data, piece.as_ptr().cast(), piece.len()) }
-                })
-            }));
-            match told {
-                Ok(Ok(true)) => Ok(()),
-                Ok(Ok(false)) => Err(Error::new(Code::System, "the callback takes no more of the snapshot")),
-                Ok(Err(thrown)) => fail!(Code::System, "the callback {thrown}"),
-                Err(_) => Err(Error::new(Code::System, "the callback panicked")),
+            // SAFETY: the caller gave a function for exactly this call with this pointer.
+            match answered(|| unsafe { call(user_data, piece.as_ptr().cast(), piece.len()) })? {
+                true => Ok(()),
+                false => Err(Error::new(Code::System, "the callback takes no more of the snapshot")),
             }
         })
     })

@@ -337,12 +337,14 @@ pub struct millpond_block_record {
 }
 
 /// Called for each block of `millpond_device_walk_blocks`, with the pointer given there, on the thread of that call,
-/// with no lock held. The record lives for the call. Returns whether to continue. It must not throw.
+/// with no lock held. The record lives for the call. Returns whether to continue. If it throws, the walk ends with
+/// MILLPOND_E_SYSTEM.
 pub type millpond_walk_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, record: *const millpond_block_record) -> bool>;
 
 /// Takes the bytes of `millpond_device_send_snapshot`, piece by piece and in order, with the pointer given there.
-/// Called on the thread of that call, with no lock held. Returns whether to continue. It must not throw.
+/// Called on the thread of that call, with no lock held. Returns whether to continue. If it throws, the call ends with
+/// MILLPOND_E_SYSTEM.
 pub type millpond_write_callback = Option<
     unsafe extern "C-unwind" fn(user_data: *mut c_void, data: *const c_void, size_bytes: usize) -> bool,
 >;
@@ -428,12 +430,13 @@ pub struct millpond_history_event {
 }
 
 /// Called for each event of `millpond_device_history_read`, the oldest first, with the pointer given there. The event
-/// lives for the call. On the thread of the call, with no lock held. Returns whether to go on. It must not throw.
+/// lives for the call. On the thread of the call, with no lock held. Returns whether to go on. If it throws, the reading
+/// ends with MILLPOND_E_SYSTEM.
 pub type millpond_history_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, event: *const millpond_history_event) -> bool>;
 
 /// Called on a thread of the device when a stream reaches it, with the pointer given to `millpond_stream_add_callback`
-/// and the state of the stream (C_SUCCESS, or the failure of earlier work). It should not throw, and must not make
+/// and the state of the stream (C_SUCCESS, or the failure of earlier work). It should not throw: that is lost. It must not make
 /// calls that wait: they return MILLPOND_E_NOT_PERMITTED.
 pub type millpond_stream_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, status: C_Status)>;
@@ -441,20 +444,20 @@ pub type millpond_stream_callback =
 /// Called when a request for `size_bytes` finds no memory, with the pointer given to
 /// `millpond_device_add_oom_callback`: on the thread of the request, with no lock held, after everything else was
 /// tried. Returns true if it freed something. It may allocate and free through Millpond; a request that fails inside it
-/// calls no callbacks. Several threads may call it at once. It must not throw.
+/// calls no callbacks. Several threads may call it at once. It should not throw: that counts as false.
 pub type millpond_oom_callback =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, size_bytes: u64) -> bool>;
 
 /// Called with the pointer given to `millpond_device_add_segment_callback`, a MILLPOND_SEGMENT_* number, and a range of
-/// the device's addresses, on a thread that is inside a call of Millpond: it must not throw, and must not call
-/// Millpond.
+/// the device's addresses, on a thread that is inside a call of Millpond, which it must not call. It should not throw:
+/// that is lost.
 pub type millpond_segment_callback = Option<
     unsafe extern "C-unwind" fn(user_data: *mut c_void, event: u32, ptr: *mut c_void, size_bytes: usize),
 >;
 
 /// Called once for each block that `millpond_pool_restore` has changed, with the pointer given there: with `ptr` and
 /// the requested `size_bytes`, and whether the block is live now or was freed. On the thread of the call, after
-/// everything is done, with no lock held. It must not throw.
+/// everything is done, with no lock held. It should not throw: that is lost, and the other blocks are told all the same.
 pub type millpond_restore_callback = Option<
     unsafe extern "C-unwind" fn(user_data: *mut c_void, ptr: *mut c_void, size_bytes: usize, live: bool),
 >;
@@ -533,5 +536,5 @@ pub struct millpond_dlpack_view {
 }
 
 /// Called once, on any thread, when the consumer of a tensor of `millpond_dlpack_export` gives it back, with the
-/// pointer from the options. It must not throw.
+/// pointer from the options. It should not throw: that is lost.
 pub type millpond_dlpack_release = Option<unsafe extern "C-unwind" fn(user_data: *mut c_void)>;

@@ -1,8 +1,7 @@
 //! Lists every block of a device, all at the same moment.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::foreign;
-use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, run};
+use crate::capi::guard::{Out, OutRecords, RecordNames, Versioned, answered, run};
 use crate::capi::handles;
 use crate::capi::pool::to_ptr;
 use crate::capi::types::{
@@ -13,7 +12,6 @@ use crate::fail;
 use crate::paddle::abi::C_Status;
 use crate::runtime::{BlockRecord, BlockStates, DeviceState, PoolId};
 use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
 const _: () = {
@@ -85,8 +83,8 @@ impl Walk {
 /// may have been freed by then. MILLPOND_BLOCK_WAITING is as of the last check of what the block waits for; reading the
 /// statistics checks.
 ///
-/// Errors: INVALID_ARGUMENT, also if `callback` is NULL or the pool is one of another device; OUT_OF_MEMORY if the host
-/// has no memory for the list; NOT_INITIALIZED.
+/// Errors: INVALID_ARGUMENT, also if `callback` is NULL or the pool is one of another device; SYSTEM if it threw, which
+/// ends the walk; OUT_OF_MEMORY if the host has no memory for the list; NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_walk_blocks(
     device: *const millpond_device,
@@ -100,14 +98,8 @@ pub unsafe extern "C" fn millpond_device_walk_blocks(
         let mut walk = Walk::new(device, pool, states)?;
         for b in std::mem::take(&mut walk.blocks) {
             let record = walk.record(&b);
-            // An exception in the callback ends the walk and has no other effect.
-            let told = catch_unwind(AssertUnwindSafe(|| {
-                foreign::caught(|| {
-                    // SAFETY: the caller gave a function for exactly this call with this pointer.
-                    unsafe { call(user_data, &record) }
-                })
-            }));
-            if !matches!(told, Ok(Ok(true))) {
+            // SAFETY: the caller gave a function for exactly this call with this pointer.
+            if !answered(|| unsafe { call(user_data, &record) })? {
                 break;
             }
         }

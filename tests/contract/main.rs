@@ -62,6 +62,7 @@ mod snapshots;
 mod statistics;
 mod stream_ends;
 mod tags;
+mod thrown;
 mod unload;
 mod unordered;
 mod unpooled;

@@ -235,7 +235,8 @@ class Device {
     return dropped;
   }
   /// Calls `each(const millpond_history_event&)` for each event that the history has kept, the
-  /// oldest first, until it returns false: how many there were before.
+  /// oldest first, until it returns false: how many there were before. Throws MILLPOND_E_SYSTEM
+  /// when `each` throws.
   template <typename Each>
   std::uint64_t read_history(Each each) const {
     std::uint64_t dropped = 0;
