@@ -10,12 +10,13 @@ use super::handle_table::HandleTable;
 use super::memory::{Blocks, Budget};
 use super::options::HostOptions;
 use super::process::{self};
-use super::stream::{Backlog, Point, Stream};
+use super::stream::{Backlog, Ended, Ends, Point, Serial, Stream};
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
 use crate::base::sync::levels;
 use crate::base::sync::system::{Mutex, lock};
 use crate::device::gate::{CallGate, CallPass};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -23,7 +24,8 @@ use std::thread::JoinHandle;
 /// The streams of a device, and the threads of all streams that have not finished.
 struct Streams {
     live: HandleTable<Stream>,
-    threads: Vec<(Arc<Stream>, JoinHandle<()>)>, // live and destroyed streams
+    threads: HashMap<Serial, (Arc<Stream>, JoinHandle<()>)>, // of live and destroyed streams
+    last: Serial,                                            // of the stream that was made last
     born: u64,
 }
 
@@ -43,6 +45,7 @@ pub(super) struct State {
     pub(super) no_granules: Option<Error>, // why the system gives none, if they were wanted
     pub(super) staging: Arc<Staging>,
     streams: Mutex<Streams, { levels::HOST_STREAMS }>,
+    ended: Ended,
     backlog: Arc<Backlog>,
     default_waits: Mutex<Vec<Point>>, // the next work on stream 0 waits for these
     default_waits_any: AtomicBool,    // whether there are any; changed under the lock
@@ -73,7 +76,13 @@ impl Shared {
                 granules,
                 no_granules,
                 staging: Staging::new(),
-                streams: Mutex::new(Streams { live: HandleTable::new(), threads: Vec::new(), born }),
+                streams: Mutex::new(Streams {
+                    live: HandleTable::new(),
+                    threads: HashMap::new(),
+                    last: 0,
+                    born,
+                }),
+                ended: Ended::default(),
                 backlog: Arc::default(),
                 default_waits: Mutex::new(Vec::new()),
                 default_waits_any: AtomicBool::new(false),
@@ -111,7 +120,7 @@ impl Shared {
         // Only now, since a stream may wait for a stream of another device.
         for device in &self.devices {
             let threads = std::mem::take(&mut lock(&device.streams).threads);
-            for (_, thread) in threads {
+            for (_, thread) in threads.into_values() {
                 // An error would be a panic outside callbacks; there is none.
                 let _ = thread.join();
             }
@@ -132,20 +141,26 @@ impl Shared {
 impl State {
     /// Makes the streams take no more work; each ends when it has done what is queued.
     pub(super) fn close_streams(&self) {
-        for (stream, _) in &lock(&self.streams).threads {
+        for (stream, _) in lock(&self.streams).threads.values() {
             stream.close();
         }
     }
 
     pub(super) fn add_stream(&self, panics: Arc<AtomicU64>) -> Result<u64> {
         self.reap();
-        let (stream, thread) = Stream::start(Arc::clone(&self.backlog), panics)?;
+        let serial = {
+            let mut streams = lock(&self.streams);
+            streams.last += 1;
+            streams.last
+        };
+        let ends = Ends { of: serial, all: Arc::clone(&self.ended) };
+        let (stream, thread) = Stream::start(Arc::clone(&self.backlog), panics, ends)?;
         let mut streams = lock(&self.streams);
         let id = streams.live.insert(Arc::clone(&stream));
         if id.is_err() {
             stream.close();
         }
-        streams.threads.push((stream, thread));
+        streams.threads.insert(serial, (stream, thread));
         id
     }
 
@@ -160,24 +175,41 @@ impl State {
         lock(&self.streams).live.get(id).map(Arc::clone).ok_or_else(|| unknown_stream(id))
     }
 
-    /// Joins the threads of destroyed streams that have ended.
-    fn reap(&self) {
-        let ended: Vec<_> = lock(&self.streams).threads.extract_if(.., |(_, t)| t.is_finished()).collect();
-        for (_, thread) in ended {
+    /// Joins the threads of destroyed streams that have ended. Returns how many it has looked at: only those that say so
+    /// themselves.
+    pub(super) fn reap(&self) -> usize {
+        let said = std::mem::take(&mut *lock(&self.ended));
+        if said.is_empty() {
+            return 0;
+        }
+        let (mut done, mut soon) = (Vec::new(), Vec::new());
+        {
+            let threads = &mut lock(&self.streams).threads;
+            for &serial in &said {
+                match threads.get(&serial) {
+                    Some((_, thread)) if thread.is_finished() => done.extend(threads.remove(&serial)),
+                    Some(_) => soon.push(serial), // in its last steps, which may be long: nobody waits for them
+                    None => {}                    // it could not be started, or `finish` has it
+                }
+            }
+        }
+        lock(&self.ended).extend(soon);
+        for (_, thread) in done {
             let _ = thread.join();
         }
+        said.len()
     }
 
     /// The number of threads that have not ended.
     pub(super) fn thread_count(&self) -> usize {
-        lock(&self.streams).threads.iter().filter(|(_, t)| !t.is_finished()).count()
+        lock(&self.streams).threads.values().filter(|(_, t)| !t.is_finished()).count()
     }
 
     /// The ends of all streams' queues, including destroyed streams', unless already done; and what stream 0 waits for.
     pub(super) fn pending(&self) -> Vec<Point> {
         let mut points = self.default_pending();
         let streams = lock(&self.streams);
-        points.extend(streams.threads.iter().map(|(stream, _)| stream.point()).filter(|p| !p.done()));
+        points.extend(streams.threads.values().map(|(stream, _)| stream.point()).filter(|p| !p.done()));
         points
     }
 

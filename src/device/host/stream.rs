@@ -106,6 +106,24 @@ impl Backlog {
     }
 }
 
+/// The number of a stream among all that its device has made.
+pub(super) type Serial = u64;
+
+/// The streams whose threads have ended, or are about to and do nothing more, until they are joined.
+pub(super) type Ended = Arc<Mutex<Vec<Serial>>>;
+
+/// Enters a stream there when its thread drops it.
+pub(super) struct Ends {
+    pub(super) of: Serial,
+    pub(super) all: Ended,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        lock(&self.all).push(self.of);
+    }
+}
+
 pub(super) struct Stream {
     queue: Mutex<Queue>,
     backlog: Arc<Backlog>, // of the device
@@ -115,10 +133,12 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// A new stream and its thread. `backlog` is the device's; `panics` counts callbacks that panicked.
+    /// A new stream and its thread, which drops `ends` last. `backlog` is the device's; `panics` counts callbacks that
+    /// panicked.
     pub(super) fn start(
         backlog: Arc<Backlog>,
         panics: Arc<AtomicU64>,
+        ends: Ends,
     ) -> Result<(Arc<Stream>, JoinHandle<()>)> {
         let stream = Arc::new(Stream {
             queue: Mutex::new(Queue {
@@ -137,8 +157,13 @@ impl Stream {
         // The shared object with this code may be unloaded before the thread has begun.
         loaded::keep();
         let builder = std::thread::Builder::new().name("millpond-host".to_owned());
-        let thread = without_signals(|| builder.spawn(move || worker.work_off(&panics)))
-            .map_err(|e| Error::new(Code::System, format!("no thread for a stream: {e}")))?;
+        let thread = without_signals(|| {
+            builder.spawn(move || {
+                let _ends = ends;
+                worker.work_off(&panics);
+            })
+        })
+        .map_err(|e| Error::new(Code::System, format!("no thread for a stream: {e}")))?;
         Ok((stream, thread))
     }
 

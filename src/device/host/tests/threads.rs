@@ -208,6 +208,33 @@ fn destroying_a_stream_returns_at_once_and_loses_no_work() {
     eventually("the thread ends", || host.stats(0).unwrap().stream_threads == 0);
 }
 
+/// What the creation and the end of a stream look at does not grow with the streams that are there, or that have ended
+/// with work queued.
+#[test]
+fn only_threads_that_have_ended_are_looked_at() {
+    let (host, a, _) = host();
+    let shared = host.running().unwrap();
+    let state = &shared.devices[0];
+    let stay: Vec<u64> = (0..200).map(|_| a.streams().create().unwrap()).collect();
+    let held: Vec<Plug> = (0..50)
+        .map(|_| {
+            let s = a.streams().create().unwrap();
+            let plug = Plug::new(&*a, s);
+            a.streams().destroy(s).unwrap();
+            plug
+        })
+        .collect();
+    assert_eq!(state.thread_count(), 250);
+    assert_eq!(state.reap(), 0, "of 200 streams that live, and 50 that have still work to do");
+    held.into_iter().for_each(Plug::open);
+    eventually("their threads end", || state.thread_count() == 200);
+    assert!((1..=50).contains(&state.reap()));
+    eventually("all are joined", || state.reap() == 0);
+    stay.into_iter().for_each(|s| a.streams().destroy(s).unwrap());
+    eventually("all threads end", || state.thread_count() == 0);
+    eventually("all are joined", || state.reap() == 0);
+}
+
 #[test]
 fn a_stream_may_be_destroyed_in_its_own_callback() {
     let (host, a, _) = host();
