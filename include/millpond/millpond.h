@@ -1498,8 +1498,9 @@ C_Status millpond_host_register(millpond_device *device,
  * copies that other devices make of it must be done.
  * NULL: no-op. The end of the device ends all registrations.
  *
- * Errors: UNKNOWN_POINTER, also for a pointer inside; NOT_PERMITTED in a stream callback, and while a stream is
- * captured; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error the memory is still registered.
+ * Errors: UNKNOWN_POINTER, also for a pointer inside; NOT_PERMITTED in a stream callback, and while a stream of this
+ * device is captured, from `millpond_capture_begin` to `millpond_capture_end`; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
+ * After an error the memory is still registered.
  */
 C_Status millpond_host_unregister(millpond_device *device,
                                   void *ptr);

@@ -199,11 +199,17 @@ impl DeviceState {
     }
 
     /// Ends the registration that begins at `addr`, after a wait for the work that may still use it. `UnknownPointer`
-    /// if none does; `NotPermitted` in a stream callback, and while a stream is captured.
+    /// if none does; `NotPermitted` in a stream callback, and while a stream of the device is captured, from
+    /// `capture_begin` on.
     pub fn host_unregister(&self, addr: u64) -> Result<()> {
         let _pass = self.enter()?;
         may_block()?;
-        self.registration()?.unregister(addr)
+        let registration = self.registration()?;
+        let _waiting = self.memory().order().no_capture().map_err(|e| match e.code() {
+            Code::Busy => Error::new(Code::NotPermitted, e.message().to_owned()),
+            _ => e,
+        })?;
+        registration.unregister(addr)
     }
 
     fn registration(&self) -> Result<&dyn Registration> {

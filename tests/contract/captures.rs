@@ -172,3 +172,24 @@ fn a_restored_block_comes_after_a_replay_that_its_stream_waits_for() {
 fn memory_that_a_restore_moves_comes_after_a_replay_that_its_last_stream_waits_for() {
     apart(|| restored_after_a_replay_elsewhere(true, true));
 }
+
+/// The end of a registration waits for the device, which is not possible while a stream is captured: from the moment that
+/// the program says so, and on every device.
+#[test]
+fn a_registration_does_not_end_while_a_stream_is_captured() {
+    apart(|| {
+        let d = host(CAPACITY, true);
+        let (pool, s) = (d.pool(0), d.stream());
+        let mut own = vec![7_u8; MIB];
+        let at = own.as_mut_ptr().cast();
+        outcome(unsafe { millpond_host_register(ptr(d.0), at, MIB) }).unwrap();
+        let unregister = || outcome(unsafe { millpond_host_unregister(ptr(d.0), at) });
+        let capture = pool.capture(s).unwrap();
+        assert_eq!(code(unregister()), MILLPOND_E_NOT_PERMITTED);
+        let again = outcome(unsafe { millpond_host_register(ptr(d.0), at, MIB) });
+        assert_eq!(code(again), MILLPOND_E_BUSY, "it is still registered");
+        capture.end().unwrap();
+        unregister().unwrap();
+        capture.release().unwrap();
+    });
+}

@@ -37,6 +37,16 @@ impl Order {
         Ok(Note(self, stream))
     }
 
+    /// For a wait for the device: no announced capture begins before the result is dropped. `Busy` while a stream is
+    /// captured, announced or not.
+    pub(crate) fn no_capture(&self) -> Result<impl Sized + '_> {
+        let waiting = self.note(EVERY)?;
+        if self.recorded_unannounced() {
+            fail!(Code::Busy, "a stream of the device is being captured: the device cannot be waited for");
+        }
+        Ok(waiting)
+    }
+
     /// The pool that serves a captured stream.
     pub(crate) fn route(&self, stream: u64) -> Option<PoolId> {
         // Relaxed: the thread that begins a capture orders its own requests after that.

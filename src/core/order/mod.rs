@@ -312,15 +312,12 @@ impl Order {
     /// Waits on the host for everything on the device. `Busy` while a stream is captured.
     pub(crate) fn sync_device(&self) -> Result<()> {
         self.check_wait()?;
-        let _waiting = self.note(EVERY)?;
-        if self.recorded_unannounced() {
-            fail!(Code::Busy, "a stream of the device is being captured: the device cannot be waited for");
-        }
+        let waiting = self.no_capture()?;
         let now = self.source.next();
         self.device_waits.fetch_add(1, Relaxed);
         self.backing().sync_all()?;
         self.source.note_synced(now);
-        drop(_waiting);
+        drop(waiting);
         self.left_behind(); // drops the fences that this wait has passed
         Ok(())
     }
