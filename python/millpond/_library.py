@@ -142,7 +142,8 @@ def number_of(value: Any, what: str, end: int = 1 << 64) -> int:
     """A number for an unsigned argument, which ctypes would cut."""
     number = operator.index(value)
     if not 0 <= number < end:
-        raise ValueError(f"{what} is {number}, which is not from 0 to 2**64 - 1")
+        last = "2**64 - 1" if end >= 1 << 64 else str(end - 1)
+        raise ValueError(f"{what} is {number}, which is not from 0 to {last}")
     return number
 
 

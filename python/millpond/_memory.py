@@ -250,7 +250,8 @@ class Block(_Memory):
         check(status)
 
     def fill(self, value: int, stream: Optional[StreamLike] = None) -> None:
-        """Sets all bytes to `value`: queued on `stream`, or done when this returns."""
+        """Sets all bytes to `value` (0 to 255): queued on `stream`, or done when this returns."""
+        value = number_of(value, "value", 256)
         lib, device = library(), self.device.handle
         if stream is None:
             self._await_stream()

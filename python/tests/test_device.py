@@ -84,6 +84,17 @@ class Memory(OnHost):
         self.assertRaises(ValueError, block.copy_from, b"x" * 17)
         self.assertRaises(ValueError, block.copy_to, bytearray(8), 9)
 
+    def test_a_fill_takes_a_byte(self):
+        stream = self.device.stream()
+        block = self.device.alloc(16, stream)
+        block.fill(255)
+        for wrong in (-1, 256, 257, 1 << 64):
+            with self.assertRaisesRegex(ValueError, "not from 0 to 255"):
+                block.fill(wrong)
+            self.assertRaises(ValueError, block.fill, wrong, stream)
+        self.assertRaises(TypeError, block.fill, 1.5)
+        self.assertEqual(bytes(block), b"\xff" * 16)
+
     def test_a_view_keeps_the_block(self):
         view = self.device.alloc(64).view()
         view[:5] = b"views"
