@@ -61,14 +61,16 @@ impl CheckpointCalls<'_> {
     }
 
     /// Makes exactly those blocks of the pool live that were live at the checkpoint. The caller promises that nobody
-    /// uses the pool meanwhile. `place` converts the offsets in the answer.
+    /// uses the pool meanwhile. `place` converts the offsets in the answer. `tell` is called for each block that is
+    /// freed, with locks held, before its memory can be used again.
     pub fn restore(
         self,
         pool: PoolId,
         checkpoint: CheckpointId,
         place: impl Fn(u64) -> u64,
+        tell: impl Fn(&Freeing),
     ) -> Result<Restored> {
-        self.0.restore(pool, checkpoint, place)
+        self.0.restore(pool, checkpoint, place, tell)
     }
 }
 

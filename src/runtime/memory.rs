@@ -208,7 +208,7 @@ impl Memory {
         let How::Pooled(p) = self.open()? else { return self.pond().and(Ok(Restored::default())) };
         // Every block that is or was live has an address.
         let at = |offset| p.places.address(offset).unwrap_or(0);
-        let done = p.pond.checkpoints().restore(pool, checkpoint, at)?;
+        let done = p.pond.checkpoints().restore(pool, checkpoint, at, |freed| self.tell_freed(freed))?;
         self.tell_restored(&done);
         self.hook_restored(&done);
         Ok(done)

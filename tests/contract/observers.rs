@@ -328,3 +328,59 @@ fn pinned_memory_is_told() {
         assert_eq!(sums(&book.take()), (0, 0, 0));
     });
 }
+
+/// Holds a restore up that tells of its first free, until another thread has told of a block.
+struct Dawdles {
+    book: Book,
+    go: std::sync::mpsc::SyncSender<()>,
+    armed: AtomicBool,
+}
+
+impl Observer for Dawdles {
+    fn saw(&self, told: &Told) {
+        let event = told.event().unwrap();
+        self.book.0.lock().unwrap().push(event);
+        if event.kind == FreeRequested && self.armed.swap(false, Relaxed) {
+            self.go.send(()).unwrap();
+            let served = || self.book.0.lock().unwrap().last().is_some_and(|e| e.kind == Alloc);
+            soon(LATE, served); // it need not be: the memory may be out of reach until then
+        }
+    }
+}
+
+/// The frees of a restore are told before another pool can have the memory, as any other free is.
+#[test]
+fn a_restore_tells_of_its_frees_before_the_memory_is_anybody_elses() {
+    apart(|| {
+        for mapping in [true, false] {
+            const BLOCK: usize = 20 * MIB;
+            let d = host(3 * BLOCK + 4 * MIB, mapping);
+            let (pool, other, s) = (d.pool(0), d.pool(0), d.stream());
+            let kept = pool.alloc(BLOCK, s).unwrap();
+            let point = pool.checkpoint();
+            let freed = [pool.alloc(BLOCK, s).unwrap(), pool.alloc(BLOCK, s).unwrap()];
+            let (go, went) = std::sync::mpsc::sync_channel(1);
+            let dawdles = Arc::new(Dawdles { book: Book::default(), go, armed: AtomicBool::new(true) });
+            let observer: Arc<dyn Observer> = dawdles.clone();
+            state(d).memory().watch(&observer).unwrap();
+            let taken = std::thread::scope(|scope| {
+                let taker = scope.spawn(move || {
+                    went.recv().unwrap();
+                    until("there is memory", || other.alloc(BLOCK, s).is_ok());
+                    until("there is memory", || other.alloc(BLOCK, s).is_ok());
+                });
+                pool.restore(point).unwrap();
+                taker.join()
+            });
+            taken.unwrap();
+            let events = dawdles.book.take();
+            let at = |kind| events.iter().enumerate().filter(move |(_, e)| e.kind == kind).map(|(n, _)| n);
+            let frees: Vec<u64> = at(FreeRequested).map(|n| events[n].address).collect();
+            assert!(frees.len() == 2 && freed.iter().all(|p| frees.contains(&(*p as u64))), "{events:?}");
+            assert_eq!(at(Alloc).count(), 2, "{events:?}");
+            assert!(at(FreeRequested).max() < at(Alloc).min(), "told too late: {events:?}");
+            state(d).memory().unwatch(&observer);
+            pool.free(kept, s).unwrap();
+        }
+    });
+}

@@ -14,7 +14,7 @@ use super::super::shape::{Class, Tier, unit_shift};
 use super::super::state::checkpoints::{Block, CheckpointId, Layout};
 use super::super::state::pools::Sleep;
 use super::super::supply::Terms;
-use super::super::types::{PoolId, RETIRED, UNORDERED};
+use super::super::types::{Freeing, PoolId, RETIRED, UNORDERED};
 use super::super::units::{Extent, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::checkpoint::{PoolHeaps, Restored};
 use crate::base::error::{Code, Error, Result};
@@ -79,11 +79,13 @@ impl Ground {
     /// Makes exactly those blocks of the pool live that were live at the checkpoint. The caller guarantees that nobody
     /// uses the pool meanwhile. Waits on the host for other streams' uses of what it frees. `place` translates an offset
     /// into an address: that may change as soon as a segment goes back to the device, so it is called while none can.
+    /// `tell` hears of each block that is freed while nobody can take its memory.
     pub(crate) fn restore(
         &self,
         pool: PoolId,
         checkpoint: CheckpointId,
         place: impl Fn(u64) -> u64,
+        tell: impl Fn(&Freeing),
     ) -> Result<Restored> {
         self.check_reentry()?;
         let Some(want) = lock(&self.checkpoints).all.get(&checkpoint).cloned() else {
@@ -99,7 +101,7 @@ impl Ground {
             }
             self.wait_for_replays(pool)?;
             self.wait_until_reusable(pool)?;
-            let Some(done) = self.try_restore(pool, &want, &mut ready, &place)? else { continue };
+            let Some(done) = self.try_restore(pool, &want, &mut ready, &place, &tell)? else { continue };
             self.poll_all(); // gives back the segments of freed blocks
             return Ok(done);
         }
@@ -127,6 +129,7 @@ impl Ground {
         want: &Layout,
         ready: &mut Ready,
         place: impl Fn(u64) -> u64,
+        tell: impl Fn(&Freeing),
     ) -> Result<Option<Restored>> {
         let mut g = self.growing();
         while g.is_in_transit(Some(pool.0)) {
@@ -155,13 +158,17 @@ impl Ground {
             return Err(e);
         }
         // From here on nothing can fail.
-        let freed = change.gone.iter().filter_map(|b| {
-            let (h, f) = heaps.get(&b.heap).zip(self.maps.find(b.offset))?;
-            let mut freed = self.freeing(h.heap, f.id);
-            freed.block.base = place(b.offset);
-            Some(freed)
-        });
-        let freed = freed.collect();
+        let freed: Vec<Freeing> = change
+            .gone
+            .iter()
+            .filter_map(|b| {
+                let (h, f) = heaps.get(&b.heap).zip(self.maps.find(b.offset))?;
+                let mut freed = self.freeing(h.heap, f.id);
+                freed.block.base = place(b.offset);
+                Some(freed)
+            })
+            .collect();
+        freed.iter().for_each(tell);
         let live = change.new.iter().map(|b| (place(b.offset), b.requested)).collect();
         let dropped = self.free_all(&mut heaps, &change.gone);
         self.move_all(&mut heaps, &change.moves);

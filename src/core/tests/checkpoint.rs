@@ -48,7 +48,7 @@ impl Bench {
             let i = self.live.iter().position(|x| key(x) == key(b)).unwrap();
             self.leave(i, None);
         }
-        let done = match self.pond.checkpoints().restore(saved.pool, saved.id, |offset| offset) {
+        let done = match self.pond.checkpoints().restore(saved.pool, saved.id, |offset| offset, |_| ()) {
             Ok(done) => done,
             Err(e) => {
                 (self.live, self.taken, _, self.requested) = snapshot;
@@ -172,7 +172,7 @@ fn addresses_of_a_restore_are_found_before_segments_can_go() {
             assert!(b.world.lock().unwrap().segments.contains_key(&at), "the segment has gone");
             at
         };
-        let done = b.pond.checkpoints().restore(p, id, place).unwrap();
+        let done = b.pond.checkpoints().restore(p, id, place, |_| ()).unwrap();
         assert_eq!(done.freed(), [(offset, 8 << 20)]);
     });
     b.finish();

@@ -137,13 +137,15 @@ impl Memory {
         self.observers.tell(event);
     }
 
-    /// Blocks have come and gone.
+    /// A restore is about to free a block. May be called with locks held.
+    pub(super) fn tell_freed(&self, freed: &Freeing) {
+        self.observers.tell(Event::freeing(freed));
+    }
+
+    /// Blocks have come back. Those that have gone were told of before anybody could have their memory.
     pub(super) fn tell_restored(&self, done: &Restored) {
         if !self.observers.any() {
             return;
-        }
-        for freed in &done.freed {
-            self.observers.tell(Event::freeing(freed));
         }
         for &(addr, _) in &done.live {
             if let Ok(block) = self.block(addr) {
