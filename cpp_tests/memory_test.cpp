@@ -234,7 +234,9 @@ TEST_P(Memory, TrimKeepsWhatIsAskedForAndABudgetTellsWhatIsAbove) {
   EXPECT_OK(millpond_device_set_budget(device_, 1u << 20, &above));
   EXPECT_EQ(stats().reserved_bytes.current, above + (1u << 20));
   EXPECT_EQ(1u << 20, stats().limit_bytes);
-  if (can(MILLPOND_CAP_MAPPING)) EXPECT_LE(left, 12u << 20);
+  if (can(MILLPOND_CAP_MAPPING)) {
+    EXPECT_LE(left, 12u << 20);
+  }
   EXPECT_EQ(pattern(4, 100000), read(kept, 100000));
   EXPECT_OK(millpond_free(kept));
   EXPECT_OK(millpond_device_set_budget(device_, 1u << 20, &above));
@@ -246,8 +248,7 @@ TEST_P(Memory, TrimKeepsWhatIsAskedForAndABudgetTellsWhatIsAbove) {
 TEST_P(Memory, AlignedBlocksAndBlocksThatGrow) {
   for (std::size_t alignment : {1u, 512u, 4096u, 65536u, 2u << 20}) {
     void* block = nullptr;
-    const C_Status status =
-        millpond_pool_alloc_aligned(pool_, 100000, alignment, nullptr, &block);
+    const C_Status status = millpond_pool_alloc_aligned(pool_, 100000, alignment, nullptr, &block);
     if (status != C_SUCCESS) {
       EXPECT_EQ(static_cast<std::uint32_t>(MILLPOND_E_UNSUPPORTED), millpond_last_error_code());
       continue;

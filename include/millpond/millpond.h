@@ -2022,6 +2022,13 @@ C_Status millpond_device_record_stop(millpond_device *device,
 
 /* ---- Seeing memory: hooks ------------------------------------------------------------------------------ */
 
+/** A block was allocated; the call that did it has not returned yet. */
+#define MILLPOND_HOOK_ALLOC 1
+/** A block is about to be freed: nobody else can have its memory yet. */
+#define MILLPOND_HOOK_FREE 2
+/** The free that was told of last for this block has failed: the block lives on. */
+#define MILLPOND_HOOK_FREE_FAILED 3
+
 /** What a hook is told. Valid during the call. */
 typedef struct millpond_block_event {
   /** sizeof this struct in the library, which may be larger than the caller's. */

@@ -11,11 +11,17 @@ use crate::runtime::{BlockEvent, BlockEventKind, DeviceState};
 use std::ffi::c_void;
 
 /// A block was allocated; the call that did it has not returned yet.
-pub const MILLPOND_HOOK_ALLOC: u32 = BlockEventKind::Alloc as u32;
+pub const MILLPOND_HOOK_ALLOC: u32 = 1;
 /// A block is about to be freed: nobody else can have its memory yet.
-pub const MILLPOND_HOOK_FREE: u32 = BlockEventKind::Free as u32;
+pub const MILLPOND_HOOK_FREE: u32 = 2;
 /// The free that was told of last for this block has failed: the block lives on.
-pub const MILLPOND_HOOK_FREE_FAILED: u32 = BlockEventKind::FreeFailed as u32;
+pub const MILLPOND_HOOK_FREE_FAILED: u32 = 3;
+
+const _: () = assert!(
+    MILLPOND_HOOK_ALLOC == BlockEventKind::Alloc as u32
+        && MILLPOND_HOOK_FREE == BlockEventKind::Free as u32
+        && MILLPOND_HOOK_FREE_FAILED == BlockEventKind::FreeFailed as u32
+);
 
 /// What a hook is told. Valid during the call.
 #[repr(C)]

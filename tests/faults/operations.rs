@@ -60,7 +60,6 @@ operations! {
     "pool_alloc_zeroed": nothing, alloc_zeroed;
     "pool_alloc_aligned": nothing, |w| alloc_aligned(w, LARGE);
     "pool_alloc_aligned huge": nothing, |w| alloc_aligned(w, HUGE);
-    "pool_alloc_aligned when all is taken": fill_up, |w| alloc_aligned(w, LARGE), or OOM;
     "pool_alloc_batch": nothing, alloc_batch;
     "pool_free its stream": nothing, |w| free_on(w, "large", w.a);
     "pool_free other stream": nothing, |w| free_on(w, "large", w.b);

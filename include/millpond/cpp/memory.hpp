@@ -171,9 +171,8 @@ class PoolView {
   Buffer allocate_aligned(std::size_t size_bytes, std::size_t alignment_bytes,
                           StreamView stream = {}) const {
     void* block = nullptr;
-    if (!takes(stream) ||
-        check(millpond_pool_alloc_aligned(raw_, size_bytes, alignment_bytes, stream.get(),
-                                          &block)) != C_SUCCESS) {
+    if (!takes(stream) || check(millpond_pool_alloc_aligned(raw_, size_bytes, alignment_bytes,
+                                                            stream.get(), &block)) != C_SUCCESS) {
       return {};
     }
     return Buffer::adopt(raw_, block, size_bytes, stream.get());

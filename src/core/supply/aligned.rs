@@ -90,11 +90,11 @@ impl Ground {
             let address = self.backing.address(u64::from(free.off) << LARGE_SHIFT);
             let skipped = address.next_multiple_of(to.to) - address;
             let part = Extent::new(free.off + (skipped / UNIT) as u32, to.units);
-            let fits = skipped % UNIT == 0 && part.end() <= free.end();
+            let fits = skipped.is_multiple_of(UNIT) && part.end() <= free.end();
             if fits && best.is_none_or(|b| free.units < b.0) {
                 best = Some((free.units, id, part));
             }
-            beside |= skipped % UNIT != 0 && free.units >= req.size.units;
+            beside |= !skipped.is_multiple_of(UNIT) && free.units >= req.size.units;
         });
         match best {
             Some((_, id, part)) => Ok(h.carve(id, part).unwrap_or(0)),

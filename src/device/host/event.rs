@@ -5,6 +5,7 @@ use super::times::Times;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, lock};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// An event of one device. A wait copies what the event has recorded, so recording the event again or destroying it
 /// does not affect waits that are already queued.
@@ -25,11 +26,17 @@ impl Event {
         Event { times: Some(Arc::default()), ..Event::new(ordinal) }
     }
 
-    /// The times at which it was reached. `InvalidArgument` if it notes none.
-    pub(super) fn times(&self) -> Result<&Arc<Times>> {
-        self.times
-            .as_ref()
-            .ok_or_else(|| Error::new(Code::InvalidArgument, "the event was created without a time"))
+    /// The times at which it was reached, if it notes them.
+    pub(super) fn times(&self) -> Option<&Arc<Times>> {
+        self.times.as_ref()
+    }
+
+    /// When its last record was reached.
+    pub(super) fn time(&self) -> Result<Instant> {
+        match &self.times {
+            Some(times) => times.last(),
+            None => Err(Error::new(Code::InvalidArgument, "the event was created without a time")),
+        }
     }
 
     /// The device it was created on.

@@ -104,7 +104,7 @@ impl Streams for HostDevice {
     fn event_record(&self, stream: StreamId, event: EventId) -> Result<()> {
         let _pass = self.shared.enter()?;
         let event = self.event(event)?;
-        if let Ok(times) = event.times() {
+        if let Some(times) = event.times() {
             let record = times.begin();
             // On stream 0 this waits for its turn, as work there does.
             let point = self.queue(stream, Work::Reach(times.clone(), record));
@@ -131,7 +131,7 @@ impl Streams for HostDevice {
 
     fn event_elapsed(&self, start: EventId, end: EventId) -> Result<f32> {
         let _pass = self.shared.enter()?;
-        let (start, end) = (self.event(start)?.times()?.last()?, self.event(end)?.times()?.last()?);
+        let (start, end) = (self.event(start)?.time()?, self.event(end)?.time()?);
         let ahead = end.saturating_duration_since(start).as_secs_f64();
         let back = start.saturating_duration_since(end).as_secs_f64();
         Ok(((ahead - back) * 1e3) as f32)
