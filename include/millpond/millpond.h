@@ -2054,7 +2054,7 @@ typedef struct millpond_block_event {
 /**
  * Called with the pointer given to `millpond_device_add_hook` and the event, on the thread that allocates or frees, on
  * several at once. Millpond holds no lock. It may call everything that the caller of the allocation may call; what it
- * allocates and frees itself is not told to any hook. It must not throw (an exception is caught and dropped).
+ * allocates and frees itself is not told to any hook. It should not throw: that is lost.
  */
 typedef void (*millpond_hook)(void *user_data, const struct millpond_block_event *event);
 

@@ -49,7 +49,7 @@ pub struct millpond_block_event {
 
 /// Called with the pointer given to `millpond_device_add_hook` and the event, on the thread that allocates or frees, on
 /// several at once. Millpond holds no lock. It may call everything that the caller of the allocation may call; what it
-/// allocates and frees itself is not told to any hook. It must not throw (an exception is caught and dropped).
+/// allocates and frees itself is not told to any hook. It should not throw: that is lost.
 pub type millpond_hook =
     Option<unsafe extern "C-unwind" fn(user_data: *mut c_void, event: *const millpond_block_event)>;
 
