@@ -35,7 +35,9 @@ int write_numbers(const Stats& stats, const char* (*name)(std::size_t),
 
 /// As much of the numbers as the caller has room for.
 void write_stats(const millpond_stats& s, Stats& inout) {
-  const auto counter = [](const millpond_counter& c) { return Counter{c.current, c.peak, c.total}; };
+  const auto counter = [](const millpond_counter& c) {
+    return Counter{c.current, c.peak, c.total};
+  };
   const Stats all{inout.struct_size,          counter(s.requested_bytes),
                   counter(s.allocated_bytes), counter(s.active_bytes),
                   counter(s.reserved_bytes),  counter(s.blocks),

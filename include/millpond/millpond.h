@@ -2061,14 +2061,13 @@ typedef void (*millpond_hook)(void *user_data, const struct millpond_block_event
 /**
  * Registers a hook: from now on `hook` is called for each block of the device, of any pool, that is allocated, and for
  * each that is freed, whoever does it: after the allocation and before its caller has the block; before the free, as
- * long as nobody else can have the memory. So for each address the two come in turn. A restore and
- * `millpond_try_expand` are told as frees and allocations. Calls that are under way when a hook comes or goes may go
- * untold, and so do blocks that end with their device. Pinned host memory and unified memory have no hooks. Hooks are
- * called in the order of their registration.
+ * long as nobody else can have the memory. So for each address the two come in turn. `millpond_try_expand` is told as a
+ * free and an allocation. So is a restore, but only when it is done: what it has freed, another thread may have by then,
+ * and may be told of first. Calls that are under way when a hook comes or goes may go untold, and so do blocks that end
+ * with their device. Pinned host memory has no hooks. Hooks are called in the order of their registration.
  *
- * While a device has hooks, all its allocations and frees take the long way, several times as long as the usual one;
- * without them nothing is an instruction longer. A history (`millpond_device_history_start`) sees the same for less, but
- * is read later. The number in `out_id` is never 0. The
+ * While a device has hooks, all its allocations and frees take the long way. A history
+ * (`millpond_device_history_start`) sees the same for less, but is read later. The number in `out_id` is never 0. The
  * caller removes the hook with `millpond_device_remove_hook`; it ends with the device, but may still be running then on
  * another thread.
  *

@@ -91,8 +91,8 @@ class Allocator final : public c10::Allocator {
       return ptr;
     }
     if (lacking) c10::profiledCPUMemoryReporter().OutOfMemory(size);
-    TORCH_CHECK(false, "Millpond: not enough memory: you tried to allocate ", size,
-                " bytes. ", last_error());
+    TORCH_CHECK(false, "Millpond: not enough memory: you tried to allocate ", size, " bytes. ",
+                last_error());
   }
 };
 
@@ -113,11 +113,10 @@ extern "C" __attribute__((visibility("default"))) int millpond_cpu_install(const
     return 0;
   }
   others = new (std::nothrow) Others;
-  if (others == nullptr ||
-      pthread_atfork(&before_fork, &in_the_parent, &in_the_child) != 0) {
+  if (others == nullptr || pthread_atfork(&before_fork, &in_the_parent, &in_the_child) != 0) {
     return 0;
   }
   static Allocator& allocator = *new Allocator;  // PyTorch keeps it to the end
-  c10::SetCPUAllocator(&allocator, 100);  // higher than what PyTorch itself sets
+  c10::SetCPUAllocator(&allocator, 100);         // higher than what PyTorch itself sets
   return 1;
 }

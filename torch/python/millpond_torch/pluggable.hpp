@@ -60,8 +60,8 @@ MILLPOND_TORCH_EXPORT void millpond_torch_delete(void* ptr);
 
 // The same two for the processor's own memory (torch/python/millpond_torch/cpu.cpp), from the
 // device `cpu`: aligned to 512 bytes, private to the process, and no stream is known to use it.
-// 0 bytes: NULL. `delete` gives 0 where it has freed the block, 2 where Millpond knows no such block,
-// 1 for any other failure.
+// 0 bytes: NULL. `delete` gives 0 where it has freed the block, 2 where Millpond knows no such
+// block, 1 for any other failure.
 MILLPOND_TORCH_EXPORT void* millpond_torch_cpu_request(std::size_t size, bool* lacking);
 MILLPOND_TORCH_EXPORT int millpond_torch_cpu_delete(void* ptr);
 // As millpond_torch_stats and millpond_torch_reset_peaks, of `cpu`.
