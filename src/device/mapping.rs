@@ -21,6 +21,11 @@ pub trait Mapping: Send + Sync {
     fn close_window(&self) -> Result<()>;
     /// Creates physical granules `first..first + count`, all or none.
     fn create(&self, first: u64, count: u64) -> Result<()>;
+    /// The same in one physical allocation, for those who register memory: the granules are a *tie*. They are mapped,
+    /// unmapped and released only together, in their order. A device whose memory is all one needs no more than `create`.
+    fn create_tied(&self, first: u64, count: u64) -> Result<()> {
+        self.create(first, count)
+    }
     /// Gives physical granules back; they must not be mapped.
     fn release(&self, first: u64, count: u64) -> Result<()>;
     /// Maps granules `first..first + count` at the addresses from `window + offset` on, all or none.

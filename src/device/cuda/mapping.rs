@@ -52,7 +52,12 @@ impl device::Mapping for Mapping {
 
     fn create(&self, first: u64, count: u64) -> Result<()> {
         let _in = self.card.enter()?;
-        self.granules.create(first, count)
+        self.granules.create(first, count, false)
+    }
+
+    fn create_tied(&self, first: u64, count: u64) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.granules.create(first, count, true)
     }
 
     fn release(&self, first: u64, count: u64) -> Result<()> {
