@@ -241,12 +241,13 @@ impl<H: Hook> Mapping for Seam<H> {
         granule_numbers as numbers() -> u64;
         most_mappings as most_mappings() -> u64;
         maps_together as maps_together() -> bool;
+        tie as tie() -> (u32, u32);
     }
     calls! { in_mapping;
         map_window as open_window(bytes: u64) -> u64;
         map_close as close_window() -> (), |_done| 0;
         granules_create as create(first: u64, count: u64) -> (), |_done| count * GRANULE;
-        granules_create as create_tied(first: u64, count: u64) -> (), |_done| count * GRANULE;
+        granules_create as create_tied(first: u64, count: u64, each: u64) -> (), |_done| count * GRANULE;
         granules_release as release(first: u64, count: u64) -> (), |_done| count * GRANULE;
         map as map(offset: u64, first: u64, count: u64) -> ();
         map_runs as map_runs(offset: u64, runs: &[(u64, u64)]) -> ();

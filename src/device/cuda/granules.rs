@@ -139,8 +139,8 @@ impl Granules {
         first
     }
 
-    /// Creates granules, each with a handle of its own or, `tied`, all with one.
-    pub(super) fn create(&self, first: u64, count: u64, tied: bool) -> Result<()> {
+    /// Creates granules in handles of `each`, but perhaps the last.
+    pub(super) fn create(&self, first: u64, count: u64, each: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
         let _ = self.settle(&mut s);
@@ -148,19 +148,14 @@ impl Granules {
         if let Some(at) = range.clone().find(|i| s.granules[*i] != Granule::Absent) {
             fail!(Code::InvalidArgument, "granule {at} exists already");
         }
-        if tied && count > 1 {
-            s.granules[range.start] = self.make_one(&mut s, count)?;
-            s.granules[range.start + 1..range.end].fill(Granule::Tied);
-            s.ties.insert(range.start, range.len());
-            return Ok(());
-        }
-        for i in range.clone() {
-            match self.make_one(&mut s, 1) {
-                Ok(made) => s.granules[i] = made,
+        for at in range.clone().step_by(each.max(1) as usize) {
+            let lot = at..range.end.min(at + each as usize);
+            match self.make_one(&mut s, lot.len() as u64) {
+                Ok(made) => s.enter(lot, made),
                 Err(e) => {
-                    for j in range.start..i {
-                        self.release_one(&mut s, j);
-                    }
+                    let made: Vec<Granule> = s.granules[range.start..at].to_vec();
+                    s.gone(range.start..at);
+                    made.into_iter().for_each(|g| self.give(&mut s, g));
                     return Err(e);
                 }
             }
@@ -195,9 +190,9 @@ impl Granules {
         Ok(Granule::Present { handle, shown: 0, fabric: false })
     }
 
-    /// Gives one granule back to the driver, now or later.
-    fn release_one(&self, s: &mut State, at: usize) {
-        if let Granule::Present { handle, .. } = std::mem::replace(&mut s.granules[at], Granule::Absent) {
+    /// Gives a handle back to the driver, now or later.
+    fn give(&self, s: &mut State, granule: Granule) {
+        if let Granule::Present { handle, .. } = granule {
             let _ = self.release_handle(s, handle);
         }
     }

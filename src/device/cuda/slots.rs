@@ -128,6 +128,15 @@ impl State {
         }
     }
 
+    /// They exist, in one handle.
+    pub(super) fn enter(&mut self, lot: Range<usize>, made: Granule) {
+        self.granules[lot.clone()].fill(Granule::Tied);
+        self.granules[lot.start] = made;
+        if lot.len() > 1 {
+            self.ties.insert(lot.start, lot.len());
+        }
+    }
+
     /// They exist no more.
     pub(super) fn gone(&mut self, granules: Range<usize>) {
         self.ties.retain(|first, _| !granules.contains(first));
