@@ -30,7 +30,7 @@ impl Ground {
         self.trim_to(pool, 0)
     }
 
-    /// The same until no more than `keep` bytes of it are reserved. Does nothing, and does not wait, if it has no more.
+    /// The same until no more than `keep` bytes of it are reserved; where ties go, perhaps fewer. Does nothing, and does not wait, if it has no more.
     pub(crate) fn trim_to(&self, pool: Option<u32>, keep: u64) -> Result<bool> {
         self.check_reentry()?;
         // Whoever keeps nothing has all idle ranges of addresses unmapped, too.
