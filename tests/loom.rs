@@ -332,6 +332,8 @@ fn pond_over(giver: Arc<Giver>, blocks: usize) -> (Arc<Pond>, Vec<u64>) {
         mapping: true,
         numbers: 0,
         window: Pond::WINDOW,
+        tie: 0,
+        tie_growth: 0,
         most_pieces: 16_000,
         most_blocks: u64::MAX,
     };
@@ -416,7 +418,7 @@ fn a_capture_takes_its_stream_over() {
     bounded_pond_model(Some(1), || {
         const CAPTURED: u64 = 1;
         let (pond, _) = pond(1);
-        let own = pond.pool_create(0).unwrap();
+        let own = pond.pool_create(0, false).unwrap();
         let other = {
             let pond = pond.clone();
             spawn_big(move || pond.alloc(POOL, CAPTURED, SMALL).unwrap())
@@ -477,7 +479,7 @@ fn the_end_of_a_stream_beside_a_free() {
 fn a_pool_is_restored_beside_a_poll(is_over: bool) {
     let giver = Arc::new(Giver::default());
     let (pond, _) = pond_over(giver.clone(), 0);
-    let own = pond.pool_create(0).unwrap();
+    let own = pond.pool_create(0, false).unwrap();
     let block = pond.alloc(own, STREAM, SMALL).unwrap();
     let checkpoint = pond.checkpoints().make(own).unwrap();
     pond.record_stream(block, BUSY).unwrap();

@@ -127,6 +127,14 @@ extern "C" {
 #define MILLPOND_E_WRONG_SIZE 16
 /** A defect of this library; please report it. */
 #define MILLPOND_E_INTERNAL 17
+/**
+ * `millpond_pool_options`: each block of the pool lies in one physical allocation of the device, so that libraries which
+ * register memory, or share it with other processes, see all of a block by its address. No block is scattered; free
+ * memory that lies apart serves no larger block. On a device that maps, blocks share allocations of 64 MiB (less on a
+ * small device), and a larger block has one of its own; on other devices every pool is so. Blocks that a captured stream
+ * asks for come from the capture's pool, whatever pool they name.
+ */
+#define MILLPOND_POOL_CONTIGUOUS 1
 /** `millpond_pool_sleep`: the contents of the memory are kept in host memory, and restored by the wake. */
 #define MILLPOND_SLEEP_KEEP 1
 /** `millpond_device_add_segment_callback`: the range has memory from now on. */
@@ -294,6 +302,8 @@ typedef struct millpond_pool_options {
   uint64_t limit_bytes;
   /** UTF-8 text for error messages; NULL: unnamed. Copied. */
   const char *name;
+  /** MILLPOND_POOL_* bits; 0: none. */
+  uint64_t flags;
 } millpond_pool_options;
 
 /** One quantity over time. */
@@ -929,7 +939,8 @@ C_Status millpond_device_get_options(const millpond_device *device, char *out_te
  * A new pool of the device. `options` may be NULL: no limit, no name. The caller ends it with
  * `millpond_pool_destroy`.
  *
- * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ * Errors: INVALID_ARGUMENT, also for flags that there are not; UNSUPPORTED for MILLPOND_POOL_CONTIGUOUS where the
+ * driver's own pool keeps the memory (`backend:cudaMallocAsync`); NOT_INITIALIZED.
  */
 MILLPOND_NODISCARD
 C_Status millpond_pool_create(millpond_device *device,

@@ -49,7 +49,7 @@ class DeviceInfo(ctypes.Structure):
 class PoolOptions(ctypes.Structure):
     """millpond_pool_options"""
 
-    _fields_ = [("struct_size", c_size_t), ("limit_bytes", c_uint64), ("name", c_char_p)]
+    _fields_ = [("struct_size", c_size_t), ("limit_bytes", c_uint64), ("name", c_char_p), ("flags", c_uint64)]
 
 
 class Counter(ctypes.Structure):

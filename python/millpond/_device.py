@@ -206,10 +206,13 @@ class Device:
         check(call(self.handle, ctypes.byref(least), ctypes.byref(greatest)))
         return least.value, greatest.value
 
-    def create_pool(self, name: str = "", limit_bytes: int = 0) -> Pool:
-        """A pool with an account of its own, which takes at most `limit_bytes` (0: no limit) from the device."""
-        limit = number_of(limit_bytes, "limit_bytes")
-        options = _abi.PoolOptions(ctypes.sizeof(_abi.PoolOptions), limit, name.encode() or None)
+    def create_pool(self, name: str = "", limit_bytes: int = 0, *, contiguous: bool = False) -> Pool:
+        """A pool with an account of its own, which takes at most `limit_bytes` (0: no limit) from the device.
+
+        Each block of a contiguous one lies in one physical allocation of the device, for libraries that register memory.
+        """
+        limit, flags = number_of(limit_bytes, "limit_bytes"), 1 if contiguous else 0
+        options = _abi.PoolOptions(ctypes.sizeof(_abi.PoolOptions), limit, name.encode() or None, flags)
         out = ctypes.c_void_p()
         check(library().millpond_pool_create(self.handle, ctypes.byref(options), ctypes.byref(out)))
         return Pool(self, out.value or 0, owns=True)

@@ -1,9 +1,12 @@
 //! Pools: stream-ordered memory.
 
-use crate::base::error::Result;
+use crate::base::error::{Code, Result};
 use crate::capi::guard::{Out, OutStruct, Versioned, read_struct, run, text};
 use crate::capi::handles::{self, Named};
-use crate::capi::types::{millpond_device, millpond_pool, millpond_pool_options, millpond_stats};
+use crate::capi::types::{
+    MILLPOND_POOL_CONTIGUOUS, millpond_device, millpond_pool, millpond_pool_options, millpond_stats,
+};
+use crate::fail;
 use crate::paddle::abi::{C_Status, C_Stream};
 use crate::runtime::ladder::{self, Caller};
 use crate::runtime::{DeviceState, PoolId};
@@ -13,6 +16,12 @@ use std::sync::Arc;
 
 // SAFETY: repr(C), `struct_size` first, integers and a raw pointer.
 unsafe impl Versioned for millpond_pool_options {}
+
+bitflags::bitflags! {
+    struct PoolFlags: u64 {
+        const CONTIGUOUS = MILLPOND_POOL_CONTIGUOUS;
+    }
+}
 
 /// The bits of a stream.
 pub(crate) fn stream_id(stream: C_Stream) -> u64 {
@@ -27,7 +36,8 @@ pub(crate) fn to_ptr(addr: u64) -> *mut c_void {
 /// A new pool of the device. `options` may be NULL: no limit, no name. The caller ends it with
 /// `millpond_pool_destroy`.
 ///
-/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+/// Errors: INVALID_ARGUMENT, also for flags that there are not; UNSUPPORTED for MILLPOND_POOL_CONTIGUOUS where the
+/// driver's own pool keeps the memory (`backend:cudaMallocAsync`); NOT_INITIALIZED.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_create(
@@ -46,7 +56,17 @@ pub unsafe extern "C" fn millpond_pool_create(
             // SAFETY: as above.
             false => Some(unsafe { text(options.name, "options->name") }?),
         };
-        let pool = device.memory().pool_create(options.limit_bytes)?;
+        let Some(flags) = PoolFlags::from_bits(options.flags) else {
+            fail!(
+                Code::InvalidArgument,
+                "{:#x} has flags that there are not (MILLPOND_POOL_*)",
+                options.flags
+            )
+        };
+        let pool = match flags.contains(PoolFlags::CONTIGUOUS) {
+            true => device.memory().pool_create_contiguous(options.limit_bytes)?,
+            false => device.memory().pool_create(options.limit_bytes)?,
+        };
         let handle = handles::of_pool(device, pool).inspect_err(|_| {
             // Without a handle nobody could end it.
             let _ = device.memory().pool_destroy(pool);

@@ -61,6 +61,13 @@ pub const MILLPOND_E_WRONG_SIZE: u32 = 16;
 /// A defect of this library; please report it.
 pub const MILLPOND_E_INTERNAL: u32 = 17;
 
+/// `millpond_pool_options`: each block of the pool lies in one physical allocation of the device, so that libraries which
+/// register memory, or share it with other processes, see all of a block by its address. No block is scattered; free
+/// memory that lies apart serves no larger block. On a device that maps, blocks share allocations of 64 MiB (less on a
+/// small device), and a larger block has one of its own; on other devices every pool is so. Blocks that a captured stream
+/// asks for come from the capture's pool, whatever pool they name.
+pub const MILLPOND_POOL_CONTIGUOUS: u64 = 1;
+
 /// `millpond_pool_sleep`: the contents of the memory are kept in host memory, and restored by the wake.
 pub const MILLPOND_SLEEP_KEEP: u32 = 1;
 
@@ -221,6 +228,8 @@ pub struct millpond_pool_options {
     pub limit_bytes: u64,
     /// UTF-8 text for error messages; NULL: unnamed. Copied.
     pub name: *const c_char,
+    /// MILLPOND_POOL_* bits; 0: none.
+    pub flags: u64,
 }
 
 /// One quantity over time.

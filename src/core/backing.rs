@@ -44,11 +44,16 @@ pub trait Points: Send + Sync {
 pub trait Backing: Points {
     /// Creates granules `first..first + count` and maps each at its own offset, all or none.
     fn create(&self, first: u32, count: u32) -> Result<()>;
-    /// The same for memory that the pond had before and needs back.
-    fn create_again(&self, first: u32, count: u32) -> Result<()> {
+    /// The same in physical allocations of `each` granules, but perhaps the last: ties, which are released only as wholes,
+    /// and mapped nowhere else.
+    fn create_tied(&self, first: u32, count: u32, _each: u32) -> Result<()> {
         self.create(first, count)
     }
-    /// Unmaps and releases granules. After a failure they are there as before, at their offsets.
+    /// The same as either for memory that the pond had before and needs back: `tied` in one tie.
+    fn create_again(&self, first: u32, count: u32, tied: bool) -> Result<()> {
+        if tied { self.create_tied(first, count, count) } else { self.create(first, count) }
+    }
+    /// Unmaps and releases granules, of ties all. After a failure they are there as before, at their offsets.
     fn release(&self, first: u32, count: u32) -> Result<()>;
     /// The same for granules that the pond gives up whatever the device says: the backing keeps trying.
     fn discard(&self, first: u32, count: u32) {

@@ -18,6 +18,7 @@ use super::state::pools::Pool;
 use super::state::sleeping::SleepingPools;
 use super::state::tags::Tags;
 use super::state::tuned::Tuned;
+use super::tied::Tied;
 use super::types::{POOL_SLOTS, PoolId};
 #[cfg(test)]
 use super::units::Extent;
@@ -25,7 +26,8 @@ use super::units::{GRANULE_SHIFT, GranuleRun, LARGE_UNITS_SHIFT, granule_bytes};
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::Slots;
 use crate::base::sync::{
-    AtomicU32, AtomicU64, Condvar, Lock, Mutex, MutexGuard, Ordering, Ordering::Relaxed, levels, lock,
+    AtomicBool, AtomicU32, AtomicU64, Condvar, Lock, Mutex, MutexGuard, Ordering, Ordering::Relaxed, levels,
+    lock,
 };
 use crate::fail;
 use std::cell::Cell;
@@ -56,6 +58,11 @@ pub struct Config {
     pub growing: bool,
     /// Granules of addresses for scattered blocks, for each granule of memory; only where the device maps.
     pub window: u32,
+    /// How many granules at most should be taken in one allocation while memory is plentiful, to spare calls; 0: none.
+    /// Only where the device maps.
+    pub tie: u32,
+    /// How many granules must be asked for at once for that.
+    pub tie_growth: u32,
     /// The maximum number of mapped pieces of scattered blocks at a time, including those of freed blocks.
     pub most_pieces: u64,
     /// The maximum number of blocks that are kept track of at a time, including free ones.
@@ -139,6 +146,8 @@ pub(crate) struct Ground {
     pub pool_count: AtomicU32,
     growth: Mutex<Growth, { levels::GROWTH }>,
     transit_ended: Condvar,
+    /// Which granules lie in ties.
+    pub tied: Arc<Tied>,
     pub ledger: Mutex<Ledger, { levels::LEDGER }>,
     pub aliases: Lock<Aliases, { levels::ALIASES }>,
     /// Lists of the last search for memory, kept for reuse.
@@ -160,6 +169,9 @@ pub(crate) struct Ground {
     /// [units of the large tier] how much of a heap may be free in partly used granules; `u64::MAX` as long as the
     /// device has more memory to give, as far as was last seen. A hint.
     pub most_ragged: AtomicU64,
+    /// Memory was scarce: ties have gone back for granules that can be shown anywhere, and no more are made to spare calls
+    /// until the cache is emptied.
+    pub no_ties: AtomicBool,
     /// How much free memory may be stuck in partly used segments.
     pub stuck: Stuck,
     /// [B] What was reserved when the device last refused a segment that the limits allow; `u64::MAX`: it has not.
@@ -248,6 +260,7 @@ impl Ground {
     pub(crate) fn new(config: Config, backing: Arc<dyn Backing>) -> Result<Ground> {
         let (real, alias) = config.granules()?;
         let maps = Maps::new(config.shape()?, real, alias, config.most_blocks)?;
+        let tied = Arc::new(Tied::new(real));
         Ok(Ground {
             config,
             order: Order::new(backing.clone()),
@@ -256,7 +269,8 @@ impl Ground {
             heap_count: AtomicU32::new(0),
             pools: Slots::new(POOL_SLOTS as usize)?,
             pool_count: AtomicU32::new(0),
-            growth: Mutex::new(Growth::new(real, Some(maps.reserved.clone()))),
+            growth: Mutex::new(Growth::new(real, Some(maps.reserved.clone()), tied.clone())),
+            tied,
             maps,
             transit_ended: Condvar::new(),
             ledger: Mutex::default(),
@@ -274,6 +288,7 @@ impl Ground {
             retries: AtomicU64::new(0),
             tuned: Tuned::default(),
             most_ragged: AtomicU64::new(u64::MAX),
+            no_ties: AtomicBool::new(false),
             stuck: Stuck::default(),
             refused_at: AtomicU64::new(u64::MAX),
             misaligned: AtomicU64::new(u64::MAX),
@@ -325,7 +340,13 @@ impl Ground {
 
     #[inline(always)]
     pub(crate) fn shared(&self) -> Shared<'_> {
-        Shared { maps: &self.maps, aliases: &self.aliases, changed: &self.changed, stuck: &self.stuck }
+        Shared {
+            maps: &self.maps,
+            aliases: &self.aliases,
+            changed: &self.changed,
+            stuck: &self.stuck,
+            tied: &self.tied,
+        }
     }
 
     // ---- heaps ---------------------------------------------------------------------------------------

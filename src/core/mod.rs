@@ -40,7 +40,8 @@ mod state;
 mod supply;
 #[cfg(all(test, not(loom)))]
 mod tests;
-pub mod types;
+pub mod tied;
+mod types;
 mod units;
 
 pub use backing::{Backing, Completed, Point, Points, alias_one_by_one};

@@ -36,7 +36,7 @@ impl Pond {
     /// A pond over `backing`. Takes nothing from it yet.
     pub fn new(config: Config, backing: Arc<dyn Backing>) -> Result<Pond> {
         let ground = Ground::new(config, backing)?;
-        ground.pool_create(0)?; // the default pool is number 0
+        ground.pool_create(0, false)?; // the default pool is number 0
         ground.tune(Tuning::default());
         Ok(Pond { ground })
     }
@@ -193,9 +193,10 @@ impl Pond {
         self.ground.stream_ended(ending);
     }
 
-    /// A new pool; `limit` bounds what it reserves, 0 is no limit.
-    pub fn pool_create(&self, limit: u64) -> Result<PoolId> {
-        self.ground.pool_create(limit)
+    /// A new pool; `limit` bounds what it reserves, 0 is no limit. `contiguous`: each of its blocks lies in one physical
+    /// allocation.
+    pub fn pool_create(&self, limit: u64, contiguous: bool) -> Result<PoolId> {
+        self.ground.pool_create(limit, contiguous)
     }
 
     /// Ends a pool and gives its memory back. `Busy` while blocks of it live; the default pool stays. To be followed by
@@ -242,6 +243,9 @@ impl Pond {
 
     /// Gives unused memory back to the device: of one pool, or of all. Waits for the device first.
     pub fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
+        if pool.is_none() {
+            self.ground.no_ties.store(false, Relaxed); // a new start
+        }
         self.special().trim_to(pool, 0)
     }
 

@@ -32,6 +32,7 @@ mod scattered;
 mod segments;
 mod sim;
 mod sleep;
+mod ties;
 mod tuned;
 mod walk;
 
@@ -66,6 +67,7 @@ struct Bench {
     live: Vec<Block>,
     taken: BTreeMap<u64, u64>,        // physical range -> its end
     dirty: Vec<(u64, u64, u64, u64)>, // physical start, end, stream, queued at the free
+    contiguous: Vec<PoolId>,
     requested: u64,
     peak: u64,
 }
@@ -82,6 +84,8 @@ fn config(mapping: bool, capacity: u64) -> Config {
         mapping,
         numbers: 2 * capacity / G,
         window: Pond::WINDOW,
+        tie: 0,
+        tie_growth: 0,
         most_pieces: 16_000,
         most_blocks: u64::MAX,
     }
@@ -92,7 +96,23 @@ impl Bench {
         let world = Arc::new(Mutex::new(World { capacity: config.max_alloc, ..World::default() }));
         let pond = Pond::new(config, Arc::new(Sim(world.clone()))).unwrap();
         world.lock().unwrap().real = pond.ground().real;
-        Bench { pond, world, live: vec![], taken: BTreeMap::new(), dirty: vec![], requested: 0, peak: 0 }
+        Bench {
+            pond,
+            world,
+            live: vec![],
+            taken: BTreeMap::new(),
+            dirty: vec![],
+            contiguous: vec![],
+            requested: 0,
+            peak: 0,
+        }
+    }
+
+    /// A new pool.
+    fn pool(&mut self, contiguous: bool) -> PoolId {
+        let pool = self.pond.pool_create(0, contiguous).unwrap();
+        self.contiguous.extend(contiguous.then_some(pool));
+        pool
     }
 
     fn alloc(&mut self, pool: PoolId, stream: Option<u64>, bytes: u64) -> Result<usize> {
@@ -175,6 +195,11 @@ impl Bench {
         assert_eq!(offset % 512, 0);
         let w = self.world.lock().unwrap();
         b.ranges = w.behind(offset, bytes);
+        if self.contiguous.contains(&b.pool) && w.segments.is_empty() {
+            let (tie, n) = w.tie_of((offset / G) as u32).expect("a tie");
+            let end = u64::from(tie + n) * G;
+            assert!(offset + bytes <= end, "{bytes} bytes at {offset:#x} lie across the end of tie {tie}");
+        }
         let had: BTreeSet<(u64, u64)> =
             if had > 0 { w.behind(offset, had).into_iter().collect() } else { [].into() };
         let is_new = |x: u64, y: u64| !had.iter().any(|&(a, n)| a <= x && y <= a + n);
@@ -347,11 +372,15 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn run(source: Source, ops: Vec<Op>) {
+fn run(source: Source, contiguous: [bool; 2], tie: u32, ops: Vec<Op>) {
     let mapping = source == Source::Granules;
-    let mut b = Bench::new(Config { growing: source == Source::OwnSegments, ..config(mapping, 96 << 20) });
-    let second = b.pond.pool_create(0).unwrap();
-    let third = b.pond.pool_create(0).unwrap();
+    let mut b = Bench::new(Config {
+        growing: source == Source::OwnSegments,
+        tie,
+        tie_growth: 2,
+        ..config(mapping, 96 << 20)
+    });
+    let [second, third] = contiguous.map(|c| b.pool(c));
     let pools = [PoolId::DEFAULT, second, third];
     let mut graphs = Graphs::new(third);
     let mut saved: Vec<Saved> = Vec::new();
@@ -384,7 +413,9 @@ fn run(source: Source, ops: Vec<Op>) {
                             || bytes > free
                             || b.live.len() > 8
                             || free - bytes < 90 << 20
-                            || !graphs.none(),
+                            || !graphs.none()
+                            || contiguous != [false; 2]
+                            || tie > 0,
                         "{e}"
                     );
                 }
@@ -413,7 +444,9 @@ fn run(source: Source, ops: Vec<Op>) {
                     Ok(()) if mapping => {
                         let most = keep.max(before.min(keep)) / G * G;
                         let after = reserved(&b);
-                        assert!(after <= before && (after == before || after >= most.min(before)), "{after}");
+                        // A tie goes as a whole, and may be more than has to.
+                        let least = if tie > 0 || contiguous != [false; 2] { 0 } else { most.min(before) };
+                        assert!(after <= before && (after == before || after >= least), "{after}");
                     }
                     Ok(()) => assert!(reserved(&b) <= before),
                     Err(e) => assert!(e.code() == Code::Busy && !graphs.none(), "{e}"),
@@ -469,6 +502,7 @@ fn run(source: Source, ops: Vec<Op>) {
         }
         b.pond.ground().check();
         graphs.check(&b);
+        b.check_ties();
         let s = b.pond.stats(None).unwrap();
         assert_eq!((s.requested.current, s.requested.peak), (b.requested, b.peak));
         assert_eq!(s.reserved.current, b.world.lock().unwrap().taken);
@@ -500,11 +534,21 @@ fn run(source: Source, ops: Vec<Op>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 300, ..ProptestConfig::default() })]
     #[test]
-    fn random_programs_on_a_mapping_device(ops in prop::collection::vec(op(), 1..300)) { run(Source::Granules, ops); }
+    fn random_programs_on_a_mapping_device(ops in prop::collection::vec(op(), 1..300)) {
+        run(Source::Granules, [false; 2], 0, ops);
+    }
     #[test]
-    fn random_programs_on_segments(ops in prop::collection::vec(op(), 1..300)) { run(Source::Segments, ops); }
+    fn random_programs_with_ties(
+        contiguous in any::<[bool; 2]>(), tie in 0u32..9, ops in prop::collection::vec(op(), 1..300)
+    ) {
+        run(Source::Granules, contiguous, tie, ops);
+    }
+    #[test]
+    fn random_programs_on_segments(ops in prop::collection::vec(op(), 1..300)) {
+        run(Source::Segments, [false, true], 5, ops);
+    }
     #[test]
     fn random_programs_on_segments_of_their_own(ops in prop::collection::vec(op(), 1..300)) {
-        run(Source::OwnSegments, ops);
+        run(Source::OwnSegments, [false; 2], 0, ops);
     }
 }

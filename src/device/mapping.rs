@@ -21,6 +21,18 @@ pub trait Mapping: Send + Sync {
     fn close_window(&self) -> Result<()>;
     /// Creates physical granules `first..first + count`, all or none.
     fn create(&self, first: u64, count: u64) -> Result<()>;
+    /// The same in physical allocations of `each` granules, the last perhaps of fewer: such granules are a *tie*. They are
+    /// mapped, unmapped and released only together, in their order. A device whose memory is all one needs no more than
+    /// `create`.
+    fn create_tied(&self, first: u64, count: u64, each: u64) -> Result<()> {
+        let _ = each;
+        self.create(first, count)
+    }
+    /// How many granules a tie should have at most that is made only to spare calls, and how many must be wanted at once
+    /// for that; 0: calls cost too little.
+    fn tie(&self) -> (u32, u32) {
+        (0, 0)
+    }
     /// Gives physical granules back; they must not be mapped.
     fn release(&self, first: u64, count: u64) -> Result<()>;
     /// Maps granules `first..first + count` at the addresses from `window + offset` on, all or none.

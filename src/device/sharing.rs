@@ -11,11 +11,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 pub enum SharedKind {
     /// Pieces of one sealed memory file.
     HostFile = 1,
-    /// A file descriptor of the CUDA driver for each granule.
+    /// A file descriptor of the CUDA driver for each handle: for a granule, or for several.
     CudaGranules = 2,
     /// `cuIpcGetMemHandle` of a whole segment.
     CudaSegment = 3,
-    /// A fabric handle of the CUDA driver for each granule, which also works on other machines.
+    /// A fabric handle of the CUDA driver for each handle, which also works on other machines.
     CudaFabric = 4,
 }
 
@@ -65,9 +65,14 @@ pub type Run = (u64, u64);
 
 /// Exports memory to other processes and imports theirs.
 pub trait Sharing: Send + Sync {
-    /// Whether each shared granule is a file descriptor of its own.
+    /// Whether each run of [`whole`](Self::whole) is a file descriptor of its own.
     fn by_granule(&self) -> bool;
-    /// Exports these granules, given in the order of addresses.
+    /// The runs in which memory with these granules goes to other processes, in the order of addresses: they may have
+    /// more granules, since a handle goes as a whole. Also returns how many of those are in front.
+    fn whole(&self, granules: &[Run]) -> Result<(u64, Vec<Run>)> {
+        Ok((0, granules.to_vec()))
+    }
+    /// Exports these granules, as [`whole`](Self::whole) has them.
     fn granules(&self, granules: &[Run]) -> Result<Exported>;
     /// Exports a segment that [`Device::alloc`](super::Device::alloc) returned. `Unsupported` if only granules can be
     /// shared.
@@ -90,7 +95,7 @@ pub trait Fabric: Send + Sync {
     fn make(&self, on: bool);
     /// Succeeds if these granules can be shared by fabric handles; otherwise `Unsupported`, with the reason.
     fn check(&self, granules: &[Run]) -> Result<()>;
-    /// Exports these granules, given in the order of addresses.
+    /// Exports these granules, as [`Sharing::whole`] has them.
     fn granules(&self, granules: &[Run]) -> Result<Exported>;
 }
 

@@ -6,6 +6,7 @@
 //! - `MILLPOND_CUDA_LIBRARY`: the CUDA driver library to load instead of the system's
 //! - `MILLPOND_NVML_LIBRARY`: the management library to count GPUs with instead of the system's
 //! - `MILLPOND_CUDA_MAPPING`: 0 or 1, whether `cuda` maps where it can
+//! - `MILLPOND_CUDA_HANDLE`: bytes of the largest handles of its mapped memory, with such a suffix
 //!
 //! An unset or empty variable means the built-in default. A bad value makes the first use of the library fail, with an
 //! error that names the variable.
@@ -25,6 +26,7 @@ const MAPPING: &str = "MILLPOND_HOST_MAPPING";
 const CUDA_LIBRARY: &str = "MILLPOND_CUDA_LIBRARY";
 const NVML_LIBRARY: &str = "MILLPOND_NVML_LIBRARY";
 const CUDA_MAPPING: &str = "MILLPOND_CUDA_MAPPING";
+const CUDA_HANDLE: &str = "MILLPOND_CUDA_HANDLE";
 
 /// The value of a variable; `None` when it is unset or empty.
 fn read<T>(name: &str, parse: impl FnOnce(&str) -> Option<T>, want: &str) -> Result<Option<T>> {
@@ -70,6 +72,7 @@ fn cuda_options() -> Result<CudaOptions> {
         library: path(CUDA_LIBRARY),
         nvml: path(NVML_LIBRARY),
         mapping: read(CUDA_MAPPING, parse_switch, "0 or 1")?.unwrap_or(true),
+        tie: read(CUDA_HANDLE, parse_bytes, "bytes, such as 64M")?,
         ..CudaOptions::default()
     })
 }

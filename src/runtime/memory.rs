@@ -320,8 +320,18 @@ impl Memory {
     /// A new pool whose reserved bytes never exceed `limit` (0: none).
     pub fn pool_create(&self, limit: u64) -> Result<PoolId> {
         match self.open()? {
-            How::Pooled(p) => p.pond.pool_create(limit),
+            How::Pooled(p) => p.pond.pool_create(limit, false),
             How::Unpooled(u) => u.pool_create(limit),
+        }
+    }
+
+    /// The same; each block of the pool lies in one physical allocation of the device, so that others see all of it by its
+    /// address. `Unsupported` where the driver's own pool keeps the memory.
+    pub fn pool_create_contiguous(&self, limit: u64) -> Result<PoolId> {
+        match self.open()? {
+            How::Pooled(p) => p.pond.pool_create(limit, true),
+            How::Unpooled(u) if !u.by_driver() => u.pool_create(limit),
+            How::Unpooled(_) => fail!(Code::Unsupported, "the driver's pool does not say where a block lies"),
         }
     }
 

@@ -300,6 +300,7 @@ fn limits_hold_and_say_so() {
         struct_size: size_of::<millpond_pool_options>(),
         limit_bytes: LIMIT as u64,
         name: c"capture".as_ptr(),
+        flags: 0,
     };
     ok(unsafe { millpond_pool_create(f.device, &options, &mut pool) });
     let (mut p, mut q) = (null_mut(), null_mut());
@@ -430,11 +431,25 @@ fn structs_of_other_sizes() {
     ok(unsafe { millpond_device_get_stats(f.device, &mut newer.0) });
     assert_eq!((newer.0.allocated_bytes.current, newer.1), (1024, 0x5555_5555));
     // Options: too small for the size itself, then without the fields after the first.
-    let mut o = millpond_pool_options { struct_size: 4, limit_bytes: 1, name: without_provenance_mut(1) };
+    let mut o =
+        millpond_pool_options { struct_size: 4, limit_bytes: 1, name: without_provenance_mut(1), flags: 0 };
     let mut pool = null_mut();
     fails(unsafe { millpond_pool_create(f.device, &o, &mut pool) }, MILLPOND_E_INVALID_ARGUMENT);
-    o.struct_size = 16;
+    (o.struct_size, o.flags) = (16, 6);
     ok(unsafe { millpond_pool_create(f.device, &o, &mut pool) });
+    ok(unsafe { millpond_pool_destroy(pool) });
+    // All of it, with flags that there are not.
+    (o.struct_size, o.name) = (size_of_val(&o), null());
+    fails(unsafe { millpond_pool_create(f.device, &o, &mut pool) }, MILLPOND_E_INVALID_ARGUMENT);
+    o.flags = MILLPOND_POOL_CONTIGUOUS;
+    ok(unsafe { millpond_pool_create(f.device, &o, &mut pool) });
+    let mut p = null_mut();
+    fails(unsafe { millpond_pool_alloc(pool, 2, null_mut(), &mut p) }, MILLPOND_E_OUT_OF_MEMORY);
+    ok(unsafe { millpond_pool_destroy(pool) });
+    o.limit_bytes = 4 << 20;
+    ok(unsafe { millpond_pool_create(f.device, &o, &mut pool) });
+    ok(unsafe { millpond_pool_alloc(pool, 3 << 20, null_mut(), &mut p) });
+    ok(unsafe { millpond_free(p) });
     ok(unsafe { millpond_pool_destroy(pool) });
     let odd: *mut millpond_stats = (&raw mut newer).wrapping_byte_add(1).cast();
     fails(unsafe { millpond_device_get_stats(f.device, odd) }, MILLPOND_E_INVALID_ARGUMENT);

@@ -465,6 +465,7 @@ impl Host {
             struct_size: size_of::<millpond_pool_options>(),
             limit_bytes: 0,
             name: name.as_ptr(),
+            flags: 0,
         };
         let mut pool = null_mut();
         ok(unsafe { millpond_pool_create(self.device, &options, &mut pool) });

@@ -118,6 +118,7 @@ impl Device {
             struct_size: size_of::<millpond_pool_options>(),
             limit_bytes: limit as u64,
             name: null(),
+            flags: 0,
         };
         let mut p = null_mut();
         outcome(unsafe { millpond_pool_create(ptr(self.0), &options, &mut p) }).unwrap();

@@ -154,6 +154,7 @@ fn the_file_names_tags_and_the_homes_of_scattered_memory() {
             struct_size: size_of::<millpond_pool_options>(),
             limit_bytes: 0,
             name: name.as_ptr(),
+            flags: 0,
         };
         let mut named = null_mut();
         outcome(unsafe { millpond_pool_create(ptr(d.0), &options, &mut named) }).unwrap();

@@ -81,7 +81,8 @@ fn parts(r: &millpond_oom_report) -> u64 {
 fn named(d: Device, name: &str, limit: usize) -> Pool {
     let name = CString::new(name).unwrap();
     let size = size_of::<millpond_pool_options>();
-    let options = millpond_pool_options { struct_size: size, limit_bytes: limit as u64, name: name.as_ptr() };
+    let options =
+        millpond_pool_options { struct_size: size, limit_bytes: limit as u64, name: name.as_ptr(), flags: 0 };
     let mut p = null_mut();
     outcome(unsafe { millpond_pool_create(ptr(d.0), &options, &mut p) }).unwrap();
     Pool(p.expose_provenance())

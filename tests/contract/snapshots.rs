@@ -167,6 +167,7 @@ fn a_snapshot_tells_whose_each_block_is() {
             struct_size: size_of::<millpond_pool_options>(),
             limit_bytes: 64 << 20,
             name: name.as_ptr(),
+            flags: 0,
         };
         let mut own = null_mut();
         outcome(unsafe { millpond_pool_create(ptr(d.0), &options, &mut own) }).unwrap();

@@ -22,6 +22,7 @@ mod cuda;
 mod sharing;
 
 mod backends;
+mod contiguous;
 mod device;
 mod driver;
 #[cfg(feature = "capi")]

@@ -8,9 +8,10 @@ use std::sync::Arc;
 const GIB: u64 = 1 << 30;
 
 /// A card on which memory costs nothing of this machine.
-fn card(gib: u64) -> (Fake, Arc<DeviceState>) {
+fn card(gib: u64, tie: u64) -> (Fake, Arc<DeviceState>) {
     let capacity = format!("{gib}G");
-    let fake = Fake::new(&[("capacity", &capacity), ("strict", "1"), ("no_fd", "1")], |_| {});
+    let settings = [("capacity", capacity.as_str()), ("strict", "1"), ("no_fd", "1")];
+    let fake = Fake::new(&settings, |o| o.tie = Some(tie));
     let device = runtime::device("cuda", 0).unwrap();
     (fake, device)
 }
@@ -73,7 +74,7 @@ fn ours(fake: &Fake, d: &DeviceState, bytes: u64) -> (u64, u64) {
 
 #[test]
 fn the_first_gib_and_the_whole_card() {
-    let (fake, d) = card(80);
+    let (fake, d) = card(80, GRANULE);
     for gib in [1, 64] {
         let bytes = gib * GIB;
         let rows = [
@@ -100,6 +101,31 @@ fn the_first_gib_and_the_whole_card() {
     assert_eq!(calls("cuMemSetAccess"), 1, "opened once");
     assert_eq!(calls("cuMemUnmap"), 1, "whole mappings, one call");
     fake.end();
+}
+
+/// With large handles while memory is plentiful.
+#[test]
+fn large_handles_cost_as_little_as_others_do() {
+    for mib in [32, 64] {
+        let (fake, d) = card(80, mib * MIB);
+        for gib in [1, 64, 79] {
+            let bytes = gib * GIB;
+            let one = alloc(&fake, bytes);
+            let torch = segments(&fake, bytes, 20 * MIB);
+            let ours = ours(&fake, &d, bytes);
+            let [first, both] =
+                [ours.0 as f64 / one.0 as f64, (ours.0 + ours.1) as f64 / (torch.0 + torch.1) as f64];
+            println!(
+                "{gib} GiB, handles of {mib} MiB: {ours:?} µs, {first:.2} x cuMemAlloc; {both:.2} x handles of 20 MiB"
+            );
+            assert_eq!(fake.used(0), 0);
+            if mib == 64 {
+                assert!(gib > 1 || first <= 3.0, "{first}");
+                assert!(gib == 1 || both <= 1.5, "{both}");
+            }
+        }
+        fake.end();
+    }
 }
 
 /// The calls to the driver that `body` makes: create, map, access, unmap, release.

@@ -33,6 +33,41 @@ fn granules_between_two_processes() {
     two_processes("share::importer", Fake::new(&MAPPED, |_| {}), &[], &[1000, 5 * MIB + 100]);
 }
 
+/// A block of a contiguous pool is one descriptor, wherever in it the block lies.
+#[test]
+fn a_contiguous_block_between_two_processes() {
+    let fake = Fake::new(&MAPPED, |_| {});
+    let d = device(0);
+    let options = millpond_pool_options {
+        struct_size: size_of::<millpond_pool_options>(),
+        limit_bytes: 0,
+        name: std::ptr::null(),
+        flags: MILLPOND_POOL_CONTIGUOUS,
+    };
+    let mut pool = null_mut();
+    ok(unsafe { millpond_pool_create(d, &options, &mut pool) });
+    let mut blocks = Vec::new();
+    for bytes in [3 * MIB, 5 * MIB + 100, 20 * MIB] {
+        let mut p = null_mut();
+        ok(unsafe { millpond_pool_alloc(pool, bytes, null_mut(), &mut p) });
+        let (mut info, mut count) = (0, 0);
+        ok(unsafe { millpond_export_get_size(p, &mut info, &mut count) });
+        let sent = export(p);
+        assert_eq!((count, sent.fds.len(), sent.info.len()), (2, 2, info), "the ticket and one handle");
+        write(d, p, &pattern(4, bytes));
+        let mut other = Importer::start("share::importer", "cuda", sent, bytes, &[]);
+        assert_eq!(other.ask("has 4"), "good");
+        assert_eq!(other.ask("write 5"), "good");
+        assert_eq!(read(d, p, bytes), pattern(5, bytes));
+        assert_eq!(other.ask("close"), "good");
+        other.end();
+        blocks.push(p);
+    }
+    blocks.into_iter().for_each(free);
+    ok(unsafe { millpond_pool_destroy(pool) });
+    fake.end();
+}
+
 #[test]
 fn segments_between_two_processes() {
     // The last one is a segment of its own.

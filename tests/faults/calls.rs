@@ -149,6 +149,7 @@ pub fn pool_of(w: &mut World) -> Outcome<Pool> {
         struct_size: size_of::<millpond_pool_options>(),
         limit_bytes: 0,
         name: null(),
+        flags: 0,
     };
     let mut p = null_mut();
     outcome(unsafe { millpond_pool_create(ptr(w.d.0), &options, &mut p) })?;

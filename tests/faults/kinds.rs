@@ -88,10 +88,15 @@ fn without_streams(t: &mut C_DeviceInterface) {
 }
 
 fn driver(settings: &[(&str, &str)], options: &str) -> Opened {
+    driver_in(settings, options, None)
+}
+
+/// Mapped memory in handles of so many bytes at most.
+fn driver_in(settings: &[(&str, &str)], options: &str, tie: Option<u64>) -> Opened {
     let capacity = format!("{}M", CAPACITY / MIB);
     let mut all = vec![("capacity", capacity.as_str()), ("devices", "2"), ("keep_log", "1")];
     all.extend_from_slice(settings);
-    let fake = Fake::new(&all, |_| {});
+    let fake = Fake::new(&all, |o| (o.tie, o.tie_growth) = (tie, tie));
     runtime::set_default_options(Some("cuda"), None, options).unwrap();
     Opened { device: Device::get("cuda", 0).unwrap(), type_name: "cuda", truth: Truth::Driver(fake) }
 }
@@ -196,6 +201,7 @@ kinds! {
     a_plugin_without_streams: true, false, plugin(without_streams);
     cuda_that_maps: true, false, cuda_behind_seam();
     cuda_driver: true, true, driver(&[], "");
+    cuda_driver_in_large_handles: true, true, driver_in(&[], "", Some(6 << 20));
     cuda_driver_without_mapping: true, true, driver(&[("no_vmm", "1"), ("capacity", "192M")], "");
     cuda_driver_pool: false, true, driver(&[], "backend:cudaMallocAsync");
 }

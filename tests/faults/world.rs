@@ -75,6 +75,7 @@ impl World {
             struct_size: size_of::<millpond_pool_options>(),
             limit_bytes: 0,
             name: POOL_NAME.as_ptr(),
+            flags: 0,
         };
         let mut own = std::ptr::null_mut();
         outcome(unsafe { millpond_pool_create(ptr(d.0), &options, &mut own) }).unwrap();

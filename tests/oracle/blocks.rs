@@ -66,7 +66,12 @@ impl Run {
                 m.granules.refused(target);
                 if e.code == MILLPOND_E_OUT_OF_MEMORY && !asleep {
                     *m.refused.entry(asked).or_default() += 1;
-                    let free = m.limited || m.beside || m.faulty || m.options || !self.kind.maps;
+                    let free = m.limited
+                        || m.beside
+                        || m.faulty
+                        || m.options
+                        || !self.kind.maps
+                        || self.kind.tie > 0;
                     let kept = m.captures.iter().any(Option::is_some)
                         || !m.exports.is_empty()
                         || !m.asleep.is_empty()

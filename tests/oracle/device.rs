@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 pub const NAME: &str = "oracle";
 
-struct Type(HostType, Option<u64>);
-struct Sim(Arc<dyn Device>, Option<u64>);
+struct Type(HostType, Option<u64>, u64);
+struct Sim(Arc<dyn Device>, Option<u64>, u64);
 
 /// Registers the type, with one device of so many bytes; with `numbers`, only so many blocks can be told apart, and few
-/// pieces be shown.
-pub fn register(capacity: usize, mapping: bool, numbers: Option<u64>) {
+/// pieces be shown. `tie`: granules of its ties at most.
+pub fn register(capacity: usize, mapping: bool, numbers: Option<u64>, tie: u64) {
     let options = HostOptions { device_count: 1, capacity: capacity as u64, mapping };
-    runtime::register_type(Arc::new(Type(HostType::new("behind", options), numbers))).unwrap();
+    runtime::register_type(Arc::new(Type(HostType::new("behind", options), numbers, tie))).unwrap();
 }
 
 impl DeviceType for Type {
@@ -34,7 +34,7 @@ impl DeviceType for Type {
         self.0.device_count()
     }
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
-        Ok(Arc::new(Sim(self.0.open(ordinal)?, self.1)))
+        Ok(Arc::new(Sim(self.0.open(ordinal)?, self.1, self.2)))
     }
 }
 
@@ -239,7 +239,9 @@ impl Mapping for Sim {
     }
     fn open_window(&self, bytes: u64) -> Result<u64> {
         let base = self.real().open_window(bytes)?;
-        world().window = Some((base as usize, vec![None; (bytes / GRANULE) as usize]));
+        let mut w = world();
+        w.window = Some((base as usize, vec![None; (bytes / GRANULE) as usize]));
+        w.ties.clear();
         Ok(base)
     }
     fn close_window(&self) -> Result<()> {
@@ -252,9 +254,21 @@ impl Mapping for Sim {
         world().taken += count * GRANULE;
         Ok(())
     }
+    fn tie(&self) -> (u32, u32) {
+        (self.2 as u32, 2)
+    }
+    fn create_tied(&self, first: u64, count: u64, each: u64) -> Result<()> {
+        Mapping::create(self, first, count)?;
+        let tie = |at| (at, each.min(first + count - at));
+        world().ties.extend((first..first + count).step_by(each as usize).map(tie));
+        Ok(())
+    }
     fn release(&self, first: u64, count: u64) -> Result<()> {
         go("release")?;
         let mut w = world();
+        if w.cuts_a_tie(first, count) {
+            w.violate("a part of a tie goes back to the device");
+        }
         if let Some(text) = w.unordered(&[(1 << 60 | (first * GRANULE), count * GRANULE)], None) {
             w.violate(format!("granules go back to the device before {text} on them"));
         }
@@ -264,11 +278,16 @@ impl Mapping for Sim {
         }
         drop(w);
         self.real().release(first, count)?;
-        world().taken -= count * GRANULE;
+        let mut w = world();
+        w.taken -= count * GRANULE;
+        w.ties.retain(|at, _| !(first..first + count).contains(at));
         Ok(())
     }
     fn map(&self, offset: u64, first: u64, count: u64) -> Result<()> {
         go("map")?;
+        if world().cuts_a_tie(first, count) {
+            world().violate("a part of a tie is mapped");
+        }
         self.real().map(offset, first, count)?;
         if let Some((_, shown)) = &mut world().window {
             for i in 0..count {

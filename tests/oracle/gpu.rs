@@ -127,14 +127,16 @@ fn ourselves(device: i32, body: impl FnOnce(&Fake)) {
     OURS.set(false);
 }
 
-pub fn register(manner: Manner, capacity: usize) {
+pub fn register(manner: Manner, capacity: usize, tie: u64) {
     let c = controls();
     (c.observe)(None);
     let capacity = capacity.to_string();
     let devices = manner.devices.to_string();
     let mut settings = vec![("capacity", capacity.as_str()), ("devices", &devices)];
     settings.extend(manner.settings);
-    c.fake.renew(&settings, |_| {});
+    c.fake.renew(&settings, |o| {
+        (o.tie, o.tie_growth) = (Some(tie * super::cuda::GRANULE), Some(2 * super::cuda::GRANULE));
+    });
     (c.pace)(1);
     let (name, options) = (CString::new("cuda").unwrap(), CString::new(manner.options).unwrap());
     let status = unsafe { millpond_set_default_options(name.as_ptr(), -1, options.as_ptr()) };

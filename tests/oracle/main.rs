@@ -71,6 +71,7 @@ macro_rules! kinds {
 kinds! {
     mapping
     few_numbers
+    ties
     small
     segments
     plugin
@@ -81,6 +82,7 @@ kinds! {
     cuda
     cuda_two
     cuda_old
+    cuda_ties
     cuda_segments
     cuda_none
     cuda_async
@@ -107,7 +109,7 @@ several! {
 /// Every kind of device has its test above.
 #[test]
 fn all_kinds_are_there() {
-    assert_eq!(KINDS.len(), 15);
+    assert_eq!(KINDS.len(), 17);
 }
 
 /// Programs that failed once.

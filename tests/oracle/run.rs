@@ -29,6 +29,8 @@ pub struct Kind {
     pub cuda: Option<gpu::Manner>,
     /// Where that is little: for how many blocks there are numbers.
     pub numbers: Option<u64>,
+    /// Granules of a tie at most.
+    pub tie: u64,
 }
 
 const MIB: usize = 1 << 20;
@@ -38,6 +40,7 @@ const LARGE: u64 = 1 << 20;
 pub const KINDS: &[Kind] = &[
     Kind { name: "mapping", maps: true, capacity: 32 * MIB, ..PLAIN },
     Kind { name: "few_numbers", maps: true, capacity: 32 * MIB, numbers: Some(1000), ..PLAIN },
+    Kind { name: "ties", maps: true, capacity: 32 * MIB, tie: 4, ..PLAIN },
     Kind { name: "small", maps: true, capacity: 14 * MIB, ..PLAIN },
     Kind { name: "segments", capacity: 48 * MIB, ..PLAIN },
     of("plugin", plugin::FULL),
@@ -59,6 +62,7 @@ pub const KINDS: &[Kind] = &[
     Kind { maps: true, ..cuda("cuda_two", gpu::Manner { devices: 2, ..ONE }) },
     // Without an event of all streams, and much else that is newer.
     Kind { maps: true, ..cuda("cuda_old", gpu::Manner { settings: &[("driver", "12000")], ..ONE }) },
+    Kind { maps: true, tie: 3, ..cuda("cuda_ties", ONE) },
     cuda("cuda_segments", gpu::Manner { options: "expandable_segments:False", ..ONE }),
     Kind { exact: false, ..cuda("cuda_none", gpu::Manner { devices: 2, options: "backend:none", ..ONE }) },
     Kind {
@@ -68,7 +72,7 @@ pub const KINDS: &[Kind] = &[
 ];
 
 const PLAIN: Kind =
-    Kind { name: "", maps: false, exact: true, capacity: 0, plugin: None, cuda: None, numbers: None };
+    Kind { name: "", maps: false, exact: true, capacity: 0, plugin: None, cuda: None, numbers: None, tie: 0 };
 const ONE: gpu::Manner = gpu::Manner { devices: 1, settings: &[], options: "" };
 
 const fn cuda(name: &'static str, manner: gpu::Manner) -> Kind {
@@ -95,8 +99,8 @@ impl Kind {
         world::reset(lie);
         match (self.plugin, self.cuda) {
             (Some(manner), _) => plugin::register(manner),
-            (_, Some(manner)) => gpu::register(manner, self.capacity),
-            _ => device::register(self.capacity, self.maps, self.numbers),
+            (_, Some(manner)) => gpu::register(manner, self.capacity, self.tie),
+            _ => device::register(self.capacity, self.maps, self.numbers, self.tie),
         }
         let d = Device::get(if self.cuda.is_some() { "cuda" } else { "oracle" }, 0).unwrap();
         if self.cuda.is_some() {

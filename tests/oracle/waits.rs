@@ -101,7 +101,13 @@ impl Run {
         let m = self.m();
         let free = m.limited || m.beside || m.faulty || m.options || m.released || m.restored;
         let kept = m.captures.iter().any(Option::is_some) || !m.exports.is_empty() || !m.asleep.is_empty();
-        if !self.kind.maps || self.kind.numbers.is_some() || free || kept || IN_CALLBACK.get() {
+        if !self.kind.maps
+            || self.kind.tie > 0
+            || self.kind.numbers.is_some()
+            || free
+            || kept
+            || IN_CALLBACK.get()
+        {
             return None;
         }
         let w = world();

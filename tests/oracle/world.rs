@@ -128,6 +128,8 @@ pub struct World {
     /// Where the window of a device that maps begins, and which granule each of its granules shows.
     pub window: Option<(usize, Vec<Option<u64>>)>,
     pub segments: BTreeMap<usize, usize>,
+    /// Granules in one piece, by the first: how many.
+    pub ties: BTreeMap<u64, u64>,
     pub taken: u64,
     pub lie: Lie,
     /// Questions in a row, with no other call between.
@@ -246,6 +248,12 @@ impl World {
             self.handles += 16;
             self.handles
         })
+    }
+
+    /// Whether a run of granules has a part of a tie.
+    pub fn cuts_a_tie(&self, first: u64, count: u64) -> bool {
+        let met = self.ties.range(..first + count).filter(|t| t.0 + t.1 > first);
+        met.into_iter().any(|(&at, &n)| at < first || at + n > first + count)
     }
 
     pub fn stream_create(&mut self) -> u64 {

@@ -241,11 +241,13 @@ impl<H: Hook> Mapping for Seam<H> {
         granule_numbers as numbers() -> u64;
         most_mappings as most_mappings() -> u64;
         maps_together as maps_together() -> bool;
+        tie as tie() -> (u32, u32);
     }
     calls! { in_mapping;
         map_window as open_window(bytes: u64) -> u64;
         map_close as close_window() -> (), |_done| 0;
         granules_create as create(first: u64, count: u64) -> (), |_done| count * GRANULE;
+        granules_create as create_tied(first: u64, count: u64, each: u64) -> (), |_done| count * GRANULE;
         granules_release as release(first: u64, count: u64) -> (), |_done| count * GRANULE;
         map as map(offset: u64, first: u64, count: u64) -> ();
         map_runs as map_runs(offset: u64, runs: &[(u64, u64)]) -> ();
@@ -258,6 +260,7 @@ impl<H: Hook> Sharing for Seam<H> {
         shares_by_granule as by_granule() -> bool;
     }
     calls! { in_sharing;
+        share_whole as whole(granules: &[Run]) -> (u64, Vec<Run>);
         share_granules as granules(granules: &[Run]) -> Exported;
         share_segment as segment(addr: u64) -> Exported;
         open_shared as open(memory: &Imported<'_>) -> u64;

@@ -173,7 +173,7 @@ fn layouts() -> &'static [Layout] {
             max_alloc_bytes, extra_padding_bytes, init_alloc_bytes, realloc_bytes, compute_capability,
             runtime_version, driver_version, name, pci_bus_id, uuid,
         }
-        millpond_pool_options { struct_size, limit_bytes, name }
+        millpond_pool_options { struct_size, limit_bytes, name, flags }
         millpond_counter { current, peak, total }
         millpond_stats {
             struct_size, requested_bytes, allocated_bytes, active_bytes, reserved_bytes, blocks, segments,

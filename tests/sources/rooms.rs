@@ -63,7 +63,7 @@ fn every_room_only_looks_down() {
 /// The floors of `core`, lowest first: a file names only those on lower floors, and its own.
 const CORE: [&[&str]; 10] = [
     &["backing", "units"],
-    &["shape", "types", "layout", "report"],
+    &["shape", "types", "layout", "report", "tied"],
     &["desc"],
     &["bins", "aliases"],
     &["order"],

@@ -80,6 +80,7 @@ impl Device {
                     struct_size: size_of::<millpond_pool_options>(),
                     name: name.as_ptr(),
                     limit_bytes: 0,
+                    flags: 0,
                 };
                 // SAFETY: as above, and the options are complete.
                 done(unsafe { millpond_pool_create(self.0, &options, &mut p) });

@@ -275,12 +275,14 @@ class [[nodiscard]] Pool : public PoolView {
   /// The empty handle.
   Pool() noexcept = default;
   /// A new pool. `limit_bytes` bounds what it reserves (0: no limit of its own); `name` may be NULL
-  /// and is copied.
-  explicit Pool(Device on, std::uint64_t limit_bytes = 0, const char* name = nullptr) {
+  /// and is copied; `flags` are MILLPOND_POOL_* bits.
+  explicit Pool(Device on, std::uint64_t limit_bytes = 0, const char* name = nullptr,
+                std::uint64_t flags = 0) {
     millpond_pool_options options{};
     options.struct_size = sizeof options;
     options.limit_bytes = limit_bytes;
     options.name = name;
+    options.flags = flags;
     check(millpond_pool_create(on.get(), &options, &raw_));
   }
   /// Takes the pool over; `other` is left empty.

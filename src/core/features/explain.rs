@@ -103,7 +103,8 @@ impl Ground {
             if !all {
                 r.missing |= OomMissing::LARGEST;
             }
-            let whole = if self.config.mapping { granules * GRANULE } else { 0 };
+            // What lies apart helps where it can be put together.
+            let whole = if self.config.mapping && !h.contiguous { granules * GRANULE } else { 0 };
             shares.push(Share {
                 pool,
                 stream: h.heap.stream(),

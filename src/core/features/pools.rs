@@ -149,6 +149,7 @@ impl Ground {
         let of = (!unordered).then(|| self.order.stream(stream));
         let mut h = self.lock(heap);
         h.inherited = false;
+        h.contiguous = self.is_contiguous(pool);
         h.serve(pool, stream, of, if unordered { USES } else { 0 });
         drop(h);
         Ok(heap)
@@ -159,8 +160,14 @@ impl Ground {
         self.all_pools().for_each(Pool::forget_heaps);
     }
 
-    /// A new pool; `limit` bounds its reserved bytes, 0 means no limit.
-    pub(crate) fn pool_create(&self, limit: u64) -> Result<PoolId> {
+    /// Whether each block of the pool lies in one physical allocation.
+    pub(in crate::core) fn is_contiguous(&self, pool: u32) -> bool {
+        self.pool(PoolId(pool)).is_some_and(|p| p.contiguous.load(Relaxed))
+    }
+
+    /// A new pool; `limit` bounds its reserved bytes, 0 means no limit. `contiguous`: each of its blocks lies in one
+    /// physical allocation.
+    pub(crate) fn pool_create(&self, limit: u64, contiguous: bool) -> Result<PoolId> {
         let mut ledger = lock(&self.ledger);
         let i = self.pool_count.load(Relaxed);
         let spare = match ledger.spare_pools.len() > RESTING || i >= POOL_SLOTS - 1 {
@@ -179,6 +186,7 @@ impl Ground {
         };
         if let Some(p) = self.pools.get((id % POOL_SLOTS) as usize) {
             p.limit.store(limit, Relaxed);
+            p.contiguous.store(contiguous && self.config.mapping, Relaxed); // else segments do it
             for count in [&p.oom_count, &p.retries] {
                 count.store(0, Relaxed);
             }

@@ -154,6 +154,8 @@ impl Ground {
                 _ => runs.push(GranuleRun::new(granule, 1)),
             }
         }
+        // Each tie goes, and comes back, with one call.
+        let runs = runs.into_iter().flat_map(|run| g.cut_at_ties(run)).map(|piece| piece.0).collect();
         let mut asleep = SleepingMemory { runs, ..SleepingMemory::default() };
         let showing = self.aliases.lock().showing(|granule| asleep.has(granule));
         asleep.shown = showing.hide;
@@ -211,7 +213,8 @@ impl Ground {
     /// Brings the memory back, with its contents, and maps it where it was mapped. All or nothing.
     fn raise(&self, a: &SleepingMemory) -> Result<()> {
         for (n, run) in a.runs.iter().enumerate() {
-            let back = self.backing.create_again(run.first, run.count).and_then(|()| match a.saved {
+            let tied = self.growing().tie_of(run.first).is_some();
+            let back = self.backing.create_again(run.first, run.count, tied).and_then(|()| match a.saved {
                 true => self.backing.load(run.first, run.count).inspect_err(|_| {
                     self.backing.discard(run.first, run.count); // nobody has used it
                 }),
@@ -361,7 +364,7 @@ impl Ground {
             a.shown.iter().filter_map(|s| self.aliases.lock().take_hidden(s.0.first)).collect();
         self.forget_ranges(&hidden);
         // After a sleep that failed half way, some granules are awake.
-        let mut awake = Vec::new();
+        let (mut awake, mut lots) = (Vec::new(), Vec::new());
         {
             let mut g = self.growing();
             for mut h in self.lock_pool(pool).into_values() {
@@ -370,21 +373,32 @@ impl Ground {
                 for (run, id) in runs {
                     let Some(block) = h.take_part(id, run.extent()) else { continue };
                     h.put_id(block.id);
-                    for granule in run.granules() {
-                        if a.has(granule) {
-                            g.give_room(GranuleRun::new(granule, 1));
-                        } else {
-                            g.release(pool.0, GRANULE, 1);
-                            awake.push(granule);
+                    for (piece, tie) in g.cut_at_ties(run) {
+                        match tie {
+                            // All of it is the pool's, and goes with its first granule.
+                            Some(tie) if tie.first == piece.first => lots.push(tie),
+                            Some(_) => {}
+                            None => lots.extend(piece.granules().map(|granule| GranuleRun::new(granule, 1))),
                         }
                     }
                 }
             }
+            for lot in lots {
+                if a.has(lot.first) {
+                    let numbers = g.forget_tie(lot);
+                    g.give_room(numbers);
+                } else {
+                    g.release(pool.0, lot.bytes(), u64::from(lot.count));
+                    awake.push(lot);
+                }
+            }
             g.wake_up(pool.0, a.granules(), a.chunks, false);
         }
-        for granule in awake {
-            self.backing.discard(granule, 1); // it refused once; nobody uses it
-            self.growing().give_room(GranuleRun::new(granule, 1));
+        for lot in awake {
+            self.backing.discard(lot.first, lot.count); // it refused once; nobody uses it
+            let mut g = self.growing();
+            let numbers = g.forget_tie(lot);
+            g.give_room(numbers);
         }
         if a.saved {
             self.drop_saved(&a.runs);

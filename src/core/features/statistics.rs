@@ -123,6 +123,12 @@ impl Ground {
     /// Goes through the heaps one by one. Growth is locked.
     fn spaces(&self, g: &Growing<'_>, pool: Option<PoolId>) -> Spaces {
         let mut all = Spaces::default();
+        // Whole granules of a free piece, but those of ties that are partly used.
+        let whole_in = |piece: Extent| {
+            let cut = piece.whole().map_or(Vec::new(), |run| g.cut_at_ties(run));
+            let whole = cut.iter().filter(|(part, tie)| tie.is_none_or(|tie| tie == *part));
+            whole.map(|(part, _)| u64::from(part.count)).sum::<u64>()
+        };
         for heap in self.all_heaps() {
             let of = heap.pool();
             if of == NO_POOL || self.sleeps(PoolId(of)) {
@@ -131,13 +137,13 @@ impl Ground {
             let pinned = self.is_pinned(heap);
             let goes = |piece: Extent| match () {
                 () if pinned => 0,
-                () if self.config.mapping => piece.whole().map_or(0, |run| run.bytes()),
+                () if self.config.mapping => whole_in(piece) * GRANULE,
                 () if g.segment_of(piece.touched().first).is_some_and(|s| s.part == piece) => piece.bytes(),
                 () => 0,
             };
             let mut h = self.look(heap);
             self.drain(&mut h);
-            let mut space = h.space(goes);
+            let mut space = h.space(goes, whole_in);
             if pinned {
                 // An empty chunk that is kept cannot go either.
                 space.small += std::mem::take(&mut space.whole);

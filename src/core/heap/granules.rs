@@ -66,13 +66,14 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         sum
     }
 
-    /// The units of the largest free block of the large tier, the number of free granules, and whether all free blocks
-    /// were visited: at most `most` of each kind are. Blocks in quick slots are counted unmerged.
+    /// The units of the largest free block of the large tier, the number of free granules that are not in partly used
+    /// ties, and whether all free blocks were visited: at most `most` of each kind are. Blocks in quick slots are counted unmerged.
     pub(crate) fn free_room(&self, most: usize) -> (u32, u64, bool) {
         let (maps, mut granules, mut left) = (self.maps(), 0, most);
+        let free_in = |part: Extent| part.whole().map_or(0, |run| self.shared.tied.free_in(run));
         self.state.large.walk(maps, LARGE_UNITS, |id| {
             let d = maps.desc(id);
-            granules += Extent::new(d.off(), d.units()).whole().map_or(0, |run| u64::from(run.count));
+            granules += free_in(Extent::new(d.off(), d.units()));
             left -= 1;
             left > 0
         });
@@ -82,7 +83,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             largest = largest.max(d.units());
             granules += match d.tier_bits() {
                 ALIAS => u64::from(d.units() >> LARGE_UNITS_SHIFT),
-                _ => Extent::new(d.off(), d.units()).whole().map_or(0, |run| u64::from(run.count)),
+                _ => free_in(Extent::new(d.off(), d.units())),
             };
         }
         (largest, granules, left > 0)

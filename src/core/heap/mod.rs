@@ -13,6 +13,7 @@ use super::bins::Bins;
 use super::desc::{ALIAS, Desc, Found, Id, Maps, TUNED, USES, kind};
 use super::order::{Fence, Stream};
 use super::shape::{Class, Size, Tier, list_of};
+use super::tied::Tied;
 use super::types::{RETIRED, UNORDERED};
 
 use crate::base::biased::{Biased, Guard, OwnerGuard};
@@ -114,6 +115,8 @@ pub(crate) struct HeapState {
     pub granules: u64,
     /// Requests that are continuing without the lock: they may hold memory of the heap, or bring some.
     pub requests: u32,
+    /// Its blocks are not scattered.
+    pub contiguous: bool,
     /// Whether much of the free memory lies in partly used granules, when last checked.
     pub ragged: bool,
     /// Whether an empty chunk is kept for the next small or medium request.
@@ -154,6 +157,7 @@ impl HeapState {
             pieces: 0,
             granules: 0,
             requests: 0,
+            contiguous: false,
             ragged: false,
             empty: [false; 2],
             stream: None,
@@ -198,6 +202,7 @@ pub(crate) struct Shared<'a> {
     pub aliases: &'a Lock<Aliases, { levels::ALIASES }>,
     pub changed: &'a Changed,
     pub stuck: &'a Stuck,
+    pub tied: &'a Tied,
 }
 
 impl Heap {

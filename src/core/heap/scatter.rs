@@ -2,6 +2,7 @@
 //! granules, and the free ends of granules that are partly used.
 
 use super::super::desc::Id;
+use super::super::tied::{Part, Tied};
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::granules::FreeBlock;
 use super::{HeapState, LockedHeap};
@@ -120,8 +121,8 @@ fn cost_of_remainder(left: u32) -> u32 {
 }
 
 impl Edges {
-    /// Sorts the free memory into whole granules, heads and tails; returns the number of whole granules.
-    fn find(&mut self, free: &[FreeBlock], runs: &mut Vec<GranuleRun>) -> u64 {
+    /// Sorts the free memory that is in no tie into whole granules, heads and tails; returns the number of whole granules.
+    fn find(&mut self, free: &[FreeBlock], tied: &Tied, runs: &mut Vec<GranuleRun>) -> u64 {
         runs.clear();
         self.heads.clear();
         self.tails.clear();
@@ -133,13 +134,17 @@ impl Edges {
                 continue; // inside a granule
             }
             if let Some(run) = part.whole() {
-                runs.push(run);
-                sum += u64::from(run.count);
+                tied.cut(run, |part| {
+                    if let Part::Loose(run) = part {
+                        runs.push(run);
+                        sum += u64::from(run.count);
+                    }
+                });
             }
-            if off < from {
+            if off < from && !tied.is_tied(off >> LARGE_UNITS_SHIFT) {
                 self.heads.push((from - off, from));
             }
-            if to < end {
+            if to < end && !tied.is_tied(to >> LARGE_UNITS_SHIFT) {
                 self.tails.push((end - to, to));
             }
         }
@@ -207,7 +212,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     ) -> Result<Id, Unscattered> {
         let Scratch { free, runs, edges, pieces, order, .. } = scratch;
         self.free_list(free);
-        let have = edges.find(free, runs);
+        let have = edges.find(free, self.shared.tied, runs);
         let (whole, rest) = (units >> LARGE_UNITS_SHIFT, units & (LARGE_UNITS - 1));
         let two = |need| if units >= LEAST_OF_TWO { edges.pair(need) } else { None };
         let breaking = Ends { cost: cost_of_breaking(LARGE_UNITS - rest), ..Ends::default() };
@@ -261,10 +266,11 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         })
     }
 
-    /// Notes whether more than `most` units are free in partly used granules; `u64::MAX`: nobody needs to know.
+    /// Notes whether more than `most` units are free in partly used granules, beside those of ties; `u64::MAX`: nobody
+    /// needs to know.
     pub(crate) fn note_ragged(&mut self, most: u64) {
         self.state.ragged = false;
-        if most == u64::MAX {
+        if most == u64::MAX || self.state.contiguous {
             return;
         }
         let maps = self.maps();
@@ -273,7 +279,9 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let d = maps.desc(id);
             let free = Extent::new(d.off(), d.units());
             let whole = free.whole().map_or(0, |run| run.extent().units);
-            part += u64::from(free.units - whole);
+            // Its ends may lie in ties, which serve only in place.
+            let ends = u64::from(free.units - whole);
+            part += if ends > 0 { self.shared.tied.beside(free, ends) } else { 0 };
             true
         });
         self.state.ragged = part > most;

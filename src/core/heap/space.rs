@@ -21,7 +21,7 @@ pub(crate) struct Space {
     pub whole: u64,
     /// [B] the largest piece.
     pub longest: u64,
-    /// Whole granules that are free, also within a segment.
+    /// Whole granules that are free, also within a segment, but not those of a tie that is partly used.
     pub granules: u64,
     /// The most such granules side by side.
     pub run: u64,
@@ -47,8 +47,9 @@ impl Space {
 }
 
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
-    /// What is free here. `goes` says how much of a free piece could go back to the device.
-    pub(crate) fn space(&self, goes: impl Fn(Extent) -> u64) -> Space {
+    /// What is free here. `goes` says how many bytes of a free piece could go back to the device, `whole` how many whole
+    /// granules it has.
+    pub(crate) fn space(&self, goes: impl Fn(Extent) -> u64, whole: impl Fn(Extent) -> u64) -> Space {
         let s = &*self.state;
         let (now, waiting) = (s.counters.current()[SMALL], s.counters.waiting()[SMALL]);
         let empty = s.empty.iter().filter(|&&e| e).count() as u64;
@@ -101,7 +102,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             space.large_pieces += u64::from(rest > 0);
             space.longest = space.longest.max(piece.bytes());
             let run = piece.whole().map_or(0, |run| u64::from(run.count));
-            space.granules += run;
+            space.granules += whole(piece);
             space.run = space.run.max(run);
         }
         debug_assert!(space.granules * u64::from(LARGE_UNITS) <= s.granules * u64::from(LARGE_UNITS));

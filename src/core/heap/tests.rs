@@ -8,6 +8,7 @@ struct Rig {
     aliases: Lock<Aliases, { levels::ALIASES }>,
     changed: Changed,
     stuck: Stuck,
+    tied: Tied,
     heaps: Vec<&'static Heap>,
 }
 
@@ -21,12 +22,19 @@ impl Rig {
             aliases: Lock::new(Aliases::new(none, 0)),
             changed: Changed::default(),
             stuck: Stuck::default(),
+            tied: Tied::default(),
             heaps: (0..3).map(|i| &*Box::leak(Box::new(Heap::new(i, Source::Segments)))).collect(),
         }
     }
 
     fn shared(&self) -> Shared<'_> {
-        Shared { maps: &self.maps, aliases: &self.aliases, changed: &self.changed, stuck: &self.stuck }
+        Shared {
+            maps: &self.maps,
+            aliases: &self.aliases,
+            changed: &self.changed,
+            stuck: &self.stuck,
+            tied: &self.tied,
+        }
     }
 
     fn take(&self, looker: usize) -> Vec<u32> {

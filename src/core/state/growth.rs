@@ -6,6 +6,7 @@
 //! it before giving up.
 
 use super::super::desc::Reserved;
+use super::super::tied::Tied;
 use super::super::types::{COMMONS, Counter};
 use super::super::units::{Extent, GranuleRun, granule_bytes};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -55,6 +56,11 @@ pub(crate) struct Growth {
     segments: BTreeMap<u32, Segment>, // by first granule
     /// Those that are on their way back to the device.
     leaving: BTreeMap<u32, Segment>,
+    /// By first granule: granules that have one physical allocation together, and whether the number behind them stays
+    /// empty. They have it as long as those numbers are taken, asleep too.
+    ties: BTreeMap<u32, (u32, bool)>,
+    /// The same for those who do not hold the lock.
+    tied: Arc<Tied>,
     last_serial: u64,
     pub device: Holdings,
     /// The same bytes by class; none in tests.
@@ -74,8 +80,8 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    pub(crate) fn new(real: u32, reserved: Option<Arc<Reserved>>) -> Self {
-        Growth { room: BTreeMap::from([(0, real)]), reserved, ..Growth::default() }
+    pub(crate) fn new(real: u32, reserved: Option<Arc<Reserved>>, tied: Arc<Tied>) -> Self {
+        Growth { room: BTreeMap::from([(0, real)]), reserved, tied, ..Growth::default() }
     }
 
     // ---- the account -------------------------------------------------------------------------------
@@ -247,6 +253,51 @@ impl Growth {
         runs
     }
 
+    // ---- ties --------------------------------------------------------------------------------------
+
+    /// These granules have one physical allocation together. With `apart`, the number behind them stays empty, so that
+    /// no block lies across their end.
+    pub(crate) fn enter_tie(&mut self, run: GranuleRun, apart: bool) {
+        self.ties.insert(run.first, (run.count, apart));
+        self.tied.enter(run);
+    }
+
+    /// These granules have gone back to the device; returns the numbers that they had. They may be those of a tie.
+    pub(crate) fn forget_tie(&mut self, tie: GranuleRun) -> GranuleRun {
+        let gone = self.ties.remove(&tie.first);
+        if gone.is_some() {
+            self.tied.leave(tie);
+        }
+        let apart = gone.is_some_and(|t| t.1);
+        GranuleRun::new(tie.first, tie.count + u32::from(apart))
+    }
+
+    /// The tie of a granule, if it is in one.
+    pub(crate) fn tie_of(&self, granule: u32) -> Option<GranuleRun> {
+        let (&first, &(count, _)) = self.ties.range(..=granule).next_back()?;
+        (granule < first + count).then_some(GranuleRun::new(first, count))
+    }
+
+    pub(crate) fn has_ties(&self) -> bool {
+        !self.ties.is_empty()
+    }
+
+    /// Cuts a run of granules where ties begin and end: the pieces, each with its tie.
+    pub(crate) fn cut_at_ties(&self, run: GranuleRun) -> Vec<(GranuleRun, Option<GranuleRun>)> {
+        let (mut at, mut pieces) = (run.first, Vec::new());
+        while at < run.end() {
+            let tie = self.tie_of(at);
+            let next = match tie {
+                Some(tie) => tie.end(),
+                None => self.ties.range(at..).next().map_or(u32::MAX, |t| *t.0),
+            };
+            let end = next.min(run.end());
+            pieces.push((GranuleRun::new(at, end - at), tie));
+            at = end;
+        }
+        pieces
+    }
+
     // ---- segments ----------------------------------------------------------------------------------
 
     /// The granule numbers of a segment: one more than it has granules, so that segments that are not adjacent on the
@@ -397,7 +448,7 @@ mod tests {
 
     #[test]
     fn room_is_joined_and_taken_where_it_is_wanted() {
-        let mut g = Growth::new(10, None);
+        let mut g = Growth::new(10, None, Arc::default());
         let a = g.take_room(3, None).unwrap();
         let b = g.take_room(3, None).unwrap();
         assert_eq!(g.take_top(), Some(GranuleRun::new(9, 1)));
@@ -410,8 +461,24 @@ mod tests {
     }
 
     #[test]
+    fn runs_are_cut_where_ties_begin_and_end() {
+        let mut g = Growth::new(100, None, Arc::default());
+        let (a, b) = (GranuleRun::new(10, 4), GranuleRun::new(14, 3));
+        g.enter_tie(a, true);
+        g.enter_tie(b, false);
+        let run = GranuleRun::new;
+        assert_eq!(
+            g.cut_at_ties(run(5, 14)),
+            [(run(5, 5), None), (a, Some(a)), (b, Some(b)), (run(17, 2), None)]
+        );
+        assert_eq!(g.cut_at_ties(run(12, 3)), [(run(12, 2), Some(a)), (run(14, 1), Some(b))]);
+        assert_eq!((g.forget_tie(a), g.forget_tie(b)), (run(10, 5), b));
+        assert_eq!(g.cut_at_ties(run(5, 14)), [(run(5, 14), None)]);
+    }
+
+    #[test]
     fn a_segment_counts_to_the_byte_for_whoever_has_its_parts() {
-        let mut g = Growth::new(100, None);
+        let mut g = Growth::new(100, None, Arc::default());
         let part = Extent::new(0, 2 * LARGE_UNITS + 5);
         let bytes = part.bytes() + 777; // less than a unit beyond
         g.enter_segment(part, bytes, 1, false);
@@ -433,7 +500,7 @@ mod tests {
     #[test]
     fn a_pool_may_end_while_a_segment_that_was_given_to_it_goes_back() {
         for refused in [false, true] {
-            let mut g = Growth::new(100, None);
+            let mut g = Growth::new(100, None, Arc::default());
             let part = Extent::new(0, LARGE_UNITS);
             g.enter_segment(part, part.bytes(), 1, true);
             g.change_pool(1, 2, part.bytes(), 0); // the other pool has stolen all of it, and gives it back
@@ -454,7 +521,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_counts_for_the_limits_and_not_for_the_peaks() {
-        let mut g = Growth::new(100, None);
+        let mut g = Growth::new(100, None, Arc::default());
         g.hold(1, 10, 1);
         g.claim(1, 5);
         assert_eq!((g.taken(1), g.taken(2)), ((15, 15), (15, 0)));

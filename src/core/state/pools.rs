@@ -4,7 +4,7 @@ use super::super::heap::Heap;
 use super::super::order::Waits;
 use super::super::types::PoolId;
 use crate::base::slots::AtomicRef;
-use crate::base::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed, levels, lock};
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::Relaxed, levels, lock};
 use std::collections::HashMap;
 
 /// Entries of the lock-free cache of heaps, indexed by a hash of the stream.
@@ -15,6 +15,8 @@ pub struct Pool {
     /// Its current id; `u32::MAX` once destroyed.
     pub(crate) id: AtomicU32,
     pub(crate) limit: AtomicU64, // [B] of reserved; 0: none
+    /// Each of its blocks lies in one physical allocation.
+    pub(crate) contiguous: AtomicBool,
     pub(crate) oom_count: AtomicU64,
     /// Requests that the device, or a limit, refused, and that went on elsewhere.
     pub(crate) retries: AtomicU64,
@@ -77,6 +79,7 @@ impl Pool {
         Pool {
             id: AtomicU32::new(u32::MAX),
             limit: AtomicU64::new(0),
+            contiguous: AtomicBool::new(false),
             oom_count: AtomicU64::new(0),
             retries: AtomicU64::new(0),
             kept: AtomicU32::new(0),

@@ -31,7 +31,7 @@ impl Search<'_> {
             let granules = over().div_ceil(1 << GRANULE_SHIFT);
             let (taken, transit) = {
                 let mut g = ground.growing();
-                let taken = ground.take_free(&mut g, ground.heaps_but(req.heap), granules);
+                let taken = ground.take_free(&mut g, ground.heaps_but(req.heap), granules, false);
                 let transit = (!taken.is_empty()).then(|| g.begin_transit(Parts::Any));
                 (taken, transit)
             };

@@ -5,7 +5,9 @@ use super::super::heap::{FreeBlock, Heap};
 use super::super::shape::Tier;
 use super::super::state::growth::{Growth, Parts};
 use super::super::types::PoolId;
-use super::super::units::{Extent, GRANULE, GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, granule_bytes};
+use super::super::units::{
+    Extent, GRANULE, GRANULE_SHIFT, GranuleRun, LARGE_SHIFT, LARGE_UNITS, granule_bytes,
+};
 use super::{Request, Search, gained, ours};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Relaxed;
@@ -14,6 +16,21 @@ use crate::fail;
 /// If segments may grow, a later one is 1 / this of what is reserved. Of the parts from a half to a sixteenth, this one
 /// needed about the least memory on the traces.
 const GROWTH_PART: u64 = 8;
+
+/// Numbers for new granules.
+#[derive(Clone, Copy)]
+pub(super) struct Numbers {
+    pub all: GranuleRun,
+    /// The last one stays empty.
+    pub apart: bool,
+}
+
+impl Numbers {
+    /// Those that get memory.
+    fn run(self) -> GranuleRun {
+        GranuleRun::new(self.all.first, self.all.count - u32::from(self.apart))
+    }
+}
 
 impl Ground {
     /// How many more bytes the limits allow a pool to take, and the reason why not more.
@@ -48,7 +65,7 @@ impl Ground {
     }
 
     /// The granule after the last free one that a heap owns: the best place for it to grow.
-    fn end_of(&self, heap: &'static Heap) -> Option<u32> {
+    pub(super) fn end_of(&self, heap: &'static Heap) -> Option<u32> {
         self.look(heap).last_free_granule()
     }
 
@@ -99,15 +116,10 @@ impl Ground {
 
     /// Takes new granules for a heap, as many consecutive ones as there is room for, at most `most`; returns how many.
     fn take_granules(&self, req: &Request, most: u32) -> Result<u32> {
-        let (heap, pool) = (req.heap, req.heap.pool());
-        let after = if req.is_large() { self.end_of(heap) } else { None };
-        let Some(id) = self.look(heap).take_id() else {
-            fail!(Code::OutOfMemory, "{}", ours::TOO_MANY_BLOCKS);
-        };
-        let taken = {
-            let mut g = self.growing();
+        let after = if req.is_large() { self.end_of(req.heap) } else { None };
+        self.bring(req.heap, |g| {
             let count = most.min(g.longest_room());
-            let (allowed, why) = self.allowed(&g, pool);
+            let (allowed, why) = self.allowed(g, req.heap.pool());
             let run = match req.size.tier {
                 _ if count == 0 => Err(ours::NO_MORE),
                 // Another thread may have split the run that was there when the request began.
@@ -116,29 +128,55 @@ impl Ground {
                 Tier::Large => g.take_room(count, after).ok_or(ours::NO_MORE),
                 _ => g.take_top().ok_or(ours::NO_MORE),
             };
-            run.map(|run| {
-                g.claim(pool, run.bytes());
-                (run, g.begin_transit(Parts::Of(pool, pool)))
+            run.map(|all| (Numbers { all, apart: false }, 0))
+        })
+    }
+
+    /// Takes new granules for a heap: those that `choose` takes from the numbers without memory, with the number of
+    /// granules of each tie, 0: each for itself. Returns how many.
+    pub(super) fn bring(
+        &self,
+        heap: &'static Heap,
+        choose: impl FnOnce(&mut Growing<'_>) -> Result<(Numbers, u32), &'static str>,
+    ) -> Result<u32> {
+        let pool = heap.pool();
+        let Some(id) = self.look(heap).take_id() else {
+            fail!(Code::OutOfMemory, "{}", ours::TOO_MANY_BLOCKS);
+        };
+        let taken = {
+            let mut g = self.growing();
+            choose(&mut g).map(|(numbers, each)| {
+                g.claim(pool, numbers.run().bytes());
+                (numbers, each, g.begin_transit(Parts::Of(pool, pool)))
             })
         };
-        let (run, transit) = match taken {
+        let (numbers, each, transit) = match taken {
             Ok(taken) => taken,
             Err(why) => {
                 self.look(heap).put_id(id);
                 return Err(Error::new(Code::OutOfMemory, why));
             }
         };
-        let done = self.backing.create(run.first, run.count);
+        let run = numbers.run();
+        let done = match each {
+            0 => self.backing.create(run.first, run.count),
+            each => self.backing.create_tied(run.first, run.count, each),
+        };
         let mut g = self.growing();
         g.unclaim(pool, run.bytes());
         match &done {
             Ok(()) => {
+                if each > 0 {
+                    for at in run.granules().step_by(each as usize) {
+                        g.enter_tie(GranuleRun::new(at, each.min(run.end() - at)), numbers.apart);
+                    }
+                }
                 g.hold(pool, run.bytes(), u64::from(run.count));
                 gained(run.bytes());
                 self.lock(heap).give(FreeBlock { part: run.extent(), id });
             }
             Err(_) => {
-                g.give_room(run);
+                g.give_room(numbers.all);
                 self.look(heap).put_id(id);
             }
         }
@@ -154,6 +192,9 @@ impl Search<'_> {
         if !ground.config.mapping {
             return self.grow_segment();
         }
+        if self.contiguous {
+            return self.grow_tie(missing);
+        }
         let (allowed, why) = ground.allowed(&ground.growing(), req.heap.pool());
         if missing > allowed >> GRANULE_SHIFT {
             return Err(Error::new(Code::OutOfMemory, why));
@@ -161,7 +202,7 @@ impl Search<'_> {
         if req.in_one_piece(ground) && missing > u64::from(ground.growing().longest_room()) {
             return Err(Error::new(Code::OutOfMemory, ours::NO_MORE));
         }
-        let mut left = missing as u32;
+        let mut left = missing as u32 - self.take_ties(missing as u32);
         while left > 0 {
             left -= ground.take_granules(req, left)?;
         }

@@ -26,6 +26,7 @@ mod own;
 mod scarcity;
 mod scatter;
 mod steal;
+mod ties;
 mod trials;
 mod trim;
 
@@ -94,12 +95,13 @@ const WORN: u32 = 8;
 const SLACK_PART: u64 = 80;
 
 /// What is tried next for a request that found nothing, cheapest first.
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step::Steal { same_pool: true, terms: Terms::Idle },
     Step::Collect,
     Step::Device,
     Step::Whole,
     Step::Swap,
+    Step::Untie,
     Step::Steal { same_pool: true, terms: Terms::Wait },
     Step::Steal { same_pool: false, terms: Terms::Idle },
     Step::Waiting,
@@ -113,13 +115,14 @@ const AFTER_WAITING: usize = 3;
 
 /// The same for a request without a stream, which waits on the host where others make their stream wait: what is ready
 /// somewhere comes before any wait.
-const UNORDERED_STEPS: [Step; 11] = [
+const UNORDERED_STEPS: [Step; 12] = [
     Step::Steal { same_pool: true, terms: Terms::Idle },
     Step::Collect,
     Step::Device,
     Step::Whole,
     Step::Swap,
     Step::Ready,
+    Step::Untie,
     Step::Steal { same_pool: false, terms: Terms::Idle },
     Step::Steal { same_pool: true, terms: Terms::Wait },
     Step::Waiting,
@@ -141,6 +144,8 @@ enum Step {
     Whole,
     /// Idle segments back to the device, for one of the right size, where segments are as large as requests need.
     Swap,
+    /// Ties that are wholly free back to the device, for granules that can be shown anywhere.
+    Untie,
     /// Freed blocks that wait for nothing any more.
     Ready,
     /// Freed blocks, the first that is ready; then the memory of released captures.
@@ -152,6 +157,8 @@ enum Step {
 struct Search<'a> {
     ground: &'a Ground,
     req: &'a Request,
+    /// The request's pool is contiguous: nothing is scattered.
+    contiguous: bool,
     scratch: Scratch,
     /// Why the device would not give anything, the last time that it was asked. That something is wrong with it tells
     /// more than that it has no more.
@@ -210,6 +217,7 @@ impl Ground {
             let mut search = Search {
                 ground: self,
                 req,
+                contiguous: self.is_contiguous(req.pool),
                 scratch,
                 refused: None,
                 lacks,
@@ -267,7 +275,7 @@ impl Search<'_> {
         let mut steps: Option<&[Step]> = None; // the device is asked only when it must give something
         let mut step = 0;
         let mut refused_for = u64::MAX; // granules that the device was asked for last
-        let mut scattering = ground.config.mapping && !req.in_one_piece(ground);
+        let mut scattering = ground.config.mapping && !self.contiguous && !req.in_one_piece(ground);
         let mut all = ground.merges_small_first();
         let (mut eased, mut collected) = (false, false);
         // Whole segments are cut when nothing else is left, and when one was just taken for the request.
@@ -393,10 +401,13 @@ impl Search<'_> {
             Step::Whole => ground.give_up_whole(),
             Step::Ready => ground.poll_all(),
             Step::Swap => self.swap_segments(missing),
+            Step::Untie => self.untie(missing),
             Step::Waiting => ground.poll_all() || ground.wait_for_one(None) || ground.wait_for_a_release(),
             // Giving idle segments back may let the device serve one that is large enough.
             Step::Trim if !ground.config.mapping => self.trim_and_grow(missing),
-            Step::Trim => self.req.in_one_piece(ground) && self.trim_for_one_piece(missing),
+            Step::Trim => {
+                (self.contiguous || self.req.in_one_piece(ground)) && self.trim_for_one_piece(missing)
+            }
         }
     }
 

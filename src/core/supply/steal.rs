@@ -1,11 +1,11 @@
 //! Free granules of other heaps: who may take them, and what the taker must wait for.
 
-use super::super::ground::Ground;
+use super::super::ground::{Ground, Growing};
 use super::super::heap::{Heap, STOCK, Scratch};
 use super::super::order::{Stream, not_now};
 use super::super::state::growth::Parts;
 use super::super::types::{COMMONS, NO_POOL, UNORDERED};
-use super::super::units::GRANULE_SHIFT;
+use super::super::units::{GRANULE_SHIFT, GranuleRun};
 use super::{Search, gained};
 use std::sync::Arc;
 
@@ -27,11 +27,25 @@ struct From {
     stream: Option<Arc<Stream>>,
 }
 
+/// What is taken out of a heap.
+struct Runs {
+    most: u64, // granules
+    /// In any number of runs; otherwise only that many in one.
+    apart: bool,
+    /// Of ties, too.
+    ties: bool,
+    /// It is all that the request lacks.
+    whole: bool,
+}
+
 impl Search<'_> {
     /// Takes up to `missing` free granules from other heaps. Without `scattering` they must form one run.
     pub(super) fn steal(&mut self, missing: u64, scattering: bool, same_pool: bool, terms: Terms) -> bool {
         let (ground, taker) = (self.ground, self.req.heap);
         let mine = taker.pool();
+        if self.contiguous && !same_pool {
+            return false; // what others have lies in other allocations
+        }
         let mut left = missing;
         let mut busy = 0;
         self.find_givers(same_pool);
@@ -50,8 +64,9 @@ impl Search<'_> {
                 if !same_pool && missing > ground.own_room(&g, mine) >> GRANULE_SHIFT {
                     return left < missing;
                 }
-                let Some(from) = ground.take_runs(giver, left, scattering || missing == 1, &mut self.scratch)
-                else {
+                let apart = scattering || missing == 1;
+                let runs = Runs { most: left, apart, ties: same_pool, whole: left == missing };
+                let Some(from) = ground.take_runs(&g, giver, runs, &mut self.scratch) else {
                     g.forget_stock(pool, giver.index);
                     continue;
                 };
@@ -106,9 +121,15 @@ impl Search<'_> {
 }
 
 impl Ground {
-    /// Takes up to `most` free granules out of a heap; unless `apart`, only that many in one run. They are in the
-    /// scratch space; the result says whose they were. `None`: the heap has none. Growth is locked.
-    fn take_runs(&self, giver: &'static Heap, most: u64, apart: bool, scratch: &mut Scratch) -> Option<From> {
+    /// Takes free granules out of a heap. They are in the scratch space; the result says whose they were. `None`: the
+    /// heap has none.
+    fn take_runs(
+        &self,
+        g: &Growing<'_>,
+        giver: &'static Heap,
+        Runs { most, apart, ties, whole }: Runs,
+        scratch: &mut Scratch,
+    ) -> Option<From> {
         let Scratch { free_runs: runs, taken, .. } = scratch;
         taken.clear();
         runs.clear();
@@ -120,6 +141,16 @@ impl Ground {
         self.drain(&mut h);
         h.flush();
         let free = h.free_runs(runs);
+        if g.has_ties() && (apart || !ties) {
+            // What is tied serves in place only, and in its own pool. Of each run the longest piece beside ties: what is
+            // taken out of the midst of a block leaves its id to what is in front.
+            let enough = |run: GranuleRun| ties && whole && u64::from(run.count) >= most;
+            for (run, _) in runs.iter_mut().filter(|r| !enough(r.0)) {
+                let pieces = g.cut_at_ties(*run).into_iter().filter(|p| p.1.is_none()).map(|p| p.0);
+                *run = pieces.max_by_key(|p| p.count).unwrap_or(GranuleRun::new(run.first, 0));
+            }
+            runs.retain(|r| r.0.count > 0);
+        }
         if apart {
             runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
         } else {

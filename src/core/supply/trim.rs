@@ -14,7 +14,7 @@ use super::super::units::{Extent, GRANULE, GranuleRun};
 use super::Search;
 use crate::base::error::Result;
 use crate::base::sync::pause;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// Free memory that was taken out of a heap.
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ impl Ground {
         self.trim_to(pool, 0)
     }
 
-    /// The same until no more than `keep` bytes of it are reserved. Does nothing, and does not wait, if it has no more.
+    /// The same until no more than `keep` bytes of it are reserved; where ties go, perhaps fewer. Does nothing, and does not wait, if it has no more.
     pub(crate) fn trim_to(&self, pool: Option<u32>, keep: u64) -> Result<bool> {
         self.check_reentry()?;
         // Whoever keeps nothing has all idle ranges of addresses unmapped, too.
@@ -51,7 +51,7 @@ impl Ground {
             let (taken, transit) = {
                 let mut g = self.growing();
                 let most = excess(&g).div_ceil(GRANULE);
-                let taken = self.take_free(&mut g, wanted(), most);
+                let taken = self.take_free(&mut g, wanted(), most, false);
                 // Nobody waits for an operation that holds nothing.
                 let transit = (!taken.is_empty()).then(|| g.begin_transit(parts));
                 (taken, transit)
@@ -139,47 +139,118 @@ impl Ground {
         heaps
     }
 
-    /// Takes up to `most` free granules out of the wanted heaps. Nobody else can use them then, but work that was
-    /// queued before they were freed still may.
-    pub(super) fn take_free(&self, _: &mut Growing<'_>, wanted: Vec<&'static Heap>, most: u64) -> Vec<Taken> {
+    /// Takes up to `most` free granules out of the wanted heaps, of ties none or all: then perhaps some more. With
+    /// `ties`, nothing else. Nobody else can use them then, but work that was queued before they were freed still may.
+    pub(super) fn take_free(
+        &self,
+        g: &mut Growing<'_>,
+        wanted: Vec<&'static Heap>,
+        most: u64,
+        ties: bool,
+    ) -> Vec<Taken> {
         let mut taken = Vec::new();
         let mut left = most;
-        for heap in self.merge_wanted(wanted) {
+        let mut cut: BTreeMap<GranuleRun, u32> = BTreeMap::new(); // ties of which a heap has some: free granules
+        let heaps = self.merge_wanted(wanted);
+        for &heap in &heaps {
             let mut h = self.lock(heap);
             let mut runs = Vec::new();
             h.free_runs(&mut runs);
             for (run, id) in runs {
                 // From the end of the run: its owner continues from the front.
-                let n = u64::from(run.count).min(left) as u32;
-                if n > 0
-                    && let Some(block) = h.take_part(id, run.last(n).extent())
-                {
-                    taken.push(Taken { heap, block });
-                    left -= u64::from(n);
+                for (piece, tie) in g.cut_at_ties(run).into_iter().rev() {
+                    let n = match tie {
+                        None if !ties => u64::from(piece.count).min(left) as u32,
+                        Some(tie) if tie == piece && left > 0 => piece.count,
+                        Some(tie) if tie != piece => {
+                            *cut.entry(tie).or_default() += piece.count;
+                            0
+                        }
+                        _ => 0,
+                    };
+                    if n > 0
+                        && let Some(block) = h.take_part(id, piece.last(n).extent())
+                    {
+                        taken.push(Taken { heap, block });
+                        left = left.saturating_sub(u64::from(n));
+                    }
                 }
             }
         }
+        cut.retain(|tie, free| *free == tie.count);
+        if left > 0 && !cut.is_empty() {
+            self.take_cut_ties(g, &heaps, &cut, &mut taken);
+        }
         taken
+    }
+
+    /// Takes ties of which several heaps have parts (after a restore), if all their parts are free.
+    fn take_cut_ties(
+        &self,
+        g: &Growing<'_>,
+        heaps: &[&'static Heap],
+        ties: &BTreeMap<GranuleRun, u32>,
+        taken: &mut Vec<Taken>,
+    ) {
+        let mut parts: BTreeMap<GranuleRun, Vec<Taken>> = BTreeMap::new();
+        for &heap in heaps {
+            let mut h = self.lock(heap);
+            let mut runs = Vec::new();
+            h.free_runs(&mut runs);
+            for (run, id) in runs {
+                for (piece, tie) in g.cut_at_ties(run).into_iter().rev() {
+                    let Some(tie) = tie.filter(|t| ties.contains_key(t)) else { continue };
+                    if let Some(block) = h.take_part(id, piece.extent()) {
+                        parts.entry(tie).or_default().push(Taken { heap, block });
+                    }
+                }
+            }
+        }
+        for (tie, parts) in parts {
+            match parts.iter().map(|t| t.block.part.units).sum::<u32>() == tie.extent().units {
+                true => taken.extend(parts),
+                false => self.return_all(g, parts),
+            }
+        }
+    }
+
+    /// What was taken, by what goes back to the device together.
+    fn lots_of(&self, taken: Vec<Taken>) -> Vec<(GranuleRun, Vec<Taken>)> {
+        let g = self.growing();
+        let mut lots: Vec<(GranuleRun, Vec<Taken>)> = Vec::new();
+        for t in taken {
+            let run: GranuleRun = t.block.part.touched();
+            let lot = g.tie_of(run.first).unwrap_or(run);
+            let known = if lot == run { None } else { lots.iter_mut().find(|l| l.0 == lot) };
+            match known {
+                Some(l) => l.1.push(t),
+                None => lots.push((lot, vec![t])),
+            }
+        }
+        lots
     }
 
     /// Gives granules that were taken back to the device, and unmaps all idle ranges of addresses, which may contain
     /// them. Waits for the device. What the device refuses goes back to the heaps. `any` is set if something went back.
     pub(super) fn give_granules_back(&self, taken: Vec<Taken>, any: &mut bool) -> Result<()> {
         let mut done = self.order.sync_device().and_then(|()| self.unmap_what_shows(&taken));
-        for Taken { heap, block } in taken {
-            let run: GranuleRun = block.part.touched();
+        for (run, parts) in self.lots_of(taken) {
             if done.is_ok() {
                 done = self.backing.release(run.first, run.count);
             }
             let mut g = self.growing();
-            if done.is_ok() {
-                g.give_room(run);
-                g.release(heap.pool(), run.bytes(), u64::from(run.count));
-                self.look(heap).put_id(block.id);
-                *any = true;
-            } else {
-                self.lock(heap).give(block);
+            if done.is_err() {
+                self.return_all(&g, parts);
+                continue;
             }
+            for Taken { heap, block } in parts {
+                let part = block.part.touched();
+                g.release(heap.pool(), part.bytes(), u64::from(part.count));
+                self.look(heap).put_id(block.id);
+            }
+            let numbers = g.forget_tie(run);
+            g.give_room(numbers);
+            *any = true;
         }
         done
     }

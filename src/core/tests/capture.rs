@@ -90,7 +90,7 @@ impl Graphs {
 
 fn bench(mapping: bool) -> (Bench, PoolId) {
     let b = Bench::new(config(mapping, 64 << 20));
-    let p = b.pond.pool_create(0).unwrap();
+    let p = b.pond.pool_create(0, false).unwrap();
     (b, p)
 }
 
@@ -287,7 +287,7 @@ fn segments_freed_during_a_capture_go_back_after_it() {
     let mut c = config(false, 64 << 20);
     c.max_chunk = 8 << 20;
     let mut b = Bench::new(c);
-    let p = b.pond.pool_create(0).unwrap();
+    let p = b.pond.pool_create(0, false).unwrap();
     let i = b.alloc(PoolId::DEFAULT, Some(1), 20 << 20).unwrap();
     let id = begin(&b, p, 2);
     b.free(i, None);

@@ -90,7 +90,7 @@ impl Bench {
 #[test]
 fn every_tier_comes_back_where_it_was() {
     let mut b = Bench::new(config(true, 96 << 20));
-    let p = b.pond.pool_create(0).unwrap();
+    let p = b.pond.pool_create(0, false).unwrap();
     for bytes in [100, 512, 4096, 5000, 60 << 10, 100 << 10, 1 << 20, 3 << 20, (7 << 20) + 5] {
         for stream in [Some(0), Some(1), None] {
             b.alloc(p, stream, bytes).unwrap();
@@ -128,7 +128,7 @@ fn every_tier_comes_back_where_it_was() {
 #[test]
 fn scattered_blocks_come_back_at_their_addresses() {
     let mut b = Bench::new(config(true, 32 << 20));
-    let p = b.pond.pool_create(0).unwrap();
+    let p = b.pond.pool_create(0, false).unwrap();
     for _ in 0..16 {
         b.alloc(p, Some(0), G).unwrap();
     }
@@ -157,7 +157,7 @@ fn scattered_blocks_come_back_at_their_addresses() {
 #[test]
 fn addresses_of_a_restore_are_found_before_segments_can_go() {
     let b = Bench::new(config(false, 96 << 20));
-    let p = b.pond.pool_create(0).unwrap();
+    let p = b.pond.pool_create(0, false).unwrap();
     let id = b.pond.checkpoints().make(p).unwrap();
     let offset = b.pond.alloc(p, 1, 8 << 20).unwrap();
     let empties = std::sync::Barrier::new(2);
@@ -184,7 +184,7 @@ fn a_restore_that_cannot_be_changes_nothing() {
         let mut c = config(mapping, 64 << 20);
         c.max_chunk = 16 << 20;
         let mut b = Bench::new(c);
-        let p = b.pond.pool_create(0).unwrap();
+        let p = b.pond.pool_create(0, false).unwrap();
         b.alloc(p, Some(0), 5 << 20).unwrap();
         let saved = b.checkpoint(p);
         b.free(0, None);
@@ -197,7 +197,7 @@ fn a_restore_that_cannot_be_changes_nothing() {
         b.free(i, None);
         stream_ends(&b.pond, 3);
         assert_eq!(b.try_restore(&saved).unwrap_err().code(), Code::UnknownStream);
-        let other = b.pond.pool_create(0).unwrap();
+        let other = b.pond.pool_create(0, false).unwrap();
         let wrong = Saved { pool: other, ..saved };
         assert_eq!(b.try_restore(&wrong).unwrap_err().code(), Code::InvalidArgument);
         if !mapping {
@@ -220,7 +220,7 @@ fn a_restore_that_cannot_be_changes_nothing() {
 #[test]
 fn a_kept_pool_can_always_be_restored() {
     let mut b = Bench::new(config(true, 64 << 20));
-    let p = b.pond.pool_create(0).unwrap();
+    let p = b.pond.pool_create(0, false).unwrap();
     let graph = b.pond.captures().begin(p, 1).unwrap();
     for i in 0..20u64 {
         b.alloc(p, Some(1), 1 + i * i * 9999 % (3 << 20)).unwrap();

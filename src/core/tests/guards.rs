@@ -175,7 +175,7 @@ fn a_heap_that_rested_has_no_room_left_below_the_peak() {
 fn sums_stay_when_a_pool_ends() {
     for rests in [false, true] {
         let pond = Bench::new(config(true, 64 << 20)).pond;
-        let own = pond.pool_create(0).unwrap();
+        let own = pond.pool_create(0, false).unwrap();
         let block = pond.alloc(own, 1, 1 << 20).unwrap();
         pond.free(block, None, None).unwrap();
         let looks = if rests { 40 } else { 1 };
@@ -232,7 +232,7 @@ fn a_part_of_a_segment_that_becomes_nobodys_has_no_work_on_it() {
     let mut left = 0;
     for nth in 1..4 {
         let (pond, world) = shared(config(false, 8 << 20)); // one segment
-        let own = pond.pool_create(0).unwrap();
+        let own = pond.pool_create(0, false).unwrap();
         let stays = pond.alloc(PoolId::DEFAULT, 1, G).unwrap();
         let used = pond.alloc(own, 1, G).unwrap();
         let (there, device) = (pond.clone(), world.clone());
@@ -306,7 +306,7 @@ fn a_block_whose_fences_are_being_made_is_not_ready() {
 #[test]
 fn a_segment_on_its_way_back_is_in_one_threads_hands() {
     let (pond, world) = shared(Config { max_chunk: 4 << 20, ..config(false, 64 << 20) });
-    let own = pond.pool_create(0).unwrap();
+    let own = pond.pool_create(0, false).unwrap();
     let block = pond.alloc(own, 1, 8 * G).unwrap();
     let there = pond.clone();
     let capture = move || {

@@ -114,7 +114,7 @@ fn bad_frees_are_refused_and_lose_nothing() {
 #[test]
 fn limits_hold_and_pools_come_and_go() {
     let mut b = Bench::new(config(true, 64 << 20));
-    let p = b.pond.pool_create(4 << 20).unwrap();
+    let p = b.pond.pool_create(4 << 20, false).unwrap();
     let i = b.alloc(p, Some(0), 3 << 20).unwrap();
     assert_eq!(b.alloc(p, Some(0), 3 << 20).unwrap_err().code(), Code::OutOfMemory);
     assert_eq!(b.pond.pool_destroy(p).unwrap_err().code(), Code::Busy);
@@ -123,7 +123,7 @@ fn limits_hold_and_pools_come_and_go() {
     assert_eq!(b.pond.alloc(p, 0, 1).unwrap_err().code(), Code::InvalidArgument);
     assert!(b.pond.stats(Some(p)).is_err());
     for _ in 0..1000 {
-        let q = b.pond.pool_create(0).unwrap();
+        let q = b.pond.pool_create(0, false).unwrap();
         assert_ne!(q, p);
         let i = b.alloc(q, Some(1), 1000).unwrap();
         b.free(i, None);

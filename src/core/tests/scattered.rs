@@ -83,7 +83,7 @@ fn idle_ranges_never_stand_in_the_way_of_a_block() {
 #[test]
 fn a_block_begins_and_ends_in_granules_that_others_use() {
     let mut b = Bench::new(device(5));
-    let p = b.pond.pool_create(0).unwrap();
+    let p = b.pond.pool_create(0, false).unwrap();
     halves(&mut b, p, "lfLflFL");
     let window = 5 * G;
     for (granules, parts) in [(1, 2), (2, 3)] {
@@ -117,7 +117,7 @@ fn a_block_begins_and_ends_in_granules_that_others_use() {
 #[test]
 fn such_a_block_comes_back_at_its_address() {
     let mut b = Bench::new(device(5));
-    let p = b.pond.pool_create(0).unwrap();
+    let p = b.pond.pool_create(0, false).unwrap();
     halves(&mut b, p, "lfLflFL");
     let i = b.alloc(p, Some(0), 2 * G).unwrap();
     let at = b.live[i].offset;

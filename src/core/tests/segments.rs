@@ -106,7 +106,7 @@ fn idle(b: &mut Bench, pool: PoolId, bytes: u64) {
 #[test]
 fn what_a_pools_own_limit_refuses_gives_nothing_back_of_others() {
     let mut b = bench(64 * MIB);
-    let p = b.pond.pool_create(16 * MIB).unwrap();
+    let p = b.pond.pool_create(16 * MIB, false).unwrap();
     idle(&mut b, PoolId::DEFAULT, 40 * MIB);
     waiting(&mut b, p, 16 * MIB);
     b.alloc(p, Some(0), 16 * MIB).expect("the block that waited");
@@ -117,7 +117,7 @@ fn what_a_pools_own_limit_refuses_gives_nothing_back_of_others() {
 #[test]
 fn for_its_own_limit_a_pool_gives_its_own_segments_back() {
     let mut b = bench(64 * MIB);
-    let p = b.pond.pool_create(16 * MIB).unwrap();
+    let p = b.pond.pool_create(16 * MIB, false).unwrap();
     idle(&mut b, PoolId::DEFAULT, 40 * MIB);
     let (i, j) = (b.alloc(p, Some(0), 8 * MIB).unwrap(), b.alloc(p, Some(0), 7 * MIB).unwrap());
     b.free(i.max(j), None);
@@ -130,7 +130,7 @@ fn for_its_own_limit_a_pool_gives_its_own_segments_back() {
 #[test]
 fn what_a_graph_keeps_does_not_count_as_idle() {
     let mut b = bench(64 * MIB);
-    let p = b.pond.pool_create(0).unwrap();
+    let p = b.pond.pool_create(0, false).unwrap();
     let id = b.pond.captures().begin(p, 2).unwrap();
     idle(&mut b, p, 20 * MIB);
     b.pond.captures().end(id).unwrap();
@@ -169,7 +169,7 @@ fn a_request_for_which_nothing_can_go_back_holds_nothing() {
 #[test]
 fn a_limit_that_refuses_does_not_make_the_device_scarce() {
     let mut b = bench(1024 * MIB);
-    let p = b.pond.pool_create(16 * MIB).unwrap();
+    let p = b.pond.pool_create(16 * MIB, false).unwrap();
     b.alloc(p, Some(0), 20 * MIB).unwrap_err();
     shrink(&mut b);
     assert_eq!(reserved(&b), 40 * MIB);

@@ -12,6 +12,7 @@ pub(super) type Meanwhile = Box<dyn FnOnce() + Send>;
 pub(super) struct World {
     pub(super) real: u32,
     pub(super) created: BTreeSet<u32>,
+    pub(super) ties: BTreeMap<u32, u32>, // first granule -> how many, in one piece
     pub(super) shown: BTreeMap<u32, u32>, // address granule -> physical granule
     pub(super) segments: BTreeMap<u64, u64>, // offset -> bytes
     pub(super) taken: u64,
@@ -65,6 +66,11 @@ impl World {
             at = stop;
         }
         out
+    }
+    /// The tie of a granule.
+    pub(super) fn tie_of(&self, granule: u32) -> Option<(u32, u32)> {
+        let (&at, &n) = self.ties.range(..=granule).next_back()?;
+        (granule < at + n).then_some((at, n))
     }
     /// A call on a stream that is captured, or on stream 0 while any is, would spoil the capture.
     pub(super) fn legal(&self, stream: u64) {
@@ -160,9 +166,21 @@ impl Backing for Sim {
         }
         Ok(())
     }
+    fn create_tied(&self, first: u32, count: u32, each: u32) -> Result<()> {
+        self.create(first, count)?;
+        for at in (first..first + count).step_by(each as usize) {
+            assert_eq!(self.world().ties.insert(at, each.min(first + count - at)), None);
+        }
+        Ok(())
+    }
     fn release(&self, first: u32, count: u32) -> Result<()> {
         let mut w = self.world();
         w.calls += 1;
+        for g in first..first + count {
+            if let Some((at, n)) = w.tie_of(g) {
+                assert!(first <= at && at + n <= first + count, "a part of tie {at} of {n} is released");
+            }
+        }
         if w.fail_release {
             return Err(Error::new(Code::Device, "simulated release failure"));
         }
@@ -171,6 +189,7 @@ impl Backing for Sim {
             assert!(w.created.remove(&g), "granule {g} released, but it is not there");
             w.rests(g);
             assert!(!w.shown.values().any(|&p| p == g), "granule {g} released while shown elsewhere");
+            w.ties.remove(&g);
         }
         Ok(())
     }
@@ -182,6 +201,7 @@ impl Backing for Sim {
         }
         for i in 0..count {
             assert!(w.created.contains(&(first + i)));
+            assert_eq!(w.tie_of(first + i), None, "a granule of a tie is shown elsewhere");
             assert_eq!(w.shown.insert((offset / G) as u32 + i, first + i), None, "address mapped twice");
         }
         Ok(())

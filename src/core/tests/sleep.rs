@@ -60,7 +60,7 @@ impl Bench {
 
 /// A pool with a block in each tier, and a scattered one.
 fn full(b: &mut Bench) -> PoolId {
-    let p = b.pond.pool_create(0).unwrap();
+    let p = b.pond.pool_create(0, false).unwrap();
     for _ in 0..8 {
         b.alloc(p, Some(0), G).unwrap();
     }
@@ -169,7 +169,7 @@ fn a_sleeping_pool_may_end() {
 #[test]
 fn a_sleeping_pool_that_cannot_end_sleeps_on() {
     let mut b = Bench::new(config(true, 64 << 20));
-    let (p, graph) = (full(&mut b), b.pond.pool_create(0).unwrap());
+    let (p, graph) = (full(&mut b), b.pond.pool_create(0, false).unwrap());
     b.sleep(p, false, true);
     while !b.live.is_empty() {
         b.free(0, None);

@@ -169,7 +169,7 @@ fn unused_memory_is_collected_above_the_threshold() {
     for mapping in [true, false] {
         let mut b =
             bench(mapping, Tuning { collect_above: 100 * MIB, segment: 2 * MIB, ..Tuning::default() });
-        let other = b.pond.pool_create(0).unwrap();
+        let other = b.pond.pool_create(0, false).unwrap();
         // 64 MiB lie idle in another pool, on a stream that has work queued.
         for _ in 0..8 {
             b.alloc(other, Some(1), 8 * MIB).unwrap();

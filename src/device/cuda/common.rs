@@ -13,13 +13,25 @@ pub struct CudaOptions {
     pub nvml: Option<OsString>,
     /// Whether devices that can map memory do so.
     pub mapping: bool,
+    /// \[B\] of the handles in which mapped memory is taken at most while there is plenty; less than two granules: each
+    /// granule has a handle of its own. `None`: 64 MiB on devices of 4 GiB or more, a granule on others.
+    pub tie: Option<u64>,
+    /// \[B\] that must be taken at once for that. `None`: four such handles.
+    pub tie_growth: Option<u64>,
     /// With the option `backend:cudaMallocAsync`: unused bytes beyond this go back to the device at each wait.
     pub release_threshold: u64,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { library: None, nvml: None, mapping: true, release_threshold: u64::MAX }
+        CudaOptions {
+            library: None,
+            nvml: None,
+            mapping: true,
+            tie: None,
+            tie_growth: None,
+            release_threshold: u64::MAX,
+        }
     }
 }
 

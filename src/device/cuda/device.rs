@@ -40,6 +40,8 @@ const API_VERSION: u64 = 12_080;
 /// Hopper, by its documentation), and the first `printf` or `malloc` of a kernel takes a heap.
 const HEADROOM: u64 = 128 << 20;
 const LARGE_CARD: u64 = 4 << 30; // [B]
+/// [B] of the largest handles of mapped memory on such a device.
+const TIE: u64 = 64 << 20;
 
 /// One device.
 pub(super) struct CudaDevice {
@@ -121,6 +123,10 @@ impl CudaDevice {
             Err(_) => promised,
         };
         let maps = granted.no_mapping.is_empty();
+        let usual = if total >= LARGE_CARD { TIE } else { 0 };
+        let handle = options.tie.unwrap_or(usual);
+        let growth = options.tie_growth.unwrap_or(4 * handle);
+        let tie = ((handle / GRANULE) as u32, (growth / GRANULE) as u32);
         let granules = maps.then(|| Arc::new(Granules::new(driver, &granted, total)));
         let pool = has_pool.then(|| Arc::new(Pool::new(card.clone(), options.release_threshold)));
         Ok(CudaDevice {
@@ -134,7 +140,7 @@ impl CudaDevice {
             numa_node: numa_node(driver, device),
             blocks: Blocks::new(driver),
             has_managed,
-            mapping: granules.clone().map(|g| Mapping::new(card.clone(), g)),
+            mapping: granules.clone().map(|g| Mapping::new(card.clone(), g, tie)),
             granted,
             rdma,
             sharing: Sharing::new(card.clone(), granules.clone()),

@@ -1,6 +1,7 @@
 //! Physical granules of 2 MiB and a window of addresses to map them in.
 //!
-//! Each granule has a handle of the driver, so that any granule can be mapped anywhere and given back alone. Every call
+//! Each granule has a handle of the driver, so that any granule can be mapped anywhere and given back alone; or several
+//! have one together (`slots.rs`). Every call
 //! here is a transaction: if the driver refuses a step, the earlier steps are undone, and everything is as before. What
 //! it refuses to undo is recorded (`Arrears`) and tried again at the next call, so that a device that recovers gets
 //! everything back. (Whole calls that were refused are repeated by the caller: `runtime/backing/refused.rs`, which says
@@ -16,64 +17,18 @@
 use super::driver::{About, Driver, Physical};
 use super::fabric::{self, Fabric};
 use super::granted::Granted;
+use super::slots::{Arrears, Granule, Opened, State};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::{Mutex, MutexGuard, lock};
 use crate::device::GRANULE;
 use crate::fail;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// How many mappings a context is trusted with. On an H100 with driver 580 others have counted about 520 000, after which
 /// `cuMemSetAccess` failed; the documentation names no bound.
 const MOST_MAPPINGS: u64 = 500_000;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Granule {
-    Absent,
-    /// The driver's handle, and at how many addresses the granule is mapped.
-    Present {
-        handle: u64,
-        shown: u32,
-        /// Created with support for fabric handles.
-        fabric: bool,
-    },
-    /// The driver has taken the memory back in a call that failed later; created again when it is to be mapped.
-    Hollow,
-}
-
-/// What the driver has refused to undo. Empty unless the device fails.
-#[derive(Default)]
-struct Arrears {
-    /// Slots that still map something but should map nothing.
-    stale: BTreeSet<usize>,
-    /// Handles that should have been released.
-    handles: Vec<u64>,
-}
-
-/// Memory of another process, at an address of its own.
-struct Opened {
-    bytes: u64,
-    /// [B] how much of it is mapped, from the front.
-    shown: u64,
-    /// It could not be opened as a whole: no caller has it, and it is only waiting to be closed.
-    orphan: bool,
-}
-
-struct State {
-    window: u64, // address; 0: none
-    granules: Vec<Granule>,
-    /// For each slot of the window, the number of the granule mapped there plus one; 0: none.
-    slots: Vec<u32>,
-    arrears: Arrears,
-    /// Mapped memory of other processes, by address.
-    opened: BTreeMap<u64, Opened>,
-    /// The devices that may use the memory; this one first.
-    readers: Vec<i32>,
-    fabric: Fabric,
-    /// The driver unmaps one mapping with each call.
-    one_by_one: bool,
-}
 
 /// What another process has sent to identify a granule.
 #[derive(Clone, Copy)]
@@ -90,10 +45,6 @@ pub(super) struct Granules {
     state: Mutex<State>,
 }
 
-fn outside<T>(what: &str) -> Result<T> {
-    Err(Error::new(Code::OutOfRange, what.to_owned()))
-}
-
 impl Granules {
     pub(super) fn new(driver: Driver, granted: &Granted, capacity: u64) -> Granules {
         let physical = granted.physical;
@@ -101,6 +52,7 @@ impl Granules {
             window: 0,
             // Twice as many numbers as granules of memory: sleeping memory keeps its numbers.
             granules: vec![Granule::Absent; (2 * capacity / GRANULE) as usize],
+            ties: BTreeMap::new(),
             slots: Vec::new(),
             arrears: Arrears { handles: granted.left.into_iter().collect(), ..Arrears::default() },
             opened: BTreeMap::new(),
@@ -156,14 +108,17 @@ impl Granules {
             if matches!(self.hide_run(&mut s, start..next), Ok(true)) {
                 continue;
             }
-            for i in start..next {
-                s.slots[i] = 0;
-                note(self.driver.unmap(s.window + i as u64 * GRANULE, GRANULE));
+            for mapping in s.mappings(start..next).unwrap_or_default() {
+                let (at, bytes) = (mapping.start as u64 * GRANULE, mapping.len() as u64 * GRANULE);
+                note(self.driver.unmap(s.window + at, bytes));
             }
+            s.slots[start..next].fill(0);
         }
         for (addr, o) in std::mem::take(&mut s.opened) {
-            for at in (0..o.shown).step_by(GRANULE as usize) {
-                note(self.driver.unmap(addr + at, GRANULE));
+            let mut at = addr;
+            for bytes in o.shown {
+                note(self.driver.unmap(at, bytes));
+                at += bytes;
             }
             note(self.driver.reserve_end(addr, o.bytes));
         }
@@ -178,12 +133,14 @@ impl Granules {
         if s.window != 0 {
             note(self.driver.reserve_end(s.window, s.slots.len() as u64 * GRANULE));
         }
+        s.ties.clear();
         s.window = 0;
         s.slots = Vec::new();
         first
     }
 
-    pub(super) fn create(&self, first: u64, count: u64) -> Result<()> {
+    /// Creates granules in handles of `each`, but perhaps the last.
+    pub(super) fn create(&self, first: u64, count: u64, each: u64) -> Result<()> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
         let _ = self.settle(&mut s);
@@ -191,13 +148,14 @@ impl Granules {
         if let Some(at) = range.clone().find(|i| s.granules[*i] != Granule::Absent) {
             fail!(Code::InvalidArgument, "granule {at} exists already");
         }
-        for i in range.clone() {
-            match self.make_one(&mut s) {
-                Ok(made) => s.granules[i] = made,
+        for at in range.clone().step_by(each.max(1) as usize) {
+            let lot = at..range.end.min(at + each as usize);
+            match self.make_one(&mut s, lot.len() as u64) {
+                Ok(made) => s.enter(lot, made),
                 Err(e) => {
-                    for j in range.start..i {
-                        self.release_one(&mut s, j);
-                    }
+                    let made: Vec<Granule> = s.granules[range.start..at].to_vec();
+                    s.gone(range.start..at);
+                    made.into_iter().for_each(|g| self.give(&mut s, g));
                     return Err(e);
                 }
             }
@@ -210,9 +168,9 @@ impl Granules {
         self.lock().fabric.wanted = wanted;
     }
 
-    /// Creates a granule, with support for fabric handles if that is wanted and the driver grants it.
-    fn make_one(&self, s: &mut State) -> Result<Granule> {
-        let make = |kind: &Physical| self.driver.physical_create(GRANULE, kind);
+    /// Creates a handle of so many granules, with support for fabric handles if that is wanted and the driver grants it.
+    fn make_one(&self, s: &mut State, granules: u64) -> Result<Granule> {
+        let make = |kind: &Physical| self.driver.physical_create(granules * GRANULE, kind);
         let mut refused = None;
         if s.fabric.tries(self.driver, &self.physical) {
             match make(&Physical { fabric: true, ..self.physical }) {
@@ -232,9 +190,9 @@ impl Granules {
         Ok(Granule::Present { handle, shown: 0, fabric: false })
     }
 
-    /// Gives one granule back to the driver, now or later.
-    fn release_one(&self, s: &mut State, at: usize) {
-        if let Granule::Present { handle, .. } = std::mem::replace(&mut s.granules[at], Granule::Absent) {
+    /// Gives a handle back to the driver, now or later.
+    fn give(&self, s: &mut State, granule: Granule) {
+        if let Granule::Present { handle, .. } = granule {
             let _ = self.release_handle(s, handle);
         }
     }
@@ -246,9 +204,12 @@ impl Granules {
     /// Tries again what the driver has refused to undo. Returns the error if it still refuses.
     fn settle(&self, s: &mut State) -> Result<()> {
         let mut done = Ok(());
-        for slot in std::mem::take(&mut s.arrears.stale) {
-            if let Err(e) = self.hide(s, slot) {
-                s.arrears.stale.insert(slot);
+        let mut stale = std::mem::take(&mut s.arrears.stale);
+        while let Some(slot) = stale.pop_first() {
+            let mapping = s.mapping(slot);
+            stale.retain(|i| !mapping.contains(i));
+            if let Err(e) = self.hide(s, mapping.clone()) {
+                s.arrears.stale.extend(mapping);
                 done = Err(e);
             }
         }
@@ -269,23 +230,24 @@ impl Granules {
         let _relaxed = self.driver.relaxed();
         let settled = self.settle(&mut s);
         let range = s.granules(first, count)?;
-        for at in range.clone() {
+        let lots = s.lots(range.clone())?;
+        for at in lots.iter().map(|lot| lot.start) {
             match s.granules[at] {
                 Granule::Present { shown: 0, .. } | Granule::Hollow => {}
-                Granule::Present { .. } => {
+                Granule::Present { .. } | Granule::Tied => {
                     settled?; // it may be mapped only because the driver did not undo a mapping
                     fail!(Code::Busy, "granule {at} is still mapped");
                 }
                 Granule::Absent => fail!(Code::InvalidArgument, "granule {at} does not exist"),
             }
         }
-        for at in range.clone() {
+        for at in lots.iter().map(|lot| lot.start) {
             if let Granule::Present { handle, .. } = s.granules[at] {
                 self.driver.physical_release(handle)?;
                 s.granules[at] = Granule::Hollow;
             }
         }
-        s.granules[range].fill(Granule::Absent);
+        s.gone(range);
         Ok(())
     }
 
@@ -295,13 +257,14 @@ impl Granules {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
         let settled = self.settle(&mut s);
-        let mut granules = Vec::new();
-        for &(first, count) in runs {
-            granules.extend(s.granules(first, count)?);
+        let (mut lots, mut count) = (Vec::new(), 0u64);
+        for &(first, n) in runs {
+            lots.extend(s.lots(s.granules(first, n)?)?);
+            count += n;
         }
-        let slots = s.slots(offset, (granules.len() as u64).checked_mul(GRANULE))?;
-        if let Some(at) = granules.iter().find(|i| s.granules[**i] == Granule::Absent) {
-            fail!(Code::InvalidArgument, "granule {at} does not exist");
+        let slots = s.slots(offset, count.checked_mul(GRANULE))?;
+        if let Some(lot) = lots.iter().find(|lot| s.granules[lot.start] == Granule::Absent) {
+            fail!(Code::InvalidArgument, "granule {} does not exist", lot.start);
         }
         if let Some(at) = slots.clone().find(|i| s.slots[*i] != 0) {
             if s.arrears.stale.contains(&at) {
@@ -309,13 +272,14 @@ impl Granules {
             }
             fail!(Code::Busy, "offset {} of the window is mapped already", at as u64 * GRANULE);
         }
-        let (at, bytes) = (s.window + offset, granules.len() as u64 * GRANULE);
-        let mut done = Ok(());
-        for (granule, slot) in granules.into_iter().zip(slots.clone()) {
-            done = self.show(&mut s, granule, slot);
+        let (at, bytes) = (s.window + offset, count * GRANULE);
+        let (mut done, mut slot) = (Ok(()), slots.start);
+        for lot in lots {
+            done = self.show(&mut s, lot.start, slot);
             if done.is_err() {
                 break;
             }
+            slot += lot.len();
         }
         done = done.and_then(|()| self.open(&s.readers, at, bytes));
         if done.is_err() {
@@ -331,22 +295,27 @@ impl Granules {
         self.driver.set_access(addr, bytes, readers, true)
     }
 
+    /// Maps the handle that begins with a granule, from a slot on.
     fn show(&self, s: &mut State, granule: usize, slot: usize) -> Result<()> {
+        let lot = s.lot(granule);
         if s.granules[granule] == Granule::Hollow {
-            s.granules[granule] = self.make_one(s)?;
+            s.granules[granule] = self.make_one(s, lot.len() as u64)?;
         }
         let Granule::Present { handle, shown, .. } = &mut s.granules[granule] else {
             return Err(Error::new(Code::Internal, "a granule without memory"));
         };
-        self.driver.map(s.window + slot as u64 * GRANULE, GRANULE, *handle)?;
+        self.driver.map(s.window + slot as u64 * GRANULE, lot.len() as u64 * GRANULE, *handle)?;
         *shown += 1;
-        s.slots[slot] = granule as u32 + 1;
+        for (slot, granule) in (slot..).zip(lot) {
+            s.slots[slot] = granule as u32 + 1;
+        }
         Ok(())
     }
 
-    fn hide(&self, s: &mut State, slot: usize) -> Result<()> {
-        self.driver.unmap(s.window + slot as u64 * GRANULE, GRANULE)?;
-        s.hidden(slot);
+    /// Unmaps one mapping.
+    fn hide(&self, s: &mut State, slots: Range<usize>) -> Result<()> {
+        self.driver.unmap(s.window + slots.start as u64 * GRANULE, slots.len() as u64 * GRANULE)?;
+        slots.for_each(|slot| s.hidden(slot));
         Ok(())
     }
 
@@ -379,16 +348,18 @@ impl Granules {
         if let Some(at) = slots.clone().find(|i| s.slots[*i] == 0 || s.arrears.stale.contains(i)) {
             fail!(Code::InvalidArgument, "offset {} of the window is not mapped", at as u64 * GRANULE);
         }
-        if self.hide_run(&mut s, slots.clone())? {
+        let mappings = s.mappings(slots.clone())?;
+        if mappings.len() > 1 && self.hide_run(&mut s, slots.clone())? {
             return Ok(());
         }
         let before: Vec<u32> = s.slots[slots.clone()].to_vec();
-        for slot in slots.clone() {
-            let Err(e) = self.hide(&mut s, slot) else { continue };
-            let hidden = (slot - slots.start) as u64 * GRANULE;
+        for (n, mapping) in mappings.iter().enumerate() {
+            let Err(e) = self.hide(&mut s, mapping.clone()) else { continue };
+            let hidden = (mapping.start - slots.start) as u64 * GRANULE;
             let mut again = Ok(());
-            for (slot, granule) in (slots.start..slot).zip(&before) {
-                again = again.and_then(|()| self.show(&mut s, *granule as usize - 1, slot));
+            for slot in mappings[..n].iter().map(|m| m.start) {
+                let granule = before[slot - slots.start] as usize - 1;
+                again = again.and_then(|()| self.show(&mut s, granule, slot));
             }
             if hidden > 0 {
                 again = again.and_then(|()| self.open(&s.readers, s.window + offset, hidden));
@@ -403,13 +374,34 @@ impl Granules {
         Ok(())
     }
 
-    /// A file descriptor for each of these granules, in order.
-    pub(super) fn export(&self, granules: &[(u64, u64)]) -> Result<Vec<OwnedFd>> {
+    /// The handles in which granules lie, each as the run of all its granules; and how many granules the first one has
+    /// in front.
+    pub(super) fn whole(&self, granules: &[(u64, u64)]) -> Result<(u64, Vec<(u64, u64)>)> {
+        let s = self.lock();
+        let (mut before, mut all) = (0, Vec::new());
+        for &(first, count) in granules {
+            let range = s.granules(first, count)?;
+            let mut at = range.start;
+            while at < range.end {
+                let lot = s.lot(at);
+                if all.is_empty() {
+                    before = (at - lot.start) as u64;
+                }
+                at = lot.end;
+                all.push((lot.start as u64, lot.len() as u64));
+            }
+        }
+        Ok((before, all))
+    }
+
+    /// A file descriptor for each handle of these granules, in order, and its bytes.
+    pub(super) fn export(&self, granules: &[(u64, u64)]) -> Result<Vec<(OwnedFd, u64)>> {
         if !self.physical.exportable {
             fail!(Code::Unsupported, "memory of this device has no file descriptors: {}", self.no_export);
         }
-        let s = self.lock();
-        s.present(granules)?.into_iter().map(|(handle, _)| self.driver.physical_export(handle)).collect()
+        let found = self.lock().present(granules)?;
+        let export = |(handle, _, bytes)| Ok((self.driver.physical_export(handle)?, bytes));
+        found.into_iter().map(export).collect()
     }
 
     /// Fails, with the reason, unless fabric handles can share these granules.
@@ -417,23 +409,24 @@ impl Granules {
         self.lock().fabric_handles(granules).map(drop)
     }
 
-    /// A fabric handle for each of these granules, in order.
-    pub(super) fn export_fabric(&self, granules: &[(u64, u64)]) -> Result<Vec<[u8; 64]>> {
-        let s = self.lock();
-        s.fabric_handles(granules)?.into_iter().map(|handle| self.driver.fabric_export(handle)).collect()
+    /// A fabric handle for each handle of these granules, in order, and its bytes.
+    pub(super) fn export_fabric(&self, granules: &[(u64, u64)]) -> Result<Vec<([u8; 64], u64)>> {
+        let found = self.lock().fabric_handles(granules)?;
+        let export = |(handle, bytes)| Ok((self.driver.fabric_export(handle)?, bytes));
+        found.into_iter().map(export).collect()
     }
 
-    /// Maps granules of another process side by side, at addresses of their own.
-    pub(super) fn open_foreign(&self, sources: &[Source<'_>]) -> Result<u64> {
+    /// Maps handles of another process, each of so many bytes, side by side, at addresses of their own.
+    pub(super) fn open_foreign(&self, sources: &[(Source<'_>, u64)]) -> Result<u64> {
         let mut s = self.lock();
         let _relaxed = self.driver.relaxed();
         let _ = self.settle(&mut s);
-        let bytes = sources.len() as u64 * GRANULE;
+        let bytes = sources.iter().map(|s| s.1).sum();
         let addr = self.driver.reserve(bytes, GRANULE)?;
-        s.opened.insert(addr, Opened { bytes, shown: 0, orphan: true });
+        s.opened.insert(addr, Opened { bytes, orphan: true, ..Opened::default() });
         let mut done = Ok(());
-        for source in sources {
-            done = done.and_then(|()| self.show_foreign(&mut s, *source, addr));
+        for &source in sources {
+            done = done.and_then(|()| self.show_foreign(&mut s, source, addr));
         }
         match done.and_then(|()| self.open(&s.readers, addr, bytes)) {
             Ok(()) => {
@@ -449,18 +442,18 @@ impl Granules {
         }
     }
 
-    /// Maps one more granule of another process in the range at `addr`.
-    fn show_foreign(&self, s: &mut State, source: Source<'_>, addr: u64) -> Result<()> {
+    /// Maps one more handle of another process in the range at `addr`.
+    fn show_foreign(&self, s: &mut State, (source, bytes): (Source<'_>, u64), addr: u64) -> Result<()> {
         let handle = match source {
             Source::Fd(fd) => self.driver.physical_import(fd)?,
-            Source::Fabric(bytes) => self.driver.fabric_import(bytes)?,
+            Source::Fabric(handle) => self.driver.fabric_import(handle)?,
         };
         let Some(o) = s.opened.get_mut(&addr) else {
             return Err(Error::new(Code::Internal, "addresses of an import are missing"));
         };
-        let shown = self.driver.map(addr + o.shown, GRANULE, handle);
+        let shown = self.driver.map(addr + o.mapped(), bytes, handle);
         if shown.is_ok() {
-            o.shown += GRANULE;
+            o.shown.push(bytes);
         }
         // The mapping keeps the memory alive.
         shown.and(self.release_handle(s, handle))
@@ -469,16 +462,16 @@ impl Granules {
     /// Unmaps what is mapped at `addr` and releases the addresses. After a failure the rest stays mapped.
     fn end_opened(&self, s: &mut State, addr: u64) -> Result<()> {
         let Some(o) = s.opened.get_mut(&addr) else { return Ok(()) };
-        if !s.one_by_one && o.shown > GRANULE {
-            match self.driver.unmap(addr, o.shown) {
-                Ok(()) => o.shown = 0,
+        if !s.one_by_one && o.shown.len() > 1 {
+            match self.driver.unmap(addr, o.mapped()) {
+                Ok(()) => o.shown.clear(),
                 Err(e) if e.code() == Code::InvalidArgument => s.one_by_one = true,
                 Err(e) => return Err(e),
             }
         }
-        while o.shown > 0 {
-            self.driver.unmap(addr + o.shown - GRANULE, GRANULE)?;
-            o.shown -= GRANULE;
+        while let Some(&last) = o.shown.last() {
+            self.driver.unmap(addr + o.mapped() - last, last)?;
+            o.shown.pop();
         }
         self.driver.reserve_end(addr, o.bytes)?;
         s.opened.remove(&addr);
@@ -512,81 +505,5 @@ impl Granules {
         }
         s.readers.push(peer);
         Ok(())
-    }
-}
-
-impl State {
-    /// Nothing is mapped at a slot any more.
-    fn hidden(&mut self, slot: usize) {
-        let granule = std::mem::take(&mut self.slots[slot]) as usize - 1;
-        if let Granule::Present { shown, .. } = &mut self.granules[granule] {
-            *shown -= 1;
-        }
-    }
-
-    fn granules(&self, first: u64, count: u64) -> Result<Range<usize>> {
-        let total = self.granules.len() as u64;
-        if count == 0 {
-            return Err(Error::new(Code::InvalidArgument, "no granules asked for"));
-        }
-        match first.checked_add(count) {
-            Some(end) if end <= total => Ok(first as usize..end as usize),
-            _ => outside(&format!("{count} granules from {first} on: there are {total} numbers")),
-        }
-    }
-
-    /// The driver's handles of granules, which must exist, and whether each supports fabric handles.
-    fn present(&self, granules: &[(u64, u64)]) -> Result<Vec<(u64, bool)>> {
-        let mut found = Vec::new();
-        for &(first, count) in granules {
-            for at in self.granules(first, count)? {
-                let Granule::Present { handle, fabric, .. } = self.granules[at] else {
-                    fail!(Code::InvalidArgument, "granule {at} does not exist");
-                };
-                found.push((handle, fabric));
-            }
-        }
-        Ok(found)
-    }
-
-    fn fabric_handles(&self, granules: &[(u64, u64)]) -> Result<Vec<u64>> {
-        let found = self.present(granules)?;
-        if found.iter().all(|g| g.1) {
-            return Ok(found.into_iter().map(|g| g.0).collect());
-        }
-        Err(self.fabric.reason())
-    }
-
-    fn slots(&self, offset: u64, bytes: Option<u64>) -> Result<Range<usize>> {
-        if self.window == 0 {
-            return Err(Error::new(Code::InvalidArgument, "this device has no window"));
-        }
-        let bytes = bytes.unwrap_or(u64::MAX);
-        if bytes == 0 || !offset.is_multiple_of(GRANULE) || !bytes.is_multiple_of(GRANULE) {
-            fail!(Code::InvalidArgument, "{bytes} bytes at offset {offset}: not whole granules of 2 MiB");
-        }
-        let (first, count) = (offset / GRANULE, bytes / GRANULE);
-        match first.checked_add(count) {
-            Some(end) if end <= self.slots.len() as u64 => Ok(first as usize..end as usize),
-            _ => outside(&format!("{bytes} bytes at offset {offset} run past the window")),
-        }
-    }
-
-    /// The runs of addresses that are mapped and in use: (address, bytes). Each lies in one reservation.
-    fn shown_runs(&self) -> Vec<(u64, u64)> {
-        let shown = self.opened.iter().filter(|o| o.1.shown > 0 && !o.1.orphan);
-        let mut runs: Vec<(u64, u64)> = shown.map(|(&a, o)| (a, o.shown)).collect();
-        let others = runs.len();
-        for (i, _) in self.slots.iter().enumerate().filter(|(_, s)| **s != 0) {
-            if self.arrears.stale.contains(&i) {
-                continue;
-            }
-            let addr = self.window + i as u64 * GRANULE;
-            match runs[others..].last_mut() {
-                Some(last) if last.0 + last.1 == addr => last.1 += GRANULE,
-                _ => runs.push((addr, GRANULE)),
-            }
-        }
-        runs
     }
 }

@@ -11,13 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub(super) struct Mapping {
     card: Arc<Card>,
     granules: Arc<Granules>,
+    /// [granules] of a handle while memory is plentiful, and from how many on.
+    tie: (u32, u32),
     /// The driver refused to reserve the window: the device offers segments instead.
     refused: AtomicBool,
 }
 
 impl Mapping {
-    pub(super) fn new(card: Arc<Card>, granules: Arc<Granules>) -> Mapping {
-        Mapping { card, granules, refused: AtomicBool::new(false) }
+    pub(super) fn new(card: Arc<Card>, granules: Arc<Granules>, tie: (u32, u32)) -> Mapping {
+        Mapping { card, granules, tie, refused: AtomicBool::new(false) }
     }
 
     /// Whether the driver has not refused the window.
@@ -52,7 +54,16 @@ impl device::Mapping for Mapping {
 
     fn create(&self, first: u64, count: u64) -> Result<()> {
         let _in = self.card.enter()?;
-        self.granules.create(first, count)
+        self.granules.create(first, count, 1)
+    }
+
+    fn create_tied(&self, first: u64, count: u64, each: u64) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.granules.create(first, count, each)
+    }
+
+    fn tie(&self) -> (u32, u32) {
+        self.tie
     }
 
     fn release(&self, first: u64, count: u64) -> Result<()> {

@@ -30,6 +30,7 @@ mod peers;
 mod pool;
 mod probe;
 mod sharing;
+mod slots;
 mod streams;
 
 use crate::base::error::{Code, Error, Result};

@@ -11,17 +11,19 @@ use crate::fail;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-fn one_each(granules: usize) -> Vec<Piece> {
-    (0..granules).map(|i| Piece { fd: i as u32, offset: 0, bytes: GRANULE }).collect()
+/// A piece for each handle of so many bytes; and the handles.
+fn one_each<T>(shared: Vec<(T, u64)>) -> (Vec<Piece>, Vec<T>) {
+    let piece = |(i, (handle, bytes))| (Piece { fd: i as u32, offset: 0, bytes }, handle);
+    shared.into_iter().enumerate().map(piece).unzip()
 }
 
-/// Checks that each piece is a whole granule, in an existing descriptor or handle.
+/// Checks that each piece begins where an existing descriptor or handle does. How large that is only the driver knows.
 fn check_granules(memory: &Imported<'_>) -> Result<()> {
     memory.check_pieces(GRANULE)?;
-    if memory.pieces.iter().all(|p| p.offset == 0 && p.bytes == GRANULE) {
+    if memory.pieces.iter().all(|p| p.offset == 0) {
         return Ok(());
     }
-    Err(Error::new(Code::InvalidArgument, "each piece must be a granule of its own"))
+    Err(Error::new(Code::InvalidArgument, "each piece must be a handle of its own"))
 }
 
 /// The sharing facet of one device.
@@ -44,7 +46,7 @@ impl Sharing {
 
     fn open_fabric(&self, memory: &Imported<'_>) -> Result<u64> {
         check_granules(memory)?;
-        let handle = |p: &Piece| Source::Fabric(&memory.fabric[p.fd as usize]);
+        let handle = |p: &Piece| (Source::Fabric(&memory.fabric[p.fd as usize]), p.bytes);
         let sources: Vec<_> = memory.pieces.iter().map(handle).collect();
         self.mapped()?.open_foreign(&sources).map_err(|e| {
             if e.code() != Code::NotPermitted {
@@ -74,14 +76,18 @@ impl sharing::Sharing for Sharing {
         true
     }
 
+    fn whole(&self, granules: &[Run]) -> Result<(u64, Vec<Run>)> {
+        self.mapped()?.whole(granules)
+    }
+
     fn granules(&self, granules: &[Run]) -> Result<Exported> {
         let _in = self.card.enter()?;
         let identity = self.card.driver().uuid(self.card.primary.device)?;
-        let fds = self.mapped()?.export(granules)?;
+        let (pieces, fds) = one_each(self.mapped()?.export(granules)?);
         Ok(Exported {
             kind: SharedKind::CudaGranules,
             identity,
-            pieces: one_each(fds.len()),
+            pieces,
             handle: [0; 64],
             fabric: Vec::new(),
             fds,
@@ -124,7 +130,7 @@ impl sharing::Sharing for Sharing {
             return Ok(addr);
         }
         check_granules(memory)?;
-        let fd = |p: &Piece| Source::Fd(memory.fds[p.fd as usize]);
+        let fd = |p: &Piece| (Source::Fd(memory.fds[p.fd as usize]), p.bytes);
         self.mapped()?.open_foreign(&memory.pieces.iter().map(fd).collect::<Vec<_>>())
     }
 
@@ -169,11 +175,11 @@ impl Fabric for Sharing {
     /// Without the card's identity: other cards may open the memory, also on other machines.
     fn granules(&self, granules: &[Run]) -> Result<Exported> {
         let _in = self.card.enter()?;
-        let fabric = self.mapped()?.export_fabric(granules)?;
+        let (pieces, fabric) = one_each(self.mapped()?.export_fabric(granules)?);
         Ok(Exported {
             kind: SharedKind::CudaFabric,
             identity: [0; 16],
-            pieces: one_each(fabric.len()),
+            pieces,
             handle: [0; 64],
             fabric,
             fds: Vec::new(),

@@ -135,6 +135,29 @@ impl Supply {
         &self.calls
     }
 
+    /// Creates granules and maps them at their places; `each` in ties of so many, 0: each for itself.
+    fn make(&self, first: u32, count: u32, each: u32) -> Result<()> {
+        let (f, n) = (u64::from(first), u64::from(count));
+        self.ask_again();
+        self.refused.check(f, n)?;
+        let _range = nvtx::range(c"segment alloc", self.granule_at(count));
+        self.taking(|m| match each {
+            0 => m.create(f, n),
+            each => m.create_tied(f, n, u64::from(each)),
+        })?;
+        self.taking(|m| m.map(self.granule_at(first), f, n)).inspect_err(|_| {
+            // As if they had never been created.
+            if let Err(e) = self.giving(|m| m.release(f, n)) {
+                self.refused.add(f, Run { count: n, shown: false }, e);
+            }
+        })?;
+        let _in = InCall::new(self);
+        let (at, bytes) = (self.window_at(self.granule_at(first)), self.granule_at(count));
+        self.tell(EventKind::SegmentAlloc, at, bytes);
+        self.segments.added(at, bytes);
+        Ok(())
+    }
+
     /// Gives granules back to the device. On failure they are as they were, and still the pond's. If the device has
     /// taken a part and does not give it back, or the pond `must` give them up, nobody owns them afterwards, and that
     /// is no failure.
@@ -354,27 +377,17 @@ impl CorePoints for Supply {
 impl Backing for Supply {
     fn create(&self, first: u32, count: u32) -> Result<()> {
         self.check_free(self.granule_at(count))?;
-        self.create_again(first, count)
+        self.make(first, count, 0)
+    }
+
+    fn create_tied(&self, first: u32, count: u32, each: u32) -> Result<()> {
+        self.check_free(self.granule_at(count))?;
+        self.make(first, count, each)
     }
 
     /// What others are to have does not count: it is no growth.
-    fn create_again(&self, first: u32, count: u32) -> Result<()> {
-        let (f, n) = (u64::from(first), u64::from(count));
-        self.ask_again();
-        self.refused.check(f, n)?;
-        let _range = nvtx::range(c"segment alloc", self.granule_at(count));
-        self.taking(|m| m.create(f, n))?;
-        self.taking(|m| m.map(self.granule_at(first), f, n)).inspect_err(|_| {
-            // As if they had never been created.
-            if let Err(e) = self.giving(|m| m.release(f, n)) {
-                self.refused.add(f, Run { count: n, shown: false }, e);
-            }
-        })?;
-        let _in = InCall::new(self);
-        let (at, bytes) = (self.window_at(self.granule_at(first)), self.granule_at(count));
-        self.tell(EventKind::SegmentAlloc, at, bytes);
-        self.segments.added(at, bytes);
-        Ok(())
+    fn create_again(&self, first: u32, count: u32, tied: bool) -> Result<()> {
+        self.make(first, count, if tied { count } else { 0 })
     }
 
     fn release(&self, first: u32, count: u32) -> Result<()> {

@@ -55,6 +55,8 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
         numbers: 0,
         growing: device.segments_grow(),
         window: Pond::WINDOW,
+        tie: 0,
+        tie_growth: 0,
         most_pieces: u64::MAX,
         most_blocks: device.most_blocks(),
     };
@@ -69,6 +71,7 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
         config.max_alloc = config.max_alloc.min(device.memory_info()?.total) / GRANULE * GRANULE;
         config.numbers = mapping.numbers();
         config.most_pieces = mapping.most_mappings();
+        (config.tie, config.tie_growth) = mapping.tie();
     } else if config.max_alloc > MOST_BELIEVED {
         config.max_alloc = UNKNOWN_SIZE;
     }

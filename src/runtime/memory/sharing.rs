@@ -7,7 +7,7 @@ use crate::base::error::{Code, Result};
 use crate::core::Pieces;
 use crate::runtime::backing::segments::{Segment, SegmentCallback};
 use crate::runtime::reentry::{self, InCall};
-use crate::runtime::share::{Export, by_fabric, export_of};
+use crate::runtime::share::{Export, by_fabric, export_of, whole};
 use std::sync::Arc;
 
 impl Memory {
@@ -44,7 +44,7 @@ impl Memory {
             // From here on the memory stays where it is; if what follows fails, dropping the ticket ends that.
             let (point, ticket) = p.supply.points.issue_ticket()?;
             p.pond.exports().add(offset, point)?;
-            let pieces = p.pond.exports().pieces(offset)?;
+            let pieces = whole(&*p.device, p.pond.exports().pieces(offset)?)?;
             let segment = if p.maps { None } else { p.places.segment_of(offset) };
             let fabric = by_fabric(&*p.device, &pieces, p.maps, wish)?;
             export_of(&*p.device, &pieces, segment, fabric, ticket)
@@ -61,7 +61,7 @@ impl Memory {
     pub(crate) fn export_pieces(&self, addr: u64) -> Result<(Pieces, bool, bool)> {
         let p = self.pooled()?;
         let Some(offset) = p.places.offset(addr) else { return unknown(addr) };
-        let pieces = p.pond.exports().pieces(offset)?;
+        let pieces = whole(&*p.device, p.pond.exports().pieces(offset)?)?;
         let fabric = by_fabric(&*p.device, &pieces, p.maps, self.export_handle())?;
         Ok((pieces, p.maps, fabric))
     }

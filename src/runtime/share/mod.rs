@@ -6,7 +6,7 @@
 
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Code, Error, Result};
-use crate::core::Pieces;
+use crate::core::{GRANULE, GranuleRun, Pieces};
 use crate::device::Device;
 use crate::device::sharing::{Fabric, Imported, Run, SharedKind, Sharing};
 use crate::fail;
@@ -69,12 +69,12 @@ impl DeviceState {
     pub fn export_size(&self, addr: u64) -> Result<(usize, usize)> {
         let _pass = self.enter()?;
         let (granules, maps, fabric) = self.memory().export_pieces(addr)?;
-        let count: usize = granules.granules.iter().map(|g| g.count as usize).sum();
+        let count = granules.granules.len();
         let by_granule = self.device().sharing().is_some_and(Sharing::by_granule);
         Ok(match (maps, by_granule) {
             (true, _) if fabric => (Info::length(count, true), 1),
             (true, true) => (Info::length(count, false), 1 + count),
-            (true, false) => (Info::length(granules.granules.len(), false), 2),
+            (true, false) => (Info::length(count, false), 2),
             (false, _) => (Info::length(0, false), 1),
         })
     }
@@ -189,6 +189,16 @@ fn fabric(device: &dyn Device) -> Result<&dyn Fabric> {
 /// The granules, as a device wants them.
 fn wide(pieces: &Pieces) -> Vec<Run> {
     pieces.granules.iter().map(|g| (g.first.into(), g.count.into())).collect()
+}
+
+/// The same memory, as the device shares it.
+pub(super) fn whole(device: &dyn Device, mut pieces: Pieces) -> Result<Pieces> {
+    if let Some(sharing) = device.sharing().filter(|_| !pieces.granules.is_empty()) {
+        let (before, runs) = sharing.whole(&wide(&pieces))?;
+        pieces.skip += before * GRANULE;
+        pieces.granules = runs.iter().map(|r| GranuleRun { first: r.0 as u32, count: r.1 as u32 }).collect();
+    }
+    Ok(pieces)
 }
 
 /// Whether a block goes out by fabric handles. `Unsupported`, with the reason, where it must and cannot.

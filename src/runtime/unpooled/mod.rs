@@ -76,6 +76,11 @@ impl Unpooled {
         self.device.driver_pool().ok_or_else(none)
     }
 
+    /// Whether its driver's own pool keeps the memory.
+    pub(crate) fn by_driver(&self) -> bool {
+        self.by_driver
+    }
+
     /// The order of the device's streams.
     pub(crate) fn order(&self) -> &Order {
         &self.order

@@ -178,6 +178,7 @@ fn prometheus_can_read_the_page() {
             struct_size: size_of::<millpond_pool_options>(),
             limit_bytes: 100 << 20,
             name: name.as_ptr(),
+            flags: 0,
         };
         let mut handle = null_mut();
         outcome(unsafe { millpond_pool_create(ptr(d.0), &options, &mut handle) }).unwrap();

@@ -1,0 +1,143 @@
+//! Ties: granules in one physical allocation of the device. They cannot be shown elsewhere one by one, and go back to the
+//! device together. A contiguous pool has nothing else. Each of its ties has a number without memory behind it, so that
+//! no block lies across two of them.
+
+use super::super::ground::{Ground, Growing};
+use super::super::state::growth::Parts;
+use super::super::units::{GRANULE, GRANULE_SHIFT, granule_bytes};
+use super::device::Numbers;
+use super::{Search, ours};
+use crate::base::error::{Code, Error, Result};
+use crate::base::sync::Ordering::Relaxed;
+
+/// [B] of a tie of a contiguous pool, if no request needs more: blocks share it as they share a segment.
+const SHARED_TIE: u64 = 64 << 20;
+/// The same on a small device, as a part of it.
+const SHARED_PART: u64 = 32;
+/// A growth of less than 1 / this of what may be had is not in ties once half of it is reserved.
+const LARGE_GROWTH_PART: u64 = 8;
+/// [granules] of a tie that is made to spare calls.
+const LEAST_TIE: u32 = 2;
+
+impl Ground {
+    /// [granules] The smallest growth that is in ties, where there is `room` for so many `of` all. What is cut later
+    /// serves in place only, and costs memory when it becomes scarce; a large block is seldom cut. Measured on recorded
+    /// programs (docs/decisions/large-handles.md): a quarter of it costs one of them 2.5 % of the device.
+    fn least_for_ties(&self, room: u64, of: u64) -> u64 {
+        let least = u64::from(self.config.tie_growth);
+        match () {
+            () if 4 * room >= 3 * of => least,
+            () if 2 * room >= of => 2 * least,
+            () => (2 * least).max(of / LARGE_GROWTH_PART),
+        }
+    }
+}
+
+impl Search<'_> {
+    /// Takes a tie for a request of a contiguous pool that needs so many granules: a usual one, or one of just that size.
+    pub(super) fn grow_tie(&mut self, least: u64) -> Result<()> {
+        let (ground, heap) = (self.ground, self.req.heap);
+        let tuned = ground.tuned.get().segment.div_ceil(GRANULE);
+        let usual = match tuned {
+            0 => SHARED_TIE.min(ground.config.max_alloc / SHARED_PART) / GRANULE,
+            tuned => tuned,
+        };
+        let mut refused = Error::new(Code::OutOfMemory, ours::NO_MORE);
+        let sizes = [usual.max(least), least];
+        for &wanted in &sizes[..if usual > least { 2 } else { 1 }] {
+            let taken = ground.bring(heap, |g| {
+                let (allowed, why) = ground.allowed(g, heap.pool());
+                // One number more, which stays empty.
+                let room = u64::from(g.longest_room()).saturating_sub(1);
+                let count = wanted.min(allowed >> GRANULE_SHIFT).min(room) as u32;
+                match count {
+                    n if granule_bytes(n) < least << GRANULE_SHIFT => {
+                        Err(if room < least { ours::NO_MORE } else { why })
+                    }
+                    n => {
+                        let all = g.take_room(n + 1, None).ok_or(ours::NO_MORE)?;
+                        Ok((Numbers { all, apart: true }, n))
+                    }
+                }
+            });
+            match taken {
+                Ok(_) => return Ok(()),
+                Err(e) => refused = e,
+            }
+        }
+        Err(refused)
+    }
+
+    /// Takes granules in ties for a request that lacks so many, as far as memory is plentiful; returns how many. No more
+    /// are reserved than by granules of their own.
+    pub(super) fn take_ties(&self, missing: u32) -> u32 {
+        let (ground, req) = (self.ground, self.req);
+        let most = u64::from(ground.config.tie);
+        let all = |g: &Growing<'_>| {
+            let (allowed, why) = ground.allowed(g, req.heap.pool());
+            let room = allowed >> GRANULE_SHIFT;
+            (room, room + (g.device.reserved.current >> GRANULE_SHIFT), why)
+        };
+        if most < u64::from(LEAST_TIE) || !req.is_large() || !self.may_tie() {
+            return 0;
+        }
+        let (room, of, _) = all(&ground.growing());
+        if u64::from(missing) < ground.least_for_ties(room, of) {
+            return 0;
+        }
+        let mut taken = 0;
+        while taken < missing {
+            let after = ground.end_of(req.heap);
+            let got = ground.bring(req.heap, |g| {
+                let (room, of, why) = all(g);
+                // The less there is, the smaller they are.
+                let each = (2 * most * room / of.max(1)).min(most) as u32;
+                let part = (room / 2).max(u64::from(each)).min(room);
+                let count = u64::from(missing - taken).min(part).min(g.longest_room().into()) as u32;
+                if count.min(each) < LEAST_TIE {
+                    return Err(why);
+                }
+                let all = g.take_room(count, after).ok_or(ours::NO_MORE)?;
+                Ok((Numbers { all, apart: false }, each))
+            });
+            match got {
+                Ok(n) => taken += n,
+                Err(_) => break, // granules of their own may do
+            }
+        }
+        taken
+    }
+
+    /// Whether free memory of the request's heap may be put where it cannot be shown elsewhere.
+    fn may_tie(&self) -> bool {
+        !self.ground.no_ties.load(Relaxed) && !self.ground.is_pinned(self.req.heap)
+    }
+
+    /// Gives ties that are wholly free back to the device, so that it can give granules that can be shown anywhere.
+    /// Waits for the device.
+    pub(super) fn untie(&mut self, missing: u64) -> bool {
+        let ground = self.ground;
+        // A contiguous pool would get a tie again: the last step does that.
+        if self.contiguous || !ground.growing().has_ties() || ground.order.sync_device().is_err() {
+            return false;
+        }
+        ground.poll_all();
+        let (taken, transit) = {
+            let mut g = ground.growing();
+            // Where the pool's own limit is what refuses, others need not give anything.
+            let pool = self.req.heap.pool();
+            let own = missing > ground.own_room(&g, pool) >> GRANULE_SHIFT;
+            let heaps = if own { ground.heaps_of(pool) } else { ground.heaps_in(None) };
+            let taken = ground.take_free(&mut g, heaps, missing, true);
+            if taken.is_empty() {
+                return false;
+            }
+            (taken, g.begin_transit(Parts::Any))
+        };
+        let mut any = false;
+        let _ = ground.give_granules_back(taken, &mut any);
+        transit.end(&mut ground.growing());
+        ground.no_ties.fetch_or(any, Relaxed);
+        any && self.note_refusal(|s| s.grow(missing))
+    }
+}
