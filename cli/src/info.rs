@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
 /// What the library reads when a type or a device is first used.
-const VARIABLES: [&str; 11] = [
+const VARIABLES: [&str; 12] = [
     "MILLPOND_HOST_DEVICES",
     "MILLPOND_HOST_CAPACITY",
     "MILLPOND_HOST_MAPPING",
