@@ -1366,8 +1366,9 @@ C_Status millpond_free_sized(void *ptr, size_t size_bytes);
  * - downwards, always. What a block above 60 KiB has too much serves other requests of its stream, if no other stream
  *   uses the block (`millpond_record_stream`) and it has one.
  *
- * It does not grow while its stream is captured or a graph keeps its pool, if it was exported, scattered, or a segment of its own, if its stream
- * has ended, or with the option `max_split_size_mb`. The device is never called, and nothing is waited for. The
+ * It does not grow while its stream is captured or a graph keeps its pool, if it was exported or scattered, if its stream
+ * has ended, or with the option `max_split_size_mb`. A block that is a segment of its own, as large ones are on devices
+ * that do not map, keeps its size: OUT_OF_MEMORY for any other charge, a smaller one included. The device is never called, and nothing is waited for. The
  * account and a history see a free and an allocation at the same address. No other thread may use the block meanwhile.
  *
  * Errors: OUT_OF_MEMORY if there is no room (no out-of-memory callback is called, and the failure is not counted);

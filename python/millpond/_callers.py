@@ -42,7 +42,7 @@ def named() -> Iterator[None]:
 
 def _name(frame: Any) -> bytes:
     """"function (file.py:12)"; where that is too long for a tag, "function:12", and as much of the function as fits."""
-    function, line = frame.f_code.co_name, frame.f_lineno
+    function, line = str(frame.f_code.co_name), int(frame.f_lineno)
     whole = f"{function} ({os.path.basename(frame.f_code.co_filename)}:{line})".encode(errors="replace")
     if len(whole) <= MOST:
         return whole

@@ -4,7 +4,12 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::fork;
 use crate::fail;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 /// Runs `spawn` with all signals blocked, which the new thread inherits: the host program's signal
 /// handlers keep running on its own threads.
@@ -58,50 +63,56 @@ fn is_pipe_signal_pending() -> bool {
     told && unsafe { libc::sigismember(waiting.as_ptr(), libc::SIGPIPE) } == 1
 }
 
-/// Where the handler rings; -1: nowhere. Relaxed: a handler that does not see it yet rings nowhere.
-static BELL: AtomicI32 = AtomicI32::new(-1);
-/// In which process, counted in forks: a child's signal is not its parent's.
+/// A semaphore, and no file descriptor: the program may close any of those, and get the number for a file of its own.
+struct Semaphore(UnsafeCell<MaybeUninit<libc::sem_t>>);
+
+// SAFETY: what it holds is made for several threads; it is initialised before any of them gets to it (RINGS_IN).
+unsafe impl Sync for Semaphore {}
+
+static BELL: Semaphore = Semaphore(UnsafeCell::new(MaybeUninit::zeroed()));
+/// In which process the bell hangs, counted in forks from 1; 0: nowhere. A child's signal is not its parent's.
 static RINGS_IN: AtomicU64 = AtomicU64::new(0);
 
 /// What a handler rings, and one thread waits for. It is never taken down, as a handler may be running.
-pub(crate) struct Bell(i32);
+pub(crate) struct Bell(());
 
 impl Bell {
-    /// Hangs one that handlers ring from now on. `System` where there is none to be had.
+    /// Hangs the one that handlers ring from now on, once in a process. `System` where there is none to be had.
     pub(crate) fn hang() -> Result<Bell> {
-        // SAFETY: a plain call.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if fd < 0 {
+        // SAFETY: nobody uses it yet in this process: handlers do nothing before the next line.
+        if unsafe { libc::sem_init(BELL.0.get().cast(), 0, 0) } != 0 {
             let why = std::io::Error::last_os_error();
-            return Err(Error::new(Code::System, format!("no descriptor to hear a signal: {why}")));
+            return Err(Error::new(Code::System, format!("no semaphore to hear a signal: {why}")));
         }
-        RINGS_IN.store(fork::count(), Relaxed);
-        BELL.store(fd, Relaxed);
-        Ok(Bell(fd))
+        RINGS_IN.store(fork::count() + 1, Release);
+        Ok(Bell(()))
     }
 
     /// Until it rings; false where it never will.
     pub(crate) fn wait(&self) -> bool {
-        let mut count = 0u64;
-        // SAFETY: 8 bytes of ours, which live until the call returns.
-        let read = unsafe { libc::read(self.0, std::ptr::from_mut(&mut count).cast(), 8) };
-        read == 8
+        loop {
+            // SAFETY: whoever has a Bell has initialised it.
+            if unsafe { libc::sem_wait(BELL.0.get().cast()) } == 0 {
+                return true;
+            }
+            if std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+                return false;
+            }
+        }
     }
 }
 
 /// The handler: what it calls may be called there, and it leaves `errno` as it was.
 extern "C" fn ring(_signal: libc::c_int) {
-    let fd = BELL.load(Relaxed);
-    if fd < 0 || RINGS_IN.load(Relaxed) != fork::count() {
+    if RINGS_IN.load(Acquire) != fork::count() + 1 {
         return;
     }
     // SAFETY: a plain call.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: the thread's own.
     let before = unsafe { *place };
-    let one = 1u64;
-    // SAFETY: 8 bytes of ours; the descriptor is never closed.
-    unsafe { libc::write(fd, std::ptr::from_ref(&one).cast(), 8) };
+    // SAFETY: it was initialised in this process, and never ends. POSIX lets handlers call this.
+    unsafe { libc::sem_post(BELL.0.get().cast()) };
     // SAFETY: as above.
     unsafe { *place = before };
 }
@@ -139,13 +150,28 @@ pub(crate) fn ring_on(signal: i32) -> Result<()> {
     if !ours && !free {
         fail!(Code::Busy, "the program handles signal {signal} itself");
     }
+    if !ours && let Some(before) = BEFORE.get(signal as usize) {
+        before.store(if ignored(signal) { libc::SIG_IGN } else { libc::SIG_DFL }, Relaxed);
+    }
     set_handler(signal, ring as *const () as usize)
 }
 
-/// The signal does again what it does by itself, unless the program handles it by now.
+/// What each signal did before it rang: nothing (SIG_IGN), or what it does by itself.
+static BEFORE: [AtomicUsize; 65] = [const { AtomicUsize::new(libc::SIG_DFL) }; 65];
+
+fn ignored(signal: i32) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: `now` is valid for writes.
+    let known = unsafe { libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) } == 0;
+    // SAFETY: the call that succeeded has filled it.
+    known && unsafe { now.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
+/// The signal does again what it did before, unless the program handles it by now.
 pub(crate) fn ring_no_more(signal: i32) {
     if handler_of(signal).is_ok_and(|h| h.0) {
-        let _ = set_handler(signal, libc::SIG_DFL); // it was set before
+        let before = BEFORE.get(signal as usize).map_or(libc::SIG_DFL, |b| b.load(Relaxed));
+        let _ = set_handler(signal, before); // another handler was set before
     }
 }
 

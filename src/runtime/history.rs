@@ -136,7 +136,7 @@ impl DeviceState {
             self.history_begin(EVENTS, frames, Some(file))?;
         }
         if let Some((signal, options)) = wishes.by_signal {
-            history_on_signal(signal, &options)
+            by_signal::wished(signal, &options)
                 .map_err(|e| Error::new(e.code(), format!("MILLPOND_HISTORY_SIGNAL: {}", e.message())))?;
         }
         wishes.record.map_or(Ok(()), |file| self.record_begin(file))

@@ -65,7 +65,7 @@ thread_local! {
 struct State {
     /// In the order of their registration.
     hooks: Vec<(u64, Arc<Hook>)>,
-    /// The number of each hook that is running or about to, once for each thread.
+    /// The number of each hook that is running, once for each thread.
     running: Vec<u64>,
     closed: bool,
 }
@@ -126,34 +126,32 @@ impl Hooks {
         drop(gone);
     }
 
-    /// Calls all hooks, the oldest first, with no lock held. A panic ends that hook's call only.
+    /// Calls all hooks, the oldest first, with no lock held: those that are there when it is their turn, since one may
+    /// remove another. A panic ends that hook's call only.
     #[cold]
     pub(crate) fn tell(&self, event: &BlockEvent) {
         if INSIDE.get() {
             return;
         }
-        let due = {
-            let mut s = lock(&self.state);
-            let due = s.hooks.clone();
-            s.running.extend(due.iter().map(|h| h.0));
-            due
-        };
+        let due: Vec<u64> = lock(&self.state).hooks.iter().map(|h| h.0).collect();
         INSIDE.set(true);
-        let mut numbers = Vec::with_capacity(due.len());
-        for (id, hook) in due {
+        for id in due {
+            let hook = {
+                let mut s = lock(&self.state);
+                let Some(hook) = s.hooks.iter().find(|h| h.0 == id).map(|h| h.1.clone()) else { continue };
+                s.running.push(id);
+                hook
+            };
             let _ = catch_unwind(AssertUnwindSafe(|| hook(event)));
             // Dropped before it counts as returned, because `remove` guarantees that nothing of the hook is left.
             drop(hook);
-            numbers.push(id);
-        }
-        INSIDE.set(false);
-        let mut s = lock(&self.state);
-        for id in numbers {
+            let mut s = lock(&self.state);
             if let Some(i) = s.running.iter().position(|&r| r == id) {
                 s.running.swap_remove(i);
             }
+            drop(s);
+            self.returned.notify_all();
         }
-        drop(s);
-        self.returned.notify_all();
+        INSIDE.set(false);
     }
 }

@@ -187,7 +187,8 @@ impl Ground {
                 self.attach(&mut streams);
             }
         }
-        p.pins.fetch_sub(1, Relaxed);
+        // The end of the device, which forgets all pins, may have come before.
+        let _ = p.pins.fetch_update(Relaxed, Relaxed, |pins| pins.checked_sub(1));
     }
 
     /// Makes the heaps of a pool serve no stream.
@@ -244,6 +245,11 @@ impl Ground {
             }
         }
         any
+    }
+
+    /// Waits on the host for freed memory: blocks, the first that is ready; then what released captures had.
+    pub(crate) fn wait_for_any(&self) -> bool {
+        self.poll_all() || self.wait_for_one(None) || self.wait_for_a_release()
     }
 
     /// Waits on the host until any pool whose captures were released is an ordinary one again. `false`: there is none, or

@@ -202,7 +202,13 @@ impl Search<'_> {
         if req.in_one_piece(ground) && missing > u64::from(ground.growing().longest_room()) {
             return Err(Error::new(Code::OutOfMemory, ours::NO_MORE));
         }
-        let mut left = missing as u32 - self.take_ties(missing as u32);
+        // What lies in ties cannot be combined with what lies apart: they serve who has nothing yet, and may be in pieces.
+        let tied = if missing == req.granules() && !req.in_one_piece(ground) {
+            self.take_ties(missing as u32)
+        } else {
+            0
+        };
+        let mut left = missing as u32 - tied;
         while left > 0 {
             left -= ground.take_granules(req, left)?;
         }

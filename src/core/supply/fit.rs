@@ -106,7 +106,7 @@ impl Ground {
             let mut got = take(&mut trials);
             let short = |got: &Result<u64>| got.as_ref().is_err_and(|e| e.code() == Code::OutOfMemory);
             // A waiting block may be a segment that goes back.
-            while short(&got) && trials.step(Step::Waiting, || self.poll_all() || self.wait_for_one(None)) {
+            while short(&got) && trials.step(Step::Waiting, || self.wait_for_any()) {
                 got = take(&mut trials);
             }
             if short(&got) && trials.step(Step::Trim, || self.trim(None).unwrap_or(false)) {

@@ -101,11 +101,11 @@ const STEPS: [Step; 11] = [
     Step::Device,
     Step::Whole,
     Step::Swap,
-    Step::Untie,
     Step::Steal { same_pool: true, terms: Terms::Wait },
     Step::Steal { same_pool: false, terms: Terms::Idle },
     Step::Waiting,
     Step::Steal { same_pool: false, terms: Terms::Wait },
+    Step::Untie,
     Step::Trim,
 ];
 /// Where the device stands among them.
@@ -122,11 +122,11 @@ const UNORDERED_STEPS: [Step; 12] = [
     Step::Whole,
     Step::Swap,
     Step::Ready,
-    Step::Untie,
     Step::Steal { same_pool: false, terms: Terms::Idle },
     Step::Steal { same_pool: true, terms: Terms::Wait },
     Step::Waiting,
     Step::Steal { same_pool: false, terms: Terms::Wait },
+    Step::Untie,
     Step::Trim,
 ];
 
@@ -402,7 +402,7 @@ impl Search<'_> {
             Step::Ready => ground.poll_all(),
             Step::Swap => self.swap_segments(missing),
             Step::Untie => self.untie(missing),
-            Step::Waiting => ground.poll_all() || ground.wait_for_one(None) || ground.wait_for_a_release(),
+            Step::Waiting => ground.wait_for_any(),
             // Giving idle segments back may let the device serve one that is large enough.
             Step::Trim if !ground.config.mapping => self.trim_and_grow(missing),
             Step::Trim => {

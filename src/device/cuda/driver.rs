@@ -415,6 +415,7 @@ impl Driver {
     }
     /// [ms] between two recorded events; `Busy` if one of them is not done.
     pub(super) fn event_elapsed(&self, start: u64, end: u64) -> Result<f32> {
+        let _relaxed = self.relaxed();
         let mut ms = 0.0;
         match call!(self.cuEventElapsedTime(&mut ms, event(start), event(end))) {
             Err(f) if f.status == status::NOT_READY => {

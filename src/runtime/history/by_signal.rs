@@ -12,6 +12,7 @@ use crate::base::{fork, loaded};
 use crate::runtime::{check_fork, lock, table};
 use std::path::PathBuf;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What the signal is to do.
 struct Plan {
@@ -26,6 +27,18 @@ struct Plan {
 static PLAN: Mutex<Option<Plan>> = Mutex::new(None);
 /// Whose turn it is to change who listens to what; in which process, counted in forks from 1, there is a thread.
 static TURN: std::sync::Mutex<u64> = std::sync::Mutex::new(0);
+
+/// In which process somebody has chosen a signal, or none; counted in forks from 1. What the environment asks for is done
+/// once, and never over the program's own choice.
+static CHOSEN: AtomicU64 = AtomicU64::new(0);
+
+/// What the environment asks for, as the first device is opened.
+pub(super) fn wished(signal: i32, options: &HistoryOptions) -> Result<()> {
+    match CHOSEN.load(Relaxed) == fork::count() + 1 {
+        true => Ok(()),
+        false => history_on_signal(signal, options),
+    }
+}
 
 /// From now on `signal` begins a history of each open device that has none, as `options` say, and the next one ends these.
 /// `%n` in the path is how many times it has begun some. 0: no signal does. There is one such signal in a process; another
@@ -53,6 +66,7 @@ pub fn history_on_signal(signal: i32, options: &HistoryOptions) -> Result<()> {
         (_, None) => Some(Plan { signal, options: options.clone(), count: 0, begun: Vec::new() }),
     };
     drop(plan);
+    CHOSEN.store(fork::count() + 1, Relaxed);
     drop(listens);
     Ok(())
 }

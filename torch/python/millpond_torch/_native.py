@@ -100,8 +100,9 @@ def load_native(torch: Any) -> ctypes.CDLL:
 
 
 def load_cpu(torch: Any) -> ctypes.CDLL:
-    """The allocator of the processor's memory, which is built if it is not there yet."""
-    build(torch, CPU)
+    """The allocator of the processor's memory: the file that is named, or one that is built if it is not there yet."""
+    if not (os.environ.get(CPU.variable) and CPU.place(torch).is_file()):
+        build(torch, CPU)
     file = load(torch, CPU, "it was built a moment ago")
     file.millpond_cpu_install.restype = ctypes.c_int
     file.millpond_cpu_install.argtypes = [ctypes.c_char_p]

@@ -31,16 +31,16 @@ _native = False  # by the allocator of C++
 _cpu = False
 
 
-def _any_torch() -> Any:
+def _any_torch(how: str = "install it") -> Any:
     try:
         import torch
     except ImportError as e:
-        raise MillpondError(f"PyTorch cannot be imported ({e}); install it, see https://pytorch.org/get-started") from None
+        raise MillpondError(f"PyTorch cannot be imported ({e}); {how}, see https://pytorch.org/get-started") from None
     return torch
 
 
 def _torch() -> Any:
-    torch = _any_torch()
+    torch = _any_torch("install it with CUDA support")
     memory = getattr(getattr(torch, "cuda", None), "memory", None)
     if not hasattr(memory, "CUDAPluggableAllocator"):
         raise MillpondError(
