@@ -213,6 +213,28 @@ fn removal() {
     assert_eq!(own.1.load(SeqCst), 0);
 }
 
+/// What one hook removes is not called any more, not even for the event that they were told of.
+#[test]
+fn a_hook_may_remove_the_next_one() {
+    struct Two(*mut millpond_device, AtomicU64, AtomicU64);
+    unsafe extern "C-unwind" fn first(data: *mut c_void, _: *const millpond_block_event) {
+        let two = unsafe { &*data.cast::<Two>() };
+        unhook(two.0, two.1.load(SeqCst));
+    }
+    unsafe extern "C-unwind" fn second(data: *mut c_void, _: *const millpond_block_event) {
+        unsafe { &*data.cast::<Two>() }.2.fetch_add(1, SeqCst);
+    }
+    let h = host(true);
+    let two = Two(h.device, AtomicU64::new(0), AtomicU64::new(0));
+    let data = (&raw const two).cast_mut().cast();
+    let one = hook(h.device, Some(first), data);
+    two.1.store(hook(h.device, Some(second), data), SeqCst);
+    let p = pool_alloc(h.pool, 100, null_mut());
+    assert_eq!(two.2.load(SeqCst), 0, "a removed hook was called");
+    unhook(h.device, one);
+    free(p);
+}
+
 #[test]
 fn a_free_that_fails_is_taken_back() {
     let f = fixture();
