@@ -97,7 +97,7 @@ $(failing_tests)"
 # them. The end of a long output is all that some readers get to see.
 failing_tests() {
   sed -n -e 's/^test \(.*\) \.\.\. FAILED$/    \1/p' \
-    -e 's/^[[:space:]]*[0-9]* - \(.* ([A-Z].*)\)$/    \1/p' \
+    -e '/(Skipped)$/d' -e 's/^[[:space:]]*[0-9]* - \(.* ([A-Z].*)\)$/    \1/p' \
     -e 's/^\(FAIL\|ERROR\): /    /p' \
     -e 's/^\(FAILED\|failed\):* \{1,\}\([^(].*\)/    \2/p' "$log" | head -n 40
 }

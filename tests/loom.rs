@@ -487,7 +487,7 @@ fn a_pool_is_restored_beside_a_poll(is_over: bool) {
     giver.over.store(is_over, SeqCst);
     let other = {
         let pond = pond.clone();
-        spawn_big(move || pond.checkpoints().restore(own, checkpoint, |at| at).unwrap().live)
+        spawn_big(move || pond.checkpoints().restore(own, checkpoint, |at| at, |_| ()).unwrap().live)
     };
     assert!(pond.stats(Some(own)).unwrap().blocks.current <= 1);
     assert_eq!(other.join().unwrap(), [(block, SMALL)]);
