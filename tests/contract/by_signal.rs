@@ -112,6 +112,44 @@ fn the_environment_chooses_the_signal() {
     });
 }
 
+/// What the program chooses later holds, whatever devices are opened after that.
+#[test]
+fn the_programs_choice_comes_before_the_environments() {
+    let file = path("chosen-%n.history");
+    let name = file.to_str().unwrap();
+    apart_with(&[("MILLPOND_HISTORY", name), ("MILLPOND_HISTORY_SIGNAL", "USR2")], || {
+        let file = PathBuf::from(std::env::var("MILLPOND_HISTORY").unwrap());
+        let d = host(64 * MIB, true);
+        on_signal(libc::SIGUSR1, &file).unwrap();
+        Device::get("cpu", 0).unwrap();
+        send(libc::SIGUSR1);
+        until("the history begins", || is_watched(d));
+        assert_eq!(in_child(|| send(libc::SIGUSR2)), libc::SIGUSR2, "it does what it does by itself");
+    });
+}
+
+/// What was ignored before, as under nohup, is ignored again; and the library has no descriptor for it that the program
+/// could close, and get the number for a file of its own.
+#[test]
+fn a_signal_that_was_ignored_is_ignored_again() {
+    apart(|| {
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let file = path("ignored-%n.history");
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+        let d = host(64 * MIB, true);
+        let open = descriptors();
+        on_signal(libc::SIGHUP, &file).unwrap();
+        assert_eq!(descriptors(), open);
+        send(libc::SIGHUP);
+        until("the history begins", || is_watched(d));
+        send(libc::SIGHUP);
+        until("the history ends", || !is_watched(d));
+        on_signal(0, &file).unwrap();
+        send(libc::SIGHUP);
+        assert_eq!(in_child(|| send(libc::SIGHUP)), 0, "nothing happens");
+    });
+}
+
 #[test]
 fn a_wrong_signal_in_the_environment_fails_the_opening() {
     for (file, signal, wants) in [
