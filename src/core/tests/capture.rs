@@ -175,16 +175,22 @@ fn a_pool_that_is_kept_keeps_its_memory_to_itself() {
     }
 }
 
+/// 40 MiB of the pool are a released capture's, whose replay is queued on stream 1.
+fn set_aside(b: &mut Bench, p: PoolId) -> CaptureId {
+    let id = begin(b, p, 1);
+    let i = b.alloc(p, Some(1), 40 << 20).unwrap();
+    b.free(i, None);
+    end(b, id, 1);
+    b.world.lock().unwrap().streams.entry(1).or_default().queued += 1; // a replay
+    b.pond.captures().release_async(id).unwrap();
+    id
+}
+
 #[test]
 fn a_release_that_must_not_wait_sets_the_memory_aside() {
     for mapping in [true, false] {
         let (mut b, p) = bench(mapping);
-        let id = begin(&b, p, 1);
-        let i = b.alloc(p, Some(1), 40 << 20).unwrap();
-        b.free(i, None);
-        end(&b, id, 1);
-        b.world.lock().unwrap().streams.entry(1).or_default().queued += 1; // a replay
-        b.pond.captures().release_async(id).unwrap();
+        let id = set_aside(&mut b, p);
         {
             let w = b.world.lock().unwrap();
             assert!(w.streams[&1].done < w.streams[&1].queued, "nothing was waited for");
@@ -203,14 +209,18 @@ fn a_release_that_must_not_wait_sets_the_memory_aside() {
 
 #[test]
 fn a_request_that_needs_memory_set_aside_waits_for_the_replay() {
-    for (mapping, stream) in [(true, Some(2)), (true, None), (false, Some(2)), (false, None)] {
-        let (mut b, p) = bench(mapping);
-        let id = begin(&b, p, 1);
-        let i = b.alloc(p, Some(1), 40 << 20).unwrap();
-        b.free(i, None);
-        end(&b, id, 1);
-        b.world.lock().unwrap().streams.entry(1).or_default().queued += 1; // a replay
-        b.pond.captures().release_async(id).unwrap();
+    // The last one asks for a segment of its own.
+    let ways = [
+        (true, Some(2), 64),
+        (true, None, 64),
+        (false, Some(2), 64),
+        (false, None, 64),
+        (false, Some(2), 32),
+    ];
+    for (mapping, stream, max_chunk) in ways {
+        let mut b = Bench::new(Config { max_chunk: max_chunk << 20, ..config(mapping, 64 << 20) });
+        let p = b.pond.pool_create(0, false).unwrap();
+        set_aside(&mut b, p);
         b.alloc(PoolId::DEFAULT, stream, 40 << 20).unwrap();
         {
             let w = b.world.lock().unwrap();
