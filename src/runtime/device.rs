@@ -8,12 +8,12 @@ use crate::core::{CheckpointId, PoolId, Restored};
 use crate::device::{Caps, Device, Identity, MemoryInfo, Sizes, Versions};
 use crate::fail;
 use crate::runtime::fork;
-use crate::runtime::history::Tapes;
+use crate::runtime::history::tapes::Tapes;
 use crate::runtime::memory::Memory;
 use crate::runtime::options::Options;
-use crate::runtime::pinned::{HostCache, Table};
+use crate::runtime::pinned::state::{HostCache, Table};
 use crate::runtime::reentry::may_block;
-use crate::runtime::share::Imports;
+use crate::runtime::share::imports::Imports;
 use crate::runtime::usage::{Pass, Usage};
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ mod format;
 mod output;
 mod stack;
 mod tape;
-mod tapes;
+pub(super) mod tapes;
 mod texts;
 mod trace;
 
@@ -29,7 +29,6 @@ pub use format::{HistoryEvent, HistoryFile};
 use output::Output;
 use tape::{MOST_FRAMES, Sink, Tape};
 use tapes::Running;
-pub(crate) use tapes::Tapes;
 use texts::{number_of, text_of};
 
 /// Events of a history whose options do not say how many.

@@ -22,13 +22,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 mod hooked;
 mod oom;
-mod pooled;
+pub(super) mod pooled;
 mod readings;
 mod released;
 mod requests;
 mod settings;
 mod sharing;
-mod state;
+pub(super) mod state;
 mod statistics;
 mod timed;
 mod watched;

@@ -19,7 +19,7 @@ pub use cache::HostStats;
 use cache::{Span, Use, Waiting};
 pub use numbers::{HostMemoryStats, Times};
 use sizes::span_of;
-pub(crate) use state::{HostCache, Table};
+use state::HostCache;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -28,7 +28,7 @@ mod cache;
 mod numbers;
 mod ranges;
 mod sizes;
-mod state;
+pub(super) mod state;
 mod statistics;
 mod waits;
 

@@ -15,10 +15,9 @@ use crate::runtime::options::ExportHandle;
 use crate::runtime::reentry::may_block;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-mod imports;
+pub(super) mod imports;
 mod info;
 
-pub(crate) use imports::Imports;
 use info::Info;
 
 /// A block for other processes.
