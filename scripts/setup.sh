@@ -67,6 +67,7 @@ install_missing() {
 # already. Its status says whether the test succeeds now; if not, $lacking has the reason.
 lacking=
 may_install() {
+  lacking=
   package=$1
   shift
   "$@" >/dev/null 2>&1 && return

@@ -50,6 +50,8 @@ need clang-format have clang-format
 need pyflakes3 have pyflakes3
 install_missing
 no_browser=
+# Without it one example is left out.
+if wanted c; then may_install libucx-dev pkg-config --exists ucx || echo "examples/ucx is left out: $lacking"; fi
 if wanted view; then may_install chromium browser_starts || no_browser=$lacking; fi
 
 passed=0
