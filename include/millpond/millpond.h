@@ -2591,8 +2591,10 @@ C_Status millpond_device_can_access_peer(const millpond_device *device,
 
 /**
  * Gives work on `peer` access to memory of `device` at its address from now on: to all pooled memory, including what
- * is taken later. This cannot be undone. Copies between devices do not need it. Does nothing if the devices share
- * their memory anyway, as those of "host" do, and for a device with itself.
+ * is taken later. This cannot be undone. Copies between devices do not need it. Open devices of one type do it by
+ * themselves, both ways, unless an option of one of them says `peer_access:off`, or it failed when the second was opened.
+ * Does nothing if that has happened, if the devices share their memory anyway, as those of "host" do, and for a device
+ * with itself.
  *
  * Errors: UNSUPPORTED if the hardware or the driver allows no access, and for devices of other types, which
  * `millpond_device_can_access_peer` reports beforehand; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE. After an error

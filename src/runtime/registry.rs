@@ -294,6 +294,9 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
         e.devices.resize(ordinal + 1, None);
     }
     e.devices[ordinal] = Some(state.clone());
+    let others: Vec<_> = e.devices.iter().flatten().filter(|d| d.id() != state.id()).cloned().collect();
+    drop(r);
+    others.iter().for_each(|other| state.share_access_with(other));
     Ok(state)
 }
 

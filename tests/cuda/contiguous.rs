@@ -158,6 +158,7 @@ fn a_capture_into_a_contiguous_pool_gets_its_memory_in_one_piece() {
 #[test]
 fn other_devices_may_use_memory_of_a_contiguous_pool() {
     let fake = Fake::new(&[("capacity", "256M"), ("devices", "2")], |_| {});
+    runtime::set_default_options(Some("cuda"), None, "peer_access:off").unwrap();
     let (d, peer) = (runtime::device("cuda", 0).unwrap(), runtime::device("cuda", 1).unwrap());
     let m = d.memory();
     let p = m.pool_create_contiguous(0).unwrap();

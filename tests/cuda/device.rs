@@ -285,6 +285,7 @@ fn peer_copies_where_the_devices_do_not_reach_each_other() {
 /// Copies go the long way while access cannot be had, and directly once it can; `call` fails once.
 fn peers_after_a_failure(call: &str) {
     let (fake, d0) = one(&[("devices", "2")]);
+    runtime::set_default_options(Some("cuda"), None, "peer_access:off").unwrap();
     let d1 = runtime::device("cuda", 1).unwrap();
     let a = d0.memory().alloc(POOL, 0, 5 * MIB).unwrap();
     let b = d1.memory().alloc(POOL, 0, 5 * MIB).unwrap();

@@ -34,6 +34,7 @@ mod modelled;
 mod nvtx;
 #[cfg(feature = "capi")]
 mod on_cuda;
+mod peers;
 mod pools;
 mod probe;
 mod refusals;

@@ -177,6 +177,7 @@ fn wrong_cards_and_drivers_that_cannot() {
 fn access_from_another_device() {
     for maps in [true, false] {
         let fake = Fake::new(&[("capacity", "64M"), ("devices", "2")], |o| o.mapping = maps);
+        ok(unsafe { millpond_set_default_options(c"cuda".as_ptr(), -1, c"peer_access:off".as_ptr()) });
         let (near, far) = (device(0), device(1));
         let p = take(near, 3 * MIB);
         write(near, p, &pattern(2, 3 * MIB));
@@ -220,6 +221,7 @@ fn access_from_another_device() {
 #[test]
 fn imported_memory_is_open_to_the_same_peers() {
     let fake = Fake::new(&[("capacity", "64M"), ("devices", "2")], |_| {});
+    ok(unsafe { millpond_set_default_options(c"cuda".as_ptr(), -1, c"peer_access:off".as_ptr()) });
     let (near, far) = (device(0), device(1));
     let p = take(near, 1000);
     write(near, p, &pattern(6, 1000));

@@ -28,10 +28,11 @@ pub(crate) enum Key {
     LatencyHistograms,
     HeadroomMb,
     Scatter,
+    PeerAccess,
 }
 
 /// The number of keys.
-pub(super) const COUNT: usize = 22;
+pub(super) const COUNT: usize = 23;
 
 /// Which values a key takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,7 +68,8 @@ pub(super) struct Info {
 }
 
 const fn info(key: Key, name: &'static str, kind: Kind, default: Value) -> Info {
-    Info { key, name, kind, default, changeable: !matches!(key, Key::Backend | Key::ExpandableSegments) }
+    let fixed = matches!(key, Key::Backend | Key::ExpandableSegments | Key::PeerAccess);
+    Info { key, name, kind, default, changeable: !fixed }
 }
 
 const OFF: Value = Value::Switch(false);
@@ -132,6 +134,7 @@ pub(super) const KEYS: [Info; COUNT] = [
     info(Key::LatencyHistograms, "latency_histograms", Kind::Switch, OFF),
     info(Key::HeadroomMb, "headroom_mb", Kind::Segment { least: 0 }, Value::Segment(None)),
     info(Key::Scatter, "scatter", Kind::OnOff, Value::OnOff(true)),
+    info(Key::PeerAccess, "peer_access", Kind::OnOff, Value::OnOff(true)),
 ];
 
 // The number of a key is its index.

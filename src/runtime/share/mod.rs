@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::device::sharing::{Fabric, Imported, Run, SharedKind, Sharing};
 use crate::fail;
 use crate::runtime::device::DeviceState;
-use crate::runtime::options::ExportHandle;
+use crate::runtime::options::{ExportHandle, Key};
 use crate::runtime::reentry::may_block;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -158,6 +158,20 @@ impl DeviceState {
             Some(peers) => peers.admit(peer.device()),
             None if self.id() == peer.id() => Ok(()),
             None => fail!(Code::Unsupported, "that device cannot use memory of this one"),
+        }
+    }
+
+    /// Lets the work of both devices use the memory of the other, as far as the driver can and unless an option of either
+    /// says `peer_access:off`. An attempt that fails changes nothing: copies find another way, and try again.
+    pub(crate) fn share_access_with(&self, other: &DeviceState) {
+        let wanted = |d: &DeviceState| d.memory().options().on(Key::PeerAccess);
+        if !wanted(self) || !wanted(other) {
+            return;
+        }
+        for (of, to) in [(self, other), (other, self)] {
+            if of.can_access(to).is_ok_and(|can| can) {
+                let _ = of.enable_peer_access(to);
+            }
         }
     }
 

@@ -1,0 +1,132 @@
+//! Access between devices that are open: what the library does by itself, over the fake driver.
+
+use crate::cuda::{Fake, MIB};
+use millpond::core::PoolId;
+use millpond::runtime::{self, DeviceState};
+use std::sync::Arc;
+
+const POOL: PoolId = PoolId::DEFAULT;
+const FOUR: [(&str, &str); 2] = [("capacity", "256M"), ("devices", "4")];
+
+fn open(n: usize) -> Vec<Arc<DeviceState>> {
+    (0..n).map(|i| runtime::device("cuda", i).unwrap()).collect()
+}
+
+/// A block of the device that is full of `byte`.
+fn full(d: &DeviceState, bytes: u64, byte: u8) -> u64 {
+    let p = d.memory().alloc(POOL, 0, bytes).unwrap();
+    d.memset(p, byte, bytes).unwrap();
+    p
+}
+
+/// Whether work on `reader` can use the last bytes of the block.
+fn reads(fake: &Fake, reader: usize, p: u64, bytes: u64, byte: u8) -> bool {
+    match fake.read(reader as i32, p + bytes - 3, 3) {
+        Ok(seen) => {
+            assert_eq!(seen, [byte; 3]);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+#[test]
+fn open_devices_can_use_each_others_memory() {
+    let fake = Fake::new(&FOUR, |_| {});
+    let first = runtime::device("cuda", 0).unwrap();
+    let early = full(&first, 5 * MIB, 9); // before the others are open
+    let all = open(4);
+    for (i, d) in all.iter().enumerate() {
+        // Small, in one granule; larger than what is there; and large again, behind scattered ones.
+        let held = [1000, 5 * MIB, 21 * MIB].map(|bytes| (bytes, full(d, bytes, i as u8 + 1)));
+        for reader in 0..4 {
+            for &(bytes, p) in &held {
+                assert!(reads(&fake, reader, p, bytes, i as u8 + 1), "{bytes} bytes of {i} from {reader}");
+            }
+            assert!(reads(&fake, reader, early, 5 * MIB, 9));
+        }
+    }
+    fake.end();
+}
+
+#[test]
+fn memory_of_the_drivers_own_pool_too() {
+    let fake = Fake::new(&FOUR, |_| {});
+    runtime::set_default_options(Some("cuda"), None, "backend:cudaMallocAsync").unwrap();
+    let all = open(3);
+    for (i, d) in all.iter().enumerate() {
+        let p = full(d, 3 * MIB, 7);
+        assert!((0..3).all(|reader| reads(&fake, reader, p, 3 * MIB, 7)), "device {i}");
+        d.memory().free(p, None, None).unwrap();
+    }
+    fake.end();
+}
+
+#[test]
+fn an_option_keeps_devices_apart() {
+    for only in [None, Some(1)] {
+        let fake = Fake::new(&FOUR, |_| {});
+        runtime::set_default_options(Some("cuda"), only, "peer_access:off").unwrap();
+        let all = open(3);
+        let p = full(&all[0], 5 * MIB, 1);
+        assert!(!reads(&fake, 1, p, 5 * MIB, 1));
+        assert_eq!(reads(&fake, 2, p, 5 * MIB, 1), only.is_some(), "both must want it");
+        all[0].enable_peer_access(&all[1]).unwrap(); // a call still can
+        assert!(reads(&fake, 1, p, 5 * MIB, 1));
+        assert!(all[1].set_options("peer_access:on").is_err(), "fixed while open");
+        fake.end();
+    }
+}
+
+#[test]
+fn devices_that_do_not_reach_each_other_are_opened_all_the_same() {
+    let settings = [("capacity", "256M"), ("devices", "3"), ("no_peer", "1")];
+    let fake = Fake::new(&settings, |_| {});
+    let all = open(3);
+    let p = full(&all[0], 5 * MIB, 1);
+    assert!(!reads(&fake, 1, p, 5 * MIB, 1));
+    assert_eq!(fake.calls("cuCtxEnablePeerAccess"), 0);
+    fake.end();
+}
+
+/// What fails while a device is opened fails no call, and is made good by whoever needs it.
+#[test]
+fn a_refusal_while_a_device_is_opened_is_no_error() {
+    for call in ["cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuMemSetAccess"] {
+        for nth in 1..5 {
+            let fake = Fake::new(&FOUR, |_| {});
+            let first = runtime::device("cuda", 0).unwrap();
+            let p = full(&first, 5 * MIB, 1);
+            fake.fail(call, nth, 2, true);
+            let second = runtime::device("cuda", 1).unwrap();
+            fake.fail_clear();
+            first.enable_peer_access(&second).unwrap();
+            second.enable_peer_access(&first).unwrap();
+            assert!(reads(&fake, 1, p, 5 * MIB, 1), "{call} {nth}");
+            let q = full(&second, 5 * MIB, 2);
+            assert!(reads(&fake, 0, q, 5 * MIB, 2), "{call} {nth}");
+            for (d, p) in [(&first, p), (&second, q)] {
+                d.memory().free(p, None, None).unwrap();
+            }
+            fake.end();
+        }
+    }
+}
+
+/// Devices that are opened at one time by several threads.
+#[test]
+fn devices_opened_by_threads_admit_each_other() {
+    for _ in 0..10 {
+        let fake = Fake::new(&FOUR, |_| {});
+        std::thread::scope(|s| {
+            for i in 0..4 {
+                s.spawn(move || runtime::device("cuda", i).unwrap());
+            }
+        });
+        for (i, d) in open(4).iter().enumerate() {
+            let p = full(d, 5 * MIB, i as u8);
+            assert!((0..4).all(|reader| reads(&fake, reader, p, 5 * MIB, i as u8)), "device {i}");
+        }
+        fake.end();
+    }
+}
