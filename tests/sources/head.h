@@ -19,9 +19,10 @@
  *             borrowed stays valid as long as what it came from. Destroying or freeing NULL is a no-op.
  * Threads     Every function may be called from any thread, many at a time, unless its comment says otherwise. A
  *             handle that is destroyed must not be in use by another thread. No lock is held while a callback
- *             runs. Callbacks should not throw. A walk, a reading of a history and a snapshot whose callback throws
- *             end with SYSTEM, as it has not got all; what other callbacks throw is lost, and counts as false
- *             where they return a bool (Linux; elsewhere it ends the process).
+ *             runs, but for the one that keeps segment callbacks in order. Callbacks should not throw. A walk, a
+ *             reading of a history and a snapshot whose callback throws end with SYSTEM, as it has not got all;
+ *             what other callbacks throw is lost, and counts as false where they return a bool (Linux; elsewhere
+ *             it ends the process).
  * Errors      Every call that can fail returns C_Status: C_SUCCESS; C_FAILED for OUT_OF_MEMORY, DEVICE and SYSTEM;
  *             C_INTERNAL_ERROR for INTERNAL; C_ERROR for the caller's mistakes. millpond_last_error_code() and
  *             millpond_last_error_message() of the same thread tell more. Comments name errors without their
