@@ -9,6 +9,7 @@
 #   rust   every Rust test
 #   view   the pages of `millpond view`, in a headless Chromium, which it installs; skipped where none can be had
 #   loom   every interleaving of a few threads, over the library's own locks and lists
+#   site   the documentation as a site, with all its links; builds mdBook once where it is missing
 #   c      CMake's build, C and C++ tests, examples, packaging, the checks for a GPU on the fake driver
 #   python the Python packages, in fresh environments, with CuPy, Numba and cuda.core; needs c before it
 #   hosts  PaddlePaddle's released wheels, and a framework beside them; needs c before it
@@ -17,7 +18,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/setup.sh
 
-all="fast rust view loom c python hosts torch"
+all="fast rust view loom site c python hosts torch"
 for stage in "$@"; do
   case " $all all " in
     *" $stage "*) ;;
@@ -48,6 +49,7 @@ if wanted view; then
 fi
 need clang-format have clang-format
 need pyflakes3 have pyflakes3
+if wanted site; then need doxygen have doxygen; fi
 install_missing
 no_browser=
 # Without it one example is left out.
@@ -150,7 +152,7 @@ rust_tests() {
 fast() {
   check "cargo fmt" cargo fmt --all --check
   check "clang-format" scripts/format.sh --dry-run --Werror
-  check "pyflakes" pyflakes3 examples gpu python tests torch
+  check "pyflakes" pyflakes3 docs examples gpu python tests torch
   check "clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
   check "clippy, as built into the plugin" \
     cargo clippy --locked --lib --no-default-features --features plugin -- -D warnings
@@ -184,6 +186,10 @@ view() {
 
 loom() {
   check "loom models" scripts/loom.sh
+}
+
+site() {
+  check "the documentation as a site" sh scripts/site.sh
 }
 
 # Released PaddlePaddle wheels, in environments of their own: their header is compiled against, and they load the
