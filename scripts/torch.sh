@@ -98,10 +98,10 @@ need_rust
 CARGO_TARGET_DIR=$made/cargo CARGO_PROFILE_DEV_OPT_LEVEL=1
 export CARGO_TARGET_DIR CARGO_PROFILE_DEV_OPT_LEVEL
 fakecuda/stage.sh "$driver"
+cargo rustc --quiet --locked -p millpond --lib --crate-type staticlib
+archive=$made/cargo/debug/libmillpond.a
 if [ -z "$library" ]; then
   library=$PWD/$made/libmillpond-torch.so
-  cargo rustc --quiet --locked -p millpond --lib --crate-type staticlib
-  archive=$made/cargo/debug/libmillpond.a
   if newer "$library" "$archive" || newer "$library" torch || newer "$library" torch/python/millpond_torch || newer "$library" include/millpond; then
     g++ $flags -fvisibility=hidden -Iinclude -Itorch/python/millpond_torch -shared -o "$library" torch/*.cpp \
       "-Wl,--version-script=torch/exports.map" "$archive" -lpthread -ldl -lm
@@ -115,7 +115,7 @@ export FAKECUDA_DRIVER="${FAKECUDA_DRIVER:-13020}" FAKECUDA_DEVICES="${FAKECUDA_
 export FAKECUDA_CAPACITY="${FAKECUDA_CAPACITY:-8G}" FAKECUDA_STAGED="${FAKECUDA_STAGED:-1}"
 export MILLPOND_TORCH_NATIVE="$PWD/$shim/libmillpond-native.so" MILLPOND_TORCH_CPU="$PWD/$shim/libmillpond-cpu.so"
 if newer "$MILLPOND_TORCH_CPU" torch/python/millpond_torch; then rm -f "$MILLPOND_TORCH_CPU"; fi
-export MILLPOND_TORCH_LIBRARY="$library" MILLPOND_TORCH_PRELOAD="$PWD/$shim/$runtime"
+export MILLPOND_TORCH_LIBRARY="$library" MILLPOND_TORCH_PRELOAD="$PWD/$shim/$runtime" MILLPOND_TORCH_ARCHIVE="$PWD/$archive"
 if [ "${1:-}" = -- ]; then
   shift
   exec env LD_PRELOAD="$MILLPOND_TORCH_PRELOAD" "$@"

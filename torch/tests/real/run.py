@@ -12,7 +12,7 @@ import sys
 
 HERE = pathlib.Path(__file__).parent
 # Under the pluggable allocator, and under the one of C++.
-MODULES = {"pluggable": ["graphs", "pools", "devices", "switch", "programs", "processor"],
+MODULES = {"pluggable": ["graphs", "pools", "devices", "switch", "programs", "processor", "vendor"],
            "native": ["graphs", "devices", "programs", "native"]}
 LIMIT = 120  # [s]
 
