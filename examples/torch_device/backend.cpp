@@ -52,7 +52,12 @@ millpond::torch::DeviceAllocator<Pond>& allocator() {
 
 // ---- Devices, streams and events, for PyTorch's guards. ----
 
-C_Event event_of(void* event) { return static_cast<C_Event>(event); }
+// An event, and the device that it belongs to.
+struct Event {
+  C_Event event;
+  millpond_device* device;
+};
+const Event& event_of(void* event) { return *static_cast<Event*>(event); }
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -107,30 +112,36 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     check(millpond_stream_synchronize(device_of(stream.device_index()), Pond::native(stream)));
   }
 
-  void record(void** event, const c10::Stream& stream, c10::DeviceIndex device,
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex index,
               c10::EventFlag) const override {
-    C_Event made = event_of(*event);
-    if (made == nullptr) check(millpond_event_create(device_of(device), &made));
-    *event = made;
-    check(millpond_event_record(device_of(device), Pond::native(stream), made));
+    millpond_device* const device = device_of(index);
+    if (*event == nullptr) {
+      C_Event made = nullptr;
+      check(millpond_event_create(device, &made));
+      *event = new Event{made, device};
+    }
+    check(millpond_event_record(device, Pond::native(stream), event_of(*event).event));
   }
   void block(void* event, const c10::Stream& stream) const override {
     check(millpond_stream_wait_event(device_of(stream.device_index()), Pond::native(stream),
-                                     event_of(event)));
+                                     event_of(event).event));
   }
   bool queryEvent(void* event) const override {
     bool done = true;
-    if (event != nullptr) check(millpond_event_query(device_of(current), event_of(event), &done));
+    if (event != nullptr) {
+      check(millpond_event_query(event_of(event).device, event_of(event).event, &done));
+    }
     return done;
   }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) check(millpond_event_synchronize(device_of(current), event_of(event)));
-  }
-  void destroyEvent(void* event, c10::DeviceIndex device) const noexcept override {
-    millpond_device* of = nullptr;
-    if (event != nullptr && millpond_device_get("host", device, &of) == C_SUCCESS) {
-      (void)millpond_event_destroy(of, event_of(event));
+    if (event != nullptr) {
+      check(millpond_event_synchronize(event_of(event).device, event_of(event).event));
     }
+  }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+    if (event == nullptr) return;
+    (void)millpond_event_destroy(event_of(event).device, event_of(event).event);
+    delete static_cast<Event*>(event);
   }
   void recordDataPtrOnStream(const c10::DataPtr& ptr, const c10::Stream& stream) const override {
     allocator().recordStream(ptr, stream);

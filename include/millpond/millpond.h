@@ -2593,7 +2593,8 @@ C_Status millpond_device_can_access_peer(const millpond_device *device,
 /**
  * Gives work on `peer` access to memory of `device` at its address from now on: to all pooled memory, including what
  * is taken later. This cannot be undone. Copies between devices do not need it. Open devices of one type do it by
- * themselves, both ways, unless an option of one of them says `peer_access:off`, or it failed when the second was opened.
+ * themselves, both ways, unless an option of one of them says `peer_access:off`, the driver refuses it, or the memory is
+ * in the driver's own pool. With this call a later refusal fails the request that needs it.
  * Does nothing if that has happened, if the devices share their memory anyway, as those of "host" do, and for a device
  * with itself.
  *

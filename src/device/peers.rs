@@ -25,4 +25,7 @@ pub trait Peers: Send + Sync {
     /// Gives work on `peer` access to all memory of this device, at its address here, from now on. `Unsupported` if
     /// that is not possible.
     fn admit(&self, peer: &dyn Device) -> Result<()>;
+    /// As `admit`, without anybody's wish: no later request may fail because of it. What does not go without a price of
+    /// that kind is left to `admit`.
+    fn invite(&self, peer: &dyn Device) -> Result<()>;
 }

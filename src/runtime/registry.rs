@@ -288,15 +288,18 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
         return Err(e);
     }
     table::keep(&state);
+    // Before anybody can have it: whoever gets the device may rely on its access. This thread alone opens devices now.
+    let siblings: Vec<_> = match lock(&REGISTRY).find(name) {
+        Some(e) => e.devices.iter().flatten().cloned().collect(),
+        None => return unknown_type(name),
+    };
+    siblings.iter().for_each(|sibling| state.share_access_with(sibling));
     let mut r = lock(&REGISTRY);
     let Some(e) = r.find(name) else { return unknown_type(name) };
     if e.devices.len() <= ordinal {
         e.devices.resize(ordinal + 1, None);
     }
     e.devices[ordinal] = Some(state.clone());
-    let others: Vec<_> = e.devices.iter().flatten().filter(|d| d.id() != state.id()).cloned().collect();
-    drop(r);
-    others.iter().for_each(|other| state.share_access_with(other));
     Ok(state)
 }
 

@@ -49,16 +49,44 @@ fn open_devices_can_use_each_others_memory() {
     fake.end();
 }
 
+/// The driver may refuse access to a pool of its own as late as at an allocation, so that is never asked for unasked.
 #[test]
-fn memory_of_the_drivers_own_pool_too() {
+fn memory_of_the_drivers_own_pool_only_when_asked() {
     let fake = Fake::new(&FOUR, |_| {});
     runtime::set_default_options(Some("cuda"), None, "backend:cudaMallocAsync").unwrap();
+    let all = open(2);
+    let p = full(&all[0], 3 * MIB, 7);
+    assert_eq!(fake.calls("cuMemPoolSetAccess"), 0);
+    assert!(!reads(&fake, 1, p, 3 * MIB, 7));
+    all[0].enable_peer_access(&all[1]).unwrap();
+    assert!(reads(&fake, 1, p, 3 * MIB, 7));
+    all[0].memory().free(p, None, None).unwrap();
+    fake.end();
+}
+
+/// What nobody asked for fails no request, however late it is refused.
+#[test]
+fn a_refusal_later_costs_the_access_and_not_the_memory() {
+    let fake = Fake::new(&FOUR, |_| {});
     let all = open(3);
-    for (i, d) in all.iter().enumerate() {
-        let p = full(d, 3 * MIB, 7);
-        assert!((0..3).all(|reader| reads(&fake, reader, p, 3 * MIB, 7)), "device {i}");
-        d.memory().free(p, None, None).unwrap();
-    }
+    let before = full(&all[0], 5 * MIB, 1);
+    fake.fail("cuMemSetAccess", 1, 2, false);
+    let after = full(&all[0], 21 * MIB, 2);
+    fake.fail_clear();
+    assert!(reads(&fake, 1, before, 5 * MIB, 1), "what was open stays so");
+    assert!(!reads(&fake, 1, after, 21 * MIB, 2));
+    let q = full(&all[1], 5 * MIB, 3);
+    assert!(reads(&fake, 0, q, 5 * MIB, 3), "the other way round nothing was refused");
+    // A copy wants it, and gets it; so does a call.
+    all[1].copy_peer(&all[0], after, q, 5 * MIB).unwrap();
+    assert!(fake.read(1, after, 3).is_ok());
+    all[0].enable_peer_access(&all[2]).unwrap();
+    let last = full(&all[0], 40 * MIB, 4);
+    assert!((0..3).all(|reader| reads(&fake, reader, last, 40 * MIB, 4)));
+    // Who was asked for is not forgotten: that fails the request, as it says.
+    fake.fail("cuMemSetAccess", 1, 2, true);
+    assert!(all[0].memory().alloc(POOL, 0, 60 * MIB).is_err());
+    fake.fail_clear();
     fake.end();
 }
 

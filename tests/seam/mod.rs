@@ -290,5 +290,6 @@ impl<H: Hook> Peers for Seam<H> {
         ) -> ();
         can_admit as can_admit(peer: &dyn Device) -> bool;
         admit as admit(peer: &dyn Device) -> ();
+        invite as invite(peer: &dyn Device) -> ();
     }
 }

@@ -2,14 +2,16 @@
 // (PrivateUse1) to compile. Needs PyTorch 2.9 or newer, whose c10::DeviceAllocator it implements;
 // built against one minor version, it fits that one. docs/torch.md has a complete example.
 //
-//   struct Backend {                       // what the vendor says, all static
-//     static constexpr const char* kType = "mydevice";  // Millpond's device type, see
-//     docs/paddle.md static c10::DeviceIndex current_device(); static c10::Stream
-//     current_stream(c10::DeviceIndex device); static C_Stream native(c10::Stream stream);       //
-//     the handle that Millpond's device knows
+// clang-format off
+//   struct Backend {  // what the vendor says, all static
+//     static constexpr const char* kType = "mydevice";  // Millpond's device type, see docs/paddle.md
+//     static c10::DeviceIndex current_device();
+//     static c10::Stream current_stream(c10::DeviceIndex device);
+//     static C_Stream native(c10::Stream stream);  // the handle that Millpond's device knows
 //   };
 //   static millpond::torch::DeviceAllocator<Backend> allocator;
 //   REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator);
+// clang-format on
 //
 // Memory is ordered by streams: a tensor is allocated on the current stream of the current device,
 // and its memory is reused in that stream's order when it is freed, or behind the streams that

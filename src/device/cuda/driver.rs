@@ -203,6 +203,7 @@ impl Driver {
     }
     /// Lets the current context use `peer`'s memory. Succeeds if that was already enabled.
     pub(super) fn enable_peer(&self, peer: Context) -> Result<()> {
+        let _relaxed = self.relaxed();
         match call!(self.cuCtxEnablePeerAccess(context(peer), 0)) {
             Err(f) if f.status == status::PEER_ACCESS_ALREADY_ENABLED => Ok(()),
             other => self.check(other),
@@ -455,6 +456,7 @@ impl Driver {
     }
     /// Lets another device read and write all memory of the pool.
     pub(super) fn pool_admit(&self, pool: u64, device: i32) -> Result<()> {
+        let _relaxed = self.relaxed();
         let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let description = CUmemAccessDesc { location: location(device), flags };
         self.check(call!(self.cuMemPoolSetAccess(pool as usize as CUmemoryPool, &description, 1)))

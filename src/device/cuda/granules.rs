@@ -57,6 +57,7 @@ impl Granules {
             arrears: Arrears { handles: granted.left.into_iter().collect(), ..Arrears::default() },
             opened: BTreeMap::new(),
             readers: vec![physical.device],
+            guests: Vec::new(),
             fabric: Fabric::default(),
             one_by_one: false,
         };
@@ -281,7 +282,7 @@ impl Granules {
             }
             slot += lot.len();
         }
-        done = done.and_then(|()| self.open(&s.readers, at, bytes));
+        done = done.and_then(|()| self.open(&mut s, at, bytes));
         if done.is_err() {
             let shown: Vec<usize> = slots.filter(|&i| s.slots[i] != 0).collect();
             s.arrears.stale.extend(shown);
@@ -290,9 +291,16 @@ impl Granules {
         done
     }
 
-    /// Gives access to all devices that may use the memory.
-    fn open(&self, readers: &[i32], addr: u64, bytes: u64) -> Result<()> {
-        self.driver.set_access(addr, bytes, readers, true)
+    /// Gives access to all devices that may use the memory. Guests cannot make it fail.
+    fn open(&self, s: &mut State, addr: u64, bytes: u64) -> Result<()> {
+        if !s.guests.is_empty() {
+            let all = [&s.readers[..], &s.guests[..]].concat();
+            if self.driver.set_access(addr, bytes, &all, true).is_ok() {
+                return Ok(());
+            }
+            s.guests.clear();
+        }
+        self.driver.set_access(addr, bytes, &s.readers, true)
     }
 
     /// Maps the handle that begins with a granule, from a slot on.
@@ -362,7 +370,10 @@ impl Granules {
                 again = again.and_then(|()| self.show(&mut s, granule, slot));
             }
             if hidden > 0 {
-                again = again.and_then(|()| self.open(&s.readers, s.window + offset, hidden));
+                again = again.and_then(|()| {
+                    let at = s.window + offset;
+                    self.open(&mut s, at, hidden)
+                });
             }
             if again.is_ok() {
                 return Err(e);
@@ -428,7 +439,7 @@ impl Granules {
         for &source in sources {
             done = done.and_then(|()| self.show_foreign(&mut s, source, addr));
         }
-        match done.and_then(|()| self.open(&s.readers, addr, bytes)) {
+        match done.and_then(|()| self.open(&mut s, addr, bytes)) {
             Ok(()) => {
                 if let Some(o) = s.opened.get_mut(&addr) {
                     o.orphan = false;
@@ -490,10 +501,30 @@ impl Granules {
     /// From now on `peer` may use the memory, including what is mapped later. All or nothing.
     pub(super) fn admit(&self, peer: i32) -> Result<()> {
         let mut s = self.lock();
-        let _relaxed = self.driver.relaxed();
         if s.readers.contains(&peer) {
             return Ok(());
         }
+        if !s.guests.contains(&peer) {
+            self.open_to(&s, peer)?;
+        }
+        s.guests.retain(|&guest| guest != peer);
+        s.readers.push(peer);
+        Ok(())
+    }
+
+    /// As `admit`, as long as the driver takes it: no later request fails for it.
+    pub(super) fn invite(&self, peer: i32) -> Result<()> {
+        let mut s = self.lock();
+        if !s.readers.contains(&peer) && !s.guests.contains(&peer) {
+            self.open_to(&s, peer)?;
+            s.guests.push(peer);
+        }
+        Ok(())
+    }
+
+    /// Opens what is mapped now to one more device, or nothing of it.
+    fn open_to(&self, s: &State, peer: i32) -> Result<()> {
+        let _relaxed = self.driver.relaxed();
         let runs = s.shown_runs();
         for (i, &(addr, bytes)) in runs.iter().enumerate() {
             if let Err(e) = self.driver.set_access(addr, bytes, &[peer], true) {
@@ -503,7 +534,6 @@ impl Granules {
                 return Err(e);
             }
         }
-        s.readers.push(peer);
         Ok(())
     }
 }

@@ -156,4 +156,18 @@ impl device::Peers for Peers {
         }
         Err(Error::new(Code::Unsupported, "the driver gives that device no access to this one"))
     }
+
+    fn invite(&self, peer: &dyn Device) -> Result<()> {
+        let peer = self.sibling(peer)?;
+        let _here = self.card.enter()?;
+        let _in = peer.card.enter()?;
+        // Not its own pool: the driver may put off a refusal to a later request, and then that fails.
+        if !self.is(&peer) && self.could_admit(&peer)? {
+            self.card.driver().enable_peer(self.card.primary.context)?;
+            if let Some(g) = &self.granules {
+                g.invite(peer.card.primary.device)?;
+            }
+        }
+        Ok(())
+    }
 }

@@ -66,6 +66,8 @@ pub(super) struct State {
     pub opened: BTreeMap<u64, Opened>,
     /// The devices that may use the memory; this one first.
     pub readers: Vec<i32>,
+    /// More of them, which nobody has asked for: where the driver refuses one, they are forgotten.
+    pub guests: Vec<i32>,
     pub fabric: Fabric,
     /// The driver unmaps one mapping with each call.
     pub one_by_one: bool,

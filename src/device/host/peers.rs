@@ -56,4 +56,8 @@ impl Peers for HostDevice {
         let _pass = self.shared.enter()?;
         self.peer(peer).map(drop)
     }
+
+    fn invite(&self, peer: &dyn Device) -> Result<()> {
+        self.admit(peer)
+    }
 }

@@ -84,4 +84,8 @@ impl Peers for ForeignDevice {
         }
         Err(Error::new(Code::Unsupported, "that device cannot use memory of this one"))
     }
+
+    fn invite(&self, _: &dyn Device) -> Result<()> {
+        Ok(()) // plugins have no such thing
+    }
 }

@@ -162,15 +162,15 @@ impl DeviceState {
     }
 
     /// Lets the work of both devices use the memory of the other, as far as the driver can and unless an option of either
-    /// says `peer_access:off`. An attempt that fails changes nothing: copies find another way, and try again.
+    /// says `peer_access:off`. What fails changes nothing, now or later: copies find another way, and try again.
     pub(crate) fn share_access_with(&self, other: &DeviceState) {
         let wanted = |d: &DeviceState| d.memory().options().on(Key::PeerAccess);
         if !wanted(self) || !wanted(other) {
             return;
         }
         for (of, to) in [(self, other), (other, self)] {
-            if of.can_access(to).is_ok_and(|can| can) {
-                let _ = of.enable_peer_access(to);
+            if let Some(peers) = of.device().peers() {
+                let _ = peers.invite(to.device());
             }
         }
     }
