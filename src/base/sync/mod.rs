@@ -69,12 +69,26 @@ impl Word {
     pub fn set(&self, v: i64) {
         self.0.store(v, Ordering::Relaxed);
     }
-    /// Adds `v` and returns the new value. Wraps on overflow. Not atomic, see `set`.
+    /// Adds `v`. Wraps on overflow. Not atomic, see `set`.
     #[inline(always)]
-    pub fn add(&self, v: i64) -> i64 {
-        let n = self.get().wrapping_add(v);
-        self.set(n);
-        n
+    pub fn add(&self, v: i64) {
+        self.set(self.get().wrapping_add(v));
+    }
+    /// Takes `v` away; whether it is negative then. Wraps on overflow.
+    #[inline(always)]
+    pub fn take(&mut self, v: i64) -> bool {
+        // Through the plain number: a compiler makes one instruction of this, and tests the result with the same.
+        #[cfg(not(loom))]
+        {
+            let n = self.0.get_mut();
+            *n = n.wrapping_sub(v);
+            *n < 0
+        }
+        #[cfg(loom)]
+        {
+            self.add(v.wrapping_neg());
+            self.get() < 0
+        }
     }
 }
 
