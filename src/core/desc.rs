@@ -8,7 +8,7 @@
 //! All words are atomics used `Relaxed`: they are written under the heap's lock, and read without it by frees from
 //! other threads, which decide only by the compare-exchange on the state.
 
-use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Shape, Tier, shift_of, unit_shift};
+use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Shape, TIER_SHIFT, Tier, shift_of, unit_shift};
 use super::units::{GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, granule_bytes};
 use crate::base::error::Result;
 use crate::base::lazy::{LazyArray, Record, View};
@@ -48,8 +48,6 @@ pub(crate) mod kind {
 }
 /// The tier bits of the state: the [`Tier`], or this for a scattered block.
 pub(crate) const ALIAS: u32 = 3;
-/// Where the tier bits are.
-pub(crate) const TIER_SHIFT: u32 = 4;
 /// A live block whose free must take the slow path: it waits for streams, or is a segment of its own.
 pub(crate) const USES: u32 = 1 << 8;
 /// A live block that is a whole segment, taken for it and given back when it is freed.

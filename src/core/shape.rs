@@ -4,7 +4,6 @@
 //! placed in chunks, one granule each, in units of 4 KiB and 512 B. What a request is *charged* is its size plus the
 //! device's padding, rounded up to the device's min chunk; units only matter for placement.
 
-use super::desc::TIER_SHIFT;
 use super::units::{GRANULE_SHIFT, LARGE_SHIFT};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::{AtomicU64, Ordering::Relaxed};
@@ -37,6 +36,9 @@ impl Class {
         if tier_bits & Tier::Large as u32 != 0 { Class::Large } else { Class::Small }
     }
 }
+
+/// Where the tier bits of a block are in its state.
+pub(crate) const TIER_SHIFT: u32 = 4;
 
 /// log2 of the bytes of a small unit: the rounding that CUDA users know.
 pub(crate) const SMALL_SHIFT: u32 = 9;

@@ -7,7 +7,8 @@
 /// there, its kind and its tier bits, with `BLOCKS` set; so one compare says that a block is live, without flags, and of the
 /// tier that the granule serves. No state has that bit, and so none fits a granule in which no block starts.
 pub(crate) mod use_of {
-    use super::super::{TIER_SHIFT, kind};
+    use super::super::kind;
+    use crate::core::shape::TIER_SHIFT;
 
     /// The mark of a granule in which blocks can start.
     const BLOCKS: u64 = 1 << 6;
@@ -89,8 +90,9 @@ impl GranuleUse {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::{TIER_SHIFT, kind};
+    use super::super::kind;
     use super::*;
+    use crate::core::shape::TIER_SHIFT;
 
     #[test]
     fn a_use_says_which_state_is_plainly_live() {

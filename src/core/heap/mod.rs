@@ -10,9 +10,9 @@
 
 use super::aliases::Aliases;
 use super::bins::Bins;
-use super::desc::{ALIAS, Desc, Found, Id, Maps, TIER_SHIFT, TUNED, USES, kind};
+use super::desc::{ALIAS, Desc, Found, Id, Maps, TUNED, USES, kind};
 use super::order::{Fence, Stream};
-use super::shape::{Class, Size, Tier, list_of};
+use super::shape::{Class, Size, TIER_SHIFT, Tier, list_of};
 use super::tied::Tied;
 use super::types::{RETIRED, UNORDERED};
 
