@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 #[derive(Debug)]
 pub(crate) struct Published<T> {
     now: AtomicPtr<T>,
-    #[expect(clippy::vec_box, reason = "the pointer leads to them: they must not move")]
-    all: Lock<Vec<Box<T>>>,
+    all: Lock<Vec<Box<T>>>, // the pointer leads to them: they must not move
 }
 
 impl<T: PartialEq + Sync> Published<T> {
