@@ -46,7 +46,7 @@ compiler=$(rustc --version | cut -d' ' -f2)
       echo "${device%:*} $bytes $(per_pair "${device#*:}" "$bytes")"
     done
   done
-  # With a history, which may at most double it.
+  # With a history: two events, which cost the same whatever the pair costs.
   for bytes in 512 1048576; do
     echo "history $bytes $(per_pair 1 "$bytes" history)"
   done

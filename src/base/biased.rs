@@ -6,20 +6,22 @@
 //! call of Linux), and waits until the owner has left. That costs microseconds, so a lock that changes hands often
 //! stops making owners: each revocation doubles the number of entries before the next owner is made.
 //!
-//! Why two threads are never inside together: the owner writes `inside` in its seat and then reads `owner`; a thread
-//! that revokes writes `owner` and then reads `inside`. With a full barrier between the two steps on both sides, at
+//! Why two threads are never inside together: the owner writes `INSIDE` in its seat and then reads `owner`; a thread
+//! that revokes writes `owner` and then reads the seat. With a full barrier between the two steps on both sides, at
 //! least one of them sees the other. The owner's side has only a compiler barrier; the system call acts as a full
 //! barrier on the owner's processor too, wherever the owner was at that moment. Where the system call is missing,
 //! no thread ever becomes owner, and this is a plain spin lock. Where it is refused later (a sandbox that was
 //! set up after us), `barrier::heavy` falls back to another way, and no thread becomes owner any more.
 //!
 //! Each thread that was ever owner has a *seat* of its own in the lock, which no other thread writes. A thread whose
-//! ownership was revoked may have been stopped between reading `owner` and storing `inside`. When it goes on, it
-//! notices and clears `inside` in its own seat, which nobody reads by then. So it never disturbs a later owner,
+//! ownership was revoked may have been stopped between reading `owner` and storing `INSIDE`. When it goes on, it
+//! notices and clears `INSIDE` in its own seat, which nobody reads by then. So it never disturbs a later owner,
 //! however long it was stopped, even if it never runs again.
 
 use crate::base::sync::waited;
-use crate::base::sync::{AtomicBool, AtomicPtr, Ordering, UnsafeCell, pause, set_flag, thread_token};
+use crate::base::sync::{
+    AtomicBool, AtomicPtr, AtomicU64, Ordering, UnsafeCell, pause, set_flag, thread_token,
+};
 use std::ops::{Deref, DerefMut};
 
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
@@ -38,8 +40,32 @@ const MAX_LOSSES: u32 = if cfg!(loom) { 0 } else { 12 };
 #[derive(Debug)]
 #[repr(align(64))]
 struct Seat {
-    token: u64,         // of the thread; 0: of no thread
-    inside: AtomicBool, // the thread holds the lock as its owner. Only the thread writes it
+    /// The token of the thread, which is even, or 0 of no thread; and `INSIDE` while the thread holds the lock as its
+    /// owner. Only the thread writes it. One word, so that one compare says both.
+    word: AtomicU64,
+}
+
+/// In the word of a [`Seat`]: the thread holds the lock as its owner.
+const INSIDE: u64 = 1;
+
+impl Seat {
+    /// The token of the thread.
+    fn token(&self) -> u64 {
+        self.word.load(Ordering::Relaxed) & !INSIDE
+    }
+
+    /// Notes that the thread is inside. Only for the thread whose seat it is, and that is not.
+    #[inline(always)]
+    fn enter(&self, me: u64) {
+        self.word.store(me + INSIDE, Ordering::Relaxed);
+    }
+
+    /// Notes that the thread has left. Only for the thread whose seat it is, and that is inside.
+    #[inline(always)]
+    fn leave(&self) {
+        // Release pairs with the Acquire in `wait_until_out`.
+        self.word.store(self.word.load(Ordering::Relaxed) - INSIDE, Ordering::Release);
+    }
 }
 
 /// A lock that is biased to one thread, its owner: see the head of this file.
@@ -87,7 +113,7 @@ pub struct Guard<'a, T> {
 fn nobody() -> *mut Seat {
     #[cfg(not(loom))]
     {
-        static NOBODY: Seat = Seat { token: 0, inside: AtomicBool::new(false) };
+        static NOBODY: Seat = Seat { word: AtomicU64::new(0) };
         (&raw const NOBODY).cast_mut()
     }
     #[cfg(loom)]
@@ -128,17 +154,18 @@ impl<T> Biased<T> {
         // Acquire pairs with the Release in `make_owner`: the seat is fully initialised.
         let at = self.owner.load(Ordering::Acquire);
         let seat = self.seat(at)?;
-        if seat.token != thread_token() || seat.inside.load(Ordering::Relaxed) {
+        let me = thread_token();
+        if seat.word.load(Ordering::Relaxed) != me {
             return None; // another thread is the owner, or this thread already holds the lock
         }
-        seat.inside.store(true, Ordering::Relaxed);
+        seat.enter(me);
         barrier::light();
         if self.owner.load(Ordering::Relaxed) == at {
             // What earlier holders did is visible: this thread became owner while it held `taken`, and only it has
             // held the lock since.
             return Some(OwnerGuard { lock: self, seat });
         }
-        seat.inside.store(false, Ordering::Release);
+        seat.leave();
         None
     }
 
@@ -178,10 +205,10 @@ impl<T> Biased<T> {
         }
         let mut guard = Guard { lock: self, seat: None, rest: false };
         // Acquire pairs with the Release of an owner that called `rest`: what it did under the lock is visible.
-        let owner = self.seat(self.owner.load(Ordering::Acquire)).filter(|s| s.token != 0);
+        let owner = self.seat(self.owner.load(Ordering::Acquire)).filter(|s| s.token() != 0);
         if let Some(seat) = owner {
             let me = thread_token();
-            if seat.token == me {
+            if seat.token() == me {
                 // The calling thread holds the lock: as with any lock that is not reentrant, it deadlocks.
                 Self::wait_until_out(seat);
                 return guard.make_owner(me);
@@ -225,7 +252,7 @@ impl<T> Biased<T> {
     fn wait_until_out(seat: &Seat) {
         let mut round = 0;
         // Acquire pairs with the owner's Release when it leaves: its writes are visible afterwards.
-        while seat.inside.load(Ordering::Acquire) {
+        while seat.word.load(Ordering::Acquire) & INSIDE != 0 {
             pause(round);
             round = round.saturating_add(1);
         }
@@ -268,8 +295,7 @@ impl<T> DerefMut for OwnerGuard<'_, T> {
 impl<T> Drop for OwnerGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `wait_until_out`.
-        self.seat.inside.store(false, Ordering::Release);
+        self.seat.leave();
     }
 }
 
@@ -278,18 +304,18 @@ impl<'a, T> Guard<'a, T> {
     /// as owner instead, and `taken` is free for others to queue on.
     fn make_owner(mut self, me: u64) -> Self {
         let seats = &mut self.parts().seats;
-        let at = seats.iter().position(|s| s.token == me).unwrap_or_else(|| {
-            seats.push(Box::new(Seat { token: me, inside: AtomicBool::new(false) }));
+        let at = seats.iter().position(|s| s.token() == me).unwrap_or_else(|| {
+            seats.push(Box::new(Seat { word: AtomicU64::new(me) }));
             seats.len() - 1
         });
         let seat: *const Seat = &raw const *seats[at];
         // SAFETY: a box in `seats`, from which nothing is ever removed; the lock outlives `'a`.
         let seat: &'a Seat = unsafe { &*seat };
-        seat.inside.store(true, Ordering::Relaxed);
+        seat.enter(me);
         self.seat = Some(seat);
         // Release: a thread that reads the pointer finds the seat initialised.
         self.lock.owner.store(std::ptr::from_ref(seat).cast_mut(), Ordering::Release);
-        // Release: the next thread that takes `taken` and then reads `inside` finds it set.
+        // Release: the next thread that takes `taken` and then reads the seat finds it inside.
         self.lock.taken.store(false, Ordering::Release);
         self
     }
@@ -297,7 +323,7 @@ impl<'a, T> Guard<'a, T> {
     /// Clears the owner when this guard is dropped, so that the next entry of any thread goes through
     /// [`Biased::lock`]. If that thread is the former owner, it becomes owner again at once.
     pub fn rest(&mut self) {
-        let owner = self.seat.map(|s| s.token);
+        let owner = self.seat.map(Seat::token);
         self.rest = owner.is_some();
         if let Some(token) = owner {
             self.parts().rested = token;
@@ -347,8 +373,7 @@ impl<T> Drop for Guard<'_, T> {
             // thread that finds no owner does not wait for this seat.
             self.lock.owner.store(nobody(), Ordering::Release);
         }
-        // Release pairs with the Acquire in `wait_until_out`.
-        seat.inside.store(false, Ordering::Release);
+        seat.leave();
     }
 }
 

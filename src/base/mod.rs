@@ -13,6 +13,7 @@ pub mod lazy;
 pub(crate) mod loaded;
 pub(crate) mod numa;
 pub(crate) mod nvtx;
+pub(crate) mod published;
 #[cfg(any(feature = "capi", feature = "plugin"))]
 pub(crate) mod quiet;
 pub mod remote;

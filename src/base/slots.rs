@@ -69,40 +69,48 @@ fn keep_reachable(value: *const ()) {
     }
 }
 
-/// A table whose slots are each filled at most once.
+/// A table of `N` slots, each of which is filled at most once.
 #[derive(Debug)]
-pub struct Slots<T: Sync + 'static> {
+pub struct Slots<T: Sync + 'static, const N: usize> {
     slot: LazyArray<AtomicPtr<T>>,
 }
 
-impl<T: Sync + Send + 'static> Slots<T> {
-    /// A table of `len` empty slots.
-    pub fn new(len: usize) -> Result<Self> {
-        Ok(Slots { slot: LazyArray::new(len)? })
+impl<T: Sync + Send + 'static, const N: usize> Slots<T, N> {
+    /// A table of empty slots.
+    pub fn new() -> Result<Self> {
+        Ok(Slots { slot: LazyArray::new(N)? })
     }
 
     /// How many slots there are.
-    pub fn len(&self) -> usize {
-        self.slot.len()
+    pub const fn count(&self) -> usize {
+        N
     }
 
-    /// Whether there is no slot at all.
-    pub fn is_empty(&self) -> bool {
-        self.slot.len() == 0
+    /// A slot, if there is one of that number. The number of slots is a constant, so that a number which is known to be
+    /// smaller needs no check.
+    #[inline(always)]
+    fn at(&self, index: usize) -> Option<&AtomicPtr<T>> {
+        #[cfg(not(loom))]
+        {
+            // SAFETY: `new` has made `N` slots.
+            (index < N).then(|| unsafe { self.slot.get_unchecked(index) })
+        }
+        #[cfg(loom)]
+        self.slot.get(index)
     }
 
     /// The value in a slot, if there is one.
     #[inline(always)]
     pub fn get(&self, index: usize) -> Option<&'static T> {
         // Acquire pairs with the Release exchange in `put`.
-        let p = self.slot.get(index)?.load(Ordering::Acquire);
+        let p = self.at(index)?.load(Ordering::Acquire);
         // SAFETY: a pointer that is not null came from the box that `put` leaked.
         unsafe { p.as_ref() }
     }
 
     /// Puts a value into an empty slot; returns the value if the slot is taken or does not exist.
     pub fn put(&self, index: usize, value: T) -> std::result::Result<&'static T, T> {
-        let Some(slot) = self.slot.get(index) else { return Err(value) };
+        let Some(slot) = self.at(index) else { return Err(value) };
         let p = Box::into_raw(Box::new(value));
         match slot.compare_exchange(std::ptr::null_mut(), p, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => {
@@ -122,7 +130,7 @@ mod tests {
 
     #[test]
     fn puts_once_and_reads() {
-        let s = Slots::new(100).unwrap();
+        let s = Slots::<u32, 100>::new().unwrap();
         assert!(s.get(3).is_none());
         assert_eq!(s.put(0, 7u32), Ok(&7));
         assert_eq!(s.put(0, 8u32), Err(8));

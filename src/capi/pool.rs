@@ -152,10 +152,10 @@ pub unsafe extern "C" fn millpond_pool_alloc(
     stream: C_Stream,
     out_ptr: *mut *mut c_void,
 ) -> C_Status {
-    let Some(out) = NonNull::new(out_ptr).filter(|p| p.is_aligned()) else {
-        // SAFETY: nothing is written through it.
-        return run(|| unsafe { Out::new(out_ptr, "out_ptr") }.map(drop));
-    };
+    let Some(out) = NonNull::new(out_ptr) else { return no_out_ptr() };
+    if !out.is_aligned() {
+        return unaligned_out_ptr(out);
+    }
     ladder::alloc(Named(pool), stream_id(stream), size_bytes as u64, |got| match got {
         Ok(addr) => {
             // SAFETY: C's promise, as the header states it.
@@ -164,6 +164,22 @@ pub unsafe extern "C" fn millpond_pool_alloc(
         }
         Err(status) => status,
     })
+}
+
+/// Out of line, and one for each defect: the call above is then two comparisons, and needs no stack.
+#[cold]
+#[inline(never)]
+fn no_out_ptr() -> C_Status {
+    // SAFETY: nothing is written through it.
+    run(|| unsafe { Out::<*mut c_void>::new(std::ptr::null_mut(), "out_ptr") }.map(drop))
+}
+
+/// See [`no_out_ptr`].
+#[cold]
+#[inline(never)]
+fn unaligned_out_ptr(out: NonNull<*mut c_void>) -> C_Status {
+    // SAFETY: nothing is written through it.
+    run(|| unsafe { Out::new(out.as_ptr(), "out_ptr") }.map(drop))
 }
 
 /// As `millpond_alloc`, from this pool: a block without a stream, usable at once by the host (if it can access the

@@ -8,7 +8,7 @@
 //! All words are atomics used `Relaxed`: they are written under the heap's lock, and read without it by frees from
 //! other threads, which decide only by the compare-exchange on the state.
 
-use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Shape, Tier, shift_of, unit_shift};
+use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Shape, TIER_SHIFT, Tier, shift_of, unit_shift};
 use super::units::{GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, granule_bytes};
 use crate::base::error::Result;
 use crate::base::lazy::{LazyArray, Record, View};
@@ -16,8 +16,10 @@ use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed, levels};
 use std::sync::{Arc, OnceLock};
 
 mod find;
+mod granule;
 mod reserved;
 
+pub(crate) use granule::{GranuleUse, use_of};
 pub(crate) use reserved::Reserved;
 
 /// The number of a block's descriptor. 0: none.
@@ -46,8 +48,6 @@ pub(crate) mod kind {
 }
 /// The tier bits of the state: the [`Tier`], or this for a scattered block.
 pub(crate) const ALIAS: u32 = 3;
-/// Where the tier bits are.
-const TIER_SHIFT: u32 = 4;
 /// A live block whose free must take the slow path: it waits for streams, or is a segment of its own.
 pub(crate) const USES: u32 = 1 << 8;
 /// A live block that is a whole segment, taken for it and given back when it is freed.
@@ -59,60 +59,6 @@ pub(crate) const TAGGED: u32 = 1 << 11;
 
 /// A live block that counts as oversize (`tuned`); it is `TUNED` or `DIRECT`, too.
 pub(crate) const OVERSIZE: u32 = 1 << 12;
-
-/// How a granule is used: bits 56.. of its record. If blocks can start in it, bit 2 is set and the low two bits are the
-/// blocks' tier bits.
-pub(crate) mod use_of {
-    /// Nothing: it has no memory, or an operation holds it.
-    pub(crate) const NONE: u64 = 0;
-    /// No heap's, but of a segment that others may have parts of: an operation holds it. Only where whole segments
-    /// matter (`heap/idle.rs`).
-    pub(crate) const HELD: u64 = 2;
-    /// A chunk of the small tier.
-    pub(crate) const SMALL: u64 = 4;
-    /// A chunk of the medium tier.
-    pub(crate) const MEDIUM: u64 = 5;
-    /// Blocks of the large tier.
-    pub(crate) const LARGE: u64 = 6;
-    /// The first granule of addresses at which scattered granules are mapped.
-    pub(crate) const ALIAS: u64 = 7;
-    /// A later granule of such addresses; the low word is the block's id.
-    pub(crate) const ALIAS_REST: u64 = 1;
-}
-
-/// A granule's record, unpacked: what is needed to find a block in it without a branch. From the low bits up: where its
-/// table entries start (32 bits), its heap (16), log2 of its unit in bytes (8), its use (8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GranuleUse(pub u64);
-
-impl GranuleUse {
-    /// The granule belongs to nobody.
-    pub(crate) const NONE: GranuleUse = GranuleUse(use_of::NONE << 56);
-    /// The same, and it is part of a segment.
-    pub(crate) const HELD: GranuleUse = GranuleUse(use_of::HELD << 56);
-
-    #[inline(always)]
-    pub(crate) fn new(use_: u64, shift: u32, heap: u32, low: u32) -> Self {
-        GranuleUse(use_ << 56 | u64::from(shift) << 48 | u64::from(heap & 0xffff) << 32 | u64::from(low))
-    }
-    #[inline(always)]
-    pub(crate) fn use_(self) -> u64 {
-        self.0 >> 56
-    }
-    /// log2 of a unit in bytes.
-    #[inline(always)]
-    pub(crate) fn shift(self) -> u32 {
-        (self.0 >> 48) as u32 & 0xff
-    }
-    #[inline(always)]
-    pub(crate) fn heap(self) -> u32 {
-        (self.0 >> 32) as u32 & 0xffff
-    }
-    #[inline(always)]
-    pub(crate) fn low(self) -> u32 {
-        self.0 as u32
-    }
-}
 
 /// A view of one descriptor.
 #[derive(Clone, Copy)]
@@ -165,6 +111,12 @@ impl<'a> Desc<'a> {
         // only of two exchanges.
         #[cfg(loom)]
         self.0.word[2].swap(v, Relaxed);
+    }
+
+    /// Flips these bits of it, in one instruction; under the lock of the heap, of a block that nobody else may change.
+    #[inline(always)]
+    pub(crate) fn flip_state(self, bits: u32) {
+        self.set_state(self.state() ^ bits);
     }
 
     /// [B] the size that was requested.
@@ -221,6 +173,15 @@ impl<'a> Desc<'a> {
             return self.0.word[2].compare_exchange(was, to, Relaxed, Relaxed).is_ok();
         }
         self.set_state(to);
+        true
+    }
+    /// The same for a plainly live block (no flag) that is just freed.
+    #[inline(always)]
+    pub(crate) fn end_plain_life(self, was: u32, shared: bool) -> bool {
+        if shared {
+            return self.end_life(was, kind::FREED, shared);
+        }
+        self.flip_state(kind::LIVE ^ kind::FREED);
         true
     }
     /// Claims a plainly live block (no flag) for a remote free. `false`: it was not plainly live, or another thread was
@@ -512,14 +473,15 @@ impl Maps {
     }
 
     /// The record of a granule of large blocks.
-    pub(crate) fn large_use(&self, granule: u32, heap: u32) -> GranuleUse {
-        GranuleUse::new(use_of::LARGE, LARGE_SHIFT, heap, granule << LARGE_UNITS_SHIFT)
+    pub(crate) fn large_use(&self, heap: u32) -> GranuleUse {
+        GranuleUse::new(use_of::LARGE, LARGE_SHIFT, heap, 0) // the entries of the large tier come first in the table
     }
 
-    /// The record of a chunk whose table slot is `slot`.
-    pub(crate) fn chunk_use(&self, tier: Tier, heap: u32, slot: u32) -> GranuleUse {
-        let use_ = if tier == Tier::Small { use_of::SMALL } else { use_of::MEDIUM };
-        GranuleUse::new(use_, unit_shift(tier), heap, slot)
+    /// The record of a granule that is a chunk with the table slot `slot`.
+    pub(crate) fn chunk_use(&self, tier: Tier, heap: u32, granule: u32, slot: u32) -> GranuleUse {
+        let shift = unit_shift(tier);
+        let low = slot.wrapping_sub(granule << (GRANULE_SHIFT - shift));
+        GranuleUse::new(use_of::of_blocks(tier as u32), shift, heap, low)
     }
 
     /// Enters a scattered block at the first granule of its addresses, of which it skips `head` units. That granule has
@@ -527,7 +489,8 @@ impl Maps {
     pub(crate) fn set_alias(&self, granule: u32, head: u32, heap: u32, id: Id) {
         let entry = self.alias_entry(granule);
         self.set_at(entry, id);
-        self.set_granule(granule, GranuleUse::new(use_of::ALIAS, LARGE_SHIFT, heap, entry - head));
+        let low = entry.wrapping_sub((granule << LARGE_UNITS_SHIFT) + head);
+        self.set_granule(granule, GranuleUse::new(use_of::ALIAS, LARGE_SHIFT, heap, low));
     }
 
     fn alias_entry(&self, granule: u32) -> u32 {

@@ -15,28 +15,13 @@ use super::shape::{Class, large_units, shift_of};
 use super::state::pools::{Pool, PoolRef};
 use super::supply::Request;
 use super::types::{PoolId, UNORDERED};
+use super::units::LARGE_SHIFT;
 use crate::base::error::Result;
 use std::ops::DerefMut;
 
-/// Converts an offset into what the caller of [`Ground::alloc_quick`] works with.
-pub(crate) trait Locate {
-    /// Never panics.
-    fn locate(&self, offset: u64) -> u64;
-}
-
-/// The offset itself.
-struct Offsets;
-
-impl Locate for Offsets {
-    #[inline(always)]
-    fn locate(&self, offset: u64) -> u64 {
-        offset
-    }
-}
-
 /// The result of the first step of a request.
 pub(crate) enum Got {
-    /// The start of the block, converted by `Locate`; and its heap, if the caller has to call [`Ground::settle`] next.
+    /// The offset of the block; and its heap, if the caller has to call [`Ground::settle_quick`] next.
     Block(u64, Option<&'static Heap>),
     /// Nothing was done. Has the heap that serves this pool and stream, if there is one.
     Missed(Option<&'static Heap>),
@@ -51,35 +36,46 @@ pub(crate) enum Freed {
 }
 
 impl Ground {
-    /// Takes a freed block of the same size from a heap that the calling thread owns.
+    /// Takes a freed block of the same size from a heap that the calling thread owns. Misses for 0 bytes.
     #[inline(always)]
-    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: u64, bytes: u64, to: &impl Locate) -> Got {
+    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: u64, bytes: u64) -> Got {
         let Some(heap) = pool.heap_of(stream) else { return Got::Missed(None) };
-        let shape = &self.maps.shape;
-        let Some(charged) = shape.charged(bytes) else { return Got::Missed(Some(heap)) };
-        let class = shape.size_class(charged);
-        let Some(mut h) = self.enter(heap) else { return Got::Missed(Some(heap)) };
-        // The heap still belongs to the pool. A thread that ends a pool, or gives its heap to another one, takes the
-        // heap's lock and thereby ends the ownership of every other thread; this thread has done nothing else since it
-        // looked the heap up. The slot was the pool's then: it is given to another pool only after no lookup can find
-        // this pool any more.
+        // The heap still belongs to the pool once it is entered. A thread that ends a pool, or gives its heap to another
+        // one, takes the heap's lock and thereby ends the ownership of every other thread; this thread has done nothing
+        // else since it looked the heap up. The slot was the pool's then: it is given to another pool only after no
+        // lookup can find this pool any more.
         // Each arm does everything, so that the address of the class's counters is a constant offset.
-        let (at, full) = match class {
-            Some(p) if p.list() != 0 => {
-                let Some((_, d)) = h.pop_fine(p.list()) else { return Got::Missed(Some(heap)) };
-                let at = to.locate(u64::from(d.off()) << p.shift());
-                h.revive(d, bytes);
-                (at, h.counters.count_in(Class::Small, charged, bytes))
+        let shape = &self.maps.shape;
+        if let Some((charged, class)) = shape.fine(bytes) {
+            let Some(mut h) = self.enter(heap) else { return Got::Missed(Some(heap)) };
+            let Some((_, d)) = h.pop_fine(class.list()) else { return Got::Missed(Some(heap)) };
+            let at = u64::from(d.off()) << class.shift();
+            h.revive(d, bytes);
+            if h.counters.count_in_quick(Class::Small, charged, bytes) {
+                return Got::Block(at, Some(heap));
             }
-            other => {
-                let units = other.map_or_else(|| large_units(charged), |p| p.units());
-                let Some((_, d)) = h.pop_large(units) else { return Got::Missed(Some(heap)) };
-                let at = to.locate(u64::from(d.off()) << shift_of(d.tier_bits()));
-                h.revive(d, bytes);
-                (at, h.counters.count_in(Class::Large, charged, bytes))
-            }
+            return Got::Block(at, None);
+        }
+        let Some(charged) = shape.charged(bytes).filter(|_| bytes != 0) else {
+            return Got::Missed(Some(heap));
         };
-        Got::Block(at, full.then_some(heap))
+        let units = large_units(charged);
+        let Some(mut h) = self.enter(heap) else { return Got::Missed(Some(heap)) };
+        let Some((_, d)) = h.pop_large(units) else { return Got::Missed(Some(heap)) };
+        let at = u64::from(d.off()) << LARGE_SHIFT; // of scattered blocks too
+        h.revive(d, bytes);
+        if h.counters.count_in_quick(Class::Large, charged, bytes) {
+            return Got::Block(at, Some(heap));
+        }
+        Got::Block(at, None)
+    }
+
+    /// Settles the accounts of a heap, if it has more than its classes may have.
+    #[cold]
+    pub(crate) fn settle_quick(&self, heap: &'static Heap) {
+        if self.lock(heap).counters.take_more_of_all() {
+            self.settle(heap);
+        }
     }
 
     /// Allocates with all steps; returns the offset of the block. `heap` is the heap that
@@ -95,10 +91,10 @@ impl Ground {
     ) -> Result<u64> {
         let known = match heap {
             Some(heap) => Some(heap),
-            None => match self.alloc_quick(pool.place, stream, bytes, &Offsets) {
+            None => match self.alloc_quick(pool.place, stream, bytes) {
                 Got::Block(at, full) => {
                     if let Some(heap) = full {
-                        self.settle(heap);
+                        self.settle_quick(heap);
                     }
                     return Ok(at);
                 }
@@ -241,7 +237,7 @@ impl Ground {
     ) -> bool {
         let Some((id, d, was)) = self.maps.plainly_live(record, use_, offset) else { return false };
         let bytes = d.requested();
-        let ended = h.end_life(d, was, kind::FREED); // else another thread was first
+        let ended = h.end_plain_life(d, was); // else another thread was first
         if ended {
             let charged = self.maps.shape.charged_of(bytes);
             tell(h.heap, charged, bytes);

@@ -69,7 +69,7 @@ pub(crate) use types::{EVERY, UNORDERED};
 pub use units::GranuleRun;
 pub(crate) use {
     heap::Heap,
-    ladder::{Freed, Got, Locate},
+    ladder::{Freed, Got},
     supply::Trials,
     units::GRANULE,
 };

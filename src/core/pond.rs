@@ -7,7 +7,7 @@ use super::faces::{
 };
 use super::ground::{Config, Ground};
 use super::heap::Heap;
-use super::ladder::{Freed, Got, Locate};
+use super::ladder::{Freed, Got};
 use super::layout::Layout;
 use super::order::{Ending, Order};
 use super::report::OomReport;
@@ -51,8 +51,8 @@ impl Pond {
 
     /// The first step of a request. Never panics.
     #[inline(always)]
-    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: u64, bytes: u64, to: &impl Locate) -> Got {
-        self.ground.alloc_quick(pool, stream, bytes, to)
+    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: u64, bytes: u64) -> Got {
+        self.ground.alloc_quick(pool, stream, bytes)
     }
 
     /// Takes the other steps of a request; returns the offset of the block. `heap` is the heap that the first step
@@ -69,8 +69,8 @@ impl Pond {
     }
 
     /// Settles the accounts after a first step that returned this heap with its block.
-    pub(crate) fn settle(&self, heap: &'static Heap) {
-        self.ground.settle(heap);
+    pub(crate) fn settle_quick(&self, heap: &'static Heap) {
+        self.ground.settle_quick(heap);
     }
 
     /// A request has failed for lack of memory, whatever was tried.

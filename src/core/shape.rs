@@ -37,6 +37,9 @@ impl Class {
     }
 }
 
+/// Where the tier bits of a block are in its state.
+pub(crate) const TIER_SHIFT: u32 = 4;
+
 /// log2 of the bytes of a small unit: the rounding that CUDA users know.
 pub(crate) const SMALL_SHIFT: u32 = 9;
 /// log2 of the bytes of a medium unit.
@@ -48,8 +51,15 @@ const MEDIUM_MAX: u64 = 60 << 10;
 /// log2 of the unit in bytes of a block's offset, by tier bits; scattered blocks count as large ones.
 const OFFSET_SHIFTS: [u8; 4] = [SMALL_SHIFT as u8, MEDIUM_SHIFT as u8, LARGE_SHIFT as u8, LARGE_SHIFT as u8];
 
-/// The number of charged sizes in the lookup table, in small units; larger ones are all in the large tier.
-const LOOKED_UP: usize = (MEDIUM_MAX >> SMALL_SHIFT) as usize + 1;
+/// The number of charged sizes in the lookup table, in small units, up to `MEDIUM_MAX`; larger ones are all in the large
+/// tier. A power of two, so that indexing needs no bounds check.
+const LOOKED_UP: usize = ((MEDIUM_MAX >> SMALL_SHIFT) as usize + 1).next_power_of_two();
+
+/// The place in the lookup table of a charged size up to `MEDIUM_MAX`.
+#[inline(always)]
+fn looked_up(charged: u64) -> usize {
+    ((charged + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as usize % LOOKED_UP
+}
 
 /// log2 of the bytes of a tier's unit.
 #[inline]
@@ -89,45 +99,54 @@ pub(crate) struct Shape {
     keep: u64,
     /// [B] the largest request that the hot path serves: the device's maximum, or less (`tuned`).
     largest: AtomicU64,
+    /// [B] the largest request that the hot path serves from the fine tiers.
+    largest_fine: AtomicU64,
     /// The classes of charged sizes up to `MEDIUM_MAX`, by small units.
     classes: [SizeClass; LOOKED_UP],
 }
 
-/// A size class: where blocks of a charged size are found. For the fine tiers: the units, the list of freed blocks of
-/// that size, and log2 of the unit, in one word, so that the hot path reads it once. For the large tier the list is 0.
+/// A size class: where blocks of a charged size are found. For the fine tiers: the list of freed blocks of that size,
+/// log2 of the unit, and the units, each a load from the table. For the large tier the list is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SizeClass(u32);
+pub(crate) struct SizeClass {
+    list: u8,
+    shift: u8,
+    units: u16,
+}
 
 impl SizeClass {
-    const NONE: SizeClass = SizeClass(0);
+    const NONE: SizeClass = SizeClass { list: 0, shift: 0, units: 0 };
 
     fn new(size: Size) -> SizeClass {
         let Size { tier, units } = size;
-        if tier == Tier::Large {
-            return SizeClass(units << 16);
+        let fine = tier != Tier::Large;
+        SizeClass {
+            list: if fine { list_of(units, (tier as u32) << TIER_SHIFT) } else { 0 },
+            shift: if fine { unit_shift(tier) as u8 } else { 0 },
+            units: units as u16,
         }
-        SizeClass(units << 16 | unit_shift(tier) << 8 | list_of(units, tier as u32))
     }
     #[inline(always)]
-    pub(crate) fn units(self) -> u32 {
-        self.0 >> 16
+    pub(crate) fn units(&self) -> u32 {
+        self.units.into()
     }
     /// The list of freed blocks; 0 in the large tier, which has none.
     #[inline(always)]
-    pub(crate) fn list(self) -> usize {
-        (self.0 & 0xff) as usize
+    pub(crate) fn list(&self) -> u8 {
+        self.list
     }
     /// log2 of a unit in bytes, in the fine tiers.
     #[inline(always)]
-    pub(crate) fn shift(self) -> u32 {
-        self.0 >> 8 & 0xff
+    pub(crate) fn shift(&self) -> u32 {
+        self.shift.into()
     }
 }
 
-/// The list of freed blocks of a fine tier (bit 0 of `tier`) and size: 1 to 8 are small, 9 to 23 medium.
+/// The list of freed blocks of a fine tier and size, by the state of such a block: 1 to 8 are small, 18 to 31 medium.
 #[inline(always)]
-pub(crate) fn list_of(units: u32, tier: u32) -> u32 {
-    units + ((tier & 1) << 3)
+pub(crate) fn list_of(units: u32, state: u32) -> u8 {
+    // The tier's bit of the state counts 16.
+    (units + (state & 1 << TIER_SHIFT)) as u8
 }
 
 /// Which of the fine tiers a device has.
@@ -149,11 +168,13 @@ impl Shape {
             add: padding + min_chunk - 1,
             keep: !(min_chunk - 1),
             largest: AtomicU64::new(capacity),
+            largest_fine: AtomicU64::new(0),
             classes: [SizeClass::NONE; LOOKED_UP],
         };
         for i in 1..LOOKED_UP {
             shape.classes[i] = SizeClass::new(shape.find_size((i as u64) << SMALL_SHIFT));
         }
+        shape.set_largest(capacity);
         Ok(shape)
     }
 
@@ -165,6 +186,20 @@ impl Shape {
     /// Sets it; at most the capacity.
     pub(crate) fn set_largest(&self, bytes: u64) {
         self.largest.store(bytes, Relaxed);
+        // What is charged is a multiple of the min chunk, and so are both bounds: only the padding counts here.
+        let padding = self.add - (self.min_chunk() - 1);
+        let fine = self.small_max.max(self.medium_max).saturating_sub(padding);
+        self.largest_fine.store(fine.min(bytes), Relaxed);
+    }
+
+    /// What a request of `bytes` is charged, and its size class, if the hot path serves it from a fine tier; not for 0.
+    #[inline(always)]
+    pub(crate) fn fine(&self, bytes: u64) -> Option<(u64, &SizeClass)> {
+        if bytes.wrapping_sub(1) >= self.largest_fine.load(Relaxed) {
+            return None;
+        }
+        let charged = self.charged_of(bytes);
+        Some((charged, &self.classes[looked_up(charged)]))
     }
 
     /// What a request of `bytes` is charged; `None` if the hot path does not serve it.
@@ -201,7 +236,7 @@ impl Shape {
     /// The size class of a charged size; `None` for one that is large on every device.
     #[inline(always)]
     pub(crate) fn size_class(&self, charged: u64) -> Option<SizeClass> {
-        self.classes.get(((charged + (1 << SMALL_SHIFT) - 1) >> SMALL_SHIFT) as usize).copied()
+        (charged <= MEDIUM_MAX).then(|| self.classes[looked_up(charged)])
     }
 
     fn find_size(&self, charged: u64) -> Size {
@@ -247,6 +282,25 @@ mod tests {
             let unit = 1 << unit_shift(size.tier);
             let room = u64::from(size.units) * unit;
             assert!(room >= c && room - c < unit, "{bytes}: {size:?}");
+        }
+    }
+
+    #[test]
+    fn fine_sizes_are_those_of_the_fine_tiers() {
+        let fines = [ALL, Fine { small: true, medium: false }, Fine { small: false, medium: true }];
+        for (chunk, padding) in [(1, 0), (256, 0), (512, 0), (512, 100), (512, 5000), (4096, 0), (8192, 0)] {
+            for (fine, largest) in fines.into_iter().flat_map(|f| [(f, 1 << 40), (f, 3000), (f, 0)]) {
+                let s = Shape::new(chunk, padding, 1 << 40, fine).unwrap();
+                s.set_largest(largest);
+                for bytes in 0..70_000 {
+                    let served = s.charged(bytes).filter(|_| bytes != 0);
+                    let class = served.map(|c| (c, s.size(c))).filter(|x| x.1.tier != Tier::Large);
+                    let got = s.fine(bytes).map(|(c, k)| (c, k.list(), k.shift()));
+                    let list = |z: Size| list_of(z.units, (z.tier as u32) << TIER_SHIFT);
+                    let want = class.map(|(c, z)| (c, list(z), unit_shift(z.tier)));
+                    assert_eq!(got, want, "{bytes} of {chunk}, {padding}, {fine:?}, {largest}");
+                }
+            }
         }
     }
 

@@ -22,34 +22,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A pool that was looked up.
 pub(crate) struct Entry {
-    number: AtomicU64, // or 0, or RETIRED
-    pooled: AtomicRef<Pooled>,
-    memory: AtomicRef<Memory>, // of which `pooled` is part
-    pool: AtomicRef<Pool>,     // its slot in the core
+    number: AtomicU64, // never 0; or RETIRED
+    pooled: &'static Pooled,
+    memory: &'static Memory, // of which `pooled` is part
+    pool: &'static Pool,     // its slot in the core
     id: AtomicU32,
 }
 
-impl Entry {
-    const fn empty() -> Entry {
-        Entry {
-            number: AtomicU64::new(0),
-            pooled: AtomicRef::none(),
-            memory: AtomicRef::none(),
-            pool: AtomicRef::none(),
-            id: AtomicU32::new(0),
-        }
-    }
-}
-
-static NONE: Entry = Entry::empty();
-
 const SLOTS: usize = 64;
 /// The cache, indexed by the low bits of the number.
-static CACHE: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
+static CACHE: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::none() }; SLOTS];
 /// The same for devices that are being watched.
-static WATCHED: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
+static WATCHED: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::none() }; SLOTS];
 /// The same for devices whose calls are timed, watched or not.
-static TIMED: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::to(&NONE) }; SLOTS];
+static TIMED: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::none() }; SLOTS];
 
 /// The number of an entry whose pool has ended. No pool has this number, since those of pools have a mark in their high
 /// bits.
@@ -76,7 +62,7 @@ fn hide(number: u64) {
     for table in [&CACHE, &WATCHED, &TIMED] {
         let slot = &table[number as usize % SLOTS];
         if slot.get().is_some_and(|e| e.number.load(Ordering::Relaxed) == number) {
-            slot.set(Some(&NONE));
+            slot.set(None);
         }
     }
 }
@@ -84,27 +70,27 @@ fn hide(number: u64) {
 impl Entry {
     /// The pooled memory of the pool's device; stays valid after the end of the pool.
     #[inline(always)]
-    pub(crate) fn pooled(&self) -> Option<&'static Pooled> {
-        self.pooled.get()
+    pub(crate) fn pooled(&self) -> &'static Pooled {
+        self.pooled
     }
 
     /// The slot that the pool has, or had.
     #[inline(always)]
-    pub(crate) fn place(&self) -> Option<&'static Pool> {
-        self.pool.get()
+    pub(crate) fn place(&self) -> &'static Pool {
+        self.pool
     }
 
     /// The pool's slot and id, as long as the entry has this number.
     pub(crate) fn pool(&self, number: u64) -> Option<PoolRef> {
         // Acquire, with the Release in `enter`: a thread that reads the next pool's id does not find the number below.
-        let (place, id) = (self.pool.get()?, self.id.load(Ordering::Acquire));
+        let (place, id) = (self.pool, self.id.load(Ordering::Acquire));
         let still = self.number.load(Ordering::Relaxed) == number;
         still.then_some(PoolRef { place, id: PoolId(id) })
     }
 
     /// The memory of the pool's device; stays valid after the end of the pool.
-    pub(crate) fn memory(&self) -> Option<&'static Memory> {
-        self.memory.get()
+    pub(crate) fn memory(&self) -> &'static Memory {
+        self.memory
     }
 }
 
@@ -155,11 +141,9 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
     let entry = known.unwrap_or_else(|| {
         let retired = entries.retired.get_mut(&key(pool)).and_then(Vec::pop);
         let entry: &'static Entry = retired.unwrap_or_else(|| {
-            let entry = Entry::empty();
-            entry.pooled.set(Some(pooled));
-            entry.memory.set(Some(memory));
-            entry.pool.set(Some(pool));
-            Box::leak(Box::new(entry))
+            // Nobody finds it before it is in a table.
+            let (number, id) = (AtomicU64::new(RETIRED), AtomicU32::new(id.0));
+            Box::leak(Box::new(Entry { number, pooled, memory, pool, id }))
         });
         // Release: see `Entry::pool`.
         entry.id.store(id.0, Ordering::Release);
@@ -187,7 +171,7 @@ pub(crate) fn bypass(pool: &'static Pool) {
 #[cold]
 pub(crate) fn bypass_all(memory: &Pooled) {
     let entries = lock(&ENTRIES);
-    let of_it = |e: &&'static Entry| e.pooled.get().is_some_and(|m| std::ptr::eq(m, memory));
+    let of_it = |e: &&'static Entry| std::ptr::eq(e.pooled, memory);
     entries.by_number.iter().filter(|(_, e)| of_it(e)).for_each(|(&n, _)| hide(n));
 }
 
@@ -216,15 +200,15 @@ pub(crate) fn remove(pool: &'static Pool) {
 pub(crate) fn remove_all(memory: &Pooled) {
     let pools: Vec<&'static Pool> = {
         let entries = lock(&ENTRIES);
-        let of_it = |e: &&&'static Entry| e.pooled.get().is_some_and(|m| std::ptr::eq(m, memory));
-        entries.by_number.values().filter(of_it).filter_map(|e| e.pool.get()).collect()
+        let of_it = |e: &&&'static Entry| std::ptr::eq(e.pooled, memory);
+        entries.by_number.values().filter(of_it).map(|e| e.pool).collect()
     };
     pools.into_iter().for_each(remove);
 }
 
 /// Empties the cache in a forked child, so that every call takes the slow path, which refuses it.
 fn forget_all() {
-    CACHE.iter().chain(&WATCHED).chain(&TIMED).for_each(|slot| slot.set(Some(&NONE)));
+    CACHE.iter().chain(&WATCHED).chain(&TIMED).for_each(|slot| slot.set(None));
 }
 
 #[cfg(test)]
@@ -232,8 +216,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::core::Got;
     use crate::runtime;
+    use crate::runtime::memory::Given;
 
     /// A number as the C API makes them; its low bits differ from the pool's id.
     fn number_for(id: PoolId) -> u64 {
@@ -268,8 +252,8 @@ mod tests {
                 let p = memory.alloc(other.unwrap(), s, 1000).unwrap();
                 memory.free(p, Some(s), None).unwrap();
             }
-            let got = find(number).and_then(|e| Some(e.pooled()?.alloc_quick(e.place()?, s, 1000)));
-            assert!(!matches!(got, Some(Got::Block(..))), "a block of another pool");
+            let got = find(number).map(|e| e.pooled().alloc_quick(e.place(), s, 1000));
+            assert!(matches!(got, None | Some(Given::Missed(_))), "a block of another pool");
             assert_eq!(other.is_some(), forgotten);
             if let Some(other) = other {
                 memory.pool_destroy(other).unwrap();
@@ -289,17 +273,14 @@ mod tests {
         enter(number_for(old), memory, old);
         let found = find(number_for(old)).unwrap();
         assert_eq!(found.pool(number_for(old)).unwrap().id, old);
-        let place = found.place().unwrap();
+        let place = found.place();
         memory.pool_destroy(old).unwrap();
         // More than the number of pools that must end before a slot is reused.
         for _ in 0..300 {
             let next = memory.pool_create(0).unwrap();
             enter(number_for(next), memory, next);
             assert!(found.pool(number_for(old)).is_none());
-            assert!(
-                found.place().is_some_and(|p| std::ptr::eq(p, place)),
-                "a thread on its way comes to another place"
-            );
+            assert!(std::ptr::eq(found.place(), place), "a thread on its way comes to another place");
             memory.pool_destroy(next).unwrap();
         }
     }

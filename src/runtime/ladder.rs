@@ -5,15 +5,15 @@
 //! one back. It never panics, and runs unguarded. Everything else goes through [`Memory::alloc_from`] or
 //! [`Memory::free_block`], and so do all calls on a device's [`Memory`] itself (`memory/requests.rs`).
 
-use crate::base::error::{Code, Error, Result};
-use crate::core::{Freed, Got, Heap, PoolId, UNORDERED};
+use crate::base::error::{Error, Result};
+use crate::core::{Freed, Heap, PoolId, UNORDERED};
 use crate::device::StreamId;
 use crate::runtime::device::DeviceState;
 use crate::runtime::handle_cache::{self, Entry};
 use crate::runtime::latency::Latency;
 #[cfg(doc)]
 use crate::runtime::memory::Memory;
-use crate::runtime::memory::{Block, Pooled};
+use crate::runtime::memory::{Block, Given, Pooled};
 use std::sync::Arc;
 
 /// A caller that names a pool: the C API or a [`PoolHandle`](super::PoolHandle).
@@ -50,15 +50,11 @@ pub(crate) fn alloc<C: Caller, A>(
     let Some(entry) = handle_cache::find(caller.number()) else {
         return alloc_watched(caller, stream, bytes, answer);
     };
-    let (Some(pooled), Some(pool)) = (entry.pooled(), entry.place()) else {
-        return alloc_first(caller, stream, bytes, answer);
-    };
-    match pooled.alloc_quick(pool, stream, bytes) {
-        // The device has just ended.
-        Got::Block(0, _) => alloc_first(caller, stream, bytes, answer),
-        Got::Block(addr, None) => answer(Ok(addr)),
-        Got::Block(addr, Some(heap)) => settle(caller, pooled, heap, addr, answer),
-        Got::Missed(heap) => alloc_rest(caller, entry, heap, stream, bytes, answer),
+    let pooled = entry.pooled();
+    match pooled.alloc_quick(entry.place(), stream, bytes) {
+        Given::Block(addr) => answer(Ok(addr)),
+        Given::Almost(offset, heap) => complete(caller, pooled, offset, heap, answer),
+        Given::Missed(heap) => alloc_rest(caller, entry, heap, stream, bytes, answer),
     }
 }
 
@@ -67,12 +63,11 @@ pub(crate) fn alloc<C: Caller, A>(
 #[inline(always)]
 pub(crate) fn alloc_unordered<C: Caller>(caller: C, bytes: u64) -> Option<u64> {
     let entry = handle_cache::find(caller.number())?;
-    let (pooled, pool) = (entry.pooled()?, entry.place()?);
-    match pooled.alloc_quick(pool, UNORDERED, bytes) {
-        // The device has just ended.
-        Got::Block(0, _) | Got::Missed(_) => None,
-        Got::Block(addr, None) => Some(addr),
-        Got::Block(addr, Some(heap)) => Some(settle(caller, pooled, heap, addr, |_| addr)),
+    let pooled = entry.pooled();
+    match pooled.alloc_quick(entry.place(), UNORDERED, bytes) {
+        Given::Block(addr) => Some(addr),
+        Given::Almost(offset, heap) => complete(caller, pooled, offset, heap, |got| got.ok()),
+        Given::Missed(_) => None,
     }
 }
 
@@ -92,13 +87,13 @@ fn alloc_watched<C: Caller, A>(
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
     let found = handle_cache::find_watched(caller.number());
-    let Some((pooled, pool)) = found.and_then(|e| Some((e.pooled()?, e.pool(caller.number())?))) else {
+    let Some((pooled, pool)) = found.and_then(|e| Some((e.pooled(), e.pool(caller.number())?))) else {
         return alloc_timed(caller, stream, bytes, answer);
     };
     match pooled.alloc_quick_watched(pool, stream, bytes) {
-        Got::Block(0, _) | Got::Missed(_) => alloc_first(caller, stream, bytes, answer),
-        Got::Block(addr, None) => answer(Ok(addr)),
-        Got::Block(addr, Some(heap)) => settle(caller, pooled, heap, addr, answer),
+        Given::Block(addr) => answer(Ok(addr)),
+        Given::Almost(offset, heap) => complete(caller, pooled, offset, heap, answer),
+        Given::Missed(_) => alloc_first(caller, stream, bytes, answer),
     }
 }
 
@@ -112,15 +107,15 @@ fn alloc_timed<C: Caller, A>(
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
     let found = handle_cache::find_timed(caller.number());
-    let Some((pooled, pool)) = found.and_then(|e| Some((e.pooled()?, e.place()?))) else {
+    let Some((pooled, pool)) = found.map(|e| (e.pooled(), e.place())) else {
         return alloc_first(caller, stream, bytes, answer);
     };
     let begun = pooled.observers.latencies.begin();
     let done = match pooled.alloc_quick_timed(pool, stream, bytes) {
+        Given::Block(addr) => answer(Ok(addr)),
+        Given::Almost(offset, heap) => complete(caller, pooled, offset, heap, answer),
         // Timed as a whole there.
-        Got::Block(0, _) | Got::Missed(_) => return alloc_first(caller, stream, bytes, answer),
-        Got::Block(addr, None) => answer(Ok(addr)),
-        Got::Block(addr, Some(heap)) => settle(caller, pooled, heap, addr, answer),
+        Given::Missed(_) => return alloc_first(caller, stream, bytes, answer),
     };
     if let Some(begun) = begun {
         begun.end(Latency::Alloc);
@@ -128,22 +123,29 @@ fn alloc_timed<C: Caller, A>(
     done
 }
 
-/// Settles the accounts after a first step that asked for it.
+/// Completes a first step that has given a block, but not its address, or that asks for the accounts to be settled.
 #[cold]
 #[inline(never)]
-fn settle<C: Caller, A>(
+fn complete<C: Caller, A>(
     caller: C,
     pooled: &Pooled,
-    heap: &'static Heap,
-    addr: u64,
+    offset: u64,
+    heap: Option<&'static Heap>,
     answer: impl Fn(Result<u64, C::Failure>) -> A,
 ) -> A {
-    // An error here is ignored: the caller has the block already.
-    let _ = caller.guard(|| {
-        pooled.settle(heap);
-        Ok(())
-    });
-    answer(Ok(addr))
+    let found = pooled.address(offset);
+    if let Some(heap) = heap {
+        // An error here is ignored: the caller has the block already.
+        let _ = caller.guard(|| {
+            pooled.settle(heap);
+            Ok(())
+        });
+    }
+    match found {
+        Ok(addr) => answer(Ok(addr)),
+        // The device has just ended.
+        Err(e) => answer(caller.guard(|| Err(caller.pool().err().unwrap_or_else(|| caller.refused(e))))),
+    }
 }
 
 /// Takes the other steps of a request.
@@ -156,9 +158,10 @@ fn alloc_rest<C: Caller, A>(
     bytes: u64,
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
-    let (Some(memory), Some(pool), 1..) = (entry.memory(), entry.pool(caller.number()), bytes) else {
+    let (Some(pool), 1..) = (entry.pool(caller.number()), bytes) else {
         return alloc_first(caller, stream, bytes, answer);
     };
+    let memory = entry.memory();
     answer(caller.guard(|| {
         let got = memory.alloc_from(pool, stream, bytes, heap, || caller.may_call());
         // If the call itself is not permitted, that is the error to report.
@@ -195,10 +198,10 @@ pub(crate) fn free<C: Caller, A>(
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
 ) -> A {
-    let Some((entry, pooled)) = handle_cache::find(caller.number()).and_then(|e| Some((e, e.pooled()?)))
-    else {
+    let Some(entry) = handle_cache::find(caller.number()) else {
         return free_watched(caller, addr, stream, answer);
     };
+    let pooled = entry.pooled();
     let Some(offset) = pooled.near(addr) else { return free_far(caller, entry, addr, stream, answer) };
     match pooled.free_quick(offset, stream) {
         Freed::Done => answer(Ok(())),
@@ -214,7 +217,7 @@ fn free_watched<C: Caller, A>(
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
 ) -> A {
-    match handle_cache::find_watched(caller.number()).and_then(|e| e.pooled()) {
+    match handle_cache::find_watched(caller.number()).map(Entry::pooled) {
         Some(pooled) if pooled.free_quick_watched(addr, stream) => answer(Ok(())),
         Some(_) => free_first(caller, addr, stream, answer),
         None => free_timed(caller, addr, stream, answer),
@@ -230,7 +233,7 @@ fn free_timed<C: Caller, A>(
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A,
 ) -> A {
-    match handle_cache::find_timed(caller.number()).and_then(|e| e.pooled()) {
+    match handle_cache::find_timed(caller.number()).map(Entry::pooled) {
         Some(pooled) if pooled.free_quick_timed(addr, stream) => answer(Ok(())),
         _ => free_first(caller, addr, stream, answer),
     }
@@ -270,10 +273,7 @@ fn free_rest<C: Caller, A>(
 ) -> A {
     answer(caller.guard(|| {
         caller.may_call()?;
-        match entry.memory() {
-            Some(memory) => memory.free_block(block, Some(stream), None),
-            None => Err(Error::new(Code::Internal, "a pool without memory")),
-        }
+        entry.memory().free_block(block, Some(stream), None)
     }))
 }
 

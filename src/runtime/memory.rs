@@ -33,7 +33,7 @@ mod statistics;
 mod timed;
 mod watched;
 
-pub(crate) use pooled::{Block, Pooled};
+pub(crate) use pooled::{Block, Given, Pooled};
 use pooled::{config_of, unknown};
 pub use state::Memory;
 use state::{How, Marks};

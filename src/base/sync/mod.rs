@@ -69,12 +69,26 @@ impl Word {
     pub fn set(&self, v: i64) {
         self.0.store(v, Ordering::Relaxed);
     }
-    /// Adds `v` and returns the new value. Wraps on overflow. Not atomic, see `set`.
+    /// Adds `v`. Wraps on overflow. Not atomic, see `set`.
     #[inline(always)]
-    pub fn add(&self, v: i64) -> i64 {
-        let n = self.get().wrapping_add(v);
-        self.set(n);
-        n
+    pub fn add(&self, v: i64) {
+        self.set(self.get().wrapping_add(v));
+    }
+    /// Takes `v` away; whether it is negative then. Wraps on overflow.
+    #[inline(always)]
+    pub fn take(&mut self, v: i64) -> bool {
+        // Through the plain number: a compiler makes one instruction of this, and tests the result with the same.
+        #[cfg(not(loom))]
+        {
+            let n = self.0.get_mut();
+            *n = n.wrapping_sub(v);
+            *n < 0
+        }
+        #[cfg(loom)]
+        {
+            self.add(v.wrapping_neg());
+            self.get() < 0
+        }
     }
 }
 
@@ -105,7 +119,7 @@ pub fn pause(round: u32) {
     }
 }
 
-/// A number that distinguishes the calling thread from every other live thread. Never 0.
+/// A number that distinguishes the calling thread from every other live thread. Never 0, and even.
 #[inline(always)]
 pub fn thread_token() -> u64 {
     #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
@@ -121,13 +135,13 @@ pub fn thread_token() -> u64 {
     #[cfg(loom)]
     {
         // The threads of a model are coroutines on one system thread, and only loom can tell them apart.
-        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-        loom::thread_local!(static TOKEN: u64 = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(2);
+        loom::thread_local!(static TOKEN: u64 = NEXT.fetch_add(2, std::sync::atomic::Ordering::Relaxed));
         TOKEN.with(|t| *t)
     }
     #[cfg(not(any(loom, all(target_arch = "x86_64", target_os = "linux", not(miri)))))]
     {
-        std::thread_local!(static MARK: u8 = const { 0 });
+        std::thread_local!(static MARK: u16 = const { 0 }); // aligned to 2
         MARK.with(|m| std::ptr::from_ref(m) as usize as u64)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::shape::shift_of;
 use super::super::units::{GRANULE, GRANULE_SHIFT, LARGE_SHIFT};
-use super::{Desc, Found, GranuleUse, Id, Maps, TIER_SHIFT, UseRecord, kind, use_of};
+use super::{Desc, Found, GranuleUse, Id, Maps, UseRecord, use_of};
 use crate::base::sync::Ordering::Relaxed;
 
 impl Maps {
@@ -30,13 +30,11 @@ impl Maps {
         if record.now() != g {
             return None;
         }
-        let entry = g.low() as usize + ((offset & (GRANULE - 1)) >> g.shift()) as usize;
-        let id = self.table.get(entry)?.load(Relaxed);
+        let unit = g.unit(offset);
+        let id = self.table.get(g.entry(unit as u32) as usize)?.load(Relaxed);
         let d = self.get(id)?;
         let state = d.state();
-        // The tier that the granule serves, plus bit 2 of its use; a use without that bit matches no state.
-        let want = kind::LIVE | flags | ((g.use_() as u32) << TIER_SHIFT);
-        if state | (4 << TIER_SHIFT) != want || u64::from(d.off()) << g.shift() != offset {
+        if state != use_of::live_state(g.use_()) | flags || u64::from(d.off()) != unit {
             return None;
         }
         Some((id, d, state))
@@ -52,13 +50,12 @@ impl Maps {
     #[inline(always)]
     pub(crate) fn find(&self, offset: u64) -> Option<Found<'_>> {
         let g = GranuleUse(self.granules.get((offset >> GRANULE_SHIFT) as usize)?.load(Relaxed));
-        let shift = g.shift();
-        let entry = g.low() as usize + ((offset & (GRANULE - 1)) >> shift) as usize;
-        let id = self.table.get(entry)?.load(Relaxed);
+        let unit = g.unit(offset);
+        let id = self.table.get(g.entry(unit as u32) as usize)?.load(Relaxed);
         let desc = Desc(self.descs.get(id as usize)?);
         // The entry may be stale, or the granule unowned (its use is 0): trust the entry only if the block says that it
         // starts here, in the tier that the granule serves.
-        if u64::from(desc.off()) << shift != offset || u64::from(desc.tier_bits()) | 4 != g.use_() {
+        if u64::from(desc.off()) != unit || use_of::of_blocks(desc.tier_bits()) != g.use_() {
             return None;
         }
         Some(Found { id, heap: g.heap(), desc })

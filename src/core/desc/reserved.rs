@@ -64,12 +64,12 @@ impl Tallies {
 pub(crate) struct Reserved {
     device: Tallies,
     /// By slot; see [`POOL_SLOTS`].
-    pools: Slots<Tallies>,
+    pools: Slots<Tallies, { POOL_SLOTS as usize }>,
 }
 
 impl Reserved {
     pub(crate) fn new() -> Result<Reserved> {
-        let reserved = Reserved { device: Tallies::default(), pools: Slots::new(POOL_SLOTS as usize)? };
+        let reserved = Reserved { device: Tallies::default(), pools: Slots::new()? };
         reserved.begin(COMMONS);
         Ok(reserved)
     }

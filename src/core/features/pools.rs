@@ -138,7 +138,7 @@ impl Ground {
                 let _ledger = lock(&self.ledger);
                 let i = self.heap_count.load(Relaxed);
                 let Ok(heap) = self.heaps.put(i as usize, Heap::new(i, self.config.source())) else {
-                    fail!(Code::OutOfMemory, "more than {} streams in use on one device", self.heaps.len());
+                    fail!(Code::OutOfMemory, "more than {} streams in use on one device", self.heaps.count());
                 };
                 // Release: a thread that sees the count sees the heap.
                 self.heap_count.store(i + 1, Ordering::Release);

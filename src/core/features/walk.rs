@@ -41,10 +41,10 @@ impl Ground {
                         }
                     }
                     use_of::SMALL | use_of::MEDIUM => {
-                        let mask = (1u32 << (GRANULE_SHIFT - u.shift())) - 1;
-                        let mut at = 0;
-                        while at <= mask {
-                            let id = self.maps.at(u.low() + at);
+                        let per_chunk = GRANULE_SHIFT - u.shift();
+                        let (first, mut at) = (granule << per_chunk, 0);
+                        while at < 1 << per_chunk {
+                            let id = self.maps.at(u.entry(first + at));
                             each(id, u.heap(), &[]);
                             at += self.maps.desc(id).units().max(1);
                         }

@@ -67,10 +67,10 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let base = granule << (GRANULE_SHIFT - unit_shift(tier));
         let (mut at, mut was_free, mut pieces) = (0, false, 0);
         while at <= mask {
-            let id = maps.at(g.low() + at);
+            let id = maps.at(g.entry(base + at));
             let d = maps.desc(id);
             assert!(id != 0 && d.off() == base + at, "chunk {granule} unit {at}");
-            assert_eq!(maps.at(g.low() + at + d.units() - 1), id);
+            assert_eq!(maps.at(g.entry(base + at + d.units() - 1)), id);
             let free = d.kind() == kind::FREE;
             assert!(!(free && was_free), "two free neighbours in chunk {granule} at {at}");
             was_free = free;

@@ -1,15 +1,16 @@
 //! The counters of a heap: charged bytes, requested bytes and blocks, both of everything that was ever allocated in it
 //! and of what is live now; each class of memory is counted separately.
 //!
-//! The hot path adds to `total` at an allocation and to `bound` at a free, and checks whether `total` has passed
-//! `bound`. Everything else follows from these two: `bound - total` is how much may still be allocated before the peaks
-//! must be checked (`ledger`), and `ceiling` minus that is what is allocated. Both words may wrap; their difference
-//! never does.
+//! The hot path adds to `total` at an allocation. It takes from `left` at an allocation, and checks whether that is
+//! negative now; it gives back at a free. Everything else follows from these two: `left` is how much may still be
+//! allocated before the peaks must be checked (`ledger`), and `ceiling` minus that is what is allocated. `total` may
+//! wrap; `left` never does.
 //!
 //! The ledger says how much the heap may have of each class and of both together (`most`). The hot path checks only the
 //! class of the block, so what both may have is split between the classes. A class that has used up its part takes some
-//! of what the other has left, at once and under the lock that the caller holds (`take_more`): classes may take turns,
-//! as they do in a program that stays close to its peak. The ledger is asked when both together have used up theirs.
+//! of what the other has left, at once and under the lock that the caller holds (`take_more`), or under its next lock
+//! after the first step of a request (`take_more_of_all`): classes may take turns, as they do in a program that stays
+//! close to its peak. The ledger is asked when both together have used up theirs.
 
 use super::super::shape::Class;
 use crate::base::sync::Word;
@@ -39,15 +40,9 @@ pub(crate) type Pairs = [[i64; 2]; 3];
 /// What the hot path counts of one class.
 #[derive(Default)]
 struct Words {
-    total: [Word; 3],
-    bound: [Word; 3],
-}
-
-impl Words {
     /// How much may still be allocated before the class must take more; negative: it must.
-    fn left(&self, d: usize) -> i64 {
-        self.bound[d].get().wrapping_sub(self.total[d].get())
-    }
+    left: [Word; 3],
+    total: [Word; 3],
 }
 
 /// The counters of a heap; see the head of this file.
@@ -114,7 +109,7 @@ impl Counters {
 
     /// What is currently allocated of a class, in one quantity.
     fn now(&self, c: usize, d: usize) -> i64 {
-        self.ceiling[c][d] - self.words[c].left(d)
+        self.ceiling[c][d] - self.words[c].left[d].get()
     }
 
     /// Whether nothing is allocated.
@@ -129,6 +124,12 @@ impl Counters {
         (0..3).for_each(|d| self.deal([now[SMALL][d], now[LARGE][d]], d, None));
     }
 
+    /// Each class that has used up its part takes more: what has to follow [`count_in_quick`](Self::count_in_quick).
+    /// `true`: the ledger must be asked.
+    pub(crate) fn take_more_of_all(&mut self) -> bool {
+        self.take_more(Class::Small) || self.take_more(Class::Large)
+    }
+
     /// A class has used up its part of some quantity, and takes more if the ledger lets it. `true`: the ledger must be
     /// asked.
     #[cold]
@@ -136,7 +137,7 @@ impl Counters {
     fn take_more(&mut self, class: Class) -> bool {
         let c = class as usize;
         for d in 0..3 {
-            if self.words[c].left(d) >= 0 {
+            if self.words[c].left[d].get() >= 0 {
                 continue;
             }
             let now = [self.now(SMALL, d), self.now(LARGE, d)];
@@ -155,8 +156,7 @@ impl Counters {
         let needs = std::array::from_fn(|c| (self.peak[c][d] - now[c]).max(0));
         let parts = split(self.most[ALL][d] - now[SMALL] - now[LARGE], wants, needs, asks);
         for (c, part) in parts.into_iter().enumerate() {
-            let w = &mut self.words[c];
-            w.bound[d].set(w.total[d].get().wrapping_add(part));
+            self.words[c].left[d].set(part);
             self.ceiling[c][d] = now[c] + part;
         }
     }
@@ -212,38 +212,58 @@ impl Counters {
     /// Counts an allocated block. `true`: more is allocated than the ledger lets the heap have, and it must be settled.
     #[inline(always)]
     pub(crate) fn count_in(&mut self, class: Class, charged: u64, requested: u64) -> bool {
+        self.count_in_quick(class, charged, requested) && self.take_more(class)
+    }
+
+    /// The same, but `true` says only that the class has used up its part: [`take_more_of_all`](Self::take_more_of_all) is to
+    /// follow.
+    #[inline(always)]
+    pub(crate) fn count_in_quick(&mut self, class: Class, charged: u64, requested: u64) -> bool {
         let w = &mut self.words[class as usize];
-        let all = [w.total[0].add(charged as i64), w.total[1].add(requested as i64), w.total[2].add(1)];
-        let left = |d: usize| w.bound[d].get().wrapping_sub(all[d]);
-        (left(0) | left(1) | left(2)) < 0 && self.take_more(class)
+        w.total[0].add(charged as i64);
+        w.total[1].add(requested as i64);
+        w.total[2].add(1);
+        // One after the other: each is an instruction and a jump. To collect what they say costs as much again. The
+        // rest is taken in another way, or a compiler takes it before it looks.
+        let ([bytes, asked, blocks], rest) = (&mut w.left, (requested as i64).wrapping_neg());
+        if bytes.take(charged as i64) {
+            asked.add(rest);
+            blocks.add(-1);
+            return true;
+        }
+        if asked.take(requested as i64) {
+            blocks.add(-1);
+            return true;
+        }
+        blocks.take(1)
     }
 
     /// Whether more is allocated than the ceilings allow, so that the peaks must be checked.
     pub(crate) fn over(&self) -> bool {
-        self.words.iter().any(|w| (0..3).any(|d| w.left(d) < 0))
+        self.words.iter().any(|w| w.left.iter().any(|l| l.get() < 0))
     }
 
     /// Counts a freed block.
     #[inline(always)]
     pub(crate) fn count_out(&mut self, class: Class, charged: u64, requested: u64) {
         let w = &mut self.words[class as usize];
-        w.bound[0].add(charged as i64);
-        w.bound[1].add(requested as i64);
-        w.bound[2].add(1);
+        w.left[0].add(charged as i64);
+        w.left[1].add(requested as i64);
+        w.left[2].add(1);
     }
 
     /// Counts a freed block that stays active until it stops waiting: the ceilings decrease with it.
     pub(crate) fn count_out_to_wait(&mut self, class: Class, charged: u64, requested: u64) {
         self.move_ceilings(class, -(charged as i64), -1);
-        self.words[class as usize].bound[1].add(requested as i64);
+        self.words[class as usize].left[1].add(requested as i64);
     }
 
     /// A block waits no longer.
     pub(crate) fn count_back(&mut self, class: Class, charged: u64) {
         self.move_ceilings(class, charged as i64, 1);
         let w = &mut self.words[class as usize];
-        w.bound[0].add(charged as i64);
-        w.bound[2].add(1);
+        w.left[0].add(charged as i64);
+        w.left[2].add(1);
     }
 
     /// So many bytes and blocks less wait, and may be allocated.

@@ -1,7 +1,7 @@
 //! The small and medium tiers of a heap: blocks in chunks, each chunk one granule of the large tier. Blocks merge
 //! within their chunk; a chunk that is completely free is given up, except one for each tier.
 
-use super::super::desc::{Id, Maps, kind};
+use super::super::desc::{GranuleUse, Id, Maps, kind};
 use super::super::shape::{Tier, unit_shift};
 use super::super::units::{Extent, GRANULE_SHIFT, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::{HeapState, LockedHeap};
@@ -13,10 +13,15 @@ pub(super) fn chunk_mask(tier: Tier) -> u32 {
     (1 << (GRANULE_SHIFT - unit_shift(tier))) - 1
 }
 
-/// Enters a block at its first and its last unit, in a chunk whose table entries start at `base`.
-pub(super) fn tag_fine(maps: &Maps, base: u32, mask: u32, off: u32, units: u32, id: Id) {
-    maps.set_at(base + (off & mask), id);
-    maps.set_at(base + ((off + units - 1) & mask), id);
+/// Enters a block at its first and its last unit, in a chunk of that use.
+pub(super) fn tag_fine(maps: &Maps, chunk: GranuleUse, off: u32, units: u32, id: Id) {
+    maps.set_at(chunk.entry(off), id);
+    maps.set_at(chunk.entry(off + units - 1), id);
+}
+
+/// The number of the first unit of a tier in a granule.
+pub(super) fn first_unit(tier: Tier, granule: u32) -> u32 {
+    granule << (GRANULE_SHIFT - unit_shift(tier))
 }
 
 /// The granule that contains a unit of a fine tier.
@@ -74,15 +79,15 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             return id;
         }
         // The remainder keeps the id.
-        let base = maps.granule(granule_of(tier, off)).low();
+        let chunk = maps.granule(granule_of(tier, off));
         let piece = self.pop_id();
         self.state.pieces += 1;
         self.fine_resize(tier, id, off + units, all - units);
-        maps.set_at(base + ((off + units) & mask), id);
+        maps.set_at(chunk.entry(off + units), id);
         let p = maps.desc(piece);
         p.set_off(off);
         p.set_units(units);
-        tag_fine(maps, base, mask, off, units, piece);
+        tag_fine(maps, chunk, off, units, piece);
         piece
     }
 
@@ -95,17 +100,17 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let (off, units) = (d.off(), d.units());
         let end = off + units;
         let granule = granule_of(tier, off);
-        let base = maps.granule(granule).low();
+        let chunk = maps.granule(granule);
         let (mut left, mut right) = (0, 0);
         if off & mask != 0 {
-            let l = maps.at(base + ((off - 1) & mask));
+            let l = maps.at(chunk.entry(off - 1));
             let d = maps.desc(l); // 0 is never free
             if d.state() == free && d.off() + d.units() == off {
                 left = l;
             }
         }
         if end & mask != 0 {
-            let r = maps.at(base + (end & mask));
+            let r = maps.at(chunk.entry(end));
             let d = maps.desc(r);
             if d.state() == free && d.off() == end {
                 right = r;
@@ -143,14 +148,14 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.put_id(id);
         self.state.pieces -= 1;
         self.fine_resize(tier, other, start, all);
-        tag_fine(maps, base, mask, start, all, other);
+        tag_fine(maps, chunk, start, all, other);
     }
 
     /// Turns a chunk whose blocks are gone into a free large block.
     pub(super) fn drop_chunk(&mut self, tier: Tier, granule: u32) {
         let maps = self.maps();
-        maps.give_slot(tier, maps.granule(granule).low());
-        maps.set_granule(granule, maps.large_use(granule, self.me()));
+        maps.give_slot(tier, maps.granule(granule).entry(first_unit(tier, granule)));
+        maps.set_granule(granule, maps.large_use(self.me()));
         self.state.chunks -= 1;
         maps.reserved.chunks_gone(self.heap.pool(), 1);
         let chunk = maps.large_at(granule << LARGE_UNITS_SHIFT);

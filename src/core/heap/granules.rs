@@ -25,7 +25,7 @@ pub(super) fn holder(free: &[FreeBlock], part: Extent) -> Option<Id> {
 impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     fn own(&mut self, run: GranuleRun) {
         for g in run.granules() {
-            self.maps().set_granule(g, self.maps().large_use(g, self.me()));
+            self.maps().set_granule(g, self.maps().large_use(self.me()));
         }
         self.state.granules += u64::from(run.count);
     }

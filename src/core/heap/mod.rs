@@ -12,7 +12,7 @@ use super::aliases::Aliases;
 use super::bins::Bins;
 use super::desc::{ALIAS, Desc, Found, Id, Maps, TUNED, USES, kind};
 use super::order::{Fence, Stream};
-use super::shape::{Class, Size, Tier, list_of};
+use super::shape::{Class, Size, TIER_SHIFT, Tier, list_of};
 use super::tied::Tied;
 use super::types::{RETIRED, UNORDERED};
 
@@ -53,9 +53,11 @@ pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
 pub(crate) use waiting::{Waiting, WaitingList};
 
-/// The number of lists of freed small and medium blocks, one for each size (`shape::list_of`), rounded up so that
-/// indexing needs no bounds check.
-const LISTS: usize = 32;
+/// The number of lists of freed small and medium blocks, one for each size (`shape::list_of`), rounded up to what a byte
+/// can say, so that indexing needs no bounds check. Those beyond the last one are never touched.
+const LISTS: usize = 256;
+/// The first list of the medium tier, and one past the last.
+const MEDIUM_LISTS: std::ops::Range<usize> = 16..32;
 
 /// The number of users that look at a heap only if it may have changed: the ledger, and the search for free granules.
 pub(crate) const LOOKERS: usize = 2;
@@ -92,8 +94,9 @@ pub(crate) struct HeapState {
     lists: [Id; LISTS],
     /// Freed large blocks, unmerged, by size.
     quick: Quick,
-    /// The flags of a block that becomes live: `USES` in a heap without a stream of its own.
-    pub live_flags: u32,
+    /// What changes in the state of a freed block that becomes live: its kind, and `USES` in a heap without a stream of its
+    /// own.
+    reviving: u32,
     /// Other threads may free blocks of this heap at any time, so ending a block's life takes an exchange.
     shared: bool,
     /// It is on no change list; the next thread that locks it enters it there.
@@ -143,7 +146,7 @@ impl HeapState {
             counters: Counters::default(),
             lists: [0; LISTS],
             quick: Quick::new(source == Source::Granules),
-            live_flags: 0,
+            reviving: kind::FREED ^ kind::LIVE,
             shared: false,
             rests: true,
             countdown: 0,
@@ -369,7 +372,7 @@ impl LockedHeap<'_> {
 
     /// Makes the heap serve `stream` of a pool from now on.
     pub(crate) fn serve(&mut self, pool: u32, id: u64, stream: Option<Arc<Stream>>, live_flags: u32) {
-        self.state.live_flags = live_flags;
+        self.state.reviving = (kind::FREED ^ kind::LIVE) | live_flags;
         self.state.stream = stream;
         let before = self.heap.pool.swap(pool, Relaxed);
         self.heap.stream.store(id, Relaxed);
@@ -451,7 +454,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
 
     /// Merges the freed blocks of a fine tier.
     pub(crate) fn flush_fine(&mut self, tier: Tier) {
-        let lists = if tier == Tier::Small { 1..9 } else { 9..LISTS };
+        let lists = if tier == Tier::Small { 0..MEDIUM_LISTS.start } else { MEDIUM_LISTS };
         for i in lists {
             let mut id = std::mem::take(&mut self.state.lists[i]);
             while id != 0 {
@@ -468,14 +471,14 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         if size.tier == Tier::Large {
             return self.pop_large(size.units).map(|(id, _)| id);
         }
-        self.pop_fine(list_of(size.units, size.tier as u32) as usize).map(|(id, _)| id)
+        self.pop_fine(list_of(size.units, (size.tier as u32) << TIER_SHIFT)).map(|(id, _)| id)
     }
 
     /// A freed block from a fine tier's list.
     #[inline(always)]
-    pub(crate) fn pop_fine(&mut self, list: usize) -> Option<(Id, Desc<'a>)> {
+    pub(crate) fn pop_fine(&mut self, list: u8) -> Option<(Id, Desc<'a>)> {
         let maps = self.maps();
-        let head = &mut self.state.lists[list % LISTS];
+        let head = &mut self.state.lists[usize::from(list)];
         let id = *head;
         if id == 0 {
             return None;
@@ -491,6 +494,12 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         d.end_life(was, kind, self.state.shared)
     }
 
+    /// The same for a plainly live block, which is just freed.
+    #[inline(always)]
+    pub(crate) fn end_plain_life(&self, d: Desc<'_>, was: u32) -> bool {
+        d.end_plain_life(was, self.state.shared)
+    }
+
     /// Puts a block that was just freed on the list of its size, unmerged. Its life has ended.
     #[inline(always)]
     pub(crate) fn shelve(&mut self, id: Id, d: Desc<'_>, was: u32) {
@@ -498,7 +507,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
             self.state.quick.push(d.units(), id, d);
             return;
         }
-        let head = &mut self.state.lists[list_of(d.units(), was >> 4) as usize % LISTS];
+        let head = &mut self.state.lists[usize::from(list_of(d.units(), was))];
         d.set_next(*head);
         *head = id;
     }
@@ -515,7 +524,7 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
             }
             Class::Small => {
                 self.state.counters.count_out(Class::Small, charged, bytes);
-                let head = &mut self.state.lists[list_of(d.units(), was >> 4) as usize % LISTS];
+                let head = &mut self.state.lists[usize::from(list_of(d.units(), was))];
                 d.set_next(*head);
                 *head = id;
             }
@@ -538,15 +547,17 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
     /// Makes a block that `pop` returned live.
     #[inline(always)]
     pub(crate) fn revive(&self, d: Desc<'_>, requested: u64) {
-        // From FREED to LIVE; the tier stays.
-        d.set_state((d.state() ^ (kind::FREED ^ kind::LIVE)) | self.state.live_flags);
+        // The tier stays, and a freed block has no flags.
+        debug_assert_eq!(d.state() & !(3 << 4), kind::FREED);
+        d.flip_state(self.state.reviving);
         d.set_requested(requested);
     }
 
     /// The same for a block from the bins, whose tier bits are not set yet.
     pub(crate) fn make_live(&self, id: Id, tier_bits: u32, requested: u64) {
         let d = self.maps().desc(id);
-        d.set_state(kind::LIVE | tier_bits << 4 | self.state.live_flags);
+        let flags = self.state.reviving & !kind::MASK;
+        d.set_state(kind::LIVE | tier_bits << TIER_SHIFT | flags);
         d.set_requested(requested);
     }
 

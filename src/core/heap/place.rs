@@ -2,9 +2,9 @@
 //! and has stocked the ids.
 
 use super::super::desc::{Id, kind};
-use super::super::shape::{Tier, unit_shift};
-use super::super::units::{Extent, GRANULE_SHIFT, LARGE_UNITS_SHIFT};
-use super::fine::{chunk_mask, tag_fine};
+use super::super::shape::Tier;
+use super::super::units::{Extent, LARGE_UNITS_SHIFT};
+use super::fine::{chunk_mask, first_unit, tag_fine};
 use super::granules::{FreeBlock, holder};
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
@@ -26,17 +26,18 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         let maps = self.maps();
         maps.desc(piece).become_(kind::CHUNK, Tier::Large as u32);
         let granule = maps.desc(piece).off() >> LARGE_UNITS_SHIFT;
-        maps.set_granule(granule, maps.chunk_use(tier, self.me(), slot));
-        let mask = chunk_mask(tier);
+        let chunk = maps.chunk_use(tier, self.me(), granule, slot);
+        maps.set_granule(granule, chunk);
+        let units = chunk_mask(tier) + 1;
         self.state.chunks += 1;
         self.state.pieces += 1;
         maps.reserved.chunks_made(self.heap.pool(), 1);
         let whole = self.pop_id();
         let d = maps.desc(whole);
-        d.set_off(granule << (GRANULE_SHIFT - unit_shift(tier)));
-        d.set_units(mask + 1);
+        d.set_off(first_unit(tier, granule));
+        d.set_units(units);
         d.become_(kind::FREE, tier as u32);
-        tag_fine(maps, slot, mask, d.off(), mask + 1, whole);
+        tag_fine(maps, chunk, d.off(), units, whole);
         self.fine_insert(tier, whole);
     }
 
@@ -51,11 +52,11 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     ) -> bool {
         let maps = self.maps();
         let mask = chunk_mask(tier);
-        let low = maps.granule(granule).low();
-        let mut at = granule << (GRANULE_SHIFT - unit_shift(tier));
+        let chunk = maps.granule(granule);
+        let mut at = first_unit(tier, granule);
         for (n, &Extent { off, units }) in blocks.iter().enumerate() {
             let id = loop {
-                let id = maps.at(low + (at & mask));
+                let id = maps.at(chunk.entry(at));
                 let d = maps.desc(id);
                 if d.off() + d.units() > off {
                     break id;
@@ -76,7 +77,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
                 d.set_off(off);
                 d.set_units(units);
                 d.become_(kind::FREE, tier as u32);
-                tag_fine(maps, low, mask, off, units, id);
+                tag_fine(maps, chunk, off, units, id);
                 heap.fine_insert(tier, id);
             };
             self.state.pieces += u64::from(off > start) + u64::from(off + units < end);
@@ -91,7 +92,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             let p = maps.desc(piece);
             p.set_off(off);
             p.set_units(units);
-            tag_fine(maps, low, mask, off, units, piece);
+            tag_fine(maps, chunk, off, units, piece);
             each(n, piece);
             at = off + units;
         }

@@ -52,13 +52,11 @@ impl Quick {
         }
     }
 
-    /// The slot of a size: the one that its hash selects, or the one beside it.
+    /// The slot that the hash of a size selects. The one beside it is its second choice.
     #[inline(always)]
     fn slot(&self, units: u32) -> usize {
         let hash = units.wrapping_mul(0x78DD_E6C4).wrapping_add(0x3C6E_F362);
-        let first = (hash >> (self.shift & 31)) as usize % QUICK;
-        let beside = self.slots[first].units != units && self.slots[first ^ 1].units == units;
-        if beside { first ^ 1 } else { first }
+        (hash >> (self.shift & 31)) as usize % QUICK
     }
 
     /// Whether nothing waits.
@@ -90,12 +88,18 @@ impl Quick {
     /// A block of exactly this size.
     #[inline(always)]
     pub(super) fn pop<'a>(&mut self, maps: &'a Maps, units: u32) -> Option<(Id, Desc<'a>)> {
-        let slot = self.slot(units);
+        let mut slot = self.slot(units);
+        if self.slots[slot].units != units {
+            slot ^= 1;
+            if self.slots[slot].units != units {
+                return None;
+            }
+        }
         let s = &mut self.slots[slot];
-        let id = s.id;
-        if s.units != units || id == 0 {
+        if s.id == 0 {
             return None;
         }
+        let id = s.id;
         let d = maps.get(id)?;
         s.id = d.prev();
         self.waiting -= units;
@@ -116,7 +120,24 @@ impl Quick {
     #[inline(always)]
     pub(super) fn push(&mut self, units: u32, id: Id, d: Desc<'_>) {
         self.waiting += units;
-        let mut slot = self.slot(units);
+        let slot = self.slot(units);
+        let s = &mut self.slots[slot];
+        if s.units != units {
+            return self.push_elsewhere(slot, units, id, d);
+        }
+        d.set_prev(s.id);
+        s.id = id;
+        self.used |= 1 << slot;
+    }
+
+    /// The same for a size that is not in its first slot: the one beside it, if the size is there already; else whichever
+    /// of the two is empty, the first before the second; else no slot.
+    #[inline(always)]
+    fn push_elsewhere(&mut self, first: usize, units: u32, id: Id, d: Desc<'_>) {
+        let mut slot = first % QUICK;
+        if self.slots[slot ^ 1].units == units {
+            slot ^= 1;
+        }
         let taken = |s: Slot| s.units != units && s.id != 0;
         if taken(self.slots[slot]) {
             slot ^= 1;

@@ -64,7 +64,8 @@ impl PoolStreams {
 
 #[inline(always)]
 fn cache_index(stream: u64) -> usize {
-    (stream.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize
+    // Streams differ in their low 32 bits, and a shorter multiplication is fewer instructions.
+    ((stream as u32).wrapping_mul(0x9E37_79B9) >> (u32::BITS - CACHE.trailing_zeros())) as usize
 }
 
 /// A pool that was looked up, with its id at that moment: its slot may belong to another pool by now.

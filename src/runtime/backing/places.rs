@@ -4,25 +4,32 @@
 //! segment has its own address; the first, which is usually the only one, is looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
-use crate::core::Locate;
+use crate::base::published::Published;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
 /// The addresses of offsets. Reading the window, or the first segment, takes no lock.
 #[derive(Default)]
 pub(crate) struct Places {
-    addr: AtomicU64,   // of the window or first segment
-    len: AtomicU64,    // 0: none
-    offset: AtomicU64, // the offset that `addr` stands for
+    near: Published<Near>,
     more: RwLock<More>,
     ending: AtomicBool,
+}
+
+/// The window, or the first segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Near {
+    addr: u64,
+    len: u64,    // 0: none
+    offset: u64, // the offset that `addr` stands for
 }
 
 #[derive(Default)]
 struct More {
     by_offset: BTreeMap<u64, (u64, u64)>, // offset -> (address, bytes)
     by_addr: BTreeMap<u64, (u64, u64)>,   // address -> (offset, bytes)
+    first: Option<(u64, u64)>,            // offset and address of the first segment ever
 }
 
 impl Places {
@@ -34,28 +41,35 @@ impl Places {
 
     /// The pond's offsets are one range of addresses.
     pub(crate) fn set_window(&self, addr: u64, bytes: u64) {
-        self.addr.store(addr, Relaxed);
-        self.offset.store(0, Relaxed);
-        // Release pairs with the Acquire in the readers: a thread that sees the length sees the rest.
-        self.len.store(bytes, Ordering::Release);
+        self.near.set(Near { addr, len: bytes, offset: 0 });
     }
 
     /// The first address of the window.
     pub(super) fn window(&self) -> u64 {
-        self.addr.load(Relaxed)
+        self.near.get().addr
     }
 
     /// Removes the window. Returns whether there was one.
     pub(super) fn close_window(&self) -> bool {
-        self.len.swap(0, Relaxed) != 0
+        let was = *self.near.get();
+        self.near.set(Near { len: 0, ..was });
+        was.len != 0
     }
 
     /// The offset of an address in the window, or in the first segment.
     #[inline(always)]
     pub(crate) fn near(&self, addr: u64) -> Option<u64> {
-        let len = self.len.load(Ordering::Acquire);
-        let within = addr.wrapping_sub(self.addr.load(Relaxed));
-        (within < len).then(|| self.offset.load(Relaxed) + within)
+        let near = self.near.get();
+        let within = addr.wrapping_sub(near.addr);
+        (within < near.len).then(|| near.offset + within)
+    }
+
+    /// The address of an offset in the window, or in the first segment.
+    #[inline(always)]
+    pub(crate) fn near_address(&self, offset: u64) -> Option<u64> {
+        let near = self.near.get();
+        let within = offset.wrapping_sub(near.offset);
+        (within < near.len).then(|| near.addr + within)
     }
 
     /// The offset of an address.
@@ -74,9 +88,7 @@ impl Places {
     /// The address of an offset that the pond has handed out.
     #[inline(always)]
     pub(crate) fn address(&self, offset: u64) -> Result<u64> {
-        let len = self.len.load(Ordering::Acquire);
-        let within = offset.wrapping_sub(self.offset.load(Relaxed));
-        if within < len { Ok(self.addr.load(Relaxed) + within) } else { self.address_far(offset) }
+        self.near_address(offset).map_or_else(|| self.address_far(offset), Ok)
     }
 
     #[cold]
@@ -103,17 +115,9 @@ impl Places {
         let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
         more.by_offset.insert(offset, (addr, bytes));
         more.by_addr.insert(addr, (offset, bytes));
-        if self.addr.load(Relaxed) == 0 {
-            // The first segment ever is read without a lock. It is entered only once, so that no reader can see half of
-            // one segment and half of another.
-            self.addr.store(addr, Relaxed);
-            self.offset.store(offset, Relaxed);
-            self.len.store(bytes, Ordering::Release);
-        } else if self.addr.load(Relaxed) == addr
-            && self.offset.load(Relaxed) == offset
-            && self.len.load(Relaxed) == 0
-        {
-            self.len.store(bytes, Ordering::Release);
+        // The first segment ever is read without a lock, and so is one that takes its place.
+        if *more.first.get_or_insert((offset, addr)) == (offset, addr) {
+            self.near.set(Near { addr, len: bytes, offset });
         }
     }
 
@@ -122,19 +126,9 @@ impl Places {
         let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
         let (addr, _) = more.by_offset.remove(&offset)?;
         more.by_addr.remove(&addr);
-        if self.addr.load(Relaxed) == addr {
-            self.len.store(0, Relaxed);
+        if self.near.get().addr == addr {
+            self.near.set(Near::default());
         }
         Some(addr)
-    }
-}
-
-impl Locate for Places {
-    /// The address of a block, which certainly lies in a segment.
-    #[inline(always)]
-    fn locate(&self, offset: u64) -> u64 {
-        let len = self.len.load(Ordering::Acquire);
-        let within = offset.wrapping_sub(self.offset.load(Relaxed));
-        if within < len { self.addr.load(Relaxed) + within } else { self.address_far(offset).unwrap_or(0) }
     }
 }

@@ -26,6 +26,17 @@ pub(crate) struct Pooled {
     pub(crate) observers: Arc<Observers>,
 }
 
+/// The result of the first step of a request.
+pub(crate) enum Given {
+    /// The address of the block.
+    Block(u64),
+    /// The offset of the block, whose [address](Pooled::address) is to be found; and its heap, if the caller has to
+    /// [settle](Pooled::settle) it.
+    Almost(u64, Option<&'static Heap>),
+    /// Nothing was done. Has the heap that serves this pool and stream, if there is one.
+    Missed(Option<&'static Heap>),
+}
+
 /// What is to be freed.
 #[derive(Clone, Copy)]
 pub(crate) enum Block {
@@ -117,19 +128,28 @@ impl Pooled {
         }
     }
 
-    /// The first step of a request: see [`Pond::alloc_quick`]. It gives an address, 0 if the device has just ended.
-    /// After the end of the device no pool has a heap. Never panics.
+    /// The first step of a request: see [`Pond::alloc_quick`]. After the end of the device no pool has a heap. Never
+    /// panics.
     #[inline(always)]
-    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
-        if bytes == 0 {
-            return Got::Missed(None);
+    pub(crate) fn alloc_quick(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Given {
+        match self.pond.alloc_quick(pool, stream, bytes) {
+            Got::Block(offset, None) => match self.places.near_address(offset) {
+                Some(addr) => Given::Block(addr),
+                None => Given::Almost(offset, None),
+            },
+            Got::Block(offset, heap) => Given::Almost(offset, heap),
+            Got::Missed(heap) => Given::Missed(heap),
         }
-        self.pond.alloc_quick(pool, stream, bytes, &*self.places)
+    }
+
+    /// The address of a block that the first step gave, wherever it is. `NotInitialized` if the device has just ended.
+    pub(crate) fn address(&self, offset: u64) -> Result<u64> {
+        self.places.address(offset)
     }
 
     /// What the first step asks for now and then.
     pub(crate) fn settle(&self, heap: &'static Heap) {
-        self.pond.settle(heap);
+        self.pond.settle_quick(heap);
     }
 
     /// All other steps of a request: see [`Pond::alloc_from`].

@@ -1,10 +1,10 @@
 //! Memory whose calls are timed (`latency.rs`): the way of a request, and the first step of both a request and a free.
 
-use super::pooled::Pooled;
+use super::pooled::{Given, Pooled};
 use super::state::{How, Marks, Memory};
 use crate::base::error::Result;
 use crate::base::histogram::Durations;
-use crate::core::{Freed, Got, Pool, PoolId};
+use crate::core::{Freed, Pool, PoolId};
 use crate::device::StreamId;
 use crate::runtime::handle_cache;
 use crate::runtime::latency::Latency;
@@ -74,8 +74,8 @@ impl Memory {
 impl Pooled {
     /// The first step of a request that the caller times; with somebody watching, too, it misses. Never panics.
     #[inline(always)]
-    pub(crate) fn alloc_quick_timed(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Got {
-        if self.observers.any() { Got::Missed(None) } else { self.alloc_quick(pool, stream, bytes) }
+    pub(crate) fn alloc_quick_timed(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Given {
+        if self.observers.any() { Given::Missed(None) } else { self.alloc_quick(pool, stream, bytes) }
     }
 
     /// The first step of a free, the same; whether the block is freed, else nothing is done. Never panics.

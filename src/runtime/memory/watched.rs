@@ -3,10 +3,10 @@
 //! A block is told of after it was given, and its free before it can be given again: so for each address allocations
 //! and frees come in turn. A free that fails after that is taken back.
 
-use super::pooled::{Block, Pooled};
+use super::pooled::{Block, Given, Pooled};
 use super::state::{How, Marks, Memory, ended};
 use crate::base::error::Result;
-use crate::core::{BlockInfo, Freed, Freeing, Got, Heap, PoolId, PoolRef, Restored};
+use crate::core::{BlockInfo, Freed, Freeing, Heap, PoolId, PoolRef, Restored};
 use crate::device::StreamId;
 use crate::runtime::handle_cache;
 use crate::runtime::latency::Latency;
@@ -160,16 +160,19 @@ impl Memory {
 impl Pooled {
     /// The first step of a request, for who found the pool among those that are watched. Never panics.
     #[inline(always)]
-    pub(crate) fn alloc_quick_watched(&self, pool: PoolRef, stream: StreamId, bytes: u64) -> Got {
-        let got = self.alloc_quick(pool.place, stream, bytes);
-        if let Got::Block(address, _) = got
-            && address != 0
-        {
+    pub(crate) fn alloc_quick_watched(&self, pool: PoolRef, stream: StreamId, bytes: u64) -> Given {
+        let given = self.alloc_quick(pool.place, stream, bytes);
+        let address = match given {
+            Given::Block(address) => address,
+            Given::Almost(offset, _) => self.places.address(offset).unwrap_or(0),
+            Given::Missed(_) => 0,
+        };
+        if address != 0 {
             let size = self.pond.watched().charged(bytes);
             self.observers.tell_alloc(address, size, bytes, stream, pool.id);
             self.observers.breathe();
         }
-        got
+        given
     }
 
     /// The first step of a free, for who found the pool so; whether the block is freed, else nothing is done. Never
