@@ -16,7 +16,7 @@ pub(crate) struct Published<T> {
 
 impl<T: PartialEq + Sync> Published<T> {
     /// The most values that are kept.
-    const MOST: usize = 64;
+    const MOST: usize = 4096;
 
     /// Publishes a first value.
     pub(crate) fn new(value: T) -> Self {
@@ -81,9 +81,9 @@ mod tests {
     #[test]
     fn the_number_of_values_is_bounded() {
         let p = Published::new(0u64);
-        assert!((1..64).all(|n| p.set(n)));
-        assert!(!p.set(64));
-        assert_eq!(*p.get(), 63);
+        assert!((1..4096).all(|n| p.set(n)));
+        assert!(!p.set(4096));
+        assert_eq!(*p.get(), 4095);
         assert!(p.set(5));
         assert_eq!(*p.get(), 5);
     }

@@ -113,7 +113,8 @@ impl<'a> Desc<'a> {
         self.0.word[2].swap(v, Relaxed);
     }
 
-    /// Flips these bits of it, in one instruction; under the lock of the heap, of a block that nobody else may change.
+    /// Flips these bits of it, in one instruction; under the lock of the heap, of a block that nobody else may change: one
+    /// that is not live, which no free of another thread claims.
     #[inline(always)]
     pub(crate) fn flip_state(self, bits: u32) {
         self.set_state(self.state() ^ bits);
@@ -181,7 +182,8 @@ impl<'a> Desc<'a> {
         if shared {
             return self.end_life(was, kind::FREED, shared);
         }
-        self.flip_state(kind::LIVE ^ kind::FREED);
+        // Not what stands there now: a double free may have claimed the block by an index that was another heap's.
+        self.set_state(was ^ (kind::LIVE ^ kind::FREED));
         true
     }
     /// Claims a plainly live block (no flag) for a remote free. `false`: it was not plainly live, or another thread was

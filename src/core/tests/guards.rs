@@ -415,6 +415,25 @@ fn the_owner_looks_for_claims_once_others_have_freed() {
     pond.free(other, None, None).unwrap();
 }
 
+/// A double free by an index that was another heap's can claim a block of a heap that nobody else has freed into. The
+/// owner's free decides then, and the block is as any freed one.
+#[test]
+fn a_late_claim_leaves_a_freed_block_as_it_is() {
+    let (pond, _) = shared(config(true, 64 << 20));
+    let block = pond.alloc(PoolId::DEFAULT, 1, 1000).unwrap();
+    let ground = pond.ground();
+    let f = ground.maps.find(block).unwrap();
+    let h = ground.lock(ground.heap(f.heap).unwrap());
+    let was = f.desc.state();
+    assert!(f.desc.claim_remote());
+    assert!(f.desc.end_plain_life(was, false));
+    f.desc.unclaim_remote();
+    assert_eq!(f.desc.kind(), kind::FREED);
+    f.desc.set_state(was);
+    drop(h);
+    pond.free(block, None, None).unwrap();
+}
+
 /// The last use of a block by a stream has ended, and others still use what was exported: the block waits for them.
 #[test]
 fn an_exported_block_waits_for_others_when_its_last_use_has_ended() {
