@@ -845,9 +845,11 @@ C_Status millpond_device_add_oom_callback(millpond_device *device,
 
 /**
  * Removes an out-of-memory callback. When this returns, no thread is in it, and `user_data` may be destroyed. Called
- * from within an out-of-memory callback, it does not wait for other threads. Hold no lock that the callback takes.
+ * from within an out-of-memory callback or a hook, it does not wait for other threads. Hold no lock that the callback
+ * takes.
  *
  * Errors: INVALID_ARGUMENT if the number belongs to no callback, to a removed one, or to one of another device;
+ * NOT_PERMITTED in a stream callback, since a thread in the callback may wait for that stream, and the callback stays;
  * NOT_INITIALIZED.
  */
 C_Status millpond_device_remove_oom_callback(millpond_device *device,
@@ -2072,31 +2074,43 @@ typedef struct millpond_block_event {
 typedef void (*millpond_hook)(void *user_data, const struct millpond_block_event *event);
 
 /**
+ * Called once with the pointer given to `millpond_device_add_hook`, when no call of the hook runs or will come any more,
+ * on whichever thread is the last that had to do with it. Millpond holds no lock, so it may free blocks. It should not
+ * throw: that is lost.
+ */
+typedef void (*millpond_hook_destroy)(void *user_data);
+
+/**
  * Registers a hook: from now on `hook` is called for each block of the device, of any pool, that is allocated, and for
  * each that is freed, whoever does it: after the allocation and before its caller has the block; before the free, as
  * long as nobody else can have the memory. So for each address the two come in turn. `millpond_try_expand` is told as a
- * free and an allocation. So is a restore, but only when it is done: what it has freed, another thread may have by then,
- * and may be told of first. Calls that are under way when a hook comes or goes may go untold, and so do blocks that end
- * with their device. Pinned host memory has no hooks. Hooks are called in the order of their registration.
+ * free and an allocation of the same address: a free before a block gets shorter, which may be told as failed; both when
+ * it has grown, and neither if it could not. A restore is told likewise, but only when it is done: what it has freed,
+ * another thread may have by then, and may be told of first. Calls that are under way when a hook comes or goes may go
+ * untold, and so do blocks that end with their device. Pinned host memory has no hooks. Hooks are called in the order of
+ * their registration.
  *
  * While a device has hooks, all its allocations and frees take the long way. A history
  * (`millpond_device_history_start`) sees the same for less, but is read later. The number in `out_id` is never 0. The
  * caller removes the hook with `millpond_device_remove_hook`; it ends with the device, but may still be running then on
- * another thread.
+ * another thread. `destroy` may be NULL; it tells when `user_data` is not used any more, after either end. If this call
+ * fails, it is not called.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
 C_Status millpond_device_add_hook(millpond_device *device,
                                   millpond_hook hook,
                                   void *user_data,
+                                  millpond_hook_destroy destroy,
                                   uint64_t *out_id);
 
 /**
- * Removes a hook. When this returns, no thread is in it, and `user_data` may be destroyed. Called from within a hook, it
- * does not wait for other threads. Hold no lock that the hook takes.
+ * Removes a hook. When this returns, no thread is in it, and `user_data` may be destroyed. It does not wait for other
+ * threads where it is called from within a hook or an out-of-memory callback, nor in a stream callback, since a thread in
+ * the hook may wait for that stream: there `destroy` tells when none is in it. Else hold no lock that the hook takes.
  *
  * Errors: INVALID_ARGUMENT if the number belongs to no hook, to a removed one, or to one of another device;
- * NOT_INITIALIZED.
+ * NOT_PERMITTED in a stream callback, and the hook stays, if it has no `destroy`; NOT_INITIALIZED.
  */
 C_Status millpond_device_remove_hook(millpond_device *device,
                                      uint64_t id);
