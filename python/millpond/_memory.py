@@ -234,6 +234,20 @@ class Block(_Memory):
         pool, native = self.device.default_pool.handle, handle_of(stream)
         self._end(lambda: library().millpond_pool_free(pool, self._ptr, native))
 
+    def try_expand(self, size: int) -> bool:
+        """Makes it a block of `size` bytes where it is, larger or smaller, with its contents: whether that could be. It
+        never moves, and nothing is waited for. BufferError while a view of it is in use. No other thread may use it
+        meanwhile."""
+        ptr, lib = self.ptr, library()
+        if self._shown is not None and self._shown() is not None:
+            raise BufferError("a view of the memory is in use: release() it, and what was made from it, first")
+        status = lib.millpond_try_expand(ptr, size_of(size))
+        if status != 0 and lib.millpond_last_error_code() == _abi.E_OUT_OF_MEMORY:
+            return False
+        check(status)
+        self.size = size
+        return True
+
     def record_stream(self, stream: StreamLike) -> None:
         """Another stream uses it, too: after its free, its reuse waits for what is queued there at the free."""
         check(library().millpond_record_stream(self.ptr, handle_of(stream)))

@@ -87,6 +87,19 @@ class [[nodiscard]] Buffer {
   C_Status record_end(StreamView stream, const Event& event) const {
     return check(millpond_record_end_at(data_, stream.get(), event.get()));
   }
+  /// Makes the block one of `size_bytes` where it is, smaller or larger, with its contents: whether
+  /// that could be. It never moves, the device is not called, and nothing is waited for; see
+  /// millpond_try_expand. Throws what else can fail, MILLPOND_E_INVALID_ARGUMENT for 0 bytes and
+  /// for an empty Buffer among it.
+  bool try_expand(std::size_t size_bytes) {
+    const C_Status status = millpond_try_expand(data_, size_bytes);
+    if (status == C_SUCCESS) {
+      size_ = size_bytes;
+      return true;
+    }
+    if (millpond_last_error_code() != MILLPOND_E_OUT_OF_MEMORY) check(status);
+    return false;
+  }
   /// Releases the block from this object; the caller frees it with millpond_free() or
   /// millpond_pool_free().
   void* release() noexcept {
