@@ -1,4 +1,5 @@
-// Functions of the program that the library calls, and blocks that get another size where they are.
+// Functions of the program that the library calls, blocks that get another size where they are,
+// and advice on unified memory.
 #include <atomic>
 #include <memory>
 #include <stdexcept>
@@ -125,6 +126,23 @@ TEST_F(CppCallbacks, ABlockGrowsWhereItIs) {
   EXPECT_EQ(1u << 20, pool.stats().requested_bytes.current);
   EXPECT_THROW((void)block.try_expand(0), millpond::Error);
   EXPECT_THROW((void)Buffer().try_expand(1), millpond::Error);
+}
+
+TEST_F(CppCallbacks, UnifiedMemoryGoesWhereItIsUsed) {
+  using millpond::UnifiedAdvice;
+  using millpond::UnifiedPlace;
+  millpond::UnifiedBuffer memory(device_, 10000);
+  memory.as<char>()[9999] = 1;
+  Stream stream(device_);
+  memory.advise(UnifiedAdvice::kReadMostly);
+  memory.advise(UnifiedAdvice::kPreferred, UnifiedPlace::kHost);
+  memory.prefetch(stream);
+  memory.prefetch(device_.default_stream(), UnifiedPlace::kHost);
+  stream.synchronize();
+  EXPECT_EQ(1, memory.as<char>()[9999]);
+  millpond::UnifiedBuffer moved = std::move(memory);
+  EXPECT_EQ(10000u, moved.size());
+  (void)memory.prefetch(stream);  // NOLINT: empty, so nothing moves
 }
 
 }  // namespace

@@ -163,6 +163,22 @@ extern "C" {
 #define MILLPOND_COPY_D2H 1
 /** Copy within one device. */
 #define MILLPOND_COPY_D2D 2
+/** A place of unified memory: the memory of the device. */
+#define MILLPOND_PLACE_DEVICE 1
+/** A place of unified memory: the processor's. */
+#define MILLPOND_PLACE_HOST 2
+/** `millpond_unified_advise`: it is mostly read, so each place that reads may get a copy. Has no place. */
+#define MILLPOND_ADVICE_READ_MOSTLY 1
+/** `millpond_unified_advise`: undoes MILLPOND_ADVICE_READ_MOSTLY. */
+#define MILLPOND_ADVICE_UNSET_READ_MOSTLY 2
+/** `millpond_unified_advise`: it should lie at the place. */
+#define MILLPOND_ADVICE_PREFERRED 3
+/** `millpond_unified_advise`: undoes MILLPOND_ADVICE_PREFERRED, whatever the place. */
+#define MILLPOND_ADVICE_UNSET_PREFERRED 4
+/** `millpond_unified_advise`: the place uses it, and should have it mapped wherever it lies, so that it need not move. */
+#define MILLPOND_ADVICE_ACCESSED_BY 5
+/** `millpond_unified_advise`: undoes MILLPOND_ADVICE_ACCESSED_BY of the place. */
+#define MILLPOND_ADVICE_UNSET_ACCESSED_BY 6
 /** Bit of `millpond_device_info.caps`: physical memory is separate from addresses. */
 #define MILLPOND_CAP_MAPPING 1
 /** Bit of `millpond_device_info.caps`: the host can read and write device memory at its address. */
@@ -1522,8 +1538,7 @@ C_Status millpond_host_unregister(millpond_device *device,
 
 /**
  * Allocates memory that host and device access at the same address. Size 0: C_SUCCESS and NULL. The caller frees it
- * with
- * `millpond_unified_free`.
+ * with `millpond_unified_free`.
  *
  * Errors: UNSUPPORTED where the device has none; OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
@@ -1539,6 +1554,37 @@ C_Status millpond_unified_alloc(millpond_device *device,
  * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
  */
 C_Status millpond_unified_free(millpond_device *device, void *ptr);
+
+/**
+ * Queues on `stream`, a stream of `device`, that the pages of `size_bytes` from `ptr` on go to `place`: the memory of
+ * `device` (MILLPOND_PLACE_DEVICE) or the processor's (MILLPOND_PLACE_HOST). Work that is queued there after it finds
+ * them, instead of fetching each page when it touches it. The range lies in one allocation of
+ * `millpond_unified_alloc`, of this device or of another one of its type; whole pages move, where a page begins or ends
+ * beside it, too. Returns at once. What has moved is still right everywhere, and moves again when others touch it. On the
+ * device types `host` and `cpu` nothing has to move. Size 0: no-op.
+ *
+ * Errors: UNKNOWN_POINTER and OUT_OF_RANGE for other memory; UNKNOWN_STREAM; UNSUPPORTED for devices of plugins, and on
+ * `cuda` where the device has no concurrent managed access; INVALID_ARGUMENT for another place; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_unified_prefetch(millpond_device *device,
+                                   C_Stream stream,
+                                   const void *ptr,
+                                   size_t size_bytes,
+                                   uint32_t place);
+
+/**
+ * Says how `size_bytes` of unified memory from `ptr` on will be used, with one of MILLPOND_ADVICE_*, of `place`: of
+ * `device` (MILLPOND_PLACE_DEVICE) or the processor (MILLPOND_PLACE_HOST). It changes what is fast, never what is right,
+ * and holds from now on, until it is undone or the memory is freed. Ranges as of `millpond_unified_prefetch`. On the
+ * device types `host` and `cpu` it changes nothing. Size 0: no-op.
+ *
+ * Errors: INVALID_ARGUMENT for another advice or place; else as `millpond_unified_prefetch`.
+ */
+C_Status millpond_unified_advise(millpond_device *device,
+                                 const void *ptr,
+                                 size_t size_bytes,
+                                 uint32_t advice,
+                                 uint32_t place);
 
 /* ---- Seeing memory: every block ------------------------------------------------------------------------ */
 

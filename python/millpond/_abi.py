@@ -19,6 +19,11 @@ CAP_MAPPING, CAP_HOST_ACCESS, CAP_UNIFIED, CAP_PINNED, CAP_STREAMS, CAP_CALLBACK
 CAP_EXPORT, CAP_RDMA = 64, 128
 STREAM_NON_BLOCKING = 1
 SLEEP_KEEP = 1
+PLACE_DEVICE, PLACE_HOST = 1, 2
+ADVICE = {
+    "read_mostly": 1, "unset_read_mostly": 2, "preferred": 3, "unset_preferred": 4, "accessed_by": 5,
+    "unset_accessed_by": 6,
+}
 LATENCY_BUCKETS = 160
 OPTION_BYTES, OPTIONS_BYTES, TYPE_NAME_BYTES = 512, 2048, 32
 # Room for structs that this package only hands on, with what they may grow by.
@@ -184,6 +189,10 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_record_stream", c_int, [c_void_p, c_void_p]),
     ("millpond_host_alloc", c_int, [_handle, c_size_t, _out_ptr]),
     ("millpond_host_free", c_int, [_handle, c_void_p]),
+    ("millpond_unified_alloc", c_int, [_handle, c_size_t, _out_ptr]),
+    ("millpond_unified_free", c_int, [_handle, c_void_p]),
+    ("millpond_unified_prefetch", c_int, [_handle, c_void_p, c_void_p, c_size_t, c_uint32]),
+    ("millpond_unified_advise", c_int, [_handle, c_void_p, c_size_t, c_uint32, c_uint32]),
     ("millpond_host_record_stream", c_int, [_handle, c_void_p, c_void_p]),
     ("millpond_device_empty_host_cache", c_int, [_handle]),
     ("millpond_device_list_blocks", c_int, [_handle, _handle, c_uint32, POINTER(BlockRecord), c_size_t, c_size_t,

@@ -12,7 +12,7 @@ from uuid import UUID
 from . import _abi, _callers, _statistics
 from ._hooks import BlockEvent, Hook
 from ._library import MillpondError, check, library, number_of, size_of, text_of
-from ._memory import Block, HostBlock, Stream, StreamLike, handle_of
+from ._memory import Block, HostBlock, Stream, StreamLike, UnifiedBlock, handle_of
 from ._statistics import BlockInfo, Event, Latency, Stats, TagStats
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -193,6 +193,10 @@ class Device:
     def alloc_host(self, size: int) -> HostBlock:
         """Pinned host memory, from a cache; it is not cleared."""
         return HostBlock(self, size)
+
+    def alloc_unified(self, size: int) -> UnifiedBlock:
+        """Memory that the processor and the device access at the same address; MillpondError where there is none."""
+        return UnifiedBlock(self, size)
 
     def stream(self, priority: int = 0, non_blocking: bool = False) -> Stream:
         """A new stream. Work on one with a lower `priority` comes first; one that is `non_blocking` is not ordered with the

@@ -348,3 +348,48 @@ class HostBlock(_Memory):
     def __repr__(self) -> str:
         state = "freed" if self.size and not self._owns else f"at {self._ptr:#x}"
         return f"<millpond.HostBlock of {self.size} bytes {state} for {self.device.name}>"
+
+
+class UnifiedBlock(_Memory):
+    """Memory that the processor and the device access at the same address. When it ends, it waits for the work that may
+    still use it."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        self.device, self.size = device, size
+        out = ctypes.c_void_p()
+        check(library().millpond_unified_alloc(device.handle, size_of(size), ctypes.byref(out)))
+        self._ptr = out.value or 0
+        self._owns = self._ptr != 0
+
+    @staticmethod
+    def _returner(device: Device, ptr: int) -> Callable[[], int]:
+        return lambda: int(library().millpond_unified_free(device.handle, ptr))
+
+    def prefetch(self, stream: StreamLike, to: str = "device") -> None:
+        """Queues on a stream of its device that its pages go there, or (`to="host"`) to the processor's memory: work that
+        is queued after it finds them."""
+        place = _place_of(to)
+        native = handle_of(stream)
+        check(library().millpond_unified_prefetch(self.device.handle, native, self.ptr, self.size, place))
+
+    def advise(self, advice: str, by: str = "device") -> None:
+        """Says how its device, or (`by="host"`) the processor, will use it: "read_mostly", "preferred", "accessed_by", or
+        one of these after "unset_"."""
+        if advice not in _abi.ADVICE:
+            raise ValueError(f"{advice!r} is not one of {', '.join(_abi.ADVICE)}")
+        number, place = _abi.ADVICE[advice], _place_of(by)
+        check(library().millpond_unified_advise(self.device.handle, self.ptr, self.size, number, place))
+
+    def view(self) -> memoryview:
+        """Its bytes. The view keeps the memory, which cannot be freed by hand meanwhile."""
+        return self._view()
+
+    def __repr__(self) -> str:
+        state = "freed" if self.size and not self._owns else f"at {self._ptr:#x}"
+        return f"<millpond.UnifiedBlock of {self.size} bytes {state} on {self.device.name}>"
+
+
+def _place_of(place: str) -> int:
+    if place not in ("device", "host"):
+        raise ValueError(f'{place!r} is neither "device" nor "host"')
+    return _abi.PLACE_DEVICE if place == "device" else _abi.PLACE_HOST

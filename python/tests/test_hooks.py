@@ -1,4 +1,4 @@
-"""Hooks on each allocation and free, and blocks that get another size where they are."""
+"""Hooks on each allocation and free, blocks that get another size where they are, and unified memory."""
 import gc
 import subprocess
 import sys
@@ -122,6 +122,27 @@ threading.Thread(target=work, daemon=True).start()
         block.free()
         with self.assertRaises(ValueError):
             block.try_expand(1000)
+
+
+class Unified(unittest.TestCase):
+    def test_it_goes_where_it_is_used(self):
+        device = millpond.Device("host", 0)
+        with device.stream() as stream:
+            memory = device.alloc_unified(10_000)
+            memory.view()[9999] = 7
+            memory.advise("read_mostly")
+            memory.advise("preferred", by="host")
+            memory.prefetch(stream)
+            memory.prefetch(0, to="host")
+            self.assertEqual(memory.view()[9999], 7)
+            with self.assertRaises(ValueError):
+                memory.prefetch(stream, to="there")
+            with self.assertRaises(ValueError):
+                memory.advise("often")
+            memory.free()
+            with self.assertRaises(ValueError):
+                memory.prefetch(stream)
+        self.assertEqual(len(device.alloc_unified(0)), 0)
 
 
 if __name__ == "__main__":

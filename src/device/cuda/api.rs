@@ -98,6 +98,8 @@ table! {
     required OLDEST cuMemHostRegister_v2, "cuMemHostRegister", (*mut c_void, usize, c_uint);
     required OLDEST cuMemHostUnregister, "cuMemHostUnregister", (*mut c_void);
     required OLDEST cuMemAllocManaged, "cuMemAllocManaged", (*mut CUdeviceptr, usize, c_uint);
+    optional OLDEST cuMemPrefetchAsync, "cuMemPrefetchAsync", (CUdeviceptr, usize, CUdevice, CUstream);
+    optional OLDEST cuMemAdvise, "cuMemAdvise", (CUdeviceptr, usize, CUmem_advise, CUdevice);
     required OLDEST cuPointerGetAttribute, "cuPointerGetAttribute", (*mut c_void, CUpointer_attribute, CUdeviceptr);
 
     required OLDEST cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr, *const c_void, usize);
