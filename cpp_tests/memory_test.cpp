@@ -294,7 +294,7 @@ TEST_P(Memory, EventsNoteTheTime) {
 TEST_P(Memory, HooksSeeEachAllocationAndFree) {
   std::vector<std::uint32_t> seen;
   std::uint64_t id = 0;
-  ASSERT_OK(millpond_device_add_hook(device_, CountBlock, &seen, &id));
+  ASSERT_OK(millpond_device_add_hook(device_, CountBlock, &seen, nullptr, &id));
   void* block = alloc(5000);
   EXPECT_OK(millpond_free(block));
   EXPECT_OK(millpond_device_remove_hook(device_, id));

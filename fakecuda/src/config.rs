@@ -8,7 +8,7 @@ use std::collections::HashSet;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// The names of all settings.
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 26] = [
     "devices",
     "capacity",
     "driver",
@@ -20,6 +20,7 @@ const NAMES: [&str; 25] = [
     "no_pools",
     "no_fd",
     "no_peer",
+    "no_concurrent",
     "low_handles",
     "fabric",
     "imex",
@@ -47,17 +48,18 @@ pub(crate) struct Config {
     pub(crate) no_pools: bool,
     pub(crate) no_fd: bool,
     pub(crate) no_peer: bool,
-    pub(crate) low_handles: bool, // handles count from 3, the first number that means no stream
-    pub(crate) fabric: bool,      // the devices know fabric handles
-    pub(crate) imex: Option<i32>, // the IMEX channel that this process may use
-    pub(crate) staged: bool,      // pageable memory is read before an asynchronous copy returns
-    pub(crate) rdma: bool,        // the devices say that memory of cuMemCreate may be reached from the bus
-    pub(crate) refuse_fd: u32,    // what cuMemCreate fails with for memory with descriptors; 0: it does not
-    pub(crate) refuse_rdma: u32,  // the same for memory that other devices on the bus may access
-    pub(crate) most_handles: u64, // of cuMemCreate at a time, in the process
-    pub(crate) most_mappings: u64, // with access at a time, in the process
-    pub(crate) one_unmap: bool,   // cuMemUnmap takes one mapping only
-    pub(crate) table_bytes: u64,  // [B] of the device's memory that the page tables of one mapping take
+    pub(crate) no_concurrent: bool, // host and device do not use managed memory at the same time
+    pub(crate) low_handles: bool,   // handles count from 3, the first number that means no stream
+    pub(crate) fabric: bool,        // the devices know fabric handles
+    pub(crate) imex: Option<i32>,   // the IMEX channel that this process may use
+    pub(crate) staged: bool,        // pageable memory is read before an asynchronous copy returns
+    pub(crate) rdma: bool,          // the devices say that memory of cuMemCreate may be reached from the bus
+    pub(crate) refuse_fd: u32,      // what cuMemCreate fails with for memory with descriptors; 0: it does not
+    pub(crate) refuse_rdma: u32,    // the same for memory that other devices on the bus may access
+    pub(crate) most_handles: u64,   // of cuMemCreate at a time, in the process
+    pub(crate) most_mappings: u64,  // with access at a time, in the process
+    pub(crate) one_unmap: bool,     // cuMemUnmap takes one mapping only
+    pub(crate) table_bytes: u64,    // [B] of the device's memory that the page tables of one mapping take
     pub(crate) log: Option<String>, // a file that gets a line for each call
 }
 
@@ -75,6 +77,7 @@ impl Config {
             no_pools: false,
             no_fd: false,
             no_peer: false,
+            no_concurrent: false,
             low_handles: false,
             fabric: false,
             imex: Some(0),
@@ -134,6 +137,7 @@ impl Config {
             "one_unmap" => self.one_unmap = switch(value)?,
             "table_bytes" => self.table_bytes = bytes(value)?,
             "no_peer" => self.no_peer = switch(value)?,
+            "no_concurrent" => self.no_concurrent = switch(value)?,
             "low_handles" => self.low_handles = switch(value)?,
             "fabric" => self.fabric = switch(value)?,
             "imex" if value == "none" => self.imex = None,

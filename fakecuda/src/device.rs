@@ -115,7 +115,9 @@ fn attribute(world: &World, device: &Device, which: u32) -> Result<c_int, u32> {
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) => 0,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING) => 1,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY) => 1,
-        _ if is(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) => 1,
+        _ if is(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) => {
+            c_int::from(!world.config.no_concurrent)
+        }
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY) => 1,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED) => 1,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) => 1,

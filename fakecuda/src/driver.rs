@@ -20,6 +20,7 @@ fn tables() -> impl Iterator<Item = &'static Entry> {
         crate::event::TABLE,
         crate::graph::TABLE,
         crate::host::TABLE,
+        crate::managed::TABLE,
         crate::mapping::TABLE,
         crate::memory::TABLE,
         crate::pointer::TABLE,

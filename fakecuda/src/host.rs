@@ -28,7 +28,10 @@ fn insert(
 ) {
     let serial = world.new_handle();
     let maps = BTreeMap::new();
-    world.ranges.insert(start, Range { start, size, kind, device, context, serial, maps, system });
+    world.ranges.insert(
+        start,
+        Range { start, size, kind, device, context, serial, maps, pages: BTreeMap::new(), system },
+    );
 }
 
 /// Pages of the host as a new range.

@@ -25,6 +25,7 @@ mod exec;
 mod gate;
 mod graph;
 mod host;
+mod managed;
 mod mapping;
 mod memory;
 mod pace;

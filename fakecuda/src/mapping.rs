@@ -305,7 +305,7 @@ exports! {
         let serial = w.new_handle();
         let maps = BTreeMap::new();
         let range =
-            Range { start, size, kind: Kind::Reserved, device: -1, context: 0, serial, maps, system };
+            Range { start, size, kind: Kind::Reserved, device: -1, context: 0, serial, maps, pages: BTreeMap::new(), system };
         w.ranges.insert(start, range);
         put(out, start)
     }

@@ -39,7 +39,10 @@ pub(crate) fn place(
     let access = BTreeMap::from([(device, READ_WRITE)]);
     let maps = BTreeMap::from([(start, Mapping { size, block, offset: skip, access, tables: 0 })]);
     let serial = world.new_handle();
-    world.ranges.insert(start, Range { start, size, kind, device, context, serial, maps, system });
+    world.ranges.insert(
+        start,
+        Range { start, size, kind, device, context, serial, maps, pages: BTreeMap::new(), system },
+    );
     Ok(start)
 }
 

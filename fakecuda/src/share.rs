@@ -1,5 +1,5 @@
 //! Memory between processes: file descriptors and fabric handles of what `cuMemCreate` made, and the older handles of
-//! what `cuMemAlloc` made; advice and prefetch of managed memory.
+//! what `cuMemAlloc` made.
 //!
 //! An exported file descriptor is the block's own file in memory; its name says whose it is. The other handles name
 //! the file by process and descriptor, so they are good while the exporter lives and keeps the memory. "Fabric" is
@@ -8,17 +8,15 @@
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::{
-    CUdeviceptr, CUipcMemHandle, CUmem_advise, CUmemAllocationHandleType, CUmemFabricHandle,
-    CUmemGenericAllocationHandle, CUmemLocation, CUstream,
+    CUdeviceptr, CUipcMemHandle, CUmemAllocationHandleType, CUmemFabricHandle, CUmemGenericAllocationHandle,
 };
 
 use crate::code::*;
-use crate::exec::Work;
 use crate::gate::{exports, get, put};
-use crate::mapping::{self, FABRIC, FABRIC_SINCE, Location, POSIX_FD, new_handle, plain_prop};
+use crate::mapping::{self, FABRIC, FABRIC_SINCE, POSIX_FD, new_handle, plain_prop};
 use crate::physical;
 use crate::space::{self, Kind};
-use crate::world::{Answer, World};
+use crate::world::World;
 
 /// What an old handle says, in its 64 bytes.
 #[derive(Clone, Copy)]
@@ -203,59 +201,6 @@ fn open(world: &mut World, handle: &IpcHandle) -> Result<u64, u32> {
     Ok(start)
 }
 
-fn check_managed(world: &World, at: u64, size: u64) -> Answer {
-    let range = space::find(world, at).ok_or(INVALID_VALUE)?;
-    let end = at.checked_add(size).ok_or(INVALID_VALUE)?;
-    if size == 0 || range.kind != Kind::Managed || end > range.end() {
-        return Err(INVALID_VALUE);
-    }
-    OK
-}
-
-const CPU: c_int = -1; // CU_DEVICE_CPU
-
-fn prefetch(
-    world: &mut crate::sync::Guard,
-    at: u64,
-    size: u64,
-    device: Option<c_int>,
-    stream: CUstream,
-) -> Answer {
-    let key = crate::stream::find(world, stream)?;
-    check_managed(world, at, size)?;
-    if let Some(device) = device {
-        world.device(device)?;
-    }
-    crate::stream::submit(world, key, Work::Nothing)?;
-    OK
-}
-
-fn advise(world: &World, at: u64, size: u64, advice: u32, device: Option<c_int>) -> Answer {
-    check_managed(world, at, size)?;
-    if !(1..=6).contains(&advice) {
-        return Err(INVALID_VALUE);
-    }
-    // Advice on read-mostly data has no place; its device is ignored.
-    match device {
-        Some(device) if advice > 2 => world.device(device).map(|_| ()),
-        _ => OK,
-    }
-}
-
-/// None: the host.
-fn place_of(location: Location) -> Result<Option<c_int>, u32> {
-    match location.kind {
-        mapping::DEVICE => Ok(Some(location.id)),
-        2..=4 => Ok(None), // host, a NUMA node of it, the nearest one
-        _ => Err(INVALID_VALUE),
-    }
-}
-
-fn raw(location: &CUmemLocation) -> Location {
-    // SAFETY: the same layout (checked in `mapping.rs`), read as plain numbers.
-    unsafe { std::ptr::from_ref(location).cast::<Location>().read() }
-}
-
 exports! {
     10020 Normal fn cuMemExportToShareableHandle(
         out: *mut c_void,
@@ -336,37 +281,5 @@ exports! {
             space::drop_range(w, at);
         }
         OK
-    }
-
-    8000 Normal fn cuMemPrefetchAsync(at: CUdeviceptr, size: usize, device: c_int, stream: CUstream) |w| {
-        prefetch(w, at, size as u64, (device != CPU).then_some(device), stream)
-    }
-
-    12020 Normal fn cuMemPrefetchAsync_v2(
-        at: CUdeviceptr,
-        size: usize,
-        location: CUmemLocation,
-        flags: c_uint,
-        stream: CUstream,
-    ) |w| {
-        if flags != 0 {
-            return Err(INVALID_VALUE);
-        }
-        prefetch(w, at, size as u64, place_of(raw(&location))?, stream)
-    }
-
-    8000 Normal fn cuMemAdvise(at: CUdeviceptr, size: usize, advice: u32 as CUmem_advise, device: c_int) |w| {
-        w.current()?;
-        advise(w, at, size as u64, advice, (device != CPU).then_some(device))
-    }
-
-    12020 Normal fn cuMemAdvise_v2(
-        at: CUdeviceptr,
-        size: usize,
-        advice: u32 as CUmem_advise,
-        location: CUmemLocation,
-    ) |w| {
-        w.current()?;
-        advise(w, at, size as u64, advice, place_of(raw(&location))?)
     }
 }

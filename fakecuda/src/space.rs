@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::code::*;
+use crate::managed::Page;
 use crate::physical;
 use crate::world::{Answer, World};
 
@@ -50,6 +51,7 @@ pub(crate) struct Range {
     pub(crate) context: u64,
     pub(crate) serial: u64, // CU_POINTER_ATTRIBUTE_BUFFER_ID
     pub(crate) maps: BTreeMap<u64, Mapping>,
+    pub(crate) pages: BTreeMap<u64, Page>, // of managed memory, as far as something is known
     pub(crate) system: (usize, usize), // what to give back to the system: address and length; 0, 0: nothing
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 use common::*;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 const BAD: CUresult = CUDA_ERROR_INVALID_VALUE;
@@ -208,6 +208,52 @@ fn managed_memory_is_for_both_sides() {
     no(unsafe { cuMemPrefetchAsync(at, 65, 0, null_mut()) }, BAD);
     ok(unsafe { cuMemFree_v2(at) });
     no(unsafe { cuMemPrefetchAsync(at, 64, 0, null_mut()) }, BAD);
+}
+
+#[test]
+fn what_managed_memory_was_told_is_told_again() {
+    use CUmem_advise_enum::*;
+    use CUmem_range_attribute_enum::*;
+    let fake = Fake::new(&[("devices", "2")]);
+    let mut at = 0;
+    ok(unsafe { cuMemAllocManaged(&mut at, 3 * 4096, 1) });
+    let ask = |which, at, size| {
+        let mut found: c_int = 7;
+        ok(unsafe { cuMemRangeGetAttribute((&raw mut found).cast(), 4, which, at, size) });
+        found
+    };
+    let (last, preferred) =
+        (CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION);
+    assert_eq!((ask(last, at, 1), ask(preferred, at, 1)), (-2, -2));
+    // Whole pages; and what differs among them is nowhere.
+    ok(unsafe { cuMemPrefetchAsync(at + 4000, 100, 1, null_mut()) });
+    assert_eq!((ask(last, at, 8192), ask(last, at, 3 * 4096), ask(last, at + 8192, 1)), (1, -2, -2));
+    ok(unsafe { cuMemPrefetchAsync(at, 3 * 4096, -1, null_mut()) });
+    assert_eq!(ask(last, at, 3 * 4096), -1);
+    ok(unsafe { cuMemAdvise(at, 4096, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 1) });
+    assert_eq!((ask(preferred, at, 4096), ask(preferred, at, 4097)), (1, -2));
+    ok(unsafe { cuMemAdvise(at, 4096, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, 99) });
+    assert_eq!(ask(preferred, at, 4096), -2);
+    ok(unsafe { cuMemAdvise(at, 4096, CU_MEM_ADVISE_SET_READ_MOSTLY, 99) });
+    let mostly = CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY;
+    assert_eq!((ask(mostly, at, 4096), ask(mostly, at, 8192)), (1, 0));
+    for device in [0, 1, -1] {
+        ok(unsafe { cuMemAdvise(at, 4096, CU_MEM_ADVISE_SET_ACCESSED_BY, device) });
+    }
+    ok(unsafe { cuMemAdvise(at, 4096, CU_MEM_ADVISE_UNSET_ACCESSED_BY, 0) });
+    let (mut by, which) = ([7; 3], CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY);
+    ok(unsafe { cuMemRangeGetAttribute((&raw mut by).cast(), 12, which, at, 4096) });
+    assert_eq!(by, [-1, 1, -2]);
+    no(unsafe { cuMemRangeGetAttribute((&raw mut by).cast(), 6, which, at, 4096) }, BAD);
+    no(unsafe { cuMemRangeGetAttribute((&raw mut by).cast(), 12, last, at, 4096) }, BAD);
+    no(unsafe { cuMemAdvise(at, 0, CU_MEM_ADVISE_SET_READ_MOSTLY, 0) }, BAD);
+    // A device that does not use it at the same time as the host neither has it moved nor is a place.
+    fake.set("no_concurrent", "1");
+    no(unsafe { cuMemPrefetchAsync(at, 1, 0, null_mut()) }, CUDA_ERROR_INVALID_DEVICE);
+    no(unsafe { cuMemAdvise(at, 1, CU_MEM_ADVISE_SET_ACCESSED_BY, 0) }, CUDA_ERROR_INVALID_DEVICE);
+    ok(unsafe { cuMemAdvise(at, 1, CU_MEM_ADVISE_SET_READ_MOSTLY, 0) });
+    fake.set("no_concurrent", "0");
+    ok(unsafe { cuMemFree_v2(at) });
 }
 
 #[test]

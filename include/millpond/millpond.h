@@ -163,6 +163,22 @@ extern "C" {
 #define MILLPOND_COPY_D2H 1
 /** Copy within one device. */
 #define MILLPOND_COPY_D2D 2
+/** A place of unified memory: the memory of the device. */
+#define MILLPOND_PLACE_DEVICE 1
+/** A place of unified memory: the processor's. */
+#define MILLPOND_PLACE_HOST 2
+/** `millpond_unified_advise`: it is mostly read, so each place that reads may get a copy. Has no place. */
+#define MILLPOND_ADVICE_READ_MOSTLY 1
+/** `millpond_unified_advise`: undoes MILLPOND_ADVICE_READ_MOSTLY. */
+#define MILLPOND_ADVICE_UNSET_READ_MOSTLY 2
+/** `millpond_unified_advise`: it should lie at the place. */
+#define MILLPOND_ADVICE_PREFERRED 3
+/** `millpond_unified_advise`: undoes MILLPOND_ADVICE_PREFERRED, whatever the place. */
+#define MILLPOND_ADVICE_UNSET_PREFERRED 4
+/** `millpond_unified_advise`: the place uses it, and should have it mapped wherever it lies, so that it need not move. */
+#define MILLPOND_ADVICE_ACCESSED_BY 5
+/** `millpond_unified_advise`: undoes MILLPOND_ADVICE_ACCESSED_BY of the place. */
+#define MILLPOND_ADVICE_UNSET_ACCESSED_BY 6
 /** Bit of `millpond_device_info.caps`: physical memory is separate from addresses. */
 #define MILLPOND_CAP_MAPPING 1
 /** Bit of `millpond_device_info.caps`: the host can read and write device memory at its address. */
@@ -845,9 +861,11 @@ C_Status millpond_device_add_oom_callback(millpond_device *device,
 
 /**
  * Removes an out-of-memory callback. When this returns, no thread is in it, and `user_data` may be destroyed. Called
- * from within an out-of-memory callback, it does not wait for other threads. Hold no lock that the callback takes.
+ * from within an out-of-memory callback or a hook, it does not wait for other threads. Hold no lock that the callback
+ * takes.
  *
  * Errors: INVALID_ARGUMENT if the number belongs to no callback, to a removed one, or to one of another device;
+ * NOT_PERMITTED in a stream callback, since a thread in the callback may wait for that stream, and the callback stays;
  * NOT_INITIALIZED.
  */
 C_Status millpond_device_remove_oom_callback(millpond_device *device,
@@ -1520,8 +1538,7 @@ C_Status millpond_host_unregister(millpond_device *device,
 
 /**
  * Allocates memory that host and device access at the same address. Size 0: C_SUCCESS and NULL. The caller frees it
- * with
- * `millpond_unified_free`.
+ * with `millpond_unified_free`.
  *
  * Errors: UNSUPPORTED where the device has none; OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
  */
@@ -1537,6 +1554,37 @@ C_Status millpond_unified_alloc(millpond_device *device,
  * Errors: UNKNOWN_POINTER, also for a pointer inside; DOUBLE_FREE; INVALID_ARGUMENT; NOT_INITIALIZED.
  */
 C_Status millpond_unified_free(millpond_device *device, void *ptr);
+
+/**
+ * Queues on `stream`, a stream of `device`, that the pages of `size_bytes` from `ptr` on go to `place`: the memory of
+ * `device` (MILLPOND_PLACE_DEVICE) or the processor's (MILLPOND_PLACE_HOST). Work that is queued there after it finds
+ * them, instead of fetching each page when it touches it. The range lies in one allocation of
+ * `millpond_unified_alloc`, of this device or of another one of its type; whole pages move, where a page begins or ends
+ * beside it, too. Returns at once. What has moved is still right everywhere, and moves again when others touch it. On the
+ * device types `host` and `cpu` nothing has to move. Size 0: no-op.
+ *
+ * Errors: UNKNOWN_POINTER and OUT_OF_RANGE for other memory; UNKNOWN_STREAM; UNSUPPORTED for devices of plugins, and on
+ * `cuda` where the device has no concurrent managed access; INVALID_ARGUMENT for another place; NOT_INITIALIZED; DEVICE.
+ */
+C_Status millpond_unified_prefetch(millpond_device *device,
+                                   C_Stream stream,
+                                   const void *ptr,
+                                   size_t size_bytes,
+                                   uint32_t place);
+
+/**
+ * Says how `size_bytes` of unified memory from `ptr` on will be used, with one of MILLPOND_ADVICE_*, of `place`: of
+ * `device` (MILLPOND_PLACE_DEVICE) or the processor (MILLPOND_PLACE_HOST). It changes what is fast, never what is right,
+ * and holds from now on, until it is undone or the memory is freed. Ranges as of `millpond_unified_prefetch`. On the
+ * device types `host` and `cpu` it changes nothing. Size 0: no-op.
+ *
+ * Errors: INVALID_ARGUMENT for another advice or place; else as `millpond_unified_prefetch`.
+ */
+C_Status millpond_unified_advise(millpond_device *device,
+                                 const void *ptr,
+                                 size_t size_bytes,
+                                 uint32_t advice,
+                                 uint32_t place);
 
 /* ---- Seeing memory: every block ------------------------------------------------------------------------ */
 
@@ -2072,31 +2120,43 @@ typedef struct millpond_block_event {
 typedef void (*millpond_hook)(void *user_data, const struct millpond_block_event *event);
 
 /**
+ * Called once with the pointer given to `millpond_device_add_hook`, when no call of the hook runs or will come any more,
+ * on whichever thread is the last that had to do with it. Millpond holds no lock, so it may free blocks. It should not
+ * throw: that is lost.
+ */
+typedef void (*millpond_hook_destroy)(void *user_data);
+
+/**
  * Registers a hook: from now on `hook` is called for each block of the device, of any pool, that is allocated, and for
  * each that is freed, whoever does it: after the allocation and before its caller has the block; before the free, as
  * long as nobody else can have the memory. So for each address the two come in turn. `millpond_try_expand` is told as a
- * free and an allocation. So is a restore, but only when it is done: what it has freed, another thread may have by then,
- * and may be told of first. Calls that are under way when a hook comes or goes may go untold, and so do blocks that end
- * with their device. Pinned host memory has no hooks. Hooks are called in the order of their registration.
+ * free and an allocation of the same address: a free before a block gets shorter, which may be told as failed; both when
+ * it has grown, and neither if it could not. A restore is told likewise, but only when it is done: what it has freed,
+ * another thread may have by then, and may be told of first. Calls that are under way when a hook comes or goes may go
+ * untold, and so do blocks that end with their device. Pinned host memory has no hooks. Hooks are called in the order of
+ * their registration.
  *
  * While a device has hooks, all its allocations and frees take the long way. A history
  * (`millpond_device_history_start`) sees the same for less, but is read later. The number in `out_id` is never 0. The
  * caller removes the hook with `millpond_device_remove_hook`; it ends with the device, but may still be running then on
- * another thread.
+ * another thread. `destroy` may be NULL; it tells when `user_data` is not used any more, after either end. If this call
+ * fails, it is not called.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
 C_Status millpond_device_add_hook(millpond_device *device,
                                   millpond_hook hook,
                                   void *user_data,
+                                  millpond_hook_destroy destroy,
                                   uint64_t *out_id);
 
 /**
- * Removes a hook. When this returns, no thread is in it, and `user_data` may be destroyed. Called from within a hook, it
- * does not wait for other threads. Hold no lock that the hook takes.
+ * Removes a hook. When this returns, no thread is in it, and `user_data` may be destroyed. It does not wait for other
+ * threads where it is called from within a hook or an out-of-memory callback, nor in a stream callback, since a thread in
+ * the hook may wait for that stream: there `destroy` tells when none is in it. Else hold no lock that the hook takes.
  *
  * Errors: INVALID_ARGUMENT if the number belongs to no hook, to a removed one, or to one of another device;
- * NOT_INITIALIZED.
+ * NOT_PERMITTED in a stream callback, and the hook stays, if it has no `destroy`; NOT_INITIALIZED.
  */
 C_Status millpond_device_remove_hook(millpond_device *device,
                                      uint64_t id);

@@ -5,6 +5,7 @@
 //   cpp/error.hpp    Error, check(), what happens without exceptions
 //   cpp/statistics.hpp  statistic(), quantile(): numbers of statistics
 //   cpp/device.hpp   DeviceTypes, Device, configure_host(), finalize()
+//   cpp/callbacks.hpp  OomCallback, OomHandler, BlockHook
 //   cpp/stream.hpp   StreamView, Stream, Event
 //   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, HostRegistration,
 //                    DevicePtr, make_device_array()
@@ -25,6 +26,7 @@
 
 #include "millpond/cpp/adaptors.hpp"
 #include "millpond/cpp/aligned.hpp"
+#include "millpond/cpp/callbacks.hpp"
 #include "millpond/cpp/device.hpp"
 #include "millpond/cpp/dlpack.hpp"
 #include "millpond/cpp/error.hpp"

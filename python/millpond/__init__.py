@@ -17,18 +17,21 @@ used from any thread. Sizes are bytes.
 from ._callers import tag_callers
 from ._command import command_path, view
 from ._device import Device, DeviceInfo, DeviceType, Pool, annotate, device_types, load_plugin, set_default_options, tag
+from ._hooks import BlockEvent, Hook
 from ._library import MillpondError, OutOfMemoryError, library_path, prefix, version
-from ._memory import Block, HostBlock, Stream, handle_of
+from ._memory import Block, HostBlock, Stream, UnifiedBlock, handle_of
 from ._statistics import BlockInfo, Counter, Event, Latency, Stats, TagStats
 
 __all__ = [
     "Block",
+    "BlockEvent",
     "BlockInfo",
     "Counter",
     "Device",
     "DeviceInfo",
     "DeviceType",
     "Event",
+    "Hook",
     "HostBlock",
     "Latency",
     "MillpondError",
@@ -37,6 +40,7 @@ __all__ = [
     "Stats",
     "Stream",
     "TagStats",
+    "UnifiedBlock",
     "annotate",
     "command_path",
     "device_types",

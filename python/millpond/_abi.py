@@ -9,6 +9,7 @@ from ctypes import POINTER, c_bool, c_char, c_char_p, c_double, c_int, c_int32, 
 from ctypes import c_void_p
 from typing import Any
 
+E_INVALID_ARGUMENT, E_NOT_INITIALIZED = 1, 8
 E_OUT_OF_MEMORY, E_UNKNOWN_POINTER, E_DOUBLE_FREE, E_UNKNOWN_STREAM = 2, 3, 4, 5
 BLOCK_LIVE, BLOCK_WAITING, BLOCK_FREE, BLOCK_ANY = 1, 2, 4, 7
 SNAPSHOT_JSON, SNAPSHOT_TORCH_PICKLE = 1, 2
@@ -18,6 +19,11 @@ CAP_MAPPING, CAP_HOST_ACCESS, CAP_UNIFIED, CAP_PINNED, CAP_STREAMS, CAP_CALLBACK
 CAP_EXPORT, CAP_RDMA = 64, 128
 STREAM_NON_BLOCKING = 1
 SLEEP_KEEP = 1
+PLACE_DEVICE, PLACE_HOST = 1, 2
+ADVICE = {
+    "read_mostly": 1, "unset_read_mostly": 2, "preferred": 3, "unset_preferred": 4, "accessed_by": 5,
+    "unset_accessed_by": 6,
+}
 LATENCY_BUCKETS = 160
 OPTION_BYTES, OPTIONS_BYTES, TYPE_NAME_BYTES = 512, 2048, 32
 # Room for structs that this package only hands on, with what they may grow by.
@@ -30,6 +36,7 @@ HISTORY = {
     1: "alloc", 2: "free_requested", 3: "free_completed", 4: "free_refused", 5: "segment_alloc", 6: "segment_free",
     7: "segment_map", 8: "segment_unmap", 9: "oom", 10: "record_stream", 11: "snapshot", 12: "annotate",
 }
+HOOKS = {1: "alloc", 2: "free", 3: "free_failed"}
 HISTORY_HOST, HISTORY_AT_ONCE, HISTORY_STREAM = 1, 2, 4
 
 
@@ -113,8 +120,20 @@ class HistoryEvent(ctypes.Structure):
     ]
 
 
+class BlockEvent(ctypes.Structure):
+    """millpond_block_event"""
+
+    _fields_ = [
+        ("struct_size", c_size_t), ("kind", c_uint32), ("has_stream", c_uint32), ("ptr", c_void_p),
+        ("requested_bytes", c_size_t), ("size_bytes", c_size_t), ("stream", c_void_p), ("pool", c_void_p),
+        ("device", c_void_p),
+    ]
+
+
 WriteCallback = ctypes.CFUNCTYPE(c_bool, c_void_p, c_void_p, c_size_t)
 HistoryCallback = ctypes.CFUNCTYPE(c_bool, c_void_p, POINTER(HistoryEvent))
+BlockHook = ctypes.CFUNCTYPE(None, c_void_p, POINTER(BlockEvent))
+HookDestroy = ctypes.CFUNCTYPE(None, c_void_p)
 
 _out_u64, _out_size, _out_ptr = POINTER(c_uint64), POINTER(c_size_t), POINTER(c_void_p)
 _handle = c_void_p
@@ -166,9 +185,14 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_device_free", c_int, [_handle, c_void_p]),
     ("millpond_free", c_int, [c_void_p]),
     ("millpond_pool_free", c_int, [_handle, c_void_p, c_void_p]),
+    ("millpond_try_expand", c_int, [c_void_p, c_size_t]),
     ("millpond_record_stream", c_int, [c_void_p, c_void_p]),
     ("millpond_host_alloc", c_int, [_handle, c_size_t, _out_ptr]),
     ("millpond_host_free", c_int, [_handle, c_void_p]),
+    ("millpond_unified_alloc", c_int, [_handle, c_size_t, _out_ptr]),
+    ("millpond_unified_free", c_int, [_handle, c_void_p]),
+    ("millpond_unified_prefetch", c_int, [_handle, c_void_p, c_void_p, c_size_t, c_uint32]),
+    ("millpond_unified_advise", c_int, [_handle, c_void_p, c_size_t, c_uint32, c_uint32]),
     ("millpond_host_record_stream", c_int, [_handle, c_void_p, c_void_p]),
     ("millpond_device_empty_host_cache", c_int, [_handle]),
     ("millpond_device_list_blocks", c_int, [_handle, _handle, c_uint32, POINTER(BlockRecord), c_size_t, c_size_t,
@@ -185,6 +209,8 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_device_history_stop", c_int, [_handle, _out_u64]),
     ("millpond_device_history_read", c_int, [_handle, HistoryCallback, c_void_p, _out_u64]),
     ("millpond_history_annotate", c_int, [c_char_p]),
+    ("millpond_device_add_hook", c_int, [_handle, BlockHook, c_void_p, HookDestroy, _out_u64]),
+    ("millpond_device_remove_hook", c_int, [_handle, c_uint64]),
     ("millpond_device_record_start", c_int, [_handle, c_char_p]),
     ("millpond_device_record_stop", c_int, [_handle, _out_u64]),
     ("millpond_device_get_memory_stats", c_int, [_handle, c_void_p]),

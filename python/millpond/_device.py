@@ -10,8 +10,9 @@ from typing import Any, Callable, Iterator, Optional, TypeVar, Union
 from uuid import UUID
 
 from . import _abi, _callers, _statistics
+from ._hooks import BlockEvent, Hook
 from ._library import MillpondError, check, library, number_of, size_of, text_of
-from ._memory import Block, HostBlock, Stream, StreamLike, handle_of
+from ._memory import Block, HostBlock, Stream, StreamLike, UnifiedBlock, handle_of
 from ._statistics import BlockInfo, Event, Latency, Stats, TagStats
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -193,6 +194,10 @@ class Device:
         """Pinned host memory, from a cache; it is not cleared."""
         return HostBlock(self, size)
 
+    def alloc_unified(self, size: int) -> UnifiedBlock:
+        """Memory that the processor and the device access at the same address; MillpondError where there is none."""
+        return UnifiedBlock(self, size)
+
     def stream(self, priority: int = 0, non_blocking: bool = False) -> Stream:
         """A new stream. Work on one with a lower `priority` comes first; one that is `non_blocking` is not ordered with the
         default stream. A device without such streams makes an ordinary one."""
@@ -308,6 +313,15 @@ class Device:
     def tags(self) -> dict[str, TagStats]:
         """What the blocks of each tag have that was ever used on the device."""
         return _statistics.tags(self.handle)
+
+    def hook(self, function: Callable[[BlockEvent], object]) -> Hook:
+        """Calls `function` for each block that is allocated, before its caller has it, and for each that is freed, before
+        anybody else can have its memory: until `close()` of what is returned, or inside a `with`.
+
+        It runs on the thread of the call, on several at once; no hook is told of what it allocates and frees itself. Its
+        first exception is raised at the end.
+        """
+        return Hook(self, function)
 
     # Snapshots, histories, recordings
 

@@ -234,6 +234,20 @@ class Block(_Memory):
         pool, native = self.device.default_pool.handle, handle_of(stream)
         self._end(lambda: library().millpond_pool_free(pool, self._ptr, native))
 
+    def try_expand(self, size: int) -> bool:
+        """Makes it a block of `size` bytes where it is, larger or smaller, with its contents: whether that could be. It
+        never moves, and nothing is waited for. BufferError while a view of it is in use. No other thread may use it
+        meanwhile."""
+        ptr, lib = self.ptr, library()
+        if self._shown is not None and self._shown() is not None:
+            raise BufferError("a view of the memory is in use: release() it, and what was made from it, first")
+        status = lib.millpond_try_expand(ptr, size_of(size))
+        if status != 0 and lib.millpond_last_error_code() == _abi.E_OUT_OF_MEMORY:
+            return False
+        check(status)
+        self.size = size
+        return True
+
     def record_stream(self, stream: StreamLike) -> None:
         """Another stream uses it, too: after its free, its reuse waits for what is queued there at the free."""
         check(library().millpond_record_stream(self.ptr, handle_of(stream)))
@@ -334,3 +348,48 @@ class HostBlock(_Memory):
     def __repr__(self) -> str:
         state = "freed" if self.size and not self._owns else f"at {self._ptr:#x}"
         return f"<millpond.HostBlock of {self.size} bytes {state} for {self.device.name}>"
+
+
+class UnifiedBlock(_Memory):
+    """Memory that the processor and the device access at the same address. When it ends, it waits for the work that may
+    still use it."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        self.device, self.size = device, size
+        out = ctypes.c_void_p()
+        check(library().millpond_unified_alloc(device.handle, size_of(size), ctypes.byref(out)))
+        self._ptr = out.value or 0
+        self._owns = self._ptr != 0
+
+    @staticmethod
+    def _returner(device: Device, ptr: int) -> Callable[[], int]:
+        return lambda: int(library().millpond_unified_free(device.handle, ptr))
+
+    def prefetch(self, stream: StreamLike, to: str = "device") -> None:
+        """Queues on a stream of its device that its pages go there, or (`to="host"`) to the processor's memory: work that
+        is queued after it finds them."""
+        place = _place_of(to)
+        native = handle_of(stream)
+        check(library().millpond_unified_prefetch(self.device.handle, native, self.ptr, self.size, place))
+
+    def advise(self, advice: str, by: str = "device") -> None:
+        """Says how its device, or (`by="host"`) the processor, will use it: "read_mostly", "preferred", "accessed_by", or
+        one of these after "unset_"."""
+        if advice not in _abi.ADVICE:
+            raise ValueError(f"{advice!r} is not one of {', '.join(_abi.ADVICE)}")
+        number, place = _abi.ADVICE[advice], _place_of(by)
+        check(library().millpond_unified_advise(self.device.handle, self.ptr, self.size, number, place))
+
+    def view(self) -> memoryview:
+        """Its bytes. The view keeps the memory, which cannot be freed by hand meanwhile."""
+        return self._view()
+
+    def __repr__(self) -> str:
+        state = "freed" if self.size and not self._owns else f"at {self._ptr:#x}"
+        return f"<millpond.UnifiedBlock of {self.size} bytes {state} on {self.device.name}>"
+
+
+def _place_of(place: str) -> int:
+    if place not in ("device", "host"):
+        raise ValueError(f'{place!r} is neither "device" nor "host"')
+    return _abi.PLACE_DEVICE if place == "device" else _abi.PLACE_HOST

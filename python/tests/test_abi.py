@@ -21,20 +21,23 @@ STRUCTS = {
     "millpond_latency": _abi.Latency,
     "millpond_history_options": _abi.HistoryOptions,
     "millpond_history_event": _abi.HistoryEvent,
+    "millpond_block_event": _abi.BlockEvent,
 }
 # The numbers of the header that _abi.py repeats, by its names for them.
 NUMBERS = [
-    "E_UNKNOWN_POINTER", "E_DOUBLE_FREE", "E_UNKNOWN_STREAM", "CAP_EXPORT", "CAP_RDMA", "STREAM_NON_BLOCKING",
+    "E_INVALID_ARGUMENT", "E_NOT_INITIALIZED", "E_UNKNOWN_POINTER", "E_DOUBLE_FREE", "E_UNKNOWN_STREAM", "CAP_EXPORT", "CAP_RDMA", "STREAM_NON_BLOCKING",
     "E_OUT_OF_MEMORY", "BLOCK_LIVE", "BLOCK_WAITING", "BLOCK_FREE", "BLOCK_ANY", "SNAPSHOT_JSON",
     "SNAPSHOT_TORCH_PICKLE", "STATS_JSON", "STATS_PROMETHEUS", "STATS_STREAMS", "COPY_H2D", "COPY_D2H", "COPY_D2D",
     "CAP_MAPPING", "CAP_HOST_ACCESS", "CAP_UNIFIED", "CAP_PINNED", "CAP_STREAMS", "CAP_CALLBACKS", "SLEEP_KEEP",
-    "LATENCY_BUCKETS", "OPTION_BYTES", "OPTIONS_BYTES", "HISTORY_HOST", "HISTORY_AT_ONCE", "HISTORY_STREAM",
+    "LATENCY_BUCKETS", "OPTION_BYTES", "OPTIONS_BYTES", "HISTORY_HOST", "HISTORY_AT_ONCE", "HISTORY_STREAM", "PLACE_DEVICE",
+    "PLACE_HOST",
 ]
 PLAIN = {
     "size_t": {ctypes.c_size_t}, "uint8_t": {ctypes.c_uint8}, "uint32_t": {ctypes.c_uint32},
     "int32_t": {ctypes.c_int32}, "uint64_t": {ctypes.c_uint64}, "double": {ctypes.c_double},
     "C_Stream": {ctypes.c_void_p}, "C_Event": {ctypes.c_void_p},
     "millpond_write_callback": {_abi.WriteCallback}, "millpond_history_callback": {_abi.HistoryCallback},
+    "millpond_hook": {_abi.BlockHook}, "millpond_hook_destroy": {_abi.HookDestroy},
 }
 
 
@@ -69,6 +72,8 @@ class Abi(unittest.TestCase):
         lines = [f'static_assert(MILLPOND_{name} == {getattr(_abi, name)}, "{name}");' for name in NUMBERS]
         lines += [f'static_assert(MILLPOND_LATENCY_{k.upper()} == {v}, "{k}");' for k, v in _abi.LATENCY.items()]
         lines += [f'static_assert(MILLPOND_HISTORY_{v.upper()} == {k}, "{v}");' for k, v in _abi.HISTORY.items()]
+        lines += [f'static_assert(MILLPOND_HOOK_{v.upper()} == {k}, "{v}");' for k, v in _abi.HOOKS.items()]
+        lines += [f'static_assert(MILLPOND_ADVICE_{k.upper()} == {v}, "{k}");' for k, v in _abi.ADVICE.items()]
         lines += [f'static_assert(MILLPOND_DEVICE_TYPE_NAME_BYTES == {_abi.TYPE_NAME_BYTES}, "");']
         for struct, room in [("millpond_oom_report", _abi.OOM_REPORT_BYTES),
                              ("millpond_memory_stats", _abi.MEMORY_STATS_BYTES),

@@ -20,4 +20,5 @@ pub mod remote;
 pub mod ring;
 pub(crate) mod signals;
 pub mod slots;
+pub(crate) mod sort;
 pub mod sync;

@@ -297,9 +297,11 @@ pub unsafe extern "C" fn millpond_device_add_oom_callback(
 }
 
 /// Removes an out-of-memory callback. When this returns, no thread is in it, and `user_data` may be destroyed. Called
-/// from within an out-of-memory callback, it does not wait for other threads. Hold no lock that the callback takes.
+/// from within an out-of-memory callback or a hook, it does not wait for other threads. Hold no lock that the callback
+/// takes.
 ///
 /// Errors: INVALID_ARGUMENT if the number belongs to no callback, to a removed one, or to one of another device;
+/// NOT_PERMITTED in a stream callback, since a thread in the callback may wait for that stream, and the callback stays;
 /// NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_remove_oom_callback(

@@ -1,13 +1,20 @@
 //! Memory without naming a pool: blocks without a stream, block lookup, host and unified memory.
 
+use crate::base::error::{Code, Result};
 use crate::capi::guard::{Out, OutStruct, Versioned, run};
 use crate::capi::handles::{self, Named};
 use crate::capi::pool::{stream_id, to_ptr, unordered};
 use crate::capi::stream::event_id;
-use crate::capi::types::{millpond_block_info, millpond_device, millpond_host_stats};
+use crate::capi::types::{
+    MILLPOND_ADVICE_UNSET_ACCESSED_BY, MILLPOND_PLACE_DEVICE, MILLPOND_PLACE_HOST, millpond_block_info,
+    millpond_device, millpond_host_stats,
+};
+use crate::fail;
 use crate::paddle::abi::{C_Event, C_Status, C_Stream};
-use crate::runtime::{self, HostStats, PoolId};
+use crate::runtime::{self, Advice, HostStats, PoolId, UnifiedPlace};
 use std::ffi::c_void;
+
+const _: () = assert!(Advice::UnsetAccessedBy as u32 == MILLPOND_ADVICE_UNSET_ACCESSED_BY);
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers.
 unsafe impl Versioned for millpond_block_info {}
@@ -300,8 +307,7 @@ pub unsafe extern "C" fn millpond_host_unregister(
 }
 
 /// Allocates memory that host and device access at the same address. Size 0: C_SUCCESS and NULL. The caller frees it
-/// with
-/// `millpond_unified_free`.
+/// with `millpond_unified_free`.
 ///
 /// Errors: UNSUPPORTED where the device has none; OUT_OF_MEMORY; INVALID_ARGUMENT; NOT_INITIALIZED; DEVICE.
 #[must_use]
@@ -326,4 +332,58 @@ pub unsafe extern "C" fn millpond_unified_alloc(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_unified_free(device: *mut millpond_device, ptr: *mut c_void) -> C_Status {
     run(|| handles::device(device)?.unified_free(ptr.addr() as u64))
+}
+
+/// Queues on `stream`, a stream of `device`, that the pages of `size_bytes` from `ptr` on go to `place`: the memory of
+/// `device` (MILLPOND_PLACE_DEVICE) or the processor's (MILLPOND_PLACE_HOST). Work that is queued there after it finds
+/// them, instead of fetching each page when it touches it. The range lies in one allocation of
+/// `millpond_unified_alloc`, of this device or of another one of its type; whole pages move, where a page begins or ends
+/// beside it, too. Returns at once. What has moved is still right everywhere, and moves again when others touch it. On the
+/// device types `host` and `cpu` nothing has to move. Size 0: no-op.
+///
+/// Errors: UNKNOWN_POINTER and OUT_OF_RANGE for other memory; UNKNOWN_STREAM; UNSUPPORTED for devices of plugins, and on
+/// `cuda` where the device has no concurrent managed access; INVALID_ARGUMENT for another place; NOT_INITIALIZED; DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_unified_prefetch(
+    device: *mut millpond_device,
+    stream: C_Stream,
+    ptr: *const c_void,
+    size_bytes: usize,
+    place: u32,
+) -> C_Status {
+    run(|| {
+        let (device, place) = (handles::device(device)?, place_of(place)?);
+        device.unified_prefetch(stream_id(stream), ptr.addr() as u64, size_bytes as u64, place)
+    })
+}
+
+/// Says how `size_bytes` of unified memory from `ptr` on will be used, with one of MILLPOND_ADVICE_*, of `place`: of
+/// `device` (MILLPOND_PLACE_DEVICE) or the processor (MILLPOND_PLACE_HOST). It changes what is fast, never what is right,
+/// and holds from now on, until it is undone or the memory is freed. Ranges as of `millpond_unified_prefetch`. On the
+/// device types `host` and `cpu` it changes nothing. Size 0: no-op.
+///
+/// Errors: INVALID_ARGUMENT for another advice or place; else as `millpond_unified_prefetch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_unified_advise(
+    device: *mut millpond_device,
+    ptr: *const c_void,
+    size_bytes: usize,
+    advice: u32,
+    place: u32,
+) -> C_Status {
+    run(|| {
+        let (device, place) = (handles::device(device)?, place_of(place)?);
+        let Some(advice) = Advice::ALL.into_iter().find(|&a| a as u32 == advice) else {
+            fail!(Code::InvalidArgument, "{advice} is no advice (MILLPOND_ADVICE_*)");
+        };
+        device.unified_advise(ptr.addr() as u64, size_bytes as u64, advice, place)
+    })
+}
+
+fn place_of(place: u32) -> Result<UnifiedPlace> {
+    match place {
+        MILLPOND_PLACE_DEVICE => Ok(UnifiedPlace::Device),
+        MILLPOND_PLACE_HOST => Ok(UnifiedPlace::Host),
+        other => fail!(Code::InvalidArgument, "{other} is no place (MILLPOND_PLACE_*)"),
+    }
 }

@@ -128,6 +128,24 @@ pub const MILLPOND_COPY_D2H: u32 = 1;
 /// Copy within one device.
 pub const MILLPOND_COPY_D2D: u32 = 2;
 
+/// A place of unified memory: the memory of the device.
+pub const MILLPOND_PLACE_DEVICE: u32 = 1;
+/// A place of unified memory: the processor's.
+pub const MILLPOND_PLACE_HOST: u32 = 2;
+
+/// `millpond_unified_advise`: it is mostly read, so each place that reads may get a copy. Has no place.
+pub const MILLPOND_ADVICE_READ_MOSTLY: u32 = 1;
+/// `millpond_unified_advise`: undoes MILLPOND_ADVICE_READ_MOSTLY.
+pub const MILLPOND_ADVICE_UNSET_READ_MOSTLY: u32 = 2;
+/// `millpond_unified_advise`: it should lie at the place.
+pub const MILLPOND_ADVICE_PREFERRED: u32 = 3;
+/// `millpond_unified_advise`: undoes MILLPOND_ADVICE_PREFERRED, whatever the place.
+pub const MILLPOND_ADVICE_UNSET_PREFERRED: u32 = 4;
+/// `millpond_unified_advise`: the place uses it, and should have it mapped wherever it lies, so that it need not move.
+pub const MILLPOND_ADVICE_ACCESSED_BY: u32 = 5;
+/// `millpond_unified_advise`: undoes MILLPOND_ADVICE_ACCESSED_BY of the place.
+pub const MILLPOND_ADVICE_UNSET_ACCESSED_BY: u32 = 6;
+
 /// Bit of `millpond_device_info.caps`: physical memory is separate from addresses.
 pub const MILLPOND_CAP_MAPPING: u32 = 1;
 /// Bit of `millpond_device_info.caps`: the host can read and write device memory at its address.

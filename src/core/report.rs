@@ -272,12 +272,21 @@ pub struct OomReport {
 impl OomWait {
     /// The [`OOM_TOP`] entries with the most bytes, largest first; the values of `all` are bytes and blocks.
     pub(crate) fn top(all: BTreeMap<WaitsFor, (u64, u64)>) -> Vec<OomWait> {
-        let wait = |(on, (bytes, blocks))| OomWait { on, bytes, blocks };
-        let mut all: Vec<_> = all.into_iter().map(wait).collect();
-        all.sort_by_key(|w| std::cmp::Reverse(w.bytes));
-        all.truncate(OOM_TOP);
-        all
+        largest(all.into_iter().map(|(on, (bytes, blocks))| OomWait { on, bytes, blocks }), |w| w.bytes)
     }
+}
+
+/// The [`OOM_TOP`] entries with the most bytes, largest first; of equal ones the first.
+fn largest<T>(all: impl Iterator<Item = T>, bytes: impl Fn(&T) -> u64) -> Vec<T> {
+    let mut top: Vec<T> = Vec::new();
+    for one in all {
+        let at = top.iter().position(|t| bytes(t) < bytes(&one)).unwrap_or(top.len());
+        if at < OOM_TOP {
+            top.truncate(OOM_TOP - 1);
+            top.insert(at, one);
+        }
+    }
+    top
 }
 
 impl OomReport {
@@ -294,10 +303,8 @@ impl OomReport {
 
     /// The [`OOM_TOP`] holders that hold the most, largest first.
     pub(crate) fn top(all: impl Iterator<Item = OomHolder>) -> Vec<OomHolder> {
-        let mut all: Vec<_> = all.filter(|h| h.live + h.waiting > 0).collect();
-        all.sort_by_key(|h| std::cmp::Reverse(h.live + h.waiting));
-        all.truncate(OOM_TOP);
-        all
+        let bytes = |h: &OomHolder| h.live + h.waiting;
+        largest(all.filter(|h| bytes(h) > 0), bytes)
     }
 
     /// Why the request failed. `need`: the bytes that it needs if none of its stream's free memory helps. `searched`:

@@ -215,6 +215,13 @@ pub struct BlockRecord {
     pub tag: u16,
 }
 
+impl BlockRecord {
+    /// Sorts by address. There may be millions.
+    pub(crate) fn sort(all: &mut [BlockRecord]) {
+        all.sort_unstable_by_key(|r| r.base);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

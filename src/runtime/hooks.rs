@@ -11,6 +11,7 @@ use crate::base::sync::system::{Condvar, Mutex};
 use crate::core::{BlockInfo, PoolId};
 use crate::device::StreamId;
 use crate::fail;
+use crate::runtime::reentry::{CallOut, waits_for_callbacks};
 use crate::runtime::{lock, numbers};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -61,10 +62,17 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
+struct Added {
+    id: u64,
+    hook: Arc<Hook>,
+    /// Whether what it uses ends with it, so that its removal need not wait for the threads that are in it.
+    owned: bool,
+}
+
 #[derive(Default)]
 struct State {
     /// In the order of their registration.
-    hooks: Vec<(u64, Arc<Hook>)>,
+    hooks: Vec<Added>,
     /// The number of each hook that is running, once for each thread.
     running: Vec<u64>,
     closed: bool,
@@ -86,28 +94,33 @@ impl Hooks {
     }
 
     /// Adds a hook and returns its number, never 0 and never reused.
-    pub(crate) fn add(&self, hook: Arc<Hook>) -> Result<u64> {
+    pub(crate) fn add(&self, hook: Arc<Hook>, owned: bool) -> Result<u64> {
         let mut s = lock(&self.state);
         if s.closed {
             return Err(Error::new(Code::NotInitialized, "the device was finalised"));
         }
         let id = numbers::next();
-        s.hooks.push((id, hook));
+        s.hooks.push(Added { id, hook, owned });
         self.any.store(true, Relaxed);
         Ok(id)
     }
 
     /// Removes a hook; whether others are left. It is not called any more, and when this returns no thread is in it,
-    /// unless this is called from within a hook: two of them could wait for each other.
+    /// unless this is called where nothing waits: see [`waits_for_callbacks`]. What is not `owned` stays then in a stream
+    /// callback, with `NotPermitted`.
     pub(crate) fn remove(&self, id: u64) -> Result<bool> {
         let mut s = lock(&self.state);
-        let Some(at) = s.hooks.iter().position(|h| h.0 == id) else {
+        let Some(at) = s.hooks.iter().position(|h| h.id == id) else {
             fail!(Code::InvalidArgument, "there is no hook {id}, or it was removed");
+        };
+        let waits = match waits_for_callbacks() {
+            Err(_) if s.hooks[at].owned => false,
+            waits => waits?,
         };
         let gone = s.hooks.remove(at);
         let left = !s.hooks.is_empty();
         self.any.store(left, Relaxed);
-        while !INSIDE.get() && s.running.contains(&id) {
+        while waits && s.running.contains(&id) {
             s = self.returned.wait(s);
         }
         drop(s);
@@ -133,12 +146,15 @@ impl Hooks {
         if INSIDE.get() {
             return;
         }
-        let due: Vec<u64> = lock(&self.state).hooks.iter().map(|h| h.0).collect();
+        let due: Vec<u64> = lock(&self.state).hooks.iter().map(|h| h.id).collect();
         INSIDE.set(true);
+        let inside = CallOut::new();
         for id in due {
             let hook = {
                 let mut s = lock(&self.state);
-                let Some(hook) = s.hooks.iter().find(|h| h.0 == id).map(|h| h.1.clone()) else { continue };
+                let Some(hook) = s.hooks.iter().find(|h| h.id == id).map(|h| h.hook.clone()) else {
+                    continue;
+                };
                 s.running.push(id);
                 hook
             };
@@ -152,6 +168,7 @@ impl Hooks {
             drop(s);
             self.returned.notify_all();
         }
+        drop(inside);
         INSIDE.set(false);
     }
 }

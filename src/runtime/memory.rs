@@ -248,20 +248,17 @@ impl Memory {
     /// neither what it is charged nor free memory behind it suffices. The device is not called.
     pub fn try_expand(&self, addr: u64, bytes: u64) -> Result<()> {
         let how = self.open()?;
-        let seen = self.observers.any() || self.hooks.any();
-        let before = if seen { Some(self.block(addr)?) } else { None };
-        match how {
+        let resize = || match how {
             How::Pooled(p) => match p.places.offset(addr) {
                 Some(offset) => p.pond.special().resize(offset, bytes),
                 None => unknown(addr),
             },
             How::Unpooled(u) => u.resize(addr, bytes),
-        }?;
-        if let Some(before) = before {
-            self.tell_resized(&before);
-            self.hook_resized(&before);
+        };
+        if self.observers.any() || self.hooks.any() {
+            return self.resize_told(addr, bytes, resize);
         }
-        Ok(())
+        resize()
     }
 
     /// Every block and the account, as they are at one moment: see [`DeviceState::snapshot`].

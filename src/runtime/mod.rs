@@ -76,7 +76,9 @@ pub use crate::core::{
 };
 pub use crate::device::cuda::CudaOptions;
 pub use crate::device::host::HostOptions;
-pub use crate::device::{Caps, CopyKind, EventId, MAX_TYPE_NAME, StreamCallback, StreamId, StreamKind};
+pub use crate::device::{
+    Advice, Caps, CopyKind, EventId, MAX_TYPE_NAME, StreamCallback, StreamId, StreamKind, UnifiedPlace,
+};
 pub use backing::segments::Segment;
 pub use builtin::host_options;
 pub use device::{DeviceInfo, DeviceState};

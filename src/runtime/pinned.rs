@@ -9,7 +9,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::numa;
 use crate::core::Stream;
-use crate::device::{HostWish, Registration, StreamId, Unified};
+use crate::device::{HostWish, Registration, StreamId};
 use crate::fail;
 use crate::runtime::device::DeviceState;
 use crate::runtime::observe::EventKind;
@@ -30,6 +30,7 @@ mod ranges;
 mod sizes;
 pub(super) mod state;
 mod statistics;
+mod unified;
 mod waits;
 
 /// Freed blocks that wait which a request looks at before it asks the device for memory.
@@ -266,37 +267,6 @@ impl DeviceState {
             s.returns += 1;
             any = true;
         }
-    }
-
-    fn managed(&self) -> Result<&dyn Unified> {
-        let none = || Error::new(Code::Unsupported, "this device has no unified memory");
-        self.device().unified().ok_or_else(none)
-    }
-
-    /// Memory that host and device address alike. 0 bytes give address 0. `Unsupported` where the
-    /// device has none. The caller gives it back with [`unified_free`](Self::unified_free).
-    pub fn unified_alloc(&self, bytes: u64) -> Result<u64> {
-        let _pass = self.enter()?;
-        sane(bytes, "unified")?;
-        if bytes == 0 {
-            return Ok(0);
-        }
-        let addr = self.managed()?.alloc(bytes)?;
-        lock(&self.unified.0).put(addr, bytes, ());
-        Ok(addr)
-    }
-
-    /// Gives back what [`unified_alloc`](Self::unified_alloc) returned; no queued work may still use
-    /// it. Address 0 does nothing. Errors: `UnknownPointer`, `DoubleFree`.
-    pub fn unified_free(&self, addr: u64) -> Result<()> {
-        let _pass = self.enter()?;
-        if addr == 0 {
-            return Ok(());
-        }
-        let taken = lock(&self.unified.0).take(addr, "unified");
-        let (bytes, ()) = taken.map_err(|e| self.or_a_block(addr, e))?;
-        let freed = self.managed().and_then(|u| u.free(addr, bytes));
-        freed.inspect_err(|_| lock(&self.unified.0).put(addr, bytes, ()))
     }
 
     /// The error of a free of host memory that found none at `addr`; it says so if a block of the device is there.

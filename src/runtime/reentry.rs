@@ -16,6 +16,31 @@ thread_local! {
     static IN_STREAM_CALLBACK: Cell<bool> = const { Cell::new(false) };
     /// Whether this thread runs a segment callback.
     static IN_SEGMENT_CALLBACK: Cell<bool> = const { Cell::new(false) };
+    /// How many hooks and out-of-memory callbacks this thread is in. No destructor, as above.
+    static IN_CALLS_OUT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The thread is in a hook or an out-of-memory callback until this is dropped.
+pub(crate) struct CallOut(());
+
+impl CallOut {
+    pub(crate) fn new() -> CallOut {
+        IN_CALLS_OUT.set(IN_CALLS_OUT.get() + 1);
+        CallOut(())
+    }
+}
+
+impl Drop for CallOut {
+    fn drop(&mut self) {
+        IN_CALLS_OUT.set(IN_CALLS_OUT.get() - 1);
+    }
+}
+
+/// Whether who removes a hook or an out-of-memory callback waits for the threads that are in it. Not from within one of
+/// either kind, since two could wait for each other; in a stream callback it would have to, and gets `NotPermitted`: such
+/// a thread may wait for the stream.
+pub(crate) fn waits_for_callbacks() -> Result<bool> {
+    if IN_CALLS_OUT.get() > 0 { Ok(false) } else { may_block().map(|()| true) }
 }
 
 /// The thread is in a call on a device until this is dropped.

@@ -9,6 +9,7 @@ use crate::base::sync::system::{Condvar, Mutex};
 use crate::core::{OomReport, OomStep, OomTried};
 use crate::fail;
 use crate::runtime::explain::carrying;
+use crate::runtime::reentry::{CallOut, waits_for_callbacks};
 use crate::runtime::{lock, numbers};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,14 +54,15 @@ impl Rescue {
     }
 
     /// Removes a callback. It is not called any more, and when this returns no thread is in it, unless this is called
-    /// from within a callback: two of them could wait for each other.
+    /// from within a callback or a hook: two of them could wait for each other. `NotPermitted` in a stream callback.
     pub(crate) fn remove(&self, id: u64) -> Result<()> {
         let mut s = lock(&self.state);
         let Some(at) = s.callbacks.iter().position(|c| c.0 == id) else {
             fail!(Code::InvalidArgument, "there is no out-of-memory callback {id}, or it was removed");
         };
+        let waits = waits_for_callbacks()?;
         let gone = s.callbacks.remove(at);
-        while !INSIDE.with(Cell::get) && s.running.contains(&id) {
+        while waits && s.running.contains(&id) {
             s = self.returned.wait(s);
         }
         drop(s);
@@ -127,6 +129,7 @@ impl Rescue {
                 s.running.push(next.0);
                 next
             };
+            let inside = CallOut::new();
             INSIDE.with(|i| i.set(true));
             // A panicking callback has freed nothing, and must not leave the count wrong.
             let freed = catch_unwind(AssertUnwindSafe(|| callback(report))).unwrap_or(false);
@@ -135,6 +138,7 @@ impl Rescue {
             // Dropped before it counts as returned, because `remove` guarantees that nothing of the callback is left.
             drop(callback);
             INSIDE.with(|i| i.set(false));
+            drop(inside);
             let mut s = lock(&self.state);
             if let Some(i) = s.running.iter().position(|&r| r == id) {
                 s.running.swap_remove(i);

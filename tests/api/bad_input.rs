@@ -229,7 +229,29 @@ fn host_and_unified_memory() {
     ok(unsafe { millpond_memset(f.device, u, 9, 100) });
     fails(unsafe { millpond_memset(f.device, u, 9, 101) }, MILLPOND_E_OUT_OF_RANGE);
     assert_eq!(unsafe { u.cast::<u8>().add(99).read() }, 9);
+    let (device, host) = (MILLPOND_PLACE_DEVICE, MILLPOND_PLACE_HOST);
+    for place in [device, host] {
+        ok(unsafe { millpond_unified_prefetch(f.device, null_mut(), u, 100, place) });
+        (1..=6).for_each(|advice| ok(unsafe { millpond_unified_advise(f.device, u, 100, advice, place) }));
+    }
+    let bad = MILLPOND_E_INVALID_ARGUMENT;
+    for place in [0, 3, u32::MAX] {
+        fails(unsafe { millpond_unified_prefetch(f.device, null_mut(), u, 100, place) }, bad);
+        fails(unsafe { millpond_unified_advise(f.device, u, 100, MILLPOND_ADVICE_PREFERRED, place) }, bad);
+    }
+    for advice in [0, 7, u32::MAX] {
+        fails(unsafe { millpond_unified_advise(f.device, u, 100, advice, host) }, bad);
+    }
+    fails(unsafe { millpond_unified_prefetch(null_mut(), null_mut(), u, 100, device) }, bad);
+    let nowhere = std::ptr::without_provenance_mut(12345);
+    fails(unsafe { millpond_unified_prefetch(f.device, nowhere, u, 100, device) }, MILLPOND_E_UNKNOWN_STREAM);
+    fails(
+        unsafe { millpond_unified_prefetch(f.device, null_mut(), u, 101, device) },
+        MILLPOND_E_OUT_OF_RANGE,
+    );
     ok(unsafe { millpond_unified_free(f.device, u) });
+    let gone = unsafe { millpond_unified_prefetch(f.device, null_mut(), u, 100, device) };
+    fails(gone, MILLPOND_E_UNKNOWN_POINTER);
     assert_eq!(f.knobs.live_bytes.load(SeqCst), 0);
     let block = alloc(&f, 10);
     for (_, free, _) in kinds {

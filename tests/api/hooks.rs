@@ -37,7 +37,7 @@ unsafe extern "C-unwind" fn note(data: *mut c_void, event: *const millpond_block
 
 fn hook(device: *mut millpond_device, f: millpond_hook, data: *mut c_void) -> u64 {
     let mut id = 0;
-    ok(unsafe { millpond_device_add_hook(device, f, data, &mut id) });
+    ok(unsafe { millpond_device_add_hook(device, f, data, None, &mut id) });
     assert_ne!(id, 0);
     id
 }
@@ -252,8 +252,8 @@ fn a_free_that_fails_is_taken_back() {
     unhook(f.device, id);
     let mut id = 0;
     let bad = MILLPOND_E_INVALID_ARGUMENT;
-    fails(unsafe { millpond_device_add_hook(f.device, None, null_mut(), &mut id) }, bad);
-    fails(unsafe { millpond_device_add_hook(null_mut(), Some(note), null_mut(), &mut id) }, bad);
-    fails(unsafe { millpond_device_add_hook(f.device, Some(note), null_mut(), null_mut()) }, bad);
+    fails(unsafe { millpond_device_add_hook(f.device, None, null_mut(), None, &mut id) }, bad);
+    fails(unsafe { millpond_device_add_hook(null_mut(), Some(note), null_mut(), None, &mut id) }, bad);
+    fails(unsafe { millpond_device_add_hook(f.device, Some(note), null_mut(), None, null_mut()) }, bad);
     assert_eq!(id, 0);
 }

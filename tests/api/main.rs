@@ -36,6 +36,8 @@ mod environment;
 #[cfg(all(feature = "capi", unix))]
 mod hammer;
 #[cfg(feature = "capi")]
+mod hook_ends;
+#[cfg(feature = "capi")]
 mod hooks;
 #[cfg(feature = "capi")]
 mod life;

@@ -42,3 +42,4 @@ mod refusals;
 mod share;
 mod times;
 mod trim;
+mod unified;

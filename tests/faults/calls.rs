@@ -583,3 +583,14 @@ pub fn unified_free(w: &mut World) -> Done {
     w.unified.clear();
     Ok(())
 }
+
+pub fn unified_prefetch(w: &mut World) -> Done {
+    let (d, p) = (ptr(w.d.0), ptr(w.unified[0]));
+    outcome(unsafe { millpond_unified_prefetch(d, null_mut(), p, 5000, MILLPOND_PLACE_DEVICE) })
+}
+
+pub fn unified_advise(w: &mut World) -> Done {
+    let (d, p) = (ptr(w.d.0), ptr(w.unified[0]));
+    let (advice, place) = (MILLPOND_ADVICE_PREFERRED, MILLPOND_PLACE_DEVICE);
+    outcome(unsafe { millpond_unified_advise(d, p, 5000, advice, place) })
+}

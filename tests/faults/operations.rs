@@ -159,6 +159,8 @@ operations! {
     "host_unregister": host_register, host_unregister;
     "unified_alloc": nothing, unified_alloc;
     "unified_free": unified_alloc, unified_free;
+    "unified_prefetch": unified_alloc, unified_prefetch;
+    "unified_advise": unified_alloc, unified_advise;
     "device_type_unregister": nothing, unregister, or BUSY;
     "finalize": nothing, finalize;
 }

@@ -176,6 +176,8 @@ impl<H: Hook> Unified for Seam<H> {
     calls! { in_unified;
         unified_alloc as alloc(bytes: u64) -> u64, |_at| bytes;
         unified_free as free(addr: u64, bytes: u64) -> (), |_done| bytes;
+        unified_prefetch as prefetch(stream: StreamId, addr: u64, bytes: u64, place: UnifiedPlace) -> ();
+        unified_advise as advise(addr: u64, bytes: u64, advice: Advice, place: UnifiedPlace) -> ();
     }
 }
 

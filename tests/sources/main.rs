@@ -16,6 +16,7 @@ mod compilers;
 mod header;
 mod links;
 mod mutants;
+mod names;
 mod rooms;
 #[cfg(feature = "capi")]
 mod symbols;

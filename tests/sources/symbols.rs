@@ -18,7 +18,7 @@ fn map() -> PathBuf {
 }
 
 /// The functions that the sources export.
-fn exports() -> BTreeSet<String> {
+pub(crate) fn exports() -> BTreeSet<String> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/capi");
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(sources).unwrap() {

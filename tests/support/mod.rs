@@ -248,6 +248,12 @@ impl Unified for TestDevice {
     fn free(&self, addr: u64, bytes: u64) -> Result<()> {
         Device::free(self, addr, bytes)
     }
+    fn prefetch(&self, _: StreamId, _: u64, _: u64, _: UnifiedPlace) -> Result<()> {
+        Ok(())
+    }
+    fn advise(&self, _: u64, _: u64, _: Advice, _: UnifiedPlace) -> Result<()> {
+        Ok(())
+    }
 }
 
 reaches_itself!(TestDevice);

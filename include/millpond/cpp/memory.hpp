@@ -87,6 +87,19 @@ class [[nodiscard]] Buffer {
   C_Status record_end(StreamView stream, const Event& event) const {
     return check(millpond_record_end_at(data_, stream.get(), event.get()));
   }
+  /// Makes the block one of `size_bytes` where it is, smaller or larger, with its contents: whether
+  /// that could be. It never moves, the device is not called, and nothing is waited for; see
+  /// millpond_try_expand. Throws what else can fail, MILLPOND_E_INVALID_ARGUMENT for 0 bytes and
+  /// for an empty Buffer among it.
+  bool try_expand(std::size_t size_bytes) {
+    const C_Status status = millpond_try_expand(data_, size_bytes);
+    if (status == C_SUCCESS) {
+      size_ = size_bytes;
+      return true;
+    }
+    if (millpond_last_error_code() != MILLPOND_E_OUT_OF_MEMORY) check(status);
+    return false;
+  }
   /// Releases the block from this object; the caller frees it with millpond_free() or
   /// millpond_pool_free().
   void* release() noexcept {
@@ -422,8 +435,43 @@ class [[nodiscard]] HostRegistration {
 inline C_Status record_host_stream(const void* pinned, StreamView stream) {
   return check(millpond_host_record_stream(stream.device().get(), pinned, stream.get()));
 }
+/// A place of unified memory: the memory of the device that is asked, or the processor's.
+enum class UnifiedPlace : std::uint32_t {
+  kDevice = MILLPOND_PLACE_DEVICE,
+  kHost = MILLPOND_PLACE_HOST,
+};
+
+/// How unified memory will be used; see MILLPOND_ADVICE_*.
+enum class UnifiedAdvice : std::uint32_t {
+  kReadMostly = MILLPOND_ADVICE_READ_MOSTLY,
+  kUnsetReadMostly = MILLPOND_ADVICE_UNSET_READ_MOSTLY,
+  kPreferred = MILLPOND_ADVICE_PREFERRED,
+  kUnsetPreferred = MILLPOND_ADVICE_UNSET_PREFERRED,
+  kAccessedBy = MILLPOND_ADVICE_ACCESSED_BY,
+  kUnsetAccessedBy = MILLPOND_ADVICE_UNSET_ACCESSED_BY,
+};
+
 /// Memory that host and device access at the same address; needs MILLPOND_CAP_UNIFIED.
-using UnifiedBuffer = detail::HostBuffer<&millpond_unified_alloc, &millpond_unified_free>;
+class [[nodiscard]] UnifiedBuffer
+    : public detail::HostBuffer<&millpond_unified_alloc, &millpond_unified_free> {
+ public:
+  using HostBuffer::HostBuffer;
+
+  /// Queues on `stream` that all its pages go to the memory of the stream's device, or to the
+  /// processor's: work that is queued there after it finds them. A part of it:
+  /// millpond_unified_prefetch. Throws MILLPOND_E_UNSUPPORTED where the device cannot move them.
+  C_Status prefetch(StreamView stream, UnifiedPlace to = UnifiedPlace::kDevice) const {
+    return check(millpond_unified_prefetch(stream.device().get(), stream.get(), data(), size(),
+                                           static_cast<std::uint32_t>(to)));
+  }
+  /// Says how all of it will be used, by `by`, which is its own device or the processor. For
+  /// another device, or a part of it: millpond_unified_advise. Throws as prefetch().
+  C_Status advise(UnifiedAdvice advice, UnifiedPlace by = UnifiedPlace::kDevice) const {
+    return check(millpond_unified_advise(device().get(), data(), size(),
+                                         static_cast<std::uint32_t>(advice),
+                                         static_cast<std::uint32_t>(by)));
+  }
+};
 
 /// Frees a block of any pool with millpond_free().
 struct DeviceDelete {

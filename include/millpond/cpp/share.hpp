@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "millpond/cpp/device.hpp"
+#include "millpond/cpp/callbacks.hpp"
 
 namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
@@ -176,16 +176,17 @@ class [[nodiscard]] SegmentCallback {
  private:
   static void run(void* user_data, std::uint32_t event, void* data,
                   std::size_t size_bytes) noexcept {
-    const Function& function = *static_cast<const Function*>(user_data);
+    const Function* function = detail::Held<Function>::of(user_data);
+    if (function == nullptr) return;
     (void)detail::answer([&] {
-      function(event == MILLPOND_SEGMENT_ADDED, data, size_bytes);
+      (*function)(event == MILLPOND_SEGMENT_ADDED, data, size_bytes);
       return true;
     });
   }
 
   struct Calls {
     using Function = SegmentCallback::Function;
-    static C_Status add(millpond_device* device, Function* function, std::uint64_t* id) {
+    static C_Status add(millpond_device* device, void* function, std::uint64_t* id) {
       return millpond_device_add_segment_callback(device, &SegmentCallback::run, function, id);
     }
     static C_Status remove(millpond_device* device, std::uint64_t id) {

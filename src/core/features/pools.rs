@@ -8,6 +8,7 @@ use super::super::order::not_now;
 use super::super::state::pools::{Pool, PoolStreams, Sleep};
 use super::super::types::{NO_POOL, POOL_SLOTS, PoolId, RETIRED, UNORDERED};
 use crate::base::error::{Code, Error, Result};
+use crate::base::sort;
 use crate::base::sync::{Ordering, Ordering::Relaxed, lock};
 use crate::fail;
 
@@ -290,7 +291,7 @@ impl Ground {
         before: u128,
     ) -> Result<bool> {
         let mut heaps: Vec<_> = streams.all().iter().filter_map(|&i| self.heap(i)).collect();
-        heaps.sort_unstable_by_key(|x| x.index);
+        sort::by_key(&mut heaps, |x| x.index);
         let needs_commons = heaps.iter().any(|x| self.look(x).granules > 0);
         let commons = if needs_commons { Some(self.commons()?) } else { None };
         let mut ledger = lock(&self.ledger);

@@ -18,6 +18,7 @@ use super::super::types::{Freeing, PoolId, RETIRED, UNORDERED};
 use super::super::units::{Extent, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::checkpoint::{PoolHeaps, Restored};
 use crate::base::error::{Code, Error, Result};
+use crate::base::sort;
 use crate::base::sync::lock;
 use crate::fail;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -451,7 +452,7 @@ impl Ground {
                 }
                 chunk.push(b);
             }
-            coarse.sort_unstable_by_key(|c| std::cmp::Reverse(c.0.off));
+            sort::by_key(&mut coarse, |c| std::cmp::Reverse(c.0.off));
             let mut free = Vec::new();
             h.free_list(&mut free);
             let mut taken: HashMap<u32, Id> = HashMap::new(); // by offset
@@ -474,7 +475,7 @@ impl Ground {
                 }
             }
             for (granule, mut blocks) in fine {
-                blocks.sort_unstable_by_key(|b| b.offset);
+                sort::by_key(&mut blocks, |b| b.offset);
                 let Some(tier) = blocks.first().map(|b| b.tier()) else { continue };
                 let shift = unit_shift(tier);
                 let parts: Vec<Extent> =

@@ -14,6 +14,7 @@ use super::super::supply::gained;
 use super::super::types::{PoolId, UNORDERED};
 use super::super::units::Extent;
 use crate::base::error::{Code, Error, Result};
+use crate::base::sort;
 use crate::base::sync::pause;
 use std::sync::Arc;
 
@@ -273,7 +274,7 @@ impl Ground {
             Some((first.serial(), heap, first))
         };
         let mut first: Vec<_> = heaps.into_iter().filter_map(open).collect();
-        first.sort_by_key(|f| f.0);
+        sort::by_key(&mut first, |f| f.0);
         for (_, heap, mut waits) in first {
             if self.order.sync_waits(&mut waits).is_ok() && self.poll(heap) {
                 return true;

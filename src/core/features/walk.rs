@@ -123,7 +123,7 @@ impl Ground {
         records.extend(
             seen.iter().filter_map(|s| self.record(s, heaps.get(s.heap as usize)?.as_ref()?, &pieces)),
         );
-        records.sort_unstable_by_key(|r| r.base);
+        BlockRecord::sort(&mut records);
         Ok(records)
     }
 

@@ -8,6 +8,7 @@ use super::super::units::{GRANULE, LARGE_SHIFT};
 use super::Search;
 use super::trim::Taken;
 use crate::base::error::Code;
+use crate::base::sort;
 use crate::base::sync::Ordering::Relaxed;
 
 /// A request of less shares a segment with others.
@@ -150,7 +151,7 @@ impl Search<'_> {
         let mut released = ground.give_segments_back(&mut own, lacks.own, &mut any);
         let gone = before - bytes(&own);
         taken.append(&mut own);
-        taken.sort_unstable_by_key(|t| t.block.part.off);
+        sort::by_key(taken, |t| t.block.part.off);
         for wanted in [lacks.any.saturating_sub(gone), u64::MAX] {
             released = released.and_then(|()| ground.give_segments_back(taken, wanted, &mut any));
             if any && self.note_refusal(|s| s.grow(missing)) {

@@ -116,7 +116,15 @@ impl Search<'_> {
         drop(g);
         // A mark on the default stream comes after the work of others, and theirs after it: those that are asked behind
         // it would not be idle either.
-        givers.sort_by_key(|&i| ground.heap(i).is_some_and(|x| ground.backing.is_default(x.stream())));
+        changed.clear();
+        givers.retain(|&i| {
+            let is_last = ground.heap(i).is_some_and(|x| ground.backing.is_default(x.stream()));
+            if is_last {
+                changed.push(i);
+            }
+            !is_last
+        });
+        givers.append(changed);
     }
 }
 

@@ -13,6 +13,7 @@ use super::super::types::{COMMONS, PoolId, UNORDERED};
 use super::super::units::{Extent, GRANULE, GranuleRun};
 use super::Search;
 use crate::base::error::Result;
+use crate::base::sort;
 use crate::base::sync::pause;
 use std::collections::{BTreeMap, HashSet};
 
@@ -285,7 +286,7 @@ impl Ground {
             let blocks = self.lock(heap).take_all(|granule| g.segment_end(granule));
             taken.extend(blocks.into_iter().map(|block| Taken { heap, block }));
         }
-        taken.sort_unstable_by_key(|t| t.block.part.off);
+        sort::by_key(&mut taken, |t| t.block.part.off);
         taken
     }
 
@@ -307,7 +308,7 @@ impl Ground {
         if idle.is_empty() {
             return Ok(());
         }
-        idle.sort_by_key(|s| s.bytes);
+        sort::by_key(&mut idle, |s| (s.bytes, s.offset()));
         self.order.sync_device()?;
         while wanted > 0
             && let Some(segment) = next_back(&mut idle, wanted)

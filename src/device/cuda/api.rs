@@ -46,28 +46,64 @@ macro_rules! table {
             $(pub(super) $name: Option<unsafe extern "C" fn($($arg),*) -> u32>,)*
         }
 
+        /// What is asked for each of them, in their order: a list, so that asking is a loop and no code for each.
+        const WANTED: &[Wanted] = &[$(Wanted {
+            required: required!($need),
+            since: $since,
+            base: c_name!($base),
+            exported: c_name!(stringify!($name)),
+        }),*];
+
         impl Table {
             /// Finds all functions; also returns the names of required ones that are missing.
-            fn find(find: Find<'_>) -> (Table, Vec<&'static str>) {
-                let mut missing = Vec::new();
+            fn find(find: Find<'_>) -> (Table, Vec<&'static CStr>) {
+                let (found, missing) = find_all(find);
+                let mut found = found.into_iter();
+                let mut next = || found.next().unwrap_or(std::ptr::null_mut());
                 $(
-                    let at = find(c_name!($base), c_name!(stringify!($name)), $since);
-                    if at.is_null() && stringify!($need) == "required" {
-                        missing.push(stringify!($name));
-                    }
                     // SAFETY: NULL becomes `None`; anything else is the driver's function of this name and version,
                     // which has this signature by its documentation. A status is an `int`-sized enum in C.
                     let $name = unsafe {
                         std::mem::transmute::<
                             *mut c_void,
                             Option<unsafe extern "C" fn($($arg),*) -> u32>,
-                        >(at)
+                        >(next())
                     };
                 )*
                 (Table { $($name),* }, missing)
             }
         }
     };
+}
+
+macro_rules! required {
+    (required) => {
+        true
+    };
+    (optional) => {
+        false
+    };
+}
+
+/// A function of the driver.
+struct Wanted {
+    required: bool,
+    since: c_int,
+    base: &'static CStr,
+    exported: &'static CStr,
+}
+
+/// The addresses of all functions in the order of `WANTED`, and the names of required ones that are missing.
+fn find_all(find: Find<'_>) -> (Vec<*mut c_void>, Vec<&'static CStr>) {
+    let mut missing = Vec::new();
+    let found = WANTED.iter().map(|w| {
+        let at = find(w.base, w.exported, w.since);
+        if at.is_null() && w.required {
+            missing.push(w.exported);
+        }
+        at
+    });
+    (found.collect(), missing)
 }
 
 table! {
@@ -98,6 +134,8 @@ table! {
     required OLDEST cuMemHostRegister_v2, "cuMemHostRegister", (*mut c_void, usize, c_uint);
     required OLDEST cuMemHostUnregister, "cuMemHostUnregister", (*mut c_void);
     required OLDEST cuMemAllocManaged, "cuMemAllocManaged", (*mut CUdeviceptr, usize, c_uint);
+    optional OLDEST cuMemPrefetchAsync, "cuMemPrefetchAsync", (CUdeviceptr, usize, CUdevice, CUstream);
+    optional OLDEST cuMemAdvise, "cuMemAdvise", (CUdeviceptr, usize, CUmem_advise, CUdevice);
     required OLDEST cuPointerGetAttribute, "cuPointerGetAttribute", (*mut c_void, CUpointer_attribute, CUdeviceptr);
 
     required OLDEST cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr, *const c_void, usize);
@@ -239,7 +277,8 @@ fn load_table(named: Option<&OsStr>) -> Result<Table> {
         None => Ok(table),
         Some(name) => fail!(
             Code::UnknownDevice,
-            "the CUDA driver lacks {name} ({} functions are missing); CUDA 11.4 or newer is needed",
+            "the CUDA driver lacks {} ({} functions are missing); CUDA 11.4 or newer is needed",
+            name.to_string_lossy(),
             missing.len()
         ),
     }

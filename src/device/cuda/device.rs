@@ -19,11 +19,11 @@ use super::pool::Pool;
 use super::sharing::Sharing;
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
-    self, Caps, CopyKind, Device, DriverPool, ExternalStreams, GRANULE, HostWish, Identity, MemoryInfo,
-    Registration, Sizes, StreamId, Streams, Unified, Versions,
+    self, Advice, Caps, CopyKind, Device, DriverPool, ExternalStreams, GRANULE, HostWish, Identity,
+    MemoryInfo, Registration, Sizes, StreamId, Streams, Unified, UnifiedPlace, Versions,
 };
 use crate::fail;
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUmem_advise};
 use std::sync::Arc;
 
 /// [B] requests are rounded up to this, the driver's own alignment.
@@ -50,6 +50,7 @@ pub(super) struct CudaDevice {
     numa_node: Option<u32>,
     blocks: Blocks,
     has_managed: bool,
+    moves_managed: bool, // while host and device use it
     granules: Option<Arc<Granules>>,
     mapping: Option<Mapping>,
     granted: Granted, // what kind of memory is mapped, and why no other
@@ -110,6 +111,8 @@ impl CudaDevice {
         };
         let has_pool = has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?;
         let has_managed = has(Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)?;
+        let concurrent = has(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)?;
+        let moves_managed = concurrent && driver.moves_managed();
         let rdma = has(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)?;
         // The last step that can fail, so nothing needs to be undone.
         let primary = Primary::retain(driver, device, family.born)?;
@@ -137,6 +140,7 @@ impl CudaDevice {
             numa_node: numa_node(driver, device),
             blocks: Blocks::new(driver),
             has_managed,
+            moves_managed,
             mapping: granules.clone().map(|g| Mapping::new(card.clone(), g, tie)),
             granted,
             rdma,
@@ -377,6 +381,44 @@ impl Unified for CudaDevice {
     fn free(&self, addr: u64, bytes: u64) -> Result<()> {
         let _in = self.card.enter()?;
         self.blocks.free(&[Kind::Managed], addr, bytes)
+    }
+
+    fn prefetch(&self, stream: StreamId, addr: u64, bytes: u64, place: UnifiedPlace) -> Result<()> {
+        let _in = self.card.enter()?;
+        self.card.known(stream)?;
+        let to = self.number_of(place)?;
+        self.card.driver().managed_prefetch(addr, bytes, to, stream)
+    }
+
+    fn advise(&self, addr: u64, bytes: u64, advice: Advice, place: UnifiedPlace) -> Result<()> {
+        let _in = self.card.enter()?;
+        let by = self.number_of(place)?;
+        let advice = match advice {
+            Advice::ReadMostly => CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY,
+            Advice::UnsetReadMostly => CUmem_advise::CU_MEM_ADVISE_UNSET_READ_MOSTLY,
+            Advice::Preferred => CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+            Advice::UnsetPreferred => CUmem_advise::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION,
+            Advice::AccessedBy => CUmem_advise::CU_MEM_ADVISE_SET_ACCESSED_BY,
+            Advice::UnsetAccessedBy => CUmem_advise::CU_MEM_ADVISE_UNSET_ACCESSED_BY,
+        };
+        self.card.driver().managed_advise(addr, bytes, advice, by)
+    }
+}
+
+impl CudaDevice {
+    /// What the driver calls a place of managed memory.
+    fn number_of(&self, place: UnifiedPlace) -> Result<i32> {
+        if !self.moves_managed {
+            fail!(
+                Code::Unsupported,
+                "the driver neither moves unified memory to and from this device nor takes advice on it: the device has \
+                 no concurrent managed access, or the driver no call for it"
+            );
+        }
+        Ok(match place {
+            UnifiedPlace::Device => self.card.primary.device,
+            UnifiedPlace::Host => -1, // CU_DEVICE_CPU
+        })
     }
 }
 

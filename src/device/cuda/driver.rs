@@ -249,6 +249,17 @@ impl Driver {
         self.check(call!(self.cuMemAllocManaged(&mut at, bytes as usize, global)))?;
         Ok(at)
     }
+    /// Whether it has the next two calls.
+    pub(super) fn moves_managed(&self) -> bool {
+        self.0.cuMemPrefetchAsync.is_some() && self.0.cuMemAdvise.is_some()
+    }
+    /// Moves pages of managed memory to a device, or to the processor, in the order of a stream.
+    pub(super) fn managed_prefetch(&self, addr: u64, bytes: u64, to: i32, s: u64) -> Result<()> {
+        self.check_stream(call!(self.cuMemPrefetchAsync(addr, bytes as usize, to, stream(s))))
+    }
+    pub(super) fn managed_advise(&self, addr: u64, bytes: u64, advice: CUmem_advise, by: i32) -> Result<()> {
+        self.check(call!(self.cuMemAdvise(addr, bytes as usize, advice, by)))
+    }
     /// Page-locked for all contexts.
     pub(super) fn host_alloc(&self, bytes: u64) -> Result<u64> {
         let _relaxed = self.relaxed();

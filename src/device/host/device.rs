@@ -13,8 +13,8 @@ use super::shared::{Shared, State, unknown_stream};
 use super::stream::{Point, Stream, Work};
 use crate::base::error::{Code, Error, Result};
 use crate::device::{
-    Caps, CopyKind, Device, GRANULE, HostWish, Identity, Mapping, MemoryInfo, Peers, Registration, Sharing,
-    Sizes, StreamId, Streams, Unified, Versions,
+    Advice, Caps, CopyKind, Device, GRANULE, HostWish, Identity, Mapping, MemoryInfo, Peers, Registration,
+    Sharing, Sizes, StreamId, Streams, Unified, UnifiedPlace, Versions,
 };
 use crate::fail;
 use std::sync::{Arc, OnceLock};
@@ -293,6 +293,16 @@ impl Unified for HostDevice {
     /// Waits for all work queued on the type's devices, which may still use the memory.
     fn free(&self, addr: u64, bytes: u64) -> Result<()> {
         self.take_back(Kind::Unified, addr, bytes)
+    }
+
+    /// All places are the processor's memory: nothing has to move.
+    fn prefetch(&self, stream: StreamId, _: u64, _: u64, _: UnifiedPlace) -> Result<()> {
+        let _pass = self.shared.enter()?;
+        self.check_stream(stream)
+    }
+
+    fn advise(&self, _: u64, _: u64, _: Advice, _: UnifiedPlace) -> Result<()> {
+        self.shared.enter().map(drop)
     }
 }
 

@@ -7,7 +7,8 @@ use super::versions;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::device::{
-    Caps, CopyKind, Device, HostWish, MemoryInfo, Peers, Sizes, StreamId, Streams, Unified, Versions, as_ptr,
+    Advice, Caps, CopyKind, Device, HostWish, MemoryInfo, Peers, Sizes, StreamId, Streams, Unified,
+    UnifiedPlace, Versions, as_ptr,
 };
 use crate::fail;
 use crate::paddle::abi::{C_Device, C_Device_st, C_Status};
@@ -477,4 +478,20 @@ impl Unified for ForeignDevice {
                 .unwrap_or_else(|| Err(missing("unified memory")))
         })
     }
+
+    fn prefetch(&self, _: StreamId, _: u64, _: u64, _: UnifiedPlace) -> Result<()> {
+        missing_in_interface()
+    }
+
+    fn advise(&self, _: u64, _: u64, _: Advice, _: UnifiedPlace) -> Result<()> {
+        missing_in_interface()
+    }
+}
+
+#[cold]
+fn missing_in_interface() -> Result<()> {
+    fail!(
+        Code::Unsupported,
+        "the custom-runtime interface has no call that moves unified memory or gives advice on it"
+    )
 }

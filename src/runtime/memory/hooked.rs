@@ -18,8 +18,12 @@ impl Memory {
     /// told. A panic ends the hook's call only. Hooks end with the device, and are not told of blocks that end with it.
     /// Returns the number to remove it with.
     pub fn add_hook(&self, hook: impl Fn(&BlockEvent) + Send + Sync + 'static) -> Result<u64> {
-        let hook: Arc<Hook> = Arc::new(hook);
-        let id = self.hooks.add(hook)?;
+        self.add_hook_of(Arc::new(hook), true)
+    }
+
+    /// The same; `owned`: what it uses ends with it.
+    pub(crate) fn add_hook_of(&self, hook: Arc<Hook>, owned: bool) -> Result<u64> {
+        let id = self.hooks.add(hook, owned)?;
         self.marks.fetch_or(Marks::HOOKED.bits(), Relaxed);
         // From here on calls must come by this file.
         if let How::Pooled(p) = &self.how {
@@ -28,8 +32,9 @@ impl Memory {
         Ok(id)
     }
 
-    /// Removes a hook; waits for threads that are in it, except where it is called from within a hook.
-    /// `InvalidArgument` for a number that is none.
+    /// Removes a hook; waits for threads that are in it, except where it is called from within a hook, an out-of-memory
+    /// callback or a stream callback: it is dropped by the last thread that leaves it. `InvalidArgument` for a number that
+    /// is none.
     pub fn remove_hook(&self, id: u64) -> Result<()> {
         if self.hooks.remove(id)? {
             return Ok(());
@@ -67,8 +72,18 @@ impl Memory {
         let told = self.named(&block).and_then(|addr| self.block(addr).ok().filter(|b| b.base == addr));
         let right = |b: &BlockInfo| size.is_none_or(|s| s == b.requested);
         let Some(told) = told.filter(right) else { return free() };
-        self.hooks.tell(&BlockEvent::of(BlockEventKind::Free, &told));
-        free().inspect_err(|_| self.hooks.tell(&BlockEvent::of(BlockEventKind::FreeFailed, &told)))
+        self.hook_free(&told);
+        free().inspect_err(|_| self.hook_free_failed(&told))
+    }
+
+    /// A block is about to be freed.
+    pub(super) fn hook_free(&self, block: &BlockInfo) {
+        self.hooks.tell(&BlockEvent::of(BlockEventKind::Free, block));
+    }
+
+    /// That free has failed.
+    pub(super) fn hook_free_failed(&self, block: &BlockInfo) {
+        self.hooks.tell(&BlockEvent::of(BlockEventKind::FreeFailed, block));
     }
 
     /// The address of a block that is to be freed.
@@ -78,13 +93,6 @@ impl Memory {
             (Block::Missed { offset, .. }, How::Pooled(p)) => p.places.address(*offset).ok(),
             (Block::Missed { .. }, How::Unpooled(_)) => None,
         }
-    }
-
-    /// A block has got another size where it is.
-    #[cold]
-    pub(super) fn hook_resized(&self, before: &BlockInfo) {
-        self.hooks.tell(&BlockEvent::of(BlockEventKind::Free, before));
-        self.hook_alloc(before.base);
     }
 
     /// Blocks have come and gone by a restore.

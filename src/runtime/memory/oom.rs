@@ -56,8 +56,8 @@ impl Memory {
         self.rescue.add(handler)
     }
 
-    /// Removes a callback; waits for threads that are in it, except where it is called from within an
-    /// out-of-memory callback. `InvalidArgument` for a number that is none.
+    /// Removes a callback; waits for threads that are in it, except where it is called from within an out-of-memory
+    /// callback or a hook. `InvalidArgument` for a number that is none; `NotPermitted` in a stream callback.
     pub fn remove_oom_callback(&self, id: u64) -> Result<()> {
         self.rescue.remove(id)
     }

@@ -6,7 +6,7 @@
 use super::pooled::{Block, Given, Pooled};
 use super::state::{How, Marks, Memory, ended};
 use crate::base::error::Result;
-use crate::core::{BlockInfo, Freed, Freeing, Heap, PoolId, PoolRef, Restored};
+use crate::core::{Freed, Freeing, Heap, PoolId, PoolRef, Restored};
 use crate::device::StreamId;
 use crate::runtime::handle_cache;
 use crate::runtime::latency::Latency;
@@ -122,13 +122,44 @@ impl Memory {
         self.observers.failed();
     }
 
-    /// A block has got another size where it is: told as a free and an allocation that keep what it has.
-    pub(super) fn tell_resized(&self, before: &BlockInfo) {
-        let Ok(now) = self.block(before.base) else { return };
-        self.observers.tell(Event { at_once: true, ..Event::of(EventKind::FreeRequested, before) });
+    /// Gives a block another size where it is: told as a free and an allocation that keep what it has. The free of one
+    /// that may get shorter comes first, since its end is anybody's at once; that of one that grows comes when it has
+    /// grown, so that a failure, which is usual there, is not told.
+    #[cold]
+    pub(super) fn resize_told(
+        &self,
+        addr: u64,
+        bytes: u64,
+        resize: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let before = self.block(addr)?;
+        if before.base != addr || bytes == 0 {
+            return resize(); // refuses it
+        }
+        let grows = bytes > before.size;
+        let freed = || {
+            self.observers.tell(Event { at_once: true, ..Event::of(EventKind::FreeRequested, &before) });
+            self.hook_free(&before);
+        };
+        if grows {
+            resize()?;
+            freed();
+        } else {
+            freed();
+            if let Err(e) = resize() {
+                self.observers.tell(Event::of(EventKind::FreeRefused, &before));
+                self.observers.reaches(addr, before.requested, true); // it has what it had
+                self.observers.breathe();
+                self.hook_free_failed(&before);
+                return Err(e);
+            }
+        }
+        let Ok(now) = self.block(addr) else { return Ok(()) };
         self.observers.tell(Event::of(EventKind::Alloc, &now));
         self.observers.reaches(now.base, now.requested.min(before.requested), true);
         self.observers.breathe();
+        self.hook_alloc(addr);
+        Ok(())
     }
 
     /// A block is used by one more stream.

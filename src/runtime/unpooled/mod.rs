@@ -307,7 +307,7 @@ impl Unpooled {
             all.filter(|(b, s)| states.contains((*s).into()) && pool.is_none_or(|p| b.info.pool == p));
         let mut records: Vec<_> = wanted.map(|(b, state)| b.record(state)).collect();
         drop(a);
-        records.sort_unstable_by_key(|r| r.base);
+        BlockRecord::sort(&mut records);
         Ok(records)
     }
 

@@ -1,0 +1,149 @@
+"""Hooks on each allocation and free, blocks that get another size where they are, and unified memory."""
+import gc
+import subprocess
+import sys
+import threading
+import unittest
+
+import millpond
+
+
+class Hooks(unittest.TestCase):
+    def setUp(self):
+        self.device = millpond.Device("host", 0)
+        gc.collect()
+
+    def test_it_is_told_inside_a_with(self):
+        seen, stream = [], self.device.stream()
+        with self.device.hook(seen.append) as hook:
+            block = self.device.alloc(700, stream)
+            at = block.ptr
+            block.free()
+            self.device.alloc(5000)
+        self.assertIn("closed", repr(hook))
+        self.device.alloc(5000)
+        told = [(e.kind, e.requested, e.stream) for e in seen]
+        self.assertEqual(told, [("alloc", 700, stream.handle), ("free", 700, stream.handle), ("alloc", 5000, None),
+                                ("free", 5000, None)])
+        self.assertEqual((seen[0].ptr, seen[1].ptr, seen[0].size), (at, at, 1024))
+        hook.close()  # a second time it does nothing
+
+    def test_the_first_exception_is_raised_at_the_end(self):
+        count = []
+
+        def fails(event):
+            count.append(event)
+            raise KeyError(len(count))
+
+        with self.assertRaises(KeyError) as raised:
+            with self.device.hook(fails):
+                self.device.alloc(100)
+        self.assertEqual((raised.exception.args, len(count)), ((1,), 2), "or the exception keeps the block")
+        self.assertIn("in fails", "".join(getattr(raised.exception, "__notes__", ["in fails"])))
+        # The body's own comes first, and a call that is told is not disturbed.
+        with self.assertRaises(ZeroDivisionError):
+            with self.device.hook(fails):
+                self.device.alloc(100)
+                1 / 0
+        with self.assertRaises(TypeError):
+            self.device.hook(None)
+
+    def test_it_may_allocate_and_close_itself(self):
+        told = []
+
+        def once(event):
+            told.append(event.kind)
+            hook.close()
+            self.device.alloc(3000)
+
+        hook = self.device.hook(once)
+        self.device.alloc(100)
+        self.assertEqual(told, ["alloc"])
+
+    def test_threads_are_told_of_and_none_is_in_it_after_the_end(self):
+        inside, most, lock = [0], [0], threading.Lock()
+
+        def told(event):
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+            with lock:
+                inside[0] -= 1
+
+        def work():
+            for _ in range(200):
+                self.device.alloc(600, 0)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for _ in range(20):
+            with self.device.hook(told):
+                if not threads[0].ident:
+                    for thread in threads:
+                        thread.start()
+                self.device.alloc(100)
+            self.assertEqual(inside[0], 0)
+        for thread in threads:
+            thread.join()
+        self.assertGreater(most[0], 0)
+
+    def test_the_end_of_the_program_is_no_matter(self):
+        program = """
+import threading, millpond
+device = millpond.Device("host")
+device.hook(lambda event: None)
+block = device.alloc(1000)
+def work():
+    while True:
+        device.alloc(1000)
+threading.Thread(target=work, daemon=True).start()
+"""
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+
+    def test_a_block_grows_where_it_is(self):
+        pool = self.device.create_pool()
+        pool.alloc(24 << 20).free()
+        block = pool.alloc(4 << 20)
+        at = block.ptr
+        block.copy_from(b"kept")
+        seen = []
+        with self.device.hook(lambda e: seen.append((e.kind, e.requested))):
+            self.assertTrue(block.try_expand(9 << 20))
+            self.assertTrue(block.try_expand(1 << 20))
+        self.assertEqual(seen, [("free", 4 << 20), ("alloc", 9 << 20), ("free", 9 << 20), ("alloc", 1 << 20)])
+        self.assertFalse(block.try_expand(1 << 50))
+        self.assertEqual((len(block), block.ptr, bytes(block)[:4]), (1 << 20, at, b"kept"))
+        with block.view():
+            with self.assertRaises(BufferError):
+                block.try_expand(1000)
+        with self.assertRaises(millpond.MillpondError):
+            block.try_expand(0)
+        block.free()
+        with self.assertRaises(ValueError):
+            block.try_expand(1000)
+
+
+class Unified(unittest.TestCase):
+    def test_it_goes_where_it_is_used(self):
+        device = millpond.Device("host", 0)
+        with device.stream() as stream:
+            memory = device.alloc_unified(10_000)
+            memory.view()[9999] = 7
+            memory.advise("read_mostly")
+            memory.advise("preferred", by="host")
+            memory.prefetch(stream)
+            memory.prefetch(0, to="host")
+            self.assertEqual(memory.view()[9999], 7)
+            with self.assertRaises(ValueError):
+                memory.prefetch(stream, to="there")
+            with self.assertRaises(ValueError):
+                memory.advise("often")
+            memory.free()
+            with self.assertRaises(ValueError):
+                memory.prefetch(stream)
+        self.assertEqual(len(device.alloc_unified(0)), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
