@@ -12,7 +12,7 @@ use super::super::state::tags::Tags;
 use super::super::tied::choose;
 use super::super::types::{COMMONS, PoolId, UNORDERED};
 use super::super::units::{Extent, GRANULE, GRANULE_SHIFT, GranuleRun};
-use super::Search;
+use super::{Search, ours};
 use crate::base::error::Result;
 use crate::base::sync::pause;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -445,6 +445,17 @@ impl Search<'_> {
         if std::mem::replace(&mut self.trimmed, true) || self.ground.order.check_wait().is_err() {
             return false;
         }
+        // If the device refuses what the limits would then allow, others may have some of it: once more.
+        self.trim_once(missing) || self.refused_by_device() && self.trim_once(missing)
+    }
+
+    /// Whether the device refused memory that the limits allow.
+    fn refused_by_device(&self) -> bool {
+        let own = [ours::NO_MORE, ours::DEVICE_LIMIT, ours::POOL_LIMIT];
+        self.refused.as_ref().is_some_and(|e| !own.contains(&e.message()))
+    }
+
+    fn trim_once(&mut self, missing: u64) -> bool {
         let (ground, pool) = (self.ground, self.req.heap.pool());
         ground.poll_all();
         let apart = u64::from(self.contiguous); // a number that stays empty

@@ -208,6 +208,21 @@ fn a_contiguous_pool_takes_from_others_what_it_needs() {
     b.finish();
 }
 
+/// The device has less than the limits allow: what they lack is not enough.
+#[test]
+fn a_contiguous_pool_takes_what_the_device_lacks_too() {
+    let mut b = Bench::new(config(true, 128 << 20));
+    let p = b.pool(true);
+    b.world.lock().unwrap().capacity = 20 * G; // others have the rest
+    let i = b.alloc(PoolId::DEFAULT, Some(0), 20 * G).unwrap();
+    b.free(i, None);
+    b.alloc(PoolId::DEFAULT, Some(0), 4 * G).unwrap();
+    b.pond.set_limit(30 * G);
+    b.alloc(p, Some(0), 12 * G).expect("16 granules are free");
+    assert!(b.pond.stats(Some(PoolId::DEFAULT)).unwrap().reserved.current >= 4 * G);
+    b.finish();
+}
+
 /// Granules go before ties, and of ties the smallest that is enough.
 #[test]
 fn a_trim_gives_back_as_little_as_suffices() {
