@@ -266,3 +266,51 @@ fn the_marks_of_ties_go_with_the_device() {
     b.pond.discard();
     assert!(!b.pond.ground().tied.is_tied(0));
 }
+
+/// What a program does that fills a device with ties and frees in between.
+#[derive(Clone, Debug)]
+enum Crowd {
+    Alloc { pool: usize, stream: u64, kib: u64 },
+    Free(usize),
+    Capture(bool),
+}
+
+fn crowd() -> impl Strategy<Value = Crowd> {
+    prop_oneof![
+        6 => (0usize..2, 1u64..3, 1u64..30 * 2048).prop_map(|(pool, stream, kib)| Crowd::Alloc { pool, stream, kib }),
+        4 => (0usize..100).prop_map(Crowd::Free),
+        1 => any::<bool>().prop_map(Crowd::Capture),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 300, ..ProptestConfig::default() })]
+    /// No request fails while the free granules that are not in partly used ties suffice, beside captures either.
+    #[test]
+    fn free_granules_and_free_ties_are_never_refused(tie in 0u32..12, ops in prop::collection::vec(crowd(), 1..120)) {
+        let mut b = with_ties(64, tie, 4);
+        let pools = [PoolId::DEFAULT, b.pool(false)];
+        let graph = b.pool(false);
+        let mut open = None;
+        for op in ops {
+            match op {
+                Crowd::Alloc { pool, stream, kib } => {
+                    if let Err(e) = b.alloc(pools[pool], Some(stream), kib << 10) {
+                        let free = 64 - b.granules_taken();
+                        assert!((kib << 10).div_ceil(G) > free, "{e}, but {free} granules are free");
+                    }
+                }
+                Crowd::Free(at) if !b.live.is_empty() => b.free(at % b.live.len(), None),
+                Crowd::Capture(true) if open.is_none() => open = Some(begin(&b, graph, 3)),
+                Crowd::Capture(false) if open.is_some() => end(&b, open.take().unwrap(), 3),
+                _ => {}
+            }
+            b.pond.ground().check();
+            b.check_ties();
+        }
+        if let Some(id) = open {
+            end(&b, id, 3);
+        }
+        b.finish();
+    }
+}
