@@ -1040,8 +1040,9 @@ C_Status millpond_pool_empty_cache(millpond_pool *pool);
 /**
  * Gives memory of the pool that no block uses back to the device until at most `keep_bytes` of it stay reserved, or
  * none is left that could go: live blocks, what is free beside them in the same piece, and memory that a graph keeps,
- * stay. A piece is 2 MiB where the device maps, elsewhere what was taken from the device with one call; what goes last
- * may leave less than `keep_bytes`. (cuMemPoolTrimTo would keep that piece.) 0: as `millpond_pool_empty_cache`.
+ * stay. A piece is 2 MiB where the device maps, elsewhere what was taken from the device with one call, as also on `cuda`
+ * what lies in a large handle and in a contiguous pool. As little goes as suffices; what goes last may leave less than
+ * `keep_bytes`. (cuMemPoolTrimTo would keep that piece.) 0: as `millpond_pool_empty_cache`.
  * Waits for the device if the pool has more than that, and does nothing otherwise.
  *
  * Errors: BUSY while a stream is captured (on `cuda` perhaps NOT_PERMITTED); NOT_PERMITTED in a stream callback;

@@ -169,8 +169,8 @@ pub(crate) struct Ground {
     /// [units of the large tier] how much of a heap may be free in partly used granules; `u64::MAX` as long as the
     /// device has more memory to give, as far as was last seen. A hint.
     pub most_ragged: AtomicU64,
-    /// Memory was scarce: ties have gone back for granules that can be shown anywhere, and no more are made to spare calls
-    /// until the cache is emptied.
+    /// Memory was scarce: free ties had to serve otherwise than in place, and no more are made to spare calls until the
+    /// cache is emptied.
     pub no_ties: AtomicBool,
     /// How much free memory may be stuck in partly used segments.
     pub stuck: Stuck,
@@ -260,7 +260,7 @@ impl Ground {
     pub(crate) fn new(config: Config, backing: Arc<dyn Backing>) -> Result<Ground> {
         let (real, alias) = config.granules()?;
         let maps = Maps::new(config.shape()?, real, alias, config.most_blocks)?;
-        let tied = Arc::new(Tied::new(real));
+        let tied = Arc::new(if config.mapping { Tied::new(real)? } else { Tied::default() });
         Ok(Ground {
             config,
             order: Order::new(backing.clone()),

@@ -1,16 +1,16 @@
 //! Which granules lie in a tie, for those who look without the growth lock.
 
 use super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
+use crate::base::error::Result;
+use crate::base::lazy::LazyArray;
 use crate::base::sync::{AtomicU32, Ordering, Ordering::Relaxed};
-use std::sync::OnceLock;
 
 /// For each granule the end of its tie; 0: it is in none. A mark changes only while no heap owns the granule. Nothing is
 /// kept until the first tie is made.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Tied {
-    real: u32,
     count: AtomicU32, // ties
-    ends: OnceLock<Box<[AtomicU32]>>,
+    ends: Option<LazyArray<AtomicU32>>,
 }
 
 /// A part of a run of granules.
@@ -25,24 +25,33 @@ pub(crate) enum Part {
 }
 
 impl Tied {
-    pub(crate) fn new(real: u32) -> Tied {
-        Tied { real, ..Tied::default() }
+    /// For so many granules.
+    pub(crate) fn new(real: u32) -> Result<Tied> {
+        Ok(Tied { count: AtomicU32::new(0), ends: Some(LazyArray::new(real as usize)?) })
+    }
+
+    fn mark(&self, tie: GranuleRun, end: u32) {
+        let each = |g: u32| self.ends.as_ref().and_then(|e| e.get(g as usize));
+        tie.granules().filter_map(each).for_each(|e| e.store(end, Relaxed));
     }
 
     /// Marks the granules of a new tie.
     pub(crate) fn enter(&self, tie: GranuleRun) {
-        let make = || (0..self.real).map(|_| AtomicU32::new(0)).collect();
-        let ends = self.ends.get_or_init(make);
-        tie.granules().filter_map(|g| ends.get(g as usize)).for_each(|e| e.store(tie.end(), Relaxed));
+        self.mark(tie, tie.end());
         // Release: who sees the count sees the marks.
         self.count.fetch_add(1, Ordering::Release);
     }
 
     /// Removes the marks of a tie.
     pub(crate) fn leave(&self, tie: GranuleRun) {
-        let ends = self.ends.get().map_or(&[][..], |e| e);
-        tie.granules().filter_map(|g| ends.get(g as usize)).for_each(|e| e.store(0, Relaxed));
+        self.mark(tie, 0);
         self.count.fetch_sub(1, Relaxed);
+    }
+
+    /// The device has ended: its marks, and the memory that they take, go.
+    pub(crate) fn discard(&self) {
+        self.count.store(0, Relaxed);
+        self.ends.as_ref().inspect(|e| e.discard());
     }
 
     /// Whether there is any tie.
@@ -52,7 +61,13 @@ impl Tied {
 
     /// The end of the granule's tie; 0: it is in none.
     fn end(&self, granule: u32) -> u32 {
-        self.ends.get().and_then(|e| e.get(granule as usize)).map_or(0, |e| e.load(Relaxed))
+        self.ends.as_ref().and_then(|e| e.get(granule as usize)).map_or(0, |e| e.load(Relaxed))
+    }
+
+    /// What must be mapped so that a run can be: a tie goes as a whole, also if the run ends in it.
+    pub(crate) fn mapped_for(&self, run: GranuleRun) -> GranuleRun {
+        let last = if self.any() && run.count > 0 { self.end(run.end() - 1) } else { 0 };
+        GranuleRun::new(run.first, last.max(run.end()) - run.first)
     }
 
     /// Whether the granule lies in a tie.
@@ -109,13 +124,64 @@ impl Tied {
     }
 }
 
+/// Which free ties serve where `loose` granules are not the `wanted` ones: the smallest that is enough, otherwise the
+/// largest, and so on. They are removed from `ties`, of which `run` tells the granules. Only the last one may bring more
+/// than is wanted.
+pub(crate) fn choose<T>(
+    ties: &mut Vec<T>,
+    run: impl Fn(&T) -> GranuleRun,
+    loose: u64,
+    wanted: u64,
+) -> Vec<T> {
+    let mut chosen = Vec::new();
+    ties.sort_by_key(|t| (run(t).count, run(t).first));
+    let mut lacks = wanted.saturating_sub(loose);
+    while lacks > 0
+        && let Some(last) = ties.len().checked_sub(1)
+    {
+        let enough = ties.partition_point(|t| u64::from(run(t).count) < lacks);
+        let tie = ties.remove(enough.min(last));
+        lacks = lacks.saturating_sub(run(&tie).count.into());
+        chosen.push(tie);
+    }
+    chosen
+}
+
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
     #[test]
+    fn of_free_ties_the_smallest_that_are_enough_are_chosen() {
+        let ties =
+            [GranuleRun::new(0, 8), GranuleRun::new(10, 2), GranuleRun::new(20, 8), GranuleRun::new(30, 4)];
+        let chosen = |loose, wanted| {
+            let mut left = ties.to_vec();
+            let chosen = choose(&mut left, |t| *t, loose, wanted);
+            assert_eq!(left.len() + chosen.len(), 4);
+            chosen.into_iter().map(|t| t.first).collect::<Vec<_>>()
+        };
+        assert_eq!((chosen(0, 1), chosen(0, 3), chosen(0, 8)), (vec![10], vec![30], vec![0]));
+        assert_eq!((chosen(3, 3), chosen(3, 5), chosen(1, 9)), (vec![], vec![10], vec![0]));
+        assert_eq!((chosen(0, 19), chosen(0, 99)), (vec![20, 0, 30], vec![20, 0, 30, 10]));
+    }
+
+    #[test]
+    fn a_run_that_ends_in_a_tie_is_mapped_with_all_of_it() {
+        let tied = Tied::new(40).unwrap();
+        let run = GranuleRun::new;
+        assert_eq!(tied.mapped_for(run(3, 2)), run(3, 2));
+        tied.enter(run(10, 4));
+        assert_eq!((tied.mapped_for(run(10, 2)), tied.mapped_for(run(10, 4))), (run(10, 4), run(10, 4)));
+        assert_eq!(tied.mapped_for(run(8, 2)), run(8, 2));
+        tied.discard();
+        assert!(!tied.any() && !tied.is_tied(10));
+    }
+
+    #[test]
     fn a_run_is_cut_into_what_is_tied_and_what_is_not() {
-        let tied = Tied::new(40);
+        let tied = Tied::new(40).unwrap();
         let run = GranuleRun::new;
         let cut = |at, n| {
             let mut parts = Vec::new();

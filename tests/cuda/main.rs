@@ -30,6 +30,7 @@ mod fabric;
 mod faults;
 mod headroom;
 mod kinds;
+mod large;
 mod modelled;
 mod nvtx;
 #[cfg(feature = "capi")]

@@ -249,10 +249,10 @@ impl Ground {
         }
     }
 
-    /// Maps pieces side by side from a granule of addresses on, all or none.
+    /// Maps pieces side by side from a granule of addresses on, all or none; of a tie in which the last one ends, all.
     pub(in crate::core) fn show_pieces(&self, granule: u32, pieces: &[Extent]) -> Result<()> {
         let run = |piece: &Extent| {
-            let run = piece.touched();
+            let run = self.tied.mapped_for(piece.touched());
             (run.first, run.count)
         };
         let runs: Vec<(u32, u32)> = pieces.iter().map(run).collect();

@@ -2,7 +2,7 @@
 //! granules, and the free ends of granules that are partly used.
 
 use super::super::desc::Id;
-use super::super::tied::{Part, Tied};
+use super::super::tied::{Part, Tied, choose};
 use super::super::units::{Extent, GranuleRun, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::granules::FreeBlock;
 use super::{HeapState, LockedHeap};
@@ -247,6 +247,41 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
             fewest(runs, left, pieces);
         }
         pieces.extend(ends.tail);
+        self.take_pieces(free, pieces, order).ok_or(Unscattered::OutOfIds)
+    }
+
+    /// The same of whole granules, with ties that are wholly free among them, each as a whole: for a block that nothing
+    /// else serves. As few granules as possible remain free in the last tie, where they serve in place.
+    pub(crate) fn scatter_ties(&mut self, units: u32, scratch: &mut Scratch) -> Result<Id, Unscattered> {
+        let Scratch { free, runs, pieces, order, .. } = scratch;
+        self.free_list(free);
+        runs.clear();
+        let (mut ties, mut loose, mut have) = (Vec::new(), 0, 0);
+        for run in free.iter().filter_map(|f| f.part.whole()) {
+            self.shared.tied.cut(run, |part| match part {
+                Part::Loose(run) => {
+                    runs.push(run);
+                    loose += u64::from(run.count);
+                }
+                Part::Tie(run) => {
+                    ties.push(run);
+                    have += u64::from(run.count);
+                }
+                Part::Cut(_) => {}
+            });
+        }
+        let wanted = u64::from(units.div_ceil(LARGE_UNITS));
+        if loose + have < wanted {
+            return Err(Unscattered::Lacks(wanted - loose - have));
+        }
+        pieces.clear();
+        let mut left = units;
+        for tie in choose(&mut ties, |t| *t, loose, wanted) {
+            let all = tie.extent();
+            pieces.push(Extent::new(all.off, all.units.min(left)));
+            left -= all.units.min(left);
+        }
+        smallest_first(runs, left, pieces);
         self.take_pieces(free, pieces, order).ok_or(Unscattered::OutOfIds)
     }
 

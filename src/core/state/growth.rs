@@ -238,6 +238,22 @@ impl Growth {
         self.room.values().copied().max().unwrap_or(0)
     }
 
+    /// The same if these runs had none either.
+    pub(crate) fn longest_room_with(&self, runs: impl Iterator<Item = GranuleRun>) -> u64 {
+        let mut all: Vec<GranuleRun> = self.room.iter().map(|(&at, &n)| GranuleRun::new(at, n)).collect();
+        // With the empty number behind a tie.
+        let apart = |tie: GranuleRun| self.ties.get(&tie.first).is_some_and(|t| t.0 == tie.count && t.1);
+        all.extend(runs.map(|run| GranuleRun::new(run.first, run.count + u32::from(apart(run)))));
+        all.sort_unstable();
+        let (mut longest, mut end, mut row) = (0, 0, 0);
+        for run in all {
+            row = if run.first == end { row + u64::from(run.count) } else { u64::from(run.count) };
+            end = run.end();
+            longest = longest.max(row);
+        }
+        longest
+    }
+
     /// The runs of granule numbers that have memory.
     pub(crate) fn occupied(&self, real: u32) -> Vec<GranuleRun> {
         let (mut at, mut runs) = (0, Vec::new());

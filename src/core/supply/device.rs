@@ -4,7 +4,7 @@ use super::super::ground::{Ground, Growing};
 use super::super::heap::{FreeBlock, Heap};
 use super::super::shape::Tier;
 use super::super::state::growth::{Growth, Parts};
-use super::super::types::PoolId;
+use super::super::types::{COMMONS, PoolId};
 use super::super::units::{
     Extent, GRANULE, GRANULE_SHIFT, GranuleRun, LARGE_SHIFT, LARGE_UNITS, granule_bytes,
 };
@@ -49,6 +49,15 @@ impl Ground {
             room = (own, ours::POOL_LIMIT);
         }
         room
+    }
+
+    /// How many more bytes the device's size and its limit allow all pools to take together.
+    pub(super) fn device_room(&self, g: &Growing<'_>) -> u64 {
+        let limit = match self.limit.load(Relaxed) {
+            0 => u64::MAX,
+            limit => limit,
+        };
+        self.config.max_alloc.min(limit).saturating_sub(g.taken(COMMONS).0)
     }
 
     /// How many more bytes the pool's own limit allows it to have, from the device or from other pools.

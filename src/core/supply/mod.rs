@@ -2,7 +2,7 @@
 //! heaps have free, the device, and under pressure whatever costs least.
 //!
 //! The promise on a device that maps: no request fails while the free granules of the device and of
-//! all heaps together suffice. What another thread has in its hands at the moment is waited for before a request fails.
+//! all heaps together suffice; of granules in ties (`ties.rs`) those of ties that are wholly free. What another thread has in its hands at the moment is waited for before a request fails.
 //!
 //! All of this is off the hot path. The growth lock is held for moments only, and never while the device is asked.
 
@@ -23,6 +23,7 @@ mod device;
 mod fit;
 mod gained;
 mod own;
+mod parts;
 mod scarcity;
 mod scatter;
 mod steal;
@@ -95,7 +96,7 @@ const WORN: u32 = 8;
 const SLACK_PART: u64 = 80;
 
 /// What is tried next for a request that found nothing, cheapest first.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     Step::Steal { same_pool: true, terms: Terms::Idle },
     Step::Collect,
     Step::Device,
@@ -106,6 +107,7 @@ const STEPS: [Step; 11] = [
     Step::Waiting,
     Step::Steal { same_pool: false, terms: Terms::Wait },
     Step::Untie,
+    Step::Ties,
     Step::Trim,
 ];
 /// Where the device stands among them.
@@ -115,7 +117,7 @@ const AFTER_WAITING: usize = 3;
 
 /// The same for a request without a stream, which waits on the host where others make their stream wait: what is ready
 /// somewhere comes before any wait.
-const UNORDERED_STEPS: [Step; 12] = [
+const UNORDERED_STEPS: [Step; 13] = [
     Step::Steal { same_pool: true, terms: Terms::Idle },
     Step::Collect,
     Step::Device,
@@ -127,11 +129,12 @@ const UNORDERED_STEPS: [Step; 12] = [
     Step::Waiting,
     Step::Steal { same_pool: false, terms: Terms::Wait },
     Step::Untie,
+    Step::Ties,
     Step::Trim,
 ];
 
 /// For a stream that is captured: it can neither be marked nor wait.
-const CAPTURED: [Step; 1] = [Step::Device];
+const CAPTURED: [Step; 2] = [Step::Device, Step::Ties];
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -146,6 +149,8 @@ enum Step {
     Swap,
     /// Ties that are wholly free back to the device, for granules that can be shown anywhere.
     Untie,
+    /// From now on ties that are wholly free as wholes, also in other pools and as pieces of a scattered block.
+    Ties,
     /// Freed blocks that wait for nothing any more.
     Ready,
     /// Freed blocks, the first that is ready; then the memory of released captures.
@@ -172,6 +177,8 @@ struct Search<'a> {
     retried: bool,
     /// Unused granules have been given back, to get others that lie in one piece.
     trimmed: bool,
+    /// Ties that are wholly free serve as wholes.
+    ties: bool,
 }
 
 /// Why the device was not asked for more: words of the library's own, beside which it has none.
@@ -224,6 +231,7 @@ impl Ground {
                 trials,
                 retried: false,
                 trimmed: false,
+                ties: false,
             };
             if let Some(offset) = search.run()? {
                 return Ok(offset);
@@ -325,7 +333,11 @@ impl Search<'_> {
                     }
                     continue;
                 }
-                match h.scatter(req.size.units, limit, scarcity.runs, &mut self.scratch) {
+                let scattered = match self.ties {
+                    true => h.scatter_ties(req.size.units, &mut self.scratch),
+                    false => h.scatter(req.size.units, limit, scarcity.runs, &mut self.scratch),
+                };
+                match scattered {
                     Ok(first) => match self.show(h, first, !spared) {
                         Ok(offset) => return Ok(Some(offset)),
                         Err(e) => {
@@ -371,11 +383,16 @@ impl Search<'_> {
             }
             // A step that helped is tried again as long as it keeps helping.
             let mut trials = std::mem::take(&mut self.trials);
-            let helped = trials.step(what, || self.take(what, missing, scattering));
+            let helped = match what {
+                Step::Ties => self.use_whole_ties(), // no step of its own, but other terms for the others
+                _ => trials.step(what, || self.take(what, missing, scattering)),
+            };
             self.trials = trials;
             fresh = helped && matches!(what, Step::Device | Step::Swap | Step::Trim);
             if !helped {
                 step += 1;
+            } else if matches!(what, Step::Ties) {
+                step = 0;
             } else if matches!(what, Step::Ready | Step::Waiting) {
                 step = if unordered { 0 } else { AFTER_WAITING };
             }
@@ -402,6 +419,7 @@ impl Search<'_> {
             Step::Ready => ground.poll_all(),
             Step::Swap => self.swap_segments(missing),
             Step::Untie => self.untie(missing),
+            Step::Ties => false, // not here
             Step::Waiting => ground.wait_for_any(),
             // Giving idle segments back may let the device serve one that is large enough.
             Step::Trim if !ground.config.mapping => self.trim_and_grow(missing),
@@ -409,14 +427,6 @@ impl Search<'_> {
                 (self.contiguous || self.req.in_one_piece(ground)) && self.trim_for_one_piece(missing)
             }
         }
-    }
-
-    /// Where no block is scattered: gives unused granules back, once in a search, to get as many that lie in one piece.
-    fn trim_for_one_piece(&mut self, missing: u64) -> bool {
-        if std::mem::replace(&mut self.trimmed, true) {
-            return false;
-        }
-        self.ground.trim(None).unwrap_or(false) && self.note_refusal(|s| s.grow(missing))
     }
 
     /// The device, or a limit, has refused, and the search goes on: counted once a search.

@@ -58,7 +58,7 @@ impl Ground {
 
     /// Maps pieces that were taken out of a heap, at addresses of their own.
     fn map_pieces(&self, pieces: &[Extent], heap: &'static Heap) -> Result<Range> {
-        let count = pieces.iter().map(|p| p.touched().count).sum();
+        let count = pieces.iter().map(|p| self.tied.mapped_for(p.touched()).count).sum();
         let room = || self.aliases.lock().room(count, pieces.len());
         let mut at = room();
         for all in [false, true] {

@@ -5,7 +5,8 @@ use super::super::heap::{Heap, STOCK, Scratch};
 use super::super::order::{Stream, not_now};
 use super::super::state::growth::Parts;
 use super::super::types::{COMMONS, NO_POOL, UNORDERED};
-use super::super::units::{GRANULE_SHIFT, GranuleRun};
+use super::super::units::GRANULE_SHIFT;
+use super::parts::{Runs, parts_to_take};
 use super::{Search, gained};
 use std::sync::Arc;
 
@@ -25,17 +26,6 @@ const MOST_BUSY: u32 = 8;
 struct From {
     id: u64,
     stream: Option<Arc<Stream>>,
-}
-
-/// What is taken out of a heap.
-struct Runs {
-    most: u64, // granules
-    /// In any number of runs; otherwise only that many in one.
-    apart: bool,
-    /// Of ties, too.
-    ties: bool,
-    /// It is all that the request lacks.
-    whole: bool,
 }
 
 impl Search<'_> {
@@ -64,8 +54,16 @@ impl Search<'_> {
                 if !same_pool && missing > ground.own_room(&g, mine) >> GRANULE_SHIFT {
                     return left < missing;
                 }
-                let apart = scattering || missing == 1;
-                let runs = Runs { most: left, apart, ties: same_pool, whole: left == missing };
+                let runs = Runs {
+                    most: left,
+                    apart: scattering || missing == 1,
+                    in_place: same_pool.then(|| self.req.granules()),
+                    ties: match (self.ties, same_pool) {
+                        (false, _) => 0,
+                        (true, true) => u64::MAX,
+                        (true, false) => ground.own_room(&g, mine) >> GRANULE_SHIFT,
+                    },
+                };
                 let Some(from) = ground.take_runs(&g, giver, runs, &mut self.scratch) else {
                     g.forget_stock(pool, giver.index);
                     continue;
@@ -91,7 +89,7 @@ impl Search<'_> {
             }
             if agreed {
                 g.change_pool(giver.pool(), mine, 0, pieces);
-                left -= granules;
+                left = left.saturating_sub(granules); // ties go as wholes
             } else {
                 busy += 1;
             }
@@ -135,9 +133,10 @@ impl Ground {
         &self,
         g: &Growing<'_>,
         giver: &'static Heap,
-        Runs { most, apart, ties, whole }: Runs,
+        wanted: Runs,
         scratch: &mut Scratch,
     ) -> Option<From> {
+        let Runs { most, apart, .. } = wanted;
         let Scratch { free_runs: runs, taken, .. } = scratch;
         taken.clear();
         runs.clear();
@@ -149,30 +148,27 @@ impl Ground {
         self.drain(&mut h);
         h.flush();
         let free = h.free_runs(runs);
-        if g.has_ties() && (apart || !ties) {
-            // What is tied serves in place only, and in its own pool. Of each run the longest piece beside ties: what is
-            // taken out of the midst of a block leaves its id to what is in front.
-            let enough = |run: GranuleRun| ties && whole && u64::from(run.count) >= most;
-            for (run, _) in runs.iter_mut().filter(|r| !enough(r.0)) {
-                let pieces = g.cut_at_ties(*run).into_iter().filter(|p| p.1.is_none()).map(|p| p.0);
-                *run = pieces.max_by_key(|p| p.count).unwrap_or(GranuleRun::new(run.first, 0));
+        if g.has_ties() {
+            *runs = parts_to_take(g, runs, wanted);
+        } else {
+            if apart {
+                runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
+            } else {
+                runs.retain(|r| u64::from(r.0.count) >= most);
+                runs.sort_unstable_by_key(|r| std::cmp::Reverse((r.0.count, r.0.first)));
+                runs.truncate(1);
+            }
+            let mut left = most;
+            for (run, _) in runs.iter_mut() {
+                // From the end of the run: its owner continues from the front.
+                *run = run.last(u64::from(run.count).min(left) as u32);
+                left -= u64::from(run.count);
             }
             runs.retain(|r| r.0.count > 0);
         }
-        if apart {
-            runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
-        } else {
-            runs.retain(|r| u64::from(r.0.count) >= most);
-            runs.sort_unstable_by_key(|r| std::cmp::Reverse((r.0.count, r.0.first)));
-            runs.truncate(1);
-        }
-        let mut left = most;
         for &(run, id) in runs.iter() {
-            // From the end of the run: its owner continues from the front.
-            let n = u64::from(run.count).min(left) as u32;
-            let Some(block) = (n > 0).then(|| h.take_part(id, run.last(n).extent())).flatten() else { break };
+            let Some(block) = h.take_part(id, run.extent()) else { break };
             taken.push(block);
-            left -= u64::from(n);
         }
         // There is nothing new to see until the heap changes.
         h.rest(STOCK);

@@ -1,14 +1,21 @@
 //! Ties: granules in one physical allocation of the device. They cannot be shown elsewhere one by one, and go back to the
 //! device together. A contiguous pool has nothing else. Each of its ties has a number without memory behind it, so that
 //! no block lies across two of them.
+//!
+//! Where memory is scarce, ties that are wholly free are turned into granules; and where that cannot be, they go to others,
+//! and are shown elsewhere, as wholes.
 
 use super::super::ground::{Ground, Growing};
+use super::super::heap::Heap;
 use super::super::state::growth::Parts;
+use super::super::types::UNORDERED;
 use super::super::units::{GRANULE, GRANULE_SHIFT, granule_bytes};
 use super::device::Numbers;
+use super::trim::Taken;
 use super::{Search, ours};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Relaxed;
+use std::collections::HashMap;
 
 /// [B] of a tie of a contiguous pool, if no request needs more: blocks share it as they share a segment.
 const SHARED_TIE: u64 = 64 << 20;
@@ -113,12 +120,23 @@ impl Search<'_> {
         !self.ground.no_ties.load(Relaxed) && !self.ground.is_pinned(self.req.heap)
     }
 
+    /// From now on ties serve as wholes, too, in any pool and as pieces of a scattered block: what is free in the last one
+    /// then serves in place only, so this comes after whatever may turn them into granules.
+    pub(super) fn use_whole_ties(&mut self) -> bool {
+        if self.contiguous || self.ties || !self.ground.growing().has_ties() {
+            return false;
+        }
+        self.ties = true;
+        self.ground.no_ties.store(true, Relaxed);
+        true
+    }
+
     /// Gives ties that are wholly free back to the device, so that it can give granules that can be shown anywhere.
-    /// Waits for the device.
+    /// Waits for the streams that have used them.
     pub(super) fn untie(&mut self, missing: u64) -> bool {
         let ground = self.ground;
         // A contiguous pool would get a tie again: the last step does that.
-        if self.contiguous || !ground.growing().has_ties() || ground.order.sync_device().is_err() {
+        if self.contiguous || !ground.growing().has_ties() || ground.order.check_wait().is_err() {
             return false;
         }
         ground.poll_all();
@@ -135,9 +153,46 @@ impl Search<'_> {
             (taken, g.begin_transit(Parts::Any))
         };
         let mut any = false;
-        let _ = ground.give_granules_back(taken, &mut any);
+        let _ = ground.give_ties_back(taken, &mut any);
         transit.end(&mut ground.growing());
         ground.no_ties.fetch_or(any, Relaxed);
         any && self.note_refusal(|s| s.grow(missing))
+    }
+}
+
+impl Ground {
+    /// Gives ties that were taken back to the device, once their streams have done what they had to do. Those of which
+    /// that cannot be told, and what the device refuses, go back to the heaps. `any` is set if something went back.
+    fn give_ties_back(&self, taken: Vec<Taken>, any: &mut bool) -> Result<()> {
+        let mut idle: HashMap<u32, bool> = HashMap::new();
+        for t in &taken {
+            idle.entry(t.heap.index).or_insert_with(|| self.wait_for_heap(t.heap));
+        }
+        let (mut ready, mut rest) = (Vec::new(), Vec::new());
+        for lot in self.lots_of(taken) {
+            let over = lot.1.iter().all(|t| idle.get(&t.heap.index) == Some(&true));
+            if over { ready.push(lot) } else { rest.extend(lot.1) }
+        }
+        if !rest.is_empty() {
+            self.return_all(&self.growing(), rest);
+        }
+        let parts = || ready.iter().flat_map(|lot| &lot.1);
+        let shown = |granule| parts().any(|t| t.block.part.touched().granules().contains(&granule));
+        let shown = self.aliases.lock().shows_unused(shown);
+        let done = if shown { self.unmap_what_shows(&parts().copied().collect::<Vec<_>>()) } else { Ok(()) };
+        self.release_lots(ready, done, any)
+    }
+
+    /// Waits on the host for what a heap's stream has queued by now; whether that was possible.
+    fn wait_for_heap(&self, heap: &'static Heap) -> bool {
+        if heap.stream() == UNORDERED {
+            return true; // free memory there has waited for everyone already
+        }
+        let Some(stream) = self.look(heap).stream.clone() else { return false };
+        match self.order.fence(&stream) {
+            Ok(None) => true,
+            Ok(Some(fence)) => self.order.sync(&fence).is_ok(),
+            Err(_) => self.order.sync_device().is_ok(),
+        }
     }
 }

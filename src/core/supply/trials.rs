@@ -26,7 +26,7 @@ impl Step {
             Step::Whole => OomStep::Whole,
             Step::Ready => OomStep::Ready,
             Step::Waiting => OomStep::Waiting,
-            Step::Swap | Step::Untie | Step::Trim => OomStep::Trim,
+            Step::Swap | Step::Untie | Step::Ties | Step::Trim => OomStep::Trim,
         }
     }
 }

@@ -9,13 +9,14 @@ use super::super::ground::{Ground, Growing};
 use super::super::heap::{FreeBlock, Heap};
 use super::super::state::growth::{Parts, Segment, joined};
 use super::super::state::tags::Tags;
+use super::super::tied::choose;
 use super::super::types::{COMMONS, PoolId, UNORDERED};
-use super::super::units::{Extent, GRANULE, GranuleRun};
-use super::Search;
+use super::super::units::{Extent, GRANULE, GRANULE_SHIFT, GranuleRun};
+use super::{Search, ours};
 use crate::base::error::Result;
 use crate::base::sort;
 use crate::base::sync::pause;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Free memory that was taken out of a heap.
 #[derive(Clone, Copy)]
@@ -24,6 +25,9 @@ pub(super) struct Taken {
     pub block: FreeBlock,
 }
 
+/// What goes back to the device together, and the parts of it.
+pub(super) type Lot = (GranuleRun, Vec<Taken>);
+
 impl Ground {
     /// Gives all unused memory of one pool, or of all, back to the device. Waits for the device first. Returns whether
     /// anything went back.
@@ -31,7 +35,8 @@ impl Ground {
         self.trim_to(pool, 0)
     }
 
-    /// The same until no more than `keep` bytes of it are reserved; where ties go, perhaps fewer. Does nothing, and does not wait, if it has no more.
+    /// The same until no more than `keep` bytes of it are reserved: as little as suffices, which may be the whole of a tie.
+    /// Does nothing, and does not wait, if it has no more.
     pub(crate) fn trim_to(&self, pool: Option<u32>, keep: u64) -> Result<bool> {
         self.check_reentry()?;
         // Whoever keeps nothing has all idle ranges of addresses unmapped, too.
@@ -140,8 +145,9 @@ impl Ground {
         heaps
     }
 
-    /// Takes up to `most` free granules out of the wanted heaps, of ties none or all: then perhaps some more. With
-    /// `ties`, nothing else. Nobody else can use them then, but work that was queued before they were freed still may.
+    /// Takes `most` free granules out of the wanted heaps, as far as there are so many, of ties none or all: then perhaps
+    /// some more, but as few as suffice. With `ties`, nothing else. Nobody else can use them then, but work that was queued
+    /// before they were freed still may.
     pub(super) fn take_free(
         &self,
         g: &mut Growing<'_>,
@@ -149,10 +155,13 @@ impl Ground {
         most: u64,
         ties: bool,
     ) -> Vec<Taken> {
-        let mut taken = Vec::new();
-        let mut left = most;
-        let mut cut: BTreeMap<GranuleRun, u32> = BTreeMap::new(); // ties of which a heap has some: free granules
         let heaps = self.merge_wanted(wanted);
+        let chosen =
+            if g.has_ties() { self.choose_free_ties(g, &heaps, most, ties) } else { BTreeSet::new() };
+        let of_ties: u64 = chosen.iter().map(|t| u64::from(t.count)).sum();
+        let mut left = if ties { 0 } else { most.saturating_sub(of_ties) };
+        let mut taken = Vec::new();
+        let mut cut = BTreeSet::new(); // ties of which a heap has some
         for &heap in &heaps {
             let mut h = self.lock(heap);
             let mut runs = Vec::new();
@@ -161,28 +170,51 @@ impl Ground {
                 // From the end of the run: its owner continues from the front.
                 for (piece, tie) in g.cut_at_ties(run).into_iter().rev() {
                     let n = match tie {
-                        None if !ties => u64::from(piece.count).min(left) as u32,
-                        Some(tie) if tie == piece && left > 0 => piece.count,
-                        Some(tie) if tie != piece => {
-                            *cut.entry(tie).or_default() += piece.count;
+                        None => u64::from(piece.count).min(left) as u32,
+                        Some(tie) if !chosen.contains(&tie) => 0,
+                        Some(tie) if tie == piece => piece.count,
+                        Some(tie) => {
+                            cut.insert(tie);
                             0
                         }
-                        _ => 0,
                     };
                     if n > 0
                         && let Some(block) = h.take_part(id, piece.last(n).extent())
                     {
                         taken.push(Taken { heap, block });
-                        left = left.saturating_sub(u64::from(n));
+                        left -= if tie.is_none() { u64::from(n) } else { 0 };
                     }
                 }
             }
         }
-        cut.retain(|tie, free| *free == tie.count);
-        if left > 0 && !cut.is_empty() {
+        if !cut.is_empty() {
             self.take_cut_ties(g, &heaps, &cut, &mut taken);
         }
         taken
+    }
+
+    /// The ties that go if `most` granules are to go: those that are wholly free, be it in several heaps, where loose
+    /// granules are not enough. With `only`, there shall be nothing else.
+    fn choose_free_ties(
+        &self,
+        g: &Growing<'_>,
+        heaps: &[&'static Heap],
+        most: u64,
+        only: bool,
+    ) -> BTreeSet<GranuleRun> {
+        let (mut loose, mut free) = (0, BTreeMap::<GranuleRun, u32>::new());
+        for &heap in heaps {
+            let mut runs = Vec::new();
+            self.look(heap).free_runs(&mut runs);
+            for (piece, tie) in runs.into_iter().flat_map(|(run, _)| g.cut_at_ties(run)) {
+                match tie {
+                    None => loose += u64::from(piece.count),
+                    Some(tie) => *free.entry(tie).or_default() += piece.count,
+                }
+            }
+        }
+        let mut ties: Vec<_> = free.into_iter().filter(|(tie, n)| *n == tie.count).map(|t| t.0).collect();
+        choose(&mut ties, |t| *t, if only { 0 } else { loose }, most).into_iter().collect()
     }
 
     /// Takes ties of which several heaps have parts (after a restore), if all their parts are free.
@@ -190,7 +222,7 @@ impl Ground {
         &self,
         g: &Growing<'_>,
         heaps: &[&'static Heap],
-        ties: &BTreeMap<GranuleRun, u32>,
+        ties: &BTreeSet<GranuleRun>,
         taken: &mut Vec<Taken>,
     ) {
         let mut parts: BTreeMap<GranuleRun, Vec<Taken>> = BTreeMap::new();
@@ -200,7 +232,7 @@ impl Ground {
             h.free_runs(&mut runs);
             for (run, id) in runs {
                 for (piece, tie) in g.cut_at_ties(run).into_iter().rev() {
-                    let Some(tie) = tie.filter(|t| ties.contains_key(t)) else { continue };
+                    let Some(tie) = tie.filter(|t| ties.contains(t)) else { continue };
                     if let Some(block) = h.take_part(id, piece.extent()) {
                         parts.entry(tie).or_default().push(Taken { heap, block });
                     }
@@ -216,9 +248,9 @@ impl Ground {
     }
 
     /// What was taken, by what goes back to the device together.
-    fn lots_of(&self, taken: Vec<Taken>) -> Vec<(GranuleRun, Vec<Taken>)> {
+    pub(super) fn lots_of(&self, taken: Vec<Taken>) -> Vec<Lot> {
         let g = self.growing();
-        let mut lots: Vec<(GranuleRun, Vec<Taken>)> = Vec::new();
+        let mut lots: Vec<Lot> = Vec::new();
         for t in taken {
             let run: GranuleRun = t.block.part.touched();
             let lot = g.tie_of(run.first).unwrap_or(run);
@@ -234,8 +266,13 @@ impl Ground {
     /// Gives granules that were taken back to the device, and unmaps all idle ranges of addresses, which may contain
     /// them. Waits for the device. What the device refuses goes back to the heaps. `any` is set if something went back.
     pub(super) fn give_granules_back(&self, taken: Vec<Taken>, any: &mut bool) -> Result<()> {
-        let mut done = self.order.sync_device().and_then(|()| self.unmap_what_shows(&taken));
-        for (run, parts) in self.lots_of(taken) {
+        let done = self.order.sync_device().and_then(|()| self.unmap_what_shows(&taken));
+        self.release_lots(self.lots_of(taken), done, any)
+    }
+
+    /// Gives granules back to the device that nothing uses any more, as long as all goes well.
+    pub(super) fn release_lots(&self, lots: Vec<Lot>, mut done: Result<()>, any: &mut bool) -> Result<()> {
+        for (run, parts) in lots {
             if done.is_ok() {
                 done = self.backing.release(run.first, run.count);
             }
@@ -258,7 +295,7 @@ impl Ground {
 
     /// Unmaps all idle ranges of addresses. Waits for other threads that are just unmapping ranges with granules that
     /// were taken.
-    fn unmap_what_shows(&self, taken: &[Taken]) -> Result<()> {
+    pub(super) fn unmap_what_shows(&self, taken: &[Taken]) -> Result<()> {
         let granules: HashSet<u32> = taken.iter().flat_map(|t| t.block.part.touched().granules()).collect();
         let mut round = 0;
         loop {
@@ -397,11 +434,66 @@ impl Ground {
             h.become_empty(self.config.source());
         }
         self.maps.discard();
+        self.tied.discard();
         *self.tags.lock() = Tags::default();
     }
 }
 
 impl Search<'_> {
+    /// Where no block is scattered: gives unused granules back, once in a search, to get as many that lie in one piece; as
+    /// few as the request needs, and none if the limits would refuse it all the same. Waits for the device.
+    pub(super) fn trim_for_one_piece(&mut self, missing: u64) -> bool {
+        if std::mem::replace(&mut self.trimmed, true) || self.ground.order.check_wait().is_err() {
+            return false;
+        }
+        // If the device refuses what the limits would then allow, others may have some of it: once more.
+        self.trim_once(missing) || self.refused_by_device() && self.trim_once(missing)
+    }
+
+    /// Whether the device refused memory that the limits allow.
+    fn refused_by_device(&self) -> bool {
+        let own = [ours::NO_MORE, ours::DEVICE_LIMIT, ours::POOL_LIMIT];
+        self.refused.as_ref().is_some_and(|e| !own.contains(&e.message()))
+    }
+
+    fn trim_once(&mut self, missing: u64) -> bool {
+        let (ground, pool) = (self.ground, self.req.heap.pool());
+        ground.poll_all();
+        let apart = u64::from(self.contiguous); // a number that stays empty
+        let (taken, transit) = {
+            let mut g = ground.growing();
+            let own_room = ground.own_room(&g, pool) >> GRANULE_SHIFT;
+            let room = ground.device_room(&g) >> GRANULE_SHIFT;
+            let (own, any) = (missing.saturating_sub(own_room), missing.saturating_sub(room));
+            let in_a_row = u64::from(g.longest_room()) >= missing + apart;
+            // What the device refuses although the limits allow it may be had for less than all that is missing.
+            let (least, most) = if own == 0 && any == 0 { (0, missing) } else { (any, any) };
+            let (own_most, most) = if in_a_row { (own, most) } else { (u64::MAX, u64::MAX) };
+            let count = |taken: &[Taken]| -> u64 {
+                taken.iter().map(|t| u64::from(t.block.part.touched().count)).sum()
+            };
+            let mut taken = match own_most {
+                0 => Vec::new(),
+                n => ground.take_free(&mut g, ground.heaps_of(pool), n, false),
+            };
+            let of_own = count(&taken);
+            if of_own >= own && most > of_own {
+                taken.extend(ground.take_free(&mut g, ground.heaps_in(None), most - of_own, false));
+            }
+            let rows = || g.longest_room_with(taken.iter().map(|t| t.block.part.touched()));
+            let serves = of_own >= own && count(&taken) >= least && (in_a_row || rows() >= missing + apart);
+            if taken.is_empty() || !serves {
+                ground.return_all(&g, taken);
+                return false;
+            }
+            (taken, g.begin_transit(Parts::Any))
+        };
+        let mut any = false;
+        let _ = ground.give_granules_back(taken, &mut any);
+        transit.end(&mut ground.growing());
+        any && self.note_refusal(|s| s.grow(missing))
+    }
+
     /// For segments: gives idle ones back to the device, so that it can give one that is large enough. If that does not
     /// help, adjacent free memory of several heaps moves to the request's heap.
     pub(super) fn trim_and_grow(&mut self, missing: u64) -> bool {

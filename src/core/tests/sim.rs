@@ -201,7 +201,8 @@ impl Backing for Sim {
         }
         for i in 0..count {
             assert!(w.created.contains(&(first + i)));
-            assert_eq!(w.tie_of(first + i), None, "a granule of a tie is shown elsewhere");
+            let (at, n) = w.tie_of(first + i).unwrap_or((first + i, 1));
+            assert!(first <= at && at + n <= first + count, "a part of tie {at} of {n} is shown elsewhere");
             assert_eq!(w.shown.insert((offset / G) as u32 + i, first + i), None, "address mapped twice");
         }
         Ok(())
@@ -209,6 +210,10 @@ impl Backing for Sim {
     fn unalias(&self, offset: u64, bytes: u64) -> Result<()> {
         let mut w = self.world();
         w.calls += 1;
+        let edge = |at: u64| w.shown.get(&((at / G) as u32)).map(|&p| (p, w.tie_of(p).unwrap_or((p, 1))));
+        let (first, last) = (edge(offset), edge(offset + bytes - G));
+        assert!(first.is_none_or(|(p, (at, _))| p == at), "a part of a tie is hidden");
+        assert!(last.is_none_or(|(p, (at, n))| p + 1 == at + n), "a part of a tie is hidden");
         for i in 0..bytes / G {
             let shown = w.shown.remove(&((offset / G + i) as u32));
             w.rests(shown.expect("unmapped what was not mapped"));

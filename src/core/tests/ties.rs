@@ -20,8 +20,21 @@ impl Bench {
         }
     }
 
+    /// The granules of live blocks, and those that lie in ties with them: what no request can have.
+    pub(super) fn granules_taken(&self) -> u64 {
+        let w = self.world.lock().unwrap();
+        let mut all = BTreeSet::new();
+        for &(a, n) in self.live.iter().flat_map(|x| &x.ranges) {
+            for g in a / G..(a + n).div_ceil(G) {
+                let (at, n) = w.tie_of(g as u32).unwrap_or((g as u32, 1));
+                all.extend(at..at + n);
+            }
+        }
+        all.len() as u64
+    }
+
     /// The first granules of the ties of which a block has memory, or the granules themselves.
-    fn pieces(&self, i: usize) -> BTreeSet<u32> {
+    pub(super) fn pieces(&self, i: usize) -> BTreeSet<u32> {
         let w = self.world.lock().unwrap();
         let granules = self.live[i].ranges.iter().flat_map(|&(a, n)| a / G..(a + n).div_ceil(G));
         granules.map(|g| w.tie_of(g as u32).map_or(g as u32, |t| t.0)).collect()
@@ -137,11 +150,11 @@ fn a_limit_below_the_usual_size_is_used_to_the_end() {
 }
 
 /// A device of so many granules on which a tie has at most `tie`, from a growth on.
-fn with_ties(granules: u64, tie: u32, tie_growth: u32) -> Bench {
+pub(super) fn with_ties(granules: u64, tie: u32, tie_growth: u32) -> Bench {
     Bench::new(Config { tie, tie_growth, ..config(true, granules * G) })
 }
 
-fn sizes(b: &Bench) -> Vec<u32> {
+pub(super) fn sizes(b: &Bench) -> Vec<u32> {
     b.world.lock().unwrap().ties.values().copied().collect()
 }
 

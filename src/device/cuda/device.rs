@@ -40,6 +40,9 @@ const API_VERSION: u64 = 12_080;
 /// Hopper, by its documentation), and the first `printf` or `malloc` of a kernel takes a heap.
 const HEADROOM: u64 = 128 << 20;
 const LARGE_CARD: u64 = 4 << 30; // [B]
+/// [B] of the largest handles of mapped memory there, unless the options say otherwise; on smaller devices each granule has
+/// its own. Measured: docs/decisions/large-handles.md.
+const LARGE_HANDLE: u64 = 64 << 20;
 
 /// One device.
 pub(super) struct CudaDevice {
@@ -124,7 +127,8 @@ impl CudaDevice {
             Err(_) => promised,
         };
         let maps = granted.no_mapping.is_empty();
-        let handle = options.tie.unwrap_or(0).min(total);
+        let usual = if total >= LARGE_CARD { LARGE_HANDLE } else { 0 };
+        let handle = options.tie.unwrap_or(usual).min(total);
         let growth = options.tie_growth.unwrap_or(4 * handle);
         let tie = ((handle / GRANULE) as u32, (growth / GRANULE) as u32);
         let granules = maps.then(|| Arc::new(Granules::new(driver, &granted, total)));
