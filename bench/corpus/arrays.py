@@ -246,8 +246,8 @@ def recorded(program):
 
 def two_trainings(rng, trace):
     """Two small networks learn at once, each on a stream of its own."""
-    import train
-    interleaved(rng, trace, [(recorded(train.learning_to_learn), 0), (recorded(train.sweep_of_models), 1)])
+    import small
+    interleaved(rng, trace, [(recorded(small.learning_to_learn), 0), (recorded(small.sweep_of_models), 1)])
 
 
 def training_beside_serving(rng, trace):

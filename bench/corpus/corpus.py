@@ -29,8 +29,9 @@ KINDS = (["rng", "rec"], ["rng", "trace"])
 def modules():
     import arrays
     import serve
+    import small
     import train
-    return train, serve, arrays
+    return train, small, serve, arrays
 
 
 def programs():

@@ -1,7 +1,7 @@
 //! Free granules of other heaps: who may take them, and what the taker must wait for.
 
 use super::super::ground::{Ground, Growing};
-use super::super::heap::{Heap, STOCK, Scratch};
+use super::super::heap::{Heap, STOCK, Scratch, Source};
 use super::super::order::{Stream, not_now};
 use super::super::state::growth::Parts;
 use super::super::types::{COMMONS, NO_POOL, UNORDERED};
@@ -36,6 +36,8 @@ struct Runs {
     ties: bool,
     /// It is all that the request lacks.
     whole: bool,
+    /// Also of whole segments that had better be spared.
+    cuts: bool,
 }
 
 impl Search<'_> {
@@ -65,7 +67,8 @@ impl Search<'_> {
                     return left < missing;
                 }
                 let apart = scattering || missing == 1;
-                let runs = Runs { most: left, apart, ties: same_pool, whole: left == missing };
+                let (whole, cuts) = (left == missing, self.whole);
+                let runs = Runs { most: left, apart, ties: same_pool, whole, cuts };
                 let Some(from) = ground.take_runs(&g, giver, runs, &mut self.scratch) else {
                     g.forget_stock(pool, giver.index);
                     continue;
@@ -127,7 +130,7 @@ impl Ground {
         &self,
         g: &Growing<'_>,
         giver: &'static Heap,
-        Runs { most, apart, ties, whole }: Runs,
+        Runs { most, apart, ties, whole, cuts }: Runs,
         scratch: &mut Scratch,
     ) -> Option<From> {
         let Scratch { free_runs: runs, taken, .. } = scratch;
@@ -151,7 +154,13 @@ impl Ground {
             }
             runs.retain(|r| r.0.count > 0);
         }
-        if apart {
+        if self.config.source() == Source::OwnSegments {
+            // One run, the smallest that is enough: what is left of it serves only what fits there.
+            let spared = |id| !cuts && h.is_spared(id, GranuleRun::new(0, most as u32).extent().units);
+            runs.retain(|r| u64::from(r.0.count) >= most && !spared(r.1));
+            runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
+            runs.truncate(1);
+        } else if apart {
             runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
         } else {
             runs.retain(|r| u64::from(r.0.count) >= most);
