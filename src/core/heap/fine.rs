@@ -186,8 +186,8 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         }
     }
 
-    /// Turns a free granule into a chunk of a fine tier.
-    pub(super) fn make_chunk(&mut self, tier: Tier) -> bool {
+    /// Turns a free granule into a chunk of a fine tier. Where whole segments matter, it spares them, unless `whole`.
+    pub(super) fn make_chunk(&mut self, tier: Tier, whole: bool) -> bool {
         let maps = self.maps();
         // The highest free granule: chunks come and go with the small blocks, and would displace the large ones, which
         // fill up from below.
@@ -195,6 +195,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.state.large.walk(maps, LARGE_UNITS, |id| {
             let d = maps.desc(id);
             if let Some(run) = Extent::new(d.off(), d.units()).whole()
+                && (whole || !self.is_spared(id, LARGE_UNITS))
                 && at.is_none_or(|a| a.1.first < run.end() - 1)
             {
                 at = Some((id, run.last(1)));

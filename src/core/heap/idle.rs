@@ -14,9 +14,6 @@ use super::{HeapState, LockedHeap};
 use crate::base::sync::{AtomicI64, Ordering::Relaxed};
 use std::ops::DerefMut;
 
-/// [units] Smaller blocks are cut from whatever fits best: 1 MiB.
-pub(crate) const OWN_SEGMENT: u32 = LARGE_UNITS / 2;
-
 /// How many whole segments are passed over in search of a hole. With all of them, a program on three streams needs a
 /// device 2 % larger: an exchange of segments packs better than a hole that is far too large.
 const MOST_PASSED: u32 = 64;
@@ -162,13 +159,14 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.shared.stuck.stuck.fetch_sub(self.state.idle.counted, Relaxed);
     }
 
-    /// Whether a block of `units` may not be cut from this free one: it is a whole segment, and too much would be
-    /// stuck.
+    /// Whether `units` may not be cut from this free block: it is a whole segment, whole segments matter here, and too
+    /// much would be stuck.
     #[inline]
-    fn is_spared(&self, id: Id, units: u32) -> bool {
+    pub(crate) fn is_spared(&self, id: Id, units: u32) -> bool {
         let d = self.maps().desc(id);
         let rest = d.units() - units;
-        d.aux() == 1
+        self.state.keeps_whole
+            && d.aux() == 1
             && rest != 0
             && i64::from(rest) > self.shared.stuck.room_beside(self.state.idle.uncounted())
     }

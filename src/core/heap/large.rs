@@ -4,7 +4,6 @@
 use super::super::desc::{Desc, Id, kind, use_of};
 use super::super::shape::Tier;
 use super::super::units::{Extent, LARGE_UNITS, LARGE_UNITS_SHIFT};
-use super::idle::OWN_SEGMENT;
 use super::{HeapState, LockedHeap};
 use std::ops::DerefMut;
 
@@ -76,9 +75,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
 
     /// The same where whole segments matter.
     fn fit_sparing(&mut self, units: u32) -> Id {
-        let small = units < OWN_SEGMENT;
-        let id = if small { self.state.large.find(self.maps(), units) } else { self.find_sparing(units) };
-        let id = self.cut_from_bins(id, units);
+        let id = self.cut_from_bins(self.find_sparing(units), units);
         self.count_stuck();
         id
     }
@@ -217,7 +214,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// Like `fit_large`, but checks every free block. Where whole segments matter, it spares them as `fit_large` does,
     /// unless `whole`.
     pub(crate) fn fit_any(&mut self, units: u32, whole: bool) -> Id {
-        if self.state.keeps_whole && !whole && units >= OWN_SEGMENT {
+        if self.state.keeps_whole && !whole {
             return 0;
         }
         let maps = self.maps();

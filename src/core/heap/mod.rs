@@ -48,7 +48,7 @@ mod whole;
 
 pub(crate) use granules::FreeBlock;
 use idle::Idle;
-pub(crate) use idle::{OWN_SEGMENT, Stuck};
+pub(crate) use idle::Stuck;
 pub(crate) use scatter::{Runs, Scratch, Unscattered};
 pub(crate) use space::Space;
 pub(crate) use waiting::{Waiting, WaitingList};
@@ -417,8 +417,14 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
         if size.tier == Tier::Large {
             return self.fit_large(size.units);
         }
+        self.fit_fine(size, false)
+    }
+
+    /// The same in a fine tier. Where whole segments matter, none is cut for a new chunk that had better be spared, unless
+    /// `whole`.
+    pub(crate) fn fit_fine(&mut self, size: Size, whole: bool) -> Id {
         let id = self.fine_alloc(size.tier, size.units);
-        if id == 0 && self.make_chunk(size.tier) { self.fine_alloc(size.tier, size.units) } else { id }
+        if id == 0 && self.make_chunk(size.tier, whole) { self.fine_alloc(size.tier, size.units) } else { id }
     }
 
     /// Merges one freed block, whatever its tier. The pieces of a scattered block become free, and its range of

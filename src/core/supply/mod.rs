@@ -179,6 +179,8 @@ struct Search<'a> {
     trimmed: bool,
     /// Ties that are wholly free serve as wholes.
     ties: bool,
+    /// Nothing else is left but to cut whole segments that had better be spared.
+    whole: bool,
 }
 
 /// Why the device was not asked for more: words of the library's own, beside which it has none.
@@ -232,6 +234,7 @@ impl Ground {
                 retried: false,
                 trimmed: false,
                 ties: false,
+                whole: false,
             };
             if let Some(offset) = search.run()? {
                 return Ok(offset);
@@ -287,7 +290,7 @@ impl Search<'_> {
         let mut all = ground.merges_small_first();
         let (mut eased, mut collected) = (false, false);
         // Whole segments are cut when nothing else is left, and when one was just taken for the request.
-        let (mut whole, mut fresh) = (false, false);
+        let mut fresh = false;
         ground.note_most();
         let scarcity = match req.is_large() && req.size.units >= LARGE_UNITS {
             true => ground.note_scarcity(req.heap),
@@ -309,7 +312,7 @@ impl Search<'_> {
                     return Ok(Some(ground.finish_aligned(h, id, req, to)));
                 }
             } else if !spared {
-                let id = ground.fit_merged(&mut h, req.size, all, whole || fresh);
+                let id = ground.fit_merged(&mut h, req.size, all, self.whole || fresh);
                 if id != 0 {
                     return Ok(Some(ground.finish(h, id, req.size.tier as u32, req)));
                 }
@@ -373,9 +376,10 @@ impl Search<'_> {
                 step = DEVICE; // others gave a part, and the device may have the rest
             }
             let Some(&what) = steps.get(step) else {
-                if std::mem::replace(&mut whole, true) || ground.config.source() != Source::OwnSegments {
+                if std::mem::replace(&mut self.whole, true) || ground.config.source() != Source::OwnSegments {
                     return Ok(None);
                 }
+                step = 0; // others have some, too
                 continue;
             };
             if matches!(what, Step::Device) {
@@ -493,8 +497,12 @@ impl Ground {
             h.flush(); // small blocks may hold the last granule that is missing
             id = h.fit(size);
         }
-        if id == 0 && size.tier == Tier::Large {
-            id = h.fit_any(size.units, whole);
+        if id == 0 {
+            id = match size.tier {
+                Tier::Large => h.fit_any(size.units, whole),
+                _ if whole => h.fit_fine(size, true),
+                _ => 0,
+            };
         }
         h.count_stuck();
         id

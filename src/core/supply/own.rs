@@ -2,7 +2,7 @@
 //! a new one.
 
 use super::super::ground::{Ground, Growing};
-use super::super::heap::{Heap, OWN_SEGMENT, Source};
+use super::super::heap::{Heap, Source};
 use super::super::state::growth::Parts;
 use super::super::units::{GRANULE, LARGE_SHIFT};
 use super::Search;
@@ -11,8 +11,8 @@ use crate::base::error::Code;
 use crate::base::sort;
 use crate::base::sync::Ordering::Relaxed;
 
-/// A request of less shares a segment with others.
-const OWN_SEGMENT_BYTES: u64 = (OWN_SEGMENT as u64) << LARGE_SHIFT;
+/// [B] A request of less shares a segment with others.
+const OWN_SEGMENT: u64 = 1 << 20;
 /// [B] Such a segment, where no larger one may be had.
 const SHARED_SEGMENT: u64 = 20 << 20;
 /// The same on a small device, as a part of it.
@@ -85,7 +85,7 @@ impl Search<'_> {
         let usual = devices.min(part(USUAL_PART)).max(grown).max(least);
         if (usual - least) >> LARGE_SHIFT <= self.ground.stuck.room() {
             usual
-        } else if least >= OWN_SEGMENT_BYTES {
+        } else if least >= OWN_SEGMENT {
             least
         } else {
             part(SHARED_PART).min(SHARED_SEGMENT).max(least)

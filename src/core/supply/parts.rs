@@ -13,6 +13,8 @@ pub(super) struct Runs {
     pub most: u64, // granules
     /// In any number of runs; otherwise only that many in one.
     pub apart: bool,
+    /// Also of whole segments that had better be spared.
+    pub cuts: bool,
     /// So many granules that lie side by side, in ties or not: they serve in place. `None`: what is tied may not go in
     /// parts, as the taker has another pool.
     pub in_place: Option<u64>,
@@ -27,7 +29,7 @@ pub(super) fn parts_to_take(
     runs: &[(GranuleRun, Id)],
     wanted: Runs,
 ) -> Vec<(GranuleRun, Id)> {
-    let Runs { most, apart, in_place, ties: room } = wanted;
+    let Runs { most, apart, in_place, ties: room, .. } = wanted;
     let (mut loose, mut ties, mut lots) = (Vec::new(), Vec::new(), Vec::new());
     for &(run, id) in runs {
         let cut = g.cut_at_ties(run).into_iter();

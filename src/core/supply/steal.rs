@@ -1,11 +1,11 @@
 //! Free granules of other heaps: who may take them, and what the taker must wait for.
 
 use super::super::ground::{Ground, Growing};
-use super::super::heap::{Heap, STOCK, Scratch};
+use super::super::heap::{Heap, STOCK, Scratch, Source};
 use super::super::order::{Stream, not_now};
 use super::super::state::growth::Parts;
 use super::super::types::{COMMONS, NO_POOL, UNORDERED};
-use super::super::units::GRANULE_SHIFT;
+use super::super::units::{GRANULE_SHIFT, GranuleRun};
 use super::parts::{Runs, parts_to_take};
 use super::{Search, gained};
 use std::sync::Arc;
@@ -56,6 +56,7 @@ impl Search<'_> {
                 }
                 let runs = Runs {
                     most: left,
+                    cuts: self.whole,
                     apart: scattering || missing == 1,
                     in_place: same_pool.then(|| self.req.granules()),
                     ties: match (self.ties, same_pool) {
@@ -151,7 +152,14 @@ impl Ground {
         if g.has_ties() {
             *runs = parts_to_take(g, runs, wanted);
         } else {
-            if apart {
+            if self.config.source() == Source::OwnSegments {
+                // One run, the smallest that is enough: what is left of it serves only what fits there.
+                let spared =
+                    |id| !wanted.cuts && h.is_spared(id, GranuleRun::new(0, most as u32).extent().units);
+                runs.retain(|r| u64::from(r.0.count) >= most && !spared(r.1));
+                runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
+                runs.truncate(1);
+            } else if apart {
                 runs.sort_unstable_by_key(|r| (r.0.count, r.0.first));
             } else {
                 runs.retain(|r| u64::from(r.0.count) >= most);

@@ -39,6 +39,29 @@ fn a_whole_segment_goes_back_for_one_that_fits_while_memory_is_scarce() {
 }
 
 #[test]
+fn a_whole_segment_stays_whole_for_what_asks_for_less_while_memory_is_scarce() {
+    for (stream, bytes) in [(0, 4096), (0, MIB / 2), (1, 4096), (1, MIB / 2), (1, 2 * MIB)] {
+        let mut b = bench(64 * MIB);
+        idle(&mut b, PoolId::DEFAULT, 40 * MIB);
+        b.alloc(PoolId::DEFAULT, Some(stream), bytes).unwrap();
+        b.alloc(PoolId::DEFAULT, Some(0), 40 * MIB).unwrap_or_else(|e| panic!("{bytes} on {stream}: {e}"));
+        b.finish();
+    }
+}
+
+#[test]
+fn a_whole_segment_of_any_stream_is_cut_when_nothing_else_is_left() {
+    for (stream, bytes) in [(0, 4096), (0, MIB / 2), (1, 4096), (1, MIB / 2), (1, 2 * MIB), (1, 30 * MIB)] {
+        let mut b = bench(40 * MIB);
+        idle(&mut b, PoolId::DEFAULT, 40 * MIB);
+        b.world.lock().unwrap().fail_release = true;
+        b.alloc(PoolId::DEFAULT, Some(stream), bytes).unwrap_or_else(|e| panic!("{bytes} on {stream}: {e}"));
+        b.world.lock().unwrap().fail_release = false;
+        b.finish();
+    }
+}
+
+#[test]
 fn a_whole_segment_is_cut_where_it_cannot_go_back() {
     let mut b = bench(64 * MIB);
     b.world.lock().unwrap().fail_release = true;
