@@ -24,6 +24,24 @@ pub(crate) enum Event {
     Free { block: u32 },
 }
 
+/// When an event happened, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct When {
+    /// [ns] since some moment.
+    pub(crate) time: u64,
+    /// 0: not known.
+    pub(crate) thread: u64,
+}
+
+impl When {
+    /// What a line `# at: <ns> [<thread>]` says, if it says that.
+    fn parse(text: &str) -> Option<When> {
+        let mut words = text.split_ascii_whitespace().map(|w| w.parse().ok());
+        let time = words.next()??;
+        Some(When { time, thread: words.next().unwrap_or(Some(0))? })
+    }
+}
+
 /// A program's allocations and frees in program order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace {
@@ -41,6 +59,7 @@ pub(crate) struct Trace {
     pub(crate) lost: u64,             // events that the recording lacks, as it says
     pub(crate) is_ended: bool, // whether it says how many events there are, or were when the process exited
     pub(crate) lines: Vec<u32>, // the line of the file of each event, from 1
+    pub(crate) when: Vec<When>, // of each event; empty where nothing is known of that
 }
 
 impl Trace {
@@ -104,6 +123,7 @@ impl Trace {
                             let count = value.split(' ').next().and_then(|n| n.parse().ok());
                             b.trace.lost = count.unwrap_or(0);
                         }
+                        "at" => b.at = When::parse(value).or(b.at),
                         "step_starts" => {
                             b.trace.step_starts =
                                 value.split(',').filter_map(|s| s.trim().parse().ok()).collect();
@@ -151,6 +171,8 @@ impl Trace {
 /// A trace on its way, event by event, each checked against those before.
 pub(crate) struct Builder {
     pub(crate) trace: Trace,
+    /// Of the events that come now.
+    pub(crate) at: Option<When>,
     live: HashMap<u64, (u32, u64)>, // id -> block number, bytes
     live_bytes: u64,
 }
@@ -158,7 +180,7 @@ pub(crate) struct Builder {
 impl Builder {
     pub(crate) fn new(name: &str) -> Builder {
         let trace = Trace { name: name.to_string(), streams: 1, ..Trace::default() };
-        Builder { trace, live: HashMap::new(), live_bytes: 0 }
+        Builder { trace, at: None, live: HashMap::new(), live_bytes: 0 }
     }
 
     /// Whether a block of that id is live.
@@ -169,6 +191,9 @@ impl Builder {
     fn enter(&mut self, event: Event, line: usize) {
         self.trace.events.push(event);
         self.trace.lines.push(u32::try_from(line).unwrap_or(u32::MAX));
+        if let Some(at) = self.at {
+            self.trace.when.resize(self.trace.events.len(), at); // what came before is not later
+        }
     }
 
     /// A block is allocated, as `line` tells.
@@ -263,6 +288,15 @@ mod tests {
     fn takes_the_files_name_without_a_header() {
         let t = Trace::parse("mine", "a 7 8 0\r\nf 7\r\n").unwrap();
         assert_eq!((t.name.as_str(), t.left_live, t.streams), ("mine", 0, 1));
+    }
+
+    #[test]
+    fn times_and_threads_are_of_what_follows() {
+        let text = "a 1 8 0\n# at: 500 12\na 2 8 0\nf 1\n# at: nonsense\n# at: 700\nf 2\n";
+        let t = Trace::parse("x", text).unwrap();
+        let told: Vec<_> = t.when.iter().map(|w| (w.time, w.thread)).collect();
+        assert_eq!(told, [(500, 12), (500, 12), (500, 12), (700, 0)]);
+        assert!(Trace::parse("x", GOOD).unwrap().when.is_empty());
     }
 
     #[test]
