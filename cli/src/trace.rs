@@ -24,6 +24,24 @@ pub(crate) enum Event {
     Free { block: u32 },
 }
 
+/// Traces are text of numbers, which zstd makes 5 to 60 times smaller. What claims to be much denser than that is refused
+/// before it takes all memory; [B] what is less than that is taken in any case.
+const MOST_DENSE: u64 = 1000;
+const SMALL: u64 = 64 << 20;
+
+/// The text in zstd's data, which is no longer than `most` [B].
+fn unpacked(bytes: &[u8], most: u64) -> Result<String> {
+    let mut text = String::new();
+    let decoder = ruzstd::decoding::StreamingDecoder::new(bytes)
+        .map_err(|e| anyhow!("the zstd data cannot be read: {e}"))?;
+    decoder
+        .take(most.saturating_add(1))
+        .read_to_string(&mut text)
+        .map_err(|e| anyhow!("the zstd data is damaged or cut off: {e}"))?;
+    ensure!(text.len() as u64 <= most, "the zstd data has more than {most} bytes of text: that is no trace");
+    Ok(text)
+}
+
 /// When an event happened, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct When {
@@ -93,11 +111,8 @@ impl Trace {
                 Trace::parse(name, text)
             };
         }
-        let mut text = String::new();
-        let mut decoder = ruzstd::decoding::StreamingDecoder::new(bytes)
-            .map_err(|e| anyhow!("the zstd data cannot be read: {e}"))?;
-        decoder.read_to_string(&mut text).map_err(|e| anyhow!("the zstd data is damaged or cut off: {e}"))?;
-        Trace::parse(name, &text)
+        let most = (bytes.len() as u64).saturating_mul(MOST_DENSE).max(SMALL);
+        Trace::parse(name, &unpacked(bytes, most)?)
     }
 
     /// Parses the text of a trace.
@@ -337,6 +352,11 @@ mod tests {
         assert_eq!(t.step_starts.len(), 45);
         let e = Trace::from_bytes("x", &bytes[..bytes.len() / 2]).unwrap_err();
         assert!(format!("{e:#}").contains("zstd data"), "{e:#}");
+        // 128 KiB of one byte in each 4: a file of a megabyte would take all memory.
+        let mut bomb = b"\x28\xb5\x2f\xfd\x00\x58".to_vec();
+        (0..60).for_each(|_| bomb.extend(b"\x02\x00\x10#"));
+        let e = unpacked(&bomb, 1 << 20).unwrap_err();
+        assert!(format!("{e:#}").contains("no trace"), "{e:#}");
         let e = Trace::from_bytes("x", &[0xff, 0xfe, 0, 1]).unwrap_err();
         assert!(format!("{e:#}").contains("neither"), "{e:#}");
     }

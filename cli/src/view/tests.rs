@@ -74,6 +74,29 @@ fn damaged_traces_and_logs_are_refused_with_the_place() {
     assert!(refused > 500, "{refused}");
 }
 
+/// The same of compressed ones.
+#[test]
+fn damaged_zstd_is_refused_or_read() {
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    let text = format!("{TRACE}f 2\n").repeat(3).replace("# events: 5\n", "");
+    let good = compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
+    assert_eq!(Trace::from_bytes("x", &good).unwrap().events.len(), 18);
+    let mut refused = 0;
+    let flipped = (0..good.len() * 8).map(|n| {
+        let mut bad = good.clone();
+        bad[n / 8] ^= 1 << (n % 8);
+        bad
+    });
+    for bad in damaged(&good).chain(flipped) {
+        if let Err(e) = Trace::from_bytes("x", &bad) {
+            refused += 1;
+            let said = format!("{e:#}");
+            assert!(tells_where(&e) || said.contains("the zstd data"), "{said}: {bad:x?}");
+        }
+    }
+    assert!(refused > 500, "{refused}");
+}
+
 #[test]
 fn damaged_snapshots_are_refused_with_the_place_or_drawn() {
     let mut refused = 0;
