@@ -482,7 +482,9 @@ mod tests {
     use super::*;
 
     /// Counts what it gets, and what it does not.
-    struct Counts(Arc<(AtomicU64, AtomicU64)>);
+    struct Counts(Counted);
+
+    type Counted = Arc<(AtomicU64, AtomicU64)>;
 
     impl Sink for Counts {
         fn event(&mut self, _: &Event, _: &[u64]) {
@@ -503,10 +505,10 @@ mod tests {
         }
     }
 
-    fn tape(events: usize) -> (Arc<Tape>, Arc<(AtomicU64, AtomicU64)>) {
-        let (tape, counts) = (Tape::new(events, 0, false).unwrap(), Arc::default());
-        tape.stream_to(Box::new(Counts(Arc::clone(&counts)))).unwrap();
-        (tape, counts)
+    fn tape(events: usize) -> Result<(Arc<Tape>, Counted)> {
+        let (tape, counts) = (Tape::new(events, 0, false)?, Arc::default());
+        tape.stream_to(Box::new(Counts(Arc::clone(&counts))))?;
+        Ok((tape, counts))
     }
 
     fn record() -> [u64; WORDS] {
@@ -518,7 +520,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_stopped_while_it_writes_loses_no_event() {
-        let (tape, counts) = tape(64);
+        let (tape, counts) = tape(64).unwrap();
         let position = tape.ring.claim();
         tape.ring.push(&record(), &[]);
         std::thread::sleep(STOPPED);
@@ -531,7 +533,7 @@ mod tests {
     /// What others write is not overwritten on account of one that does not come.
     #[test]
     fn a_thread_that_never_writes_takes_no_event_of_others() {
-        let (tape, counts) = tape(64);
+        let (tape, counts) = tape(64).unwrap();
         tape.ring.claim();
         (0..40).for_each(|_| tape.ring.push(&record(), &[]));
         let until = Instant::now() + STOPPED;
@@ -545,7 +547,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_the_file_does_not_wait_for_a_stopped_thread() {
-        let (tape, counts) = tape(64);
+        let (tape, counts) = tape(64).unwrap();
         tape.ring.claim();
         tape.ring.push(&record(), &[]);
         let begun = Instant::now();

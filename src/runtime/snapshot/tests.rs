@@ -137,7 +137,7 @@ fn callers_are_in_both_forms() {
     }
     let pickle = text(SnapshotFormat::TorchPickle);
     let find = |part: &[u8]| pickle.windows(part.len()).filter(|w| *w == part).count();
-    assert_eq!((find(b"getpid"), find(b"\x03\0\0\00x0")), (1, 1), "each frame once");
+    assert_eq!((find(b"getpid"), find(b"\x03\0\0\0\x30x0")), (1, 1), "each frame once");
     assert_eq!(find(b"j\x02\x01\0\0"), 2, "two events have the stack of the first block");
     // The block with the tag has a list of its own, of frames that are there already.
     assert_eq!((find(b"j\0\x01\0\0"), find(b"j\x01\x01\0\0")), (1, 1));

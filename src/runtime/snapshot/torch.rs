@@ -148,7 +148,7 @@ impl Stacks<'_> {
             _ if tag.is_none() && frames.is_empty() => p.nothing(),
             Some(&known) if tag.is_none() => p.again(known),
             _ => {
-                let all = tag.iter().map(|t| Err(t)).chain(frames.iter().map(Ok));
+                let all = tag.iter().map(Err).chain(frames.iter().map(Ok));
                 p.list(all, |p, frame| {
                     match frame {
                         Err(tag) => tag_frame(p, tag),
