@@ -1,4 +1,6 @@
 // The history of a device and a recording of it, in C++.
+#include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -6,6 +8,8 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "millpond/millpond.hpp"
@@ -84,6 +88,100 @@ TEST(History, ARecordingIsATrace) {
   std::remove(path.c_str());
   EXPECT_THROW(device.start_record("/nonexistent/x"), millpond::Error);
   EXPECT_THROW(device.stop_record(), millpond::Error);
+}
+
+std::string path_of(const char* name) { return ::testing::TempDir() + "millpond_cpp_" + name; }
+
+std::size_t size_of_file(const std::string& path) {
+  std::ostringstream bytes;
+  bytes << std::ifstream(path, std::ios::binary).rdbuf();
+  return bytes.str().size();
+}
+
+template <typename Call>
+std::uint32_t code_of(Call call) {
+  try {
+    call();
+  } catch (const millpond::Error& e) {
+    return e.code();
+  }
+  return MILLPOND_OK;
+}
+
+TEST(History, AnObjectBeginsAndEndsIt) {
+  static_assert(!std::is_copy_constructible_v<millpond::History>);
+  static_assert(std::is_nothrow_move_constructible_v<millpond::History>);
+  static_assert(std::is_nothrow_move_assignable_v<millpond::Recording>);
+  Device device{"host", 0};
+  const std::string path = path_of("scope.history");
+  millpond::History kept;
+  EXPECT_FALSE(kept);
+  EXPECT_EQ(0u, kept.stop());
+  EXPECT_TRUE(kept.events().empty());
+  {
+    millpond::History history(device, {path, 1 << 12, 8});
+    EXPECT_TRUE(history);
+    EXPECT_EQ(MILLPOND_E_BUSY, code_of([&] { millpond::History second(device); }));
+    millpond::annotate("epoch 3");
+    { const auto block = device.allocate(1234); }
+    std::uint64_t dropped = 7;
+    const std::vector<millpond::HistoryEvent> events = history.events(&dropped);
+    EXPECT_EQ(0u, dropped);
+    std::vector<std::uint32_t> kinds;
+    for (const millpond::HistoryEvent& e : events) {
+      if (e.kind == MILLPOND_HISTORY_ANNOTATE) {
+        EXPECT_EQ("epoch 3", e.text);
+      }
+      if (e.kind == MILLPOND_HISTORY_ALLOC) {
+        EXPECT_EQ(1234u, e.requested_bytes);
+        EXPECT_FALSE(e.frames.empty());
+      }
+      if (e.kind != MILLPOND_HISTORY_SEGMENT_ALLOC) kinds.push_back(e.kind);
+    }
+    const std::vector<std::uint32_t> want{MILLPOND_HISTORY_ANNOTATE, MILLPOND_HISTORY_ALLOC,
+                                          MILLPOND_HISTORY_FREE_REQUESTED};
+    kinds.resize(std::min(kinds.size(), want.size()));  // then what the free waited for, or nothing
+    EXPECT_EQ(want, kinds);
+    kept = std::move(history);
+    EXPECT_FALSE(history);  // NOLINT: an object that was moved from is empty
+    EXPECT_TRUE(kept);
+  }
+  EXPECT_EQ(MILLPOND_E_BUSY, code_of([&] { millpond::History second(device); })) << "it goes on";
+  EXPECT_EQ(0u, kept.stop());
+  EXPECT_FALSE(kept);
+  EXPECT_EQ(3u, std::min<std::size_t>(3, kept.events().size())) << "also after the end";
+  EXPECT_GT(size_of_file(path), 100u);
+  std::remove(path.c_str());
+  { const millpond::History again(device); }
+  EXPECT_EQ(C_SUCCESS, device.start_history()) << "the destructor has ended it";
+  device.stop_history();
+  EXPECT_EQ(MILLPOND_E_SYSTEM,
+            code_of([&] { millpond::History h(device, {"/nowhere/at/all/run.history"}); }));
+}
+
+TEST(History, AnObjectBeginsAndEndsARecording) {
+  Device device{"host", 0};
+  const std::string path = path_of("scope.trace");
+  {
+    millpond::Recording recording(device, path);
+    EXPECT_EQ(MILLPOND_E_BUSY, code_of([&] { millpond::Recording second(device, path); }));
+    { const auto block = device.allocate(4321); }
+    millpond::Recording moved(std::move(recording));
+    EXPECT_EQ(0u, recording.stop());  // NOLINT: as above
+    EXPECT_EQ(0u, moved.stop());
+    EXPECT_FALSE(moved);
+  }
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  EXPECT_NE(std::string::npos, text.str().find("a 1 4321 0\n")) << text.str();
+  EXPECT_NE(std::string::npos, text.str().find("# events: 2\n")) << text.str();
+  std::remove(path.c_str());
+}
+
+TEST(History, ASignalBeginsAndEndsIt) {
+  EXPECT_EQ(MILLPOND_E_INVALID_ARGUMENT, code_of([] { millpond::history_on_signal(SIGSEGV); }));
+  EXPECT_EQ(C_SUCCESS, millpond::history_on_signal(SIGUSR2, {{}, 100, 0}));
+  EXPECT_EQ(C_SUCCESS, millpond::history_on_signal(0));
 }
 
 }  // namespace

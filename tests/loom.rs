@@ -109,6 +109,47 @@ fn biased_owner_rests_the_lock() {
     });
 }
 
+/// Lookers give the ownership back, once and then no more, while the owner comes and goes.
+#[test]
+fn biased_lookers_give_the_ownership_back() {
+    loom::model(|| {
+        let l = Arc::new(Biased::new(0u32));
+        own(&l);
+        let other = {
+            let l = l.clone();
+            thread::spawn(move || {
+                *l.look() += 1;
+                *l.look() += 1;
+            })
+        };
+        for _ in 0..3 {
+            *l.lock() += 1;
+        }
+        other.join().unwrap();
+        assert_eq!(*l.lock(), 7);
+    });
+}
+
+/// A lock that its owner gives up stays without one, though somebody looks at that moment.
+#[test]
+fn biased_lookers_do_not_undo_a_rest() {
+    loom::model(|| {
+        let l = Arc::new(Biased::new(0u32));
+        own(&l);
+        let other = {
+            let l = l.clone();
+            thread::spawn(move || *l.look() += 1)
+        };
+        let mut g = l.lock();
+        *g += 1;
+        g.rest();
+        drop(g);
+        other.join().unwrap();
+        assert!(l.enter().is_none());
+        assert_eq!(*l.lock(), 4);
+    });
+}
+
 /// Members of a list: the link, and something plain that the pusher writes and the drainer reads.
 struct Members {
     list: Remote,

@@ -6,7 +6,7 @@
 //! history.
 
 use crate::pickle::{Pickle, Value};
-use crate::trace::{Builder, Trace, shortened};
+use crate::trace::{Builder, Trace, When, shortened};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::collections::HashMap;
 
@@ -38,6 +38,7 @@ struct Entry {
     bytes: u64,
     stream: u64,
     line: usize,
+    when: Option<When>,
 }
 
 /// Streams by number, in the order in which they appear; the default one is 0.
@@ -70,11 +71,15 @@ fn build(name: &str, older: Vec<Entry>, entries: &[Entry], what: &str) -> Result
     first.sort_unstable_by_key(|e| e.address);
     first.dedup_by_key(|e| e.address);
     let before = first.len();
+    // All of them, or none: what lacks some would stand at wrong places.
+    let timed = entries.iter().all(|e| e.when.is_some());
+    b.at = entries.first().and_then(|e| e.when).filter(|_| timed);
     for e in first {
         b.alloc(e.address, e.bytes, streams.number(e.stream), e.line)?;
     }
     for e in entries {
         let place = || format!("{what} {}", e.line);
+        b.at = e.when.filter(|_| timed);
         match e.act {
             Act::Alloc => {
                 b.alloc(e.address, e.bytes, streams.number(e.stream), e.line).with_context(place)?
@@ -158,7 +163,15 @@ fn entry_of(p: &Pickle<'_>, value: &Value<'_>, line: usize) -> Result<Option<Ent
     let size = int(p, value, "size")?;
     ensure!(size <= i64::MAX as u64, "`size` is negative");
     let (address, stream) = (int(p, value, "addr")?, int(p, value, "stream")?);
-    Ok(Some(Entry { act, address, bytes: size, stream, line }))
+    let time = int(p, value, "time_us").ok().and_then(|us| us.checked_mul(1000));
+    Ok(Some(Entry {
+        act,
+        address,
+        bytes: size,
+        stream,
+        line,
+        when: time.map(|time| When { time, thread: 0 }),
+    }))
 }
 
 /// The blocks of a device that are live in the snapshot.
@@ -185,7 +198,7 @@ fn live_blocks(p: &Pickle<'_>, device: i64, most: usize) -> Result<Vec<Entry>> {
             let size = int(p, block, "size").context("a block of the snapshot")?;
             if matches!(p.field(block, "state"), Some(Value::Text("active_allocated"))) {
                 let bytes = int(p, block, "requested_size").unwrap_or(size).min(size);
-                out.push(Entry { act: Act::Alloc, address: at, bytes, stream, line: 0 });
+                out.push(Entry { act: Act::Alloc, address: at, bytes, stream, line: 0, when: None });
             }
             at = at.wrapping_add(size);
         }
@@ -193,11 +206,45 @@ fn live_blocks(p: &Pickle<'_>, device: i64, most: usize) -> Result<Vec<Entry>> {
     Ok(out)
 }
 
-/// Where the columns are that matter: action, address, size, stream.
-fn columns(head: &str) -> Option<[usize; 4]> {
+/// Where the columns are that matter.
+#[derive(Clone, Copy)]
+struct Columns {
+    /// Action, address, size, stream.
+    needed: [usize; 4],
+    /// Time, thread.
+    more: [Option<usize>; 2],
+}
+
+fn columns(head: &str) -> Option<Columns> {
     let names: Vec<&str> = head.trim_start_matches('\u{feff}').split(',').map(str::trim).collect();
     let at = |name: &str| names.iter().position(|n| n.eq_ignore_ascii_case(name));
-    Some([at("action")?, at("pointer")?, at("size")?, at("stream")?])
+    let needed = [at("action")?, at("pointer")?, at("size")?, at("stream")?];
+    Some(Columns { needed, more: [at("time"), at("thread")] })
+}
+
+/// [ns] of a day, as in `10:00:00.000001`; older releases have a third colon in place of the dot.
+fn time_of_day(text: &str) -> Option<u64> {
+    let mut parts = text.split([':', '.']);
+    let number = |t: &str| t.parse::<u64>().ok().filter(|_| t.bytes().all(|b| b.is_ascii_digit()));
+    let mut next = |most: u64| parts.next().and_then(number).filter(|&n| n < most);
+    let seconds = (next(24)? * 60 + next(60)?) * 60 + next(61)?;
+    let fraction = match parts.next() {
+        None => 0,
+        Some(digits) if digits.len() <= 9 => number(digits)? * 10u64.pow(9 - digits.len() as u32),
+        Some(_) => return None,
+    };
+    parts.next().is_none().then_some(seconds * 1_000_000_000 + fraction)
+}
+
+/// A log has times of day only: where they fall by more than half a day, the next one has begun.
+fn count_days(entries: &mut [Entry]) {
+    const DAY: u64 = 86_400 * 1_000_000_000;
+    let (mut days, mut last) = (0u64, 0);
+    for when in entries.iter_mut().filter_map(|e| e.when.as_mut()) {
+        days += u64::from(when.time + DAY / 2 < last);
+        last = when.time;
+        when.time = when.time.saturating_add(days.saturating_mul(DAY));
+    }
 }
 
 /// A trace of RMM's log: `Thread,Time,Action,Pointer,Size,Stream`.
@@ -214,15 +261,16 @@ pub(crate) fn from_csv(name: &str, text: &str) -> Result<Trace> {
         entries.extend(entry);
     }
     ensure!(!entries.is_empty(), "there is not one `allocate` or `free` in it");
+    count_days(&mut entries);
     let mut t = build(name, Vec::new(), &entries, "line")?;
     let note = std::mem::take(&mut t.source);
     t.source = format!("a log of RMM{}{note}", if note.is_empty() { "" } else { "; " });
     Ok(t)
 }
 
-fn row(columns: [usize; 4], line: &str, line_number: usize) -> Result<Option<Entry>> {
+fn row(columns: Columns, line: &str, line_number: usize) -> Result<Option<Entry>> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
-    let field = |n: usize, what: &str| match fields.get(columns[n]) {
+    let field = |n: usize, what: &str| match fields.get(columns.needed[n]) {
         Some(f) => Ok(*f),
         None => Err(anyhow!("the {what} is missing")),
     };
@@ -235,8 +283,11 @@ fn row(columns: [usize; 4], line: &str, line_number: usize) -> Result<Option<Ent
     let address = number(field(1, "pointer")?, "pointer", 16)?;
     let bytes = number(field(2, "size")?, "size", 10)?;
     let stream = number(field(3, "stream")?, "stream", 10)?;
+    let [time, thread] = columns.more.map(|n| n.and_then(|n| fields.get(n)).copied());
+    let thread = thread.and_then(|t| t.parse().ok()).unwrap_or(0);
+    let when = time.and_then(time_of_day).map(|time| When { time, thread });
     // A request of 0 bytes has no block.
-    Ok(Some(Entry { act, address, bytes, stream, line: line_number }).filter(|e| e.address != 0))
+    Ok(Some(Entry { act, address, bytes, stream, line: line_number, when }).filter(|e| e.address != 0))
 }
 
 /// A number, in hexadecimal digits where it begins with `0x` or they are usual.

@@ -24,6 +24,42 @@ pub(crate) enum Event {
     Free { block: u32 },
 }
 
+/// Traces are text of numbers, which zstd makes 5 to 60 times smaller. What claims to be much denser than that is refused
+/// before it takes all memory; [B] what is less than that is taken in any case.
+const MOST_DENSE: u64 = 1000;
+const SMALL: u64 = 64 << 20;
+
+/// The text in zstd's data, which is no longer than `most` [B].
+fn unpacked(bytes: &[u8], most: u64) -> Result<String> {
+    let mut text = String::new();
+    let decoder = ruzstd::decoding::StreamingDecoder::new(bytes)
+        .map_err(|e| anyhow!("the zstd data cannot be read: {e}"))?;
+    decoder
+        .take(most.saturating_add(1))
+        .read_to_string(&mut text)
+        .map_err(|e| anyhow!("the zstd data is damaged or cut off: {e}"))?;
+    ensure!(text.len() as u64 <= most, "the zstd data has more than {most} bytes of text: that is no trace");
+    Ok(text)
+}
+
+/// When an event happened, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct When {
+    /// [ns] since some moment.
+    pub(crate) time: u64,
+    /// 0: not known.
+    pub(crate) thread: u64,
+}
+
+impl When {
+    /// What a line `# at: <ns> [<thread>]` says, if it says that.
+    fn parse(text: &str) -> Option<When> {
+        let mut words = text.split_ascii_whitespace().map(|w| w.parse().ok());
+        let time = words.next()??;
+        Some(When { time, thread: words.next().unwrap_or(Some(0))? })
+    }
+}
+
 /// A program's allocations and frees in program order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace {
@@ -41,6 +77,7 @@ pub(crate) struct Trace {
     pub(crate) lost: u64,             // events that the recording lacks, as it says
     pub(crate) is_ended: bool, // whether it says how many events there are, or were when the process exited
     pub(crate) lines: Vec<u32>, // the line of the file of each event, from 1
+    pub(crate) when: Vec<When>, // of each event; empty where nothing is known of that
 }
 
 impl Trace {
@@ -74,11 +111,8 @@ impl Trace {
                 Trace::parse(name, text)
             };
         }
-        let mut text = String::new();
-        let mut decoder = ruzstd::decoding::StreamingDecoder::new(bytes)
-            .map_err(|e| anyhow!("the zstd data cannot be read: {e}"))?;
-        decoder.read_to_string(&mut text).map_err(|e| anyhow!("the zstd data is damaged or cut off: {e}"))?;
-        Trace::parse(name, &text)
+        let most = (bytes.len() as u64).saturating_mul(MOST_DENSE).max(SMALL);
+        Trace::parse(name, &unpacked(bytes, most)?)
     }
 
     /// Parses the text of a trace.
@@ -104,6 +138,7 @@ impl Trace {
                             let count = value.split(' ').next().and_then(|n| n.parse().ok());
                             b.trace.lost = count.unwrap_or(0);
                         }
+                        "at" => b.at = When::parse(value).or(b.at),
                         "step_starts" => {
                             b.trace.step_starts =
                                 value.split(',').filter_map(|s| s.trim().parse().ok()).collect();
@@ -151,6 +186,8 @@ impl Trace {
 /// A trace on its way, event by event, each checked against those before.
 pub(crate) struct Builder {
     pub(crate) trace: Trace,
+    /// Of the events that come now.
+    pub(crate) at: Option<When>,
     live: HashMap<u64, (u32, u64)>, // id -> block number, bytes
     live_bytes: u64,
 }
@@ -158,7 +195,7 @@ pub(crate) struct Builder {
 impl Builder {
     pub(crate) fn new(name: &str) -> Builder {
         let trace = Trace { name: name.to_string(), streams: 1, ..Trace::default() };
-        Builder { trace, live: HashMap::new(), live_bytes: 0 }
+        Builder { trace, at: None, live: HashMap::new(), live_bytes: 0 }
     }
 
     /// Whether a block of that id is live.
@@ -169,6 +206,9 @@ impl Builder {
     fn enter(&mut self, event: Event, line: usize) {
         self.trace.events.push(event);
         self.trace.lines.push(u32::try_from(line).unwrap_or(u32::MAX));
+        if let Some(at) = self.at {
+            self.trace.when.resize(self.trace.events.len(), at); // what came before is not later
+        }
     }
 
     /// A block is allocated, as `line` tells.
@@ -266,6 +306,15 @@ mod tests {
     }
 
     #[test]
+    fn times_and_threads_are_of_what_follows() {
+        let text = "a 1 8 0\n# at: 500 12\na 2 8 0\nf 1\n# at: nonsense\n# at: 700\nf 2\n";
+        let t = Trace::parse("x", text).unwrap();
+        let told: Vec<_> = t.when.iter().map(|w| (w.time, w.thread)).collect();
+        assert_eq!(told, [(500, 12), (500, 12), (500, 12), (700, 0)]);
+        assert!(Trace::parse("x", GOOD).unwrap().when.is_empty());
+    }
+
+    #[test]
     fn complaints_name_line_and_cause() {
         for (text, wants) in [
             ("# x\na 1 8 0\nq 1\n", "line 3: `q 1`: a line starts with"),
@@ -303,6 +352,11 @@ mod tests {
         assert_eq!(t.step_starts.len(), 45);
         let e = Trace::from_bytes("x", &bytes[..bytes.len() / 2]).unwrap_err();
         assert!(format!("{e:#}").contains("zstd data"), "{e:#}");
+        // 128 KiB of one byte in each 4: a file of a megabyte would take all memory.
+        let mut bomb = b"\x28\xb5\x2f\xfd\x00\x58".to_vec();
+        (0..60).for_each(|_| bomb.extend(b"\x02\x00\x10#"));
+        let e = unpacked(&bomb, 1 << 20).unwrap_err();
+        assert!(format!("{e:#}").contains("no trace"), "{e:#}");
         let e = Trace::from_bytes("x", &[0xff, 0xfe, 0, 1]).unwrap_err();
         assert!(format!("{e:#}").contains("neither"), "{e:#}");
     }

@@ -23,7 +23,7 @@ const HISTORY: &[u8] = b"MPHIST\r\n";
 
 /// How a file is to be read.
 pub(crate) struct How<'a> {
-    /// Callers of a history get the names of functions.
+    /// Callers of a history or a snapshot get the names of functions.
     pub(crate) symbols: bool,
     /// A pickle is replayed, like any other trace, and not shown as it is.
     pub(crate) replay: bool,
@@ -48,7 +48,7 @@ pub(crate) fn read(path: &Path, how: &How<'_>) -> Result<Record> {
         return Ok(history::record(&title, &history));
     }
     if snapshot::is_json(&bytes) {
-        return snapshot::record(&title, &bytes).with_context(place);
+        return snapshot::record(&title, &bytes, how.symbols).with_context(place);
     }
     if foreign::is_pickle(&bytes) && !how.replay {
         return torch::record(&title, &bytes, how.ordinal).with_context(place);

@@ -818,11 +818,13 @@ C_Status millpond_device_set_budget(millpond_device *device,
 
 /**
  * The account of all pools of the device together. The caller sets `inout_stats->struct_size`; as much as
- * fits is written.
+ * fits is written. It may be read some hundred times a second at no cost to those who allocate; a reader in a tight loop
+ * holds them up (docs/performance.md).
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */
-C_Status millpond_device_get_stats(const millpond_device *device, millpond_stats *inout_stats);
+C_Status millpond_device_get_stats(const millpond_device *device,
+                                   millpond_stats *inout_stats);
 
 /**
  * Resets the peaks of the device's account to the current values.

@@ -6,6 +6,7 @@
 //   cpp/statistics.hpp  statistic(), quantile(): numbers of statistics
 //   cpp/device.hpp   DeviceTypes, Device, configure_host(), finalize()
 //   cpp/callbacks.hpp  OomCallback, OomHandler, BlockHook
+//   cpp/history.hpp  History, Recording, annotate(), history_on_signal()
 //   cpp/stream.hpp   StreamView, Stream, Event
 //   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, HostRegistration,
 //                    DevicePtr, make_device_array()
@@ -30,6 +31,7 @@
 #include "millpond/cpp/device.hpp"
 #include "millpond/cpp/dlpack.hpp"
 #include "millpond/cpp/error.hpp"
+#include "millpond/cpp/history.hpp"
 #include "millpond/cpp/memory.hpp"
 #include "millpond/cpp/places.hpp"
 #include "millpond/cpp/pmr.hpp"

@@ -13,16 +13,20 @@
 //! no thread ever becomes owner, and this is a plain spin lock. Where it is refused later (a sandbox that was
 //! set up after us), `barrier::heavy` falls back to another way, and no thread becomes owner any more.
 //!
+//! Who only looks (a reader of statistics) gives the ownership back when it leaves, unless others do so all the time: the
+//! owner loses a few microseconds by it, and not its right.
+//!
 //! Each thread that was ever owner has a *seat* of its own in the lock, which no other thread writes. A thread whose
 //! ownership was revoked may have been stopped between reading `owner` and storing `INSIDE`. When it goes on, it
-//! notices and clears `INSIDE` in its own seat, which nobody reads by then. So it never disturbs a later owner,
-//! however long it was stopped, even if it never runs again.
+//! notices and clears `INSIDE` in its own seat, which nobody reads by then, or has its ownership back and is inside. So
+//! it never disturbs a later owner, however long it was stopped, even if it never runs again.
 
 use crate::base::sync::waited;
 use crate::base::sync::{
     AtomicBool, AtomicPtr, AtomicU64, Ordering, UnsafeCell, pause, set_flag, thread_token,
 };
 use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
 
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 mod barrier;
@@ -34,6 +38,11 @@ mod barrier;
 const STREAK: u32 = if cfg!(loom) { 1 } else { 32 };
 /// The number of revocations after which that no longer doubles.
 const MAX_LOSSES: u32 = if cfg!(loom) { 0 } else { 12 };
+
+/// So many lookers in a row give the ownership back, and more only after that time: a reader in a tight loop would have
+/// the owner's processor interrupted all the time, at a higher price than that of a lock without an owner.
+const LOOKS: u32 = if cfg!(loom) { 1 } else { 8 };
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// The lock's record of a thread that is or was its owner. It has a cache line of its own, since the thread writes
 /// it at each entry.
@@ -80,10 +89,12 @@ pub struct Biased<T> {
 
 #[derive(Debug)]
 struct Guarded<T> {
-    last: u64,   // token of the last thread that took the lock the usual way
-    streak: u32, // how often in a row that thread did
-    losses: u32, // how often an owner was revoked
-    rested: u64, // token of the owner that gave the lock up by `rest`; 0: none
+    last: u64,               // token of the last thread that took the lock the usual way
+    streak: u32,             // how often in a row that thread did
+    losses: u32,             // how often an owner was revoked
+    rested: u64,             // token of the owner that gave the lock up by `rest`; 0: none
+    looks: u32,              // how often an owner was revoked and got its ownership back
+    looked: Option<Instant>, // when that began to be counted
     #[expect(clippy::vec_box, reason = "the owner word points to them: they must not move")]
     seats: Vec<Box<Seat>>, // of every thread that was ever owner
     value: T,
@@ -105,8 +116,21 @@ pub struct OwnerGuard<'a, T> {
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     lock: &'a Biased<T>,
-    seat: Option<&'a Seat>, // set if the owner holds it: the owner's seat
-    rest: bool,             // clear the owner when this is dropped
+    seat: Option<&'a Seat>,  // set if the owner holds it: the owner's seat
+    rest: bool,              // clear the owner when this is dropped
+    owner: Option<&'a Seat>, // who was revoked, and is owner again when this is dropped
+}
+
+impl<T> Guarded<T> {
+    /// Whether one more looker may give the ownership back.
+    fn may_give_back(&mut self) -> bool {
+        #[cfg(not(loom))]
+        if self.looked.is_none_or(|began| began.elapsed() >= AGAIN) {
+            (self.looks, self.looked) = (0, Some(Instant::now()));
+        }
+        self.looks += 1;
+        self.looks <= LOOKS
+    }
 }
 
 /// The seat of no thread.
@@ -131,6 +155,8 @@ impl<T> Biased<T> {
                 streak: 0,
                 losses: 0,
                 rested: 0,
+                looks: 0,
+                looked: None,
                 seats: Vec::new(),
                 value,
             }),
@@ -160,9 +186,9 @@ impl<T> Biased<T> {
         }
         seat.enter(me);
         barrier::light();
-        if self.owner.load(Ordering::Relaxed) == at {
-            // What earlier holders did is visible: this thread became owner while it held `taken`, and only it has
-            // held the lock since.
+        // Acquire: with the Release of a looker that has given the ownership back since then. What earlier holders did is
+        // visible: this thread became owner while it held `taken`, and only it and such lookers have held the lock since.
+        if self.owner.load(Ordering::Acquire) == at {
             return Some(OwnerGuard { lock: self, seat });
         }
         seat.leave();
@@ -178,15 +204,21 @@ impl<T> Biased<T> {
         }
     }
 
-    /// Takes the lock to read what it guards. Unlike [`lock`](Self::lock), it never makes the thread the owner.
+    /// Takes the lock to read what it guards. Unlike [`lock`](Self::lock), it never makes the thread the owner, and an owner
+    /// is owner again afterwards, unless there are many lookers.
     pub fn look(&self) -> Guard<'_, T> {
-        match self.enter() {
-            Some(g) => g.into(),
+        let mut guard = match self.enter() {
+            Some(g) => return g.into(),
             None => self.take_plainly(),
+        };
+        // Without the barrier there are to be no owners any more: each revocation is dear then.
+        if guard.owner.is_some() && (!barrier::works() || !guard.parts().may_give_back()) {
+            guard.loses_owner();
         }
+        guard
     }
 
-    /// Takes the lock the usual way, and revokes its owner if it has one.
+    /// Takes the lock the usual way, and revokes its owner if it has one. The caller says what becomes of that.
     #[inline(never)]
     fn take_plainly(&self) -> Guard<'_, T> {
         // The Acquire in `set_flag` pairs with the Release in `Guard::drop` and in `make_owner`.
@@ -203,7 +235,7 @@ impl<T> Biased<T> {
                 }
             });
         }
-        let mut guard = Guard { lock: self, seat: None, rest: false };
+        let mut guard = Guard { lock: self, seat: None, rest: false, owner: None };
         // Acquire pairs with the Release of an owner that called `rest`: what it did under the lock is visible.
         let owner = self.seat(self.owner.load(Ordering::Acquire)).filter(|s| s.token() != 0);
         if let Some(seat) = owner {
@@ -218,9 +250,8 @@ impl<T> Biased<T> {
                 barrier::heavy();
                 Self::wait_until_out(seat);
             });
-            let g = guard.parts();
-            g.losses = (g.losses + 1).min(MAX_LOSSES);
-            g.streak = 0;
+            // One that has given the lock up meanwhile is to come through `lock`.
+            guard.owner = Some(seat).filter(|s| guard.parts().rested != s.token());
         }
         guard
     }
@@ -232,6 +263,7 @@ impl<T> Biased<T> {
         if guard.seat.is_some() {
             return guard;
         }
+        guard.loses_owner();
         let me = thread_token();
         let g = guard.parts();
         if g.last != me {
@@ -263,7 +295,7 @@ impl<'a, T> From<OwnerGuard<'a, T>> for Guard<'a, T> {
     fn from(g: OwnerGuard<'a, T>) -> Self {
         let (lock, seat) = (g.lock, g.seat);
         std::mem::forget(g);
-        Guard { lock, seat: Some(seat), rest: false }
+        Guard { lock, seat: Some(seat), rest: false, owner: None }
     }
 }
 
@@ -320,11 +352,20 @@ impl<'a, T> Guard<'a, T> {
         self
     }
 
+    /// Who was revoked has lost its ownership for good.
+    fn loses_owner(&mut self) {
+        if self.owner.take().is_some() {
+            let g = self.parts();
+            g.losses = (g.losses + 1).min(MAX_LOSSES);
+            g.streak = 0;
+        }
+    }
+
     /// Clears the owner when this guard is dropped, so that the next entry of any thread goes through
     /// [`Biased::lock`]. If that thread is the former owner, it becomes owner again at once.
     pub fn rest(&mut self) {
-        let owner = self.seat.map(Seat::token);
-        self.rest = owner.is_some();
+        self.rest = self.seat.is_some();
+        let owner = self.seat.or(self.owner.take()).map(Seat::token);
         if let Some(token) = owner {
             self.parts().rested = token;
         }
@@ -365,6 +406,10 @@ impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         let Some(seat) = self.seat else {
+            if let Some(owner) = self.owner {
+                // Release pairs with both loads in `enter`: the owner finds what was done here.
+                self.lock.owner.store(std::ptr::from_ref(owner).cast_mut(), Ordering::Release);
+            }
             // Release pairs with the Acquire in `set_flag`.
             return self.lock.taken.store(false, Ordering::Release);
         };
@@ -378,178 +423,4 @@ impl<T> Drop for Guard<'_, T> {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    fn own<T>(l: &Biased<T>) {
-        for _ in 0..=STREAK << MAX_LOSSES {
-            drop(l.lock());
-        }
-    }
-
-    #[test]
-    fn a_lone_thread_becomes_owner_and_loses_it_to_another() {
-        let l = Biased::new(0u64);
-        assert!(l.enter().is_none());
-        own(&l);
-        assert_eq!(l.enter().is_some(), barrier::works());
-        std::thread::scope(|s| {
-            s.spawn(|| *l.lock() += 1);
-        });
-        assert!(l.enter().is_none());
-        assert_eq!(*l.lock(), 1);
-    }
-
-    #[test]
-    fn owner_and_others_exclude_each_other() {
-        let l = Biased::new((0u64, 0u64));
-        let turns = 200_000u64;
-        std::thread::scope(|s| {
-            s.spawn(|| {
-                for i in 0..turns {
-                    let mut g = l.lock();
-                    g.0 += 1;
-                    std::hint::black_box(i);
-                    g.1 += 1;
-                }
-            });
-            for _ in 0..2 {
-                s.spawn(|| {
-                    for i in 0..turns / 100 {
-                        let mut g = l.lock();
-                        assert_eq!(g.0, g.1);
-                        g.0 += 1;
-                        std::hint::black_box(i);
-                        g.1 += 1;
-                        drop(g);
-                        if i % 16 == 0 {
-                            std::thread::yield_now();
-                        }
-                    }
-                });
-            }
-        });
-        assert_eq!(*l.lock(), (turns + turns / 50, turns + turns / 50));
-    }
-
-    #[test]
-    fn four_threads_take_turns_at_owning() {
-        let l = Biased::new([0u64; 2]);
-        // Long runs of one thread, so that there are owners, at other times than those of the other threads.
-        let (rounds, run) = (40u64, 2_000u64);
-        std::thread::scope(|s| {
-            for t in 0..4u64 {
-                let l = &l;
-                s.spawn(move || {
-                    for round in 0..rounds {
-                        for _ in 0..run / (1 + (t + round) % 4) {
-                            let mut g = l.lock();
-                            assert_eq!(g[0], g[1]);
-                            g[0] += 1;
-                            std::hint::black_box(&mut *g);
-                            g[1] += 1;
-                        }
-                        if (t + round) % 2 == 0 {
-                            std::thread::yield_now();
-                        }
-                    }
-                });
-            }
-        });
-        let each: u64 = (1..=4).map(|d| rounds / 4 * (run / d)).sum();
-        assert_eq!(*l.lock(), [4 * each; 2]);
-    }
-
-    #[test]
-    fn a_thread_that_lost_the_lock_and_stays_away_is_no_hindrance() {
-        let l = Biased::new(());
-        own(&l);
-        let owns_there = || {
-            std::thread::scope(|s| {
-                let t = s.spawn(|| {
-                    own(&l);
-                    l.enter().is_some()
-                });
-                t.join().unwrap()
-            })
-        };
-        // This thread lost the lock and may be on its way in, for all that the others know.
-        for _ in 0..3 {
-            assert_eq!(owns_there(), barrier::works());
-        }
-    }
-
-    #[test]
-    fn a_rested_lock_has_no_owner_until_the_next_entry() {
-        let l = Biased::new(0u64);
-        own(&l);
-        let mut g = l.lock();
-        g.rest();
-        *g += 1;
-        drop(g);
-        assert!(l.enter().is_none());
-        drop(l.lock());
-        assert_eq!(l.enter().is_some(), barrier::works(), "its owner is it again at once");
-        let mut g = l.lock();
-        g.rest();
-        drop(g);
-        std::thread::scope(|s| {
-            s.spawn(|| {
-                *l.lock() += 1;
-                assert!(l.enter().is_none(), "another thread has to come by more often");
-            });
-        });
-        assert_eq!(*l.lock(), 2);
-    }
-
-    #[test]
-    fn resting_and_taking_exclude_each_other() {
-        let l = Biased::new([0u64; 2]);
-        let turns = 20_000u64;
-        std::thread::scope(|s| {
-            for t in 0..2u64 {
-                let l = &l;
-                s.spawn(move || {
-                    for i in 0..turns {
-                        let mut g = l.lock();
-                        assert_eq!(g[0], g[1]);
-                        g[0] += 1;
-                        std::hint::black_box(&mut *g);
-                        g[1] += 1;
-                        if (i + t) % 3 == 0 {
-                            g.rest();
-                        }
-                        drop(g);
-                        if i % 64 == 0 {
-                            std::thread::yield_now();
-                        }
-                    }
-                });
-            }
-        });
-        assert_eq!(*l.lock(), [2 * turns; 2]);
-    }
-
-    #[cfg(all(target_os = "linux", not(miri)))]
-    #[test]
-    fn the_barrier_without_the_call_leaves_the_thread_where_it_may_run() {
-        let processors = || std::thread::available_parallelism().unwrap();
-        let before = processors();
-        barrier::heavy_as_if_refused();
-        assert_eq!(processors(), before);
-    }
-
-    #[test]
-    fn a_guard_of_the_owner_keeps_another_out() {
-        let l = Biased::new(0u64);
-        own(&l);
-        let Some(mut g) = l.enter() else { return };
-        std::thread::scope(|s| {
-            let t = s.spawn(|| *l.lock());
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            *g = 7;
-            drop(g);
-            assert_eq!(t.join().unwrap(), 7);
-        });
-    }
-}
+mod tests;

@@ -76,7 +76,18 @@ impl Ring {
         if N >= self.stride {
             return; // there is no room for such a record
         }
-        let position = self.head.fetch_add(1, Ordering::Relaxed);
+        self.put(self.claim(), record, more);
+    }
+
+    /// The first step of `push`: the position is this record's, and readers wait for it.
+    #[inline(always)]
+    pub(crate) fn claim(&self) -> u64 {
+        self.head.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The second step. The record has less words than a slot.
+    #[inline(always)]
+    pub(crate) fn put<const N: usize>(&self, position: u64, record: &[u64; N], more: &[u64]) {
         let at = (position & self.mask) as usize * self.stride;
         // To the end of the ring: no more is written than there are words.
         let Some((state, words)) = self.slots.get(at..).and_then(<[_]>::split_first) else { return };

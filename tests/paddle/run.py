@@ -58,6 +58,7 @@ RUNS = [
     ("train", "segments", {"MILLPOND_HOST_MAPPING": "0"}),
     ("out_of_memory", "", {"MILLPOND_HOST_CAPACITY": "64M"}),
     ("out_of_memory_status", "", {"MILLPOND_HOST_CAPACITY": "64M", "MILLPOND_PLUGIN_OOM": "status"}),
+    ("out_of_memory_report", "", {"MILLPOND_HOST_CAPACITY": "64M"}),
     ("loader", "", {}),
     ("quiet", "", {}),
     ("record", "", {}),

@@ -433,6 +433,28 @@ def others(browser, folder):
         fits(page, 600)
         clean(page)
         page.close()
+    with check("a pickle of Millpond's fits, with all its options, and is grouped by its tags"):
+        page = of("small_snapshot.pickle")
+        true("latency_histograms:" in text(page, "#facts"), text(page, "#facts"))
+        same(page.value("document.querySelector('#by').value"), "tag")
+        for width in [1600, 600]:
+            page.resize(width)
+            page.settle()
+            fits(page, width)
+        clean(page)
+        page.close()
+    with check("a log of RMM's has its own times and threads"):
+        page = of("rmm.csv")
+        same(page.value("document.querySelector('#axis').value"), "time")
+        told = text(page, "#tiles")
+        true("90.000 s" in told, told)
+        choose(page, "#by", "thread")
+        same(page.value(HOLDERS), {"4711": ["1", "1.00 MiB"], "4712": ["1", "2.00 MiB"]})
+        page.click_on("#blocks tbody button")
+        story = text(page, "#story")
+        true("4712" in story and "90.000 s" in story, story)
+        clean(page)
+        page.close()
     with check("a trace is replayed, along events, with its steps and lines"):
         page = of("fasterrcnn_train.trace.zst")
         told = text(page, "main")
@@ -545,8 +567,11 @@ def main():
         subprocess.run([target / "examples/view_samples", folder, *more], check=True)
         program_file = (folder / "program.history").read_bytes()
         (folder / "cut.history").write_bytes(program_file[:len(program_file) * 2 // 3])
-        inputs = sorted(folder.glob("*.history")) + sorted(folder.glob("*.json")) + [ROOT / "traces/fasterrcnn_train.trace.zst",
-                                                                                          ROOT / "cli/tests/torch/segments.pickle"]
+        (folder / "rmm.csv").write_text("Thread,Time,Action,Pointer,Size,Stream\n4711,23:59:00.0,allocate,0x10,1048576,0\n"
+                                        "4712,00:00:30.0,allocate,0x20,2097152,0\n4711,00:00:31.5,free,0x10,1048576,0\n")
+        inputs = sorted(folder.glob("*.history")) + sorted(folder.glob("*.json")) + [
+            ROOT / "traces/fasterrcnn_train.trace.zst", ROOT / "cli/tests/torch/segments.pickle",
+            ROOT / "torch/tests/small_snapshot.pickle", folder / "rmm.csv"]
         for path in inputs:
             subprocess.run([command, "view", path, "-o", folder / f"{path.name}.html"], check=True, capture_output=True)
         with Browser() as browser:

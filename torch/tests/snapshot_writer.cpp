@@ -26,6 +26,7 @@ void run(const std::string& folder, bool mapping) {
   millpond_history_options history{};
   history.struct_size = sizeof history;
   history.event_count = 1 << 16;
+  history.frame_count = 12;
   millpond::check(millpond_device_history_start(device.get(), &history));
   const millpond::Pool own(device, 0, "weights");
   const millpond::Stream stream(device);

@@ -22,7 +22,7 @@ pub(crate) struct ViewArgs {
     /// Write a trace for Perfetto (ui.perfetto.dev), too: counters, events, waits, and the life of large blocks
     #[arg(long, value_name = "FILE.pftrace")]
     perfetto: Option<PathBuf>,
-    /// Tell the callers in a history by the names of functions, which binutils' addr2line finds
+    /// Tell the callers in a history or a snapshot by the names of functions, which binutils' addr2line finds
     #[arg(long)]
     symbols: bool,
     /// Replay what PyTorch's history asked for on a device of Millpond's, instead of showing what PyTorch did

@@ -205,6 +205,8 @@ fn a_log_of_rmm_becomes_a_trace() {
         ]
     );
     assert_eq!(t.lines, [7, 2, 4, 5, 7]);
+    let when: Vec<_> = t.when.iter().map(|w| (w.time - 36_000_000_000_000, w.thread)).collect();
+    assert_eq!(when, [(1000, 12), (1000, 12), (3000, 13), (4000, 12), (6000, 13)]);
     assert_eq!(t.source, "a log of RMM; blocks older than the record: 1, 1 of them freed in it");
     for (rows, wants) in [
         ("", "not one `allocate`"),
@@ -217,6 +219,23 @@ fn a_log_of_rmm_becomes_a_trace() {
     ] {
         let e = error_of(format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}\n").as_bytes());
         assert!(e.contains(wants), "`{e}` does not contain `{wants}`");
+    }
+}
+
+#[test]
+fn times_of_a_log_go_on_after_midnight_or_are_left_out() {
+    let log = |times: [&str; 3]| {
+        let rows: Vec<_> =
+            times.iter().enumerate().map(|(n, t)| format!("7,{t},allocate,0x{n}1,8,0\n")).collect();
+        let text = format!("Thread,Time,Action,Pointer,Size,Stream\n{}", rows.concat());
+        Trace::from_bytes("x", text.as_bytes()).unwrap().when
+    };
+    let seconds = |times| log(times).iter().map(|w| w.time / 1_000_000_000).collect::<Vec<_>>();
+    assert_eq!(seconds(["23:59:58.5", "23:59:58:400000", "00:00:01.0"]), [86_398, 86_398, 86_401]);
+    for wrong in
+        ["", "noon", "24:00:00.0", "10:00", "10:00:00.0.0", "10:00:-1.0", "1:2:3.0123456789", "9:9:9."]
+    {
+        assert!(log(["10:00:00.0", wrong, "10:00:00.0"]).is_empty(), "{wrong}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::record::{Block, Builder, Kind, Mark, NEVER, Range, Record, Use};
 use crate::history::History;
+use crate::trace::When;
 use crate::units;
 use millpond::runtime::{Event, EventKind, HistoryEvent};
 use std::collections::HashMap;
@@ -15,6 +16,8 @@ pub(super) struct Reading<'a> {
     pub(super) calls: &'a [(u32, u32)],
     /// Calls at which a step of the program begins.
     pub(super) steps: &'a [u64],
+    /// Of each call: when and in which thread the trace has it. Empty where it does not say.
+    pub(super) when: &'a [When],
 }
 
 /// The events of a history.
@@ -71,8 +74,21 @@ impl Reader<'_> {
         self.b.record.stacks.number(stack)
     }
 
+    /// As the trace has it, where that does: of what comes before a call, that of the call.
+    fn time(&self, e: &Event) -> u64 {
+        let n = self.calls - u64::from(e.kind == EventKind::FreeCompleted && self.calls > 0);
+        let told = usize::try_from(n).ok().and_then(|n| self.how.when.get(n)).or(self.how.when.last());
+        told.map_or(e.time, |w| w.time)
+    }
+
     fn thread(&mut self, e: &Event) -> u32 {
-        self.b.record.threads.number(e.thread.to_string())
+        let told = usize::try_from(self.calls).ok().and_then(|n| self.how.when.get(n)).map(|w| w.thread);
+        match told {
+            Some(0) => 0,
+            Some(n) => self.b.record.threads.number(n.to_string()),
+            None if !self.how.when.is_empty() => 0,
+            None => self.b.record.threads.number(e.thread.to_string()),
+        }
     }
 
     /// Of a request, or of the block that it has got.
@@ -133,7 +149,7 @@ impl Reader<'_> {
         {
             return false;
         }
-        let now = self.b.moment(e.time);
+        let now = self.b.moment(self.time(e));
         if matches!(e.kind, EventKind::Alloc | EventKind::FreeRequested)
             && let Ok(n) = self.how.steps.binary_search(&self.calls)
         {
@@ -235,7 +251,8 @@ mod tests {
         free.event.at_once = true;
         let events = vec![event(SegmentAlloc, 64, 64), event(Alloc, 64, 8), free, event(Alloc, 64, 16)];
         let h = history(events);
-        let how = Reading { most_calls: Some(2), calls: &[(5, 11), (5, 12), (6, 13)], steps: &[0, 1] };
+        let how =
+            Reading { most_calls: Some(2), calls: &[(5, 11), (5, 12), (6, 13)], steps: &[0, 1], when: &[] };
         let r = read("x", &h, how);
         assert_eq!((r.blocks.len(), r.last()), (1, 3), "what comes after the trace's calls is left out");
         let b = &r.blocks[0];
@@ -243,6 +260,22 @@ mod tests {
         assert_eq!(r.streams.get(b.stream).unwrap(), "stream 5");
         let steps: Vec<_> = r.marks.iter().map(|m| (m.moment, m.text.as_str())).collect();
         assert_eq!(steps, [(2, "step 1"), (3, "step 2")]);
+    }
+
+    #[test]
+    fn a_trace_lends_times_and_threads() {
+        use EventKind::{Alloc, FreeCompleted, FreeRequested, SegmentAlloc};
+        let all = [SegmentAlloc, Alloc, FreeRequested, FreeCompleted, Alloc];
+        let events: Vec<_> = all.iter().map(|&k| event(k, 64, 8)).collect();
+        let when = [(500, 12), (700, 0), (900, 13)].map(|(time, thread)| When { time, thread });
+        let how = Reading { calls: &[(0, 1), (0, 2), (0, 3)], when: &when, ..Reading::default() };
+        let r = read("x", &history(events), how);
+        assert_eq!(r.times, [0, 0, 0, 200, 200, 400]);
+        let thread = |n: u32| r.threads.get(n).unwrap().as_str();
+        assert_eq!(
+            (thread(r.blocks[0].thread), r.blocks[0].freed_by, thread(r.blocks[1].thread)),
+            ("12", 0, "13")
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! A record from a trace: the trace is replayed, and the device's history of that is the record. The times are those of the
-//! replay, so moments are counted; streams and lines are those of the trace.
+//! A record from a trace: the trace is replayed, and the device's history of that is the record. Streams and lines are those
+//! of the trace, and so are times and threads where it has them; else moments are counted.
 
 use super::history::{Reading, read};
 use super::record::Record;
@@ -10,7 +10,7 @@ use crate::probe::Setup;
 use crate::progress::Progress;
 use crate::replay::{self, Plan};
 use crate::touch::{Check, Touch};
-use crate::trace::{Event, Trace};
+use crate::trace::{Event, Trace, When};
 use crate::units;
 use anyhow::{Result, bail};
 use millpond::runtime::{self, HistoryFile, HistoryOptions};
@@ -40,11 +40,16 @@ pub(super) fn record(trace: &Trace, setup: &Setup, capacity: Option<u64>) -> Res
     let whole = history.file.dropped == 0;
     let calls = Calls::of(trace, outcome.operations);
     let how = match whole {
-        true => Reading { most_calls: Some(calls.done), calls: &calls.all, steps: &calls.steps },
+        true => Reading {
+            most_calls: Some(calls.done),
+            calls: &calls.all,
+            steps: &calls.steps,
+            when: &calls.when,
+        },
         false => Reading::default(),
     };
     let mut r = read(&trace.name, &history, how);
-    r.timed = false;
+    r.timed = whole && !calls.when.is_empty();
     if !trace.source.is_empty() {
         r.fact("trace", trace.source.clone());
     }
@@ -69,6 +74,8 @@ fn replay_quietly(trace: &Trace, device: Device, streams: bool) -> Result<replay
 struct Calls {
     /// The stream and the line of each.
     all: Vec<(u32, u32)>,
+    /// When and where each was, if the trace says so.
+    when: Vec<When>,
     /// Those at which a step begins.
     steps: Vec<u64>,
     /// How many of them are among the first `done` operations of the trace.
@@ -78,7 +85,12 @@ struct Calls {
 impl Calls {
     fn of(trace: &Trace, done: u64) -> Calls {
         let mut blocks = Vec::with_capacity(trace.allocs as usize);
-        let mut c = Calls { all: Vec::with_capacity(trace.events.len()), steps: Vec::new(), done: 0 };
+        let mut c = Calls {
+            all: Vec::with_capacity(trace.events.len()),
+            when: Vec::new(),
+            steps: Vec::new(),
+            done: 0,
+        };
         let mut steps = trace.step_starts.iter().peekable();
         for (n, (event, &line)) in trace.events.iter().zip(&trace.lines).enumerate() {
             while steps.next_if(|&&s| s <= n as u64).is_some() {
@@ -93,6 +105,7 @@ impl Calls {
             };
             if bytes > 0 {
                 c.all.push((stream, line));
+                c.when.extend(trace.when.get(n));
                 c.done += u64::from((n as u64) < done);
             }
         }

@@ -2,10 +2,11 @@
 //! blocks and segments of the snapshot itself say how it is at the end, and know more.
 
 use super::record::{Block, Builder, Kind, Mark, NEVER, Range, Record};
-use crate::units;
+use crate::{symbols, units};
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 
 /// The version of the form that is read.
 const VERSION: u64 = 1;
@@ -24,7 +25,20 @@ struct Snapshot {
     account: Option<Account>,
     segments: Vec<Segment>,
     #[serde(default)]
+    frames: Vec<Frame>,
+    #[serde(default)]
+    stacks: Vec<Vec<usize>>,
+    #[serde(default)]
     events: Vec<Event>,
+}
+
+/// A caller.
+#[derive(Deserialize)]
+struct Frame {
+    #[serde(default)]
+    module: String,
+    offset: u64,
+    function: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -65,6 +79,8 @@ struct Placed {
     requested_bytes: u64,
     state: String,
     tag: Option<String>,
+    #[serde(default)]
+    stack: usize,
 }
 
 #[derive(Deserialize)]
@@ -75,6 +91,49 @@ struct Event {
     address: u64,
     size_bytes: u64,
     stream: u64,
+    #[serde(default)]
+    stack: usize,
+}
+
+/// The most callers that all stacks of a snapshot have together.
+const MOST_CALLERS: usize = 1 << 26;
+
+/// What each caller is called, the innermost of what is inlined there first: by `addr2line`, if that is wanted and knows it.
+fn names(frames: &[Frame], symbols: bool) -> Result<Vec<Vec<String>>> {
+    let mut by_module: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for f in frames.iter().filter(|f| symbols && !f.module.is_empty()) {
+        by_module.entry(&f.module).or_default().push(f.offset);
+    }
+    let mut found = HashMap::new();
+    for (module, offsets) in
+        by_module.iter().filter(|(path, _)| symbols::Module::read(Path::new(path)).is_some())
+    {
+        found.insert(*module, symbols::names(module, offsets)?);
+    }
+    let name = |f: &Frame| match (found.get(&f.module[..]).and_then(|m| m.get(&f.offset)), &f.function) {
+        (Some(names), _) => names.clone(),
+        (None, Some(name)) => vec![name.clone()],
+        (None, None) if f.module.is_empty() => vec![format!("{:#x}", f.offset)],
+        (None, None) => vec![format!("{}+{:#x}", f.module, f.offset)],
+    };
+    Ok(frames.iter().map(name).collect())
+}
+
+/// The numbers in the record of the snapshot's stacks.
+fn stacks(b: &mut Builder, s: &Snapshot, symbols: bool) -> Result<Vec<u32>> {
+    let names = names(&s.frames, symbols)?;
+    let mut callers = 0;
+    let mut numbers = Vec::with_capacity(s.stacks.len());
+    for (n, stack) in s.stacks.iter().enumerate() {
+        callers += stack.len();
+        ensure!(callers <= MOST_CALLERS, "stack {n}: there are more than {MOST_CALLERS} callers in all");
+        if let Some(wrong) = stack.iter().find(|&&f| f >= names.len()) {
+            bail!("stack {n}: there is no frame {wrong}");
+        }
+        let all: Vec<String> = stack.iter().flat_map(|&f| names[f].clone()).collect();
+        numbers.push(b.record.stacks.number(all));
+    }
+    Ok(numbers)
 }
 
 /// Whether the text may be a snapshot: it is an object of JSON.
@@ -90,8 +149,8 @@ fn stream_name(stream: Option<u64>) -> String {
     }
 }
 
-/// The record of a snapshot's text.
-pub(super) fn record(title: &str, bytes: &[u8]) -> Result<Record> {
+/// The record of a snapshot's text. `symbols`: `addr2line` names the callers.
+pub(super) fn record(title: &str, bytes: &[u8], symbols: bool) -> Result<Record> {
     // First what it is: what else has these fields is no business of this function.
     let head: Head = match serde_json::from_slice(bytes) {
         Ok(head) => head,
@@ -120,8 +179,10 @@ pub(super) fn record(title: &str, bytes: &[u8]) -> Result<Record> {
         };
         pools.insert(p.id, b.record.pools.number(name));
     }
-    events(&mut b, &s.events);
-    let unseen = layout(&mut b, &s.segments, &pools)?;
+    let stacks = stacks(&mut b, &s, symbols)?;
+    let stack = |n: usize| stacks.get(n).copied().unwrap_or(0);
+    events(&mut b, &s.events, stack);
+    let unseen = layout(&mut b, &s.segments, &pools, stack)?;
     let mut r = b.record;
     if s.events.is_empty() {
         r.timed = false;
@@ -140,7 +201,7 @@ pub(super) fn record(title: &str, bytes: &[u8]) -> Result<Record> {
     Ok(r)
 }
 
-fn events(b: &mut Builder, all: &[Event]) {
+fn events(b: &mut Builder, all: &[Event], stack: impl Fn(usize) -> u32) {
     let untold = if all.is_empty() { 0 } else { b.record.tags.number("tag not recorded".to_owned()) };
     for e in all {
         let now = b.moment(e.time_us.saturating_mul(1000));
@@ -152,8 +213,8 @@ fn events(b: &mut Builder, all: &[Event]) {
         let range = |kind| Range { born: now, ..Range::new(kind, e.address, e.size_bytes) };
         let mut mark = |what, text| b.record.marks.push(Mark { moment: now, what, text });
         match e.action.as_str() {
-            "alloc" => _ = b.came(block()),
-            "free_requested" => b.asked(now, false, 0, 0, block()),
+            "alloc" => _ = b.came(Block { stack: stack(e.stack), ..block() }),
+            "free_requested" => b.asked(now, false, 0, stack(e.stack), block()),
             "free_completed" => b.completed(now, false, e.address),
             "segment_alloc" => b.added(range(Kind::Memory)),
             "segment_map" => b.added(range(Kind::Shown)),
@@ -168,7 +229,12 @@ fn events(b: &mut Builder, all: &[Event]) {
 
 /// Puts what the snapshot says of its own moment over what the events have led to. How many live blocks these did not
 /// tell of.
-fn layout(b: &mut Builder, segments: &[Segment], pools: &HashMap<u64, u32>) -> Result<u64> {
+fn layout(
+    b: &mut Builder,
+    segments: &[Segment],
+    pools: &HashMap<u64, u32>,
+    stack: impl Fn(usize) -> u32,
+) -> Result<u64> {
     let end = b.record.last();
     let told = !b.record.ranges.is_empty();
     let mut there = HashSet::new();
@@ -217,6 +283,7 @@ fn layout(b: &mut Builder, segments: &[Segment], pools: &HashMap<u64, u32>) -> R
             if let Some(block) = b.record.blocks.get_mut(number as usize) {
                 (block.bytes, block.requested) = (p.size_bytes, p.requested_bytes);
                 (block.stream, block.pool, block.tag) = (stream, pool, tag);
+                block.stack = if block.stack == 0 { stack(p.stack) } else { block.stack };
             }
         }
     }
@@ -249,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_without_events_is_one_moment() {
-        let r = record("x", GOOD.replace("EVENTS", "").as_bytes()).unwrap();
+        let r = record("x", GOOD.replace("EVENTS", "").as_bytes(), false).unwrap();
         assert_eq!((r.last(), r.timed, r.blocks.len(), r.ranges.len()), (0, false, 3, 2));
         let b = &r.blocks[0];
         assert_eq!((b.bytes, b.requested, r.tags.get(b.tag).unwrap().as_str()), (100, 90, "w"));
@@ -275,7 +342,7 @@ mod tests {
             e("alloc", 4350, 8, 4),
             r#"{"action":"oom","time_us":5,"device_free_bytes":3,"size_bytes":512,"stream":7}"#.to_owned(),
         ];
-        let r = record("x", GOOD.replace("EVENTS", &events.join(",")).as_bytes()).unwrap();
+        let r = record("x", GOOD.replace("EVENTS", &events.join(",")).as_bytes(), false).unwrap();
         assert_eq!(r.last(), 7);
         let told: Vec<_> = r.blocks.iter().map(|b| (b.address, b.born, b.asked, b.done, b.tag)).collect();
         let (never, end) = (NEVER, 7);
@@ -305,8 +372,30 @@ mod tests {
             (good.replace("300", "-300"), "line 5 column"),
             (good.replace("\"size_bytes\":300,", ""), "missing field `size_bytes`"),
         ] {
-            let e = format!("{:#}", record("x", text.as_bytes()).unwrap_err());
+            let e = format!("{:#}", record("x", text.as_bytes(), false).unwrap_err());
             assert!(e.contains(wants), "`{e}` does not contain `{wants}`");
         }
+    }
+
+    #[test]
+    fn callers_are_told_and_named() {
+        let event = r#"{"action":"alloc","time_us":1,"address":4096,"size_bytes":100,"stream":7,"stack":1},
+          {"action":"free_requested","time_us":2,"address":4096,"size_bytes":100,"stream":7,"stack":2},
+          {"action":"free_completed","time_us":2,"address":4096,"size_bytes":100,"stream":7,"stack":2}"#;
+        let callers = r#""frames":[{"module":"/x/train","offset":16,"function":"f(int)"},{"module":"/x/train","offset":32},
+          {"offset":48}],"stacks":[[],[0,1],[2]],"events""#;
+        let text = GOOD.replace("EVENTS", event).replace("\"events\"", callers);
+        let text = text.replace("\"state\":\"live\",\"tag\"", "\"state\":\"live\",\"stack\":1,\"tag\"");
+        for symbols in [false, true] {
+            let r = record("x", text.as_bytes(), symbols).unwrap();
+            let stack = |n: u32| r.stacks.get(n).unwrap().join(" ");
+            assert_eq!(stack(r.blocks[0].stack), "f(int) /x/train+0x20");
+            assert_eq!(stack(r.blocks[0].freed_stack), "0x30");
+            let live = r.blocks.iter().rfind(|b| b.address == 4096).unwrap();
+            assert_eq!((live.asked, stack(live.stack)), (NEVER, "f(int) /x/train+0x20".to_owned()));
+        }
+        let wrong = text.replace("[2]]", "[3]]");
+        let e = format!("{:#}", record("x", wrong.as_bytes(), false).unwrap_err());
+        assert_eq!(e, "stack 2: there is no frame 3");
     }
 }

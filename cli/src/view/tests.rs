@@ -11,8 +11,9 @@ const JSON: &str = r#"{"schema":"millpond.snapshot","version":1,"time_us":5,
  "device":{"type":"host","ordinal":0,"total_bytes":1024,"free_bytes":null},
  "account":{"device":{},"pools":[{"id":0,"name":null},{"id":4,"name":"kv"}]},
  "segments":[{"address":4096,"size_bytes":200,"kind":"large","stream":7,"pool":4,"blocks":[
-  {"address":4096,"size_bytes":100,"requested_bytes":90,"state":"live","tag":"w"},
+  {"address":4096,"size_bytes":100,"requested_bytes":90,"state":"live","tag":"w","stack":1},
   {"address":4196,"size_bytes":100,"requested_bytes":80,"state":"waiting"}]}],
+ "frames":[{"module":"/x","offset":16,"function":"f"}],"stacks":[[],[0,0]],
  "events":[{"action":"alloc","time_us":3,"address":4096,"size_bytes":100,"stream":7},
   {"action":"oom","time_us":4,"address":0,"size_bytes":512,"stream":7}]}"#;
 
@@ -43,7 +44,7 @@ fn damaged(good: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 /// A reason that tells where, or that nothing of the kind is in the file at all.
 fn tells_where(e: &anyhow::Error) -> bool {
     let text = format!("{e:#}");
-    let places = ["line ", "byte ", "entry ", "segment ", "column "];
+    let places = ["line ", "byte ", "entry ", "segment ", "column ", "stack "];
     let whole = [
         "not one",
         "neither",
@@ -73,12 +74,35 @@ fn damaged_traces_and_logs_are_refused_with_the_place() {
     assert!(refused > 500, "{refused}");
 }
 
+/// The same of compressed ones.
+#[test]
+fn damaged_zstd_is_refused_or_read() {
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    let text = format!("{TRACE}f 2\n").repeat(3).replace("# events: 5\n", "");
+    let good = compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
+    assert_eq!(Trace::from_bytes("x", &good).unwrap().events.len(), 18);
+    let mut refused = 0;
+    let flipped = (0..good.len() * 8).map(|n| {
+        let mut bad = good.clone();
+        bad[n / 8] ^= 1 << (n % 8);
+        bad
+    });
+    for bad in damaged(&good).chain(flipped) {
+        if let Err(e) = Trace::from_bytes("x", &bad) {
+            refused += 1;
+            let said = format!("{e:#}");
+            assert!(tells_where(&e) || said.contains("the zstd data"), "{said}: {bad:x?}");
+        }
+    }
+    assert!(refused > 500, "{refused}");
+}
+
 #[test]
 fn damaged_snapshots_are_refused_with_the_place_or_drawn() {
     let mut refused = 0;
-    assert!(snapshot::record("x", JSON.as_bytes()).is_ok());
+    assert!(snapshot::record("x", JSON.as_bytes(), false).is_ok());
     for bad in damaged(JSON.as_bytes()) {
-        match snapshot::record("x", &bad) {
+        match snapshot::record("x", &bad, false) {
             Ok(r) => assert!(page(&r, "1")[1].len() > 4),
             Err(e) => {
                 refused += 1;
@@ -92,7 +116,7 @@ fn damaged_snapshots_are_refused_with_the_place_or_drawn() {
 /// Other versions are refused as such.
 #[test]
 fn other_versions_are_told() {
-    let said = |text: String| format!("{:#}", snapshot::record("x", text.as_bytes()).unwrap_err());
+    let said = |text: String| format!("{:#}", snapshot::record("x", text.as_bytes(), false).unwrap_err());
     assert_eq!(
         said(JSON.replace("\"version\":1", "\"version\":2")),
         "the snapshot has version 2; this reads version 1"

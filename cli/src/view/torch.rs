@@ -174,8 +174,8 @@ impl<'p, 'a> Reader<'p, 'a> {
         self.b.record.streams.number(name.clone())
     }
 
-    /// The stack and the tag of what has frames: a tag is a stack of one frame in Millpond's pickle, and a text that the
-    /// program has set in PyTorch's.
+    /// The stack and the tag of what has frames: a tag is the first frame in Millpond's pickle, and a text that the program
+    /// has set in PyTorch's.
     fn origin(&mut self, dict: &Value<'a>) -> (u32, u32) {
         let (stack, tag) = match self.p.field_id(dict, "frames") {
             None => (0, 0),
@@ -196,7 +196,7 @@ impl<'p, 'a> Reader<'p, 'a> {
 
     fn frames(&mut self, id: Id) -> (u32, u32) {
         let p = self.p;
-        let mut all = Vec::new();
+        let (mut all, mut tag) = (Vec::new(), 0);
         for f in p.items(p.get(id)).into_iter().flatten().take(MOST_FRAMES) {
             if keys(f).is_err() {
                 continue;
@@ -204,15 +204,18 @@ impl<'p, 'a> Reader<'p, 'a> {
             let (name, file) = (self.text(f, "name").unwrap_or("?"), self.text(f, "filename").unwrap_or(""));
             let line = int(p, f, "line").unwrap_or(0);
             if file == "tag" && line == 0 {
-                return (0, self.b.record.tags.number(name.to_owned()));
+                tag = self.b.record.tags.number(name.to_owned());
+                continue;
             }
             all.push(match (file, line) {
                 ("" | "??", _) => name.to_owned(),
+                // Millpond's own: the name is that of the module, and the place in it.
+                (_, 0) if name.contains("+0x") => name.to_owned(),
                 (_, 0) => format!("{name} ({file})"),
                 _ => format!("{name} ({file}:{line})"),
             });
         }
-        if all.is_empty() { (0, 0) } else { (self.b.record.stacks.number(all), 0) }
+        if all.is_empty() { (0, tag) } else { (self.b.record.stacks.number(all), tag) }
     }
 
     fn history(&mut self, device: usize, count: usize) -> Result<()> {

@@ -30,7 +30,9 @@ const LOOK: Duration = Duration::from_millis(5);
 /// What is written goes to the file at the latest after this, or when so much is there.
 const FLUSH: Duration = Duration::from_millis(50);
 const FLUSH_BYTES: usize = 1 << 18;
-/// How long the thread waits for a writer that has begun before it counts the event as dropped.
+/// How long the thread waits for a writer that has begun before it counts the event as dropped, where others are in danger
+/// meanwhile or somebody waits for the file. Otherwise it waits as long as `PATIENCE`: the system may not let a thread run
+/// for many times this.
 const GRACE: Duration = Duration::from_millis(20);
 /// How long who tells a patient tape waits at most, and the end of the process for each file.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -318,21 +320,21 @@ impl Tape {
         let mut at = self.taken.load(Relaxed);
         let mut missed = 0;
         let mut waits: Option<Instant> = None;
-        // A thread may be stopped for long between the two steps of a write; a recording must not lose its event.
-        let grace = if self.patient { PATIENCE } else { GRACE };
+        let mut round = 0;
         while at < head {
             match self.event_at(at, times, record) {
                 Ok((event, frames)) => {
                     self.lose(&mut missed, sink);
                     sink.event(&event, &record[WORDS..WORDS + frames]);
                 }
-                Err(Seen::NotYet) if waits.get_or_insert_with(Instant::now).elapsed() < grace => {
-                    std::thread::yield_now();
+                Err(Seen::NotYet) if waits.get_or_insert_with(Instant::now).elapsed() < self.grace(at) => {
+                    pause(round);
+                    round = round.saturating_add(1);
                     continue;
                 }
                 Err(_) => missed += 1,
             }
-            waits = None;
+            (waits, round) = (None, 0);
             at += 1;
             if at & 1023 == 0 {
                 self.taken.store(at, Relaxed);
@@ -345,6 +347,18 @@ impl Tape {
         self.lose(&mut missed, sink);
         self.taken.store(at, Relaxed);
         Ok(())
+    }
+
+    /// How long the event at a position is waited for, which somebody has begun to write. A thread may be stopped for long
+    /// between the two steps of a write.
+    fn grace(&self, at: u64) -> Duration {
+        let is_asked = || self.asked.load(Relaxed) != self.served.load(Relaxed);
+        let has_failed = || self.failed.load(Relaxed) != self.heard.load(Relaxed);
+        let is_half_full = || self.ring.head().saturating_sub(at) > self.ring.capacity() / 2;
+        match !self.patient && (is_half_full() || is_asked() || has_failed()) {
+            true => GRACE,
+            false => PATIENCE,
+        }
     }
 
     fn flush(&self, sink: &mut dyn Sink) -> io::Result<()> {
@@ -461,4 +475,85 @@ extern "C" fn at_exit() {
     }
     let live: Vec<_> = lock(&LIVE).iter().filter_map(Weak::upgrade).collect();
     live.iter().for_each(|t| t.flush_at_exit());
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Counts what it gets, and what it does not.
+    struct Counts(Counted);
+
+    type Counted = Arc<(AtomicU64, AtomicU64)>;
+
+    impl Sink for Counts {
+        fn event(&mut self, _: &Event, _: &[u64]) {
+            self.0.0.fetch_add(1, SeqCst);
+        }
+        fn dropped(&mut self, count: u64) {
+            self.0.1.fetch_add(count, SeqCst);
+        }
+        fn waiting(&self) -> usize {
+            0
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn exits(&mut self) {}
+        fn finish(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn tape(events: usize) -> Result<(Arc<Tape>, Counted)> {
+        let (tape, counts) = (Tape::new(events, 0, false)?, Arc::default());
+        tape.stream_to(Box::new(Counts(Arc::clone(&counts))))?;
+        Ok((tape, counts))
+    }
+
+    fn record() -> [u64; WORDS] {
+        Told::new(&Event { bytes: 512, ..Event::new(EventKind::Alloc) }).0
+    }
+
+    /// Longer than a thread of a busy machine is usually stopped, and than `GRACE`.
+    const STOPPED: Duration = Duration::from_millis(300);
+
+    #[test]
+    fn a_thread_that_is_stopped_while_it_writes_loses_no_event() {
+        let (tape, counts) = tape(64).unwrap();
+        let position = tape.ring.claim();
+        tape.ring.push(&record(), &[]);
+        std::thread::sleep(STOPPED);
+        assert_eq!(counts.0.load(SeqCst), 0, "in order");
+        tape.ring.put(position, &record(), &[]);
+        assert_eq!(tape.stop().unwrap(), 0);
+        assert_eq!((counts.0.load(SeqCst), counts.1.load(SeqCst)), (2, 0));
+    }
+
+    /// What others write is not overwritten on account of one that does not come.
+    #[test]
+    fn a_thread_that_never_writes_takes_no_event_of_others() {
+        let (tape, counts) = tape(64).unwrap();
+        tape.ring.claim();
+        (0..40).for_each(|_| tape.ring.push(&record(), &[]));
+        let until = Instant::now() + Duration::from_secs(20);
+        while counts.0.load(SeqCst) < 40 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (0..40).for_each(|_| tape.ring.push(&record(), &[]));
+        assert_eq!(tape.stop().unwrap(), 1);
+        assert_eq!((counts.0.load(SeqCst), counts.1.load(SeqCst)), (80, 1));
+    }
+
+    #[test]
+    fn who_waits_for_the_file_does_not_wait_for_a_stopped_thread() {
+        let (tape, counts) = tape(64).unwrap();
+        tape.ring.claim();
+        tape.ring.push(&record(), &[]);
+        let begun = Instant::now();
+        tape.flush_at_exit();
+        assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+        assert_eq!((counts.0.load(SeqCst), counts.1.load(SeqCst)), (1, 1));
+        assert_eq!(tape.stop().unwrap(), 1);
+    }
 }

@@ -3,6 +3,7 @@
 use super::files::program;
 use super::output::Output;
 use super::tape::Sink;
+use crate::base::clock;
 use crate::core::BlockRecord;
 use crate::runtime::observe::{Event, EventKind};
 use std::collections::HashMap;
@@ -12,10 +13,18 @@ use std::io;
 /// The format has streams below this; all others are the last one.
 const MOST_STREAMS: u32 = 4096;
 
+/// Times are told as exactly as this [ns], so that not each line needs one.
+const TICK: u64 = 100_000;
+
 /// See the file's head.
 pub(super) struct TraceSink {
     file: Output,
     text: String,
+    /// [ns] when the recording began.
+    begun: u64,
+    /// Time and thread of the event that is told now, and of the last one for which they were written.
+    now: Option<(u64, u32)>,
+    written: Option<(u64, u32)>,
     /// Live blocks: by address, the number in the trace, and whether the block was there before the recording.
     live: HashMap<u64, (u64, bool)>,
     /// In the order in which they appear; the default one is 0.
@@ -32,6 +41,9 @@ impl TraceSink {
         let mut sink = TraceSink {
             file,
             text: format!("# name: {name}\n# source: recorded by Millpond from {name}; device {device}\n"),
+            begun: clock::monotonic(),
+            now: None,
+            written: None,
             live: HashMap::new(),
             streams: HashMap::from([(0, 0)]),
             last: 0,
@@ -45,6 +57,13 @@ impl TraceSink {
     }
 
     fn line(&mut self, text: std::fmt::Arguments<'_>) {
+        let is_told = |(time, thread): (u64, u32)| {
+            self.written.is_some_and(|w| w.1 == thread && time.saturating_sub(w.0) < TICK)
+        };
+        if let Some((time, thread)) = self.now.filter(|&now| !is_told(now)) {
+            self.written = Some((time, thread));
+            let _ = writeln!(self.text, "# at: {time} {thread}"); // into a string
+        }
         let _ = self.text.write_fmt(text); // into a string
         self.lines += 1;
     }
@@ -85,6 +104,7 @@ impl TraceSink {
 
 impl Sink for TraceSink {
     fn event(&mut self, e: &Event, _frames: &[u64]) {
+        self.now = Some((e.time.saturating_sub(self.begun), e.thread));
         match e.kind {
             _ if e.host => {}
             EventKind::Alloc | EventKind::FreeRefused => self.alloc(e.address, e.requested, e.stream, false),

@@ -3,14 +3,81 @@
 use super::{Action, Event};
 use crate::runtime::history::HistoryEvent;
 use crate::runtime::observe::EventKind;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+
+/// The stacks of callers, each once. Number 0 is that of nobody.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stacks {
+    all: Vec<Box<[u64]>>,
+}
+
+impl Stacks {
+    /// The return addresses of a stack, the innermost first.
+    pub(super) fn get(&self, number: u32) -> &[u64] {
+        let known = (number as usize).checked_sub(1).and_then(|n| self.all.get(n));
+        known.map_or(&[], |s| s)
+    }
+
+    /// All of them, from number 0 on.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[u64]> {
+        (0..=self.all.len() as u32).map(|n| self.get(n))
+    }
+}
+
+/// What a history has kept.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Kept {
+    pub events: Vec<Event>,
+    pub stacks: Stacks,
+    /// Of each block that lived or waited at the moment of the snapshot: the stack of its request.
+    pub requests: HashMap<u64, u32>,
+}
+
+/// The stacks of requests by the address of the block.
+#[derive(Default)]
+struct Requests {
+    stacks: HashMap<u64, u32>,
+    /// The snapshot's own event has been seen. It comes just before the moment that the snapshot is of, so it is not known
+    /// whether what comes now was before or after that.
+    told: bool,
+}
+
+impl Requests {
+    fn given(&mut self, address: u64, stack: u32) {
+        match self.told || stack == 0 {
+            true => _ = self.stacks.remove(&address),
+            false => _ = self.stacks.insert(address, stack),
+        }
+    }
+
+    fn gone(&mut self, address: u64) {
+        if !self.told {
+            self.stacks.remove(&address);
+        } // else it may have been there still, and if another one has come since then, that one takes the stack away
+    }
+}
 
 /// The events of the device's own memory, in the form of PyTorch's: a block is freed by `free_requested` and
-/// `free_completed`, one of each. `unix_us` is the wall clock's time at `monotonic_ns`.
-pub(super) fn of(history: &[HistoryEvent], unix_us: u64, monotonic_ns: u64) -> Vec<Event> {
+/// `free_completed`, one of each. `unix_us` is the wall clock's time at `monotonic_ns`; the snapshot is that which the
+/// thread `taker` has taken last.
+pub(super) fn of(history: &[HistoryEvent], taker: u32, unix_us: u64, monotonic_ns: u64) -> Kept {
     let mut all = Vec::with_capacity(history.len());
     let mut waiting = HashSet::new();
-    for e in history.iter().map(|e| &e.event).filter(|e| !e.host) {
+    let mut stacks = Stacks::default();
+    let mut numbers: HashMap<&[u64], u32> = HashMap::new();
+    let mine = |h: &HistoryEvent| h.event.kind == EventKind::Snapshot && h.event.thread == taker;
+    let moment = history.iter().rposition(mine);
+    let mut requests = Requests { told: moment.is_none(), ..Requests::default() };
+    for (n, h) in history.iter().enumerate().filter(|(_, h)| !h.event.host) {
+        requests.told |= moment == Some(n);
+        let e = &h.event;
+        let stack = match &h.frames[..] {
+            [] => 0,
+            frames => *numbers.entry(frames).or_insert_with(|| {
+                stacks.all.push(frames.into());
+                stacks.all.len() as u32
+            }),
+        };
         let time_us = unix_us.saturating_sub(monotonic_ns.saturating_sub(e.time) / 1000);
         let event = |action| Event {
             action,
@@ -18,7 +85,14 @@ pub(super) fn of(history: &[HistoryEvent], unix_us: u64, monotonic_ns: u64) -> V
             address: e.address,
             bytes: e.bytes,
             stream: e.stream.unwrap_or(0),
+            stack,
         };
+        match e.kind {
+            EventKind::Alloc => requests.given(e.address, stack),
+            EventKind::FreeRequested if e.at_once => requests.gone(e.address),
+            EventKind::FreeCompleted if waiting.contains(&e.address) => requests.gone(e.address),
+            _ => {}
+        }
         match e.kind {
             EventKind::Alloc => all.push(event(Action::Alloc)),
             EventKind::FreeRequested => {
@@ -47,7 +121,7 @@ pub(super) fn of(history: &[HistoryEvent], unix_us: u64, monotonic_ns: u64) -> V
             EventKind::FreeCompleted | EventKind::RecordStream | EventKind::Annotate => {}
         }
     }
-    all
+    Kept { events: all, stacks, requests: requests.stacks }
 }
 
 #[cfg(test)]
@@ -73,8 +147,8 @@ mod tests {
             at(EventKind::FreeRefused, 3, 5_000_000),
         ];
         let history = history.map(|event| HistoryEvent { event, frames: Vec::new(), text: None });
-        let all: Vec<_> =
-            of(&history, 100_000, 5_000_000).iter().map(|e| (e.action, e.address, e.time_us)).collect();
+        let kept = of(&history, 0, 100_000, 5_000_000);
+        let all: Vec<_> = kept.events.iter().map(|e| (e.action, e.address, e.time_us)).collect();
         use Action::{Alloc, FreeCompleted, FreeRequested};
         let want = [
             (Alloc, 1, 96_000),
@@ -89,5 +163,43 @@ mod tests {
             (Alloc, 3, 100_000),
         ];
         assert_eq!(all, want);
+    }
+
+    #[test]
+    fn blocks_have_the_stacks_of_their_requests_where_these_are_certain() {
+        use EventKind::{Alloc, FreeCompleted, FreeRequested, Snapshot};
+        let at = |kind, address, frames: &[u64]| {
+            let event = observe::Event { address, thread: 7, ..observe::Event::new(kind) };
+            HistoryEvent { event, frames: frames.to_vec(), text: None }
+        };
+        let at_once = |mut e: HistoryEvent| {
+            e.event.at_once = true;
+            e
+        };
+        let history = [
+            at(Alloc, 1, &[10, 20]),
+            at(Alloc, 2, &[10, 20]),
+            at(Alloc, 3, &[30]),
+            at(Snapshot, 0, &[]), // an earlier one
+            at_once(at(FreeRequested, 2, &[40])),
+            at(FreeRequested, 3, &[40]), // it waits, and is there
+            at(Alloc, 4, &[50]),
+            at(Alloc, 5, &[50]),
+            at(Alloc, 6, &[]),
+            at(Snapshot, 0, &[]), // from here on: before or after the moment, nobody knows
+            at_once(at(FreeRequested, 4, &[40])),
+            at_once(at(FreeRequested, 5, &[40])),
+            at(Alloc, 5, &[60]),
+            at(Alloc, 8, &[60]),
+            at(FreeCompleted, 3, &[]),
+        ];
+        let kept = of(&history, 7, 0, 0);
+        let of_block =
+            |n: u64| -> Vec<u64> { kept.requests.get(&n).map_or(vec![], |&s| kept.stacks.get(s).to_vec()) };
+        assert_eq!([1, 3, 4].map(of_block), [vec![10u64, 20], vec![30], vec![50]]);
+        assert!([2, 5, 6, 8].map(of_block).iter().all(Vec::is_empty));
+        assert_eq!(kept.stacks.iter().count(), 6, "each once, and that of nobody");
+        assert_eq!(kept.stacks.get(kept.events[0].stack).to_vec(), vec![10u64, 20]);
+        assert!(of(&history, 8, 0, 0).requests.is_empty(), "of another thread's snapshots");
     }
 }

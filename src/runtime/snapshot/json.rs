@@ -4,11 +4,13 @@
 //! Written by hand: the text is streamed and needs a handful of tokens, and a JSON crate would add more code than this
 //! file to every program that links the library.
 
+use super::callers::Callers;
 use super::sink::Sink;
 use super::{Event, Snapshot};
 use crate::base::error::Result;
 use crate::core::{BlockState, Counter, Place, Placed, Span, Stats};
 use crate::runtime::tags::Tag;
+use std::collections::HashMap;
 
 /// The version of the format; raised when a field changes its meaning or is removed.
 const VERSION: u64 = 1;
@@ -149,9 +151,10 @@ pub(super) fn write(
     j.key("segments");
     j.open(b'[');
     for span in snapshot.layout.spans() {
-        segment(&mut j, &span)?;
+        segment(&mut j, &span, snapshot)?;
     }
     j.close(b']');
+    stacks(&mut j, snapshot)?;
     j.key("events");
     j.open(b'[');
     for e in events {
@@ -213,7 +216,7 @@ fn account(j: &mut Json<'_, '_>, snapshot: &Snapshot) {
     j.close(b'}');
 }
 
-fn segment(j: &mut Json<'_, '_>, span: &Span<'_>) -> Result<()> {
+fn segment(j: &mut Json<'_, '_>, span: &Span<'_>, snapshot: &Snapshot) -> Result<()> {
     j.open_line();
     j.pair("address", span.address);
     j.pair("size_bytes", span.bytes);
@@ -235,7 +238,8 @@ fn segment(j: &mut Json<'_, '_>, span: &Span<'_>) -> Result<()> {
     j.key("blocks");
     j.open(b'[');
     for b in span.blocks {
-        block(j, b);
+        let stack = snapshot.kept.requests.get(&b.address).filter(|_| b.state != BlockState::Free);
+        block(j, b, stack.copied().unwrap_or(0));
         j.out.rest()?;
     }
     j.close(b']');
@@ -243,7 +247,44 @@ fn segment(j: &mut Json<'_, '_>, span: &Span<'_>) -> Result<()> {
     Ok(())
 }
 
-fn block(j: &mut Json<'_, '_>, b: &Placed) {
+/// The callers, each once, and the stacks that consist of them.
+fn stacks(j: &mut Json<'_, '_>, snapshot: &Snapshot) -> Result<()> {
+    let (loaded, mut numbers, mut all) = (Callers::now(), HashMap::new(), Vec::new());
+    for &frame in snapshot.kept.stacks.iter().flatten() {
+        numbers.entry(frame).or_insert_with(|| {
+            all.push(frame);
+            all.len() as u64 - 1
+        });
+    }
+    j.key("frames");
+    j.open(b'[');
+    for frame in all {
+        let caller = loaded.of(frame);
+        j.open_line();
+        j.key("module");
+        j.text(&caller.module);
+        j.pair("offset", caller.offset);
+        if let Some(name) = &caller.function {
+            j.key("function");
+            j.text(name);
+        }
+        j.close(b'}');
+        j.out.rest()?;
+    }
+    j.close(b']');
+    j.key("stacks");
+    j.open(b'[');
+    for stack in snapshot.kept.stacks.iter() {
+        j.open(b'[');
+        stack.iter().filter_map(|f| numbers.get(f)).for_each(|&n| j.number(n));
+        j.close(b']');
+        j.out.rest()?;
+    }
+    j.close(b']');
+    Ok(())
+}
+
+fn block(j: &mut Json<'_, '_>, b: &Placed, stack: u32) {
     j.open_line();
     j.pair("address", b.address);
     j.pair("size_bytes", b.size());
@@ -261,7 +302,14 @@ fn block(j: &mut Json<'_, '_>, b: &Placed) {
         j.key("tag");
         j.text(tag.name());
     }
+    number_of_stack(j, stack);
     j.close(b'}');
+}
+
+fn number_of_stack(j: &mut Json<'_, '_>, stack: u32) {
+    if stack != 0 {
+        j.pair("stack", stack.into());
+    }
 }
 
 fn event(j: &mut Json<'_, '_>, e: &Event) {
@@ -272,5 +320,6 @@ fn event(j: &mut Json<'_, '_>, e: &Event) {
     j.pair(if e.action == super::Action::Oom { "device_free_bytes" } else { "address" }, e.address);
     j.pair("size_bytes", e.bytes);
     j.pair("stream", e.stream);
+    number_of_stack(j, e.stack);
     j.close(b'}');
 }

@@ -3,14 +3,14 @@
 //!
 //! The copy takes 40 bytes a block. It is written after that, with no lock held and in pieces, so that the text of a
 //! million blocks is never in memory as a whole. `json.rs` and `torch.rs` have the two formats, `pickle.rs` the
-//! opcodes, `sink.rs` the buffer and `file.rs` the file.
+//! opcodes, `sink.rs` the buffer, `file.rs` the file and `callers.rs` what is known of a caller.
 
 use crate::base::clock;
 use crate::base::error::{Code, Error, Result};
 use crate::core::{Layout, PoolId};
 use crate::device::MemoryInfo;
 use crate::runtime::device::DeviceState;
-use crate::runtime::observe::{self, EventKind};
+use crate::runtime::observe::{self, EventKind, thread_number};
 use crate::runtime::pinned::HostStats;
 use sink::Sink;
 use std::collections::BTreeMap;
@@ -18,6 +18,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+mod callers;
 mod events;
 mod file;
 mod json;
@@ -90,6 +91,8 @@ pub struct Event {
     pub bytes: u64,
     /// The stream; 0 is the default one.
     pub stream: u64,
+    /// Which of the snapshot's stacks of callers; 0: none is known.
+    pub stack: u32,
 }
 
 /// The memory of a device at one moment. Get it with [`DeviceState::snapshot`].
@@ -108,7 +111,7 @@ pub struct Snapshot {
     settings: torch::Settings,
     pinned: HostStats,
     names: BTreeMap<PoolId, String>,
-    events: Vec<Event>,
+    kept: events::Kept,
 }
 
 impl DeviceState {
@@ -127,7 +130,7 @@ impl DeviceState {
         // Most devices have no history.
         let history = self.history().unwrap_or_default();
         Ok(Snapshot {
-            events: events::of(&history.events, time_us, monotonic_ns),
+            kept: events::of(&history.events, thread_number(), time_us, monotonic_ns),
             layout,
             type_name: self.type_name().to_owned(),
             ordinal: self.ordinal(),
@@ -150,7 +153,7 @@ impl Snapshot {
 
     /// Writes the snapshot in pieces of some tens of KiB.
     pub fn write(&self, format: SnapshotFormat, to: &mut impl Write) -> Result<()> {
-        self.write_with(format, self.events.iter().copied(), to)
+        self.write_with(format, self.kept.events.iter().copied(), to)
     }
 
     /// The same, with the events before it, oldest first.
@@ -168,7 +171,7 @@ impl Snapshot {
 
     /// The same as [`write`](Self::write), to a function. An error of the function ends the writing and is returned.
     pub fn send(&self, format: SnapshotFormat, to: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.send_with(format, self.events.iter().copied(), to)
+        self.send_with(format, self.kept.events.iter().copied(), to)
     }
 
     /// The same, to a function. An error of the function ends the writing and is returned.

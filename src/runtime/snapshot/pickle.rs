@@ -16,13 +16,18 @@ const MOST_WORDS: usize = 256;
 pub(super) struct Pickle<'a, 's> {
     out: &'a mut Sink<'s>,
     words: Vec<&'static str>,
+    kept: u32,
 }
+
+/// A value that was written once and can be referred to.
+#[derive(Clone, Copy)]
+pub(super) struct Kept(u32);
 
 impl<'a, 's> Pickle<'a, 's> {
     /// Begins a pickle.
     pub(super) fn new(out: &'a mut Sink<'s>) -> Self {
         out.put(b"\x80\x02"); // PROTO 2
-        Pickle { out, words: Vec::new() }
+        Pickle { out, words: Vec::new(), kept: 0 }
     }
 
     /// Ends the pickle, after one value.
@@ -41,6 +46,21 @@ impl<'a, 's> Pickle<'a, 's> {
             self.out.put(&[b'q', self.words.len() as u8]); // BINPUT
             self.words.push(word);
         }
+    }
+
+    /// Gives the value that was just written a number, so that it can be written again by that. None for the 2^32nd.
+    pub(super) fn keep(&mut self) -> Option<Kept> {
+        let number = (MOST_WORDS as u32).checked_add(self.kept)?; // behind those of words
+        self.kept += 1;
+        self.out.byte(b'r'); // LONG_BINPUT
+        self.out.put(&number.to_le_bytes());
+        Some(Kept(number))
+    }
+
+    /// That value once more.
+    pub(super) fn again(&mut self, Kept(number): Kept) {
+        self.out.byte(b'j'); // LONG_BINGET
+        self.out.put(&number.to_le_bytes());
     }
 
     /// A text of less than 4 GiB; a longer one is written as "".

@@ -40,7 +40,7 @@ fn snapshot() -> Snapshot {
         settings: torch::Settings::of(&crate::runtime::options::Options::default()),
         pinned: HostStats::default(),
         names: BTreeMap::new(),
-        events: Vec::new(),
+        kept: events::Kept::default(),
     };
     s.name_pools(|p| (p.0 == 5).then(|| "a \"name\"".into()));
     s
@@ -53,10 +53,10 @@ fn text(format: SnapshotFormat, events: &[Event]) -> Vec<u8> {
 }
 
 const EVENTS: [Event; 4] = [
-    Event { action: Action::Alloc, time_us: 1, address: 1 << 40, bytes: 512, stream: 77 },
-    Event { action: Action::FreeRequested, time_us: 1, address: 1 << 39, bytes: 256, stream: 0 },
-    Event { action: Action::FreeCompleted, time_us: 2, address: 1 << 39, bytes: 256, stream: 0 },
-    Event { action: Action::Oom, time_us: 2, address: 12345, bytes: 1 << 33, stream: 0 },
+    Event { action: Action::Alloc, time_us: 1, address: 1 << 40, bytes: 512, stream: 77, stack: 0 },
+    Event { action: Action::FreeRequested, time_us: 1, address: 1 << 39, bytes: 256, stream: 0, stack: 0 },
+    Event { action: Action::FreeCompleted, time_us: 2, address: 1 << 39, bytes: 256, stream: 0, stack: 0 },
+    Event { action: Action::Oom, time_us: 2, address: 12345, bytes: 1 << 33, stream: 0, stack: 0 },
 ];
 
 #[test]
@@ -101,6 +101,46 @@ fn the_pickle_of_a_small_snapshot() {
     assert_eq!(find(b"device_free"), 1);
     assert_eq!(find(b"KMK\x05\x86"), 0);
     assert_eq!(find(b"K\0K\x05\x86"), 1, "the pool as a tuple");
+}
+
+/// A history with callers: blocks and events have them, in the form that PyTorch's tools read, each written once.
+#[test]
+fn callers_are_in_both_forms() {
+    use crate::runtime::history::HistoryEvent;
+    use crate::runtime::observe::{Event as Seen, EventKind};
+    let code = libc::getpid as *const () as usize as u64 + 1; // a function that its module exports
+    let at = |kind, address, frames: &[u64]| {
+        let event = Seen { address, bytes: 64, ..Seen::new(kind) };
+        HistoryEvent { event, frames: frames.to_vec(), text: None }
+    };
+    let mut s = snapshot();
+    let tagged = at(EventKind::Alloc, 1 << 41, &[code, 1]);
+    let history = [at(EventKind::Alloc, 1 << 40, &[code, 1]), tagged, at(EventKind::Snapshot, 0, &[])];
+    s.kept = events::of(&history, 0, 5, 5);
+    let text = |format| {
+        let mut out = Vec::new();
+        s.write(format, &mut out).unwrap();
+        out
+    };
+    let json = String::from_utf8(text(SnapshotFormat::Json)).unwrap();
+    let want = [
+        r#"getpid"},"#,
+        r#"{"module":"","offset":0}],"stacks":[[],[0,1]],"events":["#,
+        r#""requested_bytes":100,"state":"live","stack":1},"#,
+        r#""requested_bytes":0,"state":"free"}"#,
+        r#""state":"waiting","tag":"kv_cache","stack":1}"#,
+        r#""address":1099511627776,"size_bytes":64,"stream":0,"stack":1},"#,
+        r#""action":"snapshot","time_us":5,"address":0,"size_bytes":64,"stream":0}]}"#,
+    ];
+    for part in want {
+        assert!(json.contains(part), "{part} is not in\n{json}");
+    }
+    let pickle = text(SnapshotFormat::TorchPickle);
+    let find = |part: &[u8]| pickle.windows(part.len()).filter(|w| *w == part).count();
+    assert_eq!((find(b"getpid"), find(b"\x03\0\0\0\x30x0")), (1, 1), "each frame once");
+    assert_eq!(find(b"j\x02\x01\0\0"), 2, "two events have the stack of the first block");
+    // The block with the tag has a list of its own, of frames that are there already.
+    assert_eq!((find(b"j\0\x01\0\0"), find(b"j\x01\x01\0\0")), (1, 1));
 }
 
 #[test]

@@ -4,13 +4,15 @@
 //! segment's blocks, and find each block by the sizes of those before it; so the size of a block here extends to the
 //! start of the next one.
 
-use super::pickle::Pickle;
+use super::callers::Callers;
+use super::pickle::{Kept, Pickle};
 use super::sink::Sink;
 use super::{Action, Event, Snapshot};
 use crate::base::error::Result;
 use crate::core::{BlockState, Place, Placed, Span};
 use crate::runtime::options::{Key, Options, Value};
 use crate::runtime::tags::Tag;
+use std::collections::HashMap;
 
 /// The options for which PyTorch has a field.
 #[derive(Clone, Debug)]
@@ -54,17 +56,18 @@ pub(super) fn write(
 ) -> Result<()> {
     let device = snapshot.ordinal as u64;
     let mut p = Pickle::new(out);
+    let mut stacks =
+        Stacks { snapshot, loaded: Callers::now(), frames: HashMap::new(), lists: HashMap::new() };
     p.open_dict();
     p.word("segments");
-    p.list(snapshot.layout.spans().filter(|s| !s.owner.sleeps), |p, span| segment(p, device, &span))?;
+    p.list(snapshot.layout.spans().filter(|s| !s.owner.sleeps), |p, span| {
+        segment(p, device, &span, &mut stacks)
+    })?;
     p.word("device_traces");
     // One list for each device up to this one.
     let mut events = Some(events);
     p.list(0..=device, |p, n| match events.take_if(|_| n == device) {
-        Some(all) => p.list(all, |p, e| {
-            event(p, &e);
-            Ok(())
-        }),
+        Some(all) => p.list(all, |p, e| event(p, &e, &mut stacks)),
         None => {
             p.nothing();
             Ok(())
@@ -79,7 +82,7 @@ pub(super) fn write(
     Ok(())
 }
 
-fn segment(p: &mut Pickle<'_, '_>, device: u64, span: &Span<'_>) -> Result<()> {
+fn segment(p: &mut Pickle<'_, '_>, device: u64, span: &Span<'_>, stacks: &mut Stacks<'_>) -> Result<()> {
     let sum = |wanted: fn(&Placed) -> bool, of: fn(&Placed) -> u64| {
         span.blocks.iter().filter(|b| wanted(b)).map(of).sum::<u64>()
     };
@@ -105,12 +108,12 @@ fn segment(p: &mut Pickle<'_, '_>, device: u64, span: &Span<'_>) -> Result<()> {
     p.word("frames");
     p.nothing();
     p.word("blocks");
-    p.list(span.blocks, block)?;
+    p.list(span.blocks, |p, b| block(p, b, stacks))?;
     p.close_dict();
     Ok(())
 }
 
-fn block(p: &mut Pickle<'_, '_>, b: &Placed) -> Result<()> {
+fn block(p: &mut Pickle<'_, '_>, b: &Placed, stacks: &mut Stacks<'_>) -> Result<()> {
     p.open_dict();
     p.item("address", b.address);
     p.item("size", b.span);
@@ -122,22 +125,74 @@ fn block(p: &mut Pickle<'_, '_>, b: &Placed) -> Result<()> {
         BlockState::Free => "inactive",
     });
     p.word("frames");
-    // PyTorch's tools name and group blocks by their stacks: a tag is a stack of one frame.
-    p.list(Tag::of_number(b.tag), |p, tag| {
-        p.open_dict();
-        p.word("filename");
-        p.word("tag");
-        p.item("line", 0);
-        p.word("name");
-        p.text(tag.name());
-        p.close_dict();
-        Ok(())
-    })?;
+    let stack = stacks.snapshot.kept.requests.get(&b.address).filter(|_| b.state != BlockState::Free);
+    stacks.write(p, Tag::of_number(b.tag), stack.copied().unwrap_or(0))?;
     p.close_dict();
     Ok(())
 }
 
-fn event(p: &mut Pickle<'_, '_>, e: &Event) {
+/// What is written of callers, and how it can be written again: most stacks come many times.
+struct Stacks<'a> {
+    snapshot: &'a Snapshot,
+    loaded: Callers,
+    frames: HashMap<u64, Kept>,
+    lists: HashMap<u32, Kept>,
+}
+
+impl Stacks<'_> {
+    /// The frames of a stack, the innermost first. PyTorch's tools name and group blocks by these: a tag is the first of
+    /// them.
+    fn write(&mut self, p: &mut Pickle<'_, '_>, tag: Option<Tag>, stack: u32) -> Result<()> {
+        let frames = self.snapshot.kept.stacks.get(stack);
+        match self.lists.get(&stack) {
+            _ if tag.is_none() && frames.is_empty() => p.nothing(),
+            Some(&known) if tag.is_none() => p.again(known),
+            _ => {
+                let all = tag.iter().map(Err).chain(frames.iter().map(Ok));
+                p.list(all, |p, frame| {
+                    match frame {
+                        Err(tag) => tag_frame(p, tag),
+                        Ok(&f) => self.frame(p, f),
+                    }
+                    Ok(())
+                })?;
+                if tag.is_none() {
+                    self.lists.extend(p.keep().map(|k| (stack, k)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, p: &mut Pickle<'_, '_>, back: u64) {
+        if let Some(&known) = self.frames.get(&back) {
+            return p.again(known);
+        }
+        let caller = self.loaded.of(back);
+        p.open_dict();
+        p.word("filename");
+        p.text(&caller.module);
+        p.item("line", 0);
+        p.word("name");
+        p.text(&caller.name());
+        // Not a key of PyTorch's: what addr2line takes.
+        p.item("offset", caller.offset);
+        p.close_dict();
+        self.frames.extend(p.keep().map(|k| (back, k)));
+    }
+}
+
+fn tag_frame(p: &mut Pickle<'_, '_>, tag: &Tag) {
+    p.open_dict();
+    p.word("filename");
+    p.word("tag");
+    p.item("line", 0);
+    p.word("name");
+    p.text(tag.name());
+    p.close_dict();
+}
+
+fn event(p: &mut Pickle<'_, '_>, e: &Event, stacks: &mut Stacks<'_>) -> Result<()> {
     p.open_dict();
     p.word("action");
     p.word(e.action.name());
@@ -146,8 +201,9 @@ fn event(p: &mut Pickle<'_, '_>, e: &Event) {
     p.item("stream", e.stream);
     p.item("time_us", e.time_us);
     p.word("frames");
-    p.nothing();
+    stacks.write(p, None, e.stack)?;
     p.close_dict();
+    Ok(())
 }
 
 fn settings(p: &mut Pickle<'_, '_>, s: &Settings) {

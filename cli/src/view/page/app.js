@@ -82,7 +82,8 @@ const start = () => {
     return has(k) && of > 0 && of >= all / 2;
   };
   const several = k => k === "tag" ? has(k) : model.groups(state.space, k).order.length > 1;
-  state.by = ["tag", "stack"].find(named) ?? ["tag", "stream", "pool"].find(several) ?? "size";
+  state.by = ["tag", "stack"].find(k => named(k) && several(k)) ?? ["tag", "stack"].find(k => k === "tag" ? has(k) : named(k)) ??
+    ["stream", "pool"].find(several) ?? "size";
   $("by").value = state.by;
   $("axis").value = state.axis;
   if (!record.timed) $("axis").parentElement.hidden = true;
