@@ -90,7 +90,8 @@ class [[nodiscard]] History {
   }
   History(const History&) = delete;
   History& operator=(const History&) = delete;
-  /// Ends it. Never throws: what has become of the file only stop() tells.
+  /// Ends the history that the device has then, so do not end it in another way and begin another
+  /// one meanwhile. Never throws: what has become of the file only stop() tells.
   ~History() {
     if (running_) (void)millpond_device_history_stop(device_.get(), nullptr);
   }
@@ -153,7 +154,7 @@ class [[nodiscard]] Recording {
   }
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
-  /// Ends it. Never throws.
+  /// Ends the recording that the device has then, as ~History. Never throws.
   ~Recording() {
     if (running_) (void)millpond_device_record_stop(device_.get(), nullptr);
   }

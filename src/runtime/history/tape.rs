@@ -328,6 +328,13 @@ impl Tape {
                     sink.event(&event, &record[WORDS..WORDS + frames]);
                 }
                 Err(Seen::NotYet) if waits.get_or_insert_with(Instant::now).elapsed() < self.grace(at) => {
+                    // What came before it does not wait for it.
+                    let for_long = waits.is_some_and(|began| began.elapsed() >= FLUSH);
+                    if for_long && self.taken.load(Relaxed) != at {
+                        self.lose(&mut missed, sink);
+                        self.taken.store(at, Relaxed);
+                        self.flush(sink)?;
+                    }
                     pause(round);
                     round = round.saturating_add(1);
                     continue;
@@ -352,7 +359,8 @@ impl Tape {
     /// How long the event at a position is waited for, which somebody has begun to write. A thread may be stopped for long
     /// between the two steps of a write.
     fn grace(&self, at: u64) -> Duration {
-        let is_asked = || self.asked.load(Relaxed) != self.served.load(Relaxed);
+        // Who has stopped it waits, and nobody writes any more.
+        let is_asked = || self.stop.load(Relaxed) || self.asked.load(Relaxed) != self.served.load(Relaxed);
         let has_failed = || self.failed.load(Relaxed) != self.heard.load(Relaxed);
         let is_half_full = || self.ring.head().saturating_sub(at) > self.ring.capacity() / 2;
         match !self.patient && (is_half_full() || is_asked() || has_failed()) {

@@ -1,6 +1,9 @@
 //! Which function an address of code is in, as far as the running program itself can tell: the module, the address for which
 //! it was linked there, which is what `addr2line` takes, and the function's name where the module exports it. Files and lines
 //! stand in debugging information alone, which is not read here.
+//!
+//! Addresses are looked up when the snapshot is written: those of a module that was unloaded since then have no name, or that
+//! of a module which lies there now.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;

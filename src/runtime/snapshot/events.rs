@@ -37,6 +37,8 @@ pub(super) struct Kept {
 #[derive(Default)]
 struct Requests {
     stacks: HashMap<u64, u32>,
+    /// Of blocks that were freed last at their addresses: a free may be refused after it was told.
+    freed: HashMap<u64, u32>,
     /// The snapshot's own event has been seen. It comes just before the moment that the snapshot is of, so it is not known
     /// whether what comes now was before or after that.
     told: bool,
@@ -44,15 +46,23 @@ struct Requests {
 
 impl Requests {
     fn given(&mut self, address: u64, stack: u32) {
+        self.freed.remove(&address);
         match self.told || stack == 0 {
             true => _ = self.stacks.remove(&address),
             false => _ = self.stacks.insert(address, stack),
         }
     }
 
+    fn refused(&mut self, address: u64) {
+        if let Some(stack) = self.freed.remove(&address) {
+            self.stacks.insert(address, stack);
+        }
+    }
+
     fn gone(&mut self, address: u64) {
         if !self.told {
-            self.stacks.remove(&address);
+            let stack = self.stacks.remove(&address);
+            stack.map(|stack| self.freed.insert(address, stack));
         } // else it may have been there still, and if another one has come since then, that one takes the stack away
     }
 }
@@ -91,6 +101,7 @@ pub(super) fn of(history: &[HistoryEvent], taker: u32, unix_us: u64, monotonic_n
             EventKind::Alloc => requests.given(e.address, stack),
             EventKind::FreeRequested if e.at_once => requests.gone(e.address),
             EventKind::FreeCompleted if waiting.contains(&e.address) => requests.gone(e.address),
+            EventKind::FreeRefused => requests.refused(e.address),
             _ => {}
         }
         match e.kind {
@@ -128,6 +139,25 @@ pub(super) fn of(history: &[HistoryEvent], taker: u32, unix_us: u64, monotonic_n
 mod tests {
     use super::*;
     use crate::runtime::observe;
+
+    #[test]
+    fn a_block_whose_free_was_refused_has_its_callers() {
+        let at = |kind, frames: &[u64]| HistoryEvent {
+            event: observe::Event { address: 1, at_once: true, ..observe::Event::new(kind) },
+            frames: frames.to_vec(),
+            text: None,
+        };
+        let free = at(EventKind::FreeRequested, &[7]);
+        let (given, refused) = (at(EventKind::Alloc, &[5, 6]), at(EventKind::FreeRefused, &[]));
+        let taken = at(EventKind::Snapshot, &[]);
+        let taker = taken.event.thread;
+        let kept = of(&[given.clone(), free.clone(), refused, taken.clone()], taker, 0, 0);
+        assert_eq!(
+            kept.requests.get(&1).map(|&n| kept.stacks.all[n as usize - 1].to_vec()),
+            Some(vec![5, 6])
+        );
+        assert!(of(&[given, free, taken], taker, 0, 0).requests.is_empty());
+    }
 
     #[test]
     fn each_block_is_freed_by_one_pair_of_events() {
