@@ -60,6 +60,8 @@ fn prefetch(world: &mut crate::sync::Guard, at: u64, size: u64, place: c_int, st
     if world.config.no_concurrent {
         return Err(INVALID_DEVICE);
     }
+    // No kind of node of a graph does this.
+    world.refuse_stream_in_capture(key)?;
     crate::stream::submit(world, key, Work::Nothing)?;
     change(world, at, size, |page| page.prefetched = place)
 }

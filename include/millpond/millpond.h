@@ -862,12 +862,12 @@ C_Status millpond_device_add_oom_callback(millpond_device *device,
                                           uint64_t *out_id);
 
 /**
- * Removes an out-of-memory callback. When this returns, no thread is in it, and `user_data` may be destroyed. Called
- * from within an out-of-memory callback or a hook, it does not wait for other threads. Hold no lock that the callback
- * takes.
+ * Removes an out-of-memory callback. When this returns, no thread is in it, but perhaps the calling one, and `user_data`
+ * may be destroyed. Hold no lock that the callback takes.
  *
  * Errors: INVALID_ARGUMENT if the number belongs to no callback, to a removed one, or to one of another device;
- * NOT_PERMITTED in a stream callback, since a thread in the callback may wait for that stream, and the callback stays;
+ * NOT_PERMITTED, and the callback stays, in a stream callback, since a thread in the callback may wait for that stream, and
+ * within an out-of-memory callback or a hook if another thread is in the callback, as the two could wait for each other;
  * NOT_INITIALIZED.
  */
 C_Status millpond_device_remove_oom_callback(millpond_device *device,
@@ -1567,7 +1567,8 @@ C_Status millpond_unified_free(millpond_device *device, void *ptr);
  * device types `host` and `cpu` nothing has to move. Size 0: no-op.
  *
  * Errors: UNKNOWN_POINTER and OUT_OF_RANGE for other memory; UNKNOWN_STREAM; UNSUPPORTED for devices of plugins, and on
- * `cuda` where the device has no concurrent managed access; INVALID_ARGUMENT for another place; NOT_INITIALIZED; DEVICE.
+ * `cuda` where the device has no concurrent managed access; NOT_PERMITTED for a stream of `cuda` that is being captured, as
+ * a graph has no prefetches; INVALID_ARGUMENT for another place; NOT_INITIALIZED; DEVICE.
  */
 C_Status millpond_unified_prefetch(millpond_device *device,
                                    C_Stream stream,
@@ -1581,7 +1582,8 @@ C_Status millpond_unified_prefetch(millpond_device *device,
  * and holds from now on, until it is undone or the memory is freed. Ranges as of `millpond_unified_prefetch`. On the
  * device types `host` and `cpu` it changes nothing. Size 0: no-op.
  *
- * Errors: INVALID_ARGUMENT for another advice or place; else as `millpond_unified_prefetch`.
+ * Errors: INVALID_ARGUMENT for another advice or place; NOT_PERMITTED on `cuda` while a blocking stream is captured, as the
+ * call counts as work on the default stream; else as `millpond_unified_prefetch`.
  */
 C_Status millpond_unified_advise(millpond_device *device,
                                  const void *ptr,

@@ -33,7 +33,8 @@ class BlockEvent:
 
 class Hook:
     """A function that is told of each block of a device that is allocated or freed: `device.hook`. It stays until `close`,
-    or the end of a `with`, also when nobody has this object."""
+    or the end of a `with`, also when nobody has this object. What it lets out, an interrupt by Ctrl-C too, is kept until
+    then."""
 
     _id: int = 0
     _failed: Optional[BaseException] = None
@@ -90,13 +91,10 @@ class Hook:
 
 def _alone(why: BaseException) -> BaseException:
     """An exception that may be kept: its traceback would keep the frames of whoever allocates, and the blocks in them. It
-    becomes a note, where exceptions have notes."""
+    becomes a note, where exceptions have notes. What it was raised from is the program's own, and stays as it is."""
     if hasattr(why, "add_note"):
         why.add_note("In the hook:\n" + "".join(traceback.format_exception(type(why), why, why.__traceback__)))
-    link: Optional[BaseException] = why
-    while link is not None:
-        link.__traceback__ = None
-        link = link.__cause__ or link.__context__
+    why.__traceback__ = why.__context__ = why.__cause__ = None
     return why
 
 

@@ -48,6 +48,23 @@ class Hooks(unittest.TestCase):
         with self.assertRaises(TypeError):
             self.device.hook(None)
 
+    def test_the_programs_own_exceptions_keep_their_tracebacks(self):
+        def fails(event):
+            if event.kind == "free":
+                error = KeyError("in the hook")
+                raise error from error
+
+        block = self.device.alloc(100)
+        own = None
+        with self.assertRaises(KeyError):
+            with self.device.hook(fails):
+                try:
+                    raise OSError("the program's")
+                except OSError as caught:
+                    own = caught
+                    block.free()
+        self.assertIsNotNone(own.__traceback__)
+
     def test_it_may_allocate_and_close_itself(self):
         told = []
 

@@ -297,12 +297,12 @@ pub unsafe extern "C" fn millpond_device_add_oom_callback(
     })
 }
 
-/// Removes an out-of-memory callback. When this returns, no thread is in it, and `user_data` may be destroyed. Called
-/// from within an out-of-memory callback or a hook, it does not wait for other threads. Hold no lock that the callback
-/// takes.
+/// Removes an out-of-memory callback. When this returns, no thread is in it, but perhaps the calling one, and `user_data`
+/// may be destroyed. Hold no lock that the callback takes.
 ///
 /// Errors: INVALID_ARGUMENT if the number belongs to no callback, to a removed one, or to one of another device;
-/// NOT_PERMITTED in a stream callback, since a thread in the callback may wait for that stream, and the callback stays;
+/// NOT_PERMITTED, and the callback stays, in a stream callback, since a thread in the callback may wait for that stream, and
+/// within an out-of-memory callback or a hook if another thread is in the callback, as the two could wait for each other;
 /// NOT_INITIALIZED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_device_remove_oom_callback(

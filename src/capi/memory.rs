@@ -342,7 +342,8 @@ pub unsafe extern "C" fn millpond_unified_free(device: *mut millpond_device, ptr
 /// device types `host` and `cpu` nothing has to move. Size 0: no-op.
 ///
 /// Errors: UNKNOWN_POINTER and OUT_OF_RANGE for other memory; UNKNOWN_STREAM; UNSUPPORTED for devices of plugins, and on
-/// `cuda` where the device has no concurrent managed access; INVALID_ARGUMENT for another place; NOT_INITIALIZED; DEVICE.
+/// `cuda` where the device has no concurrent managed access; NOT_PERMITTED for a stream of `cuda` that is being captured, as
+/// a graph has no prefetches; INVALID_ARGUMENT for another place; NOT_INITIALIZED; DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_unified_prefetch(
     device: *mut millpond_device,
@@ -362,7 +363,8 @@ pub unsafe extern "C" fn millpond_unified_prefetch(
 /// and holds from now on, until it is undone or the memory is freed. Ranges as of `millpond_unified_prefetch`. On the
 /// device types `host` and `cpu` it changes nothing. Size 0: no-op.
 ///
-/// Errors: INVALID_ARGUMENT for another advice or place; else as `millpond_unified_prefetch`.
+/// Errors: INVALID_ARGUMENT for another advice or place; NOT_PERMITTED on `cuda` while a blocking stream is captured, as the
+/// call counts as work on the default stream; else as `millpond_unified_prefetch`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_unified_advise(
     device: *mut millpond_device,

@@ -124,7 +124,7 @@ impl Hooks {
             s = self.returned.wait(s);
         }
         drop(s);
-        drop(gone); // foreign code may run in its destructor
+        ended(gone);
         Ok(left)
     }
 
@@ -160,7 +160,7 @@ impl Hooks {
             };
             let _ = catch_unwind(AssertUnwindSafe(|| hook(event)));
             // Dropped before it counts as returned, because `remove` guarantees that nothing of the hook is left.
-            drop(hook);
+            ended(hook);
             let mut s = lock(&self.state);
             if let Some(i) = s.running.iter().position(|&r| r == id) {
                 s.running.swap_remove(i);
@@ -171,4 +171,11 @@ impl Hooks {
         drop(inside);
         INSIDE.set(false);
     }
+}
+
+/// Drops what may be the last of a hook. What foreign code frees then is no part of a hook, and is told to the others.
+fn ended<T>(hook: T) {
+    let inside = INSIDE.replace(false);
+    drop(hook);
+    INSIDE.set(inside);
 }

@@ -6,6 +6,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::nvtx;
 use crate::base::sync::system::{Condvar, Mutex};
+use crate::base::sync::thread_token;
 use crate::core::{OomReport, OomStep, OomTried};
 use crate::fail;
 use crate::runtime::explain::carrying;
@@ -27,8 +28,8 @@ thread_local! {
 struct State {
     /// In the order of their numbers, which is that of their registration.
     callbacks: Vec<(u64, Arc<OomHandler>)>,
-    /// The number of each callback that is running, once for each thread in it.
-    running: Vec<u64>,
+    /// The number of each callback that is running, and the thread that is in it.
+    running: Vec<(u64, u64)>,
     last: u64, // the newest number
     closed: bool,
 }
@@ -54,15 +55,20 @@ impl Rescue {
     }
 
     /// Removes a callback. It is not called any more, and when this returns no thread is in it, unless this is called
-    /// from within a callback or a hook: two of them could wait for each other. `NotPermitted` in a stream callback.
+    /// from within a callback or a hook: two of them could wait for each other. `NotPermitted` there if another thread is in
+    /// it, and in a stream callback; it stays then.
     pub(crate) fn remove(&self, id: u64) -> Result<()> {
         let mut s = lock(&self.state);
         let Some(at) = s.callbacks.iter().position(|c| c.0 == id) else {
             fail!(Code::InvalidArgument, "there is no out-of-memory callback {id}, or it was removed");
         };
         let waits = waits_for_callbacks()?;
+        let me = thread_token();
+        if !waits && s.running.iter().any(|r| r.0 == id && r.1 != me) {
+            fail!(Code::NotPermitted, "another thread is in the callback, and cannot be waited for in one");
+        }
         let gone = s.callbacks.remove(at);
-        while waits && s.running.contains(&id) {
+        while waits && s.running.iter().any(|r| r.0 == id) {
             s = self.returned.wait(s);
         }
         drop(s);
@@ -126,7 +132,7 @@ impl Rescue {
                 let mut s = lock(&self.state);
                 let next = s.callbacks.iter().find(|c| c.0 > at && c.0 <= end).cloned();
                 let Some(next) = next else { return called };
-                s.running.push(next.0);
+                s.running.push((next.0, thread_token()));
                 next
             };
             let inside = CallOut::new();
@@ -140,7 +146,7 @@ impl Rescue {
             INSIDE.with(|i| i.set(false));
             drop(inside);
             let mut s = lock(&self.state);
-            if let Some(i) = s.running.iter().position(|&r| r == id) {
+            if let Some(i) = s.running.iter().position(|&r| r == (id, thread_token())) {
                 s.running.swap_remove(i);
             }
             drop(s);

@@ -104,3 +104,30 @@ fn what_the_driver_fails_with_is_passed_on() {
     drop(d);
     fake.end();
 }
+
+/// A graph has no prefetches, and advice counts as work on the default stream: both are refused, and the capture lives on.
+#[test]
+fn a_capture_is_not_disturbed() {
+    const GLOBAL: u32 = 0;
+    let fake = Fake::new(&[], |_| {});
+    let begin: extern "C" fn(u64, u32) -> u32 = fake.driver("cuStreamBeginCapture_v2");
+    let end: extern "C" fn(u64, *mut u64) -> u32 = fake.driver("cuStreamEndCapture");
+    let destroy: extern "C" fn(u64) -> u32 = fake.driver("cuGraphDestroy");
+    let d = runtime::device("cuda", 0).unwrap();
+    let s = d.stream_create().unwrap();
+    let at = d.unified_alloc(PAGE).unwrap();
+    fake.with_primary(0, || assert_eq!(begin(s, GLOBAL), 0));
+    let refused = d.unified_prefetch(s, at, PAGE, UnifiedPlace::Device).unwrap_err();
+    assert_eq!(refused.code(), Code::NotPermitted, "{refused}");
+    // The default stream is ordered with blocking streams only; the library's own are not.
+    let advised = d.unified_advise(at, PAGE, Advice::ReadMostly, UnifiedPlace::Device);
+    assert!(advised.is_ok() || advised.is_err_and(|e| e.code() == Code::NotPermitted));
+    let mut graph = 0;
+    fake.with_primary(0, || {
+        assert_eq!(end(s, &mut graph), 0, "the capture is whole");
+        assert_eq!(destroy(graph), 0);
+    });
+    d.unified_prefetch(s, at, PAGE, UnifiedPlace::Device).unwrap();
+    d.unified_free(at).unwrap();
+    fake.end();
+}

@@ -179,12 +179,17 @@ class [[nodiscard]] BlockHook {
   /// allocate and free, of which no hook is told. An exception that leaves it is lost.
   using Function = std::function<void(const millpond_block_event& event)>;
 
+ private:
+  using Shared = std::shared_ptr<detail::Held<Function>>;
+
+ public:
   /// The empty object.
   BlockHook() noexcept = default;
   /// Registers `function`. Throws, and does not keep it, when it cannot be registered.
   BlockHook(Device on, Function function) {
-    std::unique_ptr<Function> kept(new (std::nothrow) Function(std::move(function)));
-    if (!kept || !*kept) {
+    Shared made(new (std::nothrow) detail::Held<Function>(std::move(function)));
+    std::unique_ptr<Shared> kept(made ? new (std::nothrow) Shared(made) : nullptr);
+    if (!kept || !made->function) {
       detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
       return;
     }
@@ -193,16 +198,20 @@ class [[nodiscard]] BlockHook {
     }
     (void)kept.release();  // the library ends it
     device_ = on;
+    held_ = std::move(made);
   }
   /// Takes the registration over; `other` is left empty.
   BlockHook(BlockHook&& other) noexcept
-      : device_(std::exchange(other.device_, Device())), id_(std::exchange(other.id_, 0u)) {}
+      : device_(std::exchange(other.device_, Device())),
+        id_(std::exchange(other.id_, 0u)),
+        held_(std::move(other.held_)) {}
   /// Ends its own registration, then takes the other's over.
   BlockHook& operator=(BlockHook&& other) noexcept {
     if (this == &other) return *this;
     reset();
     device_ = std::exchange(other.device_, Device());
     id_ = std::exchange(other.id_, 0u);
+    held_ = std::move(other.held_);
     return *this;
   }
   BlockHook(const BlockHook&) = delete;
@@ -212,12 +221,16 @@ class [[nodiscard]] BlockHook {
   /// Ends the registration: the function is not called any more, and no thread is in it when this
   /// returns. From within a hook, an out-of-memory callback or a stream callback it does not wait:
   /// another thread may still be in the function, which is destroyed when the last one leaves it.
-  /// Else it must not be called while holding a lock that the function takes. Does nothing if
-  /// empty, or if the device has ended, which has destroyed the function.
+  /// Else it must not be called while holding a lock that the function takes, nor by two threads at
+  /// once. In a segment callback, where the library takes no calls, the function is only switched
+  /// off. Does nothing if empty, or if the device has ended, which has destroyed the function.
   void reset() noexcept {
     if (id_ == 0) return;
-    (void)millpond_device_remove_hook(device_.get(), id_);  // fails only with the device
+    if (millpond_device_remove_hook(device_.get(), id_) != C_SUCCESS) {
+      held_->off.store(true, std::memory_order_release);
+    }
     id_ = 0;
+    held_.reset();
     device_ = Device();
   }
   /// Whether a function is registered.
@@ -225,16 +238,18 @@ class [[nodiscard]] BlockHook {
 
  private:
   static void run(void* user_data, const millpond_block_event* event) noexcept {
-    const Function& function = *static_cast<const Function*>(user_data);
+    const detail::Held<Function>& held = **static_cast<const Shared*>(user_data);
+    if (held.off.load(std::memory_order_acquire)) return;
     (void)detail::answer([&] {
-      function(*event);
+      held.function(*event);
       return true;
     });
   }
-  static void destroy(void* user_data) noexcept { delete static_cast<Function*>(user_data); }
+  static void destroy(void* user_data) noexcept { delete static_cast<Shared*>(user_data); }
 
   Device device_;
   std::uint64_t id_ = 0;  // 0: empty
+  Shared held_;           // the library has it, too
 };
 
 }  // namespace MILLPOND_CPP_ABI

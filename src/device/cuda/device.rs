@@ -390,12 +390,16 @@ impl Unified for CudaDevice {
     fn prefetch(&self, stream: StreamId, addr: u64, bytes: u64, place: UnifiedPlace) -> Result<()> {
         let _in = self.card.enter()?;
         self.card.known(stream)?;
+        if self.card.driver().capture_id(stream)?.is_some() {
+            fail!(Code::NotPermitted, "stream {stream:#x} is being captured: a graph has no prefetches");
+        }
         let to = self.number_of(place)?;
         self.card.driver().managed_prefetch(addr, bytes, to, stream)
     }
 
     fn advise(&self, addr: u64, bytes: u64, advice: Advice, place: UnifiedPlace) -> Result<()> {
         let _in = self.card.enter()?;
+        self.card.null_is_free()?; // the call counts as work on the default stream
         let by = self.number_of(place)?;
         let advice = match advice {
             Advice::ReadMostly => CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY,

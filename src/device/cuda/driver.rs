@@ -258,6 +258,7 @@ impl Driver {
         self.check_stream(call!(self.cuMemPrefetchAsync(addr, bytes as usize, to, stream(s))))
     }
     pub(super) fn managed_advise(&self, addr: u64, bytes: u64, advice: CUmem_advise, by: i32) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check(call!(self.cuMemAdvise(addr, bytes as usize, advice, by)))
     }
     /// Page-locked for all contexts.
