@@ -49,6 +49,8 @@ const AGAIN: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 #[repr(align(64))]
 struct Seat {
+    /// The token of the thread, for the others.
+    token: u64,
     /// The token of the thread, which is even, or 0 of no thread; and `INSIDE` while the thread holds the lock as its
     /// owner. Only the thread writes it. One word, so that one compare says both.
     word: AtomicU64,
@@ -60,7 +62,7 @@ const INSIDE: u64 = 1;
 impl Seat {
     /// The token of the thread.
     fn token(&self) -> u64 {
-        self.word.load(Ordering::Relaxed) & !INSIDE
+        self.token
     }
 
     /// Notes that the thread is inside. Only for the thread whose seat it is, and that is not.
@@ -137,7 +139,7 @@ impl<T> Guarded<T> {
 fn nobody() -> *mut Seat {
     #[cfg(not(loom))]
     {
-        static NOBODY: Seat = Seat { word: AtomicU64::new(0) };
+        static NOBODY: Seat = Seat { token: 0, word: AtomicU64::new(0) };
         (&raw const NOBODY).cast_mut()
     }
     #[cfg(loom)]
@@ -337,7 +339,7 @@ impl<'a, T> Guard<'a, T> {
     fn make_owner(mut self, me: u64) -> Self {
         let seats = &mut self.parts().seats;
         let at = seats.iter().position(|s| s.token() == me).unwrap_or_else(|| {
-            seats.push(Box::new(Seat { word: AtomicU64::new(me) }));
+            seats.push(Box::new(Seat { token: me, word: AtomicU64::new(me) }));
             seats.len() - 1
         });
         let seat: *const Seat = &raw const *seats[at];

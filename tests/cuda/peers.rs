@@ -70,13 +70,28 @@ fn a_refusal_later_costs_the_access_and_not_the_memory() {
     let fake = Fake::new(&FOUR, |_| {});
     let all = open(3);
     let before = full(&all[0], 5 * MIB, 1);
+    let gap = full(&all[0], 40 * MIB, 5);
+    // A failure that is none of theirs costs nothing.
     fake.fail("cuMemSetAccess", 1, 2, false);
+    let between = full(&all[0], 3 * MIB, 6);
+    assert!((0..3).all(|reader| reads(&fake, reader, between, 3 * MIB, 6)));
+    // For all of them; then for each guest alone.
+    for nth in [1, 3, 4] {
+        fake.fail("cuMemSetAccess", nth, 2, false);
+    }
     let after = full(&all[0], 21 * MIB, 2);
     fake.fail_clear();
     assert!(reads(&fake, 1, before, 5 * MIB, 1), "what was open stays so");
     assert!(!reads(&fake, 1, after, 21 * MIB, 2));
     let q = full(&all[1], 5 * MIB, 3);
     assert!(reads(&fake, 0, q, 5 * MIB, 3), "the other way round nothing was refused");
+    // Who asks and is refused keeps what it had, of which there are two runs now.
+    all[0].memory().free(gap, None, None).unwrap();
+    all[0].memory().empty_cache(None).unwrap();
+    fake.fail("cuMemSetAccess", 2, 2, true);
+    assert!(all[0].enable_peer_access(&all[1]).is_err());
+    fake.fail_clear();
+    assert!(reads(&fake, 1, before, 5 * MIB, 1));
     // A copy wants it, and gets it; so does a call.
     all[1].copy_peer(&all[0], after, q, 5 * MIB).unwrap();
     assert!(fake.read(1, after, 3).is_ok());

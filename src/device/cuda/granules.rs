@@ -58,6 +58,7 @@ impl Granules {
             opened: BTreeMap::new(),
             readers: vec![physical.device],
             guests: Vec::new(),
+            former_guests: Vec::new(),
             fabric: Fabric::default(),
             one_by_one: false,
         };
@@ -293,14 +294,18 @@ impl Granules {
 
     /// Gives access to all devices that may use the memory. Guests cannot make it fail.
     fn open(&self, s: &mut State, addr: u64, bytes: u64) -> Result<()> {
-        if !s.guests.is_empty() {
-            let all = [&s.readers[..], &s.guests[..]].concat();
-            if self.driver.set_access(addr, bytes, &all, true).is_ok() {
-                return Ok(());
-            }
-            s.guests.clear();
+        if s.guests.is_empty() {
+            return self.driver.set_access(addr, bytes, &s.readers, true);
         }
-        self.driver.set_access(addr, bytes, &s.readers, true)
+        let all = [&s.readers[..], &s.guests[..]].concat();
+        if self.driver.set_access(addr, bytes, &all, true).is_ok() {
+            return Ok(());
+        }
+        self.driver.set_access(addr, bytes, &s.readers, true)?;
+        let refused = |guest: &mut i32| self.driver.set_access(addr, bytes, &[*guest], true).is_err();
+        let gone: Vec<i32> = s.guests.extract_if(.., refused).collect();
+        s.former_guests.extend(gone);
+        Ok(())
     }
 
     /// Maps the handle that begins with a granule, from a slot on.
@@ -528,7 +533,9 @@ impl Granules {
         let runs = s.shown_runs();
         for (i, &(addr, bytes)) in runs.iter().enumerate() {
             if let Err(e) = self.driver.set_access(addr, bytes, &[peer], true) {
-                for &(addr, bytes) in &runs[..i] {
+                // What a former guest has, its work may be using.
+                let opened = if s.former_guests.contains(&peer) { &[] } else { &runs[..i] };
+                for &(addr, bytes) in opened {
                     let _ = self.driver.set_access(addr, bytes, &[peer], false);
                 }
                 return Err(e);
