@@ -26,7 +26,9 @@ use crate::base::sync::{
     AtomicBool, AtomicPtr, AtomicU64, Ordering, UnsafeCell, pause, set_flag, thread_token,
 };
 use std::ops::{Deref, DerefMut};
-use std::time::{Duration, Instant};
+#[cfg(not(loom))]
+use std::time::Duration;
+use std::time::Instant;
 
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 mod barrier;
@@ -42,6 +44,7 @@ const MAX_LOSSES: u32 = if cfg!(loom) { 0 } else { 12 };
 /// So many lookers in a row give the ownership back, and more only after that time: a reader in a tight loop would have
 /// the owner's processor interrupted all the time, at a higher price than that of a lock without an owner.
 const LOOKS: u32 = if cfg!(loom) { 1 } else { 8 };
+#[cfg(not(loom))]
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// The lock's record of a thread that is or was its owner. It has a cache line of its own, since the thread writes
@@ -91,11 +94,12 @@ pub struct Biased<T> {
 
 #[derive(Debug)]
 struct Guarded<T> {
-    last: u64,               // token of the last thread that took the lock the usual way
-    streak: u32,             // how often in a row that thread did
-    losses: u32,             // how often an owner was revoked
-    rested: u64,             // token of the owner that gave the lock up by `rest`; 0: none
-    looks: u32,              // how often an owner was revoked and got its ownership back
+    last: u64,   // token of the last thread that took the lock the usual way
+    streak: u32, // how often in a row that thread did
+    losses: u32, // how often an owner was revoked
+    rested: u64, // token of the owner that gave the lock up by `rest`; 0: none
+    looks: u32,  // how often an owner was revoked and got its ownership back
+    #[cfg_attr(loom, expect(dead_code, reason = "a model has no time"))]
     looked: Option<Instant>, // when that began to be counted
     #[expect(clippy::vec_box, reason = "the owner word points to them: they must not move")]
     seats: Vec<Box<Seat>>, // of every thread that was ever owner
