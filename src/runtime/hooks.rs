@@ -124,7 +124,7 @@ impl Hooks {
             s = self.returned.wait(s);
         }
         drop(s);
-        ended(gone);
+        drop(gone); // foreign code may run in its destructor; within a hook it is a part of that one
         Ok(left)
     }
 
@@ -173,7 +173,7 @@ impl Hooks {
     }
 }
 
-/// Drops what may be the last of a hook. What foreign code frees then is no part of a hook, and is told to the others.
+/// Drops what may be the last of a hook, between two hooks. What foreign code frees then is told to the others.
 fn ended<T>(hook: T) {
     let inside = INSIDE.replace(false);
     drop(hook);

@@ -105,7 +105,8 @@ fn what_the_driver_fails_with_is_passed_on() {
     fake.end();
 }
 
-/// A graph has no prefetches, and advice counts as work on the default stream: both are refused, and the capture lives on.
+/// A graph has no prefetches, and advice counts as work on the default stream: both are refused where they would disturb a
+/// capture, which lives on.
 #[test]
 fn a_capture_is_not_disturbed() {
     const GLOBAL: u32 = 0;
@@ -119,14 +120,27 @@ fn a_capture_is_not_disturbed() {
     fake.with_primary(0, || assert_eq!(begin(s, GLOBAL), 0));
     let refused = d.unified_prefetch(s, at, PAGE, UnifiedPlace::Device).unwrap_err();
     assert_eq!(refused.code(), Code::NotPermitted, "{refused}");
-    // The default stream is ordered with blocking streams only; the library's own are not.
-    let advised = d.unified_advise(at, PAGE, Advice::ReadMostly, UnifiedPlace::Device);
-    assert!(advised.is_ok() || advised.is_err_and(|e| e.code() == Code::NotPermitted));
-    let mut graph = 0;
-    fake.with_primary(0, || {
-        assert_eq!(end(s, &mut graph), 0, "the capture is whole");
-        assert_eq!(destroy(graph), 0);
-    });
+    let other = d.stream_create().unwrap();
+    d.unified_prefetch(other, at, PAGE, UnifiedPlace::Device).unwrap();
+    let whole = |stream: u64| {
+        let mut graph = 0;
+        fake.with_primary(0, || {
+            assert_eq!(end(stream, &mut graph), 0, "the capture is whole");
+            assert_eq!(destroy(graph), 0);
+        });
+    };
+    whole(s);
+    // The default stream is ordered with blocking streams only; the library's own are none.
+    let create: extern "C" fn(*mut u64, u32) -> u32 = fake.driver("cuStreamCreate");
+    let end_of: extern "C" fn(u64) -> u32 = fake.driver("cuStreamDestroy_v2");
+    let mut blocking = 0;
+    fake.with_primary(0, || assert_eq!(create(&mut blocking, 0), 0));
+    fake.with_primary(0, || assert_eq!(begin(blocking, GLOBAL), 0));
+    let refused = d.unified_advise(at, PAGE, Advice::ReadMostly, UnifiedPlace::Device).unwrap_err();
+    assert_eq!(refused.code(), Code::NotPermitted, "{refused}");
+    whole(blocking);
+    fake.with_primary(0, || assert_eq!(end_of(blocking), 0));
+    d.unified_advise(at, PAGE, Advice::ReadMostly, UnifiedPlace::Device).unwrap();
     d.unified_prefetch(s, at, PAGE, UnifiedPlace::Device).unwrap();
     d.unified_free(at).unwrap();
     fake.end();

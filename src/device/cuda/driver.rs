@@ -255,6 +255,7 @@ impl Driver {
     }
     /// Moves pages of managed memory to a device, or to the processor, in the order of a stream.
     pub(super) fn managed_prefetch(&self, addr: u64, bytes: u64, to: i32, s: u64) -> Result<()> {
+        let _relaxed = self.relaxed();
         self.check_stream(call!(self.cuMemPrefetchAsync(addr, bytes as usize, to, stream(s))))
     }
     pub(super) fn managed_advise(&self, addr: u64, bytes: u64, advice: CUmem_advise, by: i32) -> Result<()> {
