@@ -137,6 +137,20 @@ fn segments_that_begin_anywhere() {
     assert!(reserved() <= 64 << 20, "one segment after another: {}", reserved());
 }
 
+/// Where little is left, the segment that is taken for a request is small, and serves no less.
+#[test]
+fn segments_that_are_small() {
+    let h = host(false);
+    ok(unsafe { millpond_device_set_limit(h.device, 1200 << 10) });
+    for _ in 0..20 {
+        free(aligned(h.pool, 1000 << 10, 128 << 10));
+        ok(unsafe { millpond_device_empty_cache(h.device) });
+        // One page more, and the system puts the next segment somewhere else.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        assert_ne!(unsafe { libc::mmap(null_mut(), 4096, libc::PROT_READ, flags, -1, 0) }, libc::MAP_FAILED);
+    }
+}
+
 /// Where nothing is pooled, the device's own addresses must do.
 #[test]
 fn memory_that_is_not_pooled() {

@@ -91,7 +91,8 @@ impl Blocks {
         Blocks(Mutex::new(BTreeMap::new()))
     }
 
-    /// Zeroed memory from the system, aligned to 2 MiB if it has 2 MiB or more, else to the page.
+    /// Zeroed memory from the system, at a multiple of the power of two that it fits into, from a page to 2 MiB: blocks
+    /// cut from a small segment can then be aligned as those from a large one can.
     pub(super) fn alloc(&self, budget: &Budget, kind: Kind, bytes: u64) -> Result<u64> {
         self.alloc_touched(budget, kind, bytes, 0)
     }
@@ -109,7 +110,8 @@ impl Blocks {
             let all = machine_memory();
             fail!(Code::OutOfMemory, "{bytes} bytes of pinned memory, and the machine has {all}");
         }
-        let align = if bytes >= GRANULE { GRANULE } else { pages::page_size() };
+        let align =
+            if bytes >= GRANULE { GRANULE } else { pages::page_size().max(bytes.next_power_of_two()) };
         let mapped = pages::whole_pages(bytes)
             .ok_or_else(|| Error::new(Code::OutOfMemory, "an allocation of nearly 2^64 bytes"))
             .and_then(|n| pages::map_anonymous(n, align, true).map(|addr| (addr, n)));
