@@ -131,25 +131,26 @@ impl Search<'_> {
         true
     }
 
-    /// Gives ties that are wholly free back to the device, so that it can give granules that can be shown anywhere.
-    /// Waits for the streams that have used them.
+    /// Gives ties that are wholly free back to the device, so that it can give granules that can be shown anywhere: as few
+    /// as the request needs, and none if the limits would refuse it all the same. Waits for the streams that have used
+    /// them.
     pub(super) fn untie(&mut self, missing: u64) -> bool {
-        let ground = self.ground;
-        // A contiguous pool would get a tie again: the last step does that.
-        if self.contiguous || !ground.growing().has_ties() || ground.order.check_wait().is_err() {
+        // A contiguous pool would get a tie again: the last step does that, and what a block in one piece needs. And once
+        // ties serve as wholes, the request would lose what it counts on.
+        let elsewhere = self.contiguous || self.req.in_one_piece(self.ground) || self.ties;
+        if elsewhere || !self.ground.growing().has_ties() || self.ground.order.check_wait().is_err() {
             return false;
         }
+        // If the device refuses what the limits would then allow, others may have some of it: once more.
+        self.untie_once(missing) || self.refused_by_device() && self.untie_once(missing)
+    }
+
+    fn untie_once(&mut self, missing: u64) -> bool {
+        let ground = self.ground;
         ground.poll_all();
         let (taken, transit) = {
             let mut g = ground.growing();
-            // Where the pool's own limit is what refuses, others need not give anything.
-            let pool = self.req.heap.pool();
-            let own = missing > ground.own_room(&g, pool) >> GRANULE_SHIFT;
-            let heaps = if own { ground.heaps_of(pool) } else { ground.heaps_in(None) };
-            let taken = ground.take_free(&mut g, heaps, missing, true);
-            if taken.is_empty() {
-                return false;
-            }
+            let Some(taken) = self.take_for_growth(&mut g, missing, true) else { return false };
             (taken, g.begin_transit(Parts::Any))
         };
         let mut any = false;

@@ -451,41 +451,50 @@ impl Search<'_> {
     }
 
     /// Whether the device refused memory that the limits allow.
-    fn refused_by_device(&self) -> bool {
+    pub(super) fn refused_by_device(&self) -> bool {
         let own = [ours::NO_MORE, ours::DEVICE_LIMIT, ours::POOL_LIMIT];
         self.refused.as_ref().is_some_and(|e| !own.contains(&e.message()))
     }
 
-    fn trim_once(&mut self, missing: u64) -> bool {
+    /// Takes free memory out of the heaps so that the device, once it has that back, can give `missing` granules: as little
+    /// as the limits demand, or as many if the device itself is short of them. Nothing, if that would not do. With `ties`
+    /// only such as are wholly free; without, the granules shall lie in a row.
+    pub(super) fn take_for_growth(&self, g: &mut Growing<'_>, missing: u64, ties: bool) -> Option<Vec<Taken>> {
         let (ground, pool) = (self.ground, self.req.heap.pool());
+        let row = missing + u64::from(self.contiguous); // with a number that stays empty
+        let own_room = ground.own_room(g, pool) >> GRANULE_SHIFT;
+        let room = ground.device_room(g) >> GRANULE_SHIFT;
+        let (own, any) = (missing.saturating_sub(own_room), missing.saturating_sub(room));
+        let in_a_row = ties || u64::from(g.longest_room()) >= row;
+        // What the device refuses although the limits allow it may be had for less than all that is missing.
+        let (least, most) = if own == 0 && any == 0 { (0, missing) } else { (any, any) };
+        let (own_most, most) = if in_a_row { (own, most) } else { (u64::MAX, u64::MAX) };
+        let count = |taken: &[Taken]| -> u64 {
+            taken.iter().map(|t| u64::from(t.block.part.touched().count)).sum()
+        };
+        let mut taken = match own_most {
+            0 => Vec::new(),
+            n => ground.take_free(g, ground.heaps_of(pool), n, ties),
+        };
+        let of_own = count(&taken);
+        if of_own >= own && most > of_own {
+            taken.extend(ground.take_free(g, ground.heaps_in(None), most - of_own, ties));
+        }
+        let rows = || g.longest_room_with(taken.iter().map(|t| t.block.part.touched()));
+        let serves = of_own >= own && count(&taken) >= least && (in_a_row || rows() >= row);
+        if taken.is_empty() || !serves {
+            ground.return_all(g, taken);
+            return None;
+        }
+        Some(taken)
+    }
+
+    fn trim_once(&mut self, missing: u64) -> bool {
+        let ground = self.ground;
         ground.poll_all();
-        let apart = u64::from(self.contiguous); // a number that stays empty
         let (taken, transit) = {
             let mut g = ground.growing();
-            let own_room = ground.own_room(&g, pool) >> GRANULE_SHIFT;
-            let room = ground.device_room(&g) >> GRANULE_SHIFT;
-            let (own, any) = (missing.saturating_sub(own_room), missing.saturating_sub(room));
-            let in_a_row = u64::from(g.longest_room()) >= missing + apart;
-            // What the device refuses although the limits allow it may be had for less than all that is missing.
-            let (least, most) = if own == 0 && any == 0 { (0, missing) } else { (any, any) };
-            let (own_most, most) = if in_a_row { (own, most) } else { (u64::MAX, u64::MAX) };
-            let count = |taken: &[Taken]| -> u64 {
-                taken.iter().map(|t| u64::from(t.block.part.touched().count)).sum()
-            };
-            let mut taken = match own_most {
-                0 => Vec::new(),
-                n => ground.take_free(&mut g, ground.heaps_of(pool), n, false),
-            };
-            let of_own = count(&taken);
-            if of_own >= own && most > of_own {
-                taken.extend(ground.take_free(&mut g, ground.heaps_in(None), most - of_own, false));
-            }
-            let rows = || g.longest_room_with(taken.iter().map(|t| t.block.part.touched()));
-            let serves = of_own >= own && count(&taken) >= least && (in_a_row || rows() >= missing + apart);
-            if taken.is_empty() || !serves {
-                ground.return_all(&g, taken);
-                return false;
-            }
+            let Some(taken) = self.take_for_growth(&mut g, missing, false) else { return false };
             (taken, g.begin_transit(Parts::Any))
         };
         let mut any = false;

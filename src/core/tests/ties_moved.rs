@@ -132,6 +132,32 @@ fn a_block_over_ties_is_exported_sleeps_and_wakes() {
     b.finish();
 }
 
+/// A request for more than there is takes no tie apart, and one that lacks little gives little back.
+#[test]
+fn ties_go_back_only_as_far_as_that_serves() {
+    let (mut b, _) = half_free(|_| PoolId::DEFAULT);
+    let q = b.pool(false);
+    let before = sizes(&b);
+    b.alloc(q, Some(2), 33 * G).unwrap_err();
+    assert_eq!(sizes(&b), before, "32 granules are free");
+    b.alloc(q, Some(2), 32 * G).unwrap();
+    b.finish();
+
+    let mut b = with_ties(64, 8, 1);
+    for _ in 0..6 {
+        b.alloc(PoolId::DEFAULT, Some(1), 8 * G).unwrap();
+    }
+    for at in [0, 16 * G] {
+        let i = b.live.iter().position(|x| x.offset == at).unwrap();
+        b.free(i, None);
+    }
+    let q = b.pool(false);
+    b.alloc(q, Some(2), 18 * G).unwrap();
+    let left = |at| b.pond.ground().growing().tie_of(at).is_some();
+    assert!(left(0) || left(16), "16 granules of the device and one tie are enough");
+    b.finish();
+}
+
 /// Granules in ties serve in place only: what is too small for the request stays where it is.
 #[test]
 fn theft_leaves_what_cannot_serve_in_place() {
