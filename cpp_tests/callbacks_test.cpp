@@ -111,6 +111,35 @@ TEST_F(CppCallbacks, AStreamCallbackMayEndBoth) {
   device_.set_limit(0);
 }
 
+TEST_F(CppCallbacks, AnOutOfMemoryCallbackMayEndItself) {
+  std::atomic<int> live{0}, calls{0};
+  std::unique_ptr<millpond::OomCallback> oom;
+  std::unique_ptr<millpond::OomHandler> handler;
+  oom = std::make_unique<millpond::OomCallback>(
+      device_, [&oom, &calls, &live, held = Counted(&live)](std::uint64_t) {
+        ++calls;
+        oom.reset();
+        EXPECT_EQ(2, live) << "it is still in use";
+        return false;
+      });
+  // Within an out-of-memory callback hooks are called, too, and may end it.
+  BlockHook hook(device_, [&handler](const millpond_block_event&) { handler.reset(); });
+  handler = std::make_unique<millpond::OomHandler>(
+      device_, [this, &calls, &live, held = Counted(&live)](const millpond_oom_report&) {
+        ++calls;
+        (void)device_.allocate(100);
+        EXPECT_EQ(1, live) << "it is still in use";
+        return false;
+      });
+  ASSERT_EQ(2, live);
+  device_.empty_cache();
+  device_.set_limit(8u << 20);
+  EXPECT_THROW((void)device_.allocate(16u << 20), millpond::Error);
+  EXPECT_EQ(2, calls);
+  EXPECT_EQ(0, live) << "each was destroyed when it returned";
+  device_.set_limit(0);
+}
+
 TEST_F(CppCallbacks, ABlockGrowsWhereItIs) {
   millpond::Pool pool(device_);
   { const Buffer room = pool.allocate(24u << 20); }

@@ -17,17 +17,19 @@ inline namespace MILLPOND_CPP_ABI {
 
 namespace detail {
 
-/// A function that the library calls with a pointer to this.
+/// A function that the library calls with a pointer to this. It outlives each call of it.
 template <typename Function>
-struct Held {
+struct Held : std::enable_shared_from_this<Held<Function>> {
   explicit Held(Function from) : function(std::move(from)) {}
-  /// The one behind `user_data`; NULL if it is not to be called any more.
-  static const Function* of(const void* user_data) noexcept {
+  /// The one behind `user_data`, to keep during the call; NULL if it is not to be called any more.
+  static std::shared_ptr<const Held> of(const void* user_data) noexcept {
     const Held& held = *static_cast<const Held*>(user_data);
-    return held.off.load(std::memory_order_acquire) ? nullptr : &held.function;
+    if (held.off.load(std::memory_order_acquire)) return nullptr;
+    return held.weak_from_this().lock();
   }
   Function function;
   std::atomic<bool> off{false};  // its registration could not be ended
+  std::shared_ptr<Held> self;    // the library's own share, where it has one
 };
 
 /// A function that is registered with a device while this object lives. `Calls` has the type
@@ -70,8 +72,8 @@ class [[nodiscard]] Registration {
     // function, and the library has it on. What little that is stays.
     if (Calls::remove(device_.get(), id_) != C_SUCCESS &&
         millpond_last_error_code() == MILLPOND_E_NOT_PERMITTED) {
+      function_->self = function_;
       function_->off.store(true, std::memory_order_release);
-      (void)function_.release();
     }
     function_.reset();
   }
@@ -86,7 +88,7 @@ class [[nodiscard]] Registration {
 
   Device device_;
   std::uint64_t id_ = 0;
-  std::unique_ptr<Held<Function>> function_;  // at the same address while it is registered
+  std::shared_ptr<Held<Function>> function_;  // at the same address while it is registered
 };
 
 }  // namespace detail
@@ -106,19 +108,19 @@ class [[nodiscard]] OomCallback {
   /// Registers `function`. If that fails, throws and does not keep it.
   OomCallback(Device on, Function function) : held_(on, std::move(function)) {}
 
-  /// Ends the registration, and waits for other threads that are in the function. Must not be
-  /// called from within an out-of-memory callback or a hook, nor while holding a lock that the
-  /// function takes. In a stream callback, where nothing may wait, another thread may still be in
-  /// the function, which then is never destroyed. Does nothing if empty, or if the device has
-  /// ended.
+  /// Ends the registration, and waits for other threads that are in the function, so it must not
+  /// be called while holding a lock that the function takes. The function may end itself: it is
+  /// destroyed when it returns. In a stream callback, and within an out-of-memory callback or a
+  /// hook while another thread is in the function, nothing may wait: it is then not called again,
+  /// and never destroyed. Does nothing if empty, or if the device has ended.
   void reset() noexcept { held_.reset(); }
   /// Whether a function is registered.
   explicit operator bool() const noexcept { return static_cast<bool>(held_); }
 
  private:
   static bool run(void* user_data, std::uint64_t size_bytes) noexcept {
-    const Function* function = detail::Held<Function>::of(user_data);
-    return function != nullptr && detail::answer([&] { return (*function)(size_bytes); });
+    const auto held = detail::Held<Function>::of(user_data);
+    return held && detail::answer([&] { return held->function(size_bytes); });
   }
 
   struct Calls {
@@ -153,8 +155,8 @@ class [[nodiscard]] OomHandler {
 
  private:
   static bool run(void* user_data, const millpond_oom_report* report) noexcept {
-    const Function* function = detail::Held<Function>::of(user_data);
-    return function != nullptr && detail::answer([&] { return (*function)(*report); });
+    const auto held = detail::Held<Function>::of(user_data);
+    return held && detail::answer([&] { return held->function(*report); });
   }
 
   struct Calls {
@@ -180,23 +182,25 @@ class [[nodiscard]] BlockHook {
   using Function = std::function<void(const millpond_block_event& event)>;
 
  private:
-  using Shared = std::shared_ptr<detail::Held<Function>>;
+  using Held = detail::Held<Function>;
 
  public:
   /// The empty object.
   BlockHook() noexcept = default;
   /// Registers `function`. Throws, and does not keep it, when it cannot be registered.
   BlockHook(Device on, Function function) {
-    Shared made(new (std::nothrow) detail::Held<Function>(std::move(function)));
-    std::unique_ptr<Shared> kept(made ? new (std::nothrow) Shared(made) : nullptr);
-    if (!kept || !made->function) {
+    std::shared_ptr<Held> made(new (std::nothrow) Held(std::move(function)));
+    if (!made || !made->function) {
       detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
       return;
     }
-    if (check(millpond_device_add_hook(on.get(), &run, kept.get(), &destroy, &id_)) != C_SUCCESS) {
+    made->self = made;  // the library ends it
+    const C_Status status = millpond_device_add_hook(on.get(), &run, made.get(), &destroy, &id_);
+    if (status != C_SUCCESS) {
+      made->self.reset();
+      check(status);
       return;
     }
-    (void)kept.release();  // the library ends it
     device_ = on;
     held_ = std::move(made);
   }
@@ -238,18 +242,20 @@ class [[nodiscard]] BlockHook {
 
  private:
   static void run(void* user_data, const millpond_block_event* event) noexcept {
-    const detail::Held<Function>& held = **static_cast<const Shared*>(user_data);
-    if (held.off.load(std::memory_order_acquire)) return;
-    (void)detail::answer([&] {
-      held.function(*event);
-      return true;
-    });
+    if (const auto held = Held::of(user_data)) {
+      (void)detail::answer([&] {
+        held->function(*event);
+        return true;
+      });
+    }
   }
-  static void destroy(void* user_data) noexcept { delete static_cast<Shared*>(user_data); }
+  static void destroy(void* user_data) noexcept {
+    const std::shared_ptr<Held> last = std::move(static_cast<Held*>(user_data)->self);
+  }
 
   Device device_;
-  std::uint64_t id_ = 0;  // 0: empty
-  Shared held_;           // the library has it, too
+  std::uint64_t id_ = 0;        // 0: empty
+  std::shared_ptr<Held> held_;  // the library has it, too
 };
 
 }  // namespace MILLPOND_CPP_ABI

@@ -176,10 +176,10 @@ class [[nodiscard]] SegmentCallback {
  private:
   static void run(void* user_data, std::uint32_t event, void* data,
                   std::size_t size_bytes) noexcept {
-    const Function* function = detail::Held<Function>::of(user_data);
-    if (function == nullptr) return;
+    const auto held = detail::Held<Function>::of(user_data);
+    if (!held) return;
     (void)detail::answer([&] {
-      (*function)(event == MILLPOND_SEGMENT_ADDED, data, size_bytes);
+      held->function(event == MILLPOND_SEGMENT_ADDED, data, size_bytes);
       return true;
     });
   }
