@@ -155,9 +155,9 @@ impl StatisticsCalls<'_> {
         self.0.live_blocks()
     }
 
-    /// \[B\] in live blocks. The device is not asked anything.
-    pub fn live_bytes(self) -> u64 {
-        self.0.live_bytes()
+    /// \[B\] in live blocks, and how many blocks were freed ever. The device is not asked anything.
+    pub fn live_and_freed(self) -> (u64, u64) {
+        self.0.live_and_freed()
     }
 }
 

@@ -19,6 +19,10 @@ use std::sync::Arc;
 /// Called with the report of why the request failed; true when it freed something.
 pub(crate) type OomHandler = dyn Fn(&OomReport) -> bool + Send + Sync;
 
+/// How often the callbacks are called for one request: one that says it frees something while other threads do must not hold
+/// a request for ever.
+const MOST_ROUNDS: usize = 1000;
+
 thread_local! {
     /// Whether this thread runs such a callback. No destructor, so it works at thread exit too.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -87,32 +91,49 @@ impl Rescue {
     }
 
     /// Handles a request that ended with `error`: if a callback could free the missing memory, calls the callbacks, and
-    /// makes a second `attempt` if one has freed something. The result is added to the report that the error carries;
-    /// `live` returns how many bytes are live.
+    /// makes another `attempt` if one says that it has freed something. That may have been too little, or another thread
+    /// may have got it; so it goes on while blocks are freed in fact. The result is added to the report that the error
+    /// carries. `live` returns how many bytes are live, and how many blocks were freed ever.
     #[cold]
     #[inline(never)]
     pub(crate) fn retry(
         &self,
         error: Error,
-        live: impl Fn() -> u64,
-        attempt: impl FnOnce() -> Result<u64>,
+        live: impl Fn() -> (u64, u64),
+        mut attempt: impl FnMut() -> Result<u64>,
     ) -> Result<u64> {
-        let curable = |r: &Arc<OomReport>| !r.reason.is_hopeless();
-        let Some(report) = error.oom_report().filter(curable) else { return Err(error) };
         if INSIDE.with(Cell::get) || self.is_empty() {
             return Err(error);
         }
-        let _range = nvtx::range(c"out-of-memory retry", report.requested);
-        let before = live();
-        let called = self.call_all(&report);
-        let bytes = before.saturating_sub(live());
-        let end = if called.helped > 0 { attempt() } else { Err(error) };
-        end.map_err(|e| match e.oom_report().map(Arc::unwrap_or_clone) {
+        let mut all = OomTried { step: OomStep::Callbacks, tries: 0, helped: 0, bytes: 0 };
+        let mut end = error;
+        for _ in 0..MOST_ROUNDS {
+            let curable = |r: &Arc<OomReport>| !r.reason.is_hopeless();
+            let Some(report) = end.oom_report().filter(curable) else { break };
+            let _range = nvtx::range(c"out-of-memory retry", report.requested);
+            let before = live();
+            let called = self.call_all(&report);
+            let after = live();
+            all.tries += called.tries;
+            all.helped += called.helped;
+            all.bytes += before.0.saturating_sub(after.0);
+            if called.helped == 0 {
+                break;
+            }
+            match attempt() {
+                Err(e) => end = e,
+                got => return got,
+            }
+            if before.1 == after.1 {
+                break; // it was said only
+            }
+        }
+        Err(match end.oom_report().filter(|_| all.tries > 0).map(Arc::unwrap_or_clone) {
             Some(mut r) => {
-                r.tried.push(OomTried { bytes, ..called });
+                r.tried.push(all);
                 carrying(r)
             }
-            None => e,
+            None => end,
         })
     }
 

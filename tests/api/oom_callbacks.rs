@@ -2,7 +2,7 @@
 
 use crate::support::capi::*;
 use millpond::capi::*;
-use millpond::runtime::{self, PoolId};
+use millpond::runtime::{self, OomStep, PoolId};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -169,6 +169,43 @@ fn all_are_called_in_order_and_the_request_is_tried_once_more() {
     assert!(!added.load(SeqCst));
     assert!(memory.alloc(PoolId::DEFAULT, 0, 64).is_err());
     assert!(added.load(SeqCst));
+}
+
+/// A callback that frees a little each time is called until that is enough, or nothing is left.
+#[test]
+fn callbacks_are_called_as_long_as_they_free_something() {
+    let f = fixture();
+    ok(unsafe { millpond_device_set_limit(f.device, (8 * MIB) as u64) });
+    let device = runtime::device("testdev", 0).unwrap();
+    let memory = device.memory();
+    let hold = |n: usize| -> Vec<u64> {
+        (0..n).map(|_| memory.alloc_unordered(PoolId::DEFAULT, MIB as u64).unwrap()).collect()
+    };
+    let held = Arc::new(Mutex::new(hold(7)));
+    let (calls, tried) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (cache, counter, again) = (held.clone(), calls.clone(), device.clone());
+    let id = memory
+        .add_oom_callback(move |_| {
+            counter.fetch_add(1, SeqCst);
+            let last = cache.lock().unwrap().pop();
+            last.is_some_and(|p| again.memory().free(p, None, None).is_ok())
+        })
+        .unwrap();
+    let block = memory.alloc_unordered(PoolId::DEFAULT, 5 * MIB as u64).unwrap();
+    let left = held.lock().unwrap().len();
+    assert!((2..=3).contains(&left), "{left} are left, and would have left room enough");
+    assert_eq!(calls.load(SeqCst), 7 - left as u64);
+    // All of it is not enough. The report tells of all rounds.
+    let why = memory.alloc_unordered(PoolId::DEFAULT, 7 * MIB as u64).unwrap_err();
+    tried.store(calls.load(SeqCst), SeqCst);
+    assert!(held.lock().unwrap().is_empty());
+    assert_eq!(tried.load(SeqCst), 8, "and once more without anything to free");
+    let report = why.oom_report().unwrap();
+    let callbacks = report.tried.iter().find(|t| t.step == OomStep::Callbacks).unwrap();
+    assert_eq!((u64::from(callbacks.tries), u64::from(callbacks.helped)), (left as u64 + 1, left as u64));
+    assert_eq!(callbacks.bytes, (left * MIB) as u64);
+    memory.remove_oom_callback(id).unwrap();
+    memory.free(block, None, None).unwrap();
 }
 
 #[test]

@@ -98,9 +98,10 @@ class [[nodiscard]] Registration {
 class [[nodiscard]] OomCallback {
  public:
   /// Gets the size of the request in bytes; returns true if it has freed something, and then the
-  /// request is tried once more. Runs on the thread of the request, with no lock held, possibly on
-  /// several threads at once. It may allocate and free; a request that fails inside it calls no
-  /// function. An exception that leaves it counts as false.
+  /// request is tried again, and the function called again if that was too little. Runs on the
+  /// thread of the request, with no lock held, possibly on several threads at once. It may allocate
+  /// and free; a request that fails inside it calls no function. An exception that leaves it counts
+  /// as false.
   using Function = std::function<bool(std::uint64_t size_bytes)>;
 
   /// The empty object.

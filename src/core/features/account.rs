@@ -209,11 +209,12 @@ impl Ground {
         now[ALL][2] as u64
     }
 
-    /// [B] in live blocks. The device is not asked anything.
-    pub(crate) fn live_bytes(&self) -> u64 {
+    /// [B] in live blocks, and how many blocks were freed ever. The device is not asked anything.
+    pub(crate) fn live_and_freed(&self) -> (u64, u64) {
         let mut ledger = lock(&self.ledger);
-        let now = self.take_sums(&mut ledger, None, |ledger| ledger.device.sums.now);
-        now[ALL][0] as u64
+        let (account, gone) = self.take_sums(&mut ledger, None, |ledger| (ledger.device, ledger.gone));
+        let all = account.peaks.line(&account.sums, &gone, ALL);
+        (all.allocated.current, all.blocks.total.saturating_sub(all.blocks.current))
     }
 
     /// Resets the peaks of the device, or of one pool, to the current values.

@@ -459,7 +459,12 @@ impl Search<'_> {
     /// Takes free memory out of the heaps so that the device, once it has that back, can give `missing` granules: as little
     /// as the limits demand, or as many if the device itself is short of them. Nothing, if that would not do. With `ties`
     /// only such as are wholly free; without, the granules shall lie in a row.
-    pub(super) fn take_for_growth(&self, g: &mut Growing<'_>, missing: u64, ties: bool) -> Option<Vec<Taken>> {
+    pub(super) fn take_for_growth(
+        &self,
+        g: &mut Growing<'_>,
+        missing: u64,
+        ties: bool,
+    ) -> Option<Vec<Taken>> {
         let (ground, pool) = (self.ground, self.req.heap.pool());
         let row = missing + u64::from(self.contiguous); // with a number that stays empty
         let own_room = ground.own_room(g, pool) >> GRANULE_SHIFT;
@@ -469,9 +474,8 @@ impl Search<'_> {
         // What the device refuses although the limits allow it may be had for less than all that is missing.
         let (least, most) = if own == 0 && any == 0 { (0, missing) } else { (any, any) };
         let (own_most, most) = if in_a_row { (own, most) } else { (u64::MAX, u64::MAX) };
-        let count = |taken: &[Taken]| -> u64 {
-            taken.iter().map(|t| u64::from(t.block.part.touched().count)).sum()
-        };
+        let count =
+            |taken: &[Taken]| -> u64 { taken.iter().map(|t| u64::from(t.block.part.touched().count)).sum() };
         let mut taken = match own_most {
             0 => Vec::new(),
             n => ground.take_free(g, ground.heaps_of(pool), n, ties),

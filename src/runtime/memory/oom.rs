@@ -29,19 +29,21 @@ impl Memory {
         }
     }
 
-    /// [B] in live blocks. The device is not asked anything.
-    pub(super) fn live_bytes(&self) -> u64 {
+    /// [B] in live blocks, and how many blocks were freed ever. The device is not asked anything.
+    pub(super) fn live_and_freed(&self) -> (u64, u64) {
         match &self.how {
-            How::Pooled(p) => p.pond.statistics().live_bytes(),
-            How::Unpooled(u) => u.live_bytes(),
+            How::Pooled(p) => p.pond.statistics().live_and_freed(),
+            How::Unpooled(u) => u.live_and_freed(),
         }
     }
 
     /// From now on a request that finds no memory calls `callback` with its bytes, on its own thread and
     /// with no lock held, after everything else was tried. When a callback returns true, for having freed
-    /// something, the request is tried once more. Callbacks are called oldest first; they may allocate and
-    /// free, and a request that fails inside one calls none. A panic counts as false. Gives the number to
-    /// remove it with. Callbacks end with the device.
+    /// something, the request is tried again; and if it still finds nothing, for want of more or because another
+    /// thread was faster, they are called again, as long as one returns true and blocks of the device were freed
+    /// meanwhile, a thousand times at most. Callbacks are called oldest first; they may allocate and free, and a
+    /// request that fails inside one calls none. A panic counts as false. Gives the number to remove it with.
+    /// Callbacks end with the device.
     pub fn add_oom_callback(&self, callback: impl Fn(u64) -> bool + Send + Sync + 'static) -> Result<u64> {
         self.add_oom_handler(move |report| callback(report.requested))
     }

@@ -113,8 +113,8 @@ impl Memory {
         })
     }
 
-    /// Every request that the first step does not serve: one attempt, and a second one if an out-of-memory callback has
-    /// freed something.
+    /// Every request that the first step does not serve: one attempt, and others as long as out-of-memory callbacks free
+    /// something.
     #[inline]
     fn alloc_with(
         &self,
@@ -125,7 +125,7 @@ impl Memory {
     ) -> Result<u64> {
         let asked = Asked { pool, stream, bytes };
         let mut explained = || attempt().map_err(|e| self.explained(asked, e));
-        let got = explained().or_else(|e| self.rescue.retry(e, || self.live_bytes(), explained));
+        let got = explained().or_else(|e| self.rescue.retry(e, || self.live_and_freed(), explained));
         if let (Ok(addr), true) = (&got, tags::any()) {
             self.tag(*addr);
         }

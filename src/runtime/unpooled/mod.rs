@@ -473,9 +473,10 @@ impl Unpooled {
         lock(&self.account).tags.all()
     }
 
-    /// [B] in live blocks.
-    pub(crate) fn live_bytes(&self) -> u64 {
-        lock(&self.account).device.allocated.current
+    /// [B] in live blocks, and how many blocks were freed ever.
+    pub(crate) fn live_and_freed(&self) -> (u64, u64) {
+        let device = lock(&self.account).device;
+        (device.allocated.current, device.blocks.total.saturating_sub(device.blocks.current))
     }
 
     /// The number of live blocks.
