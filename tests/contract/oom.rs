@@ -184,7 +184,8 @@ fn limits_that_are_reached() {
             tells(&line, &["the device's limit is reached", "of 16.0 MiB reserved", "pool 'kv', 8.0 MiB"]);
             tells(&words(&r), &["per_process_memory_fraction", "the biggest holder is pool 'kv': 8.0 MiB"]);
             let called = tried(&r, MILLPOND_OOM_STEP_CALLBACKS).unwrap();
-            assert_eq!((called.try_count, called.helped_count, called.bytes), (1, 1, 4 << 20));
+            // It freed too little, was called again, and had nothing left.
+            assert_eq!((called.try_count, called.helped_count, called.bytes), (2, 1, 4 << 20));
             pool.free(c, s).unwrap();
         }
     });
