@@ -42,9 +42,27 @@ fn place_of(file: &Path) -> Result<PathBuf> {
     Ok(folder.with_context(|| format!("{} cannot be written", file.display()))?.join(name))
 }
 
-/// Refuses names that the files of a program could not get when it has ended, and one name for both kinds.
-pub(crate) fn check_names(trace: &Path, history: Option<&Path>) -> Result<()> {
+/// Refuses names that the files of a program could not get when it has ended, the program's own, and one name for both
+/// kinds.
+pub(crate) fn check_names(trace: &Path, history: Option<&Path>, program: &Path) -> Result<()> {
     let place = place_of(trace)?;
+    // A name without a folder is that of a program in PATH.
+    let program = program.components().nth(1).and_then(|_| program.canonicalize().ok());
+    for file in [Some(trace), history].into_iter().flatten() {
+        let found = file.canonicalize().ok();
+        ensure!(
+            found.is_none() || found != program,
+            "{} is the program, and would be overwritten; name another file",
+            file.display()
+        );
+        // A recording gets its name as a file that takes the place of what is there.
+        let special = |m: fs::Metadata| !m.is_file() && !m.is_symlink() && !m.is_dir();
+        ensure!(
+            !fs::symlink_metadata(file).is_ok_and(special),
+            "{} is no ordinary file; name one that can be replaced",
+            file.display()
+        );
+    }
     if let Some(history) = history {
         ensure!(
             place_of(history)? != place,

@@ -12,6 +12,8 @@ mod compare;
 mod fake;
 #[path = "command/info.rs"]
 mod info;
+#[path = "command/outputs.rs"]
+mod outputs;
 #[path = "command/record.rs"]
 mod record;
 

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::device::{DeviceName, meant, parse_capacity, parse_device};
-use super::output::{is_stdout, say, write};
+use super::output::{check_outputs, is_stdout, say, write};
 use crate::api;
 use crate::compare::{Column, Comparison, Configuration, Plan, compare};
 use crate::options::items;
@@ -116,6 +116,8 @@ impl CompareArgs {
 /// Runs the command.
 pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let quiet = args.quiet || args.json.as_deref().is_some_and(is_stdout);
+    let read = args.traces.iter().chain(&args.plugin).map(PathBuf::as_path);
+    check_outputs(read, &[("--json", args.json.as_deref())])?;
     let configurations = args.configurations()?;
     let traces = args.traces.iter().map(|p| Trace::read(p)).collect::<Result<Vec<_>>>()?;
     let touch = args.touch.to_possible_value();

@@ -1,7 +1,7 @@
 //! `millpond demo`: replays a recorded training run that is part of the program, and draws it.
 
 use super::device::DeviceArgs;
-use super::output::{is_stdout, say, write};
+use super::output::{check_outputs, is_stdout, say, write};
 use super::replay::{out_of_memory, replay_all};
 use super::{EXIT_STATUS, Failure};
 use crate::replay::Plan;
@@ -30,6 +30,7 @@ pub(crate) struct DemoArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
+    check_outputs(args.device.plugin.as_deref(), &[("--out", Some(&args.out))])?;
     let trace = Trace::from_bytes("demo", DEMO_TRACE)?;
     let setup = args.device.setup()?;
     // Reading all of it back too would double the time, and is what `replay --check` is for.

@@ -1,7 +1,7 @@
 //! `millpond info`: arguments, and the exit status.
 
 use super::device::unrecorded;
-use super::output::{say, write};
+use super::output::{check_outputs, say, write};
 use crate::{api, info};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -26,6 +26,7 @@ pub(crate) struct InfoArgs {
 /// Runs the command.
 pub(crate) fn run(args: &InfoArgs) -> Result<()> {
     unrecorded()?;
+    check_outputs(args.plugin.as_deref(), &[("--json", args.json.as_deref())])?;
     if let Some(path) = &args.plugin {
         api::load_plugin(path).with_context(|| path.display().to_string())?;
     }

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         return Err(anyhow!("there is no program to run"));
     };
     let output = args.output.clone().unwrap_or_else(|| trace_of(program));
-    check_names(&output, args.history.as_deref())?;
+    check_names(&output, args.history.as_deref(), Path::new(program))?;
     let traces = Folder::beside(&output, Kind::Trace)?;
     let mut command = Command::new(program);
     command.args(arguments).env("MILLPOND_RECORD", traces.pattern());

@@ -1,7 +1,7 @@
 //! `millpond replay`: arguments, and what comes of each trace.
 
 use super::device::{DeviceArgs, check_not_overwritten, open_device, parse_capacity};
-use super::output::{is_stdout, say, write};
+use super::output::{check_outputs, is_stdout, say, write};
 use super::{EXIT_STATUS, Failure};
 use crate::probe::Setup;
 use crate::progress::Progress;
@@ -57,11 +57,10 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let files = || args.html.iter().chain(&args.svg).chain(&args.json);
     // What goes to standard output goes there alone.
     let quiet = args.quiet || files().any(|f| is_stdout(f));
-    if files().filter(|f| is_stdout(f)).count() > 1 {
-        return Err(
-            anyhow::anyhow!("only one of --html, --svg and --json can be `-`, standard output").into()
-        );
-    }
+    check_outputs(
+        args.traces.iter().chain(&args.device.plugin).map(PathBuf::as_path),
+        &[("--html", args.html.as_deref()), ("--svg", args.svg.as_deref()), ("--json", args.json.as_deref())],
+    )?;
     check_not_overwritten(&args.traces)?;
     let traces = args.traces.iter().map(|p| Trace::read(p)).collect::<Result<Vec<_>>>()?;
     let setup = args.device.setup()?;

@@ -1,9 +1,9 @@
 //! `millpond view`: arguments, and where the page goes.
 
 use super::device::{DeviceArgs, parse_capacity, unrecorded};
-use super::output::{is_stdout, place, say, write_parts};
+use super::output::{check_outputs, is_stdout, say, write_parts};
 use crate::{api, perfetto, view};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -45,24 +45,6 @@ fn default_out(input: &Path) -> PathBuf {
     PathBuf::from(format!("{name}.html"))
 }
 
-/// Refuses outputs that would overwrite each other, or the input.
-fn check_outputs(input: &Path, outputs: [Option<&Path>; 2]) -> Result<()> {
-    let places = outputs.map(|o| o.and_then(place));
-    if let [Some(page), Some(perfetto)] = outputs {
-        let both = is_stdout(page) && is_stdout(perfetto);
-        let same = both || places[0].is_some() && places[0] == places[1];
-        ensure!(
-            !same,
-            "the page and the trace for Perfetto cannot both be {}; name two files",
-            page.display()
-        );
-    }
-    let from = input.canonicalize().ok().filter(|f| f.is_file());
-    let over = from.is_some() && places.contains(&from);
-    ensure!(!over, "{} is what is read, and would be overwritten; name another file", input.display());
-    Ok(())
-}
-
 /// Runs the command.
 pub(crate) fn run(args: &ViewArgs) -> Result<()> {
     unrecorded()?;
@@ -70,7 +52,10 @@ pub(crate) fn run(args: &ViewArgs) -> Result<()> {
         (None, Some(_)) => None,
         (out, _) => Some(out.clone().unwrap_or_else(|| default_out(&args.input))),
     };
-    check_outputs(&args.input, [out.as_deref(), args.perfetto.as_deref()])?;
+    check_outputs(
+        std::iter::once(args.input.as_path()).chain(args.device.plugin.as_deref()),
+        &[("the page", out.as_deref()), ("the trace for Perfetto", args.perfetto.as_deref())],
+    )?;
     let how = view::How {
         symbols: args.symbols,
         replay: args.replay,
