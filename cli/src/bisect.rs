@@ -2,7 +2,7 @@
 
 use crate::probe::{self, End, Setup};
 use crate::units;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
 
 /// [B] The grid of capacities: one granule.
@@ -20,7 +20,7 @@ pub(crate) fn smallest(
     let first = from.div_ceil(step).max(1);
     let last = most / step;
     if first > last {
-        bail!("it needs {} at least, and the device has {}", units::bytes(first * step), units::bytes(most));
+        bail!("it needs {} at least, and the device has {}", units::bytes(from), units::bytes(most));
     }
     if completes(first * step)? {
         return Ok(first * step);
@@ -39,7 +39,7 @@ pub(crate) fn smallest(
             break;
         }
         low = at;
-        distance *= 2;
+        distance = distance.saturating_mul(2);
     }
     let Some(mut high) = high else {
         bail!("it does not complete with {} either", units::bytes(low * step));
@@ -58,6 +58,12 @@ pub(crate) fn smallest(
 /// Finds the smallest capacity for the trace at `path`, which holds `peak` bytes at its peak, on a device that has `most`
 /// bytes.
 pub(crate) fn bisect(path: &Path, peak: u64, most: u64, setup: &Setup, quiet: bool) -> Result<u64> {
+    ensure!(
+        peak <= most || !setup.is_made_to_measure(),
+        "no host device is large enough: it needs {} at least, and the largest has {}",
+        units::bytes(peak),
+        units::bytes(most)
+    );
     smallest(peak, most, STEP, |capacity| {
         let end = probe::replay(path, setup, &["--touch=none", &format!("--capacity={capacity}")]);
         let end = end.with_context(|| format!("with {}", units::bytes(capacity)))?;
@@ -102,6 +108,14 @@ mod tests {
         assert!(smallest(100, 1000, 2, |_| Ok(false)).unwrap_err().to_string().contains("1000 B"));
         assert!(asked.iter().all(|&c| c <= 1000), "{asked:?}");
         assert!(smallest(2000, 1000, 2, |_| Ok(true)).unwrap_err().to_string().contains("needs"));
+    }
+
+    #[test]
+    fn sums_do_not_overflow() {
+        let e = smallest(u64::MAX, u64::MAX, 2 << 20, |_| Ok(true)).unwrap_err().to_string();
+        assert!(e.starts_with("it needs 16777216.0 TiB at least"), "{e}");
+        assert!(smallest(u64::MAX - 3, u64::MAX, 2, |_| Ok(false)).is_err());
+        assert!(smallest(1 << 63, u64::MAX, 1, |_| Ok(false)).is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use crate::bisect;
 use crate::probe::{self, End, Setup};
+use crate::replay::MOST_HOST_BYTES;
 use crate::trace::Trace;
 use crate::units::{bytes, count, nanoseconds};
 use anyhow::{Context, Result};
@@ -113,7 +114,7 @@ impl Column {
     fn find_smallest(&mut self, path: &Path, peak: u64) -> Result<()> {
         let setup = &self.configuration.setup;
         let most = if setup.is_made_to_measure() {
-            u64::MAX
+            MOST_HOST_BYTES
         } else {
             self.number("/device_bytes").map_or(u64::MAX, |n| n as u64)
         };

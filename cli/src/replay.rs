@@ -15,6 +15,11 @@ const POINTS: u64 = 2000;
 /// [B] A host device that is made for a replay gets twice what the traces hold at their peak, and at least this.
 const LEAST_CAPACITY: u64 = 1 << 30;
 
+/// [B] The largest host device that the library makes.
+pub(crate) const MOST_HOST_BYTES: u64 = 16 << 40;
+/// Times that have room before the replay begins: more passes than that let their list grow.
+const MOST_RESERVED_TIMES: u64 = 1 << 26;
+
 /// Exit status of a replay that ran out of memory.
 pub(crate) const EXIT_OUT_OF_MEMORY: u8 = 3;
 
@@ -101,7 +106,7 @@ impl Outcome {
 /// only as it is touched, so that room costs nothing.
 pub(crate) fn default_capacity(traces: &[Trace]) -> u64 {
     let peak = traces.iter().map(|t| t.peak_live_bytes).max().unwrap_or(0);
-    peak.saturating_mul(2).max(LEAST_CAPACITY).next_multiple_of(1 << 30)
+    peak.saturating_mul(2).clamp(LEAST_CAPACITY, MOST_HOST_BYTES).next_multiple_of(1 << 30)
 }
 
 /// The cost of timing nothing, in nanoseconds (median).
@@ -151,6 +156,7 @@ pub(crate) fn replay(
             *s = device.stream_create()?;
         }
     }
+    let times = (trace.allocs * u64::from(plan.passes)).min(MOST_RESERVED_TIMES) as usize;
     let mut run = Run {
         trace,
         device,
@@ -158,8 +164,8 @@ pub(crate) fn replay(
         live: vec![None; trace.allocs as usize],
         live_bytes: 0,
         toucher: Toucher::new(device, plan.touch, plan.check),
-        alloc_ns: Vec::with_capacity((trace.allocs * u64::from(plan.passes)) as usize),
-        free_ns: Vec::with_capacity((trace.allocs * u64::from(plan.passes)) as usize),
+        alloc_ns: Vec::with_capacity(times),
+        free_ns: Vec::with_capacity(times),
         series: plan.picture.then(|| Series::new(total, POINTS)),
         operations: 0,
     };
@@ -286,14 +292,20 @@ pub(crate) fn check_room(trace: &Trace, info: &api::Info, device: &str, touch: T
     let need = trace.peak_live_bytes;
     let capacity = if info.max_alloc > 0 { info.total.min(info.max_alloc) } else { info.total };
     if need > capacity {
+        let advice = if need <= MOST_HOST_BYTES {
+            let gib = (need.div_ceil(1 << 30) + 1).min(MOST_HOST_BYTES >> 30);
+            format!(
+                "Give the device more (--capacity {gib}GiB for the host device, whose memory is committed only as it \
+                 is touched), or take a smaller trace."
+            )
+        } else {
+            format!("Take a smaller trace: no host device has more than {}.", units::bytes(MOST_HOST_BYTES))
+        };
         return Err(format!(
-            "{} holds {} at its peak, but device {device} has only {}.\n\
-             Give the device more (--capacity {}GiB for the host device, whose memory is committed only as it is \
-             touched), or take a smaller trace.",
+            "{} holds {} at its peak, but device {device} has only {}.\n{advice}",
             trace.name,
             units::bytes(need),
-            units::bytes(capacity),
-            need.div_ceil(1 << 30) + 1
+            units::bytes(capacity)
         ));
     }
     if touch == Touch::All
@@ -332,6 +344,9 @@ mod tests {
         assert_eq!(default_capacity(&[trace(1)]), 1 << 30);
         assert_eq!(default_capacity(&[trace(1), trace(3 << 30)]), 6 << 30);
         assert_eq!(default_capacity(&[trace((3 << 30) + 1)]), 7 << 30);
+        for huge in [9 << 40, 1 << 63, u64::MAX] {
+            assert_eq!(default_capacity(&[trace(huge)]), MOST_HOST_BYTES);
+        }
     }
 
     #[test]

@@ -16,6 +16,8 @@ mod info;
 mod outputs;
 #[path = "command/record.rs"]
 mod record;
+#[path = "command/sizes.rs"]
+mod sizes;
 
 /// A folder for one test's files, removed at its end.
 struct Folder(PathBuf);

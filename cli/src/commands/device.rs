@@ -138,7 +138,11 @@ pub(crate) fn open_device(
 
 /// [B] The largest device that there can be with this setup.
 pub(crate) fn most_bytes(setup: &Setup) -> Result<u64> {
-    if setup.is_made_to_measure() { Ok(u64::MAX) } else { Ok(open_device(setup, None, &[])?.1.total) }
+    if setup.is_made_to_measure() {
+        Ok(replay::MOST_HOST_BYTES)
+    } else {
+        Ok(open_device(setup, None, &[])?.1.total)
+    }
 }
 
 #[cfg(test)]
