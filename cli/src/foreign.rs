@@ -13,6 +13,9 @@ use std::collections::HashMap;
 /// The most keys of an entry of a history; PyTorch has about ten.
 const MOST_KEYS: usize = 64;
 
+/// [B] What an entry of a history, a segment or a block takes at least: four keys and their values, each of two bytes.
+pub(crate) const LEAST_ENTRY: usize = 16;
+
 /// Whether the bytes are a pickle of protocol 2 or later.
 pub(crate) fn is_pickle(bytes: &[u8]) -> bool {
     // Unknown later protocols count too: the reader refuses them as such.
@@ -113,8 +116,11 @@ pub(crate) fn from_pickle(name: &str, bytes: &[u8]) -> Result<Trace> {
         "the snapshot has no history: `device_traces` is empty. Call torch.cuda.memory._record_memory_history() \
          before what is to be recorded, and torch.cuda.memory._dump_snapshot(file) after it"
     );
-    // An entry takes more than a byte, unless the same one is named again and again.
-    ensure!(count <= bytes.len(), "there are more entries than bytes: the file is damaged");
+    // Unless the same one is named again and again.
+    ensure!(
+        count <= bytes.len() / LEAST_ENTRY,
+        "there are more entries than the file has room for: it is damaged"
+    );
     let mut entries = Vec::new();
     let history = p.field(p.top(), "device_traces").and_then(|t| p.items(t)?.nth(device));
     for (n, value) in history.and_then(|h| p.items(h)).into_iter().flatten().enumerate() {
@@ -123,7 +129,7 @@ pub(crate) fn from_pickle(name: &str, bytes: &[u8]) -> Result<Trace> {
         entries.extend(entry);
     }
     ensure!(!entries.is_empty(), "the history of device {device} has not one `alloc` or `free_completed`");
-    let older = live_blocks(&p, device as i64, bytes.len())?;
+    let older = live_blocks(&p, device as i64, bytes.len() / LEAST_ENTRY)?;
     let mut t = build(name, older, &entries, "entry")?;
     let note = std::mem::take(&mut t.source);
     t.source = format!(
@@ -193,7 +199,7 @@ fn live_blocks(p: &Pickle<'_>, device: i64, most: usize) -> Result<Vec<Entry>> {
         }
         for block in p.field(segment, "blocks").and_then(|b| p.items(b)).into_iter().flatten() {
             seen += 1;
-            ensure!(seen <= most, "there are more blocks than bytes: the file is damaged");
+            ensure!(seen <= most, "there are more blocks than the file has room for: it is damaged");
             keys(block).context("a block of the snapshot")?;
             let size = int(p, block, "size").context("a block of the snapshot")?;
             if matches!(p.field(block, "state"), Some(Value::Text("active_allocated"))) {

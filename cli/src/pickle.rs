@@ -3,14 +3,20 @@
 //! A pickle is a program, and reading one the usual way runs it. Nothing is run here: only the opcodes of plain data
 //! are known, and any opcode that names, calls or needs a class or a function is refused, with its position. Values are
 //! in one list and refer to each other by number, so a value that contains itself or is nested very deeply does no
-//! harm. Each value takes at least one byte of the file, so memory is bounded by its length. Code that follows the
-//! numbers must limit how far it goes.
+//! harm. A file has at most a value for each four of its bytes, and what is open or remembered has bounds too, so that
+//! memory is bounded by its length. Code that follows the numbers must limit how far it goes.
 
 use anyhow::{Result, bail, ensure};
 use std::collections::HashMap;
 
 /// Values of one pickle at most: about 3 GB.
 const MOST_VALUES: usize = 1 << 26;
+/// Values that a pickle of any length may have.
+const FREE_VALUES: usize = 1 << 20;
+/// [B] Beyond that, what a value takes in the file on average at least; in PyTorch's snapshots it is about eight.
+const LEAST_VALUE: usize = 4;
+/// Lists, tuples and dicts that are open at once; Python's own pickler gives up at a thousand.
+const MOST_OPEN: usize = 10_000;
 
 /// The number of a value.
 pub(crate) type Id = u32;
@@ -135,7 +141,11 @@ impl<'a> Machine<'a> {
     }
 
     fn push(&mut self, value: Value<'a>) -> Result<()> {
-        ensure!(self.values.len() < MOST_VALUES, "there are more than {MOST_VALUES} values");
+        let most = (FREE_VALUES + self.bytes.len() / LEAST_VALUE).min(MOST_VALUES);
+        ensure!(
+            self.values.len() < most,
+            "there are more than {most} values: a snapshot has fewer in so many bytes"
+        );
         self.stack.push(self.values.len() as Id);
         self.values.push(value);
         Ok(())
@@ -230,6 +240,8 @@ impl<'a> Machine<'a> {
 
     fn remember(&mut self, number: u64) -> Result<()> {
         let id = self.peek()?;
+        let is_new = self.memo.len() < self.values.len() || self.memo.contains_key(&number);
+        ensure!(is_new, "something is remembered more often than there are values");
         self.memo.insert(number, id);
         Ok(())
     }
@@ -301,6 +313,10 @@ impl<'a> Machine<'a> {
             b')' => self.push(Value::Tuple(Vec::new())),
             0x85..=0x87 => self.tuple(usize::from(op - 0x84)),
             b'(' => {
+                ensure!(
+                    self.marks.len() < MOST_OPEN,
+                    "more than {MOST_OPEN} lists, tuples and dicts are open"
+                );
                 self.marks.push(self.stack.len());
                 Ok(())
             }

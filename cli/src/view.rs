@@ -8,6 +8,8 @@ mod page;
 mod record;
 mod replayed;
 mod snapshot;
+mod table;
+mod texts;
 mod torch;
 
 use crate::commands::device::DeviceArgs;
@@ -36,6 +38,13 @@ pub(crate) struct How<'a> {
 
 /// Reads what is to be shown. A trace is replayed.
 pub(crate) fn read(path: &Path, how: &How<'_>) -> Result<Record> {
+    let mut record = read_file(path, how)?;
+    let lacks = record.texts.lacks();
+    record.notes.extend(lacks);
+    Ok(record)
+}
+
+fn read_file(path: &Path, how: &How<'_>) -> Result<Record> {
     let place = || path.display().to_string();
     let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let title = path.file_name().map_or_else(place, |n| n.to_string_lossy().into_owned());

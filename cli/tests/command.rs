@@ -10,6 +10,8 @@ mod compare;
 #[cfg(target_os = "linux")]
 #[path = "command/fake.rs"]
 mod fake;
+#[path = "command/hostile.rs"]
+mod hostile;
 #[path = "command/info.rs"]
 mod info;
 #[path = "command/outputs.rs"]

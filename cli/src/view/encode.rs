@@ -132,10 +132,6 @@ pub(super) fn encode(r: &Record, version: &str) -> Vec<u8> {
     c.add("use.moment", r.uses.iter().map(|u| moment(u.moment)));
     c.add("use.stream", r.uses.iter().map(|u| u.stream.into()));
     c.add("use.thread", r.uses.iter().map(|u| u.thread.into()));
-    // A stack is a row of numbers of frames.
-    let mut frames = super::record::Table::new(String::new());
-    let stacks: Vec<Vec<u32>> =
-        r.stacks.all().iter().map(|s| s.iter().map(|f| frames.number(f.clone())).collect()).collect();
     let regions: Vec<_> = line
         .0
         .iter()
@@ -161,8 +157,8 @@ pub(super) fn encode(r: &Record, version: &str) -> Vec<u8> {
             "tag": r.tags.all(),
             "thread": r.threads.all(),
         },
-        "stacks": stacks,
-        "frames": frames.all(),
+        "stacks": r.stacks.all(),
+        "frames": r.texts.frames.all(),
     })
     .to_string();
     let mut out = (head.len() as u32).to_le_bytes().to_vec();

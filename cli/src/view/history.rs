@@ -25,7 +25,7 @@ pub(super) struct Reader<'a> {
     history: &'a History,
     how: Reading<'a>,
     b: Builder,
-    frames: HashMap<u64, Vec<String>>,
+    frames: HashMap<u64, Vec<u32>>, // by address: the numbers of what is there
     calls: u64,
 }
 
@@ -68,10 +68,13 @@ impl Reader<'_> {
         if frames.is_empty() {
             return 0;
         }
-        let names = &mut self.frames;
-        let name = |&f: &u64| names.entry(f).or_insert_with(|| self.history.frame(f)).clone();
-        let stack = frames.iter().flat_map(name).collect();
-        self.b.record.stacks.number(stack)
+        let (known, record) = (&mut self.frames, &mut self.b.record);
+        let mut stack = Vec::with_capacity(frames.len());
+        for &f in frames {
+            let names = || self.history.frame(f).iter().map(|name| record.texts.frame(name)).collect();
+            stack.extend_from_slice(known.entry(f).or_insert_with(names));
+        }
+        record.stacks.number(stack)
     }
 
     /// As the trace has it, where that does: of what comes before a call, that of the call.

@@ -4,46 +4,13 @@
 //! Moments are counted: 0 is the state before the first event, and moment n the state after the n-th. A block that is
 //! older than the record came at moment 0. Nothing here knows a file's form, nor how it is drawn.
 
+pub(crate) use super::table::Table;
+use super::texts::Texts;
 use crate::units;
 use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
 
 /// Of a moment: it has not come.
 pub(crate) const NEVER: u32 = u32::MAX;
-
-/// Things that are referred to by number, each once. Number 0 stands for what is not known.
-#[derive(Clone, Debug)]
-pub(crate) struct Table<K> {
-    all: Vec<K>,
-    numbers: HashMap<K, u32>,
-}
-
-impl<K: Clone + Eq + Hash> Table<K> {
-    pub(crate) fn new(unknown: K) -> Table<K> {
-        let mut t = Table { all: Vec::new(), numbers: HashMap::new() };
-        t.number(unknown);
-        t
-    }
-
-    /// The number of a thing, which is new or not.
-    pub(crate) fn number(&mut self, thing: K) -> u32 {
-        if let Some(&n) = self.numbers.get(&thing) {
-            return n;
-        }
-        let n = self.all.len() as u32;
-        self.all.push(thing.clone());
-        self.numbers.insert(thing, n);
-        n
-    }
-
-    pub(crate) fn all(&self) -> &[K] {
-        &self.all
-    }
-
-    pub(crate) fn get(&self, n: u32) -> Option<&K> {
-        self.all.get(n as usize)
-    }
-}
 
 /// A block, from its allocation to the moment at which its memory could be used again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,7 +142,9 @@ pub(crate) struct Record {
     pub(crate) pools: Table<String>,
     pub(crate) tags: Table<String>,
     pub(crate) threads: Table<String>,
-    pub(crate) stacks: Table<Vec<String>>,
+    pub(crate) texts: Texts,
+    /// Of callers, by their numbers in the texts.
+    pub(crate) stacks: Table<Vec<u32>>,
 }
 
 impl Record {
@@ -195,6 +164,7 @@ impl Record {
             pools: unknown(),
             tags: Table::new(String::new()),
             threads: unknown(),
+            texts: Texts::new(),
             stacks: Table::new(Vec::new()),
         }
     }

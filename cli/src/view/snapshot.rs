@@ -98,8 +98,9 @@ struct Event {
 /// The most callers that all stacks of a snapshot have together.
 const MOST_CALLERS: usize = 1 << 26;
 
-/// What each caller is called, the innermost of what is inlined there first: by `addr2line`, if that is wanted and knows it.
-fn names(frames: &[Frame], symbols: bool) -> Result<Vec<Vec<String>>> {
+/// The numbers of each caller's names, the innermost of what is inlined there first: by `addr2line`, if that is wanted and
+/// knows it.
+fn names(b: &mut Builder, frames: &[Frame], symbols: bool) -> Result<Vec<Vec<u32>>> {
     let mut by_module: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for f in frames.iter().filter(|f| symbols && !f.module.is_empty()) {
         by_module.entry(&f.module).or_default().push(f.offset);
@@ -111,17 +112,17 @@ fn names(frames: &[Frame], symbols: bool) -> Result<Vec<Vec<String>>> {
         found.insert(*module, symbols::names(module, offsets)?);
     }
     let name = |f: &Frame| match (found.get(&f.module[..]).and_then(|m| m.get(&f.offset)), &f.function) {
-        (Some(names), _) => names.clone(),
-        (None, Some(name)) => vec![name.clone()],
-        (None, None) if f.module.is_empty() => vec![format!("{:#x}", f.offset)],
-        (None, None) => vec![format!("{}+{:#x}", f.module, f.offset)],
+        (Some(names), _) => names.iter().map(|name| b.record.texts.frame(name)).collect(),
+        (None, Some(name)) => vec![b.record.texts.frame(name)],
+        (None, None) if f.module.is_empty() => vec![b.record.texts.frame(&format!("{:#x}", f.offset))],
+        (None, None) => vec![b.record.texts.frame(&format!("{}+{:#x}", f.module, f.offset))],
     };
     Ok(frames.iter().map(name).collect())
 }
 
 /// The numbers in the record of the snapshot's stacks.
 fn stacks(b: &mut Builder, s: &Snapshot, symbols: bool) -> Result<Vec<u32>> {
-    let names = names(&s.frames, symbols)?;
+    let names = names(b, &s.frames, symbols)?;
     let mut callers = 0;
     let mut numbers = Vec::with_capacity(s.stacks.len());
     for (n, stack) in s.stacks.iter().enumerate() {
@@ -130,7 +131,7 @@ fn stacks(b: &mut Builder, s: &Snapshot, symbols: bool) -> Result<Vec<u32>> {
         if let Some(wrong) = stack.iter().find(|&&f| f >= names.len()) {
             bail!("stack {n}: there is no frame {wrong}");
         }
-        let all: Vec<String> = stack.iter().flat_map(|&f| names[f].clone()).collect();
+        let all = stack.iter().flat_map(|&f| names[f].iter().copied()).collect();
         numbers.push(b.record.stacks.number(all));
     }
     Ok(numbers)
@@ -388,7 +389,8 @@ mod tests {
         let text = text.replace("\"state\":\"live\",\"tag\"", "\"state\":\"live\",\"stack\":1,\"tag\"");
         for symbols in [false, true] {
             let r = record("x", text.as_bytes(), symbols).unwrap();
-            let stack = |n: u32| r.stacks.get(n).unwrap().join(" ");
+            let name = |&n: &u32| r.texts.frames.get(n).unwrap().as_str();
+            let stack = |n: u32| r.stacks.get(n).unwrap().iter().map(name).collect::<Vec<_>>().join(" ");
             assert_eq!(stack(r.blocks[0].stack), "f(int) /x/train+0x20");
             assert_eq!(stack(r.blocks[0].freed_stack), "0x30");
             let live = r.blocks.iter().rfind(|b| b.address == 4096).unwrap();

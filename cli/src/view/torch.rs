@@ -6,7 +6,7 @@
 //! size is rounded up to that. Whatever the file says, nothing here is larger than the file.
 
 use super::record::{Block, Builder, Kind, Mark, NEVER, Range, Record};
-use crate::foreign::{int, keys};
+use crate::foreign::{LEAST_ENTRY, int, keys};
 use crate::pickle::{Id, Pickle, Value};
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
@@ -51,6 +51,13 @@ impl Act {
     }
 }
 
+/// What a frame says.
+#[derive(Clone, Copy)]
+enum Caller {
+    Frame(u32),
+    Tag(u32),
+}
+
 struct Reader<'p, 'a> {
     p: &'p Pickle<'a>,
     b: Builder,
@@ -59,6 +66,9 @@ struct Reader<'p, 'a> {
     round: u64,
     stacks: HashMap<Id, (u32, u32)>, // of the lists of frames: stack and tag
     told_of: HashMap<u64, String>,   // the names of streams
+    /// Of the names, files and lines of frames: the number of the frame, or of the tag that it is.
+    frames: HashMap<(Option<Id>, Option<Id>, u64), Caller>,
+    tags: HashMap<Id, u32>, // of the texts that are tags
 }
 
 /// The record of a pickle. `device` is its number in the file.
@@ -72,8 +82,9 @@ pub(super) fn record(title: &str, bytes: &[u8], device: Option<usize>) -> Result
         )
     };
     let lengths: Vec<usize> = traces.map(|t| p.items(t).map_or(0, |all| all.len())).collect();
-    let segments = segments(&p, bytes.len())?;
-    let held = |d: usize| segments.iter().filter(|s| s.device == d as u64).map(|s| s.bytes).sum::<u64>();
+    let segments = segments(&p, bytes.len() / LEAST_ENTRY)?;
+    let of = |d: usize| segments.iter().filter(move |s| s.device == d as u64);
+    let held = |d: usize| of(d).fold(0u64, |sum, s| sum.saturating_add(s.bytes));
     let count = lengths.len().max(segments.iter().map(|s| s.device as usize + 1).max().unwrap_or(0));
     let most = |d: &usize| (lengths.get(*d).copied().unwrap_or(0), held(*d), usize::MAX - d);
     let chosen = match device {
@@ -84,8 +95,11 @@ pub(super) fn record(title: &str, bytes: &[u8], device: Option<usize>) -> Result
         None => (0..count).max_by_key(most).unwrap_or(0),
     };
     let events = lengths.get(chosen).copied().unwrap_or(0);
-    // An entry takes more than a byte, unless the same one is named again and again.
-    ensure!(events <= bytes.len(), "there are more entries than bytes: the file is damaged");
+    // An entry takes a dozen bytes at least, unless the same one is named again and again.
+    ensure!(
+        events <= bytes.len() / LEAST_ENTRY,
+        "there are more entries than the file has room for: it is damaged"
+    );
     let options = settings(&p);
     let mut r = Reader {
         p: &p,
@@ -94,6 +108,8 @@ pub(super) fn record(title: &str, bytes: &[u8], device: Option<usize>) -> Result
         round: 1,
         stacks: HashMap::new(),
         told_of: HashMap::new(),
+        frames: HashMap::new(),
+        tags: HashMap::new(),
     };
     r.history(chosen, events)?;
     r.layout(&segments, chosen as u64, events > 0)?;
@@ -153,7 +169,10 @@ fn segments<'p, 'a>(p: &'p Pickle<'a>, most: usize) -> Result<Vec<Segment<'p, 'a
             Ok(Segment { device, address, bytes, stream, value })
         })();
         out.push(s.with_context(|| format!("segment {n} of the snapshot"))?);
-        ensure!(n < most && blocks <= most, "there are more blocks than bytes: the file is damaged");
+        ensure!(
+            n < most && blocks <= most,
+            "there are more blocks than the file has room for: it is damaged"
+        );
     }
     Ok(out)
 }
@@ -188,10 +207,16 @@ impl<'p, 'a> Reader<'p, 'a> {
                 }
             },
         };
-        match self.text(dict, "user_metadata").filter(|t| !t.is_empty()) {
-            Some(text) => (stack, self.b.record.tags.number(text.to_owned())),
-            None => (stack, tag),
+        match self.p.field_id(dict, "user_metadata").map(|id| (id, self.p.get(id))) {
+            Some((id, Value::Text(text))) if !text.is_empty() => (stack, self.tag(id, text)),
+            _ => (stack, tag),
         }
+    }
+
+    /// The number of a tag, whose text has that number in the pickle.
+    fn tag(&mut self, id: Id, text: &str) -> u32 {
+        let tags = &mut self.b.record.tags;
+        *self.tags.entry(id).or_insert_with(|| tags.number(text.to_owned()))
     }
 
     fn frames(&mut self, id: Id) -> (u32, u32) {
@@ -201,21 +226,40 @@ impl<'p, 'a> Reader<'p, 'a> {
             if keys(f).is_err() {
                 continue;
             }
-            let (name, file) = (self.text(f, "name").unwrap_or("?"), self.text(f, "filename").unwrap_or(""));
             let line = int(p, f, "line").unwrap_or(0);
-            if file == "tag" && line == 0 {
-                tag = self.b.record.tags.number(name.to_owned());
-                continue;
+            let key = (p.field_id(f, "name"), p.field_id(f, "filename"), line);
+            let caller = match self.frames.get(&key) {
+                Some(&known) => known,
+                None => {
+                    let found = self.caller(f, line);
+                    self.frames.insert(key, found);
+                    found
+                }
+            };
+            match caller {
+                Caller::Frame(n) => all.push(n),
+                Caller::Tag(n) => tag = n,
             }
-            all.push(match (file, line) {
-                ("" | "??", _) => name.to_owned(),
-                // Millpond's own: the name is that of the module, and the place in it.
-                (_, 0) if name.contains("+0x") => name.to_owned(),
-                (_, 0) => format!("{name} ({file})"),
-                _ => format!("{name} ({file}:{line})"),
-            });
         }
         if all.is_empty() { (0, tag) } else { (self.b.record.stacks.number(all), tag) }
+    }
+
+    fn caller(&mut self, frame: &Value<'a>, line: u64) -> Caller {
+        let name = self.text(frame, "name").unwrap_or("?");
+        let file = self.text(frame, "filename").unwrap_or("");
+        let record = &mut self.b.record;
+        if file == "tag" && line == 0 {
+            return Caller::Tag(record.tags.number(name.to_owned()));
+        }
+        Caller::Frame(match (file, line) {
+            ("" | "??", _) => record.texts.frame(name),
+            // Millpond's own: the name is that of the module, and the place in it.
+            (_, 0) if name.contains("+0x") => record.texts.frame(name),
+            // What has no room is not put together, either.
+            _ if !record.texts.has_room(name.len() + file.len()) => 0,
+            (_, 0) => record.texts.frame(&format!("{name} ({file})")),
+            _ => record.texts.frame(&format!("{name} ({file}:{line})")),
+        })
     }
 
     fn history(&mut self, device: usize, count: usize) -> Result<()> {
@@ -239,6 +283,7 @@ impl<'p, 'a> Reader<'p, 'a> {
             let (time, next) = (e.time.unwrap_or(n as u64), entries.get(n + 1).map(|(e, _)| e));
             while let Some((_, text)) = notes.pop_if(|note| e.time.is_some_and(|t| note.0 <= t)) {
                 let moment = self.b.record.last();
+                let text = self.b.record.texts.of_mark(text);
                 self.b.record.marks.push(Mark { moment, what: "note", text });
             }
             if std::mem::take(&mut skip) {
@@ -294,7 +339,8 @@ impl<'p, 'a> Reader<'p, 'a> {
             Act::Other => {
                 let what = self.text(value, "action").unwrap_or("?");
                 let text = self.text(value, "user_metadata").filter(|t| !t.is_empty()).unwrap_or(what);
-                self.b.record.marks.push(Mark { moment: now, what: "note", text: text.to_owned() });
+                let text = self.b.record.texts.of_mark(text);
+                self.b.record.marks.push(Mark { moment: now, what: "note", text });
             }
         }
     }
@@ -326,16 +372,16 @@ impl<'p, 'a> Reader<'p, 'a> {
     }
 
     /// What the program has annotated: when it began [us], and its name.
-    fn annotations(&self, device: u64) -> Vec<(u64, String)> {
+    fn annotations(&self, device: u64) -> Vec<(u64, &'a str)> {
         let p = self.p;
         let list = p.field(p.top(), "external_annotations").and_then(|l| p.items(l));
-        let mut all: Vec<(u64, String)> = list
+        let mut all: Vec<(u64, &'a str)> = list
             .into_iter()
             .flatten()
             .take(MOST_MARKS)
             .filter(|a| keys(a).is_ok() && self.text(a, "stage") == Some("START"))
             .filter(|a| int(p, a, "device").is_ok_and(|d| d == device))
-            .filter_map(|a| Some((int(p, a, "time_us").ok()?, self.text(a, "name")?.to_owned())))
+            .filter_map(|a| Some((int(p, a, "time_us").ok()?, self.text(a, "name")?)))
             .collect();
         all.sort();
         all

@@ -34,7 +34,8 @@ fn pytorchs_own_history_is_shown_as_it_was() {
         assert_eq!(live.iter().map(|b| b.requested).sum::<u64>(), 24_000_000);
         // Who allocated it, innermost first; PyTorch has no stack of what is older than its record.
         let of = |requested: u64| *live.iter().find(|b| b.requested == requested).unwrap();
-        let stack: Vec<String> = name(&r.stacks, of(5_000_000).stack);
+        let frames = name(&r.stacks, of(5_000_000).stack);
+        let stack: Vec<String> = frames.iter().map(|&f| name(&r.texts.frames, f)).collect();
         let short: Vec<&str> = stack.iter().map(|f| f.split(" (").next().unwrap()).collect();
         assert_eq!(short, ["empty", "forward", "main", "<module>"]);
         assert!(stack[1].ends_with("train.py:24)"), "{}", stack[1]);
