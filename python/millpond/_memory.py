@@ -6,6 +6,7 @@ allocated on, and pinned memory when the copies that Millpond queued are done. `
 from __future__ import annotations
 
 import ctypes
+import itertools
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # A number is the stream's handle (a CUstream), 0 the default stream. Other objects: see handle_of.
 StreamLike = Union["Stream", int, Any]
+_numbers = itertools.count(1)
 
 
 def handle_of(stream: StreamLike) -> int:
@@ -130,7 +132,8 @@ class _Memory:
     size: int
     _ptr: int = 0
     _owns: bool = False
-    _shown: Optional[weakref.ref[Any]] = None  # what all views are of
+    # What each view is of, by a number that no other has, so that an entry is made and removed in one step.
+    _shown: Optional[dict[int, weakref.ref[Any]]] = None
     _heir: Optional[_Heir] = None
 
     @property
@@ -156,10 +159,17 @@ class _Memory:
         """Whether the caller is to end it: of several threads, one. BufferError while there is a view."""
         if not self.__dict__.pop("_owns", False):  # one step
             return False
-        if self._shown is not None and self._shown() is not None:
+        if self._has_views():
             self._owns = True
             raise BufferError("a view of the memory is in use: release() it, and what was made from it, first")
         return True
+
+    def _has_views(self) -> bool:
+        shown = self._shown
+        if not shown:
+            return False
+        refs = [shown.get(number) for number in list(shown)]
+        return any(ref is not None and ref() is not None for ref in refs)
 
     def _end(self, free: Callable[[], int]) -> None:
         if not self._take():
@@ -196,11 +206,12 @@ class _Memory:
     def _view(self) -> memoryview:
         if not self.size:
             return memoryview(bytearray())
-        array = None if self._shown is None else self._shown()
-        if array is None:
-            array = (ctypes.c_ubyte * self.size).from_address(self.ptr)
-            array._owner = self  # type: ignore[attr-defined]
-            self._shown = weakref.ref(array)
+        array = (ctypes.c_ubyte * self.size).from_address(self.ptr)
+        array._owner = self  # type: ignore[attr-defined]
+        # Each view has an array of its own: threads that shared one would have to agree who makes it.
+        shown: dict[int, weakref.ref[Any]] = self.__dict__.setdefault("_shown", {})
+        number = next(_numbers)
+        shown[number] = weakref.ref(array, lambda _: shown.pop(number, None))
         if not self._owns:  # another thread has freed it before it could see the reference
             raise ValueError("the memory is freed")
         return memoryview(array).cast("B")
@@ -239,7 +250,7 @@ class Block(_Memory):
         never moves, and nothing is waited for. BufferError while a view of it is in use. No other thread may use it
         meanwhile."""
         ptr, lib = self.ptr, library()
-        if self._shown is not None and self._shown() is not None:
+        if self._has_views():
             raise BufferError("a view of the memory is in use: release() it, and what was made from it, first")
         status = lib.millpond_try_expand(ptr, size_of(size))
         if status != 0 and lib.millpond_last_error_code() == _abi.E_OUT_OF_MEMORY:
