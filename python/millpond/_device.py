@@ -11,7 +11,7 @@ from uuid import UUID
 
 from . import _abi, _callers, _statistics
 from ._hooks import BlockEvent, Hook
-from ._library import MillpondError, check, library, number_of, size_of, text_of
+from ._library import MillpondError, check, check_end, ended, library, mine, number_of, size_of, text_of
 from ._memory import Block, HostBlock, Stream, StreamLike, UnifiedBlock, handle_of
 from ._statistics import BlockInfo, Event, Latency, Stats, TagStats
 
@@ -94,15 +94,15 @@ class Pool:
     def scope(self) -> Iterator[Pool]:
         """Inside, this thread's requests to the default pool of the device are served from this pool."""
         check(library().millpond_scope_begin(self.handle))
-        yield from _until(self, lambda: check(library().millpond_scope_end(self.handle)))
+        yield from _until(self, lambda: check_end(library().millpond_scope_end(self.handle)))
 
     def release(self) -> None:
         """Takes no more requests, and ends after its last block. So it does when this object ends."""
         if not self.__dict__.pop("_owns", False):  # one step: of two threads only one gets it
             return
         status = library().millpond_pool_release(self.handle)
-        self._owns = status != 0
-        check(status)
+        self._owns = not ended(status)
+        check_end(status)
 
     def __del__(self) -> None:
         try:
@@ -146,6 +146,7 @@ class Device:
     def __init__(self, type: str = "host", ordinal: int = 0) -> None:
         lib, out = library(), ctypes.c_void_p()
         check(lib.millpond_device_get(type.encode(), ordinal, ctypes.byref(out)))
+        mine()
         self.type, self.ordinal, self.handle = type, ordinal, out.value or 0
         pool = ctypes.c_void_p()
         check(lib.millpond_device_get_default_pool(self.handle, ctypes.byref(pool)))
@@ -361,7 +362,7 @@ class Device:
             None if path is None else os.fsencode(path),
         )
         check(library().millpond_device_history_start(self.handle, ctypes.byref(options)))
-        yield from _until(self, lambda: check(library().millpond_device_history_stop(self.handle, None)))
+        yield from _until(self, lambda: check_end(library().millpond_device_history_stop(self.handle, None)))
 
     def events(self) -> list[Event]:
         """What the last history has kept, the oldest first; during it, too."""
@@ -374,7 +375,7 @@ class Device:
 
         def stop() -> None:
             dropped = ctypes.c_uint64()
-            check(library().millpond_device_record_stop(self.handle, ctypes.byref(dropped)))
+            check_end(library().millpond_device_record_stop(self.handle, ctypes.byref(dropped)))
             if dropped.value:
                 raise MillpondError(f"{os.fspath(path)} lacks {dropped.value} events: the file was too slow")
 
@@ -457,7 +458,7 @@ def tag(name: str) -> Iterator[None]:
     """What this thread allocates inside has that name, in reports of who holds memory."""
     check(library().millpond_tag_push(name.encode()))
     with _callers.named():
-        yield from _until(None, lambda: check(library().millpond_tag_pop()))
+        yield from _until(None, lambda: check_end(library().millpond_tag_pop()))
 
 
 def annotate(note: str) -> None:

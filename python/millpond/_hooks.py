@@ -38,6 +38,7 @@ class Hook:
     then."""
 
     _id: int = 0
+    _number: int = 0
     _failed: Optional[BaseException] = None
 
     def __init__(self, device: Device, function: Callable[[BlockEvent], object]) -> None:
@@ -45,7 +46,7 @@ class Hook:
             raise TypeError(f"{function!r} is no function")
         self.device, self._function = device, function
         out, number = ctypes.c_uint64(), next(_numbers)
-        _hooks[number] = self
+        _hooks[number], self._number = self, number
         status = library().millpond_device_add_hook(device.handle, _told, number, _over, ctypes.byref(out))
         if status != 0:
             del _hooks[number]
@@ -62,6 +63,8 @@ class Hook:
             if not ended(status, _abi.E_INVALID_ARGUMENT, _abi.E_NOT_INITIALIZED):  # that is: ended with its device
                 self._id = id_
                 check(status)
+            if status != 0:  # then nobody else forgets it
+                _forget_hook(self._number)
         failed: Optional[BaseException] = self.__dict__.pop("_failed", None)
         if failed is not None:
             raise failed

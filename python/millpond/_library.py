@@ -40,6 +40,7 @@ _CALLERS = "run with MILLPOND_TAG_CALLERS=1"
 _lock = threading.Lock()
 _loaded: Optional[Any] = None
 _path = ""
+_process = 0  # the one that has loaded the library or, later, got a device
 
 
 def _file() -> str:
@@ -82,6 +83,7 @@ def library() -> Any:
                     raise MillpondError(
                         f"{path} is too old for this package ({e})" + ("" if found else "; or it is something else")
                     ) from None
+                mine()
                 _loaded, _path = lib, path
     return _loaded
 
@@ -128,9 +130,29 @@ def check(status: int) -> None:
         raise error()
 
 
+def mine() -> None:
+    """From now on the library's failures have nothing to do with a fork before this moment: it was loaded here, or has
+    given this process a device, as it does to no child of one that had used it."""
+    global _process
+    _process = os.getpid()
+
+
+def in_child() -> bool:
+    """Whether the call of this thread that has just failed did so as this is a forked child, where all that has to do
+    with the parent's devices is refused. The code alone does not say so: a callback may not do everything either."""
+    return os.getpid() != _process and library().millpond_last_error_code() == _abi.E_NOT_PERMITTED
+
+
+def check_end(status: int) -> None:
+    """As `check`, of a call that ends something: in a forked child it is the parent's, and left alone."""
+    if status != 0 and not in_child():
+        raise error()
+
+
 def ended(status: int, *gone: int) -> bool:
-    """Whether a call that ends something needs no second try: it worked, or failed with one of the codes `gone`."""
-    return status == 0 or library().millpond_last_error_code() in gone
+    """Whether a call that ends something needs no second try: it worked, or failed with one of the codes `gone`, or as
+    this is a forked child."""
+    return status == 0 or library().millpond_last_error_code() in gone or in_child()
 
 
 def size_of(size: Any) -> int:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _abi
-from ._library import check, ended, library, number_of, size_of
+from ._library import check, check_end, ended, library, number_of, size_of
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -91,7 +91,7 @@ class Stream:
         status = library().millpond_stream_destroy(self.device.handle, handle)
         if not ended(status, _abi.E_UNKNOWN_STREAM):
             self._handle = handle
-        check(status)
+        check_end(status)
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return (0, self.handle)
@@ -178,7 +178,7 @@ class _Memory:
         # Where it failed the memory is still ours, unless it never was.
         if not ended(status, _abi.E_UNKNOWN_POINTER, _abi.E_DOUBLE_FREE):
             self._owns = True
-        check(status)
+        check_end(status)
 
     def free(self) -> None:
         """Frees it now. The second time it does nothing. BufferError while a view of it is in use."""
