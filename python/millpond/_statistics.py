@@ -110,7 +110,9 @@ def latency(handle: Any, what: str) -> Latency:
 
 @dataclass(frozen=True)
 class BlockInfo:
-    """One block of `Device.blocks`. `state` is "live", "waiting" (freed, and a stream is not done) or "free"."""
+    """One block of `Device.blocks`. `state` is "live", "waiting" (freed, and a stream is not done) or "free". `stream` is 0
+    for the default stream, but also for a block without a stream and for a stream that has ended: the library does not tell
+    them apart here, as it does in a `BlockEvent` and in an `Event`."""
 
     ptr: int
     size: int
