@@ -48,7 +48,7 @@ def _file() -> str:
     if named:
         if not os.path.isfile(named):
             raise MillpondError(f"{VARIABLE} names {named!r}, which is no file; correct it, or unset it")
-        return named
+        return os.path.abspath(named)  # a name without a slash would be looked for elsewhere
     return str(prefix() / "lib" / SONAME)
 
 
@@ -84,7 +84,8 @@ def library() -> Any:
                         f"{path} is too old for this package ({e})" + ("" if found else "; or it is something else")
                     ) from None
                 mine()
-                _loaded, _path = lib, path
+                _path = path
+                _loaded = lib  # at last: from here on other threads take it without the lock
     return _loaded
 
 
