@@ -12,9 +12,11 @@ import os
 import pathlib
 import re
 import threading
-from typing import Any, Optional
+from typing import Any, Mapping, Optional, TypeVar, Union
 
 from . import _abi
+
+PathLike = Union[str, "os.PathLike[str]"]
 
 SONAME = "libmillpond.so.0"
 VARIABLE = "MILLPOND_LIBRARY"
@@ -41,6 +43,7 @@ _lock = threading.Lock()
 _loaded: Optional[Any] = None
 _path = ""
 _process = 0  # the one that has loaded the library or, later, got a device
+_T = TypeVar("_T")
 
 
 def _file() -> str:
@@ -168,6 +171,36 @@ def number_of(value: Any, what: str, end: int = 1 << 64) -> int:
         last = "2**64 - 1" if end >= 1 << 64 else str(end - 1)
         raise ValueError(f"{what} is {number}, which is not from 0 to {last}")
     return number
+
+
+def signed_of(value: Any, what: str) -> int:
+    """A number for an argument that is an int32_t, which ctypes would cut."""
+    number = operator.index(value)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"{what} is {number}, which is not from -2**31 to 2**31 - 1")
+    return number
+
+
+def chars_of(text: str, what: str) -> bytes:
+    """A text for C, where it would end at its first NUL."""
+    if "\0" in text:
+        raise ValueError(f"{what} has a NUL in it: {text!r}")
+    return text.encode()
+
+
+def path_of(path: PathLike) -> bytes:
+    """A path for C."""
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError(f"the path has a NUL in it: {path!r}")
+    return name
+
+
+def one_of(words: Mapping[str, _T], word: str) -> _T:
+    """What a word means."""
+    if word not in words:
+        raise ValueError(f"{word!r} is not one of {', '.join(words)}")
+    return words[word]
 
 
 def text_of(call: Any, *args: Any, capacity: int) -> str:

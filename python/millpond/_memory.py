@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _abi
-from ._library import check, check_end, ended, library, number_of, size_of
+from ._library import check, check_end, ended, library, number_of, one_of, signed_of, size_of
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -31,11 +31,11 @@ def handle_of(stream: StreamLike) -> int:
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         pair = protocol() if callable(protocol) else protocol
-        return int(pair[1])
+        return number_of(int(pair[1]), "the stream's handle")
     for name in ("cuda_stream", "ptr", "handle"):
         value = getattr(stream, name, None)
         if value is not None:
-            return int(getattr(value, "value", value) or 0)
+            return number_of(int(getattr(value, "value", value) or 0), "the stream's handle")
     raise TypeError(f"{type(stream).__name__} is no stream; give its native handle as a number")
 
 
@@ -52,7 +52,8 @@ class Stream:
         """
         self.device = device
         out, flags = ctypes.c_void_p(), _abi.STREAM_NON_BLOCKING if non_blocking else 0
-        check(library().millpond_stream_create_with_priority(device.handle, priority, flags, ctypes.byref(out)))
+        call, rank = library().millpond_stream_create_with_priority, signed_of(priority, "priority")
+        check(call(device.handle, rank, flags, ctypes.byref(out)))
         self._handle = out.value or 0
 
     @property
@@ -386,9 +387,7 @@ class UnifiedBlock(_Memory):
     def advise(self, advice: str, by: str = "device") -> None:
         """Says how its device, or (`by="host"`) the processor, will use it: "read_mostly", "preferred", "accessed_by", or
         one of these after "unset_"."""
-        if advice not in _abi.ADVICE:
-            raise ValueError(f"{advice!r} is not one of {', '.join(_abi.ADVICE)}")
-        number, place = _abi.ADVICE[advice], _place_of(by)
+        number, place = one_of(_abi.ADVICE, advice), _place_of(by)
         check(library().millpond_unified_advise(self.device.handle, self.ptr, self.size, number, place))
 
     def view(self) -> memoryview:
@@ -401,6 +400,4 @@ class UnifiedBlock(_Memory):
 
 
 def _place_of(place: str) -> int:
-    if place not in ("device", "host"):
-        raise ValueError(f'{place!r} is neither "device" nor "host"')
-    return _abi.PLACE_DEVICE if place == "device" else _abi.PLACE_HOST
+    return one_of({"device": _abi.PLACE_DEVICE, "host": _abi.PLACE_HOST}, place)
