@@ -133,8 +133,9 @@ class _Memory:
     size: int
     _ptr: int = 0
     _owns: bool = False
-    # What each view is of, by a number that no other has, so that an entry is made and removed in one step.
+    # What views are of, each by a number that no other has, so that an entry is made and removed in one step.
     _shown: Optional[dict[int, weakref.ref[Any]]] = None
+    _last: Optional[weakref.ref[Any]] = None  # one of them, for the next view
     _heir: Optional[_Heir] = None
 
     @property
@@ -207,12 +208,15 @@ class _Memory:
     def _view(self) -> memoryview:
         if not self.size:
             return memoryview(bytearray())
-        array = (ctypes.c_ubyte * self.size).from_address(self.ptr)
-        array._owner = self  # type: ignore[attr-defined]
-        # Each view has an array of its own: threads that shared one would have to agree who makes it.
-        shown: dict[int, weakref.ref[Any]] = self.__dict__.setdefault("_shown", {})
-        number = next(_numbers)
-        shown[number] = weakref.ref(array, lambda _: shown.pop(number, None))
+        array = None if self._last is None else self._last()
+        if array is None:
+            array = (ctypes.c_ubyte * self.size).from_address(self.ptr)
+            array._owner = self  # type: ignore[attr-defined]
+            # Threads that come here at once make one each: all of them are known, whichever is the last.
+            shown: dict[int, weakref.ref[Any]] = self.__dict__.setdefault("_shown", {})
+            number = next(_numbers)
+            shown[number] = ref = weakref.ref(array, lambda _: shown.pop(number, None))
+            self._last = ref  # after that, for whoever takes it has a view at once
         if not self._owns:  # another thread has freed it before it could see the reference
             raise ValueError("the memory is freed")
         return memoryview(array).cast("B")
