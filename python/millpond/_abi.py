@@ -9,7 +9,7 @@ from ctypes import POINTER, c_bool, c_char, c_char_p, c_double, c_int, c_int32, 
 from ctypes import c_void_p
 from typing import Any
 
-E_INVALID_ARGUMENT, E_NOT_INITIALIZED = 1, 8
+E_INVALID_ARGUMENT, E_NOT_INITIALIZED, E_NOT_PERMITTED = 1, 8, 15
 E_OUT_OF_MEMORY, E_UNKNOWN_POINTER, E_DOUBLE_FREE, E_UNKNOWN_STREAM = 2, 3, 4, 5
 BLOCK_LIVE, BLOCK_WAITING, BLOCK_FREE, BLOCK_ANY = 1, 2, 4, 7
 SNAPSHOT_JSON, SNAPSHOT_TORCH_PICKLE = 1, 2

@@ -6,11 +6,9 @@ import pathlib
 import shutil
 import subprocess
 import sysconfig
-from typing import Optional, Union
+from typing import Optional
 
-from ._library import MillpondError
-
-PathLike = Union[str, "os.PathLike[str]"]
+from ._library import MillpondError, PathLike
 
 
 def command_path() -> str:

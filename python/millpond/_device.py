@@ -6,16 +6,15 @@ import ctypes
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional, TypeVar, Union
+from typing import Any, Callable, Iterator, Optional, TypeVar
 from uuid import UUID
 
 from . import _abi, _callers, _statistics
 from ._hooks import BlockEvent, Hook
-from ._library import MillpondError, check, library, number_of, size_of, text_of
+from ._library import MillpondError, PathLike, chars_of, check, check_end, ended, library, mine, number_of, one_of, path_of
+from ._library import signed_of, size_of, text_of
 from ._memory import Block, HostBlock, Stream, StreamLike, UnifiedBlock, handle_of
 from ._statistics import BlockInfo, Event, Latency, Stats, TagStats
-
-PathLike = Union[str, "os.PathLike[str]"]
 
 _STATES = {
     "live": _abi.BLOCK_LIVE, "waiting": _abi.BLOCK_WAITING, "free": _abi.BLOCK_FREE, "any": _abi.BLOCK_ANY,
@@ -64,7 +63,7 @@ class Pool:
 
     def blocks(self, states: str = "any") -> list[BlockInfo]:
         """Its blocks by address, all as they are at one moment: "live", "waiting", "free" or "any"."""
-        return _statistics.blocks(self.device.handle, self.handle, _STATES[states])
+        return _statistics.blocks(self.device.handle, self.handle, one_of(_STATES, states))
 
     def set_limit(self, limit_bytes: int) -> None:
         """From now on it never takes more bytes than that; 0: no limit of its own."""
@@ -94,15 +93,15 @@ class Pool:
     def scope(self) -> Iterator[Pool]:
         """Inside, this thread's requests to the default pool of the device are served from this pool."""
         check(library().millpond_scope_begin(self.handle))
-        yield from _until(self, lambda: check(library().millpond_scope_end(self.handle)))
+        yield from _until(self, lambda: check_end(library().millpond_scope_end(self.handle)))
 
     def release(self) -> None:
         """Takes no more requests, and ends after its last block. So it does when this object ends."""
         if not self.__dict__.pop("_owns", False):  # one step: of two threads only one gets it
             return
         status = library().millpond_pool_release(self.handle)
-        self._owns = status != 0
-        check(status)
+        self._owns = not ended(status)
+        check_end(status)
 
     def __del__(self) -> None:
         try:
@@ -145,8 +144,10 @@ class Device:
 
     def __init__(self, type: str = "host", ordinal: int = 0) -> None:
         lib, out = library(), ctypes.c_void_p()
-        check(lib.millpond_device_get(type.encode(), ordinal, ctypes.byref(out)))
-        self.type, self.ordinal, self.handle = type, ordinal, out.value or 0
+        number = signed_of(ordinal, "ordinal")
+        check(lib.millpond_device_get(chars_of(type, "the device type"), number, ctypes.byref(out)))
+        mine()
+        self.type, self.ordinal, self.handle = type, number, out.value or 0
         pool = ctypes.c_void_p()
         check(lib.millpond_device_get_default_pool(self.handle, ctypes.byref(pool)))
         self.default_pool = Pool(self, pool.value or 0, owns=False)
@@ -170,7 +171,7 @@ class Device:
 
     def reason(self, capability: str) -> str:
         """Why it does not have a capability of `info`; "" if it has."""
-        return text_of(library().millpond_device_get_reason, self.handle, _CAPS[capability], capacity=1024)
+        return text_of(library().millpond_device_get_reason, self.handle, one_of(_CAPS, capability), capacity=1024)
 
     # Memory
 
@@ -217,7 +218,8 @@ class Device:
         Each block of a contiguous one lies in one physical allocation of the device, for libraries that register memory.
         """
         limit, flags = number_of(limit_bytes, "limit_bytes"), 1 if contiguous else 0
-        options = _abi.PoolOptions(ctypes.sizeof(_abi.PoolOptions), limit, name.encode() or None, flags)
+        chars = chars_of(name, "the name") or None
+        options = _abi.PoolOptions(ctypes.sizeof(_abi.PoolOptions), limit, chars, flags)
         out = ctypes.c_void_p()
         check(library().millpond_pool_create(self.handle, ctypes.byref(options), ctypes.byref(out)))
         return Pool(self, out.value or 0, owns=True)
@@ -308,7 +310,7 @@ class Device:
 
     def blocks(self, states: str = "any") -> list[BlockInfo]:
         """All blocks by address, as they are at one moment: "live", "waiting", "free" or "any"."""
-        return _statistics.blocks(self.handle, None, _STATES[states])
+        return _statistics.blocks(self.handle, None, one_of(_STATES, states))
 
     def tags(self) -> dict[str, TagStats]:
         """What the blocks of each tag have that was ever used on the device."""
@@ -348,9 +350,7 @@ class Device:
 
     def write_snapshot(self, path: PathLike, format: str = "json") -> None:
         """Writes it to a file: "json", or "torch" for PyTorch's memory tools."""
-        if format not in _FORMATS:
-            raise ValueError(f"{format!r} is not one of {', '.join(_FORMATS)}")
-        check(library().millpond_device_write_snapshot(self.handle, _FORMATS[format], os.fsencode(path)))
+        check(library().millpond_device_write_snapshot(self.handle, one_of(_FORMATS, format), path_of(path)))
 
     @contextlib.contextmanager
     def history(self, path: Optional[PathLike] = None, events: int = 0, frames: int = 0) -> Iterator[Device]:
@@ -358,10 +358,10 @@ class Device:
         of them in the file, if any, for `millpond history` and `view`. `frames`: how many callers of each."""
         options = _abi.HistoryOptions(
             ctypes.sizeof(_abi.HistoryOptions), number_of(events, "events"), number_of(frames, "frames"),
-            None if path is None else os.fsencode(path),
+            None if path is None else path_of(path),
         )
         check(library().millpond_device_history_start(self.handle, ctypes.byref(options)))
-        yield from _until(self, lambda: check(library().millpond_device_history_stop(self.handle, None)))
+        yield from _until(self, lambda: check_end(library().millpond_device_history_stop(self.handle, None)))
 
     def events(self) -> list[Event]:
         """What the last history has kept, the oldest first; during it, too."""
@@ -370,11 +370,11 @@ class Device:
     @contextlib.contextmanager
     def record(self, path: PathLike) -> Iterator[Device]:
         """Inside, what the program asks of the device's memory is written as a trace, for `millpond replay`."""
-        check(library().millpond_device_record_start(self.handle, os.fsencode(path)))
+        check(library().millpond_device_record_start(self.handle, path_of(path)))
 
         def stop() -> None:
             dropped = ctypes.c_uint64()
-            check(library().millpond_device_record_stop(self.handle, ctypes.byref(dropped)))
+            check_end(library().millpond_device_record_stop(self.handle, ctypes.byref(dropped)))
             if dropped.value:
                 raise MillpondError(f"{os.fspath(path)} lacks {dropped.value} events: the file was too slow")
 
@@ -414,8 +414,16 @@ def _split(options: str) -> list[str]:
 
 
 def joined(options: dict[str, object]) -> bytes:
-    """The text that the library takes. True and False are what options call them."""
-    return ",".join(f"{key}:{value}" for key, value in options.items()).encode()
+    """The text that the library takes. True and False are what the option calls them."""
+    return chars_of(",".join(f"{key}:{_value(key, value)}" for key, value in options.items()), "an option")
+
+
+def _value(key: str, value: object) -> str:
+    words = {"True": "on", "False": "off"} if key in _ON_OR_OFF else {}
+    return words.get(str(value), str(value))
+
+
+_ON_OR_OFF = ("scatter", "peer_access")  # other switches are True or False
 
 
 @dataclass(frozen=True)
@@ -442,24 +450,25 @@ def device_types() -> list[DeviceType]:
 
 
 def load_plugin(path: PathLike) -> str:
-    """Loads a custom-runtime plugin, whose device type is there from now on; its name. The file's code runs."""
-    return text_of(library().millpond_device_type_load, os.fsencode(path), capacity=_abi.TYPE_NAME_BYTES)
+    """Loads a custom-runtime plugin, whose device type is there from now on; its name. The file's code runs. One
+    without a slash is searched for as the dynamic loader does."""
+    return text_of(library().millpond_device_type_load, path_of(path), capacity=_abi.TYPE_NAME_BYTES)
 
 
 def set_default_options(type: Optional[str] = None, ordinal: int = -1, **options: object) -> None:
     """Options of devices that are opened from now on: of one type (None: all) and number (-1: all)."""
-    name = None if type is None else type.encode()
-    check(library().millpond_set_default_options(name, ordinal, joined(options)))
+    name = None if type is None else chars_of(type, "the device type")
+    check(library().millpond_set_default_options(name, signed_of(ordinal, "ordinal"), joined(options)))
 
 
 @contextlib.contextmanager
 def tag(name: str) -> Iterator[None]:
     """What this thread allocates inside has that name, in reports of who holds memory."""
-    check(library().millpond_tag_push(name.encode()))
+    check(library().millpond_tag_push(chars_of(name, "the tag")))
     with _callers.named():
-        yield from _until(None, lambda: check(library().millpond_tag_pop()))
+        yield from _until(None, lambda: check_end(library().millpond_tag_pop()))
 
 
 def annotate(note: str) -> None:
     """A note in the histories that are being kept."""
-    check(library().millpond_history_annotate(note.encode()))
+    check(library().millpond_history_annotate(chars_of(note, "the note")))

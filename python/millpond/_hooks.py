@@ -6,15 +6,16 @@ and no object of ctypes has to live as long as a hook.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import itertools
 import traceback
 from dataclasses import dataclass
-from types import TracebackType
+from types import GetSetDescriptorType, MemberDescriptorType, TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _abi
-from ._library import check, ended, library
+from ._library import MillpondError, check, ended, library
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -37,6 +38,7 @@ class Hook:
     then."""
 
     _id: int = 0
+    _number: int = 0
     _failed: Optional[BaseException] = None
 
     def __init__(self, device: Device, function: Callable[[BlockEvent], object]) -> None:
@@ -44,7 +46,7 @@ class Hook:
             raise TypeError(f"{function!r} is no function")
         self.device, self._function = device, function
         out, number = ctypes.c_uint64(), next(_numbers)
-        _hooks[number] = self
+        _hooks[number], self._number = self, number
         status = library().millpond_device_add_hook(device.handle, _told, number, _over, ctypes.byref(out))
         if status != 0:
             del _hooks[number]
@@ -53,14 +55,16 @@ class Hook:
 
     def close(self) -> None:
         """Ends it: the function is not called any more, and no thread is in it, except where this is called from within a
-        hook or a stream callback. Raises the first exception that the function has let out, if any. Hold no lock that the
-        function takes."""
+        hook or a stream callback. Raises a copy of the first exception that the function has let out, if any, with where it
+        was raised as a note. Hold no lock that the function takes."""
         id_ = self.__dict__.pop("_id", 0)  # one step: of two threads only one gets it
         if id_:
             status = library().millpond_device_remove_hook(self.device.handle, id_)
             if not ended(status, _abi.E_INVALID_ARGUMENT, _abi.E_NOT_INITIALIZED):  # that is: ended with its device
                 self._id = id_
                 check(status)
+            if status != 0:  # then nobody else forgets it
+                _forget_hook(self._number)
         failed: Optional[BaseException] = self.__dict__.pop("_failed", None)
         if failed is not None:
             raise failed
@@ -83,19 +87,59 @@ class Hook:
             self._function(BlockEvent(kind, e.ptr or 0, e.size_bytes, e.requested_bytes, stream))
         except BaseException as why:  # ctypes would only print it
             if self._failed is None:
-                self._failed = _alone(why)
+                self.__dict__.setdefault("_failed", _alone(why))  # of two threads the first
 
     def __repr__(self) -> str:
         return f"<millpond.Hook of {self.device.name}{'' if self._id else ', closed'}>"
 
 
 def _alone(why: BaseException) -> BaseException:
-    """An exception that may be kept: its traceback would keep the frames of whoever allocates, and the blocks in them. It
-    becomes a note, where exceptions have notes. What it was raised from is the program's own, and stays as it is."""
-    if hasattr(why, "add_note"):
-        why.add_note("In the hook:\n" + "".join(traceback.format_exception(type(why), why, why.__traceback__)))
-    why.__traceback__ = why.__context__ = why.__cause__ = None
-    return why
+    """A copy of an exception that may be kept: its own traceback keeps the frames of whoever allocates, and the blocks in
+    them. The traceback becomes a note, where exceptions have notes. What it was raised from, and in, is copied, too: the
+    exceptions themselves are the program's own, and stay as they are."""
+    copies: dict[int, BaseException] = {}
+    found = [why]
+    for one in found:  # which grows meanwhile
+        if id(one) not in copies:
+            copies[id(one)] = _copy(one)
+            found += [other for other in (one.__cause__, one.__context__) if other is not None]
+    for one in found:
+        copy, cause, context = copies[id(one)], one.__cause__, one.__context__
+        copy.__cause__ = None if cause is None else copies[id(cause)]
+        copy.__context__ = None if context is None else copies[id(context)]
+        copy.__suppress_context__ = one.__suppress_context__
+    return copies[id(why)]
+
+
+def _copy(why: BaseException) -> BaseException:
+    """Of the same type, with the same arguments and attributes, without what it was raised from. Not by way of the type's
+    own functions, which may take other arguments."""
+    kind, parts = type(why), getattr(why, "exceptions", None)
+    base = next(k for k in kind.__mro__ if not k.__flags__ & _HEAP_TYPE)
+    args, own = why.args, dict(why.__dict__)
+    if base.__name__.endswith("ExceptionGroup") and parts is not None:
+        args = (*args[:1], [_copy(part) for part in parts])
+    if isinstance(own.get("__notes__"), list):
+        own["__notes__"] = own["__notes__"].copy()
+    try:
+        copy: BaseException = base.__new__(kind, *args)
+    except Exception:
+        copy = MillpondError("".join(traceback.format_exception_only(kind, why)).strip())
+    copy.__dict__.update(own)
+    for name, field in {n: f for k in kind.__mro__ for n, f in vars(k).items()}.items():
+        if isinstance(field, (GetSetDescriptorType, MemberDescriptorType)) and name not in _NOT_COPIED:
+            with contextlib.suppress(Exception):  # not set, or not to be set
+                value = field.__get__(why, kind)
+                if value is not getattr(copy, name, _NOT_COPIED):  # what OSError has not been given is not None
+                    field.__set__(copy, value)
+    if hasattr(copy, "add_note"):
+        told = traceback.format_exception(kind, why, why.__traceback__, chain=False)
+        copy.add_note("Where it was raised:\n" + "".join(told))
+    return copy
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a `class` of Python made it
+_NOT_COPIED = ("__dict__", "__weakref__", "__traceback__", "__context__", "__cause__", "args", "exceptions")
 
 
 _hooks: dict[int, Hook] = {}

@@ -12,9 +12,11 @@ import os
 import pathlib
 import re
 import threading
-from typing import Any, Optional
+from typing import Any, Mapping, Optional, TypeVar, Union
 
 from . import _abi
+
+PathLike = Union[str, "os.PathLike[str]"]
 
 SONAME = "libmillpond.so.0"
 VARIABLE = "MILLPOND_LIBRARY"
@@ -40,6 +42,8 @@ _CALLERS = "run with MILLPOND_TAG_CALLERS=1"
 _lock = threading.Lock()
 _loaded: Optional[Any] = None
 _path = ""
+_process = 0  # the one that has loaded the library or, later, got a device
+_T = TypeVar("_T")
 
 
 def _file() -> str:
@@ -47,7 +51,7 @@ def _file() -> str:
     if named:
         if not os.path.isfile(named):
             raise MillpondError(f"{VARIABLE} names {named!r}, which is no file; correct it, or unset it")
-        return named
+        return os.path.abspath(named)  # a name without a slash would be looked for elsewhere
     return str(prefix() / "lib" / SONAME)
 
 
@@ -82,7 +86,9 @@ def library() -> Any:
                     raise MillpondError(
                         f"{path} is too old for this package ({e})" + ("" if found else "; or it is something else")
                     ) from None
-                _loaded, _path = lib, path
+                mine()
+                _path = path
+                _loaded = lib  # at last: from here on other threads take it without the lock
     return _loaded
 
 
@@ -128,9 +134,29 @@ def check(status: int) -> None:
         raise error()
 
 
+def mine() -> None:
+    """From now on the library's failures have nothing to do with a fork before this moment: it was loaded here, or has
+    given this process a device, as it does to no child of one that had used it."""
+    global _process
+    _process = os.getpid()
+
+
+def in_child() -> bool:
+    """Whether the call of this thread that has just failed did so as this is a forked child, where all that has to do
+    with the parent's devices is refused. The code alone does not say so: a callback may not do everything either."""
+    return os.getpid() != _process and library().millpond_last_error_code() == _abi.E_NOT_PERMITTED
+
+
+def check_end(status: int) -> None:
+    """As `check`, of a call that ends something: in a forked child it is the parent's, and left alone."""
+    if status != 0 and not in_child():
+        raise error()
+
+
 def ended(status: int, *gone: int) -> bool:
-    """Whether a call that ends something needs no second try: it worked, or failed with one of the codes `gone`."""
-    return status == 0 or library().millpond_last_error_code() in gone
+    """Whether a call that ends something needs no second try: it worked, or failed with one of the codes `gone`, or as
+    this is a forked child."""
+    return status == 0 or library().millpond_last_error_code() in gone or in_child()
 
 
 def size_of(size: Any) -> int:
@@ -145,6 +171,36 @@ def number_of(value: Any, what: str, end: int = 1 << 64) -> int:
         last = "2**64 - 1" if end >= 1 << 64 else str(end - 1)
         raise ValueError(f"{what} is {number}, which is not from 0 to {last}")
     return number
+
+
+def signed_of(value: Any, what: str) -> int:
+    """A number for an argument that is an int32_t, which ctypes would cut."""
+    number = operator.index(value)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"{what} is {number}, which is not from -2**31 to 2**31 - 1")
+    return number
+
+
+def chars_of(text: str, what: str) -> bytes:
+    """A text for C, where it would end at its first NUL."""
+    if "\0" in text:
+        raise ValueError(f"{what} has a NUL in it: {text!r}")
+    return text.encode()
+
+
+def path_of(path: PathLike) -> bytes:
+    """A path for C."""
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError(f"the path has a NUL in it: {path!r}")
+    return name
+
+
+def one_of(words: Mapping[str, _T], word: str) -> _T:
+    """What a word means."""
+    if word not in words:
+        raise ValueError(f"{word!r} is not one of {', '.join(words)}")
+    return words[word]
 
 
 def text_of(call: Any, *args: Any, capacity: int) -> str:

@@ -6,18 +6,20 @@ allocated on, and pinned memory when the copies that Millpond queued are done. `
 from __future__ import annotations
 
 import ctypes
+import itertools
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _abi
-from ._library import check, ended, library, number_of, size_of
+from ._library import check, check_end, ended, library, number_of, one_of, signed_of, size_of
 
 if TYPE_CHECKING:
     from ._device import Device
 
 # A number is the stream's handle (a CUstream), 0 the default stream. Other objects: see handle_of.
 StreamLike = Union["Stream", int, Any]
+_numbers = itertools.count(1)
 
 
 def handle_of(stream: StreamLike) -> int:
@@ -29,11 +31,11 @@ def handle_of(stream: StreamLike) -> int:
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         pair = protocol() if callable(protocol) else protocol
-        return int(pair[1])
+        return number_of(int(pair[1]), "the stream's handle")
     for name in ("cuda_stream", "ptr", "handle"):
         value = getattr(stream, name, None)
         if value is not None:
-            return int(getattr(value, "value", value) or 0)
+            return number_of(int(getattr(value, "value", value) or 0), "the stream's handle")
     raise TypeError(f"{type(stream).__name__} is no stream; give its native handle as a number")
 
 
@@ -50,7 +52,8 @@ class Stream:
         """
         self.device = device
         out, flags = ctypes.c_void_p(), _abi.STREAM_NON_BLOCKING if non_blocking else 0
-        check(library().millpond_stream_create_with_priority(device.handle, priority, flags, ctypes.byref(out)))
+        call, rank = library().millpond_stream_create_with_priority, signed_of(priority, "priority")
+        check(call(device.handle, rank, flags, ctypes.byref(out)))
         self._handle = out.value or 0
 
     @property
@@ -89,7 +92,7 @@ class Stream:
         status = library().millpond_stream_destroy(self.device.handle, handle)
         if not ended(status, _abi.E_UNKNOWN_STREAM):
             self._handle = handle
-        check(status)
+        check_end(status)
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return (0, self.handle)
@@ -130,7 +133,9 @@ class _Memory:
     size: int
     _ptr: int = 0
     _owns: bool = False
-    _shown: Optional[weakref.ref[Any]] = None  # what all views are of
+    # What views are of, each by a number that no other has, so that an entry is made and removed in one step.
+    _shown: Optional[dict[int, weakref.ref[Any]]] = None
+    _last: Optional[weakref.ref[Any]] = None  # one of them, for the next view
     _heir: Optional[_Heir] = None
 
     @property
@@ -156,10 +161,17 @@ class _Memory:
         """Whether the caller is to end it: of several threads, one. BufferError while there is a view."""
         if not self.__dict__.pop("_owns", False):  # one step
             return False
-        if self._shown is not None and self._shown() is not None:
+        if self._has_views():
             self._owns = True
             raise BufferError("a view of the memory is in use: release() it, and what was made from it, first")
         return True
+
+    def _has_views(self) -> bool:
+        shown = self._shown
+        if not shown:
+            return False
+        refs = [shown.get(number) for number in list(shown)]
+        return any(ref is not None and ref() is not None for ref in refs)
 
     def _end(self, free: Callable[[], int]) -> None:
         if not self._take():
@@ -168,7 +180,7 @@ class _Memory:
         # Where it failed the memory is still ours, unless it never was.
         if not ended(status, _abi.E_UNKNOWN_POINTER, _abi.E_DOUBLE_FREE):
             self._owns = True
-        check(status)
+        check_end(status)
 
     def free(self) -> None:
         """Frees it now. The second time it does nothing. BufferError while a view of it is in use."""
@@ -196,11 +208,15 @@ class _Memory:
     def _view(self) -> memoryview:
         if not self.size:
             return memoryview(bytearray())
-        array = None if self._shown is None else self._shown()
+        array = None if self._last is None else self._last()
         if array is None:
             array = (ctypes.c_ubyte * self.size).from_address(self.ptr)
             array._owner = self  # type: ignore[attr-defined]
-            self._shown = weakref.ref(array)
+            # Threads that come here at once make one each: all of them are known, whichever is the last.
+            shown: dict[int, weakref.ref[Any]] = self.__dict__.setdefault("_shown", {})
+            number = next(_numbers)
+            shown[number] = ref = weakref.ref(array, lambda _: shown.pop(number, None))
+            self._last = ref  # after that, for whoever takes it has a view at once
         if not self._owns:  # another thread has freed it before it could see the reference
             raise ValueError("the memory is freed")
         return memoryview(array).cast("B")
@@ -239,7 +255,7 @@ class Block(_Memory):
         never moves, and nothing is waited for. BufferError while a view of it is in use. No other thread may use it
         meanwhile."""
         ptr, lib = self.ptr, library()
-        if self._shown is not None and self._shown() is not None:
+        if self._has_views():
             raise BufferError("a view of the memory is in use: release() it, and what was made from it, first")
         status = lib.millpond_try_expand(ptr, size_of(size))
         if status != 0 and lib.millpond_last_error_code() == _abi.E_OUT_OF_MEMORY:
@@ -375,9 +391,7 @@ class UnifiedBlock(_Memory):
     def advise(self, advice: str, by: str = "device") -> None:
         """Says how its device, or (`by="host"`) the processor, will use it: "read_mostly", "preferred", "accessed_by", or
         one of these after "unset_"."""
-        if advice not in _abi.ADVICE:
-            raise ValueError(f"{advice!r} is not one of {', '.join(_abi.ADVICE)}")
-        number, place = _abi.ADVICE[advice], _place_of(by)
+        number, place = one_of(_abi.ADVICE, advice), _place_of(by)
         check(library().millpond_unified_advise(self.device.handle, self.ptr, self.size, number, place))
 
     def view(self) -> memoryview:
@@ -390,6 +404,4 @@ class UnifiedBlock(_Memory):
 
 
 def _place_of(place: str) -> int:
-    if place not in ("device", "host"):
-        raise ValueError(f'{place!r} is neither "device" nor "host"')
-    return _abi.PLACE_DEVICE if place == "device" else _abi.PLACE_HOST
+    return one_of({"device": _abi.PLACE_DEVICE, "host": _abi.PLACE_HOST}, place)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 from . import _abi
-from ._library import check, library
+from ._library import check, library, one_of
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,17 @@ class Latency:
 
 
 def latency(handle: Any, what: str) -> Latency:
-    if what not in _abi.LATENCY:
-        raise ValueError(f"{what!r} is not one of {', '.join(_abi.LATENCY)}")
+    number = one_of(_abi.LATENCY, what)
     raw = _abi.Latency(struct_size=ctypes.sizeof(_abi.Latency))
-    check(library().millpond_device_get_latency(handle, _abi.LATENCY[what], ctypes.byref(raw)))
+    check(library().millpond_device_get_latency(handle, number, ctypes.byref(raw)))
     return Latency(raw.count, raw.total_ns, raw.min_ns, raw.max_ns, tuple(raw.buckets), raw)
 
 
 @dataclass(frozen=True)
 class BlockInfo:
-    """One block of `Device.blocks`. `state` is "live", "waiting" (freed, and a stream is not done) or "free"."""
+    """One block of `Device.blocks`. `state` is "live", "waiting" (freed, and a stream is not done) or "free". `stream` is 0
+    for the default stream, but also for a block without a stream and for a stream that has ended: the library does not tell
+    them apart here, as it does in a `BlockEvent` and in an `Event`."""
 
     ptr: int
     size: int

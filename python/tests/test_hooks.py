@@ -3,7 +3,9 @@ import gc
 import subprocess
 import sys
 import threading
+import traceback
 import unittest
+import weakref
 
 import millpond
 
@@ -64,6 +66,118 @@ class Hooks(unittest.TestCase):
                     own = caught
                     block.free()
         self.assertIsNotNone(own.__traceback__)
+
+    def raised_by(self, function):
+        """What close() raises where the hook has called this function."""
+        hook = self.device.hook(lambda event: function())
+        self.device.alloc(100)
+        try:
+            hook.close()
+        except BaseException as why:
+            return why
+        self.fail("nothing was raised")
+
+    def test_the_programs_own_exception_is_left_as_it_is(self):
+        class Theirs(Exception):
+            def __init__(self, where, *, code):  # takes no args of its own making
+                super().__init__(f"failed at {where}")
+                self.code = code
+
+        try:
+            try:
+                raise OSError(2, "the cause", "a file")
+            except OSError as cause:
+                own = Theirs("layer 3", code=7)
+                own.notes = ["mine"]
+                raise own from cause
+        except Theirs:
+            pass
+        before = own.__cause__, own.__context__, own.__traceback__, dict(own.__dict__)
+
+        def fails():
+            raise own
+
+        raised = self.raised_by(fails)
+        self.assertEqual((own.__cause__, own.__context__, own.__dict__), (*before[:2], before[3]))
+        lines = [frame.name for frame in traceback.extract_tb(own.__traceback__)]
+        self.assertIn("test_the_programs_own_exception_is_left_as_it_is", lines)
+        self.assertIs(type(raised), Theirs)
+        self.assertEqual((raised.args, str(raised), raised.code), (own.args, "failed at layer 3", 7))
+        self.assertIsInstance(raised.__cause__, FileNotFoundError)
+        self.assertEqual((raised.__cause__.errno, raised.__cause__.filename), (2, "a file"))
+        self.assertIsNone(raised.__cause__.__traceback__)
+
+    def test_the_copy_keeps_no_frames(self):
+        class Kept:
+            pass
+
+        seen = []
+
+        def inner(kept):
+            raise KeyError("inner")
+
+        def fails():
+            kept = Kept()
+            seen.append(weakref.ref(kept))
+            try:
+                inner(kept)
+            except KeyError as cause:
+                raise OSError(5, "outer") from cause
+
+        raised = self.raised_by(fails)
+        gc.collect()
+        self.assertEqual([ref() for ref in seen], [None] * len(seen))
+        self.assertEqual((raised.errno, type(raised.__cause__)), (5, KeyError))
+        if hasattr(raised, "add_note"):
+            self.assertIn("in fails", raised.__notes__[-1])
+            self.assertIn("in inner", raised.__cause__.__notes__[-1])
+
+    def test_exceptions_of_all_kinds_are_copied(self):
+        class Strange(Exception):
+            __slots__ = ("part",)
+
+            def __new__(cls, *, part):
+                made = super().__new__(cls, "strange")
+                made.part = part
+                return made
+
+            def __init__(self, *, part):
+                pass
+
+        itself = ValueError("its own cause")
+        itself.__cause__ = itself
+        each = [
+            Strange(part=3), itself, SystemExit(3), KeyboardInterrupt(), StopIteration(5), ImportError("no", name="n"),
+            UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), FileNotFoundError(2, "none", "here"), KeyError("k"),
+            SyntaxError("bad", ("f.py", 1, 2, "text")), millpond.MillpondError("failed", 5, "NAME"), Exception(),
+        ]
+        for own in each:
+            def fails(own=own):
+                raise own
+
+            raised = self.raised_by(fails)
+            self.assertIs(type(raised), type(own))
+            self.assertEqual((str(raised), raised.args), (str(own), own.args))
+            for name in ("part", "code", "value", "name", "reason", "filename", "lineno"):
+                self.assertEqual(getattr(raised, name, None), getattr(own, name, None), name)
+            self.assertIsNot(raised, own)
+            self.assertFalse(hasattr(own, "__notes__"))
+
+    def test_groups_of_exceptions(self):
+        if sys.version_info < (3, 11):
+            self.skipTest("Python 3.11 brings them")
+
+        def fails():
+            try:
+                raise KeyError("part")
+            except KeyError as part:
+                raise ExceptionGroup("all", [part, ExceptionGroup("inner", [OSError(5, "five")])])
+
+        raised = self.raised_by(fails)
+        self.assertIs(type(raised), ExceptionGroup)
+        self.assertEqual((raised.message, type(raised.exceptions[0])), ("all", KeyError))
+        self.assertIsNone(raised.exceptions[0].__traceback__)
+        self.assertEqual(raised.exceptions[1].exceptions[0].errno, 5)
 
     def test_it_may_allocate_and_close_itself(self):
         told = []

@@ -11,13 +11,14 @@ is what it was without it. A process that does not call it knows nothing of Mill
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
 import site
 import sys
 import tempfile
-from typing import Iterator, List, Optional
+from typing import Dict, Iterator, List, Optional
 
 __all__ = ["device_type", "enable", "is_enabled", "plugin_path"]
 __version__ = "0.1.0"
@@ -78,10 +79,26 @@ def _default(types: List[str], ours: str) -> Optional[str]:
     return "cpu"
 
 
+@contextlib.contextmanager
+def _environment(values: Dict[str, str]) -> Iterator[None]:
+    """Inside, the environment has these values, too; then it is what it was."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
 def enable(serve: Optional[str] = None) -> None:
     """Imports PaddlePaddle with Millpond as one of its device types, "millpond".
 
-    `serve` names the Millpond device type that its devices are: "host" (the default) or "cpu"; as MILLPOND_PLUGIN_DEVICE.
+    `serve` names the Millpond device type that its devices are: "host" (the default) or "cpu"; None: what
+    MILLPOND_PLUGIN_DEVICE says. The environment is then as it was.
     RuntimeError if PaddlePaddle was imported before, or did not take the plugin; ImportError if it is not there. A second
     call does nothing.
     """
@@ -90,21 +107,18 @@ def enable(serve: Optional[str] = None) -> None:
         return
     if "paddle" in sys.modules:
         raise RuntimeError("PaddlePaddle loads plugins as it is imported: call millpond_paddle.enable() before that")
-    if serve is not None:
-        os.environ[_SERVES] = serve
-    before = os.environ.get(_FOLDER)
     # A link for each: they are loaded from here, all of them, and this folder is not needed after that.
-    links = tempfile.mkdtemp(prefix="millpond-paddle-")
+    links = os.path.abspath(tempfile.mkdtemp(prefix="millpond-paddle-"))
     try:
         for file in [pathlib.Path(plugin_path()), *_others(_folder())]:
-            os.symlink(file, os.path.join(links, file.name))
-        os.environ[_FOLDER] = links
-        import paddle
+            # From another folder, a relative path would lead elsewhere.
+            os.symlink(file.absolute(), os.path.join(links, file.name))
+        values = {_FOLDER: links}
+        if serve is not None:
+            values[_SERVES] = serve  # the plugin reads it once, as it is loaded
+        with _environment(values):
+            import paddle
     finally:
-        if before is None:
-            os.environ.pop(_FOLDER, None)
-        else:
-            os.environ[_FOLDER] = before
         shutil.rmtree(links, ignore_errors=True)
     types = list(paddle.device.get_all_custom_device_type())
     if device_type() not in types:

@@ -60,8 +60,11 @@ else:
 NAMED = """
 import os
 os.environ["MILLPOND_PLUGIN_TYPE"] = "pond"
+before = dict(os.environ)
 import millpond_paddle
 millpond_paddle.enable(serve="cpu")
+told = {k: v for k, v in os.environ.items() if k.startswith(("MILLPOND_", "CUSTOM_DEVICE"))}
+assert told == {k: v for k, v in before.items() if k.startswith(("MILLPOND_", "CUSTOM_DEVICE"))}, told
 import paddle
 assert paddle.device.get_all_custom_device_type() == ["pond"]
 assert paddle.get_device() == "cpu"
@@ -161,15 +164,16 @@ def main():
         # A second copy of ours, which must not count.
         shutil.copy(site / "millpond_paddle/plugin/libmillpond-plugin.so", vendors)
         checks.append((release, python, "beside a vendor's plugin in CUSTOM_DEVICE_ROOT", OTHERS, vendors))
+        checks.append((release, python, "beside a vendor's plugin in a relative CUSTOM_DEVICE_ROOT", OTHERS, vendors, True))
         later.append((site, (release, python, "beside a vendor's plugin in the common folder", OTHERS, None)))
 
-    def check(release, python, name, text, root):
+    def check(release, python, name, text, root, relative=False):
         env = {k: v for k, v in os.environ.items()
                if not k.startswith(("MILLPOND_", "FLAGS_", "GLOG_", "CUSTOM_DEVICE", "PYTHON"))}
         with tempfile.TemporaryDirectory(dir=work) as folder:
             env.update(GLOG_minloglevel="2", MILLPOND_HOST_CAPACITY="256M", TMPDIR=folder)
             if root is not None:
-                env["CUSTOM_DEVICE_ROOT"] = str(root)
+                env["CUSTOM_DEVICE_ROOT"] = os.path.relpath(root, folder) if relative else str(root)
             status, said = released.program([python, "-W", "ignore", "-c", text], env, folder)
         if status == 0 and not said:
             tally.ok(f"{release}: {name}")
