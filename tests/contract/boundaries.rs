@@ -411,3 +411,33 @@ fn the_end_of_a_pool_whose_segment_the_device_refuses_comes_back() {
         assert_eq!(d.stats().reserved_bytes.current, 0);
     });
 }
+
+/// Two threads take free memory of another pool into one with a limit. What one of them has on its way counts, too.
+#[test]
+fn two_thefts_at_once_keep_a_pools_limit() {
+    apart(|| {
+        let (d, control) = held::host(64 * MIB, true);
+        d.set_limit(48 * MIB).unwrap();
+        let (rich, small) = (d.pool(0), d.pool(32 * MIB));
+        let (s, a, b) = (d.stream(), d.stream(), d.stream());
+        for _ in 0..2 {
+            let p = rich.alloc(48 * MIB, s).unwrap();
+            rich.free(p, s).unwrap();
+        }
+        let gate = d.gate(s);
+        let hold = control.hold_after("event_record", 1);
+        let first = victim(move || small.alloc(20 * MIB, a));
+        assert!(soon(LATE, || hold.is_reached()), "the theft marks the other stream");
+        let second = std::thread::spawn(move || small.alloc(20 * MIB, b));
+        std::thread::sleep(LATE);
+        hold.let_go();
+        gate.open();
+        let got = [first.join().unwrap(), second.join().unwrap()];
+        let reserved = small.stats().reserved_bytes.current;
+        assert!(reserved <= 32 * MIB as u64, "{reserved} bytes of {} are reserved", 32 * MIB);
+        assert_eq!(got.iter().filter(|r| r.is_ok()).count(), 1);
+        for p in got.into_iter().flatten() {
+            free(p).unwrap();
+        }
+    });
+}

@@ -146,19 +146,29 @@ impl Growth {
 
     /// The device is being asked for memory: until it answers, the bytes count towards the limits.
     pub(crate) fn claim(&mut self, pool: u32, bytes: u64) {
-        *self.claims.entry(pool).or_default() += bytes;
+        self.claim_own(pool, bytes);
         self.claimed += bytes;
     }
 
     /// The device has answered.
     pub(crate) fn unclaim(&mut self, pool: u32, bytes: u64) {
+        self.unclaim_own(pool, bytes);
+        self.claimed -= bytes;
+    }
+
+    /// Memory of another pool is on its way to this one: until it is there, the bytes count towards its limit.
+    pub(crate) fn claim_own(&mut self, pool: u32, bytes: u64) {
+        *self.claims.entry(pool).or_default() += bytes;
+    }
+
+    /// The memory has arrived, or stays where it was.
+    pub(crate) fn unclaim_own(&mut self, pool: u32, bytes: u64) {
         if let Some(c) = self.claims.get_mut(&pool) {
             *c -= bytes;
             if *c == 0 {
                 self.claims.remove(&pool);
             }
         }
-        self.claimed -= bytes;
     }
 
     /// [B] reserved or being requested: for the device, and for a pool.

@@ -44,7 +44,7 @@ impl Search<'_> {
             if left == 0 || terms == Terms::Idle && same_pool && busy > MOST_BUSY {
                 break;
             }
-            let (from, transit) = {
+            let (from, claim, transit) = {
                 let mut g = ground.growing();
                 let pool = giver.pool();
                 // Checked again under the lock.
@@ -72,11 +72,15 @@ impl Search<'_> {
                 if self.scratch.taken.is_empty() {
                     continue; // none of its runs is long enough
                 }
-                (from, g.begin_transit(Parts::Of(pool, mine)))
+                let bytes = self.scratch.taken.iter().map(|b| g.bytes_of(b.part)).sum::<u64>();
+                let claim = if same_pool { 0 } else { bytes };
+                g.claim_own(mine, claim); // others must not find the same room below the pool's limit meanwhile
+                (from, claim, g.begin_transit(Parts::Of(pool, mine)))
             };
             let agreed = ground.agree(from.id, from.stream, taker, terms);
             let to = if agreed { taker } else { giver };
             let mut g = ground.growing();
+            g.unclaim_own(mine, claim);
             let taken = &self.scratch.taken;
             let granules: u64 = taken.iter().map(|b| u64::from(b.part.touched().count)).sum();
             let pieces = if ground.config.mapping { granules } else { 0 };
