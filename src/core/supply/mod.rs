@@ -237,6 +237,7 @@ impl Ground {
                 whole: false,
             };
             if let Some(offset) = search.run()? {
+                search.note_whole_ties();
                 return Ok(offset);
             }
             let (lacks, refused) = (search.lacks, search.refused.take());

@@ -26,6 +26,11 @@ const LARGE_GROWTH_PART: u64 = 8;
 /// [granules] of a tie that is made to spare calls.
 const LEAST_TIE: u32 = 2;
 
+/// Whether most of what may be had is left.
+fn is_plentiful(room: u64, of: u64) -> bool {
+    4 * room >= 3 * of
+}
+
 impl Ground {
     /// [granules] The smallest growth that is in ties, where there is `room` for so many `of` all. What is cut later
     /// serves in place only, and costs memory when it becomes scarce; a large block is seldom cut. Measured on recorded
@@ -33,7 +38,7 @@ impl Ground {
     fn least_for_ties(&self, room: u64, of: u64) -> u64 {
         let least = u64::from(self.config.tie_growth);
         match () {
-            () if 4 * room >= 3 * of => least,
+            () if is_plentiful(room, of) => least,
             () if 2 * room >= of => 2 * least,
             () => (2 * least).max(of / LARGE_GROWTH_PART),
         }
@@ -85,10 +90,16 @@ impl Search<'_> {
             let room = allowed >> GRANULE_SHIFT;
             (room, room + (g.device.reserved.current >> GRANULE_SHIFT), why)
         };
-        if most < u64::from(LEAST_TIE) || !req.is_large() || !self.may_tie() {
+        if most < u64::from(LEAST_TIE) || !req.is_large() || ground.is_pinned(req.heap) {
             return 0;
         }
         let (room, of, _) = all(&ground.growing());
+        if is_plentiful(room, of) {
+            ground.no_ties.store(false, Relaxed);
+        }
+        if ground.no_ties.load(Relaxed) {
+            return 0;
+        }
         if u64::from(missing) < ground.least_for_ties(room, of) {
             return 0;
         }
@@ -115,11 +126,6 @@ impl Search<'_> {
         taken
     }
 
-    /// Whether free memory of the request's heap may be put where it cannot be shown elsewhere.
-    fn may_tie(&self) -> bool {
-        !self.ground.no_ties.load(Relaxed) && !self.ground.is_pinned(self.req.heap)
-    }
-
     /// From now on ties serve as wholes, too, in any pool and as pieces of a scattered block: what is free in the last one
     /// then serves in place only, so this comes after whatever may turn them into granules.
     pub(super) fn use_whole_ties(&mut self) -> bool {
@@ -127,8 +133,14 @@ impl Search<'_> {
             return false;
         }
         self.ties = true;
-        self.ground.no_ties.store(true, Relaxed);
         true
+    }
+
+    /// A request was served that needed ties to serve as wholes: memory is scarce, and more of them would be in the way.
+    pub(super) fn note_whole_ties(&self) {
+        if self.ties {
+            self.ground.no_ties.store(true, Relaxed);
+        }
     }
 
     /// Gives ties that are wholly free back to the device, so that it can give granules that can be shown anywhere: as few

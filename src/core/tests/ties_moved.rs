@@ -158,6 +158,37 @@ fn ties_go_back_only_as_far_as_that_serves() {
     b.finish();
 }
 
+/// A request that must fail costs no other one its large handles; one that was served by whole ties ends them until memory is
+/// plentiful again.
+#[test]
+fn a_request_that_fails_leaves_ties_on() {
+    let ties_are_made = |b: &mut Bench| {
+        let before = sizes(b).len();
+        b.alloc(PoolId::DEFAULT, Some(1), 16 * G).unwrap();
+        sizes(b).len() > before
+    };
+    let mut b = with_ties(64, 8, 1);
+    b.alloc(PoolId::DEFAULT, Some(1), 8 * G).unwrap();
+    let limited = b.pool(false);
+    b.pond.pool_set_limit(limited, 4 * G).unwrap();
+    b.alloc(limited, Some(2), 6 * G).unwrap_err();
+    b.alloc(PoolId::DEFAULT, Some(2), 80 * G).unwrap_err();
+    assert!(ties_are_made(&mut b));
+    b.finish();
+
+    let (mut b, _) = half_free(|_| PoolId::DEFAULT);
+    let (q, graph) = (b.pool(false), b.pool(false));
+    let id = begin(&b, graph, 3);
+    b.alloc(q, Some(2), 15 * G).expect("whole ties");
+    end(&b, id, 3);
+    while !b.live.is_empty() {
+        b.free(0, None);
+    }
+    b.pond.special().trim_to(None, 8 * G).unwrap();
+    assert!(ties_are_made(&mut b), "most of the device is left");
+    b.finish();
+}
+
 /// Granules in ties serve in place only: what is too small for the request stays where it is.
 #[test]
 fn theft_leaves_what_cannot_serve_in_place() {
