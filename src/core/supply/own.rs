@@ -96,7 +96,7 @@ impl Search<'_> {
     /// for the device.
     pub(super) fn swap_segments(&mut self, missing: u64) -> bool {
         let (ground, req) = (self.ground, self.req);
-        if ground.config.source() != Source::OwnSegments || !req.is_large() {
+        if ground.config.source() != Source::OwnSegments {
             return false;
         }
         let Some(lacks) = self.lacks_for_segment() else { return false };

@@ -49,6 +49,23 @@ fn a_whole_segment_stays_whole_for_what_asks_for_less_while_memory_is_scarce() {
     }
 }
 
+/// A small request for which a segment goes back costs the program no others.
+#[test]
+fn a_small_request_gives_back_one_segment() {
+    for bytes in [4096, 20_000, MIB / 2] {
+        let mut b = bench(64 * MIB);
+        let all: Vec<_> =
+            [36, 20, 8].map(|n| b.alloc(PoolId::DEFAULT, Some(0), n * MIB).unwrap()).into_iter().collect();
+        for i in all.into_iter().rev() {
+            b.free(i, None);
+        }
+        assert_eq!(reserved(&b), 64 * MIB);
+        b.alloc(PoolId::DEFAULT, Some(1), bytes).unwrap();
+        assert!(reserved(&b) >= 56 * MIB, "{bytes}: {} MiB are left", reserved(&b) / MIB);
+        b.finish();
+    }
+}
+
 #[test]
 fn a_whole_segment_of_any_stream_is_cut_when_nothing_else_is_left() {
     for (stream, bytes) in [(0, 4096), (0, MIB / 2), (1, 4096), (1, MIB / 2), (1, 2 * MIB), (1, 30 * MIB)] {
