@@ -11,7 +11,7 @@ use crate::base::sync::system::{Condvar, Mutex};
 use crate::core::{BlockInfo, PoolId};
 use crate::device::StreamId;
 use crate::fail;
-use crate::runtime::reentry::{CallOut, waits_for_callbacks};
+use crate::runtime::reentry::{CallOut, drop_foreign, waits_for_callbacks};
 use crate::runtime::{lock, numbers};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -124,7 +124,7 @@ impl Hooks {
             s = self.returned.wait(s);
         }
         drop(s);
-        drop(gone); // foreign code may run in its destructor; within a hook it is a part of that one
+        drop_foreign(gone); // within a hook it is a part of that one
         Ok(left)
     }
 
@@ -136,7 +136,7 @@ impl Hooks {
             self.any.store(false, Relaxed);
             std::mem::take(&mut s.hooks)
         };
-        drop(gone);
+        drop_foreign(gone);
     }
 
     /// Calls all hooks, the oldest first, with no lock held: those that are there when it is their turn, since one may
@@ -176,6 +176,6 @@ impl Hooks {
 /// Drops what may be the last of a hook, between two hooks. What foreign code frees then is told to the others.
 fn ended<T>(hook: T) {
     let inside = INSIDE.replace(false);
-    drop(hook);
+    drop_foreign(hook);
     INSIDE.set(inside);
 }

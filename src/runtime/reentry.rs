@@ -108,6 +108,12 @@ pub(crate) fn may_block() -> Result<()> {
     Ok(())
 }
 
+/// Drops what the program has given, whose destructor may be its own code. A panic of that is lost: it must not take away
+/// what the call at hand has to return.
+pub(crate) fn drop_foreign<T>(gone: T) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(gone)));
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

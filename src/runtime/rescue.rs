@@ -10,7 +10,7 @@ use crate::base::sync::thread_token;
 use crate::core::{OomReport, OomStep, OomTried};
 use crate::fail;
 use crate::runtime::explain::carrying;
-use crate::runtime::reentry::{CallOut, waits_for_callbacks};
+use crate::runtime::reentry::{CallOut, drop_foreign, waits_for_callbacks};
 use crate::runtime::{lock, numbers};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -76,7 +76,7 @@ impl Rescue {
             s = self.returned.wait(s);
         }
         drop(s);
-        drop(gone); // foreign code may run in its destructor
+        drop_foreign(gone);
         Ok(())
     }
 
@@ -87,7 +87,7 @@ impl Rescue {
             s.closed = true;
             std::mem::take(&mut s.callbacks)
         };
-        drop(gone);
+        drop_foreign(gone);
     }
 
     /// Handles a request that ended with `error`: if a callback could free the missing memory, calls the callbacks, and
@@ -163,7 +163,7 @@ impl Rescue {
             called.tries += 1;
             called.helped += u32::from(freed);
             // Dropped before it counts as returned, because `remove` guarantees that nothing of the callback is left.
-            drop(callback);
+            drop_foreign(callback);
             INSIDE.with(|i| i.set(false));
             drop(inside);
             let mut s = lock(&self.state);

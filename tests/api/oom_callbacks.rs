@@ -208,6 +208,39 @@ fn callbacks_are_called_as_long_as_they_free_something() {
     memory.free(block, None, None).unwrap();
 }
 
+/// What a callback or a hook of Rust holds may panic as it ends, within the request: that has its block all the same.
+#[test]
+fn a_panic_at_the_end_of_a_callback_costs_no_block() {
+    struct Loud;
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            panic!("at its end");
+        }
+    }
+    let f = fixture();
+    let device = runtime::device("testdev", 0).unwrap();
+    let memory = device.memory();
+    let (id, again, loud) = (Arc::new(AtomicU64::new(0)), device.clone(), Loud);
+    let own = id.clone();
+    let added = memory.add_hook(move |_| {
+        let _ = (&loud, again.memory().remove_hook(own.load(SeqCst)));
+    });
+    id.store(added.unwrap(), SeqCst);
+    let block = memory.alloc_unordered(PoolId::DEFAULT, 64).unwrap();
+    memory.free(block, None, None).unwrap();
+    let (id, again, loud) = (Arc::new(AtomicU64::new(0)), device.clone(), Loud);
+    let (own, knobs) = (id.clone(), f.knobs.clone());
+    let added = memory.add_oom_callback(move |_| {
+        let _ = (&loud, again.memory().remove_oom_callback(own.load(SeqCst)));
+        knobs.fail_alloc.swap(false, SeqCst)
+    });
+    id.store(added.unwrap(), SeqCst);
+    memory.empty_cache(None).unwrap();
+    f.knobs.fail_alloc.store(true, SeqCst);
+    let block = memory.alloc_unordered(PoolId::DEFAULT, 64).unwrap();
+    memory.free(block, None, None).unwrap();
+}
+
 #[test]
 fn a_removal_waits_for_the_threads_inside() {
     let f = fixture();
