@@ -130,6 +130,18 @@ TEST_F(Adaptors, AnArenaCutsChunksAndFreesThemTogether) {
   EXPECT_EQ(0u, pool.stats().blocks.current);
 }
 
+TEST_F(Adaptors, AHookMayAskTheArenaWhoseChunksGo) {
+  const ArenaResource arena(Resource(device_), stream_, 1 << 20);
+  std::vector<std::size_t> seen;
+  const millpond::BlockHook hook(device_, [&](const millpond_block_event& event) {
+    if (event.kind == MILLPOND_HOOK_FREE) seen.push_back(arena.reserved_bytes());
+  });
+  (void)arena.allocate(3 << 20);
+  (void)arena.allocate(100);
+  arena.release();
+  EXPECT_EQ((std::vector<std::size_t>{0, 0}), seen);
+}
+
 TEST_F(Adaptors, AnArenaIsOnOneStream) {
   const Stream other(device_);
   const ArenaResource arena(Resource(device_), stream_, 4096);

@@ -1,5 +1,6 @@
 // DLPack in C++: what a consumer gets, whose the memory is, and what waits for what. Bad tensors
 // are in tests/api/dlpack.rs.
+#include <atomic>
 #include <chrono>
 #include <complex>
 #include <cstdint>
@@ -143,6 +144,25 @@ TEST(DlpackImport, TheMemoryOfOthersIsGivenBackWhenTheWorkIsDone) {
     EXPECT_TRUE(foreign.deleted());
     EXPECT_EQ(1.5f, target.as<float>()[(1 << 18) - 1]);
   }
+}
+
+TEST(DlpackImport, TheWorkOfAStreamThatHasEndedIsWaitedFor) {
+  Foreign foreign({4});
+  const Device device("host");
+  std::atomic<bool> done{false};
+  ImportedTensor in(device, foreign.get());
+  {
+    const Stream stream(device);
+    stream.add_callback([&](C_Status) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      EXPECT_FALSE(foreign.deleted()) << "the deleter ran while work was queued";
+      done = true;
+    });
+    in.used_by(stream);
+  }
+  in.reset();
+  EXPECT_TRUE(done);
+  EXPECT_TRUE(foreign.deleted());
 }
 
 TEST(DlpackImport, ARefusedTensorIsGivenBackOnce) {

@@ -14,6 +14,11 @@ int main() {
   REQUIRE(nowhere.synchronize() == C_ERROR);
   REQUIRE(!nowhere.allocate(100));
   REQUIRE(memory::Alloc(CustomPlace("nowhere"), 100) == nullptr);
+  REQUIRE(millpond_last_error_code() == MILLPOND_E_UNKNOWN_DEVICE);
+  memory::Free(CustomPlace("nowhere"), &nowhere);
+  REQUIRE(millpond_last_error_code() == MILLPOND_E_UNKNOWN_DEVICE);
+  REQUIRE(memory::Used(CustomPlace("nowhere")) == 0);
+  REQUIRE(millpond_last_error_code() == MILLPOND_E_UNKNOWN_DEVICE);
   REQUIRE(memory::Alloc(CPUPlace(), static_cast<std::size_t>(-1)) == nullptr);
 
   const Device device("host");
@@ -24,7 +29,13 @@ int main() {
   REQUIRE(stream.memset(buffer.data(), 7, std::size_t{1} << 40) == C_ERROR);
   int calls = 0;
   REQUIRE(stream.add_callback([&calls](C_Status) { ++calls; }) == C_SUCCESS);
+  // What the header refuses by itself has a reason, too.
   REQUIRE(stream.add_callback(nullptr) == C_ERROR);
+  REQUIRE(millpond_last_error_code() == MILLPOND_E_INVALID_ARGUMENT);
+  REQUIRE(std::strcmp(millpond_last_error_message(), "no function to call back") == 0);
+  const Device cpu("cpu");
+  REQUIRE(!device.default_pool().allocate(100, cpu.default_stream()));
+  REQUIRE(millpond_last_error_code() == MILLPOND_E_UNKNOWN_STREAM);
   REQUIRE(stream.synchronize() == C_SUCCESS && calls == 1);
   void* p = memory::Alloc(CPUPlace(), 4096);
   REQUIRE(p != nullptr);

@@ -48,8 +48,9 @@
  * Not caught: host ranges of copies that are not the caller's, strings without an end, and use of memory after
  * it was freed.
  *
- * Process     Millpond starts no thread before the first stream is made. In the child of a fork every call gets
- *             NOT_PERMITTED if the parent had used the library. At exit nothing needs to be called, and static
+ * Process     Only what the program has asked for has threads: streams of "host" and "cpu", and histories and
+ *             recordings that go to files (docs/rules.md). In the child of a fork every call gets NOT_PERMITTED
+ *             if the parent had opened a device. At exit nothing needs to be called, and static
  *             destructors may still free: they get a status at worst.
  * Environment The defaults of the device type "host", read at the first use; a bad value fails that use, and the
  *             message names the variable. MILLPOND_HOST_DEVICES: how many devices, 1 to 64 (default 2).
@@ -624,6 +625,15 @@ uint32_t millpond_last_error_code(void);
 const char *millpond_last_error_message(void);
 
 /**
+ * Records a failure of the calling thread, for a layer over this library that refuses a call before the library sees
+ * it: `millpond_last_error_code` and `millpond_last_error_message` then tell it as one of the library's own. `code` is one of
+ * MILLPOND_E_*; another number counts as MILLPOND_E_INVALID_ARGUMENT. `message` is UTF-8 and ends with a NUL; it is copied,
+ * as far as there is room (511 bytes), and NULL counts as "". Never fails.
+ */
+void millpond_last_error_set(uint32_t code,
+                             const char *message);
+
+/**
  * The name of an error code, as "MILLPOND_E_OUT_OF_MEMORY"; "MILLPOND_OK" for 0, "unknown" for a number
  * that this version does not know. Never NULL, and never freed.
  */
@@ -915,8 +925,8 @@ C_Status millpond_set_pytorch_options(const char *type_name);
 
 /**
  * Changes options of an open device from now on; `options` as in `millpond_set_default_options`. Live blocks
- * stay as they are. `backend` and `expandable_segments` cannot be changed here: set them as defaults before the
- * device is first used.
+ * stay as they are. `backend`, `expandable_segments` and `peer_access` cannot be changed here: set them as defaults
+ * before the device is first used.
  *
  * Errors: INVALID_ARGUMENT for NULL and for a malformed text, with the column and the nearest right key or value;
  * BUSY for an option that an open device cannot change; NOT_INITIALIZED. After an error nothing has changed.

@@ -4,22 +4,27 @@
 // other:
 //   cpp/error.hpp    Error, check(), what happens without exceptions
 //   cpp/statistics.hpp  statistic(), quantile(): numbers of statistics
-//   cpp/device.hpp   DeviceTypes, Device, configure_host(), finalize()
+//   cpp/device.hpp   DeviceTypes, Device, CopyKind, SnapshotFormat, TagScope, configure_host(),
+//                    finalize()
 //   cpp/callbacks.hpp  OomCallback, OomHandler, BlockHook
-//   cpp/history.hpp  History, Recording, annotate(), history_on_signal()
+//   cpp/history.hpp  History, HistoryOptions, HistoryEvent, Recording, annotate(),
+//                    history_on_signal()
 //   cpp/stream.hpp   StreamView, Stream, Event
-//   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, HostRegistration,
-//                    DevicePtr, make_device_array()
-//   cpp/pools.hpp    PoolScope, Capture, Checkpoint
-//   cpp/share.hpp    Export, Import, SegmentCallback, access from other devices
-//   cpp/places.hpp   CPUPlace, GPUPlace, CustomPlace, memory::Alloc / Free / Used / Copy
+//   cpp/memory.hpp   PoolView, Pool, Buffer, PinnedBuffer, UnifiedBuffer, UnifiedPlace,
+//                    UnifiedAdvice, HostRegistration, DevicePtr, DeviceDelete, make_device_array()
+//   cpp/pools.hpp    PoolScope, Capture, Checkpoint, RestoredBlock
+//   cpp/share.hpp    Export, Import, HeldExports, SegmentCallback, access from other devices
+//   cpp/places.hpp   Place, CPUPlace, GPUPlace, CustomPlace, memory::Alloc / Free / Used / Copy
+//   cpp/aligned.hpp  BadAlloc: what the next three throw
 //   cpp/pmr.hpp      MemoryResource (std::pmr), Allocator<T>: for memory that the host can touch
 //   cpp/resource.hpp StreamResource, VirtualResource: for code written for libcu++ or RMM
 //   cpp/adaptors.hpp LimitingResource, BinningResource, ArenaResource: resources over resources
-//   cpp/dlpack.hpp   export_dlpack(), ImportedTensor
+//   cpp/dlpack.hpp   export_dlpack(), DlpackTensor, DlpackLegacyTensor, ImportedTensor
 //
-// Owners (Stream, Event, Pool, Buffer, PinnedBuffer, UnifiedBuffer, DevicePtr) move and do not
-// copy; their destructors never throw. Views and Device are plain values that own nothing. One
+// Owners (Stream, Event, Pool, Buffer, PinnedBuffer, UnifiedBuffer, HostRegistration, DevicePtr,
+// Capture, Checkpoint, Export, Import, ImportedTensor, the callbacks, History and Recording) move
+// and do not copy; their destructors never throw. PoolScope and TagScope stay where they are. Views
+// and Device are plain values that own nothing. One
 // object must not be changed by two threads at once; different objects may be used from any
 // threads, and every call of the library itself is safe from any thread.
 #ifndef MILLPOND_MILLPOND_HPP

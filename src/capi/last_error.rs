@@ -92,6 +92,23 @@ pub extern "C" fn millpond_last_error_message() -> *const c_char {
     })
 }
 
+/// Records a failure of the calling thread, for a layer over this library that refuses a call before the library sees
+/// it: `millpond_last_error_code` and `millpond_last_error_message` then tell it as one of the library's own. `code` is one of
+/// MILLPOND_E_*; another number counts as MILLPOND_E_INVALID_ARGUMENT. `message` is UTF-8 and ends with a NUL; it is copied,
+/// as far as there is room (511 bytes), and NULL counts as "". Never fails.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_last_error_set(code: u32, message: *const c_char) {
+    let code = CODES.iter().find(|c| c.2 == code).map_or(Code::InvalidArgument, |c| c.0);
+    note(None);
+    if message.is_null() {
+        return set(code, "");
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(message) };
+    let room = text.to_bytes().len().min(ROOM);
+    set(code, &String::from_utf8_lossy(&text.to_bytes()[..room]));
+}
+
 /// The name of an error code, as "MILLPOND_E_OUT_OF_MEMORY"; "MILLPOND_OK" for 0, "unknown" for a number
 /// that this version does not know. Never NULL, and never freed.
 #[unsafe(no_mangle)]

@@ -51,7 +51,9 @@ pub use device_type::*;
 pub use dlpack::*;
 pub use history::*;
 pub use hooks::*;
-pub use last_error::{millpond_error_name, millpond_last_error_code, millpond_last_error_message};
+pub use last_error::{
+    millpond_error_name, millpond_last_error_code, millpond_last_error_message, millpond_last_error_set,
+};
 pub use latency::*;
 pub use library::*;
 pub use memory::*;

@@ -69,8 +69,8 @@ pub unsafe extern "C" fn millpond_set_pytorch_options(type_name: *const c_char) 
 }
 
 /// Changes options of an open device from now on; `options` as in `millpond_set_default_options`. Live blocks
-/// stay as they are. `backend` and `expandable_segments` cannot be changed here: set them as defaults before the
-/// device is first used.
+/// stay as they are. `backend`, `expandable_segments` and `peer_access` cannot be changed here: set them as defaults
+/// before the device is first used.
 ///
 /// Errors: INVALID_ARGUMENT for NULL and for a malformed text, with the column and the nearest right key or value;
 /// BUSY for an option that an open device cannot change; NOT_INITIALIZED. After an error nothing has changed.

@@ -92,6 +92,7 @@ foreign_plugin(
   "FOREIGN_INIT_ALLOC=3${mib}+4096" "FOREIGN_REALLOC=5${mib}+512"
 )
 foreign_plugin(odd_chunk "${foreign_newest}" FOREIGN_MIN_CHUNK=768 FOREIGN_PADDING=1 "FOREIGN_INIT_ALLOC=6${mib}")
+foreign_plugin(small_chunk "${foreign_newest}" FOREIGN_MIN_CHUNK=8 "FOREIGN_INIT_ALLOC=6${mib}")
 # Behaviour: nothing fails or throws until the test asks for it.
 foreign_plugin(fails "${foreign_newest}" "FOREIGN_MAX_CHUNK=64${mib}" "FOREIGN_INIT_ALLOC=4${mib}" "FOREIGN_REALLOC=4${mib}")
 foreign_plugin(throws "${foreign_newest}")

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "control.hpp"
-#include "millpond/millpond.h"
+#include "millpond/millpond.hpp"
 #include "support/check.hpp"
 
 namespace millpond_tests {
@@ -257,6 +257,29 @@ TEST(Foreign, AMinChunkThatIsNoPowerOfTwoIsKept) {
   for (std::size_t i = 0; i < memory.calls; ++i) EXPECT_EQ(0u, memory.sizes[i] % 768) << i;
   EXPECT_EQ(6 * MiB, memory.sizes[0]);
   for (void* block : blocks) EXPECT_OK(millpond_free(block));
+}
+
+/// Its blocks begin at multiples of 8 bytes, so what needs more may begin inside of its block.
+TEST(Foreign, ASmallMinChunkIsNoAlignment) {
+  PLUGIN("small_chunk");
+  ASSERT_OK(plugin.load());
+  const millpond::Device device(plugin.device());
+  ASSERT_EQ(8u, info(device.get()).min_chunk_bytes);
+  const millpond::StreamView stream = device.default_stream();
+  const millpond::StreamResource<> resource(device);
+  std::vector<void*> blocks;
+  for (std::size_t alignment :
+       {std::size_t{8}, std::size_t{16}, std::size_t{32}, std::size_t{64}}) {
+    for (std::size_t i = 0; i < 50; ++i) {
+      blocks.push_back(resource.allocate(stream, 40 + 8 * (i % 7), alignment));
+      EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(blocks.back()) % alignment);
+    }
+    for (std::size_t i = 0; i < 50; ++i) {
+      resource.deallocate(stream, blocks[i], 40 + 8 * (i % 7), alignment);
+    }
+    blocks.clear();
+    EXPECT_EQ(0u, stats(device.get()).blocks.current) << alignment;
+  }
 }
 
 TEST(Foreign, PluginsOfOlderReleasesAreServed) {

@@ -48,8 +48,9 @@
  * Not caught: host ranges of copies that are not the caller's, strings without an end, and use of memory after
  * it was freed.
  *
- * Process     Millpond starts no thread before the first stream is made. In the child of a fork every call gets
- *             NOT_PERMITTED if the parent had used the library. At exit nothing needs to be called, and static
+ * Process     Only what the program has asked for has threads: streams of "host" and "cpu", and histories and
+ *             recordings that go to files (docs/rules.md). In the child of a fork every call gets NOT_PERMITTED
+ *             if the parent had opened a device. At exit nothing needs to be called, and static
  *             destructors may still free: they get a status at worst.
  * Environment The defaults of the device type "host", read at the first use; a bad value fails that use, and the
  *             message names the variable. MILLPOND_HOST_DEVICES: how many devices, 1 to 64 (default 2).

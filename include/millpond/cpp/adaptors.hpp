@@ -14,10 +14,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "millpond/cpp/aligned.hpp"
 #include "millpond/cpp/resource.hpp"
@@ -242,10 +242,7 @@ class ArenaResource {
   void deallocate(const S&, void*, std::size_t, std::size_t = kDefaultAlignment) const noexcept {}
   /// Frees all chunks in the stream's order: what was cut from them must not be used by work that
   /// is queued later.
-  void release() const noexcept {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    state_->release();
-  }
+  void release() const noexcept { state_->release(); }
 
   /// Whether both cut from the same chunks.
   friend bool operator==(const ArenaResource& a, const ArenaResource& b) noexcept {
@@ -278,14 +275,11 @@ class ArenaResource {
     void* grow(std::size_t size_bytes, std::size_t alignment) {
       const std::size_t size = size_bytes > chunk ? size_bytes : chunk;
       const std::size_t aligned = alignment > kDefaultAlignment ? alignment : kDefaultAlignment;
+      std::list<Chunk> one(1);  // made here, so that nothing fails once the memory is there
       void* const made = upstream.allocate(on, size, aligned);
+      one.front() = {made, size, aligned};
       const std::lock_guard<std::mutex> lock(mutex);
-      try {
-        chunks.push_back({made, size, aligned});
-      } catch (...) {
-        upstream.deallocate(on, made, size, aligned);
-        throw;
-      }
+      chunks.splice(chunks.end(), one);
       const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(made);
       // A request with a chunk of its own leaves the current one in place, if that has more room.
       if (size - size_bytes > end - next) {
@@ -295,9 +289,14 @@ class ArenaResource {
       return made;
     }
     void release() noexcept {
-      for (const Chunk& c : chunks) upstream.deallocate(on, c.address, c.size, c.alignment);
-      chunks.clear();
-      next = end = 0;
+      std::list<Chunk> gone;
+      {
+        const std::lock_guard<std::mutex> lock(mutex);
+        gone.swap(chunks);
+        next = end = 0;
+      }
+      // Unlocked: a hook that is told of a free may ask this arena.
+      for (const Chunk& c : gone) upstream.deallocate(on, c.address, c.size, c.alignment);
     }
     std::size_t reserved() const {
       std::size_t sum = 0;
@@ -309,7 +308,7 @@ class ArenaResource {
     const detail::AnyStream on;
     const std::size_t chunk;  // [B]
     mutable std::mutex mutex;
-    std::vector<Chunk> chunks;
+    std::list<Chunk> chunks;
     std::uintptr_t next = 0, end = 0;  // what is left of the current chunk
   };
 

@@ -43,8 +43,12 @@ class BadAlloc : public std::bad_alloc {
 
 namespace detail {
 
-/// [B] the alignment that every block has, on every device.
-inline constexpr std::size_t kBlockAlignment = 32;
+/// [B] the alignment that every block of a device has: addresses are multiples of its min chunk.
+inline std::size_t sure_alignment(const millpond_device_info& info) noexcept {
+  const std::uint64_t chunk = info.min_chunk_bytes;
+  const std::uint64_t power = chunk & (~chunk + 1);
+  return power == 0 ? 1 : static_cast<std::size_t>(power);
+}
 
 inline bool is_aligned(const void* address, std::size_t alignment) noexcept {
   return (reinterpret_cast<std::uintptr_t>(address) & (alignment - 1)) == 0;
@@ -91,7 +95,7 @@ inline void* allocate_unordered(millpond_pool* pool, std::size_t size_bytes,
 
 /// Frees what allocate_unordered() returned for the same alignment; `sure` as for block_start().
 inline void free_unordered(millpond_device* device, void* address, std::size_t alignment,
-                           std::size_t sure = kBlockAlignment) noexcept {
+                           std::size_t sure) noexcept {
   if (address == nullptr) return;
   (void)millpond_device_free(device, block_start(address, alignment, sure));
 }

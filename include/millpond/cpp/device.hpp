@@ -135,7 +135,8 @@ class Device {
   }
   /// Changes options from now on, all of them or, after an error, none: "key:value,key:value"
   /// (docs/options.md). Throws MILLPOND_E_INVALID_ARGUMENT, with the column and the nearest right
-  /// word, and MILLPOND_E_BUSY for `backend` and `expandable_segments`.
+  /// word, and MILLPOND_E_BUSY for `backend`, `expandable_segments` and
+  /// `peer_access`.
   C_Status set_options(const std::string& options) const {
     return check(millpond_device_set_options(raw_, options.c_str()));
   }

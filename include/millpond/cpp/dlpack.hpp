@@ -82,6 +82,19 @@ inline DlpackLegacyTensor export_dlpack_legacy(Buffer& block,
   return DlpackLegacyTensor(tensor);
 }
 
+namespace detail {
+
+/// Waits for what is queued on a stream, also on one that has ended meanwhile: then for its device.
+/// Whether nothing of it runs any more; a device that has ended runs nothing.
+inline bool has_passed(StreamView stream) noexcept {
+  millpond_device* const device = stream.device().get();
+  return millpond_stream_synchronize(device, stream.get()) == C_SUCCESS ||
+         millpond_device_synchronize(device) == C_SUCCESS ||
+         millpond_last_error_code() == MILLPOND_E_NOT_INITIALIZED;
+}
+
+}  // namespace detail
+
 /// A tensor that another library made, owned by this object. Moves, does not copy.
 class [[nodiscard]] ImportedTensor {
  public:
@@ -130,10 +143,14 @@ class [[nodiscard]] ImportedTensor {
     streams_.push_back(stream);
     return C_SUCCESS;
   }
-  /// Gives the tensor back now; see used_by() for what it waits for. Never throws.
+  /// Gives the tensor back now; see used_by() for what it waits for. Where that cannot be waited
+  /// for, as in a stream callback, a tensor of another owner is never given back, since work may
+  /// still use it. Never throws.
   void reset() noexcept {
     for (const StreamView& stream : streams_) {
-      (void)millpond_stream_synchronize(stream.device().get(), stream.get());
+      if (detail::has_passed(stream)) continue;
+      (void)tensor_.release();
+      (void)legacy_.release();
     }
     streams_.clear();
     tensor_.reset();

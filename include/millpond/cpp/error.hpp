@@ -114,11 +114,10 @@ namespace detail {
 
 /// Fails a call that this header itself refuses, before the library sees it.
 inline C_Status refuse(std::uint32_t code, const char* message) {
+  millpond_last_error_set(code, message);
 #if MILLPOND_CPP_EXCEPTIONS
   throw Error(C_ERROR, code, message);
 #else
-  (void)code;
-  (void)message;
   return C_ERROR;
 #endif
 }

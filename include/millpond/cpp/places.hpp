@@ -9,7 +9,8 @@
 // A place is only a name. Whether the device exists is found out by the first call that uses it,
 // which throws MILLPOND_E_UNKNOWN_DEVICE (or returns nullptr with std::nothrow). Later calls find
 // it in a list. A block by place costs about as much as millpond_alloc(), which waits for all
-// streams at its free; who knows the stream of the work allocates from a pool, and pays half.
+// streams at its free; whoever knows the stream of the work allocates from a pool, and pays less
+// than half.
 #ifndef MILLPOND_CPP_PLACES_HPP
 #define MILLPOND_CPP_PLACES_HPP
 
@@ -157,12 +158,14 @@ class CustomPlace : public Place {
 /// Memory by place. All functions may be called from any thread; sizes are bytes.
 namespace memory {
 
-/// Allocates `size_bytes` at `place`, aligned to at least 32 bytes, usable at once from every
-/// stream. Free it with Free() at the same place. 0 bytes give nullptr. Throws
-/// MILLPOND_E_OUT_OF_MEMORY, and MILLPOND_E_UNKNOWN_DEVICE if there is no such place.
+/// Allocates `size_bytes` at `place`, aligned to the device's min chunk (512 bytes on the built-in
+/// ones), usable at once from every stream. Free it with Free() at the same place. 0 bytes give
+/// nullptr. Throws MILLPOND_E_OUT_OF_MEMORY, and MILLPOND_E_UNKNOWN_DEVICE if there is no such
+/// place.
 inline void* Alloc(const Place& place, std::size_t size_bytes) {
-  const Device device = place.device();
+  Device device;
   void* block = nullptr;
+  if (check(place.find(&device)) != C_SUCCESS) return nullptr;
   check(millpond_alloc(device.get(), size_bytes, &block));
   return block;
 }
@@ -179,7 +182,10 @@ inline void* Alloc(const Place& place, std::size_t size_bytes, const std::nothro
 /// at any place. Throws MILLPOND_E_UNKNOWN_POINTER if no live block of that place starts there
 /// (nothing is freed then), MILLPOND_E_DOUBLE_FREE if a second free is recognised.
 inline void Free(const Place& place, void* block) {
-  if (block != nullptr) check(millpond_device_free(place.device().get(), block));
+  Device device;
+  if (block != nullptr && check(place.find(&device)) == C_SUCCESS) {
+    check(millpond_device_free(device.get(), block));
+  }
 }
 
 /// The same, with the status instead of an exception.
@@ -193,7 +199,9 @@ inline C_Status Free(const Place& place, void* block, const std::nothrow_t&) noe
 /// Bytes in live blocks at `place`, after rounding, of all pools together. Throws
 /// MILLPOND_E_UNKNOWN_DEVICE if there is no such place.
 inline std::size_t Used(const Place& place) {
-  return static_cast<std::size_t>(place.device().stats().allocated_bytes.current);
+  Device device;
+  if (check(place.find(&device)) != C_SUCCESS) return 0;
+  return static_cast<std::size_t>(device.stats().allocated_bytes.current);
 }
 
 namespace detail {

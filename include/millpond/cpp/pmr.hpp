@@ -62,7 +62,7 @@ class MemoryResource final : public std::pmr::memory_resource {
     return detail::allocate_unordered(pool_.get(), size_bytes, alignment);
   }
   void do_deallocate(void* address, std::size_t, std::size_t alignment) override {
-    detail::free_unordered(device_.get(), address, alignment);
+    detail::free_unordered(device_.get(), address, alignment, sure_alignment_);
   }
   // Without run-time types, which one file of a program may have and another not: the other
   // resource is asked about this one. One of this class notices that it is asked, and compares.
@@ -79,7 +79,8 @@ class MemoryResource final : public std::pmr::memory_resource {
 
   PoolView pool_;
   Device device_;
-  inline static thread_local const MemoryResource* asks_ = nullptr;  // of this thread, now
+  std::size_t sure_alignment_ = detail::sure_alignment(device_.info());  // [B] of every block
+  inline static thread_local const MemoryResource* asks_ = nullptr;      // of this thread, now
 };
 
 /// An allocator for standard containers: std::vector<float, Allocator<float>>
@@ -96,7 +97,8 @@ class Allocator {
   explicit Allocator(Device on) : pool_(detail::host_accessible(on).default_pool()), device_(on) {}
   /// The same pool for another element type.
   template <typename U>
-  Allocator(const Allocator<U>& other) noexcept : pool_(other.pool()), device_(other.device()) {}
+  Allocator(const Allocator<U>& other) noexcept
+      : pool_(other.pool_), device_(other.device_), sure_alignment_(other.sure_alignment_) {}
   /// The pool that it serves.
   PoolView pool() const noexcept { return pool_; }
   /// The pool's device.
@@ -110,7 +112,7 @@ class Allocator {
   }
   /// Frees what allocate() returned. Never throws.
   void deallocate(T* address, std::size_t) noexcept {
-    detail::free_unordered(device_.get(), address, alignof(T));
+    detail::free_unordered(device_.get(), address, alignof(T), sure_alignment_);
   }
 
   /// Whether each can free what the other allocated.
@@ -125,8 +127,12 @@ class Allocator {
   }
 
  private:
+  template <typename U>
+  friend class Allocator;
+
   PoolView pool_;
   Device device_;
+  std::size_t sure_alignment_ = detail::sure_alignment(device_.info());  // [B] of every block
 };
 
 }  // namespace MILLPOND_CPP_ABI

@@ -4,6 +4,7 @@
 #define MILLPOND_CPP_POOLS_HPP
 
 #include <cstddef>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -138,15 +139,29 @@ class [[nodiscard]] Checkpoint {
   millpond_checkpoint* get() const noexcept { return raw_; }
   /// Makes exactly those blocks live again, and appends to `*changed` (may be nullptr) the blocks
   /// that were freed or made live. Throws MILLPOND_E_NOT_PERMITTED if memory of them is gone; then
-  /// nothing has changed.
+  /// nothing has changed. Throws std::bad_alloc if there is no room in `*changed`: then all of it
+  /// is done, and some of it is not told.
   C_Status restore(std::vector<RestoredBlock>* changed = nullptr) const {
-    return check(millpond_pool_restore(pool_.get(), raw_, changed != nullptr ? &tell : nullptr,
-                                       static_cast<void*>(changed)));
+    Told told{changed, false};
+    const C_Status status = check(
+        millpond_pool_restore(pool_.get(), raw_, changed != nullptr ? &tell : nullptr, &told));
+#if MILLPOND_CPP_EXCEPTIONS
+    if (told.lost) throw std::bad_alloc();
+#endif
+    return status;
   }
 
  private:
+  struct Told {
+    std::vector<RestoredBlock>* changed;
+    bool lost;
+  };
   static void tell(void* user_data, void* data, std::size_t size_bytes, bool live) noexcept {
-    static_cast<std::vector<RestoredBlock>*>(user_data)->push_back({data, size_bytes, live});
+    Told& told = *static_cast<Told*>(user_data);
+    told.lost |= !detail::answer([&] {
+      told.changed->push_back({data, size_bytes, live});
+      return true;
+    });
   }
 
   PoolView pool_;

@@ -109,10 +109,7 @@ class StreamResource {
     if ((info.caps & caps) != caps) {
       detail::refuse(MILLPOND_E_UNSUPPORTED, "the device cannot do what the resource is to claim");
     }
-    // Addresses are multiples of the min chunk, so of the largest power of two in it.
-    const std::uint64_t chunk = info.min_chunk_bytes;
-    const std::uint64_t power = chunk & (~chunk + 1);
-    if (power > sure_alignment_) sure_alignment_ = static_cast<std::size_t>(power);
+    sure_alignment_ = detail::sure_alignment(info);
   }
   /// Serves the device's default pool.
   explicit StreamResource(Device on, std::uint32_t caps = 0)
@@ -208,7 +205,7 @@ class StreamResource {
 
   PoolView pool_;
   Device device_;
-  std::size_t sure_alignment_ = detail::kBlockAlignment;  // [B] of every block of the device
+  std::size_t sure_alignment_ = 1;  // [B] of every block of the device
 };
 
 /// The same pool for code that wants a class with virtual functions, as RMM 24.06 to 26.04 does:
