@@ -77,7 +77,11 @@ run() {
 title=
 heading() {
   now=$(date +%s)
-  [ -z "$title" ] || printf '%5d s  %s\n' $((now - since)) "$title" >>"$logs/times"
+  if [ -n "$title" ]; then
+    printf '%5d s  %s\n' $((now - since)) "$title"
+    cat "$logs/parts" # of it
+  fi >>"$logs/times"
+  : >"$logs/parts"
   title=$1
   since=$now
   [ -z "$title" ] || printf '\n=== %s\n' "$title"
@@ -132,20 +136,23 @@ count() {
   fi
 }
 
-# rust_tests <package> [<option of cargo test>...]
+# rust_tests <what> <option of cargo test>...: and what each program took, beside the rest.
 rust_tests() {
-  package=$1
+  what=$1
   shift
-  heading "cargo test: $package"
-  run cargo test --locked --no-fail-fast -p "$package" "$@"
+  heading "cargo test: $what"
+  run cargo test --locked --no-fail-fast "$@"
   status=$?
+  sed -n -e 's/^ *Running \(unittests \)*\([^ ]*\) (.*/\2/p' -e 's/^ *Doc-tests \(.*\)/the documentation of \1/p' \
+    -e 's/^test result: .* finished in \([0-9]*\)\..*/\1/p' "$log" |
+    awk '/^[0-9]+$/ { if ($1 >= 5) printf "        %5d s  %s\n", $1, name; next } { name = $0 }' >"$logs/parts"
   sums=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p' "$log" |
     awk '{ p += $1; f += $2 } END { print p + 0, f + 0 }')
   passed=$((passed + ${sums% *}))
   if [ "${sums#* }" -ne 0 ]; then
-    fail_some "${sums#* }" "cargo test: $package"
+    fail_some "${sums#* }" "cargo test: $what"
   elif [ "$status" -ne 0 ]; then
-    fail_one "cargo test: $package did not run to its end"
+    fail_one "cargo test: $what did not run to its end"
   fi
 }
 
@@ -158,14 +165,22 @@ fast() {
     cargo clippy --locked --lib --no-default-features --features plugin -- -D warnings
   check "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib -p millpond
   # All of the package runs below.
-  wanted rust || rust_tests millpond --lib --test sources --test contract --test oracle
+  wanted rust || rust_tests millpond --workspace --lib --test sources --test contract --test oracle
 }
 
 rust() {
-  # One package at a time: what does not compile in one must not hide the tests of the others.
-  for package in millpond millpond-bench millpond-cli millpond-fakecuda; do
-    rust_tests $package
-  done
+  # All packages at once: one at a time, Cargo gives what they share the features that this one asks for, and compiles
+  # the library and more again for each. What does not compile in one must not hide the tests of the others, though.
+  heading "cargo test: compiling"
+  if run cargo test --locked --workspace --no-run; then
+    rust_tests "the programs" --workspace
+  else
+    failed_before=$failed
+    for package in millpond millpond-bench millpond-cli millpond-fakecuda; do
+      rust_tests $package -p $package
+    done
+    [ "$failed" -gt "$failed_before" ] || fail_one "the packages compile one by one, and not together"
+  fi
   # Another processor's types differ (c_char is unsigned there); checked only where its standard library is installed.
   other=aarch64-unknown-linux-gnu
   if have rustup && rustup target list --installed 2>/dev/null | grep -q "^$other\$"; then
@@ -254,9 +269,10 @@ c() {
 }
 
 python() {
-  # The command as the Rust tests have made it; optimising it would take longer than the tests.
+  # The command as the Rust tests have made it, with the example that gives it their features; optimising it would take
+  # longer than the tests.
   heading "The Python packages"
-  if ! run cargo build --locked --profile test -p millpond-cli; then
+  if ! run cargo build --locked --profile test --workspace --bin millpond --example view_samples; then
     fail_one "the Python packages: no command"
     return
   fi
