@@ -61,9 +61,9 @@ failed=0
 skipped=0 # by name and with the reason, above in the output
 failures=
 logs=$(mktemp -d) || exit 1
-wheels= # the process that makes PaddlePaddle's environments
+building= # the process that makes what CMake builds
 pytorch= # the one that runs PyTorch
-trap 'kill $wheels $pytorch 2>/dev/null; rm -rf "$logs"' EXIT
+trap 'kill $building $pytorch 2>/dev/null; rm -rf "$logs"' EXIT
 trap 'exit 130' INT TERM
 
 # run <command...>: runs it with its output shown and kept in $log; returns its status.
@@ -215,32 +215,44 @@ for release in ${MILLPOND_TEST_PADDLE:-}; do
 done
 has_paddle() { wanted hosts && [ "${MILLPOND_TEST_PADDLE:-}" != none ]; }
 
-# Their environments take minutes, most of them one process's at a time: they are made beside the stages before `c`,
-# which go first.
-begin_wheels() {
-  nice -n 19 python3 tests/paddle/run.py --includes $releases >"$logs/wheels" 2>&1 </dev/null &
-  wheels=$!
-}
-
-c() {
+# What CMake builds, for `c` and all that comes after it, and before it the environments with the released headers. Both
+# take minutes, and are made beside the stages before `c`: those go first, but leave a processor idle whenever a test waits.
+build_beside() {
+  child=
+  trap 'kill $child 2>/dev/null; exit 143' TERM
+  low() {
+    nice -n 19 "$@" &
+    child=$!
+    wait "$child"
+  }
   includes=
   if has_paddle; then
-    heading "PaddlePaddle: wheels, what was left of it"
-    wait "$wheels"
-    wheels=
+    low python3 tests/paddle/run.py --includes $releases >"$logs/wheels" 2>&1
     cat "$logs/wheels"
     includes=$(sed -n 's/^includes: //p' "$logs/wheels")
   fi
+  low cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND_BUILD_TESTS=ON \
+    "-DMILLPOND_PADDLE_INCLUDES=$includes" -DMILLPOND_BUILD_EXAMPLES=ON -DMILLPOND_INSTALL=ON && low cmake --build build
+}
 
-  heading "CMake: configure, build"
-  if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND_BUILD_TESTS=ON \
-    "-DMILLPOND_PADDLE_INCLUDES=$includes" \
-    -DMILLPOND_BUILD_EXAMPLES=ON -DMILLPOND_INSTALL=ON && run cmake --build build; then
+begin_build() {
+  build_beside >"$logs/build" 2>&1 </dev/null &
+  building=$!
+}
+
+c() {
+  heading "CMake: configure, build, what was left of it"
+  wait "$building"
+  ended=$?
+  building=
+  cat "$logs/build"
+  if [ "$ended" -eq 0 ]; then
     passed=$((passed + 1))
   else
     fail_one "CMake build (and so none of its tests ran)"
     return
   fi
+  if wanted torch; then begin_torch; fi
 
   heading "ctest"
   run ctest --test-dir build --output-on-failure --no-tests=error -j 2
@@ -280,7 +292,7 @@ python() {
 }
 
 hosts() {
-  if wanted torch; then begin_torch; fi
+  if wanted torch && [ -z "$pytorch" ]; then begin_torch; fi
   has_paddle || return 0
   # A wheel that cannot be had is a line and a count.
   heading "PaddlePaddle"
@@ -297,7 +309,8 @@ hosts() {
     build/tests/packaging/example/framework/libtiny.so clients --plugin-dir build/plugin
 }
 
-# Most of the time it keeps one processor busy, as the hosts do: it runs beside them.
+# Most of the time it keeps one processor busy, and takes as long as all that comes after CMake's build: beside those, it
+# ends with them.
 begin_torch() {
   scripts/torch.sh >"$logs/torch" 2>&1 </dev/null &
   pytorch=$!
@@ -319,7 +332,7 @@ as_it_was() {
   return "$1"
 }
 
-if has_paddle && wanted c; then begin_wheels; fi
+if wanted c; then begin_build; fi
 for stage in $all; do
   if wanted "$stage"; then "$stage"; fi
 done
