@@ -12,11 +12,14 @@ need python3 have python3
 install_missing
 site=$PWD/target/site
 if ! have mdbook; then
-  PATH=$site/tools/bin:$PATH
+  # Kept for other checkouts, beside the wheels that the tests fetch.
+  tools=${XDG_CACHE_HOME:-$HOME/.cache}/millpond/mdbook-$mdbook_version
+  PATH=$tools/bin:$PATH
   if ! have mdbook; then
-    echo "Building mdBook $mdbook_version with cargo, once."
-    # Not optimised: it takes a moment for so few pages, and its own build much longer.
-    cargo install -q --debug --locked --no-default-features --features search --root "$site/tools" "mdbook@$mdbook_version" </dev/null
+    echo "Building mdBook $mdbook_version with cargo, once; it stays in $tools."
+    # Not optimised, and not to be debugged: it takes a moment for so few pages, and its own build much longer.
+    CARGO_PROFILE_DEV_DEBUG=none CARGO_INCREMENTAL=0 \
+      cargo install -q --debug --locked --no-default-features --features search --root "$tools" "mdbook@$mdbook_version" </dev/null
   fi
 fi
 

@@ -61,9 +61,9 @@ failed=0
 skipped=0 # by name and with the reason, above in the output
 failures=
 logs=$(mktemp -d) || exit 1
-wheels= # the process that makes PaddlePaddle's environments
+building= # the process that makes what CMake builds
 pytorch= # the one that runs PyTorch
-trap 'kill $wheels $pytorch 2>/dev/null; rm -rf "$logs"' EXIT
+trap 'kill $building $pytorch 2>/dev/null; rm -rf "$logs"' EXIT
 trap 'exit 130' INT TERM
 
 # run <command...>: runs it with its output shown and kept in $log; returns its status.
@@ -77,7 +77,11 @@ run() {
 title=
 heading() {
   now=$(date +%s)
-  [ -z "$title" ] || printf '%5d s  %s\n' $((now - since)) "$title" >>"$logs/times"
+  if [ -n "$title" ]; then
+    printf '%5d s  %s\n' $((now - since)) "$title"
+    cat "$logs/parts" # of it
+  fi >>"$logs/times"
+  : >"$logs/parts"
   title=$1
   since=$now
   [ -z "$title" ] || printf '\n=== %s\n' "$title"
@@ -132,20 +136,23 @@ count() {
   fi
 }
 
-# rust_tests <package> [<option of cargo test>...]
+# rust_tests <what> <option of cargo test>...: and what each program took, beside the rest.
 rust_tests() {
-  package=$1
+  what=$1
   shift
-  heading "cargo test: $package"
-  run cargo test --locked --no-fail-fast -p "$package" "$@"
+  heading "cargo test: $what"
+  run cargo test --locked --no-fail-fast "$@"
   status=$?
+  sed -n -e 's/^ *Running \(unittests \)*\([^ ]*\) (.*/\2/p' -e 's/^ *Doc-tests \(.*\)/the documentation of \1/p' \
+    -e 's/^test result: .* finished in \([0-9]*\)\..*/\1/p' "$log" |
+    awk '/^[0-9]+$/ { if ($1 >= 5) printf "        %5d s  %s\n", $1, name; next } { name = $0 }' >"$logs/parts"
   sums=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p' "$log" |
     awk '{ p += $1; f += $2 } END { print p + 0, f + 0 }')
   passed=$((passed + ${sums% *}))
   if [ "${sums#* }" -ne 0 ]; then
-    fail_some "${sums#* }" "cargo test: $package"
+    fail_some "${sums#* }" "cargo test: $what"
   elif [ "$status" -ne 0 ]; then
-    fail_one "cargo test: $package did not run to its end"
+    fail_one "cargo test: $what did not run to its end"
   fi
 }
 
@@ -158,14 +165,22 @@ fast() {
     cargo clippy --locked --lib --no-default-features --features plugin -- -D warnings
   check "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --lib -p millpond
   # All of the package runs below.
-  wanted rust || rust_tests millpond --lib --test sources --test contract --test oracle
+  wanted rust || rust_tests millpond --workspace --lib --test sources --test contract --test oracle
 }
 
 rust() {
-  # One package at a time: what does not compile in one must not hide the tests of the others.
-  for package in millpond millpond-bench millpond-cli millpond-fakecuda; do
-    rust_tests $package
-  done
+  # All packages at once: one at a time, Cargo gives what they share the features that this one asks for, and compiles
+  # the library and more again for each. What does not compile in one must not hide the tests of the others, though.
+  heading "cargo test: compiling"
+  if run cargo test --locked --workspace --no-run; then
+    rust_tests "the programs" --workspace
+  else
+    failed_before=$failed
+    for package in millpond millpond-bench millpond-cli millpond-fakecuda; do
+      rust_tests $package -p $package
+    done
+    [ "$failed" -gt "$failed_before" ] || fail_one "the packages compile one by one, and not together"
+  fi
   # Another processor's types differ (c_char is unsigned there); checked only where its standard library is installed.
   other=aarch64-unknown-linux-gnu
   if have rustup && rustup target list --installed 2>/dev/null | grep -q "^$other\$"; then
@@ -200,32 +215,44 @@ for release in ${MILLPOND_TEST_PADDLE:-}; do
 done
 has_paddle() { wanted hosts && [ "${MILLPOND_TEST_PADDLE:-}" != none ]; }
 
-# Their environments take minutes, most of them one process's at a time: they are made beside the stages before `c`,
-# which go first.
-begin_wheels() {
-  nice -n 19 python3 tests/paddle/run.py --includes $releases >"$logs/wheels" 2>&1 </dev/null &
-  wheels=$!
-}
-
-c() {
+# What CMake builds, for `c` and all that comes after it, and before it the environments with the released headers. Both
+# take minutes, and are made beside the stages before `c`: those go first, but leave a processor idle whenever a test waits.
+build_beside() {
+  child=
+  trap 'kill $child 2>/dev/null; exit 143' TERM
+  low() {
+    nice -n 19 "$@" &
+    child=$!
+    wait "$child"
+  }
   includes=
   if has_paddle; then
-    heading "PaddlePaddle: wheels, what was left of it"
-    wait "$wheels"
-    wheels=
+    low python3 tests/paddle/run.py --includes $releases >"$logs/wheels" 2>&1
     cat "$logs/wheels"
     includes=$(sed -n 's/^includes: //p' "$logs/wheels")
   fi
+  low cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND_BUILD_TESTS=ON \
+    "-DMILLPOND_PADDLE_INCLUDES=$includes" -DMILLPOND_BUILD_EXAMPLES=ON -DMILLPOND_INSTALL=ON && low cmake --build build
+}
 
-  heading "CMake: configure, build"
-  if run cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND_BUILD_TESTS=ON \
-    "-DMILLPOND_PADDLE_INCLUDES=$includes" \
-    -DMILLPOND_BUILD_EXAMPLES=ON -DMILLPOND_INSTALL=ON && run cmake --build build; then
+begin_build() {
+  build_beside >"$logs/build" 2>&1 </dev/null &
+  building=$!
+}
+
+c() {
+  heading "CMake: configure, build, what was left of it"
+  wait "$building"
+  ended=$?
+  building=
+  cat "$logs/build"
+  if [ "$ended" -eq 0 ]; then
     passed=$((passed + 1))
   else
     fail_one "CMake build (and so none of its tests ran)"
     return
   fi
+  if wanted torch; then begin_torch; fi
 
   heading "ctest"
   run ctest --test-dir build --output-on-failure --no-tests=error -j 2
@@ -254,9 +281,10 @@ c() {
 }
 
 python() {
-  # The command as the Rust tests have made it; optimising it would take longer than the tests.
+  # The command as the Rust tests have made it, with the example that gives it their features; optimising it would take
+  # longer than the tests.
   heading "The Python packages"
-  if ! run cargo build --locked --profile test -p millpond-cli; then
+  if ! run cargo build --locked --profile test --workspace --bin millpond --example view_samples; then
     fail_one "the Python packages: no command"
     return
   fi
@@ -264,7 +292,7 @@ python() {
 }
 
 hosts() {
-  if wanted torch; then begin_torch; fi
+  if wanted torch && [ -z "$pytorch" ]; then begin_torch; fi
   has_paddle || return 0
   # A wheel that cannot be had is a line and a count.
   heading "PaddlePaddle"
@@ -281,7 +309,8 @@ hosts() {
     build/tests/packaging/example/framework/libtiny.so clients --plugin-dir build/plugin
 }
 
-# Most of the time it keeps one processor busy, as the hosts do: it runs beside them.
+# Most of the time it keeps one processor busy, and takes as long as all that comes after CMake's build: beside those, it
+# ends with them.
 begin_torch() {
   scripts/torch.sh >"$logs/torch" 2>&1 </dev/null &
   pytorch=$!
@@ -303,7 +332,7 @@ as_it_was() {
   return "$1"
 }
 
-if has_paddle && wanted c; then begin_wheels; fi
+if wanted c; then begin_build; fi
 for stage in $all; do
   if wanted "$stage"; then "$stage"; fi
 done

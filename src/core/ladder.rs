@@ -131,7 +131,7 @@ impl Ground {
     /// The heap that serves a stream's requests to a pool, and the pool that it belonged to at that moment. Makes the
     /// heap if there is none.
     #[cold]
-    fn find_heap(&self, pool: PoolRef, stream: u64) -> Result<(&'static Heap, PoolId)> {
+    pub(super) fn find_heap(&self, pool: PoolRef, stream: u64) -> Result<(&'static Heap, PoolId)> {
         let mut stream = stream;
         if stream != UNORDERED {
             self.known(stream)?;
@@ -143,7 +143,7 @@ impl Ground {
     }
 
     /// The `Request` for `bytes` from a heap of a pool. `OutOfMemory` if that is more than the device could ever give.
-    fn request(&self, heap: &'static Heap, pool: PoolId, bytes: u64) -> Result<Request> {
+    pub(super) fn request(&self, heap: &'static Heap, pool: PoolId, bytes: u64) -> Result<Request> {
         let shape = &self.maps.shape;
         let charged = match shape.charged(bytes) {
             Some(charged) => charged,
@@ -154,8 +154,10 @@ impl Ground {
     }
 
     /// Cuts a block from the free memory of the heap, if the calling thread owns the heap and something fits.
-    fn cut(&self, req: &Request) -> Option<u64> {
-        if req.bytes > self.maps.shape.largest() {
+    pub(super) fn cut(&self, req: &Request) -> Option<u64> {
+        let shape = &self.maps.shape;
+        // A rounded block must be flagged, even if the tuning has changed since its size was computed.
+        if req.bytes > shape.largest() || req.charged != shape.charged_of(req.bytes) {
             return None;
         }
         let mut h = self.enter(req.heap)?;
@@ -175,7 +177,7 @@ impl Ground {
     }
 
     /// Searches everywhere for a block, the heap first.
-    fn search(&self, req: &Request) -> Result<u64> {
+    pub(super) fn search(&self, req: &Request) -> Result<u64> {
         let mut h = match self.enter(req.heap) {
             Some(h) => h.into(),
             None => req.heap.lock_to_allocate(self.shared()),

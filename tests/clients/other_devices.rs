@@ -7,7 +7,7 @@
 //! does for a stream that has ended; copies and waits it takes. (CUDA C++ Programming Guide, "Stream and Event
 //! Behavior" of multi-device systems; `cuEventRecord` in the driver API.)
 
-use crate::apart::{apart_for, step};
+use crate::apart::{apart_for, step, until};
 use crate::client::*;
 use crate::cuda::{Fake, MIB};
 use crate::recording::*;
@@ -424,6 +424,7 @@ fn the_work_of_a_recorded_stream_of_another_device_is_waited_for_that_has_ended_
         for (whose, driver) in [(OtherDevice, "12080"), (OtherContext, "12080"), (OtherDevice, "11040")] {
             step(driver);
             let s = scene_with("native", whose, &[("driver", driver)]);
+            s.fake.write(s.far_device, s.target, &vec![0; BYTES as usize]).unwrap();
             let p = s.block(s.d0.pool(), s.near).unwrap();
             let _gate = s.far_reads(p);
             record_stream(p, s.far).unwrap();
@@ -431,13 +432,11 @@ fn the_work_of_a_recorded_stream_of_another_device_is_waited_for_that_has_ended_
             s.d0.pool().free(p, s.near).unwrap();
             s.next_owner(BYTES);
             device("cuda", 1).synchronize().unwrap();
-            std::thread::sleep(STANDS); // the work of the other context, of which nobody knows
+            // The work of the other context, of which nobody knows.
+            let copied = |at| s.fake.read(s.far_device, at, 1).unwrap();
+            until("the copy", || samples(s.target, BYTES).into_iter().all(|at| copied(at) != [0]));
             for at in samples(s.target, BYTES) {
-                assert_eq!(
-                    s.fake.read(s.far_device, at, 1).unwrap(),
-                    [7],
-                    "the copy read the next owner's bytes"
-                );
+                assert_eq!(copied(at), [7], "the copy read the next owner's bytes");
             }
             let now = s.d0.stats().unwrap();
             assert_eq!(

@@ -554,9 +554,9 @@ def main():
     except Failed as e:
         skip("the viewer, in a browser", e)
         end()
-    build = ["--release"] if arguments.release else []
-    subprocess.run(["cargo", "build", "--locked", "-q", *build, "-p", "millpond-cli", "--bin", "millpond", "--example", "view_samples"],
-                   cwd=ROOT, check=True)
+    # As `cargo test --workspace` has it already: of the same profile, and the packages' features with those of all.
+    subprocess.run(["cargo", "build", "--locked", "-q", "--profile", "release" if arguments.release else "test", "--workspace",
+                    "--bin", "millpond", "--example", "view_samples"], cwd=ROOT, check=True)
     meta = subprocess.run(["cargo", "metadata", "--locked", "--no-deps", "--format-version=1"], cwd=ROOT, check=True,
                           capture_output=True, text=True).stdout
     target = pathlib.Path(json.loads(meta)["target_directory"]) / ("release" if arguments.release else "debug")

@@ -3,6 +3,8 @@
 
 use super::*;
 
+use crate::core::state::pools::PoolRef;
+
 const MIB: u64 = 1 << 20;
 const POOL: PoolId = PoolId::DEFAULT;
 
@@ -238,4 +240,27 @@ fn without_scattering_a_block_needs_one_run() {
         b.free(0, None);
     }
     b.finish();
+}
+
+/// Another thread changes the tuning after a size has been rounded: the block is charged the same at its free.
+#[test]
+fn a_rounded_request_is_charged_the_same_whatever_becomes_of_the_tuning() {
+    for mapping in [true, false] {
+        let mut b = bench(mapping, Tuning { divisions: 0x2222_2222_2222_2222, ..Tuning::default() });
+        let kept = b.alloc(POOL, Some(0), 260 << 10).unwrap(); // the next block is cut from the rest of its granule
+        (0..1000).for_each(|_| _ = pass(&mut b, 300)); // this thread comes to own the heap
+        let ground = b.pond.ground();
+        let pool = PoolRef { place: ground.live_pool(POOL).unwrap(), id: POOL };
+        let (heap, served) = ground.find_heap(pool, 0).unwrap();
+        let request = ground.request(heap, served, 260 << 10).unwrap();
+        b.pond.tune(Tuning { max_split: 64 * MIB, ..Tuning::default() }); // takes the heap from nobody
+        assert!(ground.enter(heap).is_some());
+        let at = ground.cut(&request).unwrap_or_else(|| ground.search(&request).unwrap());
+        let allocated = |b: &Bench| b.pond.stats(None).unwrap().allocated.current >> 10;
+        assert_eq!(allocated(&b), 640);
+        b.pond.free(at, None, None).unwrap();
+        assert_eq!(allocated(&b), 320);
+        b.free(kept, None);
+        b.finish();
+    }
 }
