@@ -172,7 +172,9 @@ Device* device_at(int ordinal) {
   admit(*made);
   // Release: who finds the device sees what it consists of.
   state().devices[static_cast<std::size_t>(ordinal)].store(made.get(), std::memory_order_release);
-  return made.release();
+  Device* const opened = made.release();
+  begin_histories(*opened, ordinal);
+  return opened;
 }
 
 std::shared_ptr<Pool> Device::pool_for(Stream stream) {
@@ -306,6 +308,11 @@ void Device::hold(PoolId id) {
   std::shared_ptr<Pool> pool = find(id);
   if (pool == nullptr) pool = make(id);
   pool->uses += 1;
+}
+
+std::shared_ptr<Pool> Device::named(PoolId id) {
+  std::lock_guard<std::mutex> held(lock_);
+  return find(id);
 }
 
 int Device::uses(PoolId id) {

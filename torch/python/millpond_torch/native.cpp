@@ -3,8 +3,9 @@
 // work as they do with PyTorch's. Built on the user's machine against the PyTorch that is there
 // (millpond_torch.build_native), since PyTorch's classes differ between releases.
 //
-// It calls libmillpond-torch.so, which has all state; this file only translates. What it cannot do
-// raises NotImplementedError, by its name: history, IPC and checkpoints.
+// It calls libmillpond-torch.so, which has all state; this file only translates. trace.hpp has what
+// PyTorch knows of what happened. What it cannot do raises NotImplementedError, by its name: IPC
+// and checkpoints.
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "pluggable.hpp"
+#include "trace.hpp"
 
 namespace {
 
@@ -41,7 +43,8 @@ struct Library {
   X(request) X(delete) X(init) X(reset) X(memory_fraction) X(base_alloc) X(record_stream)    \
   X(begin_allocate_to_pool) X(end_allocate_to_pool) X(release_pool) X(memory_stats)          \
   X(memory_stats_name) X(reset_accumulated) X(reset_peaks) X(memory) X(blocks) X(pool_hold)  \
-  X(pool_uses) X(copies_by_peer) X(last_error)
+  X(pool_uses) X(copies_by_peer) X(last_error) X(history_start) X(history_stop)              \
+  X(history_read) X(on_segments) X(checkpoint) X(restore) X(checkpoint_destroy)
 // clang-format on
 #define MEMBER(name) decltype(&millpond_torch_##name) name##_;
   FUNCTIONS(MEMBER)
@@ -58,6 +61,9 @@ struct Library {
   }
 };
 Library millpond;
+auto* const trace = new millpond_torch::Trace;  // never destroyed: tensors end with the process
+/// A history that PyTorch sets no bound to; 64 bytes each, of which memory has what was written.
+constexpr std::size_t kMostEvents = std::size_t{1} << 22;
 
 void release(void* ptr);
 
@@ -108,7 +114,12 @@ class Allocator final : public CUDAAllocator {
   void enable(bool) override {}
   bool isEnabled() const override { return true; }
   std::string name() override { return "millpond"; }
-  void emptyCache(MempoolId_t) override { millpond.reset_(); }
+  void emptyCache(MempoolId_t) override {
+    if (!trace->enabled()) return millpond.reset_();
+    auto call = trace->begin(true);
+    millpond.reset_();
+    trace->called(std::move(call));
+  }
   double getMemoryFraction(DeviceIndex device) override {
     const auto numbers = stats_of(device);
     const std::uint64_t limit = numbers.at("limit_bytes");
@@ -176,26 +187,30 @@ class Allocator final : public CUDAAllocator {
   void resetPeakStats(DeviceIndex device) override { check(millpond.reset_peaks_(device)); }
 
   /// Live blocks that lie side by side, of one stream and one pool, stand for a segment.
-  SnapshotInfo snapshot(MempoolId_t pool, bool) override {
-    SnapshotInfo out;
+  SnapshotInfo snapshot(MempoolId_t pool, bool traces) override {
+    SnapshotInfo out{};
+    out.config_metadata.max_split_size = SIZE_MAX;  // none
     const DeviceIndex count = c10::cuda::device_count();
     out.device_traces.resize(static_cast<std::size_t>(count));
     for (DeviceIndex device = 0; device < count; ++device) {
-      std::vector<Block> blocks(1024);
-      for (std::size_t n; (n = millpond.blocks_(device, blocks.data(), blocks.size())) != 0;) {
-        const bool all = n <= blocks.size();
-        blocks.resize(all ? n : n + n / 4);
-        if (all) break;
-      }
-      if (millpond.blocks_(device, nullptr, 0) == 0) continue;
-      std::sort(blocks.begin(), blocks.end(),
-                [](const Block& a, const Block& b) { return a.address < b.address; });
-      for (const Block& b : blocks) {
+      for (const Block& b : live(device)) {
         const MempoolId_t id{b.pool_first, b.pool_second};
-        if (b.size_bytes == 0 || (pool != MempoolId_t{0, 0} && id != pool)) continue;
+        if (pool != MempoolId_t{0, 0} && id != pool) continue;
         add(out.segments, device, id, b);
       }
     }
+    if (!traces || !trace->enabled()) return out;
+    for (DeviceIndex device = 0; device < count; ++device) {
+      out.device_traces[static_cast<std::size_t>(device)] =
+          trace->entries(device, millpond.history_read_);
+      // For the next one to tell, as PyTorch does it.
+      std::size_t active = 0;
+      for (const auto& segment : out.segments) {
+        if (segment.device == device) active += segment.active_size;
+      }
+      trace->mark(TraceEntry::SNAPSHOT, device, 0, active, "");
+    }
+    out.external_annotations = trace->annotations();
     return out;
   }
 
@@ -229,6 +244,59 @@ class Allocator final : public CUDAAllocator {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "a MemPool of Millpond has no segments to keep whole");
   }
 
+  /// A layout of a pool's blocks, as torch.compile's trees of graphs take them.
+  struct Checkpoint final : AllocatorState {
+    explicit Checkpoint(MempoolId_t of) : pool(of) {}
+    Checkpoint(const Checkpoint&) = delete;
+    Checkpoint& operator=(const Checkpoint&) = delete;
+    ~Checkpoint() override { millpond.checkpoint_destroy_(handle); }
+    MempoolId_t pool;
+    void* handle = nullptr;
+  };
+  std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device,
+                                                     MempoolId_t pool) override {
+    auto state = std::make_shared<Checkpoint>(pool);
+    check(millpond.checkpoint_(device, pool.first, pool.second, &state->handle));
+    return state;
+  }
+  /// PyTorch counts every block that lived before as freed, and every one that lives afterwards as
+  /// allocated; those that stay are both.
+  CheckpointDelta setCheckpointPoolState(DeviceIndex device,
+                                         std::shared_ptr<AllocatorState> state) override {
+    const auto* checkpoint = dynamic_cast<const Checkpoint*>(state.get());
+    TORCH_CHECK(checkpoint != nullptr, "the checkpoint is not one of Millpond");
+    const MempoolId_t pool = checkpoint->pool;
+    CheckpointDelta delta;
+    std::unordered_set<void*> gone;
+    for (const Block& b : live(device)) {
+      if (MempoolId_t{b.pool_first, b.pool_second} != pool) continue;
+      delta.ptrs_freed.push_back(reinterpret_cast<void*>(b.address));
+      gone.insert(delta.ptrs_freed.back());
+    }
+    check(millpond.restore_(device, pool.first, pool.second, checkpoint->handle));
+    for (const Block& b : live(device)) {
+      if (MempoolId_t{b.pool_first, b.pool_second} != pool) continue;
+      auto* ptr = reinterpret_cast<void*>(b.address);
+      gone.erase(ptr);
+      delta.dataptrs_allocd.emplace_back(ptr, ptr, &release,
+                                         c10::Device(c10::DeviceType::CUDA, device));
+    }
+    trace->forget({gone.begin(), gone.end()});
+    return delta;
+  }
+  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
+                                const std::unordered_set<void*>& expected) override {
+    TORCH_CHECK(millpond.pool_uses_(device, pool.first, pool.second) != 0,
+                "there is no such pool on GPU ", static_cast<int>(device));
+    std::size_t found = 0;
+    for (const Block& b : live(device)) {
+      if (MempoolId_t{b.pool_first, b.pool_second} != pool) continue;
+      if (expected.count(reinterpret_cast<void*>(b.address)) == 0) return false;
+      ++found;
+    }
+    return found == expected.size();
+  }
+
   // ---- several devices ----
 
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override {
@@ -253,16 +321,56 @@ class Allocator final : public CUDAAllocator {
     std::lock_guard<std::mutex> held(lock_);
     observers_.push_back(std::move(observer));
   }
-  void attachOomRejectionObserver(OomRejectionObserver) override {
-    not_implemented("attachOomRejectionObserver");
+  /// A request that the device was spared, since it had too little (`throw_on_cudamalloc_oom`).
+  void attachOomRejectionObserver(OomRejectionObserver observer) override {
+    std::lock_guard<std::mutex> held(lock_);
+    rejection_observers_.push_back(std::move(observer));
   }
-  void attachAllocatorTraceTracker(AllocatorTraceTracker) override {
-    not_implemented("attachAllocatorTraceTracker");
+  /// Hears of requests, frees and segments, from the thread that does it.
+  void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override {
+    trace->track(std::move(tracker));
+    check(millpond.on_segments_([](int device, bool added, void* ptr, std::size_t size, bool maps) {
+      trace->tell(added  ? (maps ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC)
+                  : maps ? TraceEntry::SEGMENT_UNMAP
+                         : TraceEntry::SEGMENT_FREE,
+                  static_cast<DeviceIndex>(device), reinterpret_cast<std::size_t>(ptr), size,
+                  nullptr);
+    }));
   }
-  bool isHistoryEnabled() override { return false; }
-  void recordHistory(bool enabled, CreateContextFn, std::size_t, RecordContext, bool,
-                     const std::vector<std::string>&) override {
-    if (enabled) not_implemented("the memory history; MILLPOND_HISTORY=file keeps Millpond's own");
+  bool isHistoryEnabled() override { return trace->enabled(); }
+  void recordHistory(bool enabled, CreateContextFn recorder, std::size_t most, RecordContext when,
+                     bool clear, const std::vector<std::string>& skipped) override {
+    TORCH_CHECK(!enabled || when == RecordContext::NEVER || recorder != nullptr,
+                "there is nobody to record the frames");
+    trace->record(enabled, recorder, most, when, clear, skipped);
+    if (enabled) {
+      // PyTorch's entries are up to two of an event.
+      check(millpond.history_start_(std::min(std::max<std::size_t>(most, 2), kMostEvents)));
+    } else {
+      millpond.history_stop_();
+    }
+  }
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr) override {
+    return trace->context_of(ptr);
+  }
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& all) override {
+    if (trace->enabled()) trace->annotate(current_device(), all);
+  }
+  void pushCompileContext(std::string& text) override {
+    millpond_torch::words().compiling.push_back(text);
+  }
+  void popCompileContext() override {
+    auto& all = millpond_torch::words().compiling;
+    if (!all.empty()) all.pop_back();
+  }
+  bool supportsUserMetadata() override { return true; }
+  void setUserMetadata(const std::string& text) override {
+    millpond_torch::words().metadata = text;
+  }
+  std::string getUserMetadata() override { return millpond_torch::words().metadata; }
+  void annotateMemory(const void* ptr, const std::string& text) override {
+    trace->mark(TraceEntry::ANNOTATE, current_device(), reinterpret_cast<std::size_t>(ptr), 0,
+                text);
   }
 
   // ---- not here ----
@@ -275,14 +383,6 @@ class Allocator final : public CUDAAllocator {
     not_implemented("sharing of tensors with other processes");
     return nullptr;
   }
-  std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex, MempoolId_t) override {
-    not_implemented("checkpoints of pools");
-    return nullptr;
-  }
-  CheckpointDelta setCheckpointPoolState(DeviceIndex, std::shared_ptr<AllocatorState>) override {
-    not_implemented("checkpoints of pools");
-    return {};
-  }
 
  private:
   static void not_implemented(const char* what) {
@@ -292,6 +392,15 @@ class Allocator final : public CUDAAllocator {
 
   void* take(std::size_t size, DeviceIndex device, cudaStream_t stream) {
     if (size == 0) return nullptr;
+    if (!trace->watches()) return find(size, device, stream);
+    auto call = trace->begin(false);
+    void* ptr = find(size, device, stream, call.context);
+    trace->allocated(std::move(call), device, ptr, size, stream);
+    return ptr;
+  }
+
+  void* find(std::size_t size, DeviceIndex device, cudaStream_t stream,
+             const millpond_torch::Context& context = nullptr) {
     bool lacking = false;
     void* ptr = request(size, device, stream, lacking);
     if (ptr != nullptr) return ptr;
@@ -311,17 +420,40 @@ class Allocator final : public CUDAAllocator {
     TORCH_CHECK(lacking, "Millpond cannot allocate ", size, " bytes: ", why);
     std::uint64_t total = 0, free = 0;
     (void)millpond.memory_(device, &total, &free);
-    const std::size_t held = stats_of(device).at("allocated_bytes.all.current");
+    const auto numbers = stats_of(device);
+    const std::size_t held = numbers.at("allocated_bytes.all.current");
+    const std::uint64_t spared = numbers.at("num_oom_rejections");
     std::vector<OutOfMemoryObserver> observers;
+    std::vector<OomRejectionObserver> rejection_observers;
     {
       std::lock_guard<std::mutex> locked(lock_);
       observers = observers_;
+      if (std::exchange(spared_[device], spared) < spared) {
+        rejection_observers = rejection_observers_;
+      }
     }
+    for (const auto& observer : rejection_observers) observer(device, size, held, total);
+    trace->tell(TraceEntry::OOM, device, free, size, stream, context);
+    trace->mark(TraceEntry::OOM, device, free, size, "", stream, context);
     for (const auto& observer : observers) observer(device, held, total, free);
     c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size), held, total - free,
                                      c10::Device(c10::DeviceType::CUDA, device));
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", size,
                      " bytes on GPU ", static_cast<int>(device), " with Millpond: ", why);
+  }
+
+  /// The live blocks of a device, in the order of their addresses.
+  static std::vector<Block> live(DeviceIndex device) {
+    std::vector<Block> blocks(1024);
+    for (;;) {
+      const std::size_t n = millpond.blocks_(device, blocks.data(), blocks.size());
+      const bool all = n <= blocks.size();
+      blocks.resize(all ? n : n + n / 4);
+      if (all) break;
+    }
+    std::sort(blocks.begin(), blocks.end(),
+              [](const Block& a, const Block& b) { return a.address < b.address; });
+    return blocks;
   }
 
   static void* request(std::size_t size, DeviceIndex device, cudaStream_t stream, bool& lacking) {
@@ -362,16 +494,32 @@ class Allocator final : public CUDAAllocator {
     block.size = b.size_bytes;
     block.requested_size = b.requested_bytes;
     block.allocated = block.active = true;
+    block.context_when_allocated = trace->context_of(reinterpret_cast<const void*>(b.address));
     segment.blocks.push_back(std::move(block));
   }
 
   std::atomic<bool> initialized_{false};
   std::mutex lock_;
   std::vector<OutOfMemoryObserver> observers_;
+  std::vector<OomRejectionObserver> rejection_observers_;
+  std::unordered_map<DeviceIndex, std::uint64_t> spared_;  // requests that the device was spared
 };
 
 void release(void* ptr) {
-  if (ptr != nullptr) millpond.delete_(ptr);
+  if (ptr == nullptr) return;
+  if (!trace->watches()) return millpond.delete_(ptr);
+  auto call = trace->begin(true);
+  if (trace->tracks()) {
+    cudaPointerAttributes found{};
+    std::size_t size = 0;
+    (void)millpond.base_alloc_(ptr, &size);
+    const bool known = cudaPointerGetAttributes(&found, ptr) == cudaSuccess;
+    trace->tell(TraceEntry::FREE_REQUESTED, static_cast<DeviceIndex>(known ? found.device : -1),
+                reinterpret_cast<std::size_t>(ptr), size, nullptr, call.context);
+  }
+  trace->forget({ptr});
+  millpond.delete_(ptr);
+  trace->freed(std::move(call), ptr);
 }
 
 }  // namespace

@@ -36,6 +36,27 @@ struct Block {
   std::uint64_t address, size_bytes, requested_bytes, stream;
   std::uint64_t pool_first, pool_second;  // PyTorch's id of the pool; 0, 0: the default one
 };
+// An event of a history (millpond_history_event), of the device's own memory. The kinds that
+// PyTorch has no name for are left out.
+enum class EventKind : std::uint32_t {
+  kAlloc = 1,
+  kFreeRequested = 2,
+  kFreeCompleted = 3,
+  kFreeRefused = 4,
+  kSegmentAlloc = 5,
+  kSegmentFree = 6,
+  kSegmentMap = 7,
+  kSegmentUnmap = 8,
+  kOutOfMemory = 9,
+};
+struct Event {
+  std::uint64_t time_ns;  // of CLOCK_MONOTONIC
+  std::uint64_t address, size_bytes, stream;
+  std::uint64_t pool_first, pool_second;
+  std::uint32_t thread;  // gettid
+  EventKind kind;
+  bool at_once;  // a free that waited for nothing
+};
 }  // namespace millpond_torch
 
 extern "C" {
@@ -134,6 +155,28 @@ MILLPOND_TORCH_EXPORT void millpond_torch_copies_by_peer();
 // The uses of such a pool; 0: there is none.
 MILLPOND_TORCH_EXPORT int millpond_torch_pool_uses(int device, std::uint64_t first,
                                                    std::uint64_t second);
+// The layout of the blocks of PyTorch's pool as it is now, which the caller destroys.
+MILLPOND_TORCH_EXPORT int millpond_torch_checkpoint(int device, std::uint64_t first,
+                                                    std::uint64_t second, void** out);
+// Exactly the blocks of the checkpoint live in the pool again, at their addresses. Nobody else may
+// use the pool meanwhile. After a failure nothing has changed.
+MILLPOND_TORCH_EXPORT int millpond_torch_restore(int device, std::uint64_t first,
+                                                 std::uint64_t second, const void* checkpoint);
+MILLPOND_TORCH_EXPORT void millpond_torch_checkpoint_destroy(void* checkpoint);
+// From now on the devices in use, and those that come into use, keep so many of their newest
+// events. A second call may ask for more, upon which what was kept is given up. A device that has a
+// history already, as by MILLPOND_HISTORY, keeps that one.
+MILLPOND_TORCH_EXPORT int millpond_torch_history_start(std::size_t events);
+MILLPOND_TORCH_EXPORT void millpond_torch_history_stop();
+// Tells `each` the device's events, the oldest first, until it returns false; none without a
+// history.
+MILLPOND_TORCH_EXPORT int millpond_torch_history_read(
+    int device, bool (*each)(void* user_data, const millpond_torch::Event* event), void* user_data);
+// From now on `told` hears of each range of addresses of any device that gets memory (`added`), and
+// of each that is about to lose it; of those that are there already it does not. It must not call
+// Millpond. For good: there is one of them in a process.
+MILLPOND_TORCH_EXPORT int millpond_torch_on_segments(void (*told)(int device, bool added, void* ptr,
+                                                                  std::size_t size, bool mapped));
 // 0.
 MILLPOND_TORCH_EXPORT int millpond_torch_no();
 // Sets the tag of the memory that this thread allocates from now on; tags nest.
