@@ -4,8 +4,7 @@
 // (millpond_torch.build_native), since PyTorch's classes differ between releases.
 //
 // It calls libmillpond-torch.so, which has all state; this file only translates. trace.hpp has what
-// PyTorch knows of what happened. What it cannot do raises NotImplementedError, by its name: IPC
-// and checkpoints.
+// PyTorch knows of what happened, sharing.hpp what goes to other processes.
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "pluggable.hpp"
+#include "sharing.hpp"
 #include "trace.hpp"
 
 namespace {
@@ -44,7 +44,7 @@ struct Library {
   X(begin_allocate_to_pool) X(end_allocate_to_pool) X(release_pool) X(memory_stats)          \
   X(memory_stats_name) X(reset_accumulated) X(reset_peaks) X(memory) X(blocks) X(pool_hold)  \
   X(pool_uses) X(copies_by_peer) X(last_error) X(history_start) X(history_stop)              \
-  X(history_read) X(on_segments) X(checkpoint) X(restore) X(checkpoint_destroy)
+  X(history_read) X(on_segments) X(checkpoint) X(restore) X(checkpoint_destroy) X(export_size) X(export) X(import) X(import_close)
 // clang-format on
 #define MEMBER(name) decltype(&millpond_torch_##name) name##_;
   FUNCTIONS(MEMBER)
@@ -62,6 +62,7 @@ struct Library {
 };
 Library millpond;
 auto* const trace = new millpond_torch::Trace;  // never destroyed: tensors end with the process
+auto* const sharing = new millpond_torch::Sharing<Library>(millpond);
 /// A history that PyTorch sets no bound to; 64 bytes each, of which memory has what was written.
 constexpr std::size_t kMostEvents = std::size_t{1} << 22;
 
@@ -115,6 +116,7 @@ class Allocator final : public CUDAAllocator {
   bool isEnabled() const override { return true; }
   std::string name() override { return "millpond"; }
   void emptyCache(MempoolId_t) override {
+    sharing->close_late();
     if (!trace->enabled()) return millpond.reset_();
     auto call = trace->begin(true);
     millpond.reset_();
@@ -342,10 +344,11 @@ class Allocator final : public CUDAAllocator {
                      bool clear, const std::vector<std::string>& skipped) override {
     TORCH_CHECK(!enabled || when == RecordContext::NEVER || recorder != nullptr,
                 "there is nobody to record the frames");
+    most = std::min(most, kMostEvents);
     trace->record(enabled, recorder, most, when, clear, skipped);
     if (enabled) {
       // PyTorch's entries are up to two of an event.
-      check(millpond.history_start_(std::min(std::max<std::size_t>(most, 2), kMostEvents)));
+      check(millpond.history_start_(std::max<std::size_t>(most, 2)));
     } else {
       millpond.history_stop_();
     }
@@ -373,21 +376,18 @@ class Allocator final : public CUDAAllocator {
                 text);
   }
 
-  // ---- not here ----
+  // ---- other processes ----
 
-  ShareableHandle shareIpcHandle(void*) override {
-    not_implemented("sharing of tensors with other processes");
-    return {};
+  ShareableHandle shareIpcHandle(void* ptr) override {
+    std::size_t size = 0;
+    void* base = millpond.base_alloc_(ptr, &size);
+    return {static_cast<char*>(ptr) - static_cast<char*>(base), sharing->share(base)};
   }
-  std::shared_ptr<void> getIpcDevPtr(std::string) override {
-    not_implemented("sharing of tensors with other processes");
-    return nullptr;
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+    return sharing->open(current_device(), handle);
   }
 
  private:
-  static void not_implemented(const char* what) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "Millpond does not offer this to PyTorch: ", what);
-  }
   static void check(int status) { TORCH_CHECK(status == 0, millpond.last_error_()); }
 
   void* take(std::size_t size, DeviceIndex device, cudaStream_t stream) {
@@ -507,6 +507,7 @@ class Allocator final : public CUDAAllocator {
 
 void release(void* ptr) {
   if (ptr == nullptr) return;
+  sharing->freeing(ptr);
   if (!trace->watches()) return millpond.delete_(ptr);
   auto call = trace->begin(true);
   if (trace->tracks()) {

@@ -163,6 +163,16 @@ MILLPOND_TORCH_EXPORT int millpond_torch_checkpoint(int device, std::uint64_t fi
 MILLPOND_TORCH_EXPORT int millpond_torch_restore(int device, std::uint64_t first,
                                                  std::uint64_t second, const void* checkpoint);
 MILLPOND_TORCH_EXPORT void millpond_torch_checkpoint_destroy(void* checkpoint);
+// What another process needs to open the block that begins at `ptr`, as millpond_export, _import
+// and _import_close say. The caller closes the descriptors.
+MILLPOND_TORCH_EXPORT int millpond_torch_export_size(const void* ptr, std::size_t* info_bytes,
+                                                     std::size_t* fd_count);
+MILLPOND_TORCH_EXPORT int millpond_torch_export(const void* ptr, void* info, std::size_t info_bytes,
+                                                int* fds, std::size_t fd_count);
+MILLPOND_TORCH_EXPORT int millpond_torch_import(int device, const void* info,
+                                                std::size_t info_bytes, const int* fds,
+                                                std::size_t fd_count, void** out);
+MILLPOND_TORCH_EXPORT int millpond_torch_import_close(void* ptr);
 // From now on the devices in use, and those that come into use, keep so many of their newest
 // events. A second call may ask for more, upon which what was kept is given up. A device that has a
 // history already, as by MILLPOND_HISTORY, keeps that one.

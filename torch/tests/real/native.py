@@ -128,11 +128,10 @@ def check_enable_after_pytorchs_own_was_used():
 
 def check_what_is_not_offered_says_so():
     torch = enabled()
-    held = device_bytes(torch, MIB)
-    for call in (lambda: held.untyped_storage()._share_cuda_(),):
+    for options in ({"use_on_oom": True}, {"no_split": True}):
         try:
-            call()
-        except (NotImplementedError, RuntimeError) as e:
-            assert "Millpond does not offer this" in str(e), e
+            torch.cuda.MemPool(**options)
+        except NotImplementedError as e:
+            assert "of Millpond" in str(e), e
         else:
             raise AssertionError("it is offered")
