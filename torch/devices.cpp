@@ -274,7 +274,11 @@ std::shared_ptr<Pool> Device::find(PoolId id) {
 std::shared_ptr<Pool> Device::make(PoolId id) {
   auto pool = std::make_shared<Pool>();
   pool->id = id;
-  if (failed(millpond_pool_create(device_, nullptr, &pool->pool))) {
+  const std::string name = name_of(id);
+  millpond_pool_options options{};
+  options.struct_size = sizeof options;
+  options.name = name.c_str();
+  if (failed(millpond_pool_create(device_, &options, &pool->pool))) {
     throw Refused("Millpond cannot make a pool: " + last_error());
   }
   if (failed(millpond_capture_keep(pool->pool, &pool->kept))) {

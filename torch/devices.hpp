@@ -40,6 +40,10 @@ struct Recording {
 };
 Recording recording(Stream stream);
 
+/// What Millpond calls a pool of PyTorch's, and back.
+std::string name_of(PoolId id);
+bool id_of_name(const std::string& name, PoolId& out);
+
 /// A pool that PyTorch named.
 struct Pool {
   PoolId id;

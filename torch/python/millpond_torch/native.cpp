@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -35,6 +36,8 @@ using c10::DeviceIndex;
 using c10::MempoolId_t;
 using c10::CachingDeviceAllocator::DeviceStats;
 using millpond_torch::Block;
+using millpond_torch::Segment;
+using millpond_torch::SegmentBlock;
 
 /// The functions of libmillpond-torch.so, by their names without the prefix.
 struct Library {
@@ -44,7 +47,7 @@ struct Library {
   X(begin_allocate_to_pool) X(end_allocate_to_pool) X(release_pool) X(memory_stats)          \
   X(memory_stats_name) X(reset_accumulated) X(reset_peaks) X(memory) X(blocks) X(pool_hold)  \
   X(pool_uses) X(copies_by_peer) X(last_error) X(history_start) X(history_stop)              \
-  X(history_read) X(on_segments) X(checkpoint) X(restore) X(checkpoint_destroy) X(export_size) X(export) X(import) X(import_close)
+  X(history_read) X(on_segments) X(checkpoint) X(restore) X(checkpoint_destroy) X(export_size) X(export) X(import) X(import_close) X(segments)
 // clang-format on
 #define MEMBER(name) decltype(&millpond_torch_##name) name##_;
   FUNCTIONS(MEMBER)
@@ -80,18 +83,24 @@ class Allocator final : public CUDAAllocator {
 
   DataPtr allocate(std::size_t size) override {
     const DeviceIndex device = current_device();
+    if (!caches_) {
+      void* plain = size != 0 ? take_plain(size) : nullptr;
+      return {plain, plain, &release_plain, c10::Device(c10::DeviceType::CUDA, device)};
+    }
     void* ptr = take(size, device, c10::cuda::getCurrentCUDAStream(device));
     return {ptr, ptr, &release, c10::Device(c10::DeviceType::CUDA, device)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  c10::DeleterFnPtr raw_deleter() const override { return caches_ ? &release : &release_plain; }
   void* raw_alloc(std::size_t size) override {
     const DeviceIndex device = current_device();
+    if (!caches_) return size != 0 ? take_plain(size) : nullptr;
     return take(size, device, c10::cuda::getCurrentCUDAStream(device));
   }
   void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override {
+    if (!caches_) return size != 0 ? take_plain(size) : nullptr;
     return take(size, current_device(), stream);
   }
-  void raw_delete(void* ptr) override { release(ptr); }
+  void raw_delete(void* ptr) override { caches_ ? release(ptr) : release_plain(ptr); }
   void copy_data(void* to, const void* from, std::size_t size) const override {
     C10_CUDA_CHECK(cudaMemcpy(to, from, size, cudaMemcpyDeviceToDevice));
   }
@@ -112,8 +121,9 @@ class Allocator final : public CUDAAllocator {
     initialized_ = true;
   }
   bool initialized() override { return initialized_; }
-  void enable(bool) override {}
-  bool isEnabled() const override { return true; }
+  /// Without the cache, for programs that look for their own mistakes: memory straight from CUDA.
+  void enable(bool cache) override { caches_ = cache; }
+  bool isEnabled() const override { return caches_; }
   std::string name() override { return "millpond"; }
   void emptyCache(MempoolId_t) override {
     sharing->close_late();
@@ -188,18 +198,14 @@ class Allocator final : public CUDAAllocator {
   }
   void resetPeakStats(DeviceIndex device) override { check(millpond.reset_peaks_(device)); }
 
-  /// Live blocks that lie side by side, of one stream and one pool, stand for a segment.
   SnapshotInfo snapshot(MempoolId_t pool, bool traces) override {
     SnapshotInfo out{};
     out.config_metadata.max_split_size = SIZE_MAX;  // none
     const DeviceIndex count = c10::cuda::device_count();
     out.device_traces.resize(static_cast<std::size_t>(count));
     for (DeviceIndex device = 0; device < count; ++device) {
-      for (const Block& b : live(device)) {
-        const MempoolId_t id{b.pool_first, b.pool_second};
-        if (pool != MempoolId_t{0, 0} && id != pool) continue;
-        add(out.segments, device, id, b);
-      }
+      Telling telling{&out, device, pool};
+      check(millpond.segments_(device, add, &telling));
     }
     if (!traces || !trace->enabled()) return out;
     for (DeviceIndex device = 0; device < count; ++device) {
@@ -392,11 +398,22 @@ class Allocator final : public CUDAAllocator {
 
   void* take(std::size_t size, DeviceIndex device, cudaStream_t stream) {
     if (size == 0) return nullptr;
+    TORCH_CHECK_WITH(OutOfMemoryError, size < (std::size_t{1} << 60),
+                     "CUDA out of memory. Tried to allocate more than 1EB memory.");
     if (!trace->watches()) return find(size, device, stream);
     auto call = trace->begin(false);
     void* ptr = find(size, device, stream, call.context);
     trace->allocated(std::move(call), device, ptr, size, stream);
     return ptr;
+  }
+
+  static void* take_plain(std::size_t size) {
+    void* ptr = nullptr;
+    C10_CUDA_CHECK(cudaMalloc(&ptr, size));
+    return ptr;
+  }
+  static void release_plain(void* ptr) {
+    if (ptr != nullptr) C10_CUDA_CHECK_WARN(cudaFree(ptr));
   }
 
   void* find(std::size_t size, DeviceIndex device, cudaStream_t stream,
@@ -438,8 +455,10 @@ class Allocator final : public CUDAAllocator {
     for (const auto& observer : observers) observer(device, held, total, free);
     c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size), held, total - free,
                                      c10::Device(c10::DeviceType::CUDA, device));
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", size,
-                     " bytes on GPU ", static_cast<int>(device), " with Millpond: ", why);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
+                     with_unit(size), ". GPU ", static_cast<int>(device),
+                     " has a total capacity of ", with_unit(total), " of which ", with_unit(free),
+                     " is free. With Millpond: ", why);
   }
 
   /// The live blocks of a device, in the order of their addresses.
@@ -454,6 +473,17 @@ class Allocator final : public CUDAAllocator {
     std::sort(blocks.begin(), blocks.end(),
               [](const Block& a, const Block& b) { return a.address < b.address; });
     return blocks;
+  }
+
+  static std::string with_unit(std::uint64_t bytes) {
+    static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB"};
+    if (bytes <= 1024) return std::to_string(bytes) + " bytes";
+    double value = static_cast<double>(bytes) / 1024;
+    int unit = 0;
+    for (; unit < 2 && value > 1024; ++unit) value /= 1024;
+    char text[64];
+    std::snprintf(text, sizeof text, "%.2f %s", value, kUnits[unit]);
+    return text;
   }
 
   static void* request(std::size_t size, DeviceIndex device, cudaStream_t stream, bool& lacking) {
@@ -471,34 +501,42 @@ class Allocator final : public CUDAAllocator {
     return out;
   }
 
-  static void add(std::vector<SegmentInfo>& segments, DeviceIndex device, MempoolId_t pool,
-                  const Block& b) {
-    void* stream = reinterpret_cast<void*>(b.stream);
-    if (segments.empty() || segments.back().device != device || segments.back().stream != stream ||
-        segments.back().owner_private_pool_id != pool ||
-        segments.back().address + segments.back().total_size != b.address) {
-      SegmentInfo fresh;
-      fresh.device = device;
-      fresh.address = b.address;
-      fresh.stream = stream;
-      fresh.is_large = true;
-      fresh.owner_private_pool_id = pool;
-      segments.push_back(std::move(fresh));
+  struct Telling {
+    SnapshotInfo* out;
+    DeviceIndex device;
+    MempoolId_t wanted;  // 0, 0: all of them
+  };
+  static void add(void* user_data, const Segment* s, const SegmentBlock* blocks) {
+    const auto& telling = *static_cast<Telling*>(user_data);
+    const MempoolId_t pool{s->pool_first, s->pool_second};
+    if (s->sleeps || (telling.wanted != MempoolId_t{0, 0} && telling.wanted != pool)) return;
+    SegmentInfo segment;
+    segment.device = telling.device;
+    segment.address = s->address;
+    segment.total_size = s->size_bytes;
+    segment.stream = reinterpret_cast<void*>(s->stream);
+    segment.is_large = !s->small;
+    segment.is_expandable = s->mapped;
+    segment.owner_private_pool_id = pool;
+    for (const SegmentBlock* b = blocks; b != blocks + s->blocks; ++b) {
+      BlockInfo block;
+      block.size = b->span_bytes;  // PyTorch's tools add these up to find the next one
+      block.requested_size = b->requested_bytes;
+      block.allocated = b->live;
+      block.active = b->live || b->waiting;
+      if (block.active) {
+        block.context_when_allocated = trace->context_of(reinterpret_cast<void*>(b->address));
+        segment.active_size += b->size_bytes;
+        segment.requested_size += b->requested_bytes;
+      }
+      if (block.allocated) segment.allocated_size += b->size_bytes;
+      segment.blocks.push_back(std::move(block));
     }
-    SegmentInfo& segment = segments.back();
-    segment.total_size += b.size_bytes;
-    segment.allocated_size += b.size_bytes;
-    segment.active_size += b.size_bytes;
-    segment.requested_size += b.requested_bytes;
-    BlockInfo block;
-    block.size = b.size_bytes;
-    block.requested_size = b.requested_bytes;
-    block.allocated = block.active = true;
-    block.context_when_allocated = trace->context_of(reinterpret_cast<const void*>(b.address));
-    segment.blocks.push_back(std::move(block));
+    telling.out->segments.push_back(std::move(segment));
   }
 
   std::atomic<bool> initialized_{false};
+  std::atomic<bool> caches_{true};
   std::mutex lock_;
   std::vector<OutOfMemoryObserver> observers_;
   std::vector<OomRejectionObserver> rejection_observers_;

@@ -36,6 +36,21 @@ struct Block {
   std::uint64_t address, size_bytes, requested_bytes, stream;
   std::uint64_t pool_first, pool_second;  // PyTorch's id of the pool; 0, 0: the default one
 };
+// Memory of one stream and one pool, side by side.
+struct Segment {
+  std::uint64_t address, size_bytes, stream;
+  std::uint64_t pool_first, pool_second;  // as in Block
+  std::size_t blocks;
+  bool mapped;  // memory is mapped there; else it was taken by one call
+  bool small;   // for blocks that lie in chunks
+  bool sleeps;  // it has addresses and no memory
+};
+// A part of a segment: a live block, a freed one that waits, or neither, which is free.
+struct SegmentBlock {
+  std::uint64_t address, size_bytes, requested_bytes;
+  std::uint64_t span_bytes;  // up to the next one
+  bool live, waiting;
+};
 // An event of a history (millpond_history_event), of the device's own memory. The kinds that
 // PyTorch has no name for are left out.
 enum class EventKind : std::uint32_t {
@@ -144,6 +159,13 @@ MILLPOND_TORCH_EXPORT int millpond_torch_reset_peaks(int device);
 // The live blocks, at most `room` of them; how many there are in all.
 MILLPOND_TORCH_EXPORT std::size_t millpond_torch_blocks(int device, millpond_torch::Block* out,
                                                         std::size_t room);
+// Tells `each` all memory of a device at one moment, segment by segment; none of a device that is
+// not in use. With no lock held.
+MILLPOND_TORCH_EXPORT int millpond_torch_segments(
+    int device,
+    void (*each)(void* user_data, const millpond_torch::Segment* segment,
+                 const millpond_torch::SegmentBlock* blocks),
+    void* user_data);
 // One use more of a pool that has PyTorch's id, which is made if there is none; and one use less.
 MILLPOND_TORCH_EXPORT int millpond_torch_pool_hold(int device, std::uint64_t first,
                                                    std::uint64_t second);
