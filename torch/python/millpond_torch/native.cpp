@@ -11,7 +11,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <atomic>
@@ -24,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "library.hpp"
 #include "pluggable.hpp"
 #include "sharing.hpp"
 #include "trace.hpp"
@@ -36,33 +36,10 @@ using c10::DeviceIndex;
 using c10::MempoolId_t;
 using c10::CachingDeviceAllocator::DeviceStats;
 using millpond_torch::Block;
+using millpond_torch::Library;
 using millpond_torch::Segment;
 using millpond_torch::SegmentBlock;
 
-/// The functions of libmillpond-torch.so, by their names without the prefix.
-struct Library {
-// clang-format off
-#define FUNCTIONS(X)                                                                         \
-  X(request) X(delete) X(init) X(reset) X(memory_fraction) X(base_alloc) X(record_stream)    \
-  X(begin_allocate_to_pool) X(end_allocate_to_pool) X(release_pool) X(memory_stats)          \
-  X(memory_stats_name) X(reset_accumulated) X(reset_peaks) X(memory) X(blocks) X(pool_hold)  \
-  X(pool_uses) X(copies_by_peer) X(last_error) X(history_start) X(history_stop)              \
-  X(history_read) X(on_segments) X(checkpoint) X(restore) X(checkpoint_destroy) X(export_size) X(export) X(import) X(import_close) X(segments)
-// clang-format on
-#define MEMBER(name) decltype(&millpond_torch_##name) name##_;
-  FUNCTIONS(MEMBER)
-
-  bool load(const char* path) {
-    void* file = dlopen(path, RTLD_NOW);
-    bool all = file != nullptr;
-#define FIND(name)                                                                               \
-  name##_ =                                                                                      \
-      all ? reinterpret_cast<decltype(name##_)>(dlsym(file, "millpond_torch_" #name)) : nullptr; \
-  all = all && name##_ != nullptr;
-    FUNCTIONS(FIND)
-    return all;
-  }
-};
 Library millpond;
 auto* const trace = new millpond_torch::Trace;  // never destroyed: tensors end with the process
 auto* const sharing = new millpond_torch::Sharing<Library>(millpond);
@@ -70,6 +47,29 @@ auto* const sharing = new millpond_torch::Sharing<Library>(millpond);
 constexpr std::size_t kMostEvents = std::size_t{1} << 22;
 
 void release(void* ptr);
+
+/// The bytes of the block that begins there.
+std::size_t size_of(void* ptr) {
+  std::size_t size = 0;
+  (void)millpond.base_alloc_(ptr, &size);
+  return size;
+}
+
+/// The device of an address.
+DeviceIndex device_of(const void* ptr) {
+  cudaPointerAttributes found{};
+  const bool known = cudaPointerGetAttributes(&found, ptr) == cudaSuccess;
+  return static_cast<DeviceIndex>(known ? found.device : -1);
+}
+
+/// Tells PyTorch's profiler of a block that has come, or gone (a negative size).
+void report(void* ptr, std::int64_t size, DeviceIndex device) {
+  millpond_torch::Stats s{};
+  s.struct_size = sizeof s;
+  (void)millpond.stats_(device, &s);
+  c10::reportMemoryUsageToProfiler(ptr, size, s.allocated_bytes.current, s.reserved_bytes.current,
+                                   c10::Device(c10::DeviceType::CUDA, device));
+}
 
 DeviceIndex current_device() {
   DeviceIndex device = -1;
@@ -125,12 +125,17 @@ class Allocator final : public CUDAAllocator {
   void enable(bool cache) override { caches_ = cache; }
   bool isEnabled() const override { return caches_; }
   std::string name() override { return "millpond"; }
-  void emptyCache(MempoolId_t) override {
+  /// Of a pool: where it has ended, as MemPool asks when it goes. What a living one has is its own.
+  void emptyCache(MempoolId_t pool) override {
     sharing->close_late();
-    if (!trace->enabled()) return millpond.reset_();
-    auto call = trace->begin(true);
-    millpond.reset_();
-    trace->called(std::move(call));
+    const bool noted = trace->enabled();
+    auto call = noted ? trace->begin(true) : millpond_torch::Trace::Call{};
+    if (pool == MempoolId_t{0, 0}) {
+      millpond.reset_();
+    } else {
+      millpond.sweep_();
+    }
+    if (noted) trace->called(std::move(call));
   }
   double getMemoryFraction(DeviceIndex device) override {
     const auto numbers = stats_of(device);
@@ -400,10 +405,12 @@ class Allocator final : public CUDAAllocator {
     if (size == 0) return nullptr;
     TORCH_CHECK_WITH(OutOfMemoryError, size < (std::size_t{1} << 60),
                      "CUDA out of memory. Tried to allocate more than 1EB memory.");
-    if (!trace->watches()) return find(size, device, stream);
+    const bool profiled = c10::memoryProfilingEnabled();
+    if (!trace->watches() && !profiled) return find(size, device, stream);
     auto call = trace->begin(false);
     void* ptr = find(size, device, stream, call.context);
-    trace->allocated(std::move(call), device, ptr, size, stream);
+    if (trace->watches()) trace->allocated(std::move(call), device, ptr, size, stream);
+    if (profiled) report(ptr, static_cast<std::int64_t>(size_of(ptr)), device);
     return ptr;
   }
 
@@ -546,19 +553,18 @@ class Allocator final : public CUDAAllocator {
 void release(void* ptr) {
   if (ptr == nullptr) return;
   sharing->freeing(ptr);
-  if (!trace->watches()) return millpond.delete_(ptr);
+  const bool profiled = c10::memoryProfilingEnabled();
+  if (!trace->watches() && !profiled) return millpond.delete_(ptr);
+  const bool wanted = profiled || trace->tracks();
+  const DeviceIndex device = wanted ? device_of(ptr) : DeviceIndex{-1};
+  const std::size_t size = wanted ? size_of(ptr) : 0;
   auto call = trace->begin(true);
-  if (trace->tracks()) {
-    cudaPointerAttributes found{};
-    std::size_t size = 0;
-    (void)millpond.base_alloc_(ptr, &size);
-    const bool known = cudaPointerGetAttributes(&found, ptr) == cudaSuccess;
-    trace->tell(TraceEntry::FREE_REQUESTED, static_cast<DeviceIndex>(known ? found.device : -1),
-                reinterpret_cast<std::size_t>(ptr), size, nullptr, call.context);
-  }
+  trace->tell(TraceEntry::FREE_REQUESTED, device, reinterpret_cast<std::size_t>(ptr), size, nullptr,
+              call.context);
   trace->forget({ptr});
   millpond.delete_(ptr);
   trace->freed(std::move(call), ptr);
+  if (profiled) report(ptr, -static_cast<std::int64_t>(size), device);
 }
 
 }  // namespace
@@ -571,7 +577,7 @@ extern "C" __attribute__((visibility("default"))) int millpond_native_install(co
   static auto* const ours = new Allocator;  // never destroyed: tensors end with the process
   millpond.copies_by_peer_();
   ours->init(device_count);
-  c10::SetAllocator(c10::DeviceType::CUDA, ours, 0);
+  c10::SetAllocator(c10::DeviceType::CUDA, ours, 255);  // whatever priority has the one in place
   c10::cuda::CUDACachingAllocator::allocator.store(ours);
   return 1;
 }

@@ -117,6 +117,8 @@ MILLPOND_TORCH_EXPORT void millpond_torch_segment_free(void* ptr, ssize_t size, 
 MILLPOND_TORCH_EXPORT void millpond_torch_init(int device_count);
 // torch.cuda.empty_cache(): unused memory of all devices goes back.
 MILLPOND_TORCH_EXPORT void millpond_torch_reset();
+// As much of it as ended pools without live blocks have, which becomes ordinary free memory.
+MILLPOND_TORCH_EXPORT void millpond_torch_sweep();
 // The share of the device's total memory, 0 to 1, that is the most from now on.
 MILLPOND_TORCH_EXPORT void millpond_torch_memory_fraction(double fraction, int device);
 // The start of the block that holds `ptr`, and its bytes.
