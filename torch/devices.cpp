@@ -172,7 +172,9 @@ Device* device_at(int ordinal) {
   admit(*made);
   // Release: who finds the device sees what it consists of.
   state().devices[static_cast<std::size_t>(ordinal)].store(made.get(), std::memory_order_release);
-  return made.release();
+  Device* const opened = made.release();
+  begin_histories(*opened, ordinal);
+  return opened;
 }
 
 std::shared_ptr<Pool> Device::pool_for(Stream stream) {
@@ -272,7 +274,11 @@ std::shared_ptr<Pool> Device::find(PoolId id) {
 std::shared_ptr<Pool> Device::make(PoolId id) {
   auto pool = std::make_shared<Pool>();
   pool->id = id;
-  if (failed(millpond_pool_create(device_, nullptr, &pool->pool))) {
+  const std::string name = name_of(id);
+  millpond_pool_options options{};
+  options.struct_size = sizeof options;
+  options.name = name.c_str();
+  if (failed(millpond_pool_create(device_, &options, &pool->pool))) {
     throw Refused("Millpond cannot make a pool: " + last_error());
   }
   if (failed(millpond_capture_keep(pool->pool, &pool->kept))) {
@@ -306,6 +312,11 @@ void Device::hold(PoolId id) {
   std::shared_ptr<Pool> pool = find(id);
   if (pool == nullptr) pool = make(id);
   pool->uses += 1;
+}
+
+std::shared_ptr<Pool> Device::named(PoolId id) {
+  std::lock_guard<std::mutex> held(lock_);
+  return find(id);
 }
 
 int Device::uses(PoolId id) {

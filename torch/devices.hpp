@@ -40,6 +40,10 @@ struct Recording {
 };
 Recording recording(Stream stream);
 
+/// What Millpond calls a pool of PyTorch's, and back.
+std::string name_of(PoolId id);
+bool id_of_name(const std::string& name, PoolId& out);
+
 /// A pool that PyTorch named.
 struct Pool {
   PoolId id;
@@ -64,6 +68,8 @@ class Device {
   void begin(PoolId id, Filter filter);
   /// One more use of the pool. Throws Refused.
   void hold(PoolId id);
+  /// The pool of this id; NULL: there is none.
+  std::shared_ptr<Pool> named(PoolId id);
   /// How many uses the pool has.
   int uses(PoolId id);
   /// The pool's latest filter goes. False: it has none.
@@ -121,6 +127,9 @@ class Device {
 class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+/// Begins what was asked of every device (history.cpp) on one that has just been opened.
+void begin_histories(Device& device, int ordinal);
 
 /// Devices that do not reach each other may have mapped memory, too.
 void map_always();

@@ -209,6 +209,15 @@ void millpond_torch_reset() {
   });
 }
 
+void millpond_torch_sweep() {
+  guard(0, [] {
+    for (int ordinal = 0; ordinal < device_limit(); ++ordinal) {
+      if (Device* device = open_device(ordinal)) device->sweep();
+    }
+    return 0;
+  });
+}
+
 void millpond_torch_memory_fraction(double fraction, int device) {
   guard(0, [&] {
     Device* on = device_at(device);

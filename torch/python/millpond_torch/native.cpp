@@ -3,19 +3,19 @@
 // work as they do with PyTorch's. Built on the user's machine against the PyTorch that is there
 // (millpond_torch.build_native), since PyTorch's classes differ between releases.
 //
-// It calls libmillpond-torch.so, which has all state; this file only translates. What it cannot do
-// raises NotImplementedError, by its name: history, IPC and checkpoints.
+// It calls libmillpond-torch.so, which has all state; this file only translates. trace.hpp has what
+// PyTorch knows of what happened, sharing.hpp what goes to other processes.
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -23,7 +23,10 @@
 #include <utility>
 #include <vector>
 
+#include "library.hpp"
 #include "pluggable.hpp"
+#include "sharing.hpp"
+#include "trace.hpp"
 
 namespace {
 
@@ -33,33 +36,40 @@ using c10::DeviceIndex;
 using c10::MempoolId_t;
 using c10::CachingDeviceAllocator::DeviceStats;
 using millpond_torch::Block;
+using millpond_torch::Library;
+using millpond_torch::Segment;
+using millpond_torch::SegmentBlock;
 
-/// The functions of libmillpond-torch.so, by their names without the prefix.
-struct Library {
-// clang-format off
-#define FUNCTIONS(X)                                                                         \
-  X(request) X(delete) X(init) X(reset) X(memory_fraction) X(base_alloc) X(record_stream)    \
-  X(begin_allocate_to_pool) X(end_allocate_to_pool) X(release_pool) X(memory_stats)          \
-  X(memory_stats_name) X(reset_accumulated) X(reset_peaks) X(memory) X(blocks) X(pool_hold)  \
-  X(pool_uses) X(copies_by_peer) X(last_error)
-// clang-format on
-#define MEMBER(name) decltype(&millpond_torch_##name) name##_;
-  FUNCTIONS(MEMBER)
-
-  bool load(const char* path) {
-    void* file = dlopen(path, RTLD_NOW);
-    bool all = file != nullptr;
-#define FIND(name)                                                                               \
-  name##_ =                                                                                      \
-      all ? reinterpret_cast<decltype(name##_)>(dlsym(file, "millpond_torch_" #name)) : nullptr; \
-  all = all && name##_ != nullptr;
-    FUNCTIONS(FIND)
-    return all;
-  }
-};
 Library millpond;
+auto* const trace = new millpond_torch::Trace;  // never destroyed: tensors end with the process
+auto* const sharing = new millpond_torch::Sharing<Library>(millpond);
+/// A history that PyTorch sets no bound to; 64 bytes each, of which memory has what was written.
+constexpr std::size_t kMostEvents = std::size_t{1} << 22;
 
 void release(void* ptr);
+
+/// The bytes of the block that begins there.
+std::size_t size_of(void* ptr) {
+  std::size_t size = 0;
+  (void)millpond.base_alloc_(ptr, &size);
+  return size;
+}
+
+/// The device of an address.
+DeviceIndex device_of(const void* ptr) {
+  cudaPointerAttributes found{};
+  const bool known = cudaPointerGetAttributes(&found, ptr) == cudaSuccess;
+  return static_cast<DeviceIndex>(known ? found.device : -1);
+}
+
+/// Tells PyTorch's profiler of a block that has come, or gone (a negative size).
+void report(void* ptr, std::int64_t size, DeviceIndex device) {
+  millpond_torch::Stats s{};
+  s.struct_size = sizeof s;
+  (void)millpond.stats_(device, &s);
+  c10::reportMemoryUsageToProfiler(ptr, size, s.allocated_bytes.current, s.reserved_bytes.current,
+                                   c10::Device(c10::DeviceType::CUDA, device));
+}
 
 DeviceIndex current_device() {
   DeviceIndex device = -1;
@@ -73,18 +83,24 @@ class Allocator final : public CUDAAllocator {
 
   DataPtr allocate(std::size_t size) override {
     const DeviceIndex device = current_device();
+    if (!caches_) {
+      void* plain = size != 0 ? take_plain(size) : nullptr;
+      return {plain, plain, &release_plain, c10::Device(c10::DeviceType::CUDA, device)};
+    }
     void* ptr = take(size, device, c10::cuda::getCurrentCUDAStream(device));
     return {ptr, ptr, &release, c10::Device(c10::DeviceType::CUDA, device)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  c10::DeleterFnPtr raw_deleter() const override { return caches_ ? &release : &release_plain; }
   void* raw_alloc(std::size_t size) override {
     const DeviceIndex device = current_device();
+    if (!caches_) return size != 0 ? take_plain(size) : nullptr;
     return take(size, device, c10::cuda::getCurrentCUDAStream(device));
   }
   void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override {
+    if (!caches_) return size != 0 ? take_plain(size) : nullptr;
     return take(size, current_device(), stream);
   }
-  void raw_delete(void* ptr) override { release(ptr); }
+  void raw_delete(void* ptr) override { caches_ ? release(ptr) : release_plain(ptr); }
   void copy_data(void* to, const void* from, std::size_t size) const override {
     C10_CUDA_CHECK(cudaMemcpy(to, from, size, cudaMemcpyDeviceToDevice));
   }
@@ -105,10 +121,22 @@ class Allocator final : public CUDAAllocator {
     initialized_ = true;
   }
   bool initialized() override { return initialized_; }
-  void enable(bool) override {}
-  bool isEnabled() const override { return true; }
+  /// Without the cache, for programs that look for their own mistakes: memory straight from CUDA.
+  void enable(bool cache) override { caches_ = cache; }
+  bool isEnabled() const override { return caches_; }
   std::string name() override { return "millpond"; }
-  void emptyCache(MempoolId_t) override { millpond.reset_(); }
+  /// Of a pool: where it has ended, as MemPool asks when it goes. What a living one has is its own.
+  void emptyCache(MempoolId_t pool) override {
+    sharing->close_late();
+    const bool noted = trace->enabled();
+    auto call = noted ? trace->begin(true) : millpond_torch::Trace::Call{};
+    if (pool == MempoolId_t{0, 0}) {
+      millpond.reset_();
+    } else {
+      millpond.sweep_();
+    }
+    if (noted) trace->called(std::move(call));
+  }
   double getMemoryFraction(DeviceIndex device) override {
     const auto numbers = stats_of(device);
     const std::uint64_t limit = numbers.at("limit_bytes");
@@ -175,27 +203,27 @@ class Allocator final : public CUDAAllocator {
   }
   void resetPeakStats(DeviceIndex device) override { check(millpond.reset_peaks_(device)); }
 
-  /// Live blocks that lie side by side, of one stream and one pool, stand for a segment.
-  SnapshotInfo snapshot(MempoolId_t pool, bool) override {
-    SnapshotInfo out;
+  SnapshotInfo snapshot(MempoolId_t pool, bool traces) override {
+    SnapshotInfo out{};
+    out.config_metadata.max_split_size = SIZE_MAX;  // none
     const DeviceIndex count = c10::cuda::device_count();
     out.device_traces.resize(static_cast<std::size_t>(count));
     for (DeviceIndex device = 0; device < count; ++device) {
-      std::vector<Block> blocks(1024);
-      for (std::size_t n; (n = millpond.blocks_(device, blocks.data(), blocks.size())) != 0;) {
-        const bool all = n <= blocks.size();
-        blocks.resize(all ? n : n + n / 4);
-        if (all) break;
-      }
-      if (millpond.blocks_(device, nullptr, 0) == 0) continue;
-      std::sort(blocks.begin(), blocks.end(),
-                [](const Block& a, const Block& b) { return a.address < b.address; });
-      for (const Block& b : blocks) {
-        const MempoolId_t id{b.pool_first, b.pool_second};
-        if (b.size_bytes == 0 || (pool != MempoolId_t{0, 0} && id != pool)) continue;
-        add(out.segments, device, id, b);
-      }
+      Telling telling{&out, device, pool};
+      check(millpond.segments_(device, add, &telling));
     }
+    if (!traces || !trace->enabled()) return out;
+    for (DeviceIndex device = 0; device < count; ++device) {
+      out.device_traces[static_cast<std::size_t>(device)] =
+          trace->entries(device, millpond.history_read_);
+      // For the next one to tell, as PyTorch does it.
+      std::size_t active = 0;
+      for (const auto& segment : out.segments) {
+        if (segment.device == device) active += segment.active_size;
+      }
+      trace->mark(TraceEntry::SNAPSHOT, device, 0, active, "");
+    }
+    out.external_annotations = trace->annotations();
     return out;
   }
 
@@ -229,6 +257,59 @@ class Allocator final : public CUDAAllocator {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "a MemPool of Millpond has no segments to keep whole");
   }
 
+  /// A layout of a pool's blocks, as torch.compile's trees of graphs take them.
+  struct Checkpoint final : AllocatorState {
+    explicit Checkpoint(MempoolId_t of) : pool(of) {}
+    Checkpoint(const Checkpoint&) = delete;
+    Checkpoint& operator=(const Checkpoint&) = delete;
+    ~Checkpoint() override { millpond.checkpoint_destroy_(handle); }
+    MempoolId_t pool;
+    void* handle = nullptr;
+  };
+  std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device,
+                                                     MempoolId_t pool) override {
+    auto state = std::make_shared<Checkpoint>(pool);
+    check(millpond.checkpoint_(device, pool.first, pool.second, &state->handle));
+    return state;
+  }
+  /// PyTorch counts every block that lived before as freed, and every one that lives afterwards as
+  /// allocated; those that stay are both.
+  CheckpointDelta setCheckpointPoolState(DeviceIndex device,
+                                         std::shared_ptr<AllocatorState> state) override {
+    const auto* checkpoint = dynamic_cast<const Checkpoint*>(state.get());
+    TORCH_CHECK(checkpoint != nullptr, "the checkpoint is not one of Millpond");
+    const MempoolId_t pool = checkpoint->pool;
+    CheckpointDelta delta;
+    std::unordered_set<void*> gone;
+    for (const Block& b : live(device)) {
+      if (MempoolId_t{b.pool_first, b.pool_second} != pool) continue;
+      delta.ptrs_freed.push_back(reinterpret_cast<void*>(b.address));
+      gone.insert(delta.ptrs_freed.back());
+    }
+    check(millpond.restore_(device, pool.first, pool.second, checkpoint->handle));
+    for (const Block& b : live(device)) {
+      if (MempoolId_t{b.pool_first, b.pool_second} != pool) continue;
+      auto* ptr = reinterpret_cast<void*>(b.address);
+      gone.erase(ptr);
+      delta.dataptrs_allocd.emplace_back(ptr, ptr, &release,
+                                         c10::Device(c10::DeviceType::CUDA, device));
+    }
+    trace->forget({gone.begin(), gone.end()});
+    return delta;
+  }
+  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
+                                const std::unordered_set<void*>& expected) override {
+    TORCH_CHECK(millpond.pool_uses_(device, pool.first, pool.second) != 0,
+                "there is no such pool on GPU ", static_cast<int>(device));
+    std::size_t found = 0;
+    for (const Block& b : live(device)) {
+      if (MempoolId_t{b.pool_first, b.pool_second} != pool) continue;
+      if (expected.count(reinterpret_cast<void*>(b.address)) == 0) return false;
+      ++found;
+    }
+    return found == expected.size();
+  }
+
   // ---- several devices ----
 
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override {
@@ -253,45 +334,97 @@ class Allocator final : public CUDAAllocator {
     std::lock_guard<std::mutex> held(lock_);
     observers_.push_back(std::move(observer));
   }
-  void attachOomRejectionObserver(OomRejectionObserver) override {
-    not_implemented("attachOomRejectionObserver");
+  /// A request that the device was spared, since it had too little (`throw_on_cudamalloc_oom`).
+  void attachOomRejectionObserver(OomRejectionObserver observer) override {
+    std::lock_guard<std::mutex> held(lock_);
+    rejection_observers_.push_back(std::move(observer));
   }
-  void attachAllocatorTraceTracker(AllocatorTraceTracker) override {
-    not_implemented("attachAllocatorTraceTracker");
+  /// Hears of requests, frees and segments, from the thread that does it.
+  void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override {
+    trace->track(std::move(tracker));
+    check(millpond.on_segments_([](int device, bool added, void* ptr, std::size_t size, bool maps) {
+      trace->tell(added  ? (maps ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC)
+                  : maps ? TraceEntry::SEGMENT_UNMAP
+                         : TraceEntry::SEGMENT_FREE,
+                  static_cast<DeviceIndex>(device), reinterpret_cast<std::size_t>(ptr), size,
+                  nullptr);
+    }));
   }
-  bool isHistoryEnabled() override { return false; }
-  void recordHistory(bool enabled, CreateContextFn, std::size_t, RecordContext, bool,
-                     const std::vector<std::string>&) override {
-    if (enabled) not_implemented("the memory history; MILLPOND_HISTORY=file keeps Millpond's own");
+  bool isHistoryEnabled() override { return trace->enabled(); }
+  void recordHistory(bool enabled, CreateContextFn recorder, std::size_t most, RecordContext when,
+                     bool clear, const std::vector<std::string>& skipped) override {
+    TORCH_CHECK(!enabled || when == RecordContext::NEVER || recorder != nullptr,
+                "there is nobody to record the frames");
+    most = std::min(most, kMostEvents);
+    trace->record(enabled, recorder, most, when, clear, skipped);
+    if (enabled) {
+      // PyTorch's entries are up to two of an event.
+      check(millpond.history_start_(std::max<std::size_t>(most, 2)));
+    } else {
+      millpond.history_stop_();
+    }
+  }
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr) override {
+    return trace->context_of(ptr);
+  }
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& all) override {
+    if (trace->enabled()) trace->annotate(current_device(), all);
+  }
+  void pushCompileContext(std::string& text) override {
+    millpond_torch::words().compiling.push_back(text);
+  }
+  void popCompileContext() override {
+    auto& all = millpond_torch::words().compiling;
+    if (!all.empty()) all.pop_back();
+  }
+  bool supportsUserMetadata() override { return true; }
+  void setUserMetadata(const std::string& text) override {
+    millpond_torch::words().metadata = text;
+  }
+  std::string getUserMetadata() override { return millpond_torch::words().metadata; }
+  void annotateMemory(const void* ptr, const std::string& text) override {
+    trace->mark(TraceEntry::ANNOTATE, current_device(), reinterpret_cast<std::size_t>(ptr), 0,
+                text);
   }
 
-  // ---- not here ----
+  // ---- other processes ----
 
-  ShareableHandle shareIpcHandle(void*) override {
-    not_implemented("sharing of tensors with other processes");
-    return {};
+  ShareableHandle shareIpcHandle(void* ptr) override {
+    std::size_t size = 0;
+    void* base = millpond.base_alloc_(ptr, &size);
+    return {static_cast<char*>(ptr) - static_cast<char*>(base), sharing->share(base)};
   }
-  std::shared_ptr<void> getIpcDevPtr(std::string) override {
-    not_implemented("sharing of tensors with other processes");
-    return nullptr;
-  }
-  std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex, MempoolId_t) override {
-    not_implemented("checkpoints of pools");
-    return nullptr;
-  }
-  CheckpointDelta setCheckpointPoolState(DeviceIndex, std::shared_ptr<AllocatorState>) override {
-    not_implemented("checkpoints of pools");
-    return {};
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+    return sharing->open(current_device(), handle);
   }
 
  private:
-  static void not_implemented(const char* what) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "Millpond does not offer this to PyTorch: ", what);
-  }
   static void check(int status) { TORCH_CHECK(status == 0, millpond.last_error_()); }
 
   void* take(std::size_t size, DeviceIndex device, cudaStream_t stream) {
     if (size == 0) return nullptr;
+    TORCH_CHECK_WITH(OutOfMemoryError, size < (std::size_t{1} << 60),
+                     "CUDA out of memory. Tried to allocate more than 1EB memory.");
+    const bool profiled = c10::memoryProfilingEnabled();
+    if (!trace->watches() && !profiled) return find(size, device, stream);
+    auto call = trace->begin(false);
+    void* ptr = find(size, device, stream, call.context);
+    if (trace->watches()) trace->allocated(std::move(call), device, ptr, size, stream);
+    if (profiled) report(ptr, static_cast<std::int64_t>(size_of(ptr)), device);
+    return ptr;
+  }
+
+  static void* take_plain(std::size_t size) {
+    void* ptr = nullptr;
+    C10_CUDA_CHECK(cudaMalloc(&ptr, size));
+    return ptr;
+  }
+  static void release_plain(void* ptr) {
+    if (ptr != nullptr) C10_CUDA_CHECK_WARN(cudaFree(ptr));
+  }
+
+  void* find(std::size_t size, DeviceIndex device, cudaStream_t stream,
+             const millpond_torch::Context& context = nullptr) {
     bool lacking = false;
     void* ptr = request(size, device, stream, lacking);
     if (ptr != nullptr) return ptr;
@@ -311,17 +444,53 @@ class Allocator final : public CUDAAllocator {
     TORCH_CHECK(lacking, "Millpond cannot allocate ", size, " bytes: ", why);
     std::uint64_t total = 0, free = 0;
     (void)millpond.memory_(device, &total, &free);
-    const std::size_t held = stats_of(device).at("allocated_bytes.all.current");
+    const auto numbers = stats_of(device);
+    const std::size_t held = numbers.at("allocated_bytes.all.current");
+    const std::uint64_t spared = numbers.at("num_oom_rejections");
     std::vector<OutOfMemoryObserver> observers;
+    std::vector<OomRejectionObserver> rejection_observers;
     {
       std::lock_guard<std::mutex> locked(lock_);
       observers = observers_;
+      if (std::exchange(spared_[device], spared) < spared) {
+        rejection_observers = rejection_observers_;
+      }
     }
+    for (const auto& observer : rejection_observers) observer(device, size, held, total);
+    trace->tell(TraceEntry::OOM, device, free, size, stream, context);
+    trace->mark(TraceEntry::OOM, device, free, size, "", stream, context);
     for (const auto& observer : observers) observer(device, held, total, free);
     c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size), held, total - free,
                                      c10::Device(c10::DeviceType::CUDA, device));
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", size,
-                     " bytes on GPU ", static_cast<int>(device), " with Millpond: ", why);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
+                     with_unit(size), ". GPU ", static_cast<int>(device),
+                     " has a total capacity of ", with_unit(total), " of which ", with_unit(free),
+                     " is free. With Millpond: ", why);
+  }
+
+  /// The live blocks of a device, in the order of their addresses.
+  static std::vector<Block> live(DeviceIndex device) {
+    std::vector<Block> blocks(1024);
+    for (;;) {
+      const std::size_t n = millpond.blocks_(device, blocks.data(), blocks.size());
+      const bool all = n <= blocks.size();
+      blocks.resize(all ? n : n + n / 4);
+      if (all) break;
+    }
+    std::sort(blocks.begin(), blocks.end(),
+              [](const Block& a, const Block& b) { return a.address < b.address; });
+    return blocks;
+  }
+
+  static std::string with_unit(std::uint64_t bytes) {
+    static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB"};
+    if (bytes <= 1024) return std::to_string(bytes) + " bytes";
+    double value = static_cast<double>(bytes) / 1024;
+    int unit = 0;
+    for (; unit < 2 && value > 1024; ++unit) value /= 1024;
+    char text[64];
+    std::snprintf(text, sizeof text, "%.2f %s", value, kUnits[unit]);
+    return text;
   }
 
   static void* request(std::size_t size, DeviceIndex device, cudaStream_t stream, bool& lacking) {
@@ -339,39 +508,63 @@ class Allocator final : public CUDAAllocator {
     return out;
   }
 
-  static void add(std::vector<SegmentInfo>& segments, DeviceIndex device, MempoolId_t pool,
-                  const Block& b) {
-    void* stream = reinterpret_cast<void*>(b.stream);
-    if (segments.empty() || segments.back().device != device || segments.back().stream != stream ||
-        segments.back().owner_private_pool_id != pool ||
-        segments.back().address + segments.back().total_size != b.address) {
-      SegmentInfo fresh;
-      fresh.device = device;
-      fresh.address = b.address;
-      fresh.stream = stream;
-      fresh.is_large = true;
-      fresh.owner_private_pool_id = pool;
-      segments.push_back(std::move(fresh));
+  struct Telling {
+    SnapshotInfo* out;
+    DeviceIndex device;
+    MempoolId_t wanted;  // 0, 0: all of them
+  };
+  static void add(void* user_data, const Segment* s, const SegmentBlock* blocks) {
+    const auto& telling = *static_cast<Telling*>(user_data);
+    const MempoolId_t pool{s->pool_first, s->pool_second};
+    if (s->sleeps || (telling.wanted != MempoolId_t{0, 0} && telling.wanted != pool)) return;
+    SegmentInfo segment;
+    segment.device = telling.device;
+    segment.address = s->address;
+    segment.total_size = s->size_bytes;
+    segment.stream = reinterpret_cast<void*>(s->stream);
+    segment.is_large = !s->small;
+    segment.is_expandable = s->mapped;
+    segment.owner_private_pool_id = pool;
+    for (const SegmentBlock* b = blocks; b != blocks + s->blocks; ++b) {
+      BlockInfo block;
+      block.size = b->span_bytes;  // PyTorch's tools add these up to find the next one
+      block.requested_size = b->requested_bytes;
+      block.allocated = b->live;
+      block.active = b->live || b->waiting;
+      if (block.active) {
+        block.context_when_allocated = trace->context_of(reinterpret_cast<void*>(b->address));
+        segment.active_size += b->size_bytes;
+        segment.requested_size += b->requested_bytes;
+      }
+      if (block.allocated) segment.allocated_size += b->size_bytes;
+      segment.blocks.push_back(std::move(block));
     }
-    SegmentInfo& segment = segments.back();
-    segment.total_size += b.size_bytes;
-    segment.allocated_size += b.size_bytes;
-    segment.active_size += b.size_bytes;
-    segment.requested_size += b.requested_bytes;
-    BlockInfo block;
-    block.size = b.size_bytes;
-    block.requested_size = b.requested_bytes;
-    block.allocated = block.active = true;
-    segment.blocks.push_back(std::move(block));
+    telling.out->segments.push_back(std::move(segment));
   }
 
   std::atomic<bool> initialized_{false};
+  std::atomic<bool> caches_{true};
   std::mutex lock_;
   std::vector<OutOfMemoryObserver> observers_;
+  std::vector<OomRejectionObserver> rejection_observers_;
+  std::unordered_map<DeviceIndex, std::uint64_t> spared_;  // requests that the device was spared
 };
 
 void release(void* ptr) {
-  if (ptr != nullptr) millpond.delete_(ptr);
+  if (ptr == nullptr) return;
+  sharing->freeing(ptr);
+  const bool profiled = c10::memoryProfilingEnabled();
+  if (!trace->watches() && !profiled) return millpond.delete_(ptr);
+  const bool wanted = profiled || trace->tracks();
+  const DeviceIndex device = wanted ? device_of(ptr) : DeviceIndex{-1};
+  const std::size_t size = wanted ? size_of(ptr) : 0;
+  auto call = trace->begin(true);
+  trace->tell(TraceEntry::FREE_REQUESTED, device, reinterpret_cast<std::size_t>(ptr), size, nullptr,
+              call.context);
+  trace->forget({ptr});
+  millpond.delete_(ptr);
+  trace->freed(std::move(call), ptr);
+  if (profiled) report(ptr, -static_cast<std::int64_t>(size), device);
 }
 
 }  // namespace
@@ -384,7 +577,7 @@ extern "C" __attribute__((visibility("default"))) int millpond_native_install(co
   static auto* const ours = new Allocator;  // never destroyed: tensors end with the process
   millpond.copies_by_peer_();
   ours->init(device_count);
-  c10::SetAllocator(c10::DeviceType::CUDA, ours, 0);
+  c10::SetAllocator(c10::DeviceType::CUDA, ours, 255);  // whatever priority has the one in place
   c10::cuda::CUDACachingAllocator::allocator.store(ours);
   return 1;
 }

@@ -36,6 +36,42 @@ struct Block {
   std::uint64_t address, size_bytes, requested_bytes, stream;
   std::uint64_t pool_first, pool_second;  // PyTorch's id of the pool; 0, 0: the default one
 };
+// Memory of one stream and one pool, side by side.
+struct Segment {
+  std::uint64_t address, size_bytes, stream;
+  std::uint64_t pool_first, pool_second;  // as in Block
+  std::size_t blocks;
+  bool mapped;  // memory is mapped there; else it was taken by one call
+  bool small;   // for blocks that lie in chunks
+  bool sleeps;  // it has addresses and no memory
+};
+// A part of a segment: a live block, a freed one that waits, or neither, which is free.
+struct SegmentBlock {
+  std::uint64_t address, size_bytes, requested_bytes;
+  std::uint64_t span_bytes;  // up to the next one
+  bool live, waiting;
+};
+// An event of a history (millpond_history_event), of the device's own memory. The kinds that
+// PyTorch has no name for are left out.
+enum class EventKind : std::uint32_t {
+  kAlloc = 1,
+  kFreeRequested = 2,
+  kFreeCompleted = 3,
+  kFreeRefused = 4,
+  kSegmentAlloc = 5,
+  kSegmentFree = 6,
+  kSegmentMap = 7,
+  kSegmentUnmap = 8,
+  kOutOfMemory = 9,
+};
+struct Event {
+  std::uint64_t time_ns;  // of CLOCK_MONOTONIC
+  std::uint64_t address, size_bytes, stream;
+  std::uint64_t pool_first, pool_second;
+  std::uint32_t thread;  // gettid
+  EventKind kind;
+  bool at_once;  // a free that waited for nothing
+};
 }  // namespace millpond_torch
 
 extern "C" {
@@ -81,6 +117,8 @@ MILLPOND_TORCH_EXPORT void millpond_torch_segment_free(void* ptr, ssize_t size, 
 MILLPOND_TORCH_EXPORT void millpond_torch_init(int device_count);
 // torch.cuda.empty_cache(): unused memory of all devices goes back.
 MILLPOND_TORCH_EXPORT void millpond_torch_reset();
+// As much of it as ended pools without live blocks have, which becomes ordinary free memory.
+MILLPOND_TORCH_EXPORT void millpond_torch_sweep();
 // The share of the device's total memory, 0 to 1, that is the most from now on.
 MILLPOND_TORCH_EXPORT void millpond_torch_memory_fraction(double fraction, int device);
 // The start of the block that holds `ptr`, and its bytes.
@@ -123,6 +161,13 @@ MILLPOND_TORCH_EXPORT int millpond_torch_reset_peaks(int device);
 // The live blocks, at most `room` of them; how many there are in all.
 MILLPOND_TORCH_EXPORT std::size_t millpond_torch_blocks(int device, millpond_torch::Block* out,
                                                         std::size_t room);
+// Tells `each` all memory of a device at one moment, segment by segment; none of a device that is
+// not in use. With no lock held.
+MILLPOND_TORCH_EXPORT int millpond_torch_segments(
+    int device,
+    void (*each)(void* user_data, const millpond_torch::Segment* segment,
+                 const millpond_torch::SegmentBlock* blocks),
+    void* user_data);
 // One use more of a pool that has PyTorch's id, which is made if there is none; and one use less.
 MILLPOND_TORCH_EXPORT int millpond_torch_pool_hold(int device, std::uint64_t first,
                                                    std::uint64_t second);
@@ -134,6 +179,38 @@ MILLPOND_TORCH_EXPORT void millpond_torch_copies_by_peer();
 // The uses of such a pool; 0: there is none.
 MILLPOND_TORCH_EXPORT int millpond_torch_pool_uses(int device, std::uint64_t first,
                                                    std::uint64_t second);
+// The layout of the blocks of PyTorch's pool as it is now, which the caller destroys.
+MILLPOND_TORCH_EXPORT int millpond_torch_checkpoint(int device, std::uint64_t first,
+                                                    std::uint64_t second, void** out);
+// Exactly the blocks of the checkpoint live in the pool again, at their addresses. Nobody else may
+// use the pool meanwhile. After a failure nothing has changed.
+MILLPOND_TORCH_EXPORT int millpond_torch_restore(int device, std::uint64_t first,
+                                                 std::uint64_t second, const void* checkpoint);
+MILLPOND_TORCH_EXPORT void millpond_torch_checkpoint_destroy(void* checkpoint);
+// What another process needs to open the block that begins at `ptr`, as millpond_export, _import
+// and _import_close say. The caller closes the descriptors.
+MILLPOND_TORCH_EXPORT int millpond_torch_export_size(const void* ptr, std::size_t* info_bytes,
+                                                     std::size_t* fd_count);
+MILLPOND_TORCH_EXPORT int millpond_torch_export(const void* ptr, void* info, std::size_t info_bytes,
+                                                int* fds, std::size_t fd_count);
+MILLPOND_TORCH_EXPORT int millpond_torch_import(int device, const void* info,
+                                                std::size_t info_bytes, const int* fds,
+                                                std::size_t fd_count, void** out);
+MILLPOND_TORCH_EXPORT int millpond_torch_import_close(void* ptr);
+// From now on the devices in use, and those that come into use, keep so many of their newest
+// events. A second call may ask for more, upon which what was kept is given up. A device that has a
+// history already, as by MILLPOND_HISTORY, keeps that one.
+MILLPOND_TORCH_EXPORT int millpond_torch_history_start(std::size_t events);
+MILLPOND_TORCH_EXPORT void millpond_torch_history_stop();
+// Tells `each` the device's events, the oldest first, until it returns false; none without a
+// history.
+MILLPOND_TORCH_EXPORT int millpond_torch_history_read(
+    int device, bool (*each)(void* user_data, const millpond_torch::Event* event), void* user_data);
+// From now on `told` hears of each range of addresses of any device that gets memory (`added`), and
+// of each that is about to lose it; of those that are there already it does not. It must not call
+// Millpond. For good: there is one of them in a process.
+MILLPOND_TORCH_EXPORT int millpond_torch_on_segments(void (*told)(int device, bool added, void* ptr,
+                                                                  std::size_t size, bool mapped));
 // 0.
 MILLPOND_TORCH_EXPORT int millpond_torch_no();
 // Sets the tag of the memory that this thread allocates from now on; tags nest.

@@ -1,5 +1,6 @@
 """Millpond as PyTorch's own kind of allocator: what torch.cuda itself says and does then."""
-from fake import MIB, all_given_back, collect, content, device_bytes, driver, enabled, poke, settings, used
+from fake import (MIB, all_given_back, collect, content, device_bytes, driver, enabled, freed_while_another_stream_reads,
+                  hold, poke, settings, used)
 from graphs import replays
 
 GIB = 1024 * MIB
@@ -28,10 +29,23 @@ def check_pytorchs_own_statistics():
 def check_pytorchs_own_snapshot():
     torch = enabled()
     held = [device_bytes(torch, size) for size in (3 * MIB, 1000, 5 * MIB)]
-    blocks = {b["address"]: b for s in torch.cuda.memory_snapshot() for b in s["blocks"]}
+    gone = device_bytes(torch, 40 * MIB).data_ptr()
+    waits = freed_while_another_stream_reads(torch, 9 * MIB).start
+    segments, stats = torch.cuda.memory_snapshot(), torch.cuda.memory_stats()
+    hold(False)
+    blocks = {b["address"]: b for s in segments for b in s["blocks"]}
     for t in held:
         assert blocks[t.data_ptr()]["requested_size"] == t.nbytes, blocks
-    assert len(blocks) == 3
+        assert blocks[t.data_ptr()]["state"] == "active_allocated"
+    assert blocks[waits]["state"] == "active_pending_free"
+    assert any(b["state"] == "inactive" and gone <= b["address"] < gone + 40 * MIB for b in blocks.values())
+    for s in segments:
+        assert s["address"] + sum(b["size"] for b in s["blocks"]) == s["address"] + s["total_size"], s
+        assert s["is_expandable"] and tuple(s["segment_pool_id"]) == (0, 0)
+    for key, stat in (("total_size", "reserved"), ("allocated_size", "allocated"), ("active_size", "active")):
+        for kind in ("small", "large"):
+            total = sum(s[key] for s in segments if s["segment_type"] == kind)
+            assert total == stats[f"{stat}_bytes.{kind}_pool.current"], (key, kind, total)
     assert torch.cuda.memory._snapshot()["segments"]
 
 
@@ -59,7 +73,8 @@ def check_a_mempool():
         inside = [device_bytes(torch, 32 * MIB) for _ in range(4)]
     assert pool.use_count() == 1
     places = {t.data_ptr() for t in inside}
-    assert {s["address"] for s in pool.snapshot()} <= places
+    blocks = {b["address"] for s in pool.snapshot() for b in s["blocks"] if b["state"] == "active_allocated"}
+    assert blocks == places, (blocks, places)
     del inside
     outside = [device_bytes(torch, 32 * MIB) for _ in range(8)]
     assert not places & {t.data_ptr() for t in outside}, "the pool's memory is its own"
@@ -128,11 +143,10 @@ def check_enable_after_pytorchs_own_was_used():
 
 def check_what_is_not_offered_says_so():
     torch = enabled()
-    held = device_bytes(torch, MIB)
-    for call in (lambda: torch.cuda.memory._record_memory_history(), lambda: held.untyped_storage()._share_cuda_()):
+    for options in ({"use_on_oom": True}, {"no_split": True}):
         try:
-            call()
-        except (NotImplementedError, RuntimeError) as e:
-            assert "Millpond does not offer this" in str(e), e
+            torch.cuda.MemPool(**options)
+        except NotImplementedError as e:
+            assert "of Millpond" in str(e), e
         else:
             raise AssertionError("it is offered")

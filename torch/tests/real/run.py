@@ -13,7 +13,7 @@ import sys
 HERE = pathlib.Path(__file__).parent
 # Under the pluggable allocator, and under the one of C++.
 MODULES = {"pluggable": ["graphs", "pools", "devices", "switch", "programs", "processor", "vendor"],
-           "native": ["graphs", "devices", "programs", "native"]}
+           "native": ["graphs", "devices", "programs", "native", "history", "checkpoints", "processes", "upstream"]}
 LIMIT = 120  # [s]
 
 
