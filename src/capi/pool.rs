@@ -156,7 +156,7 @@ pub unsafe extern "C" fn millpond_pool_alloc(
     if !out.is_aligned() {
         return unaligned_out_ptr(out);
     }
-    ladder::alloc(Named(pool), stream_id(stream), size_bytes as u64, |got| match got {
+    ladder::alloc(Named(pool), stream_id(stream), size_bytes as u64, move |got| match got {
         Ok(addr) => {
             // SAFETY: C's promise, as the header states it.
             unsafe { out.write(to_ptr(addr)) };
