@@ -78,11 +78,11 @@ macro_rules! out_of_line {
 }
 
 out_of_line!(alloc_elsewhere => alloc_watched, u64, bytes: u64, stream: StreamId);
-out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId, entry: &'static Entry, heap: Option<&'static Heap>);
+out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId, heap: Option<&'static Heap>);
 out_of_line!(alloc_complete => complete, u64, pooled: &'static Pooled, offset: u64, heap: Option<&'static Heap>);
 out_of_line!(free_elsewhere => free_watched, (), addr: u64, stream: StreamId);
-out_of_line!(free_at => free_far, (), addr: u64, stream: StreamId, entry: &'static Entry);
-out_of_line!(free_on => free_missed, (), offset: u64, stream: StreamId, entry: &'static Entry, heap: Option<&'static Heap>);
+out_of_line!(free_at => free_far, (), addr: u64, stream: StreamId, pooled: &'static Pooled);
+out_of_line!(free_on => free_missed, (), offset: u64, stream: StreamId, pooled: &'static Pooled, heap: Option<&'static Heap>);
 
 /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0. `answer` converts the result.
 #[inline(always)]
@@ -99,7 +99,7 @@ pub(crate) fn alloc<C: Caller, A>(
     match pooled.alloc_quick(entry.place(), stream, bytes) {
         Given::Block(addr) => answer(Ok(addr)),
         Given::Almost(offset, heap) => alloc_complete(caller, pooled, offset, heap, answer),
-        Given::Missed(heap) => alloc_on(caller, bytes, stream, entry, heap, answer),
+        Given::Missed(heap) => alloc_on(caller, bytes, stream, heap, answer),
     }
 }
 
@@ -199,14 +199,16 @@ fn alloc_rest<C: Caller, A>(
     caller: C,
     bytes: u64,
     stream: StreamId,
-    entry: &Entry,
     heap: Option<&'static Heap>,
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
-    let (Some(pool), 1..) = (entry.pool(caller.number()), bytes) else {
+    // Looked up once more: so the first step does not have to keep it.
+    let found = handle_cache::find(caller.number());
+    let (Some((memory, pool)), 1..) =
+        (found.and_then(|e| Some((e.memory(), e.pool(caller.number())?))), bytes)
+    else {
         return alloc_first(caller, stream, bytes, answer);
     };
-    let memory = entry.memory();
     answer(caller.guard(|| {
         let got = memory.alloc_from(pool, stream, bytes, heap, || caller.may_call());
         // If the call itself is not permitted, that is the error to report.
@@ -247,10 +249,10 @@ pub(crate) fn free<C: Caller, A>(
         return free_elsewhere(caller, addr, stream, answer);
     };
     let pooled = entry.pooled();
-    let Some(offset) = pooled.near(addr) else { return free_at(caller, addr, stream, entry, answer) };
+    let Some(offset) = pooled.near(addr) else { return free_at(caller, addr, stream, pooled, answer) };
     match pooled.free_quick(offset, stream) {
         Freed::Done => answer(Ok(())),
-        Freed::Missed(heap) => free_on(caller, offset, stream, entry, heap, answer),
+        Freed::Missed(heap) => free_on(caller, offset, stream, pooled, heap, answer),
     }
 }
 
@@ -290,11 +292,11 @@ fn free_missed<C: Caller, A>(
     caller: C,
     offset: u64,
     stream: StreamId,
-    entry: &Entry,
+    pooled: &'static Pooled,
     heap: Option<&'static Heap>,
     answer: impl Fn(Result<(), C::Failure>) -> A,
 ) -> A {
-    free_rest(caller, entry, Block::Missed { offset, heap }, stream, answer)
+    free_rest(caller, pooled, Block::Missed { offset, heap }, stream, answer)
 }
 
 /// Takes all steps of a free for an address outside the window and the first segment.
@@ -303,22 +305,26 @@ fn free_far<C: Caller, A>(
     caller: C,
     addr: u64,
     stream: StreamId,
-    entry: &Entry,
+    pooled: &'static Pooled,
     answer: impl Fn(Result<(), C::Failure>) -> A,
 ) -> A {
-    free_rest(caller, entry, Block::At(addr), stream, answer)
+    free_rest(caller, pooled, Block::At(addr), stream, answer)
 }
 
 fn free_rest<C: Caller, A>(
     caller: C,
-    entry: &Entry,
+    pooled: &'static Pooled,
     block: Block,
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A,
 ) -> A {
     answer(caller.guard(|| {
         caller.may_call()?;
-        entry.memory().free_block(block, Some(stream), None)
+        match pooled.whole.get() {
+            Some(whole) => whole.free_with_all_steps(block, stream),
+            // Not so, since its pool was found.
+            None => caller.pool()?.0.memory().free_block(block, Some(stream), None),
+        }
     }))
 }
 
