@@ -70,8 +70,9 @@ impl Seat {
 
     /// Notes that the thread is inside. Only for the thread whose seat it is, and that is not.
     #[inline(always)]
-    fn enter(&self, me: u64) {
-        self.word.store(me + INSIDE, Ordering::Relaxed);
+    fn enter(&self) {
+        // As in `leave`, one instruction with the memory itself.
+        self.word.store(self.word.load(Ordering::Relaxed) + INSIDE, Ordering::Relaxed);
     }
 
     /// Notes that the thread has left. Only for the thread whose seat it is, and that is inside.
@@ -186,11 +187,10 @@ impl<T> Biased<T> {
         // Acquire pairs with the Release in `make_owner`: the seat is fully initialised.
         let at = self.owner.load(Ordering::Acquire);
         let seat = self.seat(at)?;
-        let me = thread_token();
-        if seat.word.load(Ordering::Relaxed) != me {
+        if seat.word.load(Ordering::Relaxed) != thread_token() {
             return None; // another thread is the owner, or this thread already holds the lock
         }
-        seat.enter(me);
+        seat.enter();
         barrier::light();
         // Acquire: with the Release of a looker that has given the ownership back since then. What earlier holders did is
         // visible: this thread became owner while it held `taken`, and only it and such lookers have held the lock since.
@@ -349,7 +349,7 @@ impl<'a, T> Guard<'a, T> {
         let seat: *const Seat = &raw const *seats[at];
         // SAFETY: a box in `seats`, from which nothing is ever removed; the lock outlives `'a`.
         let seat: &'a Seat = unsafe { &*seat };
-        seat.enter(me);
+        seat.enter();
         self.seat = Some(seat);
         // Release: a thread that reads the pointer finds the seat initialised.
         self.lock.owner.store(std::ptr::from_ref(seat).cast_mut(), Ordering::Release);

@@ -4,6 +4,8 @@
 use crate::base::error::Result;
 use crate::base::lazy::{LazyArray, Zeroable};
 use crate::base::sync::{Ordering, static_atomics::AtomicPtr};
+use std::marker::PhantomData;
+use std::sync::atomic::AtomicU64 as StaticU64;
 
 // SAFETY: a null pointer is all zero bits on every target of this library.
 unsafe impl<T: Sync> Zeroable for AtomicPtr<T> {
@@ -41,6 +43,73 @@ impl<T: Sync + 'static> AtomicRef<T> {
     pub fn set(&self, to: Option<&'static T>) {
         let p = to.map_or(std::ptr::null_mut(), |t| std::ptr::from_ref(t).cast_mut());
         self.0.store(p, Ordering::Release);
+    }
+}
+
+/// A value that begins with a number by which it is found in a [`ByNumber`].
+///
+/// # Safety
+/// The implementor guarantees that the type is `repr(C)` and that its first field is the number, an `AtomicU64`.
+pub unsafe trait Numbered: Sync + 'static {}
+
+/// The numbers of what stands in empty slots of a [`ByNumber`]: one that no search looks for there.
+static NOTHING: [StaticU64; 2] = [StaticU64::new(0), StaticU64::new(1)];
+
+/// A table of `N` references (a power of two, at least 2), each in the slot that the low bits of its number say. A search
+/// is a load and a comparison: an empty slot leads to a number too, but to one that belongs in another slot.
+#[derive(Debug)]
+pub struct ByNumber<T: Numbered, const N: usize> {
+    /// The number of an entry, with the right to all of it; or one of `NOTHING`.
+    slots: [AtomicPtr<StaticU64>; N],
+    _of: PhantomData<&'static T>,
+}
+
+impl<T: Numbered, const N: usize> ByNumber<T, N> {
+    /// A table of empty slots.
+    pub const fn new() -> Self {
+        assert!(N.is_power_of_two() && N > 1);
+        let mut slots = [const { AtomicPtr::new(std::ptr::null_mut()) }; N];
+        let mut slot = 0;
+        while slot < N {
+            slots[slot] = AtomicPtr::new(Self::nothing(slot));
+            slot += 1;
+        }
+        ByNumber { slots, _of: PhantomData }
+    }
+
+    /// What stands in an empty slot: 0, but in slot 0 a 1.
+    const fn nothing(slot: usize) -> *mut StaticU64 {
+        (&raw const NOTHING[if slot == 0 { 1 } else { 0 }]).cast_mut()
+    }
+
+    /// The entry that has this number now, if its slot leads to it.
+    #[inline(always)]
+    pub fn find(&self, number: u64) -> Option<&'static T> {
+        // Acquire pairs with the Release in `set`: the entry is fully initialised.
+        let at = self.slots[number as usize % N].load(Ordering::Acquire);
+        // SAFETY: only `new` and `set` store here, pointers to atomics that live as long as the process.
+        let found = unsafe { &*at }.load(Ordering::Relaxed) == number;
+        // SAFETY: what stands for an empty slot has a number that leads to another slot, so this is an entry: `set` had a
+        // reference to all of it, which begins with its number, as `Numbered` says.
+        found.then(|| unsafe { &*at.cast_const().cast::<T>() })
+    }
+
+    /// Makes the slot of this number lead to the entry, or to nothing.
+    pub fn set(&self, number: u64, to: Option<&'static T>) {
+        let slot = number as usize % N;
+        let at = to.map_or(Self::nothing(slot), |t| std::ptr::from_ref(t).cast_mut().cast());
+        self.slots[slot].store(at, Ordering::Release);
+    }
+
+    /// Empties all slots.
+    pub fn clear(&self) {
+        (0..N as u64).for_each(|slot| self.set(slot, None));
+    }
+}
+
+impl<T: Numbered, const N: usize> Default for ByNumber<T, N> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -127,6 +196,28 @@ impl<T: Sync + Send + 'static, const N: usize> Slots<T, N> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[repr(C)]
+    struct Entry(StaticU64, u32);
+    // SAFETY: `repr(C)`, the number first.
+    unsafe impl Numbered for Entry {}
+
+    #[test]
+    fn an_empty_slot_is_found_by_no_number() {
+        let table = ByNumber::<Entry, 64>::new();
+        let all = || (0..256).chain(u64::MAX - 256..=u64::MAX);
+        assert!(all().all(|n| table.find(n).is_none()));
+        for number in all() {
+            let entry: &'static Entry = Box::leak(Box::new(Entry(StaticU64::new(number), 7)));
+            table.set(number, Some(entry));
+            assert_eq!(table.find(number).map(|e| e.1), Some(7));
+            assert!(all().all(|n| n == number || table.find(n).is_none()));
+            entry.0.store(!number, Ordering::Relaxed);
+            assert!(table.find(number).is_none(), "the entry has another number by now");
+            table.set(number, None);
+        }
+        assert!(all().all(|n| table.find(n).is_none()));
+    }
 
     #[test]
     fn puts_once_and_reads() {

@@ -207,6 +207,7 @@ pub(crate) struct Named(pub *const millpond_pool);
 
 impl Caller for Named {
     type Failure = C_Status;
+    const UNWINDS: bool = false;
 
     #[inline(always)]
     fn number(self) -> u64 {

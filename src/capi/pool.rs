@@ -156,7 +156,7 @@ pub unsafe extern "C" fn millpond_pool_alloc(
     if !out.is_aligned() {
         return unaligned_out_ptr(out);
     }
-    ladder::alloc(Named(pool), stream_id(stream), size_bytes as u64, |got| match got {
+    ladder::alloc(Named(pool), stream_id(stream), size_bytes as u64, move |got| match got {
         Ok(addr) => {
             // SAFETY: C's promise, as the header states it.
             unsafe { out.write(to_ptr(addr)) };
@@ -166,10 +166,11 @@ pub unsafe extern "C" fn millpond_pool_alloc(
     })
 }
 
-/// Out of line, and one for each defect: the call above is then two comparisons, and needs no stack.
+/// Out of line, and one for each defect: the call above is then two comparisons, and needs no stack. Neither unwinds, so
+/// that a jump leads there.
 #[cold]
 #[inline(never)]
-fn no_out_ptr() -> C_Status {
+extern "C" fn no_out_ptr() -> C_Status {
     // SAFETY: nothing is written through it.
     run(|| unsafe { Out::<*mut c_void>::new(std::ptr::null_mut(), "out_ptr") }.map(drop))
 }
@@ -177,7 +178,7 @@ fn no_out_ptr() -> C_Status {
 /// See [`no_out_ptr`].
 #[cold]
 #[inline(never)]
-fn unaligned_out_ptr(out: NonNull<*mut c_void>) -> C_Status {
+extern "C" fn unaligned_out_ptr(out: NonNull<*mut c_void>) -> C_Status {
     // SAFETY: nothing is written through it.
     run(|| unsafe { Out::new(out.as_ptr(), "out_ptr") }.map(drop))
 }

@@ -9,7 +9,7 @@
 //! those of a device whose calls are timed in a third.
 
 use crate::base::fork;
-use crate::base::slots::AtomicRef;
+use crate::base::slots::{ByNumber, Numbered};
 use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
 use crate::core::{Pool, PoolId, PoolRef};
@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A pool that was looked up.
+#[repr(C)]
 pub(crate) struct Entry {
     number: AtomicU64, // never 0; or RETIRED
     pooled: &'static Pooled,
@@ -29,13 +30,16 @@ pub(crate) struct Entry {
     id: AtomicU32,
 }
 
-const SLOTS: usize = 64;
-/// The cache, indexed by the low bits of the number.
-static CACHE: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::none() }; SLOTS];
+// SAFETY: `repr(C)`, the number first.
+unsafe impl Numbered for Entry {}
+
+type Table = ByNumber<Entry, 64>;
+/// The cache.
+static CACHE: Table = Table::new();
 /// The same for devices that are being watched.
-static WATCHED: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::none() }; SLOTS];
+static WATCHED: Table = Table::new();
 /// The same for devices whose calls are timed, watched or not.
-static TIMED: [AtomicRef<Entry>; SLOTS] = [const { AtomicRef::none() }; SLOTS];
+static TIMED: Table = Table::new();
 
 /// The number of an entry whose pool has ended. No pool has this number, since those of pools have a mark in their high
 /// bits.
@@ -60,9 +64,8 @@ fn key(pool: &'static Pool) -> usize {
 /// Hides the number in all tables.
 fn hide(number: u64) {
     for table in [&CACHE, &WATCHED, &TIMED] {
-        let slot = &table[number as usize % SLOTS];
-        if slot.get().is_some_and(|e| e.number.load(Ordering::Relaxed) == number) {
-            slot.set(None);
+        if table.find(number).is_some() {
+            table.set(number, None);
         }
     }
 }
@@ -97,25 +100,19 @@ impl Entry {
 /// The entry of a number, if it was entered recently; none in a forked child.
 #[inline(always)]
 pub(crate) fn find(number: u64) -> Option<&'static Entry> {
-    find_in(&CACHE, number)
+    CACHE.find(number)
 }
 
 /// The same for a device that is being watched.
 #[inline(always)]
 pub(crate) fn find_watched(number: u64) -> Option<&'static Entry> {
-    find_in(&WATCHED, number)
+    WATCHED.find(number)
 }
 
 /// The same for a device whose calls are timed.
 #[inline(always)]
 pub(crate) fn find_timed(number: u64) -> Option<&'static Entry> {
-    find_in(&TIMED, number)
-}
-
-#[inline(always)]
-fn find_in(table: &[AtomicRef<Entry>; SLOTS], number: u64) -> Option<&'static Entry> {
-    let slot = &table[number as usize % SLOTS];
-    slot.get().filter(|entry| entry.number.load(Ordering::Relaxed) == number)
+    TIMED.find(number)
 }
 
 /// Enters a pool under `number`, which no other pool may ever have. Does nothing for number 0.
@@ -137,6 +134,7 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         return;
     }
     let Some((pooled, pool)) = memory.pooled_pool(id) else { return };
+    let _ = pooled.whole.set(memory); // always the same
     let known = entries.by_number.get(&number).copied();
     let entry = known.unwrap_or_else(|| {
         let retired = entries.retired.get_mut(&key(pool)).and_then(Vec::pop);
@@ -157,7 +155,7 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         seen if seen.any() => &WATCHED,
         _ => &CACHE,
     };
-    table[number as usize % SLOTS].set(Some(entry));
+    table.set(number, Some(entry));
 }
 
 /// Hides the pool until it is entered again.
@@ -208,7 +206,7 @@ pub(crate) fn remove_all(memory: &Pooled) {
 
 /// Empties the cache in a forked child, so that every call takes the slow path, which refuses it.
 fn forget_all() {
-    CACHE.iter().chain(&WATCHED).chain(&TIMED).for_each(|slot| slot.set(None));
+    [&CACHE, &WATCHED, &TIMED].into_iter().for_each(Table::clear);
 }
 
 #[cfg(test)]

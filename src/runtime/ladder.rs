@@ -21,6 +21,9 @@ pub(crate) trait Caller: Copy {
     /// Its own form of an error.
     type Failure;
 
+    /// Whether a panic passes its [`guard`](Self::guard).
+    const UNWINDS: bool;
+
     /// Its number for the pool, which never stands for another pool; 0: none.
     fn number(self) -> u64;
 
@@ -39,6 +42,48 @@ pub(crate) trait Caller: Copy {
     fn guard<T>(self, body: impl FnOnce() -> Result<T>) -> Result<T, Self::Failure>;
 }
 
+/// Defines a function that takes the steps after the first, out of line. For a caller who lets no panic pass it cannot
+/// unwind: then the first step jumps there as its last instruction, and needs no frame. (It has one as soon as the
+/// compiler has to reckon with a panic after the jump, for which it then does nothing but end the process, as this does.)
+macro_rules! out_of_line {
+    ($name:ident => $then:ident, $done:ty, $($arg:ident: $type:ty),*) => {
+        #[inline(always)]
+        fn $name<C: Caller, A>(
+            caller: C,
+            $($arg: $type,)*
+            answer: impl Fn(Result<$done, C::Failure>) -> A + Copy,
+        ) -> A {
+            #[cold]
+            #[inline(never)]
+            #[allow(improper_ctypes_definitions, reason = "only this file calls it")]
+            extern "C" fn jump<C: Caller, A, F: Fn(Result<$done, C::Failure>) -> A + Copy>(
+                caller: C,
+                $($arg: $type,)*
+                answer: F,
+            ) -> A {
+                $then(caller, $($arg,)* answer)
+            }
+            #[cold]
+            #[inline(never)]
+            fn call<C: Caller, A, F: Fn(Result<$done, C::Failure>) -> A + Copy>(
+                caller: C,
+                $($arg: $type,)*
+                answer: F,
+            ) -> A {
+                $then(caller, $($arg,)* answer)
+            }
+            if C::UNWINDS { call(caller, $($arg,)* answer) } else { jump(caller, $($arg,)* answer) }
+        }
+    };
+}
+
+out_of_line!(alloc_elsewhere => alloc_watched, u64, bytes: u64, stream: StreamId);
+out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId, heap: Option<&'static Heap>);
+out_of_line!(alloc_complete => complete, u64, pooled: &'static Pooled, offset: u64, heap: Option<&'static Heap>);
+out_of_line!(free_elsewhere => free_watched, (), addr: u64, stream: StreamId);
+out_of_line!(free_at => free_far, (), addr: u64, stream: StreamId, pooled: &'static Pooled);
+out_of_line!(free_on => free_missed, (), offset: u64, stream: StreamId, pooled: &'static Pooled, heap: Option<&'static Heap>);
+
 /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0. `answer` converts the result.
 #[inline(always)]
 pub(crate) fn alloc<C: Caller, A>(
@@ -48,13 +93,13 @@ pub(crate) fn alloc<C: Caller, A>(
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
     let Some(entry) = handle_cache::find(caller.number()) else {
-        return alloc_watched(caller, stream, bytes, answer);
+        return alloc_elsewhere(caller, bytes, stream, answer);
     };
     let pooled = entry.pooled();
     match pooled.alloc_quick(entry.place(), stream, bytes) {
         Given::Block(addr) => answer(Ok(addr)),
-        Given::Almost(offset, heap) => complete(caller, pooled, offset, heap, answer),
-        Given::Missed(heap) => alloc_rest(caller, entry, heap, stream, bytes, answer),
+        Given::Almost(offset, heap) => alloc_complete(caller, pooled, offset, heap, answer),
+        Given::Missed(heap) => alloc_on(caller, bytes, stream, heap, answer),
     }
 }
 
@@ -79,11 +124,11 @@ pub(crate) fn remember<C: Caller>(caller: C, device: &'static Arc<DeviceState>, 
 }
 
 /// A request to a pool that was not found: its device may be watched.
-#[inline(never)]
+#[inline(always)]
 fn alloc_watched<C: Caller, A>(
     caller: C,
-    stream: StreamId,
     bytes: u64,
+    stream: StreamId,
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
     let found = handle_cache::find_watched(caller.number());
@@ -149,19 +194,21 @@ fn complete<C: Caller, A>(
 }
 
 /// Takes the other steps of a request.
-#[inline(never)]
+#[inline(always)]
 fn alloc_rest<C: Caller, A>(
     caller: C,
-    entry: &Entry,
-    heap: Option<&'static Heap>,
-    stream: StreamId,
     bytes: u64,
+    stream: StreamId,
+    heap: Option<&'static Heap>,
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
-    let (Some(pool), 1..) = (entry.pool(caller.number()), bytes) else {
+    // Looked up once more: so the first step does not have to keep it.
+    let found = handle_cache::find(caller.number());
+    let (Some((memory, pool)), 1..) =
+        (found.and_then(|e| Some((e.memory(), e.pool(caller.number())?))), bytes)
+    else {
         return alloc_first(caller, stream, bytes, answer);
     };
-    let memory = entry.memory();
     answer(caller.guard(|| {
         let got = memory.alloc_from(pool, stream, bytes, heap, || caller.may_call());
         // If the call itself is not permitted, that is the error to report.
@@ -199,18 +246,18 @@ pub(crate) fn free<C: Caller, A>(
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
 ) -> A {
     let Some(entry) = handle_cache::find(caller.number()) else {
-        return free_watched(caller, addr, stream, answer);
+        return free_elsewhere(caller, addr, stream, answer);
     };
     let pooled = entry.pooled();
-    let Some(offset) = pooled.near(addr) else { return free_far(caller, entry, addr, stream, answer) };
+    let Some(offset) = pooled.near(addr) else { return free_at(caller, addr, stream, pooled, answer) };
     match pooled.free_quick(offset, stream) {
         Freed::Done => answer(Ok(())),
-        Freed::Missed(heap) => free_missed(caller, entry, offset, heap, stream, answer),
+        Freed::Missed(heap) => free_on(caller, offset, stream, pooled, heap, answer),
     }
 }
 
 /// A free that names a pool that was not found: its device may be watched.
-#[inline(never)]
+#[inline(always)]
 fn free_watched<C: Caller, A>(
     caller: C,
     addr: u64,
@@ -240,40 +287,44 @@ fn free_timed<C: Caller, A>(
 }
 
 /// Takes the other steps of a free.
-#[inline(never)]
+#[inline(always)]
 fn free_missed<C: Caller, A>(
     caller: C,
-    entry: &Entry,
     offset: u64,
-    heap: Option<&'static Heap>,
     stream: StreamId,
+    pooled: &'static Pooled,
+    heap: Option<&'static Heap>,
     answer: impl Fn(Result<(), C::Failure>) -> A,
 ) -> A {
-    free_rest(caller, entry, Block::Missed { offset, heap }, stream, answer)
+    free_rest(caller, pooled, Block::Missed { offset, heap }, stream, answer)
 }
 
 /// Takes all steps of a free for an address outside the window and the first segment.
-#[inline(never)]
+#[inline(always)]
 fn free_far<C: Caller, A>(
     caller: C,
-    entry: &Entry,
     addr: u64,
     stream: StreamId,
+    pooled: &'static Pooled,
     answer: impl Fn(Result<(), C::Failure>) -> A,
 ) -> A {
-    free_rest(caller, entry, Block::At(addr), stream, answer)
+    free_rest(caller, pooled, Block::At(addr), stream, answer)
 }
 
 fn free_rest<C: Caller, A>(
     caller: C,
-    entry: &Entry,
+    pooled: &'static Pooled,
     block: Block,
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A,
 ) -> A {
     answer(caller.guard(|| {
         caller.may_call()?;
-        entry.memory().free_block(block, Some(stream), None)
+        match pooled.whole.get() {
+            Some(whole) => whole.free_with_all_steps(block, stream),
+            // Not so, since its pool was found.
+            None => caller.pool()?.0.memory().free_block(block, Some(stream), None),
+        }
     }))
 }
 

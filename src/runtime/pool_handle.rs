@@ -69,6 +69,7 @@ impl PoolHandle {
 
 impl Caller for PoolHandle {
     type Failure = Error;
+    const UNWINDS: bool = true;
 
     /// None for devices whose number it has no room for.
     #[inline(always)]

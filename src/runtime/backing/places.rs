@@ -1,7 +1,7 @@
 //! Translates offsets into addresses and back.
 //!
 //! If the device maps, a pond's offsets are one window of addresses, and the translation is an addition. Otherwise each
-//! segment has its own address; the first, which is usually the only one, is looked up like a window.
+//! segment has its own address; the first, which is usually the only one and begins at offset 0, is looked up like a window.
 
 use crate::base::error::{Code, Error, Result};
 use crate::base::published::Published;
@@ -17,12 +17,11 @@ pub(crate) struct Places {
     ending: AtomicBool,
 }
 
-/// The window, or the first segment.
+/// The window, or the first segment: from offset 0 on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Near {
     addr: u64,
-    len: u64,    // 0: none
-    offset: u64, // the offset that `addr` stands for
+    len: u64, // 0: none
 }
 
 #[derive(Default)]
@@ -41,7 +40,7 @@ impl Places {
 
     /// The pond's offsets are one range of addresses.
     pub(crate) fn set_window(&self, addr: u64, bytes: u64) {
-        self.near.set(Near { addr, len: bytes, offset: 0 });
+        self.near.set(Near { addr, len: bytes });
     }
 
     /// The first address of the window.
@@ -61,15 +60,14 @@ impl Places {
     pub(crate) fn near(&self, addr: u64) -> Option<u64> {
         let near = self.near.get();
         let within = addr.wrapping_sub(near.addr);
-        (within < near.len).then(|| near.offset + within)
+        (within < near.len).then_some(within)
     }
 
     /// The address of an offset in the window, or in the first segment.
     #[inline(always)]
     pub(crate) fn near_address(&self, offset: u64) -> Option<u64> {
         let near = self.near.get();
-        let within = offset.wrapping_sub(near.offset);
-        (within < near.len).then(|| near.addr + within)
+        (offset < near.len).then(|| near.addr + offset)
     }
 
     /// The offset of an address.
@@ -116,8 +114,8 @@ impl Places {
         more.by_offset.insert(offset, (addr, bytes));
         more.by_addr.insert(addr, (offset, bytes));
         // The first segment ever is read without a lock, and so is one that takes its place.
-        if *more.first.get_or_insert((offset, addr)) == (offset, addr) {
-            self.near.set(Near { addr, len: bytes, offset });
+        if *more.first.get_or_insert((offset, addr)) == (offset, addr) && offset == 0 {
+            self.near.set(Near { addr, len: bytes });
         }
     }
 

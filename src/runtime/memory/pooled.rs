@@ -7,7 +7,7 @@ use crate::fail;
 use crate::runtime::backing::{Places, Supply};
 use crate::runtime::observe::Observers;
 use crate::runtime::usage::Usage;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// [B] more than any device has: a plugin that reports more does not report a size.
 const MOST_BELIEVED: u64 = 1 << 50;
@@ -15,6 +15,12 @@ const MOST_BELIEVED: u64 = 1 << 50;
 const UNKNOWN_SIZE: u64 = 8 << 40;
 /// [B] the segment size of a device that could map but must not: its own sizes are meant for mapping.
 const SEGMENT: u64 = 64 << 20;
+
+/// The memory of a device, as far as who has its pooled part needs it.
+pub(crate) trait Whole: Sync {
+    /// All steps of a free.
+    fn free_with_all_steps(&self, block: Block, stream: StreamId) -> Result<()>;
+}
 
 /// A pond, with its device, backing and address translation.
 pub(crate) struct Pooled {
@@ -24,6 +30,8 @@ pub(crate) struct Pooled {
     pub(super) places: Arc<Places>,
     pub(super) maps: bool,
     pub(crate) observers: Arc<Observers>,
+    /// What this is part of; set before one of its pools is found without it (`handle_cache.rs`).
+    pub(in crate::runtime) whole: OnceLock<&'static dyn Whole>,
 }
 
 /// The result of the first step of a request.
@@ -118,7 +126,7 @@ impl Pooled {
         }
         let supply = Arc::new(Supply::new(device.clone(), usage, observers.clone(), places.clone(), maps));
         match Pond::new(config, supply.clone()) {
-            Ok(pond) => Ok(Pooled { pond, device, supply, places, observers, maps }),
+            Ok(pond) => Ok(Pooled { pond, device, supply, places, observers, maps, whole: OnceLock::new() }),
             Err(e) => {
                 if let Some(mapping) = device.mapping().filter(|_| maps) {
                     mapping.close_window()?;

@@ -6,7 +6,7 @@
 //! the first step serves none of them: that is done for the default pool while there are scopes, and for all pools
 //! while a tag is in force.
 
-use super::pooled::Block;
+use super::pooled::{Block, Whole};
 use super::state::{How, Marks, Memory};
 use crate::base::error::{Code, Error, Result};
 use crate::base::nvtx;
@@ -16,6 +16,12 @@ use crate::fail;
 use crate::runtime::explain::Asked;
 use crate::runtime::tags;
 use std::sync::atomic::Ordering::Relaxed;
+
+impl Whole for Memory {
+    fn free_with_all_steps(&self, block: Block, stream: StreamId) -> Result<()> {
+        self.free_block(block, Some(stream), None)
+    }
+}
 
 impl Memory {
     /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0.
