@@ -268,8 +268,8 @@ pub unsafe extern "C" fn millpond_device_trim_to(device: *mut millpond_device, k
 /// Registers a callback for requests that find no memory of the device (of any pool, with or without a stream):
 /// `callback` is called with `user_data` after everything else was tried, so that a framework can free its own caches.
 /// All callbacks are called, the oldest first; if one returns true, the request is tried again. If it still finds nothing, because
-/// that was too little or another thread was faster, they are called again, as long as one returns true and blocks of the
-/// device were freed meanwhile, a thousand times at most. The number in
+/// that was too little or another thread was faster, they are called again, as long as one returns true and memory of the
+/// device was freed meanwhile, a thousand times at most. The number in
 /// `out_id` is never 0, and unique among the callbacks of all devices. The caller removes it with
 /// `millpond_device_remove_oom_callback`; it ends with the device, but may still be running then on another thread.
 ///

@@ -11,10 +11,9 @@ use crate::base::sync::system::{Condvar, Mutex};
 use crate::core::{BlockInfo, PoolId};
 use crate::device::StreamId;
 use crate::fail;
-use crate::runtime::reentry::{CallOut, drop_foreign, waits_for_callbacks};
+use crate::runtime::reentry::{CallOut, call_foreign, drop_foreign, waits_for_callbacks};
 use crate::runtime::{lock, numbers};
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -136,7 +135,7 @@ impl Hooks {
             self.any.store(false, Relaxed);
             std::mem::take(&mut s.hooks)
         };
-        drop_foreign(gone);
+        gone.into_iter().for_each(drop_foreign);
     }
 
     /// Calls all hooks, the oldest first, with no lock held: those that are there when it is their turn, since one may
@@ -158,7 +157,7 @@ impl Hooks {
                 s.running.push(id);
                 hook
             };
-            let _ = catch_unwind(AssertUnwindSafe(|| hook(event)));
+            call_foreign(|| hook(event));
             // Dropped before it counts as returned, because `remove` guarantees that nothing of the hook is left.
             ended(hook);
             let mut s = lock(&self.state);

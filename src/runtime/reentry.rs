@@ -74,7 +74,7 @@ pub(crate) fn in_stream_callback(callback: impl FnOnce()) {
     let tags = tags::depth();
     let outer = IN_STREAM_CALLBACK.with(|c| c.replace(true));
     let calls = CALLS.try_with(RefCell::take).unwrap_or_default();
-    let _ = catch_unwind(AssertUnwindSafe(callback));
+    call_foreign(callback);
     while tags::depth() > tags && tags::pop_tag().is_ok() {}
     let _ = CALLS.try_with(|c| c.replace(calls));
     IN_STREAM_CALLBACK.with(|c| c.set(outer));
@@ -83,7 +83,7 @@ pub(crate) fn in_stream_callback(callback: impl FnOnce()) {
 /// Runs a segment callback. Catches panics.
 pub(crate) fn in_segment_callback(callback: impl FnOnce()) {
     let outer = IN_SEGMENT_CALLBACK.with(|c| c.replace(true));
-    let _ = catch_unwind(AssertUnwindSafe(callback));
+    call_foreign(callback);
     IN_SEGMENT_CALLBACK.with(|c| c.set(outer));
 }
 
@@ -108,50 +108,13 @@ pub(crate) fn may_block() -> Result<()> {
     Ok(())
 }
 
+/// Calls what the program has given; `None` if that panics. What it panics with is kept for ever: its own end may panic, too.
+pub(crate) fn call_foreign<R>(call: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(std::mem::forget).ok()
+}
+
 /// Drops what the program has given, whose destructor may be its own code. A panic of that is lost: it must not take away
 /// what the call at hand has to return.
 pub(crate) fn drop_foreign<T>(gone: T) {
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(gone)));
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-    use super::*;
-    use crate::runtime::tags::Tag;
-
-    #[test]
-    fn a_tag_that_a_stream_callback_leaves_in_force_ends_with_it() {
-        let (outer, inner) = (Tag::new("outer").unwrap(), Tag::new("inner").unwrap());
-        let scope = outer.scope().unwrap();
-        in_stream_callback(|| {
-            inner.push().unwrap();
-            inner.push().unwrap();
-            assert_eq!(tags::current(), inner.number());
-        });
-        assert_eq!(tags::current(), outer.number());
-        drop(scope);
-        assert_eq!(tags::current(), 0);
-    }
-
-    #[test]
-    fn calls_nest_and_a_stream_callback_is_in_none_of_them() {
-        let (a, b) = (1u64, 2u64);
-        assert!(!is_in_call(&a) && may_block().is_ok());
-        let outer = InCall::new(&a);
-        let inner = InCall::new(&b);
-        assert!(is_in_call(&a) && is_in_call(&b) && may_block().is_ok());
-        in_stream_callback(|| {
-            assert!(!is_in_call(&a) && may_block().is_err());
-            let _again = InCall::new(&a);
-            assert!(is_in_call(&a));
-        });
-        assert!(is_in_call(&a) && is_in_call(&b));
-        drop(inner);
-        assert!(is_in_call(&a) && !is_in_call(&b));
-        drop(outer);
-        in_segment_callback(|| assert!(may_block().is_err() && check_segment_callback().is_err()));
-        assert!(may_block().is_ok() && check_segment_callback().is_ok());
-    }
+    call_foreign(|| drop(gone));
 }

@@ -10,10 +10,9 @@ use crate::base::sync::thread_token;
 use crate::core::{OomReport, OomStep, OomTried};
 use crate::fail;
 use crate::runtime::explain::carrying;
-use crate::runtime::reentry::{CallOut, drop_foreign, waits_for_callbacks};
+use crate::runtime::reentry::{CallOut, call_foreign, drop_foreign, waits_for_callbacks};
 use crate::runtime::{lock, numbers};
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Called with the report of why the request failed; true when it freed something.
@@ -22,6 +21,9 @@ pub(crate) type OomHandler = dyn Fn(&OomReport) -> bool + Send + Sync;
 /// How often the callbacks are called for one request: one that says it frees something while other threads do must not hold
 /// a request for ever.
 const MOST_ROUNDS: usize = 1000;
+/// How often in a row although no less was live afterwards. Other threads may have allocated what was freed; or a callback
+/// frees only what it has allocated itself.
+const MOST_IN_VAIN: u32 = 8;
 
 thread_local! {
     /// Whether this thread runs such a callback. No destructor, so it works at thread exit too.
@@ -87,7 +89,7 @@ impl Rescue {
             s.closed = true;
             std::mem::take(&mut s.callbacks)
         };
-        drop_foreign(gone);
+        gone.into_iter().for_each(drop_foreign);
     }
 
     /// Handles a request that ended with `error`: if a callback could free the missing memory, calls the callbacks, and
@@ -107,6 +109,7 @@ impl Rescue {
         }
         let mut all = OomTried { step: OomStep::Callbacks, tries: 0, helped: 0, bytes: 0 };
         let mut end = error;
+        let mut in_vain = 0;
         for _ in 0..MOST_ROUNDS {
             let curable = |r: &Arc<OomReport>| !r.reason.is_hopeless();
             let Some(report) = end.oom_report().filter(curable) else { break };
@@ -124,7 +127,8 @@ impl Rescue {
                 Err(e) => end = e,
                 got => return got,
             }
-            if before.1 == after.1 {
+            in_vain = if after.0 < before.0 { 0 } else { in_vain + 1 };
+            if before.1 == after.1 || in_vain == MOST_IN_VAIN {
                 break; // it was said only
             }
         }
@@ -159,7 +163,7 @@ impl Rescue {
             let inside = CallOut::new();
             INSIDE.with(|i| i.set(true));
             // A panicking callback has freed nothing, and must not leave the count wrong.
-            let freed = catch_unwind(AssertUnwindSafe(|| callback(report))).unwrap_or(false);
+            let freed = call_foreign(|| callback(report)).unwrap_or(false);
             called.tries += 1;
             called.helped += u32::from(freed);
             // Dropped before it counts as returned, because `remove` guarantees that nothing of the callback is left.

@@ -208,6 +208,28 @@ fn callbacks_are_called_as_long_as_they_free_something() {
     memory.free(block, None, None).unwrap();
 }
 
+/// A callback that frees only what it has allocated itself does not hold the request up.
+#[test]
+fn callbacks_that_free_nothing_end() {
+    let f = fixture();
+    ok(unsafe { millpond_device_set_limit(f.device, (8 * MIB) as u64) });
+    let device = runtime::device("testdev", 0).unwrap();
+    let memory = device.memory();
+    let (calls, again) = (Arc::new(AtomicU64::new(0)), device.clone());
+    let counter = calls.clone();
+    memory
+        .add_oom_callback(move |_| {
+            counter.fetch_add(1, SeqCst);
+            let scratch = again.memory().alloc_unordered(PoolId::DEFAULT, 4096).unwrap();
+            again.memory().free(scratch, None, None).is_ok()
+        })
+        .unwrap();
+    let block = memory.alloc_unordered(PoolId::DEFAULT, 4 * MIB as u64).unwrap();
+    assert!(memory.alloc_unordered(PoolId::DEFAULT, 7 * MIB as u64).is_err());
+    assert!((2..20).contains(&calls.load(SeqCst)), "{} calls", calls.load(SeqCst));
+    memory.free(block, None, None).unwrap();
+}
+
 /// What a callback or a hook of Rust holds may panic as it ends, within the request: that has its block all the same.
 #[test]
 fn a_panic_at_the_end_of_a_callback_costs_no_block() {
@@ -235,6 +257,12 @@ fn a_panic_at_the_end_of_a_callback_costs_no_block() {
         knobs.fail_alloc.swap(false, SeqCst)
     });
     id.store(added.unwrap(), SeqCst);
+    // One whose panic panics when it is dropped; and two that end together, with the device.
+    memory.add_oom_callback(|_| std::panic::panic_any(Loud)).unwrap();
+    for _ in 0..2 {
+        let loud = Loud;
+        memory.add_hook(move |_| _ = &loud).unwrap();
+    }
     memory.empty_cache(None).unwrap();
     f.knobs.fail_alloc.store(true, SeqCst);
     let block = memory.alloc_unordered(PoolId::DEFAULT, 64).unwrap();

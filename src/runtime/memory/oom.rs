@@ -40,7 +40,7 @@ impl Memory {
     /// From now on a request that finds no memory calls `callback` with its bytes, on its own thread and
     /// with no lock held, after everything else was tried. When a callback returns true, for having freed
     /// something, the request is tried again; and if it still finds nothing, for want of more or because another
-    /// thread was faster, they are called again, as long as one returns true and blocks of the device were freed
+    /// thread was faster, they are called again, as long as one returns true and memory of the device was freed
     /// meanwhile, a thousand times at most. Callbacks are called oldest first; they may allocate and free, and a
     /// request that fails inside one calls none. A panic counts as false. Gives the number to remove it with.
     /// Callbacks end with the device.
