@@ -26,8 +26,7 @@ use super::units::{GRANULE_SHIFT, GranuleRun, LARGE_UNITS_SHIFT, granule_bytes};
 use crate::base::error::{Code, Error, Result};
 use crate::base::slots::Slots;
 use crate::base::sync::{
-    AtomicBool, AtomicU32, AtomicU64, Condvar, Lock, Mutex, MutexGuard, Ordering, Ordering::Relaxed, levels,
-    lock,
+    AtomicU32, AtomicU64, Condvar, Lock, Mutex, MutexGuard, Ordering, Ordering::Relaxed, levels, lock,
 };
 use crate::fail;
 use std::cell::Cell;
@@ -169,9 +168,9 @@ pub(crate) struct Ground {
     /// [units of the large tier] how much of a heap may be free in partly used granules; `u64::MAX` as long as the
     /// device has more memory to give, as far as was last seen. A hint.
     pub most_ragged: AtomicU64,
-    /// Memory was scarce: free ties had to serve otherwise than in place, and no more are made to spare calls until the
-    /// cache is emptied.
-    pub no_ties: AtomicBool,
+    /// [granules] Memory was scarce when so much was reserved: free ties had to serve otherwise than in place, and no more
+    /// are made to spare calls until most of it has gone back, or the cache is emptied. 0: it was not.
+    pub no_ties: AtomicU64,
     /// How much free memory may be stuck in partly used segments.
     pub stuck: Stuck,
     /// [B] What was reserved when the device last refused a segment that the limits allow; `u64::MAX`: it has not.
@@ -288,7 +287,7 @@ impl Ground {
             retries: AtomicU64::new(0),
             tuned: Tuned::default(),
             most_ragged: AtomicU64::new(u64::MAX),
-            no_ties: AtomicBool::new(false),
+            no_ties: AtomicU64::new(0),
             stuck: Stuck::default(),
             refused_at: AtomicU64::new(u64::MAX),
             misaligned: AtomicU64::new(u64::MAX),

@@ -244,7 +244,7 @@ impl Pond {
     /// Gives unused memory back to the device: of one pool, or of all. Waits for the device first.
     pub fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
         if pool.is_none() {
-            self.ground.no_ties.store(false, Relaxed); // a new start
+            self.ground.no_ties.store(0, Relaxed); // a new start
         }
         self.special().trim_to(pool, 0)
     }

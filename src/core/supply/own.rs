@@ -21,7 +21,7 @@ const SHARED_PART: u64 = 32;
 const USUAL_PART: u64 = 16;
 
 /// How much must go back to the device before it can give a segment, in bytes.
-struct Lacks {
+pub(super) struct Lacks {
     /// Of the memory of the request's pool, for the limit of that pool.
     own: u64,
     /// Of anyone's.
@@ -96,7 +96,7 @@ impl Search<'_> {
     /// for the device.
     pub(super) fn swap_segments(&mut self, missing: u64) -> bool {
         let (ground, req) = (self.ground, self.req);
-        if ground.config.source() != Source::OwnSegments {
+        if ground.config.source() != Source::OwnSegments || !req.is_large() {
             return false;
         }
         let Some(lacks) = self.lacks_for_segment() else { return false };
@@ -122,7 +122,7 @@ impl Search<'_> {
     }
 
     /// What must go back so that the device can give a segment for the request; `None`: nothing that helps can.
-    fn lacks_for_segment(&self) -> Option<Lacks> {
+    pub(super) fn lacks_for_segment(&self) -> Option<Lacks> {
         let (ground, pool) = (self.ground, self.req.heap.pool());
         let wanted = self.least_segment();
         let (own_room, room) = {
@@ -142,7 +142,7 @@ impl Search<'_> {
 
     /// Gives as few bytes back as are needed; all, if the device cannot make use of what it has got. Then takes a
     /// segment.
-    fn swap_for(&mut self, missing: u64, lacks: &Lacks, taken: &mut Vec<Taken>) -> bool {
+    pub(super) fn swap_for(&mut self, missing: u64, lacks: &Lacks, taken: &mut Vec<Taken>) -> bool {
         let (ground, pool) = (self.ground, self.req.heap.pool());
         let mut any = false;
         let bytes = |taken: &[Taken]| taken.iter().map(|t| t.block.part.bytes()).sum::<u64>();

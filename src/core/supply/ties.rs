@@ -23,13 +23,10 @@ const SHARED_TIE: u64 = 64 << 20;
 const SHARED_PART: u64 = 32;
 /// A growth of less than 1 / this of what may be had is not in ties once half of it is reserved.
 const LARGE_GROWTH_PART: u64 = 8;
+/// Ties are made again when no more than 1 / this is reserved of what was when they ended.
+const PLENTIFUL_AGAIN: u64 = 4;
 /// [granules] of a tie that is made to spare calls.
 const LEAST_TIE: u32 = 2;
-
-/// Whether most of what may be had is left.
-fn is_plentiful(room: u64, of: u64) -> bool {
-    4 * room >= 3 * of
-}
 
 impl Ground {
     /// [granules] The smallest growth that is in ties, where there is `room` for so many `of` all. What is cut later
@@ -38,7 +35,7 @@ impl Ground {
     fn least_for_ties(&self, room: u64, of: u64) -> u64 {
         let least = u64::from(self.config.tie_growth);
         match () {
-            () if is_plentiful(room, of) => least,
+            () if 4 * room >= 3 * of => least,
             () if 2 * room >= of => 2 * least,
             () => (2 * least).max(of / LARGE_GROWTH_PART),
         }
@@ -94,11 +91,13 @@ impl Search<'_> {
             return 0;
         }
         let (room, of, _) = all(&ground.growing());
-        if is_plentiful(room, of) {
-            ground.no_ties.store(false, Relaxed);
-        }
-        if ground.no_ties.load(Relaxed) {
-            return 0;
+        // Limits tell little of what the device has, so what counts is how much has gone back since.
+        let ended_at = ground.no_ties.load(Relaxed);
+        if ended_at > 0 {
+            if PLENTIFUL_AGAIN * (of - room) > ended_at {
+                return 0;
+            }
+            ground.no_ties.store(0, Relaxed);
         }
         if u64::from(missing) < ground.least_for_ties(room, of) {
             return 0;
@@ -139,7 +138,7 @@ impl Search<'_> {
     /// A request was served that needed ties to serve as wholes: memory is scarce, and more of them would be in the way.
     pub(super) fn note_whole_ties(&self) {
         if self.ties {
-            self.ground.no_ties.store(true, Relaxed);
+            self.ground.end_ties();
         }
     }
 
@@ -168,12 +167,20 @@ impl Search<'_> {
         let mut any = false;
         let _ = ground.give_ties_back(taken, &mut any);
         transit.end(&mut ground.growing());
-        ground.no_ties.fetch_or(any, Relaxed);
+        if any {
+            ground.end_ties();
+        }
         any && self.note_refusal(|s| s.grow(missing))
     }
 }
 
 impl Ground {
+    /// Memory is scarce: no more ties are made.
+    fn end_ties(&self) {
+        let reserved = self.growing().device.reserved.current >> GRANULE_SHIFT;
+        self.no_ties.fetch_max(reserved.max(1), Relaxed);
+    }
+
     /// Gives ties that were taken back to the device, once their streams have done what they had to do. Those of which
     /// that cannot be told, and what the device refuses, go back to the heaps. `any` is set if something went back.
     fn give_ties_back(&self, taken: Vec<Taken>, any: &mut bool) -> Result<()> {

@@ -6,7 +6,7 @@
 
 use super::super::desc::GranuleUse;
 use super::super::ground::{Ground, Growing};
-use super::super::heap::{FreeBlock, Heap};
+use super::super::heap::{FreeBlock, Heap, Source};
 use super::super::state::growth::{Parts, Segment, joined};
 use super::super::state::tags::Tags;
 use super::super::tied::choose;
@@ -507,14 +507,16 @@ impl Search<'_> {
         any && self.note_refusal(|s| s.grow(missing))
     }
 
-    /// For segments: gives idle ones back to the device, so that it can give one that is large enough. If that does not
-    /// help, adjacent free memory of several heaps moves to the request's heap.
+    /// For segments: gives idle ones back to the device, so that it can give one that is large enough: as few as are
+    /// needed, if that is known. If that does not help, adjacent free memory of several heaps moves to the request's heap.
     pub(super) fn trim_and_grow(&mut self, missing: u64) -> bool {
         let ground = self.ground;
         if ground.order.sync_device().is_err() {
             return false;
         }
         ground.poll_all();
+        let own = ground.config.source() == Source::OwnSegments;
+        let lacks = if own { self.lacks_for_segment() } else { None };
         let (mut taken, transit) = {
             let mut g = ground.growing();
             let taken = ground.take_all_free(&mut g, ground.heaps_in(None));
@@ -523,8 +525,14 @@ impl Search<'_> {
             (taken, transit)
         };
         let mut any = false;
-        let released = ground.give_segments_back(&mut taken, u64::MAX, &mut any);
-        let grown = any && self.note_refusal(|s| s.grow(missing));
+        let mut released = Ok(());
+        let grown = match lacks {
+            Some(lacks) => self.swap_for(missing, &lacks, &mut taken),
+            None => {
+                released = ground.give_segments_back(&mut taken, u64::MAX, &mut any);
+                any && self.note_refusal(|s| s.grow(missing))
+            }
+        };
         if let Some(transit) = transit {
             let mut g = ground.growing();
             ground.return_all(&g, taken);
