@@ -103,10 +103,18 @@ pub unsafe extern "C" fn millpond_last_error_set(code: u32, message: *const c_ch
     if message.is_null() {
         return set(code, "");
     }
-    // SAFETY: the caller's promise.
-    let text = unsafe { CStr::from_ptr(message) };
-    let room = text.to_bytes().len().min(ROOM);
-    set(code, &String::from_utf8_lossy(&text.to_bytes()[..room]));
+    let mut text = [0; ROOM];
+    // SAFETY: the caller's promise. The copy: the message may be the one that is kept here.
+    let given = unsafe { CStr::from_ptr(message) }.to_bytes();
+    let len = given.len().min(ROOM);
+    text[..len].copy_from_slice(&given[..len]);
+    set(code, "");
+    for part in text[..len].utf8_chunks() {
+        append(part.valid());
+        if !part.invalid().is_empty() {
+            append("\u{fffd}");
+        }
+    }
 }
 
 /// The name of an error code, as "MILLPOND_E_OUT_OF_MEMORY"; "MILLPOND_OK" for 0, "unknown" for a number
