@@ -87,7 +87,11 @@ class Hook:
             self._function(BlockEvent(kind, e.ptr or 0, e.size_bytes, e.requested_bytes, stream))
         except BaseException as why:  # ctypes would only print it
             if self._failed is None:
-                self.__dict__.setdefault("_failed", _alone(why))  # of two threads the first
+                try:
+                    kept = _alone(why)
+                except Exception:  # its own functions fail, too
+                    kept = MillpondError(f"the hook raised {type(why).__qualname__}, which cannot be copied")
+                self.__dict__.setdefault("_failed", kept)  # of two threads the first
 
     def __repr__(self) -> str:
         return f"<millpond.Hook of {self.device.name}{'' if self._id else ', closed'}>"

@@ -163,6 +163,20 @@ class Hooks(unittest.TestCase):
             self.assertIsNot(raised, own)
             self.assertFalse(hasattr(own, "__notes__"))
 
+    def test_an_exception_that_cannot_be_copied_is_told_of(self):
+        class Broken(Exception):
+            @property
+            def args(self):
+                raise KeyError("args")
+
+        def raises(_):
+            raise Broken
+
+        hook = self.device.hook(raises)
+        self.device.alloc(100)
+        with self.assertRaisesRegex(millpond.MillpondError, "Broken, which cannot be copied"):
+            hook.close()
+
     def test_groups_of_exceptions(self):
         if sys.version_info < (3, 11):
             self.skipTest("Python 3.11 brings them")
