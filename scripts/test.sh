@@ -312,7 +312,7 @@ hosts() {
 # Most of the time it keeps one processor busy, and takes as long as all that comes after CMake's build: beside those, it
 # ends with them.
 begin_torch() {
-  scripts/torch.sh >"$logs/torch" 2>&1 </dev/null &
+  nice -n 19 scripts/torch.sh >"$logs/torch" 2>&1 </dev/null &
   pytorch=$!
 }
 

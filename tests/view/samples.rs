@@ -158,6 +158,7 @@ impl Dice {
 
 /// A training program: weights, activations that come and go in steps, a loader on a thread of its own, a cache that grows,
 /// blocks that other streams use, a scattered block, and a request that finds no memory.
+#[inline(never)] // its name is looked for among the callers
 fn program(folder: &Path) {
     let d = Device::open(0);
     d.record(&folder.join("program.history"), 64);

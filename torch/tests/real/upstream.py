@@ -498,7 +498,8 @@ def check_allocate_in_thread_to_pool():
     threads = [threading.Thread(target=f) for f in (use_pool, no_pool)]
     [t.start() for t in threads], [t.join() for t in threads]
     inside = segments_of(torch, pool)
-    assert len(inside) == 2 and sum(s["total_size"] for s in inside) >= 60 * MIB
+    # At least two: memory that the other thread takes meanwhile may lie between two parts of the pool's.
+    assert len(inside) >= 2 and sum(s["total_size"] for s in inside) >= 60 * MIB, inside
     assert not [a for a in elsewhere for s in inside if s["address"] <= a < s["address"] + s["total_size"]]
     del graph
     collect()
