@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -33,7 +34,8 @@ struct State {
   std::size_t events = 0;  // of the histories that are wanted; 0: none are
   std::array<Of, 64> begun{};
   std::array<bool, 64> watched{};
-  void (*segments)(int, bool, void*, std::size_t, bool) = nullptr;
+  // Read without the lock by the threads that tell of a segment.
+  std::atomic<void (*)(int, bool, void*, std::size_t, bool)> segments{nullptr};
 };
 
 State& state() {
@@ -78,7 +80,8 @@ struct Watched {
 void on_segment(void* user_data, std::uint32_t event, void* ptr, std::size_t size) {
   const auto* device = static_cast<const Watched*>(user_data);
   if (!t_old) {
-    state().segments(device->ordinal, event == MILLPOND_SEGMENT_ADDED, ptr, size, device->mapped);
+    const auto told = state().segments.load();
+    told(device->ordinal, event == MILLPOND_SEGMENT_ADDED, ptr, size, device->mapped);
   }
 }
 

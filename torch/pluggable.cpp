@@ -250,6 +250,12 @@ void* millpond_torch_base_alloc(void* ptr, std::size_t* size) {
   return info.base;
 }
 
+std::size_t millpond_torch_requested(const void* ptr) {
+  millpond_block_info info{};
+  info.struct_size = sizeof info;
+  return failed(millpond_get_block(ptr, &info)) ? 0 : info.requested_bytes;
+}
+
 void millpond_torch_record_stream(void* ptr, Stream stream) {
   hooked.store(true, std::memory_order_relaxed);
   if (ptr == nullptr || !failed(millpond_record_stream(ptr, stream_of(stream)))) return;

@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -48,6 +49,22 @@ constexpr std::size_t kMostEvents = std::size_t{1} << 22;
 
 void release(void* ptr);
 
+/// Does what is only bookkeeping, in places that nothing may be thrown from. A failure is a
+/// warning.
+template <typename Body>
+void note(Body body) noexcept {
+  try {
+    try {
+      body();
+    } catch (const std::exception& e) {
+      TORCH_WARN("what happened to memory could not be told: ", e.what());
+    } catch (...) {
+      TORCH_WARN("what happened to memory could not be told");
+    }
+  } catch (...) {  // the warning itself
+  }
+}
+
 /// The bytes of the block that begins there.
 std::size_t size_of(void* ptr) {
   std::size_t size = 0;
@@ -59,6 +76,7 @@ std::size_t size_of(void* ptr) {
 DeviceIndex device_of(const void* ptr) {
   cudaPointerAttributes found{};
   const bool known = cudaPointerGetAttributes(&found, ptr) == cudaSuccess;
+  if (!known) (void)cudaGetLastError();  // the next check of PyTorch's is not to find it
   return static_cast<DeviceIndex>(known ? found.device : -1);
 }
 
@@ -129,13 +147,14 @@ class Allocator final : public CUDAAllocator {
   void emptyCache(MempoolId_t pool) override {
     sharing->close_late();
     const bool noted = trace->enabled();
-    auto call = noted ? trace->begin(true) : millpond_torch::Trace::Call{};
+    millpond_torch::Trace::Call call{};
+    if (noted) note([&] { call = trace->begin(true); });
     if (pool == MempoolId_t{0, 0}) {
       millpond.reset_();
     } else {
       millpond.sweep_();
     }
-    if (noted) trace->called(std::move(call));
+    if (noted) note([&] { trace->called(std::move(call)); });
   }
   double getMemoryFraction(DeviceIndex device) override {
     const auto numbers = stats_of(device);
@@ -200,6 +219,9 @@ class Allocator final : public CUDAAllocator {
   }
   void resetAccumulatedStats(DeviceIndex device) override {
     check(millpond.reset_accumulated_(device));
+    const std::uint64_t spared = stats_of(device).at("num_oom_rejections");
+    std::lock_guard<std::mutex> held(lock_);
+    spared_[device] = spared;
   }
   void resetPeakStats(DeviceIndex device) override { check(millpond.reset_peaks_(device)); }
 
@@ -215,7 +237,9 @@ class Allocator final : public CUDAAllocator {
     if (!traces || !trace->enabled()) return out;
     for (DeviceIndex device = 0; device < count; ++device) {
       out.device_traces[static_cast<std::size_t>(device)] =
-          trace->entries(device, millpond.history_read_);
+          trace->entries(device, [](DeviceIndex of, auto each, void* user_data) {
+            check(millpond.history_read_(of, each, user_data));
+          });
       // For the next one to tell, as PyTorch does it.
       std::size_t active = 0;
       for (const auto& segment : out.segments) {
@@ -343,11 +367,13 @@ class Allocator final : public CUDAAllocator {
   void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override {
     trace->track(std::move(tracker));
     check(millpond.on_segments_([](int device, bool added, void* ptr, std::size_t size, bool maps) {
-      trace->tell(added  ? (maps ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC)
-                  : maps ? TraceEntry::SEGMENT_UNMAP
-                         : TraceEntry::SEGMENT_FREE,
-                  static_cast<DeviceIndex>(device), reinterpret_cast<std::size_t>(ptr), size,
-                  nullptr);
+      note([&] {  // Millpond calls this
+        trace->tell(added  ? (maps ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC)
+                    : maps ? TraceEntry::SEGMENT_UNMAP
+                           : TraceEntry::SEGMENT_FREE,
+                    static_cast<DeviceIndex>(device), reinterpret_cast<std::size_t>(ptr), size,
+                    nullptr);
+      });
     }));
   }
   bool isHistoryEnabled() override { return trace->enabled(); }
@@ -356,13 +382,16 @@ class Allocator final : public CUDAAllocator {
     TORCH_CHECK(!enabled || when == RecordContext::NEVER || recorder != nullptr,
                 "there is nobody to record the frames");
     most = std::min(most, kMostEvents);
-    trace->record(enabled, recorder, most, when, clear, skipped);
-    if (enabled) {
+    const bool before = trace->enabled();
+    try {
       // PyTorch's entries are up to two of an event.
-      check(millpond.history_start_(std::max<std::size_t>(most, 2)));
-    } else {
-      millpond.history_stop_();
+      if (enabled) check(millpond.history_start_(std::max<std::size_t>(most, 2)));
+      trace->record(enabled, recorder, most, when, clear, skipped);
+    } catch (...) {
+      if (enabled && !before) millpond.history_stop_();
+      throw;
     }
+    if (!enabled) millpond.history_stop_();
   }
   std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr) override {
     return trace->context_of(ptr);
@@ -383,8 +412,9 @@ class Allocator final : public CUDAAllocator {
   }
   std::string getUserMetadata() override { return millpond_torch::words().metadata; }
   void annotateMemory(const void* ptr, const std::string& text) override {
-    trace->mark(TraceEntry::ANNOTATE, current_device(), reinterpret_cast<std::size_t>(ptr), 0,
-                text);
+    const DeviceIndex device = device_of(ptr);
+    trace->mark(TraceEntry::ANNOTATE, device >= 0 ? device : current_device(),
+                reinterpret_cast<std::size_t>(ptr), 0, text);
   }
 
   // ---- other processes ----
@@ -409,8 +439,13 @@ class Allocator final : public CUDAAllocator {
     if (!trace->watches() && !profiled) return find(size, device, stream);
     auto call = trace->begin(false);
     void* ptr = find(size, device, stream, call.context);
-    if (trace->watches()) trace->allocated(std::move(call), device, ptr, size, stream);
-    if (profiled) report(ptr, static_cast<std::int64_t>(size_of(ptr)), device);
+    try {
+      if (trace->watches()) trace->allocated(std::move(call), device, ptr, size, stream);
+      if (profiled) report(ptr, static_cast<std::int64_t>(size_of(ptr)), device);
+    } catch (...) {  // nobody else knows of the block
+      release(ptr);
+      throw;
+    }
     return ptr;
   }
 
@@ -430,8 +465,9 @@ class Allocator final : public CUDAAllocator {
     if (ptr != nullptr) return ptr;
     std::string why = millpond.last_error_();
     if (lacking) {
-      // PyTorch's own way to find more: what it holds for other processes.
-      bool freed = false;
+      // What this process holds of others, and PyTorch's own way to find more: what it holds for
+      // other processes.
+      bool freed = sharing->close_late();
       for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
         freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
       }
@@ -446,21 +482,24 @@ class Allocator final : public CUDAAllocator {
     (void)millpond.memory_(device, &total, &free);
     const auto numbers = stats_of(device);
     const std::size_t held = numbers.at("allocated_bytes.all.current");
+    const std::size_t reserved = numbers.at("reserved_bytes.all.current");
+    const std::uint64_t limit = numbers.at("limit_bytes");
     const std::uint64_t spared = numbers.at("num_oom_rejections");
     std::vector<OutOfMemoryObserver> observers;
     std::vector<OomRejectionObserver> rejection_observers;
     {
       std::lock_guard<std::mutex> locked(lock_);
       observers = observers_;
-      if (std::exchange(spared_[device], spared) < spared) {
+      if (std::exchange(spared_[device], spared) != spared) {
         rejection_observers = rejection_observers_;
       }
     }
     for (const auto& observer : rejection_observers) observer(device, size, held, total);
     trace->tell(TraceEntry::OOM, device, free, size, stream, context);
     trace->mark(TraceEntry::OOM, device, free, size, "", stream, context);
-    for (const auto& observer : observers) observer(device, held, total, free);
-    c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size), held, total - free,
+    // PyTorch's own allocator tells the request where the type of observers says `allocated`.
+    for (const auto& observer : observers) observer(device, size, limit != 0 ? limit : total, free);
+    c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size), held, reserved,
                                      c10::Device(c10::DeviceType::CUDA, device));
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
                      with_unit(size), ". GPU ", static_cast<int>(device),
@@ -558,13 +597,17 @@ void release(void* ptr) {
   const bool wanted = profiled || trace->tracks();
   const DeviceIndex device = wanted ? device_of(ptr) : DeviceIndex{-1};
   const std::size_t size = wanted ? size_of(ptr) : 0;
-  auto call = trace->begin(true);
-  trace->tell(TraceEntry::FREE_REQUESTED, device, reinterpret_cast<std::size_t>(ptr), size, nullptr,
-              call.context);
-  trace->forget({ptr});
+  const std::size_t requested = wanted ? millpond.requested_(ptr) : 0;
+  millpond_torch::Trace::Call call{};
+  note([&] {
+    call = trace->begin(true);
+    trace->tell(TraceEntry::FREE_REQUESTED, device, reinterpret_cast<std::size_t>(ptr), requested,
+                nullptr, call.context);
+  });
+  trace->forget(ptr);
   millpond.delete_(ptr);
-  trace->freed(std::move(call), ptr);
-  if (profiled) report(ptr, -static_cast<std::int64_t>(size), device);
+  note([&] { trace->freed(std::move(call), ptr); });
+  if (profiled) note([&] { report(ptr, -static_cast<std::int64_t>(size), device); });
 }
 
 }  // namespace

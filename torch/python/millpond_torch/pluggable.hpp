@@ -123,6 +123,8 @@ MILLPOND_TORCH_EXPORT void millpond_torch_sweep();
 MILLPOND_TORCH_EXPORT void millpond_torch_memory_fraction(double fraction, int device);
 // The start of the block that holds `ptr`, and its bytes.
 MILLPOND_TORCH_EXPORT void* millpond_torch_base_alloc(void* ptr, std::size_t* size);
+// The bytes that were requested of it; 0: it is none of Millpond's.
+MILLPOND_TORCH_EXPORT std::size_t millpond_torch_requested(const void* ptr);
 // The block is not used again before the stream is done with it. Other memory is left alone. Throws
 // std::runtime_error where the use cannot be noted.
 MILLPOND_TORCH_EXPORT void millpond_torch_record_stream(void* ptr, millpond_torch::Stream stream);

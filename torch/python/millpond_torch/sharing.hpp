@@ -8,6 +8,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -59,11 +61,24 @@ inline std::uint64_t began(std::uint32_t process) {
   return at != std::string::npos ? std::strtoull(text.c_str() + at, nullptr, 10) : 0;
 }
 
-/// `Library` has the functions of libmillpond-torch.so.
+/// `Library` has the functions of libmillpond-torch.so. There is one, for good.
 template <typename Library>
 class Sharing {
  public:
-  explicit Sharing(const Library& library) : library_(library) {}
+  explicit Sharing(const Library& library) : library_(library) {
+    // A forked child gives its copies of the descriptors back: it would withhold the memory of
+    // freed tensors for as long as it lives.
+    forked_ = this;
+    (void)pthread_atfork([] { forked_->lock_.lock(); }, [] { forked_->lock_.unlock(); },
+                         [] {
+                           for (auto& shared : forked_->exports_) {
+                             std::vector<int>& fds = shared.second.second.all;
+                             for (int fd : fds) ::close(fd);
+                             fds.clear();
+                           }
+                           forked_->lock_.unlock();
+                         });
+  }
 
   /// What another process needs to open the block that begins at `base`.
   std::string share(void* base) {
@@ -105,7 +120,7 @@ class Sharing {
     close_late();
     {
       std::lock_guard<std::mutex> held(lock_);
-      const auto known = imports_.find(text);
+      const auto known = imports_.find({device, text});
       if (known != imports_.end()) {
         if (std::shared_ptr<void> there = known->second.lock()) return there;
         imports_.erase(known);
@@ -125,21 +140,33 @@ class Sharing {
     std::vector<int> numbers(head.fd_count);
     std::memcpy(numbers.data(), info + head.info_bytes, head.fd_count * sizeof(int));
     const Descriptors fds = take(head, numbers);
-    void* ptr = nullptr;
-    check(library_.import_(device, info, head.info_bytes, fds.all.data(), fds.all.size(), &ptr));
-    std::shared_ptr<void> there(ptr, [this](void* old) { close(old); });
+    auto made = std::make_unique<Import>();
+    check(library_.import_(device, info, head.info_bytes, fds.all.data(), fds.all.size(),
+                           &made->ptr));
+    Import* const import = made.release();
+    std::shared_ptr<void> there(import->ptr, [this, import](void*) { close(import); });
+    // Another thread may have opened the same meanwhile: there is one address for everybody. What
+    // is not needed then ends after the lock.
     std::lock_guard<std::mutex> held(lock_);
-    return remember(text, std::move(there));
+    for (auto old = imports_.begin(); old != imports_.end();) {
+      old = old->second.expired() ? imports_.erase(old) : std::next(old);
+    }
+    std::weak_ptr<void>& known = imports_[{device, text}];
+    if (std::shared_ptr<void> first = known.lock()) return first;
+    known = there;
+    return there;
   }
 
-  /// Ends the imports whose end had to be put off.
-  void close_late() {
-    std::vector<void*> late;
+  /// Ends the imports whose end had to be put off; whether one of them has ended.
+  bool close_late() noexcept {
+    Import* late = nullptr;
     {
       std::lock_guard<std::mutex> held(lock_);
-      late.swap(late_);
+      late = std::exchange(late_, nullptr);
     }
-    for (void* ptr : late) close(ptr);
+    bool any = false;
+    while (late != nullptr) any |= close(std::exchange(late, late->next));
+    return any;
   }
 
  private:
@@ -150,18 +177,25 @@ class Sharing {
     std::uint32_t process, zero;
   };
 
+  /// What has been imported, and the next one whose end was put off.
+  struct Import {
+    void* ptr = nullptr;
+    Import* next = nullptr;
+  };
+
   void check(int status) const { TORCH_CHECK(status == 0, library_.last_error_()); }
 
   /// Copies of the other process's descriptors.
   static Descriptors take(const Head& head, const std::vector<int>& numbers) {
-    Descriptors out;
+    Descriptors out, closes;
+    out.all.reserve(numbers.size());  // from here on nothing fails with a descriptor in hand
+    closes.all.reserve(1);
     const int process =
         static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(head.process), 0));
     const int failure = errno;
     TORCH_CHECK(process >= 0, "the process ", head.process,
                 " that shares the tensor cannot be found (", std::strerror(failure),
                 "): it has ended, it runs in another PID namespace, or Linux is older than 5.6");
-    Descriptors closes;
     closes.all.push_back(process);
     TORCH_CHECK(head.began == 0 || began(head.process) == head.began, "the process ", head.process,
                 " that shared the tensor has ended");
@@ -179,29 +213,27 @@ class Sharing {
     return out;
   }
 
-  /// One address for everybody who opens the same; the lock is held.
-  std::shared_ptr<void> remember(const std::string& text, std::shared_ptr<void> there) {
-    for (auto old = imports_.begin(); old != imports_.end();) {
-      old = old->second.expired() ? imports_.erase(old) : std::next(old);
+  /// Whether it has ended: while a graph is captured an import cannot end, and is put off.
+  /// Allocates nothing.
+  bool close(Import* import) noexcept {
+    if (library_.import_close_(import->ptr) == 0) {
+      delete import;
+      return true;
     }
-    imports_[text] = there;
-    return there;
+    std::lock_guard<std::mutex> held(lock_);
+    import->next = std::exchange(late_, import);
+    return false;
   }
 
-  /// While a graph is captured an import cannot end.
-  void close(void* ptr) {
-    if (library_.import_close_(ptr) == 0) return;
-    std::lock_guard<std::mutex> held(lock_);
-    late_.push_back(ptr);
-  }
+  inline static Sharing* forked_ = nullptr;
 
   const Library& library_;
   std::atomic<bool> any_{false};
   std::mutex lock_;  // guards what follows
   std::uint64_t serial_ = 0;
   std::unordered_map<void*, std::pair<std::string, Descriptors>> exports_;
-  std::unordered_map<std::string, std::weak_ptr<void>> imports_;
-  std::vector<void*> late_;
+  std::map<std::pair<c10::DeviceIndex, std::string>, std::weak_ptr<void>> imports_;
+  Import* late_ = nullptr;
 };
 
 }  // namespace millpond_torch

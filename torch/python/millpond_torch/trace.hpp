@@ -66,6 +66,7 @@ class Trace {
   void record(bool enabled, CreateContextFn recorder, std::size_t most, RecordContext when,
               bool clear, const std::vector<std::string>& skipped) {
     Notes old;  // what a note holds may need other locks when it goes
+    Marks old_marks;
     std::deque<AnnotationEntry> old_annotations;
     std::vector<TraceEntry::Action> skips;
     skips.reserve(skipped.size());
@@ -76,7 +77,7 @@ class Trace {
     if (!enabled || clear || !enabled_) {
       since_ns_ = nanoseconds(CLOCK_MONOTONIC);
       old.swap(notes_);
-      marks_.clear();
+      old_marks.swap(marks_);
       old_annotations.swap(annotations_);
     }
     recorder_ = enabled ? recorder : nullptr;
@@ -110,7 +111,7 @@ class Trace {
     for (const auto& tracker : *trackers) tracker(entry);
   }
 
-  /// The frames of the call that is under way, and when it began.
+  /// The frames of the call that is under way, and when it began; 0: nothing is known of it.
   struct Call {
     std::uint64_t began_ns;
     Context context;
@@ -147,9 +148,20 @@ class Trace {
   void freed(Call call, void* ptr) {
     Note gone;
     std::lock_guard<std::mutex> held(lock_);
-    if (enabled_) gone = note(ptr, true, std::move(call));
+    if (enabled_ && call.began_ns != 0) gone = note(ptr, true, std::move(call));
   }
-  /// These blocks go: before another one can have their addresses.
+  /// The block goes: before another one can have its address.
+  void forget(void* ptr) {
+    Context old;
+    std::lock_guard<std::mutex> held(lock_);
+    const auto known = live_.find(ptr);
+    if (known != live_.end()) {
+      old = std::move(known->second);
+      live_.erase(known);
+    }
+    if (!enabled_) decide();
+  }
+  /// The same for several.
   void forget(const std::vector<void*>& blocks) {
     std::vector<Context> old;
     std::lock_guard<std::mutex> held(lock_);
@@ -172,12 +184,16 @@ class Trace {
   /// Something that gives no block: a request that has failed, a snapshot, a note of the program's.
   void mark(TraceEntry::Action action, DeviceIndex device, std::size_t address, std::size_t size,
             std::string metadata, void* stream = nullptr, const Context& context = nullptr) {
+    Marks old;  // its frames go without the lock
     std::lock_guard<std::mutex> held(lock_);
     if (!enabled_) return;
     TraceEntry entry(action, device, address, size, stream, {0, 0}, 0, context, compiling(),
                      std::move(metadata));
     marks_.emplace_back(nanoseconds(CLOCK_MONOTONIC), std::move(entry));
-    if (marks_.size() > most_) marks_.pop_front();
+    if (marks_.size() > most_) {
+      old.push_back(std::move(marks_.front()));
+      marks_.pop_front();
+    }
   }
   void annotate(DeviceIndex device, const std::vector<std::pair<std::string, std::string>>& all) {
     std::lock_guard<std::mutex> held(lock_);
@@ -193,7 +209,7 @@ class Trace {
     return {annotations_.begin(), annotations_.end()};
   }
 
-  /// The device's history as PyTorch's entries, the oldest first.
+  /// The device's history as PyTorch's entries, the oldest first. `read` throws where it cannot.
   template <typename Read>
   std::vector<TraceEntry> entries(DeviceIndex device, Read read) {
     Telling telling{device};
@@ -240,6 +256,7 @@ class Trace {
     std::string compiling, metadata;
   };
   using Notes = std::deque<Note>;
+  using Marks = std::deque<std::pair<std::uint64_t, TraceEntry>>;
 
   /// A reading of a history.
   struct Telling {
@@ -248,7 +265,7 @@ class Trace {
     DeviceIndex device;
     std::map<std::tuple<void*, std::uint32_t, bool>, std::vector<Note>> notes{};
     std::map<std::uint32_t, std::vector<Note>> calls{};  // of a thread
-    std::deque<std::pair<std::uint64_t, TraceEntry>> marks{};
+    Marks marks{};
     std::vector<TraceEntry> out{};
     std::uint64_t since_ns = 0;
     std::unordered_set<std::uint64_t> waiting{};  // freed blocks
@@ -362,7 +379,7 @@ class Trace {
   std::vector<TraceEntry::Action> skips_;
   std::shared_ptr<const std::vector<AllocatorTraceTracker>> trackers_;
   Notes notes_;
-  std::deque<std::pair<std::uint64_t, TraceEntry>> marks_;
+  Marks marks_;
   std::deque<AnnotationEntry> annotations_;
   std::unordered_map<void*, Context> live_;  // only of blocks whose frames were recorded
 };

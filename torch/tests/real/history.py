@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 
-from fake import MIB, device_bytes, enabled, freed_while_another_stream_reads, hold, settings
+from fake import MIB, collect, device_bytes, enabled, freed_while_another_stream_reads, hold, settings
 
 GIB = 1024 * MIB
 
@@ -235,12 +235,16 @@ def check_millponds_own_history_goes_on():
 TRACKER = """
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <atomic>
+#include <stdexcept>
 static std::atomic<long> count[16];
 static std::atomic<long> bytes[16];
+static std::atomic<int> fails{-1};
+extern "C" void fail(int action) { fails = action; }
 extern "C" void attach() {
   c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker([](const auto& entry) {
     count[entry.action_] += 1;
     bytes[entry.action_] += entry.size_;
+    if (entry.action_ == fails) throw std::runtime_error("the tracker fails");
   });
 }
 extern "C" long counted(int action) { return count[action]; }
@@ -250,12 +254,34 @@ extern "C" long counted_bytes(int action) { return bytes[action]; }
 
 def check_a_tracker_hears_of_it():
     """As ProcessGroupNCCL attaches one, to register memory."""
+    torch = enabled()
+    device_bytes(torch, MIB)
+    tracker = built_tracker(torch)
+    counted, counted_bytes = tracker.counted, tracker.counted_bytes
+    alloc, free_requested, segments = 0, 1, ((3, 5), (4, 6))  # TraceEntry::Action
+
+    def total(actions):
+        return sum(counted_bytes(a) for a in actions)
+    tracker.attach()
+    assert total(segments[0]) == 0, "what is there already is not told"
+    held = device_bytes(torch, 100 * MIB - 5)
+    other = device_bytes(torch, 10 * MIB, "cuda:1")
+    assert counted(alloc) == 2 and counted_bytes(alloc) == 110 * MIB - 5
+    assert 108 * MIB <= total(segments[0]) <= 120 * MIB, total(segments[0])
+    del held, other
+    assert counted(free_requested) == 2 and counted_bytes(free_requested) == 110 * MIB - 5
+    assert total(segments[1]) == 0
+    torch.cuda.empty_cache()
+    # The MiB from before the tracker goes, too.
+    assert total(segments[0]) <= total(segments[1]) <= total(segments[0]) + 2 * MIB
+    assert not torch._C._cuda_isHistoryEnabled() and not any(torch.cuda.memory._snapshot()["device_traces"])
+
+
+def built_tracker(torch):
     import ctypes
     import pathlib
     import subprocess
-    torch = enabled()
     from millpond_torch import _native
-    device_bytes(torch, MIB)
     with tempfile.TemporaryDirectory() as folder:
         source, made = os.path.join(folder, "tracker.cpp"), os.path.join(folder, "tracker.so")
         pathlib.Path(source).write_text(TRACKER)
@@ -263,25 +289,53 @@ def check_a_tracker_hears_of_it():
         subprocess.run(["g++", "-std=c++20", "-O0", "-fPIC", "-shared", *[f"-isystem{h}" for h in _native._headers(torch, True)],
                         "-o", made, source, f"-L{libraries}", "-lc10", "-lc10_cuda"], check=True, env=without_preload())
         tracker = ctypes.CDLL(made)
-    counted, counted_bytes = tracker.counted, tracker.counted_bytes
-    counted.restype = counted_bytes.restype = ctypes.c_long
-    alloc, free_requested, segments = 0, 1, ((3, 5), (4, 6))  # TraceEntry::Action
+    tracker.counted.restype = tracker.counted_bytes.restype = ctypes.c_long
+    return tracker
 
-    def total(actions):
-        return sum(counted_bytes(a) for a in actions)
+
+def check_a_tracker_that_fails_loses_no_memory():
+    torch = enabled()
+    tracker = built_tracker(torch)
     tracker.attach()
-    assert total(segments[0]) == 0, "what is there already is not told"
-    held = device_bytes(torch, 100 * MIB)
-    other = device_bytes(torch, 10 * MIB, "cuda:1")
-    assert counted(alloc) == 2 and counted_bytes(alloc) == 110 * MIB
-    assert 108 * MIB <= total(segments[0]) <= 120 * MIB, total(segments[0])
-    del held, other
-    assert counted(free_requested) == 2 and counted_bytes(free_requested) == 110 * MIB
-    assert total(segments[1]) == 0
-    torch.cuda.empty_cache()
-    # The MiB from before the tracker goes, too.
-    assert total(segments[0]) <= total(segments[1]) <= total(segments[0]) + 2 * MIB
-    assert not torch._C._cuda_isHistoryEnabled() and not any(torch.cuda.memory._snapshot()["device_traces"])
+
+    def live():
+        collect()
+        return torch.cuda.memory_stats()["allocated_bytes.all.current"]
+    for segment in (3, 5, 4, 6):  # while Millpond takes memory or gives it back
+        tracker.fail(segment)
+        held = device_bytes(torch, 50 * MIB)
+        assert live() == 50 * MIB
+        del held
+        torch.cuda.empty_cache()
+    tracker.fail(1)  # while a tensor goes
+    held = device_bytes(torch, MIB)
+    del held
+    assert live() == 0
+    tracker.fail(0)  # a request
+    try:
+        device_bytes(torch, MIB)
+    except RuntimeError as e:
+        assert "the tracker fails" in str(e), e
+    else:
+        raise AssertionError("the failure was not told")
+    assert live() == 0
+    tracker.fail(-1)
+    device_bytes(torch, MIB)
+
+
+def check_a_recording_that_cannot_begin_is_none():
+    torch = enabled()
+    try:
+        torch.cuda.memory._record_memory_history(skip_actions=["nonsense"])
+    except (RuntimeError, ValueError):
+        pass
+    else:
+        raise AssertionError("there is no such action")
+    assert not torch._C._cuda_isHistoryEnabled()
+    device_bytes(torch, MIB)
+    trace = recorded(torch)
+    one = device_bytes(torch, 3 * MIB)
+    assert [e["action"] for e in of(trace()[0], one)] == ["alloc"]
 
 
 def without_preload():

@@ -144,3 +144,35 @@ def check_what_cannot_be_opened_says_why():
     del held
     torch.cuda.ipc_collect()
     assert torch.cuda.memory_stats()["active_bytes.all.current"] == 0
+
+
+def check_a_forked_child_withholds_nothing():
+    """It has copies of all descriptors, so memory that the parent has shared and freed would stay in use as long as it lives."""
+    torch = enabled()
+    held = device_bytes(torch, 5 * MIB)
+    device, handle, *rest = held.untyped_storage()._share_cuda_()
+    until, end = os.pipe()
+    told, runs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.write(runs, b"1")
+        os.read(until, 1)
+        os._exit(0)
+    assert os.read(told, 1) == b"1"
+    for fd in descriptors(handle):
+        assert not os.path.lexists(f"/proc/{child}/fd/{fd}"), fd
+        assert os.path.lexists(f"/proc/self/fd/{fd}"), fd
+    torch.UntypedStorage._release_ipc_counter_cuda(rest[2], rest[3])
+    del held
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_stats()["active_bytes.all.current"] == 0
+    all_given_back(torch, 0)
+    os.close(end)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def descriptors(handle):
+    """The numbers of the sender's descriptors, which end what it sends."""
+    count = int.from_bytes(handle[32:40], sys.byteorder)
+    return [int.from_bytes(handle[len(handle) - 4 * n:][:4], sys.byteorder) for n in range(count, 0, -1)]
