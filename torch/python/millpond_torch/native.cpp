@@ -37,7 +37,10 @@ using c10::DeviceIndex;
 using c10::MempoolId_t;
 using c10::CachingDeviceAllocator::DeviceStats;
 using millpond_torch::Block;
+using millpond_torch::current_device;
+using millpond_torch::device_of;
 using millpond_torch::Library;
+using millpond_torch::note;
 using millpond_torch::Segment;
 using millpond_torch::SegmentBlock;
 
@@ -49,35 +52,11 @@ constexpr std::size_t kMostEvents = std::size_t{1} << 22;
 
 void release(void* ptr);
 
-/// Does what is only bookkeeping, in places that nothing may be thrown from. A failure is a
-/// warning.
-template <typename Body>
-void note(Body body) noexcept {
-  try {
-    try {
-      body();
-    } catch (const std::exception& e) {
-      TORCH_WARN("what happened to memory could not be told: ", e.what());
-    } catch (...) {
-      TORCH_WARN("what happened to memory could not be told");
-    }
-  } catch (...) {  // the warning itself
-  }
-}
-
 /// The bytes of the block that begins there.
 std::size_t size_of(void* ptr) {
   std::size_t size = 0;
   (void)millpond.base_alloc_(ptr, &size);
   return size;
-}
-
-/// The device of an address.
-DeviceIndex device_of(const void* ptr) {
-  cudaPointerAttributes found{};
-  const bool known = cudaPointerGetAttributes(&found, ptr) == cudaSuccess;
-  if (!known) (void)cudaGetLastError();  // the next check of PyTorch's is not to find it
-  return static_cast<DeviceIndex>(known ? found.device : -1);
 }
 
 /// Tells PyTorch's profiler of a block that has come, or gone (a negative size).
@@ -87,12 +66,6 @@ void report(void* ptr, std::int64_t size, DeviceIndex device) {
   (void)millpond.stats_(device, &s);
   c10::reportMemoryUsageToProfiler(ptr, size, s.allocated_bytes.current, s.reserved_bytes.current,
                                    c10::Device(c10::DeviceType::CUDA, device));
-}
-
-DeviceIndex current_device() {
-  DeviceIndex device = -1;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  return device;
 }
 
 class Allocator final : public CUDAAllocator {

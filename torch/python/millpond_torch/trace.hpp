@@ -7,6 +7,9 @@
 #define MILLPOND_TORCH_TRACE_HPP
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,6 +18,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,6 +32,37 @@
 #include "pluggable.hpp"
 
 namespace millpond_torch {
+
+/// Does what is only bookkeeping, in places that nothing may be thrown from. A failure is a
+/// warning.
+template <typename Body>
+inline void note(Body body) noexcept {
+  try {
+    try {
+      body();
+    } catch (const std::exception& e) {
+      TORCH_WARN("what happened to memory could not be told: ", e.what());
+    } catch (...) {
+      TORCH_WARN("what happened to memory could not be told");
+    }
+  } catch (...) {  // the warning itself
+  }
+}
+
+/// The device of an address.
+inline c10::DeviceIndex device_of(const void* ptr) {
+  cudaPointerAttributes found{};
+  const bool known = cudaPointerGetAttributes(&found, ptr) == cudaSuccess;
+  if (!known) (void)cudaGetLastError();  // the next check of PyTorch's is not to find it
+  return static_cast<c10::DeviceIndex>(known ? found.device : -1);
+}
+
+/// The device that the calling thread uses.
+inline c10::DeviceIndex current_device() {
+  c10::DeviceIndex device = -1;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
+}
 
 using c10::DeviceIndex;
 using c10::GatheredContext;
