@@ -118,3 +118,45 @@ pub(crate) fn call_foreign<R>(call: impl FnOnce() -> R) -> Option<R> {
 pub(crate) fn drop_foreign<T>(gone: T) {
     call_foreign(|| drop(gone));
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::runtime::tags::Tag;
+
+    #[test]
+    fn a_tag_that_a_stream_callback_leaves_in_force_ends_with_it() {
+        let (outer, inner) = (Tag::new("outer").unwrap(), Tag::new("inner").unwrap());
+        let scope = outer.scope().unwrap();
+        in_stream_callback(|| {
+            inner.push().unwrap();
+            inner.push().unwrap();
+            assert_eq!(tags::current(), inner.number());
+        });
+        assert_eq!(tags::current(), outer.number());
+        drop(scope);
+        assert_eq!(tags::current(), 0);
+    }
+
+    #[test]
+    fn calls_nest_and_a_stream_callback_is_in_none_of_them() {
+        let (a, b) = (1u64, 2u64);
+        assert!(!is_in_call(&a) && may_block().is_ok());
+        let outer = InCall::new(&a);
+        let inner = InCall::new(&b);
+        assert!(is_in_call(&a) && is_in_call(&b) && may_block().is_ok());
+        in_stream_callback(|| {
+            assert!(!is_in_call(&a) && may_block().is_err());
+            let _again = InCall::new(&a);
+            assert!(is_in_call(&a));
+        });
+        assert!(is_in_call(&a) && is_in_call(&b));
+        drop(inner);
+        assert!(is_in_call(&a) && !is_in_call(&b));
+        drop(outer);
+        in_segment_callback(|| assert!(may_block().is_err() && check_segment_callback().is_err()));
+        assert!(may_block().is_ok() && check_segment_callback().is_ok());
+    }
+}
