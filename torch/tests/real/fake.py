@@ -26,6 +26,16 @@ def driver():
     return library
 
 
+def calls(name):
+    """Calls of a driver's function since `calls_reset`."""
+    driver().fakecuda_calls.restype = ctypes.c_uint64
+    return driver().fakecuda_calls(name.encode())
+
+
+def calls_reset():
+    driver().fakecuda_calls_reset()
+
+
 def used(device=0):
     """Bytes of physical memory that are in use on a device."""
     return driver().fakecuda_used(device)
@@ -59,9 +69,13 @@ def apart(one, other):
     return a.stop <= b.start or b.stop <= a.start
 
 
-def enabled():
-    """PyTorch, with Millpond as its allocator."""
+def enabled(floor=0):
+    """PyTorch, with Millpond as its allocator. An emptied cache keeps `floor` MiB, or as much as by default."""
     driver()
+    if floor is not None:
+        options = os.environ.get("MILLPOND_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") \
+            or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+        os.environ["MILLPOND_ALLOC_CONF"] = ",".join(filter(None, [options, f"empty_cache_floor_mb:{floor}"]))
     import millpond_torch
     import torch
     millpond_torch.enable(native=NATIVE)
