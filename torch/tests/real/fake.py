@@ -17,6 +17,14 @@ def settings(**environment):
     return note
 
 
+def since(release, why):
+    """For a check of what earlier releases of PyTorch do not do or have, whoever allocates."""
+    def note(check):
+        check.since = release, why
+        return check
+    return note
+
+
 @functools.lru_cache(None)
 def driver():
     """The driver's library, which must be the fake one."""
