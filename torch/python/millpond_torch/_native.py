@@ -52,7 +52,9 @@ def _headers(torch: Any, with_cuda: bool) -> List[pathlib.Path]:
     found = next((c for c in cuda if (c / "cuda_runtime_api.h").is_file()), None)
     if found is None:
         raise MillpondError("cuda_runtime_api.h was not found; install the CUDA toolkit, or set CUDA_HOME")
-    return [base, base / "torch" / "csrc" / "api" / "include", found]
+    # In CUDA 12 what the runtime's headers include is a package of its own, that of the compiler.
+    parts = [found, *[p for p in [packages / "cuda_nvcc" / "include"] if p.is_dir()]]
+    return [base, base / "torch" / "csrc" / "api" / "include", *parts]
 
 
 def build_native(compiler: Optional[str] = None) -> str:
