@@ -13,7 +13,8 @@
 #   c      CMake's build, C and C++ tests, examples, packaging, the checks for a GPU on the fake driver
 #   python the Python packages, in fresh environments, with CuPy, Numba and cuda.core; needs c before it
 #   hosts  PaddlePaddle's released wheels, and a framework beside them; needs c before it
-#   torch  PyTorch's released wheel, without a GPU; skipped where it is not installed (6 GB), see scripts/torch.sh
+#   torch  PyTorch's released wheel, without a GPU; skipped where it is not installed (6 GB), see scripts/torch.sh.
+#          MILLPOND_TEST_TORCH="2.15.0 ..." installs these releases first, and nothing of them may be skipped
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/setup.sh
@@ -63,7 +64,8 @@ failures=
 logs=$(mktemp -d) || exit 1
 building= # the process that makes what CMake builds
 pytorch= # the one that runs PyTorch
-trap 'kill $building $pytorch 2>/dev/null; rm -rf "$logs"' EXIT
+fetching= # the one that installs it
+trap 'kill $building $pytorch $fetching 2>/dev/null; rm -rf "$logs"' EXIT
 trap 'exit 130' INT TERM
 
 # run <command...>: runs it with its output shown and kept in $log; returns its status.
@@ -309,21 +311,50 @@ hosts() {
     build/tests/packaging/example/framework/libtiny.so clients --plugin-dir build/plugin
 }
 
+# Releases of PyTorch that must be there: fetched beside the first stages.
+begin_fetch() {
+  {
+    for release in $MILLPOND_TEST_TORCH; do nice -n 10 scripts/torch.sh --fetch --release "$release"; done
+  } >"$logs/fetch" 2>&1 </dev/null &
+  fetching=$!
+}
+
 # Most of the time it keeps one processor busy, and takes as long as all that comes after CMake's build: beside those, it
 # ends with them.
 begin_torch() {
-  nice -n 19 scripts/torch.sh >"$logs/torch" 2>&1 </dev/null &
+  if [ -z "${MILLPOND_TEST_TORCH:-}" ]; then
+    nice -n 19 scripts/torch.sh >"$logs/torch" 2>&1 </dev/null &
+  else
+    {
+      for release in $MILLPOND_TEST_TORCH; do nice -n 19 scripts/torch.sh --install --release "$release"; done
+    } >"$logs/torch" 2>&1 </dev/null &
+  fi
   pytorch=$!
 }
 
 torch() {
-  # Nobody's test run should fetch 6 GB: without the wheel it is a line and a count.
+  # Nobody's test run should fetch 6 GB: without the wheel it is a line and a count, unless it was asked for.
   heading "PyTorch's released wheel, over the fake driver: what was left of it"
   [ -n "$pytorch" ] || begin_torch
   wait "$pytorch"
   ended=$?
   pytorch=
-  count torch "PyTorch's released wheel" as_it_was "$ended" "$logs/torch"
+  skipped_before=$skipped
+  if [ -z "${MILLPOND_TEST_TORCH:-}" ]; then
+    count torch "PyTorch's released wheel" as_it_was "$ended" "$logs/torch"
+    return
+  fi
+  wait "$fetching"
+  fetching=
+  cat "$logs/fetch"
+  # Each release ends with a line of its own.
+  all=$(grep -c '^torch: [0-9]* passed, [0-9]* failed, [0-9]* skipped$' "$logs/torch")
+  awk '/^torch: [0-9]* passed/ { p += $2; f += $4; s += $6; next } { print }
+    END { printf "torch: %d passed, %d failed, %d skipped\n", p, f, s }' "$logs/torch" >"$logs/torch-all"
+  count torch "PyTorch's released wheels" as_it_was "$ended" "$logs/torch-all"
+  [ "$all" -eq "$(echo $MILLPOND_TEST_TORCH | wc -w)" ] ||
+    fail_one "PyTorch's released wheels: $all of the releases $MILLPOND_TEST_TORCH ran to their end"
+  [ "$skipped" -eq "$skipped_before" ] || fail_one "PyTorch's released wheels: a check was skipped, and none may be"
 }
 
 # as_it_was <status> <output>: a command that has run already.
@@ -332,6 +363,7 @@ as_it_was() {
   return "$1"
 }
 
+if wanted torch && [ -n "${MILLPOND_TEST_TORCH:-}" ]; then begin_fetch; fi
 if wanted c; then begin_build; fi
 for stage in $all; do
   if wanted "$stage"; then "$stage"; fi

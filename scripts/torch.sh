@@ -5,11 +5,13 @@
 #   scripts/torch.sh [OPTION]... [WORD]...         checks whose name contains one of the words; all without words
 #   scripts/torch.sh [OPTION]... -- COMMAND ...    this command instead, such as python program.py
 #
-#   --install        installs PyTorch where it is missing; about 6 GB
+#   --install        installs PyTorch where it is missing; about 6 GB, for half an hour at most
+#   --fetch          only that
 #   --library FILE   this libmillpond-torch.so; otherwise one is built from the sources, with debug checks
 #   --release X.Y.Z  the release of PyTorch (2.15.0)
 #
-# MILLPOND_TORCH_CACHE is where PyTorch's environments are (~/.cache/millpond-torch). Status 77: PyTorch is not there.
+# MILLPOND_TORCH_CACHE is where PyTorch's environments are (~/.cache/millpond-torch), MILLPOND_TORCH_SECONDS how long it may
+# take to install one (1800). Status 77: PyTorch is not there.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
@@ -17,9 +19,11 @@ cd "$(dirname "$0")/.."
 release=2.15.0
 library=
 install=
+fetch=
 while [ $# -gt 0 ]; do
   case $1 in
     --install) install=1 ;;
+    --fetch) install=1 && fetch=1 ;;
     --library) library=$(realpath "$2") && shift ;;
     --release) release=$2 && shift ;;
     --) break ;;
@@ -36,14 +40,18 @@ driver=$made/driver
 shim=$made/shim-$release
 mkdir -p "$driver" "$shim"
 
-if [ ! -e "$venv/.done" ]; then
-  if [ -z "$install" ]; then
-    echo "SKIPPED: PyTorch $release is not in $venv; \`scripts/torch.sh --install\` fetches it (6 GB) and runs the checks"
-    echo "torch: 0 passed, 0 failed, 1 skipped"
-    exit 77
-  fi
+# The packages are downloaded before they are unpacked: there must be room for both.
+room=14 # [GiB]
+seconds=${MILLPOND_TORCH_SECONDS:-1800}
+
+# Into an environment of its own; a half made one is made anew.
+fetch_pytorch() {
+  free=$(df -Pk "$(dirname "$venv")" | awk 'NR == 2 { print int($4 / 1048576) }')
+  [ "$free" -ge "$room" ] || fail "torch $release needs $room GiB on the disk of $venv while it is installed, and $free are free"
+  rm -rf "$venv"
   python3 -m venv "$venv"
-  "$python" -m pip install -q "torch==$release" numpy || fail "torch $release cannot be installed"
+  pip() { TMPDIR=$venv timeout "$seconds" "$python" -m pip install -q --no-cache-dir "$@"; }
+  pip "torch==$release" numpy || fail "torch $release could not be installed in $seconds seconds"
   # The headers of the runtime come with PyTorch, but those of the compiler that they include do not.
   cuda=$("$python" -c 'import torch; print(torch.version.cuda)')
   case $cuda in
@@ -51,9 +59,28 @@ if [ ! -e "$venv/.done" ]; then
     12.*) headers=nvidia-cuda-nvcc-cu12==$cuda.* ;;
     *) fail "torch $release is built for CUDA $cuda" ;;
   esac
-  "$python" -m pip install -q --no-deps "$headers" || fail "the CUDA headers cannot be installed"
+  pip --no-deps "$headers" || fail "the CUDA headers cannot be installed"
   : >"$venv/.done"
+}
+
+if [ ! -e "$venv/.done" ]; then
+  if [ -z "$install" ]; then
+    echo "SKIPPED: PyTorch $release is not in $venv; \`scripts/torch.sh --install\` fetches it (6 GB) and runs the checks"
+    echo "torch: 0 passed, 0 failed, 1 skipped"
+    exit 77
+  fi
+  mkdir -p "$(dirname "$venv")"
+  # One at a time: who comes while another installs it waits, and finds it.
+  exec 9>"$venv.lock"
+  flock 9
+  if [ ! -e "$venv/.done" ]; then
+    began=$(date +%s)
+    fetch_pytorch
+    echo "PyTorch $release: installed in $(($(date +%s) - began)) s, $(du -sm "$venv" | cut -f 1) MiB"
+  fi
+  exec 9>&-
 fi
+[ -z "$fetch" ] || exit 0
 
 # newer <made> <source>: whether it must be made again.
 newer() { [ ! -e "$1" ] || [ -n "$(find "$2" -maxdepth 1 -newer "$1" -type f)" ]; }
@@ -113,6 +140,7 @@ unset CARGO_TARGET_DIR CARGO_PROFILE_DEV_OPT_LEVEL
 export LD_LIBRARY_PATH="$PWD/$driver" PATH="$venv/bin:$PATH" PYTHONPATH="$PWD/torch/python"
 export FAKECUDA_DRIVER="${FAKECUDA_DRIVER:-13020}" FAKECUDA_DEVICES="${FAKECUDA_DEVICES:-2}"
 export FAKECUDA_CAPACITY="${FAKECUDA_CAPACITY:-8G}" FAKECUDA_STAGED="${FAKECUDA_STAGED:-1}"
+export MILLPOND_TORCH_RELEASE="$release"
 export MILLPOND_TORCH_NATIVE="$PWD/$shim/libmillpond-native.so" MILLPOND_TORCH_CPU="$PWD/$shim/libmillpond-cpu.so"
 if newer "$MILLPOND_TORCH_CPU" torch/python/millpond_torch; then rm -f "$MILLPOND_TORCH_CPU"; fi
 export MILLPOND_TORCH_LIBRARY="$library" MILLPOND_TORCH_PRELOAD="$PWD/$shim/$runtime" MILLPOND_TORCH_ARCHIVE="$PWD/$archive"

@@ -1,22 +1,30 @@
 #!/usr/bin/env python3
 """Trains small programs on a GPU under Millpond and under PyTorch's own allocators, and prints one table.
 
-    python3 torch/compare.py [--steps 30] [--json FILE] [--only resnet,transformer,graph,streams]
+    python3 torch/compare.py [--runs 5] [--steps 30] [--json FILE] [--only resnet,graph,...] [--quick] [--rows]
 
-Each program runs in a process of its own, once for each allocator, from the same seeds and with deterministic kernels:
+Each program runs in processes of its own, `--runs` times under each allocator in rotated order, from the same seeds and with
+deterministic kernels:
 
-    native      PyTorch's caching allocator
-    expandable  the same with expandable_segments:True
-    millpond    Millpond, switched on by millpond_torch.enable()
+    native           PyTorch's caching allocator
+    expandable       the same with expandable_segments:True
+    millpond         Millpond, switched on by millpond_torch.enable()
+    millpond-native  Millpond as PyTorch's own kind of allocator, enable(native=True); left out where that does not build
 
-Programs: a ResNet; a transformer whose sequences have another length in each step; a network that is captured into a
-CUDA graph and replayed; a program of several streams with record_stream. Compared are the losses, which must be those
-of `native` bit by bit, the peak of the reserved bytes, and the time of a step (median, after the warm-up).
+Programs: a ResNet; the same with another batch size in each step; a transformer whose sequences have another length in each
+step, once as it is and once with torch.cuda.empty_cache() after each step, and once with so much of the card taken that just
+an eighth more is left than it needs under `native`; a network that is captured into a CUDA graph and replayed; a program of
+several streams with record_stream. At the end the largest batch of the ResNet that fits is searched under each.
+
+The data is made on the device, and nothing waits for it inside the steps. Compared are the losses, which must be those of
+`native` bit by bit, the bytes that the process takes of the card (mem_get_info, at its highest after a step, without the
+context), and the time of a step: the shortest, median and longest of the runs.
 
 Needs a GPU, a PyTorch built with CUDA, and libmillpond-torch.so (MILLPOND_TORCH_LIBRARY, or installed). torchvision is
 not needed. The exit status is 0 when each program ran and all losses are equal.
 """
 import argparse
+import ctypes
 import json
 import os
 import pathlib
@@ -25,13 +33,13 @@ import subprocess
 import sys
 import time
 
-ALLOCATORS = ["native", "expandable", "millpond"]
+ALLOCATORS = ["native", "expandable", "millpond", "millpond-native"]
 WARM = 5
 
 
 # ---- programs: each yields one loss for each step ----
 
-def resnet(torch, steps):
+def resnet(torch, steps, batches=(32,)):
     nn = torch.nn
 
     class Block(nn.Module):
@@ -53,14 +61,19 @@ def resnet(torch, steps):
         come = go
     net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 100)).cuda()
     optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
-    for _ in range(steps):
-        x = torch.randn(32, 3, 224, 224).cuda(non_blocking=True)
-        y = torch.randint(100, (32,)).cuda(non_blocking=True)
+    for step in range(steps):
+        batch = batches[step % len(batches)]
+        x = torch.randn(batch, 3, 224, 224, device="cuda")
+        y = torch.randint(100, (batch,), device="cuda")
         loss = nn.functional.cross_entropy(net(x), y)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
         yield loss
+
+
+def batches(torch, steps):
+    yield from resnet(torch, steps, (32, 5, 61, 18, 47, 9, 64, 26))
 
 
 def transformer(torch, steps):
@@ -88,7 +101,7 @@ def transformer(torch, steps):
     optimizer = torch.optim.AdamW(parameters, 1e-4)
     for step in range(steps):
         length = 64 + (step * 193) % 449
-        tokens = torch.randint(1000, (16, length)).cuda()
+        tokens = torch.randint(1000, (16, length), device="cuda")
         # A product instead of a look-up: the gradient of a look-up adds in no fixed order.
         x = nn.functional.one_hot(tokens, 1000).to(torch.float32) @ embed.weight
         loss = nn.functional.cross_entropy(head(body(x)).flatten(0, 1), tokens.roll(1, 1).flatten())
@@ -121,23 +134,24 @@ def graph(torch, steps):
     with torch.cuda.graph(captured):
         loss = step()
     for _ in range(steps):
-        x.copy_(torch.randn(256, 1024))
-        y.copy_(torch.randn(256, 10))
+        x.normal_()
+        y.normal_()
         # Ordinary work between the replays, that must not get the graph's memory.
         waste = [torch.full((n, 1000), 7.0, device="cuda") for n in (3, 700, 90)]
         captured.replay()
-        assert all(bool((w == 7.0).all()) for w in waste)
-        yield loss
+        # A copy, as the next replay writes there; and whether all of the others are as they were, without a wait.
+        good = torch.stack([(w == 7.0).all() for w in waste]).all()
+        yield torch.where(good, loss.detach(), torch.full_like(loss, float("nan")))
 
 
 def streams(torch, steps):
     sides = [torch.cuda.Stream() for _ in range(4)]
-    weight = torch.randn(1024, 1024).cuda() / 32
+    weight = torch.randn(1024, 1024, device="cuda") / 32
     main = torch.cuda.current_stream()
     for step in range(steps):
         parts = []
         for i, side in enumerate(sides):
-            x = torch.randn(512 + 64 * ((step + i) % 5), 1024).cuda()
+            x = torch.randn(512 + 64 * ((step + i) % 5), 1024, device="cuda")
             side.wait_stream(main)
             with torch.cuda.stream(side):
                 y = torch.relu(x @ weight)
@@ -153,51 +167,92 @@ def streams(torch, steps):
         yield torch.stack(parts).sum()
 
 
-PROGRAMS = {"resnet": resnet, "transformer": transformer, "graph": graph, "streams": streams}
+def emptied(torch, steps):
+    for loss in transformer(torch, steps):
+        yield loss
+        torch.cuda.empty_cache()
+
+
+PROGRAMS = {"resnet": resnet, "batches": batches, "transformer": transformer, "emptied": emptied, "limit": transformer,
+            "graph": graph, "streams": streams}
+QUICK = ["batches", "transformer", "graph", "limit"]
 
 
 # ---- one process: one program under one allocator ----
 
-def one(program, allocator, steps):
-    """Runs in the child; prints one line of JSON."""
+def prepared(allocator):
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     import torch
 
-    if allocator == "millpond":
+    if allocator.startswith("millpond"):
         import millpond_torch
 
-        millpond_torch.enable()
-        reserved, allocated = millpond_torch.max_memory_reserved, millpond_torch.max_memory_allocated
-    else:
-        reserved, allocated = torch.cuda.max_memory_reserved, torch.cuda.max_memory_allocated
+        millpond_torch.enable(native=allocator == "millpond-native")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    return torch
+
+
+def taken(torch):
+    """Bytes that the card lacks. The driver answers without waiting for work."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def one(program, allocator, steps, leave):
+    """Runs in the child; prints one line of JSON. `leave`: bytes of the card that are left to it."""
+    torch = prepared(allocator)
+    torch.cuda.init()
+    if leave:
+        # From the driver, so that no allocator knows it.
+        free, _ = torch.cuda.mem_get_info()
+        at = ctypes.c_uint64()
+        driver = ctypes.CDLL("libcuda.so.1")
+        status = driver.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(max(free - leave, 1)))
+        assert status == 0, f"cuMemAlloc of the rest of the card: {status}"
+    before = taken(torch)
     torch.manual_seed(11)
-    losses, times = [], []
-    began = time.perf_counter()
-    for loss in PROGRAMS[program](torch, steps):
-        torch.cuda.synchronize()
-        losses.append(loss.item().hex())
-        times.append(time.perf_counter() - began)
-        began = time.perf_counter()
+    torch.cuda.manual_seed(11)
+    losses, most, began = [], 0, 0.0
+    for step, loss in enumerate(PROGRAMS[program](torch, steps)):
+        losses.append(loss.detach().clone())
+        most = max(most, taken(torch) - before)
+        if step + 1 == WARM:
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+    torch.cuda.synchronize()
+    passed = time.perf_counter() - began
     print("RESULT " + json.dumps({
-        "losses": losses,
-        "reserved_bytes": reserved(),
-        "allocated_bytes": allocated(),
-        "step_seconds": statistics.median(times[WARM:] or times),
+        "losses": [loss.item().hex() for loss in losses],
+        "taken_bytes": most,
+        "step_seconds": passed / (steps - WARM),
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
     }), flush=True)
 
 
-def child(program, allocator, steps):
+def fits(allocator, batch):
+    """Whether three steps of the ResNet with this batch fit; runs in the child."""
+    torch = prepared(allocator)
+    try:
+        for _ in resnet(torch, 3, (batch,)):
+            torch.cuda.synchronize()
+    except RuntimeError as e:
+        if "out of memory" not in str(e):
+            raise
+        print('RESULT {"fits": false}', flush=True)
+        return
+    print('RESULT {"fits": true}', flush=True)
+
+
+def child(allocator, *words):
     env = {k: v for k, v in os.environ.items() if k not in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")}
     here = str(pathlib.Path(__file__).resolve().parent / "python")
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [here, env.get("PYTHONPATH")]))
     if allocator == "expandable":
         env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    command = [sys.executable, __file__, "--child", program, allocator, "--steps", str(steps)]
+    command = [sys.executable, __file__, "--child", allocator, *map(str, words)]
     try:
         done = subprocess.run(command, env=env, text=True, timeout=600,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -210,20 +265,96 @@ def child(program, allocator, steps):
     return {"error": f"status {done.returncode}: {lines[-1]}"}
 
 
+def largest_batch(allocator):
+    """The largest batch that fits, to a 32nd of it; None where that cannot be told."""
+    least, most = 0, 32
+    while True:
+        result = child(allocator, "fits", most)
+        if "error" in result:
+            return None
+        if not result["fits"]:
+            break
+        least, most = most, 2 * most
+    while most - least > max(least // 32, 1):
+        middle = (least + most) // 2
+        result = child(allocator, "fits", middle)
+        if "error" in result:
+            return None
+        least, most = (middle, most) if result["fits"] else (least, middle)
+    return least
+
+
+# ---- the table ----
+
+class Table:
+    """Markdown, or rows of gpu/check."""
+
+    def __init__(self, rows):
+        self.rows = rows
+        if not rows:
+            print("| program | allocator | losses | taken of the card | step: shortest, median, longest |")
+            print("| --- | --- | --- | --- | --- |")
+
+    def add(self, program, allocator, losses, bytes_, times, good):
+        if self.rows:
+            state = "info" if losses == "" else "pass" if good else "fail"
+            value = ", ".join(filter(None, [bytes_, times])) or losses
+            print(f"row\ttraining: {program}, {allocator}\t{value}\t{'losses equal' if state != 'info' else ''}\t{state}",
+                  flush=True)
+        else:
+            print(f"| {program} | {allocator} | {losses} | {bytes_} | {times} |", flush=True)
+
+
+def measure(program, allocators, options, table, leave=0):
+    """Runs of a program under each allocator, in rotated order. Returns the results, and whether all is well."""
+    runs = {allocator: [] for allocator in allocators}
+    for turn in range(options.runs):
+        for i in range(len(allocators)):
+            allocator = allocators[(i + turn) % len(allocators)]
+            runs[allocator].append(child(allocator, "run", program, options.steps, leave))
+    native = next((r["losses"] for r in runs[allocators[0]] if "losses" in r), None)
+    good = True
+    for allocator in allocators:
+        errors = [r["error"] for r in runs[allocator] if "error" in r]
+        if errors:
+            good = False
+            table.add(program, allocator, errors[0], "", "", False)
+            continue
+        equal = all(r["losses"] == native for r in runs[allocator])
+        good = good and equal
+        times = sorted(r["step_seconds"] * 1e3 for r in runs[allocator])
+        spread = f"{times[0]:.2f}, {statistics.median(times):.2f}, {times[-1]:.2f} ms"
+        most = max(r["taken_bytes"] for r in runs[allocator])
+        table.add(program, allocator, "equal" if equal else "DIFFERENT", f"{most / 2**20:.1f} MiB", spread, equal)
+    return runs, good
+
+
 def main():
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("--runs", type=int, default=5)
     words.add_argument("--steps", type=int, default=30)
-    words.add_argument("--only", default=",".join(PROGRAMS), help="programs, with commas between")
+    words.add_argument("--only", help="programs, with commas between")
+    words.add_argument("--quick", action="store_true", help="fewer programs, 15 steps, and no search for the largest batch")
+    words.add_argument("--rows", action="store_true", help="rows of gpu/check instead of a table")
     words.add_argument("--json", type=pathlib.Path, help="all numbers go there too")
-    words.add_argument("--child", nargs=2, metavar=("PROGRAM", "ALLOCATOR"), help=argparse.SUPPRESS)
+    words.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     options = words.parse_args()
     if options.child:
-        one(*options.child, options.steps)
+        allocator, what, *rest = options.child
+        if what == "fits":
+            fits(allocator, int(rest[0]))
+        else:
+            one(rest[0], allocator, int(rest[1]), int(rest[2]))
         return 0
-    programs = options.only.split(",")
+    if options.quick:
+        options.steps = min(options.steps, 15)
+    programs = options.only.split(",") if options.only else QUICK if options.quick else list(PROGRAMS)
     for program in programs:
         if program not in PROGRAMS:
             words.error(f"{program!r} is none of {', '.join(PROGRAMS)}")
+    if options.steps <= WARM or options.runs < 1:
+        words.error(f"more than {WARM} steps, and at least one run")
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "python"))
     try:
         import torch
     except ImportError as e:
@@ -231,28 +362,35 @@ def main():
     if not torch.cuda.is_available():
         sys.exit("PyTorch sees no GPU (torch.cuda.is_available() is false); this needs one, and a PyTorch built with CUDA")
 
+    allocators = list(ALLOCATORS)
+    try:
+        import millpond_torch
+
+        millpond_torch.build_native()
+    except Exception as e:  # no compiler, or another release
+        allocators.remove("millpond-native")
+        print(f"enable(native=True) is left out: {e}", file=sys.stderr)
+    table = Table(options.rows)
     good, results = True, {}
-    print("| program | allocator | losses | reserved, peak | allocated, peak | step |")
-    print("| --- | --- | --- | --- | --- | --- |")
     for program in programs:
-        native = None
-        for allocator in ALLOCATORS:
-            result = child(program, allocator, options.steps)
-            results[f"{program}/{allocator}"] = result
-            if "error" in result:
+        leave = 0
+        if program == "limit":
+            first = child("native", "run", "transformer", options.steps, 0)
+            if "error" in first:
+                table.add(program, "native", first["error"], "", "", False)
                 good = False
-                print(f"| {program} | {allocator} | {result['error']} | | | |", flush=True)
                 continue
-            native = native or result["losses"]
-            equal = result["losses"] == native
-            good = good and equal
-            print(f"| {program} | {allocator} | {'equal' if equal else 'DIFFERENT'} | "
-                  f"{result['reserved_bytes'] / 2**20:.1f} MiB | {result['allocated_bytes'] / 2**20:.1f} MiB | "
-                  f"{result['step_seconds'] * 1e3:.2f} ms |", flush=True)
-    first = next((r for r in results.values() if "device" in r), None)
-    if first:
-        print(f"\n{first['device']}, PyTorch {first['torch']}, {options.steps} steps; losses beside those of `native`, "
-              "bit by bit")
+            leave = first["taken_bytes"] * 9 // 8
+        results[program], well = measure(program, allocators, options, table, leave)
+        good = good and well
+    if not options.quick and not options.only:
+        for allocator in allocators:
+            batch = results[f"largest batch/{allocator}"] = largest_batch(allocator)
+            table.add("resnet, the largest batch that fits", allocator, "" if options.rows else "-", str(batch), "", True)
+    first = next((r for p in results.values() if isinstance(p, dict) for a in p.values() for r in a if "device" in r), None)
+    if first and not options.rows:
+        print(f"\n{first['device']}, PyTorch {first['torch']}, {options.runs} runs of {options.steps} steps; losses beside "
+              "those of `native`, bit by bit")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
     return 0 if good else 1

@@ -16,18 +16,12 @@
 namespace millpond_torch {
 namespace {
 
-constexpr std::size_t kDevices = 64;
 /// So many ended pools are left to torch.cuda.empty_cache(); then a begin gives their memory back.
 constexpr std::size_t kEnded = 64;
 
-struct State {
-  std::mutex opening;
-  std::array<std::atomic<Device*>, kDevices> devices{};
-};
-
-State& state() {
-  static auto* all = new State;
-  return *all;
+std::mutex& opening() {
+  static auto* lock = new std::mutex;
+  return *lock;
 }
 
 /// The driver's library, which Millpond uses too, started; NULL where there is none.
@@ -79,7 +73,7 @@ bool choose_memory(int ordinal) {
 
 /// Work on any of the open devices may use memory of the others, where the driver allows it.
 void admit(Device& device) {
-  for (auto& at : state().devices) {
+  for (auto& at : devices) {
     Device* other = at.load(std::memory_order_acquire);
     if (other == nullptr) continue;
     for (auto [of, peer] : {std::pair{&device, other}, std::pair{other, &device}}) {
@@ -98,11 +92,7 @@ std::string& last_error() {
   return text;
 }
 
-bool failed(C_Status status) {
-  if (status == C_SUCCESS) return false;
-  last_error() = millpond_last_error_message();
-  return true;
-}
+void keep_error() { last_error() = millpond_last_error_message(); }
 
 const std::string& device_type() {
   static const auto* type = [] {
@@ -145,20 +135,14 @@ Recording recording(Stream stream) {
 
 void map_always() { mapped_always.store(true, std::memory_order_relaxed); }
 
-Device* open_device(int ordinal) {
-  if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= kDevices) return nullptr;
-  return state().devices[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
-}
-
 int device_limit() { return static_cast<int>(kDevices); }
 
-Device* device_at(int ordinal) {
-  if (Device* device = open_device(ordinal)) return device;
+Device* open_now(int ordinal) {
   if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= kDevices) {
     last_error() = "there is no device " + std::to_string(ordinal);
     return nullptr;
   }
-  std::lock_guard<std::mutex> held(state().opening);
+  std::lock_guard<std::mutex> held(opening());
   if (Device* device = open_device(ordinal)) return device;
   millpond_device* device = nullptr;
   millpond_pool* pool = nullptr;
@@ -171,15 +155,13 @@ Device* device_at(int ordinal) {
   auto made = std::make_unique<Device>(device, pool);
   admit(*made);
   // Release: who finds the device sees what it consists of.
-  state().devices[static_cast<std::size_t>(ordinal)].store(made.get(), std::memory_order_release);
+  devices[static_cast<std::size_t>(ordinal)].store(made.get(), std::memory_order_release);
   Device* const opened = made.release();
   begin_histories(*opened, ordinal);
   return opened;
 }
 
-std::shared_ptr<Pool> Device::pool_for(Stream stream) {
-  // Acquire: pairs with the release in `count`, so that a capture's first request finds its filter.
-  if (!busy_.load(std::memory_order_acquire)) return nullptr;
+std::shared_ptr<Pool> Device::busy_pool_for(Stream stream) {
   std::lock_guard<std::mutex> held(lock_);
   const Recording now = recording(stream);
   end_stale(stream, now);

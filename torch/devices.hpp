@@ -9,6 +9,7 @@
 
 #include <millpond/millpond.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -24,8 +25,14 @@ namespace millpond_torch {
 /// This thread's last failure.
 std::string& last_error();
 
+/// Keeps Millpond's last error.
+void keep_error();
 /// Whether a call of Millpond has failed; keeps its error then.
-bool failed(C_Status status);
+inline bool failed(C_Status status) {
+  if (status == C_SUCCESS) return false;
+  keep_error();
+  return true;
+}
 
 /// The type of PyTorch's devices: `cuda`, or what MILLPOND_TORCH_DEVICE names.
 const std::string& device_type();
@@ -62,7 +69,11 @@ class Device {
 
   /// The pool that serves a request of the stream now; NULL: the default one. Throws Refused where
   /// the memory of a graph could not be kept for it.
-  std::shared_ptr<Pool> pool_for(Stream stream);
+  std::shared_ptr<Pool> pool_for(Stream stream) {
+    // Acquire: pairs with the release in `count`, so that a capture's first request finds its
+    // filter.
+    return busy_.load(std::memory_order_acquire) ? busy_pool_for(stream) : nullptr;
+  }
 
   /// One more use of the pool, which serves what the filter accepts from now on. Throws Refused.
   void begin(PoolId id, Filter filter);
@@ -104,6 +115,7 @@ class Device {
     bool others;         // it took requests that were not part of a capture
   };
 
+  std::shared_ptr<Pool> busy_pool_for(Stream stream);
   std::shared_ptr<Pool> find(PoolId id);
   std::shared_ptr<Pool> make(PoolId id);
   void protect(const std::shared_ptr<Pool>& pool, Stream stream, std::uint64_t id);
@@ -134,10 +146,22 @@ void begin_histories(Device& device, int ordinal);
 /// Devices that do not reach each other may have mapped memory, too.
 void map_always();
 
-/// The device, opened on first use; NULL, with the error kept, where it cannot be had.
-Device* device_at(int ordinal);
+/// The devices in use, by ordinal; they are never destroyed.
+constexpr std::size_t kDevices = 64;
+inline std::array<std::atomic<Device*>, kDevices> devices{};
+
 /// The device, if it is in use.
-Device* open_device(int ordinal);
+inline Device* open_device(int ordinal) {
+  if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= kDevices) return nullptr;
+  return devices[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
+}
+/// The device, opened if it is not; NULL, with the error kept, where it cannot be had.
+Device* open_now(int ordinal);
+/// The device, opened on first use; as `open_now`.
+inline Device* device_at(int ordinal) {
+  Device* device = open_device(ordinal);
+  return device != nullptr ? device : open_now(ordinal);
+}
 /// The number of devices there may be.
 int device_limit();
 

@@ -4,6 +4,9 @@
 #
 #   bench/callgrind/count.sh [--bless] [ARCHIVE]     ARCHIVE: the static library, default build/rust/libmillpond.a
 #
+# The pair through the entry points that PyTorch calls (libmillpond-torch.so's, linked with the archive) is counted beside
+# it, and must not take more than twice as many.
+#
 # --bless writes the counts of today. Run it when a change is worth its instructions, and say so in the commit.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -16,11 +19,22 @@ archive=${1:-build/rust/libmillpond.a}
 [ -f "$archive" ] || fail "there is no $archive; make it first with: make build"
 need valgrind have valgrind
 need gcc c_compiler_works
+need g++ cxx_compiler_works
 install_missing
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cc -std=c11 -O2 -Iinclude bench/callgrind/pair.c "$archive" -o "$work/pair" -lpthread -ldl -lm
+
+c++ -std=c++17 -O2 -Iinclude -Itorch -Itorch/python/millpond_torch bench/callgrind/torch_pair.cpp torch/*.cpp "$archive" \
+  -o "$work/torch_pair" -lpthread -ldl -lm
+
+# of_torch <bytes> <pairs>: the same through PyTorch's entry points
+of_torch() {
+  valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=millpond_torch_alloc \
+    --toggle-collect=millpond_torch_free "$work/torch_pair" "$@" 2>&1 |
+    sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
+}
 
 # collected <mapping> <bytes> <pairs> [history | latency]: instructions inside the two functions
 collected() {
@@ -54,6 +68,13 @@ compiler=$(rustc --version | cut -d' ' -f2)
   for bytes in 512 1048576; do
     echo "latency $bytes $(per_pair 1 "$bytes" latency)"
   done
+  # Through PyTorch's entry points.
+  for bytes in 512 1048576; do
+    few=$(of_torch "$bytes" 1000)
+    many=$(of_torch "$bytes" 3000)
+    [ -n "$few" ] && [ -n "$many" ] || fail "callgrind did not count PyTorch's pair"
+    echo "torch $bytes $(((many - few + 1000) / 2000))"
+  done
 } >"$work/now"
 if [ -n "$bless" ]; then
   cp "$work/now" "$limits"
@@ -77,4 +98,12 @@ while read -r device bytes count; do
     echo "$device, $bytes bytes: $count instructions a pair (limit $most)"
   fi
 done <"$work/now"
+for bytes in 512 1048576; do
+  native=$(sed -n "s/^mapping $bytes //p" "$work/now")
+  through=$(sed -n "s/^torch $bytes //p" "$work/now")
+  if [ "$through" -gt $((2 * native)) ]; then
+    echo "torch, $bytes bytes: $through instructions a pair, more than twice the native pair's $native"
+    status=1
+  fi
+done
 exit $status

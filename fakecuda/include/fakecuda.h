@@ -74,8 +74,32 @@ void fakecuda_pace(int on);
 void fakecuda_observe(uint32_t (*observer)(const char* name, size_t length));
 
 /* Queues a function in a stream as a kernel (any thread runs it, also one that waits) and returns
- * its number there. These four know streams by what cuStreamGetId says. */
+ * its number there. These and fakecuda_kernel know streams by what cuStreamGetId says. */
 uint64_t fakecuda_launch(uint64_t stream, void (*kernel)(void*), void* data);
+
+/* Queues a kernel that reads and writes these ranges (pairs of an address and bytes), or captures
+ * it as a node. It needs memory there when it runs, with the access of the stream's device, or it
+ * is an illegal address. `kernel`, unless NULL, is called when it runs, as fakecuda_launch does.
+ * FAKECUDA_EARLY: begins while the kernel before it in its stream still runs (programmatic
+ * dependent launch; in a capture a programmatic edge). FAKECUDA_STAYS: is on the device from its
+ * turn in the stream until fakecuda_kernel_end, and reads and writes then, as a persistent kernel
+ * may; it cannot be captured. `number`, unless NULL, gets its number in the stream, and 0 in a
+ * capture. Returns CUDA's code. */
+#define FAKECUDA_EARLY 1u
+#define FAKECUDA_STAYS 2u
+uint32_t fakecuda_kernel(uint64_t stream, const uint64_t (*reads)[2], size_t read_count,
+                         const uint64_t (*writes)[2], size_t write_count, uint32_t flags,
+                         void (*kernel)(void*), void* data, uint64_t* number);
+
+/* 1: such a kernel is on the device. The other ends it: 0, or CUDA_ERROR_INVALID_HANDLE if it is
+ * not there (yet). */
+int fakecuda_kernel_stays(uint64_t stream, uint64_t number);
+uint32_t fakecuda_kernel_end(uint64_t stream, uint64_t number);
+
+/* How often memory was used at two addresses where CUDA's guide allows only one: in one operation
+ * that writes there, and by a grid that was on the device before the operation that wrote through
+ * the other address was over. The log has a line for each, which begins with "alias:". */
+uint64_t fakecuda_aliases(void);
 
 /* How many jobs a stream was given, and how many have run. 0: the stream is gone, and all has run;
  * 1: it was destroyed, and its work goes on; 2: it is open. */

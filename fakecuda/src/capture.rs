@@ -35,7 +35,8 @@ pub(crate) struct Capture {
     pub(crate) graph: u64,
     /// The streams in it, each with the nodes that its next one follows.
     tips: HashMap<u64, Vec<usize>>,
-    told: Vec<u64>, // what cuStreamGetCaptureInfo has pointed to
+    newest: HashMap<u64, usize>, // the last node of each stream
+    told: Vec<u64>,              // what cuStreamGetCaptureInfo has pointed to
 }
 
 /// All captures that go on.
@@ -151,7 +152,8 @@ impl World {
         let Some(graph) = self.graphs.get_mut(&capture.graph) else { return Ok(false) };
         let after = capture.tips.remove(&stream).unwrap_or_default();
         capture.tips.insert(stream, vec![graph.nodes.len()]);
-        graph.nodes.push(Node { handle, after, work: work.clone() });
+        let before = capture.newest.insert(stream, graph.nodes.len()).filter(|node| after.contains(node));
+        graph.nodes.push(Node { handle, after, before, work: work.clone() });
         Ok(true)
     }
 
@@ -274,8 +276,9 @@ fn begin(world: &mut Guard, stream: CUstream, mode: u32) -> Answer {
     let (id, graph) = (world.new_handle(), world.new_handle());
     world.graphs.insert(graph, Graph::default());
     let tips = HashMap::from([(key, Vec::new())]);
+    let (newest, told) = (HashMap::new(), Vec::new());
     let capture =
-        Capture { origin: key, mode, thread: thread_number(), valid: true, graph, tips, told: Vec::new() };
+        Capture { origin: key, mode, thread: thread_number(), valid: true, graph, tips, newest, told };
     world.captures.insert(id, capture);
     if let Some(entry) = world.streams.get_mut(&key) {
         entry.capture = Some(id);

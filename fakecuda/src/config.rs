@@ -8,7 +8,7 @@ use std::collections::HashSet;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// The names of all settings.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 30] = [
     "devices",
     "capacity",
     "driver",
@@ -20,6 +20,7 @@ const NAMES: [&str; 26] = [
     "no_pools",
     "no_fd",
     "no_peer",
+    "peers",
     "no_concurrent",
     "low_handles",
     "fabric",
@@ -32,6 +33,9 @@ const NAMES: [&str; 26] = [
     "most_mappings",
     "table_bytes",
     "one_unmap",
+    "no_dmabuf",
+    "one_dmabuf",
+    "most_fds",
     "log",
     "fail",
     "costs",
@@ -47,19 +51,23 @@ pub(crate) struct Config {
     pub(crate) no_vmm: bool,
     pub(crate) no_pools: bool,
     pub(crate) no_fd: bool,
-    pub(crate) no_peer: bool,
+    no_peer: bool,
+    peers: Option<Vec<[i32; 2]>>, // the pairs of devices that reach each other; None: all do
     pub(crate) no_concurrent: bool, // host and device do not use managed memory at the same time
-    pub(crate) low_handles: bool,   // handles count from 3, the first number that means no stream
-    pub(crate) fabric: bool,        // the devices know fabric handles
-    pub(crate) imex: Option<i32>,   // the IMEX channel that this process may use
-    pub(crate) staged: bool,        // pageable memory is read before an asynchronous copy returns
-    pub(crate) rdma: bool,          // the devices say that memory of cuMemCreate may be reached from the bus
-    pub(crate) refuse_fd: u32,      // what cuMemCreate fails with for memory with descriptors; 0: it does not
-    pub(crate) refuse_rdma: u32,    // the same for memory that other devices on the bus may access
-    pub(crate) most_handles: u64,   // of cuMemCreate at a time, in the process
-    pub(crate) most_mappings: u64,  // with access at a time, in the process
-    pub(crate) one_unmap: bool,     // cuMemUnmap takes one mapping only
-    pub(crate) table_bytes: u64,    // [B] of the device's memory that the page tables of one mapping take
+    pub(crate) low_handles: bool, // handles count from 3, the first number that means no stream
+    pub(crate) fabric: bool,      // the devices know fabric handles
+    pub(crate) imex: Option<i32>, // the IMEX channel that this process may use
+    pub(crate) staged: bool,      // pageable memory is read before an asynchronous copy returns
+    pub(crate) rdma: bool,        // the devices say that memory of cuMemCreate may be reached from the bus
+    pub(crate) refuse_fd: u32,    // what cuMemCreate fails with for memory with descriptors; 0: it does not
+    pub(crate) refuse_rdma: u32,  // the same for memory that other devices on the bus may access
+    pub(crate) most_handles: u64, // of cuMemCreate at a time, in the process
+    pub(crate) most_mappings: u64, // with access at a time, in the process
+    pub(crate) one_unmap: bool,   // cuMemUnmap takes one mapping only
+    pub(crate) no_dmabuf: bool,   // the devices export no dma-buf
+    pub(crate) one_dmabuf: bool,  // a dma-buf has memory of one handle only
+    pub(crate) most_fds: u64,     // descriptors of handles and dma-bufs that the process may have been given
+    pub(crate) table_bytes: u64,  // [B] of the device's memory that the page tables of one mapping take
     pub(crate) log: Option<String>, // a file that gets a line for each call
 }
 
@@ -77,6 +85,7 @@ impl Config {
             no_pools: false,
             no_fd: false,
             no_peer: false,
+            peers: None,
             no_concurrent: false,
             low_handles: false,
             fabric: false,
@@ -88,6 +97,9 @@ impl Config {
             most_handles: u64::MAX,
             most_mappings: u64::MAX,
             one_unmap: false,
+            no_dmabuf: false,
+            one_dmabuf: false,
+            most_fds: u64::MAX,
             table_bytes: 0,
             log: None,
         };
@@ -135,8 +147,13 @@ impl Config {
             "most_handles" => self.most_handles = value.parse().ok()?,
             "most_mappings" => self.most_mappings = value.parse().ok()?,
             "one_unmap" => self.one_unmap = switch(value)?,
+            "no_dmabuf" => self.no_dmabuf = switch(value)?,
+            "one_dmabuf" => self.one_dmabuf = switch(value)?,
+            "most_fds" => self.most_fds = value.parse().ok()?,
             "table_bytes" => self.table_bytes = bytes(value)?,
             "no_peer" => self.no_peer = switch(value)?,
+            "peers" if value == "all" => self.peers = None,
+            "peers" => self.peers = Some(value.split(',').map(pair).collect::<Option<_>>()?),
             "no_concurrent" => self.no_concurrent = switch(value)?,
             "low_handles" => self.low_handles = switch(value)?,
             "fabric" => self.fabric = switch(value)?,
@@ -151,6 +168,12 @@ impl Config {
     /// True if a function that came with the driver `since` does not exist here.
     pub(crate) fn lacks(&self, name: &str, since: i32) -> bool {
         since > self.driver || (!self.missing.is_empty() && self.missing.contains(name))
+    }
+
+    /// Whether the devices are apart: neither can use the other's memory.
+    pub(crate) fn apart(&self, one: i32, other: i32) -> bool {
+        let joined = |pairs: &Vec<[i32; 2]>| pairs.contains(&[one, other]) || pairs.contains(&[other, one]);
+        one != other && (self.no_peer || !self.peers.as_ref().is_none_or(joined))
     }
 
     pub(crate) fn capacity(&self, device: usize) -> u64 {
@@ -170,6 +193,12 @@ pub(crate) fn bytes(text: &str) -> Option<u64> {
     };
     let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
     digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// Two numbers of devices, as in `0-1`.
+fn pair(text: &str) -> Option<[i32; 2]> {
+    let (one, other) = text.trim().split_once('-')?;
+    Some([one.parse().ok()?, other.parse().ok()?])
 }
 
 fn switch(value: &str) -> Option<bool> {

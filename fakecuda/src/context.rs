@@ -242,7 +242,7 @@ exports! {
         if peer == handle || peer_device == device {
             return Err(INVALID_CONTEXT);
         }
-        if w.config.no_peer {
+        if w.config.apart(device, peer_device) {
             return Err(PEER_ACCESS_UNSUPPORTED);
         }
         let context = w.contexts.get_mut(&handle).ok_or(INVALID_CONTEXT)?;

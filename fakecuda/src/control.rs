@@ -28,6 +28,8 @@ pub(crate) struct Control {
     keep_log: bool,
     file: Option<std::fs::File>,
     faults: Vec<Fault>,
+    /// Memory was used at two addresses where only one is allowed.
+    pub(crate) aliases: u64,
     /// No stream runs anything while this is set.
     pub(crate) hold: bool,
     /// Streams run what they are let run, and what is waited for.
@@ -44,6 +46,7 @@ impl Control {
             keep_log: false,
             file: log.and_then(open),
             faults: Vec::new(),
+            aliases: 0,
             hold: false,
             paced: false,
         }
@@ -212,6 +215,11 @@ pub extern "C" fn fakecuda_reset() {
     world.control.hold = false;
     for stream in world.streams.values_mut() {
         stream.queue.clear();
+    }
+    for (stream, _) in crate::alias::gone(&mut world) {
+        if let Some(stream) = world.streams.get_mut(&stream) {
+            stream.running = false;
+        }
     }
     while world.streams.values().any(|stream| stream.running) {
         world.wait(Condition::Done, None);

@@ -53,6 +53,8 @@ fn check_pinned(world: &World, copy: &Copy) -> Answer {
 
 /// Does the copy, in steps, with the lock given up between them.
 pub(crate) fn run(world: &mut Guard, copy: &Copy) -> Answer {
+    let read = copy.staged.is_none().then_some([copy.from, copy.size]);
+    crate::alias::plain(world, "copy", read, [copy.to, copy.size]);
     let mut done = 0;
     while done < copy.size {
         let size = STEP.min(copy.size - done);

@@ -102,11 +102,16 @@ fn attribute(world: &World, device: &Device, which: u32) -> Result<c_int, u32> {
     let fd = c_int::from(!world.config.no_fd && !world.config.no_vmm);
     let fabric = c_int::from(world.config.fabric && !world.config.no_vmm);
     let rdma = c_int::from(world.config.rdma && !world.config.no_vmm);
+    let dmabuf = c_int::from(!world.config.no_dmabuf);
     let is = |attribute: Attribute| which == attribute as u32;
     Ok(match which {
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED) => vmm,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) => fd,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) => rdma,
+        _ if is(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) && world.config.driver < 11070 => {
+            return Err(INVALID_VALUE);
+        }
+        _ if is(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) => dmabuf,
         FABRIC if world.config.driver < mapping::FABRIC_SINCE => return Err(INVALID_VALUE),
         FABRIC => fabric,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) => pools,
@@ -207,7 +212,7 @@ exports! {
     4000 Query fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) |w| {
         w.device(device)?;
         w.device(peer)?;
-        put(can, c_int::from(device != peer && !w.config.no_peer))
+        put(can, c_int::from(device != peer && !w.config.apart(device, peer)))
     }
 
     8000 Query fn cuDeviceGetP2PAttribute(
@@ -223,7 +228,7 @@ exports! {
         }
         match which {
             1 => put(value, 0),                               // performance rank
-            2 => put(value, c_int::from(!w.config.no_peer)), // access supported
+            2 => put(value, c_int::from(!w.config.apart(from, to))), // access supported
             3 | 4 => put(value, 0),                           // atomics, arrays
             _ => Err(INVALID_VALUE),
         }

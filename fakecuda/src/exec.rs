@@ -6,10 +6,12 @@
 //! runs host callbacks.
 
 use std::ffi::c_void;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUstream_st;
 
+use crate::alias::{self, Grid, Way};
 use crate::copy::Copy;
 use crate::set::Set;
 use crate::stream::Stream;
@@ -34,9 +36,17 @@ pub(crate) enum Work {
     Set(Set),
     Host(unsafe extern "C" fn(*mut c_void), *mut c_void),
     Callback(unsafe extern "C" fn(*mut CUstream_st, u32, *mut c_void), u64, *mut c_void),
-    Many(std::rc::Rc<[Work]>), // a graph; shared under the one lock only
-    Give(u64),                 // memory of a pool
+    Many(Rc<[Step]>), // a graph; shared under the one lock only
+    Grid(Grid),
+    Give(u64),                                              // memory of a pool
     Kernel(unsafe extern "C" fn(*mut c_void), *mut c_void), // a test's
+}
+
+/// A node of a graph that runs.
+pub(crate) struct Step {
+    pub(crate) work: Work,
+    /// The steps before it whose grids may still run when it begins: along programmatic edges.
+    pub(crate) beside: Vec<usize>,
 }
 
 pub(crate) struct Job {
@@ -49,7 +59,7 @@ impl Work {
     fn has_callback(&self) -> bool {
         match self {
             Work::Host(..) | Work::Callback(..) => true,
-            Work::Many(list) => list.iter().any(Work::has_callback),
+            Work::Many(list) => list.iter().any(|step| step.work.has_callback()),
             _ => false,
         }
     }
@@ -187,9 +197,25 @@ fn run_one(world: &mut Guard, callbacks: bool) -> bool {
     if job.work.has_callback() && world.streams.values().any(|stream| is_ready(world, stream)) {
         kick(world); // this thread may be long
     }
-    run(world, &job.work);
-    finish(world, key, job.seq);
+    match &job.work {
+        // Its stream stands still until it is told to end.
+        Work::Grid(grid) if grid.stays() && world.sticky.is_none() => {
+            alias::arrive(world, key, job.seq, grid)
+        }
+        work => {
+            run(world, key, work);
+            finish(world, key, job.seq);
+        }
+    }
     true
+}
+
+/// A grid that stayed has ended; `failed`: on memory that is not there.
+pub(crate) fn ended(world: &mut Guard, key: u64, seq: u64, failed: bool) {
+    if failed {
+        illegal_address(world);
+    }
+    finish(world, key, seq);
 }
 
 fn finish(world: &mut Guard, key: u64, seq: u64) {
@@ -210,8 +236,11 @@ fn finish(world: &mut Guard, key: u64, seq: u64) {
 
 /// Does the work. After a sticky error nothing runs any more, except that callbacks of `cuStreamAddCallback` are called
 /// with the error.
-fn run(world: &mut Guard, work: &Work) {
+fn run(world: &mut Guard, key: u64, work: &Work) {
     let failed = world.sticky;
+    if !matches!(work, Work::Grid(grid) if grid.is_early()) && !work.takes_no_time() {
+        overlap(world, key, Vec::new());
+    }
     let result = match work {
         Work::Nothing => Ok(()),
         Work::Event(event, record) => {
@@ -235,11 +264,13 @@ fn run(world: &mut Guard, work: &Work) {
             });
             Ok(())
         }
-        Work::Many(list) => {
-            for one in list.iter() {
-                run(world, one);
-            }
-            Ok(())
+        Work::Many(list) => run_graph(world, key, list),
+        Work::Grid(grid) if failed.is_none() => {
+            let mut beside = overlap(world, key, Vec::new());
+            alias::run(world, grid, &beside).map(|written| {
+                beside.push(written);
+                overlap(world, key, beside);
+            })
         }
         Work::Kernel(function, data) => {
             let (function, data) = (*function, *data);
@@ -254,10 +285,35 @@ fn run(world: &mut Guard, work: &Work) {
         _ => Ok(()),
     };
     if result.is_err() {
-        // What a kernel or copy engine does on memory that is gone: an illegal address, and the end of everything.
-        world.sticky = Some(crate::code::ILLEGAL_ADDRESS);
-        world.control.log_line("asynchronous work touched memory that is not there".to_string());
+        illegal_address(world);
     }
+}
+
+/// What a kernel or copy engine does on memory that is gone: an illegal address, and the end of everything.
+fn illegal_address(world: &mut World) {
+    world.sticky = Some(crate::code::ILLEGAL_ADDRESS);
+    world.control.log_line("asynchronous work touched memory that is not there".to_string());
+}
+
+/// Sets what grids that may still run in a stream have written; returns what that was.
+fn overlap(world: &mut World, key: u64, written: Vec<Vec<Way>>) -> Vec<Vec<Way>> {
+    world.streams.get_mut(&key).map_or(Vec::new(), |stream| std::mem::replace(&mut stream.overlap, written))
+}
+
+fn run_graph(world: &mut Guard, key: u64, list: &[Step]) -> Answer {
+    let mut written: Vec<Vec<Way>> = Vec::with_capacity(list.len());
+    for Step { work, beside } in list {
+        let mut own = Vec::new();
+        match work {
+            Work::Grid(grid) if world.sticky.is_none() => {
+                let beside: Vec<Vec<Way>> = beside.iter().map(|step| written[*step].clone()).collect();
+                own = alias::run(world, grid, &beside)?;
+            }
+            work => run(world, key, work),
+        }
+        written.push(own);
+    }
+    Ok(())
 }
 
 /// Waits until a stream has run this job; helps meanwhile. A moment at which pools give memory back, as documented.

@@ -10,13 +10,15 @@ use std::rc::Rc;
 use cudarc::driver::sys::{CUgraph, CUgraphExec, CUgraphNode, CUhostFn, CUstream, CUuserObject};
 
 use crate::code::*;
-use crate::exec::{self, Work};
+use crate::exec::{self, Step, Work};
 use crate::gate::{exports, put};
 use crate::world::{Answer, World};
 
 pub(crate) struct Node {
     pub(crate) handle: u64,
     pub(crate) after: Vec<usize>,
+    /// What its stream had captured just before: a dependent launch may begin before that is over.
+    pub(crate) before: Option<usize>,
     pub(crate) work: Work,
 }
 
@@ -33,7 +35,7 @@ pub(crate) struct GraphMemory {
 }
 
 pub(crate) struct Executable {
-    work: Rc<[Work]>,
+    work: Rc<[Step]>,
     objects: HashMap<u64, u32>,
     memory: Vec<Rc<GraphMemory>>,
     last: Option<(u64, u64)>, // the newest launch: (stream, seq)
@@ -104,6 +106,20 @@ pub(crate) fn destroy(world: &mut World, graph: u64) -> bool {
     true
 }
 
+/// The grids that may still run when a node begins: along programmatic edges, each of which begins at an early launch.
+fn overlapping(nodes: &[Node], mut index: usize) -> Vec<usize> {
+    let mut all = Vec::new();
+    while let Work::Grid(grid) = &nodes[index].work
+        && grid.is_early()
+        && let Some(before) = nodes[index].before
+        && let Work::Grid(_) = &nodes[before].work
+    {
+        all.push(before);
+        index = before;
+    }
+    all
+}
+
 fn instantiate(world: &mut World, out: *mut CUgraphExec, graph: u64, flags: u64) -> Answer {
     if flags & !0xf != 0 {
         return Err(INVALID_VALUE);
@@ -112,7 +128,11 @@ fn instantiate(world: &mut World, out: *mut CUgraphExec, graph: u64, flags: u64)
         return Err(INVALID_VALUE);
     }
     let entry = world.graphs.get(&graph).ok_or(INVALID_VALUE)?;
-    let work: Rc<[Work]> = entry.nodes.iter().map(|node| node.work.clone()).collect();
+    let step = |(index, node): (usize, &Node)| Step {
+        work: node.work.clone(),
+        beside: overlapping(&entry.nodes, index),
+    };
+    let work: Rc<[Step]> = entry.nodes.iter().enumerate().map(step).collect();
     let (objects, memory) = (entry.objects.clone(), entry.memory.clone());
     let handle = world.new_handle();
     put(out, handle as CUgraphExec)?;

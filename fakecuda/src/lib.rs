@@ -11,6 +11,7 @@
 // A package that is declared and not used is a failure of `cargo clippy`.
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
+mod alias;
 mod capture;
 mod clock;
 mod code;

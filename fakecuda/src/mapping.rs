@@ -229,7 +229,7 @@ fn set_access(world: &mut Guard, at: u64, size: u64, list: &[AccessDesc]) -> Ans
         }
         for mapping in &found {
             let owner = world.blocks.get(&range.maps[mapping].block).ok_or(INVALID_VALUE)?.device;
-            if owner != device && world.config.no_peer {
+            if world.config.apart(owner, device) {
                 return Err(INVALID_DEVICE);
             }
         }

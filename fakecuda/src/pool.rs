@@ -187,6 +187,10 @@ fn grow(world: &mut World, key: u64, size: u64) -> Answer {
     if exact > limit {
         return Err(OUT_OF_MEMORY);
     }
+    let admitted = world.pools.get(&key).into_iter().flat_map(|pool| &pool.access);
+    if admitted.into_iter().any(|(peer, flags)| *flags != 0 && world.config.apart(*peer, device)) {
+        return Err(INVALID_DEVICE);
+    }
     let owner = world.device(device)?;
     let wanted = exact.max(CHUNK).min(limit);
     let size = if wanted <= owner.capacity - owner.used { wanted } else { exact };
@@ -502,7 +506,8 @@ exports! {
             if !matches!(one.flags, 0 | 3) || (device == owner && one.flags == 0) {
                 return Err(INVALID_VALUE);
             }
-            if device != owner && w.config.no_peer {
+            // For a pool without memory it may succeed all the same, as documented; then the next allocation fails.
+            if w.config.apart(device, owner) && w.pools.get(&key).is_some_and(|pool| !pool.chunks.is_empty()) {
                 return Err(INVALID_DEVICE);
             }
             wanted.push((device, one.flags));

@@ -22,6 +22,7 @@ pub(crate) struct Set {
 }
 
 pub(crate) fn run(world: &mut Guard, set: &Set) -> Answer {
+    crate::alias::plain(world, "memset", None, [set.at, set.count * set.width]);
     let bytes = set.value.to_ne_bytes();
     let mut phase = 0; // an element may lie across two pieces
     for (address, length) in

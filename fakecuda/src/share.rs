@@ -9,14 +9,15 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::{
     CUdeviceptr, CUipcMemHandle, CUmemAllocationHandleType, CUmemFabricHandle, CUmemGenericAllocationHandle,
+    CUmemRangeHandleType,
 };
 
 use crate::code::*;
 use crate::gate::{exports, get, put};
 use crate::mapping::{self, FABRIC, FABRIC_SINCE, POSIX_FD, new_handle, plain_prop};
 use crate::physical;
-use crate::space::{self, Kind};
-use crate::world::World;
+use crate::space::{self, Kind, Side};
+use crate::world::{Answer, World};
 
 /// What an old handle says, in its 64 bytes.
 #[derive(Clone, Copy)]
@@ -201,6 +202,48 @@ fn open(world: &mut World, handle: &IpcHandle) -> Result<u64, u32> {
     Ok(start)
 }
 
+/// One more descriptor is handed out. Nobody tells when it is closed.
+fn count_descriptor(world: &mut World) -> Answer {
+    if world.handed_out >= world.config.most_fds {
+        return Err(OPERATING_SYSTEM);
+    }
+    world.handed_out += 1;
+    OK
+}
+
+/// A file that stands for a dma-buf: what the range has at this moment, since no file shows memory of several others.
+fn dmabuf(world: &mut World, at: u64, size: u64) -> Result<c_int, u32> {
+    // "Must be aligned to the host page size", both.
+    if size == 0 || !at.is_multiple_of(physical::PAGE) || !size.is_multiple_of(physical::PAGE) {
+        return Err(INVALID_VALUE);
+    }
+    let device = world.current()?.1;
+    let range = space::find(world, at).ok_or(INVALID_VALUE)?;
+    if range.kind.is_host() || range.kind == Kind::Managed {
+        return Err(INVALID_VALUE);
+    }
+    let pieces = space::pieces(world, at, size, Side::Device(device), false)?;
+    if world.config.one_dmabuf && pieces.len() > 1 {
+        return Err(INVALID_VALUE);
+    }
+    count_descriptor(world)?;
+    // SAFETY: a string; the descriptor is new.
+    let fd = unsafe { libc::memfd_create(c"fakecuda-dma-buf".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(OPERATING_SYSTEM);
+    }
+    for (address, length) in pieces {
+        // SAFETY: `pieces` vouches for the source; the descriptor is ours.
+        let written = unsafe { libc::write(fd, address as *const c_void, length) };
+        if written != length as isize {
+            // SAFETY: ours, and nobody else knows it.
+            unsafe { libc::close(fd) };
+            return Err(OUT_OF_MEMORY);
+        }
+    }
+    Ok(fd)
+}
+
 exports! {
     10020 Normal fn cuMemExportToShareableHandle(
         out: *mut c_void,
@@ -220,12 +263,32 @@ exports! {
         if w.config.no_fd {
             return Err(NOT_SUPPORTED);
         }
-        let block = w.blocks.get(&entry.block).ok_or(INVALID_VALUE)?;
+        let block = w.blocks.get(&entry.block).ok_or(INVALID_VALUE)?.fd;
+        count_descriptor(w)?;
         // SAFETY: duplicates a descriptor of ours.
-        let fd = unsafe { libc::fcntl(block.fd, libc::F_DUPFD_CLOEXEC, 0) };
+        let fd = unsafe { libc::fcntl(block, libc::F_DUPFD_CLOEXEC, 0) };
         if fd < 0 {
             return Err(OPERATING_SYSTEM);
         }
+        put(out.cast::<c_int>(), fd)
+    }
+
+    11070 Normal fn cuMemGetHandleForAddressRange(
+        out: *mut c_void,
+        at: CUdeviceptr,
+        size: usize,
+        kind: u32 as CUmemRangeHandleType,
+        flags: c_ulonglong,
+    ) |w| {
+        const DMA_BUF_FD: u32 = 1;
+        w.current()?;
+        if out.is_null() || kind != DMA_BUF_FD || flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        if w.config.no_dmabuf {
+            return Err(NOT_SUPPORTED);
+        }
+        let fd = dmabuf(w, at, size as u64)?;
         put(out.cast::<c_int>(), fd)
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys::{CUcontext, CUevent, CUgreenCtx, CUhostFn, CUstream, CUstreamCallback};
 
+use crate::alias::Way;
 use crate::code::*;
 use crate::exec::{self, Job, Work};
 use crate::gate::{exports, put};
@@ -30,6 +31,7 @@ pub(crate) struct Stream {
     pub(crate) running: bool,
     pub(crate) destroyed: bool, // the handle is gone, its work goes on
     pub(crate) capture: Option<u64>,
+    pub(crate) overlap: Vec<Vec<Way>>, // what grids that a dependent launch may run beside have written
 }
 
 thread_local! {
@@ -62,6 +64,7 @@ fn new_stream(context: u64, device: i32) -> Stream {
         running: false,
         destroyed: false,
         capture: None,
+        overlap: Vec::new(),
     }
 }
 

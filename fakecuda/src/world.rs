@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use crate::alias::Present;
 use crate::capture::Captures;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -51,6 +52,7 @@ pub(crate) struct World {
     pub(crate) defaults: HashMap<(u64, u64), u64>, // (context, thread or 0 for legacy) to stream
     pub(crate) captures: Captures,
     pub(crate) executors: Executors,
+    pub(crate) present: Vec<Present>, // grids that stay
     pub(crate) graphs: HashMap<u64, Graph>,
     pub(crate) executables: HashMap<u64, Executable>,
     pub(crate) objects: HashMap<u64, UserObject>,
@@ -59,6 +61,7 @@ pub(crate) struct World {
     pub(crate) pools: BTreeMap<u64, Pool>,
     pub(crate) opened: HashMap<u64, u32>, // memory of other processes, with how often it was opened
     pub(crate) open_mappings: u64,        // that some device has access to
+    pub(crate) handed_out: u64,           // descriptors of handles and dma-bufs
     next: u64,
 }
 
@@ -91,6 +94,7 @@ impl World {
             defaults: HashMap::new(),
             captures: Captures::default(),
             executors: Executors::default(),
+            present: Vec::new(),
             graphs: HashMap::new(),
             executables: HashMap::new(),
             objects: HashMap::new(),
@@ -99,6 +103,7 @@ impl World {
             pools: BTreeMap::new(),
             opened: HashMap::new(),
             open_mappings: 0,
+            handed_out: 0,
             next: 1,
         }
     }

@@ -29,6 +29,7 @@ struct Driver {
   int (*cuDriverGetVersion)(int*);
   int (*cuDeviceGet)(int*, int);
   int (*cuDeviceGetCount)(int*);
+  int (*cuDeviceGetAttribute)(int*, int, int);
   int (*cuDeviceGetName)(char*, int, int);
   int (*cuDeviceTotalMem_v2)(std::size_t*, int);
   int (*cuDevicePrimaryCtxRetain)(Handle*, int);
@@ -76,8 +77,15 @@ struct Driver {
   int (*cuModuleGetFunction)(Handle*, Handle, const char*);
   int (*cuLaunchKernel)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                         unsigned, Handle, void**, void**);
+  // Where the driver has them.
+  int (*cuLaunchKernelEx)(const void*, Handle, void**, void**);
+  int (*cuStreamGetId)(Handle, unsigned long long*);
   bool fake;  // the library is the fake driver
   std::uint64_t (*fake_calls)(const char*);
+  std::uint64_t (*fake_aliases)();
+  int (*fake_kernel)(std::uint64_t, const std::uint64_t (*)[2], std::size_t,
+                     const std::uint64_t (*)[2], std::size_t, unsigned, void (*)(void*), void*,
+                     std::uint64_t*);
 
   const char* name(int code) const {
     const char* text = nullptr;
@@ -106,6 +114,7 @@ inline const Driver& driver() {
     MILLPOND_GPU_FIND(cuDriverGetVersion);
     MILLPOND_GPU_FIND(cuDeviceGet);
     MILLPOND_GPU_FIND(cuDeviceGetCount);
+    MILLPOND_GPU_FIND(cuDeviceGetAttribute);
     MILLPOND_GPU_FIND(cuDeviceGetName);
     MILLPOND_GPU_FIND(cuDeviceTotalMem_v2);
     MILLPOND_GPU_FIND(cuDevicePrimaryCtxRetain);
@@ -152,7 +161,11 @@ inline const Driver& driver() {
     find(out.cuModuleLoadData, "cuModuleLoadData", !out.fake);
     find(out.cuModuleGetFunction, "cuModuleGetFunction", !out.fake);
     find(out.cuLaunchKernel, "cuLaunchKernel", !out.fake);
+    find(out.cuLaunchKernelEx, "cuLaunchKernelEx", false);
+    find(out.cuStreamGetId, "cuStreamGetId", out.fake);
     find(out.fake_calls, "fakecuda_calls", out.fake);
+    find(out.fake_aliases, "fakecuda_aliases", out.fake);
+    find(out.fake_kernel, "fakecuda_kernel", out.fake);
     return out;
   }();
   return loaded;

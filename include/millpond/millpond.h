@@ -2617,6 +2617,25 @@ C_Status millpond_export(const void *ptr,
                          size_t fd_count);
 
 /**
+ * Exports `bytes` bytes at `ptr`, which lie in one live block, as a dma-buf for a driver of another device, such as a
+ * network card's (`ibv_reg_dmabuf_mr`). `out_fd` is a new descriptor, which the caller closes; `out_offset` is where in it
+ * the first byte is, since a dma-buf has whole pages of the host. The block must stay live until nobody uses the dma-buf
+ * any more: unlike `millpond_export` this keeps nothing. Millpond moves no live block.
+ *
+ * Whether one dma-buf may have memory of several handles (granules of 2 MiB, large handles) depends on driver and
+ * platform; each block of a contiguous pool (MILLPOND_POOL_CONTIGUOUS) lies in one.
+ *
+ * Errors: UNKNOWN_POINTER; UNSUPPORTED, with the reason, for device types other than "cuda", drivers before CUDA 11.7,
+ * and devices without the attribute for it; INVALID_ARGUMENT, also if the bytes do not lie in the block, and where the driver
+ * refuses the range; SYSTEM if the process may not have the descriptor; NOT_INITIALIZED; DEVICE.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_export_dmabuf(const void *ptr,
+                                size_t bytes,
+                                int *out_fd,
+                                uint64_t *out_offset);
+
+/**
  * Opens memory that another process has exported (or this one has, except segments of "cuda") for work on `device`, at
  * an address of its own: `info` and `fds` as `millpond_export` returned them. The device must be of the exporter's
  * type, on "cuda" the same card, whatever its ordinal is. Copies and fills accept the memory; `millpond_free` and

@@ -186,6 +186,7 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_free", c_int, [c_void_p]),
     ("millpond_pool_free", c_int, [_handle, c_void_p, c_void_p]),
     ("millpond_try_expand", c_int, [c_void_p, c_size_t]),
+    ("millpond_export_dmabuf", c_int, [c_void_p, c_size_t, POINTER(c_int), POINTER(c_uint64)]),
     ("millpond_record_stream", c_int, [c_void_p, c_void_p]),
     ("millpond_host_alloc", c_int, [_handle, c_size_t, _out_ptr]),
     ("millpond_host_free", c_int, [_handle, c_void_p]),

@@ -250,6 +250,13 @@ class Block(_Memory):
         pool, native = self.device.default_pool.handle, handle_of(stream)
         self._end(lambda: library().millpond_pool_free(pool, self._ptr, native))
 
+    def export_dmabuf(self) -> tuple[int, int]:
+        """A dma-buf of it for the driver of another device: a descriptor, which the caller closes, and where in it the
+        block begins. The block must live as long as anybody uses that. MillpondError where device or driver have none."""
+        fd, offset = ctypes.c_int(-1), ctypes.c_uint64()
+        check(library().millpond_export_dmabuf(self.ptr, self.size, ctypes.byref(fd), ctypes.byref(offset)))
+        return fd.value, offset.value
+
     def try_expand(self, size: int) -> bool:
         """Makes it a block of `size` bytes where it is, larger or smaller, with its contents: whether that could be. It
         never moves, and nothing is waited for. BufferError while a view of it is in use. No other thread may use it

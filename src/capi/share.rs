@@ -163,6 +163,38 @@ pub unsafe extern "C" fn millpond_export(
     })
 }
 
+/// Exports `bytes` bytes at `ptr`, which lie in one live block, as a dma-buf for a driver of another device, such as a
+/// network card's (`ibv_reg_dmabuf_mr`). `out_fd` is a new descriptor, which the caller closes; `out_offset` is where in it
+/// the first byte is, since a dma-buf has whole pages of the host. The block must stay live until nobody uses the dma-buf
+/// any more: unlike `millpond_export` this keeps nothing. Millpond moves no live block.
+///
+/// Whether one dma-buf may have memory of several handles (granules of 2 MiB, large handles) depends on driver and
+/// platform; each block of a contiguous pool (MILLPOND_POOL_CONTIGUOUS) lies in one.
+///
+/// Errors: UNKNOWN_POINTER; UNSUPPORTED, with the reason, for device types other than "cuda", drivers before CUDA 11.7,
+/// and devices without the attribute for it; INVALID_ARGUMENT, also if the bytes do not lie in the block, and where the driver
+/// refuses the range; SYSTEM if the process may not have the descriptor; NOT_INITIALIZED; DEVICE.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_export_dmabuf(
+    ptr: *const c_void,
+    bytes: usize,
+    out_fd: *mut c_int,
+    out_offset: *mut u64,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_fd, "out_fd") }?;
+        // SAFETY: as above.
+        let begins = unsafe { Out::new(out_offset, "out_offset") }?;
+        let addr = ptr.addr() as u64;
+        let (fd, offset) = runtime::holder(addr)?.0.export_dma_buf(addr, bytes as u64)?;
+        out.set(fd.into_raw_fd());
+        begins.set(offset);
+        Ok(())
+    })
+}
+
 /// Opens memory that another process has exported (or this one has, except segments of "cuda") for work on `device`, at
 /// an address of its own: `info` and `fds` as `millpond_export` returned them. The device must be of the exporter's
 /// type, on "cuda" the same card, whatever its ordinal is. Copies and fills accept the memory; `millpond_free` and

@@ -7,6 +7,7 @@ use super::state::checkpoints::CheckpointId;
 use super::state::pools::PoolRef;
 use super::types::{Freeing, MemoryStats, PoolId, TagStats};
 use crate::base::error::Result;
+use crate::base::sync::Ordering::Relaxed;
 
 /// Stream capture; from [`Pond::captures`](super::Pond::captures).
 #[derive(Clone, Copy)]
@@ -185,6 +186,12 @@ impl SpecialCalls<'_> {
             self.0.live_pool(p)?;
         }
         self.0.trim_to(pool.map(|p| p.0), keep).map(drop)
+    }
+
+    /// [`Pond::empty_cache`](super::Pond::empty_cache) of all pools, until no more than `keep` bytes are reserved.
+    pub fn empty_cache_to(self, keep: u64) -> Result<()> {
+        self.0.no_ties.store(0, Relaxed); // a new start
+        self.trim_to(None, keep)
     }
 }
 

@@ -243,10 +243,10 @@ impl Pond {
 
     /// Gives unused memory back to the device: of one pool, or of all. Waits for the device first.
     pub fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
-        if pool.is_none() {
-            self.ground.no_ties.store(0, Relaxed); // a new start
+        match pool {
+            Some(_) => self.special().trim_to(pool, 0),
+            None => self.special().empty_cache_to(0),
         }
-        self.special().trim_to(pool, 0)
     }
 
     /// What few callers ask for.

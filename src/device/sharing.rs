@@ -1,7 +1,7 @@
 //! The facet of devices that share memory with other processes: what a device exports for them, and what it imports.
 //! Imported descriptions may have been made by anybody: a device trusts none of their bytes.
 
-use crate::base::error::{Code, Result};
+use crate::base::error::{Code, Error, Result};
 use crate::fail;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -77,6 +77,10 @@ pub trait Sharing: Send + Sync {
     /// Exports a segment that [`Device::alloc`](super::Device::alloc) returned. `Unsupported` if only granules can be
     /// shared.
     fn segment(&self, addr: u64) -> Result<Exported>;
+    /// A dma-buf of a range of addresses, whole pages of the host. `Unsupported` if the device has none.
+    fn dma_buf(&self, _addr: u64, _bytes: u64) -> Result<OwnedFd> {
+        Err(Error::new(Code::Unsupported, "this device exports no dma-buf"))
+    }
     /// Opens what a device of this type has exported, in this or another process; returns its address. Trusts nothing
     /// in it.
     fn open(&self, memory: &Imported<'_>) -> Result<u64>;

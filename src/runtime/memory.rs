@@ -378,12 +378,17 @@ impl Memory {
         }
     }
 
-    /// Gives unused memory of one pool, or of all, back to the device. Waits for the device first.
+    /// Gives unused memory of one pool, or of all, back to the device. Waits for the device first. Of all, so much is kept
+    /// beside what blocks take as the option `empty_cache_floor_mb` says.
     pub fn empty_cache(&self, pool: Option<PoolId>) -> Result<()> {
         let _range = nvtx::range(c"empty_cache", 0);
-        match self.open()? {
+        let how = self.open()?;
+        let floor = if pool.is_none() { self.empty_cache_floor() } else { 0 };
+        let keep = if floor == 0 { 0 } else { self.stats().active.current.saturating_add(floor) };
+        match how {
+            How::Pooled(p) if pool.is_none() => p.pond.special().empty_cache_to(keep),
             How::Pooled(p) => p.pond.empty_cache(pool),
-            How::Unpooled(u) => u.trim_to(pool, 0),
+            How::Unpooled(u) => u.trim_to(pool, keep),
         }
     }
 

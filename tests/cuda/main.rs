@@ -21,6 +21,7 @@ mod cuda;
 #[path = "../sharing/mod.rs"]
 mod sharing;
 
+mod aliases;
 mod backends;
 mod contiguous;
 mod device;

@@ -49,18 +49,120 @@ fn open_devices_can_use_each_others_memory() {
     fake.end();
 }
 
-/// The driver may refuse access to a pool of its own as late as at an allocation, so that is never asked for unasked.
+/// Which pairs of four devices reach each other: 0 and 1, 2 and 3, and 0 and 2.
+const SOME: [(&str, &str); 3] = [("capacity", "256M"), ("devices", "4"), ("peers", "0-1,2-3,0-2")];
+
+fn joined(one: usize, other: usize) -> bool {
+    let pair = (one.min(other), one.max(other));
+    one == other || matches!(pair, (0, 1) | (2, 3) | (0, 2))
+}
+
+/// Where some reach each other and some do not, each has what it can, whoever keeps the memory. Requests fail nowhere: for
+/// devices that do not reach each other the driver may seem to open its own pool, and fail the pool's next request.
 #[test]
-fn memory_of_the_drivers_own_pool_only_when_asked() {
+fn devices_of_which_some_reach_each_other() {
+    for backend in ["native", "cudaMallocAsync"] {
+        let fake = Fake::new(&SOME, |_| {});
+        runtime::set_default_options(Some("cuda"), None, &format!("backend:{backend}")).unwrap();
+        let first = runtime::device("cuda", 0).unwrap();
+        let early = full(&first, 3 * MIB, 9);
+        let all = open(4);
+        for (i, d) in all.iter().enumerate() {
+            let p = full(d, 3 * MIB, i as u8 + 1);
+            for reader in 0..4 {
+                assert_eq!(
+                    reads(&fake, reader, p, 3 * MIB, i as u8 + 1),
+                    joined(i, reader),
+                    "{backend} {i} {reader}"
+                );
+                assert_eq!(reads(&fake, reader, early, 3 * MIB, 9), joined(0, reader), "{backend} {reader}");
+            }
+            for (j, other) in all.iter().enumerate() {
+                assert_eq!(d.can_access(other).unwrap(), joined(i, j));
+                assert_eq!(d.enable_peer_access(other).is_ok(), joined(i, j), "{backend} {i} {j}");
+                // A copy arrives by one way or the other.
+                let q = full(other, 3 * MIB, 0);
+                d.copy_peer(other, q, p, 3 * MIB).unwrap();
+                assert!(reads(&fake, j, q, 3 * MIB, i as u8 + 1));
+                other.memory().free(q, None, None).unwrap();
+            }
+            d.memory().free(p, None, None).unwrap();
+        }
+        first.memory().free(early, None, None).unwrap();
+        fake.end();
+    }
+}
+
+/// Memory of the driver's own pool is open to all by itself, whether the pool was there before or not; where the driver
+/// refuses, no request fails for it, and who asks is told.
+#[test]
+fn memory_of_the_drivers_own_pool_too() {
+    for refused in [false, true] {
+        let fake = Fake::new(&FOUR, |_| {});
+        runtime::set_default_options(Some("cuda"), None, "backend:cudaMallocAsync").unwrap();
+        if refused {
+            fake.fail("cuMemPoolSetAccess", 1, 101, true);
+        }
+        let first = runtime::device("cuda", 0).unwrap();
+        let p = full(&first, 3 * MIB, 7);
+        let second = runtime::device("cuda", 1).unwrap();
+        let q = full(&second, 3 * MIB, 8);
+        assert_eq!(reads(&fake, 1, p, 3 * MIB, 7), !refused);
+        assert_eq!(reads(&fake, 0, q, 3 * MIB, 8), !refused);
+        assert_eq!(first.enable_peer_access(&second).is_ok(), !refused);
+        fake.fail_clear();
+        first.enable_peer_access(&second).unwrap();
+        assert!(reads(&fake, 1, p, 3 * MIB, 7));
+        first.memory().free(p, None, None).unwrap();
+        second.memory().free(q, None, None).unwrap();
+        fake.end();
+    }
+}
+
+/// Peer access that a framework has enabled, or that has outlived a device of the library, is no failure (704).
+#[test]
+fn access_that_is_on_already_is_no_failure() {
     let fake = Fake::new(&FOUR, |_| {});
-    runtime::set_default_options(Some("cuda"), None, "backend:cudaMallocAsync").unwrap();
+    let mut contexts = [0; 2];
+    let retain: extern "C" fn(*mut u64, i32) -> u32 = fake.driver("cuDevicePrimaryCtxRetain");
+    let release: extern "C" fn(i32) -> u32 = fake.driver("cuDevicePrimaryCtxRelease_v2");
+    fake.with_primary(0, || ());
+    for (i, context) in contexts.iter_mut().enumerate() {
+        assert_eq!(retain(context, i as i32), 0);
+    }
+    let enable: extern "C" fn(u64, u32) -> u32 = fake.driver("cuCtxEnablePeerAccess");
+    fake.with_primary(0, || assert_eq!(enable(contexts[1], 0), 0));
+    for _ in 0..2 {
+        let all = open(2);
+        let p = full(&all[0], 5 * MIB, 1);
+        let q = full(&all[1], 5 * MIB, 2);
+        assert!(reads(&fake, 1, p, 5 * MIB, 1) && reads(&fake, 0, q, 5 * MIB, 2));
+        runtime::finalize().unwrap();
+        fake.with_primary(1, || assert_eq!(enable(contexts[0], 0), 704, "it stays on with the contexts"));
+        fake.configure(|_| {});
+    }
+    (0..2).for_each(|i| assert_eq!(release(i), 0));
+    assert_eq!(fake.leaks(), "");
+    fake.end_quietly();
+}
+
+/// Who was refused for lack of memory has its access again when memory goes back to the driver.
+#[test]
+fn a_guest_that_was_refused_is_invited_again() {
+    let fake = Fake::new(&FOUR, |_| {});
     let all = open(2);
-    let p = full(&all[0], 3 * MIB, 7);
-    assert_eq!(fake.calls("cuMemPoolSetAccess"), 0);
-    assert!(!reads(&fake, 1, p, 3 * MIB, 7));
-    all[0].enable_peer_access(&all[1]).unwrap();
-    assert!(reads(&fake, 1, p, 3 * MIB, 7));
-    all[0].memory().free(p, None, None).unwrap();
+    for nth in [1, 3] {
+        fake.fail("cuMemSetAccess", nth, 2, false); // for both devices, and then for the guest
+    }
+    let p = full(&all[0], 5 * MIB, 1);
+    assert!(!reads(&fake, 1, p, 5 * MIB, 1));
+    let q = full(&all[0], 21 * MIB, 2);
+    assert!(!reads(&fake, 1, q, 21 * MIB, 2));
+    all[0].memory().free(q, None, None).unwrap();
+    all[0].memory().empty_cache(None).unwrap();
+    assert!(reads(&fake, 1, p, 5 * MIB, 1));
+    let q = full(&all[0], 40 * MIB, 3);
+    assert!(reads(&fake, 1, q, 40 * MIB, 3));
     fake.end();
 }
 
@@ -87,7 +189,9 @@ fn a_refusal_later_costs_the_access_and_not_the_memory() {
     assert!(reads(&fake, 0, q, 5 * MIB, 3), "the other way round nothing was refused");
     // Who asks and is refused keeps what it had, of which there are two runs now.
     all[0].memory().free(gap, None, None).unwrap();
+    fake.fail("cuMemSetAccess", 1, 2, true); // those that were refused are asked again, and are refused again
     all[0].memory().empty_cache(None).unwrap();
+    fake.fail_clear();
     fake.fail("cuMemSetAccess", 2, 2, true);
     assert!(all[0].enable_peer_access(&all[1]).is_err());
     fake.fail_clear();

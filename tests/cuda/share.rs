@@ -33,6 +33,89 @@ fn granules_between_two_processes() {
     two_processes("share::importer", Fake::new(&MAPPED, |_| {}), &[], &[1000, 5 * MIB + 100]);
 }
 
+/// What a network card's driver would find in a dma-buf.
+fn bytes_in(fd: i32, offset: u64, bytes: usize) -> Vec<u8> {
+    let mut seen = vec![0; bytes];
+    assert_eq!(unsafe { libc::pread(fd, seen.as_mut_ptr().cast(), bytes, offset as i64) }, bytes as isize);
+    seen
+}
+
+fn dmabuf(p: *const c_void, bytes: usize) -> Result<(i32, u64), C_Status> {
+    let (mut fd, mut offset) = (-1, u64::MAX);
+    match unsafe { millpond_export_dmabuf(p, bytes, &mut fd, &mut offset) } {
+        C_Status::SUCCESS => Ok((fd, offset)),
+        status => {
+            assert_eq!((fd, offset), (-1, u64::MAX), "outputs are written on success only");
+            Err(status)
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_block_as_a_dma_buf() {
+    for mapping in [true, false] {
+        let fake = Fake::new(&MAPPED, |o| o.mapping = mapping);
+        let d = device(0);
+        for bytes in [700, 5000, 5 * MIB + 100] {
+            let _neighbour = take(d, 1000);
+            let p = take(d, bytes);
+            let content = pattern(4, bytes);
+            write(d, p, &content);
+            for (skip, part) in [(0, bytes), (bytes / 3, bytes / 2)] {
+                let (fd, offset) = dmabuf(p.wrapping_byte_add(skip), part).unwrap();
+                assert!(offset < 4096);
+                assert_eq!(bytes_in(fd, offset, part), content[skip..skip + part]);
+                assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, libc::FD_CLOEXEC);
+                assert_eq!(unsafe { libc::close(fd) }, 0);
+            }
+            assert!(dmabuf(p, 0).is_err() && dmabuf(p, usize::MAX).is_err());
+            assert!(dmabuf(p.wrapping_byte_add(1), 8 * MIB).is_err(), "past the block");
+            free(p);
+            assert!(dmabuf(p, bytes).is_err());
+        }
+        fake.end_quietly();
+    }
+}
+
+/// Where driver or device have none, and where a dma-buf has the memory of one handle only: then a block of a contiguous
+/// pool is what remains.
+#[test]
+fn dma_bufs_that_are_refused() {
+    let large = 5 * MIB;
+    for (settings, whole, reason) in [
+        (("no_dmabuf", "1"), false, "exports no dma-buf"),
+        (("driver", "11060"), false, "exports no dma-buf"),
+        (("one_dmabuf", "1"), true, "contiguous pool"),
+        (("most_fds", "0"), false, "OPERATING_SYSTEM"),
+    ] {
+        let fake = Fake::new(&[MAPPED[0], settings], |_| {});
+        let d = device(0);
+        let p = take(d, large);
+        assert!(dmabuf(p, large).is_err(), "{settings:?}");
+        let said = runtime_message();
+        assert!(said.contains(reason), "{settings:?}: {said}");
+        let options = millpond_pool_options {
+            struct_size: size_of::<millpond_pool_options>(),
+            limit_bytes: 0,
+            name: std::ptr::null(),
+            flags: MILLPOND_POOL_CONTIGUOUS,
+        };
+        let (mut pool, mut q) = (null_mut(), null_mut());
+        ok(unsafe { millpond_pool_create(d, &options, &mut pool) });
+        ok(unsafe { millpond_pool_alloc(pool, large, null_mut(), &mut q) });
+        let got = dmabuf(q, large);
+        assert_eq!(got.is_ok(), whole, "{settings:?}");
+        if let Ok((fd, _)) = got {
+            assert_eq!(unsafe { libc::close(fd) }, 0);
+        }
+        fake.end_quietly();
+    }
+}
+
+fn runtime_message() -> String {
+    unsafe { std::ffi::CStr::from_ptr(millpond_last_error_message()) }.to_string_lossy().into_owned()
+}
+
 /// A block of a contiguous pool is one descriptor, wherever in it the block lies.
 #[test]
 fn a_contiguous_block_between_two_processes() {

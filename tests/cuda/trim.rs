@@ -45,6 +45,69 @@ fn others_get_what_is_trimmed() {
     }
 }
 
+/// What an emptied cache keeps serves the next requests without the driver; all of it goes where the option says so.
+#[test]
+fn an_emptied_cache_keeps_a_floor() {
+    for (mapping, backend) in [(true, "native"), (false, "native"), (true, "cudaMallocAsync")] {
+        let fake = Fake::new(&[("capacity", "256M")], |o| {
+            o.mapping = mapping;
+            o.release_threshold = u64::MAX;
+        });
+        let options = format!("backend:{backend},empty_cache_floor_mb:32");
+        runtime::set_default_options(Some("cuda"), None, &options).unwrap();
+        let d = runtime::device("cuda", 0).unwrap();
+        let m = d.memory();
+        let s = d.stream_create().unwrap();
+        let live = m.alloc(POOL, s, 16 * MIB).unwrap();
+        let all: Vec<u64> = (0..8).map(|_| m.alloc(POOL, s, 8 * MIB).unwrap()).collect();
+        all.iter().for_each(|&at| m.free(at, Some(s), None).unwrap());
+        d.synchronize().unwrap();
+        m.empty_cache(None).unwrap();
+        let kept = fake.used(0);
+        // A device that does not map gives whole segments back, of which each may hold all.
+        let most = if mapping { 48 * MIB } else { 96 * MIB };
+        // The driver trims its own pool in pieces of its own, and may go below what is to be kept by one.
+        let least = if backend == "native" { 48 * MIB } else { 17 * MIB };
+        assert!(kept >= least && kept <= most, "{backend}, mapping {mapping}: {kept}");
+        fake.calls_reset();
+        let again: Vec<u64> = (0..4).map(|_| m.alloc(POOL, s, 8 * MIB).unwrap()).collect();
+        if backend == "native" {
+            assert_eq!(fake.calls("cuMemCreate") + fake.calls("cuMemMap") + fake.calls("cuMemAlloc_v2"), 0);
+        }
+        assert!(backend != "native" || fake.used(0) == kept);
+        again.iter().for_each(|&at| m.free(at, Some(s), None).unwrap());
+        d.synchronize().unwrap();
+        d.set_options("empty_cache_floor_mb:0").unwrap();
+        m.empty_cache(None).unwrap();
+        // The segment of the live block stays.
+        assert!(
+            fake.used(0) <= if mapping { 32 * MIB } else { 64 * MIB },
+            "{backend}, mapping {mapping}: {}",
+            fake.used(0)
+        );
+        m.free(live, Some(s), None).unwrap();
+        fake.end();
+    }
+}
+
+/// Under PyTorch it is a 32nd of the device unless told; elsewhere nothing is kept.
+#[test]
+fn under_pytorch_there_is_a_floor_by_default() {
+    for (pytorch, left) in [(false, 0), (true, 8 * MIB)] {
+        let fake = Fake::new(&[("capacity", "256M")], |_| {});
+        if pytorch {
+            runtime::set_pytorch_options(Some("cuda")).unwrap();
+        }
+        let d = runtime::device("cuda", 0).unwrap();
+        let p = d.memory().alloc(POOL, 0, 64 * MIB).unwrap();
+        d.memory().free(p, Some(0), None).unwrap();
+        d.synchronize().unwrap();
+        d.memory().empty_cache(None).unwrap();
+        assert_eq!(fake.used(0), left);
+        fake.end();
+    }
+}
+
 #[test]
 fn what_the_driver_refuses_stays() {
     for mapping in [true, false] {

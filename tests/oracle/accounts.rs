@@ -1,6 +1,7 @@
 //! Compares the account with the model and with what the device has given, and checks that everything comes back at the
 //! end of a program.
 
+use super::gpu;
 use super::model::PoolOf;
 use super::program::{Op, What};
 use super::run::Run;
@@ -155,6 +156,9 @@ impl Run {
             op(What::EmptyCache, [0; 5]);
             if self.kind.cuda.is_some() {
                 self.no_pinned_left();
+                if gpu::aliases() != 0 {
+                    self.violate("memory was used at two addresses where CUDA allows only one");
+                }
             }
             let mut w = world();
             if w.violation.is_some() {

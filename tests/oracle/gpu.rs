@@ -11,6 +11,7 @@ use millpond::capi::*;
 use std::cell::Cell;
 use std::ffi::{CString, c_int, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 
 /// What the driver and the library are told.
@@ -23,12 +24,18 @@ pub struct Manner {
 
 type Pairs = [[u64; 2]; 256];
 
+type Kernel = extern "C" fn(*mut c_void);
+type Spans = *const [u64; 2];
+type Launch = extern "C" fn(u64, Spans, usize, Spans, usize, u32, Kernel, *mut c_void, *mut u64) -> u32;
+
 /// The fake's controls.
 struct Controls {
     fake: Fake,
     pace: extern "C" fn(c_int),
     observe: extern "C" fn(Option<extern "C" fn(*const u8, usize) -> u32>),
-    launch: extern "C" fn(u64, extern "C" fn(*mut c_void), *mut c_void) -> u64,
+    launch: extern "C" fn(u64, Kernel, *mut c_void) -> u64,
+    kernel: Launch,
+    aliases: extern "C" fn() -> u64,
     state: extern "C" fn(u64, *mut u64, *mut u64) -> c_int,
     before: extern "C" fn(u64, *mut [u64; 2], usize) -> usize,
     run: extern "C" fn(u64, u64),
@@ -39,6 +46,10 @@ struct Controls {
 }
 
 static CONTROLS: OnceLock<&'static Controls> = OnceLock::new();
+
+/// Kernels are dependent launches, each beside the ones before it in its stream: no granule may be at two addresses then.
+/// With the options of these kinds of device none is.
+static EARLY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// This thread calls the driver itself.
@@ -54,6 +65,8 @@ fn controls() -> &'static Controls {
             pace: fake.driver("fakecuda_pace"),
             observe: fake.driver("fakecuda_observe"),
             launch: fake.driver("fakecuda_launch"),
+            kernel: fake.driver("fakecuda_kernel"),
+            aliases: fake.driver("fakecuda_aliases"),
             state: fake.driver("fakecuda_stream_state"),
             before: fake.driver("fakecuda_stream_before"),
             run: fake.driver("fakecuda_stream_run"),
@@ -138,6 +151,7 @@ pub fn register(manner: Manner, capacity: usize, tie: u64) {
         (o.tie, o.tie_growth) = (Some(tie * super::cuda::GRANULE), Some(2 * super::cuda::GRANULE));
     });
     (c.pace)(1);
+    EARLY.store(!manner.options.is_empty(), Relaxed);
     let (name, options) = (CString::new("cuda").unwrap(), CString::new(manner.options).unwrap());
     let status = unsafe { millpond_set_default_options(name.as_ptr(), -1, options.as_ptr()) };
     assert_eq!(status, C_Status::SUCCESS);
@@ -277,7 +291,21 @@ pub fn launch(key: u64, work: Work) -> u64 {
             touch(at, bytes, tag, look);
         }
     }
-    (controls().launch)(key, kernel, Box::into_raw(Box::new(work)).cast())
+    let span = match work {
+        Work::Use { at, bytes, check: true, .. } if bytes >= 16 => Some([at as u64, bytes as u64]),
+        _ => None,
+    };
+    let data = Box::into_raw(Box::new(work)).cast();
+    let Some(span) = span else { return (controls().launch)(key, kernel, data) };
+    let (all, mut number) = (&raw const span, 0);
+    let flags = EARLY.load(Relaxed).into();
+    assert_eq!((controls().kernel)(key, all, 1, all, 1, flags, kernel, data, &mut number), 0);
+    number
+}
+
+/// How often memory was used at two addresses where CUDA allows only one.
+pub fn aliases() -> u64 {
+    (controls().aliases)()
 }
 
 /// A kernel finds the tag at both ends of a block, and writes it.

@@ -83,6 +83,7 @@ kinds! {
     cuda_two
     cuda_old
     cuda_ties
+    cuda_unscattered
     cuda_segments
     cuda_none
     cuda_async
@@ -109,7 +110,7 @@ several! {
 /// Every kind of device has its test above.
 #[test]
 fn all_kinds_are_there() {
-    assert_eq!(KINDS.len(), 17);
+    assert_eq!(KINDS.len(), 18);
 }
 
 /// Programs that failed once.

@@ -63,6 +63,7 @@ pub const KINDS: &[Kind] = &[
     // Without an event of all streams, and much else that is newer.
     Kind { maps: true, ..cuda("cuda_old", gpu::Manner { settings: &[("driver", "12000")], ..ONE }) },
     Kind { maps: true, tie: 3, ..cuda("cuda_ties", ONE) },
+    Kind { exact: false, ..cuda("cuda_unscattered", gpu::Manner { options: "scatter:off", ..ONE }) },
     cuda("cuda_segments", gpu::Manner { options: "expandable_segments:False", ..ONE }),
     Kind { exact: false, ..cuda("cuda_none", gpu::Manner { devices: 2, options: "backend:none", ..ONE }) },
     Kind {

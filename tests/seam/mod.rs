@@ -7,6 +7,7 @@
 use millpond::Result;
 use millpond::device::sharing::{Exported, Fabric, Imported, Run, Sharing};
 use millpond::device::*;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// What happens at each call.
@@ -265,6 +266,7 @@ impl<H: Hook> Sharing for Seam<H> {
         share_whole as whole(granules: &[Run]) -> (u64, Vec<Run>);
         share_granules as granules(granules: &[Run]) -> Exported;
         share_segment as segment(addr: u64) -> Exported;
+        share_dma_buf as dma_buf(addr: u64, bytes: u64) -> OwnedFd;
         open_shared as open(memory: &Imported<'_>) -> u64;
         close_shared as close(addr: u64) -> ();
     }

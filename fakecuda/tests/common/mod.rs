@@ -106,6 +106,53 @@ impl Fake {
         control::<extern "C" fn(c_int)>("fakecuda_hold")(on.into());
     }
 
+    /// How often memory was used at two addresses where only one is allowed.
+    pub fn aliases(&self) -> u64 {
+        control::<extern "C" fn() -> u64>("fakecuda_aliases")()
+    }
+
+    /// A kernel that uses a granule at each of these addresses: its number in the stream.
+    pub fn try_kernel(
+        &self,
+        stream: CUstream,
+        reads: &[CUdeviceptr],
+        writes: &[CUdeviceptr],
+        flags: u32,
+    ) -> Result<u64, u32> {
+        type Launch = extern "C" fn(
+            u64,
+            *const [u64; 2],
+            usize,
+            *const [u64; 2],
+            usize,
+            u32,
+            *const c_void,
+            *const c_void,
+            *mut u64,
+        ) -> u32;
+        let granules = |list: &[u64]| list.iter().map(|at| [*at, GRANULE as u64]).collect::<Vec<_>>();
+        let (reads, writes, mut number) = (granules(reads), granules(writes), 0);
+        let (r, w, none) = (reads.as_ptr(), writes.as_ptr(), std::ptr::null());
+        let launch: Launch = control("fakecuda_kernel");
+        match launch(id(stream), r, reads.len(), w, writes.len(), flags, none, none, &mut number) {
+            0 => Ok(number),
+            code => Err(code),
+        }
+    }
+
+    pub fn kernel(&self, stream: CUstream, reads: &[CUdeviceptr], writes: &[CUdeviceptr], flags: u32) -> u64 {
+        self.try_kernel(stream, reads, writes, flags).unwrap()
+    }
+
+    /// Whether a kernel that stays has begun.
+    pub fn kernel_stays(&self, stream: CUstream, number: u64) -> bool {
+        control::<extern "C" fn(u64, u64) -> c_int>("fakecuda_kernel_stays")(id(stream), number) != 0
+    }
+
+    pub fn kernel_end(&self, stream: CUstream, number: u64) -> u32 {
+        control::<extern "C" fn(u64, u64) -> u32>("fakecuda_kernel_end")(id(stream), number)
+    }
+
     pub fn used(&self, device: c_int) -> u64 {
         control::<extern "C" fn(c_int) -> u64>("fakecuda_used")(device)
     }
@@ -149,6 +196,17 @@ impl Fake {
         }
     }
 }
+
+/// How the controls know a stream.
+fn id(stream: CUstream) -> u64 {
+    let mut id = 0;
+    ok(unsafe { cuStreamGetId(stream, &mut id) });
+    id
+}
+
+/// How a kernel is launched: beside the one before it, or to stay until it is told to end.
+pub const EARLY: u32 = 1;
+pub const STAYS: u32 = 2;
 
 #[track_caller]
 pub fn ok(result: CUresult) {

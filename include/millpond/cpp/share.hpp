@@ -73,6 +73,47 @@ class [[nodiscard]] Export {
   std::vector<int> fds_;
 };
 
+/// A part of a live block as a dma-buf, for the driver of another device. Closes its descriptor
+/// when it ends; the block must live as long as anybody uses the dma-buf. Moves, does not copy.
+class [[nodiscard]] DmaBuf {
+ public:
+  /// Owns nothing.
+  DmaBuf() noexcept = default;
+  /// Exports `bytes` bytes at `ptr`. Throws MILLPOND_E_UNSUPPORTED, with the reason, where device
+  /// or driver have none.
+  DmaBuf(const void* ptr, std::size_t bytes) {
+    check(millpond_export_dmabuf(ptr, bytes, &fd_, &offset_));
+  }
+  /// Takes the descriptor over; `other` is left empty.
+  DmaBuf(DmaBuf&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), offset_(std::exchange(other.offset_, 0)) {}
+  /// Closes its own descriptor, then takes the other's over.
+  DmaBuf& operator=(DmaBuf&& other) noexcept {
+    if (this == &other) return *this;
+    DmaBuf old(std::move(*this));
+    fd_ = std::exchange(other.fd_, -1);
+    offset_ = std::exchange(other.offset_, 0);
+    return *this;
+  }
+  DmaBuf(const DmaBuf&) = delete;
+  DmaBuf& operator=(const DmaBuf&) = delete;
+  /// Closes the descriptor.
+  ~DmaBuf() {
+    if (fd_ >= 0) (void)::close(fd_);
+  }
+
+  /// The descriptor, which stays this object's; -1 when empty.
+  int fd() const noexcept { return fd_; }
+  /// Where in it the first byte is.
+  std::uint64_t offset() const noexcept { return offset_; }
+  /// Whether there is one.
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+  std::uint64_t offset_ = 0;
+};
+
 /// A block of another process, open here at an address of its own. Moves, does not copy.
 class [[nodiscard]] Import {
  public:

@@ -116,8 +116,9 @@ class DeviceAllocator : public c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex device) override {
     check(millpond_device_reset_peaks(get(device)));
   }
-  /// Free and total memory of the device, in bytes.
-  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
+  /// Free and total memory of the device, in bytes. PyTorch 2.9 has no such function to override;
+  /// later releases do.
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) {
     millpond_device_info about{};
     about.struct_size = sizeof about;
     check(millpond_device_get_info(get(device), &about));

@@ -180,6 +180,7 @@ table! {
     optional OLDEST cuDeviceGetUuid_v2, "cuDeviceGetUuid", (*mut CUuuid, CUdevice);
     optional OLDEST cuMemExportToShareableHandle, "cuMemExportToShareableHandle", (*mut c_void, CUmemGenericAllocationHandle, CUmemAllocationHandleType, c_ulonglong);
     optional OLDEST cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", (*mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType);
+    optional 11_070 cuMemGetHandleForAddressRange, "cuMemGetHandleForAddressRange", (*mut c_void, CUdeviceptr, usize, CUmemRangeHandleType, c_ulonglong);
     optional OLDEST cuIpcGetMemHandle, "cuIpcGetMemHandle", (*mut CUipcMemHandle, CUdeviceptr);
     optional OLDEST cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", (*mut CUdeviceptr, CUipcMemHandle, c_uint);
     optional OLDEST cuIpcCloseMemHandle, "cuIpcCloseMemHandle", (CUdeviceptr);

@@ -26,8 +26,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// How many mappings a context is trusted with. On an H100 with driver 580 others have counted about 520 000, after which
-/// `cuMemSetAccess` failed; the documentation names no bound.
+/// How many mappings a context is trusted with. Assumed: the documentation names no bound, and no source was found for one.
+/// 6 times the address space of a card of 80 GiB takes 245 000. `gpu/check` counts how many handles a card has room for.
 const MOST_MAPPINGS: u64 = 500_000;
 
 /// What another process has sent to identify a granule.
@@ -250,7 +250,19 @@ impl Granules {
             }
         }
         s.gone(range);
+        self.invite_again(&mut s);
         Ok(())
+    }
+
+    /// What the driver refused a guest may have been for lack of memory, of which it has more now.
+    fn invite_again(&self, s: &mut State) {
+        for peer in std::mem::take(&mut s.former_guests) {
+            s.former_guests.push(peer); // as long as it is one, `open_to` takes nothing from it
+            if self.open_to(s, peer).is_ok() {
+                s.former_guests.pop();
+                s.guests.push(peer);
+            }
+        }
     }
 
     /// Maps runs of granules, each its first and how many, side by side from `offset` on, and gives access to all of
@@ -513,6 +525,7 @@ impl Granules {
             self.open_to(&s, peer)?;
         }
         s.guests.retain(|&guest| guest != peer);
+        s.former_guests.retain(|&guest| guest != peer);
         s.readers.push(peer);
         Ok(())
     }
@@ -522,6 +535,7 @@ impl Granules {
         let mut s = self.lock();
         if !s.readers.contains(&peer) && !s.guests.contains(&peer) {
             self.open_to(&s, peer)?;
+            s.former_guests.retain(|&guest| guest != peer);
             s.guests.push(peer);
         }
         Ok(())

@@ -161,13 +161,14 @@ impl device::Peers for Peers {
         let peer = self.sibling(peer)?;
         let _here = self.card.enter()?;
         let _in = peer.card.enter()?;
-        // Not its own pool: the driver may put off a refusal to a later request, and then that fails.
-        if !self.is(&peer) && self.could_admit(&peer)? {
-            self.card.driver().enable_peer(self.card.primary.context)?;
-            if let Some(g) = &self.granules {
-                g.invite(peer.card.primary.device)?;
-            }
+        // Asked first: for devices that do not reach each other, access to the driver's own pool may seem to be granted, and
+        // the pool's next request fails.
+        if self.is(&peer) || !self.could_admit(&peer)? {
+            return Ok(());
         }
-        Ok(())
+        self.card.driver().enable_peer(self.card.primary.context)?;
+        let guest = peer.card.primary.device;
+        let granules = self.granules.as_ref().map_or(Ok(()), |g| g.invite(guest));
+        granules.and(self.pool.as_ref().map_or(Ok(()), |p| p.invite(guest)))
     }
 }

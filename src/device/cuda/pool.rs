@@ -20,6 +20,8 @@ struct Made {
     handle: u64,
     /// Other devices that may use the memory.
     readers: Vec<i32>,
+    /// More of them, which nobody has asked for. Where the driver refuses one, the pool is made without it.
+    guests: Vec<i32>,
 }
 
 impl Pool {
@@ -36,6 +38,7 @@ impl Pool {
             admitted.inspect_err(|_| {
                 let _ = driver.pool_destroy(pool);
             })?;
+            made.guests.retain(|&peer| driver.pool_admit(pool, peer).is_ok());
             made.handle = pool;
         }
         Ok(made.handle)
@@ -47,10 +50,25 @@ impl Pool {
         if made.readers.contains(&peer) {
             return Ok(());
         }
-        if made.handle != 0 {
+        if made.handle != 0 && !made.guests.contains(&peer) {
             self.card.driver().pool_admit(made.handle, peer)?;
         }
+        made.guests.retain(|&guest| guest != peer);
         made.readers.push(peer);
+        Ok(())
+    }
+
+    /// As `admit`, as long as the driver takes it: no later request fails for it. The caller knows that the devices reach
+    /// each other; for others the driver may take the call, and fail the next request (CUDA programming guide, stream-ordered
+    /// memory allocator, device accessibility).
+    pub(super) fn invite(&self, peer: i32) -> Result<()> {
+        let mut made = lock(&self.made);
+        if !made.readers.contains(&peer) && !made.guests.contains(&peer) {
+            if made.handle != 0 {
+                self.card.driver().pool_admit(made.handle, peer)?;
+            }
+            made.guests.push(peer);
+        }
         Ok(())
     }
 

@@ -8,7 +8,9 @@ use crate::base::sync::system::{Mutex, lock};
 use crate::device::GRANULE;
 use crate::device::sharing::{self, Exported, Fabric, Imported, Piece, Run, SharedKind};
 use crate::fail;
+use cudarc::driver::sys::CUdevice_attribute;
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A piece for each handle of so many bytes; and the handles.
@@ -103,6 +105,22 @@ impl sharing::Sharing for Sharing {
             handle: self.card.driver().ipc_handle(addr)?,
             fabric: Vec::new(),
             fds: Vec::new(),
+        })
+    }
+
+    fn dma_buf(&self, addr: u64, bytes: u64) -> Result<OwnedFd> {
+        let _in = self.card.enter()?;
+        let which = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
+        // A driver that does not know the attribute has no dma-buf.
+        if self.card.driver().attribute(self.card.primary.device, which).unwrap_or(0) == 0 {
+            return Err(Error::new(Code::Unsupported, "the device exports no dma-buf"));
+        }
+        self.card.driver().range_export(addr, bytes).map_err(|e| {
+            if e.code() != Code::InvalidArgument {
+                return e;
+            }
+            let hint = "a block in several handles may be refused; one of a contiguous pool lies in one";
+            Error::new(e.code(), format!("{e}; {hint}"))
         })
     }
 

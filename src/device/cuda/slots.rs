@@ -68,7 +68,8 @@ pub(super) struct State {
     pub readers: Vec<i32>,
     /// More of them, which nobody has asked for: where the driver refuses one, they are forgotten.
     pub guests: Vec<i32>,
-    /// Those that were refused, and may use what was mapped before.
+    /// Those that were refused, and may use what was mapped before. They are guests again as soon as the driver takes them,
+    /// which is tried when memory goes back to it.
     pub former_guests: Vec<i32>,
     pub fabric: Fabric,
     /// The driver unmaps one mapping with each call.

@@ -113,6 +113,15 @@ impl Memory {
         }
     }
 
+    /// [B] how much unused memory `empty_cache` leaves. PyTorch calls it before each capture of a graph, which would pay
+    /// for all memory again: there it is by default a 32nd of the device, and 2 GiB at most.
+    pub(super) fn empty_cache_floor(&self) -> u64 {
+        const MOST: u64 = 2 << 30;
+        let s = lock(&self.settings.requested);
+        let usual = if s.options.pytorch { (self.settings.total / 32).min(MOST) } else { 0 };
+        s.options.bytes(Key::EmptyCacheFloorMb).unwrap_or(usual)
+    }
+
     /// How blocks are exported.
     pub(super) fn export_handle(&self) -> ExportHandle {
         lock(&self.settings.requested).options.export_handle()

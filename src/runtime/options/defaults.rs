@@ -47,6 +47,7 @@ pub fn set_pytorch_options(type_name: Option<&str>) -> Result<()> {
 pub(crate) fn for_device(type_name: &str, ordinal: usize) -> Result<Options> {
     let pytorch = lock(&PYTORCH).iter().any(|t| t.as_deref().is_none_or(|t| t == type_name));
     let mut options = environment::options(pytorch)?;
+    options.pytorch = pytorch;
     for d in lock(&DEFAULTS).iter() {
         if d.type_name.as_deref().is_none_or(|t| t == type_name) && d.ordinal.is_none_or(|o| o == ordinal) {
             options.apply(&d.patch, Source::Program);

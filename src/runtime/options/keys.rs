@@ -29,10 +29,11 @@ pub(crate) enum Key {
     HeadroomMb,
     Scatter,
     PeerAccess,
+    EmptyCacheFloorMb,
 }
 
 /// The number of keys.
-pub(super) const COUNT: usize = 23;
+pub(super) const COUNT: usize = 24;
 
 /// Which values a key takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -135,6 +136,7 @@ pub(super) const KEYS: [Info; COUNT] = [
     info(Key::HeadroomMb, "headroom_mb", Kind::Segment { least: 0 }, Value::Segment(None)),
     info(Key::Scatter, "scatter", Kind::OnOff, Value::OnOff(true)),
     info(Key::PeerAccess, "peer_access", Kind::OnOff, Value::OnOff(true)),
+    info(Key::EmptyCacheFloorMb, "empty_cache_floor_mb", Kind::Segment { least: 0 }, Value::Segment(None)),
 ];
 
 // The number of a key is its index.

@@ -50,12 +50,14 @@ pub(crate) struct Options {
     /// Whether the driver-pool backend is only a wish, because it comes from a `PYTORCH_*` variable. If the program's
     /// own settings ask for it, a device that has none must say so.
     pub backend_is_wish: bool,
+    /// PyTorch runs on the device.
+    pub pytorch: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let values = std::array::from_fn(|i| KEYS[i].default);
-        Options { values, sources: [Source::BuiltIn; COUNT], backend_is_wish: false }
+        Options { values, sources: [Source::BuiltIn; COUNT], backend_is_wish: false, pytorch: false }
     }
 }
 

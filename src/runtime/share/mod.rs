@@ -78,6 +78,26 @@ impl DeviceState {
         })
     }
 
+    /// A dma-buf of `bytes` bytes at `addr`, which lie in one live block, and where in it they begin. The block must stay
+    /// live as long as anybody uses it. `Unsupported` where device or driver have none.
+    pub fn export_dma_buf(&self, addr: u64, bytes: u64) -> Result<(OwnedFd, u64)> {
+        let _pass = self.enter()?;
+        let block = self.memory().block(addr)?;
+        let end = addr.checked_add(bytes).filter(|_| bytes != 0);
+        let Some(end) = end.filter(|&end| end <= block.base + block.size) else {
+            fail!(
+                Code::InvalidArgument,
+                "{bytes} bytes at {addr:#x} do not lie in the block of {} bytes",
+                block.size
+            );
+        };
+        // SAFETY: asks for a constant of the system.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        let start = addr / page * page;
+        let fd = sharing(self.device())?.dma_buf(start, end.next_multiple_of(page) - start)?;
+        Ok((fd, addr - start))
+    }
+
     /// Opens a block of another process (or of this one) at an address of its own, for work on this device. The
     /// descriptors stay the caller's. What goes by fabric handles may be opened without descriptors: then nothing here
     /// keeps the memory, and the exporter must. Ends with [`import_close`](Self::import_close).

@@ -24,7 +24,7 @@ class Part:
 
     def __init__(self, name: str, variable: str, libraries: List[str], cuda: bool) -> None:
         self.name, self.variable, self.libraries, self.cuda = name, variable, libraries, cuda
-        headers = ["library.hpp", "pluggable.hpp", "sharing.hpp", "trace.hpp"] if cuda else ["pluggable.hpp"]
+        headers = ["compat.hpp", "library.hpp", "numbers.hpp", "pluggable.hpp", "sharing.hpp", "trace.hpp"] if cuda else ["pluggable.hpp"]
         self.sources = [HERE / f"{name}.cpp", *[HERE / header for header in headers]]
 
     def place(self, torch: Any) -> pathlib.Path:
@@ -52,7 +52,9 @@ def _headers(torch: Any, with_cuda: bool) -> List[pathlib.Path]:
     found = next((c for c in cuda if (c / "cuda_runtime_api.h").is_file()), None)
     if found is None:
         raise MillpondError("cuda_runtime_api.h was not found; install the CUDA toolkit, or set CUDA_HOME")
-    return [base, base / "torch" / "csrc" / "api" / "include", found]
+    # In CUDA 12 what the runtime's headers include is a package of its own, that of the compiler.
+    parts = [found, *[p for p in [packages / "cuda_nvcc" / "include"] if p.is_dir()]]
+    return [base, base / "torch" / "csrc" / "api" / "include", *parts]
 
 
 def build_native(compiler: Optional[str] = None) -> str:

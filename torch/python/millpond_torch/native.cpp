@@ -24,7 +24,9 @@
 #include <utility>
 #include <vector>
 
+#include "compat.hpp"
 #include "library.hpp"
+#include "numbers.hpp"
 #include "pluggable.hpp"
 #include "sharing.hpp"
 #include "trace.hpp"
@@ -41,6 +43,7 @@ using millpond_torch::current_device;
 using millpond_torch::device_of;
 using millpond_torch::Library;
 using millpond_torch::note;
+using millpond_torch::RejectionObserver;
 using millpond_torch::Segment;
 using millpond_torch::SegmentBlock;
 
@@ -139,7 +142,9 @@ class Allocator final : public CUDAAllocator {
   void setMemoryFraction(double fraction, DeviceIndex device) override {
     millpond.memory_fraction_(fraction, device);
   }
+#if MILLPOND_TORCH_FROM(2, 11)
   std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex) override { return {}; }
+#endif
   void cacheInfo(DeviceIndex device, std::size_t* largest) override {
     *largest = stats_of(device).at("largest_cached_bytes");
   }
@@ -147,48 +152,7 @@ class Allocator final : public CUDAAllocator {
   // ---- numbers ----
 
   DeviceStats getDeviceStats(DeviceIndex device) override {
-    const auto numbers = stats_of(device);
-    const auto number = [&](const std::string& name) {
-      return static_cast<std::int64_t>(numbers.at(name));
-    };
-    const auto stat = [&](const std::string& name) {
-      c10::CachingAllocator::Stat out;
-      out.current = number(name + ".current");
-      out.peak = number(name + ".peak");
-      out.allocated = number(name + ".allocated");
-      out.freed = number(name + ".freed");
-      return out;
-    };
-    const auto stats = [&](const std::string& name) {
-      c10::CachingAllocator::StatArray out;
-      out[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)] =
-          stat(name + ".all");
-      out[static_cast<std::size_t>(c10::CachingAllocator::StatType::SMALL_POOL)] =
-          stat(name + ".small_pool");
-      out[static_cast<std::size_t>(c10::CachingAllocator::StatType::LARGE_POOL)] =
-          stat(name + ".large_pool");
-      return out;
-    };
-    DeviceStats s;
-    s.allocation = stats("allocation");
-    s.segment = stats("segment");
-    s.active = stats("active");
-    s.inactive_split = stats("inactive_split");
-    s.allocated_bytes = stats("allocated_bytes");
-    s.reserved_bytes = stats("reserved_bytes");
-    s.active_bytes = stats("active_bytes");
-    s.inactive_split_bytes = stats("inactive_split_bytes");
-    s.requested_bytes = stats("requested_bytes");
-    s.oversize_allocations = stat("oversize_allocations");
-    s.oversize_segments = stat("oversize_segments");
-    s.num_alloc_retries = number("num_alloc_retries");
-    s.num_ooms = number("num_ooms");
-    s.num_oom_rejections = number("num_oom_rejections");
-    s.num_sync_all_streams = number("num_sync_all_streams");
-    s.num_device_alloc = number("num_device_alloc");
-    s.num_device_free = number("num_device_free");
-    s.max_split_size = number("max_split_size");  // none: -1
-    return s;
+    return millpond_torch::device_stats(stats_of(device));
   }
   void resetAccumulatedStats(DeviceIndex device) override {
     check(millpond.reset_accumulated_(device));
@@ -198,7 +162,8 @@ class Allocator final : public CUDAAllocator {
   }
   void resetPeakStats(DeviceIndex device) override { check(millpond.reset_peaks_(device)); }
 
-  SnapshotInfo snapshot(MempoolId_t pool, bool traces) override {
+  SnapshotInfo snapshot(MempoolId_t pool) { return snapshot(pool, true); }  // in 2.9
+  SnapshotInfo snapshot(MempoolId_t pool, bool traces) MILLPOND_TORCH_MIDDLE {
     SnapshotInfo out{};
     out.config_metadata.max_split_size = SIZE_MAX;  // none
     const DeviceIndex count = c10::cuda::device_count();
@@ -241,16 +206,23 @@ class Allocator final : public CUDAAllocator {
   int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
     return millpond.pool_uses_(device, pool.first, pool.second);
   }
-  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
-                          std::shared_ptr<CUDAAllocator> allocator) override {
+#if MILLPOND_TORCH_FROM(2, 11)
+  using Other = std::shared_ptr<CUDAAllocator>;
+#else
+  using Other = CUDAAllocator*;
+#endif
+  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, Other allocator) override {
     TORCH_CHECK_NOT_IMPLEMENTED(allocator == nullptr,
                                 "a MemPool of Millpond has no other allocator");
     check(millpond.pool_hold_(device, pool.first, pool.second));
   }
-  void setUseOnOOM(DeviceIndex, MempoolId_t, bool use) override {
+  void setUseOnOOM(DeviceIndex device, MempoolId_t pool) {
+    setUseOnOOM(device, pool, true);
+  }  // in 2.9
+  void setUseOnOOM(DeviceIndex, MempoolId_t, bool use) MILLPOND_TORCH_MIDDLE {
     TORCH_CHECK_NOT_IMPLEMENTED(!use, "a MemPool of Millpond serves no requests of others");
   }
-  void setNoSplit(DeviceIndex, MempoolId_t) override {
+  void setNoSplit(DeviceIndex, MempoolId_t) MILLPOND_TORCH_MIDDLE {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "a MemPool of Millpond has no segments to keep whole");
   }
 
@@ -332,7 +304,7 @@ class Allocator final : public CUDAAllocator {
     observers_.push_back(std::move(observer));
   }
   /// A request that the device was spared, since it had too little (`throw_on_cudamalloc_oom`).
-  void attachOomRejectionObserver(OomRejectionObserver observer) override {
+  void attachOomRejectionObserver(RejectionObserver observer) MILLPOND_TORCH_LATE {
     std::lock_guard<std::mutex> held(lock_);
     rejection_observers_.push_back(std::move(observer));
   }
@@ -351,7 +323,11 @@ class Allocator final : public CUDAAllocator {
   }
   bool isHistoryEnabled() override { return trace->enabled(); }
   void recordHistory(bool enabled, CreateContextFn recorder, std::size_t most, RecordContext when,
-                     bool clear, const std::vector<std::string>& skipped) override {
+                     bool clear) {
+    recordHistory(enabled, recorder, most, when, clear, {});  // in 2.9
+  }
+  void recordHistory(bool enabled, CreateContextFn recorder, std::size_t most, RecordContext when,
+                     bool clear, const std::vector<std::string>& skipped) MILLPOND_TORCH_MIDDLE {
     TORCH_CHECK(!enabled || when == RecordContext::NEVER || recorder != nullptr,
                 "there is nobody to record the frames");
     most = std::min(most, kMostEvents);
@@ -366,7 +342,7 @@ class Allocator final : public CUDAAllocator {
     }
     if (!enabled) millpond.history_stop_();
   }
-  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr) override {
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr) MILLPOND_TORCH_LATE {
     return trace->context_of(ptr);
   }
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& all) override {
@@ -379,15 +355,17 @@ class Allocator final : public CUDAAllocator {
     auto& all = millpond_torch::words().compiling;
     if (!all.empty()) all.pop_back();
   }
-  bool supportsUserMetadata() override { return true; }
-  void setUserMetadata(const std::string& text) override {
+  bool supportsUserMetadata() MILLPOND_TORCH_LATE { return true; }
+  void setUserMetadata(const std::string& text) MILLPOND_TORCH_MIDDLE {
     millpond_torch::words().metadata = text;
   }
-  std::string getUserMetadata() override { return millpond_torch::words().metadata; }
-  void annotateMemory(const void* ptr, const std::string& text) override {
+  std::string getUserMetadata() MILLPOND_TORCH_MIDDLE { return millpond_torch::words().metadata; }
+  void annotateMemory(const void* ptr, const std::string& text) MILLPOND_TORCH_LATE {
     const DeviceIndex device = device_of(ptr);
-    trace->mark(TraceEntry::ANNOTATE, device >= 0 ? device : current_device(),
-                reinterpret_cast<std::size_t>(ptr), 0, text);
+    millpond_torch::with_annotate<TraceEntry>([&](auto action) {
+      trace->mark(action, device >= 0 ? device : current_device(),
+                  reinterpret_cast<std::size_t>(ptr), 0, text);
+    });
   }
 
   // ---- other processes ----
@@ -459,7 +437,7 @@ class Allocator final : public CUDAAllocator {
     const std::uint64_t limit = numbers.at("limit_bytes");
     const std::uint64_t spared = numbers.at("num_oom_rejections");
     std::vector<OutOfMemoryObserver> observers;
-    std::vector<OomRejectionObserver> rejection_observers;
+    std::vector<RejectionObserver> rejection_observers;
     {
       std::lock_guard<std::mutex> locked(lock_);
       observers = observers_;
@@ -475,9 +453,9 @@ class Allocator final : public CUDAAllocator {
     c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size), held, reserved,
                                      c10::Device(c10::DeviceType::CUDA, device));
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
-                     with_unit(size), ". GPU ", static_cast<int>(device),
-                     " has a total capacity of ", with_unit(total), " of which ", with_unit(free),
-                     " is free. With Millpond: ", why);
+                     millpond_torch::with_unit(size), ". GPU ", static_cast<int>(device),
+                     " has a total capacity of ", millpond_torch::with_unit(total), " of which ",
+                     millpond_torch::with_unit(free), " is free. With Millpond: ", why);
   }
 
   /// The live blocks of a device, in the order of their addresses.
@@ -494,26 +472,15 @@ class Allocator final : public CUDAAllocator {
     return blocks;
   }
 
-  static std::string with_unit(std::uint64_t bytes) {
-    static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB"};
-    if (bytes <= 1024) return std::to_string(bytes) + " bytes";
-    double value = static_cast<double>(bytes) / 1024;
-    int unit = 0;
-    for (; unit < 2 && value > 1024; ++unit) value /= 1024;
-    char text[64];
-    std::snprintf(text, sizeof text, "%.2f %s", value, kUnits[unit]);
-    return text;
-  }
-
   static void* request(std::size_t size, DeviceIndex device, cudaStream_t stream, bool& lacking) {
     return millpond.request_(static_cast<ssize_t>(size), device, stream, &lacking);
   }
 
-  static std::unordered_map<std::string, std::uint64_t> stats_of(DeviceIndex device) {
+  static millpond_torch::Numbers stats_of(DeviceIndex device) {
     std::vector<std::uint64_t> values(512);
     std::size_t count = 0;
     check(millpond.memory_stats_(device, values.data(), values.size(), &count));
-    std::unordered_map<std::string, std::uint64_t> out;
+    millpond_torch::Numbers out;
     for (std::size_t i = 0; i < count && i < values.size(); ++i) {
       out.emplace(millpond.memory_stats_name_(i), values[i]);
     }
@@ -533,7 +500,7 @@ class Allocator final : public CUDAAllocator {
     segment.device = telling.device;
     segment.address = s->address;
     segment.total_size = s->size_bytes;
-    segment.stream = reinterpret_cast<void*>(s->stream);
+    segment.stream = reinterpret_cast<decltype(segment.stream)>(s->stream);
     segment.is_large = !s->small;
     segment.is_expandable = s->mapped;
     segment.owner_private_pool_id = pool;
@@ -558,7 +525,7 @@ class Allocator final : public CUDAAllocator {
   std::atomic<bool> caches_{true};
   std::mutex lock_;
   std::vector<OutOfMemoryObserver> observers_;
-  std::vector<OomRejectionObserver> rejection_observers_;
+  std::vector<RejectionObserver> rejection_observers_;
   std::unordered_map<DeviceIndex, std::uint64_t> spared_;  // requests that the device was spared
 };
 

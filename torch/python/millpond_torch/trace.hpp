@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "compat.hpp"
 #include "pluggable.hpp"
 
 namespace millpond_torch {
@@ -67,11 +68,6 @@ inline c10::DeviceIndex current_device() {
 using c10::DeviceIndex;
 using c10::GatheredContext;
 using c10::MempoolId_t;
-using c10::CachingDeviceAllocator::AllocatorTraceTracker;
-using c10::CachingDeviceAllocator::AnnotationEntry;
-using c10::CachingDeviceAllocator::CreateContextFn;
-using c10::CachingDeviceAllocator::RecordContext;
-using c10::CachingDeviceAllocator::TraceEntry;
 using Context = std::shared_ptr<GatheredContext>;
 
 inline std::uint64_t nanoseconds(clockid_t clock) {
@@ -106,7 +102,7 @@ class Trace {
     std::vector<TraceEntry::Action> skips;
     skips.reserve(skipped.size());
     for (const std::string& name : skipped) {
-      skips.push_back(c10::CachingDeviceAllocator::parseTraceEntryAction(name));
+      skips.push_back(action_named(name));
     }
     std::lock_guard<std::mutex> held(lock_);
     if (!enabled || clear || !enabled_) {
@@ -141,8 +137,9 @@ class Trace {
       std::lock_guard<std::mutex> held(lock_);
       trackers = trackers_;
     }
-    const TraceEntry entry(action, device, address, size, stream, {0, 0}, c10::getApproximateTime(),
-                           context, compiling(), words().metadata);
+    const TraceEntry entry =
+        entry_of(action, device, address, size, stream, {0, 0}, c10::getApproximateTime(), context,
+                 compiling(), words().metadata);
     for (const auto& tracker : *trackers) tracker(entry);
   }
 
@@ -222,8 +219,8 @@ class Trace {
     Marks old;  // its frames go without the lock
     std::lock_guard<std::mutex> held(lock_);
     if (!enabled_) return;
-    TraceEntry entry(action, device, address, size, stream, {0, 0}, 0, context, compiling(),
-                     std::move(metadata));
+    TraceEntry entry = entry_of(action, device, address, size, stream, {0, 0}, 0, context,
+                                compiling(), std::move(metadata));
     marks_.emplace_back(nanoseconds(CLOCK_MONOTONIC), std::move(entry));
     if (marks_.size() > most_) {
       old.push_back(std::move(marks_.front()));
@@ -338,11 +335,11 @@ class Trace {
     }
 
     void add(TraceEntry::Action action, const Event& e, const Note* note) {
-      out.emplace_back(action, device, e.address, e.size_bytes, reinterpret_cast<void*>(e.stream),
-                       MempoolId_t{e.pool_first, e.pool_second}, 0,
-                       note != nullptr ? note->context : nullptr,
-                       note != nullptr ? note->compiling : std::string(),
-                       note != nullptr ? note->metadata : std::string());
+      out.push_back(entry_of(
+          action, device, e.address, e.size_bytes, reinterpret_cast<void*>(e.stream),
+          MempoolId_t{e.pool_first, e.pool_second}, 0, note != nullptr ? note->context : nullptr,
+          note != nullptr ? note->compiling : std::string(),
+          note != nullptr ? note->metadata : std::string()));
       out.back().time_.t_ = unix_us(e.time_ns);
     }
 

@@ -1,7 +1,7 @@
 """Several GPUs: copies between them, with and without access to each other, and devices that nobody uses."""
 import ctypes
 
-from fake import MIB, content, device_bytes, driver, enabled, poke, settings
+from fake import MIB, NATIVE, content, device_bytes, driver, enabled, poke, settings
 
 
 def copies(torch):
@@ -35,9 +35,42 @@ def check_copies_between_devices_without_peer_access():
     copies(torch)
 
 
+@settings(MILLPOND_ALLOC_CONF="backend:cudaMallocAsync")
+def check_copies_between_devices_with_the_drivers_own_pool():
+    copies(enabled())
+
+
+@settings(MILLPOND_ALLOC_CONF="backend:cudaMallocAsync", FAKECUDA_NO_PEER="1")
+def check_copies_with_the_drivers_own_pool_without_peer_access():
+    torch = enabled()
+    if NATIVE:
+        return copies(torch)  # by cudaMemcpyPeerAsync, which stages any memory
+    # PyTorch copies by cudaMemcpyAsync under a pluggable allocator, which the driver cannot stage for such memory.
+    source = device_bytes(torch, MIB, "cuda:0")
+    try:
+        source.to("cuda:1")
+    except RuntimeError as e:
+        assert "invalid argument" in str(e), e
+    else:
+        raise AssertionError("the copy was staged")
+
+
+@settings(FAKECUDA_DEVICES="4", FAKECUDA_NO_PEER="1")
+def check_copies_between_four_devices_without_peer_access():
+    round_of_four(enabled())
+
+
+@settings(FAKECUDA_DEVICES="4", FAKECUDA_PEERS="0-1,2-3")
+def check_copies_between_four_devices_of_which_some_reach_each_other():
+    round_of_four(enabled())
+
+
 @settings(FAKECUDA_DEVICES="4")
 def check_copies_between_four_devices():
-    torch = enabled()
+    round_of_four(enabled())
+
+
+def round_of_four(torch):
     source = device_bytes(torch, 5 * MIB, "cuda:3")
     poke(source, 9)
     for index in (2, 0, 1, 3):

@@ -17,6 +17,14 @@ def settings(**environment):
     return note
 
 
+def since(release, why):
+    """For a check of what earlier releases of PyTorch do not do or have, whoever allocates."""
+    def note(check):
+        check.since = release, why
+        return check
+    return note
+
+
 @functools.lru_cache(None)
 def driver():
     """The driver's library, which must be the fake one."""
@@ -24,6 +32,16 @@ def driver():
     library.fakecuda_used.restype = ctypes.c_uint64
     assert library.fakecuda_version() == 1
     return library
+
+
+def calls(name):
+    """Calls of a driver's function since `calls_reset`."""
+    driver().fakecuda_calls.restype = ctypes.c_uint64
+    return driver().fakecuda_calls(name.encode())
+
+
+def calls_reset():
+    driver().fakecuda_calls_reset()
 
 
 def used(device=0):
@@ -59,9 +77,13 @@ def apart(one, other):
     return a.stop <= b.start or b.stop <= a.start
 
 
-def enabled():
-    """PyTorch, with Millpond as its allocator."""
+def enabled(floor=0):
+    """PyTorch, with Millpond as its allocator. An emptied cache keeps `floor` MiB, or as much as by default."""
     driver()
+    if floor is not None:
+        options = os.environ.get("MILLPOND_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") \
+            or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+        os.environ["MILLPOND_ALLOC_CONF"] = ",".join(filter(None, [options, f"empty_cache_floor_mb:{floor}"]))
     import millpond_torch
     import torch
     millpond_torch.enable(native=NATIVE)

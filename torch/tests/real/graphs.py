@@ -1,5 +1,6 @@
 """Captured graphs: their memory stays theirs as long as they live, whoever shares their pool."""
-from fake import MIB, all_given_back, apart, collect, content, device_bytes, enabled, hold, poke, span, used
+from fake import (MIB, all_given_back, apart, calls, calls_reset, collect, content, device_bytes, enabled, hold, poke, span,
+                  used)
 
 
 def copying_graph(torch, source, size, pool=None):
@@ -181,3 +182,29 @@ def check_a_capture_that_nobody_ended():
     assert taken == 0, f"{taken} eager tensors lie in the memory of graphs"
     for graph, result, _ in graphs:
         assert replays(torch, graph, source, result, 9)
+
+
+def captures(torch):
+    """What the driver is called for in each of several captures into one pool, and the program's own work after each."""
+    source = device_bytes(torch, MIB)
+    pool = torch.cuda.graph_pool_handle()
+    graphs, made = [], []
+    device_bytes(torch, 120 * MIB)
+    for _ in range(2):
+        calls_reset()
+        graphs.append(copying_graph(torch, source, 24 * MIB, pool))
+        device_bytes(torch, 120 * MIB)
+        made.append(sum(calls(name) for name in ("cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease")))
+    assert replays(torch, *graphs[-1][:1], source, graphs[-1][1], 5)
+    return made
+
+
+def check_a_second_capture_makes_no_memory_anew():
+    """`torch.cuda.graph` empties the cache before each capture: what it keeps serves the program afterwards."""
+    made = captures(enabled(floor=None))
+    assert made[1] == 0, made
+
+
+def check_a_second_capture_pays_for_a_cache_that_keeps_nothing():
+    made = captures(enabled(floor=0))
+    assert min(made) > 100, made

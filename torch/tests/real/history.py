@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 
-from fake import MIB, collect, device_bytes, enabled, freed_while_another_stream_reads, hold, settings
+from fake import MIB, collect, device_bytes, enabled, freed_while_another_stream_reads, hold, settings, since
 
 GIB = 1024 * MIB
 
@@ -170,6 +170,7 @@ def check_many_threads_each_with_its_frames():
     assert not without, (len(without), without[0])
 
 
+@since("2.15", "there is no question for notes, and none on a block that lives")
 def check_notes_of_the_program():
     torch = enabled()
     assert torch.cuda.memory._memory_metadata_supported()

@@ -1,6 +1,6 @@
 """Millpond as PyTorch's own kind of allocator: what torch.cuda itself says and does then."""
 from fake import (MIB, all_given_back, collect, content, device_bytes, driver, enabled, freed_while_another_stream_reads,
-                  hold, poke, settings, used)
+                  hold, poke, settings, since, used)
 from graphs import replays
 
 GIB = 1024 * MIB
@@ -82,6 +82,7 @@ def check_a_mempool():
     all_given_back(torch, before)
 
 
+@since("2.15", "a graph does not keep a MemPool that was used while it was captured")
 def check_a_mempool_in_a_capture():
     torch = enabled()
     source = device_bytes(torch, MIB)

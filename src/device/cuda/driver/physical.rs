@@ -79,6 +79,18 @@ impl Driver {
         self.check(call!(self.cuMemImportFromShareableHandle(&mut handle, source, POSIX_FD)))?;
         Ok(handle)
     }
+    /// A dma-buf of a range of whole pages of the host.
+    pub(in super::super) fn range_export(&self, addr: u64, bytes: u64) -> Result<OwnedFd> {
+        let mut fd: c_int = -1;
+        let (out, kind): (*mut c_int, _) =
+            (&mut fd, CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
+        self.check(call!(self.cuMemGetHandleForAddressRange(out.cast(), addr, bytes as usize, kind, 0)))?;
+        // SAFETY: the driver has made the descriptor for this call; nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: changes a flag of our own descriptor.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+        Ok(fd)
+    }
     /// The fabric handle of a granule that supports one: bytes that identify it but do not keep it alive.
     pub(in super::super) fn fabric_export(&self, handle: u64) -> Result<[u8; 64]> {
         let mut bytes = [0; 64];

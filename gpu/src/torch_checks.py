@@ -1,0 +1,158 @@
+"""PyTorch on Millpond, on a card: rows for the table of gpu/check. Each check is a process of its own, under the pluggable
+allocator and under the native one, which is built here.
+
+    torch_checks.py            all of them
+"""
+import os
+import subprocess
+import sys
+
+MIB = 1 << 20
+
+
+def row(name, value, goal, state):
+    value = str(value).replace("\t", " ").replace("\n", " ")[:120]
+    print(f"row\tPyTorch: {name}\t{value}\t{goal}\t{state}", flush=True)
+
+
+def enabled(native):
+    import millpond_torch
+    import torch
+    millpond_torch.enable(native=native)
+    return torch
+
+
+def full(torch, value, count=MIB):
+    return torch.full((count,), float(value), device="cuda")
+
+
+def exit_with_live_tensors(native):
+    """A process that ends with tensors, a graph and work in flight ends cleanly."""
+    torch = enabled(native)
+    kept = [full(torch, i, 5 * MIB) for i in range(8)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = kept[0] + kept[1]
+    graph.replay()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(50):
+            kept.append(kept[0] * 2)
+    sys.modules["kept"] = (kept, graph, result)  # beyond the end of this function
+
+
+def loader_workers(native):
+    """Workers of a DataLoader are forks of a process that uses the card."""
+    torch = enabled(native)
+    kept = full(torch, 3)
+    data = torch.utils.data.TensorDataset(torch.arange(4096, dtype=torch.float32))
+    loader = torch.utils.data.DataLoader(data, batch_size=256, num_workers=2, pin_memory=True)
+    total = sum(x.cuda(non_blocking=True).sum().item() for (x,) in loader)
+    assert total == 4096 * 4095 / 2, total
+    assert bool((kept == 3).all())
+
+
+def two_graphs_in_one_pool(native):
+    """The first of two graphs that share a pool is dropped; the second one's memory is nobody else's."""
+    torch = enabled(native)
+    source = full(torch, 1)
+    pool = torch.cuda.graph_pool_handle()
+    graphs = []
+    for size in (4, 7):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            scratch = source.repeat(size) * 2
+            result = scratch[:MIB] + 1
+            del scratch
+        graphs.append((graph, result))
+    first = graphs.pop(0)
+    del first
+    torch.cuda.empty_cache()
+    eager = [full(torch, 9, 2 * MIB) for _ in range(40)]
+    for value in (5, 6):
+        source.fill_(value)
+        graphs[0][0].replay()
+        assert bool((graphs[0][1] == 2 * value + 1).all()), "the replay is wrong"
+        assert all(bool((t == 9).all()) for t in eager), "the replay wrote into a tensor of others"
+
+
+def growing_and_shrinking(native):
+    """Tensors of all sizes under a limit, each checked before it goes."""
+    torch = enabled(native)
+    torch.cuda.set_per_process_memory_fraction(0.05)
+    state, live = 7, []
+    for step in range(600):
+        state = (state * 1103515245 + 12345) % (1 << 31)
+        count = 1 << (8 + state % 17)
+        try:
+            live.append((full(torch, step, count), step))
+        except RuntimeError as e:
+            assert str(e).startswith("CUDA out of memory."), e
+            del live[: len(live) // 2]
+        while len(live) > 60 or live and state % 5 == 0:
+            tensor, value = live.pop(state % len(live))
+            assert bool((tensor == value).all()), step
+            break
+
+
+def nccl(native):
+    """An all-reduce over NCCL, on as many cards as there are, in buffers of ours."""
+    torch = enabled(native)
+    import torch.distributed as dist
+    if not dist.is_nccl_available():
+        print("SKIP this PyTorch has no NCCL")
+        return
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000))
+    dist.init_process_group("nccl", rank=0, world_size=1, device_id=torch.device("cuda", 0))
+    for count in (1000, 5 * MIB, 40 * MIB):
+        tensor = full(torch, 3, count)
+        dist.all_reduce(tensor)
+        assert bool((tensor == 3).all())
+    dist.destroy_process_group()
+
+
+CHECKS = [exit_with_live_tensors, two_graphs_in_one_pool, loader_workers, growing_and_shrinking, nccl]
+
+
+def main():
+    try:
+        import torch
+    except ImportError as e:
+        row("is there", f"not installed: {e}", "", "skip")
+        return 0
+    if not torch.cuda.is_available():
+        row("is there", "sees no card", "", "skip")
+        return 0
+    kinds = {"pluggable": False}
+    try:
+        import millpond_torch
+        millpond_torch.build_native()
+        kinds["native"] = True
+        row("the native allocator builds", torch.__version__, "builds", "pass")
+    except Exception as e:  # no compiler on this machine, or another release
+        row("the native allocator builds", e, "", "skip" if "cannot be run" in str(e) else "fail")
+    bad = 0
+    for how, native in kinds.items():
+        for check in CHECKS:
+            name = f"{check.__name__.replace('_', ' ')}, {how}"
+            try:
+                done = subprocess.run([sys.executable, __file__, check.__name__, str(int(native))], timeout=60,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                said = done.stdout.strip().splitlines() or [""]
+                if said[-1].startswith("SKIP "):
+                    row(name, said[-1][5:], "", "skip")
+                    continue
+                good = done.returncode == 0
+                row(name, "right" if good else f"status {done.returncode}: {said[-1]}", "right", "pass" if good else "fail")
+            except subprocess.TimeoutExpired:
+                good = False
+                row(name, "no end within 60 s", "right", "fail")
+            bad += not good
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        {f.__name__: f for f in CHECKS}[sys.argv[1]](sys.argv[2] == "1")
+    else:
+        sys.exit(main())
