@@ -88,7 +88,7 @@ class Place {
 
   /// Stores the device that it names in `*out`: the same one until that ends. Does not throw; the
   /// reason is the thread's last error.
-  C_Status find(Device* out) const noexcept {
+  MILLPOND_CPP_CHECKED C_Status find(Device* out) const noexcept {
     detail::FoundPlace* const place = detail::found_place(type_, ordinal_);
     if (place != nullptr) {
       millpond_device* const known = place->device.load(std::memory_order_acquire);
@@ -162,7 +162,7 @@ namespace memory {
 /// ones), usable at once from every stream. Free it with Free() at the same place. 0 bytes give
 /// nullptr. Throws MILLPOND_E_OUT_OF_MEMORY, and MILLPOND_E_UNKNOWN_DEVICE if there is no such
 /// place.
-inline void* Alloc(const Place& place, std::size_t size_bytes) {
+[[nodiscard]] inline void* Alloc(const Place& place, std::size_t size_bytes) {
   Device device;
   void* block = nullptr;
   if (check(place.find(&device)) != C_SUCCESS) return nullptr;
@@ -171,7 +171,8 @@ inline void* Alloc(const Place& place, std::size_t size_bytes) {
 }
 
 /// The same, but every failure returns nullptr; the thread's last error says why.
-inline void* Alloc(const Place& place, std::size_t size_bytes, const std::nothrow_t&) noexcept {
+[[nodiscard]] inline void* Alloc(const Place& place, std::size_t size_bytes,
+                                 const std::nothrow_t&) noexcept {
   Device device;
   void* block = nullptr;
   if (place.find(&device) != C_SUCCESS) return nullptr;
@@ -189,7 +190,8 @@ inline void Free(const Place& place, void* block) {
 }
 
 /// The same, with the status instead of an exception.
-inline C_Status Free(const Place& place, void* block, const std::nothrow_t&) noexcept {
+MILLPOND_CPP_CHECKED inline C_Status Free(const Place& place, void* block,
+                                          const std::nothrow_t&) noexcept {
   if (block == nullptr) return C_SUCCESS;
   Device device;
   const C_Status status = place.find(&device);
@@ -245,8 +247,8 @@ inline C_Status copy_through_host(Device to, void* dst, Device from, const void*
 /// Copies `size_bytes` between any two places and returns when they have arrived. At CPUPlace any
 /// host pointer will do; elsewhere the range must lie inside one live block of that place
 /// (MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_UNKNOWN_POINTER). 0 bytes copy nothing.
-inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, const void* src,
-                     std::size_t size_bytes) {
+MILLPOND_CPP_CHECKED inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place,
+                                          const void* src, std::size_t size_bytes) {
   if (size_bytes == 0) return C_SUCCESS;
   Device to, from;
   const C_Status status = detail::find_ends(dst_place, dst, &to, src_place, src, &from);
@@ -271,8 +273,9 @@ inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, 
 /// except that a pageable host source has been read on return. Throws as the blocking Copy(), and
 /// MILLPOND_E_UNSUPPORTED between the CPU and itself and between types of device, where no stream
 /// orders both ends; MILLPOND_E_UNKNOWN_STREAM if the stream belongs to another device.
-inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, const void* src,
-                     std::size_t size_bytes, StreamView stream) {
+MILLPOND_CPP_CHECKED inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place,
+                                          const void* src, std::size_t size_bytes,
+                                          StreamView stream) {
   if (size_bytes == 0) return C_SUCCESS;
   Device to, from;
   const C_Status status = detail::find_ends(dst_place, dst, &to, src_place, src, &from);
