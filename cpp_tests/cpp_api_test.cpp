@@ -367,7 +367,7 @@ TEST_F(Cpp, ArraysOfElements) {
   array.reset();
   EXPECT_EQ(0u, blocks());
   EXPECT_EQ(MILLPOND_E_OUT_OF_MEMORY, code_of([this] {
-              millpond::make_device_array<double>(device_, static_cast<std::size_t>(-1) / 4);
+              (void)millpond::make_device_array<double>(device_, static_cast<std::size_t>(-1) / 4);
             }));
 }
 
@@ -541,16 +541,16 @@ TEST(CppOwners, TheUsableSizeIsThereForTheAsking) {
   Buffer block = device.allocate(100);
   const std::size_t usable = block.usable_size();
   EXPECT_GE(usable, 512u);
-  EXPECT_EQ(usable, usable_size(block.data()));
+  EXPECT_EQ(usable, millpond::usable_size(block.data()));
   EXPECT_TRUE(block.try_expand(usable));
   EXPECT_THROW((void)Buffer().usable_size(), Error);
   void* const raw = block.release();
-  EXPECT_THROW(free_sized(raw, usable - 1), Error);
-  EXPECT_EQ(C_SUCCESS, free_sized(raw, usable));
+  EXPECT_THROW(millpond::free_sized(raw, usable - 1), Error);
+  EXPECT_EQ(C_SUCCESS, millpond::free_sized(raw, usable));
 }
 
 TEST(CppOwners, SmallNumbersAndNames) {
-  EXPECT_EQ(static_cast<std::uint32_t>(MILLPOND_VERSION_NUMBER), version_number());
+  EXPECT_EQ(static_cast<std::uint32_t>(MILLPOND_VERSION_NUMBER), millpond::version_number());
   const Device device("host", 0);
   const millpond::StreamPriorities range = device.stream_priorities();
   EXPECT_GE(range.least, range.greatest);

@@ -14,9 +14,9 @@ namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
 
 /// While it lives, requests of its thread to the default pool of the pool's device are served from
-/// the pool: Device::allocate(), memory::Alloc(), MemoryResource, and allocations on the default
-/// pool. Scopes nest. A scope must end on its thread, the innermost first, as a local variable
-/// does.
+/// the pool: Device::allocate(), memory::Alloc(), MemoryResource above 512 bytes, and allocations
+/// on the default pool. Scopes nest. A scope must end on its thread, the innermost first, as a
+/// local variable does.
 class [[nodiscard]] PoolScope {
  public:
   /// Throws MILLPOND_E_INVALID_ARGUMENT for a pool that does not exist.
