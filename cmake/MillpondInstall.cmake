@@ -72,7 +72,7 @@ set(millpond_pc_archive "-lmillpond")
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
   # By its whole name: of two libraries with one name the linker takes the shared one.
   set(millpond_pc_archive "-l:libmillpond.a")
-  set(millpond_pc_flags " -Wl,--exclude-libs,libmillpond.a")
+  set(millpond_pc_flags " -Wl,--exclude-libs,libmillpond.a -Wl,--gc-sections")
 endif()
 set(millpond_pc_files millpond)
 if(MILLPOND_BUILD_SHARED)
