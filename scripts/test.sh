@@ -182,6 +182,15 @@ rust() {
     done
     [ "$failed" -gt "$failed_before" ] || fail_one "the packages compile one by one, and not together"
   fi
+  # The oldest Rust that is promised, where it is installed. What of the standard library is newer, clippy finds anywhere
+  # (`incompatible_msrv`).
+  oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+  if have rustup && rustup toolchain list 2>/dev/null | grep -q "^$oldest[.-]"; then
+    check "cargo check with Rust $oldest" cargo "+$oldest" check --locked --lib --bins --workspace --target-dir target/oldest
+  else
+    echo "SKIPPED: cargo check with Rust $oldest: that toolchain is not installed (rustup toolchain install $oldest)"
+    skipped=$((skipped + 1))
+  fi
   # Another processor's types differ (c_char is unsigned there); checked only where its standard library is installed.
   other=aarch64-unknown-linux-gnu
   if have rustup && rustup target list --installed 2>/dev/null | grep -q "^$other\$"; then
