@@ -54,10 +54,10 @@ class OnePond(unittest.TestCase):
             device = millpond.Device("host")
             before = device.stats().requested_bytes.current
             # It names no folder: what this process has is what it gets.
-            extension = ctypes.CDLL(made)
-            extension.extension_alloc.restype = ctypes.c_void_p
-            extension.extension_alloc.argtypes = [ctypes.c_size_t]
-            address = extension.extension_alloc(777_000)
+            own = ctypes.CDLL(made)
+            own.extension_alloc.restype = ctypes.c_void_p
+            own.extension_alloc.argtypes = [ctypes.c_size_t]
+            address = own.extension_alloc(777_000)
             self.assertEqual(device.stats().requested_bytes.current - before, 777_000)
             self.assertIn(address, [b.ptr for b in device.blocks("live")])
             millpond.Block(device, address, 777_000, None).free()
