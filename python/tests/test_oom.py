@@ -11,6 +11,7 @@ class Handlers(unittest.TestCase):
     def setUp(self):
         self.device = millpond.Device("host", 0)
         gc.collect()
+        self.device.empty_cache()
         self.device.set_limit(self.device.stats().reserved_bytes.current + 64 * MIB)
 
     def tearDown(self):
