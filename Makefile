@@ -19,7 +19,7 @@ bench:
 
 # The C library, the plugin, C++ tests and examples, in ./build.
 build:
-	cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo
+	cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release
 	cmake --build build
 
 # Formats everything that the tests check.

@@ -81,3 +81,5 @@ target_compile_features(millpond INTERFACE cxx_std_17) # without effect on C
 target_link_libraries(millpond INTERFACE Threads::Threads ${CMAKE_DL_LIBS} m)
 # A shared library that links Millpond keeps it to itself: two such copies in one process would bind to each other.
 target_link_options(millpond INTERFACE "$<$<PLATFORM_ID:Linux>:LINKER:--exclude-libs,libmillpond.a>")
+# The archive is one object, of which a program needs what it calls: without this it gets all of it, half as much again.
+target_link_options(millpond INTERFACE "$<$<PLATFORM_ID:Linux>:LINKER:--gc-sections>")

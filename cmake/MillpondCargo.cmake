@@ -69,6 +69,7 @@ function(millpond_cargo output)
       "-DTARGET_DIR=${MILLPOND_CARGO_TARGET_DIR}/${arg_KIND}" "-DTRIPLE=${millpond_triple}" "-DKIND=${arg_KIND}"
       "-DFEATURE=${arg_FEATURE}" "-DFILE=${arg_FILE}" "-DOUTPUT=${output}" "-DFLAGS=${MILLPOND_CARGO_FLAGS}"
       "-DSYSROOT=${millpond_sysroot}" "-DLINKER=$<$<BOOL:${MILLPOND_RUST_TARGET}>:${CMAKE_C_COMPILER}>"
+      "-DDEBUG_INFO=$<CONFIG:Debug,RelWithDebInfo>" "-DOBJCOPY=$<$<BOOL:${CMAKE_OBJCOPY}>:${CMAKE_OBJCOPY}>"
       -P "${Millpond_SOURCE_DIR}/cmake/cargo_build.cmake"
     DEPENDS "${Millpond_SOURCE_DIR}/Cargo.toml" "${Millpond_SOURCE_DIR}/Cargo.lock"
             "${Millpond_SOURCE_DIR}/cmake/cargo_build.cmake"

@@ -42,9 +42,10 @@ endif()
 # Lower case names serve both find_package(Millpond) and find_package(millpond).
 get_filename_component(millpond_plugin_name "${millpond_plugin_file}" NAME)
 set(millpond_plugin_path "${millpond_plugin_dir}/${millpond_plugin_name}")
+set(millpond_torch_path "${CMAKE_INSTALL_LIBDIR}/${CMAKE_SHARED_LIBRARY_PREFIX}millpond-torch${CMAKE_SHARED_LIBRARY_SUFFIX}")
 configure_package_config_file(
   "${Millpond_SOURCE_DIR}/cmake/millpond-config.cmake.in" "${millpond_generated}/millpond-config.cmake"
-  INSTALL_DESTINATION "${millpond_cmake_dir}" PATH_VARS millpond_plugin_path NO_CHECK_REQUIRED_COMPONENTS_MACRO
+  INSTALL_DESTINATION "${millpond_cmake_dir}" PATH_VARS millpond_plugin_path millpond_torch_path NO_CHECK_REQUIRED_COMPONENTS_MACRO
 )
 # Before 1.0 a new minor version may break callers.
 if(Millpond_VERSION_MAJOR EQUAL 0)
@@ -71,7 +72,7 @@ set(millpond_pc_archive "-lmillpond")
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
   # By its whole name: of two libraries with one name the linker takes the shared one.
   set(millpond_pc_archive "-l:libmillpond.a")
-  set(millpond_pc_flags " -Wl,--exclude-libs,libmillpond.a")
+  set(millpond_pc_flags " -Wl,--exclude-libs,libmillpond.a -Wl,--gc-sections")
 endif()
 set(millpond_pc_files millpond)
 if(MILLPOND_BUILD_SHARED)

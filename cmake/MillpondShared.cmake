@@ -42,5 +42,6 @@ target_include_directories(
   millpond_shared
   INTERFACE "$<BUILD_INTERFACE:${Millpond_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>"
 )
+target_compile_features(millpond_shared INTERFACE cxx_std_17) # without effect on C
 add_library(Millpond::shared ALIAS millpond_shared)
 add_library(millpond::shared ALIAS millpond_shared)

@@ -2,7 +2,7 @@
 #
 # A copy with a time stamp of its own makes "nothing changed" visible to Ninja and Make, which Cargo's file does not
 # (Cargo leaves it alone when it is fresh), and several build trees can share one Cargo target directory.
-# Inputs: CARGO SOURCE_DIR TARGET_DIR TRIPLE KIND FEATURE FILE OUTPUT FLAGS SYSROOT LINKER.
+# Inputs: CARGO SOURCE_DIR TARGET_DIR TRIPLE KIND FEATURE FILE OUTPUT FLAGS SYSROOT LINKER DEBUG_INFO OBJCOPY.
 cmake_policy(VERSION 3.22)
 
 # No path of this machine may end up in panic messages or debug information of what users install.
@@ -38,6 +38,11 @@ if(LINKER) # cross-compiling: the plugin is linked by the C compiler of the tool
   endif()
 endif()
 
+# Debug information, where the build type asks for it; else none, as Cargo.toml says.
+if(DEBUG_INFO)
+  list(APPEND config --config "profile.release.debug='line-tables-only'" --config "profile.release.strip='none'")
+endif()
+
 separate_arguments(FLAGS UNIX_COMMAND "${FLAGS}")
 set(print "")
 if(KIND STREQUAL "cdylib" AND NOT TRIPLE MATCHES "apple|windows")
@@ -69,6 +74,13 @@ endif()
 
 set(made "${TARGET_DIR}/${TRIPLE}/release/${FILE}")
 file(COPY_FILE "${made}" "${OUTPUT}")
+if(KIND STREQUAL "staticlib" AND NOT DEBUG_INFO AND OBJCOPY)
+  # The standard library comes with its own, which Cargo removes from what it links, and an archive is not linked.
+  execute_process(COMMAND "${OBJCOPY}" --strip-debug "${OUTPUT}" RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "Millpond: ${OBJCOPY} --strip-debug ${OUTPUT} failed (${status})")
+  endif()
+endif()
 file(TOUCH "${OUTPUT}")
 
 # Cargo's list of sources names Cargo's file as its target; ours must name the copy.

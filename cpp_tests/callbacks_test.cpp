@@ -140,6 +140,31 @@ TEST_F(CppCallbacks, AnOutOfMemoryCallbackMayEndItself) {
   device_.set_limit(0);
 }
 
+TEST_F(CppCallbacks, AHandlerOfAPoolIsAskedForItsRequestsOnly) {
+  millpond::Pool mine(device_), other(device_);
+  device_.empty_cache();
+  device_.set_limit(8u << 20);
+  int calls = 0;
+  Buffer cache = mine.allocate(6u << 20);
+  millpond::OomHandler handler(mine, [&](const millpond_oom_report& report) {
+    ++calls;
+    EXPECT_EQ(mine.get(), report.pool);
+    const bool had = static_cast<bool>(cache);
+    cache.reset();
+    return had;
+  });
+  EXPECT_THROW((void)other.allocate(6u << 20), millpond::Error);
+  EXPECT_EQ(0, calls);
+  EXPECT_EQ(6u << 20, mine.allocate(6u << 20).size());
+  EXPECT_EQ(1, calls);
+  // It ends with its pool.
+  mine = millpond::Pool();
+  handler.reset();
+  EXPECT_THROW((void)millpond::OomHandler(millpond::PoolView(), [](const auto&) { return true; }),
+               millpond::Error);
+  device_.set_limit(0);
+}
+
 TEST_F(CppCallbacks, ABlockGrowsWhereItIs) {
   millpond::Pool pool(device_);
   { const Buffer room = pool.allocate(24u << 20); }

@@ -367,7 +367,7 @@ TEST_F(Cpp, ArraysOfElements) {
   array.reset();
   EXPECT_EQ(0u, blocks());
   EXPECT_EQ(MILLPOND_E_OUT_OF_MEMORY, code_of([this] {
-              millpond::make_device_array<double>(device_, static_cast<std::size_t>(-1) / 4);
+              (void)millpond::make_device_array<double>(device_, static_cast<std::size_t>(-1) / 4);
             }));
 }
 
@@ -495,4 +495,80 @@ TEST_F(Cpp, LatenciesAreToldWhileTheyAreOn) {
 }
 
 }  // namespace
+TEST(CppOwners, AnEmptyStreamIsNotTheDefaultOne) {
+  const Device device("host", 0);
+  const PoolView pool = device.default_pool();
+  Stream empty, moved(device);
+  const Stream taken(std::move(moved));
+  Stream assigned(device);
+  Stream from(device);
+  assigned = std::move(from);
+  for (const Stream* stream : {&empty, &moved, &from}) {
+    EXPECT_FALSE(*stream);
+    EXPECT_NE(nullptr, stream->get());
+    EXPECT_THROW((void)pool.allocate(100, *stream), Error);
+    EXPECT_EQ(static_cast<std::uint32_t>(MILLPOND_E_UNKNOWN_STREAM), millpond_last_error_code());
+    EXPECT_THROW(stream->synchronize(), Error);
+    const StreamView view = *stream;  // also without the owner around it
+    EXPECT_THROW((void)pool.allocate(100, view), Error);
+  }
+  EXPECT_TRUE(taken && assigned);
+  EXPECT_TRUE(pool.allocate(100, StreamView()));
+}
+
+TEST(CppOwners, ManyBlocksAreFreedInOneCall) {
+  const Device device("host", 0);
+  const PoolView pool = device.default_pool();
+  const Stream stream(device);
+  const std::uint64_t before = device.stats().blocks.current;
+  std::vector<Buffer> blocks = pool.allocate_batch({100, 0, 5000, 3u << 20}, stream);
+  blocks[0].reset();  // each may be freed by itself
+  pool.free_batch(blocks, stream);
+  for (const Buffer& block : blocks) EXPECT_FALSE(block);
+  EXPECT_EQ(before, device.stats().blocks.current);
+  // What cannot be freed stays with its owner, and what comes after it, too.
+  blocks = pool.allocate_batch({100, 200, 300}, stream);
+  void* const gone = blocks[1].data();
+  ASSERT_EQ(C_SUCCESS, millpond_pool_free(pool.get(), gone, stream.get()));
+  EXPECT_THROW(pool.free_batch(blocks, stream), Error);
+  EXPECT_FALSE(blocks[0]);
+  EXPECT_TRUE(blocks[1] && blocks[2]);
+  EXPECT_EQ(gone, blocks[1].release());
+}
+
+TEST(CppOwners, TheUsableSizeIsThereForTheAsking) {
+  const Device device("host", 0);
+  Buffer block = device.allocate(100);
+  const std::size_t usable = block.usable_size();
+  EXPECT_GE(usable, 512u);
+  EXPECT_EQ(usable, millpond::usable_size(block.data()));
+  EXPECT_TRUE(block.try_expand(usable));
+  EXPECT_THROW((void)Buffer().usable_size(), Error);
+  void* const raw = block.release();
+  EXPECT_THROW(millpond::free_sized(raw, usable - 1), Error);
+  EXPECT_EQ(C_SUCCESS, millpond::free_sized(raw, usable));
+}
+
+TEST(CppOwners, SmallNumbersAndNames) {
+  EXPECT_EQ(static_cast<std::uint32_t>(MILLPOND_VERSION_NUMBER), millpond::version_number());
+  const Device device("host", 0);
+  const millpond::StreamPriorities range = device.stream_priorities();
+  EXPECT_GE(range.least, range.greatest);
+  const std::uint32_t tag = millpond::tag_number("cpp_api_test");
+  EXPECT_STREQ("cpp_api_test", millpond::tag_name(tag));
+  EXPECT_STREQ("", millpond::tag_name(0));
+  EXPECT_NE(nullptr, millpond::statistic_name(0));
+  EXPECT_EQ(nullptr, millpond::statistic_name(100000));
+  EXPECT_NE(nullptr, millpond::host_statistic_name(0));
+  EXPECT_STREQ("alloc", millpond::latency_name(MILLPOND_LATENCY_ALLOC));
+  EXPECT_LT(millpond::latency_bucket_start(1), millpond::latency_bucket_start(2));
+  { const millpond::PinnedBuffer pinned(device, 1u << 20); }
+  device.reset_host_peaks();
+  EXPECT_EQ(device.host_stats().requested_bytes.current, device.host_stats().requested_bytes.peak);
+  const Stream stream(device);
+  Event event(device);
+  stream.record(event);
+  EXPECT_FALSE(event.is_held());
+}
+
 }  // namespace millpond_tests

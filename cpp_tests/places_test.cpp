@@ -65,7 +65,7 @@ TEST(Places, PlacesThatDoNotExist) {
   const Place bad[] = {GPUPlace(1000), GPUPlace(-1), CustomPlace("nowhere", 0),
                        CustomPlace("cpu", 1), CustomPlace(std::string(5000, 'x'), 0)};
   for (const Place& place : bad) {
-    EXPECT_EQ(MILLPOND_E_UNKNOWN_DEVICE, code_of([&] { memory::Alloc(place, 64); }));
+    EXPECT_EQ(MILLPOND_E_UNKNOWN_DEVICE, code_of([&] { (void)memory::Alloc(place, 64); }));
     EXPECT_EQ(MILLPOND_E_UNKNOWN_DEVICE, code_of([&] { memory::Used(place); }));
     EXPECT_EQ(nullptr, memory::Alloc(place, 64, std::nothrow));
     EXPECT_EQ(static_cast<std::uint32_t>(MILLPOND_E_UNKNOWN_DEVICE), millpond_last_error_code());
@@ -80,7 +80,7 @@ TEST(Places, PlacesThatDoNotExist) {
 TEST(Places, TooMuchIsAnError) {
   const std::size_t huge = static_cast<std::size_t>(-1);
   for (const Place& place : all_places()) {
-    EXPECT_EQ(MILLPOND_E_OUT_OF_MEMORY, code_of([&] { memory::Alloc(place, huge); }));
+    EXPECT_EQ(MILLPOND_E_OUT_OF_MEMORY, code_of([&] { (void)memory::Alloc(place, huge); }));
     EXPECT_EQ(nullptr, memory::Alloc(place, huge, std::nothrow));
     EXPECT_EQ(nullptr, memory::Alloc(place, 0));
   }

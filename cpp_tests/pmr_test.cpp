@@ -1,11 +1,13 @@
 // Standard containers over device memory.
 #include <cstdint>
+#include <cstring>
 #include <list>
 #include <memory_resource>
 #include <new>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "millpond/millpond.hpp"
@@ -19,9 +21,13 @@ using millpond::MemoryResource;
 
 class Pmr : public ::testing::Test {
  protected:
-  void SetUp() override { before_ = blocks(); }
-  void TearDown() override { EXPECT_EQ(before_, blocks()); }
+  void SetUp() override { before_ = blocks_left(); }
+  void TearDown() override { EXPECT_EQ(before_, blocks_left()); }
   std::uint64_t blocks() const { return device_.stats().blocks.current; }
+  std::uint64_t blocks_left() const {
+    resource_.trim();
+    return blocks();
+  }
   millpond_device* owner(const void* address) const {
     millpond_block_info info{};
     info.struct_size = sizeof info;
@@ -44,7 +50,7 @@ TEST_F(Pmr, AnyAlignmentWorks) {
       }
       for (void* p : several) resource_.deallocate(p, size, alignment);
     }
-    EXPECT_EQ(before_, blocks()) << alignment;
+    EXPECT_EQ(before_, blocks_left()) << alignment;
   }
 }
 
@@ -63,7 +69,7 @@ TEST_F(Pmr, ContainersLiveOnTheDevice) {
     for (std::uint64_t i = 0; i < 10000; ++i) numbers.push_back(i);
     std::pmr::unordered_map<int, std::pmr::string> map(&resource_);
     for (int i = 0; i < 100; ++i) map[i] = std::string(100, static_cast<char>('a' + i % 26));
-    EXPECT_GT(blocks(), before_ + 100);
+    EXPECT_GT(blocks(), before_);
     EXPECT_EQ(device_.get(), owner(&map[25]));
     EXPECT_EQ(device_.get(), owner(map[25].data()));
     EXPECT_EQ(9999u, numbers.back());
@@ -97,12 +103,109 @@ TEST_F(Pmr, StandardAllocator) {
   numbers.assign(1000, 2.5f);
   std::list<int, Allocator<int>> list{Allocator<int>(numbers.get_allocator())};
   list.assign(50, 3);
-  EXPECT_EQ(before_ + 51, blocks());
+  EXPECT_EQ(before_ + 2, blocks()) << "the numbers, and a block of 50 nodes";
   EXPECT_EQ(device_.get(), owner(&list.back()));
   EXPECT_TRUE(Allocator<int>(device_) == Allocator<float>(device_));
   EXPECT_TRUE(Allocator<int>(device_) != Allocator<float>(Device("cpu")));
   const std::vector<float, Allocator<float>> moved = std::move(numbers);
   EXPECT_EQ(2.5f, moved[999]);
+}
+
+TEST_F(Pmr, SmallRequestsShareBlocks) {
+  std::pmr::list<int> list(10000, 7, &resource_);
+  EXPECT_LT(blocks(), before_ + 10);
+  EXPECT_EQ(device_.get(), owner(&list.back()));
+  for (const int value : list) EXPECT_EQ(7, value);
+  // Any size and alignment, apart from each other.
+  std::vector<std::pair<unsigned char*, std::size_t>> all;
+  for (std::size_t size = 0; size <= 600; size += 7) {
+    for (const std::size_t alignment : {1u, 8u, 16u, 64u, 256u, 512u, 1024u}) {
+      auto* const p = static_cast<unsigned char*>(resource_.allocate(size, alignment));
+      EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(p) % alignment);
+      std::memset(p, static_cast<int>(all.size() % 251), size);
+      all.emplace_back(p, size);
+    }
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t at = 0; at < all[i].second; ++at) ASSERT_EQ(i % 251, all[i].first[at]);
+  }
+  std::size_t i = 0;
+  for (std::size_t size = 0; size <= 600; size += 7) {
+    for (const std::size_t alignment : {1u, 8u, 16u, 64u, 256u, 512u, 1024u}) {
+      resource_.deallocate(all[i++].first, size, alignment);
+    }
+  }
+}
+
+TEST_F(Pmr, ANodeThatIsFreedTwiceIsNotGivenTwice) {
+  void* const p = resource_.allocate(24);
+  resource_.deallocate(p, 24);
+  resource_.deallocate(p, 24);
+  void* const a = resource_.allocate(24);
+  void* const b = resource_.allocate(24);
+  EXPECT_NE(a, b);
+  resource_.deallocate(static_cast<char*>(a) + 1, 24);  // lies inside one
+  void* const c = resource_.allocate(24);
+  EXPECT_NE(a, c);
+  for (void* q : {a, b, c}) resource_.deallocate(q, 24);
+}
+
+TEST_F(Pmr, ThreadsFreeWhatOthersAllocate) {
+  std::vector<void*> given[4];
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([this, &to = given[t], t] {
+      MemoryResource own(device_);
+      for (int i = 0; i < 20000; ++i) {
+        to.push_back(own.allocate(40));
+        std::memset(to.back(), t, 40);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  threads.clear();
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([this, &from = given[3 - t], t] {
+      for (void* p : from) {
+        EXPECT_EQ(3 - t, *static_cast<char*>(p));
+        resource_.deallocate(p, 40);
+        resource_.deallocate(resource_.allocate(40), 40);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(Pmr, AnotherPoolCountsEachRequest) {
+  millpond::Pool pool(device_, 64u << 20, "mine");
+  MemoryResource resource(pool);
+  std::pmr::list<int> list(100, 7, &resource);
+  EXPECT_EQ(100u, pool.stats().blocks.current);
+  EXPECT_TRUE(resource == resource_) << "they serve the same device";
+  list.splice(list.begin(), std::pmr::list<int>(10, 8, &resource));
+  list.clear();
+  EXPECT_EQ(0u, pool.stats().blocks.current);
+  // Each frees what the other has allocated, and nothing else.
+  int* const neighbour = static_cast<int*>(resource_.allocate(24));
+  *neighbour = 5;
+  void* const node = resource_.allocate(24);
+  void* const block = resource.allocate(24);
+  resource.deallocate(node, 24);
+  resource_.deallocate(block, 24);
+  EXPECT_EQ(0u, pool.stats().blocks.current);
+  resource.deallocate(neighbour, 24);
+  resource_.trim();
+  EXPECT_EQ(before_, blocks());
+}
+
+TEST_F(Pmr, AlignedRequestsTakeWhatTheyNeed) {
+  const std::size_t big = 8u << 20;
+  void* const p = resource_.allocate(big, 2u << 20);
+  millpond_block_info info{};
+  info.struct_size = sizeof info;
+  EXPECT_OK(millpond_get_block(p, &info));
+  EXPECT_EQ(big, info.requested_bytes) << "and not an alignment more";
+  resource_.deallocate(p, big, 2u << 20);
 }
 
 TEST_F(Pmr, SmallNodesShareBlocksUnderThePoolOfTheStandard) {

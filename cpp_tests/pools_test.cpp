@@ -57,8 +57,15 @@ TEST_P(Pools, AScopeRoutesUnnamedRequestsOfItsThread) {
     millpond::memory::Free(place, c);
     if (can(MILLPOND_CAP_HOST_ACCESS)) {
       millpond::MemoryResource resource(device());
-      const std::pmr::vector<int> numbers(100, 7, &resource);
+      const std::pmr::vector<int> numbers(1000, 7, &resource);
       EXPECT_EQ(pool_of(numbers.data()), own.get());
+      // Small requests share blocks in a pool of their own.
+      {
+        const std::pmr::vector<int> few(100, 7, &resource);
+        EXPECT_NE(pool_of(few.data()), own.get());
+        EXPECT_NE(pool_of(few.data()), pool_);
+      }
+      resource.trim();
     }
     std::thread([&] {
       const millpond::Buffer other = usual.allocate(1000);

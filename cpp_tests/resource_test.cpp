@@ -184,7 +184,7 @@ TEST_F(MemoryResources, AFailureIsABadAllocWithAReason) {
   stream = Stream();
   EXPECT_EQ(MILLPOND_E_UNKNOWN_STREAM, code_of(resource, gone, 100, 256));
   EXPECT_EQ(MILLPOND_OK, code_of(resource, nullptr, 100, 256));
-  EXPECT_THROW(resource.allocate_sync(64 << 20), BadAlloc);
+  EXPECT_THROW((void)resource.allocate_sync(64 << 20), BadAlloc);
 
   const BadAlloc why(MILLPOND_E_DEVICE, std::string(1000, 'x').c_str());
   EXPECT_EQ(239u, std::string(why.what()).size()) << "a long message is cut, with its end";

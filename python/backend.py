@@ -198,7 +198,7 @@ def metadata(project: pathlib.Path, about: dict) -> bytes:
 
 
 # Name in the wheel, and where it is here. The pages of `millpond view` contain uPlot.
-LICENSES = {"LICENSE-MIT": "LICENSE-MIT", "LICENSE-APACHE": "LICENSE-APACHE", "LICENSE-uPlot": "third_party/uplot/LICENSE"}
+LICENSES = {"LICENSE-MIT": "LICENSE-MIT", "LICENSE-APACHE": "LICENSE-APACHE", "LICENSE-uPlot": "cli/third_party/uplot/LICENSE"}
 
 
 def wheel(project: pathlib.Path, folder: pathlib.Path, settings: dict) -> str:

@@ -10,6 +10,7 @@
 #   view   the pages of `millpond view`, in a headless Chromium, which it installs; skipped where none can be had
 #   loom   every interleaving of a few threads, over the library's own locks and lists
 #   site   the documentation as a site, with all its links; builds mdBook once where it is missing
+#   crates the library and the command as a registry of crates would get them
 #   c      CMake's build, C and C++ tests, examples, packaging, the checks for a GPU on the fake driver
 #   python the Python packages, in fresh environments, with CuPy, Numba and cuda.core; needs c before it
 #   hosts  PaddlePaddle's released wheels, and a framework beside them; needs c before it
@@ -19,7 +20,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/setup.sh
 
-all="fast rust view loom site c python hosts torch"
+all="fast rust view loom site crates c python hosts torch"
 for stage in "$@"; do
   case " $all all " in
     *" $stage "*) ;;
@@ -183,6 +184,15 @@ rust() {
     done
     [ "$failed" -gt "$failed_before" ] || fail_one "the packages compile one by one, and not together"
   fi
+  # The oldest Rust that is promised, where it is installed. What of the standard library is newer, clippy finds anywhere
+  # (`incompatible_msrv`).
+  oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+  if have rustup && rustup toolchain list 2>/dev/null | grep -q "^$oldest[.-]"; then
+    check "cargo check with Rust $oldest" cargo "+$oldest" check --locked --lib --bins --workspace --target-dir target/oldest
+  else
+    echo "SKIPPED: cargo check with Rust $oldest: that toolchain is not installed (rustup toolchain install $oldest)"
+    skipped=$((skipped + 1))
+  fi
   # Another processor's types differ (c_char is unsigned there); checked only where its standard library is installed.
   other=aarch64-unknown-linux-gnu
   if have rustup && rustup target list --installed 2>/dev/null | grep -q "^$other\$"; then
@@ -209,6 +219,10 @@ site() {
   check "the documentation as a site" sh scripts/site.sh
 }
 
+crates() {
+  check "the crates, as a registry would get them" scripts/crates.sh
+}
+
 # Released PaddlePaddle wheels, in environments of their own: their header is compiled against, and they load the
 # plugin. MILLPOND_TEST_PADDLE names the releases (3.3.1 2.6.2 3.0.0 3.2.2), or is `none`.
 releases=
@@ -233,7 +247,7 @@ build_beside() {
     cat "$logs/wheels"
     includes=$(sed -n 's/^includes: //p' "$logs/wheels")
   fi
-  low cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMILLPOND_BUILD_TESTS=ON \
+  low cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DMILLPOND_BUILD_TESTS=ON \
     "-DMILLPOND_PADDLE_INCLUDES=$includes" -DMILLPOND_BUILD_EXAMPLES=ON -DMILLPOND_INSTALL=ON && low cmake --build build
 }
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Counts the instructions of a warm pair (millpond_pool_alloc and millpond_pool_free, through the C API) with callgrind
-# and compares them with bench/instructions.txt: times are noisy, instructions are not. More than 3 % above it fails.
+# Counts the instructions of a warm pair (millpond_pool_alloc and millpond_pool_free, through the C API; without a stream; by
+# place; a node of a list) with callgrind and compares them with bench/instructions.txt: times are noisy, instructions are not.
+# More than 3 % above it fails, and so does a node that needs more than 1.5 times what `new` does.
 #
 #   bench/callgrind/count.sh [--bless] [ARCHIVE]     ARCHIVE: the static library, default build/rust/libmillpond.a
 #
@@ -36,11 +37,27 @@ of_torch() {
     sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
 }
 
-# collected <mapping> <bytes> <pairs> [history | latency]: instructions inside the two functions
+c++ -std=c++17 -O2 -Iinclude bench/callgrind/cpp.cpp "$archive" -o "$work/cpp" -lpthread -ldl -lm
+
+# collected <mapping> <bytes> <pairs> [history | latency | unordered]: instructions inside the functions
 collected() {
   valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=millpond_pool_alloc \
-    --toggle-collect=millpond_pool_free "$work/pair" "$@" 2>&1 |
+    --toggle-collect=millpond_pool_free --toggle-collect=millpond_alloc --toggle-collect=millpond_free \
+    "$work/pair" "$@" 2>&1 | sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
+}
+
+# whole <way> <count>: instructions of the whole program
+whole() {
+  valgrind --tool=callgrind --callgrind-out-file=/dev/null "$work/cpp" "$@" 2>&1 |
     sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
+}
+
+# per_way <way>: what one more of them takes, with the loop around it
+per_way() {
+  few=$(whole "$1" 20000)
+  many=$(whole "$1" 60000)
+  [ -n "$few" ] && [ -n "$many" ] || fail "callgrind did not count"
+  echo $(((many - few + 20000) / 40000))
 }
 
 # The difference of two runs is the warm pair alone, without the first requests.
@@ -75,6 +92,12 @@ compiler=$(rustc --version | cut -d' ' -f2)
     [ -n "$few" ] && [ -n "$many" ] || fail "callgrind did not count PyTorch's pair"
     echo "torch $bytes $(((many - few + 1000) / 2000))"
   done
+  # Without a stream, while nothing is queued.
+  for bytes in 512 4096; do
+    echo "unordered $bytes $(per_pair 1 "$bytes" unordered)"
+  done
+  echo "place 4096 $(per_way place)"
+  echo "node 24 $(per_way node)"
 } >"$work/now"
 if [ -n "$bless" ]; then
   cp "$work/now" "$limits"
@@ -106,4 +129,12 @@ for bytes in 512 1048576; do
     status=1
   fi
 done
+node=$(sed -n 's/^node 24 //p' "$work/now")
+heap=$(per_way heap)
+if [ $((node * 2)) -gt $((heap * 3)) ]; then
+  echo "a node of a list: $node instructions, more than 1.5 times the $heap of new"
+  status=1
+else
+  echo "a node of a list: $node instructions, $heap by new"
+fi
 exit $status

@@ -1,5 +1,5 @@
 /* Warm pairs of one size on the host device, for counting instructions: pair <mapping 0|1> <bytes>
- * <pairs> [history | latency] */
+ * <pairs> [history | latency | unordered] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +26,16 @@ int main(int argc, char** argv) {
   check(millpond_stream_create(device, &stream));
   if (argc == 5 && strcmp(argv[4], "history") == 0) {
     check(millpond_device_history_start(device, NULL));
-  } else if (argc == 5) {
+  } else if (argc == 5 && strcmp(argv[4], "latency") == 0) {
     check(millpond_device_set_options(device, "latency_histograms:true"));
+  }
+  if (argc == 5 && strcmp(argv[4], "unordered") == 0) {
+    for (long i = 0; i < pairs; ++i) {
+      void* p;
+      check(millpond_alloc(device, bytes, &p));
+      check(millpond_free(p));
+    }
+    return 0;
   }
   for (long i = 0; i < pairs; ++i) {
     void* p;

@@ -76,13 +76,22 @@ pub(crate) fn ask() -> ApiResult<Report> {
     })
 }
 
+/// What a device says of its memory; `None` if it does not say.
+fn known(total: u64) -> Option<u64> {
+    (total != 0).then_some(total)
+}
+
 /// [B] what the machine can spare, where that is less than what the device has not given out: memory of the processor is
 /// taken only when it is touched, and other programs take it, too.
 fn to_spare(info: &Info) -> Option<u64> {
-    crate::machine::available_memory().filter(|&most| info.host_access() && most < info.free)
+    crate::machine::available_memory()
+        .filter(|&most| info.host_access() && info.total != 0 && most < info.free)
 }
 
 fn memory(info: &Info) -> String {
+    if info.total == 0 {
+        return "unknown".to_owned();
+    }
     let (total, free) = (bytes(info.total), bytes(info.free));
     match to_spare(info) {
         Some(most) => format!("{total}, {free} not taken; the machine has {} to spare", bytes(most)),
@@ -231,8 +240,8 @@ impl DeviceReport {
             "product": info.product,
             "pci_bus_id": (!info.pci_bus_id.is_empty()).then_some(&info.pci_bus_id),
             "uuid": uuid(info),
-            "total_bytes": info.total,
-            "free_bytes": info.free,
+            "total_bytes": known(info.total),
+            "free_bytes": known(info.total).map(|_| info.free),
             "machine_can_spare_bytes": to_spare(info),
             "capabilities": capabilities,
             "min_chunk_bytes": info.min_chunk,

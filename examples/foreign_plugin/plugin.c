@@ -1,8 +1,8 @@
 /* A custom-runtime plugin in C, on ordinary memory: what a vendor writes to bring a device to a
  * framework. It needs one header and links nothing of Millpond.
  *
- *   cc -std=c11 -shared -fPIC -pthread -I<prefix>/include plugin.c streams.c -o
- * libexample_plugin.so
+ *   cc -std=c11 -shared -fPIC -pthread -I<prefix>/include plugin.c streams.c \
+ *     -o libexample_plugin.so
  *
  * Millpond loads it with millpond_device_type_load(), PaddlePaddle from CUSTOM_DEVICE_ROOT. It has
  * what a real plugin has: the current device is per thread, the capacity is counted, every argument

@@ -8,17 +8,21 @@
  * Valid C11 and C++17, alone. When PaddlePaddle's own header (phi/backends/device_ext.h) has been
  * included BEFORE this one, its types are used and none are defined here; only their layout is
  * checked. The other order does not compile.
+ */
+/* clang-format off: these are rows */
+/* Rules for every callback
  *
- * Rules for every callback
  *   Units     Sizes are bytes. Devices are numbered 0..count-1.
  *   Threads   A callback may come from any thread, several at a time. The current device
  *             (set_device) is a property of the calling thread.
  *   Errors    C_SUCCESS, or any other status for a failure. Outputs are written only on success.
  *             A host takes C_WARNING for a failure too.
- *   C++       Callbacks should not throw. An exception is taken for a failure of the call, and ends
- * there. NULL      A callback that is left null means what its comment says.
- *
- * What Millpond requires of a plugin: device_memory_allocate, device_memory_deallocate,
+ *   C++       Callbacks should not throw. An exception is taken for a failure of the call, and
+ *             ends there.
+ *   NULL      A callback that is left null means what its comment says.
+ */
+/* clang-format on */
+/* What Millpond requires of a plugin: device_memory_allocate, device_memory_deallocate,
  * memory_copy_h2d, memory_copy_d2h and get_device_count. It does without everything else. What
  * PaddlePaddle 3.3 requires: set_device, get_device, create_event, record_event, destroy_event,
  * synchronize_event, device_memory_allocate, device_memory_deallocate, get_device_count and
@@ -310,8 +314,8 @@ typedef struct C_DeviceInterface {
    * requires it, and that they are 0..count-1 in order. Millpond passes whatever ids are
    * given; NULL: it takes them to be 0..count-1. */
   C_Status (*get_device_list)(size_t* out_ids);
-  /* Stores how many bytes the device has, and how many are free now. NULL: unknown;
-   * Millpond then reports no limit but device_max_alloc_size. */
+  /* Stores how many bytes the device has, and how many are free now. NULL, or 0 bytes in all:
+   * unknown; Millpond then reports 0 for both, and knows no limit but device_max_alloc_size. */
   C_Status (*device_memory_stats)(C_Device device, size_t* out_total_bytes, size_t* out_free_bytes);
   /* Requests are rounded up to a multiple of this [bytes]. NULL or 0: Millpond takes 256.
    * (PaddlePaddle takes NULL for 1, and divides by a 0.) Need not be a power of two for
@@ -321,14 +325,15 @@ typedef struct C_DeviceInterface {
    * 0: the max alloc size. */
   C_Status (*device_max_chunk_size)(C_Device device, size_t* out_size_bytes);
   /* The host never holds more than this of the device in all [bytes]. NULL or 0: what is
-   * free now. */
+   * free now, or where that is unknown, as much as can be had. */
   C_Status (*device_max_alloc_size)(C_Device device, size_t* out_size_bytes);
   /* Added to each request before it is rounded up to the min chunk [bytes]. NULL: 0. */
   C_Status (*device_extra_padding_size)(C_Device device, size_t* out_size_bytes);
-  /* Size of the first chunk that a pooling host takes [bytes]. NULL or 0: the max alloc
-   * size. */
+  /* Size of the first chunk that a pooling host takes [bytes]. NULL or 0: 64 MiB, or a sixteenth
+   * of the max alloc size in whole 2 MiB if that is less, and 2 MiB at least. */
   C_Status (*device_init_alloc_size)(C_Device device, size_t* out_size_bytes);
-  /* Size of each later chunk [bytes]. NULL or 0: the max alloc size. */
+  /* Size of each later chunk [bytes]. NULL or 0: the same, or an eighth of what is held where
+   * that is more and enough of the device is left. */
   C_Status (*device_realloc_size)(C_Device device, size_t* out_size_bytes);
   /* Stores the compute capability, major * 10 + minor. Until 3.0 this took no device: fill
    * it, and all that follows, only for a host whose size you know. NULL: 0, and Millpond

@@ -79,6 +79,32 @@
 #endif
 #endif
 
+/* What this header has beside the calls that every one has, for code that is compiled against several: each macro stands
+ * for the functions named beside it and for all that belongs to them. */
+#define MILLPOND_HAS_ALIGNED 1           /* millpond_pool_alloc_aligned */
+#define MILLPOND_HAS_ZEROED 1            /* millpond_pool_alloc_zeroed */
+#define MILLPOND_HAS_BATCH 1             /* millpond_pool_alloc_batch, millpond_pool_free_batch */
+#define MILLPOND_HAS_TRY_EXPAND 1        /* millpond_try_expand */
+#define MILLPOND_HAS_USABLE_SIZE 1       /* millpond_get_usable_size */
+#define MILLPOND_HAS_TRIM 1              /* millpond_pool_trim_to, millpond_device_trim_to */
+#define MILLPOND_HAS_BUDGET 1            /* millpond_device_set_budget */
+#define MILLPOND_HAS_CAPTURE 1           /* millpond_capture_begin */
+#define MILLPOND_HAS_CHECKPOINT 1        /* millpond_pool_checkpoint */
+#define MILLPOND_HAS_SLEEP 1             /* millpond_pool_sleep, millpond_device_sleep */
+#define MILLPOND_HAS_HOST_REGISTER 1     /* millpond_host_register */
+#define MILLPOND_HAS_UNIFIED_ADVICE 1    /* millpond_unified_prefetch, millpond_unified_advise */
+#define MILLPOND_HAS_STREAM_PRIORITY 1   /* millpond_stream_create_with_priority */
+#define MILLPOND_HAS_TIMED_EVENTS 1      /* millpond_event_create_timed */
+#define MILLPOND_HAS_OOM_HANDLER 1       /* millpond_device_add_oom_handler */
+#define MILLPOND_HAS_POOL_OOM_HANDLER 1  /* millpond_pool_add_oom_handler */
+#define MILLPOND_HAS_HOOKS 1             /* millpond_device_add_hook */
+#define MILLPOND_HAS_SEGMENT_CALLBACKS 1 /* millpond_device_add_segment_callback */
+#define MILLPOND_HAS_TAGS 1              /* millpond_tag_push */
+#define MILLPOND_HAS_HISTORY 1           /* millpond_device_history_start */
+#define MILLPOND_HAS_LATENCY 1           /* millpond_device_get_latency */
+#define MILLPOND_HAS_EXPORT 1            /* millpond_export, millpond_import */
+#define MILLPOND_HAS_DLPACK 1            /* millpond_dlpack_export */
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -282,9 +308,9 @@ typedef struct millpond_device_info {
   int32_t ordinal;
   /** MILLPOND_CAP_* bits. */
   uint32_t caps;
-  /** Bytes the device has. */
+  /** Bytes the device has; 0 if it does not say, as a plugin without `device_memory_stats`. */
   uint64_t total_bytes;
-  /** Bytes that could be taken from it now. */
+  /** Bytes that could be taken from it now; means nothing where total_bytes is 0. */
   uint64_t free_bytes;
   /** Requests are rounded up to a multiple of this; addresses are aligned to it. */
   uint64_t min_chunk_bytes;
@@ -1119,6 +1145,17 @@ C_Status millpond_pool_alloc_aligned(millpond_pool *pool,
                                      void **out_ptr);
 
 /**
+ * The same without a stream, as `millpond_pool_alloc_unordered` gives blocks.
+ *
+ * Errors: those of `millpond_pool_alloc_aligned`.
+ */
+MILLPOND_NODISCARD
+C_Status millpond_pool_alloc_unordered_aligned(millpond_pool *pool,
+                                               size_t size_bytes,
+                                               size_t alignment_bytes,
+                                               void **out_ptr);
+
+/**
  * Allocates `count` blocks of one pool and stream, all or none: `out_ptrs[i]` gets one of `sizes_bytes[i]` bytes, as
  * `millpond_pool_alloc` gives them; NULL for size 0. The blocks have nothing to do with each other: each may be freed
  * by itself, or many with `millpond_pool_free_batch`.
@@ -1413,6 +1450,17 @@ C_Status millpond_free_sized(void *ptr, size_t size_bytes);
 MILLPOND_NODISCARD
 C_Status millpond_try_expand(void *ptr,
                              size_t new_size_bytes);
+
+/**
+ * How many bytes from `ptr` on, which starts a block, are there for the block: at least as many as were asked for. They are
+ * the caller's for the asking, as `millpond_try_expand` to that many always succeeds. Until then copies and fills that run
+ * past what was asked for are refused, since most of them are mistakes; what kernels write there harms nobody.
+ *
+ * Errors: UNKNOWN_POINTER, also for a pointer inside a block and for one that was freed; INVALID_ARGUMENT for NULL, and if
+ * several devices have a block there; NOT_INITIALIZED if no device is open.
+ */
+C_Status millpond_get_usable_size(const void *ptr,
+                                  size_t *out_size_bytes);
 
 /**
  * Records that `stream` also uses the block that starts at `ptr`: after its free, its reuse waits for what is queued
@@ -1938,6 +1986,19 @@ C_Status millpond_device_add_oom_handler(millpond_device *device,
                                          millpond_oom_handler handler,
                                          void *user_data,
                                          uint64_t *out_id);
+
+/**
+ * `millpond_device_add_oom_handler` for requests to one pool: those that it should have served, so not those that name it
+ * and come from a captured stream, but those that name none in a scope of it. It is called in its turn among the handlers
+ * and callbacks of the device, in the order of registration. It ends with the pool, when it may still be running on
+ * another thread; before that `millpond_device_remove_oom_callback` of the pool's device removes it.
+ *
+ * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+ */
+C_Status millpond_pool_add_oom_handler(millpond_pool *pool,
+                                       millpond_oom_handler handler,
+                                       void *user_data,
+                                       uint64_t *out_id);
 
 /* ---- Seeing memory: tags ------------------------------------------------------------------------------- */
 

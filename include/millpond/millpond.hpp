@@ -16,6 +16,7 @@
 //   cpp/share.hpp    Export, Import, HeldExports, SegmentCallback, access from other devices
 //   cpp/places.hpp   Place, CPUPlace, GPUPlace, CustomPlace, memory::Alloc / Free / Used / Copy
 //   cpp/aligned.hpp  BadAlloc: what the next three throw
+//   cpp/nodes.hpp    nothing for programs: small nodes of the next
 //   cpp/pmr.hpp      MemoryResource (std::pmr), Allocator<T>: for memory that the host can touch
 //   cpp/resource.hpp StreamResource, VirtualResource: for code written for libcu++ or RMM
 //   cpp/adaptors.hpp LimitingResource, BinningResource, ArenaResource: resources over resources
@@ -38,6 +39,7 @@
 #include "millpond/cpp/error.hpp"
 #include "millpond/cpp/history.hpp"
 #include "millpond/cpp/memory.hpp"
+#include "millpond/cpp/nodes.hpp"
 #include "millpond/cpp/places.hpp"
 #include "millpond/cpp/pmr.hpp"
 #include "millpond/cpp/pools.hpp"

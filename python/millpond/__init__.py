@@ -20,6 +20,7 @@ from ._device import Device, DeviceInfo, DeviceType, Pool, annotate, device_type
 from ._hooks import BlockEvent, Hook
 from ._library import MillpondError, OutOfMemoryError, library_path, prefix, version
 from ._memory import Block, HostBlock, Stream, UnifiedBlock, handle_of
+from ._oom import OomHandler, OomRequest
 from ._statistics import BlockInfo, Counter, Event, Latency, Stats, TagStats
 
 __all__ = [
@@ -35,6 +36,8 @@ __all__ = [
     "HostBlock",
     "Latency",
     "MillpondError",
+    "OomHandler",
+    "OomRequest",
     "OutOfMemoryError",
     "Pool",
     "Stats",

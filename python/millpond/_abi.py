@@ -130,6 +130,17 @@ class BlockEvent(ctypes.Structure):
     ]
 
 
+class OomReport(ctypes.Structure):
+    """millpond_oom_report, its beginning"""
+
+    _fields_ = [
+        ("struct_size", c_size_t), ("reason", c_uint32), ("missing", c_uint32), ("flags", c_uint32),
+        ("waiting_stream_count", c_uint32), ("device", c_void_p), ("pool", c_void_p), ("pool_label", c_char * 48),
+        ("stream", c_void_p), ("requested_bytes", c_uint64), ("rounded_bytes", c_uint64),
+    ]
+
+
+OomHandler = ctypes.CFUNCTYPE(c_bool, c_void_p, c_void_p)
 WriteCallback = ctypes.CFUNCTYPE(c_bool, c_void_p, c_void_p, c_size_t)
 HistoryCallback = ctypes.CFUNCTYPE(c_bool, c_void_p, POINTER(HistoryEvent))
 BlockHook = ctypes.CFUNCTYPE(None, c_void_p, POINTER(BlockEvent))
@@ -172,6 +183,13 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_pool_release", c_int, [_handle]),
     ("millpond_pool_alloc", c_int, [_handle, c_size_t, c_void_p, _out_ptr]),
     ("millpond_pool_alloc_zeroed", c_int, [_handle, c_size_t, c_void_p, _out_ptr]),
+    ("millpond_pool_alloc_aligned", c_int, [_handle, c_size_t, c_size_t, c_void_p, _out_ptr]),
+    ("millpond_pool_alloc_unordered_aligned", c_int, [_handle, c_size_t, c_size_t, _out_ptr]),
+    ("millpond_pool_alloc_batch", c_int, [_handle, _out_size, c_size_t, c_void_p, _out_ptr]),
+    ("millpond_pool_free_batch", c_int, [_handle, _out_ptr, c_size_t, c_void_p, _out_size]),
+    ("millpond_pool_add_oom_handler", c_int, [_handle, OomHandler, c_void_p, _out_u64]),
+    ("millpond_device_add_oom_handler", c_int, [_handle, OomHandler, c_void_p, _out_u64]),
+    ("millpond_device_remove_oom_callback", c_int, [_handle, c_uint64]),
     ("millpond_pool_empty_cache", c_int, [_handle]),
     ("millpond_pool_trim_to", c_int, [_handle, c_uint64]),
     ("millpond_pool_set_limit", c_int, [_handle, c_uint64]),
@@ -187,6 +205,7 @@ FUNCTIONS: list[tuple[str, Any, list[Any]]] = [
     ("millpond_pool_free", c_int, [_handle, c_void_p, c_void_p]),
     ("millpond_try_expand", c_int, [c_void_p, c_size_t]),
     ("millpond_export_dmabuf", c_int, [c_void_p, c_size_t, POINTER(c_int), POINTER(c_uint64)]),
+    ("millpond_get_usable_size", c_int, [c_void_p, _out_size]),
     ("millpond_record_stream", c_int, [c_void_p, c_void_p]),
     ("millpond_host_alloc", c_int, [_handle, c_size_t, _out_ptr]),
     ("millpond_host_free", c_int, [_handle, c_void_p]),

@@ -6,7 +6,7 @@ import ctypes
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional, TypeVar
+from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar
 from uuid import UUID
 
 from . import _abi, _callers, _statistics
@@ -14,6 +14,7 @@ from ._hooks import BlockEvent, Hook
 from ._library import MillpondError, PathLike, chars_of, check, check_end, ended, library, mine, number_of, one_of, path_of
 from ._library import signed_of, size_of, text_of
 from ._memory import Block, HostBlock, Stream, StreamLike, UnifiedBlock, handle_of
+from ._oom import OomHandler, OomRequest
 from ._statistics import BlockInfo, Event, Latency, Stats, TagStats
 
 _STATES = {
@@ -44,14 +45,56 @@ class Pool:
     def __init__(self, device: Device, handle: int, owns: bool) -> None:
         self.device, self.handle, self._owns = device, handle, owns
 
-    def alloc(self, size: int, stream: StreamLike = 0, zeroed: bool = False) -> Block:
+    def alloc(self, size: int, stream: StreamLike = 0, zeroed: bool = False, *, align: int = 0) -> Block:
         """A block in the order of a stream: work that is queued there from now on may use it. `zeroed`: its bytes are 0 for
-        that work."""
+        that work. `align`: its address is a multiple of that power of two, up to 2 MiB."""
         native, out, lib = handle_of(stream), ctypes.c_void_p(), library()
-        call = lib.millpond_pool_alloc_zeroed if zeroed else lib.millpond_pool_alloc
         bytes_ = size_of(size)
-        _callers.asked(lambda: check(call(self.handle, bytes_, native, ctypes.byref(out))))
-        return Block(self.device, out.value or 0, size, native)
+        if align:
+            aligned, at = lib.millpond_pool_alloc_aligned, number_of(align, "align")
+            _callers.asked(lambda: check(aligned(self.handle, bytes_, at, native, ctypes.byref(out))))
+        else:
+            call = lib.millpond_pool_alloc_zeroed if zeroed else lib.millpond_pool_alloc
+            _callers.asked(lambda: check(call(self.handle, bytes_, native, ctypes.byref(out))))
+        block = Block(self.device, out.value or 0, size, native)
+        if align and zeroed and size:
+            block.fill(0, native)
+        return block
+
+    def alloc_batch(self, sizes: Sequence[int], stream: StreamLike = 0) -> list[Block]:
+        """A block of each size in one call, all or none; each ends by itself, or with others by `free_batch`."""
+        native, lib, count = handle_of(stream), library(), len(sizes)
+        bytes_, out = (ctypes.c_size_t * count)(*map(size_of, sizes)), (ctypes.c_void_p * count)()
+        _callers.asked(lambda: check(lib.millpond_pool_alloc_batch(self.handle, bytes_, count, native, out)))
+        return [Block(self.device, ptr or 0, size, native) for ptr, size in zip(out, sizes)]
+
+    def free_batch(self, blocks: Sequence[Block], stream: Optional[StreamLike] = None) -> None:
+        """Frees blocks of the device in one call: on the stream of all of them, or on another one, and then the reuse of
+        each waits for both. A freed one is skipped. BufferError, with nothing freed, while a view of one is in use. After
+        another error the blocks before the one that failed are freed."""
+        streams = {block.stream for block in blocks}
+        if stream is None and (len(streams) > 1 or None in streams):
+            raise ValueError("the blocks have no stream in common: name one")
+        native = handle_of(stream if stream is not None else streams.pop() or 0) if blocks else 0
+        taken: list[Block] = []
+        for block in blocks:
+            try:
+                if block._take():
+                    taken.append(block)
+            except BufferError:
+                for other in taken:
+                    other._owns = True
+                raise
+        freed, count = ctypes.c_size_t(), len(taken)
+        array = (ctypes.c_void_p * count)(*(block._ptr for block in taken))
+        status = library().millpond_pool_free_batch(self.handle, array, count, native, ctypes.byref(freed))
+        for block in [] if ended(status) else taken[freed.value :]:
+            block._owns = True
+        check_end(status)
+
+    def oom_handler(self, function: Callable[[OomRequest], object]) -> OomHandler:
+        """As `Device.oom_handler`, for requests that this pool should have served only. It ends with the pool."""
+        return OomHandler(self.device, self.handle, function)
 
     def stats(self) -> Stats:
         """Its exact account."""
@@ -175,17 +218,23 @@ class Device:
 
     # Memory
 
-    def alloc(self, size: int, stream: Optional[StreamLike] = None, zeroed: bool = False) -> Block:
+    def alloc(
+        self, size: int, stream: Optional[StreamLike] = None, zeroed: bool = False, *, align: int = 0
+    ) -> Block:
         """A block of the default pool: in the order of a stream, or (None) for use at once by all streams and the host.
-        `zeroed`: its bytes are 0 then.
+        `zeroed`: its bytes are 0 then. `align`: its address is a multiple of that power of two, up to 2 MiB.
 
         OutOfMemoryError says who holds the memory and what was tried.
         """
         if stream is not None:
-            return self.default_pool.alloc(size, stream, zeroed)
-        out = ctypes.c_void_p()
+            return self.default_pool.alloc(size, stream, zeroed, align=align)
+        out, lib = ctypes.c_void_p(), library()
         bytes_ = size_of(size)
-        _callers.asked(lambda: check(library().millpond_alloc(self.handle, bytes_, ctypes.byref(out))))
+        if align:
+            aligned, pool, at = lib.millpond_pool_alloc_unordered_aligned, self.default_pool.handle, number_of(align, "align")
+            _callers.asked(lambda: check(aligned(pool, bytes_, at, ctypes.byref(out))))
+        else:
+            _callers.asked(lambda: check(lib.millpond_alloc(self.handle, bytes_, ctypes.byref(out))))
         block = Block(self, out.value or 0, size, None)
         if zeroed and size:
             block.fill(0)
@@ -324,6 +373,13 @@ class Device:
         first exception is raised at the end.
         """
         return Hook(self, function)
+
+    def oom_handler(self, function: Callable[[OomRequest], object]) -> OomHandler:
+        """Calls `function` when a request finds no memory of the device, after everything else was tried: until `close()` of
+        what is returned, or inside a `with`. It frees what the program can do without, and returns whether it has freed
+        something: then the request is tried again. It runs on the thread of the request, on several at once; a request that
+        fails inside it calls none. Its first exception is raised at the end, and counts as False."""
+        return OomHandler(self, None, function)
 
     # Snapshots, histories, recordings
 

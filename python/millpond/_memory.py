@@ -271,6 +271,15 @@ class Block(_Memory):
         self.size = size
         return True
 
+    @property
+    def usable_size(self) -> int:
+        """Bytes that are there for it: at least `size`. `try_expand` to so many succeeds."""
+        if not self.size:
+            return 0
+        out = ctypes.c_size_t()
+        check(library().millpond_get_usable_size(self.ptr, ctypes.byref(out)))
+        return out.value
+
     def record_stream(self, stream: StreamLike) -> None:
         """Another stream uses it, too: after its free, its reuse waits for what is queued there at the free."""
         check(library().millpond_record_stream(self.ptr, handle_of(stream)))

@@ -46,6 +46,8 @@ class Manager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         """What the device has, and what of it is free: in it, and in the pool."""
         device = self._device()
         info, stats = device.info(), device.stats()
+        if info.total_bytes == 0:
+            raise NotImplementedError(f"{device} does not say how much memory it has")
         idle = stats.reserved_bytes.current - stats.active_bytes.current
         return cuda.MemoryInfo(free=min(info.total_bytes, info.free_bytes + idle), total=info.total_bytes)
 

@@ -22,6 +22,8 @@ ROOT = HERE.parent.parent
 # What was tried. CuPy brings NumPy; numba-cuda loads the small runtime of CUDA as it is imported.
 HOSTS = ["cupy-cuda12x==14.2.0", "numba-cuda==0.30.4", "cuda-core==1.2.2", "cuda-bindings==13.5.0",
          "nvidia-cuda-runtime==13.5.37", "mypy==2.4.1"]
+# What builds a project with CMake for pip.
+BUILDER = "scikit-build-core==1.1.2"
 # The parser of Prometheus' own client, which is small and pure Python.
 PARSER = "prometheus-client==0.26.0"
 PIP_SECONDS = 600
@@ -91,7 +93,7 @@ def main():
     print(f"{', '.join(wheel.name for wheel in made)}, after {time.monotonic() - began:.0f} s", flush=True)
 
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "millpond/wheels"
-    for what, packages in [("CuPy, Numba and cuda.core", HOSTS), ("Prometheus' client", [PARSER])]:
+    for what, packages in [("CuPy, Numba and cuda.core", HOSTS), ("scikit-build-core", [BUILDER]), ("Prometheus' client", [PARSER])]:
         why = hosts(python, cache, packages)
         if why:
             print(f"SKIPPED: {what} cannot be had: {why}")

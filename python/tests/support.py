@@ -1,9 +1,13 @@
 """What the tests of the adapters share: a library that is not there skips a test, aloud; a fake CUDA driver, if named."""
+import contextlib
 import gc
 import importlib
 import os
+import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 import unittest.mock
@@ -16,6 +20,33 @@ def needs(name):
     except Exception as why:
         text = str(why).strip().splitlines() or [type(why).__name__]
         raise unittest.SkipTest(f"{name} is not here: {text[0]}")
+
+
+EXTENSION = """
+#include <millpond/millpond.h>
+void *extension_alloc(size_t size_bytes) {
+  millpond_device *device;
+  void *block;
+  if (millpond_device_get("host", 0, &device) || millpond_alloc(device, size_bytes, &block)) return NULL;
+  return block;
+}
+"""
+
+
+@contextlib.contextmanager
+def extension():
+    """The file of a C library that is linked to the package's; skips where there is no compiler."""
+    import millpond
+
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise unittest.SkipTest("no C compiler")
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = pathlib.Path(folder) / "extension.c", pathlib.Path(folder) / "extension.so"
+        source.write_text(EXTENSION)
+        subprocess.run([compiler, "-shared", "-fPIC", source, "-o", made, f"-I{millpond.prefix()}/include",
+                        f"-L{millpond.prefix()}/lib", "-l:libmillpond.so.0"], check=True)
+        yield str(made)
 
 
 def on_fake_driver(program):

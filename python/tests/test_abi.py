@@ -22,6 +22,7 @@ STRUCTS = {
     "millpond_history_options": _abi.HistoryOptions,
     "millpond_history_event": _abi.HistoryEvent,
     "millpond_block_event": _abi.BlockEvent,
+    "millpond_oom_report": _abi.OomReport,
 }
 # The numbers of the header that _abi.py repeats, by its names for them.
 NUMBERS = [
@@ -37,7 +38,7 @@ PLAIN = {
     "int32_t": {ctypes.c_int32}, "uint64_t": {ctypes.c_uint64}, "double": {ctypes.c_double},
     "C_Stream": {ctypes.c_void_p}, "C_Event": {ctypes.c_void_p},
     "millpond_write_callback": {_abi.WriteCallback}, "millpond_history_callback": {_abi.HistoryCallback},
-    "millpond_hook": {_abi.BlockHook}, "millpond_hook_destroy": {_abi.HookDestroy},
+    "millpond_oom_handler": {_abi.OomHandler}, "millpond_hook": {_abi.BlockHook}, "millpond_hook_destroy": {_abi.HookDestroy},
 }
 
 

@@ -2,7 +2,7 @@
 import unittest
 
 import millpond
-from support import Account, needs
+from support import Account, needs, on_fake_driver
 
 
 class Cupy(unittest.TestCase):
@@ -77,6 +77,46 @@ class Cupy(unittest.TestCase):
         stream = self.device.stream()
         self.adapter.record_stream(array, stream)
         self.assertRaises(millpond.MillpondError, self.adapter.record_stream, array, 12345)
+
+    def test_a_block_belongs_to_the_current_stream_on_cuda(self):
+        self.assertEqual(on_fake_driver(STREAMS), "done\n")
+
+
+# CuPy itself, but for its question to CUDA's runtime which stream is the current one.
+STREAMS = """
+import gc, types
+import cupy, millpond, millpond.cupy
+from unittest import mock
+
+device = millpond.Device("cuda", 0)
+one, other = device.stream(), device.stream()
+adapter = millpond.cupy.Allocator(device)
+
+def empty(stream, size):
+    current = types.SimpleNamespace(ptr=stream.handle if stream else 0)
+    with mock.patch("cupy.cuda.get_current_stream", return_value=current):
+        return adapter(size)
+
+def owner(pointer):
+    return next(b for b in device.blocks("live") if b.ptr == pointer.ptr).stream
+
+first, second, third = empty(one, 1000), empty(other, 1000), empty(None, 1000)
+assert [owner(p) for p in (first, second, third)] == [one.handle, other.handle, 0]
+# It is freed in the order of that stream, whichever is the current one then: the next of the stream has it at once, and
+# the other one does not.
+address = first.ptr
+del first
+gc.collect()
+assert empty(other, 1000).ptr != address
+assert empty(one, 1000).ptr == address
+# A stream that ends before its arrays leaves them valid.
+one.close()
+fourth = empty(other, 1000)
+del fourth, second, third
+gc.collect()
+assert device.stats().blocks.current == 0, device.stats()
+print("done")
+"""
 
 
 if __name__ == "__main__":

@@ -7,18 +7,11 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 
 import millpond
+from support import EXTENSION, extension, needs
 
-EXTENSION = """
-#include <millpond/millpond.h>
-void *extension_alloc(size_t size_bytes) {
-  millpond_device *device;
-  void *block;
-  if (millpond_device_get("host", 0, &device) || millpond_alloc(device, size_bytes, &block)) return NULL;
-  return block;
-}
-"""
 CMAKE = """
 cmake_minimum_required(VERSION 3.22)
 project(extension LANGUAGES CXX)
@@ -26,6 +19,23 @@ find_package(Millpond 0.1 CONFIG REQUIRED COMPONENTS shared)
 add_executable(program program.cpp)
 target_compile_features(program PRIVATE cxx_std_17)
 target_link_libraries(program PRIVATE Millpond::millpond)
+"""
+PROJECT = """
+[build-system]
+requires = ["scikit-build-core", "millpond"]
+build-backend = "scikit_build_core.build"
+
+[project]
+name = "own"
+version = "1.0"
+"""
+PROJECT_CMAKE = """
+cmake_minimum_required(VERSION 3.22)
+project(own LANGUAGES C)
+find_package(Millpond 0.1 CONFIG REQUIRED COMPONENTS shared)
+add_library(own MODULE own.c)
+target_link_libraries(own PRIVATE Millpond::shared)
+install(TARGETS own LIBRARY DESTINATION own)
 """
 PROGRAM = """
 #include <millpond/millpond.hpp>
@@ -40,21 +50,14 @@ int main() {
 
 class OnePond(unittest.TestCase):
     def test_an_extension_shares_the_pond(self):
-        compiler = shutil.which("cc") or shutil.which("gcc")
-        if compiler is None:
-            self.skipTest("no C compiler")
-        with tempfile.TemporaryDirectory() as folder:
-            source, made = pathlib.Path(folder) / "extension.c", pathlib.Path(folder) / "extension.so"
-            source.write_text(EXTENSION)
-            subprocess.run([compiler, "-shared", "-fPIC", source, "-o", made, f"-I{millpond.prefix()}/include",
-                            f"-L{millpond.prefix()}/lib", "-l:libmillpond.so.0"], check=True)
+        with extension() as made:
             device = millpond.Device("host")
             before = device.stats().requested_bytes.current
             # It names no folder: what this process has is what it gets.
-            extension = ctypes.CDLL(str(made))
-            extension.extension_alloc.restype = ctypes.c_void_p
-            extension.extension_alloc.argtypes = [ctypes.c_size_t]
-            address = extension.extension_alloc(777_000)
+            own = ctypes.CDLL(made)
+            own.extension_alloc.restype = ctypes.c_void_p
+            own.extension_alloc.argtypes = [ctypes.c_size_t]
+            address = own.extension_alloc(777_000)
             self.assertEqual(device.stats().requested_bytes.current - before, 777_000)
             self.assertIn(address, [b.ptr for b in device.blocks("live")])
             millpond.Block(device, address, 777_000, None).free()
@@ -62,7 +65,7 @@ class OnePond(unittest.TestCase):
 
             # And the other way: what was loaded first is what the package uses.
             run = (f"import ctypes\nctypes.CDLL({str(millpond.prefix() / 'lib/libmillpond.so.0')!r})\n"
-                   f"e = ctypes.CDLL({str(made)!r})\ne.extension_alloc.argtypes = [ctypes.c_size_t]\n"
+                   f"e = ctypes.CDLL({made!r})\ne.extension_alloc.argtypes = [ctypes.c_size_t]\n"
                    "e.extension_alloc.restype = ctypes.c_void_p\nassert e.extension_alloc(555)\n"
                    "import millpond\nprint(millpond.Device('host').stats().requested_bytes.current)")
             env = {"MILLPOND_LIBRARY": "/no/such/file"}
@@ -86,6 +89,29 @@ class OnePond(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stdout)
             done = subprocess.run([here / "build/program"], stdout=subprocess.PIPE, text=True)
             self.assertEqual(done.stdout.strip(), millpond.version())
+
+    def test_scikit_build_core_finds_the_package(self):
+        """Nobody names a folder: the wheel's entry point does."""
+        needs("scikit_build_core")
+        if shutil.which("cmake") is None or shutil.which("cc") is None:
+            self.skipTest("no CMake, or no C compiler")
+        with tempfile.TemporaryDirectory() as folder:
+            here = pathlib.Path(folder)
+            (here / "pyproject.toml").write_text(PROJECT)
+            (here / "CMakeLists.txt").write_text(PROJECT_CMAKE)
+            (here / "own.c").write_text(EXTENSION)
+            done = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps",
+                                   "--no-build-isolation", "--no-index", "--wheel-dir", here / "made", here],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            with zipfile.ZipFile(next((here / "made").glob("*.whl"))) as wheel:
+                name = next(n for n in wheel.namelist() if n.endswith(".so"))
+                own = ctypes.CDLL(wheel.extract(name, here))
+            own.extension_alloc.restype, own.extension_alloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+            device = millpond.Device("host")
+            address = own.extension_alloc(654_321)
+            self.assertIn((address, 654_321), [(b.ptr, b.requested) for b in device.blocks("live")])
+            millpond.Block(device, address, 654_321, None).free()
 
 
 if __name__ == "__main__":

@@ -6,15 +6,7 @@ use crate::capi::handles;
 use crate::capi::pool::{stream_id, to_ptr};
 use crate::capi::types::millpond_pool;
 use crate::paddle::abi::{C_Status, C_Stream};
-use crate::runtime::{Memory, StreamId};
 use std::ffi::c_void;
-
-/// Takes back a block that the caller will not get: at once, or as soon as it can be freed.
-fn take_back(memory: &Memory, addr: u64, stream: StreamId) {
-    if memory.free(addr, Some(stream), None).is_err() {
-        memory.free_for_good(addr);
-    }
-}
 
 /// As `millpond_pool_alloc`, but the requested bytes are 0 for work queued on `stream` from now on: a fill is queued
 /// there.
@@ -32,13 +24,8 @@ pub unsafe extern "C" fn millpond_pool_alloc_zeroed(
         // SAFETY: C's promise, as the header states it.
         let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
         let (device, id) = handles::pool(pool)?;
-        let (stream, bytes) = (stream_id(stream), size_bytes as u64);
-        let addr = device.memory().alloc(id, stream, bytes).map_err(|e| handles::with_name(pool, e))?;
-        if addr != 0 {
-            let done = device.memset_async(stream, addr, 0, bytes);
-            done.inspect_err(|_| take_back(device.memory(), addr, stream))?;
-        }
-        out.set(to_ptr(addr));
+        let got = device.alloc_zeroed(id, stream_id(stream), size_bytes as u64);
+        out.set(to_ptr(got.map_err(|e| handles::with_name(pool, e))?));
         Ok(())
     })
 }
@@ -67,6 +54,27 @@ pub unsafe extern "C" fn millpond_pool_alloc_aligned(
         let memory = device.memory();
         let got =
             memory.alloc_aligned(id, Some(stream_id(stream)), size_bytes as u64, alignment_bytes as u64);
+        out.set(to_ptr(got.map_err(|e| handles::with_name(pool, e))?));
+        Ok(())
+    })
+}
+
+/// The same without a stream, as `millpond_pool_alloc_unordered` gives blocks.
+///
+/// Errors: those of `millpond_pool_alloc_aligned`.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_alloc_unordered_aligned(
+    pool: *mut millpond_pool,
+    size_bytes: usize,
+    alignment_bytes: usize,
+    out_ptr: *mut *mut c_void,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_ptr, "out_ptr") }?;
+        let (device, id) = handles::pool(pool)?;
+        let got = device.memory().alloc_aligned(id, None, size_bytes as u64, alignment_bytes as u64);
         out.set(to_ptr(got.map_err(|e| handles::with_name(pool, e))?));
         Ok(())
     })
@@ -103,7 +111,7 @@ pub unsafe extern "C" fn millpond_pool_alloc_batch(
             match memory.alloc(id, stream, bytes as u64) {
                 Ok(addr) => blocks.push(addr),
                 Err(e) => {
-                    blocks.iter().for_each(|&addr| take_back(memory, addr, stream));
+                    blocks.iter().for_each(|&addr| memory.take_back(addr, stream));
                     return Err(handles::with_name(pool, e));
                 }
             }

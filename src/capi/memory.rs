@@ -110,6 +110,25 @@ pub unsafe extern "C" fn millpond_try_expand(ptr: *mut c_void, new_size_bytes: u
     run(|| runtime::try_expand(ptr.addr() as u64, new_size_bytes as u64))
 }
 
+/// How many bytes from `ptr` on, which starts a block, are there for the block: at least as many as were asked for. They are
+/// the caller's for the asking, as `millpond_try_expand` to that many always succeeds. Until then copies and fills that run
+/// past what was asked for are refused, since most of them are mistakes; what kernels write there harms nobody.
+///
+/// Errors: UNKNOWN_POINTER, also for a pointer inside a block and for one that was freed; INVALID_ARGUMENT for NULL, and if
+/// several devices have a block there; NOT_INITIALIZED if no device is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_get_usable_size(
+    ptr: *const c_void,
+    out_size_bytes: *mut usize,
+) -> C_Status {
+    run(|| {
+        // SAFETY: C's promise, as the header states it.
+        let out = unsafe { Out::new(out_size_bytes, "out_size_bytes") }?;
+        out.set(runtime::usable_size(ptr.addr() as u64)? as usize);
+        Ok(())
+    })
+}
+
 /// Records that `stream` also uses the block that starts at `ptr`: after its free, its reuse waits for what is queued
 /// there at the free. On `cuda` the stream may be one of another device that was created elsewhere. Without effect on a
 /// block of `millpond_alloc`, which waits for all streams of its device anyway, unless the stream is another device's.

@@ -338,20 +338,58 @@ pub unsafe extern "C" fn millpond_device_add_oom_handler(
     out_id: *mut u64,
 ) -> C_Status {
     run(|| {
-        let Some(call) = handler else {
-            return Err(Error::new(Code::InvalidArgument, "handler is NULL"));
-        };
+        let device = handles::device(device)?;
         // SAFETY: C's promise, as the header states it.
-        let out = unsafe { Out::new(out_id, "out_id") }?;
-        let data = UserData(user_data);
-        let run_it = move |report: &OomReport| {
-            // The whole struct must move, not only the pointer in it.
-            let data = &data;
-            let report = millpond_oom_report::from(&handles::named_report(report));
-            // SAFETY: the caller gave a function for exactly this call with this pointer.
-            foreign::caught(|| unsafe { call(data.0, &report) }).unwrap_or(false)
-        };
-        out.set(handles::device(device)?.memory().add_oom_handler(run_it)?);
-        Ok(())
+        unsafe { add(handler, user_data, out_id, |run_it| device.memory().add_oom_handler(run_it)) }
     })
 }
+
+/// `millpond_device_add_oom_handler` for requests to one pool: those that it should have served, so not those that name it
+/// and come from a captured stream, but those that name none in a scope of it. It is called in its turn among the handlers
+/// and callbacks of the device, in the order of registration. It ends with the pool, when it may still be running on
+/// another thread; before that `millpond_device_remove_oom_callback` of the pool's device removes it.
+///
+/// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_add_oom_handler(
+    pool: *mut millpond_pool,
+    handler: millpond_oom_handler,
+    user_data: *mut c_void,
+    out_id: *mut u64,
+) -> C_Status {
+    run(|| {
+        let (device, pool) = handles::pool(pool)?;
+        // SAFETY: C's promise, as the header states it.
+        unsafe {
+            add(handler, user_data, out_id, |run_it| device.memory().add_pool_oom_handler(pool, run_it))
+        }
+    })
+}
+
+/// Registers `handler` by `register`.
+///
+/// # Safety
+/// As the exports' comments ask of C.
+unsafe fn add(
+    handler: millpond_oom_handler,
+    user_data: *mut c_void,
+    out_id: *mut u64,
+    register: impl FnOnce(Handler) -> Result<u64>,
+) -> Result<()> {
+    let Some(call) = handler else {
+        return Err(Error::new(Code::InvalidArgument, "handler is NULL"));
+    };
+    // SAFETY: the caller's promise.
+    let out = unsafe { Out::new(out_id, "out_id") }?;
+    let data = UserData(user_data);
+    out.set(register(Box::new(move |report: &OomReport| {
+        // The whole struct must move, not only the pointer in it.
+        let data = &data;
+        let report = millpond_oom_report::from(&handles::named_report(report));
+        // SAFETY: the caller gave a function for exactly this call with this pointer.
+        foreign::caught(|| unsafe { call(data.0, &report) }).unwrap_or(false)
+    }))?);
+    Ok(())
+}
+
+type Handler = Box<dyn Fn(&OomReport) -> bool + Send + Sync>;

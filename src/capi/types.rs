@@ -206,9 +206,9 @@ pub struct millpond_device_info {
     pub ordinal: i32,
     /// MILLPOND_CAP_* bits.
     pub caps: u32,
-    /// Bytes the device has.
+    /// Bytes the device has; 0 if it does not say, as a plugin without `device_memory_stats`.
     pub total_bytes: u64,
-    /// Bytes that could be taken from it now.
+    /// Bytes that could be taken from it now; means nothing where total_bytes is 0.
     pub free_bytes: u64,
     /// Requests are rounded up to a multiple of this; addresses are aligned to it.
     pub min_chunk_bytes: u64,

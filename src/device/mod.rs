@@ -82,10 +82,20 @@ pub struct Sizes {
 /// Total and free bytes of a device, as it reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// Bytes the device has.
+    /// Bytes the device has; 0 if it does not say.
     pub total: u64,
-    /// Bytes that could be taken from it now.
+    /// Bytes that could be taken from it now. Means nothing where `total` is 0.
     pub free: u64,
+}
+
+impl MemoryInfo {
+    /// Of a device that does not say.
+    pub const UNKNOWN: MemoryInfo = MemoryInfo { total: 0, free: 0 };
+
+    /// Itself, if the device has said how much memory it has.
+    pub fn known(self) -> Option<MemoryInfo> {
+        (self.total != 0).then_some(self)
+    }
 }
 
 /// The three version numbers that a custom runtime reports.

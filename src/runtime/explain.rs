@@ -5,7 +5,7 @@
 
 use crate::base::error::{Code, Error};
 use crate::core::{OomMissing, OomReport, Order, PoolId};
-use crate::device::{Device, StreamId};
+use crate::device::{Device, MemoryInfo, StreamId};
 use crate::runtime::backing::Supply;
 use crate::runtime::{reentry, tags};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,8 +49,8 @@ pub(super) fn carrying(report: OomReport) -> Error {
 pub(super) fn ask_device(r: &mut OomReport, device: &dyn Device, supply: &Supply, order: &Order) {
     let may = reentry::may_block().is_ok() && !order.any_captured();
     let info = may.then(|| supply.call().and_then(|_call| device.memory_info()));
-    match info {
-        Some(Ok(info)) => r.device_free = info.free,
+    match info.and_then(Result::ok).and_then(MemoryInfo::known) {
+        Some(info) => r.device_free = info.free,
         _ => r.missing |= OomMissing::DEVICE_FREE,
     }
     if let Some((device, name)) = supply.owner() {

@@ -350,6 +350,7 @@ impl Memory {
         }
         self.forget_released(pool);
         self.readings.forget(pool);
+        self.rescue.end_pool(pool);
         Ok(())
     }
 

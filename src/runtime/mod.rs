@@ -65,6 +65,7 @@ mod tags;
 mod tools;
 mod unpooled;
 mod usage;
+mod zeroed;
 
 pub use crate::base::histogram::Durations;
 pub use crate::core::{
@@ -97,7 +98,7 @@ pub(crate) use registry::device_facts;
 pub(crate) use registry::{BlockOnDevice, holders};
 pub use registry::{
     absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, import_close,
-    owner, register_type, try_expand, type_names, unregister_type, user,
+    owner, register_type, try_expand, type_names, unregister_type, usable_size, user,
 };
 pub use share::Export;
 pub use snapshot::{Action, Event as SnapshotEvent, Snapshot, SnapshotFormat};

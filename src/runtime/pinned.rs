@@ -79,8 +79,8 @@ impl DeviceState {
             }
             if self.host_shrink(0).unwrap_or(false) {
                 got = self.host_take(bytes, size);
-            } else if !self.host_wait_for_one() {
-                break;
+            } else if self.host_is_full(size) || !self.host_wait_for_one() {
+                break; // at its limit nothing is waited for
             }
         }
         got
@@ -231,14 +231,37 @@ impl DeviceState {
             register: self.host.register.load(Relaxed),
             threads: self.host.threads.load(Relaxed) as u32,
         };
-        lock(&self.host.state).stats.driver_calls += 1;
-        let node = self.device().numa_node();
+        let span = span_of(size);
+        {
+            let mut s = lock(&self.host.state);
+            let (taken, most) = (s.stats.reserved.current + s.taking, self.host.most.load(Relaxed));
+            if taken.saturating_add(span) > most {
+                fail!(
+                    Code::OutOfMemory,
+                    "no {bytes} bytes of pinned memory: {taken} are taken of the {most} that pinned_limit_mb allows"
+                );
+            }
+            s.taking += span;
+            s.stats.driver_calls += 1;
+        }
+        let node = match self.host.node.load(Relaxed) {
+            u64::MAX => self.device().numa_node(),
+            node => u32::try_from(node).ok(),
+        };
         let begun = Instant::now();
-        let addr = numa::near(node, || self.device().host_alloc(span_of(size), wish))?;
+        let got = numa::near(node, || self.device().host_alloc(span, wish));
         let took = begun.elapsed();
         let mut s = lock(&self.host.state);
+        s.taking -= span;
+        let addr = got?;
         s.more.taking.add(took);
         Ok(s.enter(addr, bytes, size))
+    }
+
+    /// Whether `pinned_limit_mb` keeps a block of `size` from being taken from the device.
+    fn host_is_full(&self, size: u64) -> bool {
+        let s = lock(&self.host.state);
+        (s.stats.reserved.current + s.taking).saturating_add(span_of(size)) > self.host.most.load(Relaxed)
     }
 
     /// Gives free memory back to the device until at most `most` bytes are cached, as far as whole blocks and

@@ -410,6 +410,15 @@ pub fn try_expand(addr: u64, bytes: u64) -> Result<()> {
     holder(addr)?.0.memory().try_expand(addr, bytes)
 }
 
+/// \[B\] that are there for the block that starts at `addr`; [`try_expand`] to so many succeeds.
+pub fn usable_size(addr: u64) -> Result<u64> {
+    let block = holder(addr)?.1;
+    if block.base != addr {
+        fail!(Code::UnknownPointer, "{addr:#x} lies inside a block, which begins at {:#x}", block.base);
+    }
+    Ok(block.size)
+}
+
 /// The open device that is meant when `stream` uses the block that starts at `addr`: if several devices have a block
 /// there, the one to which the stream belongs, if it belongs to one only.
 pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {

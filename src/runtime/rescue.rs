@@ -7,7 +7,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::nvtx;
 use crate::base::sync::system::{Condvar, Mutex};
 use crate::base::sync::thread_token;
-use crate::core::{OomReport, OomStep, OomTried};
+use crate::core::{OomReport, OomStep, OomTried, PoolId};
 use crate::fail;
 use crate::runtime::explain::carrying;
 use crate::runtime::reentry::{CallOut, call_foreign, drop_foreign, waits_for_callbacks};
@@ -30,10 +30,17 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
+#[derive(Clone)]
+struct Callback {
+    id: u64,
+    pool: Option<PoolId>, // None: of any pool of the device
+    handler: Arc<OomHandler>,
+}
+
 #[derive(Default)]
 struct State {
     /// In the order of their numbers, which is that of their registration.
-    callbacks: Vec<(u64, Arc<OomHandler>)>,
+    callbacks: Vec<Callback>,
     /// The number of each callback that is running, and the thread that is in it.
     running: Vec<(u64, u64)>,
     last: u64, // the newest number
@@ -48,16 +55,22 @@ pub(crate) struct Rescue {
 }
 
 impl Rescue {
-    /// Adds a callback and returns its number, never 0 and never reused.
-    pub(crate) fn add(&self, callback: Arc<OomHandler>) -> Result<u64> {
+    /// Adds a callback for requests to one pool, or to any, and returns its number, never 0 and never reused.
+    pub(crate) fn add(&self, pool: Option<PoolId>, handler: Arc<OomHandler>) -> Result<u64> {
         let mut s = lock(&self.state);
         if s.closed {
             return Err(Error::new(Code::NotInitialized, "the device was finalised"));
         }
         let id = numbers::next();
         s.last = id;
-        s.callbacks.push((id, callback));
+        s.callbacks.push(Callback { id, pool, handler });
         Ok(id)
+    }
+
+    /// Removes the callbacks of a pool that has ended. Does not wait for those that are running.
+    pub(crate) fn end_pool(&self, pool: PoolId) {
+        let gone: Vec<_> = lock(&self.state).callbacks.extract_if(.., |c| c.pool == Some(pool)).collect();
+        gone.into_iter().for_each(|c| drop_foreign(c.handler));
     }
 
     /// Removes a callback. It is not called any more, and when this returns no thread is in it, unless this is called
@@ -65,7 +78,7 @@ impl Rescue {
     /// it, and in a stream callback; it stays then.
     pub(crate) fn remove(&self, id: u64) -> Result<()> {
         let mut s = lock(&self.state);
-        let Some(at) = s.callbacks.iter().position(|c| c.0 == id) else {
+        let Some(at) = s.callbacks.iter().position(|c| c.id == id) else {
             fail!(Code::InvalidArgument, "there is no out-of-memory callback {id}, or it was removed");
         };
         let waits = waits_for_callbacks()?;
@@ -78,7 +91,7 @@ impl Rescue {
             s = self.returned.wait(s);
         }
         drop(s);
-        drop_foreign(gone);
+        drop_foreign(gone.handler);
         Ok(())
     }
 
@@ -89,7 +102,7 @@ impl Rescue {
             s.closed = true;
             std::mem::take(&mut s.callbacks)
         };
-        gone.into_iter().for_each(drop_foreign);
+        gone.into_iter().for_each(|c| drop_foreign(c.handler));
     }
 
     /// Handles a request that ended with `error`: if a callback could free the missing memory, calls the callbacks, and
@@ -145,29 +158,30 @@ impl Rescue {
         lock(&self.state).callbacks.is_empty()
     }
 
-    /// Calls each callback that is registered now, the oldest first. Returns how many there were, and how many freed
-    /// something.
+    /// Calls each callback that is registered now for the pool of the report, the oldest first. Returns how many there
+    /// were, and how many freed something.
     fn call_all(&self, report: &OomReport) -> OomTried {
         // A callback that is added meanwhile gets its turn at the next request.
         let end = lock(&self.state).last;
         let mut at = 0;
         let mut called = OomTried { step: OomStep::Callbacks, tries: 0, helped: 0, bytes: 0 };
         loop {
-            let (id, callback) = {
+            let Callback { id, handler, .. } = {
                 let mut s = lock(&self.state);
-                let next = s.callbacks.iter().find(|c| c.0 > at && c.0 <= end).cloned();
+                let concerned = |c: &&Callback| c.pool.is_none_or(|p| p == report.pool);
+                let next = s.callbacks.iter().filter(concerned).find(|c| c.id > at && c.id <= end).cloned();
                 let Some(next) = next else { return called };
-                s.running.push((next.0, thread_token()));
+                s.running.push((next.id, thread_token()));
                 next
             };
             let inside = CallOut::new();
             INSIDE.with(|i| i.set(true));
             // A panicking callback has freed nothing, and must not leave the count wrong.
-            let freed = call_foreign(|| callback(report)).unwrap_or(false);
+            let freed = call_foreign(|| handler(report)).unwrap_or(false);
             called.tries += 1;
             called.helped += u32::from(freed);
             // Dropped before it counts as returned, because `remove` guarantees that nothing of the callback is left.
-            drop_foreign(callback);
+            drop_foreign(handler);
             INSIDE.with(|i| i.set(false));
             drop(inside);
             let mut s = lock(&self.state);

@@ -328,3 +328,72 @@ fn memory_without_pooling_calls_back_too() {
     }
     assert_eq!(knobs.live_bytes.load(SeqCst), 0, "a device that is not pooled keeps nothing");
 }
+
+/// What a handler of one pool has seen.
+#[derive(Default)]
+struct Seen {
+    pools: Mutex<Vec<usize>>,
+    answer: AtomicBool,
+}
+
+unsafe extern "C-unwind" fn note(data: *mut c_void, report: *const millpond_oom_report) -> bool {
+    let seen = unsafe { &*data.cast::<Seen>() };
+    seen.pools.lock().unwrap().push(unsafe { (*report).pool }.addr());
+    seen.answer.load(SeqCst)
+}
+
+/// The pool that should have served a request is asked, and no other.
+#[test]
+fn a_handler_of_a_pool_is_called_for_its_requests() {
+    let f = fixture();
+    ok(unsafe { millpond_device_set_limit(f.device, (8 * MIB) as u64) });
+    let (mut a, mut b) = (null_mut(), null_mut());
+    ok(unsafe { millpond_pool_create(f.device, null(), &mut a) });
+    ok(unsafe { millpond_pool_create(f.device, null(), &mut b) });
+    let (of_a, of_default, of_device) = (Seen::default(), Seen::default(), Seen::default());
+    let data = |s: &Seen| (&raw const *s).cast_mut().cast();
+    let (mut first, mut second, mut third) = (0, 0, 0);
+    ok(unsafe { millpond_pool_add_oom_handler(a, Some(note), data(&of_a), &mut first) });
+    ok(unsafe { millpond_pool_add_oom_handler(f.pool, Some(note), data(&of_default), &mut second) });
+    ok(unsafe { millpond_device_add_oom_handler(f.device, Some(note), data(&of_device), &mut third) });
+    assert!(first != 0 && second > first && third > second);
+    let mut held = null_mut();
+    ok(unsafe { millpond_pool_alloc(b, 6 * MIB, null_mut(), &mut held) });
+    let too_much = |pool| {
+        fails(
+            unsafe { millpond_pool_alloc(pool, 5 * MIB, null_mut(), &mut null_mut()) },
+            MILLPOND_E_OUT_OF_MEMORY,
+        );
+        [&of_a, &of_default, &of_device].map(|s| std::mem::take(&mut *s.pools.lock().unwrap()))
+    };
+    assert_eq!(too_much(a), [vec![a.addr()], vec![], vec![a.addr()]]);
+    assert_eq!(too_much(b), [vec![], vec![], vec![b.addr()]]);
+    assert_eq!(too_much(f.pool), [vec![], vec![f.pool.addr()], vec![f.pool.addr()]]);
+    // A request that names no pool, in a scope of one.
+    ok(unsafe { millpond_scope_begin(a) });
+    assert_eq!(too_much(f.pool), [vec![a.addr()], vec![], vec![a.addr()]]);
+    ok(unsafe { millpond_scope_end(a) });
+    // Removed by its number, as those of the device.
+    ok(unsafe { millpond_device_remove_oom_callback(f.device, second) });
+    assert_eq!(too_much(f.pool)[1], [0usize; 0]);
+    fails(unsafe { millpond_device_remove_oom_callback(f.device, second) }, MILLPOND_E_INVALID_ARGUMENT);
+    // It ends with its pool: the number is nobody's then, and the pool takes no other.
+    ok(unsafe { millpond_pool_destroy(a) });
+    fails(unsafe { millpond_device_remove_oom_callback(f.device, first) }, MILLPOND_E_INVALID_ARGUMENT);
+    let mut id = 7;
+    fails(
+        unsafe { millpond_pool_add_oom_handler(a, Some(note), data(&of_a), &mut id) },
+        MILLPOND_E_INVALID_ARGUMENT,
+    );
+    fails(
+        unsafe { millpond_pool_add_oom_handler(b, None, null_mut(), &mut id) },
+        MILLPOND_E_INVALID_ARGUMENT,
+    );
+    assert_eq!(id, 7);
+    // A released pool's handler ends when the pool does.
+    ok(unsafe { millpond_pool_add_oom_handler(b, Some(note), data(&of_a), &mut id) });
+    ok(unsafe { millpond_pool_release(b) });
+    ok(unsafe { millpond_free(held) });
+    ok(unsafe { millpond_device_empty_cache(f.device) });
+    fails(unsafe { millpond_device_remove_oom_callback(f.device, id) }, MILLPOND_E_INVALID_ARGUMENT);
+}

@@ -483,3 +483,71 @@ fn bad_registrations_are_refused() {
         assert_eq!(code(d.host_unregister(from)), Code::UnknownPointer);
     }
 }
+
+/// The limit counts all that is taken from the device, gives back what is cached before it refuses, and waits for nothing.
+#[test]
+fn a_limit_of_pinned_memory_holds_and_refuses_at_once() {
+    let (d, knobs, _alone) = test_device();
+    d.set_options("pinned_limit_mb:4").unwrap();
+    let first = d.host_alloc(3 * MIB).unwrap();
+    let calls = d.host_stats().unwrap().driver_calls;
+    let e = d.host_alloc(2 * MIB).unwrap_err();
+    assert_eq!(e.code(), Code::OutOfMemory);
+    assert!(e.message().contains("pinned_limit_mb") && e.message().contains("3145728"), "{e}");
+    assert_eq!(d.host_stats().unwrap().driver_calls, calls, "the device was not asked");
+    // What is cached in another size makes room.
+    d.host_free(first).unwrap();
+    let second = d.host_alloc(2 * MIB).unwrap();
+    assert_eq!(knobs.host_bytes.load(SeqCst), 2 * MIB);
+    // Small blocks lie in slabs, which count.
+    let mut small = vec![];
+    let e = loop {
+        match d.host_alloc(1000) {
+            Ok(p) => small.push(p),
+            Err(e) => break e,
+        }
+    };
+    assert!(e.message().contains("pinned_limit_mb"), "{e}");
+    assert!(small.len() > 1000 && d.host_stats().unwrap().reserved.current <= 4 * MIB);
+    // Raised and lowered while memory is live.
+    d.set_options("pinned_limit_mb:8").unwrap();
+    let third = d.host_alloc(3 * MIB).unwrap();
+    d.set_options("pinned_limit_mb:1").unwrap();
+    assert_eq!(d.host_alloc(MIB).unwrap_err().code(), Code::OutOfMemory);
+    for p in small.into_iter().chain([second, third]) {
+        d.host_free(p).unwrap();
+    }
+    d.set_options("pinned_limit_mb:unlimited").unwrap();
+    let much = d.host_alloc(64 * MIB).unwrap();
+    d.host_free(much).unwrap();
+}
+
+#[test]
+fn at_its_limit_pinned_memory_does_not_wait_for_streams() {
+    let (d, _alone) = host(true);
+    d.set_options("pinned_limit_mb:4").unwrap();
+    let block = d.memory().alloc(PoolId::DEFAULT, 0, MIB).unwrap();
+    let (stream, open) = blocked(&d);
+    let source = d.host_alloc(4 * MIB).unwrap();
+    upload(&d, stream, block, source, MIB);
+    d.host_free(source).unwrap();
+    let begun = Instant::now();
+    assert_eq!(d.host_alloc(MIB).unwrap_err().code(), Code::OutOfMemory);
+    assert!(begun.elapsed() < Duration::from_secs(5), "it waited for a stream that stands still");
+    drop(open);
+    d.stream_synchronize(stream).unwrap();
+    let again = d.host_alloc(4 * MIB).unwrap();
+    d.host_free(again).unwrap();
+}
+
+#[test]
+fn pinned_memory_may_be_asked_from_a_node() {
+    let (d, _alone) = host(true);
+    for node in ["0", "1023", "default"] {
+        d.set_options(&format!("pinned_numa_node:{node}")).unwrap();
+        let p = d.host_alloc(MIB).unwrap();
+        bytes_at(p, MIB).fill(1);
+        d.host_free(p).unwrap();
+        d.host_empty_cache().unwrap();
+    }
+}

@@ -176,3 +176,27 @@ fn its_tag_and_its_checkpoint_know() {
     assert_eq!(of_tag(), (0, 0));
     ok(unsafe { millpond_pool_destroy(pool) });
 }
+
+/// What a block has beyond its request is there for the asking, and before that nothing may be copied there.
+#[test]
+fn the_usable_size_is_there_for_the_asking() {
+    everywhere(|h| {
+        for bytes in [1, 100, 513, 5000, 70_000, 3 << 20] {
+            let p = pool_alloc(h.pool, bytes, null_mut());
+            let mut usable = 0;
+            ok(unsafe { millpond_get_usable_size(p, &mut usable) });
+            assert!(usable >= bytes && usable == sizes(p).1, "{usable} of {bytes}");
+            if usable > bytes {
+                fails(unsafe { millpond_memset(h.device, p, 0, usable) }, MILLPOND_E_OUT_OF_RANGE);
+            }
+            ok(expand(p, usable));
+            fill(&h, p, 3, usable);
+            let (before, inside) = (usable, p.wrapping_byte_add(1));
+            fails(unsafe { millpond_get_usable_size(inside, &mut usable) }, MILLPOND_E_UNKNOWN_POINTER);
+            fails(unsafe { millpond_get_usable_size(p, null_mut()) }, MILLPOND_E_INVALID_ARGUMENT);
+            ok(unsafe { millpond_free(p) });
+            assert_ne!(unsafe { millpond_get_usable_size(p, &mut usable) }, C_Status::SUCCESS);
+            assert_eq!(usable, before);
+        }
+    });
+}

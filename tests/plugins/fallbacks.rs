@@ -2,6 +2,9 @@
 
 use crate::fake::*;
 use millpond::Code;
+use millpond::capi::{
+    millpond_device_get, millpond_device_get_info, millpond_device_info, millpond_device_set_options,
+};
 use millpond::device::{Caps, CopyKind};
 use millpond::paddle::abi::*;
 use millpond::runtime::{self, PoolId};
@@ -193,15 +196,18 @@ size_callback!(says_1000, 1000);
 size_callback!(says_4096, 4096);
 size_callback!(says_1m, 1 << 20);
 size_callback!(says_16m, 16 << 20);
+size_callback!(says_80g, 80 << 30);
 
 #[test]
 fn sizes_have_their_defaults() {
     let sizes = |name: &str| runtime::device(name, 0).unwrap().device().sizes();
-    // What is free stands for what is left out: `stats` says 32 MiB.
+    // What is free is the most that is taken: `stats` says 32 MiB. Segments are no more than a small part of that.
     register("sizes0", |_, t| t.device_min_chunk_size = None).unwrap();
     let s = sizes("sizes0");
     assert_eq!((s.min_chunk, s.padding, s.max_alloc), (256, 0, 32 << 20));
-    assert_eq!((s.max_chunk, s.init_alloc, s.realloc), (32 << 20, 32 << 20, 32 << 20));
+    assert_eq!((s.max_chunk, s.init_alloc, s.realloc), (32 << 20, 2 << 20, 2 << 20));
+    let grows = |name: &str| runtime::device(name, 0).unwrap().device().segments_grow();
+    assert!(grows("sizes0"));
     register("sizes1", |_, t| {
         t.device_min_chunk_size = Some(says_0);
         t.device_max_alloc_size = Some(says_16m);
@@ -210,7 +216,7 @@ fn sizes_have_their_defaults() {
     .unwrap();
     let s = sizes("sizes1");
     assert_eq!((s.min_chunk, s.max_alloc, s.max_chunk), (256, 16 << 20, 16 << 20));
-    assert_eq!((s.init_alloc, s.realloc), (16 << 20, 16 << 20));
+    assert_eq!((s.init_alloc, s.realloc), (2 << 20, 2 << 20));
     register("sizes2", |_, t| {
         t.device_min_chunk_size = Some(says_4096);
         t.device_max_chunk_size = Some(says_1m);
@@ -222,10 +228,76 @@ fn sizes_have_their_defaults() {
     let s = sizes("sizes2");
     assert_eq!((s.min_chunk, s.max_chunk, s.padding), (4096, 1 << 20, 1000));
     assert_eq!((s.init_alloc, s.realloc), (16 << 20, 1 << 20));
+    assert!(!grows("sizes2"), "its own sizes are kept to the byte");
     // Nothing is known: no size is 0.
     register("sizes3", |_, t| minimal(t)).unwrap();
     let s = sizes("sizes3");
-    assert!(s.max_alloc >= 512 << 30 && s.init_alloc > 0 && s.realloc > 0 && s.max_chunk > 0);
+    assert!(s.max_alloc >= 512 << 30 && s.max_chunk > 0);
+    assert_eq!((s.init_alloc, s.realloc), (64 << 20, 64 << 20));
+    // A device of 80 GiB.
+    register("sizes4", |_, t| t.device_max_alloc_size = Some(says_80g)).unwrap();
+    let s = sizes("sizes4");
+    assert_eq!((s.max_alloc, s.init_alloc, s.realloc), (80 << 30, 64 << 20, 64 << 20));
+}
+
+#[test]
+fn a_small_request_leaves_the_device_to_others() {
+    register("modest", |_, t| t.device_memory_stats = Some(stats_64g)).unwrap();
+    let d = runtime::device("modest", 0).unwrap();
+    d.memory().alloc(PoolId::DEFAULT, 0, 1000).unwrap();
+    let reserved = d.memory().stats().reserved.current;
+    assert!(reserved <= 64 << 20, "{reserved} bytes for a request of 1000");
+}
+
+unsafe extern "C-unwind" fn stats_64g(_: C_Device, total: *mut usize, free: *mut usize) -> C_Status {
+    // SAFETY: the host's places for the answers.
+    unsafe { (*total, *free) = (64 << 30, 64 << 30) };
+    C_Status::SUCCESS
+}
+
+unsafe extern "C-unwind" fn stats_0(_: C_Device, total: *mut usize, free: *mut usize) -> C_Status {
+    // SAFETY: the host's places for the answers.
+    unsafe { (*total, *free) = (0, 0) };
+    C_Status::SUCCESS
+}
+
+/// A device that does not say what memory it has: nobody is told a number, and nothing is refused for the lack of one.
+#[test]
+fn unknown_memory_is_told_as_unknown() {
+    register("silent0", |_, t| t.device_memory_stats = None).unwrap();
+    register("silent1", |_, t| t.device_memory_stats = Some(stats_0)).unwrap();
+    for name in ["silent0", "silent1"] {
+        let told = runtime::device(name, 0).unwrap().info().unwrap().memory;
+        assert_eq!((told.total, told.free), (0, 0), "{name}");
+        assert_eq!(told.known(), None);
+        let mut device = std::ptr::null_mut();
+        let named = std::ffi::CString::new(name).unwrap();
+        assert_eq!(unsafe { millpond_device_get(named.as_ptr(), 0, &mut device) }, C_Status::SUCCESS);
+        let mut info = millpond_device_info {
+            struct_size: size_of::<millpond_device_info>(),
+            ..unsafe { std::mem::zeroed() }
+        };
+        assert_eq!(unsafe { millpond_device_get_info(device, &mut info) }, C_Status::SUCCESS);
+        assert_eq!((info.total_bytes, info.free_bytes), (0, 0));
+        for option in [c"throw_on_cudamalloc_oom:True", c"headroom_mb:100"] {
+            assert_eq!(unsafe { millpond_device_set_options(device, option.as_ptr()) }, C_Status::SUCCESS);
+        }
+        let d = runtime::device(name, 0).unwrap();
+        let p = d.memory().alloc(PoolId::DEFAULT, 0, 1000).unwrap();
+        let mut text = Vec::new();
+        d.snapshot().unwrap().write(runtime::SnapshotFormat::Json, &mut text).unwrap();
+        let text: String = String::from_utf8(text).unwrap().split_whitespace().collect();
+        assert!(text.contains(r#""total_bytes":null,"free_bytes":null"#), "{text}");
+        // Half of the device is half of the most that would be taken.
+        let half = c"per_process_memory_fraction:0.5";
+        assert_eq!(unsafe { millpond_device_set_options(device, half.as_ptr()) }, C_Status::SUCCESS);
+        assert_eq!(d.memory().stats().limit, d.device().sizes().max_alloc / 2);
+        let e = d.memory().alloc(PoolId::DEFAULT, 0, 1 << 50).unwrap_err();
+        assert_eq!(e.code(), Code::OutOfMemory);
+        let report = e.oom_report().unwrap();
+        assert!(report.missing.contains(runtime::OomMissing::DEVICE_FREE) && report.device_free == 0);
+        d.memory().free(p, Some(0), None).unwrap();
+    }
 }
 
 #[test]

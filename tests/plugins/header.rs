@@ -153,3 +153,18 @@ fn it_has_the_layout_of_the_rust_mirror() {
     assert_ne!(wrong, text);
     in_none("mirror-wrong", &format!("{define}{wrong}"), "device_realloc_size");
 }
+
+/// A formatter once took the rows for prose, and put the end of one before the next.
+#[test]
+fn rows_of_the_rules_are_rows() {
+    let text = header();
+    let rules = text.split_once("/* Rules for every callback\n").unwrap().1.split_once("*/").unwrap().0;
+    let words: Vec<_> =
+        rules.lines().filter_map(|l| l.strip_prefix(" *   ")).filter(|l| !l.starts_with(' ')).collect();
+    let firsts: Vec<_> = words.iter().map(|l| l.split_whitespace().next().unwrap()).collect();
+    assert_eq!(firsts, ["Units", "Threads", "Errors", "C++", "NULL"]);
+    for line in rules.lines().filter(|l| l.starts_with(" * ")) {
+        assert!(line.starts_with(" *   "), "{line:?} is in no row");
+        assert!(!line[13..].trim_start().contains("  "), "{line:?} is two rows");
+    }
+}

@@ -79,6 +79,32 @@
 #endif
 #endif
 
+/* What this header has beside the calls that every one has, for code that is compiled against several: each macro stands
+ * for the functions named beside it and for all that belongs to them. */
+#define MILLPOND_HAS_ALIGNED 1           /* millpond_pool_alloc_aligned */
+#define MILLPOND_HAS_ZEROED 1            /* millpond_pool_alloc_zeroed */
+#define MILLPOND_HAS_BATCH 1             /* millpond_pool_alloc_batch, millpond_pool_free_batch */
+#define MILLPOND_HAS_TRY_EXPAND 1        /* millpond_try_expand */
+#define MILLPOND_HAS_USABLE_SIZE 1       /* millpond_get_usable_size */
+#define MILLPOND_HAS_TRIM 1              /* millpond_pool_trim_to, millpond_device_trim_to */
+#define MILLPOND_HAS_BUDGET 1            /* millpond_device_set_budget */
+#define MILLPOND_HAS_CAPTURE 1           /* millpond_capture_begin */
+#define MILLPOND_HAS_CHECKPOINT 1        /* millpond_pool_checkpoint */
+#define MILLPOND_HAS_SLEEP 1             /* millpond_pool_sleep, millpond_device_sleep */
+#define MILLPOND_HAS_HOST_REGISTER 1     /* millpond_host_register */
+#define MILLPOND_HAS_UNIFIED_ADVICE 1    /* millpond_unified_prefetch, millpond_unified_advise */
+#define MILLPOND_HAS_STREAM_PRIORITY 1   /* millpond_stream_create_with_priority */
+#define MILLPOND_HAS_TIMED_EVENTS 1      /* millpond_event_create_timed */
+#define MILLPOND_HAS_OOM_HANDLER 1       /* millpond_device_add_oom_handler */
+#define MILLPOND_HAS_POOL_OOM_HANDLER 1  /* millpond_pool_add_oom_handler */
+#define MILLPOND_HAS_HOOKS 1             /* millpond_device_add_hook */
+#define MILLPOND_HAS_SEGMENT_CALLBACKS 1 /* millpond_device_add_segment_callback */
+#define MILLPOND_HAS_TAGS 1              /* millpond_tag_push */
+#define MILLPOND_HAS_HISTORY 1           /* millpond_device_history_start */
+#define MILLPOND_HAS_LATENCY 1           /* millpond_device_get_latency */
+#define MILLPOND_HAS_EXPORT 1            /* millpond_export, millpond_import */
+#define MILLPOND_HAS_DLPACK 1            /* millpond_dlpack_export */
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -241,3 +241,19 @@ fn only_the_status_of_what_gives_something_must_be_looked_at() {
         }
     }
 }
+
+/// A feature macro that stands for a function which is not there would be worse than none.
+#[test]
+fn feature_macros_stand_for_functions_of_the_header() {
+    let exports = crate::symbols::exports();
+    let lines: Vec<_> = HEAD.lines().filter_map(|l| l.strip_prefix("#define MILLPOND_HAS_")).collect();
+    assert!(lines.len() > 20);
+    for line in lines {
+        let (name, functions) = line.split_once(" 1 ").expect(line);
+        assert!(name.chars().all(|c| c.is_ascii_uppercase() || c == '_'), "{name}");
+        let functions = functions.trim().strip_prefix("/* ").and_then(|f| f.strip_suffix(" */")).expect(line);
+        for function in functions.split(", ") {
+            assert!(exports.contains(function), "MILLPOND_HAS_{name} stands for {function}");
+        }
+    }
+}

@@ -13,6 +13,7 @@
 mod compilers;
 
 #[cfg(feature = "capi")]
+mod abi;
 mod header;
 mod links;
 mod mutants;

@@ -312,7 +312,9 @@ fn no_file_is_longer_than_six_hundred_lines() {
     c.iter().for_each(|f| files(&root.join(f), &["c", "h", "cpp", "hpp", "cu"], &mut all));
     assert!(all.len() > rust + 80, "only {} files of C found: the test has lost its eyes", all.len() - rust);
     let long = |(f, text): &&(String, String)| {
-        text.lines().count() > 600 && !LONG.iter().any(|l| Path::new(f) == root.join(l))
+        // Copies of them, one for each minor release.
+        let kept = Path::new(f).starts_with(root.join("tests/abi")) && f.contains("/include/");
+        text.lines().count() > 600 && !kept && !LONG.iter().any(|l| Path::new(f) == root.join(l))
     };
     let long: Vec<_> = all.iter().filter(long).map(|(f, text)| (text.lines().count(), f)).collect();
     assert!(long.is_empty(), "{long:?}");

@@ -17,10 +17,10 @@ const SCRIPTS: [&str; 6] = [
     include_str!("page/map.js"),
     include_str!("page/app.js"),
 ];
-/// The library that draws the timeline: third_party/uplot/README.md.
-const PLOT_JS: &str = include_str!("../../../third_party/uplot/uPlot.iife.min.js");
-const PLOT_CSS: &str = include_str!("../../../third_party/uplot/uPlot.min.css");
-const PLOT_LICENCE: &str = include_str!("../../../third_party/uplot/LICENSE");
+/// The library that draws the timeline: cli/third_party/uplot/README.md.
+const PLOT_JS: &str = include_str!("../../third_party/uplot/uPlot.iife.min.js");
+const PLOT_CSS: &str = include_str!("../../third_party/uplot/uPlot.min.css");
+const PLOT_LICENCE: &str = include_str!("../../third_party/uplot/LICENSE");
 
 /// What stands before and after the record's base64.
 pub(super) fn around(title: &str) -> [String; 2] {

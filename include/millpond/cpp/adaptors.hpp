@@ -58,8 +58,8 @@ class LimitingResource {
 
   /// As StreamResource::allocate().
   template <typename S, std::enable_if_t<detail::is_stream<S>::value, int> = 0>
-  void* allocate(const S& stream, std::size_t size_bytes,
-                 std::size_t alignment = kDefaultAlignment) const {
+  [[nodiscard]] void* allocate(const S& stream, std::size_t size_bytes,
+                               std::size_t alignment = kDefaultAlignment) const {
     return counted(size_bytes, [&] { return upstream_.allocate(stream, size_bytes, alignment); });
   }
   /// As StreamResource::deallocate().
@@ -70,7 +70,8 @@ class LimitingResource {
     if (address != nullptr) state_->used -= size_bytes;
   }
   /// As StreamResource::allocate_sync().
-  void* allocate_sync(std::size_t size_bytes, std::size_t alignment = kDefaultAlignment) const {
+  [[nodiscard]] void* allocate_sync(std::size_t size_bytes,
+                                    std::size_t alignment = kDefaultAlignment) const {
     return counted(size_bytes, [&] { return upstream_.allocate_sync(size_bytes, alignment); });
   }
   /// As StreamResource::deallocate_sync().
@@ -144,8 +145,8 @@ class BinningResource {
 
   /// As StreamResource::allocate().
   template <typename S, std::enable_if_t<detail::is_stream<S>::value, int> = 0>
-  void* allocate(const S& stream, std::size_t size_bytes,
-                 std::size_t alignment = kDefaultAlignment) const {
+  [[nodiscard]] void* allocate(const S& stream, std::size_t size_bytes,
+                               std::size_t alignment = kDefaultAlignment) const {
     return size_bytes <= most_ ? small_.allocate(stream, size_bytes, alignment)
                                : large_.allocate(stream, size_bytes, alignment);
   }
@@ -157,7 +158,8 @@ class BinningResource {
                         : large_.deallocate(stream, address, size_bytes, alignment);
   }
   /// As StreamResource::allocate_sync().
-  void* allocate_sync(std::size_t size_bytes, std::size_t alignment = kDefaultAlignment) const {
+  [[nodiscard]] void* allocate_sync(std::size_t size_bytes,
+                                    std::size_t alignment = kDefaultAlignment) const {
     return size_bytes <= most_ ? small_.allocate_sync(size_bytes, alignment)
                                : large_.allocate_sync(size_bytes, alignment);
   }
@@ -217,15 +219,16 @@ class ArenaResource {
   /// Room for work queued on the arena's stream from now on; MILLPOND_E_INVALID_ARGUMENT for
   /// another stream, and for an alignment that is not a power of two. 0 bytes give nullptr.
   template <typename S, std::enable_if_t<detail::is_stream<S>::value, int> = 0>
-  void* allocate(const S& stream, std::size_t size_bytes,
-                 std::size_t alignment = kDefaultAlignment) const {
+  [[nodiscard]] void* allocate(const S& stream, std::size_t size_bytes,
+                               std::size_t alignment = kDefaultAlignment) const {
     if (detail::stream_handle(stream) != state_->on.stream) {
       throw BadAlloc(MILLPOND_E_INVALID_ARGUMENT, "the arena is on another stream");
     }
     return allocate(size_bytes, alignment);
   }
   /// The same on the arena's stream.
-  void* allocate(std::size_t size_bytes, std::size_t alignment = kDefaultAlignment) const {
+  [[nodiscard]] void* allocate(std::size_t size_bytes,
+                               std::size_t alignment = kDefaultAlignment) const {
     if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
       throw BadAlloc(MILLPOND_E_INVALID_ARGUMENT, "the alignment is not a power of two");
     }

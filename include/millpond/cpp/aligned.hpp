@@ -54,21 +54,32 @@ inline bool is_aligned(const void* address, std::size_t alignment) noexcept {
   return (reinterpret_cast<std::uintptr_t>(address) & (alignment - 1)) == 0;
 }
 
+/// What millpond_pool_alloc_aligned() can do, and the least that it takes. [B]
+inline constexpr std::size_t kMostAlignment = std::size_t{2} << 20;
+inline constexpr std::size_t kLeastAligned = std::size_t{16} << 10;
+
 /// A block of at least `size_bytes` whose returned address is aligned; may point inside the block.
-/// `take(size_bytes, &block)` and `give(block)` are the C calls. Throws BadAlloc.
-template <typename Take, typename Give>
-void* allocate_aligned(std::size_t size_bytes, std::size_t alignment, Take take, Give give) {
+/// `take(size_bytes, &block)`, `take_aligned(size_bytes, alignment, &block)` and `give(block)` are
+/// the C calls. Throws BadAlloc.
+template <typename Take, typename TakeAligned, typename Give>
+[[nodiscard]] void* allocate_aligned(std::size_t size_bytes, std::size_t alignment, Take take,
+                                     TakeAligned take_aligned, Give give) {
   if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
     throw BadAlloc(MILLPOND_E_INVALID_ARGUMENT, "the alignment is not a power of two");
   }
   void* block = nullptr;
   if (take(size_bytes, &block) != C_SUCCESS) throw BadAlloc();
   if (is_aligned(block, alignment)) return block;
-  // Pools align better than they promise, so this is rare: requests room to move the address.
+  // Pools align better than they promise, so this is rare.
   (void)give(block);
   if (size_bytes > static_cast<std::size_t>(-1) - alignment) {
     throw BadAlloc(MILLPOND_E_OUT_OF_MEMORY, "no memory has so many bytes at that alignment");
   }
+  if (alignment <= kMostAlignment && size_bytes + alignment > kLeastAligned) {
+    if (take_aligned(size_bytes, alignment, &block) == C_SUCCESS) return block;
+    if (millpond_last_error_code() != MILLPOND_E_UNSUPPORTED) throw BadAlloc();
+  }
+  // Less than a block of that kind would have, or where there are none: room to move the address.
   if (take(size_bytes + alignment, &block) != C_SUCCESS) throw BadAlloc();
   const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(block);
   const std::size_t skip = (alignment - (start & (alignment - 1))) & (alignment - 1);
@@ -85,12 +96,15 @@ inline void* block_start(void* address, std::size_t alignment, std::size_t sure)
 }
 
 /// As allocate_aligned(), without a stream.
-inline void* allocate_unordered(millpond_pool* pool, std::size_t size_bytes,
-                                std::size_t alignment) {
+[[nodiscard]] inline void* allocate_unordered(millpond_pool* pool, std::size_t size_bytes,
+                                              std::size_t alignment) {
   const auto take = [pool](std::size_t bytes, void** out) {
     return millpond_pool_alloc_unordered(pool, bytes, out);
   };
-  return allocate_aligned(size_bytes, alignment, take, &millpond_free);
+  const auto take_aligned = [pool](std::size_t bytes, std::size_t at, void** out) {
+    return millpond_pool_alloc_unordered_aligned(pool, bytes, at, out);
+  };
+  return allocate_aligned(size_bytes, alignment, take, take_aligned, &millpond_free);
 }
 
 /// Frees what allocate_unordered() returned for the same alignment; `sure` as for block_start().

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "millpond/cpp/device.hpp"
+#include "millpond/cpp/memory.hpp"
 
 namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
@@ -41,14 +42,20 @@ class [[nodiscard]] Registration {
   using Function = typename Calls::Function;
 
   Registration() noexcept = default;
-  Registration(Device on, Function function) {
+  Registration(Device on, Function function)
+      : Registration(on, std::move(function), [on](void* user_data, std::uint64_t* id) {
+          return Calls::add(on.get(), user_data, id);
+        }) {}
+  /// `add(user_data, out_id)` registers with something of the device.
+  template <typename Add>
+  Registration(Device on, Function function, Add add) {
     function_.reset(new (std::nothrow) Held<Function>(std::move(function)));
     if (!function_ || !function_->function) {
       function_.reset();
       refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
       return;
     }
-    const C_Status status = Calls::add(on.get(), function_.get(), &id_);
+    const C_Status status = add(function_.get(), &id_);
     if (status != C_SUCCESS) {
       function_.reset();
       check(status);
@@ -148,6 +155,12 @@ class [[nodiscard]] OomHandler {
   OomHandler() noexcept = default;
   /// Registers `function`. Throws, and does not keep it, when it cannot be registered.
   OomHandler(Device on, Function function) : held_(on, std::move(function)) {}
+  /// The same for requests that this pool should have served only. It ends with the pool at the
+  /// latest.
+  OomHandler(PoolView of, Function function)
+      : held_(of.device(), std::move(function), [of](void* user_data, std::uint64_t* id) {
+          return millpond_pool_add_oom_handler(of.get(), &OomHandler::run, user_data, id);
+        }) {}
 
   /// As OomCallback::reset().
   void reset() noexcept { held_.reset(); }

@@ -59,8 +59,9 @@ enum class SnapshotFormat : std::uint32_t {
 /// Configures the embedded host device: `device_count` devices (0: default 2) of `capacity_bytes`
 /// each (0: default). Without `mapping` it behaves as a device that only gives segments. Throws
 /// MILLPOND_E_BUSY once "host" has been used.
-inline C_Status configure_host(std::uint32_t device_count, std::uint64_t capacity_bytes = 0,
-                               bool mapping = true) {
+MILLPOND_CPP_CHECKED inline C_Status configure_host(std::uint32_t device_count,
+                                                    std::uint64_t capacity_bytes = 0,
+                                                    bool mapping = true) {
   millpond_host_options options{};
   options.struct_size = sizeof options;
   options.device_count = device_count;
@@ -73,8 +74,9 @@ inline C_Status configure_host(std::uint32_t device_count, std::uint64_t capacit
 /// all types, or of `type`; of all ordinals (-1), or of one. Later settings override earlier ones
 /// and the environment. Throws MILLPOND_E_INVALID_ARGUMENT, with the column and the nearest right
 /// word.
-inline C_Status set_default_options(const std::string& options, const std::string& type = {},
-                                    std::int32_t ordinal = -1) {
+MILLPOND_CPP_CHECKED inline C_Status set_default_options(const std::string& options,
+                                                         const std::string& type = {},
+                                                         std::int32_t ordinal = -1) {
   return check(millpond_set_default_options(type.empty() ? nullptr : type.c_str(), ordinal,
                                             options.c_str()));
 }
@@ -82,7 +84,13 @@ inline C_Status set_default_options(const std::string& options, const std::strin
 /// Ends every device type. Live blocks are lost, and handles are refused from then on; a later
 /// Device starts anew. Not needed at exit. Throws MILLPOND_E_NOT_INITIALIZED if nothing was
 /// started.
-inline C_Status finalize() { return check(millpond_finalize()); }
+MILLPOND_CPP_CHECKED inline C_Status finalize() { return check(millpond_finalize()); }
+
+/// Priorities of streams: lower numbers come first.
+struct StreamPriorities {
+  std::int32_t least = 0;     ///< that of a stream that is made without one, or more
+  std::int32_t greatest = 0;  ///< the first; not above `least`
+};
 
 /// One device, a value that owns nothing. Default-constructed it is empty, and every call on it
 /// throws MILLPOND_E_INVALID_ARGUMENT.
@@ -128,16 +136,18 @@ class Device {
   }
 
   /// Waits until all work queued on the device is done.
-  C_Status synchronize() const { return check(millpond_device_synchronize(raw_)); }
+  MILLPOND_CPP_CHECKED C_Status synchronize() const {
+    return check(millpond_device_synchronize(raw_));
+  }
   /// Limits the reserved bytes of all pools together to `limit_bytes`; 0 removes the limit.
-  C_Status set_limit(std::uint64_t limit_bytes) const {
+  MILLPOND_CPP_CHECKED C_Status set_limit(std::uint64_t limit_bytes) const {
     return check(millpond_device_set_limit(raw_, limit_bytes));
   }
   /// Changes options from now on, all of them or, after an error, none: "key:value,key:value"
   /// (docs/options.md). Throws MILLPOND_E_INVALID_ARGUMENT, with the column and the nearest right
   /// word, and MILLPOND_E_BUSY for `backend`, `expandable_segments` and
   /// `peer_access`.
-  C_Status set_options(const std::string& options) const {
+  MILLPOND_CPP_CHECKED C_Status set_options(const std::string& options) const {
     return check(millpond_device_set_options(raw_, options.c_str()));
   }
   /// The value of one option. Throws MILLPOND_E_INVALID_ARGUMENT for an unknown key.
@@ -167,14 +177,14 @@ class Device {
   /// Writes all memory of the device as it is at one moment, every block and the account, to the
   /// file `path`, which has its name only when it is whole; see millpond_device_write_snapshot.
   /// Throws MILLPOND_E_SYSTEM where the file cannot be written.
-  C_Status write_snapshot(const std::string& path,
-                          SnapshotFormat format = SnapshotFormat::kJson) const {
+  MILLPOND_CPP_CHECKED C_Status
+  write_snapshot(const std::string& path, SnapshotFormat format = SnapshotFormat::kJson) const {
     return check(
         millpond_device_write_snapshot(raw_, static_cast<std::uint32_t>(format), path.c_str()));
   }
   /// The same to a function, piece by piece, as long as it returns true. Throws MILLPOND_E_SYSTEM
   /// when it returns false; an exception that it lets out counts as false.
-  C_Status send_snapshot(
+  MILLPOND_CPP_CHECKED C_Status send_snapshot(
       SnapshotFormat format,
       const std::function<bool(const void* data, std::size_t size_bytes)>& function) const {
     if (!function) return detail::refuse(MILLPOND_E_INVALID_ARGUMENT, "no function to call back");
@@ -190,10 +200,11 @@ class Device {
   /// The same as one string.
   std::string snapshot(SnapshotFormat format = SnapshotFormat::kJson) const {
     std::string out;
-    send_snapshot(format, [&out](const void* data, std::size_t size_bytes) {
+    const auto append = [&out](const void* data, std::size_t size_bytes) {
       out.append(static_cast<const char*>(data), size_bytes);
       return true;
-    });
+    };
+    if (send_snapshot(format, append) != C_SUCCESS) out.clear();
     return out;
   }
   /// Why the calling thread's last request to this device that found no memory did not; what throws
@@ -220,8 +231,9 @@ class Device {
   }
   /// From now on what happens to the memory is kept, the newest events; in a file all of them, if
   /// `path` is not empty. Throws MILLPOND_E_BUSY while there is a history.
-  C_Status start_history(const std::string& path = {}, std::size_t event_count = 0,
-                         std::size_t frame_count = 0) const {
+  MILLPOND_CPP_CHECKED C_Status start_history(const std::string& path = {},
+                                              std::size_t event_count = 0,
+                                              std::size_t frame_count = 0) const {
     millpond_history_options options{};
     options.struct_size = sizeof options;
     options.event_count = event_count;
@@ -250,7 +262,7 @@ class Device {
     return dropped;
   }
   /// From now on what is asked of the memory is written to `path`, for `millpond replay`.
-  C_Status start_record(const std::string& path) const {
+  MILLPOND_CPP_CHECKED C_Status start_record(const std::string& path) const {
     return check(millpond_device_record_start(raw_, path.c_str()));
   }
   /// Ends the recording: how many events it lacks.
@@ -274,7 +286,9 @@ class Device {
     return out;
   }
   /// From now on memory_stats() tells what was allocated, freed and counted as if that began now.
-  C_Status reset_accumulated() const { return check(millpond_device_reset_accumulated(raw_)); }
+  MILLPOND_CPP_CHECKED C_Status reset_accumulated() const {
+    return check(millpond_device_reset_accumulated(raw_));
+  }
   /// What each stream has of the device; with the price of blocks().
   std::vector<millpond_stream_stats> stream_stats() const {
     return detail::list_stream_stats(raw_, nullptr);
@@ -301,7 +315,9 @@ class Device {
     return out;
   }
   /// The histograms of latency() start again from nothing.
-  C_Status reset_latencies() const { return check(millpond_device_reset_latencies(raw_)); }
+  MILLPOND_CPP_CHECKED C_Status reset_latencies() const {
+    return check(millpond_device_reset_latencies(raw_));
+  }
   /// The statistics of pinned host memory, by PyTorch's names.
   millpond_host_memory_stats host_memory_stats() const {
     millpond_host_memory_stats out{};
@@ -311,7 +327,7 @@ class Device {
   }
   /// From now on host_memory_stats() tells what was allocated, freed and timed as if that began
   /// now.
-  C_Status reset_host_accumulated() const {
+  MILLPOND_CPP_CHECKED C_Status reset_host_accumulated() const {
     return check(millpond_device_reset_host_accumulated(raw_));
   }
   /// Counters of pinned host memory, in bytes.
@@ -321,14 +337,30 @@ class Device {
     check(millpond_device_get_host_stats(raw_, &out));
     return out;
   }
+  /// Resets the peaks of host_stats() to the current values.
+  MILLPOND_CPP_CHECKED C_Status reset_host_peaks() const {
+    return check(millpond_device_reset_host_peaks(raw_));
+  }
+  /// The priorities that its streams may have.
+  StreamPriorities stream_priorities() const {
+    StreamPriorities out;
+    check(millpond_device_get_stream_priority_range(raw_, &out.least, &out.greatest));
+    return out;
+  }
   /// Gives freed pinned host memory back to the device; waits for the work that still uses it.
-  C_Status empty_host_cache() const { return check(millpond_device_empty_host_cache(raw_)); }
+  MILLPOND_CPP_CHECKED C_Status empty_host_cache() const {
+    return check(millpond_device_empty_host_cache(raw_));
+  }
   /// Resets the peaks to the current values.
-  C_Status reset_peaks() const { return check(millpond_device_reset_peaks(raw_)); }
+  MILLPOND_CPP_CHECKED C_Status reset_peaks() const {
+    return check(millpond_device_reset_peaks(raw_));
+  }
   /// Gives unused memory of all pools back to the device.
-  C_Status empty_cache() const { return check(millpond_device_empty_cache(raw_)); }
+  MILLPOND_CPP_CHECKED C_Status empty_cache() const {
+    return check(millpond_device_empty_cache(raw_));
+  }
   /// The same until at most `keep_bytes` stay reserved, or none is unused.
-  C_Status trim_to(std::uint64_t keep_bytes) const {
+  MILLPOND_CPP_CHECKED C_Status trim_to(std::uint64_t keep_bytes) const {
     return check(millpond_device_trim_to(raw_, keep_bytes));
   }
   /// Sets the limit and gives unused memory back until it is kept; the bytes that are reserved
@@ -340,26 +372,29 @@ class Device {
   }
   /// PoolView::sleep() for all pools of this name, all or none. Throws MILLPOND_E_INVALID_ARGUMENT
   /// if there is none.
-  C_Status sleep(const char* pool_name, bool keep) const {
+  MILLPOND_CPP_CHECKED C_Status sleep(const char* pool_name, bool keep) const {
     return check(millpond_device_sleep(raw_, pool_name, keep ? MILLPOND_SLEEP_KEEP : 0u));
   }
   /// PoolView::wake() for all sleeping pools of this name.
-  C_Status wake(const char* pool_name) const {
+  MILLPOND_CPP_CHECKED C_Status wake(const char* pool_name) const {
     return check(millpond_device_wake(raw_, pool_name));
   }
 
   /// Copies `size_bytes` and returns when they have arrived. Each end on the device must lie inside
   /// one live block (MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_UNKNOWN_POINTER).
-  C_Status copy(CopyKind kind, void* dst, const void* src, std::size_t size_bytes) const {
+  MILLPOND_CPP_CHECKED C_Status copy(CopyKind kind, void* dst, const void* src,
+                                     std::size_t size_bytes) const {
     return check(millpond_copy(raw_, static_cast<std::uint32_t>(kind), dst, src, size_bytes));
   }
   /// Copies from a block of `src_device`, of the same type, into a block of this device; returns
   /// when the bytes have arrived.
-  C_Status copy_from(Device src_device, void* dst, const void* src, std::size_t size_bytes) const {
+  MILLPOND_CPP_CHECKED C_Status copy_from(Device src_device, void* dst, const void* src,
+                                          std::size_t size_bytes) const {
     return check(millpond_copy_peer(raw_, dst, src_device.raw_, src, size_bytes));
   }
   /// Fills `size_bytes` of a block with one byte, and returns when done.
-  C_Status memset(void* dst, std::uint8_t value, std::size_t size_bytes) const {
+  MILLPOND_CPP_CHECKED C_Status memset(void* dst, std::uint8_t value,
+                                       std::size_t size_bytes) const {
     return check(millpond_memset(raw_, dst, value, size_bytes));
   }
 
@@ -399,6 +434,16 @@ class [[nodiscard]] TagScope {
  private:
   bool begun_ = false;
 };
+
+/// The name of a tag, which lives as long as the process; "" for a number that no tag has.
+inline const char* tag_name(std::uint32_t tag) noexcept { return millpond_tag_get_name(tag); }
+/// The number of the tag of that name, which is made where there is none. Throws
+/// MILLPOND_E_INVALID_ARGUMENT for a bad name.
+inline std::uint32_t tag_number(const char* name) {
+  std::uint32_t out = 0;
+  check(millpond_tag_get_number(name, &out));
+  return out;
+}
 
 /// The table of device types of this process: "cpu" and "host" are always there, plugins are added.
 /// All functions may be called from any thread.
@@ -455,7 +500,7 @@ class DeviceTypes {
     return name;
   }
   /// Removes a plugin's type. Throws MILLPOND_E_BUSY while it has live blocks.
-  static C_Status remove(const std::string& type) {
+  MILLPOND_CPP_CHECKED static C_Status remove(const std::string& type) {
     return check(millpond_device_type_unregister(type.c_str()));
   }
 };

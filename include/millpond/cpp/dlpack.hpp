@@ -61,7 +61,8 @@ millpond_dlpack_options dlpack_options(const std::int64_t* shape = nullptr, std:
 /// Exports the block as a tensor, which owns it from now on: its deleter frees it on the stream on
 /// which it was allocated. See millpond_dlpack_export for devices, streams and lifetimes. Throws
 /// MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_INVALID_ARGUMENT; then `block` still owns it.
-inline DlpackTensor export_dlpack(Buffer& block, const millpond_dlpack_options& options) {
+[[nodiscard]] inline DlpackTensor export_dlpack(Buffer& block,
+                                                const millpond_dlpack_options& options) {
   DLManagedTensorVersioned* tensor = nullptr;
   if (check(millpond_dlpack_export(block.data(), &options, &tensor)) == C_SUCCESS) {
     (void)block.release();
@@ -69,12 +70,12 @@ inline DlpackTensor export_dlpack(Buffer& block, const millpond_dlpack_options& 
   return DlpackTensor(tensor);
 }
 /// As bytes, in one dimension.
-inline DlpackTensor export_dlpack(Buffer& block) {
+[[nodiscard]] inline DlpackTensor export_dlpack(Buffer& block) {
   return export_dlpack(block, dlpack_options<std::uint8_t>());
 }
 /// In the layout before DLPack 1.0.
-inline DlpackLegacyTensor export_dlpack_legacy(Buffer& block,
-                                               const millpond_dlpack_options& options) {
+[[nodiscard]] inline DlpackLegacyTensor export_dlpack_legacy(
+    Buffer& block, const millpond_dlpack_options& options) {
   DLManagedTensor* tensor = nullptr;
   if (check(millpond_dlpack_export_legacy(block.data(), &options, &tensor)) == C_SUCCESS) {
     (void)block.release();
@@ -135,7 +136,7 @@ class [[nodiscard]] ImportedTensor {
   /// Records that work queued on `stream` uses the memory: a block of this library is not reused
   /// before that work is done; for other memory, whose owner knows nothing of the work, reset()
   /// waits for it.
-  C_Status used_by(StreamView stream) {
+  MILLPOND_CPP_CHECKED C_Status used_by(StreamView stream) {
     if (view_.block != nullptr) return check(millpond_record_stream(view_.block, stream.get()));
     for (const StreamView& known : streams_) {
       if (known.get() == stream.get() && known.device() == stream.device()) return C_SUCCESS;

@@ -29,9 +29,11 @@
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define MILLPOND_CPP_EXCEPTIONS 1
 #define MILLPOND_CPP_ABI exceptions
+#define MILLPOND_CPP_CHECKED  // a failure is thrown
 #else
 #define MILLPOND_CPP_EXCEPTIONS 0
 #define MILLPOND_CPP_ABI no_exceptions
+#define MILLPOND_CPP_CHECKED [[nodiscard]]  // nothing else tells of a failure
 #endif
 
 namespace millpond {
@@ -60,7 +62,7 @@ class Error : public std::runtime_error {
       : std::runtime_error(message), status_(status), code_(code), report_(std::move(report)) {}
 
   /// The status that the C call returned; never C_SUCCESS.
-  C_Status status() const noexcept { return status_; }
+  MILLPOND_CPP_CHECKED C_Status status() const noexcept { return status_; }
   /// The stable number, one of MILLPOND_E_*.
   std::uint32_t code() const noexcept { return code_; }
   /// The name of code(), such as "MILLPOND_E_OUT_OF_MEMORY". Static storage.
@@ -127,8 +129,11 @@ inline C_Status refuse(std::uint32_t code, const char* message) {
 /// The version of the linked library, "major.minor.patch". Static storage.
 inline const char* version() noexcept { return millpond_version(); }
 
+/// The same as a number, as MILLPOND_VERSION_NUMBER of the header.
+inline std::uint32_t version_number() noexcept { return millpond_version_number(); }
+
 /// PyTorch runs on devices of `type` ("": of all types); see millpond_set_pytorch_options.
-inline C_Status set_pytorch_options(const std::string& type = {}) {
+MILLPOND_CPP_CHECKED inline C_Status set_pytorch_options(const std::string& type = {}) {
   return check(millpond_set_pytorch_options(type.empty() ? nullptr : type.c_str()));
 }
 

@@ -17,7 +17,7 @@ namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
 
 /// A note in the history of each open device that has one. `note` is UTF-8. Thread-safe.
-inline C_Status annotate(const std::string& note) {
+MILLPOND_CPP_CHECKED inline C_Status annotate(const std::string& note) {
   return check(millpond_history_annotate(note.c_str()));
 }
 
@@ -47,7 +47,7 @@ struct HistoryOptions {
 /// The signal `signal` begins a history of each open device that has none, and the next one ends
 /// these; 0: none does any more. See millpond_history_on_signal. Throws MILLPOND_E_BUSY where the
 /// program handles the signal itself.
-inline C_Status history_on_signal(int signal, const HistoryOptions& how = {}) {
+MILLPOND_CPP_CHECKED inline C_Status history_on_signal(int signal, const HistoryOptions& how = {}) {
   millpond_history_options options{};
   options.struct_size = sizeof options;
   options.event_count = how.event_count;

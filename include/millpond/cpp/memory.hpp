@@ -72,19 +72,26 @@ class [[nodiscard]] Buffer {
   void set_stream(StreamView stream) noexcept {
     if (pool_ != nullptr) stream_ = stream.get();
   }
+  /// Bytes that are there for the block: at least size(). try_expand() to so many succeeds. Throws
+  /// MILLPOND_E_INVALID_ARGUMENT for an empty Buffer.
+  std::size_t usable_size() const {
+    std::size_t out = 0;
+    check(millpond_get_usable_size(data_, &out));
+    return out;
+  }
   /// Records that work on `stream` uses the block too: its reuse waits for what is queued there at
   /// the free.
-  C_Status record_stream(StreamView stream) const {
+  MILLPOND_CPP_CHECKED C_Status record_stream(StreamView stream) const {
     return check(millpond_record_stream(data_, stream.get()));
   }
   /// Ends the use by work on `stream` with what is queued there now: reuse waits for this point,
   /// and not for what is queued there at the free.
-  C_Status record_end(StreamView stream) const {
+  MILLPOND_CPP_CHECKED C_Status record_end(StreamView stream) const {
     return check(millpond_record_end(data_, stream.get()));
   }
   /// The same, but the use ended where `event` was recorded. The event may be destroyed at once,
   /// and recorded again when it has completed.
-  C_Status record_end(StreamView stream, const Event& event) const {
+  MILLPOND_CPP_CHECKED C_Status record_end(StreamView stream, const Event& event) const {
     return check(millpond_record_end_at(data_, stream.get(), event.get()));
   }
   /// Makes the block one of `size_bytes` where it is, smaller or larger, with its contents: whether
@@ -102,7 +109,7 @@ class [[nodiscard]] Buffer {
   }
   /// Releases the block from this object; the caller frees it with millpond_free() or
   /// millpond_pool_free().
-  void* release() noexcept {
+  [[nodiscard]] void* release() noexcept {
     void* const block = data_;
     forget();
     return block;
@@ -172,12 +179,12 @@ class PoolView {
   }
   /// The same with all bytes 0 for work queued on `stream` from now on.
   Buffer allocate_zeroed(std::size_t size_bytes, StreamView stream = {}) const {
-    Buffer out = allocate(size_bytes, stream);
-    if (out && check(millpond_memset_async(device().get(), stream.get(), out.data(), 0,
-                                           size_bytes)) != C_SUCCESS) {
-      out.reset();
+    void* block = nullptr;
+    if (!takes(stream) ||
+        check(millpond_pool_alloc_zeroed(raw_, size_bytes, stream.get(), &block)) != C_SUCCESS) {
+      return {};
     }
-    return out;
+    return Buffer::adopt(raw_, block, size_bytes, stream.get());
   }
   /// A block at a multiple of `alignment_bytes`, a power of two up to 2 MiB. Throws
   /// MILLPOND_E_UNSUPPORTED where the device gives no such addresses.
@@ -206,6 +213,21 @@ class PoolView {
           Buffer::adopt(raw_, blocks[i], blocks[i] == nullptr ? 0 : sizes_bytes[i], stream.get()));
     }
     return out;
+  }
+  /// Frees blocks of allocate_batch() in one call, on `stream`, and leaves them empty; an empty one
+  /// is skipped. Throws at the first that cannot be freed: that one and those behind it keep their
+  /// blocks. Blocks of other pools of the device may be among them.
+  MILLPOND_CPP_CHECKED C_Status free_batch(std::vector<Buffer>& blocks,
+                                           StreamView stream = {}) const {
+    std::vector<void*> addresses;
+    addresses.reserve(blocks.size());
+    for (const Buffer& block : blocks) addresses.push_back(block.data());
+    std::size_t freed = 0;
+    if (!takes(stream)) return C_ERROR;
+    const C_Status status =
+        millpond_pool_free_batch(raw_, addresses.data(), addresses.size(), stream.get(), &freed);
+    for (std::size_t i = 0; i < freed; ++i) (void)blocks[i].release();
+    return check(status);
   }
   /// A block without a stream, as Device::allocate() gives it: usable at once everywhere.
   Buffer allocate_unordered(std::size_t size_bytes) const {
@@ -236,7 +258,9 @@ class PoolView {
     return out;
   }
   /// As Device::reset_accumulated().
-  C_Status reset_accumulated() const { return check(millpond_pool_reset_accumulated(raw_)); }
+  MILLPOND_CPP_CHECKED C_Status reset_accumulated() const {
+    return check(millpond_pool_reset_accumulated(raw_));
+  }
   /// What each stream has of the pool; with the price of blocks().
   std::vector<millpond_stream_stats> stream_stats() const {
     millpond_device* device = nullptr;
@@ -244,24 +268,28 @@ class PoolView {
     return detail::list_stream_stats(device, raw_);
   }
   /// Resets the peaks to the current values.
-  C_Status reset_peaks() const { return check(millpond_pool_reset_peaks(raw_)); }
+  MILLPOND_CPP_CHECKED C_Status reset_peaks() const {
+    return check(millpond_pool_reset_peaks(raw_));
+  }
   /// Gives the pool's unused memory back to the device.
-  C_Status empty_cache() const { return check(millpond_pool_empty_cache(raw_)); }
+  MILLPOND_CPP_CHECKED C_Status empty_cache() const {
+    return check(millpond_pool_empty_cache(raw_));
+  }
   /// The same until at most `keep_bytes` of it stay reserved, or none is unused.
-  C_Status trim_to(std::uint64_t keep_bytes) const {
+  MILLPOND_CPP_CHECKED C_Status trim_to(std::uint64_t keep_bytes) const {
     return check(millpond_pool_trim_to(raw_, keep_bytes));
   }
   /// Gives the pool's physical memory back to the device until wake(); its addresses and blocks
   /// stay. With `keep`, its contents are kept in host memory. Throws MILLPOND_E_UNSUPPORTED if the
   /// device does not map.
-  C_Status sleep(bool keep) const {
+  MILLPOND_CPP_CHECKED C_Status sleep(bool keep) const {
     return check(millpond_pool_sleep(raw_, keep ? MILLPOND_SLEEP_KEEP : 0u));
   }
   /// Brings the memory back at the same addresses. Throws MILLPOND_E_OUT_OF_MEMORY, and then the
   /// pool sleeps on.
-  C_Status wake() const { return check(millpond_pool_wake(raw_)); }
+  MILLPOND_CPP_CHECKED C_Status wake() const { return check(millpond_pool_wake(raw_)); }
   /// Limits the pool's reserved bytes to `limit_bytes`; 0 removes the limit.
-  C_Status set_limit(std::uint64_t limit_bytes) const {
+  MILLPOND_CPP_CHECKED C_Status set_limit(std::uint64_t limit_bytes) const {
     return check(millpond_pool_set_limit(raw_, limit_bytes));
   }
 
@@ -314,7 +342,7 @@ class [[nodiscard]] Pool : public PoolView {
     if (raw_ != nullptr) (void)millpond_pool_release(raw_);
   }
   /// Ends the pool now. Throws MILLPOND_E_BUSY while it has live blocks, and then still owns it.
-  C_Status destroy() {
+  MILLPOND_CPP_CHECKED C_Status destroy() {
     const C_Status status = check(millpond_pool_destroy(raw_));
     if (status == C_SUCCESS) raw_ = nullptr;
     return status;
@@ -415,7 +443,7 @@ class [[nodiscard]] HostRegistration {
   }
   /// Ends the registration now. Throws MILLPOND_E_NOT_PERMITTED in a stream callback and while a
   /// stream is captured, and then still has it.
-  C_Status end() {
+  MILLPOND_CPP_CHECKED C_Status end() {
     if (data_ == nullptr) return C_SUCCESS;
     const C_Status status = check(millpond_host_unregister(device_.get(), data_));
     if (status == C_SUCCESS) data_ = nullptr;
@@ -432,7 +460,7 @@ class [[nodiscard]] HostRegistration {
 /// Records that work on `stream` that Millpond has not queued also uses the pinned memory that
 /// contains `pinned`: after its free, its reuse waits for what is queued there at the free. Throws
 /// MILLPOND_E_UNKNOWN_POINTER, MILLPOND_E_UNKNOWN_STREAM.
-inline C_Status record_host_stream(const void* pinned, StreamView stream) {
+MILLPOND_CPP_CHECKED inline C_Status record_host_stream(const void* pinned, StreamView stream) {
   return check(millpond_host_record_stream(stream.device().get(), pinned, stream.get()));
 }
 /// A place of unified memory: the memory of the device that is asked, or the processor's.
@@ -460,13 +488,15 @@ class [[nodiscard]] UnifiedBuffer
   /// Queues on `stream` that all its pages go to the memory of the stream's device, or to the
   /// processor's: work that is queued there after it finds them. A part of it:
   /// millpond_unified_prefetch. Throws MILLPOND_E_UNSUPPORTED where the device cannot move them.
-  C_Status prefetch(StreamView stream, UnifiedPlace to = UnifiedPlace::kDevice) const {
+  MILLPOND_CPP_CHECKED C_Status prefetch(StreamView stream,
+                                         UnifiedPlace to = UnifiedPlace::kDevice) const {
     return check(millpond_unified_prefetch(stream.device().get(), stream.get(), data(), size(),
                                            static_cast<std::uint32_t>(to)));
   }
   /// Says how all of it will be used, by `by`, which is its own device or the processor. For
   /// another device, or a part of it: millpond_unified_advise. Throws as prefetch().
-  C_Status advise(UnifiedAdvice advice, UnifiedPlace by = UnifiedPlace::kDevice) const {
+  MILLPOND_CPP_CHECKED C_Status advise(UnifiedAdvice advice,
+                                       UnifiedPlace by = UnifiedPlace::kDevice) const {
     return check(millpond_unified_advise(device().get(), data(), size(),
                                          static_cast<std::uint32_t>(advice),
                                          static_cast<std::uint32_t>(by)));
@@ -487,7 +517,7 @@ using DevicePtr = std::unique_ptr<T, DeviceDelete>;
 /// `count` elements on `device`, not initialised, usable from every stream at once. Throws
 /// MILLPOND_E_OUT_OF_MEMORY, also when the bytes overflow.
 template <typename T>
-DevicePtr<T[]> make_device_array(Device device, std::size_t count) {
+[[nodiscard]] DevicePtr<T[]> make_device_array(Device device, std::size_t count) {
   static_assert(std::is_trivially_destructible<T>::value, "no destructor is run on a device");
   void* block = nullptr;
   const std::size_t size_bytes = count > static_cast<std::size_t>(-1) / sizeof(T)
@@ -495,6 +525,19 @@ DevicePtr<T[]> make_device_array(Device device, std::size_t count) {
                                      : count * sizeof(T);
   check(millpond_alloc(device.get(), size_bytes, &block));
   return DevicePtr<T[]>(static_cast<T*>(block));
+}
+
+/// Bytes that are there for the block that starts at `block`: at least as many as were asked for.
+/// See millpond_get_usable_size. Throws MILLPOND_E_UNKNOWN_POINTER.
+inline std::size_t usable_size(const void* block) {
+  std::size_t out = 0;
+  check(millpond_get_usable_size(block, &out));
+  return out;
+}
+/// Frees a block without a stream, if it is one of `size_bytes`, as it was asked for: throws
+/// MILLPOND_E_WRONG_SIZE, and frees nothing, if it is not.
+MILLPOND_CPP_CHECKED inline C_Status free_sized(void* block, std::size_t size_bytes) {
+  return check(millpond_free_sized(block, size_bytes));
 }
 
 inline PoolView Device::default_pool() const {

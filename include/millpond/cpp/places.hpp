@@ -36,6 +36,7 @@ namespace detail {
 /// names.
 struct FoundPlace {
   char type[kTypeNameCapacity] = {};
+  std::size_t length = 0;  // of `type`
   std::int32_t ordinal = 0;
   std::atomic<millpond_device*> device{nullptr};  // another one after finalize()
   FoundPlace* next = nullptr;
@@ -46,7 +47,8 @@ inline std::atomic<FoundPlace*> found_places{nullptr};
 /// The entry of a place; nullptr if it was never found.
 inline FoundPlace* found_place(const std::string& type, std::int32_t ordinal) noexcept {
   FoundPlace* place = found_places.load(std::memory_order_acquire);
-  while (place != nullptr && (place->ordinal != ordinal || type != place->type)) {
+  while (place != nullptr && (place->ordinal != ordinal || place->length != type.size() ||
+                              std::memcmp(type.data(), place->type, place->length) != 0)) {
     place = place->next;
   }
   return place;
@@ -64,6 +66,7 @@ inline void note_place(FoundPlace* place, const std::string& type, std::int32_t 
   place = new (std::nothrow) FoundPlace();
   if (place == nullptr) return;
   std::memcpy(place->type, type.c_str(), type.size());
+  place->length = type.size();
   place->ordinal = ordinal;
   place->device.store(device, std::memory_order_relaxed);
   place->next = found_places.load(std::memory_order_relaxed);
@@ -88,7 +91,7 @@ class Place {
 
   /// Stores the device that it names in `*out`: the same one until that ends. Does not throw; the
   /// reason is the thread's last error.
-  C_Status find(Device* out) const noexcept {
+  MILLPOND_CPP_CHECKED C_Status find(Device* out) const noexcept {
     detail::FoundPlace* const place = detail::found_place(type_, ordinal_);
     if (place != nullptr) {
       millpond_device* const known = place->device.load(std::memory_order_acquire);
@@ -105,6 +108,11 @@ class Place {
     detail::note_place(place, type_, ordinal_, raw);
     *out = Device(raw);
     return C_SUCCESS;
+  }
+  /// The device that it named the last time, which may have ended; empty where it was never found.
+  Device known() const noexcept {
+    const detail::FoundPlace* const place = detail::found_place(type_, ordinal_);
+    return place == nullptr ? Device() : Device(place->device.load(std::memory_order_acquire));
   }
   /// The device that it names. Throws MILLPOND_E_UNKNOWN_DEVICE.
   Device device() const {
@@ -158,42 +166,61 @@ class CustomPlace : public Place {
 /// Memory by place. All functions may be called from any thread; sizes are bytes.
 namespace memory {
 
+namespace detail {
+
+/// Calls `call(device)` with the device of the place: with the one that it was the last time, and
+/// with the one that it is now where that has ended.
+template <typename Call>
+C_Status with_device(const Place& place, Call call) noexcept {
+  const Device known = place.known();
+  if (known) {
+    const C_Status status = call(known.get());
+    if (status == C_SUCCESS || millpond_last_error_code() != MILLPOND_E_NOT_INITIALIZED) {
+      return status;
+    }
+  }
+  Device now;
+  const C_Status status = place.find(&now);
+  return status == C_SUCCESS ? call(now.get()) : status;
+}
+inline C_Status allocate(const Place& place, std::size_t size_bytes, void** out) noexcept {
+  return with_device(
+      place, [=](millpond_device* device) { return millpond_alloc(device, size_bytes, out); });
+}
+inline C_Status free(const Place& place, void* block) noexcept {
+  if (block == nullptr) return C_SUCCESS;
+  return with_device(place,
+                     [=](millpond_device* device) { return millpond_device_free(device, block); });
+}
+
+}  // namespace detail
+
 /// Allocates `size_bytes` at `place`, aligned to the device's min chunk (512 bytes on the built-in
 /// ones), usable at once from every stream. Free it with Free() at the same place. 0 bytes give
 /// nullptr. Throws MILLPOND_E_OUT_OF_MEMORY, and MILLPOND_E_UNKNOWN_DEVICE if there is no such
 /// place.
-inline void* Alloc(const Place& place, std::size_t size_bytes) {
-  Device device;
+[[nodiscard]] inline void* Alloc(const Place& place, std::size_t size_bytes) {
   void* block = nullptr;
-  if (check(place.find(&device)) != C_SUCCESS) return nullptr;
-  check(millpond_alloc(device.get(), size_bytes, &block));
+  check(detail::allocate(place, size_bytes, &block));
   return block;
 }
 
 /// The same, but every failure returns nullptr; the thread's last error says why.
-inline void* Alloc(const Place& place, std::size_t size_bytes, const std::nothrow_t&) noexcept {
-  Device device;
+[[nodiscard]] inline void* Alloc(const Place& place, std::size_t size_bytes,
+                                 const std::nothrow_t&) noexcept {
   void* block = nullptr;
-  if (place.find(&device) != C_SUCCESS) return nullptr;
-  return millpond_alloc(device.get(), size_bytes, &block) == C_SUCCESS ? block : nullptr;
+  return detail::allocate(place, size_bytes, &block) == C_SUCCESS ? block : nullptr;
 }
 
 /// Frees a block of `place`; it is reused when all work queued so far is done. nullptr is a no-op
 /// at any place. Throws MILLPOND_E_UNKNOWN_POINTER if no live block of that place starts there
 /// (nothing is freed then), MILLPOND_E_DOUBLE_FREE if a second free is recognised.
-inline void Free(const Place& place, void* block) {
-  Device device;
-  if (block != nullptr && check(place.find(&device)) == C_SUCCESS) {
-    check(millpond_device_free(device.get(), block));
-  }
-}
+inline void Free(const Place& place, void* block) { check(detail::free(place, block)); }
 
 /// The same, with the status instead of an exception.
-inline C_Status Free(const Place& place, void* block, const std::nothrow_t&) noexcept {
-  if (block == nullptr) return C_SUCCESS;
-  Device device;
-  const C_Status status = place.find(&device);
-  return status == C_SUCCESS ? millpond_device_free(device.get(), block) : status;
+MILLPOND_CPP_CHECKED inline C_Status Free(const Place& place, void* block,
+                                          const std::nothrow_t&) noexcept {
+  return detail::free(place, block);
 }
 
 /// Bytes in live blocks at `place`, after rounding, of all pools together. Throws
@@ -245,8 +272,8 @@ inline C_Status copy_through_host(Device to, void* dst, Device from, const void*
 /// Copies `size_bytes` between any two places and returns when they have arrived. At CPUPlace any
 /// host pointer will do; elsewhere the range must lie inside one live block of that place
 /// (MILLPOND_E_OUT_OF_RANGE, MILLPOND_E_UNKNOWN_POINTER). 0 bytes copy nothing.
-inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, const void* src,
-                     std::size_t size_bytes) {
+MILLPOND_CPP_CHECKED inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place,
+                                          const void* src, std::size_t size_bytes) {
   if (size_bytes == 0) return C_SUCCESS;
   Device to, from;
   const C_Status status = detail::find_ends(dst_place, dst, &to, src_place, src, &from);
@@ -271,8 +298,9 @@ inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, 
 /// except that a pageable host source has been read on return. Throws as the blocking Copy(), and
 /// MILLPOND_E_UNSUPPORTED between the CPU and itself and between types of device, where no stream
 /// orders both ends; MILLPOND_E_UNKNOWN_STREAM if the stream belongs to another device.
-inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place, const void* src,
-                     std::size_t size_bytes, StreamView stream) {
+MILLPOND_CPP_CHECKED inline C_Status Copy(const Place& dst_place, void* dst, const Place& src_place,
+                                          const void* src, std::size_t size_bytes,
+                                          StreamView stream) {
   if (size_bytes == 0) return C_SUCCESS;
   Device to, from;
   const C_Status status = detail::find_ends(dst_place, dst, &to, src_place, src, &from);

@@ -14,9 +14,9 @@ namespace millpond {
 inline namespace MILLPOND_CPP_ABI {
 
 /// While it lives, requests of its thread to the default pool of the pool's device are served from
-/// the pool: Device::allocate(), memory::Alloc(), MemoryResource, and allocations on the default
-/// pool. Scopes nest. A scope must end on its thread, the innermost first, as a local variable
-/// does.
+/// the pool: Device::allocate(), memory::Alloc(), MemoryResource above 512 bytes, and allocations
+/// on the default pool. Scopes nest. A scope must end on its thread, the innermost first, as a
+/// local variable does.
 class [[nodiscard]] PoolScope {
  public:
   /// Throws MILLPOND_E_INVALID_ARGUMENT for a pool that does not exist.
@@ -80,15 +80,15 @@ class [[nodiscard]] Capture {
     return check(millpond_capture_add_stream(raw_, stream.get()));
   }
   /// The driver has stopped recording: the streams are ordinary ones again. The memory stays.
-  C_Status end() const { return check(millpond_capture_end(raw_)); }
+  MILLPOND_CPP_CHECKED C_Status end() const { return check(millpond_capture_end(raw_)); }
   /// Releases it now; otherwise the destructor does.
-  C_Status release() {
+  MILLPOND_CPP_CHECKED C_Status release() {
     const C_Status status = check(millpond_capture_release(raw_));
     if (status == C_SUCCESS) raw_ = nullptr;
     return status;
   }
   /// Releases it now, without waiting for a replay that still runs.
-  C_Status release_async() {
+  MILLPOND_CPP_CHECKED C_Status release_async() {
     const C_Status status = check(millpond_capture_release_async(raw_));
     if (status == C_SUCCESS) raw_ = nullptr;
     return status;
@@ -141,7 +141,7 @@ class [[nodiscard]] Checkpoint {
   /// that were freed or made live. Throws MILLPOND_E_NOT_PERMITTED if memory of them is gone; then
   /// nothing has changed. Throws std::bad_alloc if there is no room in `*changed`: then all of it
   /// is done, and some of it is not told.
-  C_Status restore(std::vector<RestoredBlock>* changed = nullptr) const {
+  MILLPOND_CPP_CHECKED C_Status restore(std::vector<RestoredBlock>* changed = nullptr) const {
     Told told{changed, false};
     const C_Status status = check(
         millpond_pool_restore(pool_.get(), raw_, changed != nullptr ? &tell : nullptr, &told));

@@ -122,8 +122,8 @@ class StreamResource {
 
   /// A block that work queued on `stream` from now on may use.
   template <typename S, std::enable_if_t<detail::is_stream<S>::value, int> = 0>
-  void* allocate(const S& stream, std::size_t size_bytes,
-                 std::size_t alignment = kDefaultAlignment) const {
+  [[nodiscard]] void* allocate(const S& stream, std::size_t size_bytes,
+                               std::size_t alignment = kDefaultAlignment) const {
     return take(detail::stream_handle(stream), size_bytes, alignment);
   }
   /// Frees it in the stream's order. Size and alignment must be those of the allocation.
@@ -134,7 +134,8 @@ class StreamResource {
   }
   /// A block without a stream, which every stream and (if it can access it) the host may use at
   /// once.
-  void* allocate_sync(std::size_t size_bytes, std::size_t alignment = kDefaultAlignment) const {
+  [[nodiscard]] void* allocate_sync(std::size_t size_bytes,
+                                    std::size_t alignment = kDefaultAlignment) const {
     if (size_bytes == 0) return nullptr;
     return detail::allocate_unordered(pool_.get(), size_bytes, alignment);
   }
@@ -145,7 +146,8 @@ class StreamResource {
   }
 
   /// The names that libcu++ 2 has for the same four calls.
-  void* allocate(std::size_t size_bytes, std::size_t alignment = kDefaultAlignment) const {
+  [[nodiscard]] void* allocate(std::size_t size_bytes,
+                               std::size_t alignment = kDefaultAlignment) const {
     return allocate_sync(size_bytes, alignment);
   }
   /// As deallocate_sync().
@@ -155,12 +157,13 @@ class StreamResource {
   }
   /// As allocate(stream, size_bytes, alignment).
   template <typename S, std::enable_if_t<detail::is_stream<S>::value, int> = 0>
-  void* allocate_async(std::size_t size_bytes, std::size_t alignment, const S& stream) const {
+  [[nodiscard]] void* allocate_async(std::size_t size_bytes, std::size_t alignment,
+                                     const S& stream) const {
     return take(detail::stream_handle(stream), size_bytes, alignment);
   }
   /// The same at the default alignment.
   template <typename S, std::enable_if_t<detail::is_stream<S>::value, int> = 0>
-  void* allocate_async(std::size_t size_bytes, const S& stream) const {
+  [[nodiscard]] void* allocate_async(std::size_t size_bytes, const S& stream) const {
     return take(detail::stream_handle(stream), size_bytes, kDefaultAlignment);
   }
   /// As deallocate(stream, address, size_bytes, alignment).
@@ -193,8 +196,11 @@ class StreamResource {
     const auto on_stream = [&](std::size_t bytes, void** out) {
       return millpond_pool_alloc(pool_.get(), bytes, stream, out);
     };
+    const auto aligned = [&](std::size_t bytes, std::size_t at, void** out) {
+      return millpond_pool_alloc_aligned(pool_.get(), bytes, at, stream, out);
+    };
     const auto back = [&](void* block) { return millpond_pool_free(pool_.get(), block, stream); };
-    return detail::allocate_aligned(size_bytes, alignment, on_stream, back);
+    return detail::allocate_aligned(size_bytes, alignment, on_stream, aligned, back);
   }
   void give(C_Stream stream, void* address, std::size_t alignment) const noexcept {
     if (address == nullptr) return;

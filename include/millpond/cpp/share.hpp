@@ -154,7 +154,7 @@ class [[nodiscard]] Import {
   /// Whether something is open.
   explicit operator bool() const noexcept { return data_ != nullptr; }
   /// Ends it now; otherwise the destructor does.
-  C_Status close() {
+  MILLPOND_CPP_CHECKED C_Status close() {
     const C_Status status = check(millpond_import_close(data_));
     if (status == C_SUCCESS) data_ = nullptr;
     return status;
@@ -187,7 +187,7 @@ inline bool can_access_peer(Device owner, Device peer) {
 
 /// Gives work on `peer` access to the pooled memory of `owner` from now on. Throws
 /// MILLPOND_E_UNSUPPORTED if that is impossible.
-inline C_Status enable_peer_access(Device owner, Device peer) {
+MILLPOND_CPP_CHECKED inline C_Status enable_peer_access(Device owner, Device peer) {
   return check(millpond_device_enable_peer_access(owner.get(), peer.get()));
 }
 

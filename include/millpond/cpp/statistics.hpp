@@ -49,6 +49,20 @@ inline std::vector<millpond_stream_stats> list_stream_stats(const millpond_devic
 }
 }  // namespace detail
 
+/// The name of number `index` of millpond_memory_stats; nullptr past the last.
+inline const char* statistic_name(std::size_t index) noexcept {
+  return millpond_memory_stats_name(index);
+}
+/// The same of millpond_host_memory_stats.
+inline const char* host_statistic_name(std::size_t index) noexcept {
+  return millpond_host_memory_stats_name(index);
+}
+/// The name of a MILLPOND_LATENCY_* number; nullptr for another.
+inline const char* latency_name(std::uint32_t what) noexcept { return millpond_latency_name(what); }
+/// Where the buckets of millpond_latency begin. [ns]
+inline std::uint64_t latency_bucket_start(std::size_t index) noexcept {
+  return millpond_latency_bucket_start(index);
+}
 /// The number of that name, such as "allocated_bytes.all.peak". Throws MILLPOND_E_INVALID_ARGUMENT
 /// for a name that there is not.
 inline std::uint64_t statistic(const millpond_memory_stats& stats, const char* name) {

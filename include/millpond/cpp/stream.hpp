@@ -67,8 +67,17 @@ class [[nodiscard]] Event {
     check(millpond_event_get_elapsed(device_.get(), start.raw_, raw_, &out));
     return out;
   }
+  /// Whether a freed block still waits for what it recorded (record_end): it must not be recorded
+  /// again until then.
+  bool is_held() const {
+    bool out = false;
+    check(millpond_event_is_held(device_.get(), raw_, &out));
+    return out;
+  }
   /// Waits, on the calling thread, until what it recorded is done.
-  C_Status synchronize() const { return check(millpond_event_synchronize(device_.get(), raw_)); }
+  MILLPOND_CPP_CHECKED C_Status synchronize() const {
+    return check(millpond_event_synchronize(device_.get(), raw_));
+  }
 
  private:
   Device device_;
@@ -89,7 +98,9 @@ class StreamView {
   constexpr Device device() const noexcept { return device_; }
 
   /// Must be called before a stream that was created elsewhere, and used here, is destroyed there.
-  C_Status forget() const { return check(millpond_stream_forget(device_.get(), raw_)); }
+  MILLPOND_CPP_CHECKED C_Status forget() const {
+    return check(millpond_stream_forget(device_.get(), raw_));
+  }
 
   /// Whether all work queued so far is done.
   bool done() const {
@@ -98,36 +109,41 @@ class StreamView {
     return out;
   }
   /// Waits, on the calling thread, until all work queued so far is done.
-  C_Status synchronize() const { return check(millpond_stream_synchronize(device_.get(), raw_)); }
+  MILLPOND_CPP_CHECKED C_Status synchronize() const {
+    return check(millpond_stream_synchronize(device_.get(), raw_));
+  }
   /// Makes `event` stand for everything queued here so far.
-  C_Status record(const Event& event) const {
+  MILLPOND_CPP_CHECKED C_Status record(const Event& event) const {
     return check(millpond_event_record(device_.get(), raw_, event.get()));
   }
   /// Makes work queued here from now on wait for what `event` has recorded; the caller does not
   /// wait.
-  C_Status wait(const Event& event) const {
+  MILLPOND_CPP_CHECKED C_Status wait(const Event& event) const {
     return check(millpond_stream_wait_event(device_.get(), raw_, event.get()));
   }
   /// Queues a copy. Each end on the device must lie inside one live block. Host memory must stay
   /// valid until the copy is done, except that a pageable source has been read on return.
-  C_Status copy(CopyKind kind, void* dst, const void* src, std::size_t size_bytes) const {
+  MILLPOND_CPP_CHECKED C_Status copy(CopyKind kind, void* dst, const void* src,
+                                     std::size_t size_bytes) const {
     return check(millpond_copy_async(device_.get(), raw_, static_cast<std::uint32_t>(kind), dst,
                                      src, size_bytes));
   }
   /// Queues a copy from this stream's device into a block of `dst_device`, of the same type.
-  C_Status copy_to(Device dst_device, void* dst, const void* src, std::size_t size_bytes) const {
+  MILLPOND_CPP_CHECKED C_Status copy_to(Device dst_device, void* dst, const void* src,
+                                        std::size_t size_bytes) const {
     return check(
         millpond_copy_peer_async(dst_device.get(), dst, device_.get(), raw_, src, size_bytes));
   }
   /// Queues a fill with one byte.
-  C_Status memset(void* dst, std::uint8_t value, std::size_t size_bytes) const {
+  MILLPOND_CPP_CHECKED C_Status memset(void* dst, std::uint8_t value,
+                                       std::size_t size_bytes) const {
     return check(millpond_memset_async(device_.get(), raw_, dst, value, size_bytes));
   }
   /// Runs `function` once, on a thread of the device, when the stream reaches it; its argument is
   /// the stream's status. It must not call anything that waits (MILLPOND_E_NOT_PERMITTED). An
   /// exception that leaves it is dropped: nobody is there to catch it. If it cannot be queued,
   /// throws, and does not run or keep `function`.
-  C_Status add_callback(std::function<void(C_Status)> function) const {
+  MILLPOND_CPP_CHECKED C_Status add_callback(std::function<void(C_Status)> function) const {
     using Function = std::function<void(C_Status)>;
     std::unique_ptr<Function> owned(new (std::nothrow) Function(std::move(function)));
     if (!owned || !*owned) {
@@ -157,10 +173,10 @@ class StreamView {
 /// A stream that this object owns. Moves, does not copy; a copy of its StreamView part is a view.
 class [[nodiscard]] Stream : public StreamView {
  public:
-  /// The empty handle; as a view it names the default stream of no device.
-  Stream() noexcept = default;
-  /// A new stream. Throws if the device refuses; without exceptions the handle is then false, and
-  /// every call that gets it fails with MILLPOND_E_UNKNOWN_STREAM: it is not the default stream.
+  /// The empty handle. It is not the default stream, which StreamView() is: every call that gets
+  /// it fails with MILLPOND_E_UNKNOWN_STREAM (or, where it names the device, INVALID_ARGUMENT).
+  Stream() noexcept : StreamView(Device(), none()) {}
+  /// A new stream. Throws if the device refuses; without exceptions the handle is then empty.
   explicit Stream(Device on) : StreamView(on, none()) {
     C_Stream made = nullptr;
     if (check(millpond_stream_create(on.get(), &made)) == C_SUCCESS) raw_ = made;
@@ -173,14 +189,14 @@ class [[nodiscard]] Stream : public StreamView {
     if (check(done) == C_SUCCESS) raw_ = made;
   }
   /// Takes the stream over; `other` is left empty.
-  Stream(Stream&& other) noexcept : StreamView(other) {
-    static_cast<StreamView&>(other) = StreamView();
-  }
+  Stream(Stream&& other) noexcept
+      : StreamView(std::exchange(static_cast<StreamView&>(other), StreamView(Device(), none()))) {}
   /// Ends its own stream, then takes the other's over.
   Stream& operator=(Stream&& other) noexcept {
     if (this == &other) return *this;
     Stream old(std::move(*this));
-    static_cast<StreamView&>(*this) = std::exchange(static_cast<StreamView&>(other), StreamView());
+    static_cast<StreamView&>(*this) =
+        std::exchange(static_cast<StreamView&>(other), StreamView(Device(), none()));
     return *this;
   }
   Stream(const Stream&) = delete;
@@ -190,7 +206,7 @@ class [[nodiscard]] Stream : public StreamView {
     if (*this) (void)millpond_stream_destroy(device_.get(), raw_);
   }
   /// Whether there is a stream behind this handle.
-  explicit operator bool() const noexcept { return raw_ != nullptr && raw_ != none(); }
+  explicit operator bool() const noexcept { return raw_ != none(); }
 
  private:
   /// A value that no device accepts as a stream.

@@ -56,11 +56,22 @@ impl Ending {
 /// How many streams may end before their fences are checked again.
 const ENDED: usize = 32;
 
+#[cold]
+fn no_stream<T>(id: u64) -> Result<T> {
+    if id == EVERY {
+        fail!(
+            Code::UnknownStream,
+            "the stream is an empty one: never made, moved from, or it could not be made"
+        );
+    }
+    fail!(Code::UnknownStream, "stream {id:#x} is not a stream of this device")
+}
+
 impl Order {
     /// Fails if `id` is no stream, or does not order memory here.
     pub(crate) fn check_own(&self, id: u64) -> Result<()> {
         if Self::is_word(id) || id == EVERY {
-            fail!(Code::UnknownStream, "stream {id:#x} is not a stream of this device");
+            return no_stream(id);
         }
         if !self.backing().owns(id)? {
             fail!(
@@ -74,7 +85,7 @@ impl Order {
     /// A stream that uses memory of this device, whether its own or not.
     pub(crate) fn user(&self, id: u64) -> Result<Arc<Stream>> {
         if Self::is_word(id) || id == EVERY {
-            fail!(Code::UnknownStream, "stream {id:#x} is not a stream of this device");
+            return no_stream(id);
         }
         if self.backing().owns(id)? {
             return Ok(self.stream(self.ordered(id)));

@@ -7,7 +7,7 @@ use super::versions;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::device::{
-    Advice, Caps, CopyKind, Device, HostWish, MemoryInfo, Peers, Sizes, StreamId, Streams, Unified,
+    Advice, Caps, CopyKind, Device, GRANULE, HostWish, MemoryInfo, Peers, Sizes, StreamId, Streams, Unified,
     UnifiedPlace, Versions, as_ptr,
 };
 use crate::fail;
@@ -24,8 +24,10 @@ const MIN_CHUNK_DEFAULT: u64 = 256;
 /// The max alloc size of a plugin that tells neither it nor its free memory (bytes): more than devices have
 /// today, but not so much that the pool must keep its books more coarsely.
 const MAX_ALLOC_UNKNOWN: u64 = 768 << 30;
-/// The chunk sizes of such a plugin (bytes): its memory cannot be taken in one piece.
-const CHUNK_UNKNOWN: u64 = 64 << 20;
+/// The init and the realloc size of a plugin that does not say (bytes), and the part of its memory that they take at
+/// most: a small request leaves the rest of the device to others.
+const SEGMENT_DEFAULT: u64 = 64 << 20;
+const SEGMENT_PART: u64 = 16;
 /// A min chunk beyond this is a mistake (bytes).
 const MIN_CHUNK_MOST: u64 = 1 << 40;
 /// A padding beyond this is one, too (bytes).
@@ -59,6 +61,8 @@ pub(super) struct ForeignDevice {
     alive: Arc<AtomicBool>,
     traits: Caps,
     sizes: Sizes,
+    /// Whether the plugin leaves the size of later segments to us.
+    growing: bool,
     /// The plugin's own min chunk, of which `sizes.min_chunk` is the next power of two (bytes).
     unit: u64,
     versions: Versions,
@@ -98,6 +102,7 @@ impl ForeignDevice {
             alive,
             traits,
             sizes: Sizes { min_chunk: 1, max_chunk: 1, max_alloc: 1, padding: 0, init_alloc: 1, realloc: 1 },
+            growing: false,
             unit: 1,
             versions: Versions::default(),
             given: Pieces::default(),
@@ -107,7 +112,7 @@ impl ForeignDevice {
         };
         call!(device, init_device()).transpose()?;
         device.versions = versions::query(&device.plugin, device.id());
-        (device.sizes, device.unit) = device.ask_sizes().inspect_err(|_| {
+        (device.sizes, device.unit, device.growing) = device.ask_sizes().inspect_err(|_| {
             let _ = device.end(); // as if it had never begun
         })?;
         Ok(device)
@@ -162,8 +167,8 @@ impl ForeignDevice {
         Ok((value != 0).then_some(value as u64))
     }
 
-    /// The sizes with their defaults, and the plugin's own min chunk.
-    fn ask_sizes(&self) -> Result<(Sizes, u64)> {
+    /// The sizes with their defaults, the plugin's own min chunk, and whether segments may grow.
+    fn ask_sizes(&self) -> Result<(Sizes, u64, bool)> {
         let table = &self.plugin.table;
         let unit =
             self.ask("device_min_chunk_size", table.device_min_chunk_size)?.unwrap_or(MIN_CHUNK_DEFAULT);
@@ -174,14 +179,11 @@ impl ForeignDevice {
                 self.plugin.name()
             );
         };
-        let free = match table.device_memory_stats {
-            Some(_) => Some(self.memory_info()?.free),
-            None => None,
-        };
-        let max_alloc =
-            self.ask("device_max_alloc_size", table.device_max_alloc_size)?.or(free.filter(|&f| f > 0));
-        let chunk_default = max_alloc.unwrap_or(CHUNK_UNKNOWN);
-        let max_alloc = max_alloc.unwrap_or(MAX_ALLOC_UNKNOWN);
+        let free = self.memory_info()?.known().map(|m| m.free);
+        let told = self.ask("device_max_alloc_size", table.device_max_alloc_size)?;
+        let max_alloc = told.or(free.filter(|&f| f > 0)).unwrap_or(MAX_ALLOC_UNKNOWN);
+        let part = (max_alloc / SEGMENT_PART / GRANULE * GRANULE).max(GRANULE);
+        let segment = SEGMENT_DEFAULT.min(part);
         let padding = self.ask("device_extra_padding_size", table.device_extra_padding_size)?.unwrap_or(0);
         if padding > PADDING_MOST {
             fail!(
@@ -191,18 +193,16 @@ impl ForeignDevice {
             );
         }
         let chunk = |asked: Option<u64>, otherwise: u64| asked.unwrap_or(otherwise).min(max_alloc);
+        let realloc = self.ask("device_realloc_size", table.device_realloc_size)?;
         let sizes = Sizes {
             min_chunk,
             max_chunk: chunk(self.ask("device_max_chunk_size", table.device_max_chunk_size)?, max_alloc),
             max_alloc,
             padding,
-            init_alloc: chunk(
-                self.ask("device_init_alloc_size", table.device_init_alloc_size)?,
-                chunk_default,
-            ),
-            realloc: chunk(self.ask("device_realloc_size", table.device_realloc_size)?, chunk_default),
+            init_alloc: chunk(self.ask("device_init_alloc_size", table.device_init_alloc_size)?, segment),
+            realloc: chunk(realloc, segment),
         };
-        Ok((sizes, unit))
+        Ok((sizes, unit, realloc.is_none()))
     }
 
     /// What the plugin is asked for when the library wants `bytes`: a multiple of its own min chunk.
@@ -348,6 +348,10 @@ impl Device for ForeignDevice {
         self.sizes
     }
 
+    fn segments_grow(&self) -> bool {
+        self.growing
+    }
+
     fn memory_info(&self) -> Result<MemoryInfo> {
         let (mut total, mut free) = (0usize, 0usize);
         match call!(self, device_memory_stats(&mut total, &mut free)) {
@@ -355,8 +359,7 @@ impl Device for ForeignDevice {
                 result?;
                 Ok(MemoryInfo { total: total as u64, free: free as u64 })
             }
-            // Unknown: what the library may take at most stands for both.
-            None => Ok(MemoryInfo { total: self.sizes.max_alloc, free: self.sizes.max_alloc }),
+            None => Ok(MemoryInfo::UNKNOWN),
         }
     }
 

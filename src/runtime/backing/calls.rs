@@ -1,7 +1,7 @@
 //! Calls to a device: how often it was called, how long that took, and what it must be able to do first.
 
 use crate::base::error::{Code, Error, Result};
-use crate::device::{Device, ExternalStreams, Mapping};
+use crate::device::{Device, ExternalStreams, Mapping, MemoryInfo};
 use crate::fail;
 use crate::runtime::latency::{Latencies, Latency};
 use crate::runtime::observe::Observers;
@@ -20,13 +20,13 @@ pub(crate) struct Calls {
 
 /// `OutOfMemory` if the device reports fewer free bytes, or would have less than the headroom left.
 pub(crate) fn check_free(device: &dyn Device, bytes: u64, headroom: u64) -> Result<()> {
-    match device.memory_info() {
-        Ok(m) if headroom > 0 && m.free < bytes.saturating_add(headroom) => fail!(
+    match device.memory_info().map(MemoryInfo::known) {
+        Ok(Some(m)) if headroom > 0 && m.free < bytes.saturating_add(headroom) => fail!(
             Code::OutOfMemory,
             "the device has {} bytes free, {bytes} are needed, and {headroom} are left to others (headroom_mb)",
             m.free
         ),
-        Ok(m) if m.free < bytes => fail!(
+        Ok(Some(m)) if m.free < bytes => fail!(
             Code::OutOfMemory,
             "the device has {} bytes free, {bytes} are needed (throw_on_cudamalloc_oom)",
             m.free

@@ -6,9 +6,10 @@ use crate::base::error::Result;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Supply {
-    /// [B] that the device says it has left, without what is left to others.
-    pub(crate) fn memory_free(&self) -> Result<u64> {
-        Ok(self.call()?.device.memory_info()?.free.saturating_sub(self.headroom.load(Relaxed)))
+    /// [B] that the device says it has left, without what is left to others; `None` if it does not say.
+    pub(crate) fn memory_free(&self) -> Result<Option<u64>> {
+        let told = self.call()?.device.memory_info()?.known();
+        Ok(told.map(|m| m.free.saturating_sub(self.headroom.load(Relaxed))))
     }
 
     /// Sets how many bytes of the device are left to others.

@@ -1,8 +1,9 @@
 //! What becomes of a request that found no memory: its report, the callbacks that may free some, and the count.
 
 use super::state::{How, Memory};
-use crate::base::error::{Error, Result};
-use crate::core::OomReport;
+use crate::base::error::{Code, Error, Result};
+use crate::core::{OomReport, PoolId};
+use crate::fail;
 use crate::runtime::explain::{Asked, ask_device};
 use crate::runtime::rescue::OomHandler;
 use std::sync::Arc;
@@ -55,7 +56,22 @@ impl Memory {
         handler: impl Fn(&OomReport) -> bool + Send + Sync + 'static,
     ) -> Result<u64> {
         let handler: Arc<OomHandler> = Arc::new(handler);
-        self.rescue.add(handler)
+        self.rescue.add(None, handler)
+    }
+
+    /// The same for requests that this pool should have served only. It ends with the pool.
+    pub fn add_pool_oom_handler(
+        &self,
+        pool: PoolId,
+        handler: impl Fn(&OomReport) -> bool + Send + Sync + 'static,
+    ) -> Result<u64> {
+        let handler: Arc<OomHandler> = Arc::new(handler);
+        let id = self.rescue.add(Some(pool), handler)?;
+        if !self.has_pool(pool) {
+            self.rescue.end_pool(pool);
+            fail!(Code::InvalidArgument, "the pool was destroyed");
+        }
+        Ok(id)
     }
 
     /// Removes a callback; waits for threads that are in it, except where it is called from within an out-of-memory

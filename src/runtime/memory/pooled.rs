@@ -87,7 +87,8 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
     }
     if let Some(mapping) = device.mapping().filter(|_| expandable) {
         // Whole granules only; what the device has beyond the last one cannot be mapped.
-        config.max_alloc = config.max_alloc.min(device.memory_info()?.total) / GRANULE * GRANULE;
+        let total = device.memory_info()?.known().map_or(u64::MAX, |m| m.total);
+        config.max_alloc = config.max_alloc.min(total) / GRANULE * GRANULE;
         config.numbers = mapping.numbers();
         config.most_pieces = mapping.most_mappings();
         (config.tie, config.tie_growth) = mapping.tie();

@@ -6,7 +6,7 @@ use crate::base::clock;
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::system::Mutex;
 use crate::core::Tuning;
-use crate::device::{Device, Sharing};
+use crate::device::{Device, MemoryInfo, Sharing};
 use crate::runtime::deferred::DeferredFrees;
 use crate::runtime::hooks::Hooks;
 use crate::runtime::lock;
@@ -61,7 +61,8 @@ impl Memory {
             options.settle(Key::Backend, Value::Backend(Backend::None));
         }
         // For a device that does not report its memory, the maximum that it would give.
-        let total = device.memory_info().map_or(device.sizes().max_alloc, |m| m.total);
+        let told = device.memory_info().ok().and_then(MemoryInfo::known);
+        let total = told.map_or(device.sizes().max_alloc, |m| m.total);
         let settings = Settings { total, requested: Mutex::new(Requested { options, limit: 0 }) };
         let memory = Memory {
             how,

@@ -59,7 +59,7 @@ impl Memory {
         let how = self.open()?;
         self.free_deferred();
         // A device that cannot tell has what the limits say.
-        let free = || self.supply().memory_free().unwrap_or(u64::MAX);
+        let free = || self.supply().memory_free().ok().flatten().unwrap_or(u64::MAX);
         match how {
             How::Pooled(p) => {
                 let mut m = p.pond.statistics().full(pool, free())?;

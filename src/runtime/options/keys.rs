@@ -30,10 +30,12 @@ pub(crate) enum Key {
     Scatter,
     PeerAccess,
     EmptyCacheFloorMb,
+    PinnedLimitMb,
+    PinnedNumaNode,
 }
 
 /// The number of keys.
-pub(super) const COUNT: usize = 24;
+pub(super) const COUNT: usize = 26;
 
 /// Which values a key takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +50,8 @@ pub(super) enum Kind {
     Mib { least: u64, word: bool },
     /// Whole MiB from `least` on, or `default`.
     Segment { least: u64 },
+    /// The number of a NUMA node, or `default`.
+    Node,
     /// `on` or `off`.
     OnOff,
     /// A number from 0 to 1; with `open`, 1 is not allowed, and 0 means off.
@@ -137,6 +141,8 @@ pub(super) const KEYS: [Info; COUNT] = [
     info(Key::Scatter, "scatter", Kind::OnOff, Value::OnOff(true)),
     info(Key::PeerAccess, "peer_access", Kind::OnOff, Value::OnOff(true)),
     info(Key::EmptyCacheFloorMb, "empty_cache_floor_mb", Kind::Segment { least: 0 }, Value::Segment(None)),
+    info(Key::PinnedLimitMb, "pinned_limit_mb", Kind::Mib { least: 0, word: true }, Value::Mib(None)),
+    info(Key::PinnedNumaNode, "pinned_numa_node", Kind::Node, Value::Node(None)),
 ];
 
 // The number of a key is its index.

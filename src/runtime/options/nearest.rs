@@ -21,11 +21,17 @@ fn distance(a: &str, b: &str) -> usize {
     last[b.len()]
 }
 
-/// The word that is nearest to `wrong`; the first of equals.
+/// Letters that a part of a word must have to say which one is meant.
+const LEAST_PART: usize = 4;
+
+/// The word that is nearest to `wrong`; the first of equals. A word that begins with it, or has it inside, is nearer than any
+/// other: names are cut short more often than they are mistyped.
 pub(super) fn nearest<'a>(wrong: &str, words: impl Iterator<Item = &'a str>) -> &'a str {
     // Long texts are cut: the first letters show what was meant, and the search stays short.
     let wrong: String = wrong.chars().take(64).collect();
-    words.min_by_key(|w| distance(&wrong, w)).unwrap_or("")
+    let cut = wrong.to_lowercase();
+    let part = |w: &str| cut.len() < LEAST_PART || !w.to_lowercase().contains(&cut);
+    words.min_by_key(|w| (part(w), distance(&wrong, w))).unwrap_or("")
 }
 
 #[cfg(test)]
@@ -38,6 +44,10 @@ mod tests {
         let words = ["native", "cudaMallocAsync", "none"];
         assert_eq!(nearest("natvie", words.into_iter()), "native");
         assert_eq!(nearest("cudamallocasync", words.into_iter()), "cudaMallocAsync");
+        let keys = ["backend", "max_split_size_mb", "pinned_max_cached_size_mb", "headroom_mb"];
+        assert_eq!(nearest("max_split", keys.into_iter()), "max_split_size_mb");
+        assert_eq!(nearest("max_cached_size_mb", keys.into_iter()), "pinned_max_cached_size_mb");
+        assert_eq!(nearest("hedroom_mb", keys.into_iter()), "headroom_mb");
         assert_eq!(nearest("", std::iter::empty()), "");
         nearest(&"x".repeat(1 << 20), words.into_iter());
     }

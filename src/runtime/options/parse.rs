@@ -8,6 +8,8 @@ use crate::base::error::{Code, Error, Result};
 
 /// [threads] the maximum, as in PyTorch.
 const MOST_THREADS: u64 = 128;
+/// The highest number that a NUMA node may have; what is not there is as if none were named.
+const MOST_NODES: u64 = 1023;
 
 /// How unknown keys are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +172,12 @@ fn value_of(key: Key, value: Part<'_>, source: &str) -> Result<Value> {
                 },
             }
         }
+        Kind::Node if text == "default" => Ok(Value::Node(None)),
+        Kind::Node => match mib(text) {
+            Some(n) if n <= MOST_NODES => Ok(Value::Node(Some(n as u32))),
+            Some(_) => wrong("the number of a NUMA node or default", &MOST_NODES),
+            None => wrong("the number of a NUMA node or default", &"default"),
+        },
         Kind::Threads => match mib(text) {
             Some(n) if n.is_power_of_two() && n <= MOST_THREADS => Ok(Value::Count(n as u32)),
             n => {

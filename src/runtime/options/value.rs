@@ -109,6 +109,8 @@ pub(crate) enum Value {
     Segment(Option<u64>),
     /// How blocks are exported.
     ExportHandle(ExportHandle),
+    /// A NUMA node, or the word for the device's own.
+    Node(Option<u32>),
 }
 
 impl fmt::Display for Value {
@@ -126,7 +128,8 @@ impl fmt::Display for Value {
             Value::OnOff(on) => f.write_str(if *on { "on" } else { "off" }),
             Value::Mib(Some(n)) | Value::Segment(Some(n)) => write!(f, "{n}"),
             Value::Mib(None) => f.write_str("unlimited"),
-            Value::Segment(None) => f.write_str("default"),
+            Value::Segment(None) | Value::Node(None) => f.write_str("default"),
+            Value::Node(Some(n)) => write!(f, "{n}"),
             Value::Fraction(x) => write!(f, "{x}"),
             Value::Count(n) => write!(f, "{n}"),
             Value::Divisions(d) => write!(f, "{d}"),

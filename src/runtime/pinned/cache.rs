@@ -99,6 +99,8 @@ pub(super) struct State {
     /// How often memory has become free, or the device's.
     pub returns: u64,
     pub stats: HostStats,
+    /// \[B\] that threads are taking from the device now.
+    pub taking: u64,
     pub observers: Arc<Observers>,
     pub more: More,
     /// The statistics in full at the last reset of what is accumulated.

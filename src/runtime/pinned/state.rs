@@ -37,6 +37,8 @@ pub(crate) struct HostCache {
     pub(super) exact_above: AtomicU64, // [B]
     pub(super) register: AtomicBool,
     pub(super) threads: AtomicU64,
+    pub(super) most: AtomicU64, // [B]
+    pub(super) node: AtomicU64, // a NUMA node; `u64::MAX`: the device's own
 }
 
 impl HostCache {
@@ -50,6 +52,12 @@ impl HostCache {
             _ => 1,
         };
         self.threads.store(threads, Relaxed);
+        self.most.store(o.bytes(Key::PinnedLimitMb).unwrap_or(u64::MAX), Relaxed);
+        let node = match o.get(Key::PinnedNumaNode) {
+            Value::Node(Some(n)) => u64::from(n),
+            _ => u64::MAX,
+        };
+        self.node.store(node, Relaxed);
     }
 
     /// Who is told of what happens, from now on.

@@ -135,7 +135,7 @@ impl DeviceState {
             type_name: self.type_name().to_owned(),
             ordinal: self.ordinal(),
             time_us,
-            memory: self.device().memory_info().ok(),
+            memory: self.device().memory_info().ok().and_then(MemoryInfo::known),
             settings: torch::Settings::of(&options),
             options: options.pairs().collect(),
             pinned: self.host_stats()?,

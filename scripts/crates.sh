@@ -1,0 +1,44 @@
+#!/bin/sh
+# What a registry of crates would get: packs the library and the command as `cargo publish` does, builds both from what was
+# packed alone, and the library's documentation from there as docs.rs does (without a network, with every warning an error).
+#
+#   scripts/crates.sh [--list]     --list: says what is in the packages, and builds nothing
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/setup.sh
+need_rust
+
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+if [ "${1:-}" = --list ]; then
+  for crate in millpond millpond-cli; do
+    echo "$crate:"
+    cargo package --locked --allow-dirty --list -p "$crate"
+  done
+  exit
+fi
+
+# The command needs a library of the same version, which no registry has yet: packed together, it gets this one.
+cargo publish --dry-run --locked --allow-dirty --no-verify -p millpond -p millpond-cli
+packed=target/package
+for crate in millpond millpond-cli; do
+  [ -f "$packed/$crate-$version.crate" ] || fail "no $crate-$version.crate was made"
+  size=$(wc -c <"$packed/$crate-$version.crate")
+  [ "$size" -le 1500000 ] || fail "$crate-$version.crate has $size bytes"
+  echo "$crate-$version.crate: $size bytes"
+done
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+for crate in millpond millpond-cli; do tar xzf "$packed/$crate-$version.crate" -C "$work"; done
+# As if the registry had the library.
+mkdir "$work/.cargo"
+printf '[patch.crates-io]\nmillpond = { path = "%s" }\n' "$work/millpond-$version" >"$work/.cargo/config.toml"
+target=$PWD/target/crates
+(cd "$work/millpond-cli-$version" && cargo build --quiet --target-dir "$target")
+"$target/debug/millpond" --version
+(
+  cd "$work/millpond-$version"
+  RUSTDOCFLAGS="-D warnings --cfg docsrs" cargo doc --quiet --offline --no-deps --features capi --target-dir "$target"
+)
+[ -f "$target/doc/millpond/index.html" ] || fail "no documentation was made"
+echo "both build from what was packed, and the library's documentation, too"

@@ -1,0 +1,35 @@
+# The compiler warns of the marked lines of nodiscard.cpp and of no others; those marked "a status" only without exceptions.
+cmake_policy(VERSION 3.22)
+
+set(source "${ROOT}/tests/packaging/nodiscard.cpp")
+file(STRINGS "${source}" lines)
+foreach(mode IN ITEMS exceptions no-exceptions)
+  execute_process(
+    COMMAND "${CXX_COMPILER}" -std=c++17 "-f${mode}" -Wall -Wextra -fsyntax-only "-I${ROOT}/include" "${source}"
+    RESULT_VARIABLE status ERROR_VARIABLE warnings
+  )
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "-f${mode}: ${warnings}")
+  endif()
+  set(number 0)
+  foreach(line IN LISTS lines)
+    math(EXPR number "${number} + 1")
+    set(wanted FALSE)
+    if(line MATCHES "// ignored" OR (mode STREQUAL "no-exceptions" AND line MATCHES "// a status"))
+      set(wanted TRUE)
+    endif()
+    set(warned FALSE)
+    if(warnings MATCHES "nodiscard.cpp:${number}:[0-9]+: warning")
+      set(warned TRUE)
+    endif()
+    # Without exceptions there are no resources.
+    if(mode STREQUAL "no-exceptions" AND line MATCHES "#if MILLPOND_CPP_EXCEPTIONS")
+      set(skipped TRUE)
+    elseif(line MATCHES "#endif")
+      set(skipped FALSE)
+    endif()
+    if(NOT skipped AND NOT wanted STREQUAL warned)
+      message(SEND_ERROR "-f${mode}: line ${number}, warned: ${warned}, wanted: ${wanted}: ${line}")
+    endif()
+  endforeach()
+endforeach()

@@ -1,0 +1,11 @@
+# PROGRAM, stripped, has at most MOST bytes.
+cmake_policy(VERSION 3.22)
+execute_process(COMMAND "${STRIP}" -o "${PROGRAM}.stripped" "${PROGRAM}" RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "${STRIP} failed (${status})")
+endif()
+file(SIZE "${PROGRAM}.stripped" size)
+message("${size} bytes")
+if(size GREATER MOST)
+  message(FATAL_ERROR "more than ${MOST}")
+endif()
