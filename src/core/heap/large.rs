@@ -1,7 +1,7 @@
 //! The large tier of a heap: blocks of 16 KiB units, side by side in the granules that the heap owns. A free block
 //! merges with its neighbours at once; the boundary tags of each block lead to them.
 
-use super::super::desc::{Desc, Id, kind, use_of};
+use super::super::desc::{Id, kind, use_of};
 use super::super::shape::Tier;
 use super::super::units::{Extent, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::{HeapState, LockedHeap};
@@ -233,10 +233,10 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     }
 }
 
-impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
+impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// A freed large block of exactly this size.
-    #[inline(always)]
-    pub(crate) fn pop_large(&mut self, units: u32) -> Option<(Id, Desc<'a>)> {
+    #[inline]
+    pub(crate) fn pop_large(&mut self, units: u32) -> Option<Id> {
         let maps = self.maps();
         self.state.quick.pop(maps, units)
     }
