@@ -11,7 +11,6 @@ use super::backing::Completed;
 use super::desc::{USES, kind};
 use super::ground::Ground;
 use super::heap::{Heap, HeapPath, Outside, Reused, Way};
-use super::shape::{Class, shift_of};
 use super::state::pools::{Pool, PoolRef};
 use super::supply::Request;
 use super::types::{PoolId, UNORDERED};
@@ -79,8 +78,8 @@ impl Ground {
         }
     }
 
-    /// Allocates with all steps; returns the offset of the block. `heap` is the heap that
-    /// [`alloc_quick`](Self::alloc_quick) returned; `None` if it returned none or was not called. `leave` is called
+    /// Allocates with all steps; returns the offset of the block. `heap` is the heap that the first step returned; `None` if
+    /// it returned none or was not called. `leave` is called
     /// before any step that needs more than the calling thread's own heap, and ends the request if it fails.
     pub(crate) fn alloc_from(
         &self,
@@ -110,11 +109,6 @@ impl Ground {
             }
         };
         let request = self.request(heap, served, bytes);
-        if let Ok(request) = &request
-            && let Some(at) = self.cut(request)
-        {
-            return Ok(at);
-        }
         leave()?;
         self.search(&request?)
     }
@@ -152,29 +146,6 @@ impl Ground {
             None => self.charged_tuned(bytes),
         };
         Ok(Request { heap, pool: pool.0, size: shape.size(charged), charged, bytes, aligned: None })
-    }
-
-    /// Cuts a block from the free memory of the heap, if the calling thread owns the heap and something fits.
-    pub(super) fn cut(&self, req: &Request) -> Option<u64> {
-        let shape = &self.maps.shape;
-        // A rounded block must be flagged, even if the tuning has changed since its size was computed.
-        if req.bytes > shape.largest() || req.charged != shape.charged_of(req.bytes) {
-            return None;
-        }
-        let mut h = self.enter(req.heap)?;
-        req.check_pool().ok()?;
-        let id = self.place_owned(&mut h, req);
-        if id == 0 {
-            return None;
-        }
-        let tier = req.size.tier as u32;
-        h.make_live(id, tier, req.bytes);
-        let full = h.counters.count_in(Class::of(tier), req.charged, req.bytes);
-        drop(h);
-        if full {
-            self.settle(req.heap);
-        }
-        Some(u64::from(self.maps.desc(id).off()) << shift_of(tier))
     }
 
     /// Searches everywhere for a block, the heap first.

@@ -99,6 +99,8 @@ pub(crate) struct Shape {
     keep: u64,
     /// [B] charged sizes up to this are of a fine tier; 0 if there is none.
     fine_max: u64,
+    /// [B] larger charged sizes get a segment of their own.
+    max_chunk: u64,
     /// [B] the largest request that the hot path serves: the device's maximum, or less (`tuned`).
     largest: AtomicU64,
     /// The classes of charged sizes up to `MEDIUM_MAX`, by small units.
@@ -214,6 +216,7 @@ impl Shape {
             add: padding + min_chunk - 1,
             keep: !(min_chunk - 1),
             fine_max: 0,
+            max_chunk: u64::MAX,
             largest: AtomicU64::new(capacity),
             classes: [SizeClass::NONE; LOOKED_UP],
         };
@@ -223,6 +226,11 @@ impl Shape {
         }
         shape.set_largest(capacity);
         Ok(shape)
+    }
+
+    /// The same where larger charged sizes than this get a segment of their own.
+    pub(crate) fn with_max_chunk(self, max_chunk: u64) -> Shape {
+        Shape { max_chunk, ..self }
     }
 
     /// [B] the largest request that the hot path serves.
@@ -237,8 +245,8 @@ impl Shape {
 
     /// What the hot path serves now.
     pub(crate) fn served(&self) -> Served {
-        let largest = self.largest();
         let padding = self.add - (self.min_chunk() - 1);
+        let largest = self.largest().min((self.max_chunk & self.keep).saturating_sub(padding));
         // Where there is padding, a request of 0 bytes has a class like any other, but is none that is served.
         let nothing = looked_up(self.charged_of(0));
         let list = |i: usize| {

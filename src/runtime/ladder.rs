@@ -140,11 +140,11 @@ fn alloc_found<C: Caller, A>(
             match entered.map(|heap| heap.alloc(bytes)) {
                 Some(Fast::Block(addr)) => answer(Ok(addr)),
                 Some(Fast::Almost(block, heap, _)) => complete_fast(caller, block, answer, heap),
-                Some(Fast::Missed(heap, _)) => alloc_rest(caller, bytes, stream, answer, Some(heap)),
-                None => alloc_rest(caller, bytes, stream, answer, None), // closed since
+                Some(Fast::Missed(heap, _)) => alloc_on(caller, bytes, stream, answer, Some(heap)),
+                None => alloc_on(caller, bytes, stream, answer, None), // closed since
             }
         }
-        Err(heap) => alloc_rest(caller, bytes, stream, answer, heap),
+        Err(heap) => alloc_on(caller, bytes, stream, answer, heap),
     }
 }
 
@@ -266,7 +266,7 @@ fn complete<C: Caller, A>(
     }
 }
 
-/// Takes the other steps of a request.
+/// Takes the other steps of a request; the first has missed.
 #[inline(always)]
 fn alloc_rest<C: Caller, A>(
     caller: C,
@@ -275,7 +275,14 @@ fn alloc_rest<C: Caller, A>(
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
     heap: Option<&'static Heap>,
 ) -> A {
-    // Looked up once more: so the first step does not have to keep it.
+    // The second step. Whatever must see more of requests has closed the fast path.
+    let cut = || Ok(fast_paths::enter([caller.number(), stream]).map(|heap| heap.alloc_best_fit(bytes)));
+    match caller.guard(cut) {
+        Ok(Some(Fast::Block(addr))) => return answer(Ok(addr)),
+        Ok(Some(Fast::Almost(block, heap, _))) => return complete_fast(caller, block, answer, heap),
+        Ok(_) => {}
+        Err(failure) => return answer(Err(failure)),
+    }
     let found = handle_cache::find(caller.number());
     let (Some((memory, pool)), 1..) =
         (found.and_then(|e| Some((e.memory(), e.pool(caller.number())?))), bytes)

@@ -76,17 +76,26 @@ impl EnteredHeap {
     #[inline(always)]
     pub(crate) fn alloc(mut self, bytes: u64) -> Fast {
         match self.reuse(bytes) {
-            Some(Reused::Block(offset)) => {
-                let Way { base, span, .. } = self.state.way();
-                if offset < span {
-                    return Fast::Block(base + offset);
-                }
-                Fast::Almost(Reused::Block(offset), self.state.way().heap, self.state.name())
-            }
-            // What these need is read again: so nothing has to be kept for them.
-            Some(full) => Fast::Almost(full, self.state.way().heap, self.state.name()),
-            None => Fast::Missed(self.state.way().heap, self.state.name()),
+            Some(block) => self.given(block),
+            None => self.missed(),
         }
+    }
+
+    /// The result of a step that has given a block.
+    #[inline(always)]
+    pub(super) fn given(self, block: Reused) -> Fast {
+        let Way { base, span, .. } = self.state.way();
+        match block {
+            Reused::Block(offset) if offset < span => Fast::Block(base + offset),
+            // What this needs is read again: so nothing has to be kept for it.
+            _ => Fast::Almost(block, self.state.way().heap, self.state.name()),
+        }
+    }
+
+    /// The result of a step that has done nothing.
+    #[inline(always)]
+    pub(super) fn missed(self) -> Fast {
+        Fast::Missed(self.state.way().heap, self.state.name())
     }
 
     /// Frees the block at this address, if the heap has a plainly live one (no flag) there. Otherwise nothing is done, and

@@ -89,6 +89,15 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         self.cut(id, units)
     }
 
+    /// Cuts `units` from a free block in the bins that has as many. 0 if ids ran out.
+    pub(super) fn cut_found(&mut self, id: Id, units: u32) -> Id {
+        if !self.has_id() {
+            return 0;
+        }
+        self.unbin(id);
+        self.cut(id, units)
+    }
+
     /// Takes `units` from the start of a free large block that has been removed from the bins; the remainder goes back
     /// there and keeps the id. An id is in stock.
     #[inline]
@@ -239,22 +248,6 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     pub(crate) fn pop_large(&mut self, units: u32) -> Option<Id> {
         let maps = self.maps();
         self.state.quick.pop(maps, units)
-    }
-
-    /// Whether what waits must be merged before a block of `units` is cut: there is too much of it, or a small request
-    /// would break a whole granule, which large requests need, while a smaller hole may exist.
-    #[inline]
-    pub(crate) fn must_merge(&self, units: u32) -> bool {
-        if self.state.quick.is_empty() {
-            return false;
-        }
-        if self.state.quick.is_too_much(self.state.granules) {
-            return true;
-        }
-        units < LARGE_UNITS && {
-            let hole = self.state.large.find(self.maps(), units);
-            hole == 0 || self.maps().desc(hole).units() >= LARGE_UNITS
-        }
     }
 
     /// Merges the large blocks that were freed so far.

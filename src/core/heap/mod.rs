@@ -29,6 +29,7 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 
+mod best_fit;
 mod blocks;
 #[cfg(test)]
 mod check;
@@ -48,6 +49,7 @@ mod tests;
 mod waiting;
 mod whole;
 
+pub(crate) use best_fit::WORTH_MAPPING;
 pub(crate) use fast::{EnteredHeap, Fast, HeapPath, HeapSeat, Outside, Reused, Way};
 pub(crate) use granules::FreeBlock;
 use idle::Idle;
