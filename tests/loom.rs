@@ -9,14 +9,22 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
 
+#[path = "loom/biased.rs"]
+mod biased;
+#[path = "loom/fast_path.rs"]
+mod fast_path;
+
 use loom::thread;
-use millpond::base::biased::Biased;
 use millpond::base::changed::{Changed, Listed};
 use millpond::base::error::Result;
 use millpond::base::error::{Code, Error};
 use millpond::base::remote::Remote;
 use millpond::base::ring::{Ring, Seen};
-use millpond::base::sync::{AtomicU32, Lock, Ordering::Relaxed, UnsafeCell};
+use millpond::base::sync::{
+    AtomicU32, Lock,
+    Ordering::{Acquire, Relaxed, Release},
+    UnsafeCell,
+};
 use millpond::core::{Backing, Config, Order, Point, Points, Pond, PoolId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32 as PlainU32, Ordering::SeqCst};
@@ -36,117 +44,6 @@ fn lock_excludes() {
         *l.lock() += 10;
         other.join().unwrap();
         assert_eq!(*l.lock(), 12);
-    });
-}
-
-/// Makes the calling thread the owner.
-fn own(l: &Biased<u32>) {
-    for _ in 0..2 {
-        *l.lock() += 1;
-    }
-    assert!(l.enter().is_some(), "two entries in a row make an owner");
-}
-
-#[test]
-fn biased_owner_and_another_exclude_each_other() {
-    loom::model(|| {
-        let l = Arc::new(Biased::new(0u32));
-        own(&l);
-        let other = {
-            let l = l.clone();
-            thread::spawn(move || *l.lock() += 1)
-        };
-        // As owner; or, after the loss of it, the usual way; or as owner again.
-        for _ in 0..3 {
-            *l.lock() += 1;
-        }
-        other.join().unwrap();
-        assert_eq!(*l.lock(), 6);
-    });
-}
-
-#[test]
-fn biased_lock_changes_owners() {
-    loom::model(|| {
-        let l = Arc::new(Biased::new(0u32));
-        own(&l);
-        let other = {
-            let l = l.clone();
-            thread::spawn(move || {
-                for _ in 0..3 {
-                    *l.lock() += 1;
-                }
-            })
-        };
-        for _ in 0..2 {
-            *l.lock() += 1;
-        }
-        other.join().unwrap();
-        assert_eq!(*l.lock(), 7);
-    });
-}
-
-/// The owner gives its right up at the end of a hold, while another thread takes it away.
-#[test]
-fn biased_owner_rests_the_lock() {
-    loom::model(|| {
-        let l = Arc::new(Biased::new(0u32));
-        own(&l);
-        let other = {
-            let l = l.clone();
-            thread::spawn(move || {
-                *l.lock() += 1;
-                *l.lock() += 1;
-            })
-        };
-        let mut g = l.lock();
-        *g += 1;
-        g.rest();
-        drop(g);
-        *l.lock() += 1;
-        other.join().unwrap();
-        assert_eq!(*l.lock(), 6);
-    });
-}
-
-/// Lookers give the ownership back, once and then no more, while the owner comes and goes.
-#[test]
-fn biased_lookers_give_the_ownership_back() {
-    loom::model(|| {
-        let l = Arc::new(Biased::new(0u32));
-        own(&l);
-        let other = {
-            let l = l.clone();
-            thread::spawn(move || {
-                *l.look() += 1;
-                *l.look() += 1;
-            })
-        };
-        for _ in 0..3 {
-            *l.lock() += 1;
-        }
-        other.join().unwrap();
-        assert_eq!(*l.lock(), 7);
-    });
-}
-
-/// A lock that its owner gives up stays without one, though somebody looks at that moment.
-#[test]
-fn biased_lookers_do_not_undo_a_rest() {
-    loom::model(|| {
-        let l = Arc::new(Biased::new(0u32));
-        own(&l);
-        let other = {
-            let l = l.clone();
-            thread::spawn(move || *l.look() += 1)
-        };
-        let mut g = l.lock();
-        *g += 1;
-        g.rest();
-        drop(g);
-        other.join().unwrap();
-        assert!(l.enter().is_none());
-        assert_eq!(*l.lock(), 4);
     });
 }
 

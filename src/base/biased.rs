@@ -20,11 +20,11 @@
 //! ownership was revoked may have been stopped between reading `owner` and storing `INSIDE`. When it goes on, it
 //! notices and clears `INSIDE` in its own seat, which nobody reads by then, or has its ownership back and is inside. So
 //! it never disturbs a later owner, however long it was stopped, even if it never runs again.
+//!
+//! The owner may leave a *fast path* open by which it enters without looking the lock up (`biased/seat.rs`).
 
 use crate::base::sync::waited;
-use crate::base::sync::{
-    AtomicBool, AtomicPtr, AtomicU64, Ordering, UnsafeCell, pause, set_flag, thread_token,
-};
+use crate::base::sync::{AtomicBool, AtomicPtr, Ordering, UnsafeCell, pause, set_flag, thread_token};
 use std::ops::{Deref, DerefMut};
 #[cfg(not(loom))]
 use std::time::Duration;
@@ -35,6 +35,11 @@ mod barrier;
 #[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
 #[path = "biased/barrier_none.rs"]
 mod barrier;
+#[cfg(not(loom))]
+pub(crate) mod fast_paths;
+mod seat;
+
+pub use seat::{FastGuard, FastPath, Name, Seat};
 
 /// A thread that enters more often than this in a row becomes the owner; doubled by each revocation.
 const STREAK: u32 = if cfg!(loom) { 1 } else { 32 };
@@ -47,54 +52,21 @@ const LOOKS: u32 = if cfg!(loom) { 1 } else { 8 };
 #[cfg(not(loom))]
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// The lock's record of a thread that is or was its owner. It has a cache line of its own, since the thread writes
-/// it at each entry.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Seat {
-    /// The token of the thread, for the others.
-    token: u64,
-    /// The token of the thread, which is even, or 0 of no thread; and `INSIDE` while the thread holds the lock as its
-    /// owner. Only the thread writes it. One word, so that one compare says both.
-    word: AtomicU64,
-}
-
 /// In the word of a [`Seat`]: the thread holds the lock as its owner.
 const INSIDE: u64 = 1;
 
-impl Seat {
-    /// The token of the thread.
-    fn token(&self) -> u64 {
-        self.token
-    }
-
-    /// Notes that the thread is inside. Only for the thread whose seat it is, and that is not.
-    #[inline(always)]
-    fn enter(&self) {
-        // As in `leave`, one instruction with the memory itself.
-        self.word.store(self.word.load(Ordering::Relaxed) + INSIDE, Ordering::Relaxed);
-    }
-
-    /// Notes that the thread has left. Only for the thread whose seat it is, and that is inside.
-    #[inline(always)]
-    fn leave(&self) {
-        // Release pairs with the Acquire in `wait_until_out`.
-        self.word.store(self.word.load(Ordering::Relaxed) - INSIDE, Ordering::Release);
-    }
-}
-
 /// A lock that is biased to one thread, its owner: see the head of this file.
 #[derive(Debug)]
-pub struct Biased<T> {
-    /// The seat of the owner, or `nobody`. Changed only by the thread that holds `taken`, and by the owner itself in
-    /// [`Guard::rest`]. What it points to lives as long as the lock.
-    owner: AtomicPtr<Seat>,
+pub struct Biased<T, W = ()> {
+    /// The seat of the owner; null: there is none. Changed only by the thread that holds `taken`, and by the owner itself
+    /// in [`Guard::rest`]. What it points to lives as long as the lock.
+    owner: AtomicPtr<Seat<T, W>>,
     taken: AtomicBool, // the lock is held the usual way, not by its owner
-    value: UnsafeCell<Guarded<T>>,
+    value: UnsafeCell<Guarded<T, W>>,
 }
 
 #[derive(Debug)]
-struct Guarded<T> {
+struct Guarded<T, W> {
     last: u64,   // token of the last thread that took the lock the usual way
     streak: u32, // how often in a row that thread did
     losses: u32, // how often an owner was revoked
@@ -103,32 +75,33 @@ struct Guarded<T> {
     #[cfg_attr(loom, expect(dead_code, reason = "a model has no time"))]
     looked: Option<Instant>, // when that began to be counted
     #[expect(clippy::vec_box, reason = "the owner word points to them: they must not move")]
-    seats: Vec<Box<Seat>>, // of every thread that was ever owner
+    seats: Vec<Box<Seat<T, W>>>, // of every thread that was ever owner
     value: T,
 }
 
 // SAFETY: `value` is reached only through a guard, and at most one guard exists at a time: see the text.
-unsafe impl<T: Send> Sync for Biased<T> {}
+unsafe impl<T: Send, W: Send> Sync for Biased<T, W> {}
 // SAFETY: the lock owns the value and the seats; moving it moves them.
-unsafe impl<T: Send> Send for Biased<T> {}
+unsafe impl<T: Send, W: Send> Send for Biased<T, W> {}
 
 /// Holds a [`Biased`] lock on behalf of its owner until dropped.
 #[derive(Debug)]
-pub struct OwnerGuard<'a, T> {
-    lock: &'a Biased<T>,
-    seat: &'a Seat,
+pub struct OwnerGuard<'a, T, W = ()> {
+    lock: &'a Biased<T, W>,
+    seat: &'a Seat<T, W>,
 }
 
 /// Holds a [`Biased`] lock until dropped.
 #[derive(Debug)]
-pub struct Guard<'a, T> {
-    lock: &'a Biased<T>,
-    seat: Option<&'a Seat>,  // set if the owner holds it: the owner's seat
-    rest: bool,              // clear the owner when this is dropped
-    owner: Option<&'a Seat>, // who was revoked, and is owner again when this is dropped
+pub struct Guard<'a, T, W = ()> {
+    lock: &'a Biased<T, W>,
+    seat: Option<&'a Seat<T, W>>,  // set if the owner holds it: the owner's seat
+    rest: bool,                    // clear the owner when this is dropped
+    owner: Option<&'a Seat<T, W>>, // who was revoked, and is owner again when this is dropped
+    name: Option<Name>,            // that one's fast path was open under it, and is again then
 }
 
-impl<T> Guarded<T> {
+impl<T, W> Guarded<T, W> {
     /// Whether one more looker may give the ownership back.
     fn may_give_back(&mut self) -> bool {
         #[cfg(not(loom))]
@@ -140,22 +113,11 @@ impl<T> Guarded<T> {
     }
 }
 
-/// The seat of no thread.
-fn nobody() -> *mut Seat {
-    #[cfg(not(loom))]
-    {
-        static NOBODY: Seat = Seat { token: 0, word: AtomicU64::new(0) };
-        (&raw const NOBODY).cast_mut()
-    }
-    #[cfg(loom)]
-    std::ptr::null_mut()
-}
-
-impl<T> Biased<T> {
+impl<T, W> Biased<T, W> {
     /// An open lock without an owner.
     pub fn new(value: T) -> Self {
         Biased {
-            owner: AtomicPtr::new(nobody()),
+            owner: AtomicPtr::new(std::ptr::null_mut()),
             taken: AtomicBool::new(false),
             value: UnsafeCell::new(Guarded {
                 last: 0,
@@ -172,18 +134,14 @@ impl<T> Biased<T> {
 
     /// The seat that a pointer read from `owner` leads to.
     #[inline(always)]
-    fn seat(&self, at: *mut Seat) -> Option<&Seat> {
-        #[cfg(loom)]
-        if at.is_null() {
-            return None;
-        }
-        // SAFETY: `nobody`, or a box in `seats`, from which nothing is ever removed: it lives as long as the lock.
-        Some(unsafe { &*at })
+    fn seat(&self, at: *mut Seat<T, W>) -> Option<&Seat<T, W>> {
+        // SAFETY: null, or a box in `seats`, from which nothing is ever removed: it lives as long as the lock.
+        unsafe { at.as_ref() }
     }
 
     /// Takes the lock if the calling thread is its owner, at the cost of a few plain instructions.
     #[inline(always)]
-    pub fn enter(&self) -> Option<OwnerGuard<'_, T>> {
+    pub fn enter(&self) -> Option<OwnerGuard<'_, T, W>> {
         // Acquire pairs with the Release in `make_owner`: the seat is fully initialised.
         let at = self.owner.load(Ordering::Acquire);
         let seat = self.seat(at)?;
@@ -203,7 +161,7 @@ impl<T> Biased<T> {
 
     /// Takes the lock, waiting for it if need be.
     #[inline]
-    pub fn lock(&self) -> Guard<'_, T> {
+    pub fn lock(&self) -> Guard<'_, T, W> {
         match self.enter() {
             Some(g) => g.into(),
             None => self.take(),
@@ -212,7 +170,7 @@ impl<T> Biased<T> {
 
     /// Takes the lock to read what it guards. Unlike [`lock`](Self::lock), it never makes the thread the owner, and an owner
     /// is owner again afterwards, unless there are many lookers.
-    pub fn look(&self) -> Guard<'_, T> {
+    pub fn look(&self) -> Guard<'_, T, W> {
         let mut guard = match self.enter() {
             Some(g) => return g.into(),
             None => self.take_plainly(),
@@ -224,9 +182,18 @@ impl<T> Biased<T> {
         guard
     }
 
+    /// Closes the fast path into the lock, and waits for a thread that is inside. The owner stays the owner, and may open the
+    /// fast path again if it is still allowed to (`OwnerGuard::open`).
+    pub fn close_fast_path(&self) {
+        match self.enter() {
+            Some(mut own) => own.close_fast_path(),
+            None => self.take_plainly().close_fast_path(),
+        }
+    }
+
     /// Takes the lock the usual way, and revokes its owner if it has one. The caller says what becomes of that.
     #[inline(never)]
-    fn take_plainly(&self) -> Guard<'_, T> {
+    fn take_plainly(&self) -> Guard<'_, T, W> {
         // The Acquire in `set_flag` pairs with the Release in `Guard::drop` and in `make_owner`.
         let is_taken = || self.taken.load(Ordering::Relaxed) || set_flag(&self.taken);
         if is_taken() {
@@ -241,9 +208,9 @@ impl<T> Biased<T> {
                 }
             });
         }
-        let mut guard = Guard { lock: self, seat: None, rest: false, owner: None };
+        let mut guard = Guard { lock: self, seat: None, rest: false, owner: None, name: None };
         // Acquire pairs with the Release of an owner that called `rest`: what it did under the lock is visible.
-        let owner = self.seat(self.owner.load(Ordering::Acquire)).filter(|s| s.token() != 0);
+        let owner = self.seat(self.owner.load(Ordering::Acquire));
         if let Some(seat) = owner {
             let me = thread_token();
             if seat.token() == me {
@@ -251,10 +218,17 @@ impl<T> Biased<T> {
                 Self::wait_until_out(seat);
                 return guard.make_owner(me);
             }
-            self.owner.store(nobody(), Ordering::Relaxed);
+            guard.name = seat.close();
+            self.owner.store(std::ptr::null_mut(), Ordering::Relaxed);
             waited::timed(|| {
                 barrier::heavy();
                 Self::wait_until_out(seat);
+                // The owner may have opened it on its way out. It cannot any more, since it no longer comes in.
+                if let Some(name) = seat.close() {
+                    guard.name = Some(name);
+                    barrier::heavy();
+                    Self::wait_until_out(seat);
+                }
             });
             // One that has given the lock up meanwhile is to come through `lock`.
             guard.owner = Some(seat).filter(|s| guard.parts().rested != s.token());
@@ -264,7 +238,7 @@ impl<T> Biased<T> {
 
     /// As `take_plainly`, but counts the entry, and may make the calling thread the owner.
     #[inline(never)]
-    fn take(&self) -> Guard<'_, T> {
+    fn take(&self) -> Guard<'_, T, W> {
         let mut guard = self.take_plainly();
         if guard.seat.is_some() {
             return guard;
@@ -287,7 +261,7 @@ impl<T> Biased<T> {
 
     /// Waits until the owner, or a former one, has left. The caller holds `taken`.
     #[cold]
-    fn wait_until_out(seat: &Seat) {
+    fn wait_until_out(seat: &Seat<T, W>) {
         let mut round = 0;
         // Acquire pairs with the owner's Release when it leaves: its writes are visible afterwards.
         while seat.word.load(Ordering::Acquire) & INSIDE != 0 {
@@ -297,15 +271,15 @@ impl<T> Biased<T> {
     }
 }
 
-impl<'a, T> From<OwnerGuard<'a, T>> for Guard<'a, T> {
-    fn from(g: OwnerGuard<'a, T>) -> Self {
+impl<'a, T, W> From<OwnerGuard<'a, T, W>> for Guard<'a, T, W> {
+    fn from(g: OwnerGuard<'a, T, W>) -> Self {
         let (lock, seat) = (g.lock, g.seat);
         std::mem::forget(g);
-        Guard { lock, seat: Some(seat), rest: false, owner: None }
+        Guard { lock, seat: Some(seat), rest: false, owner: None, name: None }
     }
 }
 
-impl<T> Deref for OwnerGuard<'_, T> {
+impl<T, W> Deref for OwnerGuard<'_, T, W> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
@@ -318,7 +292,7 @@ impl<T> Deref for OwnerGuard<'_, T> {
     }
 }
 
-impl<T> DerefMut for OwnerGuard<'_, T> {
+impl<T, W> DerefMut for OwnerGuard<'_, T, W> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         #[cfg(not(loom))]
@@ -330,25 +304,25 @@ impl<T> DerefMut for OwnerGuard<'_, T> {
     }
 }
 
-impl<T> Drop for OwnerGuard<'_, T> {
+impl<T, W> Drop for OwnerGuard<'_, T, W> {
     #[inline(always)]
     fn drop(&mut self) {
         self.seat.leave();
     }
 }
 
-impl<'a, T> Guard<'a, T> {
+impl<'a, T, W> Guard<'a, T, W> {
     /// Makes the calling thread (`me` is its token) the owner. The thread holds `taken`; afterwards it holds the lock
     /// as owner instead, and `taken` is free for others to queue on.
     fn make_owner(mut self, me: u64) -> Self {
         let seats = &mut self.parts().seats;
         let at = seats.iter().position(|s| s.token() == me).unwrap_or_else(|| {
-            seats.push(Box::new(Seat { token: me, word: AtomicU64::new(me) }));
+            seats.push(Box::new(Seat::new(me)));
             seats.len() - 1
         });
-        let seat: *const Seat = &raw const *seats[at];
+        let seat: *const Seat<T, W> = &raw const *seats[at];
         // SAFETY: a box in `seats`, from which nothing is ever removed; the lock outlives `'a`.
-        let seat: &'a Seat = unsafe { &*seat };
+        let seat: &'a Seat<T, W> = unsafe { &*seat };
         seat.enter();
         self.seat = Some(seat);
         // Release: a thread that reads the pointer finds the seat initialised.
@@ -371,14 +345,23 @@ impl<'a, T> Guard<'a, T> {
     /// [`Biased::lock`]. If that thread is the former owner, it becomes owner again at once.
     pub fn rest(&mut self) {
         self.rest = self.seat.is_some();
+        self.close_fast_path();
         let owner = self.seat.or(self.owner.take()).map(Seat::token);
         if let Some(token) = owner {
             self.parts().rested = token;
         }
     }
 
+    /// Closes the fast path: that of the calling thread if it is the owner, or that of the owner who was revoked.
+    pub fn close_fast_path(&mut self) {
+        self.name = None;
+        if let Some(seat) = self.seat {
+            seat.close();
+        }
+    }
+
     #[inline(always)]
-    fn parts(&mut self) -> &mut Guarded<T> {
+    fn parts(&mut self) -> &mut Guarded<T, W> {
         #[cfg(not(loom))]
         let p = self.lock.value.get();
         #[cfg(loom)]
@@ -388,7 +371,7 @@ impl<'a, T> Guard<'a, T> {
     }
 }
 
-impl<T> Deref for Guard<'_, T> {
+impl<T, W> Deref for Guard<'_, T, W> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
@@ -401,20 +384,23 @@ impl<T> Deref for Guard<'_, T> {
     }
 }
 
-impl<T> DerefMut for Guard<'_, T> {
+impl<T, W> DerefMut for Guard<'_, T, W> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.parts().value
     }
 }
 
-impl<T> Drop for Guard<'_, T> {
+impl<T, W> Drop for Guard<'_, T, W> {
     #[inline(always)]
     fn drop(&mut self) {
         let Some(seat) = self.seat else {
             if let Some(owner) = self.owner {
                 // Release pairs with both loads in `enter`: the owner finds what was done here.
                 self.lock.owner.store(std::ptr::from_ref(owner).cast_mut(), Ordering::Release);
+                if let Some(name) = self.name {
+                    owner.reopen(name);
+                }
             }
             // Release pairs with the Acquire in `set_flag`.
             return self.lock.taken.store(false, Ordering::Release);
@@ -422,7 +408,7 @@ impl<T> Drop for Guard<'_, T> {
         if self.rest {
             // Nothing under the lock is touched from here on. Release pairs with the Acquire in `take_plainly`: a
             // thread that finds no owner does not wait for this seat.
-            self.lock.owner.store(nobody(), Ordering::Release);
+            self.lock.owner.store(std::ptr::null_mut(), Ordering::Release);
         }
         seat.leave();
     }

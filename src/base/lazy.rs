@@ -171,13 +171,6 @@ mod raw {
 #[cfg(loom)]
 pub use modelled::LazyArray;
 
-/// All values of a `LazyArray`, to be indexed without looking it up again.
-#[cfg(not(loom))]
-pub type View<T> = [T];
-/// Under loom there is no slice.
-#[cfg(loom)]
-pub type View<T> = LazyArray<T>;
-
 /// Under loom an element is made when it is first accessed: a model touches few of the millions.
 #[cfg(loom)]
 mod modelled {

@@ -11,6 +11,7 @@ pub(crate) mod fork;
 pub mod histogram;
 pub mod lazy;
 pub(crate) mod loaded;
+pub mod masked;
 pub(crate) mod numa;
 pub(crate) mod nvtx;
 pub(crate) mod published;

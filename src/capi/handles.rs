@@ -214,6 +214,11 @@ impl Caller for Named {
         self.0.addr() as u64
     }
 
+    #[inline(always)]
+    fn with_number(self, number: u64) -> Self {
+        Named(without_provenance_mut(number as usize))
+    }
+
     fn pool(self) -> Result<(&'static Arc<DeviceState>, PoolId)> {
         pool(self.0)
     }

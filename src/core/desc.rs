@@ -11,7 +11,8 @@
 use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Shape, TIER_SHIFT, Tier, shift_of, unit_shift};
 use super::units::{GRANULE_SHIFT, LARGE_SHIFT, LARGE_UNITS, LARGE_UNITS_SHIFT, granule_bytes};
 use crate::base::error::Result;
-use crate::base::lazy::{LazyArray, Record, View};
+use crate::base::lazy::{LazyArray, Record};
+use crate::base::masked::MaskedArray;
 use crate::base::sync::{AtomicU32, AtomicU64, Lock, Ordering::Relaxed, levels};
 use std::sync::{Arc, OnceLock};
 
@@ -60,6 +61,14 @@ pub(crate) const TAGGED: u32 = 1 << 11;
 /// A live block that counts as oversize (`tuned`); it is `TUNED` or `DIRECT`, too.
 pub(crate) const OVERSIZE: u32 = 1 << 12;
 
+/// Where the number of its heap begins in the state of a live block: so one comparison says that a block is live, has no
+/// flag and is the heap's.
+pub(crate) const OWNER_SHIFT: u32 = 16;
+/// Kind and flags in the state of a live block: all but its tier and its heap.
+const PLAIN: u32 = ((1 << OWNER_SHIFT) - 1) & !(3 << TIER_SHIFT);
+/// What a claim for a remote free changes in it.
+const CLAIM: u32 = kind::LIVE ^ kind::REMOTE;
+
 /// A view of one descriptor.
 #[derive(Clone, Copy)]
 pub(crate) struct Desc<'a>(&'a Record);
@@ -93,7 +102,7 @@ impl<'a> Desc<'a> {
         aux,
         set_aux,
         5,
-        "For a scattered block, its entry in the alias cache; for a free block in the bins, 1 if it is a whole segment."
+        "For a scattered block, its entry in the alias cache; for a free large block in the bins, 1 if it is a whole segment; for a small or medium block that is live or freed, the list of its size."
     );
 
     /// Kind, tier and flags.
@@ -176,14 +185,14 @@ impl<'a> Desc<'a> {
         self.set_state(to);
         true
     }
-    /// The same for a plainly live block (no flag) that is just freed.
+    /// The same for a plainly live block (no flag) that is just freed: `ending` is what that changes.
     #[inline(always)]
-    pub(crate) fn end_plain_life(self, was: u32, shared: bool) -> bool {
+    pub(crate) fn end_plain_life(self, was: u32, ending: u32, shared: bool) -> bool {
         if shared {
             return self.end_life(was, kind::FREED, shared);
         }
         // Not what stands there now: a double free may have claimed the block by an index that was another heap's.
-        self.set_state(was ^ (kind::LIVE ^ kind::FREED));
+        self.set_state(was ^ ending);
         true
     }
     /// Claims a plainly live block (no flag) for a remote free. `false`: it was not plainly live, or another thread was
@@ -191,45 +200,43 @@ impl<'a> Desc<'a> {
     #[inline]
     pub(crate) fn claim_remote(self) -> bool {
         let was = self.state();
-        let tier = was & (3 << TIER_SHIFT);
-        was == (kind::LIVE | tier)
+        was & PLAIN == kind::LIVE
             // Nothing is published here; the Release is in the push on the remote list. The exchange only decides
             // between two frees of the same block.
-            && self.0.word[2].compare_exchange(was, kind::REMOTE | tier, Relaxed, Relaxed).is_ok()
+            && self.0.word[2].compare_exchange(was, was ^ CLAIM, Relaxed, Relaxed).is_ok()
     }
     /// Undoes `claim_remote`. If the block's own heap has ended its life meanwhile, that stays.
     pub(crate) fn unclaim_remote(self) {
         let was = self.state();
         if was & kind::MASK == kind::REMOTE {
-            let live = kind::LIVE | was & (3 << TIER_SHIFT);
-            let _ = self.0.word[2].compare_exchange(was, live, Relaxed, Relaxed);
+            let _ = self.0.word[2].compare_exchange(was, was ^ CLAIM, Relaxed, Relaxed);
         }
     }
 }
 
 /// All descriptors, for code that reads several: their base address is loaded once, and not again after each store.
 #[derive(Clone, Copy)]
-pub(crate) struct Descs<'a>(&'a View<Record>);
+pub(crate) struct Descs<'a>(&'a MaskedArray<Record>);
 
 impl<'a> Descs<'a> {
     #[inline(always)]
     pub(crate) fn of(self, id: Id) -> Desc<'a> {
-        Desc(&self.0[id as usize])
+        Desc(self.0.at(id))
     }
 }
 
 /// The ids at the units of the large tier; for the same reason.
 #[derive(Clone, Copy)]
-pub(crate) struct LargeTags<'a>(&'a View<AtomicU32>);
+pub(crate) struct LargeTags<'a>(&'a MaskedArray<AtomicU32>);
 
 impl LargeTags<'_> {
     #[inline(always)]
     pub(crate) fn at(self, unit: u32) -> Id {
-        self.0[unit as usize].load(Relaxed)
+        self.0.at(unit).load(Relaxed)
     }
     #[inline(always)]
     pub(crate) fn set(self, unit: u32, id: Id) {
-        self.0[unit as usize].store(id, Relaxed);
+        self.0.at(unit).store(id, Relaxed);
     }
     /// Enters a block at its first and its last unit.
     #[inline(always)]
@@ -250,9 +257,10 @@ pub(crate) struct Found<'a> {
 /// Descriptors, granule records and tables of one device.
 pub(crate) struct Maps {
     pub shape: Shape,
-    descs: LazyArray<Record>,
-    granules: LazyArray<AtomicU64>,
-    table: LazyArray<AtomicU32>,
+    descs: MaskedArray<Record>,
+    most: u32,                        // ids are below this
+    granules: MaskedArray<AtomicU64>, // one more than there are, so that a granule has a next one
+    table: MaskedArray<AtomicU32>,
     /// For each granule, the large block that was last found to contain an address in it, though it starts before it.
     holders: LazyArray<AtomicU32>,
     /// The tags of blocks that have one, by id; made for the first.
@@ -327,9 +335,10 @@ impl Maps {
         Ok(Maps {
             reserved: Arc::new(Reserved::new()?),
             shape,
-            descs: LazyArray::new(ids as usize)?,
-            granules: LazyArray::new((u64::from(real) + u64::from(alias)) as usize)?,
-            table: LazyArray::new(entries as usize)?,
+            descs: MaskedArray::new(ids as usize)?,
+            most: ids as u32,
+            granules: MaskedArray::new((u64::from(real) + u64::from(alias)) as usize + 1)?,
+            table: MaskedArray::new(entries as usize)?,
             holders: LazyArray::new(real as usize)?,
             tags: OnceLock::new(),
             next_id: AtomicU32::new(1),
@@ -355,7 +364,7 @@ impl Maps {
     /// Notes the tag of a block. `false`: there is no memory of the host for tags.
     pub(crate) fn set_tag(&self, id: Id, tag: u16) -> bool {
         if self.tags.get().is_none() {
-            let Ok(table) = LazyArray::new(self.descs.len()) else { return false };
+            let Ok(table) = LazyArray::new(self.most as usize) else { return false };
             let _ = self.tags.set(table); // another thread may have been first
         }
         let entry = self.tags.get().and_then(|t| t.get(id as usize));
@@ -370,7 +379,7 @@ impl Maps {
 
     #[inline(always)]
     pub(crate) fn desc(&self, id: Id) -> Desc<'_> {
-        Desc(&self.descs[id as usize])
+        Desc(self.descs.at(id))
     }
 
     #[inline(always)]
@@ -386,7 +395,7 @@ impl Maps {
     /// The same for an id that may be out of range.
     #[inline(always)]
     pub(crate) fn get(&self, id: Id) -> Option<Desc<'_>> {
-        self.descs.get(id as usize).map(Desc)
+        (id < self.most).then(|| self.desc(id))
     }
 
     /// Takes up to `want` unused ids, as a list linked by `next`; returns the first, or 0 if none are left.
@@ -408,7 +417,7 @@ impl Maps {
             }
         }
         let first = self.next_id.fetch_add(want, Relaxed);
-        let end = self.descs.len() as u32;
+        let end = self.most;
         if first >= end {
             self.next_id.store(end, Relaxed);
             return 0;
@@ -438,30 +447,30 @@ impl Maps {
 
     #[inline(always)]
     pub(crate) fn granule(&self, index: u32) -> GranuleUse {
-        GranuleUse(self.granules.get(index as usize).map_or(0, |g| g.load(Relaxed)))
+        GranuleUse(self.granules.at(index).load(Relaxed))
     }
     #[inline]
     pub(crate) fn set_granule(&self, index: u32, to: GranuleUse) {
-        self.granules[index as usize].store(to.0, Relaxed);
+        self.granules.at(index).store(to.0, Relaxed);
     }
 
     /// The id at a unit of the large tier.
     #[inline(always)]
     pub(crate) fn large_at(&self, unit: u32) -> Id {
-        self.table[unit as usize].load(Relaxed)
+        self.table.at(unit).load(Relaxed)
     }
     #[inline(always)]
     pub(crate) fn set_large_at(&self, unit: u32, id: Id) {
-        self.table[unit as usize].store(id, Relaxed);
+        self.table.at(unit).store(id, Relaxed);
     }
     /// The id at entry `index` of the table (fine tiers).
     #[inline(always)]
     pub(crate) fn at(&self, index: u32) -> Id {
-        self.table[index as usize].load(Relaxed)
+        self.table.at(index).load(Relaxed)
     }
     #[inline(always)]
     pub(crate) fn set_at(&self, index: u32, id: Id) {
-        self.table[index as usize].store(id, Relaxed);
+        self.table.at(index).store(id, Relaxed);
     }
 
     /// Takes a table slot for a chunk of a fine tier.
@@ -501,14 +510,15 @@ impl Maps {
 
     /// The record of the granule that contains `offset`.
     #[inline(always)]
-    pub(crate) fn granule_of(&self, offset: u64) -> Option<GranuleUse> {
-        self.record_of(offset).map(|r| r.now())
+    pub(crate) fn granule_of(&self, offset: u64) -> GranuleUse {
+        self.record_of(offset).now()
     }
 
-    /// Where the use of the granule at `offset` is recorded, to be read again under a lock.
+    /// Where the use of the granule at `offset` is recorded, to be read again under a lock. For an offset that the pond
+    /// does not have it is that of another granule, which leads to no block that starts at this offset.
     #[inline(always)]
-    pub(crate) fn record_of(&self, offset: u64) -> Option<UseRecord<'_>> {
-        self.granules.get((offset >> GRANULE_SHIFT) as usize).map(UseRecord)
+    pub(crate) fn record_of(&self, offset: u64) -> UseRecord<'_> {
+        UseRecord(self.granules.at((offset >> GRANULE_SHIFT) as u32))
     }
 
     /// [B] the size of a block by its units; `None` for an unused id.

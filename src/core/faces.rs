@@ -2,12 +2,49 @@
 
 use super::features::{Exported, Pieces, Restored};
 use super::ground::Ground;
+use super::heap::{Heap, HeapPath, Outside};
 use super::state::captures::CaptureId;
 use super::state::checkpoints::CheckpointId;
-use super::state::pools::PoolRef;
+use super::state::pools::{Pool, PoolRef};
 use super::types::{Freeing, MemoryStats, PoolId, TagStats};
+use crate::base::biased::Name;
 use crate::base::error::Result;
 use crate::base::sync::Ordering::Relaxed;
+
+/// The fast paths of threads into heaps (`heap/fast.rs`); from [`Pond::fast_paths`](super::Pond::fast_paths).
+#[derive(Clone, Copy)]
+pub(crate) struct FastPathCalls<'a>(pub(super) &'a Ground);
+
+impl FastPathCalls<'static> {
+    /// See `Ground::open_fast_path`.
+    #[inline]
+    pub(crate) fn open(
+        self,
+        pool: &Pool,
+        name: Name,
+        near: (u64, u64),
+        outside: &'static dyn Outside,
+        may: impl FnOnce() -> bool,
+    ) -> std::result::Result<HeapPath, Option<&'static Heap>> {
+        self.0.open_fast_path(pool, name, near, outside, may)
+    }
+}
+
+impl FastPathCalls<'_> {
+    /// Settles the accounts after a first step that returned this heap with its block.
+    pub(crate) fn settle(self, heap: &'static Heap) {
+        self.0.settle_quick(heap);
+    }
+
+    /// Closes the fast paths into the heaps of a pool, or of all. The caller has removed the pools' numbers before, and holds
+    /// neither a heap's lock nor one below `HEAP`.
+    pub(crate) fn close(self, pool: Option<&Pool>) {
+        match pool {
+            Some(pool) => self.0.close_fast_paths(pool),
+            None => self.0.all_heaps().for_each(Heap::close_fast_path),
+        }
+    }
+}
 
 /// Stream capture; from [`Pond::captures`](super::Pond::captures).
 #[derive(Clone, Copy)]

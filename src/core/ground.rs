@@ -121,7 +121,8 @@ impl Config {
         let chunks = !self.has_small_segments();
         let fine =
             Fine { small: chunks && real <= MOST_WITH_SMALL, medium: chunks && real <= MOST_WITH_MEDIUM };
-        Shape::new(self.min_chunk, self.padding, self.max_alloc, fine)
+        let shape = Shape::new(self.min_chunk, self.padding, self.max_alloc, fine)?;
+        Ok(if self.mapping { shape } else { shape.with_max_chunk(self.max_chunk) })
     }
 
     /// [B] the ranges of offsets that a pond of this configuration needs: for the memory, and for the window of

@@ -8,16 +8,14 @@
 //! else by the slow path, which handles every remaining case and explains what cannot be freed (`features/blocks.rs`).
 
 use super::backing::Completed;
-use super::desc::{GranuleUse, USES, UseRecord, kind};
+use super::desc::{USES, kind};
 use super::ground::Ground;
-use super::heap::{Heap, HeapState, LockedHeap};
-use super::shape::{Class, large_units, shift_of};
+use super::heap::{Heap, HeapPath, Outside, Reused, Way};
 use super::state::pools::{Pool, PoolRef};
 use super::supply::Request;
 use super::types::{PoolId, UNORDERED};
-use super::units::LARGE_SHIFT;
+use crate::base::biased::Name;
 use crate::base::error::Result;
-use std::ops::DerefMut;
 
 /// The result of the first step of a request.
 pub(crate) enum Got {
@@ -44,30 +42,32 @@ impl Ground {
         // one, takes the heap's lock and thereby ends the ownership of every other thread; this thread has done nothing
         // else since it looked the heap up. The slot was the pool's then: it is given to another pool only after no
         // lookup can find this pool any more.
-        // Each arm does everything, so that the address of the class's counters is a constant offset.
-        let shape = &self.maps.shape;
-        if let Some((charged, class)) = shape.fine(bytes) {
-            let Some(mut h) = self.enter(heap) else { return Got::Missed(Some(heap)) };
-            let Some((_, d)) = h.pop_fine(class.list()) else { return Got::Missed(Some(heap)) };
-            let at = u64::from(d.off()) << class.shift();
-            h.revive(d, bytes);
-            if h.counters.count_in_quick(Class::Small, charged, bytes) {
-                return Got::Block(at, Some(heap));
-            }
-            return Got::Block(at, None);
-        }
-        let Some(charged) = shape.charged(bytes).filter(|_| bytes != 0) else {
-            return Got::Missed(Some(heap));
-        };
-        let units = large_units(charged);
         let Some(mut h) = self.enter(heap) else { return Got::Missed(Some(heap)) };
-        let Some((_, d)) = h.pop_large(units) else { return Got::Missed(Some(heap)) };
-        let at = u64::from(d.off()) << LARGE_SHIFT; // of scattered blocks too
-        h.revive(d, bytes);
-        if h.counters.count_in_quick(Class::Large, charged, bytes) {
-            return Got::Block(at, Some(heap));
+        match h.reuse(bytes) {
+            Some(Reused::Block(offset)) => Got::Block(offset, None),
+            Some(Reused::Full(offset)) => Got::Block(offset, Some(heap)),
+            None => Got::Missed(Some(heap)),
         }
-        Got::Block(at, None)
+    }
+
+    /// Opens the calling thread's fast path into the heap that serves this pool and the stream of the name; if the thread does not
+    /// own that heap, returns it instead. `may` says whether the number of the name stands for the pool; see
+    /// `heap/fast.rs` for what must happen when it no longer does. `base` and `span` as in [`Way`].
+    #[inline]
+    pub(crate) fn open_fast_path(
+        &'static self,
+        pool: &Pool,
+        name: Name,
+        (base, span): (u64, u64),
+        outside: &'static dyn Outside,
+        may: impl FnOnce() -> bool,
+    ) -> std::result::Result<HeapPath, Option<&'static Heap>> {
+        let heap = pool.heap_of(name[1]).ok_or(None)?;
+        let mut h = self.enter(heap).ok_or(Some(heap))?;
+        heap.set_outside(outside);
+        let way = Way { heap, shared: self.shared(), base, span };
+        let serves = || pool.heap_of(name[1]).is_some_and(|h| std::ptr::eq(h, heap));
+        h.open(name, way, || serves() && may()).ok_or(Some(heap))
     }
 
     /// Settles the accounts of a heap, if it has more than its classes may have.
@@ -78,8 +78,8 @@ impl Ground {
         }
     }
 
-    /// Allocates with all steps; returns the offset of the block. `heap` is the heap that
-    /// [`alloc_quick`](Self::alloc_quick) returned; `None` if it returned none or was not called. `leave` is called
+    /// Allocates with all steps; returns the offset of the block. `heap` is the heap that the first step returned; `None` if
+    /// it returned none or was not called. `leave` is called
     /// before any step that needs more than the calling thread's own heap, and ends the request if it fails.
     pub(crate) fn alloc_from(
         &self,
@@ -109,11 +109,6 @@ impl Ground {
             }
         };
         let request = self.request(heap, served, bytes);
-        if let Ok(request) = &request
-            && let Some(at) = self.cut(request)
-        {
-            return Ok(at);
-        }
         leave()?;
         self.search(&request?)
     }
@@ -153,29 +148,6 @@ impl Ground {
         Ok(Request { heap, pool: pool.0, size: shape.size(charged), charged, bytes, aligned: None })
     }
 
-    /// Cuts a block from the free memory of the heap, if the calling thread owns the heap and something fits.
-    pub(super) fn cut(&self, req: &Request) -> Option<u64> {
-        let shape = &self.maps.shape;
-        // A rounded block must be flagged, even if the tuning has changed since its size was computed.
-        if req.bytes > shape.largest() || req.charged != shape.charged_of(req.bytes) {
-            return None;
-        }
-        let mut h = self.enter(req.heap)?;
-        req.check_pool().ok()?;
-        let id = self.place_owned(&mut h, req);
-        if id == 0 {
-            return None;
-        }
-        let tier = req.size.tier as u32;
-        h.make_live(id, tier, req.bytes);
-        let full = h.counters.count_in(Class::of(tier), req.charged, req.bytes);
-        drop(h);
-        if full {
-            self.settle(req.heap);
-        }
-        Some(u64::from(self.maps.desc(id).off()) << shift_of(tier))
-    }
-
     /// Searches everywhere for a block, the heap first.
     pub(super) fn search(&self, req: &Request) -> Result<u64> {
         let mut h = match self.enter(req.heap) {
@@ -213,39 +185,14 @@ impl Ground {
             return Freed::Missed(None);
         }
         let maps = &self.maps;
-        let Some(record) = maps.record_of(offset) else { return Freed::Missed(None) };
+        let record = maps.record_of(offset);
         let g = record.now();
         let Some(heap) = self.heap(g.heap()) else { return Freed::Missed(None) };
         if stream.is_some_and(|s| s != heap.stream()) {
             return Freed::Missed(None);
         }
         let Some(mut h) = self.enter(heap) else { return Freed::Missed(Some(heap)) };
-        if self.end_plainly_live(&mut h, (record, g), offset, tell) {
-            Freed::Done
-        } else {
-            Freed::Missed(None)
-        }
-    }
-
-    /// Frees the block at `offset`, whose heap is locked, if only its own stream has used it. `use_` is the use of its
-    /// granule. `false`: nothing was done.
-    #[inline(always)]
-    fn end_plainly_live<G: DerefMut<Target = HeapState>>(
-        &self,
-        h: &mut LockedHeap<'_, G>,
-        (record, use_): (UseRecord<'_>, GranuleUse),
-        offset: u64,
-        tell: impl FnOnce(&Heap, u64, u64),
-    ) -> bool {
-        let Some((id, d, was)) = self.maps.plainly_live(record, use_, offset) else { return false };
-        let bytes = d.requested();
-        let ended = h.end_plain_life(d, was); // else another thread was first
-        if ended {
-            let charged = self.maps.shape.charged_of(bytes);
-            tell(h.heap, charged, bytes);
-            h.shelve_counted(id, d, was, charged, bytes);
-        }
-        ended
+        if h.free_plain((record, g), offset, tell) { Freed::Done } else { Freed::Missed(None) }
     }
 
     /// Frees the block at `offset` with all steps. `heap` is the heap that [`free_quick`](Self::free_quick) returned.
@@ -267,7 +214,7 @@ impl Ground {
     #[inline]
     pub(crate) fn free_idle(&self, offset: u64) -> bool {
         let maps = &self.maps;
-        let Some(record) = maps.record_of(offset) else { return false };
+        let record = maps.record_of(offset);
         let g = record.now();
         let unordered = |x: &&Heap| x.stream() == UNORDERED;
         let Some(heap) = self.heap(g.heap()).filter(unordered) else { return false };
@@ -301,7 +248,8 @@ impl Ground {
         }
         // This thread allocates here, but does not own the lock.
         let mut h = self.lock(heap);
-        let record = maps.record_of(offset).filter(|r| r.now().heap() == heap.index);
-        record.is_some_and(|r| self.end_plainly_live(&mut h, (r, r.now()), offset, |_, _, _| ()))
+        let record = maps.record_of(offset);
+        let now = record.now();
+        now.heap() == heap.index && h.free_plain((record, now), offset, |_, _, _| ())
     }
 }

@@ -68,7 +68,7 @@ pub use types::{
 pub(crate) use types::{EVERY, UNORDERED};
 pub use units::GranuleRun;
 pub(crate) use {
-    heap::Heap,
+    heap::{EnteredHeap, Fast, Heap, HeapPath, HeapSeat, HeapState, Outside, Reused, Way},
     ladder::{Freed, Got},
     supply::Trials,
     units::GRANULE,

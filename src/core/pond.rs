@@ -2,8 +2,8 @@
 
 use super::backing::Backing;
 use super::faces::{
-    CaptureCalls, CheckpointCalls, ExportCalls, SleepCalls, SpecialCalls, StatisticsCalls, TagCalls,
-    WatchCalls,
+    CaptureCalls, CheckpointCalls, ExportCalls, FastPathCalls, SleepCalls, SpecialCalls, StatisticsCalls,
+    TagCalls, WatchCalls,
 };
 use super::ground::{Config, Ground};
 use super::heap::Heap;
@@ -68,9 +68,10 @@ impl Pond {
         self.ground.alloc_from(pool, stream, bytes, heap, leave)
     }
 
-    /// Settles the accounts after a first step that returned this heap with its block.
-    pub(crate) fn settle_quick(&self, heap: &'static Heap) {
-        self.ground.settle_quick(heap);
+    /// The fast paths of threads into heaps.
+    #[inline]
+    pub(crate) fn fast_paths(&self) -> FastPathCalls<'_> {
+        FastPathCalls(&self.ground)
     }
 
     /// A request has failed for lack of memory, whatever was tried.

@@ -97,10 +97,12 @@ pub(crate) struct Shape {
     add: u64,
     /// The bits that rounding down to the min chunk keeps.
     keep: u64,
+    /// [B] charged sizes up to this are of a fine tier; 0 if there is none.
+    fine_max: u64,
+    /// [B] larger charged sizes get a segment of their own.
+    max_chunk: u64,
     /// [B] the largest request that the hot path serves: the device's maximum, or less (`tuned`).
     largest: AtomicU64,
-    /// [B] the largest request that the hot path serves from the fine tiers.
-    largest_fine: AtomicU64,
     /// The classes of charged sizes up to `MEDIUM_MAX`, by small units.
     classes: [SizeClass; LOOKED_UP],
 }
@@ -128,13 +130,12 @@ impl SizeClass {
         self.0 >> 16
     }
     /// The list of freed blocks; 0 in the large tier, which has none.
-    #[inline(always)]
-    pub(crate) fn list(&self) -> u8 {
+    fn list(&self) -> u8 {
         (self.0 >> 8) as u8
     }
     /// log2 of a unit in bytes, in the fine tiers.
     #[inline(always)]
-    pub(crate) fn shift(&self) -> u32 {
+    fn shift(&self) -> u32 {
         self.0 & 0xff
     }
 }
@@ -153,6 +154,56 @@ pub(crate) struct Fine {
     pub medium: bool,
 }
 
+/// Which requests the hot path serves, with what it needs of the [`Shape`] to tell.
+#[derive(Debug)]
+pub(crate) struct Served {
+    /// [B] the largest.
+    largest: u64,
+    /// As in [`Shape`].
+    fine_max: u64,
+    add: u64,
+    keep: u64,
+    /// By charged size of the fine tiers, in small units: the list of freed blocks; 0, which is always empty, for sizes
+    /// that are not served.
+    lists: [u8; LOOKED_UP],
+}
+
+impl Served {
+    /// No request.
+    pub(crate) const NONE: Served =
+        Served { largest: 0, fine_max: 0, add: 0, keep: !0, lists: [0; LOOKED_UP] };
+
+    /// What a request of `bytes` is charged; `None` if that is more than 64 bits can say.
+    #[inline(always)]
+    pub(crate) fn charged(&self, bytes: u64) -> Option<u64> {
+        Some(bytes.checked_add(self.add)? & self.keep)
+    }
+
+    /// The same for the size of a block.
+    #[inline(always)]
+    pub(crate) fn charged_of(&self, bytes: u64) -> u64 {
+        bytes.wrapping_add(self.add) & self.keep
+    }
+
+    /// Whether a charged size is of a fine tier.
+    #[inline(always)]
+    pub(crate) fn is_fine(&self, charged: u64) -> bool {
+        charged <= self.fine_max
+    }
+
+    /// [B] the largest request.
+    #[inline(always)]
+    pub(crate) fn largest(&self) -> u64 {
+        self.largest
+    }
+
+    /// The list of freed blocks of a charged size of a fine tier.
+    #[inline(always)]
+    pub(crate) fn list(&self, charged: u64) -> usize {
+        usize::from(self.lists[looked_up(charged)])
+    }
+}
+
 impl Shape {
     /// Fails if the min chunk is not a power of two: such a device is served without pooling.
     pub(crate) fn new(min_chunk: u64, padding: u64, capacity: u64, fine: Fine) -> Result<Shape> {
@@ -164,15 +215,22 @@ impl Shape {
             medium_max: if fine.medium && min_chunk <= 1 << MEDIUM_SHIFT { MEDIUM_MAX } else { 0 },
             add: padding + min_chunk - 1,
             keep: !(min_chunk - 1),
+            fine_max: 0,
+            max_chunk: u64::MAX,
             largest: AtomicU64::new(capacity),
-            largest_fine: AtomicU64::new(0),
             classes: [SizeClass::NONE; LOOKED_UP],
         };
+        shape.fine_max = shape.small_max.max(shape.medium_max);
         for i in 1..LOOKED_UP {
             shape.classes[i] = SizeClass::new(shape.find_size((i as u64) << SMALL_SHIFT));
         }
         shape.set_largest(capacity);
         Ok(shape)
+    }
+
+    /// The same where larger charged sizes than this get a segment of their own.
+    pub(crate) fn with_max_chunk(self, max_chunk: u64) -> Shape {
+        Shape { max_chunk, ..self }
     }
 
     /// [B] the largest request that the hot path serves.
@@ -183,20 +241,20 @@ impl Shape {
     /// Sets it; at most the capacity.
     pub(crate) fn set_largest(&self, bytes: u64) {
         self.largest.store(bytes, Relaxed);
-        // What is charged is a multiple of the min chunk, and so are both bounds: only the padding counts here.
-        let padding = self.add - (self.min_chunk() - 1);
-        let fine = self.small_max.max(self.medium_max).saturating_sub(padding);
-        self.largest_fine.store(fine.min(bytes), Relaxed);
     }
 
-    /// What a request of `bytes` is charged, and its size class, if the hot path serves it from a fine tier; not for 0.
-    #[inline(always)]
-    pub(crate) fn fine(&self, bytes: u64) -> Option<(u64, SizeClass)> {
-        if bytes.wrapping_sub(1) >= self.largest_fine.load(Relaxed) {
-            return None;
-        }
-        let charged = self.charged_of(bytes);
-        Some((charged, self.classes[looked_up(charged)]))
+    /// What the hot path serves now.
+    pub(crate) fn served(&self) -> Served {
+        let padding = self.add - (self.min_chunk() - 1);
+        let largest = self.largest().min((self.max_chunk & self.keep).saturating_sub(padding));
+        // Where there is padding, a request of 0 bytes has a class like any other, but is none that is served.
+        let nothing = looked_up(self.charged_of(0));
+        let list = |i: usize| {
+            let all_served = (i as u64) << SMALL_SHIFT <= largest.saturating_add(padding);
+            if i != 0 && i != nothing && all_served { self.classes[i].list() } else { 0 }
+        };
+        let &Shape { fine_max, add, keep, .. } = self;
+        Served { largest, fine_max, add, keep, lists: std::array::from_fn(list) }
     }
 
     /// What a request of `bytes` is charged; `None` if the hot path does not serve it.
@@ -283,19 +341,31 @@ mod tests {
     }
 
     #[test]
-    fn fine_sizes_are_those_of_the_fine_tiers() {
+    fn lists_are_those_of_the_fine_tiers_and_of_sizes_that_are_served() {
         let fines = [ALL, Fine { small: true, medium: false }, Fine { small: false, medium: true }];
         for (chunk, padding) in [(1, 0), (256, 0), (512, 0), (512, 100), (512, 5000), (4096, 0), (8192, 0)] {
             for (fine, largest) in fines.into_iter().flat_map(|f| [(f, 1 << 40), (f, 3000), (f, 0)]) {
                 let s = Shape::new(chunk, padding, 1 << 40, fine).unwrap();
                 s.set_largest(largest);
-                for bytes in 0..70_000 {
-                    let served = s.charged(bytes).filter(|_| bytes != 0);
-                    let class = served.map(|c| (c, s.size(c))).filter(|x| x.1.tier != Tier::Large);
-                    let got = s.fine(bytes).map(|(c, k)| (c, k.list(), k.shift()));
-                    let list = |z: Size| list_of(z.units, (z.tier as u32) << TIER_SHIFT);
-                    let want = class.map(|(c, z)| (c, list(z), unit_shift(z.tier)));
-                    assert_eq!(got, want, "{bytes} of {chunk}, {padding}, {fine:?}, {largest}");
+                let served = s.served();
+                for bytes in (0..70_000).chain(u64::MAX - 70_000..=u64::MAX) {
+                    let charged = served.charged(bytes);
+                    match bytes < 1 << 50 {
+                        true => assert_eq!(charged, Some(s.charged_of(bytes))),
+                        false => assert!(charged.is_none_or(|c| c >= bytes)),
+                    }
+                    let list = charged.filter(|&c| served.is_fine(c)).map(|c| served.list(c));
+                    let size = s.charged(bytes).filter(|_| bytes != 0).map(|c| s.size(c));
+                    let Some(size) = size else {
+                        assert!(list.is_none_or(|l| l == 0), "{bytes} is served");
+                        continue;
+                    };
+                    let of_size = usize::from(list_of(size.units, (size.tier as u32) << TIER_SHIFT));
+                    match list {
+                        Some(0) => assert!(largest < 70_000 || padding > 0, "{bytes} is not served"),
+                        Some(l) => assert_eq!(l, of_size),
+                        None => assert_eq!(size.tier, Tier::Large),
+                    }
                 }
             }
         }

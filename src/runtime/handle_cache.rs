@@ -5,14 +5,18 @@
 //! change, and the entry of a pool that has ended is reused only for the next pool in the same slot of the core, which
 //! comes long after. When a pool is destroyed or released, its numbers are removed before that call returns. The
 //! default pool of a device is left out while the device has scopes, and all pools are while a thread has a tag in
-//! force. Those of a device that has hooks are left out, too. Pools of a device that is being watched are in a table of their own, which is looked at only after a miss, and
-//! those of a device whose calls are timed in a third.
+//! force. Those of a device that has hooks are left out, too. Pools of a device that is being watched are in a table of
+//! their own, which is looked at only after a miss, and those of a device whose calls are timed in a third.
+//!
+//! Threads have fast paths into heaps (`fast_paths.rs`) that are open under such a number, and do not come here then. So
+//! whatever hides a number then closes the fast paths that may be open under it, with no lock held.
 
 use crate::base::fork;
 use crate::base::slots::{ByNumber, Numbered};
 use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
-use crate::core::{Pool, PoolId, PoolRef};
+use crate::core::{Heap, HeapPath, Pool, PoolId, PoolRef};
+use crate::runtime::fast_paths;
 use crate::runtime::lock;
 use crate::runtime::memory::pooled::Pooled;
 use crate::runtime::memory::state::Memory;
@@ -91,6 +95,20 @@ impl Entry {
         still.then_some(PoolRef { place, id: PoolId(id) })
     }
 
+    /// Opens the calling thread's fast path into the heap of a stream of the pool, under the entry's number and the stream.
+    /// If the thread does not own that heap, returns the heap instead.
+    #[inline]
+    pub(crate) fn open_fast_path(
+        &'static self,
+        number: u64,
+        stream: u64,
+    ) -> Result<HeapPath, Option<&'static Heap>> {
+        let near = self.pooled.near_range();
+        // Read once more inside the lock: whoever changes one of these closes the fast path after that.
+        let may = || find(number).is_some_and(|e| std::ptr::eq(e, self)) && self.pooled.near_range() == near;
+        self.pooled.pond.fast_paths().open(self.pool, [number, stream], near, self.pooled, may)
+    }
+
     /// The memory of the pool's device; stays valid after the end of the pool.
     pub(crate) fn memory(&self) -> &'static Memory {
         self.memory
@@ -160,37 +178,52 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
 
 /// Hides the pool until it is entered again.
 #[cold]
-pub(crate) fn bypass(pool: &'static Pool) {
-    let entries = lock(&ENTRIES);
-    entries.by_pool.get(&key(pool)).into_iter().flatten().for_each(|&n| hide(n));
+pub(crate) fn bypass(memory: &Pooled, pool: &'static Pool) {
+    {
+        let entries = lock(&ENTRIES);
+        entries.by_pool.get(&key(pool)).into_iter().flatten().for_each(|&n| hide(n));
+    }
+    memory.pond.fast_paths().close(Some(pool));
 }
 
 /// Hides all pools of that memory, each until it is entered again.
 #[cold]
 pub(crate) fn bypass_all(memory: &Pooled) {
-    let entries = lock(&ENTRIES);
-    let of_it = |e: &&'static Entry| std::ptr::eq(e.pooled, memory);
-    entries.by_number.iter().filter(|(_, e)| of_it(e)).for_each(|(&n, _)| hide(n));
+    {
+        let entries = lock(&ENTRIES);
+        let of_it = |e: &&'static Entry| std::ptr::eq(e.pooled, memory);
+        entries.by_number.iter().filter(|(_, e)| of_it(e)).for_each(|(&n, _)| hide(n));
+    }
+    memory.pond.fast_paths().close(None);
 }
 
 /// Hides all pools, each until it is entered again.
 #[cold]
 pub(crate) fn bypass_everything() {
-    let _entries = lock(&ENTRIES);
-    forget_all();
+    let mut all: Vec<&'static Pooled> = {
+        let entries = lock(&ENTRIES);
+        forget_all();
+        entries.by_number.values().map(|e| e.pooled).collect()
+    };
+    all.sort_unstable_by_key(|p| std::ptr::from_ref(*p).addr());
+    all.dedup_by_key(|p| std::ptr::from_ref(*p).addr());
+    all.into_iter().for_each(|p| p.pond.fast_paths().close(None));
 }
 
 /// Removes all numbers of the pool.
 #[cold]
-pub(crate) fn remove(pool: &'static Pool) {
-    let mut entries = lock(&ENTRIES);
-    for number in entries.by_pool.remove(&key(pool)).into_iter().flatten() {
-        if let Some(entry) = entries.by_number.remove(&number) {
-            hide(number);
-            entry.number.store(RETIRED, Ordering::Release);
-            entries.retired.entry(key(pool)).or_default().push(entry);
+pub(crate) fn remove(memory: &Pooled, pool: &'static Pool) {
+    {
+        let mut entries = lock(&ENTRIES);
+        for number in entries.by_pool.remove(&key(pool)).into_iter().flatten() {
+            if let Some(entry) = entries.by_number.remove(&number) {
+                hide(number);
+                entry.number.store(RETIRED, Ordering::Release);
+                entries.retired.entry(key(pool)).or_default().push(entry);
+            }
         }
     }
+    memory.pond.fast_paths().close(Some(pool));
 }
 
 /// Removes the numbers of all pools of a device that has ended.
@@ -201,11 +234,12 @@ pub(crate) fn remove_all(memory: &Pooled) {
         let of_it = |e: &&&'static Entry| std::ptr::eq(e.pooled, memory);
         entries.by_number.values().filter(of_it).map(|e| e.pool).collect()
     };
-    pools.into_iter().for_each(remove);
+    pools.into_iter().for_each(|p| remove(memory, p));
 }
 
 /// Empties the cache in a forked child, so that every call takes the slow path, which refuses it.
 fn forget_all() {
+    fast_paths::forget_all();
     [&CACHE, &WATCHED, &TIMED].into_iter().for_each(Table::clear);
 }
 
@@ -251,12 +285,12 @@ mod tests {
                 memory.free(p, Some(s), None).unwrap();
             }
             let got = find(number).map(|e| e.pooled().alloc_quick(e.place(), s, 1000));
-            assert!(matches!(got, None | Some(Given::Missed(_))), "a block of another pool");
+            assert!(matches!(got, None | Some(Given::Missed)), "a block of another pool");
             assert_eq!(other.is_some(), forgotten);
             if let Some(other) = other {
                 memory.pool_destroy(other).unwrap();
             }
-            remove(place);
+            remove(pooled, place);
             pooled.pond.pool_forgotten(old);
         }
     }

@@ -5,10 +5,12 @@
 //! one back. It never panics, and runs unguarded. Everything else goes through [`Memory::alloc_from`] or
 //! [`Memory::free_block`], and so do all calls on a device's [`Memory`] itself (`memory/requests.rs`).
 
-use crate::base::error::{Error, Result};
-use crate::core::{Freed, Heap, PoolId, UNORDERED};
+use crate::base::biased::Name;
+use crate::base::error::{Code, Error, Result};
+use crate::core::{EnteredHeap, Fast, Freed, Heap, Outside, PoolId, Reused, UNORDERED};
 use crate::device::StreamId;
 use crate::runtime::device::DeviceState;
+use crate::runtime::fast_paths;
 use crate::runtime::handle_cache::{self, Entry};
 use crate::runtime::latency::Latency;
 #[cfg(doc)]
@@ -26,6 +28,13 @@ pub(crate) trait Caller: Copy {
 
     /// Its number for the pool, which never stands for another pool; 0: none.
     fn number(self) -> u64;
+
+    /// The same caller, known to have this number. A caller that is nothing but its number is made of it, and so need not
+    /// be kept.
+    fn with_number(self, number: u64) -> Self {
+        let _ = number;
+        self
+    }
 
     /// The pool and its device, which is open.
     fn pool(self) -> Result<(&'static Arc<DeviceState>, PoolId)>;
@@ -46,12 +55,13 @@ pub(crate) trait Caller: Copy {
 /// unwind: then the first step jumps there as its last instruction, and needs no frame. (It has one as soon as the
 /// compiler has to reckon with a panic after the jump, for which it then does nothing but end the process, as this does.)
 macro_rules! out_of_line {
-    ($name:ident => $then:ident, $done:ty, $($arg:ident: $type:ty),*) => {
+    ($name:ident => $then:ident, $done:ty, $($arg:ident: $type:ty),*; $($rest:ident: $more:ty),*) => {
         #[inline(always)]
         fn $name<C: Caller, A>(
             caller: C,
             $($arg: $type,)*
             answer: impl Fn(Result<$done, C::Failure>) -> A + Copy,
+            $($rest: $more,)*
         ) -> A {
             #[cold]
             #[inline(never)]
@@ -60,8 +70,9 @@ macro_rules! out_of_line {
                 caller: C,
                 $($arg: $type,)*
                 answer: F,
+                $($rest: $more,)*
             ) -> A {
-                $then(caller, $($arg,)* answer)
+                $then(caller, $($arg,)* answer, $($rest,)*)
             }
             #[cold]
             #[inline(never)]
@@ -69,20 +80,24 @@ macro_rules! out_of_line {
                 caller: C,
                 $($arg: $type,)*
                 answer: F,
+                $($rest: $more,)*
             ) -> A {
-                $then(caller, $($arg,)* answer)
+                $then(caller, $($arg,)* answer, $($rest,)*)
             }
-            if C::UNWINDS { call(caller, $($arg,)* answer) } else { jump(caller, $($arg,)* answer) }
+            match C::UNWINDS {
+                true => call(caller, $($arg,)* answer, $($rest,)*),
+                false => jump(caller, $($arg,)* answer, $($rest,)*),
+            }
         }
     };
 }
 
-out_of_line!(alloc_elsewhere => alloc_watched, u64, bytes: u64, stream: StreamId);
-out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId, heap: Option<&'static Heap>);
-out_of_line!(alloc_complete => complete, u64, pooled: &'static Pooled, offset: u64, heap: Option<&'static Heap>);
-out_of_line!(free_elsewhere => free_watched, (), addr: u64, stream: StreamId);
-out_of_line!(free_at => free_far, (), addr: u64, stream: StreamId, pooled: &'static Pooled);
-out_of_line!(free_on => free_missed, (), offset: u64, stream: StreamId, pooled: &'static Pooled, heap: Option<&'static Heap>);
+// `answer` of the C API is an out pointer, which is the fourth argument of all of them, as it is of the caller: so it stays
+// where it is.
+out_of_line!(alloc_by_number => alloc_found, u64, bytes: u64, stream: StreamId;);
+out_of_line!(alloc_on => alloc_rest, u64, bytes: u64, stream: StreamId; heap: Option<&'static Heap>);
+out_of_line!(alloc_complete => complete_fast, u64, block: Reused; heap: &'static Heap);
+out_of_line!(free_by_number => free_found, (), addr: u64, stream: StreamId;);
 
 /// Allocates memory for work queued on `stream` from now on. 0 bytes give address 0. `answer` converts the result.
 #[inline(always)]
@@ -92,14 +107,44 @@ pub(crate) fn alloc<C: Caller, A>(
     bytes: u64,
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
 ) -> A {
-    let Some(entry) = handle_cache::find(caller.number()) else {
-        return alloc_elsewhere(caller, bytes, stream, answer);
+    let Some(heap) = fast_paths::enter([caller.number(), stream]) else {
+        return alloc_by_number(caller, bytes, stream, answer);
     };
-    let pooled = entry.pooled();
-    match pooled.alloc_quick(entry.place(), stream, bytes) {
-        Given::Block(addr) => answer(Ok(addr)),
-        Given::Almost(offset, heap) => alloc_complete(caller, pooled, offset, heap, answer),
-        Given::Missed(heap) => alloc_on(caller, bytes, stream, heap, answer),
+    match heap.alloc(bytes) {
+        Fast::Block(addr) => answer(Ok(addr)),
+        Fast::Almost(block, heap, [number, _]) => {
+            alloc_complete(caller.with_number(number), block, answer, heap)
+        }
+        Fast::Missed(heap, [number, stream]) => {
+            alloc_on(caller.with_number(number), bytes, stream, answer, Some(heap))
+        }
+    }
+}
+
+/// The first step of a request without a fast path: opens one, for it and for those that follow.
+#[inline(always)]
+fn alloc_found<C: Caller, A>(
+    caller: C,
+    bytes: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
+) -> A {
+    let Some(entry) = handle_cache::find(caller.number()) else {
+        return alloc_watched(caller, bytes, stream, answer);
+    };
+    match entry.open_fast_path(caller.number(), stream) {
+        Ok(path) => {
+            let name = [caller.number(), stream];
+            fast_paths::remember(name, path);
+            let entered = EnteredHeap::by(path, name);
+            match entered.map(|heap| heap.alloc(bytes)) {
+                Some(Fast::Block(addr)) => answer(Ok(addr)),
+                Some(Fast::Almost(block, heap, _)) => complete_fast(caller, block, answer, heap),
+                Some(Fast::Missed(heap, _)) => alloc_on(caller, bytes, stream, answer, Some(heap)),
+                None => alloc_on(caller, bytes, stream, answer, None), // closed since
+            }
+        }
+        Err(heap) => alloc_on(caller, bytes, stream, answer, heap),
     }
 }
 
@@ -107,13 +152,22 @@ pub(crate) fn alloc<C: Caller, A>(
 /// [`Memory::alloc_unordered`] and [`remember`].
 #[inline(always)]
 pub(crate) fn alloc_unordered<C: Caller>(caller: C, bytes: u64) -> Option<u64> {
-    let entry = handle_cache::find(caller.number())?;
-    let pooled = entry.pooled();
-    match pooled.alloc_quick(entry.place(), UNORDERED, bytes) {
-        Given::Block(addr) => Some(addr),
-        Given::Almost(offset, heap) => complete(caller, pooled, offset, heap, |got| got.ok()),
-        Given::Missed(_) => None,
+    let name = [caller.number(), UNORDERED];
+    let heap = fast_paths::enter(name).or_else(|| open_unordered(name))?;
+    match heap.alloc(bytes) {
+        Fast::Block(addr) => Some(addr),
+        Fast::Almost(block, heap, _) => complete_fast(caller, block, |got| got.ok(), heap),
+        Fast::Missed(..) => None,
     }
+}
+
+/// Opens the fast path of requests without a stream, and enters.
+#[inline(never)]
+fn open_unordered(name: Name) -> Option<EnteredHeap> {
+    let entry = handle_cache::find(name[0])?;
+    let path = entry.open_fast_path(name[0], name[1]).ok()?;
+    fast_paths::remember(name, path);
+    EnteredHeap::by(path, name)
 }
 
 /// Makes the first step find the pool of `device` that `caller` names.
@@ -138,7 +192,7 @@ fn alloc_watched<C: Caller, A>(
     match pooled.alloc_quick_watched(pool, stream, bytes) {
         Given::Block(addr) => answer(Ok(addr)),
         Given::Almost(offset, heap) => complete(caller, pooled, offset, heap, answer),
-        Given::Missed(_) => alloc_first(caller, stream, bytes, answer),
+        Given::Missed => alloc_first(caller, stream, bytes, answer),
     }
 }
 
@@ -160,7 +214,7 @@ fn alloc_timed<C: Caller, A>(
         Given::Block(addr) => answer(Ok(addr)),
         Given::Almost(offset, heap) => complete(caller, pooled, offset, heap, answer),
         // Timed as a whole there.
-        Given::Missed(_) => return alloc_first(caller, stream, bytes, answer),
+        Given::Missed => return alloc_first(caller, stream, bytes, answer),
     };
     if let Some(begun) = begun {
         begun.end(Latency::Alloc);
@@ -168,21 +222,40 @@ fn alloc_timed<C: Caller, A>(
     done
 }
 
+/// Completes a first step on the fast path.
+#[inline(always)]
+fn complete_fast<C: Caller, A>(
+    caller: C,
+    block: Reused,
+    answer: impl Fn(Result<u64, C::Failure>) -> A,
+    heap: &'static Heap,
+) -> A {
+    let (offset, full) = match block {
+        Reused::Block(offset) => (offset, None),
+        Reused::Full(offset) => (offset, Some(heap)),
+    };
+    match heap.outside() {
+        Some(outside) => complete(caller, outside, offset, full, answer),
+        // Not so, since the heap has a fast path.
+        None => answer(caller.guard(|| Err(Error::new(Code::Internal, "a heap has no device")))),
+    }
+}
+
 /// Completes a first step that has given a block, but not its address, or that asks for the accounts to be settled.
 #[cold]
 #[inline(never)]
 fn complete<C: Caller, A>(
     caller: C,
-    pooled: &Pooled,
+    outside: &'static dyn Outside,
     offset: u64,
     heap: Option<&'static Heap>,
     answer: impl Fn(Result<u64, C::Failure>) -> A,
 ) -> A {
-    let found = pooled.address(offset);
+    let found = outside.address(offset);
     if let Some(heap) = heap {
         // An error here is ignored: the caller has the block already.
         let _ = caller.guard(|| {
-            pooled.settle(heap);
+            outside.settle(heap);
             Ok(())
         });
     }
@@ -193,16 +266,23 @@ fn complete<C: Caller, A>(
     }
 }
 
-/// Takes the other steps of a request.
+/// Takes the other steps of a request; the first has missed.
 #[inline(always)]
 fn alloc_rest<C: Caller, A>(
     caller: C,
     bytes: u64,
     stream: StreamId,
-    heap: Option<&'static Heap>,
     answer: impl Fn(Result<u64, C::Failure>) -> A + Copy,
+    heap: Option<&'static Heap>,
 ) -> A {
-    // Looked up once more: so the first step does not have to keep it.
+    // The second step. Whatever must see more of requests has closed the fast path.
+    let cut = || Ok(fast_paths::enter([caller.number(), stream]).map(|heap| heap.alloc_best_fit(bytes)));
+    match caller.guard(cut) {
+        Ok(Some(Fast::Block(addr))) => return answer(Ok(addr)),
+        Ok(Some(Fast::Almost(block, heap, _))) => return complete_fast(caller, block, answer, heap),
+        Ok(_) => {}
+        Err(failure) => return answer(Err(failure)),
+    }
     let found = handle_cache::find(caller.number());
     let (Some((memory, pool)), 1..) =
         (found.and_then(|e| Some((e.memory(), e.pool(caller.number())?))), bytes)
@@ -245,14 +325,33 @@ pub(crate) fn free<C: Caller, A>(
     stream: StreamId,
     answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
 ) -> A {
+    let Some(heap) = fast_paths::enter([caller.number(), stream]) else {
+        return free_by_number(caller, addr, stream, answer);
+    };
+    match heap.free(addr) {
+        Ok(()) => answer(Ok(())),
+        Err([number, stream]) => free_by_number(caller.with_number(number), addr, stream, answer),
+    }
+}
+
+/// The first step of a free without a fast path, or that the fast path has missed.
+#[inline(always)]
+fn free_found<C: Caller, A>(
+    caller: C,
+    addr: u64,
+    stream: StreamId,
+    answer: impl Fn(Result<(), C::Failure>) -> A + Copy,
+) -> A {
     let Some(entry) = handle_cache::find(caller.number()) else {
-        return free_elsewhere(caller, addr, stream, answer);
+        return free_watched(caller, addr, stream, answer);
     };
     let pooled = entry.pooled();
-    let Some(offset) = pooled.near(addr) else { return free_at(caller, addr, stream, pooled, answer) };
+    let Some(offset) = pooled.near(addr) else {
+        return free_rest(caller, pooled, Block::At(addr), stream, answer);
+    };
     match pooled.free_quick(offset, stream) {
         Freed::Done => answer(Ok(())),
-        Freed::Missed(heap) => free_on(caller, offset, stream, pooled, heap, answer),
+        Freed::Missed(heap) => free_rest(caller, pooled, Block::Missed { offset, heap }, stream, answer),
     }
 }
 
@@ -284,31 +383,6 @@ fn free_timed<C: Caller, A>(
         Some(pooled) if pooled.free_quick_timed(addr, stream) => answer(Ok(())),
         _ => free_first(caller, addr, stream, answer),
     }
-}
-
-/// Takes the other steps of a free.
-#[inline(always)]
-fn free_missed<C: Caller, A>(
-    caller: C,
-    offset: u64,
-    stream: StreamId,
-    pooled: &'static Pooled,
-    heap: Option<&'static Heap>,
-    answer: impl Fn(Result<(), C::Failure>) -> A,
-) -> A {
-    free_rest(caller, pooled, Block::Missed { offset, heap }, stream, answer)
-}
-
-/// Takes all steps of a free for an address outside the window and the first segment.
-#[inline(always)]
-fn free_far<C: Caller, A>(
-    caller: C,
-    addr: u64,
-    stream: StreamId,
-    pooled: &'static Pooled,
-    answer: impl Fn(Result<(), C::Failure>) -> A,
-) -> A {
-    free_rest(caller, pooled, Block::At(addr), stream, answer)
 }
 
 fn free_rest<C: Caller, A>(

@@ -84,8 +84,8 @@ impl Memory {
             How::Unpooled(u) => u.check_pool(pool),
         })?;
         // From here on requests to the default pool must go through `route`.
-        if let Some((_, default)) = self.pooled_pool(PoolId::DEFAULT) {
-            handle_cache::bypass(default);
+        if let Some((pooled, default)) = self.pooled_pool(PoolId::DEFAULT) {
+            handle_cache::bypass(pooled, default);
         }
         Ok(())
     }
@@ -345,7 +345,7 @@ impl Memory {
             How::Unpooled(u) => u.pool_destroy(pool),
         })?;
         if let Some((pooled, ended)) = cached {
-            handle_cache::remove(ended);
+            handle_cache::remove(pooled, ended);
             pooled.pond.pool_forgotten(pool);
         }
         self.forget_released(pool);

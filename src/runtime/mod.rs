@@ -38,6 +38,7 @@ mod copies;
 mod deferred;
 mod device;
 mod explain;
+mod fast_paths;
 mod fork;
 mod gate;
 mod handle_cache;

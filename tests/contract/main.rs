@@ -42,6 +42,7 @@ mod descriptors;
 mod double_free;
 mod events;
 mod failing_fences;
+mod fast_path;
 mod history;
 mod last_marks;
 mod last_words;

@@ -1,5 +1,8 @@
 use super::*;
 
+/// Without fast paths.
+type Plain<T> = Biased<T>;
+
 fn own<T>(l: &Biased<T>) {
     for _ in 0..=STREAK << MAX_LOSSES {
         drop(l.lock());
@@ -8,7 +11,7 @@ fn own<T>(l: &Biased<T>) {
 
 #[test]
 fn a_lone_thread_becomes_owner_and_loses_it_to_another() {
-    let l = Biased::new(0u64);
+    let l = Plain::new(0u64);
     assert!(l.enter().is_none());
     own(&l);
     assert_eq!(l.enter().is_some(), barrier::works());
@@ -21,7 +24,7 @@ fn a_lone_thread_becomes_owner_and_loses_it_to_another() {
 
 #[test]
 fn an_owner_that_was_looked_at_is_owner_again_unless_that_goes_on() {
-    let l = Biased::new(0u64);
+    let l = Plain::new(0u64);
     own(&l);
     let look = |count| {
         std::thread::scope(|s| {
@@ -41,7 +44,7 @@ fn an_owner_that_was_looked_at_is_owner_again_unless_that_goes_on() {
 /// Whoever gives the lock up, the owner or a looker, the next entry comes through `lock`.
 #[test]
 fn what_rests_stays_without_an_owner_also_while_others_look() {
-    let l = Biased::new(0u64);
+    let l = Plain::new(0u64);
     own(&l);
     std::thread::scope(|s| {
         s.spawn(|| l.look().rest());
@@ -61,7 +64,7 @@ fn what_rests_stays_without_an_owner_also_while_others_look() {
 
 #[test]
 fn owner_and_others_exclude_each_other() {
-    let l = Biased::new((0u64, 0u64));
+    let l = Plain::new((0u64, 0u64));
     let turns = 200_000u64;
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -93,7 +96,7 @@ fn owner_and_others_exclude_each_other() {
 
 #[test]
 fn four_threads_take_turns_at_owning() {
-    let l = Biased::new([0u64; 2]);
+    let l = Plain::new([0u64; 2]);
     // Long runs of one thread, so that there are owners, at other times than those of the other threads.
     let (rounds, run) = (40u64, 2_000u64);
     std::thread::scope(|s| {
@@ -121,7 +124,7 @@ fn four_threads_take_turns_at_owning() {
 
 #[test]
 fn a_thread_that_lost_the_lock_and_stays_away_is_no_hindrance() {
-    let l = Biased::new(());
+    let l = Plain::new(());
     own(&l);
     let owns_there = || {
         std::thread::scope(|s| {
@@ -140,7 +143,7 @@ fn a_thread_that_lost_the_lock_and_stays_away_is_no_hindrance() {
 
 #[test]
 fn a_rested_lock_has_no_owner_until_the_next_entry() {
-    let l = Biased::new(0u64);
+    let l = Plain::new(0u64);
     own(&l);
     let mut g = l.lock();
     g.rest();
@@ -163,7 +166,7 @@ fn a_rested_lock_has_no_owner_until_the_next_entry() {
 
 #[test]
 fn resting_and_taking_exclude_each_other() {
-    let l = Biased::new([0u64; 2]);
+    let l = Plain::new([0u64; 2]);
     let turns = 20_000u64;
     std::thread::scope(|s| {
         for t in 0..2u64 {
@@ -200,7 +203,7 @@ fn the_barrier_without_the_call_leaves_the_thread_where_it_may_run() {
 
 #[test]
 fn a_guard_of_the_owner_keeps_another_out() {
-    let l = Biased::new(0u64);
+    let l = Plain::new(0u64);
     own(&l);
     let Some(mut g) = l.enter() else { return };
     std::thread::scope(|s| {

@@ -31,10 +31,27 @@ impl Maps {
             return None;
         }
         let unit = g.unit(offset);
-        let id = self.table.get(g.entry(unit as u32) as usize)?.load(Relaxed);
-        let d = self.get(id)?;
+        let id = self.at(g.entry(unit as u32));
+        let d = self.desc(id);
         let state = d.state();
-        if state != use_of::live_state(g.use_()) | flags || u64::from(d.off()) != unit {
+        if state != g.live_state() | flags || u64::from(d.off()) != unit {
+            return None;
+        }
+        Some((id, d, state))
+    }
+
+    /// The plainly live block that starts at `offset` and belongs to the heap that has this [`mark`](GranuleUse::mark). The
+    /// caller has locked that heap.
+    #[inline(always)]
+    pub(crate) fn live_of(&self, mark: u32, offset: u64) -> Option<(Id, Desc<'_>, u32)> {
+        let g = self.granule_of(offset);
+        let unit = g.unit(offset);
+        let id = self.at(g.entry(unit as u32));
+        let d = self.desc(id);
+        let state = d.state();
+        // The block says that it belongs to the heap, and so the granule does in which it lies, which is this one if it
+        // starts here in the tier that the granule serves.
+        if !g.has_live(mark, state) || u64::from(d.off()) != unit {
             return None;
         }
         Some((id, d, state))
@@ -49,10 +66,10 @@ impl Maps {
     /// The block that starts at `offset`, whatever its state, and its heap. `None`: no block starts there.
     #[inline(always)]
     pub(crate) fn find(&self, offset: u64) -> Option<Found<'_>> {
-        let g = GranuleUse(self.granules.get((offset >> GRANULE_SHIFT) as usize)?.load(Relaxed));
+        let g = self.granule_of(offset);
         let unit = g.unit(offset);
-        let id = self.table.get(g.entry(unit as u32) as usize)?.load(Relaxed);
-        let desc = Desc(self.descs.get(id as usize)?);
+        let id = self.at(g.entry(unit as u32));
+        let desc = self.desc(id);
         // The entry may be stale, or the granule unowned (its use is 0): trust the entry only if the block says that it
         // starts here, in the tier that the granule serves.
         if u64::from(desc.off()) != unit || use_of::of_blocks(desc.tier_bits()) != g.use_() {

@@ -3,15 +3,17 @@
 //! It is made so that the first step of a free gets by with few instructions: from it and an offset follow the block's
 //! table entry and the state that a plainly live block has there.
 
-/// How a granule is used: bits 56.. of its record. If blocks can start in it, this is the state of a plainly live block
-/// there, its kind and its tier bits, with `BLOCKS` set; so one compare says that a block is live, without flags, and of the
-/// tier that the granule serves. No state has that bit, and so none fits a granule in which no block starts.
+use super::OWNER_SHIFT;
+
+/// How a granule is used: bits 56.. of its record. If blocks can start in it, these are the kind and the tier bits of a
+/// live block there, with `BLOCKS` set: so one comparison says that a block is live, has no flag, and is of the tier that
+/// the granule serves. No state has that bit, and so none fits a granule in which no block starts.
 pub(crate) mod use_of {
     use super::super::kind;
     use crate::core::shape::TIER_SHIFT;
 
     /// The mark of a granule in which blocks can start.
-    const BLOCKS: u64 = 1 << 6;
+    pub(super) const BLOCKS: u64 = 1 << 6;
     /// Nothing: it has no memory, or an operation holds it.
     pub(crate) const NONE: u64 = 0;
     /// No heap's, but of a segment that others may have parts of: an operation holds it. Only where whole segments
@@ -32,12 +34,6 @@ pub(crate) mod use_of {
     #[inline(always)]
     pub(crate) const fn of_blocks(tier_bits: u32) -> u64 {
         BLOCKS | (kind::LIVE | tier_bits << TIER_SHIFT) as u64
-    }
-
-    /// The state of a plainly live block in a granule of this use; no block's where none can start.
-    #[inline(always)]
-    pub(crate) const fn live_state(use_: u64) -> u32 {
-        (use_ ^ BLOCKS) as u32
     }
 }
 
@@ -70,6 +66,21 @@ impl GranuleUse {
     pub(crate) fn heap(self) -> u32 {
         (self.0 >> 32) as u32 & 0xffff
     }
+    /// The state of a plainly live block (no flag) in the granule; that of no block where none can start.
+    #[inline(always)]
+    pub(crate) fn live_state(self) -> u32 {
+        (self.use_() ^ use_of::BLOCKS) as u32 | self.heap() << OWNER_SHIFT
+    }
+    /// What marks the heap of this number for [`has_live`](Self::has_live).
+    pub(crate) fn mark(heap: u32) -> u32 {
+        use_of::BLOCKS as u32 | heap << OWNER_SHIFT
+    }
+    /// Whether a block in this state is plainly live, belongs to the heap of this mark, and has the tier that the granule
+    /// serves.
+    #[inline(always)]
+    pub(crate) fn has_live(self, mark: u32, state: u32) -> bool {
+        self.use_() as u32 ^ state == mark
+    }
     #[inline(always)]
     pub(crate) fn low(self) -> u32 {
         self.0 as u32
@@ -95,13 +106,20 @@ mod tests {
     use crate::core::shape::TIER_SHIFT;
 
     #[test]
-    fn a_use_says_which_state_is_plainly_live() {
+    fn a_record_says_which_state_is_plainly_live() {
         let blocks = [use_of::SMALL, use_of::MEDIUM, use_of::LARGE, use_of::ALIAS];
         for use_ in [use_of::NONE, use_of::HELD, use_of::ALIAS_REST].into_iter().chain(blocks) {
-            for state in (0..1u32 << 14).filter(|s| s & 0xC0 == 0) {
-                let fits = use_of::live_state(use_) == state;
+            for heap in [0, 1, 7, 0xffff] {
+                let g = GranuleUse::new(use_, 9, heap, 5);
                 let tier = blocks.iter().position(|&b| b == use_);
-                assert_eq!(fits, tier.is_some_and(|t| state == kind::LIVE | (t as u32) << TIER_SHIFT));
+                let live = tier.map(|t| kind::LIVE | (t as u32) << TIER_SHIFT | heap << OWNER_SHIFT);
+                for state in (0..1u32 << 14).filter(|s| s & 0xC0 == 0) {
+                    for owner in [0, 1, 7, 0xffff] {
+                        let state = state | owner << OWNER_SHIFT;
+                        assert_eq!(g.live_state() == state, live == Some(state));
+                        assert_eq!(g.has_live(GranuleUse::mark(heap), state), live == Some(state));
+                    }
+                }
             }
         }
     }

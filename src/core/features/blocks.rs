@@ -46,8 +46,7 @@ impl Ground {
             let mut h = self.lock(heap);
             self.drain(&mut h);
             let was = f.desc.state();
-            let here = self.maps.starts_at(f.id, offset)
-                && self.maps.granule_of(offset).is_some_and(|g| g.heap() == heap.index);
+            let here = self.maps.starts_at(f.id, offset) && self.maps.granule_of(offset).heap() == heap.index;
             if was & kind::MASK == kind::REMOTE && here {
                 // Another thread is just freeing it, and has not decided yet whether it may.
                 drop(h);

@@ -107,7 +107,7 @@ impl Ground {
     /// before the device starts to record. Then routes the stream's requests to the capture's pool.
     fn route_requests(&self, stream: u64) {
         self.order.wait_for_marks(stream);
-        self.all_pools().for_each(|p| p.evict(stream));
+        self.all_pools().for_each(|p| self.evict(p, stream));
         // A device that cannot be waited for during captures watches the streams that it was asked about.
         self.backing.capturing(stream);
     }
@@ -124,7 +124,7 @@ impl Ground {
         }
         streams.iter().for_each(|&s| self.order.end_capture(s));
         for &s in &streams {
-            self.all_pools().for_each(|p| p.evict(s));
+            self.all_pools().for_each(|p| self.evict(p, s));
         }
         // Blocks may have waited for this.
         self.poll_all();
@@ -193,14 +193,16 @@ impl Ground {
 
     /// Makes the heaps of a pool serve no stream.
     fn detach(&self, p: &Pool, streams: &mut PoolStreams) {
+        p.forget_heaps();
         let PoolStreams { heaps, detached, .. } = streams;
         for (stream, index) in heaps.drain() {
-            if let Some(heap) = self.heap(index).filter(|_| stream != UNORDERED) {
-                self.lock(heap).go_by(RETIRED);
+            match self.heap(index) {
+                Some(heap) if stream == UNORDERED => heap.close_fast_path(),
+                Some(heap) => self.lock(heap).go_by(RETIRED),
+                None => {}
             }
             detached.push(index);
         }
-        p.forget_heaps();
     }
 
     /// Makes them serve their streams again, except those whose stream has ended or has another heap.

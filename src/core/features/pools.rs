@@ -156,9 +156,26 @@ impl Ground {
         Ok(heap)
     }
 
-    /// Clears all caches of heaps.
+    /// Clears all caches of heaps, and closes the fast paths into them.
     pub(crate) fn forget_heaps(&self) {
         self.all_pools().for_each(Pool::forget_heaps);
+        self.all_heaps().for_each(Heap::close_fast_path);
+    }
+
+    /// From here on requests of the stream to the pool look their heap up under the lock of the pool's streams again.
+    pub(crate) fn evict(&self, pool: &Pool, stream: u64) {
+        pool.evict(stream).and_then(|i| self.heap(i)).into_iter().for_each(Heap::close_fast_path);
+    }
+
+    /// The same for all streams.
+    pub(crate) fn evict_all(&self, pool: &Pool) {
+        pool.evict_all().into_iter().filter_map(|i| self.heap(i)).for_each(Heap::close_fast_path);
+    }
+
+    /// Closes the fast paths into the heaps of a pool, whose numbers nobody finds any more.
+    pub(crate) fn close_fast_paths(&self, pool: &Pool) {
+        let heaps = lock(&pool.streams).all();
+        heaps.into_iter().filter_map(|i| self.heap(i)).for_each(Heap::close_fast_path);
     }
 
     /// Whether each block of the pool lies in one physical allocation.

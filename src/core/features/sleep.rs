@@ -66,7 +66,7 @@ impl Ground {
                 g = g.wait_for_transit();
             }
         }
-        p.evict_all();
+        self.evict_all(p);
         let done = self.fall_asleep(pool, save);
         let mut g = self.growing();
         match done {
@@ -341,7 +341,7 @@ impl Ground {
                 return;
             }
         }
-        p.evict_all();
+        self.evict_all(p);
         let _g = self.growing();
         lock(&self.sleeping).insert(pool.0, SleepingMemory::default());
         self.stop_moving(p, Sleep::Asleep);

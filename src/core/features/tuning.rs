@@ -1,7 +1,6 @@
 //! Requests that the tuning affects (`state/tuned.rs`).
 //!
-//! The hot path knows only one number of the tuning, which it compares with anyway: the largest request that it serves
-//! itself. Larger requests come here. A flag makes the frees of their blocks take the slow path, and their charge is
+//! The hot path knows only which requests it serves itself (`shape::Served`). Larger requests come here. A flag makes the frees of their blocks take the slow path, and their charge is
 //! that of their units if those are more than the request needs. So a block is charged the same at its free as at its
 //! allocation, whatever has changed in between.
 
@@ -25,6 +24,10 @@ impl Ground {
         let whole = whole.saturating_sub(self.config.padding + self.config.min_chunk);
         let largest = self.config.max_alloc.min(LARGEST).min(whole).min(t.untouched());
         self.maps.shape.set_largest(largest);
+        // A heap that is made meanwhile has it from there.
+        for heap in self.all_heaps() {
+            self.look(heap).served = self.maps.shape.served();
+        }
         if t.max_split == 0 {
             self.give_up_whole();
         }

@@ -114,7 +114,7 @@ impl Counters {
 
     /// Whether nothing is allocated.
     pub(crate) fn is_empty(&self) -> bool {
-        self.current() == Grid::default()
+        self.current() == Grid::<i64>::default()
     }
 
     /// Lets the heap allocate `room` more than it has now before it must ask.
@@ -223,8 +223,8 @@ impl Counters {
         w.total[0].add(charged as i64);
         w.total[1].add(requested as i64);
         w.total[2].add(1);
-        // One after the other: each is an instruction and a jump. To collect what they say costs as much again. The
-        // rest is taken in another way, or a compiler takes it before it looks.
+        // One after the other: each is an instruction and a jump. To test them together costs as much again. The rest is
+        // taken in another way, or a compiler takes it before it tests.
         let ([bytes, asked, blocks], rest) = (&mut w.left, (requested as i64).wrapping_neg());
         if bytes.take(charged as i64) {
             asked.add(rest);

@@ -1,7 +1,7 @@
 //! The large tier of a heap: blocks of 16 KiB units, side by side in the granules that the heap owns. A free block
 //! merges with its neighbours at once; the boundary tags of each block lead to them.
 
-use super::super::desc::{Desc, Id, kind, use_of};
+use super::super::desc::{Id, kind, use_of};
 use super::super::shape::Tier;
 use super::super::units::{Extent, LARGE_UNITS, LARGE_UNITS_SHIFT};
 use super::{HeapState, LockedHeap};
@@ -83,6 +83,15 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// Cuts `units` from a free block in the bins, if it is one. An id is in stock.
     fn cut_from_bins(&mut self, id: Id, units: u32) -> Id {
         if id == 0 {
+            return 0;
+        }
+        self.unbin(id);
+        self.cut(id, units)
+    }
+
+    /// Cuts `units` from a free block in the bins that has as many. 0 if ids ran out.
+    pub(super) fn cut_found(&mut self, id: Id, units: u32) -> Id {
+        if !self.has_id() {
             return 0;
         }
         self.unbin(id);
@@ -233,28 +242,12 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     }
 }
 
-impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
+impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
     /// A freed large block of exactly this size.
-    #[inline(always)]
-    pub(crate) fn pop_large(&mut self, units: u32) -> Option<(Id, Desc<'a>)> {
+    #[inline]
+    pub(crate) fn pop_large(&mut self, units: u32) -> Option<Id> {
         let maps = self.maps();
         self.state.quick.pop(maps, units)
-    }
-
-    /// Whether what waits must be merged before a block of `units` is cut: there is too much of it, or a small request
-    /// would break a whole granule, which large requests need, while a smaller hole may exist.
-    #[inline]
-    pub(crate) fn must_merge(&self, units: u32) -> bool {
-        if self.state.quick.is_empty() {
-            return false;
-        }
-        if self.state.quick.is_too_much(self.state.granules) {
-            return true;
-        }
-        units < LARGE_UNITS && {
-            let hole = self.state.large.find(self.maps(), units);
-            hole == 0 || self.maps().desc(hole).units() >= LARGE_UNITS
-        }
     }
 
     /// Merges the large blocks that were freed so far.

@@ -10,9 +10,9 @@
 
 use super::aliases::Aliases;
 use super::bins::Bins;
-use super::desc::{ALIAS, Desc, Found, Id, Maps, TUNED, USES, kind};
+use super::desc::{Found, GranuleUse, Id, Maps, OWNER_SHIFT, kind};
 use super::order::{Fence, Stream};
-use super::shape::{Class, Size, TIER_SHIFT, Tier, list_of};
+use super::shape::{MEDIUM_SHIFT, SMALL_SHIFT, Served};
 use super::tied::Tied;
 use super::types::{RETIRED, UNORDERED};
 
@@ -27,11 +27,14 @@ use counters::Counters;
 use quick::Quick;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+mod best_fit;
+mod blocks;
 #[cfg(test)]
 mod check;
 pub(crate) mod counters;
+mod fast;
 mod fine;
 mod granules;
 mod idle;
@@ -46,6 +49,8 @@ mod tests;
 mod waiting;
 mod whole;
 
+pub(crate) use best_fit::WORTH_MAPPING;
+pub(crate) use fast::{EnteredHeap, Fast, HeapPath, HeapSeat, Outside, Reused, Way};
 pub(crate) use granules::FreeBlock;
 use idle::Idle;
 pub(crate) use idle::Stuck;
@@ -92,11 +97,19 @@ pub(crate) struct HeapState {
     /// Freed small and medium blocks, unmerged, by size, linked by `next`. Nearly every request asks for a size that
     /// was just freed; such a pair of calls touches nothing but the block's descriptor.
     lists: [Id; LISTS],
+    /// The requests that these and `quick` serve.
+    pub served: Served,
+    /// [B] the units of the blocks in `lists`.
+    units: [u64; LISTS],
     /// Freed large blocks, unmerged, by size.
     quick: Quick,
-    /// What changes in the state of a freed block that becomes live: its kind, and `USES` in a heap without a stream of its
-    /// own.
+    /// XORed into the state of a freed block, this makes it live: its kind, the heap's number, and `USES` in a heap without
+    /// a stream of its own.
     reviving: u32,
+    /// XORed into the state of a plainly live block (no flag), this makes it a freed one.
+    ending: u32,
+    /// What the heap's granules have in common (`GranuleUse::has_live`).
+    mark: u32,
     /// Other threads may free blocks of this heap at any time, so ending a block's life takes an exchange.
     shared: bool,
     /// It is on no change list; the next thread that locks it enters it there.
@@ -140,13 +153,25 @@ pub(crate) struct HeapState {
     whole: Vec<(u32, u32, Id)>,
 }
 
+/// See [`HeapState::reviving`].
+fn reviving(index: u32, flags: u32) -> u32 {
+    (kind::FREED ^ kind::LIVE) | flags | index << OWNER_SHIFT
+}
+
 impl HeapState {
-    fn new(source: Source) -> HeapState {
+    fn new(index: u32, source: Source) -> HeapState {
         HeapState {
             counters: Counters::default(),
             lists: [0; LISTS],
+            served: Served::NONE,
+            units: std::array::from_fn(|list| match list >= MEDIUM_LISTS.start {
+                true => 1 << MEDIUM_SHIFT,
+                false => 1 << SMALL_SHIFT,
+            }),
             quick: Quick::new(source == Source::Granules),
-            reviving: kind::FREED ^ kind::LIVE,
+            reviving: reviving(index, 0),
+            ending: reviving(index, 0),
+            mark: GranuleUse::mark(index),
             shared: false,
             rests: true,
             countdown: 0,
@@ -175,7 +200,7 @@ impl HeapState {
 
 /// One heap.
 pub(crate) struct Heap {
-    state: Padded<Biased<HeapState>>,
+    state: Padded<Biased<HeapState, Way>>,
     /// Blocks freed by other threads: a list linked by `prev`, pushed by anyone, taken whole by the holder of the lock.
     remote: Padded<Remote>,
     /// The thread that allocated last. A hint: if it is wrong, that only costs time.
@@ -193,6 +218,8 @@ pub(crate) struct Heap {
     shared: AtomicBool,
     /// Its entries on the change lists.
     listed: Listed<LOOKERS>,
+    /// What requests on a fast path need beyond the heap.
+    outside: OnceLock<&'static dyn Outside>,
 }
 
 /// The change lists of heaps.
@@ -216,7 +243,7 @@ impl Heap {
 
     pub(crate) fn new(index: u32, source: Source) -> Heap {
         Heap {
-            state: Padded(Biased::new(HeapState::new(source))),
+            state: Padded(Biased::new(HeapState::new(index, source))),
             remote: Padded(Remote::new()),
             allocates: Padded(AtomicU64::new(0)),
             index,
@@ -225,7 +252,18 @@ impl Heap {
             last_stream: AtomicU64::new(u64::MAX),
             shared: AtomicBool::new(false),
             listed: Listed::default(),
+            outside: OnceLock::new(),
         }
+    }
+
+    /// Sets what requests on its fast path need beyond it; always the same.
+    pub(crate) fn set_outside(&self, outside: &'static dyn Outside) {
+        let _ = self.outside.set(outside);
+    }
+
+    /// What was set; nothing as long as no thread had a fast path.
+    pub(crate) fn outside(&self) -> Option<&'static dyn Outside> {
+        self.outside.get().copied()
     }
 
     /// The id of its pool; [`NO_POOL`](super::types::NO_POOL) for none.
@@ -281,6 +319,14 @@ impl Heap {
         h
     }
 
+    /// Closes the fast path into the heap, and waits for a thread that is inside. The caller has seen to it that nobody
+    /// opens it again under the name that it had. The calling thread holds no heap.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn close_fast_path(&self) {
+        let _held = HeldLock::new(levels::HEAP, self.index);
+        self.state.close_fast_path();
+    }
+
     /// Whether the calling thread allocated here last.
     #[inline(always)]
     pub(crate) fn is_this_threads(&self) -> bool {
@@ -302,9 +348,7 @@ impl Heap {
         }
         // The descriptor may have been reused for another block between the lookup and the claim. Then the caller freed
         // twice, in two threads at once, and the other block stays live.
-        if shared.maps.starts_at(f.id, offset)
-            && shared.maps.granule_of(offset).is_some_and(|g| g.heap() == self.index)
-        {
+        if shared.maps.starts_at(f.id, offset) && shared.maps.granule_of(offset).heap() == self.index {
             self.remote.push(f.id, |next| d.set_prev(next));
             // SeqCst: see `LockedHeap::rest`.
             if !self.listed.is_known() {
@@ -318,7 +362,7 @@ impl Heap {
 }
 
 /// A heap whose lock is held until this is dropped.
-pub(crate) struct LockedHeap<'a, G = Guard<'static, HeapState>> {
+pub(crate) struct LockedHeap<'a, G = Guard<'static, HeapState, Way>> {
     pub heap: &'static Heap,
     shared: Shared<'a>,
     state: G,
@@ -326,7 +370,7 @@ pub(crate) struct LockedHeap<'a, G = Guard<'static, HeapState>> {
 }
 
 /// The same for the thread that owns the biased lock.
-pub(crate) type OwnedHeap<'a> = LockedHeap<'a, OwnerGuard<'static, HeapState>>;
+pub(crate) type OwnedHeap<'a> = LockedHeap<'a, OwnerGuard<'static, HeapState, Way>>;
 
 impl<'a> From<OwnedHeap<'a>> for LockedHeap<'a> {
     fn from(h: OwnedHeap<'a>) -> Self {
@@ -372,7 +416,9 @@ impl LockedHeap<'_> {
 
     /// Makes the heap serve `stream` of a pool from now on.
     pub(crate) fn serve(&mut self, pool: u32, id: u64, stream: Option<Arc<Stream>>, live_flags: u32) {
-        self.state.reviving = (kind::FREED ^ kind::LIVE) | live_flags;
+        self.state.close_fast_path();
+        self.state.served = self.maps().shape.served();
+        self.state.reviving = reviving(self.heap.index, live_flags);
         self.state.stream = stream;
         let before = self.heap.pool.swap(pool, Relaxed);
         self.heap.stream.store(id, Relaxed);
@@ -387,13 +433,15 @@ impl LockedHeap<'_> {
     /// The device has ended: empties the heap.
     pub(crate) fn become_empty(&mut self, source: Source) {
         self.forget_stuck();
-        *self.state = HeapState { shared: self.state.shared, ..HeapState::new(source) };
+        self.state.close_fast_path();
+        *self.state = HeapState { shared: self.state.shared, ..HeapState::new(self.heap.index, source) };
         self.heap.remote.take();
     }
 
     /// Sets the stream that the heap serves. If it serves none, `id` says why: [`RETIRED`](super::types::RETIRED) or
     /// [`UNORDERED`](super::types::UNORDERED).
     pub(crate) fn go_by(&mut self, id: u64) {
+        self.state.close_fast_path();
         self.heap.stream.store(id, Relaxed);
     }
 }
@@ -408,169 +456,5 @@ impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
     #[inline(always)]
     fn me(&self) -> u32 {
         self.heap.index
-    }
-
-    // ---- blocks of all tiers --------------------------------------------------------------------
-
-    /// A block from the bins, not yet live; 0 if nothing that is already merged fits.
-    pub(crate) fn fit(&mut self, size: Size) -> Id {
-        if size.tier == Tier::Large {
-            return self.fit_large(size.units);
-        }
-        self.fit_fine(size, false)
-    }
-
-    /// The same in a fine tier. Where whole segments matter, none is cut for a new chunk that had better be spared, unless
-    /// `whole`.
-    pub(crate) fn fit_fine(&mut self, size: Size, whole: bool) -> Id {
-        let id = self.fine_alloc(size.tier, size.units);
-        if id == 0 && self.make_chunk(size.tier, whole) { self.fine_alloc(size.tier, size.units) } else { id }
-    }
-
-    /// Merges one freed block, whatever its tier. The pieces of a scattered block become free, and its range of
-    /// addresses idle.
-    pub(crate) fn merge(&mut self, id: Id) {
-        match self.maps().desc(id).tier_bits() {
-            0 => self.fine_free(Tier::Small, id),
-            1 => self.fine_free(Tier::Medium, id),
-            2 => self.free_large(id),
-            _ => {
-                let maps = self.maps();
-                let d = maps.desc(id);
-                let mut piece = d.next();
-                d.become_(kind::UNUSED, ALIAS); // the id stays with the range of addresses
-                while piece != 0 {
-                    let next = maps.desc(piece).next();
-                    self.free_large(piece);
-                    piece = next;
-                }
-                self.shared.aliases.lock().set_idle(d.aux());
-            }
-        }
-    }
-
-    /// Merges everything that was freed so far, and gives up empty chunks.
-    pub(crate) fn flush(&mut self) {
-        self.flush_large();
-        self.flush_fine(Tier::Small);
-        self.flush_fine(Tier::Medium);
-        self.drop_empty_chunks();
-        self.count_stuck();
-    }
-
-    /// Merges the freed blocks of a fine tier.
-    pub(crate) fn flush_fine(&mut self, tier: Tier) {
-        let lists = if tier == Tier::Small { 0..MEDIUM_LISTS.start } else { MEDIUM_LISTS };
-        for i in lists {
-            let mut id = std::mem::take(&mut self.state.lists[i]);
-            while id != 0 {
-                let next = self.maps().desc(id).next();
-                self.fine_free(tier, id);
-                id = next;
-            }
-        }
-    }
-
-    /// A freed block of exactly this size.
-    #[inline]
-    pub(crate) fn pop(&mut self, size: Size) -> Option<Id> {
-        if size.tier == Tier::Large {
-            return self.pop_large(size.units).map(|(id, _)| id);
-        }
-        self.pop_fine(list_of(size.units, (size.tier as u32) << TIER_SHIFT)).map(|(id, _)| id)
-    }
-
-    /// A freed block from a fine tier's list.
-    #[inline(always)]
-    pub(crate) fn pop_fine(&mut self, list: u8) -> Option<(Id, Desc<'a>)> {
-        let maps = self.maps();
-        let head = &mut self.state.lists[usize::from(list)];
-        let id = *head;
-        if id == 0 {
-            return None;
-        }
-        let d = maps.get(id)?;
-        *head = d.next();
-        Some((id, d))
-    }
-
-    /// Ends the life of a block whose state was just read as `was`. `false`: another thread has freed it meanwhile.
-    #[inline(always)]
-    pub(crate) fn end_life(&self, d: Desc<'_>, was: u32, kind: u32) -> bool {
-        d.end_life(was, kind, self.state.shared)
-    }
-
-    /// The same for a plainly live block, which is just freed.
-    #[inline(always)]
-    pub(crate) fn end_plain_life(&self, d: Desc<'_>, was: u32) -> bool {
-        d.end_plain_life(was, self.state.shared)
-    }
-
-    /// Puts a block that was just freed on the list of its size, unmerged. Its life has ended.
-    #[inline(always)]
-    pub(crate) fn shelve(&mut self, id: Id, d: Desc<'_>, was: u32) {
-        if was & (2 << 4) != 0 {
-            self.state.quick.push(d.units(), id, d);
-            return;
-        }
-        let head = &mut self.state.lists[usize::from(list_of(d.units(), was))];
-        d.set_next(*head);
-        *head = id;
-    }
-
-    /// The same, and counts it out.
-    #[inline(always)]
-    pub(crate) fn shelve_counted(&mut self, id: Id, d: Desc<'_>, was: u32, charged: u64, bytes: u64) {
-        // One look at the tier for both.
-        let class = if was & (2 << 4) != 0 { Class::Large } else { Class::Small };
-        match class {
-            Class::Large => {
-                self.state.counters.count_out(Class::Large, charged, bytes);
-                self.state.quick.push(d.units(), id, d);
-            }
-            Class::Small => {
-                self.state.counters.count_out(Class::Small, charged, bytes);
-                let head = &mut self.state.lists[usize::from(list_of(d.units(), was))];
-                d.set_next(*head);
-                *head = id;
-            }
-        }
-    }
-
-    /// Takes over the blocks that other threads have freed; calls `each` for every one.
-    pub(crate) fn take_remote(&mut self, mut each: impl FnMut(&mut Self, Id)) {
-        if self.heap.remote.is_empty() {
-            return;
-        }
-        let mut id = self.heap.remote.take();
-        while id != 0 {
-            let next = self.maps().desc(id).prev();
-            each(self, id);
-            id = next;
-        }
-    }
-
-    /// Makes a block that `pop` returned live.
-    #[inline(always)]
-    pub(crate) fn revive(&self, d: Desc<'_>, requested: u64) {
-        // The tier stays, and a freed block has no flags.
-        debug_assert_eq!(d.state() & !(3 << 4), kind::FREED);
-        d.flip_state(self.state.reviving);
-        d.set_requested(requested);
-    }
-
-    /// The same for a block from the bins, whose tier bits are not set yet.
-    pub(crate) fn make_live(&self, id: Id, tier_bits: u32, requested: u64) {
-        let d = self.maps().desc(id);
-        let flags = self.state.reviving & !kind::MASK;
-        d.set_state(kind::LIVE | tier_bits << TIER_SHIFT | flags);
-        d.set_requested(requested);
-    }
-
-    /// Flags a live block so that its free takes the slow path.
-    pub(crate) fn flag(&self, id: Id, flags: u32) {
-        debug_assert_eq!(flags & !(USES | TUNED | super::desc::DIRECT | super::desc::OVERSIZE), 0);
-        let d = self.maps().desc(id);
-        d.set_state(d.state() | flags);
     }
 }

@@ -13,6 +13,8 @@ const QUICK: usize = 64;
 /// The same for a device that only gives segments. A block that is kept for its size splits the free space of a
 /// segment, and nothing can be scattered there: more sizes cost memory (a twentieth, on one trace).
 const QUICK_IN_SEGMENTS: usize = 4;
+/// So many slots are looked at together.
+const GROUP: usize = 8;
 /// The part of the heap's memory that may wait, as a shift: 1/256. More would serve more requests; but with 1/64,
 /// recorded programs begin to scatter blocks at new places in each step.
 const PART_SHIFT: u32 = 8;
@@ -27,12 +29,14 @@ struct Slot {
 /// The large blocks of a heap that wait.
 pub(super) struct Quick {
     slots: [Slot; QUICK],
-    /// Slots that were filled since the last flush, one bit each.
-    used: u64,
+    /// Slots that were filled since the last flush: 1. A byte each, as that is one store.
+    used: [u8; QUICK],
     /// [units] of everything that waits.
     waiting: u32,
-    /// The shift that turns the hash of a size into its slot.
-    shift: u32,
+    /// The bits of the hash of a size that say its slot, among the six highest.
+    bits: u32,
+    /// A slot and the one beside it differ in this bit.
+    beside: usize,
     /// Blocks for which there was no slot, linked by `prev`.
     spill: Id,
     /// When a request finds no block of its size, everything that waits is merged.
@@ -44,9 +48,10 @@ impl Quick {
         let sizes = if mapping { QUICK } else { QUICK_IN_SEGMENTS };
         Quick {
             slots: [Slot::default(); QUICK],
-            used: 0,
+            used: [0; QUICK],
             waiting: 0,
-            shift: u32::BITS - sizes.trailing_zeros(),
+            bits: !0 << (u32::BITS - sizes.trailing_zeros()),
+            beside: QUICK / sizes,
             spill: 0,
             strict: !mapping,
         }
@@ -56,7 +61,7 @@ impl Quick {
     #[inline(always)]
     fn slot(&self, units: u32) -> usize {
         let hash = units.wrapping_mul(0x78DD_E6C4).wrapping_add(0x3C6E_F362);
-        (hash >> (self.shift & 31)) as usize % QUICK
+        ((hash & self.bits) >> (u32::BITS - QUICK.trailing_zeros())) as usize
     }
 
     /// Whether nothing waits.
@@ -73,37 +78,58 @@ impl Quick {
 
     /// Takes out the blocks that wait, list by list; each list follows through `prev`. 0: nothing waits any more.
     pub(super) fn take_list(&mut self) -> Id {
-        while self.used != 0 {
-            let slot = self.used.trailing_zeros() as usize % QUICK;
-            self.used &= self.used - 1;
-            let first = std::mem::take(&mut self.slots[slot].id);
-            if first != 0 {
-                return first;
+        for group in 0..QUICK / GROUP {
+            let at = group * GROUP;
+            let mut bytes = [0; GROUP];
+            bytes.copy_from_slice(&self.used[at..at + GROUP]);
+            let mut used = u64::from_le_bytes(bytes);
+            while used != 0 {
+                let slot = at + used.trailing_zeros() as usize / 8;
+                used &= used - 1;
+                self.used[slot] = 0;
+                let first = std::mem::take(&mut self.slots[slot].id);
+                if first != 0 {
+                    return first;
+                }
             }
         }
         self.waiting = 0;
         std::mem::take(&mut self.spill)
     }
 
-    /// A block of exactly this size.
+    /// The slot of exactly this size, if it has a block.
     #[inline(always)]
-    pub(super) fn pop<'a>(&mut self, maps: &'a Maps, units: u32) -> Option<(Id, Desc<'a>)> {
+    pub(super) fn find(&self, units: u32) -> Option<usize> {
         let mut slot = self.slot(units);
         if self.slots[slot].units != units {
-            slot ^= 1;
+            slot = (slot ^ self.beside) % QUICK;
             if self.slots[slot].units != units {
                 return None;
             }
         }
-        let s = &mut self.slots[slot];
-        if s.id == 0 {
-            return None;
-        }
-        let id = s.id;
-        let d = maps.get(id)?;
-        s.id = d.prev();
+        (self.slots[slot].id != 0).then_some(slot)
+    }
+
+    /// The first block of a slot that [`find`](Self::find) returned.
+    #[inline(always)]
+    pub(super) fn first(&self, slot: usize) -> Id {
+        self.slots[slot % QUICK].id
+    }
+
+    /// Takes it out; `d` is its descriptor.
+    #[inline(always)]
+    pub(super) fn take_first(&mut self, slot: usize, units: u32, d: Desc<'_>) {
         self.waiting -= units;
-        Some((id, d))
+        self.slots[slot % QUICK].id = d.prev();
+    }
+
+    /// A block of exactly this size.
+    #[inline]
+    pub(super) fn pop(&mut self, maps: &Maps, units: u32) -> Option<Id> {
+        let slot = self.find(units)?;
+        let id = self.first(slot);
+        self.take_first(slot, units, maps.desc(id));
+        Some(id)
     }
 
     /// Calls `each` for all that waits.
@@ -127,7 +153,7 @@ impl Quick {
         }
         d.set_prev(s.id);
         s.id = id;
-        self.used |= 1 << slot;
+        self.used[slot] = 1;
     }
 
     /// The same for a size that is not in its first slot: the one beside it, if the size is there already; else whichever
@@ -135,12 +161,13 @@ impl Quick {
     #[inline(always)]
     fn push_elsewhere(&mut self, first: usize, units: u32, id: Id, d: Desc<'_>) {
         let mut slot = first % QUICK;
-        if self.slots[slot ^ 1].units == units {
-            slot ^= 1;
+        let other = (slot ^ self.beside) % QUICK;
+        if self.slots[other].units == units {
+            slot = other;
         }
         let taken = |s: Slot| s.units != units && s.id != 0;
         if taken(self.slots[slot]) {
-            slot ^= 1;
+            slot = (slot ^ self.beside) % QUICK;
             if taken(self.slots[slot]) {
                 d.set_prev(self.spill);
                 self.spill = id;
@@ -150,7 +177,7 @@ impl Quick {
         let s = &mut self.slots[slot];
         d.set_prev(if s.units == units { s.id } else { 0 });
         *s = Slot { units, id };
-        self.used |= 1 << slot;
+        self.used[slot] = 1;
     }
 }
 
@@ -182,7 +209,7 @@ mod tests {
                     let id = i as u32 + 1;
                     q.push(units, id, m.desc(id));
                     waiting.push((units, id));
-                } else if let Some((id, _)) = q.pop(&m, units) {
+                } else if let Some(id) = q.pop(&m, units) {
                     let at = waiting.iter().position(|w| *w == (units, id));
                     prop_assert!(at.is_some(), "{id} does not wait, or not with that size");
                     waiting.swap_remove(at.unwrap());
@@ -193,7 +220,7 @@ mod tests {
             }
             // Nothing is lost: it is in a slot that is marked, or on the spill list.
             let mut found = Vec::new();
-            let slots = (0..QUICK).filter(|s| q.used >> s & 1 != 0).map(|s| q.slots[s].id);
+            let slots = (0..QUICK).filter(|&s| q.used[s] != 0).map(|s| q.slots[s].id);
             for mut id in slots.chain([q.spill]) {
                 while id != 0 {
                     found.push(id);

@@ -1,6 +1,6 @@
 //! How much of a heap is free, and in what pieces: for the account. Nothing is merged for it.
 
-use super::super::desc::Id;
+use super::super::desc::{ALIAS, Id};
 use super::super::units::{Extent, GRANULE, LARGE_UNITS};
 use super::counters::SMALL;
 use super::{HeapState, LockedHeap};
@@ -77,7 +77,7 @@ impl<G: DerefMut<Target = HeapState>> LockedHeap<'_, G> {
         s.quick.each(maps, |id| {
             // Of a scattered one the pieces.
             let d = maps.desc(id);
-            if d.tier_bits() != super::ALIAS {
+            if d.tier_bits() != ALIAS {
                 return note(id);
             }
             let mut piece = d.next();

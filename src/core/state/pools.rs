@@ -105,16 +105,18 @@ impl Pool {
         self.cache[cache_index(stream)].set(Some(heap));
     }
 
-    /// Removes a stream from the cache: its requests look their heap up under the lock again.
-    pub(crate) fn evict(&self, stream: u64) {
-        let _streams = lock(&self.streams);
+    /// Removes a stream from the cache; returns the number of its heap, if it has one.
+    pub(crate) fn evict(&self, stream: u64) -> Option<u32> {
+        let streams = lock(&self.streams);
         self.cache[cache_index(stream)].set(None);
+        streams.heaps.get(&stream).copied()
     }
 
-    /// Removes all streams from the cache.
-    pub(crate) fn evict_all(&self) {
-        let _streams = lock(&self.streams);
+    /// Removes all streams from the cache; returns the numbers of the pool's heaps.
+    pub(crate) fn evict_all(&self) -> Vec<u32> {
+        let streams = lock(&self.streams);
         self.forget_heaps();
+        streams.all()
     }
 
     /// Clears the cache. The pool's streams are locked, or the device is ending.

@@ -102,6 +102,10 @@ impl Ground {
             (Extent::new(numbers.extent().off, units), g.begin_transit(Parts::Of(pool, pool)))
         };
         let done = self.backing.segment(granule_bytes(part.touched().first), bytes);
+        if part.touched().first == 0 {
+            // Threads know the address of the segment that was here before.
+            self.all_heaps().for_each(Heap::close_fast_path);
+        }
         let mut g = self.growing();
         g.unclaim(pool, bytes);
         self.note_answer(&g, bytes, done.as_ref().err().map(Error::code));

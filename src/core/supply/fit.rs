@@ -1,16 +1,14 @@
 //! Requests for which no block of exactly their size waits: best fit, and whatever is tried before the device is asked.
 
-use super::super::desc::{DIRECT, Id, USES};
+use super::super::desc::{DIRECT, USES};
 use super::super::ground::Ground;
-use super::super::heap::{HeapState, LockedHeap, OwnedHeap};
-use super::super::shape::{Class, Size, Tier};
-use super::super::units::{Extent, LARGE_UNITS};
-use super::scarcity::WORTH_MAPPING;
+use super::super::heap::LockedHeap;
+use super::super::shape::{Class, Tier};
+use super::super::units::Extent;
 use super::{Request, Step, Trials, ours};
 use crate::base::error::{Code, Error, Result};
 use crate::base::sync::Ordering::Relaxed;
 use crate::fail;
-use std::ops::DerefMut;
 
 /// The number of best fits after which the remote list is checked again.
 const DRAIN_EVERY: u32 = 32;
@@ -20,28 +18,6 @@ impl Ground {
     #[inline]
     pub(super) fn is_direct(&self, charged: u64) -> bool {
         charged > self.config.max_chunk && !self.config.mapping
-    }
-
-    /// A block cut from the heap's free memory in the usual case: the calling thread owns the heap, and something fits,
-    /// so that the device is not needed. 0: it is not the usual case, and nothing is done.
-    pub(crate) fn place_owned(&self, h: &mut OwnedHeap<'_>, req: &Request) -> Id {
-        if h.countdown == 0 || self.is_direct(req.charged) { 0 } else { self.place(h, req.size) }
-    }
-
-    /// A best fit, not yet live; 0 if nothing that is already merged fits.
-    #[inline]
-    fn place<G: DerefMut<Target = HeapState>>(&self, h: &mut LockedHeap<'_, G>, size: Size) -> Id {
-        h.countdown = h.countdown.saturating_sub(1);
-        if size.tier != Tier::Large {
-            return h.fit(size);
-        }
-        if h.must_merge(size.units) {
-            h.flush_large();
-        }
-        if h.ragged && is_spared(h, size.units) {
-            return 0;
-        }
-        h.fit_large(size.units)
     }
 
     /// Allocates for a request for which no block of exactly its size was freed, or which the tuning affects; returns
@@ -59,9 +35,9 @@ impl Ground {
             self.drain(&mut h);
             h.note_ragged(self.most_ragged.load(Relaxed));
         }
-        let mut id = self.place(&mut h, size);
+        let mut id = h.place(size);
         let all = self.merges_small_first();
-        if id == 0 && h.ragged && size.tier == Tier::Large && is_spared(&h, size.units) {
+        if id == 0 && h.ragged && size.tier == Tier::Large && h.is_better_scattered(size.units) {
             let _asking = self.asking(&mut h);
             drop(h);
             return self.refill(req);
@@ -153,11 +129,4 @@ impl Ground {
             format!("{bytes} bytes are more than the device could ever give ({most})"),
         ))
     }
-}
-
-/// Whether a block should be scattered rather than placed at its best fit: memory is scarce, and much of the free
-/// memory lies in partly used granules.
-#[cold]
-fn is_spared<G: DerefMut<Target = HeapState>>(h: &LockedHeap<'_, G>, units: u32) -> bool {
-    units >= LARGE_UNITS && h.fit_cost(units).is_some_and(|c| c > WORTH_MAPPING)
 }

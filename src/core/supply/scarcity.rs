@@ -1,12 +1,9 @@
 //! Whether memory is scarce, and what a request does then to spare it.
 
 use super::super::ground::Ground;
-use super::super::heap::{Heap, LockedHeap, Runs};
+use super::super::heap::{Heap, LockedHeap, Runs, WORTH_MAPPING};
 use super::super::units::LARGE_SHIFT;
 use crate::base::sync::Ordering::Relaxed;
-
-/// [units] less cost that must make up for the driver calls of a new mapping, where a block fits somewhere as well.
-pub(super) const WORTH_MAPPING: u32 = 8;
 
 /// Memory is scarce when less than 1 / this of what is reserved may still be taken.
 const SCARCE_PART: u64 = 3;

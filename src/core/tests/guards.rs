@@ -426,7 +426,7 @@ fn a_late_claim_leaves_a_freed_block_as_it_is() {
     let h = ground.lock(ground.heap(f.heap).unwrap());
     let was = f.desc.state();
     assert!(f.desc.claim_remote());
-    assert!(f.desc.end_plain_life(was, false));
+    assert!(f.desc.end_plain_life(was, kind::LIVE ^ kind::FREED, false));
     f.desc.unclaim_remote();
     assert_eq!(f.desc.kind(), kind::FREED);
     f.desc.set_state(was);

@@ -255,7 +255,7 @@ fn a_rounded_request_is_charged_the_same_whatever_becomes_of_the_tuning() {
         let request = ground.request(heap, served, 260 << 10).unwrap();
         b.pond.tune(Tuning { max_split: 64 * MIB, ..Tuning::default() }); // takes the heap from nobody
         assert!(ground.enter(heap).is_some());
-        let at = ground.cut(&request).unwrap_or_else(|| ground.search(&request).unwrap());
+        let at = ground.search(&request).unwrap();
         let allocated = |b: &Bench| b.pond.stats(None).unwrap().allocated.current >> 10;
         assert_eq!(allocated(&b), 640);
         b.pond.free(at, None, None).unwrap();

@@ -55,6 +55,13 @@ impl Places {
         was.len != 0
     }
 
+    /// The address of offset 0, and the length of the window or of the first segment; 0 if there is none.
+    #[inline]
+    pub(crate) fn near_range(&self) -> (u64, u64) {
+        let near = self.near.get();
+        (near.addr, near.len)
+    }
+
     /// The offset of an address in the window, or in the first segment.
     #[inline(always)]
     pub(crate) fn near(&self, addr: u64) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! A pond over a device: allocations and frees are translated from addresses to offsets and back.
 
 use crate::base::error::{Code, Result};
-use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Pond, Pool, PoolId, PoolRef, Stats};
+use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Outside, Pond, Pool, PoolId, PoolRef, Stats};
 use crate::device::{Device, Mapping, StreamId};
 use crate::fail;
 use crate::runtime::backing::{Places, Supply};
@@ -38,11 +38,11 @@ pub(crate) struct Pooled {
 pub(crate) enum Given {
     /// The address of the block.
     Block(u64),
-    /// The offset of the block, whose [address](Pooled::address) is to be found; and its heap, if the caller has to
-    /// [settle](Pooled::settle) it.
+    /// The offset of the block, whose [address](Outside::address) is to be found; and its heap, if the caller has to
+    /// [settle](Outside::settle) it.
     Almost(u64, Option<&'static Heap>),
-    /// Nothing was done. Has the heap that serves this pool and stream, if there is one.
-    Missed(Option<&'static Heap>),
+    /// Nothing was done.
+    Missed,
 }
 
 /// What is to be freed.
@@ -113,6 +113,17 @@ fn reserve(mapping: &dyn Mapping, config: &mut Config, places: &Places) -> Resul
     }
 }
 
+impl Outside for Pooled {
+    /// `NotInitialized` if the device has just ended.
+    fn address(&self, offset: u64) -> Result<u64> {
+        self.places.address(offset)
+    }
+
+    fn settle(&self, heap: &'static Heap) {
+        self.pond.fast_paths().settle(heap);
+    }
+}
+
 impl Pooled {
     pub(super) fn new(
         device: Arc<dyn Device>,
@@ -147,18 +158,8 @@ impl Pooled {
                 None => Given::Almost(offset, None),
             },
             Got::Block(offset, heap) => Given::Almost(offset, heap),
-            Got::Missed(heap) => Given::Missed(heap),
+            Got::Missed(_) => Given::Missed,
         }
-    }
-
-    /// The address of a block that the first step gave, wherever it is. `NotInitialized` if the device has just ended.
-    pub(crate) fn address(&self, offset: u64) -> Result<u64> {
-        self.places.address(offset)
-    }
-
-    /// What the first step asks for now and then.
-    pub(crate) fn settle(&self, heap: &'static Heap) {
-        self.pond.settle_quick(heap);
     }
 
     /// All other steps of a request: see [`Pond::alloc_from`].
@@ -179,6 +180,12 @@ impl Pooled {
             ..=1 => self.pond.alloc(pool, stream, bytes)?,
             align => self.pond.special().alloc_aligned(pool, stream, bytes, align)?,
         })
+    }
+
+    /// The address of offset 0, and up to which offset that holds; (0, 0) if it holds for none.
+    #[inline]
+    pub(crate) fn near_range(&self) -> (u64, u64) {
+        self.places.near_range()
     }
 
     /// The offset of an address, in the usual case. After the end of the device no address is near.

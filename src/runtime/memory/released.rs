@@ -16,7 +16,7 @@ impl Memory {
             Err(e) if matches!(e.code(), Code::Busy | Code::NotPermitted) => {
                 self.released.add(pool);
                 match self.pooled_pool(pool) {
-                    Some((_, cached)) => handle_cache::remove(cached),
+                    Some((pooled, cached)) => handle_cache::remove(pooled, cached),
                     None if self.pool_stats(pool).is_err() => self.released.remove(pool), // ended meanwhile
                     None => {}
                 }

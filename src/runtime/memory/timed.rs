@@ -75,7 +75,7 @@ impl Pooled {
     /// The first step of a request that the caller times; with somebody watching, too, it misses. Never panics.
     #[inline(always)]
     pub(crate) fn alloc_quick_timed(&self, pool: &Pool, stream: StreamId, bytes: u64) -> Given {
-        if self.observers.any() { Given::Missed(None) } else { self.alloc_quick(pool, stream, bytes) }
+        if self.observers.any() { Given::Missed } else { self.alloc_quick(pool, stream, bytes) }
     }
 
     /// The first step of a free, the same; whether the block is freed, else nothing is done. Never panics.

@@ -196,7 +196,7 @@ impl Pooled {
         let address = match given {
             Given::Block(address) => address,
             Given::Almost(offset, _) => self.places.address(offset).unwrap_or(0),
-            Given::Missed(_) => 0,
+            Given::Missed => 0,
         };
         if address != 0 {
             let size = self.pond.watched().charged(bytes);

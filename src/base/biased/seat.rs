@@ -1,0 +1,292 @@
+//! A thread's seat in a biased lock, and its *fast path* into the lock, which looks nothing up.
+//!
+//! The owner of a lock may open a fast path under a *name*: two numbers that a caller has for what the lock guards. From
+//! then on the thread enters by comparing the name, and that comparison also says that it is still the owner: whoever
+//! takes the ownership away closes the fast path first.
+//!
+//! Why the fast path never lets the thread in beside another: the thread writes `INSIDE` and then reads the name; who
+//! closes the fast path writes the name and then, after the barrier, reads `INSIDE`. The owner opens it only while it is
+//! inside, and may do so while another thread closes it. So who closes it looks at the name once more when the owner is
+//! out: after that nobody can open it.
+
+#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+use super::barrier;
+use super::{Biased, INSIDE, OwnerGuard};
+use crate::base::sync::{AtomicU64, Ordering, UnsafeCell, thread_token};
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// What a caller has for the thing that a lock guards.
+pub type Name = [u64; 2];
+
+/// The first number of the name while the fast path is closed. It is no address, no small number and no pattern of fill
+/// bytes, so that no caller has it for anything.
+const CLOSED: u64 = 0x8D7C_35F1_A96E_4B03;
+
+/// The lock's record of a thread that is or was its owner. It has cache lines of its own, since the thread writes it at
+/// each entry.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Seat<T, W = ()> {
+    /// The token of the thread, which is even, or 0 of no thread; and `INSIDE` while the thread holds the lock as its
+    /// owner. Only the thread writes it. One word, so that one comparison says both.
+    pub(super) word: AtomicU64,
+    /// The name under which the fast path is open; `CLOSED` in the first number if it is not. The thread opens it while it
+    /// is inside; whoever takes the ownership away, or holds the lock as owner, closes it.
+    name: [AtomicU64; 2],
+    /// What the thread finds on the fast path; has a value since that was first open. Only the thread uses it.
+    behind: UnsafeCell<MaybeUninit<Behind<T, W>>>,
+    /// The token of the thread, for the others.
+    pub(super) token: u64,
+}
+
+/// What a thread finds on its fast path.
+#[derive(Debug)]
+struct Behind<T, W> {
+    /// The lock, as long as the fast path is open.
+    lock: NonNull<Biased<T, W>>,
+    /// The name under which the fast path was opened last.
+    name: Name,
+    /// What the owner left there.
+    way: W,
+}
+
+// SAFETY: what is no atomic is used by one thread alone, whose token the seat has; `W` goes to that thread with the seat.
+unsafe impl<T, W: Send> Sync for Seat<T, W> {}
+// SAFETY: as above.
+unsafe impl<T, W: Send> Send for Seat<T, W> {}
+
+impl<T, W> Seat<T, W> {
+    /// The seat of a thread.
+    pub(super) fn new(token: u64) -> Self {
+        Seat {
+            word: AtomicU64::new(token),
+            name: [AtomicU64::new(CLOSED), AtomicU64::new(0)],
+            behind: UnsafeCell::new(MaybeUninit::uninit()),
+            token,
+        }
+    }
+
+    /// The seat of no thread: no token is 0.
+    #[cfg(not(loom))]
+    pub(crate) const fn nobodys() -> Self {
+        Seat {
+            word: AtomicU64::new(0),
+            name: [AtomicU64::new(CLOSED), AtomicU64::new(0)],
+            behind: UnsafeCell::new(MaybeUninit::uninit()),
+            token: 0,
+        }
+    }
+
+    /// The token of the thread.
+    pub(super) fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Notes that the thread is inside. Only for the thread whose seat it is, and that is not.
+    #[inline(always)]
+    pub(super) fn enter(&self) {
+        // As in `leave`, one instruction with the memory itself.
+        self.word.store(self.word.load(Ordering::Relaxed) + INSIDE, Ordering::Relaxed);
+    }
+
+    /// Notes that the thread has left. Only for the thread whose seat it is, and that is inside.
+    #[inline(always)]
+    pub(super) fn leave(&self) {
+        // Release pairs with the Acquire in `Biased::wait_until_out`.
+        self.word.store(self.word.load(Ordering::Relaxed) - INSIDE, Ordering::Release);
+    }
+
+    /// Enters by the fast path, if the seat is the calling thread's, which is not inside, and the fast path is open under this name.
+    #[inline(always)]
+    fn enter_by(&self, name: Name) -> bool {
+        let me = thread_token();
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        {
+            // As below; a compiler does not compare with an atomic in memory. This processor orders loads among
+            // themselves as Acquire does.
+            // SAFETY: `word` and `name` are the first three words of the seat, as `repr(C)` has it.
+            unsafe {
+                std::arch::asm!(
+                    "cmp qword ptr [{seat}], {me}",
+                    "jne {not_mine}",
+                    "inc qword ptr [{seat}]",
+                    "cmp qword ptr [{seat} + 8], {first}",
+                    "jne {other}",
+                    "cmp qword ptr [{seat} + 16], {second}",
+                    "jne {other}",
+                    seat = in(reg) self,
+                    me = in(reg) me,
+                    first = in(reg) name[0],
+                    second = in(reg) name[1],
+                    not_mine = label { return false },
+                    other = label {
+                        self.leave();
+                        return false;
+                    },
+                    options(nostack),
+                );
+            }
+            true
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        {
+            if self.word.load(Ordering::Relaxed) != me {
+                return false;
+            }
+            self.enter();
+            barrier::light();
+            // Acquire pairs with the Release in `reopen`.
+            let first = self.name[0].load(Ordering::Acquire);
+            let open = first == name[0] && self.name[1].load(Ordering::Relaxed) == name[1];
+            if !open {
+                self.leave();
+            }
+            open
+        }
+    }
+
+    /// What the thread finds on the fast path.
+    #[inline(always)]
+    fn behind(&self) -> *mut MaybeUninit<Behind<T, W>> {
+        #[cfg(not(loom))]
+        return self.behind.get();
+        #[cfg(loom)]
+        self.behind.with_mut(|p| p)
+    }
+
+    /// Closes the fast path. Returns whether it was open, and under which name. The caller makes sure that its thread finds
+    /// it closed (see the head of this file).
+    pub(super) fn close(&self) -> Option<Name> {
+        // Relaxed: the barrier of the caller, or its being the thread itself, orders this.
+        let name = [self.name[0].load(Ordering::Relaxed), self.name[1].load(Ordering::Relaxed)];
+        (name[0] != CLOSED).then(|| {
+            self.name[0].store(CLOSED, Ordering::Relaxed);
+            name
+        })
+    }
+
+    /// Opens the fast path again that [`close`](Self::close) has closed. The caller holds the lock, and nobody is inside.
+    pub(super) fn reopen(&self, name: Name) {
+        // The second number is still there: only the thread itself changes it. Release: with the Acquire in
+        // `FastPath::enter`, the thread finds what was done under the lock.
+        self.name[0].store(name[0], Ordering::Release);
+    }
+
+    /// Whether the fast path is open under this name.
+    fn is_open(&self, name: Name) -> bool {
+        self.name[0].load(Ordering::Relaxed) == name[0] && self.name[1].load(Ordering::Relaxed) == name[1]
+    }
+}
+
+/// The fast path of one thread into a lock. Others that use it do not get in. It lives as long as the lock stays where it
+/// is.
+#[derive(Debug)]
+pub struct FastPath<'a, T, W>(&'a Seat<T, W>);
+
+impl<T, W> Clone for FastPath<'_, T, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, W> Copy for FastPath<'_, T, W> {}
+
+impl<'a, T, W> FastPath<'a, T, W> {
+    /// The fast path of this seat.
+    #[inline(always)]
+    pub(super) fn of(seat: &'a Seat<T, W>) -> Self {
+        FastPath(seat)
+    }
+
+    /// The seat that it is of.
+    pub(super) fn seat(self) -> &'a Seat<T, W> {
+        self.0
+    }
+
+    /// Takes the lock, if the fast path is the calling thread's own and open under this name. `None` also if the thread
+    /// holds the lock already.
+    #[inline(always)]
+    pub fn enter(self, name: Name) -> Option<FastGuard<'a, T, W>> {
+        let seat = self.0;
+        if !seat.enter_by(name) {
+            return None;
+        }
+        // SAFETY: the fast path is open, so `open` has given this a value; and only this thread uses it.
+        let lock = unsafe { (*seat.behind()).assume_init_ref().lock };
+        // SAFETY: the lock has not moved since `open` has put this there: `'a` is a loan of it.
+        Some(FastGuard(OwnerGuard { lock: unsafe { lock.as_ref() }, seat }))
+    }
+}
+
+/// Holds a lock that its owner has entered by the fast path until dropped.
+#[derive(Debug)]
+pub struct FastGuard<'a, T, W>(OwnerGuard<'a, T, W>);
+
+impl<T, W: Copy> FastGuard<'_, T, W> {
+    /// What was left on the fast path when it was opened.
+    #[inline(always)]
+    pub fn way(&self) -> W {
+        // SAFETY: the fast path is open, so `open` has given this a value; and only this thread uses it.
+        unsafe { (*self.0.seat.behind()).assume_init_ref().way }
+    }
+
+    /// The name by which the thread has entered.
+    #[inline(always)]
+    pub fn name(&self) -> Name {
+        // SAFETY: as above.
+        unsafe { (*self.0.seat.behind()).assume_init_ref().name }
+    }
+}
+
+impl<T, W> Deref for FastGuard<'_, T, W> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T, W> DerefMut for FastGuard<'_, T, W> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<'a, T, W> From<FastGuard<'a, T, W>> for OwnerGuard<'a, T, W> {
+    fn from(g: FastGuard<'a, T, W>) -> Self {
+        g.0
+    }
+}
+
+impl<'a, T, W: Copy> OwnerGuard<'a, T, W> {
+    /// Opens the calling thread's fast path into the lock under this name, and leaves `way` on it, if `may` says that it may
+    /// be open. Whoever wants it to stay closed first makes `may` say no, and then calls [`Biased::close_fast_path`] or
+    /// closes it while holding the lock: either that comes after this and closes it, or this comes after that and is told
+    /// no.
+    pub fn open(&mut self, name: Name, way: W, may: impl FnOnce() -> bool) -> Option<FastPath<'a, T, W>> {
+        let seat = self.seat;
+        if !seat.is_open(name) {
+            if !may() {
+                return None;
+            }
+            // Closed while it changes: others look at nothing but the first number.
+            seat.close();
+            let behind = Behind { lock: NonNull::from(self.lock), name, way };
+            // SAFETY: only this thread uses it, and nobody has a reference to it: users get copies.
+            unsafe { (*seat.behind()).write(behind) };
+            seat.name[1].store(name[1], Ordering::Relaxed);
+            seat.name[0].store(name[0], Ordering::Relaxed);
+        }
+        Some(FastPath(seat))
+    }
+}
+
+impl<T, W> OwnerGuard<'_, T, W> {
+    /// Closes the calling thread's fast path into the lock.
+    pub fn close_fast_path(&mut self) {
+        self.seat.close();
+    }
+}

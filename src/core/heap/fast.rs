@@ -1,0 +1,190 @@
+//! The first step of a request and of a free: a freed block of the same size is taken, or put back, under the lock of the
+//! heap. It never panics and calls nothing outside.
+//!
+//! A thread that allocates from a heap again and again enters it by its *fast path* (`base/biased/seat.rs`), which is open
+//! under the caller's number for the pool and the stream. While it is open, the heap serves that stream of that pool, and
+//! nobody has to see each request. Whoever changes that first removes the pool or the heap from where threads look them
+//! up to open a fast path (the handle cache, the pool's cache of heaps), and then closes it ([`Heap::close_fast_path`]).
+
+use super::super::desc::{Desc, GranuleUse, Id, UseRecord};
+use super::super::shape::{Class, large_units};
+use super::super::units::LARGE_SHIFT;
+use super::{Heap, HeapState, LockedHeap, OwnedHeap, Shared};
+use crate::base::biased::{FastGuard, FastPath, Name, Seat};
+use crate::base::error::Result;
+use crate::base::sync::levels::{self, HeldLock};
+use std::ops::DerefMut;
+
+/// What a thread finds on its fast path into a heap.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    pub heap: &'static Heap,
+    pub shared: Shared<'static>,
+    /// The address of offset 0, for offsets below `span`.
+    pub base: u64,
+    pub span: u64,
+}
+
+/// What a request on the fast path needs now and then, beyond the heap.
+pub(crate) trait Outside: Sync {
+    /// The address of an offset that the pond has handed out.
+    fn address(&self, offset: u64) -> Result<u64>;
+
+    /// Settles the accounts of a heap.
+    fn settle(&self, heap: &'static Heap);
+}
+
+/// A thread's fast path into a heap.
+pub(crate) type HeapPath = FastPath<'static, HeapState, Way>;
+
+/// The thread's record in the heap's lock.
+pub(crate) type HeapSeat = Seat<HeapState, Way>;
+
+/// A heap that the calling thread has entered by the fast path.
+pub(crate) type EnteredHeap = LockedHeap<'static, FastGuard<'static, HeapState, Way>>;
+
+/// The offset of a freed block that is live again.
+#[derive(Clone, Copy)]
+pub(crate) enum Reused {
+    Block(u64),
+    /// A ceiling of the heap was reached: [`Outside::settle`] is to be called once the lock is released.
+    Full(u64),
+}
+
+/// The result of the first step of a request on the fast path.
+pub(crate) enum Fast {
+    /// The address of the block.
+    Block(u64),
+    /// The block is there, but [`Outside`] has more to do. Has the heap, and the name of the fast path.
+    Almost(Reused, &'static Heap, Name),
+    /// Nothing was done. Has the heap, and the name of the fast path.
+    Missed(&'static Heap, Name),
+}
+
+impl EnteredHeap {
+    /// Enters a heap by a fast path that is open under this name.
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn by(path: HeapPath, name: Name) -> Option<EnteredHeap> {
+        let state = path.enter(name)?;
+        let Way { heap, shared, .. } = state.way();
+        let held = HeldLock::new(levels::HEAP, heap.index);
+        Some(LockedHeap { heap, shared, state, held })
+    }
+
+    /// Takes a freed block of the same size. Misses for 0 bytes.
+    #[inline(always)]
+    pub(crate) fn alloc(mut self, bytes: u64) -> Fast {
+        match self.reuse(bytes) {
+            Some(block) => self.given(block),
+            None => self.missed(),
+        }
+    }
+
+    /// The result of a step that has given a block.
+    #[inline(always)]
+    pub(super) fn given(self, block: Reused) -> Fast {
+        let Way { base, span, .. } = self.state.way();
+        match block {
+            Reused::Block(offset) if offset < span => Fast::Block(base + offset),
+            // What this needs is read again: so nothing has to be kept for it.
+            _ => Fast::Almost(block, self.state.way().heap, self.state.name()),
+        }
+    }
+
+    /// The result of a step that has done nothing.
+    #[inline(always)]
+    pub(super) fn missed(self) -> Fast {
+        Fast::Missed(self.state.way().heap, self.state.name())
+    }
+
+    /// Frees the block at this address, if the heap has a plainly live one (no flag) there. Otherwise nothing is done, and
+    /// the result is the name of the fast path.
+    #[inline(always)]
+    pub(crate) fn free(mut self, addr: u64) -> std::result::Result<(), Name> {
+        let Way { base, span, .. } = self.state.way();
+        let offset = addr.wrapping_sub(base);
+        if offset < span
+            && let Some((id, d, was)) = self.maps().live_of(self.state.mark, offset)
+            && self.end_of(id, d, was, |_, _, _| ())
+        {
+            return Ok(());
+        }
+        Err(self.state.name())
+    }
+}
+
+impl OwnedHeap<'static> {
+    /// Opens the calling thread's fast path to the heap under this name, if `may` says that it may be open.
+    pub(crate) fn open(&mut self, name: Name, way: Way, may: impl FnOnce() -> bool) -> Option<HeapPath> {
+        self.state.open(name, way, may)
+    }
+}
+
+impl<'a, G: DerefMut<Target = HeapState>> LockedHeap<'a, G> {
+    /// Takes a freed block of the same size. `None` also for 0 bytes.
+    #[inline(always)]
+    pub(crate) fn reuse(&mut self, bytes: u64) -> Option<Reused> {
+        // Each arm does everything, so that the address of the class's counters is a constant offset.
+        let maps = self.maps();
+        let charged = self.state.served.charged(bytes)?;
+        if self.state.served.is_fine(charged) {
+            let list = self.state.served.list(charged);
+            let id = self.state.lists[list];
+            if id == 0 {
+                return None;
+            }
+            let d = maps.desc(id);
+            self.state.lists[list] = d.next();
+            self.revive(d, bytes);
+            let offset = u64::from(d.off()) * self.state.units[list];
+            if self.state.counters.count_in_quick(Class::Small, charged, bytes) {
+                return Some(Reused::Full(offset));
+            }
+            return Some(Reused::Block(offset));
+        }
+        if bytes > self.state.served.largest() {
+            return None;
+        }
+        let units = large_units(charged);
+        let slot = self.state.quick.find(units)?;
+        let d = maps.desc(self.state.quick.first(slot));
+        self.state.quick.take_first(slot, units, d);
+        self.revive(d, bytes);
+        let offset = u64::from(d.off()) << LARGE_SHIFT; // of scattered blocks too
+        if self.state.counters.count_in_quick(Class::Large, charged, bytes) {
+            return Some(Reused::Full(offset));
+        }
+        Some(Reused::Block(offset))
+    }
+
+    /// Frees the block at `offset` if only its own stream has used it. `use_` is the use of its granule, as it was before
+    /// the heap was locked. `false`: nothing was done. `tell` is called with the heap, the charge and the requested
+    /// bytes before anybody can have the block again.
+    #[inline(always)]
+    pub(crate) fn free_plain(
+        &mut self,
+        (record, use_): (UseRecord<'_>, GranuleUse),
+        offset: u64,
+        tell: impl FnOnce(&Heap, u64, u64),
+    ) -> bool {
+        match self.maps().plainly_live(record, use_, offset) {
+            Some((id, d, was)) => self.end_of(id, d, was, tell),
+            None => false,
+        }
+    }
+
+    /// Ends the life of a plainly live block, whose state is `was`, and puts it on the list of its size. `false`: another
+    /// thread was first.
+    #[inline(always)]
+    fn end_of(&mut self, id: Id, d: Desc<'a>, was: u32, tell: impl FnOnce(&Heap, u64, u64)) -> bool {
+        let bytes = d.requested();
+        let ended = self.end_plain_life(d, was);
+        if ended {
+            let charged = self.state.served.charged_of(bytes);
+            tell(self.heap, charged, bytes);
+            self.shelve_counted(id, d, was, charged, bytes);
+        }
+        ended
+    }
+}
