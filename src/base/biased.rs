@@ -74,8 +74,8 @@ struct Guarded<T, W> {
     looks: u32,  // how often an owner was revoked and got its ownership back
     #[cfg_attr(loom, expect(dead_code, reason = "a model has no time"))]
     looked: Option<Instant>, // when that began to be counted
-    #[expect(clippy::vec_box, reason = "the owner word points to them: they must not move")]
-    seats: Vec<Box<Seat<T, W>>>, // of every thread that was ever owner
+    /// Of every thread that was ever owner. `owner` points to them: they must not move.
+    seats: Vec<Box<Seat<T, W>>>,
     value: T,
 }
 
