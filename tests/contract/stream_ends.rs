@@ -71,6 +71,8 @@ fn a_block_of_a_plugin_waits_for_a_stream_that_ended_before_its_free() {
     apart(|| {
         let d = threads::plugin("threads");
         late_writer(d);
+        d.synchronize().unwrap();
+        d.empty_cache().unwrap(); // as in a segment
         all_is_back(d, 32 * MIB);
     });
 }
