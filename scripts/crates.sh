@@ -18,7 +18,7 @@ if [ "${1:-}" = --list ]; then
 fi
 
 # The command needs a library of the same version, which no registry has yet: packed together, it gets this one.
-cargo publish --dry-run --locked --allow-dirty --no-verify -p millpond -p millpond-cli
+cargo package --locked --allow-dirty --no-verify -p millpond -p millpond-cli
 packed=target/package
 for crate in millpond millpond-cli; do
   [ -f "$packed/$crate-$version.crate" ] || fail "no $crate-$version.crate was made"

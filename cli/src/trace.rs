@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn reads_zstd_and_sees_damage() {
-        let bytes = include_bytes!("../../traces/fasterrcnn_train.trace.zst");
+        let bytes = include_bytes!("../demo.trace.zst");
         let t = Trace::from_bytes("x", bytes).unwrap();
         assert_eq!(t.name, "fasterrcnn_train");
         assert_eq!((t.events.len(), t.allocs, t.left_live), (192_460, 96_230, 0));

@@ -13,7 +13,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// The trace; it is part of the program, so that the demo needs no file.
-const DEMO_TRACE: &[u8] = include_bytes!("../../../traces/fasterrcnn_train.trace.zst");
+const DEMO_TRACE: &[u8] = include_bytes!("../../demo.trace.zst");
 
 #[derive(Args)]
 #[command(after_help = EXIT_STATUS)]
