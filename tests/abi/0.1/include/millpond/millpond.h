@@ -802,6 +802,11 @@ C_Status millpond_export(const void *ptr,
                          int *out_fds,
                          size_t fd_count);
 MILLPOND_NODISCARD
+C_Status millpond_export_dmabuf(const void *ptr,
+                                size_t bytes,
+                                int *out_fd,
+                                uint64_t *out_offset);
+MILLPOND_NODISCARD
 C_Status millpond_import(millpond_device *device,
                          const void *info,
                          size_t info_bytes,
