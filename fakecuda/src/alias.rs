@@ -3,8 +3,8 @@
 //!
 //! "Writes to one proxy of the allocation are considered inconsistent and incoherent with any other proxy of the same memory
 //! until the writing device operation completes", and grids that were present before it are so for longer (CUDA programming
-//! guide, 4.16.5.3, virtual aliasing support). Memory is compared in pieces of the mapping granularity: a granule that is
-//! used at two addresses at once counts, even if the bytes differ. What is found is counted and logged; nothing fails.
+//! guide, 4.16.5.3, virtual aliasing support). Memory is compared in lines of the caches, 128 bytes: a line that is used at two
+//! addresses at once counts, even if the bytes differ. What is found is counted and logged; nothing fails.
 //!
 //! Grids are named reads and writes (`fakecuda_kernel`), copies and memsets are what they are.
 
@@ -21,6 +21,9 @@ use crate::world::{Answer, World};
 const EARLY: u32 = 1;
 /// Stays on the device until `fakecuda_kernel_end`, and reads and writes only then.
 const STAYS: u32 = 2;
+
+/// [bytes] of a line of the caches.
+const LINE: u64 = 128;
 
 /// A range of addresses: the first one, and bytes.
 pub(crate) type Span = [u64; 2];
@@ -46,12 +49,13 @@ impl Grid {
     }
 }
 
-/// A granule of physical memory, and the address that stands for its block's first byte: two such addresses are two
-/// proxies.
+/// Lines of physical memory, from an offset in their block to another, and the address that stands for the block's first byte:
+/// two such addresses are two proxies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Way {
     block: u64,
-    granule: u64,
+    start: u64,
+    end: u64,
     first: u64,
 }
 
@@ -65,7 +69,6 @@ pub(crate) struct Present {
 
 /// Through which addresses these ranges are seen, in order.
 fn ways(world: &World, spans: &[Span]) -> Vec<Way> {
-    let size = world.config.granularity;
     let mut all = Vec::new();
     for &[start, bytes] in spans {
         let (mut at, end) = (start, start.saturating_add(bytes));
@@ -75,9 +78,12 @@ fn ways(world: &World, spans: &[Span]) -> Vec<Way> {
             };
             let stop = end.min(from + mapping.size);
             let offset = |address: u64| mapping.offset + (address - from);
-            let first = from.wrapping_sub(mapping.offset);
-            let granules = offset(at) / size..=offset(stop - 1) / size;
-            all.extend(granules.map(|granule| Way { block: mapping.block, granule, first }));
+            all.push(Way {
+                block: mapping.block,
+                start: offset(at) & !(LINE - 1),
+                end: offset(stop).next_multiple_of(LINE),
+                first: from.wrapping_sub(mapping.offset),
+            });
             at = stop;
         }
     }
@@ -86,20 +92,20 @@ fn ways(world: &World, spans: &[Span]) -> Vec<Way> {
     all
 }
 
-/// A granule that both have, at different addresses.
-fn clash(one: &[Way], other: &[Way]) -> Option<(Way, Way)> {
+/// Memory that both use, at different addresses: where it is in its block, and the two.
+fn clash(one: &[Way], other: &[Way]) -> Option<(u64, Way, Way)> {
     one.iter().find_map(|a| {
-        let from = other.partition_point(|b| (b.block, b.granule) < (a.block, a.granule));
-        let same = other[from..].iter().take_while(|b| (b.block, b.granule) == (a.block, a.granule));
-        same.into_iter().find(|b| b.first != a.first).map(|b| (*a, *b))
+        let from = other.partition_point(|b| b.block < a.block);
+        let same = other[from..].iter().take_while(|b| b.block == a.block && b.start < a.end);
+        let found = same.into_iter().find(|b| b.end > a.start && b.first != a.first)?;
+        Some((a.start.max(found.start), *a, *found))
     })
 }
 
-fn report(world: &mut World, what: &str, (one, other): (Way, Way)) {
-    let offset = one.granule * world.config.granularity;
+fn report(world: &mut World, what: &str, (offset, one, other): (u64, Way, Way)) {
     let (one, other) = (one.first.wrapping_add(offset), other.first.wrapping_add(offset));
     world.control.aliases += 1;
-    world.control.log_line(format!("alias: {what}: one granule at {one:#x} and at {other:#x}"));
+    world.control.log_line(format!("alias: {what}: one memory at {one:#x} and at {other:#x}"));
 }
 
 /// An operation begins that reads and writes there; `beside` is what grids that still run have written. Returns what it

@@ -53,9 +53,14 @@ fn one_operation_that_writes_must_not_use_both() {
     fake.kernel(s, &[m.b], &[m.a], 0);
     ok(unsafe { cuStreamSynchronize(s) });
     assert_eq!(fake.aliases(), 1);
-    let at = format!("alias: one kernel uses two addresses: one granule at {:#x} and at {:#x}", m.a, m.b);
+    let at = format!("alias: one kernel uses two addresses: one memory at {:#x} and at {:#x}", m.a, m.b);
     assert!(fake.log().contains(&at), "{}", fake.log());
     fake.kernel(s, &[], &[m.a, m.b], 0);
+    // Bytes side by side in one line of the caches count, and those of different lines do not.
+    ok(unsafe { cuMemcpyDtoDAsync_v2(m.a, m.b + 64, 64, s) });
+    ok(unsafe { cuStreamSynchronize(s) });
+    assert_eq!(fake.aliases(), 3, "{}", fake.log());
+    ok(unsafe { cuMemcpyDtoDAsync_v2(m.a, m.b + 128, 128, s) });
     ok(unsafe { cuMemcpyDtoDAsync_v2(m.a, m.b + (GRANULE / 2) as u64, GRANULE / 2, s) });
     ok(unsafe { cuStreamSynchronize(s) });
     assert_eq!(fake.aliases(), 3, "{}", fake.log());

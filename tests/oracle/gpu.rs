@@ -47,7 +47,7 @@ struct Controls {
 
 static CONTROLS: OnceLock<&'static Controls> = OnceLock::new();
 
-/// Kernels are dependent launches, each beside the ones before it in its stream: no granule may be at two addresses then.
+/// Kernels are dependent launches, each beside the ones before it in its stream: no memory may be at two addresses then.
 /// With the options of these kinds of device none is.
 static EARLY: AtomicBool = AtomicBool::new(false);
 
@@ -285,22 +285,25 @@ pub fn run(key: u64, number: u64) {
 
 /// Queues work; its number.
 pub fn launch(key: u64, work: Work) -> u64 {
-    extern "C" fn kernel(data: *mut c_void) {
-        let work = unsafe { Box::from_raw(data.cast::<Work>()) };
-        if let Work::Use { at, bytes, tag, look, check: true } = *work {
-            touch(at, bytes, tag, look);
-        }
-    }
-    let span = match work {
-        Work::Use { at, bytes, check: true, .. } if bytes >= 16 => Some([at as u64, bytes as u64]),
-        _ => None,
-    };
+    let Work::Use { at, bytes: bytes @ 16.., check: true, .. } = work else { return force(key, work) };
+    let (span, mut number) = ([at as u64, bytes as u64], 0);
+    let all = &raw const span;
     let data = Box::into_raw(Box::new(work)).cast();
-    let Some(span) = span else { return (controls().launch)(key, kernel, data) };
-    let (all, mut number) = (&raw const span, 0);
     let flags = EARLY.load(Relaxed).into();
     assert_eq!((controls().kernel)(key, all, 1, all, 1, flags, kernel, data, &mut number), 0);
     number
+}
+
+/// The same where a driver refuses a launch.
+pub fn force(key: u64, work: Work) -> u64 {
+    (controls().launch)(key, kernel, Box::into_raw(Box::new(work)).cast())
+}
+
+extern "C" fn kernel(data: *mut c_void) {
+    let work = unsafe { Box::from_raw(data.cast::<Work>()) };
+    if let Work::Use { at, bytes, tag, look, check: true } = *work {
+        touch(at, bytes, tag, look);
+    }
 }
 
 /// How often memory was used at two addresses where CUDA allows only one.

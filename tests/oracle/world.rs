@@ -390,10 +390,13 @@ impl World {
         if places.contains(&(0, 0)) {
             self.violate("work is queued on memory of a live block that nothing stands behind");
         }
+        // CUDA refuses work of the legacy stream beside a capture; the model has it nevertheless.
+        let is_refused = line == 0 && self.lines.iter().any(|line| line.captured);
         let l = &mut self.lines[line];
         let (mut number, mut work) = (l.queued() + 1, work);
         if l.key != 0 {
-            number = gpu::launch(l.key, std::mem::replace(&mut work, Work::Wait(Clock::new())));
+            let queued = std::mem::replace(&mut work, Work::Wait(Clock::new()));
+            number = if is_refused { gpu::force(l.key, queued) } else { gpu::launch(l.key, queued) };
             l.submitted = number;
         }
         l.items.push_back(Item { number, work, spans, places });
