@@ -218,18 +218,22 @@ impl<T, W> Biased<T, W> {
                 Self::wait_until_out(seat);
                 return guard.make_owner(me);
             }
-            guard.name = seat.close();
+            guard.name = seat.shut();
             self.owner.store(std::ptr::null_mut(), Ordering::Relaxed);
             waited::timed(|| {
                 barrier::heavy();
                 Self::wait_until_out(seat);
-                // The owner may have opened it on its way out. It cannot any more, since it no longer comes in.
-                if let Some(name) = seat.close() {
+                // The owner may have opened it on its way out, and come in by it. Where it is not open the owner is out for
+                // good.
+                while let Some(name) = seat.shut() {
                     guard.name = Some(name);
                     barrier::heavy();
                     Self::wait_until_out(seat);
                 }
             });
+            if seat.is_closed() {
+                guard.name = None; // by the owner, since it was shut
+            }
             // One that has given the lock up meanwhile is to come through `lock`.
             guard.owner = Some(seat).filter(|s| guard.parts().rested != s.token());
         }

@@ -150,3 +150,23 @@ fn a_fast_path_is_closed_when_the_lock_rests() {
         });
     }
 }
+
+/// An owner that has its ownership back from a looker closes its fast path itself: the looker, which is on its way out,
+/// does not open it again.
+#[test]
+fn a_looker_on_its_way_out_opens_no_fast_path_that_the_owner_has_closed() {
+    loom::model(|| {
+        let l = Arc::new(Biased::new(0u32));
+        own(&l);
+        let path = opened(&l, || true);
+        let other = {
+            let l = l.clone();
+            thread::spawn(move || *l.look() += 1)
+        };
+        l.close_fast_path();
+        assert!(path.is_none_or(|d| d.enter(NAME).is_none()), "it was closed before");
+        other.join().unwrap();
+        assert!(path.is_none_or(|d| d.enter(NAME).is_none()), "it was closed before");
+        assert_eq!(*l.lock(), 3);
+    });
+}

@@ -7,7 +7,9 @@
 //! Why the fast path never lets the thread in beside another: the thread writes `INSIDE` and then reads the name; who
 //! closes the fast path writes the name and then, after the barrier, reads `INSIDE`. The owner opens it only while it is
 //! inside, and may do so while another thread closes it. So who closes it looks at the name once more when the owner is
-//! out: after that nobody can open it.
+//! out, until it finds it closed: after that nobody can open it.
+//!
+//! What the owner has closed stays closed: another thread shuts the fast path, and opens it again only if it is still shut.
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 use super::barrier;
@@ -23,6 +25,8 @@ pub type Name = [u64; 2];
 /// The first number of the name while the fast path is closed. It is no address, no small number and no pattern of fill
 /// bytes, so that no caller has it for anything.
 const CLOSED: u64 = 0x8D7C_35F1_A96E_4B03;
+/// The same where another thread has closed it, which may open it again.
+const SHUT: u64 = CLOSED ^ 1;
 
 /// The lock's record of a thread that is or was its owner. It has cache lines of its own, since the thread writes it at
 /// each entry.
@@ -32,8 +36,8 @@ pub struct Seat<T, W = ()> {
     /// The token of the thread, which is even, or 0 of no thread; and `INSIDE` while the thread holds the lock as its
     /// owner. Only the thread writes it. One word, so that one comparison says both.
     pub(super) word: AtomicU64,
-    /// The name under which the fast path is open; `CLOSED` in the first number if it is not. The thread opens it while it
-    /// is inside; whoever takes the ownership away, or holds the lock as owner, closes it.
+    /// The name under which the fast path is open; `CLOSED` or `SHUT` in the first number if it is not. The thread opens and
+    /// closes it while it is inside; whoever takes the ownership away shuts it.
     name: [AtomicU64; 2],
     /// What the thread finds on the fast path; has a value since that was first open. Only the thread uses it.
     behind: UnsafeCell<MaybeUninit<Behind<T, W>>>,
@@ -156,22 +160,38 @@ impl<T, W> Seat<T, W> {
         self.behind.with_mut(|p| p)
     }
 
-    /// Closes the fast path. Returns whether it was open, and under which name. The caller makes sure that its thread finds
-    /// it closed (see the head of this file).
-    pub(super) fn close(&self) -> Option<Name> {
-        // Relaxed: the barrier of the caller, or its being the thread itself, orders this.
-        let name = [self.name[0].load(Ordering::Relaxed), self.name[1].load(Ordering::Relaxed)];
-        (name[0] != CLOSED).then(|| {
-            self.name[0].store(CLOSED, Ordering::Relaxed);
-            name
-        })
+    /// Closes the fast path. Only for the thread whose seat it is, while it holds the lock.
+    pub(super) fn close(&self) {
+        // A swap, and with both orders, so that it and `shut` come one after the other in each thread's eyes.
+        self.name[0].swap(CLOSED, Ordering::AcqRel);
     }
 
-    /// Opens the fast path again that [`close`](Self::close) has closed. The caller holds the lock, and nobody is inside.
+    /// Shuts the fast path of another thread. Returns whether it was open, and under which name. The caller makes sure that
+    /// the thread finds it shut (see the head of this file).
+    pub(super) fn shut(&self) -> Option<Name> {
+        let mut first = self.name[0].load(Ordering::Relaxed);
+        while first != CLOSED && first != SHUT {
+            // The second number belongs to the first, or the thread changes both before it is out.
+            let second = self.name[1].load(Ordering::Relaxed);
+            match self.name[0].compare_exchange(first, SHUT, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some([first, second]),
+                Err(now) => first = now,
+            }
+        }
+        None
+    }
+
+    /// Whether the thread has closed the fast path, or never opened it.
+    pub(super) fn is_closed(&self) -> bool {
+        self.name[0].load(Ordering::Relaxed) == CLOSED
+    }
+
+    /// Opens the fast path again that [`shut`](Self::shut) has found open, unless its thread has closed it or opened it
+    /// anew since then. The caller holds `taken`, so that nobody else shuts it.
     pub(super) fn reopen(&self, name: Name) {
         // The second number is still there: only the thread itself changes it. Release: with the Acquire in
         // `FastPath::enter`, the thread finds what was done under the lock.
-        self.name[0].store(name[0], Ordering::Release);
+        let _ = self.name[0].compare_exchange(SHUT, name[0], Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Whether the fast path is open under this name.
@@ -278,7 +298,8 @@ impl<'a, T, W: Copy> OwnerGuard<'a, T, W> {
             // SAFETY: only this thread uses it, and nobody has a reference to it: users get copies.
             unsafe { (*seat.behind()).write(behind) };
             seat.name[1].store(name[1], Ordering::Relaxed);
-            seat.name[0].store(name[0], Ordering::Relaxed);
+            // Release: with `shut`, as in `close`.
+            seat.name[0].store(name[0], Ordering::Release);
         }
         Some(FastPath(seat))
     }
