@@ -123,6 +123,17 @@ class Package(unittest.TestCase):
             assert millpond_torch.memory_reserved() == 0
             fraction(0.5, 0)
             assert millpond_torch.memory_stats()["millpond.limit_bytes"] == millpond_torch.mem_get_info()[1] // 2
+        """, MILLPOND_ALLOC_CONF="empty_cache_floor_mb:0")
+
+    def test_an_emptied_cache_keeps_its_floor(self):
+        self.good("""
+            import ctypes, millpond_torch, torch
+            millpond_torch.enable()
+            a = torch.changed[0]
+            reset = ctypes.CFUNCTYPE(None)(a.allocator().hooks["set_reset_fn"])
+            a.free(a.alloc(8 << 20, 0, None), 8 << 20, 0, None)
+            reset()
+            assert millpond_torch.memory_reserved() >= 8 << 20
         """)
 
     def test_statistics_have_pytorchs_keys_and_exact_values(self):
