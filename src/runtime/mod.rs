@@ -24,7 +24,7 @@
 //! ```
 //!
 //! No lock is held while a device, a plugin or a callback runs, except the turn of segment callbacks, and the gate
-//! (`gate.rs`), which lets one thread at a time start and end devices and is no mutex. `base/sync/levels.rs` has the
+//! (`gate.rs`), which lets one thread at a time start and end devices and is no mutex. `locks.rs` has the
 //! order of the locks.
 //!
 //! A pass (`usage.rs`) is a count, not a lock: the end of a device waits, inside the gate, for all passes, so a thread

@@ -10,10 +10,10 @@
 
 use crate::base::clock::{self, Span};
 use crate::base::ring::Ring;
-use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
 use crate::core::{BlockInfo, Freeing, PoolId};
 use crate::device::StreamId;
+use crate::locks;
 use crate::runtime::latency::Latencies;
 use crate::runtime::{lock, tags};
 use std::cell::Cell;
@@ -282,7 +282,7 @@ pub(crate) struct Observers {
     /// How long calls take.
     pub latencies: Latencies,
     /// Whose turn it is to change the list.
-    changing: Mutex<(), { levels::OBSERVERS }>,
+    changing: Mutex<(), locks::Observers>,
     stripes: [Stripe; STRIPES],
 }
 

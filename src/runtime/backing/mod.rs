@@ -3,7 +3,6 @@
 //! Each call keeps the device from ending (`usage.rs`), is noted on the thread (`reentry.rs`), and is made without a lock.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::nvtx;
 use crate::base::sync::levels::check_unlocked;
 use crate::base::sync::system::Mutex;
 use crate::base::sync::thread_token;
@@ -16,6 +15,7 @@ use crate::fail;
 use crate::runtime::lock;
 use crate::runtime::observe::{Event, EventKind, Observers};
 use crate::runtime::reentry::{self, InCall};
+use crate::runtime::tools::nvtx;
 use crate::runtime::usage::{Pass, Usage};
 use calls::{Calls, external, mapping_of};
 use points::{Points, Query, Taken};

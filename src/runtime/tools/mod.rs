@@ -5,19 +5,22 @@
 //! AddressSanitizer and memcheck see what threads of this process do: all memory of the processor's devices, and the
 //! pinned memory of every device. Tools that speak NVTX see the memory of all other devices.
 
-use crate::base::checkers::{self, Checker};
 use crate::base::error::{Code, Result};
-use crate::base::nvtx;
 use crate::core::PoolId;
 use crate::device::StreamId;
 use crate::fail;
 use crate::runtime::device::DeviceState;
 use crate::runtime::observe::{EventKind, Observer, Told};
+use checker::Checker;
 use shade::{ENDED, Shade};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+mod asan;
+mod checker;
+mod memcheck;
+pub(super) mod nvtx;
 mod shade;
 
 const VARIABLE: &str = "MILLPOND_TOOLS";
@@ -72,12 +75,12 @@ impl Tools {
             device.memory().watch(&observer)
         };
         if self.contains(Tools::ASAN)
-            && let Some(asan) = checkers::asan()
+            && let Some(asan) = asan::find()
         {
             watch(asan, own, true)?;
         }
         if self.contains(Tools::MEMCHECK)
-            && let Some(memcheck) = checkers::memcheck()
+            && let Some(memcheck) = memcheck::find()
         {
             watch(memcheck, own, true)?;
         }

@@ -5,7 +5,7 @@
 //! it, though the next request may have the memory at once. What such a request covers belongs to the new block; the
 //! rest of the old one, a *remnant*, goes on passing. A block that waits for other streams passes when its wait is over.
 
-use crate::base::checkers::Checker;
+use super::checker::Checker;
 use crate::core::EVERY;
 use crate::device::StreamId;
 use std::collections::{BTreeMap, BTreeSet};

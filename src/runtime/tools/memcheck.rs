@@ -8,7 +8,7 @@
 //! mechanism", and the headers `valgrind.h` and `memcheck.h`), which never change. The crate that wraps these headers
 //! wants them, and a C compiler, wherever the library is built.
 
-use super::Checker;
+use super::checker::Checker;
 use std::fs;
 
 const RUNNING_ON_VALGRIND: u64 = 0x1001;

@@ -3,9 +3,6 @@
 //!
 //! Nothing here decides what is told when, and nothing keeps a table: see `runtime/tools/`.
 
-mod asan;
-mod memcheck;
-
 /// What a checker is told. Ranges are addresses and bytes, never empty. Called under a lock: an answer takes no lock of
 /// this library and calls nothing of it.
 pub(crate) trait Checker: Send + Sync {
@@ -27,14 +24,4 @@ pub(crate) trait Checker: Send + Sync {
     fn keep(&self, _address: u64, _bytes: u64) {}
     /// Not any more, or there is another block.
     fn unkeep(&self, _address: u64, _bytes: u64) {}
-}
-
-/// AddressSanitizer, where the program is built with it.
-pub(crate) fn asan() -> Option<Box<dyn Checker>> {
-    asan::find()
-}
-
-/// memcheck, where it runs the program. Other tools of valgrind are none.
-pub(crate) fn memcheck() -> Option<Box<dyn Checker>> {
-    memcheck::find()
 }

@@ -1,8 +1,8 @@
 //! The memory of one device as heaps and regions: each range that has memory is a heap, and a block is a region, or one
 //! in each heap that it lies in.
 
+use super::super::checker::Checker;
 use super::attach::Memory;
-use crate::base::checkers::Checker;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -4,7 +4,7 @@
 //! It keeps one byte for each 8 bytes: of those only the first n can be good. Blocks begin at multiples of 8, so the end
 //! of each is exact.
 
-use super::Checker;
+use super::checker::Checker;
 use std::ffi::c_void;
 use std::ptr;
 
