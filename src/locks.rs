@@ -7,11 +7,15 @@
 pub use crate::base::sync::levels::Leaf;
 
 crate::levels! {
-    /// The turn to call segment callbacks. Held while they run, so that they are called in order.
-    SegmentsTurn [OVER_CALLS],
-    /// The device types that are registered.
+    /// The turn to choose the signal that begins histories, and to start the thread that hears it.
+    SignalTurn,
+    /// The turn to begin or end a history or a recording of one device.
+    TapeTurn,
+    /// The turn to call segment callbacks, which are called in order.
+    SegmentsTurn [OVER_CALLBACKS],
+    /// The device types that are registered, and their open devices.
     Registry,
-    /// The options of one device, and its limit.
+    /// The options of one device's memory, and its limit.
     Settings,
     /// The pools named by allocation scopes.
     Scopes,
@@ -45,12 +49,26 @@ crate::levels! {
     Recording,
     /// The fence that one ended stream left behind.
     StreamEnd,
-    /// The driver that the type `cuda` has loaded.
-    CudaType,
-    /// The streams of the host device.
+    /// The driver that the type `cuda` has loaded, and its open devices.
+    CudaType [OVER_DEVICE],
+    /// The driver's pool that serves one device of the type `cuda`, and the devices that may use its memory.
+    CudaPool [OVER_DEVICE],
+    /// The granules of one device of the type `cuda`: which have memory, and where they are mapped.
+    CudaGranules [OVER_DEVICE],
+    /// The streams of one host device, with their threads.
     HostStreams,
     /// The turn to change who watches a device's memory.
     Observers,
     /// Pools that were looked up recently, by handle.
     HandleCache,
+    /// Pinned memory of one device: what is live, what waits, and what is cached.
+    Pinned,
+    /// The blocks of one device whose requests go to the device themselves.
+    Unpooled,
+    /// The addresses of one device's segments.
+    Places,
+    /// Who watches a device's memory. Each of several stripes has the whole list; a thread reads one of them.
+    Stripe,
+    /// One tool that watches a device's memory, and what it was told.
+    Tool,
 }

@@ -1,7 +1,7 @@
 //! The complete state of one pond, with its locks. The code that acts on it is on the floors above.
 //!
-//! `locks.rs` has the order of the locks. None of them is held while the backing is called or a thread waits
-//! for another: what an operation needs meanwhile it takes out of the heaps and holds as memory in transit
+//! None of its locks (`docs/architecture.md`, "Locks") is held while the backing is called or a thread waits for
+//! another: what an operation needs meanwhile it takes out of the heaps and holds as memory in transit
 //! ([`Transit`]).
 
 use super::aliases::Aliases;

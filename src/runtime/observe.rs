@@ -10,15 +10,15 @@
 
 use crate::base::clock::{self, Span};
 use crate::base::ring::Ring;
-use crate::base::sync::system::Mutex;
+use crate::base::sync::system::{Mutex, ReadGuard, RwLock};
 use crate::core::{BlockInfo, Freeing, PoolId};
 use crate::device::StreamId;
 use crate::locks;
 use crate::runtime::latency::Latencies;
 use crate::runtime::{lock, tags};
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 /// What happened. The numbers stand in files and in the C API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,7 +288,7 @@ pub(crate) struct Observers {
 
 #[derive(Default)]
 #[repr(align(128))]
-struct Stripe(RwLock<List>);
+struct Stripe(RwLock<List, locks::Stripe>);
 
 impl Observers {
     /// Whether anybody watches. Relaxed: who misses one is a call that was under way.
@@ -413,9 +413,9 @@ impl Observers {
 
     /// Who is told by the thread of that number.
     #[inline(always)]
-    fn list(&self, thread: u32) -> Option<RwLockReadGuard<'_, List>> {
+    fn list(&self, thread: u32) -> Option<ReadGuard<'_, List>> {
         let stripe = &self.stripes[thread as usize % STRIPES].0;
-        stripe.try_read().ok().or_else(|| list_soon(stripe))
+        stripe.try_read().or_else(|| list_soon(stripe))
     }
 
     /// One more is told from now on.
@@ -424,7 +424,7 @@ impl Observers {
         let _turn = lock(&self.changing);
         for s in &self.stripes {
             let seat = Seat { ring: observer.ring().cloned(), observer: observer.clone() };
-            s.0.write().unwrap_or_else(PoisonError::into_inner).push(seat);
+            s.0.write().push(seat);
         }
         self.breathes.fetch_or(observer.breathes(), Relaxed);
         self.curious.fetch_or(observer.is_curious(), Relaxed);
@@ -438,7 +438,7 @@ impl Observers {
         self.curious.store(false, Relaxed);
         let mut all = List::new();
         for s in &self.stripes {
-            all = std::mem::take(&mut *s.0.write().unwrap_or_else(PoisonError::into_inner));
+            all = std::mem::take(&mut *s.0.write());
         }
         all.iter().for_each(|seat| seat.observer.left());
     }
@@ -448,7 +448,7 @@ impl Observers {
         let _turn = lock(&self.changing);
         let (mut left, mut breathes, mut curious) = (0, false, false);
         for s in &self.stripes {
-            let mut list = s.0.write().unwrap_or_else(PoisonError::into_inner);
+            let mut list = s.0.write();
             list.retain(|seat| !Arc::ptr_eq(&seat.observer, observer));
             left = list.len();
             breathes = list.iter().any(|seat| seat.observer.breathes());
@@ -466,14 +466,14 @@ impl Observers {
 /// an observer that called the library.
 #[cold]
 #[inline(never)]
-fn list_soon(stripe: &RwLock<List>) -> Option<RwLockReadGuard<'_, List>> {
+fn list_soon(stripe: &RwLock<List, locks::Stripe>) -> Option<ReadGuard<'_, List>> {
     const TRIES: u32 = 10_000;
     (0..TRIES).find_map(|n| {
         if n % 100 == 99 {
             std::thread::yield_now();
         }
         std::hint::spin_loop();
-        stripe.try_read().ok()
+        stripe.try_read()
     })
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Each lock has a *level*, which is part of its type. A thread may take a lock only if all locks that it holds have
 //! lower levels. Two locks of one level are never held together, unless the level says so: then they are taken in
-//! ascending order of their numbers. While code of others is called, a thread holds no lock, unless the lock's level says
-//! so.
+//! ascending order of their numbers. While a device or a callback is called, a thread holds no lock, unless the lock's level
+//! says so.
 //!
 //! A program lists its levels with [`levels!`](crate::levels); here is only [`Leaf`], the innermost one.
 
@@ -17,8 +17,10 @@ pub trait Level: Debug + Default + 'static {
     const NAME: &'static str;
     /// Whether a thread may hold several locks of this level.
     const SEVERAL: bool = false;
-    /// Whether a thread may hold such a lock while it calls code of others.
-    const OVER_CALLS: bool = false;
+    /// Whether a thread may hold such a lock while it calls a device, which calls nobody back.
+    const OVER_DEVICE: bool = false;
+    /// Whether a thread may hold such a lock while it calls a callback, which may call this library.
+    const OVER_CALLBACKS: bool = false;
 }
 
 /// The innermost level: no lock is taken while one of these is held.
@@ -31,7 +33,7 @@ impl Level for Leaf {
 }
 
 /// Declares levels as types, outermost first, and `ALL`: their names and what their comments say. In brackets after the
-/// name stands what is true for the level besides (`SEVERAL`, `OVER_CALLS`).
+/// name stands what is true for the level besides (`SEVERAL`, `OVER_DEVICE`, `OVER_CALLBACKS`).
 #[macro_export]
 #[doc(hidden)]
 macro_rules! levels {
@@ -62,7 +64,7 @@ pub(crate) struct HeldLock {
 
 #[cfg(all(debug_assertions, not(loom)))]
 mod check {
-    use super::Level;
+    use super::{Called, Level};
     use std::cell::RefCell;
     use std::panic::Location;
 
@@ -71,7 +73,7 @@ mod check {
         /// The number of the level, and the lock's own within it.
         what: (u8, u32),
         level: &'static str,
-        over_calls: bool,
+        over: [bool; 2],
         taken_at: &'static Location<'static>,
     }
 
@@ -97,7 +99,12 @@ mod check {
                 );
             }
             let what = (L::NUMBER, number);
-            all.borrow_mut().push(Held { what, level: L::NAME, over_calls: L::OVER_CALLS, taken_at: here });
+            all.borrow_mut().push(Held {
+                what,
+                level: L::NAME,
+                over: [L::OVER_DEVICE, L::OVER_CALLBACKS],
+                taken_at: here,
+            });
         });
     }
 
@@ -110,11 +117,16 @@ mod check {
         });
     }
 
+    #[track_caller]
     #[allow(clippy::panic, reason = "debug builds only")]
-    pub(super) fn unlocked(doing: &str) {
+    pub(super) fn unlocked(called: Called) {
+        let here = Location::caller();
         let _ = HELD.try_with(|held| {
-            if let Some(h) = held.borrow().iter().copied().find(|h| !h.over_calls) {
-                panic!("{doing} while {} {} is held since {}", h.level, h.what.1, h.taken_at);
+            if let Some(h) = held.borrow().iter().copied().find(|h| !h.over[called as usize]) {
+                panic!(
+                    "{here}: a {called:?} is called while {} {} is held since {}",
+                    h.level, h.what.1, h.taken_at
+                );
             }
         });
     }
@@ -145,14 +157,23 @@ impl Drop for HeldLock {
     }
 }
 
-/// In a debug build, checks that the calling thread holds no lock but those that may be held while code of others is
-/// called.
+/// Whose code is called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Called {
+    /// A driver, a plugin or another implementation of a device, which calls nobody back.
+    Device,
+    /// A function of the program, which may call this library.
+    Callback,
+}
+
+/// In a debug build, checks that the calling thread holds no lock but those that may be held while such code is called.
 #[inline(always)]
-pub(crate) fn check_unlocked(doing: &str) {
+#[cfg_attr(debug_assertions, track_caller)]
+pub(crate) fn check_unlocked(called: Called) {
     #[cfg(all(debug_assertions, not(loom)))]
-    check::unlocked(doing);
+    check::unlocked(called);
     #[cfg(not(all(debug_assertions, not(loom))))]
-    let _ = doing;
+    let _ = called;
 }
 
 #[cfg(all(test, debug_assertions, not(loom)))]
@@ -162,7 +183,7 @@ mod tests {
 
     levels! {
         /// The turn to call.
-        Turn [OVER_CALLS],
+        Turn [OVER_CALLBACKS],
         /// A plain lock.
         Plain,
         /// One of many.
@@ -189,13 +210,17 @@ mod tests {
         }));
         assert!(caught(|| {
             let _plain = HeldLock::new::<Plain>(0);
-            check_unlocked("a call");
+            check_unlocked(Called::Device);
         }));
         assert!(!caught(|| {
             let _turn = HeldLock::new::<Turn>(0);
-            check_unlocked("a call");
+            check_unlocked(Called::Callback);
         }));
-        check_unlocked("what was held was given back");
+        assert!(caught(|| {
+            let _turn = HeldLock::new::<Turn>(0);
+            check_unlocked(Called::Device);
+        }));
+        check_unlocked(Called::Device); // what was held was given back
         assert_eq!(ALL[0], ("Turn", " The turn to call."));
     }
 }

@@ -1,27 +1,27 @@
-//! Checkers of memory that others have made, and that may be in this process or run it: AddressSanitizer, and memcheck
-//! of valgrind. Each is found at run time, and told which memory nobody may touch.
+//! What a tool that watches memory is told: AddressSanitizer, memcheck of valgrind, and tools that speak NVTX. Each is made
+//! by others, may be in this process or run it, and is found at run time.
 //!
-//! Nothing here decides what is told when, and nothing keeps a table: see `runtime/tools/`.
+//! When a tool is told what is decided in `mod.rs`, and `shade.rs` remembers what it has been told.
 
-/// What a checker is told. Ranges are addresses and bytes, never empty. Called under a lock: an answer takes no lock of
-/// this library and calls nothing of it.
-pub(crate) trait Checker: Send + Sync {
+/// A tool. Ranges are addresses and bytes, and never empty. It is told under a lock (`locks::Tool`), and possibly under
+/// others: it takes no lock of this library and calls nothing of it.
+pub(crate) trait Checker: Send {
     /// A range of addresses has memory from now on.
-    fn came(&self, _address: u64, _bytes: u64) {}
-    /// It has none any more, or not for long.
-    fn went(&self, _address: u64, _bytes: u64) {}
+    fn came(&mut self, _address: u64, _bytes: u64) {}
+    /// The range has no memory any more, or is about to lose it.
+    fn went(&mut self, _address: u64, _bytes: u64) {}
     /// Nobody may touch the range.
-    fn close(&self, address: u64, bytes: u64);
-    /// Everybody may touch it, and what it contains counts.
-    fn open(&self, address: u64, bytes: u64);
-    /// A block begins here, and belongs to the program. It contains nothing yet.
-    fn give(&self, address: u64, bytes: u64);
-    /// The block ends, and nobody may touch it.
-    fn take(&self, address: u64, bytes: u64);
-    /// The block ends. Who may touch its memory stays as it is.
-    fn forget(&self, address: u64, bytes: u64);
-    /// The range is left of a block that is told to be forgotten, and may be used still.
-    fn keep(&self, _address: u64, _bytes: u64) {}
-    /// Not any more, or there is another block.
-    fn unkeep(&self, _address: u64, _bytes: u64) {}
+    fn close(&mut self, address: u64, bytes: u64);
+    /// Everybody may touch the range, and its contents are valid.
+    fn open(&mut self, address: u64, bytes: u64);
+    /// A block was allocated: the program may touch it. Its contents are undefined.
+    fn give(&mut self, address: u64, bytes: u64);
+    /// The block was freed: nobody may touch it.
+    fn take(&mut self, address: u64, bytes: u64);
+    /// The block is no block any more. Who may touch its memory stays as it is.
+    fn forget(&mut self, address: u64, bytes: u64);
+    /// The range is the rest of a block that is forgotten, and work that is queued may still use it.
+    fn keep(&mut self, _address: u64, _bytes: u64) {}
+    /// No work uses the rest of that block any more, or another block lies there.
+    fn unkeep(&mut self, _address: u64, _bytes: u64) {}
 }
