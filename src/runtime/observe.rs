@@ -164,10 +164,17 @@ impl Event {
 /// The words of an event.
 pub(crate) const WORDS: usize = 7;
 
-const HOST: u64 = 1 << 8;
-const AT_ONCE: u64 = 2 << 8;
-const STREAM: u64 = 4 << 8;
-const ENDED: u64 = 8 << 8;
+bitflags::bitflags! {
+    /// What is true of an event: bits of its second word, which also has its kind and its thread.
+    #[derive(Clone, Copy)]
+    struct Flags: u64 {
+        const HOST = 1 << 8;
+        const AT_ONCE = 1 << 9;
+        /// It has a stream.
+        const STREAM = 1 << 10;
+        const ENDED = 1 << 11;
+    }
+}
 
 /// An event as it is told: few words, as many are written down in a second, and the time as the processor counts it.
 #[derive(Clone, Copy, Debug)]
@@ -175,12 +182,12 @@ pub struct Told(pub(crate) [u64; WORDS]);
 
 impl Told {
     pub(crate) fn new(e: &Event) -> Told {
-        let flag = |is: bool, bit| if is { bit } else { 0 };
-        let flags = flag(e.host, HOST)
-            | flag(e.at_once, AT_ONCE)
-            | flag(e.stream.is_some(), STREAM)
-            | flag(e.ended, ENDED);
-        let what = e.kind as u64 | flags | u64::from(e.thread) << 32;
+        let mut flags = Flags::empty();
+        flags.set(Flags::HOST, e.host);
+        flags.set(Flags::AT_ONCE, e.at_once);
+        flags.set(Flags::STREAM, e.stream.is_some());
+        flags.set(Flags::ENDED, e.ended);
+        let what = e.kind as u64 | flags.bits() | u64::from(e.thread) << 32;
         let pool = u64::from(e.pool.0) | u64::from(e.tag) << 32;
         // A range of memory has no stream.
         Told([e.time, what, e.address, e.bytes, e.requested, e.stream.unwrap_or(e.home), pool])
@@ -200,16 +207,17 @@ impl Told {
     pub(crate) fn event_in(&self, times: &Span) -> Option<Event> {
         let [ticks, what, address, bytes, requested, stream, pool] = self.0;
         let kind = self.kind()?;
+        let flags = Flags::from_bits_truncate(what);
         Some(Event {
             time: times.ns_at(ticks),
             kind,
-            host: what & HOST != 0,
-            at_once: what & AT_ONCE != 0,
+            host: flags.contains(Flags::HOST),
+            at_once: flags.contains(Flags::AT_ONCE),
             address,
             bytes,
             requested,
-            stream: (what & STREAM != 0).then_some(stream),
-            ended: what & ENDED != 0,
+            stream: flags.contains(Flags::STREAM).then_some(stream),
+            ended: flags.contains(Flags::ENDED),
             pool: PoolId(pool as u32),
             thread: (what >> 32) as u32,
             tag: (pool >> 32) as u16,
@@ -315,13 +323,20 @@ impl Observers {
         stream: StreamId,
         pool: PoolId,
     ) {
-        self.tell_words(EventKind::Alloc as u64 | STREAM, address, bytes, requested, stream, pool);
+        self.tell_words(
+            EventKind::Alloc as u64 | Flags::STREAM.bits(),
+            address,
+            bytes,
+            requested,
+            stream,
+            pool,
+        );
     }
 
     /// Tells that it is freed, and waits for nothing.
     #[inline(always)]
     pub(crate) fn tell_free(&self, address: u64, bytes: u64, requested: u64, stream: StreamId, pool: PoolId) {
-        let what = EventKind::FreeRequested as u64 | AT_ONCE | STREAM;
+        let what = EventKind::FreeRequested as u64 | Flags::AT_ONCE.union(Flags::STREAM).bits();
         self.tell_words(what, address, bytes, requested, stream, pool);
     }
 

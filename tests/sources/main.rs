@@ -19,6 +19,7 @@ mod links;
 mod locks;
 mod mutants;
 mod names;
+mod packages;
 mod rooms;
 #[cfg(feature = "capi")]
 mod symbols;
