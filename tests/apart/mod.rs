@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// In the process of one test: its name.
 const INSIDE: &str = "MILLPOND_TEST_APART";
+/// Tests that repeat something do a part of it (`make check`).
+const QUICK: &str = "MILLPOND_TEST_QUICK";
 
 /// Who measures time has the machine for itself, as far as this program is concerned.
 static QUIET: RwLock<()> = RwLock::new(());
@@ -59,6 +61,16 @@ pub fn apart_told(seconds: u64, start: &str, body: impl FnOnce()) {
     text.lines().filter(|line| line.starts_with(start)).for_each(|line| println!("{line}"));
 }
 
+/// So many rounds of a test that repeats something, or an eighth of them where a part will do.
+pub fn rounds(all: usize) -> usize {
+    if std::env::var_os(QUICK).is_some() { all / 8 } else { all }
+}
+
+/// So long for a test that repeats something, or an eighth of it where a part will do.
+pub fn lasting(all: Duration) -> Duration {
+    if std::env::var_os(QUICK).is_some() { all / 8 } else { all }
+}
+
 /// This program once more, for the test of that name (`module::function`) and no other, with nothing in its
 /// environment that makes the library or the fake driver differ.
 pub fn program(test: &str) -> Command {
@@ -89,6 +101,9 @@ fn run(name: &str, limit: Duration, quiet: bool, variables: &[(&str, &str)], bod
     }
     let mut command = program(name);
     command.env(INSIDE, name).envs(variables.iter().copied());
+    if let Some(quick) = std::env::var_os(QUICK) {
+        command.env(QUICK, quick);
+    }
     match ended(name, command, limit) {
         (Some(s), text) if s.success() && text.contains("test result: ok. 1 passed") => text,
         (Some(s), text) if s.success() => panic!("no test is called {name:?}:\n{text}"),
