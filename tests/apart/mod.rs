@@ -7,6 +7,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each program uses a part")]
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -125,24 +126,44 @@ fn ended(name: &str, mut command: Command, limit: Duration) -> (Option<ExitStatu
     command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
     command.process_group(0); // what it forks ends with it
     end_with_this_thread(&mut command);
-    let mut child = command.spawn().unwrap();
-    let until = Instant::now() + limit;
-    let status = loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break Some(status),
-            None if Instant::now() > until => {
+    let begun = Instant::now();
+    // Not waited for by its handle: that would not tell what it has used.
+    let child = command.spawn().unwrap().id() as i32;
+    let (status, used) = loop {
+        match reaped(child, libc::WNOHANG) {
+            Some((status, used)) => break (Some(status), used),
+            None if begun.elapsed() > limit => {
                 // The whole group, by the child's own number. SAFETY: only a number is given; the child has not been
                 // waited for, so that the number is still its own.
-                unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
-                child.wait().unwrap();
-                break None;
+                unsafe { libc::kill(-child, libc::SIGKILL) };
+                break (None, reaped(child, 0).unwrap().1);
             }
             None => std::thread::sleep(Duration::from_millis(2)),
         }
     };
+    note_time(name, begun.elapsed(), used);
     let text = String::from_utf8_lossy(&std::fs::read(&said).unwrap()).into_owned();
     let _ = std::fs::remove_file(&said);
     (status, text)
+}
+
+/// How a child has ended, and the processor time that it has used; `None` while it runs.
+fn reaped(child: i32, how: i32) -> Option<(ExitStatus, Duration)> {
+    let (mut status, mut used) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: a child of ours that nobody else waits for; both places are ours and are written by the call.
+    let ended = unsafe { libc::wait4(child, &mut status, how, used.as_mut_ptr()) };
+    assert!(ended >= 0, "wait4: {}", std::io::Error::last_os_error());
+    // SAFETY: written by the call, and zeros are a value, too.
+    let used = unsafe { used.assume_init() };
+    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    (ended == child).then(|| (ExitStatus::from_raw(status), time(used.ru_utime) + time(used.ru_stime)))
+}
+
+/// Writes what a test took and what it used of the processor, in seconds, to the file that `MILLPOND_TEST_TIMES` names.
+fn note_time(name: &str, took: Duration, used: Duration) {
+    let Some(path) = std::env::var_os("MILLPOND_TEST_TIMES") else { return };
+    let mut file = File::options().create(true).append(true).open(path).unwrap();
+    writeln!(file, "{:7.2} {:7.2}  {name}", took.as_secs_f64(), used.as_secs_f64()).unwrap();
 }
 
 /// The process ends when this program is ended, which a terminal's interrupt does not do for a group of its own.
