@@ -2,7 +2,6 @@
 //! `backing/` has the device calls behind the pond, and the translation between addresses and offsets.
 
 use crate::base::error::{Code, Result};
-use crate::base::nvtx;
 use crate::core::{
     BlockInfo, BlockRecord, BlockStates, CaptureId, CheckpointId, Ending, Layout, Order, Pond, PoolId,
     Restored, Stats, TagStats, Waits,
@@ -13,6 +12,7 @@ use crate::runtime::backing::Supply;
 use crate::runtime::observe::Observers;
 use crate::runtime::options::Options;
 use crate::runtime::tags::{self, Tag};
+use crate::runtime::tools::nvtx;
 use crate::runtime::unpooled::Unpooled;
 use crate::runtime::usage::Usage;
 use crate::runtime::{handle_cache, lock};

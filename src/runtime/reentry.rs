@@ -5,6 +5,7 @@
 //! itself. All of this is thread-local; no lock is involved.
 
 use crate::base::error::{Code, Error, Result};
+use crate::base::sync::levels::{Called, check_unlocked};
 use crate::runtime::tags;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -108,13 +109,17 @@ pub(crate) fn may_block() -> Result<()> {
     Ok(())
 }
 
-/// Calls what the program has given; `None` if that panics. What it panics with is kept for ever: its own end may panic, too.
+/// Calls what the program has given; `None` if that panics. What it panics with is kept for ever: its own end may panic,
+/// too. The calling thread holds no lock, since the program may call this library.
+#[cfg_attr(debug_assertions, track_caller)]
 pub(crate) fn call_foreign<R>(call: impl FnOnce() -> R) -> Option<R> {
+    check_unlocked(Called::Callback);
     catch_unwind(AssertUnwindSafe(call)).map_err(std::mem::forget).ok()
 }
 
 /// Drops what the program has given, whose destructor may be its own code. A panic of that is lost: it must not take away
 /// what the call at hand has to return.
+#[cfg_attr(debug_assertions, track_caller)]
 pub(crate) fn drop_foreign<T>(gone: T) {
     call_foreign(|| drop(gone));
 }

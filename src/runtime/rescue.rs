@@ -4,13 +4,13 @@
 //! calls none: the thread is marked meanwhile.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::nvtx;
 use crate::base::sync::system::{Condvar, Mutex};
 use crate::base::sync::thread_token;
 use crate::core::{OomReport, OomStep, OomTried, PoolId};
 use crate::fail;
 use crate::runtime::explain::carrying;
 use crate::runtime::reentry::{CallOut, call_foreign, drop_foreign, waits_for_callbacks};
+use crate::runtime::tools::nvtx;
 use crate::runtime::{lock, numbers};
 use std::cell::Cell;
 use std::sync::Arc;

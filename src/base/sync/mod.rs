@@ -7,6 +7,7 @@ use std::ops::Deref;
 
 pub mod levels;
 mod mutex;
+mod rwlock;
 mod spin;
 pub(crate) mod waited;
 
@@ -26,9 +27,10 @@ pub use std::{
     sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
-/// Mutexes of the system in every configuration: for code that no model runs, and for statics.
+/// Locks of the system in every configuration: for code that no model runs, and for statics.
 pub(crate) mod system {
     pub(crate) use super::mutex::system::{Condvar, Mutex, MutexGuard, lock};
+    pub(crate) use super::rwlock::{ReadGuard, RwLock};
 }
 
 /// Atomics that a `static` or a constant can hold. Loom's cannot be held there; no model looks into these.

@@ -3,8 +3,7 @@
 //! Each call keeps the device from ending (`usage.rs`), is noted on the thread (`reentry.rs`), and is made without a lock.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::nvtx;
-use crate::base::sync::levels::check_unlocked;
+use crate::base::sync::levels::{Called, check_unlocked};
 use crate::base::sync::system::Mutex;
 use crate::base::sync::thread_token;
 use crate::core::{
@@ -16,6 +15,7 @@ use crate::fail;
 use crate::runtime::lock;
 use crate::runtime::observe::{Event, EventKind, Observers};
 use crate::runtime::reentry::{self, InCall};
+use crate::runtime::tools::nvtx;
 use crate::runtime::usage::{Pass, Usage};
 use calls::{Calls, external, mapping_of};
 use points::{Points, Query, Taken};
@@ -112,7 +112,7 @@ impl Supply {
 
     /// `NotInitialized` once the device ends, except for the thread that ends it.
     pub(crate) fn call(&self) -> Result<Call<'_>> {
-        check_unlocked("a device is called");
+        check_unlocked(Called::Device);
         let ends = self.closer.load(Relaxed) == thread_token();
         let pass = if ends { None } else { Some(self.usage.enter()?) };
         Ok(Call { device: &*self.device, _pass: pass, _in: InCall::new(self) })

@@ -7,9 +7,9 @@
 //! compared with the call to the device.
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
 use crate::fail;
+use crate::locks;
 use crate::runtime::{lock, numbers, reentry};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ struct State {
 pub(crate) struct Segments {
     state: Mutex<State>,
     /// The turn to call back. Taken before `state`, or without it.
-    turn: Mutex<(), { levels::SEGMENTS_TURN }>,
+    turn: Mutex<(), locks::SegmentsTurn>,
 }
 
 type Listeners = Vec<(u64, Arc<SegmentCallback>)>;

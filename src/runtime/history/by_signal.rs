@@ -9,9 +9,9 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::signals::{self, Bell};
 use crate::base::sync::system::Mutex;
 use crate::base::{fork, loaded};
+use crate::locks;
 use crate::runtime::{check_fork, lock, table};
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What the signal is to do.
@@ -26,7 +26,7 @@ struct Plan {
 
 static PLAN: Mutex<Option<Plan>> = Mutex::new(None);
 /// Whose turn it is to change who listens to what; in which process, counted in forks from 1, there is a thread.
-static TURN: std::sync::Mutex<u64> = std::sync::Mutex::new(0);
+static TURN: Mutex<u64, locks::SignalTurn> = Mutex::new(0);
 
 /// In which process somebody has chosen a signal, or none; counted in forks from 1. What the environment asks for is done
 /// once, and never over the program's own choice.
@@ -47,7 +47,7 @@ pub(super) fn wished(signal: i32, options: &HistoryOptions) -> Result<()> {
 pub fn history_on_signal(signal: i32, options: &HistoryOptions) -> Result<()> {
     check_fork()?;
     fork::watch()?;
-    let mut listens = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut listens = lock(&TURN);
     let before = lock(&PLAN).as_ref().map(|p| p.signal);
     if signal != 0 {
         if *listens != fork::count() + 1 {

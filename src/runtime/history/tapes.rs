@@ -2,6 +2,7 @@
 
 use super::tape::Tape;
 use crate::base::sync::system::Mutex;
+use crate::locks;
 use crate::runtime::observe::Observer;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub(super) struct Running {
 #[derive(Default)]
 pub(crate) struct Tapes {
     /// Whose turn it is to begin or end one: a file is opened, and a thread waited for. Nobody else needs it.
-    pub(super) turn: std::sync::Mutex<()>,
+    pub(super) turn: Mutex<(), locks::TapeTurn>,
     pub(super) history: Mutex<Option<Running>>,
     pub(super) record: Mutex<Option<Running>>,
 }

@@ -9,12 +9,12 @@
 use super::pooled::{Block, Whole};
 use super::state::{How, Marks, Memory};
 use crate::base::error::{Code, Error, Result};
-use crate::base::nvtx;
 use crate::core::{GRANULE, Heap, PoolId, PoolRef, UNORDERED};
 use crate::device::StreamId;
 use crate::fail;
 use crate::runtime::explain::Asked;
 use crate::runtime::tags;
+use crate::runtime::tools::nvtx;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Whole for Memory {

@@ -3,9 +3,9 @@
 use super::pooled::Pooled;
 use super::readings::Readings;
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::levels;
 use crate::base::sync::system::Mutex;
 use crate::core::{Pool, PoolId};
+use crate::locks;
 use crate::runtime::deferred::DeferredFrees;
 use crate::runtime::hooks::Hooks;
 use crate::runtime::lock;
@@ -93,7 +93,7 @@ impl Released {
 /// The settings of one device's memory.
 pub(super) struct Settings {
     pub total: u64, // [B] of the device
-    pub requested: Mutex<Requested, { levels::SETTINGS }>,
+    pub requested: Mutex<Requested, locks::Settings>,
 }
 
 pub(super) struct Requested {

@@ -4,6 +4,7 @@ use super::cache::State;
 use super::ranges::Ranges;
 use crate::base::error::Result;
 use crate::base::sync::system::{Condvar, Mutex};
+use crate::locks;
 use crate::runtime::lock;
 use crate::runtime::observe::Observers;
 use crate::runtime::options::{Key, Options, Value};
@@ -29,7 +30,7 @@ impl Table {
 /// The pinned memory of one device.
 #[derive(Default)]
 pub(crate) struct HostCache {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<State, locks::Pinned>,
     /// A thread has nothing in hand any more that it had.
     pub(super) put_down: Condvar,
     /// Options, each read by itself.

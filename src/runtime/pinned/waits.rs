@@ -6,6 +6,7 @@ use super::cache::{State, Use};
 use crate::base::sync::pause;
 use crate::base::sync::system::MutexGuard;
 use crate::core::Waits;
+use crate::locks;
 use crate::runtime::device::DeviceState;
 use crate::runtime::reentry::{InCall, is_in_call, may_block};
 use crate::runtime::{by_id, lock};
@@ -28,7 +29,7 @@ impl Drop for InHand<'_> {
 
 impl HostCache {
     /// This thread has a freed block in hand until what it gets is dropped.
-    pub(super) fn hand(&self, mut s: MutexGuard<'_, State>) -> InHand<'_> {
+    pub(super) fn hand(&self, mut s: MutexGuard<'_, State, locks::Pinned>) -> InHand<'_> {
         s.in_hand += 1;
         InHand { host: self, _in: InCall::new(self) }
     }
