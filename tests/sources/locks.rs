@@ -14,12 +14,21 @@ struct Declared {
     name: String,
 }
 
-/// The code of a file, without comments and without what only tests have.
+/// The code of a file, without comments and without the items that only tests have.
 fn code_of(text: &str) -> String {
-    text.lines()
-        .map(|l| l.split("//").next().unwrap())
-        .take_while(|l| !["#[cfg(test)]", "#[cfg(all(test"].iter().any(|t| l.starts_with(t)))
-        .fold(String::new(), |all, l| all + l + "\n")
+    let mut code = String::new();
+    let mut lines = text.lines().map(|l| l.split("//").next().unwrap().trim_end());
+    while let Some(line) = lines.next() {
+        if ["#[cfg(test)]", "#[cfg(all(test"].iter().any(|t| line.starts_with(t)) {
+            // Its end is the end of a line without indentation.
+            let ends = |l: &str| l == "}" || l.ends_with(';') && !l.starts_with(' ');
+            lines.by_ref().find(|l| ends(l));
+        } else {
+            code += line;
+            code.push('\n');
+        }
+    }
+    code
 }
 
 /// The arguments of a generic type, whose `<` was just read: up to its `>`.
