@@ -3,6 +3,7 @@
 
 use crate::apart::*;
 use crate::api::*;
+use crate::held;
 use millpond::capi::*;
 use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
@@ -483,5 +484,36 @@ fn the_first_segment_may_come_again_at_another_address() {
             assert_ne!(p, libc::MAP_FAILED);
         }
         assert!(seen.len() > 1, "the segment was always at one address: {seen:x?}");
+    });
+}
+
+/// The first segment of a device goes back, and others get its granule numbers before there is a first one again.
+#[test]
+fn the_first_segment_is_forgotten_when_it_goes() {
+    apart(|| {
+        let (d, control) = held::host(GIB, false);
+        let (s, other, pool) = (d.stream(), d.stream(), d.default_pool());
+        let first = pool.alloc(256 * MIB, s).unwrap();
+        let kept = pool.alloc(1000, s).unwrap();
+        for _ in 0..100 {
+            let p = pool.alloc(2000, s).unwrap();
+            pool.free(p, s).unwrap();
+        }
+        pool.free(first, s).unwrap();
+        d.empty_cache().unwrap();
+        assert_eq!(control.calls("free"), 1, "the first one has gone, the other one has a live block");
+        // Another pool is about to get the next one.
+        let hold = control.hold_before("alloc", 1);
+        let of_other = d.pool(0);
+        let takes = held::victim(move || of_other.alloc(4 * MIB, other).unwrap());
+        hold.reached();
+        for _ in 0..3 {
+            let p = pool.alloc(70 * MIB, s).unwrap();
+            assert_eq!(block(p).unwrap(), (p, 70 * MIB), "no block is there");
+            pool.free(p, s).unwrap();
+        }
+        hold.let_go();
+        takes.join().unwrap();
+        pool.free(kept, s).unwrap();
     });
 }

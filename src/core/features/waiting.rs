@@ -133,7 +133,7 @@ impl Ground {
         };
         // Before its address can be another segment's.
         self.backing.free_completed(self.completed(heap, w.id));
-        let done = self.backing.segment_release(segment.offset(), segment.bytes);
+        let done = self.release_segment(&segment);
         let mut g = self.growing();
         match &done {
             Ok(()) => {

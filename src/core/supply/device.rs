@@ -3,7 +3,7 @@
 use super::super::ground::{Ground, Growing};
 use super::super::heap::{FreeBlock, Heap};
 use super::super::shape::Tier;
-use super::super::state::growth::{Growth, Parts};
+use super::super::state::growth::{Growth, Parts, Segment};
 use super::super::types::{COMMONS, PoolId};
 use super::super::units::{
     Extent, GRANULE, GRANULE_SHIFT, GranuleRun, LARGE_SHIFT, LARGE_UNITS, granule_bytes,
@@ -103,7 +103,7 @@ impl Ground {
         };
         let done = self.backing.segment(granule_bytes(part.touched().first), bytes);
         if part.touched().first == 0 {
-            // Threads know the address of the segment that was here before.
+            // So that threads learn its address.
             self.all_heaps().for_each(Heap::close_fast_path);
         }
         let mut g = self.growing();
@@ -125,6 +125,16 @@ impl Ground {
         }
         transit.end(&mut g);
         given
+    }
+
+    /// Gives a segment back to the device. Threads that know the address of the first one have forgotten it when this returns:
+    /// from then on its granule numbers may be those of segments that lie elsewhere.
+    pub(in crate::core) fn release_segment(&self, segment: &Segment) -> Result<()> {
+        let done = self.backing.segment_release(segment.offset(), segment.bytes);
+        if segment.part.touched().first == 0 {
+            self.all_heaps().for_each(Heap::close_fast_path);
+        }
+        done
     }
 
     /// Takes new granules for a heap, as many consecutive ones as there is room for, at most `most`; returns how many.

@@ -352,7 +352,7 @@ impl Ground {
         {
             wanted = wanted.saturating_sub(segment.bytes);
             self.growing().take_segment(segment.part.touched().first);
-            let done = self.backing.segment_release(segment.offset(), segment.bytes);
+            let done = self.release_segment(&segment);
             let mut g = self.growing();
             if let Err(e) = done {
                 g.keep_segment(segment);
