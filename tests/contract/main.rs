@@ -43,6 +43,7 @@ mod double_free;
 mod events;
 mod failing_fences;
 mod fast_path;
+mod handlers;
 mod history;
 mod last_marks;
 mod last_words;

@@ -111,11 +111,17 @@ impl Memory {
         pool: PoolRef,
         stream: StreamId,
         bytes: u64,
-        mut heap: Option<&'static Heap>,
+        heap: Option<&'static Heap>,
         leave: impl Fn() -> Result<()>,
     ) -> Result<u64> {
-        self.alloc_with(pool.id, Some(stream), bytes, || {
-            self.pooled()?.alloc_from(pool, stream, bytes, heap.take(), &leave)
+        let mut first = Some(heap);
+        self.alloc_with(pool.id, Some(stream), bytes, || match first.take() {
+            Some(heap) => self.pooled()?.alloc_from(pool, stream, bytes, heap, &leave),
+            // Out-of-memory callbacks may have ended the pool, and its place may be another one's by now.
+            None => {
+                leave()?;
+                self.pooled()?.alloc(pool.id, stream, bytes, 1)
+            }
         })
     }
 
