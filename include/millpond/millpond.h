@@ -903,7 +903,8 @@ C_Status millpond_device_add_oom_callback(millpond_device *device,
  * Removes an out-of-memory callback. When this returns, no thread is in it, but perhaps the calling one, and `user_data`
  * may be destroyed. Hold no lock that the callback takes.
  *
- * Errors: INVALID_ARGUMENT if the number belongs to no callback, to a removed one, or to one of another device;
+ * Errors: INVALID_ARGUMENT if the number belongs to no callback, to a removed one, to one that has ended with its pool (in
+ * which no thread is any more either), or to one of another device;
  * NOT_PERMITTED, and the callback stays, in a stream callback, since a thread in the callback may wait for that stream, and
  * within an out-of-memory callback or a hook if another thread is in the callback, as the two could wait for each other;
  * NOT_INITIALIZED.
@@ -1991,7 +1992,8 @@ C_Status millpond_device_add_oom_handler(millpond_device *device,
  * `millpond_device_add_oom_handler` for requests to one pool: those that it should have served, so not those that name it
  * and come from a captured stream, but those that name none in a scope of it. It is called in its turn among the handlers
  * and callbacks of the device, in the order of registration. It ends with the pool, when it may still be running on
- * another thread; before that `millpond_device_remove_oom_callback` of the pool's device removes it.
+ * another thread. `millpond_device_remove_oom_callback` of the pool's device removes it before that; later it waits for such a
+ * thread, and returns INVALID_ARGUMENT.
  *
  * Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
  */

@@ -302,7 +302,8 @@ pub unsafe extern "C" fn millpond_device_add_oom_callback(
 /// Removes an out-of-memory callback. When this returns, no thread is in it, but perhaps the calling one, and `user_data`
 /// may be destroyed. Hold no lock that the callback takes.
 ///
-/// Errors: INVALID_ARGUMENT if the number belongs to no callback, to a removed one, or to one of another device;
+/// Errors: INVALID_ARGUMENT if the number belongs to no callback, to a removed one, to one that has ended with its pool (in
+/// which no thread is any more either), or to one of another device;
 /// NOT_PERMITTED, and the callback stays, in a stream callback, since a thread in the callback may wait for that stream, and
 /// within an out-of-memory callback or a hook if another thread is in the callback, as the two could wait for each other;
 /// NOT_INITIALIZED.

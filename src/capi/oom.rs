@@ -347,7 +347,8 @@ pub unsafe extern "C" fn millpond_device_add_oom_handler(
 /// `millpond_device_add_oom_handler` for requests to one pool: those that it should have served, so not those that name it
 /// and come from a captured stream, but those that name none in a scope of it. It is called in its turn among the handlers
 /// and callbacks of the device, in the order of registration. It ends with the pool, when it may still be running on
-/// another thread; before that `millpond_device_remove_oom_callback` of the pool's device removes it.
+/// another thread. `millpond_device_remove_oom_callback` of the pool's device removes it before that; later it waits for such a
+/// thread, and returns INVALID_ARGUMENT.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_INITIALIZED.
 #[unsafe(no_mangle)]

@@ -47,6 +47,17 @@ struct State {
     closed: bool,
 }
 
+impl State {
+    /// Whether a thread is in this callback.
+    fn is_running(&self, id: u64) -> bool {
+        self.running.iter().any(|r| r.0 == id)
+    }
+}
+
+fn gone(id: u64) -> Result<()> {
+    fail!(Code::InvalidArgument, "there is no out-of-memory callback {id}, or it was removed")
+}
+
 /// The callbacks of one device.
 #[derive(Default)]
 pub(crate) struct Rescue {
@@ -75,24 +86,31 @@ impl Rescue {
 
     /// Removes a callback. It is not called any more, and when this returns no thread is in it, unless this is called
     /// from within a callback or a hook: two of them could wait for each other. `NotPermitted` there if another thread is in
-    /// it, and in a stream callback; it stays then.
+    /// it, and in a stream callback; it stays then. `InvalidArgument` for one that has ended with its pool, with the same
+    /// promise.
     pub(crate) fn remove(&self, id: u64) -> Result<()> {
         let mut s = lock(&self.state);
-        let Some(at) = s.callbacks.iter().position(|c| c.id == id) else {
-            fail!(Code::InvalidArgument, "there is no out-of-memory callback {id}, or it was removed");
-        };
+        let at = s.callbacks.iter().position(|c| c.id == id);
+        if at.is_none() && !s.is_running(id) {
+            return gone(id);
+        }
         let waits = waits_for_callbacks()?;
         let me = thread_token();
         if !waits && s.running.iter().any(|r| r.0 == id && r.1 != me) {
             fail!(Code::NotPermitted, "another thread is in the callback, and cannot be waited for in one");
         }
-        let gone = s.callbacks.remove(at);
-        while waits && s.running.iter().any(|r| r.0 == id) {
+        let removed = at.map(|at| s.callbacks.remove(at));
+        while waits && s.is_running(id) {
             s = self.returned.wait(s);
         }
         drop(s);
-        drop_foreign(gone.handler);
-        Ok(())
+        match removed {
+            Some(callback) => {
+                drop_foreign(callback.handler);
+                Ok(())
+            }
+            None => gone(id),
+        }
     }
 
     /// Starts no more callbacks. Does not wait for those that are running: one of them may have led here.
