@@ -40,6 +40,16 @@ const LOOK_AT_FREE: usize = 2;
 /// How often a request that finds none looks again after memory has come back: others may take what comes.
 const TRIES: u32 = 1000;
 
+/// What `pinned_limit_mb` says of a block that is not taken yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// There is room for it.
+    Enough,
+    /// There will be, once other threads have given back what they are giving to the device.
+    Soon,
+    None,
+}
+
 /// Refuses sizes that no address space holds, so that devices need not.
 fn sane(bytes: u64, what: &str) -> Result<()> {
     if bytes > i64::MAX as u64 {
@@ -68,6 +78,7 @@ impl DeviceState {
             return Ok(addr);
         }
         let mut got = self.host_take(bytes, size);
+        let mut waited = false;
         for _ in 0..TRIES {
             if !matches!(&got, Err(e) if e.code() == Code::OutOfMemory) {
                 break;
@@ -77,10 +88,18 @@ impl DeviceState {
             if let Some(addr) = self.host_reuse(bytes, size) {
                 return Ok(addr);
             }
-            if self.host_shrink(0).unwrap_or(false) {
+            // What was waited for may be the device's already.
+            if self.host_shrink(0).unwrap_or(false) || std::mem::take(&mut waited) {
                 got = self.host_take(bytes, size);
-            } else if self.host_is_full(size) || !self.host_wait_for_one() {
-                break; // at its limit nothing is waited for
+                continue;
+            }
+            waited = match self.host_room(size) {
+                Room::Enough => self.host_wait_for_one(),
+                Room::Soon => self.host_wait_for_hands() || self.host_room(size) == Room::Enough,
+                Room::None => false, // at its limit no stream is waited for
+            };
+            if !waited {
+                break;
             }
         }
         got
@@ -258,10 +277,15 @@ impl DeviceState {
         Ok(s.enter(addr, bytes, size))
     }
 
-    /// Whether `pinned_limit_mb` keeps a block of `size` from being taken from the device.
-    fn host_is_full(&self, size: u64) -> bool {
+    /// Whether `pinned_limit_mb` lets a block of `size` be taken from the device.
+    fn host_room(&self, size: u64) -> Room {
         let s = lock(&self.host.state);
-        (s.stats.reserved.current + s.taking).saturating_add(span_of(size)) > self.host.most.load(Relaxed)
+        let (taken, most) = (s.stats.reserved.current + s.taking, self.host.most.load(Relaxed));
+        match span_of(size) {
+            span if taken.saturating_add(span) <= most => Room::Enough,
+            span if taken.saturating_sub(s.giving).saturating_add(span) <= most => Room::Soon,
+            _ => Room::None,
+        }
     }
 
     /// Gives free memory back to the device until at most `most` bytes are cached, as far as whole blocks and
@@ -273,11 +297,13 @@ impl DeviceState {
             let span = if s.stats.cached > most { s.idle() } else { None };
             let Some(Span { addr, bytes, piece }) = span else { return Ok(any) };
             s.tell(EventKind::SegmentFree, addr, bytes, bytes);
+            s.giving += bytes;
             let _hand = self.host.hand(s);
             let begun = Instant::now();
             let given = self.device().host_free(addr, bytes);
             let took = begun.elapsed();
             let mut s = lock(&self.host.state);
+            s.giving -= bytes;
             s.stats.driver_calls += 1;
             if let Err(e) = given {
                 s.tell(EventKind::SegmentAlloc, addr, bytes, bytes);

@@ -52,6 +52,7 @@ mod membarrier;
 mod observers;
 mod oom;
 mod peer_copies;
+mod pinned;
 mod readers;
 mod refused;
 mod released;

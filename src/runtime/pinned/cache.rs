@@ -101,6 +101,8 @@ pub(super) struct State {
     pub stats: HostStats,
     /// \[B\] that threads are taking from the device now.
     pub taking: u64,
+    /// \[B\] that threads are giving back to it now; part of what is reserved.
+    pub giving: u64,
     pub observers: Arc<Observers>,
     pub more: More,
     /// The statistics in full at the last reset of what is accumulated.
