@@ -88,7 +88,7 @@ pub unsafe extern "C" fn millpond_free_sized(ptr: *mut c_void, size_bytes: usize
 /// Makes the block that starts at `ptr` one of `new_size_bytes` where it is, larger or smaller, as if it had been asked
 /// for with that: its contents stay, and copies and fills reach its new end. It succeeds
 ///
-/// - within what the block is charged (`size_bytes` of `millpond_get_block`, and often a little more), always;
+/// - within `millpond_get_usable_size` (what the block is charged, without the padding of a plugin's device), always;
 /// - beyond that for a block above 60 KiB, if the memory behind it is free and belongs to the block's pool and stream,
 ///   as it often does behind the newest block. What is gained is the stream's as a new block is: other streams wait for
 ///   it before they use it;

@@ -211,6 +211,11 @@ impl SpecialCalls<'_> {
         self.0.alloc_aligned(pool, stream, bytes, align)
     }
 
+    /// \[B\] of each charge that is the device's own.
+    pub(crate) fn padding(self) -> u64 {
+        self.0.config.padding
+    }
+
     /// See `Ground::resize`.
     pub fn resize(self, offset: u64, bytes: u64) -> Result<()> {
         self.0.resize(offset, bytes)

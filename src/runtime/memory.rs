@@ -244,6 +244,14 @@ impl Memory {
         }
     }
 
+    /// \[B\] of each block's charge that the device has for itself.
+    pub(crate) fn padding(&self) -> u64 {
+        match &self.how {
+            How::Pooled(p) => p.pond.special().padding(),
+            How::Unpooled(u) => u.padding(),
+        }
+    }
+
     /// Makes the live block that starts at `addr` one of `bytes` where it is: `OutOfMemory`, and nothing has changed, if
     /// neither what it is charged nor free memory behind it suffices. The device is not called.
     pub fn try_expand(&self, addr: u64, bytes: u64) -> Result<()> {

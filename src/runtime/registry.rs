@@ -412,11 +412,11 @@ pub fn try_expand(addr: u64, bytes: u64) -> Result<()> {
 
 /// \[B\] that are there for the block that starts at `addr`; [`try_expand`] to so many succeeds.
 pub fn usable_size(addr: u64) -> Result<u64> {
-    let block = holder(addr)?.1;
+    let (device, block) = holder(addr)?;
     if block.base != addr {
         fail!(Code::UnknownPointer, "{addr:#x} lies inside a block, which begins at {:#x}", block.base);
     }
-    Ok(block.size)
+    Ok(block.size.saturating_sub(device.memory().padding()))
 }
 
 /// The open device that is meant when `stream` uses the block that starts at `addr`: if several devices have a block

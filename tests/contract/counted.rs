@@ -23,6 +23,8 @@ pub struct Counted {
     pub mappings: u64,
     /// [B]
     pub min_chunk: u64,
+    /// [B] on top of each request.
+    pub padding: u64,
 }
 
 impl Counted {
@@ -36,6 +38,7 @@ impl Counted {
             max_chunk: capacity,
             mappings: 16_000,
             min_chunk: 512,
+            padding: 0,
         }
     }
 
@@ -171,7 +174,7 @@ impl Device for CountedDevice {
             min_chunk: self.how.min_chunk,
             max_chunk: self.how.max_chunk,
             max_alloc: self.how.capacity,
-            padding: 0,
+            padding: self.how.padding,
             init_alloc: self.how.segment,
             realloc: self.how.segment,
         }

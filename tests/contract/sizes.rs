@@ -6,6 +6,7 @@ use crate::api::*;
 use crate::counted::Counted;
 use millpond::capi::*;
 use std::ffi::CString;
+use std::ptr::null_mut;
 
 /// Requested, allocated, active and reserved bytes, and blocks, now.
 fn sums(s: &millpond_stats) -> [u64; 5] {
@@ -152,4 +153,69 @@ fn configure(bytes: u64) -> Outcome<()> {
     let name = CString::new("host").unwrap();
     let mut count = 0;
     outcome(unsafe { millpond_device_get_count(name.as_ptr(), &mut count) })
+}
+
+/// Blocks of all sizes with this alignment, with and without a stream: each grows to its usable size, and no further.
+fn grow_to_their_usable_size(d: Device, s: Stream, alignment: usize) {
+    const SIZES: [usize; 14] = [
+        1,
+        400,
+        512,
+        1000,
+        4000,
+        4096,
+        5000,
+        50_000,
+        61_000,
+        61_440,
+        100_000,
+        MIB,
+        5 * MIB - 3,
+        40 * MIB + 7,
+    ];
+    let pool = ptr(d.default_pool().0);
+    for (bytes, ordered) in SIZES.into_iter().flat_map(|n| [(n, false), (n, true)]) {
+        let (mut p, mut usable) = (null_mut(), 0);
+        let got = match ordered {
+            true => unsafe { millpond_pool_alloc_aligned(pool, bytes, alignment, ptr(s.0), &mut p) },
+            false => unsafe { millpond_pool_alloc_unordered_aligned(pool, bytes, alignment, &mut p) },
+        };
+        match outcome(got) {
+            Err(e) if alignment > 1 => assert_eq!(e.code, MILLPOND_E_UNSUPPORTED, "{}", e.message),
+            got => {
+                got.unwrap();
+                outcome(unsafe { millpond_get_usable_size(p, &mut usable) }).unwrap();
+                assert!(usable >= bytes);
+                outcome(unsafe { millpond_try_expand(p, usable) }).unwrap();
+                let before = usable;
+                outcome(unsafe { millpond_get_usable_size(p, &mut usable) }).unwrap();
+                assert_eq!(usable, before);
+                free(p.expose_provenance()).unwrap();
+            }
+        }
+    }
+}
+
+/// What a device has of each block for itself is not the caller's.
+#[test]
+fn the_usable_size_is_there_beside_padding() {
+    apart(|| {
+        for padding in [0, 1, 100, 512, 4096] {
+            let mapped = Counted { padding, ..Counted::mapped(GIB) };
+            let in_segments = Counted { max_chunk: 32 * MIB as u64, ..Counted::in_segments(GIB, 64 * MIB) };
+            let unpooled = Counted { min_chunk: 1536, ..mapped };
+            for how in [mapped, Counted { padding, ..in_segments }, unpooled] {
+                let d = how.open();
+                let s = d.stream();
+                for options in
+                    ["roundup_power2_divisions:0", "roundup_power2_divisions:2", "max_split_size_mb:20"]
+                {
+                    if how.min_chunk.is_power_of_two() {
+                        d.set_options(options).unwrap();
+                    }
+                    [1, 4096, 2 * MIB].into_iter().for_each(|to| grow_to_their_usable_size(d, s, to));
+                }
+            }
+        }
+    });
 }

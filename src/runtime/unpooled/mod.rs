@@ -117,6 +117,11 @@ impl Unpooled {
         self.take(pool, None, bytes)
     }
 
+    /// \[B\] of what each request takes that is the device's own.
+    pub(crate) fn padding(&self) -> u64 {
+        self.sizes.padding
+    }
+
     /// The bytes that a request takes; `None` if no device can have so many.
     fn rounded(&self, bytes: u64) -> Option<u64> {
         let padded = bytes.checked_add(self.sizes.padding)?;
