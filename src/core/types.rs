@@ -18,12 +18,15 @@ impl PoolId {
     pub const DEFAULT: PoolId = PoolId(0);
 }
 
+// Words that stand where a stream does. They are no address of a process, no small number and no pattern of fill bytes, so that
+// no caller has them for a stream; -1, for one, is what programs often have where there is none.
+
 /// Stands for all streams of a device together, known or not; see `Backing::streams`.
-pub(crate) const EVERY: u64 = u64::MAX - 2;
+pub(crate) const EVERY: u64 = 0xFFFF_FFFF_A96E_4B00;
 /// The stream of a heap that serves requests without a stream.
-pub(crate) const UNORDERED: u64 = u64::MAX - 1;
+pub(crate) const UNORDERED: u64 = EVERY + 1;
 /// The stream of a heap whose stream has ended, or that serves nobody yet.
-pub(crate) const RETIRED: u64 = u64::MAX;
+pub(crate) const RETIRED: u64 = EVERY + 2;
 
 /// The maximum number of pools at one time: the low half of a [`PoolId`]; the high half counts the uses of a slot.
 pub(crate) const POOL_SLOTS: u32 = 1 << 16;

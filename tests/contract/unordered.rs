@@ -4,6 +4,7 @@
 use crate::apart::*;
 use crate::api::*;
 use crate::held;
+use millpond::capi::MILLPOND_E_UNKNOWN_STREAM;
 
 const CAPACITY: usize = 64 * MIB;
 const BYTES: usize = 64 * KIB;
@@ -139,5 +140,36 @@ fn a_free_on_another_thread_is_as_good() {
         std::thread::spawn(move || free(p).unwrap()).join().unwrap();
         assert_ne!(d.alloc(BYTES).unwrap(), p, "the stream may still use the block");
         gate.open();
+    });
+}
+
+/// What programs have where there is no stream is no stream: no block comes from it, and none goes by it.
+#[test]
+fn a_number_that_is_no_stream_is_refused() {
+    apart(|| {
+        for mapping in [true, false] {
+            let d = crate::api::host(4 * CAPACITY, mapping);
+            let (s, pool) = (d.stream(), d.default_pool());
+            // Blocks of a stream that has ended, and without one, both by the shortest ways there are.
+            for _ in 0..100 {
+                let p = pool.alloc(BYTES, s).unwrap();
+                pool.free(p, s).unwrap();
+                let q = d.alloc(BYTES).unwrap();
+                free(q).unwrap();
+            }
+            let blocks = [pool.alloc(BYTES, s).unwrap(), d.alloc(BYTES).unwrap()];
+            d.end_stream(s).unwrap();
+            for number in [-1isize, -2, -3, -4, 0x5EED] {
+                let no_stream = Stream(number as usize);
+                for bytes in [0, 1000, BYTES, 5 * MIB] {
+                    assert_eq!(code(pool.alloc(bytes, no_stream)), MILLPOND_E_UNKNOWN_STREAM, "{number}");
+                }
+                for p in blocks {
+                    assert_eq!(code(pool.free(p, no_stream)), MILLPOND_E_UNKNOWN_STREAM, "{number}");
+                    assert_eq!(code(record_stream(p, no_stream)), MILLPOND_E_UNKNOWN_STREAM, "{number}");
+                }
+            }
+            blocks.into_iter().for_each(|p| free(p).unwrap());
+        }
     });
 }
