@@ -2618,7 +2618,8 @@ const char *millpond_latency_name(uint32_t what);
  * The calls for a device come one at a time, on whichever thread needs the change. One lock of Millpond is held,
  * which keeps them in order: other threads with a change to report wait for it, so requests that need memory from
  * the device may wait. The callback should not throw, must not wait for a thread that may be in Millpond, and must
- * not call Millpond, which returns NOT_PERMITTED. Pinned, unified and imported memory is not reported.
+ * not call Millpond, which returns NOT_PERMITTED (a request or a free that needs nothing but freed memory of the thread's own
+ * stream may succeed all the same). Pinned, unified and imported memory is not reported.
  *
  * The number in `out_id` is never 0; the caller removes the callback with `millpond_device_remove_segment_callback`.
  *
