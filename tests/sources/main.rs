@@ -12,6 +12,7 @@
 #[path = "../compilers/mod.rs"]
 mod compilers;
 
+mod arrows;
 #[cfg(feature = "capi")]
 mod abi;
 mod header;
