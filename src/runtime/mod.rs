@@ -33,40 +33,23 @@
 //! Nothing here is ever destroyed: a static destructor that runs late gets a status.
 
 mod backing;
-mod builtin;
-mod copies;
-mod deferred;
 mod device;
-mod explain;
-mod fast_paths;
-mod fork;
-mod gate;
-mod handle_cache;
+mod entry;
 mod history;
-mod hooks;
 pub(crate) mod ladder;
-mod latency;
 mod memory;
-mod numbers;
-mod observe;
+mod oom;
 mod options;
 mod pinned;
 mod pool_handle;
-mod reentry;
-mod registry;
-mod rescue;
-mod scope;
+mod recording;
 mod share;
 mod snapshot;
 mod statistics;
-mod streams;
-mod table;
-mod tag_scopes;
-mod tags;
 mod tools;
+mod types;
 mod unpooled;
-mod usage;
-mod zeroed;
+mod watch;
 
 pub use crate::base::histogram::Durations;
 pub use crate::core::{
@@ -82,37 +65,41 @@ pub use crate::device::{
     Advice, Caps, CopyKind, EventId, MAX_TYPE_NAME, StreamCallback, StreamId, StreamKind, UnifiedPlace,
 };
 pub use backing::segments::Segment;
-pub use builtin::host_options;
-pub use device::{DeviceInfo, DeviceState};
+#[cfg(feature = "capi")]
+pub(crate) use device::by_address::{BlockOnDevice, holders};
+pub use device::by_address::{free, holder, import_close, owner, try_expand, usable_size, user};
+pub use device::state::{DeviceInfo, DeviceState};
+pub use device::table::by_id;
+#[cfg(feature = "capi")]
+pub(crate) use entry::tags::c_name as tag_name;
+pub use entry::tags::{MAX_TAG_NAME, Tag, pop_tag};
 #[cfg(feature = "capi")]
 pub(crate) use history::name_pools_by;
-pub use history::{History, HistoryEvent, HistoryFile, HistoryOptions, annotate, history_on_signal};
-pub use hooks::{BlockEvent, BlockEventKind};
-pub use latency::Latency;
-pub use memory::{Memory, StreamStats};
-pub use observe::{Event, EventKind, Observer, Told};
+pub use history::{History, HistoryOptions, annotate, history_on_signal};
+pub use memory::state::Memory;
+pub use memory::statistics::StreamStats;
+pub use memory::tag_scopes::TagScope;
 pub use options::{set_default_options, set_pytorch_options};
-pub use pinned::{HostMemoryStats, HostStats, Times};
+pub use pinned::cache::HostStats;
+pub use pinned::numbers::{HostMemoryStats, Times};
 pub use pool_handle::PoolHandle;
-pub(crate) use registry::device_facts;
-#[cfg(feature = "capi")]
-pub(crate) use registry::{BlockOnDevice, holders};
-pub use registry::{
-    absence, configure_cuda, configure_host, device, device_count, finalize, free, holder, import_close,
-    owner, register_type, try_expand, type_names, unregister_type, usable_size, user,
-};
+pub use recording::format::{HistoryEvent, HistoryFile};
 pub use share::Export;
 pub use snapshot::{Action, Event as SnapshotEvent, Snapshot, SnapshotFormat};
 pub use statistics::StatsFormat;
-pub use table::by_id;
-pub use tag_scopes::TagScope;
-#[cfg(feature = "capi")]
-pub(crate) use tags::c_name as tag_name;
-pub use tags::{MAX_TAG_NAME, Tag, pop_tag};
+pub use types::host_options;
+pub(crate) use types::registry::device_facts;
+pub use types::registry::{
+    absence, configure_cuda, configure_host, device, device_count, finalize, register_type, type_names,
+    unregister_type,
+};
+pub use watch::hooks::{BlockEvent, BlockEventKind};
+pub use watch::latency::Latency;
+pub use watch::observe::{Event, EventKind, Observer, Told};
 
-pub(crate) use fork::check as check_fork;
+pub(crate) use entry::fork::check as check_fork;
 #[cfg(feature = "capi")]
-pub(crate) use reentry::check_segment_callback;
-pub(crate) use reentry::may_block;
+pub(crate) use entry::reentry::check_segment_callback;
+pub(crate) use entry::reentry::may_block;
 
 pub(crate) use crate::base::sync::system::lock;

@@ -3,8 +3,9 @@
 use crate::base::error::{Code, Error, Result};
 use crate::core::PoolId;
 use crate::device::StreamId;
-use crate::runtime::device::DeviceState;
-use crate::runtime::fork;
+use crate::runtime::device::state::DeviceState;
+use crate::runtime::device::table;
+use crate::runtime::entry::fork;
 use crate::runtime::ladder::{self, Caller};
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ impl DeviceState {
         let _pass = self.enter()?;
         self.memory().pool_stats(pool)?;
         let none = || Error::new(Code::Internal, "the device is not in the table");
-        Ok(PoolHandle { device: crate::runtime::by_id(self.id()).ok_or_else(none)?, pool })
+        Ok(PoolHandle { device: table::by_id(self.id()).ok_or_else(none)?, pool })
     }
 }
 

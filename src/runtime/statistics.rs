@@ -3,10 +3,10 @@
 use crate::base::error::Result;
 use crate::base::histogram::Durations;
 use crate::core::{Counter, Flow, MemoryStats, PoolId, TagStats};
-use crate::runtime::device::DeviceState;
-use crate::runtime::latency::Latency;
-use crate::runtime::memory::StreamStats;
-use crate::runtime::pinned::{HostMemoryStats, Times};
+use crate::runtime::device::state::DeviceState;
+use crate::runtime::memory::statistics::StreamStats;
+use crate::runtime::pinned::numbers::{HostMemoryStats, Times};
+use crate::runtime::watch::latency::Latency;
 use std::fmt::{Display, Write};
 
 /// What a text looks like.

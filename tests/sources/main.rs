@@ -12,9 +12,9 @@
 #[path = "../compilers/mod.rs"]
 mod compilers;
 
-mod arrows;
 #[cfg(feature = "capi")]
 mod abi;
+mod arrows;
 mod header;
 mod links;
 mod mutants;

@@ -60,9 +60,9 @@ levels! {
     CUDA_TYPE,
     /// The streams of the host device.
     HOST_STREAMS,
-    /// Whose turn it is to change who watches a device's memory (`runtime/observe.rs`).
+    /// Whose turn it is to change who watches a device's memory (`runtime/watch/observe.rs`).
     OBSERVERS,
-    /// Pools that were looked up recently (`runtime/handle_cache.rs`).
+    /// Pools that were looked up recently (`runtime/memory/handle_cache.rs`).
     HANDLE_CACHE,
     /// Every other lock: no lock is taken while one of these is held.
     LEAF,

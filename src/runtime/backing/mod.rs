@@ -5,7 +5,7 @@
 use crate::base::error::{Code, Error, Result};
 use crate::base::nvtx;
 use crate::base::sync::levels::check_unlocked;
-use crate::base::sync::system::Mutex;
+use crate::base::sync::system::{Mutex, lock};
 use crate::base::sync::thread_token;
 use crate::core::{
     Backing, BlockInfo, Completed, EVERY, GRANULE, Order, Point, Points as CorePoints, PoolId, Waits,
@@ -13,10 +13,9 @@ use crate::core::{
 };
 use crate::device::{CopyKind, Device, EventId, Mapping, StreamId, Whose};
 use crate::fail;
-use crate::runtime::lock;
-use crate::runtime::observe::{Event, EventKind, Observers};
-use crate::runtime::reentry::{self, InCall};
-use crate::runtime::usage::{Pass, Usage};
+use crate::runtime::entry::reentry::{self, InCall};
+use crate::runtime::entry::usage::{Pass, Usage};
+use crate::runtime::watch::observe::{Event, EventKind, Observers};
 use calls::{Calls, external, mapping_of};
 use points::{Points, Query, Taken};
 use refused::{Refused, Run};

@@ -2,9 +2,10 @@
 
 use super::Supply;
 use crate::base::error::Code;
+use crate::base::sync::system::lock;
 use crate::core::{EVERY, Order};
 use crate::device::StreamId;
-use crate::runtime::{lock, reentry};
+use crate::runtime::entry::reentry;
 
 impl Supply {
     pub(crate) fn add_stream(&self, stream: StreamId) {

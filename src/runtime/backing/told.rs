@@ -1,8 +1,8 @@
 //! Who is told when memory comes and goes: those who watch, and the libraries that register it.
 
 use super::Supply;
-use crate::runtime::observe::{Event, EventKind};
-use crate::runtime::reentry::InCall;
+use crate::runtime::entry::reentry::InCall;
+use crate::runtime::watch::observe::{Event, EventKind};
 
 impl Supply {
     /// Tells everyone that runs of granules are mapped side by side from `offset` on, too.

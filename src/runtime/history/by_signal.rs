@@ -4,12 +4,13 @@
 //! The signal's handler only rings (`base/signals.rs`). A thread that is started for it hears that and does the rest, as any
 //! thread of the program could.
 
-use super::HistoryOptions;
+use super::options::HistoryOptions;
 use crate::base::error::{Code, Error, Result};
 use crate::base::signals::{self, Bell};
-use crate::base::sync::system::Mutex;
+use crate::base::sync::system::{Mutex, lock};
 use crate::base::{fork, loaded};
-use crate::runtime::{check_fork, lock, table};
+use crate::runtime::device::table;
+use crate::runtime::entry::fork::check as check_fork;
 use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

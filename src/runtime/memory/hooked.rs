@@ -1,4 +1,4 @@
-//! Memory with hooks (`hooks.rs`): the way of a request and of a free when the program's own code is told of them.
+//! Memory with hooks (`watch/hooks.rs`): the way of a request and of a free when the program's own code is told of them.
 //!
 //! A block is told of after it was given, and before its caller has it; its free before anybody else can have it. So
 //! for each address allocations and frees come in turn. A free that fails after that is told of, too.
@@ -7,8 +7,8 @@ use super::pooled::Block;
 use super::state::{How, Marks, Memory};
 use crate::base::error::Result;
 use crate::core::{BlockInfo, Restored};
-use crate::runtime::handle_cache;
-use crate::runtime::hooks::{BlockEvent, BlockEventKind, Hook, Hooks};
+use crate::runtime::memory::handle_cache;
+use crate::runtime::watch::hooks::{BlockEvent, BlockEventKind, Hook, Hooks};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 

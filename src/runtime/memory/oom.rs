@@ -4,8 +4,8 @@ use super::state::{How, Memory};
 use crate::base::error::{Code, Error, Result};
 use crate::core::{OomReport, PoolId};
 use crate::fail;
-use crate::runtime::explain::{Asked, ask_device};
-use crate::runtime::rescue::OomHandler;
+use crate::runtime::oom::explain::{Asked, ask_device};
+use crate::runtime::oom::rescue::OomHandler;
 use std::sync::Arc;
 
 impl Memory {

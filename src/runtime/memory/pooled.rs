@@ -5,8 +5,8 @@ use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Outside, Pond, Pool
 use crate::device::{Device, Mapping, StreamId};
 use crate::fail;
 use crate::runtime::backing::{Places, Supply};
-use crate::runtime::observe::Observers;
-use crate::runtime::usage::Usage;
+use crate::runtime::entry::usage::Usage;
+use crate::runtime::watch::observe::Observers;
 use std::sync::{Arc, OnceLock};
 
 /// [B] more than any device has: a plugin that reports more does not report a size.

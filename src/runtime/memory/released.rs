@@ -2,8 +2,9 @@
 
 use super::state::Memory;
 use crate::base::error::{Code, Result};
+use crate::base::sync::system::lock;
 use crate::core::PoolId;
-use crate::runtime::{handle_cache, lock};
+use crate::runtime::memory::handle_cache;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Memory {

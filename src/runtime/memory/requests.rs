@@ -13,8 +13,8 @@ use crate::base::nvtx;
 use crate::core::{GRANULE, Heap, PoolId, PoolRef, UNORDERED};
 use crate::device::StreamId;
 use crate::fail;
-use crate::runtime::explain::Asked;
-use crate::runtime::tags;
+use crate::runtime::entry::tags;
+use crate::runtime::oom::explain::Asked;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Whole for Memory {

@@ -6,7 +6,7 @@ use super::state::Memory;
 use crate::base::error::{Code, Result};
 use crate::core::Pieces;
 use crate::runtime::backing::segments::{Segment, SegmentCallback};
-use crate::runtime::reentry::{self, InCall};
+use crate::runtime::entry::reentry::{self, InCall};
 use crate::runtime::share::{Export, by_fabric, export_of, whole};
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Memory whose calls are timed (`latency.rs`): the way of a request, and the first step of both a request and a free.
+//! Memory whose calls are timed (`watch/latency.rs`): the way of a request, and the first step of both a request and a free.
 
 use super::pooled::{Given, Pooled};
 use super::state::{How, Marks, Memory};
@@ -6,8 +6,8 @@ use crate::base::error::Result;
 use crate::base::histogram::Durations;
 use crate::core::{Freed, Pool, PoolId};
 use crate::device::StreamId;
-use crate::runtime::handle_cache;
-use crate::runtime::latency::Latency;
+use crate::runtime::memory::handle_cache;
+use crate::runtime::watch::latency::Latency;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Memory {

@@ -1,4 +1,4 @@
-//! Memory that somebody watches: the way of a request and of a free when they are told of (`observe.rs`).
+//! Memory that somebody watches: the way of a request and of a free when they are told of (`watch/observe.rs`).
 //!
 //! A block is told of after it was given, and its free before it can be given again: so for each address allocations
 //! and frees come in turn. A free that fails after that is taken back.
@@ -8,9 +8,9 @@ use super::state::{How, Marks, Memory, ended};
 use crate::base::error::Result;
 use crate::core::{Freed, Freeing, Heap, PoolId, PoolRef, Restored};
 use crate::device::StreamId;
-use crate::runtime::handle_cache;
-use crate::runtime::latency::Latency;
-use crate::runtime::observe::{Event, EventKind, Observer, Observers};
+use crate::runtime::memory::handle_cache;
+use crate::runtime::watch::latency::Latency;
+use crate::runtime::watch::observe::{Event, EventKind, Observer, Observers};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 

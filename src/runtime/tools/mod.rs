@@ -11,8 +11,8 @@ use crate::base::nvtx;
 use crate::core::PoolId;
 use crate::device::StreamId;
 use crate::fail;
-use crate::runtime::device::DeviceState;
-use crate::runtime::observe::{EventKind, Observer, Told};
+use crate::runtime::device::state::DeviceState;
+use crate::runtime::watch::observe::{EventKind, Observer, Told};
 use shade::{ENDED, Shade};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     use crate::runtime;
-    use crate::runtime::observe::Event;
+    use crate::runtime::watch::observe::Event;
 
     /// Counts what it is told.
     #[derive(Default)]

@@ -9,7 +9,7 @@
 //! (`frees.rs`).
 
 use crate::base::error::{Code, Error, Result};
-use crate::base::sync::system::{Condvar, Mutex, MutexGuard};
+use crate::base::sync::system::{Condvar, Mutex, MutexGuard, lock};
 use crate::core::{
     BlockInfo, BlockRecord, BlockState, BlockStates, Layout, OomStep, Order, Owner, Place, Placed, PoolId,
     Stats, TagStats, Trials, Waits,
@@ -17,10 +17,9 @@ use crate::core::{
 use crate::device::{Device, DriverPool, Sizes, StreamId};
 use crate::fail;
 use crate::runtime::backing::{Places, Supply, check_free};
-use crate::runtime::latency::Latency;
-use crate::runtime::lock;
-use crate::runtime::observe::{Event, EventKind, Observers};
-use crate::runtime::usage::Usage;
+use crate::runtime::entry::usage::Usage;
+use crate::runtime::watch::latency::Latency;
+use crate::runtime::watch::observe::{Event, EventKind, Observers};
 use account::{Account, Block, Freed};
 use std::collections::HashMap;
 use std::sync::Arc;

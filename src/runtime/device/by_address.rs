@@ -1,0 +1,165 @@
+//! What lies at an address, on whichever device: for calls that name only a pointer.
+
+use crate::base::error::{Code, Error, Result};
+use crate::core::BlockInfo;
+use crate::device::StreamId;
+use crate::fail;
+use crate::runtime::device::state::DeviceState;
+use crate::runtime::device::table;
+use crate::runtime::entry::fork;
+use std::sync::Arc;
+
+fn none_open() -> Error {
+    Error::new(Code::NotInitialized, "no device is open")
+}
+
+/// The open device whose memory (a live block, unified memory, or an import) contains `addr`; none if several devices,
+/// with address spaces of their own, have it.
+pub fn owner(addr: u64) -> Option<Arc<DeviceState>> {
+    let has = |d: &&Arc<DeviceState>| {
+        d.memory().block(addr).is_ok() || d.unified.check(addr, 0).is_some() || d.has_import(addr)
+    };
+    let mut all = table::open_devices().filter(has);
+    let first = all.next()?;
+    let another = table::own_addresses() && all.next().is_some();
+    (!another).then(|| first.clone())
+}
+
+/// A block, and its device.
+pub(crate) type BlockOnDevice = (Arc<DeviceState>, BlockInfo);
+
+/// `InvalidArgument`, with the names of the devices.
+#[cold]
+fn ambiguous<T>(addr: u64, all: &[BlockOnDevice]) -> Result<T> {
+    let names: Vec<String> = all.iter().map(|(d, _)| format!("{}:{}", d.type_name(), d.ordinal())).collect();
+    fail!(
+        Code::InvalidArgument,
+        "{} each have a live block at {addr:#x}, as they have address spaces of their own: the pointer alone does not \
+         tell which is meant, so use a call that names the pool or the device",
+        names.join(" and ")
+    );
+}
+
+/// The blocks that contain `addr`, at most one for each device; usually one. An error if there is none.
+pub(crate) fn holders(addr: u64) -> Result<Vec<BlockOnDevice>> {
+    fork::check()?;
+    if addr == 0 {
+        return Err(Error::new(Code::InvalidArgument, "the pointer is NULL"));
+    }
+    let (mut all, mut worst) = (Vec::new(), None);
+    for d in table::open_devices() {
+        match d.memory().block(addr) {
+            Ok(b) => {
+                all.push((d.clone(), b));
+                if !table::own_addresses() {
+                    break;
+                }
+            }
+            Err(e) if e.code() == Code::DoubleFree => {
+                worst = Some(Error::new(Code::UnknownPointer, format!("the block at {addr:#x} was freed")));
+            }
+            Err(e) => worst = worst.or(Some(e)),
+        }
+    }
+    if all.is_empty() { Err(worst.unwrap_or_else(none_open)) } else { Ok(all) }
+}
+
+/// The open device with the live block that contains `addr`, and the block. `InvalidArgument` if several devices have
+/// one there.
+pub fn holder(addr: u64) -> Result<(Arc<DeviceState>, BlockInfo)> {
+    let mut all = holders(addr)?;
+    match all.pop() {
+        Some(only) if all.is_empty() => Ok(only),
+        Some(last) => {
+            all.push(last);
+            ambiguous(addr, &all)
+        }
+        None => Err(none_open()),
+    }
+}
+
+/// [`Memory::try_expand`](crate::runtime::Memory::try_expand) on the device that has the block.
+pub fn try_expand(addr: u64, bytes: u64) -> Result<()> {
+    fork::check()?;
+    holder(addr)?.0.memory().try_expand(addr, bytes)
+}
+
+/// \[B\] that are there for the block that starts at `addr`; [`try_expand`] to so many succeeds.
+pub fn usable_size(addr: u64) -> Result<u64> {
+    let block = holder(addr)?.1;
+    if block.base != addr {
+        fail!(Code::UnknownPointer, "{addr:#x} lies inside a block, which begins at {:#x}", block.base);
+    }
+    Ok(block.size)
+}
+
+/// The open device that is meant when `stream` uses the block that starts at `addr`: if several devices have a block
+/// there, the one to which the stream belongs, if it belongs to one only.
+pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {
+    let mut all = holders(addr)?;
+    let meant = |all: &[BlockOnDevice], is: &dyn Fn(&BlockOnDevice) -> bool| {
+        let mut found = all.iter().filter(|h| is(h));
+        found.next().filter(|_| found.next().is_none()).map(|h| h.0.clone())
+    };
+    if let Some(d) = meant(&all, &|_| true) {
+        return Ok(d);
+    }
+    if all.iter().any(|(_, b)| b.base == addr) {
+        all.retain(|(_, b)| b.base == addr);
+    }
+    // A device that accepts streams that were created elsewhere cannot tell that a stream is not its own.
+    let takes =
+        |h: &BlockOnDevice| h.0.device().external_streams().is_some() || h.0.check_stream(stream).is_ok();
+    match meant(&all, &|_| true).or_else(|| meant(&all, &takes)) {
+        Some(d) => Ok(d),
+        None => ambiguous(addr, &all),
+    }
+}
+
+/// Closes the import at `addr` of whichever device has it; see [`DeviceState::import_close`].
+pub fn import_close(addr: u64) -> Result<()> {
+    fork::check()?;
+    match table::open_devices().find(|d| d.has_import(addr)) {
+        Some(d) => d.import_close(addr),
+        None => fail!(Code::UnknownPointer, "{addr:#x} is not the start of imported memory"),
+    }
+}
+
+/// Frees a block of whichever device has it; `size` as in [`Memory::free`](super::Memory::free).
+/// Address 0 does nothing.
+pub fn free(addr: u64, size: Option<u64>) -> Result<()> {
+    fork::check()?;
+    if addr == 0 {
+        return Ok(());
+    }
+    let mut worst: Option<Error> = None;
+    if table::own_addresses()
+        && let Ok(mut all) = holders(addr)
+    {
+        // A free names a block by its start. A pointer into the middle of blocks is refused below.
+        all.retain(|(_, b)| b.base == addr);
+        match &all[..] {
+            [] => {}
+            [(d, _)] => return d.memory().free(addr, None, size),
+            _ => return ambiguous(addr, &all),
+        }
+    }
+    for d in table::open_devices() {
+        match d.memory().free(addr, None, size) {
+            Ok(()) => return Ok(()),
+            // Not live there; another device may have it. A double free says more than an unknown pointer.
+            Err(e) if e.code() == Code::UnknownPointer => {
+                if d.memory().block(addr).is_ok() {
+                    return Err(e);
+                }
+                worst = worst.or(Some(e));
+            }
+            Err(e) if e.code() == Code::DoubleFree => worst = Some(e),
+            Err(e) => return Err(e),
+        }
+    }
+    let e = worst.unwrap_or_else(none_open);
+    let other =
+        table::open_devices().find_map(|d| d.other_memory(addr)).filter(|_| e.code() == Code::UnknownPointer);
+    Err(other.map_or(e, |what| Error::new(Code::UnknownPointer, format!("{addr:#x} is {what}"))))
+}
