@@ -10,7 +10,7 @@ use crate::core::{
 };
 use crate::device::{Device, EventId, StreamId};
 use crate::fail;
-use crate::runtime::backing::Supply;
+use crate::runtime::backing::DeviceBacking;
 use crate::runtime::entry::tags::{self, Tag};
 use crate::runtime::entry::usage::Usage;
 use crate::runtime::options::Options;
@@ -483,7 +483,7 @@ impl Memory {
         }
     }
 
-    pub(crate) fn supply(&self) -> &Arc<Supply> {
+    pub(crate) fn supply(&self) -> &Arc<DeviceBacking> {
         match &self.how {
             How::Pooled(p) => &p.supply,
             How::Unpooled(u) => u.supply(),

@@ -4,7 +4,7 @@ use crate::base::error::{Code, Result};
 use crate::core::{Config, Freed, GRANULE, Got, Heap, Layout, Outside, Pond, Pool, PoolId, PoolRef, Stats};
 use crate::device::{Device, Mapping, StreamId};
 use crate::fail;
-use crate::runtime::backing::{Places, Supply};
+use crate::runtime::backing::{DeviceBacking, Places};
 use crate::runtime::entry::usage::Usage;
 use crate::runtime::watch::observe::Observers;
 use std::sync::{Arc, OnceLock};
@@ -26,7 +26,7 @@ pub(crate) trait Whole: Sync {
 pub(crate) struct Pooled {
     pub(in crate::runtime) pond: Pond,
     pub(super) device: Arc<dyn Device>,
-    pub(super) supply: Arc<Supply>,
+    pub(super) supply: Arc<DeviceBacking>,
     pub(super) places: Arc<Places>,
     pub(super) maps: bool,
     pub(crate) observers: Arc<Observers>,
@@ -136,7 +136,8 @@ impl Pooled {
         if let Some(mapping) = device.mapping().filter(|_| maps) {
             reserve(mapping, &mut config, &places)?;
         }
-        let supply = Arc::new(Supply::new(device.clone(), usage, observers.clone(), places.clone(), maps));
+        let supply =
+            Arc::new(DeviceBacking::new(device.clone(), usage, observers.clone(), places.clone(), maps));
         match Pond::new(config, supply.clone()) {
             Ok(pond) => Ok(Pooled { pond, device, supply, places, observers, maps, whole: OnceLock::new() }),
             Err(e) => {

@@ -6,7 +6,7 @@
 use crate::base::error::{Code, Error};
 use crate::core::{OomMissing, OomReport, Order, PoolId};
 use crate::device::{Device, MemoryInfo, StreamId};
-use crate::runtime::backing::Supply;
+use crate::runtime::backing::DeviceBacking;
 use crate::runtime::entry::{reentry, tags};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(crate) fn carrying(report: OomReport) -> Error {
 
 /// Adds how much the device has free, if it can be asked now: not in its own callbacks, and not while one of its
 /// streams is captured, since some calls would invalidate the capture.
-pub(crate) fn ask_device(r: &mut OomReport, device: &dyn Device, supply: &Supply, order: &Order) {
+pub(crate) fn ask_device(r: &mut OomReport, device: &dyn Device, supply: &DeviceBacking, order: &Order) {
     let may = reentry::may_block().is_ok() && !order.any_captured();
     let info = may.then(|| supply.call().and_then(|_call| device.memory_info()));
     match info.and_then(Result::ok).and_then(MemoryInfo::known) {

@@ -1,10 +1,10 @@
-//! Who is told when memory comes and goes: those who watch, and the libraries that register it.
+//! Notifies observers and segment callbacks when ranges are mapped or unmapped.
 
-use super::Supply;
+use super::device_backing::DeviceBacking;
 use crate::runtime::entry::reentry::InCall;
 use crate::runtime::watch::observe::{Event, EventKind};
 
-impl Supply {
+impl DeviceBacking {
     /// Tells everyone that runs of granules are mapped side by side from `offset` on, too.
     pub(super) fn shown(&self, offset: u64, runs: &[(u32, u32)]) {
         let _in = InCall::new(self);
