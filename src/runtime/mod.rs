@@ -6,12 +6,12 @@
 //!
 //! # fn main() -> millpond::Result<()> {
 //! let device = runtime::device("host", 0)?;
-//! let stream = device.stream_create()?;
+//! let stream = device.streams().create()?;
 //!
 //! // Memory for work that is queued on the stream from now on.
 //! let block = device.memory().alloc(PoolId::DEFAULT, stream, 1 << 20)?;
 //! device.memset_async(stream, block, 7, 1 << 20)?;
-//! device.stream_synchronize(stream)?;
+//! device.streams().synchronize(stream)?;
 //! let mut byte = [0];
 //! device.read(block + 1000, &mut byte)?;
 //! assert_eq!(byte, [7]);
@@ -19,7 +19,7 @@
 //! // Freed in the order of the stream: work queued before may still use it.
 //! device.memory().free(block, Some(stream), None)?;
 //! assert_eq!(device.memory().stats().allocated.current, 0);
-//! device.stream_destroy(stream)
+//! device.streams().destroy(stream)
 //! # }
 //! ```
 //!
@@ -34,7 +34,7 @@
 
 mod backing;
 mod device;
-mod entry;
+pub(crate) mod entry;
 mod history;
 pub(crate) mod ladder;
 mod memory;
@@ -65,20 +65,32 @@ pub use crate::device::{
     Advice, Caps, CopyKind, EventId, MAX_TYPE_NAME, StreamCallback, StreamId, StreamKind, UnifiedPlace,
 };
 pub use backing::segments::Segment;
-#[cfg(feature = "capi")]
-pub(crate) use device::by_address::{BlockOnDevice, holders};
-pub use device::by_address::{free, holder, import_close, owner, try_expand, usable_size, user};
+pub use device::by_address::{
+    BlockOnDevice, free, holder, holders, import_close, owner, try_expand, usable_size, user,
+};
+pub use device::events::DeviceEvents;
+pub use device::host_memory::HostMemory;
+pub use device::options::DeviceOptions;
+pub use device::peers::PeerAccess;
+pub use device::pools::DevicePools;
+pub use device::sharing::SharedMemory;
 pub use device::state::{DeviceInfo, DeviceState};
+pub use device::streams::DeviceStreams;
 pub use device::table::by_id;
-#[cfg(feature = "capi")]
-pub(crate) use entry::tags::c_name as tag_name;
+pub use device::unified::UnifiedMemory;
 pub use entry::tags::{MAX_TAG_NAME, Tag, pop_tag};
-#[cfg(feature = "capi")]
-pub(crate) use history::name_pools_by;
 pub use history::{History, HistoryOptions, annotate, history_on_signal};
+pub use memory::captures::{Captures, Checkpoints};
+pub use memory::hooked::MemoryHooks;
+pub use memory::oom::OomCallbacks;
+pub use memory::pools::Pools;
+pub use memory::settings::MemorySettings;
+pub use memory::sharing::SegmentCallbacks;
 pub use memory::state::Memory;
-pub use memory::statistics::StreamStats;
+pub use memory::statistics::{MemoryStatistics, StreamStats};
+pub use memory::streams::KnownStreams;
 pub use memory::tag_scopes::TagScope;
+pub use memory::watched::Watchers;
 pub use options::{set_default_options, set_pytorch_options};
 pub use pinned::cache::HostStats;
 pub use pinned::numbers::{HostMemoryStats, Times};
@@ -97,9 +109,8 @@ pub use watch::hooks::{BlockEvent, BlockEventKind};
 pub use watch::latency::Latency;
 pub use watch::observe::{Event, EventKind, Observer, Told};
 
+pub(crate) use device::zeroed::take_back;
 pub(crate) use entry::fork::check as check_fork;
-#[cfg(feature = "capi")]
-pub(crate) use entry::reentry::check_segment_callback;
 pub(crate) use entry::reentry::may_block;
 
 pub(crate) use crate::base::sync::system::lock;

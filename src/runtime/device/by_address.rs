@@ -7,6 +7,7 @@ use crate::fail;
 use crate::runtime::device::state::DeviceState;
 use crate::runtime::device::table;
 use crate::runtime::entry::fork;
+use crate::runtime::memory::Block;
 use std::sync::Arc;
 
 fn none_open() -> Error {
@@ -17,7 +18,9 @@ fn none_open() -> Error {
 /// with address spaces of their own, have it.
 pub fn owner(addr: u64) -> Option<Arc<DeviceState>> {
     let has = |d: &&Arc<DeviceState>| {
-        d.memory().block(addr).is_ok() || d.unified.check(addr, 0).is_some() || d.has_import(addr)
+        d.memory().block(addr).is_ok()
+            || d.unified.check(addr, 0).is_some()
+            || d.shared_memory().has_import(addr)
     };
     let mut all = table::open_devices().filter(has);
     let first = all.next()?;
@@ -26,7 +29,7 @@ pub fn owner(addr: u64) -> Option<Arc<DeviceState>> {
 }
 
 /// A block, and its device.
-pub(crate) type BlockOnDevice = (Arc<DeviceState>, BlockInfo);
+pub type BlockOnDevice = (Arc<DeviceState>, BlockInfo);
 
 /// `InvalidArgument`, with the names of the devices.
 #[cold]
@@ -41,7 +44,7 @@ fn ambiguous<T>(addr: u64, all: &[BlockOnDevice]) -> Result<T> {
 }
 
 /// The blocks that contain `addr`, at most one for each device; usually one. An error if there is none.
-pub(crate) fn holders(addr: u64) -> Result<Vec<BlockOnDevice>> {
+pub fn holders(addr: u64) -> Result<Vec<BlockOnDevice>> {
     fork::check()?;
     if addr == 0 {
         return Err(Error::new(Code::InvalidArgument, "the pointer is NULL"));
@@ -109,18 +112,18 @@ pub fn user(addr: u64, stream: StreamId) -> Result<Arc<DeviceState>> {
     }
     // A device that accepts streams that were created elsewhere cannot tell that a stream is not its own.
     let takes =
-        |h: &BlockOnDevice| h.0.device().external_streams().is_some() || h.0.check_stream(stream).is_ok();
+        |h: &BlockOnDevice| h.0.device().external_streams().is_some() || h.0.streams().check(stream).is_ok();
     match meant(&all, &|_| true).or_else(|| meant(&all, &takes)) {
         Some(d) => Ok(d),
         None => ambiguous(addr, &all),
     }
 }
 
-/// Closes the import at `addr` of whichever device has it; see [`DeviceState::import_close`].
+/// Closes the import at `addr` of whichever device has it; see [`SharedMemory::close_import`](crate::runtime::SharedMemory::close_import).
 pub fn import_close(addr: u64) -> Result<()> {
     fork::check()?;
-    match table::open_devices().find(|d| d.has_import(addr)) {
-        Some(d) => d.import_close(addr),
+    match table::open_devices().find(|d| d.shared_memory().has_import(addr)) {
+        Some(d) => d.shared_memory().close_import(addr),
         None => fail!(Code::UnknownPointer, "{addr:#x} is not the start of imported memory"),
     }
 }
@@ -132,34 +135,47 @@ pub fn free(addr: u64, size: Option<u64>) -> Result<()> {
     if addr == 0 {
         return Ok(());
     }
-    let mut worst: Option<Error> = None;
     if table::own_addresses()
-        && let Ok(mut all) = holders(addr)
+        && let Ok(all) = holders(addr)
     {
-        // A free names a block by its start. A pointer into the middle of blocks is refused below.
-        all.retain(|(_, b)| b.base == addr);
-        match &all[..] {
-            [] => {}
-            [(d, _)] => return d.memory().free(addr, None, size),
-            _ => return ambiguous(addr, &all),
+        // A free names a block by its start.
+        let (starts, inside): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, b)| b.base == addr);
+        match (&starts[..], &inside[..]) {
+            ([], []) => {}
+            ([(d, _)], _) | ([], [(d, _), ..]) => return d.memory().free(addr, None, size),
+            _ => return ambiguous(addr, &starts),
         }
     }
-    for d in table::open_devices() {
-        match d.memory().free(addr, None, size) {
-            Ok(()) => return Ok(()),
-            // Not live there; another device may have it. A double free says more than an unknown pointer.
-            Err(e) if e.code() == Code::UnknownPointer => {
-                if d.memory().block(addr).is_ok() {
-                    return Err(e);
-                }
-                worst = worst.or(Some(e));
-            }
-            Err(e) if e.code() == Code::DoubleFree => worst = Some(e),
-            Err(e) => return Err(e),
+    let mut worst: Option<Error> = None;
+    let mut free = |d: &DeviceState, block| match d.memory().free_block(block, None, size) {
+        // A double free says more than an unknown pointer.
+        Err(e) if e.code() == Code::DoubleFree => {
+            worst = Some(e);
+            None
         }
+        Err(e) if e.code() == Code::UnknownPointer => {
+            worst.get_or_insert(e);
+            None
+        }
+        done => Some(done),
+    };
+    // Usually one device has the address, and its answer counts: the others know nothing of the address, or only that a
+    // block was there before.
+    let mut has_any = false;
+    for d in table::open_devices() {
+        if let Some(block) = d.memory().find(addr) {
+            has_any = true;
+            if let Some(done) = free(d, block) {
+                return done;
+            }
+        }
+    }
+    if !has_any && let Some(done) = table::open_devices().find_map(|d| free(d, Block::At(addr))) {
+        return done;
     }
     let e = worst.unwrap_or_else(none_open);
-    let other =
-        table::open_devices().find_map(|d| d.other_memory(addr)).filter(|_| e.code() == Code::UnknownPointer);
+    let other = table::open_devices()
+        .find_map(|d| d.host_memory().other_memory(addr))
+        .filter(|_| e.code() == Code::UnknownPointer);
     Err(other.map_or(e, |what| Error::new(Code::UnknownPointer, format!("{addr:#x} is {what}"))))
 }

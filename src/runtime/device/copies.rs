@@ -111,15 +111,15 @@ impl DeviceState {
         bytes: u64,
     ) -> Result<()> {
         let _pass = self.enter()?;
-        self.check_stream(stream)?;
+        self.streams().check(stream)?;
         if bytes == 0 {
             return Ok(());
         }
         self.check_copy(kind, dst, src, bytes)?;
         // Noted before the copy is queued, so that a free that follows knows of it.
         match kind {
-            CopyKind::HostToDevice => self.host_note(src, stream),
-            CopyKind::DeviceToHost => self.host_note(dst, stream),
+            CopyKind::HostToDevice => self.host_memory().note(src, stream),
+            CopyKind::DeviceToHost => self.host_memory().note(dst, stream),
             CopyKind::DeviceToDevice => false,
         };
         self.device().copy_async(stream, kind, dst, src, bytes)
@@ -151,7 +151,7 @@ impl DeviceState {
     ) -> Result<()> {
         let _passes = (self.enter()?, to.enter()?);
         self.check_peer(to, dst, src, bytes)?;
-        let by_source = match (self.check_stream(stream), to.check_stream(stream)) {
+        let by_source = match (self.streams().check(stream), to.streams().check(stream)) {
             (Ok(()), _) => true,
             (Err(_), Ok(())) => false,
             (Err(e), Err(_)) => return Err(e),
@@ -189,7 +189,7 @@ impl DeviceState {
         let Some(other) = table::by_id(other.id()) else { return };
         let (order, mut waits) = (other.memory().order(), Waits::default());
         order.add(&order.stream(order.ordered(stream)), &mut waits);
-        self.memory().visited(order, waits);
+        self.memory().streams().visited(order, waits);
     }
 
     /// Fills `bytes` with `value`, and returns when done.
@@ -206,7 +206,7 @@ impl DeviceState {
     /// Queues a fill on `stream`.
     pub fn memset_async(&self, stream: StreamId, dst: u64, value: u8, bytes: u64) -> Result<()> {
         let _pass = self.enter()?;
-        self.check_stream(stream)?;
+        self.streams().check(stream)?;
         if bytes == 0 {
             return Ok(());
         }

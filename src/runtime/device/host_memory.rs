@@ -37,56 +37,67 @@ pub(super) fn sane(bytes: u64, what: &str) -> Result<()> {
     Ok(())
 }
 
+/// The pinned host memory of an open device. Get it with [`DeviceState::host_memory`].
+#[derive(Clone, Copy)]
+pub struct HostMemory<'a>(pub(super) &'a DeviceState);
+
 impl DeviceState {
+    /// The pinned host memory of the device.
+    pub fn host_memory(&self) -> HostMemory<'_> {
+        HostMemory(self)
+    }
+}
+
+impl HostMemory<'_> {
     /// Host memory that copies to and from this device fast: page-locked where the limit allows, and near the
     /// device where that tells its NUMA node. 0 bytes give address 0. Aligned to 64 bytes; above 32 KiB, to a page.
-    /// The content is left from before. The caller gives it back with [`host_free`](Self::host_free).
-    pub fn host_alloc(&self, bytes: u64) -> Result<u64> {
-        let _pass = self.enter()?;
+    /// The content is left from before. The caller gives it back with [`free`](Self::free).
+    pub fn alloc(&self, bytes: u64) -> Result<u64> {
+        let _pass = self.0.enter()?;
         sane(bytes, "host")?;
         if bytes == 0 {
             return Ok(0);
         }
-        let size = sizes::size_of(bytes, self.host.exact_above.load(Relaxed));
-        if let Some(addr) = self.host_reuse(bytes, size) {
+        let size = sizes::size_of(bytes, self.0.host.exact_above.load(Relaxed));
+        if let Some(addr) = self.reuse(bytes, size) {
             return Ok(addr);
         }
-        if self.host_settle(LOOK)
-            && let Some(addr) = self.host_reuse(bytes, size)
+        if self.settle(LOOK)
+            && let Some(addr) = self.reuse(bytes, size)
         {
             return Ok(addr);
         }
-        let mut got = self.host_take(bytes, size);
+        let mut got = self.take(bytes, size);
         for _ in 0..TRIES {
             if !matches!(&got, Err(e) if e.code() == Code::OutOfMemory) {
                 break;
             }
-            self.host_settle(usize::MAX);
+            self.settle(usize::MAX);
             // Before it goes back to the device with what the cache holds in other sizes, which may be what is missing.
-            if let Some(addr) = self.host_reuse(bytes, size) {
+            if let Some(addr) = self.reuse(bytes, size) {
                 return Ok(addr);
             }
-            if self.host_shrink(0).unwrap_or(false) {
-                got = self.host_take(bytes, size);
-            } else if self.host_is_full(size) || !self.host_wait_for_one() {
+            if self.shrink(0).unwrap_or(false) {
+                got = self.take(bytes, size);
+            } else if self.is_full(size) || !self.wait_for_one() {
                 break; // at its limit nothing is waited for
             }
         }
         got
     }
 
-    /// Frees memory of [`host_alloc`](Self::host_alloc). Work that was queued before may still use it if the library
+    /// Frees memory of [`alloc`](Self::alloc). Work that was queued before may still use it if the library
     /// knows of it: copies by [`copy_async`](Self::copy_async), and uses recorded by
-    /// [`host_record_stream`](Self::host_record_stream). Does not wait for that work, or for anything else, unless
+    /// [`record_stream`](Self::record_stream). Does not wait for that work, or for anything else, unless
     /// `pinned_max_cached_size_mb` makes it give memory back to the device. Address 0 does nothing. Errors:
     /// `UnknownPointer`, `DoubleFree`.
-    pub fn host_free(&self, addr: u64) -> Result<()> {
-        let _pass = self.enter()?;
+    pub fn free(&self, addr: u64) -> Result<()> {
+        let _pass = self.0.enter()?;
         if addr == 0 {
             return Ok(());
         }
         {
-            let mut s = lock(&self.host.state);
+            let mut s = lock(&self.0.host.state);
             let ended = match s.end(addr) {
                 Ok(ended) => ended,
                 Err(e) => {
@@ -94,10 +105,10 @@ impl DeviceState {
                     return Err(self.or_a_block(addr, e));
                 }
             };
-            let _hand = self.host.hand(s);
+            let _hand = self.0.host.hand(s);
             let waits = self.waits_of(&ended.uses);
             let size = ended.size;
-            let mut s = lock(&self.host.state);
+            let mut s = lock(&self.0.host.state);
             if waits.is_empty() {
                 s.give(addr, size);
             } else {
@@ -105,53 +116,53 @@ impl DeviceState {
                 s.waiting.push_back(Waiting { addr, size, waits });
             }
         }
-        self.host_settle(LOOK_AT_FREE);
+        self.settle(LOOK_AT_FREE);
         // What the device does not take back now stays for the next request.
-        let _ = self.host_shrink(self.host.most_cached.load(Relaxed));
+        let _ = self.shrink(self.0.host.most_cached.load(Relaxed));
         Ok(())
     }
 
     /// The pinned memory that holds `addr`, of this device or of another one, is used by work on `stream`, of this
     /// device or another: after its free it is used again when that stream has passed what is queued there at the free.
     /// Errors: `UnknownPointer`, `UnknownStream`.
-    pub fn host_record_stream(&self, addr: u64, stream: StreamId) -> Result<()> {
-        let _pass = self.enter()?;
-        let used_by = self.memory().order().user(stream)?;
-        if !self.host_note_use(addr, used_by) {
+    pub fn record_stream(&self, addr: u64, stream: StreamId) -> Result<()> {
+        let _pass = self.0.enter()?;
+        let used_by = self.0.memory().order().user(stream)?;
+        if !self.note_use(addr, used_by) {
             fail!(Code::UnknownPointer, "no live pinned memory holds {addr:#x}");
         }
         Ok(())
     }
 
     /// Notes a use of whatever pinned memory holds `addr`, if any does.
-    pub(crate) fn host_note(&self, addr: u64, stream: StreamId) -> bool {
+    pub(crate) fn note(&self, addr: u64, stream: StreamId) -> bool {
         // One that is another stream on each thread is stood for by one that waits for all of them.
-        let order = self.memory().order();
-        self.host_note_use(addr, order.stream(order.ordered(stream)))
+        let order = self.0.memory().order();
+        self.note_use(addr, order.stream(order.ordered(stream)))
     }
 
-    fn host_note_use(&self, addr: u64, stream: Arc<Stream>) -> bool {
-        let by = Use { device: self.id(), stream };
-        if lock(&self.host.state).note(addr, &by) {
+    fn note_use(&self, addr: u64, stream: Arc<Stream>) -> bool {
+        let by = Use { device: self.0.id(), stream };
+        if lock(&self.0.host.state).note(addr, &by) {
             return true;
         }
         // Pinned memory is good for all devices of a machine.
-        table::open_devices().any(|d| d.id() != self.id() && lock(&d.host.state).note(addr, &by))
+        table::open_devices().any(|d| d.id() != self.0.id() && lock(&d.host.state).note(addr, &by))
     }
 
     /// The account of the device's pinned host memory.
-    pub fn host_stats(&self) -> Result<HostStats> {
-        let _pass = self.enter()?;
-        self.host_settle(usize::MAX);
-        let mut stats = lock(&self.host.state).stats;
-        stats.numa_node = self.device().numa_node();
+    pub fn stats(&self) -> Result<HostStats> {
+        let _pass = self.0.enter()?;
+        self.settle(usize::MAX);
+        let mut stats = lock(&self.0.host.state).stats;
+        stats.numa_node = self.0.device().numa_node();
         Ok(stats)
     }
 
     /// The peaks of that account start again from the current values.
-    pub fn host_reset_peaks(&self) -> Result<()> {
-        let _pass = self.enter()?;
-        let s = &mut *lock(&self.host.state);
+    pub fn reset_peaks(&self) -> Result<()> {
+        let _pass = self.0.enter()?;
+        let s = &mut *lock(&self.0.host.state);
         let (stats, more) = (&mut s.stats, &mut s.more);
         [&mut stats.requested, &mut stats.allocated, &mut stats.reserved, &mut stats.blocks]
             .into_iter()
@@ -162,23 +173,23 @@ impl DeviceState {
 
     /// Pinned host memory that is freed goes back to the device, after a wait for the work that still uses it.
     /// Small blocks go when all around them are free. `NotPermitted` in a stream callback.
-    pub fn host_empty_cache(&self) -> Result<()> {
-        let _pass = self.enter()?;
+    pub fn empty_cache(&self) -> Result<()> {
+        let _pass = self.0.enter()?;
         may_block()?;
-        self.host_wait_in_turn(true);
+        self.wait_in_turn(true);
         // What others look at meanwhile comes back to be waited for.
-        while self.host_wait_for_hands() {
-            self.host_wait_in_turn(true);
+        while self.wait_for_hands() {
+            self.wait_in_turn(true);
         }
-        self.host_shrink(0).map(drop)
+        self.shrink(0).map(drop)
     }
 
     /// Registers host memory of the caller, `addr .. addr + bytes`, so that it is as fast to copy as that of
-    /// [`host_alloc`](Self::host_alloc), and copies of it are really asynchronous. The caller keeps it until
-    /// [`host_unregister`](Self::host_unregister). `Unsupported` where the device has no call for it; `Busy` if a part
+    /// [`alloc`](Self::alloc), and copies of it are really asynchronous. The caller keeps it until
+    /// [`unregister`](Self::unregister). `Unsupported` where the device has no call for it; `Busy` if a part
     /// of it is registered already or came from `host_alloc`.
-    pub fn host_register(&self, addr: u64, bytes: u64) -> Result<()> {
-        let _pass = self.enter()?;
+    pub fn register(&self, addr: u64, bytes: u64) -> Result<()> {
+        let _pass = self.0.enter()?;
         if addr == 0 || bytes == 0 {
             fail!(Code::InvalidArgument, "there is no memory to register at {addr:#x} with {bytes} bytes");
         }
@@ -191,11 +202,11 @@ impl DeviceState {
     /// Ends the registration that begins at `addr`, after a wait for the work that may still use it. `UnknownPointer`
     /// if none does; `NotPermitted` in a stream callback, and while a stream of the device is captured, from
     /// `capture_begin` on.
-    pub fn host_unregister(&self, addr: u64) -> Result<()> {
-        let _pass = self.enter()?;
+    pub fn unregister(&self, addr: u64) -> Result<()> {
+        let _pass = self.0.enter()?;
         may_block()?;
         let registration = self.registration()?;
-        let _waiting = self.memory().order().no_capture().map_err(|e| match e.code() {
+        let _waiting = self.0.memory().order().no_capture().map_err(|e| match e.code() {
             Code::Busy => Error::new(Code::NotPermitted, e.message().to_owned()),
             _ => e,
         })?;
@@ -204,26 +215,26 @@ impl DeviceState {
 
     fn registration(&self) -> Result<&dyn Registration> {
         let none = || Error::new(Code::Unsupported, "this device has no call that registers host memory");
-        self.device().registration().ok_or_else(none)
+        self.0.device().registration().ok_or_else(none)
     }
 
-    fn host_reuse(&self, bytes: u64, size: u64) -> Option<u64> {
-        let mut s = lock(&self.host.state);
+    fn reuse(&self, bytes: u64, size: u64) -> Option<u64> {
+        let mut s = lock(&self.0.host.state);
         let addr = s.serve(bytes, size)?;
         s.stats.reuses += 1;
         Some(addr)
     }
 
     /// Memory from the device: a block, or a slab of them.
-    fn host_take(&self, bytes: u64, size: u64) -> Result<u64> {
+    fn take(&self, bytes: u64, size: u64) -> Result<u64> {
         let wish = HostWish {
-            register: self.host.register.load(Relaxed),
-            threads: self.host.threads.load(Relaxed) as u32,
+            register: self.0.host.register.load(Relaxed),
+            threads: self.0.host.threads.load(Relaxed) as u32,
         };
         let span = span_of(size);
         {
-            let mut s = lock(&self.host.state);
-            let (taken, most) = (s.stats.reserved.current + s.taking, self.host.most.load(Relaxed));
+            let mut s = lock(&self.0.host.state);
+            let (taken, most) = (s.stats.reserved.current + s.taking, self.0.host.most.load(Relaxed));
             if taken.saturating_add(span) > most {
                 fail!(
                     Code::OutOfMemory,
@@ -233,14 +244,14 @@ impl DeviceState {
             s.taking += span;
             s.stats.driver_calls += 1;
         }
-        let node = match self.host.node.load(Relaxed) {
-            u64::MAX => self.device().numa_node(),
+        let node = match self.0.host.node.load(Relaxed) {
+            u64::MAX => self.0.device().numa_node(),
             node => u32::try_from(node).ok(),
         };
         let begun = Instant::now();
-        let got = numa::near(node, || self.device().host_alloc(span, wish));
+        let got = numa::near(node, || self.0.device().host_alloc(span, wish));
         let took = begun.elapsed();
-        let mut s = lock(&self.host.state);
+        let mut s = lock(&self.0.host.state);
         s.taking -= span;
         let addr = got?;
         s.more.taking.add(took);
@@ -248,25 +259,25 @@ impl DeviceState {
     }
 
     /// Whether `pinned_limit_mb` keeps a block of `size` from being taken from the device.
-    fn host_is_full(&self, size: u64) -> bool {
-        let s = lock(&self.host.state);
-        (s.stats.reserved.current + s.taking).saturating_add(span_of(size)) > self.host.most.load(Relaxed)
+    fn is_full(&self, size: u64) -> bool {
+        let s = lock(&self.0.host.state);
+        (s.stats.reserved.current + s.taking).saturating_add(span_of(size)) > self.0.host.most.load(Relaxed)
     }
 
     /// Gives free memory back to the device until at most `most` bytes are cached, as far as whole blocks and
     /// slabs go. `true` when any went.
-    fn host_shrink(&self, most: u64) -> Result<bool> {
+    fn shrink(&self, most: u64) -> Result<bool> {
         let mut any = false;
         loop {
-            let mut s = lock(&self.host.state);
+            let mut s = lock(&self.0.host.state);
             let span = if s.stats.cached > most { s.idle() } else { None };
             let Some(Span { addr, bytes, piece }) = span else { return Ok(any) };
             s.tell(EventKind::SegmentFree, addr, bytes, bytes);
-            let _hand = self.host.hand(s);
+            let _hand = self.0.host.hand(s);
             let begun = Instant::now();
-            let given = self.device().host_free(addr, bytes);
+            let given = self.0.device().host_free(addr, bytes);
             let took = begun.elapsed();
-            let mut s = lock(&self.host.state);
+            let mut s = lock(&self.0.host.state);
             s.stats.driver_calls += 1;
             if let Err(e) = given {
                 s.tell(EventKind::SegmentAlloc, addr, bytes, bytes);
@@ -283,7 +294,7 @@ impl DeviceState {
 
     /// The error of a free of host memory that found none at `addr`; it says so if a block of the device is there.
     pub(super) fn or_a_block(&self, addr: u64, e: Error) -> Error {
-        match self.memory().block(addr) {
+        match self.0.memory().block(addr) {
             Ok(_) if e.code() == Code::UnknownPointer => {
                 Error::new(e.code(), format!("{addr:#x} is in a block of the device: millpond_free frees it"))
             }
@@ -293,25 +304,25 @@ impl DeviceState {
 
     /// What lies at `addr` if it is live memory of this device that is no block, and which call ends it.
     pub(crate) fn other_memory(&self, addr: u64) -> Option<&'static str> {
-        if lock(&self.host.state).live.check(addr, 0).is_some() {
+        if lock(&self.0.host.state).live.check(addr, 0).is_some() {
             return Some("pinned host memory: millpond_host_free frees it");
         }
-        if self.unified.check(addr, 0).is_some() {
+        if self.0.unified.check(addr, 0).is_some() {
             return Some("unified memory: millpond_unified_free frees it");
         }
-        self.imports.check(addr, 0).map(|_| "memory of another process: millpond_import_close gives it up")
+        self.0.imports.check(addr, 0).map(|_| "memory of another process: millpond_import_close gives it up")
     }
 
     /// Gives back all host and unified memory that is left. For the end of the device, whose work is done.
-    pub(crate) fn close_pinned(&self) -> Result<()> {
+    pub(crate) fn close(&self) -> Result<()> {
         let mut first = Ok(());
-        let (all, _waiting) = lock(&self.host.state).drain();
+        let (all, _waiting) = lock(&self.0.host.state).drain();
         for (addr, bytes) in all {
-            first = first.and(self.device().host_free(addr, bytes));
+            first = first.and(self.0.device().host_free(addr, bytes));
         }
-        let unified: Vec<_> = lock(&self.unified.0).drain().collect();
+        let unified: Vec<_> = lock(&self.0.unified.0).drain().collect();
         for (addr, bytes, ()) in unified {
-            first = first.and(self.managed().and_then(|u| u.free(addr, bytes)));
+            first = first.and(self.0.unified_memory().facet().and_then(|u| u.free(addr, bytes)));
         }
         first
     }

@@ -2,15 +2,15 @@
 
 use crate::base::error::Result;
 use crate::base::sync::system::lock;
-use crate::runtime::device::state::DeviceState;
+use crate::runtime::device::host_memory::HostMemory;
 use crate::runtime::pinned::numbers::{HostMemoryStats, Times};
 
-impl DeviceState {
+impl HostMemory<'_> {
     /// The statistics of the device's pinned host memory in full. Looks which freed blocks wait for nothing any more.
-    pub fn host_memory_stats(&self) -> Result<HostMemoryStats> {
-        let _pass = self.enter()?;
-        self.host_settle(usize::MAX);
-        let s = lock(&self.host.state);
+    pub fn full_stats(&self) -> Result<HostMemoryStats> {
+        let _pass = self.0.enter()?;
+        self.settle(usize::MAX);
+        let s = lock(&self.0.host.state);
         let (mut m, then) = (s.in_full(), s.before);
         for (now, then) in [
             (&mut m.allocations, then.allocations),
@@ -27,10 +27,10 @@ impl DeviceState {
     }
 
     /// What was allocated and freed so far, and how long the calls took, is not told any more by
-    /// [`host_memory_stats`](Self::host_memory_stats).
-    pub fn host_reset_accumulated(&self) -> Result<()> {
-        let _pass = self.enter()?;
-        let mut s = lock(&self.host.state);
+    /// [`full_stats`](Self::full_stats).
+    pub fn reset_accumulated(&self) -> Result<()> {
+        let _pass = self.0.enter()?;
+        let mut s = lock(&self.0.host.state);
         s.before = s.in_full();
         (s.more.taking, s.more.giving) = (Times::default(), Times::default());
         Ok(())

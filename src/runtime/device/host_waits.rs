@@ -4,7 +4,7 @@
 use crate::base::sync::pause;
 use crate::base::sync::system::{MutexGuard, lock};
 use crate::core::Waits;
-use crate::runtime::device::state::DeviceState;
+use crate::runtime::device::host_memory::HostMemory;
 use crate::runtime::device::table::by_id;
 use crate::runtime::entry::reentry::{InCall, is_in_call, may_block};
 use crate::runtime::pinned::cache::{State, Use};
@@ -34,7 +34,7 @@ impl HostCache {
     }
 }
 
-impl DeviceState {
+impl HostMemory<'_> {
     /// Everything that is queued now on streams that have used a block, by device; nothing where all of it is over.
     pub(super) fn waits_of(&self, uses: &[Use]) -> Vec<(u32, Waits)> {
         let mut all: Vec<(u32, Waits)> = Vec::new();
@@ -55,24 +55,24 @@ impl DeviceState {
     }
 
     /// Looks at up to `most` freed blocks that wait, and waits for none. `true` when any can be used again.
-    pub(super) fn host_settle(&self, most: usize) -> bool {
+    pub(super) fn settle(&self, most: usize) -> bool {
         let mut any = false;
-        let most = lock(&self.host.state).waiting.len().min(most);
+        let most = lock(&self.0.host.state).waiting.len().min(most);
         for _ in 0..most {
-            any |= self.host_look(false).unwrap_or(false);
+            any |= self.look(false).unwrap_or(false);
         }
         any
     }
 
     /// Looks at the freed block that waits since longest, or waits for it: whether it can be used again; `None`: none
     /// waits.
-    fn host_look(&self, wait: bool) -> Option<bool> {
-        let mut s = lock(&self.host.state);
+    fn look(&self, wait: bool) -> Option<bool> {
+        let mut s = lock(&self.0.host.state);
         let mut w = s.waiting.pop_front()?;
-        let _hand = self.host.hand(s);
+        let _hand = self.0.host.hand(s);
         w.waits.retain_mut(|(device, waits)| !self.is_over(*device, waits, wait));
         let over = w.waits.is_empty();
-        let mut s = lock(&self.host.state);
+        let mut s = lock(&self.0.host.state);
         if over {
             s.stats.pending -= w.size;
             s.give(w.addr, w.size);
@@ -84,11 +84,11 @@ impl DeviceState {
     }
 
     /// Waits for one freed block after the other, until one can be used again, or for `all`. Whether any can.
-    pub(super) fn host_wait_in_turn(&self, all: bool) -> bool {
+    pub(super) fn wait_in_turn(&self, all: bool) -> bool {
         let mut any = false;
-        let count = lock(&self.host.state).waiting.len();
+        let count = lock(&self.0.host.state).waiting.len();
         for _ in 0..count {
-            any |= self.host_look(true).unwrap_or(false);
+            any |= self.look(true).unwrap_or(false);
             if any && !all {
                 break;
             }
@@ -97,43 +97,43 @@ impl DeviceState {
     }
 
     /// Waits until another thread that has a freed block in hand has done something with it. `false`: none has.
-    pub(super) fn host_wait_for_hands(&self) -> bool {
+    pub(super) fn wait_for_hands(&self) -> bool {
         // A plugin may come here from within what this thread does with one.
-        if may_block().is_err() || is_in_call(&self.host) {
+        if may_block().is_err() || is_in_call(&self.0.host) {
             return false;
         }
-        let s = lock(&self.host.state);
+        let s = lock(&self.0.host.state);
         if s.in_hand == 0 {
             return false;
         }
-        drop(self.host.put_down.wait(s));
+        drop(self.0.host.put_down.wait(s));
         true
     }
 
     /// Waits until freed memory can be used again, or is the device's: whichever is the first. `false`: none can be waited
     /// for.
-    pub(super) fn host_wait_for_one(&self) -> bool {
-        if may_block().is_err() || is_in_call(&self.host) {
+    pub(super) fn wait_for_one(&self) -> bool {
+        if may_block().is_err() || is_in_call(&self.0.host) {
             return false;
         }
         let count = || {
-            let s = lock(&self.host.state);
+            let s = lock(&self.0.host.state);
             (s.waiting.len(), s.in_hand, s.returns)
         };
         let before = count().2;
         for round in 0..MOST_ASKED {
-            if self.host_settle(usize::MAX) {
+            if self.settle(usize::MAX) {
                 return true;
             }
             match count() {
                 (.., returns) if returns != before => return true,
                 (0, 0, _) => return false,
-                (0, ..) => _ = self.host_wait_for_hands(),
+                (0, ..) => _ = self.wait_for_hands(),
                 (1, 0, _) => break,
                 _ => pause(round),
             }
         }
-        self.host_wait_in_turn(false) || count().2 != before
+        self.wait_in_turn(false) || count().2 != before
     }
 
     /// Whether what a block waits for on a device is over; with `wait`, waits for it on the host.

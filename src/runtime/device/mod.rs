@@ -2,13 +2,16 @@
 
 pub(super) mod by_address;
 mod copies;
-mod host_memory;
+pub(super) mod events;
+pub(super) mod host_memory;
 mod host_statistics;
 mod host_waits;
-mod peers;
-mod sharing;
+pub(super) mod options;
+pub(super) mod peers;
+pub(super) mod pools;
+pub(super) mod sharing;
 pub(super) mod state;
-mod streams;
+pub(super) mod streams;
 pub(super) mod table;
-mod unified;
-mod zeroed;
+pub(super) mod unified;
+pub(crate) mod zeroed;

@@ -36,20 +36,31 @@ fn check_ticket(fd: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Memory that an open device shares with other processes. Get it with [`DeviceState::shared_memory`].
+#[derive(Clone, Copy)]
+pub struct SharedMemory<'a>(pub(super) &'a DeviceState);
+
 impl DeviceState {
+    /// Memory that the device shares with other processes.
+    pub fn shared_memory(&self) -> SharedMemory<'_> {
+        SharedMemory(self)
+    }
+}
+
+impl SharedMemory<'_> {
     /// What another process needs to use the live block that starts at `addr`. It may be freed while others use
     /// it: its memory is used again when they have closed it or ended. `Unsupported` where the device cannot.
     pub fn export(&self, addr: u64) -> Result<Export> {
-        let _pass = self.enter()?;
-        self.memory().export(addr)
+        let _pass = self.0.enter()?;
+        self.0.memory().exports().make(addr)
     }
 
     /// How many bytes of info and how many descriptors [`export`](Self::export) of this block gives.
     pub fn export_size(&self, addr: u64) -> Result<(usize, usize)> {
-        let _pass = self.enter()?;
-        let (granules, maps, fabric) = self.memory().export_pieces(addr)?;
+        let _pass = self.0.enter()?;
+        let (granules, maps, fabric) = self.0.memory().exports().pieces(addr)?;
         let count = granules.granules.len();
-        let by_granule = self.device().sharing().is_some_and(Sharing::by_granule);
+        let by_granule = self.0.device().sharing().is_some_and(Sharing::by_granule);
         Ok(match (maps, by_granule) {
             (true, _) if fabric => (Info::length(count, true), 1),
             (true, true) => (Info::length(count, false), 1 + count),
@@ -61,8 +72,8 @@ impl DeviceState {
     /// A dma-buf of `bytes` bytes at `addr`, which lie in one live block, and where in it they begin. The block must stay
     /// live as long as anybody uses it. `Unsupported` where device or driver have none.
     pub fn export_dma_buf(&self, addr: u64, bytes: u64) -> Result<(OwnedFd, u64)> {
-        let _pass = self.enter()?;
-        let block = self.memory().block(addr)?;
+        let _pass = self.0.enter()?;
+        let block = self.0.memory().block(addr)?;
         let end = addr.checked_add(bytes).filter(|_| bytes != 0);
         let Some(end) = end.filter(|&end| end <= block.base + block.size) else {
             fail!(
@@ -74,15 +85,15 @@ impl DeviceState {
         // SAFETY: asks for a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
         let start = addr / page * page;
-        let fd = sharing(self.device())?.dma_buf(start, end.next_multiple_of(page) - start)?;
+        let fd = sharing(self.0.device())?.dma_buf(start, end.next_multiple_of(page) - start)?;
         Ok((fd, addr - start))
     }
 
     /// Opens a block of another process (or of this one) at an address of its own, for work on this device. The
     /// descriptors stay the caller's. What goes by fabric handles may be opened without descriptors: then nothing here
-    /// keeps the memory, and the exporter must. Ends with [`import_close`](Self::import_close).
+    /// keeps the memory, and the exporter must. Ends with [`close_import`](Self::close_import).
     pub fn import(&self, info: &[u8], fds: &[BorrowedFd<'_>]) -> Result<u64> {
-        let _pass = self.enter()?;
+        let _pass = self.0.enter()?;
         let told = Info::decode(info)?;
         let m = told.memory;
         let away = m.kind == SharedKind::CudaFabric && fds.is_empty();
@@ -105,20 +116,20 @@ impl DeviceState {
             fabric: m.fabric,
             fds: files.to_vec(),
         };
-        let at = sharing_in(self.device())?.open(&memory)?;
-        self.imports.add(at + told.skip, told.bytes, at, ticket);
+        let at = sharing_in(self.0.device())?.open(&memory)?;
+        self.0.imports.add(at + told.skip, told.bytes, at, ticket);
         Ok(at + told.skip)
     }
 
     /// Ends the import at `addr`, after a wait for all work of the device, which may still use it.
-    pub fn import_close(&self, addr: u64) -> Result<()> {
-        let _pass = self.enter()?;
+    pub fn close_import(&self, addr: u64) -> Result<()> {
+        let _pass = self.0.enter()?;
         may_block()?;
-        let (bytes, memory, ticket) = self.imports.take(addr)?;
-        match sharing_in(self.device()).and_then(|s| s.close(memory)) {
+        let (bytes, memory, ticket) = self.0.imports.take(addr)?;
+        match sharing_in(self.0.device()).and_then(|s| s.close(memory)) {
             Ok(()) => Ok(()),
             Err(e) => {
-                self.imports.add(addr, bytes, memory, ticket);
+                self.0.imports.add(addr, bytes, memory, ticket);
                 Err(e)
             }
         }
@@ -126,18 +137,18 @@ impl DeviceState {
 
     /// Whether `addr` is in imported memory of this device.
     pub(crate) fn has_import(&self, addr: u64) -> bool {
-        self.imports.check(addr, 0).is_some()
+        self.0.imports.check(addr, 0).is_some()
     }
 
     /// Freed blocks that other processes still use: how many, and their bytes. What they do not use any more can
     /// be used again from here on.
     pub fn poll_exports(&self) -> Result<(u64, u64)> {
-        let _pass = self.enter()?;
-        self.memory().poll_exports()
+        let _pass = self.0.enter()?;
+        self.0.memory().exports().poll()
     }
 
     /// The device ends.
-    pub(crate) fn close_imports(&self) {
-        self.imports.clear();
+    pub(crate) fn close(&self) {
+        self.0.imports.clear();
     }
 }

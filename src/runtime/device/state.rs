@@ -3,7 +3,6 @@
 //! A state outlives its device: after the end of the device each call gets `NotInitialized`.
 
 use crate::base::error::{Code, Result};
-use crate::core::{CheckpointId, PoolId, Restored};
 use crate::device::{Caps, Device, Identity, MemoryInfo, Sizes, Versions};
 use crate::fail;
 use crate::runtime::entry::fork;
@@ -61,8 +60,8 @@ impl DeviceState {
         host.configure(&options);
         let usage = Arc::new(Usage::new());
         let memory = Memory::with_options(device.clone(), usage.clone(), options)?;
-        memory.set_owner(id, format!("{type_name}:{}", device.ordinal()));
-        host.tell_to(memory.observers().clone());
+        memory.backing().set_owner(id, format!("{type_name}:{}", device.ordinal()));
+        host.tell_to(memory.watchers().list().clone());
         Ok(DeviceState {
             id,
             type_name: type_name.to_owned(),
@@ -108,17 +107,7 @@ impl DeviceState {
         self.usage.is_open()
     }
 
-    /// Refuses calls from now on, and waits for those that are inside.
-    pub(crate) fn shut(&self) {
-        self.usage.shut();
-    }
-
-    /// Takes calls again.
-    pub(crate) fn reopen(&self) {
-        self.usage.reopen();
-    }
-
-    /// The door, which is to be held for a moment.
+    /// The door, which its end holds and shuts.
     pub(crate) fn door(&self) -> &Usage {
         &self.usage
     }
@@ -160,35 +149,6 @@ impl DeviceState {
         Ok((!self.device.caps().contains(cap)).then(|| self.device.lack(cap)))
     }
 
-    /// Changes options of the open device, all that `text` names or, after an error, none: `key:value` pairs,
-    /// separated by commas, as `docs/options.md` describes them. `InvalidArgument` for a wrong text, with the
-    /// column and the nearest right word; `Busy` for `backend` and `expandable_segments`, which a device keeps
-    /// while it is open (see [`set_default_options`](crate::runtime::set_default_options)).
-    pub fn set_options(&self, text: &str) -> Result<()> {
-        let _pass = self.enter()?;
-        self.host.configure(&self.memory.set_options(text)?);
-        Ok(())
-    }
-
-    /// The value of one option as text. `InvalidArgument` for a name that is none.
-    pub fn option(&self, name: &str) -> Result<String> {
-        let _pass = self.enter()?;
-        self.memory.options().text_of(name)
-    }
-
-    /// Where the value of an option comes from: `built in`, the name of a variable of the environment, `program` (a
-    /// call), or `device` (it can do nothing else, whatever was asked for). `InvalidArgument` for a name that is none.
-    pub fn option_source(&self, name: &str) -> Result<&'static str> {
-        let _pass = self.enter()?;
-        self.memory.options().source_of(name)
-    }
-
-    /// All options as one text that [`set_options`](Self::set_options) takes.
-    pub fn options(&self) -> Result<String> {
-        let _pass = self.enter()?;
-        Ok(self.memory.options().to_string())
-    }
-
     /// Waits on the host for all work queued on the device.
     pub fn synchronize(&self) -> Result<()> {
         let _pass = self.enter()?;
@@ -199,31 +159,19 @@ impl DeviceState {
         Ok(())
     }
 
-    /// [`Memory::pool_sleep`] for each of these pools, or for none: `NotPermitted` in a stream callback.
-    pub fn pools_sleep(&self, pools: &[PoolId], save: bool) -> Result<()> {
-        let _pass = self.enter()?;
-        may_block()?;
-        for (n, &pool) in pools.iter().enumerate() {
-            self.memory.pool_sleep(pool, save).inspect_err(|_| {
-                for &p in &pools[..n] {
-                    let _ = self.memory.pool_wake(p); // else it stays asleep, as its account tells
-                }
-            })?;
+    /// The program has waited for the device, or seen that something is done: freed memory may be out of use now, and a
+    /// tool may want to know.
+    #[inline]
+    pub(super) fn has_waited(&self) {
+        if self.memory().watchers().list().curious() {
+            self.look_again();
         }
-        Ok(())
     }
 
-    /// [`Memory::pool_wake`] for each of these pools. Those that were woken before one failed stay awake.
-    pub fn pools_wake(&self, pools: &[PoolId]) -> Result<()> {
-        let _pass = self.enter()?;
-        may_block()?;
-        pools.iter().try_for_each(|&p| self.memory.pool_wake(p))
-    }
-
-    /// [`Memory::restore`], which may wait: `NotPermitted` in a stream callback.
-    pub fn restore(&self, pool: PoolId, checkpoint: CheckpointId) -> Result<Restored> {
-        let _pass = self.enter()?;
-        may_block()?;
-        self.memory.restore(pool, checkpoint)
+    #[cold]
+    fn look_again(&self) {
+        self.memory().stats(); // looks which frees have completed
+        self.host_memory().settle(usize::MAX);
+        self.memory().watchers().list().breathe();
     }
 }

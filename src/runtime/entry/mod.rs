@@ -2,6 +2,6 @@
 //! thread is inside a callback or a device already, and the tag that it has in force.
 
 pub(super) mod fork;
-pub(super) mod reentry;
+pub(crate) mod reentry;
 pub(super) mod tags;
 pub(super) mod usage;

@@ -1,4 +1,4 @@
-//! What the calling thread is in the middle of: calls on devices, and callbacks.
+//! Which calls on devices and which callbacks the calling thread is in.
 //!
 //! A plugin may call back into the library during a call; whatever would change memory of the same device is refused
 //! there. In a stream callback and in a segment callback, every call that waits is refused, since it could wait for
@@ -36,9 +36,9 @@ impl Drop for CallOut {
     }
 }
 
-/// Whether who removes a hook or an out-of-memory callback waits for the threads that are in it. Not from within one of
-/// either kind, since two could wait for each other; in a stream callback it would have to, and gets `NotPermitted`: such
-/// a thread may wait for the stream.
+/// Whether the removal of a hook or of an out-of-memory callback waits for the threads that run it. It does not within
+/// such a callback, since two could wait for each other. `NotPermitted` in a stream callback: a thread that runs the
+/// callback may wait for that stream.
 pub(crate) fn waits_for_callbacks() -> Result<bool> {
     if IN_CALLS_OUT.get() > 0 { Ok(false) } else { may_block().map(|()| true) }
 }
@@ -108,13 +108,14 @@ pub(crate) fn may_block() -> Result<()> {
     Ok(())
 }
 
-/// Calls what the program has given; `None` if that panics. What it panics with is kept for ever: its own end may panic, too.
+/// Calls a function of the program; `None` if it panics. The panic's payload is leaked, since its destructor may panic,
+/// too.
 pub(crate) fn call_foreign<R>(call: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(call)).map_err(std::mem::forget).ok()
 }
 
-/// Drops what the program has given, whose destructor may be its own code. A panic of that is lost: it must not take away
-/// what the call at hand has to return.
+/// Drops a value of the program, whose destructor is the program's code. A panic of it is swallowed, so that the current
+/// call still returns its result.
 pub(crate) fn drop_foreign<T>(gone: T) {
     call_foreign(|| drop(gone));
 }

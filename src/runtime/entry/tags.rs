@@ -20,30 +20,31 @@ pub const MAX_TAG_NAME: usize = 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(u16);
 
-/// How many threads have a tag in force, and [`LOOKED_FOR`].
+/// Counts the threads that have a tag in force; the highest bit is [`LOOKED_FOR`].
 struct Active(AtomicU64);
 
-/// Since there was last none, one of them has seen to it that requests look for tags.
+/// Set once the pools are out of the handle cache, so that requests check for tags. Cleared with the last thread's tag.
 const LOOKED_FOR: u64 = 1 << 63;
 
 impl Active {
-    /// One more. Whether requests may not look for tags yet: another thread that is to see to it may be on its way.
+    /// Counts a thread in. `true`: requests may not check for tags yet, because the thread that makes them do so has not
+    /// finished. The caller must do it too.
     fn more(&self) -> bool {
         self.0.fetch_add(1, SeqCst) & LOOKED_FOR == 0
     }
 
-    /// All requests look for tags, until no thread has one. The calling thread has one.
+    /// Requests check for tags from now on, until no thread has one. The calling thread has one.
     fn looked_for(&self) {
         self.0.fetch_or(LOOKED_FOR, SeqCst);
     }
 
-    /// One less.
+    /// Counts a thread out.
     fn less(&self) {
         let less = |n: u64| match n - 1 {
             LOOKED_FOR => Some(0),
             rest => Some(rest),
         };
-        let _ = self.0.fetch_update(SeqCst, SeqCst, less); // it always gives something
+        let _ = self.0.fetch_update(SeqCst, SeqCst, less); // cannot fail: `less` always returns a value
     }
 
     #[inline]
@@ -121,10 +122,15 @@ impl Tag {
     pub fn name(self) -> &'static str {
         name(self.0).unwrap_or_default()
     }
+
+    /// Its name, for C.
+    pub fn c_name(self) -> &'static CStr {
+        c_name(self.0).unwrap_or_default()
+    }
 }
 
-/// Gives this tag to all blocks that the thread allocates from now on, if requests look for tags. Returns whether the
-/// caller must see to that, and then call [`looked_for`].
+/// Gives this tag to all blocks that the thread allocates from now on. `true`: the caller must take the pools out of the
+/// handle cache first, so that requests check for tags, and then call [`looked_for`].
 pub(crate) fn begin(tag: Tag) -> Result<bool> {
     fork::check()?;
     let push = |s: &Stack| {
@@ -137,7 +143,7 @@ pub(crate) fn begin(tag: Tag) -> Result<bool> {
     Ok(first && ACTIVE.more())
 }
 
-/// All requests look for tags now, until no thread has one in force. The calling thread has one.
+/// Requests check for tags from now on, until no thread has one in force. The calling thread has one.
 pub(crate) fn looked_for() {
     ACTIVE.looked_for();
 }
@@ -178,8 +184,8 @@ pub(crate) fn current() -> u16 {
     CURRENT.get()
 }
 
-/// The name of the tag with this number, for C. None in a forked child, where the lock may never be released.
-pub(crate) fn c_name(n: u16) -> Option<&'static CStr> {
+/// The name of the tag with this number. None in a forked child, where the lock may never be released.
+fn c_name(n: u16) -> Option<&'static CStr> {
     fork::check().ok()?;
     lock(&NAMES).all.get(usize::from(n).checked_sub(1)?).copied()
 }

@@ -48,17 +48,11 @@ pub struct History {
 pub fn annotate(text: &str) -> Result<()> {
     fork::check()?;
     let mut number = None;
-    for d in table::open_devices().filter(|d| d.memory().is_watched()) {
+    for d in table::open_devices().filter(|d| d.memory().watchers().any()) {
         let address = *number.get_or_insert_with(|| number_of(text));
-        d.memory().observers().tell(Event { address, ..Event::new(EventKind::Annotate) });
+        d.memory().watchers().list().tell(Event { address, ..Event::new(EventKind::Annotate) });
     }
     Ok(())
-}
-
-/// Pools have names, which that function tells: files of histories have them from now on. Only the C API names pools.
-#[cfg(feature = "capi")]
-pub(crate) fn name_pools_by(names: files::PoolNames) {
-    let _ = files::NAMES.set(names); // there is one such function
 }
 
 /// What the environment asks of devices that are opened. The files are open, so nothing can fail any more.
@@ -108,23 +102,23 @@ impl Wishes {
         let options = HistoryOptions { events: 0, frames, file: Some(path.into()) };
         Ok(Wishes { history: None, by_signal: Some((signal, options)), record: file("MILLPOND_RECORD")? })
     }
+
+    /// Does what the environment asks.
+    pub(crate) fn grant(self, device: &DeviceState) -> Result<()> {
+        if let Some((file, frames)) = self.history {
+            device.history_begin(EVENTS, frames, Some(file))?;
+        }
+        if let Some((signal, options)) = self.by_signal {
+            by_signal::wished(signal, &options)
+                .map_err(|e| Error::new(e.code(), format!("MILLPOND_HISTORY_SIGNAL: {}", e.message())))?;
+        }
+        self.record.map_or(Ok(()), |file| device.record_begin(file))
+    }
 }
 
 impl DeviceState {
     fn device_name(&self) -> String {
         format!("{}:{}", self.type_name(), self.ordinal())
-    }
-
-    /// Does what the environment asks.
-    pub(crate) fn grant(&self, wishes: Wishes) -> Result<()> {
-        if let Some((file, frames)) = wishes.history {
-            self.history_begin(EVENTS, frames, Some(file))?;
-        }
-        if let Some((signal, options)) = wishes.by_signal {
-            by_signal::wished(signal, &options)
-                .map_err(|e| Error::new(e.code(), format!("MILLPOND_HISTORY_SIGNAL: {}", e.message())))?;
-        }
-        wishes.record.map_or(Ok(()), |file| self.record_begin(file))
     }
 
     /// From now on what happens to the device's memory, and to its pinned memory, is kept. What an earlier history has
@@ -146,12 +140,14 @@ impl DeviceState {
     fn history_begin(&self, events: usize, frames: usize, file: Option<File>) -> Result<()> {
         let frames = frames.min(MOST_FRAMES);
         let tape = Tape::new(events, frames, false)?;
-        let sink = file
-            .map(|f| HistorySink::new(Output::new(f, tape.pace()), self.id(), &self.device_name(), frames));
+        let sink = file.map(|f| {
+            let names = self.memory().pools().names().clone();
+            HistorySink::new(Output::new(f, tape.pace()), &self.device_name(), names, frames)
+        });
         let observer: Arc<dyn Observer> = tape.clone();
-        self.memory().watch(&observer)?;
+        self.memory().watchers().add(&observer)?;
         if let Some(sink) = sink {
-            tape.stream_to(Box::new(sink)).inspect_err(|_| self.memory().unwatch(&observer))?;
+            tape.stream_to(Box::new(sink)).inspect_err(|_| self.memory().watchers().remove(&observer))?;
         }
         *lock(&self.tapes.history) = Some(Running { tape, observer, told: true });
         Ok(())
@@ -172,7 +168,7 @@ impl DeviceState {
             r.told = false;
             r.clone()
         };
-        self.memory().unwatch(&running.observer);
+        self.memory().watchers().remove(&running.observer);
         let done = running.tape.stop();
         drop(turn);
         done
@@ -206,14 +202,14 @@ impl DeviceState {
     fn record_begin(&self, file: File) -> Result<()> {
         let tape = Tape::new(RECORDED, 0, true)?;
         let observer: Arc<dyn Observer> = tape.clone();
-        self.memory().watch(&observer)?;
+        self.memory().watchers().add(&observer)?;
         // What is told meanwhile waits in the ring.
         let begun = self.memory().blocks(None, BlockStates::LIVE).and_then(|live| {
             let file = Output::new(file, tape.pace());
             let sink: Box<dyn Sink> = Box::new(TraceSink::new(file, &self.device_name(), &live));
             tape.stream_to(sink)
         });
-        begun.inspect_err(|_| self.memory().unwatch(&observer))?;
+        begun.inspect_err(|_| self.memory().watchers().remove(&observer))?;
         *lock(&self.tapes.record) = Some(Running { tape, observer, told: true });
         Ok(())
     }
@@ -228,19 +224,19 @@ impl DeviceState {
         let Some(running) = running else {
             return Err(Error::new(Code::NotPermitted, "the device is not recorded"));
         };
-        self.memory().unwatch(&running.observer);
+        self.memory().watchers().remove(&running.observer);
         let done = running.tape.stop();
         drop(turn);
         done
     }
+}
 
-    /// The device ends: so do its history and its recording.
-    pub(crate) fn end_tapes(&self) {
-        let history = lock(&self.tapes.history).take();
-        let record = lock(&self.tapes.record).take();
-        for running in history.into_iter().chain(record) {
-            self.memory().unwatch(&running.observer);
-            let _ = running.tape.stop(); // nobody is left to be told
-        }
+/// The device ends: so do its history and its recording.
+pub(crate) fn end(device: &DeviceState) {
+    let history = lock(&device.tapes.history).take();
+    let record = lock(&device.tapes.record).take();
+    for running in history.into_iter().chain(record) {
+        device.memory().watchers().remove(&running.observer);
+        let _ = running.tape.stop(); // nobody is left to be told
     }
 }

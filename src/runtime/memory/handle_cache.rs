@@ -139,7 +139,7 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
         return;
     }
     fork::in_children(forget_all);
-    let seen = memory.is_watched() || memory.is_timed();
+    let seen = memory.watchers().any() || memory.statistics().is_timed();
     if seen && (find_watched(number).is_some() || find_timed(number).is_some()) {
         return; // it is there: the request was not one that the first step serves
     }
@@ -147,7 +147,11 @@ pub(crate) fn enter(number: u64, memory: &'static Memory, id: PoolId) {
     // Checked under the lock, as is whether the device is watched or timed: a thread that changes one of these calls `bypass`,
     // `bypass_all` or `remove` after that.
     let hooked = memory.hooks().any();
-    if id == PoolId::DEFAULT && memory.has_scopes() || memory.is_released(id) || tags::any() || hooked {
+    if id == PoolId::DEFAULT && memory.pools().has_scopes()
+        || memory.pools().is_released(id)
+        || tags::any()
+        || hooked
+    {
         return;
     }
     let Some((pooled, pool)) = memory.pooled_pool(id) else { return };
@@ -261,18 +265,18 @@ mod tests {
     #[test]
     fn a_pools_slot_is_not_reused_while_a_number_leads_to_it() {
         let d = runtime::by_id(runtime::device("host", 0).unwrap().id()).unwrap();
-        let (memory, s) = (d.memory(), d.stream_create().unwrap());
-        let old = memory.pool_create(0).unwrap();
+        let (memory, s) = (d.memory(), d.streams().create().unwrap());
+        let old = memory.pools().create(0).unwrap();
         let number = number_for(old);
         enter(number, memory, old);
         let (pooled, place) = memory.pooled_pool(old).unwrap();
         let come_and_go = || {
             (0..300).find_map(|_| {
-                let pool = memory.pool_create(0).unwrap();
+                let pool = memory.pools().create(0).unwrap();
                 if std::ptr::eq(memory.pooled_pool(pool).unwrap().1, place) {
                     return Some(pool);
                 }
-                memory.pool_destroy(pool).unwrap();
+                memory.pools().destroy(pool).unwrap();
                 None
             })
         };
@@ -287,7 +291,7 @@ mod tests {
             assert!(matches!(got, None | Some(Given::Missed)), "a block of another pool");
             assert_eq!(other.is_some(), forgotten);
             if let Some(other) = other {
-                memory.pool_destroy(other).unwrap();
+                memory.pools().destroy(other).unwrap();
             }
             remove(pooled, place);
             pooled.pond.pool_forgotten(old);
@@ -300,19 +304,19 @@ mod tests {
     fn an_entry_that_was_found_never_leads_to_another_pool() {
         let d = runtime::by_id(runtime::device("host", 0).unwrap().id()).unwrap();
         let memory = d.memory();
-        let old = memory.pool_create(0).unwrap();
+        let old = memory.pools().create(0).unwrap();
         enter(number_for(old), memory, old);
         let found = find(number_for(old)).unwrap();
         assert_eq!(found.pool(number_for(old)).unwrap().id, old);
         let place = found.place();
-        memory.pool_destroy(old).unwrap();
+        memory.pools().destroy(old).unwrap();
         // More than the number of pools that must end before a slot is reused.
         for _ in 0..300 {
-            let next = memory.pool_create(0).unwrap();
+            let next = memory.pools().create(0).unwrap();
             enter(number_for(next), memory, next);
             assert!(found.pool(number_for(old)).is_none());
             assert!(std::ptr::eq(found.place(), place), "a thread on its way comes to another place");
-            memory.pool_destroy(next).unwrap();
+            memory.pools().destroy(next).unwrap();
         }
     }
 }

@@ -50,6 +50,8 @@ pub(crate) enum Given {
 pub(crate) enum Block {
     /// The block at this address.
     At(u64),
+    /// The block at this address, which is at this offset.
+    Found { addr: u64, offset: u64 },
     /// The block at this offset, which the first step has missed: `heap` is what [`Pond::free_quick`] said.
     Missed { offset: u64, heap: Option<&'static Heap> },
 }
@@ -203,15 +205,16 @@ impl Pooled {
 
     /// A free: all other steps where the first has missed, else all.
     pub(super) fn free(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
-        let addr = match block {
-            Block::At(addr) => addr,
+        let offset = match block {
+            Block::At(addr) => match self.places.offset(addr) {
+                Some(offset) => offset,
+                None if addr == 0 => return Ok(()),
+                None => return unknown(addr),
+            },
+            Block::Found { offset, .. } => offset,
             Block::Missed { offset, heap } => return self.pond.free_from(offset, stream, size, heap),
         };
-        match self.places.offset(addr) {
-            Some(offset) => self.pond.free(offset, stream, size),
-            None if addr == 0 => Ok(()),
-            None => unknown(addr),
-        }
+        self.pond.free(offset, stream, size)
     }
 
     /// A request of 0 bytes: allocates nothing, but its arguments must be right.

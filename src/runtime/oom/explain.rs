@@ -20,14 +20,21 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Returns the error; if it is a lack of memory, with the report that `explain` makes.
+    /// Returns the error; if it is a lack of memory, with the report that `explain` makes and `complete` adds to.
     #[cold]
-    pub(crate) fn explained(self, e: Error, explain: impl FnOnce(&Error) -> OomReport) -> Error {
+    pub(crate) fn explained(
+        self,
+        e: Error,
+        complete: impl FnOnce(&mut OomReport),
+        explain: impl FnOnce(&Error) -> OomReport,
+    ) -> Error {
         if e.code() != Code::OutOfMemory || e.oom_report().is_some() {
             return e;
         }
         let made = catch_unwind(AssertUnwindSafe(|| explain(&e)));
-        carrying(made.unwrap_or_else(|_| self.least()))
+        let mut report = made.unwrap_or_else(|_| self.least());
+        complete(&mut report);
+        carrying(report)
     }
 
     /// A report that has only the request.

@@ -10,13 +10,14 @@ use crate::core::PoolId;
 use crate::fail;
 use crate::runtime::entry::tags;
 use crate::runtime::watch::observe::{Event, EventKind};
+use crate::runtime::watch::pool_names::PoolNames;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The name of the file for one device: `%p` is the process, `%d` the device.
@@ -71,17 +72,12 @@ pub(super) fn program() -> String {
     std::env::current_exe().map_or_else(|_| "?".to_owned(), |p| p.display().to_string().replace('\n', " "))
 }
 
-/// Who knows the names of pools.
-pub(crate) type PoolNames = fn(device: u32, pool: PoolId) -> Option<String>;
-/// Set once there are any.
-pub(crate) static NAMES: OnceLock<PoolNames> = OnceLock::new();
-
 /// A history's file. What is in it is whole up to the last flush.
 pub(crate) struct HistorySink {
     file: Output,
     head: Vec<u8>,
     chunk: Chunk,
-    device: u32,
+    names: Arc<PoolNames>,
     /// Tags and pools whose names are in the file, if they have any.
     tags: BTreeSet<u16>,
     pools: BTreeSet<PoolId>,
@@ -90,8 +86,8 @@ pub(crate) struct HistorySink {
 }
 
 impl HistorySink {
-    /// Of the device of that number and that name; `depth` is how many callers an event has at most.
-    pub(crate) fn new(file: Output, id: u32, device: &str, depth: usize) -> HistorySink {
+    /// Of the device of that name, whose pools have these names; `depth` is how many callers an event has at most.
+    pub(crate) fn new(file: Output, device: &str, names: Arc<PoolNames>, depth: usize) -> HistorySink {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         let about = format!(
             "device: {device}\nprogram: {}\nprocess: {}\nclock: CLOCK_MONOTONIC, ns\nclock_at_start: {}\n\
@@ -103,7 +99,7 @@ impl HistorySink {
         );
         let (tags, pools) = (BTreeSet::new(), BTreeSet::new());
         let modules = String::new();
-        HistorySink { file, head: head(&about), chunk: Chunk::default(), device: id, tags, pools, modules }
+        HistorySink { file, head: head(&about), chunk: Chunk::default(), names, tags, pools, modules }
     }
 }
 
@@ -119,7 +115,7 @@ impl Sink for HistorySink {
         if event.pool != PoolId::DEFAULT
             && !event.host
             && self.pools.insert(event.pool)
-            && let Some(name) = NAMES.get().and_then(|name_of| name_of(self.device, event.pool))
+            && let Some(name) = self.names.get(event.pool)
         {
             self.chunk.pool_name(event.pool, &name);
         }

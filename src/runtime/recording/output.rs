@@ -1,5 +1,4 @@
-//! A file that one thread writes, which may be a pipe whose reader stands still: it is waited for without a call that
-//! cannot be left, so that another thread can give it up.
+//! A file that one thread writes. Writes poll instead of blocking, so that another thread can cancel a stalled pipe.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,12 +6,12 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// How the writing of a file goes, for who waits for its end.
+/// The progress of a file, for the thread that waits for its end.
 #[derive(Default)]
 pub(crate) struct Pace {
-    /// How often the file has taken something.
+    /// Writes so far that the file has accepted.
     writes: AtomicU64,
-    /// Nobody waits any more.
+    /// The other thread has given the file up.
     given_up: AtomicBool,
 }
 
@@ -21,25 +20,25 @@ impl Pace {
         self.writes.load(Relaxed)
     }
 
-    /// Nothing is written from now on, except what a call that is under way still writes.
+    /// Cancels the writing, except for a call that is already running.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Relaxed);
     }
 }
 
-/// A file that one thread writes and another may give up.
+/// A file that one thread writes and another one may cancel.
 pub(crate) struct Output {
     file: File,
     pace: Arc<Pace>,
 }
 
 impl Output {
-    /// Of a file that was opened so that no write waits.
+    /// `file` must be open in non-blocking mode.
     pub(crate) fn new(file: File, pace: Arc<Pace>) -> Output {
         Output { file, pace }
     }
 
-    /// Writes all of it; waits for a pipe's reader until it is given up.
+    /// Writes all bytes. Waits for the reader of a pipe until the writing is cancelled.
     pub(super) fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             if self.pace.given_up.load(Relaxed) {
@@ -59,7 +58,7 @@ impl Output {
         Ok(())
     }
 
-    /// Not for long: the file may be given up meanwhile.
+    /// Returns after 50 ms at the latest, since the writing may be cancelled meanwhile.
     fn wait_for_room(&self) {
         const LOOK_MS: i32 = 50;
         let mut wanted = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
@@ -67,7 +66,7 @@ impl Output {
         unsafe { libc::poll(&mut wanted, 1, LOOK_MS) };
     }
 
-    /// Others may write the file from now on, also while forked children still have it open.
+    /// Releases the lock on the file, so that others can write it even while forked children still have it open.
     pub(super) fn let_go(&self) {
         // SAFETY: a plain call on a descriptor that is open.
         unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };

@@ -1,9 +1,8 @@
-//! An observer that writes events into a ring, and the thread that takes them from there into a file, where one was
-//! asked for.
+//! An observer that writes events into a ring, and the thread that copies them from there to a file, if there is one.
 //!
-//! Who allocates or frees only writes into the ring. What the thread cannot keep up with is overwritten, and counted
-//! when the thread comes to its place. A *patient* tape must not lose any, as a recording: there those who tell wait
-//! for the thread when the ring is half full, at a point where they hold no lock.
+//! A thread that allocates or frees only writes into the ring. Events that the file's thread cannot keep up with are
+//! overwritten, and counted when that thread gets there. A *patient* tape, such as a recording, must not lose any: when
+//! its ring is half full, the threads that deliver events wait for the file's thread, with no lock held.
 
 use super::format::HistoryEvent;
 use super::output::Pace;
@@ -22,32 +21,32 @@ use std::sync::{Arc, Once, OnceLock, Weak};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// Callers at most.
+/// The most callers of an event.
 pub(crate) const MOST_FRAMES: usize = 64;
 
-/// Between two looks of the thread.
+/// How often the thread looks for events.
 const LOOK: Duration = Duration::from_millis(5);
-/// What is written goes to the file at the latest after this, or when so much is there.
+/// Buffered events go to the file after this time, or when there are so many bytes.
 const FLUSH: Duration = Duration::from_millis(50);
 const FLUSH_BYTES: usize = 1 << 18;
-/// How long the thread waits for a writer that has begun before it counts the event as dropped, where others are in danger
-/// meanwhile or somebody waits for the file. Otherwise it waits as long as `PATIENCE`: the system may not let a thread run
-/// for many times this.
+/// How long the thread waits for an event that another thread has begun to write, before it counts it as dropped, if
+/// later events may be overwritten meanwhile or a caller waits for the file. Otherwise it waits for `PATIENCE`: a thread
+/// may not be scheduled for many times this.
 const GRACE: Duration = Duration::from_millis(20);
-/// How long who tells a patient tape waits at most, and the end of the process for each file.
+/// The longest wait of a thread that delivers an event to a patient tape, and of the end of the process for each file.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A file that takes nothing for so long at the end of its tape is given up, and any file after so long.
+/// At the end of a tape: a file is cancelled that accepts nothing for `STALLED`, or is not done after `LONGEST`.
 const STALLED: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
-/// How long a request that has found no memory waits at most for the file.
+/// The longest wait of a request that has found no memory for the file.
 const LAST_WORDS: Duration = Duration::from_millis(250);
-/// How long the thread may take then to notice.
+/// How long the thread may take to notice that.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// Where the thread puts events.
+/// The format of a file: takes events, and writes them.
 pub(crate) trait Sink: Send {
     fn event(&mut self, event: &Event, frames: &[u64]);
-    /// Events that should stand here are lost.
+    /// So many events are missing at this place.
     fn dropped(&mut self, count: u64);
     /// [B] that are not in the file yet.
     fn waiting(&self) -> usize;

@@ -80,7 +80,7 @@ pub(super) fn by_fabric(
     }
 }
 
-/// For `Memory::export`: what goes out for the memory that `device` has shared.
+/// For `Exports::make`: what goes out for the memory that `device` has shared.
 pub(super) fn export_of(
     device: &dyn Device,
     pieces: &Pieces,

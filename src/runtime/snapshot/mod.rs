@@ -49,16 +49,16 @@ impl DeviceState {
     /// device is asked how much it has free, and which waits are over.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let _pass = self.enter()?;
-        if self.memory().is_watched() {
-            self.memory().observers().tell(observe::Event::new(EventKind::Snapshot));
+        if self.memory().watchers().any() {
+            self.memory().watchers().list().tell(observe::Event::new(EventKind::Snapshot));
         }
-        let layout = self.memory().layout()?;
-        let options = self.memory().options();
+        let layout = self.memory().statistics().layout()?;
+        let options = self.memory().settings().options();
         let time_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_micros() as u64);
         let monotonic_ns = clock::monotonic();
         // Most devices have no history.
         let history = self.history().unwrap_or_default();
-        Ok(Snapshot {
+        let mut snapshot = Snapshot {
             kept: events::of(&history.events, thread_number(), time_us, monotonic_ns),
             layout,
             type_name: self.type_name().to_owned(),
@@ -67,14 +67,16 @@ impl DeviceState {
             memory: self.device().memory_info().ok().and_then(MemoryInfo::known),
             settings: Settings::of(&options),
             options: options.pairs().collect(),
-            pinned: self.host_stats()?,
+            pinned: self.host_memory().stats()?,
             names: BTreeMap::new(),
-        })
+        };
+        snapshot.name_pools(|pool| self.memory().pools().name(pool));
+        Ok(snapshot)
     }
 }
 
 impl Snapshot {
-    /// Sets the names of the pools.
+    /// Gives the pools other names than they have on the device.
     pub fn name_pools(&mut self, name_of: impl Fn(PoolId) -> Option<String>) {
         let named = self.layout.pools.iter().filter_map(|p| Some((p.0, name_of(p.0)?)));
         self.names = named.collect();

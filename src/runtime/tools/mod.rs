@@ -69,7 +69,7 @@ impl Tools {
                 passing: AtomicBool::new(false),
                 known: Mutex::default(),
             });
-            device.memory().watch(&observer)
+            device.memory().watchers().add(&observer)
         };
         if self.contains(Tools::ASAN)
             && let Some(asan) = checkers::asan()
@@ -89,24 +89,6 @@ impl Tools {
             }
         }
         Ok(())
-    }
-}
-
-impl DeviceState {
-    /// The program has waited for the device, or seen that something is done: freed memory may be out of use now, and a
-    /// tool wants to know.
-    #[inline]
-    pub(crate) fn has_waited(&self) {
-        if self.memory().observers().curious() {
-            self.look_again();
-        }
-    }
-
-    #[cold]
-    fn look_again(&self) {
-        self.memory().stats(); // looks which frees have completed
-        let _ = self.host_stats();
-        self.memory().observers().breathe();
     }
 }
 
@@ -184,7 +166,7 @@ impl Observer for Viewer {
             streams
         };
         for (stream, number) in streams {
-            if memory.supply().is_idle(memory.order(), stream) {
+            if memory.backing().is_idle(memory.order(), stream) {
                 self.known().shade.passed(&*self.checker, stream, number);
             }
         }

@@ -15,7 +15,7 @@ use crate::runtime::device::state::DeviceState;
 use crate::runtime::device::table;
 use crate::runtime::entry::reentry::may_block;
 use crate::runtime::entry::{fork, usage};
-use crate::runtime::history::Wishes;
+use crate::runtime::history::{self, Wishes};
 use crate::runtime::options;
 use crate::runtime::tools::Tools;
 use crate::runtime::types::builtin;
@@ -194,12 +194,12 @@ fn shut_unless_used(states: &[Arc<DeviceState>], name: &str) -> Result<()> {
             // Nobody enters now, except requests that are served from a heap's own free memory, which need no pass.
             let unused = live();
             match &unused {
-                Ok(()) => states.iter().for_each(|s| s.shut()),
-                Err(_) => states.iter().for_each(|s| s.reopen()),
+                Ok(()) => states.iter().for_each(|s| s.door().shut()),
+                Err(_) => states.iter().for_each(|s| s.door().reopen()),
             }
             return unused;
         }
-        states.iter().for_each(|s| s.reopen());
+        states.iter().for_each(|s| s.door().reopen());
         std::thread::sleep(OPEN);
     }
 }
@@ -217,10 +217,10 @@ fn note_ended(states: impl Iterator<Item = Arc<DeviceState>>) {
 /// Ends a device that is at rest, as all others of its type are: gives its memory back. Continues after an error
 /// and returns the first.
 fn close(state: &DeviceState) -> Result<()> {
-    state.end_tapes();
-    let pinned = state.close_pinned();
+    history::end(state);
+    let pinned = state.host_memory().close();
     let memory = state.memory().close();
-    state.close_imports();
+    state.shared_memory().close();
     pinned.and(memory)
 }
 
@@ -228,7 +228,7 @@ fn close(state: &DeviceState) -> Result<()> {
 fn end(entry: Entry) -> Result<()> {
     let mut first = Ok(());
     let open: Vec<_> = entry.devices.iter().flatten().collect();
-    open.iter().for_each(|state| state.shut());
+    open.iter().for_each(|state| state.door().shut());
     // For all of them before any memory is released: work on one may use memory of another.
     for state in &open {
         first = first.and(state.device().synchronize());
@@ -285,7 +285,7 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
     let wishes = Wishes::from_environment(&format!("{name}:{ordinal}"))?;
     let tools = Tools::from_environment()?;
     let state = Arc::new(DeviceState::new(table::next_id()?, name, kind.open(ordinal)?, chosen)?);
-    if let Err(e) = tools.show(&state).and_then(|()| state.grant(wishes)) {
+    if let Err(e) = tools.show(&state).and_then(|()| wishes.grant(&state)) {
         let _ = close(&state); // nobody else knows it
         return Err(e);
     }
@@ -295,7 +295,7 @@ pub fn device(name: &str, ordinal: usize) -> Result<Arc<DeviceState>> {
         Some(e) => e.devices.iter().flatten().cloned().collect(),
         None => return unknown_type(name),
     };
-    siblings.iter().for_each(|sibling| state.share_access_with(sibling));
+    siblings.iter().for_each(|sibling| state.peer_access().share_with(sibling));
     let mut r = lock(&REGISTRY);
     let Some(e) = r.find(name) else { return unknown_type(name) };
     if e.devices.len() <= ordinal {
@@ -327,7 +327,7 @@ pub fn finalize() -> Result<()> {
         r.cuda = None;
         std::mem::take(&mut r.entries)
     };
-    entries.iter().flat_map(|e| e.devices.iter().flatten()).for_each(|s| s.shut());
+    entries.iter().flat_map(|e| e.devices.iter().flatten()).for_each(|s| s.door().shut());
     table::all_ended();
     note_ended(entries.iter().flat_map(|e| e.devices.iter().flatten()).cloned());
     let mut first = Ok(());

@@ -64,7 +64,8 @@ thread_local! {
 struct Added {
     id: u64,
     hook: Arc<Hook>,
-    /// Whether what it uses ends with it, so that its removal need not wait for the threads that are in it.
+    /// Whether the hook owns what it uses. Then its removal need not wait for the threads that run it: the last of them
+    /// drops it.
     owned: bool,
 }
 
@@ -86,7 +87,7 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    /// Whether there are any. Relaxed: calls that are under way when one comes or goes may go untold.
+    /// Whether there are any. Relaxed: a call that runs while a hook is added or removed may not be reported.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.any.load(Relaxed)
@@ -104,9 +105,9 @@ impl Hooks {
         Ok(id)
     }
 
-    /// Removes a hook; whether others are left. It is not called any more, and when this returns no thread is in it,
-    /// unless this is called where nothing waits: see [`waits_for_callbacks`]. What is not `owned` stays then in a stream
-    /// callback, with `NotPermitted`.
+    /// Removes a hook, and returns whether others are left. The hook is not called any more. This waits for the threads
+    /// that run it, except within a callback that must not wait ([`waits_for_callbacks`]). In a stream callback a hook that
+    /// is not `owned` stays, and the call returns `NotPermitted`.
     pub(crate) fn remove(&self, id: u64) -> Result<bool> {
         let mut s = lock(&self.state);
         let Some(at) = s.hooks.iter().position(|h| h.id == id) else {
@@ -172,7 +173,7 @@ impl Hooks {
     }
 }
 
-/// Drops what may be the last of a hook, between two hooks. What foreign code frees then is told to the others.
+/// Drops what may be the last reference to a hook. Its destructor is the program's code: hooks are told what that frees.
 fn ended<T>(hook: T) {
     let inside = INSIDE.replace(false);
     drop_foreign(hook);

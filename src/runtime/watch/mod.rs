@@ -5,3 +5,4 @@ pub(super) mod hooks;
 pub(super) mod latency;
 pub(super) mod numbers;
 pub(super) mod observe;
+pub(super) mod pool_names;

@@ -1,12 +1,11 @@
-//! What happens to a device's memory, told to those who watch it: the history, a recording, and whoever comes later.
+//! Events of a device's memory, and the observers that receive them: histories, recordings, checkers of memory.
 //!
-//! While nobody watches, nobody is told, and an allocation or a free is not an instruction longer: the device's pools
-//! are found by the cache of look-ups, whose way knows nothing of this. While somebody watches they are not found there
+//! Without an observer an allocation or a free takes no instruction more: the device's pools are found in the handle
+//! cache, and that path does not know of events. With an observer the pools are not found there
 //! (`memory/handle_cache.rs`), and every call comes by `memory/requests.rs` or its twin in `memory/watched.rs`.
 //!
-//! An event may be told with locks held, and from any thread. So an observer neither locks nor allocates nor calls
-//! anything of this library. Watching may begin and end at any time; calls that are under way at that moment may go
-//! untold, and no others.
+//! An event may be delivered with locks held, and from any thread. So an observer neither locks nor allocates nor calls
+//! this library. Observers may come and go at any time; only calls that run at that moment may go unreported.
 
 use crate::base::clock::{self, Span};
 use crate::base::ring::Ring;
@@ -234,12 +233,12 @@ pub trait Observer: Send + Sync {
         false
     }
 
-    /// The thread has told of an event, or has waited for the device, and holds no lock: here an observer that must not
-    /// lose an event may wait.
+    /// The thread has delivered an event, or has waited for the device, and holds no lock. An observer that must not lose
+    /// events may wait here.
     fn breathe(&self) {}
 
-    /// A request has failed for lack of memory, which it was told of before, and the thread holds no lock: the program may
-    /// be about to end without a word. It waits for nothing but what it can have soon.
+    /// A request has failed for lack of memory; its event was delivered before. The thread holds no lock. The program may be
+    /// about to end, so this is the time to write what is buffered, without a long wait.
     fn failed(&self) {}
 
     /// Whether it wants to know soon after a wait for the device which frees have completed.
@@ -257,14 +256,14 @@ pub trait Observer: Send + Sync {
     /// The stream has ended, though its work may still run. Another one may get its number after this.
     fn ended(&self, _stream: StreamId) {}
 
-    /// It is told nothing any more.
+    /// The observer was removed: no more events follow.
     fn left(&self) {}
 }
 
-/// Threads that tell at the same time should not do so through the same lock.
+/// Threads that deliver events at the same time use different locks, as far as there are enough.
 const STRIPES: usize = 8;
 
-/// One who watches.
+/// An observer in the list.
 #[derive(Clone)]
 struct Seat {
     ring: Option<Arc<Ring>>,
@@ -273,7 +272,7 @@ struct Seat {
 
 type List = Vec<Seat>;
 
-/// Who watches one device's memory. Each stripe has all of them.
+/// The observers of one device's memory. Each stripe has all of them.
 #[derive(Default)]
 pub(crate) struct Observers {
     any: AtomicBool,
@@ -281,7 +280,7 @@ pub(crate) struct Observers {
     curious: AtomicBool,
     /// How long calls take.
     pub latencies: Latencies,
-    /// Whose turn it is to change the list.
+    /// Held while the list changes.
     changing: Mutex<(), { levels::OBSERVERS }>,
     stripes: [Stripe; STRIPES],
 }
@@ -291,13 +290,13 @@ pub(crate) struct Observers {
 struct Stripe(RwLock<List>);
 
 impl Observers {
-    /// Whether anybody watches. Relaxed: who misses one is a call that was under way.
+    /// Whether there is any. Relaxed: a call that misses one ran before it was added.
     #[inline(always)]
     pub(crate) fn any(&self) -> bool {
         self.any.load(Relaxed)
     }
 
-    /// Tells everybody who watches; fills in the time and the thread.
+    /// Delivers an event to all observers; fills in the time and the thread.
     #[inline]
     pub(crate) fn tell(&self, event: Event) {
         if self.any() {
@@ -305,7 +304,7 @@ impl Observers {
         }
     }
 
-    /// Tells that a block was given out, which one stream has. It is on the way of each request.
+    /// Delivers the event of a block that was allocated on a stream. Every request takes this path.
     #[inline(always)]
     pub(crate) fn tell_alloc(
         &self,
@@ -318,7 +317,7 @@ impl Observers {
         self.tell_words(EventKind::Alloc as u64 | STREAM, address, bytes, requested, stream, pool);
     }
 
-    /// Tells that it is freed, and waits for nothing.
+    /// The same for a block that is freed and waits for nothing.
     #[inline(always)]
     pub(crate) fn tell_free(&self, address: u64, bytes: u64, requested: u64, stream: StreamId, pool: PoolId) {
         let what = EventKind::FreeRequested as u64 | AT_ONCE | STREAM;
@@ -354,7 +353,7 @@ impl Observers {
         tell_all(&list, Told::new(&event));
     }
 
-    /// Whether anybody wants to know soon which frees have completed.
+    /// Whether an observer wants to know soon which frees have completed.
     #[inline]
     pub(crate) fn curious(&self) -> bool {
         self.curious.load(Relaxed)
@@ -411,14 +410,14 @@ impl Observers {
         }
     }
 
-    /// Who is told by the thread of that number.
+    /// The observers, by the stripe of the thread of that number.
     #[inline(always)]
     fn list(&self, thread: u32) -> Option<RwLockReadGuard<'_, List>> {
         let stripe = &self.stripes[thread as usize % STRIPES].0;
         stripe.try_read().ok().or_else(|| list_soon(stripe))
     }
 
-    /// One more is told from now on.
+    /// Adds an observer.
     pub(crate) fn add(&self, observer: &Arc<dyn Observer>) {
         clock::start();
         let _turn = lock(&self.changing);
@@ -443,7 +442,7 @@ impl Observers {
         all.iter().for_each(|seat| seat.observer.left());
     }
 
-    /// It is told nothing any more, and no thread is in it. Whether anybody still watches.
+    /// Removes an observer. When this returns, no thread is in it. Returns whether others are left.
     pub(crate) fn remove(&self, observer: &Arc<dyn Observer>) -> bool {
         let _turn = lock(&self.changing);
         let (mut left, mut breathes, mut curious) = (0, false, false);
@@ -462,8 +461,8 @@ impl Observers {
     }
 }
 
-/// The list is being changed, which takes a moment. Not waited for without end: the thread may be reading it already, in
-/// an observer that called the library.
+/// Waits for a change of the list, which takes a moment, but not for ever: the thread may hold the list itself, in an
+/// observer that called the library.
 #[cold]
 #[inline(never)]
 fn list_soon(stripe: &RwLock<List>) -> Option<RwLockReadGuard<'_, List>> {
