@@ -111,6 +111,18 @@ pub(crate) fn pool(handle: *const millpond_pool) -> Result<(&'static Arc<DeviceS
     }
 }
 
+/// The pool of a handle, which must be one of that device; `None` for NULL, which stands for all pools.
+pub(crate) fn pool_on(device: &DeviceState, handle: *const millpond_pool) -> Result<Option<PoolId>> {
+    if handle.is_null() {
+        return Ok(None);
+    }
+    let (of, pool) = pool(handle)?;
+    if of.id() != device.id() {
+        return invalid("the pool is one of another device");
+    }
+    Ok(Some(pool))
+}
+
 /// The handle of a pool of `device`: the same each time, created if there is none yet.
 pub(crate) fn of_pool(device: &DeviceState, pool: PoolId) -> Result<*mut millpond_pool> {
     if pool == PoolId::DEFAULT {

@@ -6,7 +6,7 @@ use crate::capi::handles;
 use crate::capi::types::{millpond_device, millpond_pool};
 use crate::fail;
 use crate::paddle::abi::{C_Status, C_Stream};
-use crate::runtime::{HostMemoryStats, MemoryStats, PoolId, StatsFormat};
+use crate::runtime::{HostMemoryStats, MemoryStats, StatsFormat};
 use std::ffi::{CString, c_char};
 use std::mem::offset_of;
 use std::ptr::null;
@@ -376,14 +376,7 @@ pub unsafe extern "C" fn millpond_device_list_stream_stats(
         // SAFETY: as above.
         let records = unsafe { OutRecords::new(records, record_size, capacity, &names) }?;
         let device = handles::device(device)?;
-        let mut only: Option<PoolId> = None;
-        if !pool.is_null() {
-            let (of, id) = handles::pool(pool)?;
-            if of.id() != device.id() {
-                fail!(Code::InvalidArgument, "the pool is one of another device");
-            }
-            only = Some(id);
-        }
+        let only = handles::pool_on(device, pool)?;
         let all = device.memory().statistics().by_stream(only)?;
         records.set(all.iter().map(millpond_stream_stats::from));
         out.set(all.len());

@@ -209,7 +209,7 @@ fn sizes_have_their_defaults() {
     let s = sizes("sizes0");
     assert_eq!((s.min_chunk, s.padding, s.max_alloc), (256, 0, 32 << 20));
     assert_eq!((s.max_chunk, s.init_alloc, s.realloc), (32 << 20, 2 << 20, 2 << 20));
-    let grows = |name: &str| runtime::device(name, 0).unwrap().device().segments_grow();
+    let grows = |name: &str| runtime::device(name, 0).unwrap().device().facts().segments_grow;
     assert!(grows("sizes0"));
     register("sizes1", |_, t| {
         t.device_min_chunk_size = Some(says_0);

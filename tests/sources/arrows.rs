@@ -132,16 +132,19 @@ fn after_item(tokens: &[String], mut at: usize) -> usize {
     at
 }
 
-/// The tokens without what is only compiled for tests, and the names of the modules among that.
+/// The tokens without what is only compiled for tests or for the documentation, and the names of the modules among that.
 fn without_tests(tokens: &[String]) -> (Vec<String>, BTreeSet<String>) {
     let (mut kept, mut modules, mut at) = (Vec::new(), BTreeSet::new(), 0);
     let starts = |at: usize, with: &[&str]| {
         tokens[at..].iter().map(String::as_str).take(with.len()).eq(with.iter().copied())
     };
     while at < tokens.len() {
-        if starts(at, &["#", "[", "cfg", "(", "test"])
-            || starts(at, &["#", "[", "cfg", "(", "all", "(", "test"])
-        {
+        let left_out = [
+            &["#", "[", "cfg", "(", "test"][..],
+            &["#", "[", "cfg", "(", "all", "(", "test"],
+            &["#", "[", "cfg", "(", "doc", ")"],
+        ];
+        if left_out.iter().any(|with| starts(at, with)) {
             let item = after_bracket(tokens, at + 1);
             let end = after_item(tokens, item);
             if let Some(n) = tokens[item..end].iter().position(|t| t == "mod") {
@@ -389,6 +392,7 @@ fn an_arrow_is_seen_after_tests_and_within_the_code() {
     assert!(seen("mod inner {\n    fn f() { super::super::a::A::new() }\n}\n"));
     assert!(!seen("mod inner {\n    fn f() { super::a::A::new() }\n}\n"), "its own");
     assert!(seen("use super::a;\n"));
+    assert!(!seen("#[cfg(doc)]\nuse super::a;\n"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::base::error::{Code, Error, Result};
 use crate::base::nvtx;
 use crate::base::sync::system::lock;
 use crate::core::{Backing, BlockInfo, Completed, EVERY, GRANULE, Point, PoolId, alias_one_by_one};
-use crate::device::{Mapping, Whose};
+use crate::device::Whose;
 use crate::fail;
 use crate::runtime::entry::reentry::{self, InCall};
 use crate::runtime::watch::observe::{Event, EventKind};
@@ -67,13 +67,17 @@ impl Backing for DeviceBacking {
     }
 
     fn alias_runs(&self, offset: u64, runs: &[(u32, u32)]) -> Result<()> {
-        if runs.len() < 2 || !self.device.mapping().is_some_and(Mapping::maps_together) {
+        let together = self.device.mapping().is_some_and(|m| m.together().is_some());
+        if runs.len() < 2 || !together {
             return alias_one_by_one(self, offset, runs);
         }
         self.ask_again();
         let wide: Vec<(u64, u64)> = runs.iter().map(|r| (u64::from(r.0), u64::from(r.1))).collect();
         self.views.check(offset / GRANULE, wide.iter().map(|r| r.1).sum())?;
-        self.taking(|m| m.map_runs(offset, &wide))?;
+        self.taking(|m| match m.together() {
+            Some(together) => together.map_runs(offset, &wide),
+            None => Err(Error::new(Code::Internal, "the device maps one run at a time after all")),
+        })?;
         self.shown(offset, runs);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The events of an open device, with every argument checked before the device sees it.
 
 use crate::base::error::{Code, Error, Result};
-use crate::device::{EventId, StreamId};
+use crate::device::{EventId, StreamId, Timing};
 use crate::fail;
 use crate::runtime::device::state::DeviceState;
 use crate::runtime::entry::reentry::may_block;
@@ -28,7 +28,7 @@ impl DeviceEvents<'_> {
     /// notes no times.
     pub fn create_timed(&self) -> Result<EventId> {
         let _pass = self.0.enter()?;
-        self.0.device().streams().event_create_timed()
+        self.timing()?.create_event()
     }
 
     /// \[ms\] from when the work that `start` recorded was done to when that of `end` was; negative the other way round.
@@ -38,7 +38,7 @@ impl DeviceEvents<'_> {
         let _pass = self.0.enter()?;
         self.check(start)?;
         self.check(end)?;
-        let elapsed = self.0.device().streams().event_elapsed(start, end)?;
+        let elapsed = self.timing()?.elapsed(start, end)?;
         self.0.has_waited();
         Ok(elapsed)
     }
@@ -87,6 +87,11 @@ impl DeviceEvents<'_> {
         self.0.device().streams().event_synchronize(event)?;
         self.0.has_waited();
         Ok(())
+    }
+
+    fn timing(&self) -> Result<&dyn Timing> {
+        let none = || Error::new(Code::Unsupported, "events of this device note no time");
+        self.0.device().streams().timing().ok_or_else(none)
     }
 
     fn check(&self, event: EventId) -> Result<()> {

@@ -155,7 +155,7 @@ impl HostMemory<'_> {
         let _pass = self.0.enter()?;
         self.settle(usize::MAX);
         let mut stats = lock(&self.0.host.state).stats;
-        stats.numa_node = self.0.device().numa_node();
+        stats.numa_node = self.0.device().facts().numa_node;
         Ok(stats)
     }
 
@@ -245,7 +245,7 @@ impl HostMemory<'_> {
             s.stats.driver_calls += 1;
         }
         let node = match self.0.host.node.load(Relaxed) {
-            u64::MAX => self.0.device().numa_node(),
+            u64::MAX => self.0.device().facts().numa_node,
             node => u32::try_from(node).ok(),
         };
         let begun = Instant::now();

@@ -135,7 +135,7 @@ impl DeviceState {
             memory: self.device.memory_info()?,
             sizes: self.device.sizes(),
             versions: self.device.versions(),
-            identity: self.device.identity(),
+            identity: self.device.facts().identity,
         })
     }
 

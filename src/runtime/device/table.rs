@@ -44,7 +44,7 @@ pub(crate) fn next_id() -> Result<u32> {
 /// Keeps `state` under its number for the rest of the process.
 pub(crate) fn keep(state: &Arc<DeviceState>) {
     let id = state.id() as usize;
-    if state.device().has_own_addresses() {
+    if state.device().facts().own_addresses {
         OWN_ADDRESSES.store(true, Ordering::Relaxed);
     }
     let chunk = TABLE[id / CHUNK].get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());

@@ -74,12 +74,12 @@ pub(super) fn config_of(device: &dyn Device, expandable: bool) -> Result<Config>
         realloc: sizes.realloc,
         mapping: device.mapping().is_some() && expandable,
         numbers: 0,
-        growing: device.segments_grow(),
+        growing: device.facts().segments_grow,
         window: Pond::WINDOW,
         tie: 0,
         tie_growth: 0,
         most_pieces: u64::MAX,
-        most_blocks: device.most_blocks(),
+        most_blocks: device.facts().most_blocks,
     };
     if device.mapping().is_some() && !expandable {
         config.init_alloc = config.init_alloc.min(SEGMENT);

@@ -112,9 +112,9 @@ impl Memory {
     pub(crate) fn free_block(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
         if self.marks.any() {
             if self.hooks().any() {
-                return self.hooks().free(block, size, |block| self.free_marked(block, stream, size));
+                return self.hooks().free(block, size, |block| block.free_marked(self, stream, size));
             }
-            return self.free_marked(block, stream, size);
+            return block.free_marked(self, stream, size);
         }
         match (&self.how, block) {
             (How::Pooled(p), block) => p.free(block, stream, size),

@@ -42,7 +42,7 @@ impl MemorySettings<'_> {
                 let threshold = o.fraction(Key::GarbageCollectionThreshold);
                 p.pond.set_limit(limit);
                 p.supply.set_careful(careful);
-                p.supply.set_headroom(o.bytes(Key::HeadroomMb).unwrap_or_else(|| p.device.headroom()));
+                p.supply.set_headroom(o.bytes(Key::HeadroomMb).unwrap_or_else(|| p.device.facts().headroom));
                 make_for_fabric(&*p.device, o);
                 p.pond.tune(Tuning {
                     max_split: o.bytes(Key::MaxSplitSizeMb).unwrap_or(0),

@@ -25,33 +25,35 @@ impl Memory {
     pub fn watchers(&self) -> Watchers<'_> {
         Watchers(self)
     }
+}
 
+impl Block {
     /// `free_block` while a mark is set.
     #[cold]
     #[inline(never)]
     pub(super) fn free_marked(
-        &self,
-        block: Block,
+        self,
+        memory: &Memory,
         stream: Option<StreamId>,
         size: Option<u64>,
     ) -> Result<()> {
-        if self.marks.has(Mark::Timed) && !matches!(block, Block::At(0)) {
-            return self
+        if memory.marks.has(Mark::Timed) && !matches!(self, Block::At(0)) {
+            return memory
                 .observers
                 .latencies
-                .timed_wholly(Latency::Free, || self.free_seen(block, stream, size));
+                .timed_wholly(Latency::Free, || self.free_seen(memory, stream, size));
         }
-        self.free_seen(block, stream, size)
+        self.free_seen(memory, stream, size)
     }
 
-    fn free_seen(&self, block: Block, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
-        match (self.open_marked()?, block) {
+    fn free_seen(self, memory: &Memory, stream: Option<StreamId>, size: Option<u64>) -> Result<()> {
+        match (memory.open_marked()?, self) {
             (How::Unpooled(u), Block::At(addr) | Block::Found { addr, .. }) => {
-                u.free(addr, stream, size).inspect(|()| self.observers.breathe())
+                u.free(addr, stream, size).inspect(|()| memory.observers.breathe())
             }
-            (How::Unpooled(_), Block::Missed { .. }) => self.pooled().map(drop),
-            (How::Pooled(p), block) if !self.observers.any() => p.free(block, stream, size),
-            (How::Pooled(p), Block::At(0)) => p.free(block, stream, size),
+            (How::Unpooled(_), Block::Missed { .. }) => memory.pooled().map(drop),
+            (How::Pooled(p), block) if !memory.observers.any() => p.free(block, stream, size),
+            (How::Pooled(p), Block::At(0)) => p.free(self, stream, size),
             (How::Pooled(p), mut block) => {
                 let (addr, offset) = block.located(p)?;
                 if matches!(block, Block::At(_)) {

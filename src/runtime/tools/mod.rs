@@ -59,7 +59,7 @@ impl Tools {
 
     /// From now on they see what happens to the device's memory.
     pub(crate) fn show(self, device: &Arc<DeviceState>) -> Result<()> {
-        let own = device.device().is_processor();
+        let own = device.device().facts().is_processor;
         let watch = |checker, own, pinned| {
             let observer: Arc<dyn Observer> = Arc::new(Viewer {
                 checker,
